@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""edgernn: train a light recurrent cell, export it as one ONNX file, run it fast, and know what it costs.
+
+The names below are imported when first used, so that `import edgernn` costs nothing.
+"""
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_NAMES = {
+    "CELLS": "edgernn.cells",
+    "Cell": "edgernn.cells",
+    "Gate": "edgernn.cells",
+    "RULES": "edgernn.rules",
+    "UpdateRule": "edgernn.rules",
+    "SequenceModel": "edgernn.model",
+    "EdgernnError": "edgernn.errors",
+    "UsageError": "edgernn.errors",
+}
+_MODULES = ("cells", "costs", "errors", "export", "model", "rules", "runtime", "training")
+
+__all__ = [*_NAMES, *_MODULES, "__version__"]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        return getattr(importlib.import_module(_NAMES[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(f"edgernn.{name}")
+    raise AttributeError(f"module 'edgernn' has no attribute {name!r}")

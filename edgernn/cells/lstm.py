@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The long short-term memory cell."""
+
+import torch
+
+from edgernn.cells.base import Cell, Gate, Gates, State
+
+
+class LSTM(Cell):
+    """Long short-term memory with a forget gate and no peepholes.
+
+    i_t = σ(W_i x_t + R_i h_{t-1} + b_i)
+    f_t = σ(W_f x_t + R_f h_{t-1} + b_f)
+    g_t = tanh(W_g x_t + R_g h_{t-1} + b_g)
+    o_t = σ(W_o x_t + R_o h_{t-1} + b_o)
+    c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t
+    h_t = o_t ⊙ tanh(c_t)
+
+    Shapes: x (B, I), h and c (B, H), W (4H, I), R (4H, H), b (4H,). Gates: i, f, g, o. h_0 = c_0 = 0.
+    This is torch.nn.LSTM, with one bias where that has a redundant second.
+    Source: Hochreiter and Schmidhuber, "Long Short-Term Memory", 1997; forget gate: Gers et al., "Learning to Forget",
+    2000, https://doi.org/10.1162/089976600300015015
+    """
+
+    name = "lstm"
+    op = "LSTM"
+    paper = "Hochreiter and Schmidhuber 1997; Gers et al. 2000"
+    gates = (Gate("i"), Gate("f"), Gate("g"), Gate("o"))
+    states = ("h", "c")
+
+    def update(self, p: Gates, state: State) -> State:
+        _, c = state
+        i = torch.sigmoid(p.i)
+        f = torch.sigmoid(p.f)
+        g = torch.tanh(p.g)
+        o = torch.sigmoid(p.o)
+        c = f * c + i * g
+        return (o * torch.tanh(c), c)

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`edgernn export`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgernn.cli.frame import verb
+
+
+def _text(result: dict[str, Any]) -> str:
+    lines = [f"{result['model']}: {result['bytes']:,} bytes, opset 20, one file for every ONNX Runtime"]
+    for check in result["checks"]:
+        ties = f", {check['ties']} left out at a threshold" if check["ties"] else ""
+        compared = f"{check['steps']:,} steps and {check['sequences']} sequences{ties}"
+        lines.append(f"torch against {check['backend']}: worst error {check['worst']:.1e} ({compared})")
+    if result["native_missing"]:
+        lines.append(f"not checked with the native library: {result['native_missing']}")
+    return "\n".join([*lines, f"next: edgernn bench {result['model']} --device cpu"])
+
+
+@verb(example="edgernn export runs/adding-sarnn", text=_text)
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="The file.  [RUN/model.onnx]")
+def command(run: Path, out: Path | None) -> dict[str, Any]:
+    """Turn the run directory RUN into one .onnx file, and check it against torch.
+
+    The file runs in any ONNX Runtime since 1.17, and faster where the native library is registered. Beside it stands
+    sample.npz: some of the task's inputs x (T, B, I) and the right outputs y.
+    """
+    from edgernn.export.run import export_run
+
+    return export_run(run, out or run / "model.onnx")

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all verbs share: finding them, --json and --debug, and one line for every error.
+
+A verb is a module of its own name in this package, with a click command named `command` made by `verb`, and a line in
+VERBS. Heavy imports stand inside its function, so that `edgernn --help` imports click and nothing else of weight.
+"""
+
+import contextlib
+import functools
+import importlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+import edgernn
+from edgernn.errors import EdgernnError, UsageError, nearest
+
+# the verbs and their one line in `edgernn --help`
+VERBS = {
+    "train": "Train a cell on a task; leaves a run directory.",
+    "export": "Turn a run into one .onnx file and check it.",
+    "bench": "Time a model beside ONNX Runtime's own operators.",
+    "run": "Run a model on a file of inputs.",
+    "cells": "List the cells and update rules, and what they cost.",
+}
+FAILURE, USAGE, INTERRUPTED = 1, 2, 130
+
+
+class Verb(click.Command):
+    """A command whose help ends with an example that can be run as it stands."""
+
+    example: str = ""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write(f"\nExample:\n  {self.example}\n")
+
+
+class Verbs(click.Group):
+    """The verbs of VERBS, each imported when it is asked for by name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"edgernn.cli.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # an option that stands here is reported by click itself
+        if args[0] not in VERBS and not args[0].startswith("-"):
+            raise nearest("verb", args[0], VERBS)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+_debug = click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback with an error.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(edgernn.__version__, message="edgernn %(version)s")
+@_debug
+def group() -> None:
+    """Train light recurrent cells, export them as one ONNX file, run it fast, and know what it costs.
+
+    `edgernn VERB --help` says more, and ends with an example.
+    """
+
+
+def verb(example: str, text: Callable[[Any], str]) -> Callable[[Callable[..., Any]], Verb]:
+    """Make a verb from a function that returns its result, an object that JSON can hold.
+
+    example: a command line that runs. text: turns the result into what is printed without --json.
+    The function's options stand below this decorator; --json and --debug are added. Only the result goes to standard
+    output: whatever is printed on the way goes to standard error.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Verb:
+        @functools.wraps(function)
+        def run(as_json: bool, **options: Any) -> None:
+            with contextlib.redirect_stdout(sys.stderr):
+                result = function(**options)
+            click.echo(json.dumps(result, indent=2, allow_nan=False) if as_json else text(result))
+
+        made: Verb = click.command(cls=Verb)(_json(_debug(run)))
+        made.example = example
+        return made
+
+    return decorate
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run a command line; the exit status: 0, 1 for a failure, 2 for wrong usage, 130 after Ctrl-C."""
+    words = list(sys.argv[1:] if args is None else args)
+    try:
+        # not group.main: it turns an interrupt into an error without its message
+        with group.make_context("edgernn", list(words)) as context:
+            group.invoke(context)
+        # what is still in the buffer may fail to be written
+        sys.stdout.flush()
+        return 0
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message(), file=sys.stderr)
+        return USAGE
+    except BrokenPipeError:
+        # the reader has gone; the interpreter would complain once more when it flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILURE
+    except KeyboardInterrupt as error:
+        print(f"edgernn: {str(error) or 'interrupted'}", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        if "--debug" in words:
+            traceback.print_exc()
+        message, status = _explain(error)
+        print(f"edgernn: error: {message}", file=sys.stderr)
+        return status
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """One line about an error, and the exit status."""
+    if isinstance(error, click.ClickException):
+        context = getattr(error, "ctx", None)
+        hint = f"; see {context.command_path} --help" if context else ""
+        return _one_line(error.format_message()).rstrip(".") + hint, error.exit_code
+    if isinstance(error, UsageError):
+        return _one_line(str(error)), USAGE
+    if isinstance(error, EdgernnError):
+        return _one_line(str(error)), FAILURE
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return where + error.strerror, FAILURE
+    return f"{type(error).__name__}: {_one_line(str(error))} (--debug shows where)", FAILURE
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

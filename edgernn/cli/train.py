@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`edgernn train`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from edgernn.cli.frame import verb
+
+
+def _text(result: dict[str, Any]) -> str:
+    metric = result["metric"]
+    line = f"{result['task']}, {result['cell']}: {metric} {result[metric]:.4g} on the test sequences"
+    if result["threshold"] is not None:
+        line += f" ({'' if result['solved'] else 'not '}solved: the threshold is {result['threshold']:.3g})"
+    minutes, seconds = divmod(round(result["seconds"]), 60)
+    work = f"{result['macs']:,} multiply-adds a step"
+    if result["skip_percent"] > 0:
+        work = f"updates skipped: {result['skip_percent']:.1f} %: {result['macs_executed']:,.0f} of {work}"
+    lines = [
+        line,
+        work,
+        f"{result['parameters']:,} parameters, {result['steps']:,} steps in {minutes} min {seconds} s",
+        f"run: {result['run']}",
+        f"next: edgernn export {result['run']}",
+    ]
+    return "\n".join(lines)
+
+
+@verb(example="edgernn train --task adding --cell sarnn T=50 hidden_size=128", text=_text)
+@click.option("--task", required=True, metavar="NAME|FILE", help="adding, mnist-rows, or your .npz with x and y.")
+@click.option("--cell", required=True, metavar="NAME", help="A cell; `edgernn cells` lists them.")
+@click.option("--rule", metavar="NAME", help="An update rule; overrides what the cell's name implies.")
+@click.option("--out", type=click.Path(path_type=Path), help="The run directory.  [runs/TASK-CELL[-RULE]]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of weights and data.")
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--data", type=click.Path(path_type=Path), help="The folder of data sets.  [$EDGERNN_DATA]")
+@click.option("--resume", is_flag=True, help="Go on with the run in --out, exactly where it was.")
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
+def command(resume: bool, settings: tuple[str, ...], **options: Any) -> dict[str, Any]:
+    """Train a cell on a task and leave a run directory.
+
+    Settings are KEY=VALUE words: steps or epochs, hidden_size, layers, batch_size, lr, lambda, clip, eval_every,
+    checkpoint_every, patience, ..., those of the task (T of adding) and of the rule (budget=likelihoods).
+    """
+    from edgernn.training import train
+    from edgernn.training.progress import for_terminal
+    from edgernn.training.settings import split_words
+
+    return train(**options, resume=resume, settings=split_words(settings), progress=for_terminal())

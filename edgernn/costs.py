@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model costs, from its sizes alone.
+
+macs            multiply-adds of all matrix-vector products of a step, nothing skipped; a diagonal coordinator counts H
+macs_executed   what is left when rows of neurons that are not updated are skipped
+flops_paper     the SA-RNN paper's convention: a row of n inputs costs 2n - 1 operations (n multiplications, n - 1
+                additions), a gate's row spans input and state together, times the share of neurons updated, plus the
+                rule's own cost; biases and point-wise work are free
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from edgernn.cells.base import Cell
+from edgernn.model import SequenceModel
+from edgernn.rules.base import UpdateRule
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one step of one sequence, without the head unless it says so."""
+
+    parameters: int
+    weight_bytes: int
+    macs: int
+    macs_executed: float
+    flops_paper: float
+
+
+def cost(cell: Cell, rule: UpdateRule, update_rate: float = 1.0, busy_rate: float | None = None) -> Cost:
+    """Cost of a step when `update_rate` of the neurons change.
+
+    busy_rate: the share of steps at which at least one neuron changes (1 unless given; only a two-stage cell's
+    macs_executed depends on it).
+    """
+    mid, update = cell.macs()
+    busy = (1.0 if update_rate > 0 else 0.0) if busy_rate is None else busy_rate
+    # a gate with neither x nor m is the recurrent part of another one's row (the candidate of gru)
+    rows = sum(cell.mid_size if g.mid else cell.hidden_size for g in cell.gates if g.x or g.m or g.mid)
+    parameters = sum(p.numel() for module in (cell, rule) for p in module.parameters())
+    return Cost(
+        parameters=parameters,
+        weight_bytes=4 * parameters,
+        macs=mid + update + rule.macs(),
+        macs_executed=busy * mid + update_rate * update + rule.macs(),
+        flops_paper=update_rate * (2 * (mid + update) - rows) + rule.flops_paper(),
+    )
+
+
+def named_cost(
+    cell: str,
+    rule: str | None,
+    input_size: int,
+    hidden_size: int,
+    layers: int = 1,
+    bidirectional: bool = False,
+    *,
+    update_rate: float = 1.0,
+) -> Cost:
+    """The cost of a stack without a head, by the names of its cell and rule. Raises UsageError for unknown ones."""
+    with torch.device("meta"):
+        model = SequenceModel(cell, input_size, hidden_size, rule=rule, layers=layers, bidirectional=bidirectional)
+    return model_cost(model, update_rate)
+
+
+def model_cost(model: SequenceModel, update_rate: float = 1.0) -> Cost:
+    """The sum over a model's layers; `parameters` and `weight_bytes` include the head."""
+    parts = [cost(layer.cell, layer.rule, update_rate) for layer in model.recurrent_layers()]
+    parameters = sum(p.numel() for p in model.parameters())
+    return Cost(
+        parameters=parameters,
+        weight_bytes=4 * parameters,
+        macs=sum(p.macs for p in parts),
+        macs_executed=sum(p.macs_executed for p in parts),
+        flops_paper=sum(p.flops_paper for p in parts),
+    )

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rule of an ordinary recurrent network."""
+
+from torch import Tensor
+
+from edgernn.cells.base import State
+from edgernn.rules.base import Decision, UpdateRule
+
+
+class Always(UpdateRule):
+    """Every neuron changes at every step: u_t = 1."""
+
+    name = "always"
+    prefix = ""
+    can_skip = False
+
+    def decide(self, e: Tensor, state: State) -> Decision:
+        return Decision(None)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an update rule is: it decides at each step which neurons change."""
+
+import abc
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from edgernn.cells.base import State
+from edgernn.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Of one step: u (B, H) in {0, 1} (or [0, 1] for a soft rule), None where it is all 1; and what the budget sums."""
+
+    u: Tensor | None
+    likelihood: Tensor | None = None
+
+
+class UpdateRule(nn.Module, abc.ABC):
+    """state_t = u_t ⊙ new_t + (1 - u_t) ⊙ state_{t-1}, for every state of the cell.
+
+    `prefix` begins the names of the ops: prefix + the cell's op. `can_skip` says whether u is ever 0.
+    A subclass is final. Its parameters are named as the op's inputs.
+    """
+
+    name: ClassVar[str]
+    prefix: ClassVar[str]
+    paper: ClassVar[str] = ""
+    can_skip: ClassVar[bool] = True
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.input_size, self.hidden_size = input_size, hidden_size
+
+    def project(self, x: Tensor) -> Tensor:
+        """The part of the decision that depends on the input alone, (T, B, I) to (T, B, E)."""
+        return x.new_zeros(*x.shape[:-1], 0)
+
+    @abc.abstractmethod
+    def decide(self, e: Tensor, state: State) -> Decision:
+        """u from e (B, E), a row of project(x), and the last state."""
+
+    def margin(self, e: Tensor, state: State) -> Tensor:
+        """(B,): how far the closest decision is from turning over, so that a check can tell a tie from an error."""
+        return torch.full((e.shape[0],), torch.inf, dtype=e.dtype)
+
+    def budget(self, decisions: Tensor, likelihoods: Tensor | None) -> Tensor:
+        """What λ multiplies, from u and the likelihoods of all steps (T, B, H): the mean over B and H of Σ_t u_t.
+
+        So λ weighs the updates of one neuron in one sequence; its effect grows with T and not with H.
+        """
+        return decisions.mean((1, 2)).sum()
+
+    def anneal(self, epoch: int) -> None:
+        """Called before each epoch, counted from 0."""
+
+    def force(self, rate: float) -> None:
+        """Set the parameters so that about `rate` of the neurons change on standard normal input (for benchmarks)."""
+        if rate != 1:
+            raise UsageError(f"the rule {self.name} updates every neuron at every step, not {rate:g} of them")
+
+    def macs(self) -> int:
+        """Multiply-adds a step of the rule itself."""
+        return sum(p.numel() for p in self.parameters() if p.ndim > 1)
+
+    def flops_paper(self) -> float:
+        """The rule's own operations a step in the convention of the SA-RNN paper."""
+        return 0.0
+
+
+def blend(u: Tensor | None, new: State, old: State) -> State:
+    """The state after a decision."""
+    if u is None:
+        return new
+    if u.dtype == torch.bool:
+        return tuple(torch.where(u, n, o) for n, o in zip(new, old, strict=True))
+    return tuple(torch.lerp(o, n, u) for n, o in zip(new, old, strict=True))

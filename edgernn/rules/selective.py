@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The learned rule of SA-RNN."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgernn.cells.base import State
+from edgernn.errors import UsageError
+from edgernn.rules.base import Decision, UpdateRule
+
+BUDGETS = ("decisions", "likelihoods")
+
+
+class HardGate(torch.autograd.Function):
+    """1 where v > 0, else 0; the gradient is that of the hard sigmoid clamp((α v + 1) / 2, 0, 1).
+
+    This is binarize(clamp((α v + 1) / 2, 0, 1)) with the straight-through estimator: the derivative of binarize is
+    taken as 1, so what is left is the clamp's, α / 2 where |α v| < 1 and 0 elsewhere.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, v: Tensor, slope: float) -> Tensor:
+        ctx.save_for_backward(v)
+        ctx.slope = slope
+        return (v > 0).to(v.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (v,) = ctx.saved_tensors
+        return grads[0] * ((v * ctx.slope).abs() < 1).to(v.dtype).mul_(ctx.slope / 2), None
+
+
+class Selective(UpdateRule):
+    """Each neuron decides for itself, from the input and its own state, whether it changes.
+
+    v_t = U x_t + b + d ⊙ h_{t-1}
+    ũ_t = clamp((α v_t + 1) / 2, 0, 1)         the update likelihood
+    u_t = 1 where ũ_t > 1/2, else 0            that is, where v_t > 0
+
+    Shapes: x (B, I), h (B, H), rule_W = U (H, I), rule_d = d (H,), rule_b = b (H,).
+    The slope α follows min(5, 1 + 0.04·epoch) in training; decisions do not depend on it. Gradients pass u_t as if
+    it were ũ_t (straight-through). The paper omits b from its equations; its code has it.
+    budget="decisions" sums u_t, as the authors' code; "likelihoods" sums ũ_t, as the paper's eq 9. Either is the sum
+    over t of the mean over B and H, times λ.
+    Source: Hartvigsen et al., "Learning to Selectively Update State Neurons in Recurrent Networks", CIKM 2020,
+    eqs 5-9, https://doi.org/10.1145/3340531.3412018
+    """
+
+    name = "selective"
+    prefix = "Selective"
+    paper = "Hartvigsen et al. 2020"
+
+    def __init__(self, input_size: int, hidden_size: int, budget: str = "decisions") -> None:
+        super().__init__(input_size, hidden_size)
+        if budget not in BUDGETS:
+            raise UsageError(f"budget: expected one of {', '.join(BUDGETS)}, got {budget!r}")
+        self.budget_of = budget
+        self.slope = 1.0
+        self.rule_W = nn.Parameter(torch.empty(hidden_size, input_size))
+        self.rule_d = nn.Parameter(torch.empty(hidden_size))
+        self.rule_b = nn.Parameter(torch.empty(hidden_size))
+        bound = 1 / math.sqrt(input_size + hidden_size)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def project(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.rule_W, self.rule_b)
+
+    def decide(self, e: Tensor, state: State) -> Decision:
+        v = e + self.rule_d * state[0]
+        if not torch.is_grad_enabled():
+            return Decision(v > 0)
+        u: Tensor = HardGate.apply(v, self.slope)  # type: ignore[no-untyped-call]
+        return Decision(u, ((self.slope * v + 1) / 2).clamp(0, 1) if self.budget_of == "likelihoods" else None)
+
+    def margin(self, e: Tensor, state: State) -> Tensor:
+        return (e + self.rule_d * state[0]).abs().amin(-1)
+
+    def budget(self, decisions: Tensor, likelihoods: Tensor | None) -> Tensor:
+        return super().budget(decisions if likelihoods is None else likelihoods, None)
+
+    def anneal(self, epoch: int) -> None:
+        self.slope = min(5.0, 1.0 + 0.04 * epoch)
+
+    @torch.no_grad()
+    def force(self, rate: float) -> None:
+        # v = w·x + b with |w| = 1 is N(b, 1), so that each neuron changes at steps of its own
+        nn.init.normal_(self.rule_W)
+        self.rule_W.div_(self.rule_W.norm(dim=1, keepdim=True))
+        self.rule_d.zero_()
+        self.rule_b.fill_(math.sqrt(2) * float(torch.erfinv(torch.tensor(2 * rate - 1, dtype=torch.float64))))
+
+    def macs(self) -> int:
+        return self.hidden_size * self.input_size + self.hidden_size
+
+    def flops_paper(self) -> float:
+        # H rows of I inputs, and about two operations a neuron for the diagonal
+        return self.hidden_size * (2 * self.input_size - 1) + 2 * self.hidden_size

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a model in torch to one .onnx file that runs on any ONNX Runtime, and fast with the native library."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from edgernn.errors import EdgernnError
+from edgernn.export.check import Check, check
+from edgernn.export.graph import build
+from edgernn.files import replacing
+from edgernn.model import SequenceModel
+
+__all__ = ["Check", "check", "to_onnx"]
+
+
+def to_onnx(
+    model: SequenceModel,
+    path: str | Path,
+    *,
+    metadata: dict[str, Any] | None = None,
+    example: Tensor | None = None,
+) -> list[Check]:
+    """Write the model as an ONNX file (opset 20, IR 9) and check it against torch; returns what the check found.
+
+    The file takes x (T, B, I) and the state, and gives y, the next state and, for a rule that can skip, the number of
+    neurons updated (T, B) and the multiply-adds executed (B,). `metadata` is added to the file's description.
+    example (T, B, I): what the check runs beside random input.
+    Raises EdgernnError if the file does not compute what torch does; then nothing is left at `path`.
+    """
+    path = Path(path)
+    was_training = model.training
+    model.eval()
+    try:
+        proto = build(model, metadata)
+        with replacing(path) as temporary:
+            temporary.write_bytes(proto.SerializeToString())
+            results = check(model, temporary, example)
+    finally:
+        model.train(was_training)
+    if not any(f.domain == "ai.edgernn" for f in proto.functions):
+        raise EdgernnError(f"{path}: the portable function is missing from the written file")
+    return results

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A SequenceModel as one ONNX model: a custom-domain node a layer and direction, their function, and the head."""
+
+import json
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor
+
+from edgernn import __version__
+from edgernn.export.trace import OPSET, layer_function, op_inputs, op_name, op_outputs
+from edgernn.layer import RecurrentLayer
+from edgernn.model import SequenceModel
+from edgernn.runtime.library import DOMAIN, SCHEMA
+
+# what ONNX Runtime 1.17 and all later ones read
+IR_VERSION = 9
+
+
+class _Graph:
+    """Nodes and weights while they are put together."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[onnx.TensorProto] = []
+
+    def weight(self, name: str, value: Any) -> str:
+        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        self.weights.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        return name
+
+    def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        self.nodes.append(helper.make_node(op, inputs, [output], output, **attributes))
+        return output
+
+    def reversed(self, value: str, output: str) -> str:
+        """The value with its first axis, time, turned round."""
+        ends = (("last", [-1]), ("first", [-(2**31)]), ("time", [0]), ("back", [-1]))
+        known = {w.name for w in self.weights}
+        for name, number in ends:
+            if f"reverse.{name}" not in known:
+                self.weight(f"reverse.{name}", np.array(number, np.int64))
+        return self.node("Slice", [value, *(f"reverse.{name}" for name, _ in ends)], output)
+
+
+def build(model: SequenceModel, extra: dict[str, Any] | None = None) -> onnx.ModelProto:
+    """The model as a ModelProto; `extra` is added to its metadata (task, metric, …)."""
+    graph = _Graph()
+    x = "x"
+    if model.standardises:
+        mean, std = graph.weight("input.mean", model.input_mean), graph.weight("input.std", model.input_std)
+        x = graph.node("Div", [graph.node("Sub", [x, mean], "input.centred"), std], "input.standardised")
+    counters: dict[str, list[str]] = {"updates": [], "macs": []}
+    tops: list[str] = []
+    layers = model.recurrent_layers()
+    for i in range(0, len(layers), model.directions):
+        is_top = i + model.directions == len(layers)
+        outputs, tops = [], []
+        for direction in range(model.directions):
+            name = f"layer{i // model.directions}{'.reverse' * direction}"
+            needs_y = not is_top or model.output == "all"
+            y, last = _layer(graph, layers[i + direction], name, x, needs_y, bool(direction), counters)
+            outputs.append(y)
+            tops.append(last)
+        if outputs[0]:
+            x = outputs[0] if len(outputs) == 1 else graph.node("Concat", outputs, f"layer{i}.outputs", axis=-1)
+    if model.output == "last":
+        x = tops[0] if len(tops) == 1 else graph.node("Concat", tops, "tops", axis=-1)
+    _head(graph, model, x)
+    for name, values in counters.items():
+        if values:
+            _sum(graph, values, name)
+    result = helper.make_model(
+        helper.make_graph(graph.nodes, "edgernn", *_interface(model), initializer=graph.weights),
+        functions=[layer_function(layers[0])],
+        opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)],
+        ir_version=IR_VERSION,
+        producer_name="edgernn",
+        producer_version=__version__,
+    )
+    helper.set_model_props(result, {"edgernn": json.dumps(_metadata(model) | (extra or {}))})
+    onnx.checker.check_model(result, full_check=True)
+    return result
+
+
+def _layer(
+    graph: _Graph,
+    layer: RecurrentLayer,
+    name: str,
+    x: str,
+    needs_y: bool,
+    backwards: bool,
+    counters: dict[str, list[str]],
+) -> tuple[str, str]:
+    """One node; returns the names of its output sequence ("" where not needed) and of its last output."""
+    if backwards:
+        x = graph.reversed(x, f"{name}.x")
+    parameters = dict(layer.cell.named_parameters()) | dict(layer.rule.named_parameters())
+    states = layer.cell.states
+    inputs = []
+    for key in op_inputs(layer):
+        if key == "X":
+            inputs.append(x)
+        else:
+            inputs.append(f"{name}.{key}" if key in states else graph.weight(f"{name}.{key}", parameters[key]))
+    outputs = []
+    for key in op_outputs(layer):
+        if key == "Y":
+            outputs.append(f"{name}.Y" if needs_y else "")
+        elif key in counters:
+            outputs.append(f"{name}.{key}")
+        else:
+            outputs.append(f"{name}.{key.removesuffix('_next')}.next")
+    node = helper.make_node(op_name(layer), inputs, outputs, name, domain=DOMAIN, schema=SCHEMA, macs=layer.macs())
+    graph.nodes.append(node)
+    if layer.rule.can_skip:
+        updates = f"{name}.updates"
+        counters["updates"].append(graph.reversed(updates, f"{updates}.in_time") if backwards else updates)
+        counters["macs"].append(f"{name}.macs")
+    y = outputs[0]
+    if y and backwards:
+        y = graph.reversed(y, f"{name}.Y.in_time")
+    return y, outputs[1]
+
+
+def _head(graph: _Graph, model: SequenceModel, x: str) -> None:
+    if model.head is None:
+        graph.node("Identity", [x], "y")
+        return
+    weight, bias = graph.weight("head.W", model.head.weight.T), graph.weight("head.b", model.head.bias)
+    graph.node("Add", [graph.node("MatMul", [x, weight], "head.product"), bias], "y")
+
+
+def _sum(graph: _Graph, values: list[str], output: str) -> None:
+    total = values[0]
+    for i, value in enumerate(values[1:], 1):
+        total = graph.node("Add", [total, value], f"{output}.{i}")
+    graph.node("Identity", [total], output)
+
+
+def _interface(model: SequenceModel) -> tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]:
+    """The graph's inputs and outputs."""
+    width = model.output_size or model.hidden_size * model.directions
+
+    def floats(name: str, *shape: int | str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    inputs = [floats("x", "T", "B", model.input_size)]
+    outputs = [floats("y", "B", width) if model.output == "last" else floats("y", "T", "B", width)]
+    for name in model.state_names:
+        inputs.append(floats(name, "B", model.hidden_size))
+        outputs.append(floats(f"{name}.next", "B", model.hidden_size))
+    if model.rule_type.can_skip:
+        outputs.append(helper.make_tensor_value_info("updates", TensorProto.INT64, ("T", "B")))
+        outputs.append(helper.make_tensor_value_info("macs", TensorProto.INT64, ("B",)))
+    return inputs, outputs
+
+
+def _metadata(model: SequenceModel) -> dict[str, Any]:
+    from edgernn.costs import model_cost
+
+    cost = model_cost(model)
+    return {
+        "version": __version__,
+        "schema": SCHEMA,
+        "cell": model.cell_type.name,
+        "rule": model.rule_type.name,
+        "input_size": model.input_size,
+        "hidden_size": model.hidden_size,
+        "output_size": model.output_size,
+        "layers": len(model.layers) // model.directions,
+        "bidirectional": model.bidirectional,
+        "output": model.output,
+        "states": len(model.cell_type.states),
+        "streaming": not model.bidirectional,
+        "input_mean": model.input_mean.tolist(),
+        "input_std": model.input_std.tolist(),
+        "parameters": cost.parameters,
+        "macs": cost.macs,
+    }

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Export the model of a run directory, with what the run knows of it."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from edgernn.errors import EdgernnError
+from edgernn.export import to_onnx
+from edgernn.files import read_arrays, read_json, write_arrays
+from edgernn.runtime.library import library_missing
+from edgernn.store import SAMPLE, load_model
+
+
+def export_run(run: Path, out: Path) -> dict[str, Any]:
+    """Write `out` and sample.npz beside it; returns the file's name and size and what the check found.
+
+    Raises EdgernnError if the directory is not a run that has been trained to its end, or the check fails.
+    """
+    model, config = load_model(run)
+    result_file = run / "result.json"
+    if not result_file.is_file():
+        raise EdgernnError(f"{run}: the training has not finished; go on with it: edgernn train ... --resume")
+    result = read_json(result_file)
+    x = torch.from_numpy(read_arrays(run / SAMPLE, ("x",))["x"])
+    metadata = {
+        "task": config["task"]["name"],
+        "metric": result["metric"],
+        "metric_value": result[result["metric"]],
+        "skip_percent": result["skip_percent"],
+        "seed": config["seed"],
+    }
+    checks = to_onnx(model, out, metadata=metadata, example=x)
+    with torch.no_grad():
+        y, _ = model(x)
+    write_arrays(out.parent / SAMPLE, {"x": x.numpy(), "y": y.numpy().astype(np.float32)})
+    return {
+        "model": str(out),
+        "bytes": out.stat().st_size,
+        "checks": [{**dataclasses.asdict(c), "worst": c.worst} for c in checks],
+        "native_missing": library_missing(),
+    }

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a layer in torch to the portable ONNX function of its op: the equations are not written a second time.
+
+The parts of a layer are traced separately: what is computed for all t at once (the input projections, constants of the
+parameters) becomes the function's own nodes, one step becomes the body of a Scan.
+"""
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import onnx
+import torch
+from onnx import helper
+from onnxscript import opset20
+from torch import Tensor, nn
+
+from edgernn.errors import EdgernnError
+from edgernn.layer import RecurrentLayer
+from edgernn.runtime.library import DOMAIN
+
+OPSET = 20
+
+
+class _Sequence(nn.Module):
+    """What is computed once a sequence: the input parts of cell and rule, and the cell's constants."""
+
+    def __init__(self, layer: RecurrentLayer) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        cell, rule = self.layer.cell, self.layer.rule
+        return cell.project(x), rule.project(x), *cell.constants().values()
+
+
+class _Step(nn.Module):
+    """One step: the next states, and the number of neurons updated where the rule can skip."""
+
+    def __init__(self, layer: RecurrentLayer) -> None:
+        super().__init__()
+        self.layer = layer
+        self.constants = list(layer.cell.constants())
+
+    def forward(self, a: Tensor, e: Tensor, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        states = len(self.layer.cell.states)
+        constants = dict(zip(self.constants, rest[states:], strict=True))
+        new, decision = self.layer.step(a, e, x, rest[:states], constants)
+        if decision.u is None:
+            return new
+        return *new, (decision.u != 0).sum(-1)
+
+
+class _Functional(nn.Module):
+    """A module as a function of its parameters, so that they become inputs of the traced graph."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        # in a list, so that torch does not see the parameters as this module's own
+        self.module = [module]
+        self.names = [name for name, _ in module.named_parameters()]
+
+    def forward(self, parameters: Sequence[Tensor], inputs: Sequence[Tensor]) -> Any:
+        named = dict(zip(self.names, parameters, strict=True))
+        return torch.func.functional_call(self.module[0], named, tuple(inputs))
+
+
+def _lerp(start: Any, end: Any, weight: Any) -> Any:
+    # torch's own decomposition branches on the weight; this is as exact here and a third of the nodes
+    return opset20.Add(start, opset20.Mul(weight, opset20.Sub(end, start)))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter warns about packages and versions that play no part here."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int, str]]) -> onnx.GraphProto:
+    """The ONNX graph of a module; its inputs are the module's parameters by name, then `inputs`."""
+    functional = _Functional(module)
+    parameters = [p.detach() for _, p in module.named_parameters()]
+    with torch.no_grad(), _quiet():
+        program = torch.onnx.export(
+            functional,
+            (parameters, list(inputs.values())),
+            input_names=[*functional.names, *inputs],
+            dynamic_shapes=([None] * len(parameters), list(axes)),
+            opset_version=OPSET,
+            dynamo=True,
+            optimize=True,
+            verbose=False,
+            custom_translation_table={torch.ops.aten.lerp.Tensor: _lerp},
+        )
+    if program is None:
+        raise EdgernnError(f"torch could not trace {type(module).__name__}")
+    model = program.model_proto
+    if model.functions or any(o.domain not in ("", "ai.onnx") for o in model.opset_import if o.domain):
+        raise EdgernnError("the traced step uses operators outside the standard ONNX set")
+    return model.graph
+
+
+def _nodes(graph: onnx.GraphProto, rename: Callable[[str], str]) -> list[onnx.NodeProto]:
+    """The nodes of a graph with all values renamed; its initialisers come first, as Constant nodes."""
+    nodes = []
+    for tensor in graph.initializer:
+        value = onnx.TensorProto()
+        value.CopyFrom(tensor)
+        value.ClearField("name")
+        nodes.append(helper.make_node("Constant", [], [rename(tensor.name)], value=value))
+    for node in graph.node:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
+            raise EdgernnError(f"a step with control flow ({node.op_type}) cannot be exported")
+        # names, docs and metadata hold the tracer's stack traces
+        for field in ("name", "doc_string", "metadata_props"):
+            copy.ClearField(field)
+        copy.ClearField("input")
+        copy.ClearField("output")
+        copy.input.extend(rename(name) for name in node.input)
+        copy.output.extend(rename(name) for name in node.output)
+        nodes.append(copy)
+    return nodes
+
+
+def op_name(layer: RecurrentLayer) -> str:
+    return layer.rule.prefix + layer.cell.op
+
+
+def op_inputs(layer: RecurrentLayer) -> list[str]:
+    """X, the parameters of cell and rule, and the states, by name."""
+    return ["X", *(n for part in (layer.cell, layer.rule) for n, _ in part.named_parameters()), *layer.cell.states]
+
+
+def op_outputs(layer: RecurrentLayer) -> list[str]:
+    return ["Y", *(f"{s}_next" for s in layer.cell.states), *(["updates", "macs"] if layer.rule.can_skip else [])]
+
+
+def _scan(layer: RecurrentLayer, x: Tensor, constants: Sequence[str]) -> list[onnx.NodeProto]:
+    """The Scan over one step; reads seq.a, seq.e, X, the constants and the parameters from the scope around it."""
+    cell = layer.cell
+    state = dict(zip(cell.states, cell.zero_state(x.shape[1], x), strict=True))
+    with torch.no_grad():
+        a, e, made = cell.project(x)[0], layer.rule.project(x)[0], cell.constants()
+    inputs = {"a": a, "e": e, "x": x[0], **state, **made}
+    axes: list[Any] = [{0: "B"}] * (3 + len(state)) + [None] * len(made)
+    graph = _trace(_Step(layer), inputs, axes)
+    outer = {
+        **{f"layer.{part}.{n}": n for part in ("cell", "rule") for n, _ in getattr(layer, part).named_parameters()}
+    }
+    outer |= {name: f"seq.{name}" for name in constants}
+
+    def rename(name: str) -> str:
+        return outer.get(name, f"step.{name}") if name else ""
+
+    body = _nodes(graph, rename)
+    used = {name for node in body for name in node.input}
+    scanned = {"a": "seq.a", "e": "seq.e", "x": "X"}
+    scanned = {name: source for name, source in scanned.items() if f"step.{name}" in used}
+    results = [rename(output.name) for output in graph.output]
+    next_states, counts = results[: len(state)], results[len(state) :]
+    # a value may be an output of the body only once, and not an input as well
+    ends = [f"step.{s}_next" for s in state]
+    body += [helper.make_node("Identity", [v], [e]) for v, e in zip(next_states, ends, strict=True)]
+    body.append(helper.make_node("Identity", [next_states[0]], ["step.Y"]))
+
+    def infos(names: Sequence[str], kind: int = onnx.TensorProto.FLOAT) -> list[onnx.ValueInfoProto]:
+        return [helper.make_tensor_value_info(name, kind, None) for name in names]
+
+    scan_inputs = infos([f"step.{s}" for s in state] + [f"step.{name}" for name in scanned])
+    scan_outputs = infos([*ends, "step.Y"]) + infos(counts, onnx.TensorProto.INT64)
+    outputs = [f"{s}_next" for s in state] + ["Y"] + (["updates"] if counts else [])
+    return [
+        helper.make_node(
+            "Scan",
+            [*state, *scanned.values()],
+            outputs,
+            num_scan_inputs=len(scanned),
+            body=helper.make_graph(body, "step", scan_inputs, scan_outputs),
+        )
+    ]
+
+
+def _dense_macs() -> list[onnx.NodeProto]:
+    """macs (B,): this function skips nothing, so T times the attribute `macs` of the node."""
+    per_step = helper.make_node("Constant", [], ["macs.step"])
+    per_step.attribute.append(onnx.AttributeProto(name="value_int", ref_attr_name="macs", type=onnx.AttributeProto.INT))
+    return [
+        per_step,
+        helper.make_node("Shape", ["X"], ["macs.T"], start=0, end=1),
+        helper.make_node("Shape", ["X"], ["macs.B"], start=1, end=2),
+        helper.make_node("Mul", ["macs.T", "macs.step"], ["macs.all"]),
+        helper.make_node("Expand", ["macs.all", "macs.B"], ["macs"]),
+    ]
+
+
+def layer_function(layer: RecurrentLayer) -> onnx.FunctionProto:
+    """The model-local function of a layer's op."""
+    like = next(layer.parameters())
+    x = like.new_zeros(3, 2, layer.cell.input_size)
+    graph = _trace(_Sequence(layer), {"X": x}, [{0: "T", 1: "B"}])
+    constants = list(layer.cell.constants())
+    names = dict(zip((o.name for o in graph.output), ["seq.a", "seq.e", *(f"seq.{c}" for c in constants)], strict=True))
+    names |= {f"layer.{part}.{n}": n for part in ("cell", "rule") for n, _ in getattr(layer, part).named_parameters()}
+    names["X"] = "X"
+    nodes = _nodes(graph, lambda name: names.get(name, f"seq.{name}") if name else "")
+    nodes += _scan(layer, x, constants)
+    if layer.rule.can_skip:
+        nodes += _dense_macs()
+    return helper.make_function(
+        DOMAIN,
+        op_name(layer),
+        op_inputs(layer),
+        op_outputs(layer),
+        _needed(nodes, op_outputs(layer)),
+        [helper.make_opsetid("", OPSET)],
+        attributes=["schema", "macs"],
+    )
+
+
+def _needed(nodes: list[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
+    """The nodes that the outputs depend on (an input part that the step does not read is traced all the same)."""
+    wanted, kept = set(outputs), []
+    for node in reversed(nodes):
+        if wanted.isdisjoint(node.output):
+            continue
+        kept.append(node)
+        wanted |= set(node.input)
+        for attribute in node.attribute:
+            wanted |= {name for inner in attribute.g.node for name in inner.input}
+    return kept[::-1]

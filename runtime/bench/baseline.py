@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same network out of ONNX Runtime's own GRU or LSTM operator, to be timed beside ours."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+Array = NDArray[np.float32]
+
+# ours -> ONNX: rows of W and R, by gate
+_ROWS = {"gru": ("z", "r", "n"), "lstm": ("i", "o", "f", "g")}
+_OURS = {"gru": ("r", "z", "n"), "lstm": ("i", "f", "g", "o")}
+
+
+def _reordered(kind: str, weight: Array) -> Array:
+    blocks = dict(zip(_OURS[kind], np.split(weight, len(_OURS[kind])), strict=True))
+    return np.concatenate([blocks[g] for g in _ROWS[kind]])[None]
+
+
+def _operator(kind: str, W: Array, R: Array, b: Array) -> dict[str, Array]:
+    """The ONNX operator's W, R and B from our cell's parameters (rows as in the cell's docstring)."""
+    H = R.shape[1]
+    if kind == "lstm":
+        bias = _reordered(kind, b)
+        return {"W": _reordered(kind, W), "R": _reordered(kind, R), "B": np.concatenate([bias, 0 * bias], -1)}
+    # the recurrent half of the bias is that of k, which only the candidate has
+    recurrent = np.concatenate([np.zeros(2 * H, np.float32), b[3 * H :]])
+    bias = np.concatenate([_reordered(kind, b[: 3 * H]), _reordered(kind, recurrent)], -1)
+    return {"W": _reordered(kind, W), "R": _reordered(kind, R), "B": bias}
+
+
+def weights_of(model: onnx.ModelProto) -> dict[str, Array]:
+    return {w.name: numpy_helper.to_array(w) for w in model.graph.initializer}
+
+
+def baseline(kind: str, info: dict[str, Any], own: dict[str, Array]) -> onnx.ModelProto:
+    """A stack of ONNX GRU or LSTM operators of the sizes in `info`, with the head of ours.
+
+    own: our file's weights. Where its cell is `kind`, the operators get them and compute the same function (under the
+    rule `always`); otherwise they get random ones of the same scale, which take the same time.
+    """
+    H, directions = info["hidden_size"], 2 if info["bidirectional"] else 1
+    gates = len(_ROWS[kind])
+    random = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    initialisers: dict[str, Array] = {}
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ("T", "B", info["input_size"]))]
+    x = "x"
+    if "input.mean" in own:
+        initialisers |= {"mean": own["input.mean"], "std": own["input.std"]}
+        nodes += [
+            helper.make_node("Sub", [x, "mean"], ["centred"]),
+            helper.make_node("Div", ["centred", "std"], ["xs"]),
+        ]
+        x = "xs"
+    size = info["input_size"]
+    for layer in range(info["layers"]):
+        parts = []
+        for direction in range(directions):
+            name = f"layer{layer}{'.reverse' * direction}"
+            if info["cell"] == kind:
+                W, R, b = (own[f"{name}.{p}"] for p in ("W", "R", "b"))
+            else:
+                shapes = ((gates * H, size), (gates * H, H), (4 * H,))
+                W, R, b = ((random.standard_normal(s) / (2 * np.sqrt(H))).astype(np.float32) for s in shapes)
+            parts.append(_operator(kind, W, R, b))
+        for key in parts[0]:
+            initialisers[f"{layer}.{key}"] = np.concatenate([p[key] for p in parts]).astype(np.float32)
+        states = [f"h{layer}"] + ([f"c{layer}"] if kind == "lstm" else [])
+        inputs += [helper.make_tensor_value_info(s, TensorProto.FLOAT, (directions, "B", H)) for s in states]
+        extra = {"linear_before_reset": 1} if kind == "gru" else {}
+        nodes.append(
+            helper.make_node(
+                kind.upper(),
+                [x, f"{layer}.W", f"{layer}.R", f"{layer}.B", "", *states],
+                [f"{layer}.Y", *(f"{s}.next" for s in states)],
+                hidden_size=H,
+                direction="bidirectional" if directions == 2 else "forward",
+                **extra,
+            )
+        )
+        # (T, directions, B, H) to (T, B, directions * H)
+        initialisers["sequence_shape"] = np.array([0, 0, -1], np.int64)
+        nodes += [
+            helper.make_node("Transpose", [f"{layer}.Y"], [f"{layer}.t"], perm=[0, 2, 1, 3]),
+            helper.make_node("Reshape", [f"{layer}.t", "sequence_shape"], [f"{layer}.out"]),
+        ]
+        x, size = f"{layer}.out", H * directions
+    if info["output"] == "last":
+        initialisers["last_shape"] = np.array([0, -1], np.int64)
+        last = f"h{info['layers'] - 1}.next"
+        nodes += [
+            helper.make_node("Transpose", [last], ["last"], perm=[1, 0, 2]),
+            helper.make_node("Reshape", ["last", "last_shape"], ["top"]),
+        ]
+        x = "top"
+    if "head.W" in own:
+        initialisers |= {"head.W": own["head.W"], "head.b": own["head.b"]}
+        nodes += [
+            helper.make_node("MatMul", [x, "head.W"], ["product"]),
+            helper.make_node("Add", ["product", "head.b"], ["y"]),
+        ]
+    else:
+        nodes.append(helper.make_node("Identity", [x], ["y"]))
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    outputs += [helper.make_tensor_value_info(f"{i.name}.next", TensorProto.FLOAT, None) for i in inputs[1:]]
+    graph = helper.make_graph(
+        nodes, kind, inputs, outputs, [numpy_helper.from_array(v, n) for n, v in initialisers.items()]
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verify, then time: every round visits every contender in shuffled order, and ratios are taken within a round."""
+
+import dataclasses
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.runtime.bench.baseline import baseline, weights_of
+from edgernn.runtime.bench.machine import machine
+from edgernn.runtime.library import library_missing, onnxruntime
+from edgernn.runtime.session import Session
+
+Array = NDArray[np.float32]
+TOLERANCE = 1e-4
+NATIVE, PORTABLE, GRU, LSTM = "edgernn native", "edgernn portable", "ONNX Runtime GRU", "ONNX Runtime LSTM"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """steps: T of a call, as long as the example unless given. A block of calls takes about `block_ms`."""
+
+    batch: int = 1
+    steps: int | None = None
+    threads: int = 1
+    rounds: int = 15
+    warmup: int = 3
+    block_ms: float = 20.0
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None and value < (0 if field.name == "warmup" else 1):
+                raise UsageError(f"{field.name}: expected at least {0 if field.name == 'warmup' else 1}, got {value}")
+
+
+def bench(
+    path: str | Path,
+    settings: Settings | None = None,
+    *,
+    x: Array | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:
+    """Verify and time a model file; the report as a dict of plain values (see `markdown`).
+
+    x (T, B, I): example input, repeated to the batch and steps asked for; where None, the file `sample.npz` beside the
+    model, and else standard normal numbers in the model's input scale.
+    Raises EdgernnError if the backends disagree: wrong code is not timed.
+    """
+    settings = settings or Settings()
+    path = Path(path)
+    sessions = {PORTABLE: Session(path, backend="portable", threads=settings.threads)}
+    missing = library_missing()
+    if missing is None:
+        sessions = {NATIVE: Session(path, backend="native", threads=settings.threads)} | sessions
+    info = sessions[PORTABLE].info
+    x, source = _input(path, info, settings, x)
+    verified = _verify(sessions, x)
+    calls, baselines_verified = _contenders(path, sessions, info, x, settings)
+    timings = _time(calls, settings, progress)
+    skipping = next(iter(sessions.values()))
+    skipping.run(x)
+    neurons = info["hidden_size"] * info["layers"] * (2 if info["bidirectional"] else 1)
+    rate = 1.0 if skipping.updates is None else float(skipping.updates.mean()) / neurons
+    executed = float(info["macs"]) if skipping.macs is None else float(skipping.macs.mean()) / x.shape[0]
+    return {
+        "model": path.name,
+        "info": info,
+        "machine": machine(),
+        "settings": {**dataclasses.asdict(settings), "batch": x.shape[1], "steps": x.shape[0]},
+        "input": source,
+        "native_missing": missing,
+        "verified": {**verified, **baselines_verified},
+        "skip_percent": 100 * (1 - rate),
+        "costs": _costs(info, rate, executed, skipping.backend),
+        "timings": _summary(timings, x.shape[0] * x.shape[1], x.shape[0]),
+    }
+
+
+def _input(path: Path, info: dict[str, Any], settings: Settings, x: Array | None) -> tuple[Array, str]:
+    """The input at the batch and steps asked for, and where it comes from."""
+    source = "given"
+    sample = path.parent / "sample.npz"
+    if x is None and sample.is_file():
+        with np.load(sample, allow_pickle=False) as file:
+            x, source = file["x"].astype(np.float32), sample.name
+    if x is None:
+        normal = np.random.default_rng(0).standard_normal((settings.steps or 500, settings.batch, info["input_size"]))
+        x, source = (normal * info["input_std"] + info["input_mean"]).astype(np.float32), "standard normal"
+    if x.ndim != 3 or x.shape[-1] != info["input_size"] or 0 in x.shape:
+        raise UsageError(f"x: expected shape (T, B, {info['input_size']}), got {x.shape}")
+    steps = settings.steps or x.shape[0]
+    x = np.take(x, np.arange(steps) % x.shape[0], axis=0)
+    return np.ascontiguousarray(np.take(x, np.arange(settings.batch) % x.shape[1], axis=1)), source
+
+
+def _verify(sessions: dict[str, Session], x: Array) -> dict[str, float]:
+    """The worst error of native against portable, every step from the portable one's state."""
+    if NATIVE not in sessions:
+        return {}
+    native, portable = sessions[NATIVE], sessions[PORTABLE]
+    worst, turned = 0.0, 0
+    state = portable.zero_state(x.shape[1])
+    frames = x[:, None] if portable.info["streaming"] else x[None]
+    for frame in frames:
+        before = state
+        y, state = portable.run_from(frame, before)
+        got_y, got = native.run_from(frame, before)
+        same = np.ones(x.shape[1], bool)
+        if portable.updates is not None and native.updates is not None:
+            same = (portable.updates == native.updates).all(0)
+        turned += int((~same).sum())
+        batch_axis = 0 if portable.info["output"] == "last" else 1
+        pairs = [(np.compress(same, v, batch_axis), np.compress(same, w, batch_axis)) for v, w in ((y, got_y),)]
+        pairs += [(state[n][same], got[n][same]) for n in state]
+        worst = max([worst, *(float(np.abs(v - w).max()) for v, w in pairs if v.size)])
+    # a decision that lies at its threshold may fall either way; it is rare or the kernel is wrong
+    if not worst <= TOLERANCE or turned > max(1, 0.002 * x.shape[0] * x.shape[1]):
+        raise EdgernnError(
+            f"native and portable disagree: worst error {worst:.3g} (allowed {TOLERANCE:g}), "
+            f"{turned} of {x.shape[0] * x.shape[1]} steps decided otherwise; not timed"
+        )
+    return {"native against portable": worst}
+
+
+def _contenders(
+    path: Path, sessions: dict[str, Session], info: dict[str, Any], x: Array, settings: Settings
+) -> tuple[dict[str, Callable[[], Any]], dict[str, float]]:
+    """What is timed, by name, and the error of the baselines that compute the same function."""
+    calls: dict[str, Callable[[], Any]] = {}
+    for name, session in sessions.items():
+        calls[name] = _caller(session.onnx, x, session.zero_state(x.shape[1]), ("updates", "macs"))
+    own = weights_of(onnx.load(str(path)))
+    ort = onnxruntime()
+    verified = {}
+    for name, kind in ((GRU, "gru"), (LSTM, "lstm")):
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = settings.threads
+        options.inter_op_num_threads = 1
+        made = baseline(kind, info, own).SerializeToString()
+        session = ort.InferenceSession(made, options, providers=["CPUExecutionProvider"])
+        shape = (2 if info["bidirectional"] else 1, x.shape[1], info["hidden_size"])
+        state = {i.name: np.zeros(shape, np.float32) for i in session.get_inputs()[1:]}
+        calls[name] = _caller(session, x, state, ())
+        if info["cell"] == kind and info["rule"] == "always":
+            error = float(np.abs(calls[name]()[0] - calls[PORTABLE]()[0]).max())
+            if not error <= TOLERANCE:
+                raise EdgernnError(f"{name} and ours differ by {error:.3g} on the same weights; not timed")
+            verified[f"against {name}"] = error
+    return calls, verified
+
+
+def _caller(session: Any, x: Array, state: dict[str, Array], unread: tuple[str, ...]) -> Callable[[], Any]:
+    outputs = [o.name for o in session.get_outputs() if o.name not in unread]
+    feeds = {"x": x, **state}
+    return lambda: session.run(outputs, feeds)
+
+
+def _time(
+    calls: dict[str, Callable[[], Any]], settings: Settings, progress: Callable[[int, int], None]
+) -> dict[str, list[list[float]]]:
+    """Seconds of every call, by contender and round."""
+    order = list(calls)
+    shuffle = random.Random(0)
+    repeats = {}
+    for name, call in calls.items():
+        for _ in range(settings.warmup):
+            call()
+        start = time.perf_counter()
+        call()
+        repeats[name] = max(1, min(2000, int(settings.block_ms / 1000 / (time.perf_counter() - start))))
+    seconds: dict[str, list[list[float]]] = {name: [] for name in calls}
+    for done in range(settings.rounds):
+        shuffle.shuffle(order)
+        for name in order:
+            call, block = calls[name], []
+            call()
+            for _ in range(repeats[name]):
+                start = time.perf_counter()
+                call()
+                block.append(time.perf_counter() - start)
+            seconds[name].append(block)
+        progress(done + 1, settings.rounds)
+    return seconds
+
+
+def _summary(timings: dict[str, list[list[float]]], samples: int, steps: int) -> dict[str, dict[str, float]]:
+    """By contender: µs a step, its quartiles over rounds, percentiles of a call, and the ratio to the GRU operator."""
+    medians = {name: np.array([np.median(block) for block in rounds]) for name, rounds in timings.items()}
+    made = {}
+    for name, rounds in timings.items():
+        calls = np.concatenate([np.array(block) for block in rounds]) * 1e6
+        quartiles = np.percentile(medians[name] * 1e6 / steps, (25, 50, 75))
+        ratios = np.percentile(medians[GRU] / medians[name], (25, 50, 75))
+        made[name] = {
+            "us_per_step": float(quartiles[1]),
+            "us_per_step_q1": float(quartiles[0]),
+            "us_per_step_q3": float(quartiles[2]),
+            "call_p50_us": float(np.percentile(calls, 50)),
+            "call_p90_us": float(np.percentile(calls, 90)),
+            "call_p99_us": float(np.percentile(calls, 99)),
+            "steps_per_second": float(samples / np.median(calls) * 1e6),
+            "times_faster_than_gru": float(ratios[1]),
+            "times_faster_than_gru_q1": float(ratios[0]),
+            "times_faster_than_gru_q3": float(ratios[2]),
+        }
+    return made
+
+
+def _costs(info: dict[str, Any], rate: float, executed: float, backend: str) -> dict[str, Any]:
+    """Parameters of the recurrent layers beside those of GRU and LSTM, and the three figures of work a step."""
+    from edgernn.costs import named_cost
+
+    sizes = (info["input_size"], info["hidden_size"], info["layers"], info["bidirectional"])
+    made: dict[str, Any] = {"macs": info["macs"], "macs_executed": executed, "macs_executed_by": backend}
+    try:
+        own = named_cost(info["cell"], info["rule"], *sizes, update_rate=rate)
+    except UsageError:
+        # a cell of the user's own: its sizes are in the file, its costs are not
+        return made
+    made |= {"parameters": own.parameters, "flops_paper": own.flops_paper}
+    for kind in ("gru", "lstm"):
+        other = named_cost(kind, "always", *sizes)
+        made[f"parameters_{kind}"] = other.parameters
+        made[f"parameters_saved_percent_{kind}"] = 100 * (1 - own.parameters / other.parameters)
+    return made

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products on packed weights, the tiles they work in, and the carving of buffers.
+//
+// Packed weights are [block][k][gate][lane]: a block is kLanes neighbouring rows (neurons). Any
+// tile of batch rows x blocks reads the same packing.
+
+#ifndef EDGERNN_GEMM_H_
+#define EDGERNN_GEMM_H_
+
+#include "kernel.h"
+#include "vec.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+[[gnu::always_inline]] inline std::int64_t Blocks(std::int64_t count) {
+  return (count + kLanes - 1) / kLanes;
+}
+
+[[gnu::always_inline]] inline std::int64_t Padded(std::int64_t count) {
+  return Blocks(count) * kLanes;
+}
+
+// Hands out aligned parts of a buffer one after the other; without a buffer it only adds them up.
+class Carver {
+ public:
+  explicit Carver(void* base) : base_(static_cast<char*>(base)) {}
+
+  template <class T>
+  T* Take(std::int64_t count) {
+    char* at = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += (static_cast<std::size_t>(count) * sizeof(T) + kAlignment - 1) & ~(kAlignment - 1);
+    return reinterpret_cast<T*>(at);
+  }
+
+  std::size_t used() const { return used_; }
+
+ private:
+  char* base_;
+  std::size_t used_ = 0;
+};
+
+// Packs the rows of the gates of `Set` from `source`, which stacks those of all gates with kTerm.
+template <class Cell, unsigned kTerm, class Set>
+void PackBlocks(const float* source, std::int64_t hidden, std::int64_t columns, float* packed) {
+  for (std::int64_t block = 0; block < Blocks(hidden); ++block) {
+    for (std::int64_t k = 0; k < columns; ++k) {
+      for (int i = 0; i < Set::kCount; ++i) {
+        const std::int64_t first = kRanks<Cell, kTerm>.of[Set::kList.at[i]] * hidden;
+        for (int lane = 0; lane < kLanes; ++lane) {
+          const std::int64_t row = block * kLanes + lane;
+          *packed++ = row < hidden ? source[(first + row) * columns + k] : 0.0f;
+        }
+      }
+    }
+  }
+}
+
+// Packs b as [block][gate][lane] over all gates, 0 for those without a bias.
+template <class Cell>
+void PackBias(const float* b, std::int64_t hidden, float* packed) {
+  for (std::int64_t block = 0; block < Blocks(hidden); ++block) {
+    for (int g = 0; g < kGateCount<Cell>; ++g) {
+      const std::int64_t rank = kRanks<Cell, kBias>.of[g];
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const std::int64_t row = block * kLanes + lane;
+        *packed++ = rank >= 0 && row < hidden ? b[rank * hidden + row] : 0.0f;
+      }
+    }
+  }
+}
+
+// p[i][j][g] += sum over k of a[i * stride + k] * w[block j][k][gate g], for the gates g of `Set`.
+template <class Set, int MB, int NB, int G>
+[[gnu::always_inline]] inline void Accumulate(const float* a, std::int64_t stride,
+                                              std::int64_t depth, const float* w,
+                                              Vec (&p)[MB][NB][G]) {
+  constexpr int kCount = Set::kCount;
+  const std::int64_t block_size = depth * kCount * kLanes;
+  for (std::int64_t k = 0; k < depth; ++k, w += kCount * kLanes) {
+#pragma GCC unroll 16
+    for (int j = 0; j < NB; ++j) {
+#pragma GCC unroll 16
+      for (int g = 0; g < kCount; ++g) {
+        const Vec weight = Load(w + j * block_size + g * kLanes);
+#pragma GCC unroll 16
+        for (int i = 0; i < MB; ++i) {
+          Vec& sum = p[i][j][Set::kList.at[g]];
+          sum = sum + weight * a[i * stride + k];
+        }
+      }
+    }
+  }
+}
+
+template <int MB, int NB, class Body>
+void TileRows(const Body& body, std::int64_t row, std::int64_t rows, std::int64_t block) {
+  for (; row + MB <= rows; row += MB) body.template Tile<MB, NB>(row, block);
+  if constexpr (MB > 1) TileRows<MB / 2, NB>(body, row, rows, block);
+}
+
+template <int MB, int NB, class Body>
+void TileBlocks(const Body& body, std::int64_t rows, std::int64_t block, std::int64_t blocks) {
+  for (; block + NB <= blocks; block += NB) TileRows<MB, NB>(body, 0, rows, block);
+  if constexpr (NB > 1) TileBlocks<MB, NB / 2>(body, rows, block, blocks);
+}
+
+// How many blocks of `gates` gates and `rows` rows keep their sums in registers: a power of two.
+constexpr int FitBlocks(int gates, int rows) {
+  // a single row is bound by reading the weights: enough sums to hide the latency of adding,
+  // and few streams of weights
+  const int sums = rows == 1 ? 8 : kRegisters == 32 ? 24 : 12;
+  int blocks = 1;
+  while (blocks < 4 && 2 * blocks * gates * rows <= sums) blocks *= 2;
+  return blocks;
+}
+
+// Covers rows x blocks with body.Tile<MB, NB>(row, block). Rows are the inner loop, so that the
+// weights of a tile stay in the cache for all of them.
+template <int kGates, class Body>
+void ForTiles(const Body& body, std::int64_t rows, std::int64_t blocks) {
+  constexpr int kRows = kGates * 4 <= (kRegisters == 32 ? 24 : 12) ? 4 : 2;
+  if (rows == 1) {
+    TileBlocks<1, FitBlocks(kGates, 1)>(body, 1, 0, blocks);
+  } else {
+    TileBlocks<kRows, FitBlocks(kGates, kRows)>(body, rows, 0, blocks);
+  }
+}
+
+// out (rows, blocks, gates of Set, lanes) = b + a W^T, with b packed over all G gates.
+template <class Set, int G>
+struct Projection {
+  const float* a;  // (rows, depth)
+  std::int64_t depth;
+  const float* w;
+  const float* b;
+  std::int64_t blocks;
+  float* out;
+
+  template <int MB, int NB>
+  void Tile(std::int64_t row, std::int64_t block) const {
+    Vec p[MB][NB][G];
+    for (int i = 0; i < MB; ++i) {
+      for (int j = 0; j < NB; ++j) {
+        for (int g = 0; g < G; ++g) p[i][j][g] = Load(b + ((block + j) * G + g) * kLanes);
+      }
+    }
+    Accumulate<Set>(a + row * depth, depth, depth, w + block * depth * Set::kCount * kLanes, p);
+    for (int i = 0; i < MB; ++i) {
+      for (int j = 0; j < NB; ++j) {
+        float* to = out + ((row + i) * blocks + block + j) * Set::kCount * kLanes;
+        for (int g = 0; g < Set::kCount; ++g) Store(to + g * kLanes, p[i][j][Set::kList.at[g]]);
+      }
+    }
+  }
+};
+
+// How many steps to project at once: enough rows to use each weight several times.
+[[gnu::always_inline]] inline std::int64_t ChunkSteps(std::int64_t steps, std::int64_t batch) {
+  const std::int64_t wanted = (16 + batch - 1) / batch;
+  return wanted < steps ? wanted : steps;
+}
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_GEMM_H_

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ops' inputs and outputs, drawn from the lists of cells and rules.
+
+#ifndef EDGERNN_SCHEMA_H_
+#define EDGERNN_SCHEMA_H_
+
+#include <string>
+#include <vector>
+
+#include "kernel.h"
+
+namespace edgernn {
+
+// The version of what the ops take and give; a node carries the one it was written for.
+constexpr int kSchemaVersion = 1;
+
+// A weight input and the field of Weights that it fills.
+struct WeightInput {
+  WeightSpec spec;
+  const float** (*field)(Weights*);
+};
+
+// Inputs: X, the weights, the states. Outputs: Y, the states, and if `skips` updates and macs.
+struct OpSpec {
+  std::string name;
+  std::vector<WeightInput> weights;  // the first one is W, which sets H and I
+  std::vector<const char*> states;
+  bool skips;
+
+  std::size_t InputCount() const { return 1 + weights.size() + states.size(); }
+  std::size_t OutputCount() const { return 1 + states.size() + (skips ? 2 : 0); }
+  std::size_t FirstStateInput() const { return 1 + weights.size(); }
+};
+
+template <int kIndex>
+const float** RuleField(Weights* weights) {
+  return &weights->rule[kIndex];
+}
+
+template <class Cell, class Rule>
+OpSpec DescribeOp() {
+  static_assert(kGateCount<Cell> <= kMaxGates && kStateCount<Cell> <= kMaxStates);
+  static_assert(CountGates<Cell>(kX) > 0, "W sets the sizes, so a gate must look at x");
+  static_assert(Rule::kParamCount <= kMaxRuleParams);
+  constexpr const float** (*kRuleFields[kMaxRuleParams])(Weights*) = {&RuleField<0>, &RuleField<1>,
+                                                                      &RuleField<2>, &RuleField<3>};
+  OpSpec op;
+  op.name = std::string(Rule::kPrefix) + Cell::kName;
+  op.skips = Rule::kSkips;
+  const auto add = [&op](const char* name, int rows, Columns columns,
+                         const float** (*field)(Weights*)) {
+    if (rows > 0) op.weights.push_back({{name, rows, columns}, field});
+  };
+  add("W", CountGates<Cell>(kX), Columns::kInput, [](Weights* to) { return &to->w; });
+  add("R", CountGates<Cell>(kH), Columns::kHidden, [](Weights* to) { return &to->r; });
+  add("V", CountGates<Cell>(kM), Columns::kHidden, [](Weights* to) { return &to->v; });
+  add("b", CountGates<Cell>(kBias), Columns::kNone, [](Weights* to) { return &to->b; });
+  for (int i = 0; i < Rule::kParamCount; ++i) {
+    const WeightSpec& spec = Rule::kParams[i];
+    add(spec.name, spec.rows, spec.columns, kRuleFields[i]);
+  }
+  op.states.assign(Cell::kStates, Cell::kStates + kStateCount<Cell>);
+  return op;
+}
+
+}  // namespace edgernn
+
+#endif  // EDGERNN_SCHEMA_H_

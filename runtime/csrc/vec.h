@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// A vector of floats as wide as this instruction set's registers, and its functions.
+//
+// This header and those built on it are compiled once per instruction set, each time in a namespace
+// of its own. They must not call inline functions of other namespaces (std:: ones included): the
+// linker would keep one copy, maybe the one this processor cannot run.
+
+#ifndef EDGERNN_VEC_H_
+#define EDGERNN_VEC_H_
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+namespace edgernn::EDGERNN_ISA {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+constexpr int kRegisters = 32;
+#elif defined(__AVX__)
+constexpr int kLanes = 8;
+constexpr int kRegisters = 16;
+#elif defined(__aarch64__)
+constexpr int kLanes = 4;
+constexpr int kRegisters = 32;
+#else
+constexpr int kLanes = 4;
+constexpr int kRegisters = 16;
+#endif
+
+struct Vec {
+  typedef float Raw __attribute__((vector_size(kLanes * 4)));
+  typedef float Loose __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+  typedef std::int32_t Bits __attribute__((vector_size(kLanes * 4)));
+  Raw raw;
+};
+
+typedef float Quad __attribute__((vector_size(16)));
+typedef float LooseQuad __attribute__((vector_size(16), aligned(4), may_alias));
+
+[[gnu::always_inline]] inline Vec operator+(Vec a, Vec b) { return {a.raw + b.raw}; }
+[[gnu::always_inline]] inline Vec operator-(Vec a, Vec b) { return {a.raw - b.raw}; }
+[[gnu::always_inline]] inline Vec operator*(Vec a, Vec b) { return {a.raw * b.raw}; }
+[[gnu::always_inline]] inline Vec operator/(Vec a, Vec b) { return {a.raw / b.raw}; }
+[[gnu::always_inline]] inline Vec operator+(Vec a, float b) { return {a.raw + b}; }
+[[gnu::always_inline]] inline Vec operator-(Vec a, float b) { return {a.raw - b}; }
+[[gnu::always_inline]] inline Vec operator*(Vec a, float b) { return {a.raw * b}; }
+[[gnu::always_inline]] inline Vec operator-(float a, Vec b) { return {a - b.raw}; }
+[[gnu::always_inline]] inline Vec operator/(float a, Vec b) { return {a / b.raw}; }
+
+[[gnu::always_inline]] inline Vec Zero() { return {Vec::Raw{}}; }
+
+[[gnu::always_inline]] inline Vec Load(const float* from) {
+  return {*reinterpret_cast<const Vec::Loose*>(from)};
+}
+
+[[gnu::always_inline]] inline void Store(float* to, Vec a) {
+  *reinterpret_cast<Vec::Loose*>(to) = a.raw;
+}
+
+// Stores the first `count` lanes, at most all.
+inline void StoreFirst(float* to, Vec a, std::int64_t count) {
+  if (count >= kLanes) {
+    Store(to, a);
+  } else {
+    std::memcpy(to, &a, static_cast<std::size_t>(count) * sizeof(float));
+  }
+}
+
+// `a` brought between low and high; NaN stays NaN.
+[[gnu::always_inline]] inline Vec Clamp(Vec a, float low, float high) {
+  const Vec::Raw lows = low - Vec::Raw{};
+  const Vec::Raw highs = high - Vec::Raw{};
+  const Vec::Raw capped = highs < a.raw ? highs : a.raw;
+  return {lows > capped ? lows : capped};
+}
+
+// exp(a) = 2^n e^r with |r| <= ln(2) / 2: returns e^r - 1, sets scale to 2^n (n = 128: infinity).
+//
+// (e^r - 1) / r is the polynomial of degree 5 with the least relative error on that range, 1.2e-8.
+[[gnu::always_inline]] inline Vec SplitExp(Vec a, Vec* scale) {
+  constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const Vec shifted = a * 1.44269504088896341f + kShift;
+  const Vec r = a - (shifted - kShift) * 0.693147180559945309f;
+  const Vec::Bits bits = (reinterpret_cast<Vec::Bits>(shifted.raw) << 23) + 0x3f800000;
+  scale->raw = reinterpret_cast<Vec::Raw>(bits);
+  Vec q = r * 0.00138888729f + 0.00836907607f;
+  q = q * r + 0.0416671373f;
+  q = q * r + 0.166665062f;
+  q = q * r + 0.49999997f;
+  q = q * r + 1.0f;
+  return q * r;
+}
+
+// 1 / (1 + exp(-a)); absolute error below 2e-7, exactly 0 and 1 at the ends.
+[[gnu::always_inline]] inline Vec Sigmoid(Vec a) {
+  Vec scale;
+  const Vec less_one = SplitExp(Clamp(0.0f - a, -87.0f, 89.0f), &scale);
+  return 1.0f / ((scale * less_one + scale) + 1.0f);
+}
+
+// Absolute error below 2e-7, relative error below 4e-7 (near 0 too), exactly -1 and 1 at the ends.
+[[gnu::always_inline]] inline Vec Tanh(Vec a) {
+  Vec scale;
+  const Vec less_one = SplitExp(Clamp(a + a, -20.0f, 20.0f), &scale);
+  const Vec e = scale * less_one + (scale - 1.0f);
+  return e / (e + 2.0f);
+}
+
+// Picks lanes of (a, b) within each group of four: lanes kLow, kLow + 1 of the group give the
+// first two as (a, b) pairs when kPairs is 1, as runs (a a b b) when it is 2.
+template <int kLow, int kPairs, std::size_t... kLane>
+[[gnu::always_inline]] inline Vec::Raw Zip(Vec::Raw a, Vec::Raw b, std::index_sequence<kLane...>) {
+  constexpr auto source = [](int lane) {
+    const int group = lane / 4 * 4, i = lane % 4;
+    const bool second = kPairs == 1 ? i % 2 : i / 2;
+    return group + kLow + (kPairs == 1 ? i / 2 : i % 2) + (second ? kLanes : 0);
+  };
+  return __builtin_shufflevector(a, b, source(static_cast<int>(kLane))...);
+}
+
+template <int kCount>
+struct Floats {
+  typedef float Type __attribute__((vector_size(kCount * 4)));
+};
+
+// Adds up the groups of four.
+template <int kCount, std::size_t... kLane>
+[[gnu::always_inline]] inline Quad AddGroups(typename Floats<kCount>::Type a,
+                                             std::index_sequence<kLane...>) {
+  if constexpr (kCount == 4) {
+    return a;
+  } else {
+    constexpr int kHalf = kCount / 2;
+    const typename Floats<kHalf>::Type sum =
+        __builtin_shufflevector(a, a, static_cast<int>(kLane)...) +
+        __builtin_shufflevector(a, a, static_cast<int>(kHalf + kLane)...);
+    return AddGroups<kHalf>(sum, std::make_index_sequence<kHalf / 2>());
+  }
+}
+
+// The sums of all lanes of a, b, c and d.
+[[gnu::always_inline]] inline Quad Sum4(Vec a, Vec b, Vec c, Vec d) {
+  constexpr std::make_index_sequence<kLanes> lanes;
+  const Vec::Raw ab = Zip<0, 1>(a.raw, b.raw, lanes) + Zip<2, 1>(a.raw, b.raw, lanes);
+  const Vec::Raw cd = Zip<0, 1>(c.raw, d.raw, lanes) + Zip<2, 1>(c.raw, d.raw, lanes);
+  const Vec::Raw abcd = Zip<0, 2>(ab, cd, lanes) + Zip<2, 2>(ab, cd, lanes);
+  return AddGroups<kLanes>(abcd, std::make_index_sequence<kLanes / 2>());
+}
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_VEC_H_

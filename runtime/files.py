@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a model on a user's file."""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.files import read_arrays, replacing, write_arrays
+from edgernn.runtime.session import Session
+
+FORMATS = (".npz", ".npy", ".csv")
+# sequences in one call
+CHUNK = 256
+
+
+def run_file(
+    model: Path,
+    source: Path,
+    target: Path,
+    *,
+    backend: Literal["auto", "native", "portable"] = "auto",
+    threads: int = 1,
+) -> dict[str, Any]:
+    """Read x (T, I) or (N, T, I), write y, and say what was done. Formats by suffix: npz (x, y), npy, csv.
+
+    Raises UsageError for another suffix or a wrong shape, EdgernnError for a file that cannot be read.
+    """
+    for path in (source, target):
+        if path.suffix not in FORMATS:
+            raise UsageError(f"{path}: expected a file ending in {', '.join(FORMATS)}")
+    session = Session(model, backend=backend, threads=threads)
+    x = read(source)
+    expected = f"(T, {session.input_size}) or (N, T, {session.input_size})"
+    if x.ndim not in (2, 3) or x.shape[-1] != session.input_size or 0 in x.shape:
+        raise UsageError(f"{source}: expected x of shape {expected}, got {x.shape}")
+    if x.dtype.kind not in "fiub":
+        raise UsageError(f"{source}: expected numbers, got dtype {x.dtype}")
+    batches = x[None] if x.ndim == 2 else x
+    parts, updates = [], []
+    for start in range(0, len(batches), CHUNK):
+        y = session.run(batches[start : start + CHUNK].swapaxes(0, 1))
+        parts.append(y if session.info["output"] == "last" else y.swapaxes(0, 1))
+        if session.updates is not None:
+            updates.append(session.updates)
+    y = np.concatenate(parts)
+    if x.ndim == 2:
+        y = y[0]
+    write(target, y)
+    neurons = session.info["hidden_size"] * len(session.state_names) // session.info["states"]
+    skipped = 100 * (1 - float(np.concatenate(updates, 1).mean()) / neurons) if updates else None
+    return {"output": str(target), "shape": list(y.shape), "backend": session.backend, "skip_percent": skipped}
+
+
+def read(path: Path) -> NDArray[Any]:
+    """The array x of a file. Raises EdgernnError where there is none that can be read; pickles are never loaded."""
+    if path.suffix == ".npz":
+        return read_arrays(path, ("x",))["x"]
+    try:
+        if path.suffix == ".npy":
+            return np.asarray(np.load(path, allow_pickle=False))
+        return _csv(path)
+    except FileNotFoundError:
+        raise EdgernnError(f"{path}: no such file") from None
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        raise EdgernnError(f"{path}: cannot be read ({error})") from None
+
+
+def _csv(path: Path) -> NDArray[Any]:
+    """Rows of numbers; a first row that is not numbers is a header."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        [float(word) for word in lines[0].split(",")]
+        header = 0
+    except ValueError:
+        header = 1
+    except IndexError:
+        raise ValueError("the file is empty") from None
+    return np.loadtxt(lines[header:], delimiter=",", ndmin=2, dtype=np.float64)
+
+
+def write(path: Path, y: NDArray[Any]) -> None:
+    """Raises UsageError where a csv file cannot hold the shape."""
+    if path.suffix == ".npz":
+        write_arrays(path, {"y": y})
+    elif path.suffix == ".npy":
+        with replacing(path) as temporary:
+            np.save(temporary, y)
+    elif y.ndim > 2:
+        raise UsageError(f"{path}: a csv file holds two axes, y has shape {y.shape}; write npz or npy")
+    else:
+        with replacing(path) as temporary:
+            np.savetxt(temporary, np.atleast_2d(y), delimiter=",", fmt="%.9g")

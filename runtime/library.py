@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the native op library is, and ONNX Runtime itself, with clear words where either is missing."""
+
+import ctypes
+import importlib.metadata
+from pathlib import Path
+from typing import Any
+
+from edgernn.errors import EdgernnError
+
+DOMAIN = "ai.edgernn"
+SCHEMA = 1
+_NAMES = ("libedgernn_ops.so", "libedgernn_ops.dylib")
+
+
+def library_path() -> str:
+    """The native library, for `session_options.register_custom_ops_library(...)` of any ONNX Runtime since 1.17.
+
+    Raises EdgernnError where it was not built.
+    """
+    import edgernn.runtime
+
+    # in an editable install the Python files and the library lie in different folders of the package's path
+    folders = [Path(folder) for folder in edgernn.runtime.__path__]
+    for folder in folders:
+        for name in _NAMES:
+            if (folder / name).is_file():
+                return str(folder / name)
+    raise EdgernnError(
+        "the native library libedgernn_ops is not installed (looked in "
+        f"{', '.join(map(str, folders))}); build it with: pip install ."
+    )
+
+
+def library_missing() -> str | None:
+    """Why there is no native library, or None where there is one."""
+    try:
+        library_path()
+    except EdgernnError as error:
+        return str(error)
+    return None
+
+
+def load_library() -> ctypes.CDLL | None:
+    """The native library's plain C functions, or None where it was not built."""
+    return None if library_missing() else ctypes.CDLL(library_path())
+
+
+def instruction_set() -> str | None:
+    """The instruction set that the native library chose, or None without the library."""
+    library = load_library()
+    if library is None:
+        return None
+    library.edgernn_isa.restype = ctypes.c_char_p
+    return str(library.edgernn_isa().decode())
+
+
+def native_ops() -> set[str]:
+    """The ops that the native library has kernels for."""
+    library = load_library()
+    if library is None:
+        return set()
+    library.edgernn_ops.restype = ctypes.c_char_p
+    return set(library.edgernn_ops().decode().split())
+
+
+def onnxruntime() -> Any:
+    """The module onnxruntime. Raises EdgernnError where it is missing or installed twice."""
+    found = []
+    for name in ("onnxruntime", "onnxruntime-gpu"):
+        try:
+            importlib.metadata.distribution(name)
+            found.append(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    if len(found) == 2:
+        raise EdgernnError("onnxruntime and onnxruntime-gpu are both installed and overwrite each other: remove one")
+    try:
+        import onnxruntime as ort
+    except ImportError:
+        raise EdgernnError("ONNX Runtime is not installed: pip install 'edgernn[cpu]' (or 'edgernn[gpu]')") from None
+    return ort

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model file, ready to run: whole sequences, or one step at a time with the state kept."""
+
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.runtime.library import SCHEMA, library_path, onnxruntime
+
+Array = NDArray[np.float32]
+
+
+class Session:
+    """An exported model in ONNX Runtime.
+
+    s = Session("model.onnx")
+    y = s.run(x)          # a whole sequence x (T, B, I), or (T, I) for one; starts from the zero state
+    y_t = s.step(x_t)     # one step x_t (B, I) or (I,), the state is kept; s.reset() forgets it
+
+    backend: "auto" takes the native library where it is installed and warns where it is not; "native" insists on it;
+    "portable" runs the standard operators that the file also carries. `s.backend` says which one runs, `s.onnx` is the
+    onnxruntime.InferenceSession underneath.
+    threads: of ONNX Runtime within an operator. device: "cpu".
+    After a run or step, `s.updates` (T, B) is the number of neurons updated and `s.macs` (B,) the multiply-adds
+    executed; both are None for a model that always updates everything.
+
+    Raises EdgernnError for a file that is missing, corrupt, not exported by edgernn or newer than this version, and
+    UsageError for a wrong shape, dtype or value of x, naming what was expected.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        backend: Literal["auto", "native", "portable"] = "auto",
+        threads: int = 1,
+        device: str = "cpu",
+    ) -> None:
+        if backend not in ("auto", "native", "portable"):
+            raise UsageError(f"backend: expected auto, native or portable, got {backend!r}")
+        if device != "cpu":
+            raise UsageError(f"device: expected cpu, got {device!r}")
+        if threads < 1:
+            raise UsageError(f"threads: expected at least 1, got {threads}")
+        self.path = Path(path)
+        self.library = _library(backend)
+        self.backend = "portable" if self.library is None else "native"
+        self.onnx = open_session(self.path, self.library, threads)
+        self.info = _info(self.onnx, self.path)
+        names = [i.name for i in self.onnx.get_inputs()]
+        self.state_names = names[1:]
+        self._outputs = [o.name for o in self.onnx.get_outputs()]
+        self._state: dict[str, Array] = {}
+        self.updates: NDArray[np.int64] | None = None
+        self.macs: NDArray[np.int64] | None = None
+
+    @property
+    def input_size(self) -> int:
+        return int(self.info["input_size"])
+
+    def run(self, x: ArrayLike) -> Array:
+        """y of a whole sequence from the zero state; the state that `step` keeps is not touched.
+
+        x (T, B, I) gives y (B, O) or (T, B, O); x (T, I) gives y (O,) or (T, O).
+        """
+        sequence = self._checked(x, ("T", "B"))
+        y, _ = self._call(sequence, self.zero_state(sequence.shape[1]))
+        return y if np.ndim(x) == 3 else y[..., 0, :]
+
+    def step(self, x_t: ArrayLike) -> Array:
+        """y after one more step x_t (B, I) or (I,), from the state that the last step left."""
+        if not self.info["streaming"]:
+            raise UsageError("step: a bidirectional model needs the whole sequence; use run")
+        frame = self._checked(x_t, ("B",))
+        batch = frame.shape[1]
+        if not self._state:
+            self._state = self.zero_state(batch)
+        kept = next(iter(self._state.values())).shape[0]
+        if kept != batch:
+            raise UsageError(f"x_t: expected the batch of the kept state, {kept}, got {batch}; call reset() first")
+        y, self._state = self._call(frame, self._state)
+        if self.info["output"] == "all":
+            y = y[0]
+        return y if np.ndim(x_t) == 2 else y[0]
+
+    def reset(self) -> None:
+        """Forget the state: the next step starts a new sequence."""
+        self._state = {}
+
+    def zero_state(self, batch: int) -> dict[str, Array]:
+        return {name: np.zeros((batch, self.info["hidden_size"]), np.float32) for name in self.state_names}
+
+    def run_from(self, x: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        """y and the last state of x (T, B, I) from a given state; for those who keep the state themselves."""
+        return self._call(self._checked(x, ("T", "B")), state)
+
+    def _call(self, x: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        try:
+            values = self.onnx.run(self._outputs, {"x": x, **state})
+        except Exception as error:  # onnxruntime raises plain classes of its own
+            raise EdgernnError(f"{self.path}: {error}") from None
+        found = dict(zip(self._outputs, values, strict=True))
+        self.updates, self.macs = found.get("updates"), found.get("macs")
+        return found["y"], {name: found[f"{name}.next"] for name in self.state_names}
+
+    def _checked(self, x: ArrayLike, leading: tuple[str, ...]) -> Array:
+        """x as float32 (T, B, I); `leading` names its axes before I, of which the batch may be left out."""
+        array = np.asarray(x)
+        expected = f"({', '.join(leading)}, {self.input_size})"
+        if array.dtype.kind not in "fiub":
+            raise UsageError(f"x: expected numbers of shape {expected}, got dtype {array.dtype}")
+        without_batch = array.ndim == len(leading)
+        if array.ndim not in (len(leading), len(leading) + 1) or array.shape[-1] != self.input_size:
+            raise UsageError(f"x: expected shape {expected}, or without B, got {array.shape}")
+        if 0 in array.shape:
+            raise UsageError(f"x: expected shape {expected} with no empty axis, got {array.shape}")
+        array = np.ascontiguousarray(array, np.float32)
+        if not np.isfinite(array).all():
+            where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+            raise UsageError(f"x: expected finite numbers, got {array[where]} at index {where}")
+        if leading == ("B",):
+            return array[None, None] if without_batch else array[None]
+        return array[:, None] if without_batch else array
+
+
+def open_session(path: Path, library: str | None, threads: int) -> Any:
+    """An onnxruntime.InferenceSession on the CPU, with the native library registered where one is given."""
+    ort = onnxruntime()
+    if not path.is_file():
+        raise EdgernnError(f"{path}: no such file")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        if library is not None:
+            options.register_custom_ops_library(library)
+        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises plain classes of its own
+        raise EdgernnError(f"{path}: ONNX Runtime cannot load it: {error}") from None
+
+
+def _library(backend: str) -> str | None:
+    if backend == "portable":
+        return None
+    try:
+        return library_path()
+    except EdgernnError as error:
+        if backend == "native":
+            raise
+        warnings.warn(f"{error}; running the portable operators, which are slower", RuntimeWarning, stacklevel=3)
+        return None
+
+
+def _info(session: Any, path: Path) -> dict[str, Any]:
+    """The model's own description, from its metadata."""
+    text = session.get_modelmeta().custom_metadata_map.get("edgernn")
+    if text is None:
+        raise EdgernnError(f"{path}: not exported by edgernn (no metadata)")
+    info: dict[str, Any] = json.loads(text)
+    if info["schema"] != SCHEMA:
+        raise EdgernnError(f"{path}: schema {info['schema']}, this version of edgernn reads {SCHEMA}; update edgernn")
+    return info

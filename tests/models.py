@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exported models that several tests read; tracing takes seconds, so each is made once a run."""
+
+import functools
+import tempfile
+from pathlib import Path
+
+import torch
+
+import edgernn
+from edgernn.export import Check, to_onnx
+
+_FOLDER = tempfile.TemporaryDirectory()
+
+
+@functools.cache
+def exported(cell: str, rule: str = "always", **options) -> tuple[edgernn.SequenceModel, Path, list[Check]]:
+    """A model with contractive random weights (I=3, H=33 unless said), its file, and what the export's check found."""
+    arguments = {"input_size": 3, "hidden_size": 33, "output_size": 2} | options
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = edgernn.SequenceModel(cell, rule=rule, **arguments).eval()
+        for layer in model.recurrent_layers():
+            for p in layer.parameters():
+                torch.nn.init.normal_(p, std=0.5 / p.shape[-1] ** 0.5)
+    path = Path(_FOLDER.name) / f"{len(list(Path(_FOLDER.name).iterdir()))}.onnx"
+    return model, path, to_onnx(model, path)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark: what it verifies, what it counts, and that its report is whole. Times are never asserted."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+import edgernn
+from edgernn.costs import named_cost
+from edgernn.export import to_onnx
+from edgernn.runtime import Session
+from edgernn.runtime.bench import Settings, bench, markdown, save
+from edgernn.synthetic import random_model
+from tests.models import exported
+
+QUICK = Settings(rounds=2, warmup=0, block_ms=1, steps=20)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_baseline_with_our_weights_computes_our_function(cell):
+    path = exported(cell, layers=2, bidirectional=True, output="all")[1]
+    verified = bench(path, QUICK)["verified"]
+    assert verified["native against portable"] < 1e-5
+    assert verified[f"against ONNX Runtime {cell.upper()}"] < 1e-5
+
+
+def test_report_holds_every_figure(tmp_path):
+    _, path, _ = exported("gru", "selective", layers=2)
+    report = bench(path, Settings(rounds=2, warmup=0, block_ms=1, steps=20, batch=3))
+    assert set(report["timings"]) == {"edgernn native", "edgernn portable", "ONNX Runtime GRU", "ONNX Runtime LSTM"}
+    for t in report["timings"].values():
+        assert 0 < t["us_per_step_q1"] <= t["us_per_step"] <= t["us_per_step_q3"]
+        assert t["call_p50_us"] <= t["call_p90_us"] <= t["call_p99_us"]
+        assert t["steps_per_second"] > 0
+    assert report["timings"]["ONNX Runtime GRU"]["times_faster_than_gru"] == 1
+    costs = report["costs"]
+    rate = 1 - report["skip_percent"] / 100
+    expected = named_cost("gru", "selective", 3, 33, 2, update_rate=rate)
+    assert costs["parameters"] == expected.parameters
+    assert costs["flops_paper"] == pytest.approx(expected.flops_paper)
+    assert costs["macs"] == expected.macs
+    assert costs["macs_executed_by"] == "native"
+    assert costs["macs_executed"] < costs["macs"]
+    assert costs["parameters_saved_percent_lstm"] == pytest.approx(
+        100 * (1 - expected.parameters / named_cost("lstm", None, 3, 33, 2).parameters)
+    )
+    files = save(report, tmp_path)
+    assert json.loads(files[0].read_text()) == report
+    text = files[1].read_text()
+    assert text == markdown(report)
+    for word in ("macs_executed (native)", "flops_paper", "neurons skipped", "against LSTM", "edgernn portable"):
+        assert word in text
+
+
+def test_sample_beside_the_model_is_the_input(tmp_path):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(exported("gru")[1].read_bytes())
+    np.savez(tmp_path / "sample.npz", x=np.ones((7, 2, 3), np.float32))
+    report = bench(path, Settings(rounds=1, warmup=0, block_ms=1))
+    assert (report["input"], report["settings"]["steps"], report["settings"]["batch"]) == ("sample.npz", 7, 1)
+    with pytest.raises(edgernn.UsageError, match=r"x: expected shape \(T, B, 3\), got \(7, 2, 4\)"):
+        bench(path, QUICK, x=np.ones((7, 2, 4), np.float32))
+
+
+def test_wrong_code_is_not_timed(tmp_path):
+    """A file whose function and node disagree: the node's weights are not those that the function sees."""
+    proto = onnx.load(exported("gru")[1])
+    function = proto.functions[0]
+    scan = next(n for n in function.node if n.op_type == "Scan")
+    tanh = next(n for n in scan.attribute if n.name == "body")
+    next(n for n in tanh.g.node if n.op_type == "Tanh").op_type = "Sigmoid"
+    onnx.save(proto, tmp_path / "m.onnx")
+    with pytest.raises(edgernn.EdgernnError, match=r"native and portable disagree: worst error .*; not timed"):
+        bench(tmp_path / "m.onnx", QUICK)
+
+
+def test_without_the_library_the_report_says_so(monkeypatch):
+    def missing():
+        raise edgernn.EdgernnError("the native library libedgernn_ops is not installed")
+
+    monkeypatch.setattr("edgernn.runtime.library.library_path", missing)
+    report = bench(exported("gru")[1], QUICK)
+    assert "edgernn native" not in report["timings"]
+    assert "**Native library missing**" in markdown(report)
+
+
+@pytest.mark.parametrize("skip", [0.0, 0.5, 0.9, 1.0])
+def test_random_model_skips_what_was_asked(skip, tmp_path):
+    to_onnx(random_model("sarnn", 2, 64, skip=skip), tmp_path / "m.onnx")
+    session = Session(tmp_path / "m.onnx")
+    session.run(np.random.default_rng(1).standard_normal((400, 2, 2)))
+    assert 1 - session.updates.mean() / 64 == pytest.approx(skip, abs=0.05)
+    if 0 < skip < 1:
+        assert session.updates.std() > 0
+
+
+def test_wrong_settings_are_named():
+    with pytest.raises(edgernn.UsageError, match="rounds: expected at least 1, got 0"):
+        Settings(rounds=0)
+    with pytest.raises(edgernn.UsageError, match="updates every neuron"):
+        random_model("gru", 2, 8, skip=0.5)
+    with pytest.raises(edgernn.UsageError, match="skip: expected between 0 and 1"):
+        random_model("sarnn", 2, 8, skip=1.5)

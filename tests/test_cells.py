@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every cell under every rule in torch: against the float64 oracle, its gradients, and the laws of a recurrence."""
+
+import numpy as np
+import pytest
+import torch
+
+import edgernn
+from edgernn.cells import CELLS
+from edgernn.costs import cost, named_cost
+from edgernn.layer import RecurrentLayer
+from edgernn.names import COMBINATIONS, resolve
+from edgernn.rules import RULES
+from edgernn.rules.selective import HardGate
+from tests import oracle
+from tests.tolerances import FLOAT64
+
+SHAPES = [(1, 1, 1, 1), (2, 1, 3, 5), (7, 3, 17, 33), (1, 4, 2, 16)]
+shapes = pytest.mark.parametrize(("T", "B", "I", "H"), SHAPES, ids=str)
+every_cell = pytest.mark.parametrize("cell", CELLS)
+every_rule = pytest.mark.parametrize("rule", RULES)
+
+
+def layer_of(cell, rule, I, H):
+    cell_type, rule_type = resolve(cell, rule)
+    layer = RecurrentLayer(cell_type(I, H), rule_type(I, H)).double()
+    for p in layer.parameters():
+        torch.nn.init.normal_(p, std=0.5 / p.shape[-1] ** 0.5)
+    return layer
+
+
+def op_parameters(layer):
+    """By the names of the op's inputs, as arrays."""
+    return {n.split(".")[-1]: p.detach().numpy() for n, p in layer.named_parameters()}
+
+
+def random_state(layer, B):
+    return tuple(torch.randn(B, layer.cell.hidden_size, dtype=torch.float64) for _ in layer.cell.states)
+
+
+@every_cell
+@every_rule
+@shapes
+def test_layer_equals_oracle(cell, rule, T, B, I, H):
+    layer = layer_of(cell, rule, I, H)
+    x, state = torch.randn(T, B, I, dtype=torch.float64), random_state(layer, B)
+    expected = oracle.run(cell, rule, op_parameters(layer), x.numpy(), [s.numpy() for s in state])
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad):
+            y, last, trace = layer(x, state)
+        np.testing.assert_allclose(y.detach(), expected.y, rtol=0, atol=FLOAT64)
+        for got, wanted in zip(last, expected.state, strict=True):
+            np.testing.assert_allclose(got.detach(), wanted, rtol=0, atol=FLOAT64)
+        if RULES[rule].can_skip:
+            assert (trace.decisions.sum(-1).numpy() == expected.updates).all()
+
+
+def test_oracle_covers_every_cell():
+    assert set(oracle.CELLS) == set(CELLS)
+
+
+@every_cell
+def test_gradients_equal_finite_differences(cell):
+    layer = layer_of(cell, "always", 3, 5)
+    names = [n for n, _ in layer.named_parameters()]
+    x, state = torch.randn(4, 2, 3, dtype=torch.float64, requires_grad=True), random_state(layer, 2)
+    state = tuple(s.requires_grad_() for s in state)
+    parameters = [p.detach().clone().requires_grad_() for p in layer.parameters()]
+
+    def f(x, *rest):
+        values = dict(zip(names, rest[len(state) :], strict=True))
+        y, last, _ = torch.func.functional_call(layer, values, (x, rest[: len(state)]))
+        return y, *last
+
+    assert torch.autograd.gradcheck(f, (x, *state, *parameters))
+
+
+@pytest.mark.parametrize("slope", [1.0, 3.0])
+def test_straight_through_gradient_is_that_of_the_hard_sigmoid(slope):
+    v = torch.linspace(-2, 2, 41, dtype=torch.float64).add(0.013).requires_grad_()
+    weight = torch.randn(41, dtype=torch.float64)
+    soft = ((slope * v + 1) / 2).clamp(0, 1)
+    hard = (soft > 0.5).to(v.dtype)
+    u = HardGate.apply(v, slope)
+    assert torch.equal(u, hard)
+    (got,) = torch.autograd.grad((u * weight).sum(), v)
+    (wanted,) = torch.autograd.grad(((hard + soft - soft.detach()) * weight).sum(), v)
+    torch.testing.assert_close(got, wanted)
+
+
+@every_cell
+def test_selective_gradients_equal_those_of_the_surrogate(cell):
+    """u enters as hard + (soft - soft.detach()): the whole layer written out with plain autograd."""
+    layer = layer_of(cell, "selective", 3, 5)
+    x, state = torch.randn(6, 2, 3, dtype=torch.float64), random_state(layer, 2)
+    layer.rule.anneal(7)
+    y, last, trace = layer(x, state)
+    loss = y.sin().sum() + sum(s.cos().sum() for s in last) + trace.budget
+    got = torch.autograd.grad(loss, list(layer.parameters()))
+
+    constants, budget, outputs = layer.cell.constants(), 0, []
+    for t in range(len(x)):
+        v = x[t] @ layer.rule.rule_W.T + layer.rule.rule_b + layer.rule.rule_d * state[0]
+        soft = ((1.28 * v + 1) / 2).clamp(0, 1)
+        u = (soft > 0.5).to(v.dtype) + soft - soft.detach()
+        new = layer.cell.step(layer.cell.project(x[t : t + 1])[0], x[t], state, constants)
+        state = tuple(u * n + (1 - u) * s for n, s in zip(new, state, strict=True))
+        budget = budget + u.mean()
+        outputs.append(state[0])
+    loss = torch.stack(outputs).sin().sum() + sum(s.cos().sum() for s in state) + budget
+    wanted = torch.autograd.grad(loss, list(layer.parameters()))
+    torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("budget", ["decisions", "likelihoods"])
+def test_budget_is_the_sum_over_time_of_the_mean(budget):
+    model = edgernn.SequenceModel("sarnn", 3, 8, rule_options={"budget": budget})
+    model.anneal(50)
+    x = torch.randn(5, 4, 3)
+    model(x)
+    layer = model.recurrent_layers()[0]
+    state, total = model.zero_state(4, x), 0.0
+    with torch.no_grad():
+        for t in range(5):
+            e = layer.rule.project(x[t : t + 1])[0]
+            v = e + layer.rule.rule_d * state[0]
+            soft = ((3 * v + 1) / 2).clamp(0, 1)
+            total += float((soft if budget == "likelihoods" else (soft > 0.5).float()).mean())
+            _, state = model(x[t : t + 1], state)
+    model(x)
+    assert float(model.budget.detach()) == pytest.approx(total, rel=1e-5)
+
+
+def test_slope_follows_the_paper_schedule():
+    rule = RULES["selective"](1, 1)
+    slopes = []
+    for epoch in (0, 1, 50, 100, 1000):
+        rule.anneal(epoch)
+        slopes.append(rule.slope)
+    assert slopes == pytest.approx([1.0, 1.04, 3.0, 5.0, 5.0])
+
+
+@every_cell
+@every_rule
+def test_split_sequence_equals_whole(cell, rule):
+    model = edgernn.SequenceModel(cell, 3, 9, 2, rule=rule, layers=2, output="all").double().eval()
+    x = torch.randn(11, 2, 3, dtype=torch.float64)
+    with torch.no_grad():
+        whole, end = model(x)
+        first, state = model(x[:4])
+        rest, state = model(x[4:], state)
+    torch.testing.assert_close(torch.cat([first, rest]), whole, rtol=0, atol=FLOAT64)
+    torch.testing.assert_close(state, end, rtol=0, atol=FLOAT64)
+
+
+@every_cell
+def test_backward_direction_reads_the_sequence_backwards(cell):
+    both = edgernn.SequenceModel(cell, 3, 4, bidirectional=True, output="all")
+    back = edgernn.SequenceModel(cell, 3, 4, output="all")
+    back.layers[0].load_state_dict(both.layers[1].state_dict())
+    x = torch.randn(6, 2, 3)
+    torch.testing.assert_close(both(x)[0][..., 4:], back(x.flip(0))[0].flip(0))
+    both.output = "last"
+    torch.testing.assert_close(both(x)[0][:, 4:], back(x.flip(0))[0][-1])
+
+
+def test_gru_and_lstm_equal_torch():
+    for kind, blocks in (("gru", 3), ("lstm", 4)):
+        theirs = getattr(torch.nn, kind.upper())(3, 7)
+        model = edgernn.SequenceModel(kind, 3, 7, output="all")
+        cell = model.recurrent_layers()[0].cell
+        bi, bh = theirs.bias_ih_l0.detach(), theirs.bias_hh_l0.detach()
+        b = torch.cat([bi[:14] + bh[:14], bi[14:], bh[14:]]) if kind == "gru" else bi + bh
+        cell.load_state_dict({"W": theirs.weight_ih_l0.detach(), "R": theirs.weight_hh_l0.detach(), "b": b})
+        x = torch.randn(9, 2, 3)
+        torch.testing.assert_close(model(x)[0], theirs(x)[0])
+        assert cell.W.shape == (blocks * 7, 3)
+
+
+def test_update_rate_counts_every_layer():
+    model = edgernn.SequenceModel("sarnn", 3, 8, layers=2)
+    with pytest.raises(RuntimeError, match="not been run"):
+        _ = model.update_rate
+    model(torch.randn(5, 4, 3))
+    rates = [float(t.decisions.mean()) for t in model.traces]
+    assert model.update_rate == pytest.approx(sum(rates) / 2)
+    assert edgernn.SequenceModel("gru", 3, 8)(torch.zeros(1, 1, 3)) is not None
+
+
+def test_parameters_follow_the_papers():
+    I, H = 100, 800
+    assert named_cost("lstm", None, I, H).parameters == 4 * I * H + 4 * H * H + 4 * H == 2_883_200
+    assert named_cost("gru-before", None, I, H).parameters == 3 * (I * H + H * H + H)
+    assert named_cost("gru", None, I, H).parameters == 3 * (I * H + H * H + H) + H
+    assert named_cost("pru", None, I, H).parameters == 2 * (I * H + H * H + H)
+
+
+@pytest.mark.parametrize(
+    ("cell", "rule", "I", "H", "T", "skip", "printed"),
+    [
+        ("gru", "always", 77, 50, 15, 0.0, 569_250),
+        ("gru", "always", 1, 50, 25, 0.0, 378_750),
+        ("gru", "always", 1, 50, 17, 0.0, 257_550),
+        ("gru", "always", 2, 128, 500, 0.0, 49.728e6),
+        ("gru", "selective", 2, 128, 500, 0.252, 37.5e6),
+        ("gru", "selective", 2, 128, 500, 0.496, 25.4e6),
+    ],
+    ids=["twitter-gru", "yahoo-gru", "seizures-gru", "adding-gru", "adding-sarnn-25", "adding-sarnn-50"],
+)
+def test_flops_paper_reproduces_the_printed_numbers(cell, rule, I, H, T, skip, printed):
+    flops = T * named_cost(cell, rule, I, H, update_rate=1 - skip).flops_paper
+    assert flops == pytest.approx(printed, rel=2e-3 if skip else 0)
+
+
+@every_cell
+def test_executed_macs_follow_the_update_rate(cell):
+    made = cost(CELLS[cell](3, 8), RULES["selective"](3, 8), update_rate=0.25)
+    row = oracle.CELLS[cell]
+    assert made.macs_executed == 2 * row.row_macs(3, 8) + row.stage_macs(3, 8) + 3 * 8 + 8
+    assert made.macs == 8 * row.row_macs(3, 8) + row.stage_macs(3, 8) + 3 * 8 + 8
+    nothing = cost(CELLS[cell](3, 8), RULES["selective"](3, 8), update_rate=0.0)
+    assert nothing.macs_executed == 3 * 8 + 8
+
+
+def test_unknown_names_suggest_the_nearest():
+    for kind, arguments, hint in (
+        ("cell", {"cell": "sarn"}, "sarnn"),
+        ("cell", {"cell": "ltsm"}, "lstm"),
+        ("rule", {"cell": "gru", "rule": "selectiv"}, "selective"),
+    ):
+        with pytest.raises(edgernn.UsageError, match=f"unknown {kind} .*did you mean '{hint}'"):
+            edgernn.SequenceModel(input_size=1, **arguments)
+    assert set(COMBINATIONS).isdisjoint(CELLS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"hidden_size": 0}, "hidden_size: expected at least 1, got 0"),
+        ({"layers": 0}, "layers: expected at least 1, got 0"),
+        ({"output_size": 0}, "output_size: expected at least 1 or None, got 0"),
+        ({"output": "first"}, "output: expected 'last' or 'all', got 'first'"),
+        ({"cell": "sarnn", "rule_options": {"budget": "x"}}, "budget: expected one of decisions, likelihoods, got 'x'"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, message):
+    with pytest.raises(edgernn.UsageError, match=message):
+        edgernn.SequenceModel(**{"cell": "gru", "input_size": 2, **arguments})
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 3), (4, 3), (4, 2, 5)])
+def test_wrong_shapes_are_named(shape):
+    model = edgernn.SequenceModel("gru", 3, 4)
+    with pytest.raises(edgernn.UsageError, match=r"x: expected shape \(T >= 1, B, 3\), got"):
+        model(torch.zeros(shape))
+    with pytest.raises(edgernn.UsageError, match="state: expected 1 tensors"):
+        model(torch.zeros(1, 1, 3), (torch.zeros(1, 4),) * 2)

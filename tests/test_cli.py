@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs as a user types them: every example of every --help, errors and exit codes, --json."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from edgernn.cli.frame import VERBS, main
+from tests.models import exported
+
+# what makes an example short enough for a test; everything else of it is run as it stands
+SHORTER = {"train": "steps=20 eval_every=10", "bench": "--rounds 1 --warmup 0"}
+
+
+def edgernn(*words, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "edgernn", *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=300
+    )
+
+
+def example_of(verb, capsys):
+    assert main([verb, "--help"]) == 0
+    found = re.search(r"\nExample:\n  edgernn (.*)\n\Z", capsys.readouterr().out)
+    assert found, f"edgernn {verb} --help does not end with an example"
+    return shlex.split(found[1])
+
+
+def test_every_example_runs_in_turn(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    np.savez("x.npz", x=np.random.default_rng(0).random((4, 50, 2)))
+    order = ["train", "export", "run", "bench", "cells"]
+    assert sorted(order) == sorted(VERBS)
+    for verb in order:
+        words = example_of(verb, capsys)
+        assert words[0] == verb
+        if verb == "train":
+            words += ["--out", "runs/adding-sarnn"]
+        assert main([*words, *SHORTER.get(verb, "").split()]) == 0, capsys.readouterr().err
+        assert capsys.readouterr().out
+    assert np.load("y.npz")["y"].shape == (4, 1)
+    assert json.loads((tmp_path / "bench" / "bench.json").read_text())["timings"]
+
+
+@pytest.mark.parametrize("verb", ["export", "run", "bench", "cells"])
+def test_json_is_one_document_and_nothing_else(verb, tmp_path):
+    model = exported("gru")[1]
+    if verb == "export":
+        trained = edgernn("train", "--task", "adding", "--cell", "pru", "--out", "r", "steps=2", "T=5", cwd=tmp_path)
+        assert trained.returncode == 0, trained.stderr
+    np.save(tmp_path / "x.npy", np.zeros((4, 3)))
+    words = {
+        "export": ["r"],
+        "run": [model, "--input", "x.npy", "--output", "y.csv"],
+        "bench": [model, "--steps", "4", "--rounds", "1", "--out", "b"],
+        "cells": [],
+    }
+    done = edgernn(verb, *words[verb], "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from edgernn.cli.frame import main; main(['--help']);"
+        "heavy = {'torch', 'numpy', 'onnx', 'onnxruntime', 'matplotlib', 'rich'} & set(sys.modules);"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert all(f"  {verb} " in done.stdout for verb in VERBS)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["exprt"], 2, "unknown verb 'exprt': did you mean 'export'?"),
+        (["export", "nowhere"], 1, "nowhere: no such run directory"),
+        (["export"], 2, "Missing argument 'RUN'"),
+        (["bench"], 2, "give either a MODEL file or --cell NAME"),
+        (["bench", "none.onnx"], 1, "none.onnx: no such file"),
+        (["bench", "--cell", "sarn"], 2, "unknown cell 'sarn': did you mean 'sarnn'?"),
+        (["bench", "--cell", "gru", "--skip", "0.5"], 2, "the rule always updates every neuron at every step"),
+        (["bench", "none.onnx", "--device", "tpu"], 2, "'tpu' is not"),
+        (["run", "none.onnx", "--input", "x.npz", "--output", "y.npz"], 1, "none.onnx: no such file"),
+        (
+            ["run", "none.onnx", "--input", "x.txt", "--output", "y.npz"],
+            2,
+            "expected a file ending in .npz, .npy, .csv",
+        ),
+        (["cells", "--hidden", "0"], 2, "0 is not in the range"),
+        (["cells", "--no-such-option"], 2, "No such option"),
+    ],
+    ids=lambda v: " ".join(v) if isinstance(v, list) else "",
+)
+def test_errors_are_one_line_with_the_right_code(words, code, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("edgernn: error: ")
+    assert message in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damaged_runs_are_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--task", "adding", "--cell", "pru", "--out", "r", "steps=2", "T=5", "hidden_size=4"]) == 0
+    capsys.readouterr()
+    weights, config = tmp_path / "r" / "model.safetensors", tmp_path / "r" / "config.json"
+    whole, text = weights.read_bytes(), config.read_text()
+    for path, content, message in (
+        (weights, whole[:-7], "model.safetensors: corrupt or truncated"),
+        (weights, b"", "model.safetensors: corrupt or truncated"),
+        (config, "{", "config.json: not a JSON file"),
+        (config, "[]", "config.json: not the config of a run"),
+        (config, text.replace('"hidden_size": 4', '"hidden_size": 5'), "expected (10, 2), got (8, 2)"),
+        (config, text.replace('"layers": 1', '"floors": 1'), "not a model of this version of edgernn"),
+    ):
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        assert main(["export", "r"]) == 1
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / "r" / "model.onnx").exists()
+        weights.write_bytes(whole)
+        config.write_text(text)
+    (tmp_path / "r" / "result.json").unlink()
+    assert main(["export", "r"]) == 1
+    assert "the training has not finished" in capsys.readouterr().err
+
+
+def test_debug_shows_the_traceback(tmp_path, capsys):
+    for words in (["--debug", "export", str(tmp_path / "x")], ["export", str(tmp_path / "x"), "--debug"]):
+        assert main(words) == 1
+        assert "Traceback" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "x")]) == 1
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_full_disk_is_one_line(tmp_path):
+    done = edgernn("run", exported("gru")[1], "--input", "x.npy", "--output", "/dev/full/y.npy", cwd=tmp_path)
+    assert done.returncode == 1
+    np.save(tmp_path / "x.npy", np.zeros((4, 3)))
+    done = edgernn("run", exported("gru")[1], "--input", "x.npy", "--output", "/dev/full/y.npy", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "/dev/full: " in done.stderr
+
+
+def test_version():
+    done = edgernn("--version")
+    assert done.stdout.startswith("edgernn 0.")

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line's frame, and `edgernn train`."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import time
+import types
+
+import click
+import numpy as np
+import pytest
+
+import edgernn
+from edgernn.cli.frame import VERBS, main, verb
+from edgernn.training import TASKS
+from tests.training_helpers import SMALL, command_line, without_pictures, words
+
+TRAIN = ["train", "--task", "adding", "--cell", "sarnn"]
+TINY = [*words(SMALL), "steps=3"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    without_pictures(monkeypatch)
+
+
+def failing(capsys, *args):
+    """The exit status and the one line on standard error."""
+    status = main(args)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("edgernn: error: ")
+    assert err.count("\n") == 1
+    return status, err
+
+
+# the frame
+
+
+def test_help_lists_every_verb(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name, line in VERBS.items():
+        assert re.search(rf"^  {name} +{re.escape(line)}$", out, re.MULTILINE)
+
+
+def test_help_imports_nothing_heavy():
+    code = "import sys, edgernn.cli.frame as f; f.main(['--help']); print('heavy:', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    loaded = set(done.stdout.split("heavy:")[1].split())
+    assert not loaded & {"torch", "numpy", "rich", "matplotlib", "onnx", "onnxruntime", "edgernn.training"}
+
+
+def test_help_answers_in_half_a_second():
+    times = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        process = command_line("--help")
+        process.communicate()
+        times.append(time.perf_counter() - begun)
+    assert min(times) < 0.5
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"edgernn {edgernn.__version__}\n"
+
+
+def test_no_verb_shows_the_help_and_fails(capsys):
+    assert main([]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Usage: edgernn" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["trian"], "unknown verb 'trian': did you mean 'train'"),
+        (["--nothing"], "No such option"),
+        (["train", "--nothing"], "No such option '--nothing'.*; see edgernn train --help"),
+        (["train", "--cell", "gru"], "Missing option '--task'; see edgernn train --help"),
+        (["train", "--task", "adding"], "Missing option '--cell'"),
+        ([*TRAIN, "--seed", "-1"], "Invalid value for '--seed'"),
+        ([*TRAIN, "--device", "tpu"], "Invalid value for '--device'"),
+        ([*TRAIN, "hiden_size=3"], "unknown setting 'hiden_size': did you mean 'hidden_size'"),
+        ([*TRAIN, "steps"], "expected key=value, got 'steps'"),
+        ([*TRAIN, "steps=many"], "steps: expected a whole number of at least 1 or none, got 'many'"),
+        ([*TRAIN, "steps=1", "epochs=1"], "steps, epochs: expected one of the two"),
+        (["train", "--task", "ading", "--cell", "gru"], "unknown task 'ading'"),
+        (["train", "--task", "adding", "--cell", "gruu"], "unknown cell 'gruu'"),
+        ([*TRAIN, "--rule", "sometimes"], "unknown rule 'sometimes'"),
+    ],
+)
+def test_wrong_usage_exits_with_2(capsys, args, message):
+    status, err = failing(capsys, *args)
+    assert status == 2
+    assert re.search(message, err)
+
+
+def test_bad_data_exits_with_1(capsys, tmp_path, monkeypatch):
+    monkeypatch.delenv("EDGERNN_DATA", raising=False)
+    status, err = failing(capsys, "train", "--task", "mnist-rows", "--cell", "pru")
+    assert status == 1
+    assert "EDGERNN_DATA" in err
+    np.savez(tmp_path / "mine.npz", x=np.full((9, 2, 1), np.nan), y=np.zeros(9))
+    status, err = failing(capsys, "train", "--task", "mine.npz", "--cell", "pru")
+    assert status == 1
+    assert "got nan at index (0, 0, 0)" in err
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.npz"]
+
+
+def test_a_directory_in_use_exits_with_2(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    status, err = failing(capsys, *TRAIN, "--out", ".")
+    assert status == 2
+    assert "expected a new or empty directory" in err
+
+
+def test_a_full_or_forbidden_disk_exits_with_1(capsys):
+    status, err = failing(capsys, *TRAIN, *TINY, "--out", "/proc/nowhere/run")
+    assert status == 1
+    assert "/proc/nowhere" in err
+
+
+# verbs made for the test
+
+
+@pytest.fixture
+def one_verb(monkeypatch):
+    """Makes a verb `train` of a function."""
+
+    def use(function):
+        made = verb("edgernn train", str)(function)
+        module = types.ModuleType("train")
+        module.command = made
+        monkeypatch.setitem(sys.modules, "edgernn.cli.train", module)
+
+    return use
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (edgernn.UsageError("wrong\n word"), 2, "edgernn: error: wrong word"),
+        (edgernn.EdgernnError("bad data"), 1, "edgernn: error: bad data"),
+        (OSError(28, "No space left on device", "a.bin"), 1, "edgernn: error: a.bin: No space left on device"),
+        (PermissionError(13, "Permission denied"), 1, "edgernn: error: Permission denied"),
+        (RuntimeError("odd"), 1, "edgernn: error: RuntimeError: odd (--debug shows where)"),
+        (KeyboardInterrupt(), 130, "edgernn: interrupted"),
+        (KeyboardInterrupt("saved"), 130, "edgernn: saved"),
+        (click.FileError("x", "unreadable"), 1, "edgernn: error: Could not open file 'x': unreadable"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_every_error_is_one_line_and_a_status(capsys, one_verb, error, status, message):
+    def function():
+        raise error
+
+    one_verb(function)
+    assert main(["train"]) == status
+    assert capsys.readouterr() == ("", message + "\n")
+
+
+@pytest.mark.parametrize("args", [["--debug", "train"], ["train", "--debug"]], ids=" ".join)
+def test_debug_shows_a_traceback(capsys, one_verb, args):
+    def function():
+        raise edgernn.UsageError("wrong")
+
+    one_verb(function)
+    assert main(args) == 2
+    err = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in err
+    assert err.endswith("edgernn: error: wrong\n")
+
+
+def test_only_the_result_goes_to_standard_output(capsys, one_verb):
+    def function():
+        print("noise")
+        return {"a": 1}
+
+    one_verb(function)
+    assert main(["train", "--json"]) == 0
+    assert capsys.readouterr() == ('{\n  "a": 1\n}\n', "noise\n")
+    assert main(["train"]) == 0
+    assert capsys.readouterr() == ("{'a': 1}\n", "noise\n")
+
+
+def test_a_reader_that_goes_away_is_no_traceback():
+    code = "import sys; from edgernn.cli.frame import main; sys.exit(main(['--help']))"
+    command = f"{shlex.join([sys.executable, '-c', code])} | true"
+    done = subprocess.run(["bash", "-c", command], check=True, capture_output=True, text=True)
+    assert done.stderr == ""
+
+
+# train
+
+
+def test_train_prints_what_it_did_and_what_is_next(capsys, tmp_path):
+    assert main([*TRAIN, *TINY]) == 0
+    out, err = capsys.readouterr()
+    result = json.loads((tmp_path / "runs/adding-sarnn/result.json").read_text())
+    assert f"mse {result['mse']:.4g} on the test sequences (not solved: the threshold is 0.00167)" in out
+    assert f"updates skipped: {result['skip_percent']:.1f} %" in out
+    assert "run: runs/adding-sarnn\n" in out
+    assert out.endswith("next: edgernn export runs/adding-sarnn\n")
+    assert "training for at most 3 steps" in err
+    assert main([*TRAIN, *TINY, "--resume"]) == 0
+    assert "is finished: nothing to do" in capsys.readouterr().err
+    assert main([*TRAIN, *TINY]) == 2
+
+
+def test_train_json_is_one_document(tmp_path):
+    process = command_line(*TRAIN, *TINY, "--json", "--out", "run", cwd=tmp_path)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert json.loads(out) == {**json.loads((tmp_path / "run/result.json").read_text()), "run": "run"}
+
+
+def test_a_corrupt_checkpoint_exits_with_1(capsys, tmp_path):
+    assert main([*TRAIN, *TINY]) == 0
+    (tmp_path / "runs/adding-sarnn/result.json").unlink()
+    (tmp_path / "runs/adding-sarnn/state.safetensors").write_bytes(b"x" * 50)
+    capsys.readouterr()
+    status, err = failing(capsys, *TRAIN, *TINY, "--resume")
+    assert status == 1
+    assert "corrupt or cut checkpoint" in err
+
+
+def test_the_bar_names_loss_metric_and_skip(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "140")
+    assert main([*TRAIN, *TINY]) == 0
+    err = re.sub(r"\x1b\[[?0-9;]*[a-z]", "", capsys.readouterr().err)
+    assert re.search(r"adding sarnn .*3/3 .*loss \d.*mse \d.* skip \d+\.\d %", err)
+
+
+def test_help_names_every_task(capsys):
+    assert main(["train", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in TASKS)
+
+
+def test_the_example_runs(capsys, tmp_path):
+    assert main(["train", "--help"]) == 0
+    out = capsys.readouterr().out
+    example = re.search(r"Example:\n  (edgernn .*)\n$", out)[1]
+    assert main([*shlex.split(example)[1:], "steps=2", "batch_size=5"]) == 0
+    assert (tmp_path / "runs/adding-sarnn/result.json").exists()

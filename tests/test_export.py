@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One file, two speeds: what is written, and that it computes what torch computes."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+import edgernn
+from edgernn.cells import CELLS, Cell, Gate
+from edgernn.export import graph, to_onnx
+from edgernn.rules import RULES
+from edgernn.runtime import Session
+from tests.models import exported
+from tests.tolerances import FLOAT32
+
+STACKS = {
+    "one layer": {},
+    "two layers, all outputs": {"layers": 2, "output": "all", "mean": 0.5, "std": 2.0},
+    "two layers, bidirectional": {"layers": 2, "bidirectional": True, "output": "all"},
+    "bidirectional, last": {"bidirectional": True},
+}
+COMBINATIONS = [
+    (c, r, s) for c in CELLS for r in RULES for s in STACKS if s == "one layer" or c == "lstm" or r != "always"
+]
+
+
+@pytest.mark.parametrize(("cell", "rule", "stack"), COMBINATIONS)
+def test_torch_equals_function_equals_native(cell, rule, stack):
+    _, _, checks = exported(cell, rule, **STACKS[stack])
+    assert [c.backend for c in checks] == ["portable", "native"]
+    for check in checks:
+        assert check.worst <= FLOAT32
+        assert check.steps > 300 or "bidirectional" in stack
+        assert check.ties < 10
+
+
+@pytest.mark.parametrize("backend", ["portable", "native"])
+@pytest.mark.parametrize(("T", "B"), [(1, 1), (1, 5), (37, 1), (6, 3)], ids=str)
+@pytest.mark.parametrize("rule", RULES)
+def test_sequence_equals_torch_at_other_lengths_and_batches(backend, T, B, rule):
+    model, path, _ = exported("gru", rule, layers=2, output="all", mean=0.5, std=2.0)
+    session = Session(path, backend=backend)
+    x = torch.randn(T, B, 3)
+    with torch.no_grad():
+        y, _ = model(x)
+    np.testing.assert_allclose(session.run(x.numpy()), y, rtol=0, atol=FLOAT32)
+
+
+@pytest.mark.parametrize(("cell", "rule"), [("gru", "always"), ("lstm", "selective")])
+def test_file_is_what_the_design_says(cell, rule):
+    model, path, _ = exported(cell, rule, layers=2, output="all", mean=0.5, std=2.0)
+    proto = onnx.load(path)
+    onnx.checker.check_model(path, full_check=True)
+    assert proto.ir_version == 9
+    assert {o.domain: o.version for o in proto.opset_import} == {"": 20, "ai.edgernn": 1}
+    name = RULES[rule].prefix + CELLS[cell].op
+    assert [(f.domain, f.name) for f in proto.functions] == [("ai.edgernn", name)]
+    nodes = [n for n in proto.graph.node if n.domain == "ai.edgernn"]
+    assert [n.op_type for n in nodes] == [name] * 2
+    for node in nodes:
+        assert "" not in node.input
+        assert {a.name: a.i for a in node.attribute} == {
+            "schema": 1,
+            "macs": model.layers[0 if node.name == "layer0" else 1].macs(),
+        }
+    info = json.loads(next(p.value for p in proto.metadata_props if p.key == "edgernn"))
+    assert (info["cell"], info["rule"], info["hidden_size"], info["streaming"]) == (cell, rule, 33, True)
+    assert (info["input_mean"], info["input_std"], info["version"]) == ([0.5] * 3, [2.0] * 3, edgernn.__version__)
+
+
+def test_file_holds_no_paths_of_the_machine_it_was_made_on():
+    _, path, _ = exported("gru")
+    content = path.read_bytes()
+    for trace in (b"/home", b"site-packages", b".py", b"torch"):
+        assert trace not in content
+
+
+class Leaky(Cell):
+    """A user's own cell: a leaky integrator with a squashed, learned rate.
+
+    u_t = tanh(W x_t + R h_{t-1} + b),  h_t = h_{t-1} + σ(ρ) ⊙ (u_t - h_{t-1})
+    """
+
+    name = "leaky"
+    op = "Leaky"
+    gates = (Gate("u"),)
+
+    def __init__(self, input_size, hidden_size):
+        super().__init__(input_size, hidden_size)
+        self.rho = torch.nn.Parameter(torch.randn(hidden_size))
+
+    def update(self, p, state):
+        (h,) = state
+        return (h + torch.sigmoid(self.rho) * (torch.tanh(p.u) - h),)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_users_own_cell_exports_with_no_further_code(rule, tmp_path):
+    model = edgernn.SequenceModel(Leaky, 3, 7, 2, rule=rule, layers=2)
+    checks = to_onnx(model, tmp_path / "m.onnx", metadata={"task": "mine"})
+    assert checks[0].backend == "portable"
+    assert checks[0].worst <= FLOAT32
+    session = Session(tmp_path / "m.onnx", backend="portable")
+    assert (session.info["cell"], session.info["task"]) == ("leaky", "mine")
+
+
+def test_a_cell_without_native_kernel_runs_portably_beside_the_library(tmp_path):
+    model = edgernn.SequenceModel(Leaky, 3, 7, 2)
+    to_onnx(model, tmp_path / "m.onnx")
+    x = np.random.default_rng(0).standard_normal((5, 2, 3), np.float32)
+    with torch.no_grad():
+        y, _ = model(torch.from_numpy(x))
+    np.testing.assert_allclose(Session(tmp_path / "m.onnx").run(x), y, rtol=0, atol=FLOAT32)
+
+
+def test_wrong_export_fails_loudly_and_leaves_nothing(tmp_path, monkeypatch):
+    build = graph.build
+
+    def damaged(model, extra=None):
+        proto = build(model, extra)
+        weight = next(w for w in proto.graph.initializer if w.name == "layer0.R")
+        values = onnx.numpy_helper.to_array(weight).copy()
+        values[0, 0] += 0.1
+        weight.CopyFrom(onnx.numpy_helper.from_array(values, weight.name))
+        return proto
+
+    monkeypatch.setattr("edgernn.export.build", damaged)
+    with pytest.raises(edgernn.EdgernnError, match=r"differs from torch by .*; the export is wrong"):
+        to_onnx(edgernn.SequenceModel("gru", 3, 5), tmp_path / "m.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wrong_update_count_fails_loudly(tmp_path, monkeypatch):
+    build = graph.build
+
+    def damaged(model, extra=None):
+        proto = build(model, extra)
+        weight = next(w for w in proto.graph.initializer if w.name == "layer0.rule_d")
+        weight.CopyFrom(onnx.numpy_helper.from_array(np.full(33, 9, np.float32), weight.name))
+        return proto
+
+    monkeypatch.setattr("edgernn.export.build", damaged)
+    with pytest.raises(edgernn.EdgernnError, match="the export is wrong"):
+        to_onnx(edgernn.SequenceModel("sarnn", 3, 33), tmp_path / "m.onnx")
+
+
+def test_export_does_not_change_the_model(tmp_path):
+    model = edgernn.SequenceModel("sarnn", 3, 5).train()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    to_onnx(model, tmp_path / "m.onnx")
+    assert model.training
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The session: whole sequences, single steps, and what it says to wrong input."""
+
+import threading
+
+import numpy as np
+import onnx
+import pytest
+
+import edgernn
+from edgernn.runtime import Session, library, library_path
+from edgernn.runtime.files import run_file
+from tests.models import exported
+
+STACK = {"layers": 2, "output": "all", "mean": 0.5, "std": 2.0}
+backends = pytest.mark.parametrize("backend", ["portable", "native"])
+
+
+def random_input(*shape):
+    return np.random.default_rng(0).standard_normal(shape, np.float32)
+
+
+@backends
+@pytest.mark.parametrize("batch", [None, 1, 5], ids=["no batch axis", "B=1", "B=5"])
+def test_steps_equal_the_whole_sequence(backend, batch):
+    _, path, _ = exported("lstm", "selective", **STACK)
+    session = Session(path, backend=backend)
+    x = random_input(9, 3) if batch is None else random_input(9, batch, 3)
+    whole = session.run(x)
+    steps = np.stack([session.step(x_t) for x_t in x])
+    np.testing.assert_allclose(steps, whole, rtol=0, atol=1e-6)
+    assert steps.shape == whole.shape
+    session.reset()
+    np.testing.assert_array_equal(session.step(x[0]), steps[0])
+
+
+@backends
+def test_run_leaves_the_kept_state_alone(backend):
+    _, path, _ = exported("gru")
+    session = Session(path, backend=backend)
+    x = random_input(4, 3)
+    expected = [session.step(x_t) for x_t in x]
+    session.reset()
+    for x_t, y in zip(x, expected, strict=True):
+        np.testing.assert_array_equal(session.step(x_t), y)
+        session.run(x)
+
+
+def test_native_counts_equal_the_updates_of_torch_and_the_work_follows_them():
+    model, path, _ = exported("gru", "selective", layers=2)
+    session = Session(path, backend="native")
+    x = random_input(12, 4, 3)
+    session.run(x)
+    import torch
+
+    with torch.no_grad():
+        model(torch.from_numpy(x))
+    counts = [t.decisions.sum(-1).numpy() for t in model.traces]
+    assert (session.updates == sum(counts)).all()
+    macs = np.zeros(4, np.int64)
+    for layer, count in zip(model.recurrent_layers(), counts, strict=True):
+        _, per_layer = layer.cell.macs()
+        macs += 12 * layer.rule.macs() + count.sum(0) * (per_layer // 33)
+    assert (session.macs == macs).all()
+    portable = Session(path, backend="portable")
+    portable.run(x)
+    assert (portable.macs == 12 * sum(layer.macs() for layer in model.recurrent_layers())).all()
+
+
+def test_always_reports_no_updates():
+    _, path, _ = exported("gru")
+    session = Session(path)
+    session.run(random_input(2, 3))
+    assert session.updates is None
+    assert session.macs is None
+
+
+@backends
+def test_threads_share_one_session(backend):
+    _, path, _ = exported("gru", "selective", layers=2)
+    session = Session(path, backend=backend)
+    inputs = [random_input(30, 2, 3) + i for i in range(8)]
+    expected = [session.run(x) for x in inputs]
+    wrong = []
+
+    def work(i):
+        for _ in range(20):
+            if not np.array_equal(session.run(inputs[i]), expected[i]):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert wrong == []
+
+
+@backends
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.zeros((0, 2, 3)), r"x: expected shape \(T, B, 3\) with no empty axis, got \(0, 2, 3\)"),
+        (np.zeros((4, 2, 5)), r"x: expected shape \(T, B, 3\), or without B, got \(4, 2, 5\)"),
+        (np.zeros(3), r"x: expected shape \(T, B, 3\), or without B, got \(3,\)"),
+        (np.array([["a", "b", "c"]]), "x: expected numbers of shape .* got dtype <U1"),
+        (np.array([[0, np.nan, 0]]), r"x: expected finite numbers, got nan at index \(0, 1\)"),
+    ],
+    ids=["T=0", "wrong I", "wrong rank", "dtype", "NaN"],
+)
+def test_wrong_input_is_named(backend, x, message):
+    _, path, _ = exported("gru")
+    with pytest.raises(edgernn.UsageError, match=message):
+        Session(path, backend=backend).run(x)
+
+
+def test_wrong_steps_are_named():
+    session = Session(exported("gru")[1])
+    session.step(np.zeros((2, 3)))
+    with pytest.raises(edgernn.UsageError, match=r"batch of the kept state, 2, got 3; call reset\(\) first"):
+        session.step(np.zeros((3, 3)))
+    both = Session(exported("gru", bidirectional=True)[1])
+    with pytest.raises(edgernn.UsageError, match="bidirectional model needs the whole sequence"):
+        both.step(np.zeros(3))
+
+
+@pytest.mark.parametrize("state", [(2, 33), (1, 32), (33,)], ids=["wrong B", "wrong H", "wrong rank"])
+def test_wrong_state_is_named_by_the_native_op(state):
+    session = Session(exported("gru")[1], backend="native")
+    with pytest.raises(edgernn.EdgernnError, match=r"h: expected .*, got|layer0\.h|state"):
+        session.run_from(random_input(2, 1, 3), {"layer0.h": np.zeros(state, np.float32)})
+
+
+def test_bad_files_are_named(tmp_path):
+    with pytest.raises(edgernn.EdgernnError, match=r"none\.onnx: no such file"):
+        Session(tmp_path / "none.onnx")
+    good = exported("gru")[1].read_bytes()
+    bad = tmp_path / "bad.onnx"
+    for content in (b"", b"not a model", good[: len(good) // 2]):
+        bad.write_bytes(content)
+        with pytest.raises(edgernn.EdgernnError, match=r"bad\.onnx: "):
+            Session(bad)
+    proto = onnx.load_from_string(good)
+    onnx.helper.set_model_props(proto, {})
+    del proto.metadata_props[:]
+    onnx.save(proto, bad)
+    with pytest.raises(edgernn.EdgernnError, match="not exported by edgernn"):
+        Session(bad)
+    onnx.helper.set_model_props(proto, {"edgernn": '{"schema": 2}'})
+    onnx.save(proto, bad)
+    with pytest.raises(edgernn.EdgernnError, match=r"schema 2, .* reads 1; update edgernn"):
+        Session(bad)
+
+
+def test_missing_library_is_said(monkeypatch):
+    def missing():
+        raise edgernn.EdgernnError("the native library libedgernn_ops is not installed")
+
+    monkeypatch.setattr("edgernn.runtime.session.library_path", missing)
+    path = exported("gru")[1]
+    with pytest.warns(RuntimeWarning, match="not installed; running the portable operators"):
+        assert Session(path).backend == "portable"
+    with pytest.raises(edgernn.EdgernnError, match="not installed"):
+        Session(path, backend="native")
+
+
+def test_missing_or_doubled_runtime_is_one_sentence(monkeypatch):
+    import builtins
+
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name == "onnxruntime":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "__import__", without)
+        with pytest.raises(edgernn.EdgernnError, match=r"ONNX Runtime is not installed: pip install 'edgernn\[cpu\]'"):
+            library.onnxruntime()
+    monkeypatch.setattr(library.importlib.metadata, "distribution", lambda name: name)
+    with pytest.raises(edgernn.EdgernnError, match="both installed"):
+        library.onnxruntime()
+
+
+def test_an_app_can_register_the_library_itself():
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(library_path())
+    session = onnxruntime.InferenceSession(exported("gru")[1], options, providers=["CPUExecutionProvider"])
+    x = random_input(5, 2, 3)
+    (y,) = session.run(["y"], {"x": x, "layer0.h": np.zeros((2, 33), np.float32)})
+    np.testing.assert_array_equal(y, Session(exported("gru")[1], backend="native").run(x))
+
+
+def test_listed_native_ops_are_those_that_exist():
+    from edgernn.cells import CELLS
+    from edgernn.rules import RULES
+
+    assert library.native_ops() == {rule.prefix + cell.op for cell in CELLS.values() for rule in RULES.values()}
+
+
+@pytest.mark.parametrize("suffix", ["npz", "npy", "csv"])
+def test_run_file_reads_and_writes_every_format(suffix, tmp_path):
+    path = exported("gru", "selective", layers=2)[1]
+    x = random_input(6, 3)
+    source, target = tmp_path / f"x.{suffix}", tmp_path / f"y.{suffix}"
+    if suffix == "npz":
+        np.savez(source, x=x)
+    elif suffix == "npy":
+        np.save(source, x)
+    else:
+        np.savetxt(source, x, delimiter=",", header="a,b,c", comments="")
+    report = run_file(path, source, target)
+    if suffix == "csv":
+        y = np.loadtxt(target, delimiter=",")
+    else:
+        y = np.load(target) if suffix == "npy" else np.load(target)["y"]
+    np.testing.assert_allclose(y, Session(path).run(x), rtol=0, atol=1e-5)
+    assert report["shape"] == [2]
+    assert 0 < report["skip_percent"] < 100
+
+
+def test_run_file_takes_many_sequences(tmp_path):
+    path = exported("lstm", "selective", **STACK)[1]
+    x = random_input(300, 4, 3)
+    np.savez(tmp_path / "x.npz", x=x)
+    assert run_file(path, tmp_path / "x.npz", tmp_path / "y.npy")["shape"] == [300, 4, 2]
+    y = np.load(tmp_path / "y.npy")
+    np.testing.assert_allclose(y[299], Session(path).run(x[299]), rtol=0, atol=1e-5)
+    with pytest.raises(edgernn.UsageError, match="a csv file holds two axes"):
+        run_file(path, tmp_path / "x.npz", tmp_path / "y.csv")
+    assert not (tmp_path / "y.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.txt", b"1", "expected a file ending in .npz, .npy, .csv"),
+        ("x.csv", b"", "cannot be read"),
+        ("x.csv", b"1,2,3\n1,b,3\n", "cannot be read"),
+        ("x.npy", b"junk", "cannot be read"),
+        ("x.npz", b"junk", "not an npz file that can be read"),
+        ("x.csv", b"1,2\n", r"expected x of shape \(T, 3\) or \(N, T, 3\), got \(1, 2\)"),
+        ("none.npz", None, "no such file"),
+    ],
+)
+def test_run_file_names_what_is_wrong(name, content, message, tmp_path):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(edgernn.EdgernnError, match=message):
+        run_file(exported("gru")[1], tmp_path / name, tmp_path / "y.npz")
+    assert not (tmp_path / "y.npz").exists()
+
+
+def test_no_pickle_is_loaded(tmp_path):
+    np.save(tmp_path / "x.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    np.savez(tmp_path / "x.npz", x=np.array([{"a": 1}], object))
+    for name in ("x.npy", "x.npz"):
+        with pytest.raises(edgernn.EdgernnError, match="allow_pickle=False"):
+            run_file(exported("gru")[1], tmp_path / name, tmp_path / "y.npz")

@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings, the loop, and what a run leaves behind."""
+
+import json
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import edgernn.training
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.model import SequenceModel
+from edgernn.store import load_model
+from edgernn.training import evaluate, train
+from edgernn.training.config import TrainConfig, resolve_config
+from edgernn.training.loop import train_step
+from edgernn.training.plan import first_difference, make_plan
+from edgernn.training.settings import bind, fields_of, options_of, split_words
+from edgernn.training.tasks import Adding
+from tests.training_helpers import SMALL, leftovers, without_pictures, write_mnist
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch):
+    without_pictures(monkeypatch)
+
+
+# settings
+
+
+def test_words_become_values():
+    (found,) = bind(
+        split_words(["lambda=1e-4", "steps=1_000", "bidirectional=yes", "clip=none"]), fields_of(TrainConfig)
+    )
+    assert found == {"lambda_": 1e-4, "steps": 1000, "bidirectional": True, "clip": None}
+
+
+@pytest.mark.parametrize("word", ["steps", "=3", ""])
+def test_a_word_is_key_and_value(word):
+    with pytest.raises(UsageError, match="expected key=value"):
+        split_words([word])
+
+
+def test_a_key_is_given_once():
+    with pytest.raises(UsageError, match="steps: given twice, '1' and '2'"):
+        split_words(["steps=1", "steps=2"])
+
+
+BAD_VALUES = {
+    "hidden_size=x": "hidden_size: expected a whole number of at least 1, got 'x'",
+    "hidden_size=0": "hidden_size: expected a whole number of at least 1, got '0'",
+    "hidden_size=1.5": "hidden_size: expected a whole number",
+    "steps=0": "steps: expected a whole number of at least 1 or none, got '0'",
+    "lr=0": "lr: expected a number above 0, got '0'",
+    "lr=nan": "lr: expected a number",
+    "lr=inf": "lr: expected a number",
+    "lambda=-1": "lambda: expected a number of at least 0, got '-1'",
+    "bidirectional=perhaps": "bidirectional: expected true or false, got 'perhaps'",
+}
+
+
+@pytest.mark.parametrize("word", BAD_VALUES)
+def test_a_bad_value_names_key_type_and_value(word):
+    with pytest.raises(UsageError) as caught:
+        bind(split_words([word]), fields_of(TrainConfig))
+    assert BAD_VALUES[word] in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [True, 1.5, None, [1]])
+def test_python_values_are_checked_too(value):
+    with pytest.raises(UsageError, match="hidden_size: expected a whole number"):
+        bind({"hidden_size": value}, fields_of(TrainConfig))
+
+
+def test_an_unknown_key_suggests_one_of_any_owner():
+    for key, near in (("hiden_size", "hidden_size"), ("epoch_step", "epoch_steps"), ("budgets", "budget")):
+        with pytest.raises(UsageError, match=f"unknown setting '{key}': did you mean '{near}'"):
+            make_plan("adding", "sarnn", None, {key: "1"})
+
+
+def test_options_of_the_rule_reach_the_model():
+    plan = make_plan("adding", "sarnn", None, {"budget": "likelihoods"})
+    assert SequenceModel(**plan.model).recurrent_layers()[0].rule.budget_of == "likelihoods"
+
+
+def test_only_plain_types_are_settings():
+    class Odd:
+        def __init__(self, input_size: int, sizes: list[int], scale: float = 1.0) -> None: ...
+
+    assert list(options_of(Odd)) == ["scale"]
+
+
+def test_steps_and_epochs_exclude_each_other():
+    with pytest.raises(UsageError, match="steps, epochs: expected one of the two, got steps=3 epochs=2"):
+        resolve_config({}, {"steps": 3, "epochs": 2})
+    assert resolve_config({"steps": 9}, {"epochs": 2}).steps is None
+    assert resolve_config({"epochs": 9}, {"steps": 2}).epochs is None
+    assert resolve_config({}, {}).epochs == 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"task": "ading"}, "did you mean 'adding'"),
+        ({"cell": "gruu"}, "unknown cell 'gruu'"),
+        ({"rule": "selectiv"}, "unknown rule 'selectiv': did you mean 'selective'"),
+        ({"seed": -1}, "seed: expected a whole number of at least 0, got -1"),
+        ({"device": "tpu"}, "device: expected auto, cpu or cuda, got 'tpu'"),
+        ({"settings": {"budget": "x", **SMALL}, "cell": "sarnn"}, "budget: expected one of"),
+    ],
+)
+def test_a_bad_argument_leaves_no_directory(tmp_path, arguments, message):
+    with pytest.raises(UsageError, match=message):
+        train(**{"task": "adding", "cell": "gru", **arguments}, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_without_a_device():
+    with pytest.raises(UsageError, match="device: cuda was asked for, but torch finds no CUDA device"):
+        make_plan("adding", "gru", None, {}, device="cuda")
+
+
+def test_differences_are_found_by_name():
+    assert first_difference({"train": {"lr": 1}, "torch": "a"}, {"train": {"lr": 1}, "torch": "b"}) is None
+    assert first_difference({"train": {"lr": 1}, "seed": 0}, {"train": {"lr": 2}, "seed": 0}) == ("lr", 1, 2)
+    assert first_difference({"seed": 0}, {"seed": 0, "task": 1}) == ("task", None, 1)
+
+
+# the loop
+
+
+def test_one_step_is_adam_on_the_clipped_gradient_of_loss_and_budget():
+    torch.manual_seed(0)
+    model, twin = (SequenceModel("sarnn", 2, 6, 1) for _ in range(2))
+    twin.load_state_dict(model.state_dict())
+    task = Adding(T=7)
+    task.open(None, 0)
+    batch = task.train.batch(0, 5)
+    config = TrainConfig(lambda_=0.3, clip=0.01, lr=0.1)
+    value = train_step(model, torch.optim.Adam(model.parameters(), lr=0.1), batch, task.objective.loss, config)
+    y, _ = twin(batch.x)
+    loss = ((y - batch.target) ** 2).mean() + 0.3 * twin.budget
+    assert value == pytest.approx(loss.item())
+    gradients = torch.autograd.grad(loss, list(twin.parameters()))
+    scale = min(1.0, 0.01 / torch.cat([g.flatten() for g in gradients]).norm().item())
+    for (name, after), before, g in zip(model.named_parameters(), twin.parameters(), gradients, strict=True):
+        # the first step of Adam goes lr · g / (|g| + ε)
+        expected = before - 0.1 * g * scale / ((g * scale).abs() + 1e-8)
+        assert torch.allclose(after, expected, atol=1e-5), name
+
+
+def test_evaluation_weighs_every_sequence_alike():
+    torch.manual_seed(0)
+    model = SequenceModel("sarnn", 2, 6, 1)
+    task = Adding(T=7)
+    task.open(None, 0)
+    found = evaluate(model, task.objective, task.test)
+    with torch.no_grad():
+        y, _ = model(task.test.x.transpose(0, 1))
+    assert found["mse"] == pytest.approx(((y - task.test.y) ** 2).mean().item(), rel=1e-5)
+    assert found["skip_percent"] == pytest.approx(100 * (1 - model.update_rate), abs=1e-9)
+    assert model.training
+
+
+def test_a_metric_that_is_not_finite_is_an_error():
+    model = SequenceModel("gru", 2, 6, 1)
+    task = Adding(T=7)
+    task.open(None, 0)
+    with torch.no_grad():
+        model.head.bias.fill_(torch.inf)
+    with pytest.raises(EdgernnError, match="mse is inf on the held-out sequences"):
+        evaluate(model, task.objective, task.test)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run of sarnn, its directory and what train returned."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    settings = {**SMALL, "steps": "35", "eval_every": 10, "lambda": 1e-3}
+    return out, train("adding", "sarnn", out=out, seed=3, settings=settings)
+
+
+def test_a_run_leaves_its_files(finished):
+    out, _ = finished
+    files = {p.name for p in out.iterdir()}
+    state = {"state.json", "state.safetensors", "model.safetensors", "sample.npz"}
+    assert files == state | {"config.json", "metrics.jsonl", "result.json", "learning.png", "pattern.png"}
+    for picture in ("learning.png", "pattern.png"):
+        assert (out / picture).read_bytes().startswith(b"\x89PNG")
+    assert not leftovers(out)
+
+
+def test_the_sample_is_of_the_test_sequences(finished):
+    task = Adding(T=10)
+    task.open(None, 3)
+    with np.load(finished[0] / "sample.npz") as sample:
+        assert np.array_equal(sample["x"], task.test.x[:16].transpose(0, 1).numpy())
+
+
+def test_metrics_have_a_line_an_evaluation(finished):
+    lines = [json.loads(line) for line in (finished[0] / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [10, 20, 30, 35]
+    assert set(lines[0]) == {"step", "epoch", "loss", "mse", "mae", "skip_percent", "seconds"}
+
+
+def test_the_result_is_of_the_stored_model(finished):
+    out, returned = finished
+    result = json.loads((out / "result.json").read_text())
+    assert returned == {**result, "run": str(out)}
+    model, config = load_model(out)
+    task = Adding(**config["task"]["settings"])
+    task.open(None, config["seed"])
+    found = evaluate(model, task.objective, task.test)
+    assert {name: result[name] for name in found} == found
+    assert result["parameters"] == sum(p.numel() for p in model.parameters())
+    assert result["macs"] == 3 * 8 * (2 + 8) + 2 * 8 + 8
+    assert result["macs_executed"] < result["macs"]
+    assert (result["steps"], result["stopped"], result["solved"], result["seed"]) == (35, "steps", False, 3)
+    assert result["threshold"] == pytest.approx(1 / 600)
+    assert (result["cell"], result["rule"], result["task"]) == ("sarnn", "selective", "adding")
+
+
+def test_the_config_repeats_the_run(finished):
+    config = json.loads((finished[0] / "config.json").read_text())
+    assert config["command"][:2] == ["edgernn", "train"]
+    assert "lambda=0.001" in config["command"]
+    assert config["train"]["lambda"] == 1e-3
+    assert config["task"] == {"name": "adding", "settings": {"T": 10, "epoch_steps": 100}, "fingerprint": None}
+    assert config["torch"] == torch.__version__
+
+
+def test_a_rule_that_cannot_skip_has_no_pattern(tmp_path):
+    result = train("adding", "gru", out=tmp_path / "run", settings={**SMALL, "steps": 2})
+    assert not (tmp_path / "run" / "pattern.png").exists()
+    assert result["skip_percent"] == 0
+    assert result["macs_executed"] == result["macs"]
+
+
+@pytest.mark.parametrize("extra", [{"layers": 2}, {"bidirectional": True}, {"budget": "likelihoods"}], ids=str)
+def test_stacks_train(tmp_path, extra):
+    train("adding", "sarnn", out=tmp_path / "run", settings={**SMALL, "steps": 2, **extra})
+    model, _ = load_model(tmp_path / "run")
+    assert len(model.recurrent_layers()) == (1 if "budget" in extra else 2)
+
+
+def test_the_default_directory_is_named_after_task_cell_and_rule(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    train("adding", "gru", "selective", settings={**SMALL, "steps": 1})
+    assert (tmp_path / "runs/adding-gru-selective/result.json").exists()
+
+
+def test_random_numbers_of_the_caller_are_left_alone(tmp_path):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    train("adding", "gru", out=tmp_path / "run", settings={**SMALL, "steps": 1})
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_training_in_another_thread(tmp_path):
+    arguments = {"out": tmp_path / "run", "settings": {**SMALL, "steps": 1}}
+    thread = threading.Thread(target=train, args=("adding", "gru"), kwargs=arguments)
+    thread.start()
+    thread.join()
+    assert (tmp_path / "run/result.json").exists()
+
+
+@pytest.mark.parametrize(("target", "stopped"), [(0, "solved"), (100.5, "steps"), (None, "solved")])
+def test_it_stops_when_solved_and_sparse_enough(tmp_path, monkeypatch, target, stopped):
+    monkeypatch.setattr(Adding, "solved", 1e6)
+    settings = {**SMALL, "steps": 6, "eval_every": 2, "skip_target": target}
+    result = train("adding", "sarnn", out=tmp_path / "run", settings=settings)
+    assert (result["stopped"], result["solved"]) == (stopped, True)
+    assert result["steps"] == (2 if stopped == "solved" else 6)
+
+
+def test_a_rule_that_cannot_skip_needs_no_skip_target(tmp_path, monkeypatch):
+    monkeypatch.setattr(Adding, "solved", 1e6)
+    assert train("adding", "gru", out=tmp_path / "a", settings={**SMALL, "steps": 6, "eval_every": 2})["steps"] == 2
+    settings = {**SMALL, "steps": 6, "eval_every": 2, "stop_solved": False}
+    assert train("adding", "gru", out=tmp_path / "b", settings=settings)["steps"] == 6
+
+
+def test_patience_ends_a_run_that_gets_no_better(tmp_path):
+    settings = {**SMALL, "steps": 50, "eval_every": 1, "patience": 3, "lr": 1e-12}
+    result = train("adding", "gru", out=tmp_path / "run", settings=settings)
+    assert result["stopped"] == "patience"
+    assert result["steps"] < 50
+
+
+def test_epochs_count_a_tasks_own_steps(tmp_path):
+    settings = {**SMALL, "epochs": 2, "epoch_steps": 3}
+    assert train("adding", "gru", out=tmp_path / "run", settings=settings)["steps"] == 6
+
+
+@pytest.mark.parametrize(("anneal", "slope"), [("on", 1.08), ("off", 1.0)])
+def test_the_slope_grows_with_the_epochs(tmp_path, monkeypatch, anneal, slope):
+    seen = []
+    step = edgernn.training.loop.train_step
+
+    def watched(model, *rest):
+        seen.append(model.recurrent_layers()[0].rule.slope)
+        return step(model, *rest)
+
+    monkeypatch.setattr(edgernn.training.loop, "train_step", watched)
+    settings = {**SMALL, "epochs": 3, "epoch_steps": 2, "anneal": anneal}
+    train("adding", "sarnn", out=tmp_path / "run", settings=settings)
+    assert len(seen) == 6
+    assert seen[-1] == pytest.approx(slope)
+
+
+def test_a_diverging_run_says_at_which_step_and_can_be_started_again(tmp_path):
+    path = tmp_path / "mine.npz"
+    np.savez(path, x=np.ones((30, 4, 1)), y=np.full(30, 1e30))
+    with pytest.raises(EdgernnError, match=r"step 1: the loss is inf: .* lower lr \(now 0\.001\)"):
+        train(str(path), "gru", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_gradient_that_is_not_finite_is_an_error(tmp_path):
+    path = tmp_path / "mine.npz"
+    np.savez(path, x=np.ones((30, 4, 1)), y=np.full(30, 1e19))
+    with pytest.raises(EdgernnError, match=r"step 1: the (norm of the gradient|loss) is inf"):
+        train(str(path), "gru", out=tmp_path / "run", settings={"hidden_size": 64})
+
+
+@pytest.mark.parametrize(
+    ("y", "metric"),
+    [(np.arange(40) % 2, "accuracy"), (np.arange(200).reshape(40, 5) % 2, "accuracy"), (np.ones((40, 5, 2)), "mse")],
+    ids=["labels", "labels-a-step", "numbers-a-step"],
+)
+def test_own_arrays_train(tmp_path, y, metric):
+    path = tmp_path / "mine.npz"
+    np.savez(path, x=np.random.default_rng(0).normal(5, 3, (40, 5, 3)), y=y)
+    result = train(str(path), "pru", out=tmp_path / "run", settings={"epochs": 2, "hidden_size": 4})
+    assert result["metric"] == metric
+    assert result["steps"] == 2
+    assert result["solved"] is None
+    model, config = load_model(tmp_path / "run")
+    assert config["task"]["name"] == "mine.npz"
+    assert model.standardises
+
+
+def test_mnist_trains(tmp_path):
+    write_mnist(tmp_path / "data")
+    settings = {"epochs": 1, "hidden_size": 4, "batch_size": 10}
+    result = train("mnist-rows", "pru", out=tmp_path / "run", data=tmp_path / "data", settings=settings)
+    assert 0 <= result["accuracy"] <= 1
+    assert result["steps"] == 3
+
+
+def test_labels_that_follow_from_the_input_are_learned(tmp_path):
+    x = np.random.default_rng(0).normal(size=(300, 6, 1))
+    path = tmp_path / "mine.npz"
+    np.savez(path, x=x, y=(x[:, -1, 0] > 0).astype(int))
+    settings = {"epochs": 15, "hidden_size": 8, "lr": 0.02}
+    assert train(str(path), "gru", out=tmp_path / "run", settings=settings)["accuracy"] > 0.9

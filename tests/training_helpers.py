@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small data and small runs for the tests of training."""
+
+import gzip
+import json
+import lzma
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from safetensors.torch import load_file
+
+# small enough for a run of a second
+SMALL = {"T": 10, "hidden_size": 8, "batch_size": 10}
+PACK = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
+
+
+def words(settings):
+    return [f"{key}={value}" for key, value in settings.items()]
+
+
+def idx_bytes(array):
+    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
+
+
+def write_mnist(folder, train=24, test=6, suffix=""):
+    """Four idx files of random images in `folder`; returns the arrays by file name."""
+    rng = np.random.default_rng(0)
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays = {}
+    for part, count in (("train", train), ("t10k", test)):
+        arrays[f"{part}-images-idx3-ubyte"] = rng.integers(256, size=(count, 28, 28), dtype=np.uint8)
+        arrays[f"{part}-labels-idx1-ubyte"] = rng.integers(10, size=count, dtype=np.uint8)
+    for name, array in arrays.items():
+        (folder / (name + suffix)).write_bytes(PACK[suffix](idx_bytes(array)))
+    return arrays
+
+
+def snapshot(run):
+    """All of a finished run that must not depend on how often it was stopped: weights, metrics, result."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    result = json.loads((run / "result.json").read_text())
+    for entry in (*lines, result):
+        del entry["seconds"]
+    weights = {name: tensor.numpy().tobytes() for name, tensor in load_file(run / "model.safetensors").items()}
+    return weights, lines, result
+
+
+def without_pictures(monkeypatch):
+    """Drawing takes longer than a small run: leave empty files instead."""
+    for name in ("learning_curve", "update_pattern"):
+        monkeypatch.setattr(f"edgernn.training.api.{name}", lambda path, *_: path.touch())
+
+
+def leftovers(run):
+    return [p.name for p in run.iterdir() if p.name.startswith(".")]
+
+
+def command_line(*args, **kwargs):
+    """Run `python -m edgernn` outside the source tree."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **kwargs.pop("env", {})}
+    return subprocess.Popen(
+        [sys.executable, "-m", "edgernn", *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        **kwargs,
+    )
+
+
+def data_folder():
+    """The user's data sets, or None."""
+    value = os.environ.get("EDGERNN_DATA")
+    return Path(value) if value else None

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train a model in one call."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from edgernn.costs import model_cost
+from edgernn.errors import EdgernnError
+from edgernn.files import write_arrays, write_json
+from edgernn.model import SequenceModel
+from edgernn.store import CONFIG, SAMPLE, model_from, save_weights
+from edgernn.training.evaluate import evaluate
+from edgernn.training.loop import Interrupted, fit
+from edgernn.training.pictures import learning_curve, update_pattern
+from edgernn.training.plan import Plan, make_plan
+from edgernn.training.progress import Progress, Silent
+from edgernn.training.run import LEARNING, PATTERN, RESULT, Position, RunDirectory
+
+# how many test sequences are kept beside the model, to check and time it with
+_SAMPLES = 16
+
+
+def train(
+    task: str,
+    cell: str,
+    rule: str | None = None,
+    *,
+    out: str | Path | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    data: str | Path | None = None,
+    resume: bool = False,
+    settings: Mapping[str, object] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Train a model and leave a run directory; returns what its result.json holds, and "run", the directory.
+
+    task: a name of TASKS, or the path of an npz file. cell, rule: names. settings: as the words of `edgernn train`.
+    out: the run directory, runs/TASK-CELL[-RULE] unless given. data: the data folder, else the variable EDGERNN_DATA.
+    device: auto, cpu or cuda. resume: go on with the run in `out`; a finished one is only read.
+    Raises UsageError for a bad argument or an `out` that is in use, EdgernnError for bad data or a diverged training,
+    Interrupted (a KeyboardInterrupt) after Ctrl-C; the run can be resumed then.
+    """
+    settings = settings or {}
+    progress = progress or Silent()
+    plan = make_plan(task, cell, rule, settings, seed=seed, device=device, data=Path(data) if data else None)
+    run = RunDirectory(Path(out) if out else default_out(task, cell, rule))
+    command = _command(task, cell, rule, run.path, seed, device, data, settings)
+    if note := run.open(plan.record(command), resume):
+        progress.note(note)
+    result = run.result()
+    if result is None:
+        # a caller's random numbers are its own
+        with torch.random.fork_rng(devices=[]):
+            try:
+                result = _train(plan, run, progress)
+            except Interrupted as stop:
+                raise Interrupted(f"{stop}; go on with: {shlex.join([*command, '--resume'])}") from None
+            except EdgernnError:
+                run.discard()
+                raise
+            finally:
+                progress.end()
+    return {**result, "run": str(run.path)}
+
+
+def default_out(task: str, cell: str, rule: str | None) -> Path:
+    return Path("runs") / "-".join([Path(task).stem, cell, *([rule] if rule else [])])
+
+
+def _train(plan: Plan, run: RunDirectory, progress: Progress) -> dict[str, Any]:
+    torch.manual_seed(plan.seed)
+    model = model_from(plan.model, str(run.path / CONFIG)).to(plan.device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=plan.config.lr)
+    position = fit(plan, model, optimizer, run, progress)
+    progress.end()
+    save_weights(model, run.path)
+    result = _result(plan, model.eval(), position)
+    task = plan.task
+    learning_curve(run.path / LEARNING, run.metrics(), task.objective.metric, task.solved, plan.can_skip)
+    sample = next(task.test.chunks(_SAMPLES)).x
+    write_arrays(run.path / SAMPLE, {"x": sample.numpy()})
+    if plan.can_skip:
+        update_pattern(run.path / PATTERN, model, sample[:, :1].to(plan.device))
+    write_json(run.path / RESULT, result)
+    return result
+
+
+def _result(plan: Plan, model: SequenceModel, position: Position) -> dict[str, Any]:
+    task = plan.task
+    metrics = evaluate(model, task.objective, task.test, plan.device)
+    cost = model_cost(model, 1 - metrics["skip_percent"] / 100)
+    value = metrics[task.objective.metric]
+    return {
+        "task": plan.task_name,
+        "cell": plan.model["cell"],
+        "rule": model.rule_type.name,
+        "seed": plan.seed,
+        "metric": task.objective.metric,
+        **metrics,
+        "solved": None if task.solved is None else task.is_solved(value),
+        "threshold": task.solved,
+        "best_validation": position.best,
+        "stopped": position.stopped,
+        "steps": position.step,
+        "seconds": round(position.seconds, 3),
+        "parameters": cost.parameters,
+        "macs": cost.macs,
+        "macs_executed": cost.macs_executed,
+        "flops_paper": cost.flops_paper,
+    }
+
+
+def _command(
+    task: str,
+    cell: str,
+    rule: str | None,
+    out: Path,
+    seed: int,
+    device: str,
+    data: str | Path | None,
+    settings: Mapping[str, object],
+) -> list[str]:
+    options = {"--task": task, "--cell": cell, "--rule": rule, "--out": out, "--seed": seed, "--data": data}
+    words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+    device_words = [] if device == "auto" else ["--device", device]
+    values = [f"{key}={'none' if value is None else value}" for key, value in settings.items()]
+    return ["edgernn", "train", *words, *device_words, *values]

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of training that every task has."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from edgernn.errors import UsageError
+from edgernn.training.settings import setting
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How long and how a model is trained. A task's `defaults` stand before these, the user's words before both.
+
+    steps, epochs: the most to train, one of the two; neither is `DEFAULT_EPOCHS`.
+    hidden_size, layers, bidirectional: of the model.
+    lambda_: weighs the update budget (`SequenceModel.budget`) in the loss. Written `lambda`.
+    clip: the largest norm of the whole gradient; none leaves it alone.
+    anneal: the slope of a learned rule grows with the epochs.
+    eval_every: steps between two evaluations on the validation split; none is once an epoch.
+    checkpoint_every: steps between two checkpoints.
+    stop_solved: stop once the validation metric reaches the task's threshold, and the skip percentage `skip_target`
+    (if the rule can skip and it is not none).
+    patience: stop after so many evaluations without a better metric; none never does.
+    """
+
+    steps: int | None = setting(None, at_least=1)
+    epochs: int | None = setting(None, at_least=1)
+    hidden_size: int = setting(64, at_least=1)
+    layers: int = setting(1, at_least=1)
+    bidirectional: bool = False
+    batch_size: int = setting(100, at_least=1)
+    lr: float = setting(1e-3, above=0)
+    lambda_: float = setting(0.0, at_least=0)
+    clip: float | None = setting(1.0, above=0)
+    anneal: bool = True
+    eval_every: int | None = setting(None, at_least=1)
+    checkpoint_every: int = setting(200, at_least=1)
+    stop_solved: bool = True
+    skip_target: float | None = setting(None, at_least=0)
+    patience: int | None = setting(None, at_least=1)
+
+    def record(self) -> dict[str, Any]:
+        """By the names that the user writes."""
+        return {name.rstrip("_"): value for name, value in asdict(self).items()}
+
+
+DEFAULT_EPOCHS = 20
+
+
+def resolve_config(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> TrainConfig:
+    """The config from a task's defaults and the user's values, both by Python name.
+
+    Raises UsageError if the user gives steps and epochs.
+    """
+    if given.get("steps") is not None and given.get("epochs") is not None:
+        raise UsageError(f"steps, epochs: expected one of the two, got steps={given['steps']} epochs={given['epochs']}")
+    values = {**defaults, **given}
+    if given.get("epochs") is not None:
+        values["steps"] = None
+    elif given.get("steps") is not None:
+        values["epochs"] = None
+    if values.get("steps") is None and values.get("epochs") is None:
+        values["epochs"] = DEFAULT_EPOCHS
+    return TrainConfig(**values)

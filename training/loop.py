@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training loop."""
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import torch
+
+from edgernn.errors import EdgernnError
+from edgernn.model import SequenceModel
+from edgernn.training.config import TrainConfig
+from edgernn.training.evaluate import evaluate
+from edgernn.training.plan import Plan
+from edgernn.training.progress import Progress
+from edgernn.training.run import Position, RunDirectory
+from edgernn.training.tasks import Batch
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, after a checkpoint was saved."""
+
+
+def train_step(
+    model: SequenceModel,
+    optimizer: torch.optim.Optimizer,
+    batch: Batch,
+    loss_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    config: TrainConfig,
+) -> float:
+    """One step of the optimiser on loss + λ·budget; returns that. The weights are left alone if it is not finite.
+
+    Raises FloatingPointError if the loss or the gradient is not finite.
+    """
+    y, _ = model(batch.x)
+    loss = loss_of(y, batch.target)
+    if config.lambda_:
+        loss = loss + config.lambda_ * model.budget
+    value = loss.item()
+    if not math.isfinite(value):
+        raise FloatingPointError(f"the loss is {value}")
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf if config.clip is None else config.clip).item()
+    if not math.isfinite(norm):
+        raise FloatingPointError(f"the norm of the gradient is {norm}")
+    optimizer.step()
+    return value
+
+
+def fit(
+    plan: Plan, model: SequenceModel, optimizer: torch.optim.Optimizer, run: RunDirectory, progress: Progress
+) -> Position:
+    """Train from the run's checkpoint, or the beginning, to the end. The model ends as the last checkpoint has it.
+
+    A step depends on seed, step and weights alone, so that a resumed run equals one that was never stopped.
+    Raises EdgernnError if the training diverges, Interrupted after Ctrl-C.
+    """
+    task, config = plan.task, plan.config
+    per_epoch = task.train.steps_per_epoch(config.batch_size)
+    total = config.steps or per_epoch * (config.epochs or 1)
+    eval_every = config.eval_every or per_epoch
+    position = run.load(model, optimizer)
+    run.cut_metrics(position.step)
+    before, started = position.seconds, time.perf_counter()
+    progress.begin(f"{plan.task_name} {plan.model['cell']}", position, total)
+    model.train()
+    epoch = -1
+    with _catching_interrupt() as interrupted:
+        while position.stopped is None:
+            step = position.step
+            if config.anneal and step // per_epoch != epoch:
+                epoch = step // per_epoch
+                model.anneal(epoch)
+            batch = task.train.batch(step, config.batch_size).to(plan.device)
+            try:
+                loss = train_step(model, optimizer, batch, task.objective.loss, config)
+            except FloatingPointError as error:
+                now = f"lr (now {config.lr:g}) or clip (now {config.clip})"
+                raise EdgernnError(f"step {step + 1}: {error}: the training diverged; lower {now}") from None
+            position.step += 1
+            position.loss_sum += loss
+            position.loss_count += 1
+            position.seconds = before + time.perf_counter() - started
+            progress.step(position.step, loss)
+            if position.step % eval_every == 0 or position.step == total:
+                _validate(plan, model, run, position, per_epoch, progress)
+                if position.stopped is None and position.step == total:
+                    position.stopped = "steps"
+            if position.stopped or interrupted() or position.step % config.checkpoint_every == 0:
+                run.save(model, optimizer, position)
+            if interrupted() and position.stopped is None:
+                raise Interrupted(f"interrupted at step {position.step} of {total}, which is saved")
+    return position
+
+
+def _validate(
+    plan: Plan, model: SequenceModel, run: RunDirectory, position: Position, per_epoch: int, progress: Progress
+) -> None:
+    task, config = plan.task, plan.config
+    objective = task.objective
+    found = evaluate(model, objective, task.validation, plan.device)
+    value = found[objective.metric]
+    line = {
+        "step": position.step,
+        "epoch": position.step // per_epoch,
+        "loss": position.loss_sum / position.loss_count,
+        **found,
+        "seconds": round(position.seconds, 3),
+    }
+    run.log(line)
+    progress.evaluated(line, objective.metric, plan.can_skip)
+    position.loss_sum, position.loss_count = 0.0, 0
+    if position.best is None or objective.better(value, position.best):
+        position.best, position.stale = value, 0
+    else:
+        position.stale += 1
+    skips = not plan.can_skip or config.skip_target is None or found["skip_percent"] >= config.skip_target
+    if config.stop_solved and skips and task.is_solved(value):
+        position.stopped = "solved"
+    elif config.patience is not None and position.stale >= config.patience:
+        position.stopped = "patience"
+
+
+@contextmanager
+def _catching_interrupt() -> Iterator[Callable[[], bool]]:
+    """Inside, the first Ctrl-C only makes the yielded function true; a second one interrupts as usual."""
+    caught = False
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        nonlocal caught
+        if caught:
+            raise KeyboardInterrupt
+        caught = True
+
+    # Python allows signal handlers in the main thread only
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    previous = signal.signal(signal.SIGINT, handler)
+    try:
+        yield lambda: caught
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person sees of a run: a bar on a terminal, a line now and then elsewhere; always on standard error."""
+
+import abc
+import sys
+import time
+from typing import Any
+
+from edgernn.training.run import Position
+
+
+class Progress(abc.ABC):
+    """Told of a run's beginning, of every step, every evaluation, and the end."""
+
+    @abc.abstractmethod
+    def note(self, text: str) -> None:
+        """Something that the user should know."""
+
+    @abc.abstractmethod
+    def begin(self, title: str, position: Position, total: int) -> None: ...
+
+    @abc.abstractmethod
+    def step(self, step: int, loss: float) -> None: ...
+
+    @abc.abstractmethod
+    def evaluated(self, line: dict[str, Any], metric: str, can_skip: bool) -> None: ...
+
+    @abc.abstractmethod
+    def end(self) -> None:
+        """Also called after an error."""
+
+
+class Silent(Progress):
+    """Nothing at all: for calls from Python."""
+
+    def note(self, text: str) -> None: ...
+
+    def begin(self, title: str, position: Position, total: int) -> None: ...
+
+    def step(self, step: int, loss: float) -> None: ...
+
+    def evaluated(self, line: dict[str, Any], metric: str, can_skip: bool) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class Lines(Progress):
+    """A line at an evaluation, but not more often than every few seconds."""
+
+    def __init__(self, every: float = 5.0) -> None:
+        self.every, self.title, self.total, self.last = every, "", 0, float("-inf")
+        self.started, self.first = 0.0, 0
+
+    def note(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def begin(self, title: str, position: Position, total: int) -> None:
+        self.title, self.total, self.first, self.started = title, total, position.step, time.monotonic()
+        begins = f"resumed at step {position.step} of" if position.step else "training for at most"
+        self.note(f"{title}: {begins} {total} steps")
+
+    def step(self, step: int, loss: float) -> None: ...
+
+    def evaluated(self, line: dict[str, Any], metric: str, can_skip: bool) -> None:
+        now = time.monotonic()
+        if now - self.last < self.every and line["step"] < self.total:
+            return
+        self.last = now
+        left = (now - self.started) / max(1, line["step"] - self.first) * (self.total - line["step"])
+        skip = f"  skip {line['skip_percent']:.1f} %" if can_skip else ""
+        text = f"step {line['step']}/{self.total}  loss {line['loss']:.4g}  {metric} {line[metric]:.4g}{skip}"
+        self.note(f"{text}  {left:.0f} s left at most")
+
+    def end(self) -> None: ...
+
+
+class Bar(Progress):
+    """A bar with loss, validation metric, skip percentage and time left."""
+
+    def note(self, text: str) -> None:
+        print(text, file=sys.stderr)
+
+    def begin(self, title: str, position: Position, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]}  {task.fields[metric]}"),
+            TimeRemainingColumn(),
+        )
+        self.bar = RichProgress(*columns, console=Console(stderr=True))
+        self.task = self.bar.add_task(title, total=total, completed=position.step, loss="-", metric="")
+        self.bar.start()
+
+    def step(self, step: int, loss: float) -> None:
+        self.bar.update(self.task, completed=step, loss=f"{loss:.4g}")
+
+    def evaluated(self, line: dict[str, Any], metric: str, can_skip: bool) -> None:
+        skip = f"  skip {line['skip_percent']:.1f} %" if can_skip else ""
+        self.bar.update(self.task, metric=f"{metric} {line[metric]:.4g}{skip}")
+
+    def end(self) -> None:
+        if hasattr(self, "bar"):
+            self.bar.stop()
+
+
+def for_terminal() -> Progress:
+    return Bar() if sys.stderr.isatty() else Lines()

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run directory. A kill at any moment leaves one that can be resumed.
+
+config.json        everything to repeat the run
+state.safetensors  the checkpoint, one file so that it is never half of one step and half of another: weights,
+                   optimiser, torch's generator, and the position in its metadata
+state.json         the position again, to read
+model.safetensors  the weights again, for everything else that reads a run
+sample.npz         some test sequences, x (T, B, I)
+metrics.jsonl      a line for each evaluation; on resume it is cut back to the checkpoint
+result.json        written last: with it the run is finished
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.files import read_json, write_json, write_tensors, write_text
+from edgernn.model import SequenceModel
+from edgernn.store import CONFIG, SAMPLE, WEIGHTS, save_weights
+from edgernn.training.plan import MACHINE, first_difference
+
+STATE, STATE_JSON, METRICS, RESULT = "state.safetensors", "state.json", "metrics.jsonl", "result.json"
+LEARNING, PATTERN = "learning.png", "pattern.png"
+_FILES = (CONFIG, WEIGHTS, STATE, STATE_JSON, METRICS, SAMPLE, RESULT, LEARNING, PATTERN)
+_MODEL, _OPTIMIZER, _RNG = "model.", "optimizer.", "rng"
+
+
+@dataclass
+class Position:
+    """How far a run is.
+
+    step: done so far. loss_sum, loss_count: since the last line of metrics.jsonl. best, stale: the best validation
+    metric, and the evaluations since. seconds: of training. stopped: why it ended: solved, patience, steps, or None.
+    """
+
+    step: int = 0
+    loss_sum: float = 0.0
+    loss_count: int = 0
+    best: float | None = None
+    stale: int = 0
+    seconds: float = 0.0
+    stopped: str | None = None
+
+
+class RunDirectory:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def open(self, record: dict[str, Any], resume: bool) -> str | None:
+        """Begin a run here, or go on with the one that is here; returns what the user should know of it.
+
+        Raises UsageError where the directory holds anything but is not to be resumed, or is of another config.
+        """
+        if self.path.exists() and not self.path.is_dir():
+            raise UsageError(f"out: {self.path} is not a directory")
+        if resume:
+            self._sweep()
+        names = {p.name for p in self.path.iterdir()} if self.path.exists() else set()
+        if names and not resume:
+            hint = "--resume goes on with the run there" if CONFIG in names else "--out names another"
+            raise UsageError(f"out: expected a new or empty directory, got {self.path} with {len(names)} files; {hint}")
+        if CONFIG in names:
+            return self._check_same(record)
+        if names:
+            raise UsageError(f"out: {self.path} is not a run directory: it has no {CONFIG}")
+        write_json(self.path / CONFIG, record)
+        return f"nothing to resume in {self.path}: starting there" if resume else None
+
+    def result(self) -> dict[str, Any] | None:
+        """Of a finished run."""
+        if not (self.path / RESULT).exists():
+            return None
+        result: dict[str, Any] = read_json(self.path / RESULT)
+        return result
+
+    def discard(self) -> None:
+        """Remove a run that failed before its first checkpoint, so that it can be started again."""
+        if not (self.path / STATE).exists():
+            for name in _FILES:
+                (self.path / name).unlink(missing_ok=True)
+            self._sweep()
+            if self.path.is_dir() and not any(self.path.iterdir()):
+                self.path.rmdir()
+
+    def _sweep(self) -> None:
+        # what a kill left of files that were being written
+        for name in _FILES:
+            for leftover in self.path.glob(f".{name}.*"):
+                leftover.unlink(missing_ok=True)
+
+    def _check_same(self, record: dict[str, Any]) -> str | None:
+        old = read_json(self.path / CONFIG)
+        if not isinstance(old, dict):
+            raise EdgernnError(f"{self.path / CONFIG}: not the config of a run")
+        if found := first_difference(old, record):
+            name, there, now = found
+            hint = "resume with the settings it was started with, or give another --out"
+            raise UsageError(f"{name}: the run in {self.path} has {there!r}, got {now!r}; {hint}")
+        if (self.path / RESULT).exists():
+            return f"{self.path} is finished: nothing to do"
+        changed = [f"{key} {old.get(key)}, now {record[key]}" for key in MACHINE if old.get(key) != record[key]]
+        return f"started with {'; '.join(changed)}: the last digits may differ" if changed else None
+
+    # the checkpoint
+
+    def save(self, model: SequenceModel, optimizer: torch.optim.Optimizer, position: Position) -> None:
+        tensors = {_MODEL + name: tensor for name, tensor in model.state_dict().items()}
+        for i, slots in optimizer.state_dict()["state"].items():
+            tensors |= {f"{_OPTIMIZER}{i}.{name}": torch.as_tensor(value) for name, value in slots.items()}
+        tensors[_RNG] = torch.get_rng_state()
+        write_tensors(self.path / STATE, tensors, {"position": json.dumps(asdict(position))})
+        write_json(self.path / STATE_JSON, asdict(position))
+        save_weights(model, self.path)
+
+    def load(self, model: SequenceModel, optimizer: torch.optim.Optimizer) -> Position:
+        """The position of the checkpoint, with model, optimiser and generator set to it; step 0 where there is none.
+
+        Raises EdgernnError where the checkpoint is corrupt or of another model.
+        """
+        path = self.path / STATE
+        if not path.exists():
+            return Position()
+        if (self.path / STATE_JSON).exists():
+            read_json(self.path / STATE_JSON)
+        try:
+            with safe_open(path, "pt") as file:
+                position = Position(**json.loads((file.metadata() or {})["position"]))
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise EdgernnError(f"{path}: corrupt or cut checkpoint ({error})") from None
+        _load_model(path, model, tensors)
+        _load_optimizer(path, model, optimizer, tensors)
+        torch.set_rng_state(tensors[_RNG])
+        return position
+
+    # metrics.jsonl
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All whole lines; a last one that a kill cut short is left out."""
+        path = self.path / METRICS
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        found = []
+        for number, line in enumerate(lines, 1):
+            try:
+                entry = json.loads(line)
+                entry["step"] + 0
+                found.append(entry)
+            except (TypeError, KeyError, ValueError):
+                if number < len(lines) or line.endswith(b"\n"):
+                    raise EdgernnError(f"{path}: line {number} is not JSON") from None
+        return found
+
+    def cut_metrics(self, step: int) -> None:
+        """Forget the lines after a step."""
+        kept = [line for line in self.metrics() if line["step"] <= step]
+        write_text(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def log(self, line: dict[str, Any]) -> None:
+        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+            # the checkpoint that follows must not outlive this line
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _load_model(path: Path, model: SequenceModel, tensors: dict[str, Tensor]) -> None:
+    expected = model.state_dict()
+    found = {name.removeprefix(_MODEL): t for name, t in tensors.items() if name.startswith(_MODEL)}
+    if found.keys() != expected.keys() or any(found[n].shape != t.shape for n, t in expected.items()):
+        raise EdgernnError(f"{path}: not a checkpoint of this model: names or shapes of its weights differ")
+    model.load_state_dict(found)
+
+
+def _load_optimizer(
+    path: Path, model: SequenceModel, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
+) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if name.startswith(_OPTIMIZER):
+            index, slot = name.removeprefix(_OPTIMIZER).split(".")
+            state.setdefault(int(index), {})[slot] = tensor
+    shapes = dict(enumerate(p.shape for p in model.parameters()))
+    wrong = any(t.ndim and t.shape != shapes.get(i) for i, slots in state.items() for t in slots.values())
+    if _RNG not in tensors or wrong or (state and state.keys() != shapes.keys()):
+        raise EdgernnError(f"{path}: not a checkpoint of this model: the optimiser's state does not fit")
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where batches come from. A batch is a function of seed and step, so that a resumed run needs no iterator's state."""
+
+import abc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# how many sequences are evaluated at once
+EVALUATION_BATCH = 250
+# numpy pads short seeds with zeros, so every use has its own first word and the same length
+_SHUFFLE, _GENERATE, _SPLIT = 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Batch:
+    """x (T, B, I) float32; target (B, ...), or (T, B, ...) with one target a step."""
+
+    x: Tensor
+    target: Tensor
+
+    def to(self, device: str) -> "Batch":
+        return Batch(self.x.to(device), self.target.to(device))
+
+
+class Source(abc.ABC):
+    """An endless, repeatable row of batches to train on."""
+
+    @abc.abstractmethod
+    def steps_per_epoch(self, batch_size: int) -> int:
+        """How many batches make an epoch."""
+
+    @abc.abstractmethod
+    def batch(self, step: int, batch_size: int) -> Batch:
+        """The batch of a step, counted from 0 over all epochs."""
+
+
+class Sequences(Source):
+    """Stored sequences, shuffled anew for each epoch; the last batch of an epoch may be smaller.
+
+    x (N, T, I) of any numeric type; y (N, ...), or (N, T, ...) with one target a step.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, *, seed: int = 0, per_step: bool = False) -> None:
+        self.x, self.y, self.seed, self.per_step = x, y, seed, per_step
+        self._epoch, self._order = -1, np.empty(0, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        return -(-len(self) // batch_size)
+
+    def batch(self, step: int, batch_size: int) -> Batch:
+        epoch, i = divmod(step, self.steps_per_epoch(batch_size))
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._order = np.random.default_rng([_SHUFFLE, self.seed, epoch]).permutation(len(self))
+        chosen = torch.from_numpy(self._order[i * batch_size : (i + 1) * batch_size])
+        return self._batch(self.x[chosen], self.y[chosen])
+
+    def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[Batch]:
+        """All of them once, in order."""
+        for x, y in zip(torch.split(self.x, size), torch.split(self.y, size), strict=True):
+            yield self._batch(x, y)
+
+    def _batch(self, x: Tensor, y: Tensor) -> Batch:
+        return Batch(x.transpose(0, 1).float().contiguous(), y.transpose(0, 1).contiguous() if self.per_step else y)
+
+
+class Generated(Source):
+    """Sequences that are made as they are needed and never come twice.
+
+    make(rng, n) returns x (T, n, I) and the target (n, ...).
+    """
+
+    def __init__(
+        self, make: Callable[[np.random.Generator, int], tuple[Tensor, Tensor]], epoch_steps: int, seed: int
+    ) -> None:
+        self._make, self._epoch_steps, self._seed = make, epoch_steps, seed
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        return self._epoch_steps
+
+    def batch(self, step: int, batch_size: int) -> Batch:
+        return Batch(*self._make(np.random.default_rng([_GENERATE, self._seed, step]), batch_size))
+
+
+def random_split(count: int, sizes: list[int], seed: int) -> list[Tensor]:
+    """Indices of disjoint parts: what is left over first, then one part a size."""
+    order = torch.from_numpy(np.random.default_rng([_SPLIT, seed, 0]).permutation(count))
+    return list(torch.split(order, [count - sum(sizes), *sizes]))
