@@ -20,7 +20,7 @@ $(STAMP): $(SOURCES)
 
 # an interrupted demo goes on where it was
 demo: setup
-	$(BIN)/edgernn train --task adding --cell sarnn --out runs/demo $(if $(wildcard runs/demo/state.json),--resume)
+	$(BIN)/edgernn train --task adding --cell sarnn --out runs/demo $(if $(wildcard runs/demo/config.json),--resume)
 	$(BIN)/edgernn export runs/demo
 	$(BIN)/edgernn bench runs/demo/model.onnx --device cpu
 

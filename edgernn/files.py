@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that are never half there: everything is written beside its place and renamed."""
 
+import io
 import json
 import os
 import tempfile
@@ -39,9 +40,14 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
-def write_text(path: Path, text: str) -> None:
+def write_bytes(path: Path, content: bytes) -> None:
+    """Everything but pictures goes through here: Python's own writing never misses that a disk is full."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -62,10 +68,7 @@ def write_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: Mapping
     """A safetensors file."""
     from safetensors.torch import save
 
-    # in memory first: so a full disk is an OSError here as everywhere
-    content = save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, dict(metadata or {}))
-    with replacing(path) as temporary:
-        temporary.write_bytes(content)
+    write_bytes(path, save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, dict(metadata or {})))
 
 
 def read_tensors(path: Path) -> dict[str, "Tensor"]:
@@ -86,8 +89,9 @@ def write_arrays(path: Path, arrays: Mapping[str, "np.ndarray[Any, Any]"]) -> No
     """An npz file."""
     import numpy as np
 
-    with replacing(path) as temporary:
-        np.savez(temporary, **arrays)  # type: ignore[arg-type]
+    content = io.BytesIO()
+    np.savez(content, **arrays)  # type: ignore[arg-type]
+    write_bytes(path, content.getvalue())
 
 
 def read_arrays(path: Path, names: Iterable[str]) -> dict[str, "np.ndarray[Any, Any]"]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a model on a user's file."""
 
+import io
 import zipfile
 import zlib
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import read_arrays, replacing, write_arrays
+from edgernn.files import read_arrays, write_arrays, write_bytes, write_text
 from edgernn.runtime.session import Session
 
 FORMATS = (".npz", ".npy", ".csv")
@@ -88,10 +89,12 @@ def write(path: Path, y: NDArray[Any]) -> None:
     if path.suffix == ".npz":
         write_arrays(path, {"y": y})
     elif path.suffix == ".npy":
-        with replacing(path) as temporary:
-            np.save(temporary, y)
+        content = io.BytesIO()
+        np.save(content, y)
+        write_bytes(path, content.getvalue())
     elif y.ndim > 2:
         raise UsageError(f"{path}: a csv file holds two axes, y has shape {y.shape}; write npz or npy")
     else:
-        with replacing(path) as temporary:
-            np.savetxt(temporary, np.atleast_2d(y), delimiter=",", fmt="%.9g")
+        text = io.StringIO()
+        np.savetxt(text, np.atleast_2d(y), delimiter=",", fmt="%.9g")
+        write_text(path, text.getvalue())

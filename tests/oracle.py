@@ -108,7 +108,7 @@ def run(cell: str, rule: str, parameters: dict[str, Any], x: Any, state: Any) ->
             # sarnn.md section 3.2: hard sigmoid of the coordinator above one half
             v = x[t] @ p["rule_W"].T + p["rule_b"] + p["rule_d"] * state[0]
             u = v > 0
-            margin = min(margin, float(np.abs(v).min()))
+            margin = min(margin, float(np.nanmin(np.abs(v))))
             new = tuple(np.where(u, n, s) for n, s in zip(new, state, strict=True))
             k = u.sum(-1)
             updates[t] = k

@@ -3,6 +3,7 @@
 
 import json
 import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -141,13 +142,21 @@ def test_debug_shows_the_traceback(tmp_path, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_full_disk_is_one_line(tmp_path):
-    done = edgernn("run", exported("gru")[1], "--input", "x.npy", "--output", "/dev/full/y.npy", cwd=tmp_path)
+def test_full_disk_is_one_line_and_leaves_nothing(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((400, 4, 3)))
+    before = sorted(tmp_path.iterdir())
+    done = subprocess.run(
+        [sys.executable, "-m", "edgernn", "run", exported("gru")[1], "--input", "x.npy", "--output", "y.npy"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        # files of more than 1,000 bytes cannot be written, as on a full disk
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
+    )
     assert done.returncode == 1
-    np.save(tmp_path / "x.npy", np.zeros((4, 3)))
-    done = edgernn("run", exported("gru")[1], "--input", "x.npy", "--output", "/dev/full/y.npy", cwd=tmp_path)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "/dev/full: " in done.stderr
+    assert re.fullmatch(r"edgernn: error: .*File too large\n", done.stderr)
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_version():

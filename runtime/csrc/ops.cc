@@ -98,6 +98,18 @@ OrtCustomOpDomain* MakeDomain(const OrtApi* api, const KernelTable& table) {
   return domain;
 }
 
+template <class Cell, class... AllRules>
+void AddNames(std::string* names, TypeList<AllRules...>) {
+  ((*names += DescribeOp<Cell, AllRules>().name + " "), ...);
+}
+
+template <class... AllCells>
+std::string OpNames(TypeList<AllCells...>) {
+  std::string names;
+  (AddNames<AllCells>(&names, Rules{}), ...);
+  return names;
+}
+
 void Register(OrtSessionOptions* options, const OrtApi* api) {
   const KernelChoice& choice = ChooseKernels();
   if (choice.table == nullptr) throw InvalidArgument(choice.error);
@@ -127,6 +139,12 @@ extern "C" {
 [[gnu::visibility("default")]] const char* edgernn_isa() {
   const edgernn::KernelChoice& choice = edgernn::ChooseKernels();
   return choice.table == nullptr ? nullptr : choice.table->isa;
+}
+
+// The ops that have a kernel, separated by blanks.
+[[gnu::visibility("default")]] const char* edgernn_ops() {
+  static const std::string names = edgernn::OpNames(edgernn::Cells{});
+  return names.c_str();
 }
 
 [[gnu::visibility("default")]] int edgernn_schema_version() { return edgernn::kSchemaVersion; }

@@ -96,7 +96,8 @@ inline void StoreFirst(float* to, Vec a, std::int64_t count) {
 [[gnu::always_inline]] inline Vec Sigmoid(Vec a) {
   Vec scale;
   const Vec less_one = SplitExp(Clamp(0.0f - a, -87.0f, 89.0f), &scale);
-  return 1.0f / ((scale * less_one + scale) + 1.0f);
+  // scale may be infinite, so it must not meet the sign of less_one
+  return 1.0f / (scale * (less_one + 1.0f) + 1.0f);
 }
 
 // Absolute error below 2e-7, relative error below 4e-7 (near 0 too), exactly -1 and 1 at the ends.
