@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`edgernn train`."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,9 @@ def command(resume: bool, settings: tuple[str, ...], **options: Any) -> dict[str
     Settings are KEY=VALUE words: steps or epochs, hidden_size, layers, batch_size, lr, lambda, clip, eval_every,
     checkpoint_every, patience, ..., those of the task (T of adding) and of the rule (budget=likelihoods).
     """
+    # threads that spin while they wait stall for whole time slices when another program wants the cores; read when
+    # torch is loaded
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from edgernn.training import train
     from edgernn.training.progress import for_terminal
     from edgernn.training.settings import split_words
