@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+# beside a model: some of its task's inputs x (N, T, I), and what it should answer, y
+EXAMPLE = "example.npz"
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside `path` to write to; renamed to `path` at the end, removed on an error."""

@@ -9,8 +9,6 @@ from edgernn.files import read_json, read_tensors, write_tensors
 from edgernn.model import SequenceModel
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-# some of the task's inputs, x (T, B, I)
-SAMPLE = "sample.npz"
 
 
 def save_weights(model: SequenceModel, folder: Path) -> None:

@@ -10,13 +10,14 @@ import torch
 
 from edgernn.errors import EdgernnError
 from edgernn.export import to_onnx
-from edgernn.files import read_arrays, read_json, write_arrays
+from edgernn.export.card import card
+from edgernn.files import EXAMPLE, read_arrays, read_json, write_arrays, write_text
 from edgernn.runtime.library import library_missing
-from edgernn.store import SAMPLE, load_model
+from edgernn.store import load_model
 
 
 def export_run(run: Path, out: Path) -> dict[str, Any]:
-    """Write `out` and sample.npz beside it; returns the file's name and size and what the check found.
+    """Write `out`, its card (.md) and example.npz beside it; returns the file's name and size and what the check found.
 
     Raises EdgernnError if the directory is not a run that has been trained to its end, or the check fails.
     """
@@ -25,7 +26,7 @@ def export_run(run: Path, out: Path) -> dict[str, Any]:
     if not result_file.is_file():
         raise EdgernnError(f"{run}: the training has not finished; go on with it: edgernn train ... --resume")
     result = read_json(result_file)
-    x = torch.from_numpy(read_arrays(run / SAMPLE, ("x",))["x"])
+    x = torch.from_numpy(read_arrays(run / EXAMPLE, ("x",))["x"].swapaxes(0, 1).astype(np.float32))
     metadata = {
         "task": config["task"]["name"],
         "metric": result["metric"],
@@ -36,9 +37,14 @@ def export_run(run: Path, out: Path) -> dict[str, Any]:
     checks = to_onnx(model, out, metadata=metadata, example=x)
     with torch.no_grad():
         y, _ = model(x)
-    write_arrays(out.parent / SAMPLE, {"x": x.numpy(), "y": y.numpy().astype(np.float32)})
+    if model.output == "all":
+        y = y.transpose(0, 1)
+    write_arrays(out.parent / EXAMPLE, {"x": x.transpose(0, 1).numpy(), "y": y.numpy()})
+    described = out.with_suffix(".md")
+    write_text(described, card(model, config, result, checks, out.name))
     return {
         "model": str(out),
+        "card": str(described),
         "bytes": out.stat().st_size,
         "checks": [{**dataclasses.asdict(c), "worst": c.worst} for c in checks],
         "native_missing": library_missing(),

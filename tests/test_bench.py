@@ -54,12 +54,12 @@ def test_report_holds_every_figure(tmp_path):
         assert word in text
 
 
-def test_sample_beside_the_model_is_the_input(tmp_path):
+def test_example_beside_the_model_is_the_input(tmp_path):
     path = tmp_path / "m.onnx"
     path.write_bytes(exported("gru")[1].read_bytes())
-    np.savez(tmp_path / "sample.npz", x=np.ones((7, 2, 3), np.float32))
+    np.savez(tmp_path / "example.npz", x=np.ones((2, 7, 3), np.float32))
     report = bench(path, Settings(rounds=1, warmup=0, block_ms=1))
-    assert (report["input"], report["settings"]["steps"], report["settings"]["batch"]) == ("sample.npz", 7, 1)
+    assert (report["input"], report["settings"]["steps"], report["settings"]["batch"]) == ("example.npz", 7, 1)
     with pytest.raises(edgernn.UsageError, match=r"x: expected shape \(T, B, 3\), got \(7, 2, 4\)"):
         bench(path, QUICK, x=np.ones((7, 2, 4), np.float32))
 

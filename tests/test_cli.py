@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from edgernn.cli.frame import VERBS, main
+from edgernn.runtime import Session
 from tests.models import exported
 
 # what makes an example short enough for a test; everything else of it is run as it stands
@@ -44,6 +45,11 @@ def test_every_example_runs_in_turn(tmp_path, monkeypatch, capsys):
         assert main([*words, *SHORTER.get(verb, "").split()]) == 0, capsys.readouterr().err
         assert capsys.readouterr().out
     assert np.load("y.npz")["y"].shape == (4, 1)
+    card = (tmp_path / "runs" / "adding-sarnn" / "model.md").read_text()
+    assert "    edgernn train --task adding --cell sarnn" in card
+    with np.load("runs/adding-sarnn/example.npz") as example:
+        answers = Session("runs/adding-sarnn/model.onnx").run(example["x"].swapaxes(0, 1))
+        np.testing.assert_allclose(answers, example["y"], atol=1e-4)
     assert json.loads((tmp_path / "bench" / "bench.json").read_text())["timings"]
 
 

@@ -185,18 +185,18 @@ def finished(tmp_path_factory):
 def test_a_run_leaves_its_files(finished):
     out, _ = finished
     files = {p.name for p in out.iterdir()}
-    state = {"state.json", "state.safetensors", "model.safetensors", "sample.npz"}
+    state = {"state.json", "state.safetensors", "model.safetensors", "example.npz"}
     assert files == state | {"config.json", "metrics.jsonl", "result.json", "learning.png", "pattern.png"}
     for picture in ("learning.png", "pattern.png"):
         assert (out / picture).read_bytes().startswith(b"\x89PNG")
     assert not leftovers(out)
 
 
-def test_the_sample_is_of_the_test_sequences(finished):
+def test_the_example_is_of_the_test_sequences(finished):
     task = Adding(T=10)
     task.open(None, 3)
-    with np.load(finished[0] / "sample.npz") as sample:
-        assert np.array_equal(sample["x"], task.test.x[:16].transpose(0, 1).numpy())
+    with np.load(finished[0] / "example.npz") as example:
+        assert np.array_equal(example["x"], task.test.x[:16].numpy())
 
 
 def test_metrics_have_a_line_an_evaluation(finished):

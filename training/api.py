@@ -10,9 +10,9 @@ import torch
 
 from edgernn.costs import model_cost
 from edgernn.errors import EdgernnError
-from edgernn.files import write_arrays, write_json
+from edgernn.files import EXAMPLE, write_arrays, write_json
 from edgernn.model import SequenceModel
-from edgernn.store import CONFIG, SAMPLE, model_from, save_weights
+from edgernn.store import CONFIG, model_from, save_weights
 from edgernn.training.evaluate import evaluate
 from edgernn.training.loop import Interrupted, fit
 from edgernn.training.pictures import learning_curve, update_pattern
@@ -21,7 +21,7 @@ from edgernn.training.progress import Progress, Silent
 from edgernn.training.run import LEARNING, PATTERN, RESULT, Position, RunDirectory
 
 # how many test sequences are kept beside the model, to check and time it with
-_SAMPLES = 16
+_EXAMPLES = 16
 
 
 def train(
@@ -82,10 +82,10 @@ def _train(plan: Plan, run: RunDirectory, progress: Progress) -> dict[str, Any]:
     result = _result(plan, model.eval(), position)
     task = plan.task
     learning_curve(run.path / LEARNING, run.metrics(), task.objective.metric, task.solved, plan.can_skip)
-    sample = next(task.test.chunks(_SAMPLES)).x
-    write_arrays(run.path / SAMPLE, {"x": sample.numpy()})
+    example = next(task.test.chunks(_EXAMPLES)).x
+    write_arrays(run.path / EXAMPLE, {"x": example.transpose(0, 1).numpy()})
     if plan.can_skip:
-        update_pattern(run.path / PATTERN, model, sample[:, :1].to(plan.device))
+        update_pattern(run.path / PATTERN, model, example[:, :1].to(plan.device))
     write_json(run.path / RESULT, result)
     return result
 

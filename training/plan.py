@@ -11,13 +11,14 @@ import torch
 
 import edgernn
 from edgernn.errors import UsageError
+from edgernn.machine import processor
 from edgernn.names import resolve
 from edgernn.training.config import TrainConfig, resolve_config
 from edgernn.training.settings import bind, fields_of, options_of
 from edgernn.training.tasks import Task, find_task
 
 # what a config says of the machine; a resumed run may change it, and the command
-MACHINE = ("edgernn", "torch", "threads")
+MACHINE = ("edgernn", "torch", "threads", "machine")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Plan:
             "edgernn": edgernn.__version__,
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),
+            "machine": processor(),
             "command": command,
             "seed": self.seed,
             "device": self.device,

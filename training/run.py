@@ -6,7 +6,7 @@ state.safetensors  the checkpoint, one file so that it is never half of one step
                    optimiser, torch's generator, and the position in its metadata
 state.json         the position again, to read
 model.safetensors  the weights again, for everything else that reads a run
-sample.npz         some test sequences, x (T, B, I)
+example.npz        some test sequences, x (N, T, I)
 metrics.jsonl      a line for each evaluation; on resume it is cut back to the checkpoint
 result.json        written last: with it the run is finished
 """
@@ -22,14 +22,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import read_json, write_json, write_tensors, write_text
+from edgernn.files import EXAMPLE, read_json, write_json, write_tensors, write_text
 from edgernn.model import SequenceModel
-from edgernn.store import CONFIG, SAMPLE, WEIGHTS, save_weights
+from edgernn.store import CONFIG, WEIGHTS, save_weights
 from edgernn.training.plan import MACHINE, first_difference
 
 STATE, STATE_JSON, METRICS, RESULT = "state.safetensors", "state.json", "metrics.jsonl", "result.json"
 LEARNING, PATTERN = "learning.png", "pattern.png"
-_FILES = (CONFIG, WEIGHTS, STATE, STATE_JSON, METRICS, SAMPLE, RESULT, LEARNING, PATTERN)
+_FILES = (CONFIG, WEIGHTS, STATE, STATE_JSON, METRICS, EXAMPLE, RESULT, LEARNING, PATTERN)
 _MODEL, _OPTIMIZER, _RNG = "model.", "optimizer.", "rng"
 
 

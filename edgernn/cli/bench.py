@@ -26,7 +26,7 @@ def _text(result: dict[str, Any]) -> str:
 @click.option(
     "--warmup", type=click.IntRange(min=0), default=3, show_default=True, help="Calls before the first round."
 )
-@click.option("--example", type=click.Path(path_type=Path), help="npz with x (T, B, I).  [sample.npz beside MODEL]")
+@click.option("--example", type=click.Path(path_type=Path), help="npz with x (N, T, I).  [example.npz beside MODEL]")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for bench.json and bench.md.  [that of MODEL]")
 @click.option("--cell", help="Without MODEL: a cell with random weights ...")
 @click.option("--rule", help="... under this rule ...")
@@ -54,12 +54,11 @@ def command(
     """
     import tempfile
 
-    from edgernn.files import read_arrays
-    from edgernn.runtime.bench import Settings, bench, save
+    from edgernn.runtime.bench import Settings, bench, read_example, save
 
     if (model is None) == (cell is None):
         raise UsageError("give either a MODEL file or --cell NAME")
-    x = None if example is None else read_arrays(example, ("x",))["x"]
+    x = None if example is None else read_example(example)
     with tempfile.TemporaryDirectory() as folder:
         if cell is not None:
             from edgernn.export import to_onnx

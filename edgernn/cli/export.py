@@ -17,6 +17,7 @@ def _text(result: dict[str, Any]) -> str:
         lines.append(f"torch against {check['backend']}: worst error {check['worst']:.1e} ({compared})")
     if result["native_missing"]:
         lines.append(f"not checked with the native library: {result['native_missing']}")
+    lines.append(f"card: {result['card']}")
     return "\n".join([*lines, f"next: edgernn bench {result['model']} --device cpu"])
 
 
@@ -26,8 +27,8 @@ def _text(result: dict[str, Any]) -> str:
 def command(run: Path, out: Path | None) -> dict[str, Any]:
     """Turn the run directory RUN into one .onnx file, and check it against torch.
 
-    The file runs in any ONNX Runtime since 1.17, and faster where the native library is registered. Beside it stands
-    sample.npz: some of the task's inputs x (T, B, I) and the right outputs y.
+    The file runs in any ONNX Runtime since 1.17, and faster where the native library is registered. Beside it stand
+    its card, the same name with .md, and example.npz: some of the task's inputs x (N, T, I) and the right outputs y.
     """
     from edgernn.export.run import export_run
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure a model file: verified first, then timed beside ONNX Runtime's own operators in one run."""
 
-from edgernn.runtime.bench.measure import Settings, bench
+from edgernn.runtime.bench.measure import Settings, bench, read_example
 from edgernn.runtime.bench.report import markdown, save
 
-__all__ = ["Settings", "bench", "markdown", "save"]
+__all__ = ["Settings", "bench", "markdown", "read_example", "save"]

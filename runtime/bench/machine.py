@@ -4,9 +4,9 @@
 import importlib.metadata
 import os
 import platform
-from pathlib import Path
 from typing import Any
 
+from edgernn.machine import processor
 from edgernn.runtime.library import instruction_set
 
 
@@ -19,19 +19,10 @@ def machine() -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return {
-        "cpu": _cpu(),
+        "cpu": processor(),
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "instruction_set": instruction_set(),
         "versions": versions,
     }
-
-
-def _cpu() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or "unknown"

@@ -14,6 +14,7 @@ import onnx
 from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError, UsageError
+from edgernn.files import EXAMPLE, read_arrays
 from edgernn.runtime.bench.baseline import baseline, weights_of
 from edgernn.runtime.bench.machine import machine
 from edgernn.runtime.library import library_missing, onnxruntime
@@ -51,7 +52,7 @@ def bench(
 ) -> dict[str, Any]:
     """Verify and time a model file; the report as a dict of plain values (see `markdown`).
 
-    x (T, B, I): example input, repeated to the batch and steps asked for; where None, the file `sample.npz` beside the
+    x (T, B, I): example input, repeated to the batch and steps asked for; where None, the file `example.npz` beside the
     model, and else standard normal numbers in the model's input scale.
     Raises EdgernnError if the backends disagree: wrong code is not timed.
     """
@@ -85,13 +86,20 @@ def bench(
     }
 
 
+def read_example(path: Path) -> Array:
+    """x (T, B, I) from a file that holds x (N, T, I)."""
+    x = read_arrays(path, ("x",))["x"]
+    if x.ndim != 3:
+        raise UsageError(f"{path}: expected x of shape (N, T, I), got {x.shape}")
+    return x.swapaxes(0, 1).astype(np.float32)
+
+
 def _input(path: Path, info: dict[str, Any], settings: Settings, x: Array | None) -> tuple[Array, str]:
     """The input at the batch and steps asked for, and where it comes from."""
     source = "given"
-    sample = path.parent / "sample.npz"
-    if x is None and sample.is_file():
-        with np.load(sample, allow_pickle=False) as file:
-            x, source = file["x"].astype(np.float32), sample.name
+    example = path.parent / EXAMPLE
+    if x is None and example.is_file():
+        x, source = read_example(example), example.name
     if x is None:
         normal = np.random.default_rng(0).standard_normal((settings.steps or 500, settings.batch, info["input_size"]))
         x, source = (normal * info["input_std"] + info["input_mean"]).astype(np.float32), "standard normal"

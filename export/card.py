@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The card of an exported model: how it was made, what it measured, how it is called."""
+
+import shlex
+from typing import Any
+
+from edgernn.export.check import Check
+from edgernn.model import SequenceModel
+
+
+def card(model: SequenceModel, config: dict[str, Any], result: dict[str, Any], checks: list[Check], name: str) -> str:
+    """Markdown. config and result: of the run; name: of the model file."""
+    task, metric = config["task"], result["metric"]
+    settings = ", ".join(f"{k}={v}" for k, v in task["settings"].items())
+    threshold = "" if result["threshold"] is None else f" (solved: {result['threshold']:.3g})"
+    rows = [
+        ("task", f"{task['name']} ({settings})" if settings else task["name"]),
+        ("cell and rule", f"{model.cell_type.name} + {model.rule_type.name}, {_sizes(model)}"),
+        (f"{metric} on the test sequences", f"{result[metric]:.4g}{threshold}"),
+        ("neurons skipped", f"{result['skip_percent']:.1f} %"),
+        ("parameters", f"{result['parameters']:,}"),
+        ("multiply-adds a step, executed / dense", f"{result['macs_executed']:,.0f} / {result['macs']:,}"),
+        ("flops_paper a step", f"{result['flops_paper']:,.0f}"),
+        ("trained for", f"{result['steps']:,} steps, {result['seconds']:.0f} s on {config['machine']}"),
+        ("seed", f"{config['seed']}"),
+        ("versions", f"edgernn {config['edgernn']}, torch {config['torch']}, {config['threads']} thread(s)"),
+    ]
+    rows += [(f"worst error against torch, {c.backend}", f"{c.worst:.1e}") for c in checks]
+    width = model.output_size or model.hidden_size * model.directions
+    y = f"(B, {width})" if model.output == "last" else f"(T, B, {width})"
+    state = f"(B, {model.hidden_size})"
+    counts = "; `updates` (T, B), neurons updated; `macs` (B,), multiply-adds executed" * model.rule_type.can_skip
+    lines = [
+        f"# {task['name']}, {config['model']['cell']}",
+        "",
+        "Made by",
+        "",
+        f"    {shlex.join(config['command'])}",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {key} | {value} |" for key, value in rows),
+        "",
+        f"`{name}` takes `x` (T, B, {model.input_size})"
+        + "".join(f", `{s}` {state}" for s in model.state_names)
+        + f" and gives `y` {y}, the next state as "
+        + ", ".join(f"`{s}.next`" for s in model.state_names)
+        + f"{counts}. All floats are float32; a state starts as zeros; x is taken as it comes"
+        + (" and standardised inside." if model.standardises else "."),
+        "`example.npz` holds inputs x (N, T, I) and the right answers y.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _sizes(model: SequenceModel) -> str:
+    layers = len(model.layers) // model.directions
+    text = f"I={model.input_size}, H={model.hidden_size}, {layers} layer" + "s" * (layers > 1)
+    return text + ", bidirectional" * model.bidirectional
