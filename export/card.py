@@ -47,6 +47,7 @@ def card(model: SequenceModel, config: dict[str, Any], result: dict[str, Any], c
         + ", ".join(f"`{s}.next`" for s in model.state_names)
         + f"{counts}. All floats are float32; a state starts as zeros; x is taken as it comes"
         + (" and standardised inside." if model.standardises else "."),
+        "",
         "`example.npz` holds inputs x (N, T, I) and the right answers y.",
     ]
     return "\n".join(lines) + "\n"

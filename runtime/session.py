@@ -97,8 +97,14 @@ class Session:
         return {name: np.zeros((batch, self.info["hidden_size"]), np.float32) for name in self.state_names}
 
     def run_from(self, x: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
-        """y and the last state of x (T, B, I) from a given state; for those who keep the state themselves."""
-        return self._call(self._checked(x, ("T", "B")), state)
+        """y (with its batch axis) and the last state of x (T, B, I) from a given state, by name (B, H) each."""
+        sequence = self._checked(x, ("T", "B"))
+        expected = {name: zero.shape for name, zero in self.zero_state(sequence.shape[1]).items()}
+        given = {name: np.asarray(value, np.float32) for name, value in state.items()}
+        got = {name: value.shape for name, value in given.items()}
+        if got != expected:
+            raise UsageError(f"state: expected {expected}, got {got}")
+        return self._call(sequence, given)
 
     def _call(self, x: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         try:
@@ -137,7 +143,8 @@ def open_session(path: Path, library: str | None, threads: int) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    # what goes wrong is raised, and said once
+    options.log_severity_level = 4
     try:
         if library is not None:
             options.register_custom_ops_library(library)

@@ -124,11 +124,16 @@ def test_wrong_steps_are_named():
         both.step(np.zeros(3))
 
 
-@pytest.mark.parametrize("state", [(2, 33), (1, 32), (33,)], ids=["wrong B", "wrong H", "wrong rank"])
-def test_wrong_state_is_named_by_the_native_op(state):
-    session = Session(exported("gru")[1], backend="native")
-    with pytest.raises(edgernn.EdgernnError, match=r"h: expected .*, got|layer0\.h|state"):
-        session.run_from(random_input(2, 1, 3), {"layer0.h": np.zeros(state, np.float32)})
+@backends
+@pytest.mark.parametrize(
+    "state",
+    [{"layer0.h": np.zeros(shape)} for shape in ((2, 33), (1, 32), (33,))] + [{}, {"h": np.zeros((1, 33))}],
+    ids=["wrong B", "wrong H", "wrong rank", "missing", "wrong name"],
+)
+def test_wrong_state_is_named(backend, state):
+    session = Session(exported("gru")[1], backend=backend)
+    with pytest.raises(edgernn.UsageError, match=r"state: expected \{'layer0\.h': \(1, 33\)\}, got "):
+        session.run_from(random_input(2, 1, 3), state)
 
 
 def test_bad_files_are_named(tmp_path):

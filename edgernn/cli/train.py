@@ -23,7 +23,7 @@ def _text(result: dict[str, Any]) -> str:
         line,
         work,
         f"{result['parameters']:,} parameters, {result['steps']:,} steps in {minutes} min {seconds} s",
-        f"run: {result['run']}",
+        f"run: {result['run']}, with pictures: {', '.join(sorted(p.name for p in Path(result['run']).glob('*.png')))}",
         f"next: edgernn export {result['run']}",
     ]
     return "\n".join(lines)
