@@ -74,7 +74,7 @@ def build(model: SequenceModel, extra: dict[str, Any] | None = None) -> onnx.Mod
             _sum(graph, values, name)
     result = helper.make_model(
         helper.make_graph(graph.nodes, "edgernn", *_interface(model), initializer=graph.weights),
-        functions=[layer_function(layers[0])],
+        functions=[layer_function(layer) for layer in _one_of_each_op(layers)],
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)],
         ir_version=IR_VERSION,
         producer_name="edgernn",
@@ -83,6 +83,16 @@ def build(model: SequenceModel, extra: dict[str, Any] | None = None) -> onnx.Mod
     helper.set_model_props(result, {"edgernn": json.dumps(_metadata(model) | (extra or {}))})
     onnx.checker.check_model(result, full_check=True)
     return result
+
+
+def _one_of_each_op(layers: list[RecurrentLayer]) -> list[RecurrentLayer]:
+    """A layer for each op; one whose input and hidden size differ if there is one, so that the tracer's sizes are told
+    apart."""
+    chosen: dict[str, RecurrentLayer] = {}
+    for layer in layers:
+        if op_name(layer) not in chosen or layer.cell.input_size != layer.cell.hidden_size:
+            chosen[op_name(layer)] = layer
+    return list(chosen.values())
 
 
 def _layer(
@@ -165,6 +175,7 @@ def _metadata(model: SequenceModel) -> dict[str, Any]:
     return {
         "version": __version__,
         "schema": SCHEMA,
+        "ops": sorted({op_name(layer) for layer in model.recurrent_layers()}),
         "cell": model.cell_type.name,
         "rule": model.rule_type.name,
         "input_size": model.input_size,

@@ -13,15 +13,18 @@ from typing import Any
 
 import onnx
 import torch
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnxscript import opset20
 from torch import Tensor, nn
 
+from edgernn.cells.base import Cell
 from edgernn.errors import EdgernnError
 from edgernn.layer import RecurrentLayer
 from edgernn.runtime.library import DOMAIN
 
 OPSET = 20
+# which input of these operators is a list of sizes
+_SIZES = {"Split": 1, "ConstantOfShape": 0}
 
 
 class _Sequence(nn.Module):
@@ -110,10 +113,21 @@ def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int
     return model.graph
 
 
-def _nodes(graph: onnx.GraphProto, rename: Callable[[str], str]) -> list[onnx.NodeProto]:
-    """The nodes of a graph with all values renamed; its initialisers come first, as Constant nodes."""
+def _nodes(graph: onnx.GraphProto, rename: Callable[[str], str], cell: Cell) -> list[onnx.NodeProto]:
+    """The nodes of a graph with all values renamed; its initialisers come first, as Constant nodes.
+
+    A list of sizes that holds I, which the tracer wrote down as a number, is read off the inputs instead, so that
+    layers of another input size can call the same function (they all have one H).
+    """
     nodes = []
+    names = {cell.input_size: "size.I", cell.hidden_size: "size.H"}
+    sizes = {node.input[_SIZES[node.op_type]] for node in graph.node if node.op_type in _SIZES}
     for tensor in graph.initializer:
+        values = numpy_helper.to_array(tensor)
+        if tensor.name in sizes and cell.input_size != cell.hidden_size and cell.input_size in values:
+            parts = [names[v] for v in values.tolist()]
+            nodes.append(helper.make_node("Concat", parts, [rename(tensor.name)], axis=0))
+            continue
         value = onnx.TensorProto()
         value.CopyFrom(tensor)
         value.ClearField("name")
@@ -132,6 +146,14 @@ def _nodes(graph: onnx.GraphProto, rename: Callable[[str], str]) -> list[onnx.No
         copy.output.extend(rename(name) for name in node.output)
         nodes.append(copy)
     return nodes
+
+
+def _size_nodes(state: str) -> list[onnx.NodeProto]:
+    """size.I and size.H, read off X (T, B, I) and a state (B, H)."""
+    return [
+        helper.make_node("Shape", ["X"], ["size.I"], start=2, end=3),
+        helper.make_node("Shape", [state], ["size.H"], start=1, end=2),
+    ]
 
 
 def op_name(layer: RecurrentLayer) -> str:
@@ -164,7 +186,7 @@ def _scan(layer: RecurrentLayer, x: Tensor, constants: Sequence[str]) -> list[on
     def rename(name: str) -> str:
         return outer.get(name, f"step.{name}") if name else ""
 
-    body = _nodes(graph, rename)
+    body = _nodes(graph, rename, cell)
     used = {name for node in body for name in node.input}
     scanned = {"a": "seq.a", "e": "seq.e", "x": "X"}
     scanned = {name: source for name, source in scanned.items() if f"step.{name}" in used}
@@ -175,11 +197,13 @@ def _scan(layer: RecurrentLayer, x: Tensor, constants: Sequence[str]) -> list[on
     body += [helper.make_node("Identity", [v], [e]) for v, e in zip(next_states, ends, strict=True)]
     body.append(helper.make_node("Identity", [next_states[0]], ["step.Y"]))
 
-    def infos(names: Sequence[str], kind: int = onnx.TensorProto.FLOAT) -> list[onnx.ValueInfoProto]:
-        return [helper.make_tensor_value_info(name, kind, None) for name in names]
+    def infos(
+        names: Sequence[str], *shape: int | None, kind: int = onnx.TensorProto.FLOAT
+    ) -> list[onnx.ValueInfoProto]:
+        return [helper.make_tensor_value_info(name, kind, shape or None) for name in names]
 
     scan_inputs = infos([f"step.{s}" for s in state] + [f"step.{name}" for name in scanned])
-    scan_outputs = infos([*ends, "step.Y"]) + infos(counts, onnx.TensorProto.INT64)
+    scan_outputs = infos([*ends, "step.Y"], None, cell.hidden_size) + infos(counts, None, kind=onnx.TensorProto.INT64)
     outputs = [f"{s}_next" for s in state] + ["Y"] + (["updates"] if counts else [])
     return [
         helper.make_node(
@@ -214,7 +238,8 @@ def layer_function(layer: RecurrentLayer) -> onnx.FunctionProto:
     names = dict(zip((o.name for o in graph.output), ["seq.a", "seq.e", *(f"seq.{c}" for c in constants)], strict=True))
     names |= {f"layer.{part}.{n}": n for part in ("cell", "rule") for n, _ in getattr(layer, part).named_parameters()}
     names["X"] = "X"
-    nodes = _nodes(graph, lambda name: names.get(name, f"seq.{name}") if name else "")
+    nodes = _size_nodes(layer.cell.states[0])
+    nodes += _nodes(graph, lambda name: names.get(name, f"seq.{name}") if name else "", layer.cell)
     nodes += _scan(layer, x, constants)
     if layer.rule.can_skip:
         nodes += _dense_macs()

@@ -3,6 +3,7 @@
 
 import ctypes
 import importlib.metadata
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,12 @@ def native_ops() -> set[str]:
         return set()
     library.edgernn_ops.restype = ctypes.c_char_p
     return set(library.edgernn_ops().decode().split())
+
+
+def no_native(ops: Iterable[str]) -> str | None:
+    """Why a model with these ops cannot run natively, or None where it can."""
+    missing = sorted(set(ops) - native_ops())
+    return library_missing() or (f"the native library has no kernel for {', '.join(missing)}" if missing else None)
 
 
 def onnxruntime() -> Any:

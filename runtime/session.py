@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.runtime.library import SCHEMA, library_path, onnxruntime
+from edgernn.runtime.library import SCHEMA, library_missing, library_path, no_native, onnxruntime
 
 Array = NDArray[np.float32]
 
@@ -49,10 +49,10 @@ class Session:
         if threads < 1:
             raise UsageError(f"threads: expected at least 1, got {threads}")
         self.path = Path(path)
-        self.library = _library(backend)
-        self.backend = "portable" if self.library is None else "native"
-        self.onnx = open_session(self.path, self.library, threads)
+        use_library = backend != "portable" and library_missing() is None
+        self.onnx = open_session(self.path, library_path() if use_library else None, threads)
         self.info = _info(self.onnx, self.path)
+        self.backend = _backend(backend, self.info["ops"])
         names = [i.name for i in self.onnx.get_inputs()]
         self.state_names = names[1:]
         self._outputs = [o.name for o in self.onnx.get_outputs()]
@@ -153,16 +153,17 @@ def open_session(path: Path, library: str | None, threads: int) -> Any:
         raise EdgernnError(f"{path}: ONNX Runtime cannot load it: {error}") from None
 
 
-def _library(backend: str) -> str | None:
-    if backend == "portable":
-        return None
-    try:
-        return library_path()
-    except EdgernnError as error:
-        if backend == "native":
-            raise
-        warnings.warn(f"{error}; running the portable operators, which are slower", RuntimeWarning, stacklevel=3)
-        return None
+def _backend(wanted: str, ops: list[str]) -> Literal["native", "portable"]:
+    """What a model with these ops runs on. Raises EdgernnError for "native" where it cannot be had."""
+    if wanted == "portable":
+        return "portable"
+    reason = no_native(ops)
+    if reason is None:
+        return "native"
+    if wanted == "native":
+        raise EdgernnError(reason)
+    warnings.warn(f"{reason}; running the portable operators, which are slower", RuntimeWarning, stacklevel=3)
+    return "portable"
 
 
 def _info(session: Any, path: Path) -> dict[str, Any]:

@@ -113,7 +113,12 @@ def test_a_cell_without_native_kernel_runs_portably_beside_the_library(tmp_path)
     x = np.random.default_rng(0).standard_normal((5, 2, 3), np.float32)
     with torch.no_grad():
         y, _ = model(torch.from_numpy(x))
-    np.testing.assert_allclose(Session(tmp_path / "m.onnx").run(x), y, rtol=0, atol=FLOAT32)
+    with pytest.warns(RuntimeWarning, match="the native library has no kernel for Leaky; running the portable"):
+        session = Session(tmp_path / "m.onnx")
+    assert session.backend == "portable"
+    np.testing.assert_allclose(session.run(x), y, rtol=0, atol=FLOAT32)
+    with pytest.raises(edgernn.EdgernnError, match="no kernel for Leaky"):
+        Session(tmp_path / "m.onnx", backend="native")
 
 
 def test_wrong_export_fails_loudly_and_leaves_nothing(tmp_path, monkeypatch):

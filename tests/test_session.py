@@ -161,7 +161,7 @@ def test_missing_library_is_said(monkeypatch):
     def missing():
         raise edgernn.EdgernnError("the native library libedgernn_ops is not installed")
 
-    monkeypatch.setattr("edgernn.runtime.session.library_path", missing)
+    monkeypatch.setattr("edgernn.runtime.library.library_path", missing)
     path = exported("gru")[1]
     with pytest.warns(RuntimeWarning, match="not installed; running the portable operators"):
         assert Session(path).backend == "portable"

@@ -29,7 +29,7 @@ class Gate:
 
 
 class Gates:
-    """The pre-activations of one step by gate name, each (B, H), or (B, M) for a mid gate."""
+    """By name: the pre-activations of a step, (B, H) or (B, M) each, the input `x` (B, I), the cell's constants."""
 
     def __init__(self, values: dict[str, Tensor]) -> None:
         self._values = values
@@ -42,7 +42,7 @@ class Cell(nn.Module, abc.ABC):
     """A recurrent cell: the table `gates`, the names of its states, and `update` (and `mid`).
 
     p_g = W_g x_t + R_g h_{t-1} + V_g m_t + b_g      for each gate g, absent terms left out
-    m_t = mid(p, x_t, state_{t-1})                   two-stage cells only
+    m_t = mid(p, state_{t-1})                        two-stage cells only
     state_t = update(p, state_{t-1})
 
     Shapes: x (B, I), every state (B, H), m (B, M); W (rows of the gates with x, I), R (…, H), V (…, M), b (…,).
@@ -90,7 +90,7 @@ class Cell(nn.Module, abc.ABC):
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
 
-    def mid(self, p: Gates, x: Tensor, state: State) -> Tensor:
+    def mid(self, p: Gates, state: State) -> Tensor:
         """m_t (B, M) from the gates marked `mid`; called only if some gate has the m term."""
         raise TypeError(f"{type(self).__name__} has a gate with an m term but defines no mid()")
 
@@ -111,7 +111,10 @@ class Cell(nn.Module, abc.ABC):
         return mid, update
 
     def constants(self) -> dict[str, Tensor]:
-        """What a sequence needs that depends on the parameters alone: bR and bV, the biases of gates without x."""
+        """What a sequence needs that depends on the parameters alone, by name: `mid` and `update` find it in p.
+
+        Here bR and bV, the biases of gates without x. A cell adds what it derives from parameters of its own.
+        """
         b = self._biases()
         made = {}
         for key, names in (("bR", self._h), ("bV", self._m)):
@@ -132,11 +135,13 @@ class Cell(nn.Module, abc.ABC):
     def step(self, a: Tensor, x: Tensor, state: State, constants: dict[str, Tensor]) -> State:
         """One step from a (B, rows of W), a row of project(x); x (B, I), the state, and constants()."""
         p = self._split(a, self._x) if self._x else {}
-        _accumulate(p, self._split(nn.functional.linear(state[0], self.R, constants.get("bR")), self._h))
+        given = {"x": x, **constants}
+        if self._h:
+            _accumulate(p, self._split(nn.functional.linear(state[0], self.R, constants.get("bR")), self._h))
         if self._m:
-            m = self.mid(Gates(p), x, state)
+            m = self.mid(Gates(p | given), state)
             _accumulate(p, self._split(nn.functional.linear(m, self.V, constants.get("bV")), self._m))
-        return self.update(Gates(p), state)
+        return self.update(Gates(p | given), state)
 
     def _biases(self) -> dict[str, Tensor]:
         names = [g.name for g in self.gates if g.bias]

@@ -57,7 +57,7 @@ class GRUBefore(Cell):
     paper = "Hartvigsen et al. 2020, eqs 1-4"
     gates = (Gate("r", mid=True), Gate("z"), Gate("n", h=False, m=True))
 
-    def mid(self, p: Gates, x: Tensor, state: State) -> Tensor:
+    def mid(self, p: Gates, state: State) -> Tensor:
         return torch.sigmoid(p.r) * state[0]
 
     def update(self, p: Gates, state: State) -> State:

@@ -17,7 +17,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import EXAMPLE, read_arrays
 from edgernn.runtime.bench.baseline import baseline, weights_of
 from edgernn.runtime.bench.machine import machine
-from edgernn.runtime.library import library_missing, onnxruntime
+from edgernn.runtime.library import no_native, onnxruntime
 from edgernn.runtime.session import Session
 
 Array = NDArray[np.float32]
@@ -59,7 +59,7 @@ def bench(
     settings = settings or Settings()
     path = Path(path)
     sessions = {PORTABLE: Session(path, backend="portable", threads=settings.threads)}
-    missing = library_missing()
+    missing = no_native(sessions[PORTABLE].info["ops"])
     if missing is None:
         sessions = {NATIVE: Session(path, backend="native", threads=settings.threads)} | sessions
     info = sessions[PORTABLE].info

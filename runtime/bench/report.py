@@ -22,7 +22,7 @@ def markdown(report: dict[str, Any]) -> str:
         "",
     ]
     if report["native_missing"]:
-        lines += [f"**Native library missing**: {report['native_missing']}", ""]
+        lines += [f"**Not native**: {report['native_missing']}", ""]
     lines += [
         "| | µs/step | quartiles | call p50 µs | p90 | p99 | steps/s | faster than GRU |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
