@@ -35,7 +35,7 @@ def cost(cell: Cell, rule: UpdateRule, update_rate: float = 1.0, busy_rate: floa
     macs_executed depends on it).
     """
     mid, update = cell.macs()
-    busy = (1.0 if update_rate > 0 else 0.0) if busy_rate is None else busy_rate
+    busy = rule.busy_rate(update_rate) if busy_rate is None else busy_rate
     # a gate with neither x nor m is the recurrent part of another one's row (the candidate of gru)
     rows = sum(cell.mid_size if g.mid else cell.hidden_size for g in cell.gates if g.x or g.m or g.mid)
     parameters = sum(p.numel() for module in (cell, rule) for p in module.parameters())

@@ -17,8 +17,8 @@ class SequenceModel(nn.Module):
     """Recurrent layers over a sequence, then a linear map of the last or of every output.
 
     model(x (T, B, I), state) returns y and the last state: y (B, O) with output="last", (T, B, O) with output="all";
-    O is `output_size`, or the width of the stack where it is None (no head). The state is a flat tuple of (B, H)
-    tensors in the order of `state_names`.
+    O is `output_size`, or the width of the stack where it is None (no head). The state is a flat tuple of
+    tensors, (B, H) each and (B, 1) for a rule's memory, in the order of `state_names`.
 
     cell, rule: names (see `edgernn cells`) or classes; `rule` overrides what the cell's name implies.
     layers, bidirectional: a bidirectional layer has two cells, the second reads the sequence backwards.
@@ -80,29 +80,29 @@ class SequenceModel(nn.Module):
         names = []
         for i in range(len(self.layers)):
             layer, direction = divmod(i, self.directions)
-            names += [f"layer{layer}{'.reverse' * direction}.{s}" for s in self.cell_type.states]
+            names += [f"layer{layer}{'.reverse' * direction}.{s}" for s in self.recurrent_layers()[i].states]
         return tuple(names)
 
     @property
     def standardises(self) -> bool:
         return bool((self.input_mean != 0).any() or (self.input_std != 1).any())
 
-    def zero_state(self, batch: int, like: Tensor) -> State:
-        return tuple(s for layer in self.recurrent_layers() for s in layer.cell.zero_state(batch, like))
+    def initial_state(self, batch: int, like: Tensor) -> State:
+        return tuple(s for layer in self.recurrent_layers() for s in layer.initial_state(batch, like))
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         if x.ndim != 3 or x.shape[-1] != self.input_size or x.shape[0] < 1:
             raise UsageError(f"x: expected shape (T >= 1, B, {self.input_size}), got {tuple(x.shape)}")
         if state is None:
-            state = self.zero_state(x.shape[1], x)
+            state = self.initial_state(x.shape[1], x)
         if len(state) != len(self.state_names):
             raise UsageError(f"state: expected {len(self.state_names)} tensors {self.state_names}, got {len(state)}")
         if self.standardises:
             x = (x - self.input_mean) / self.input_std
-        per_cell = len(self.cell_type.states)
         last: list[Tensor] = []
         self.traces = []
         layers = self.recurrent_layers()
+        per_cell = len(layers[0].states)
         y = x
         for i in range(0, len(layers), self.directions):
             outputs = []

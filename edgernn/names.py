@@ -8,6 +8,8 @@ from edgernn.rules import RULES, UpdateRule
 # a paper's name: (cell, rule)
 COMBINATIONS = {
     "sarnn": ("gru", "selective"),
+    "skiprnn": ("gru", "skip"),
+    "cwrnn": ("rnn", "clockwork"),
 }
 
 

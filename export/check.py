@@ -80,7 +80,7 @@ def check(
 
 
 def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float) -> Check:
-    state = zero = model.zero_state(x.shape[1], x)
+    state = zero = model.initial_state(x.shape[1], x)
     steps = ties = 0
     step_error = 0.0
     if model.bidirectional:
@@ -118,12 +118,12 @@ def _margins(model: SequenceModel, x: Tensor, state: State) -> Tensor:
     """(B,): the closest decision of any layer at any step of x (T, B, I), found by watching the rules decide."""
     found: list[Tensor] = []
 
-    def watch(rule: UpdateRule) -> Callable[[Tensor, State], Decision]:
+    def watch(rule: UpdateRule) -> Callable[[Tensor, State, State], Decision]:
         decide = rule.decide
 
-        def watched(e: Tensor, s: State) -> Decision:
-            found.append(rule.margin(e, s))
-            return decide(e, s)
+        def watched(e: Tensor, state: State, memory: State) -> Decision:
+            found.append(rule.margin(e, state, memory))
+            return decide(e, state, memory)
 
         return watched
 
@@ -149,7 +149,7 @@ def _error(
     tolerance: float,
 ) -> float:
     """The worst error over the samples that are `clear`; raises EdgernnError beyond the tolerance."""
-    named = {n: s.numpy() for n, s in zip(model.state_names, state, strict=True)}
+    named = {n: s.detach().numpy() for n, s in zip(model.state_names, state, strict=True)}
     y, new = session.run_from(x.numpy(), named)
     pick = clear.numpy()
     if not pick.any():

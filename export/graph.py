@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
@@ -108,7 +109,7 @@ def _layer(
     if backwards:
         x = graph.reversed(x, f"{name}.x")
     parameters = dict(layer.cell.named_parameters()) | dict(layer.rule.named_parameters())
-    states = layer.cell.states
+    states = layer.states
     inputs = []
     for key in op_inputs(layer):
         if key == "X":
@@ -159,13 +160,20 @@ def _interface(model: SequenceModel) -> tuple[list[onnx.ValueInfoProto], list[on
 
     inputs = [floats("x", "T", "B", model.input_size)]
     outputs = [floats("y", "B", width) if model.output == "last" else floats("y", "T", "B", width)]
-    for name in model.state_names:
-        inputs.append(floats(name, "B", model.hidden_size))
-        outputs.append(floats(f"{name}.next", "B", model.hidden_size))
+    for name, start in _initial_state(model).items():
+        inputs.append(floats(name, "B", len(start)))
+        outputs.append(floats(f"{name}.next", "B", len(start)))
     if model.rule_type.can_skip:
         outputs.append(helper.make_tensor_value_info("updates", TensorProto.INT64, ("T", "B")))
         outputs.append(helper.make_tensor_value_info("macs", TensorProto.INT64, ("B",)))
     return inputs, outputs
+
+
+def _initial_state(model: SequenceModel) -> dict[str, list[float]]:
+    """The state that a sequence starts from, by name, for one sequence."""
+    with torch.no_grad():
+        state = model.initial_state(1, model.input_mean)
+    return {name: value[0].tolist() for name, value in zip(model.state_names, state, strict=True)}
 
 
 def _metadata(model: SequenceModel) -> dict[str, Any]:
@@ -184,7 +192,8 @@ def _metadata(model: SequenceModel) -> dict[str, Any]:
         "layers": len(model.layers) // model.directions,
         "bidirectional": model.bidirectional,
         "output": model.output,
-        "states": len(model.cell_type.states),
+        "states": len(model.recurrent_layers()[0].states),
+        "initial_state": {n: s for n, s in _initial_state(model).items() if any(s)},
         "streaming": not model.bidirectional,
         "input_mean": model.input_mean.tolist(),
         "input_std": model.input_std.tolist(),

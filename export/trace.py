@@ -36,7 +36,7 @@ class _Sequence(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         cell, rule = self.layer.cell, self.layer.rule
-        return cell.project(x), rule.project(x), *cell.constants().values()
+        return cell.project(x), rule.project(x), *self.layer.constants().values()
 
 
 class _Step(nn.Module):
@@ -45,15 +45,15 @@ class _Step(nn.Module):
     def __init__(self, layer: RecurrentLayer) -> None:
         super().__init__()
         self.layer = layer
-        self.constants = list(layer.cell.constants())
+        self.constants = list(layer.constants())
 
     def forward(self, a: Tensor, e: Tensor, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        states = len(self.layer.cell.states)
+        states = len(self.layer.states)
         constants = dict(zip(self.constants, rest[states:], strict=True))
         new, decision = self.layer.step(a, e, x, rest[:states], constants)
         if decision.u is None:
             return new
-        return *new, (decision.u != 0).sum(-1)
+        return *new, (decision.u != 0).expand(-1, self.layer.cell.hidden_size).sum(-1)
 
 
 class _Functional(nn.Module):
@@ -122,12 +122,17 @@ def _nodes(graph: onnx.GraphProto, rename: Callable[[str], str], cell: Cell) -> 
     nodes = []
     names = {cell.input_size: "size.I", cell.hidden_size: "size.H"}
     sizes = {node.input[_SIZES[node.op_type]] for node in graph.node if node.op_type in _SIZES}
+    others = {n for node in graph.node for k, n in enumerate(node.input) if k != _SIZES.get(node.op_type)}
+    read_off = set()
     for tensor in graph.initializer:
         values = numpy_helper.to_array(tensor)
         if tensor.name in sizes and cell.input_size != cell.hidden_size and cell.input_size in values:
             parts = [names[v] for v in values.tolist()]
-            nodes.append(helper.make_node("Concat", parts, [rename(tensor.name)], axis=0))
-            continue
+            nodes.append(helper.make_node("Concat", parts, [f"{rename(tensor.name)}.sizes"], axis=0))
+            read_off.add(tensor.name)
+            # the tracer merges equal constants: one that is not a list of sizes may have the same values
+            if tensor.name not in others:
+                continue
         value = onnx.TensorProto()
         value.CopyFrom(tensor)
         value.ClearField("name")
@@ -142,7 +147,9 @@ def _nodes(graph: onnx.GraphProto, rename: Callable[[str], str], cell: Cell) -> 
             copy.ClearField(field)
         copy.ClearField("input")
         copy.ClearField("output")
-        copy.input.extend(rename(name) for name in node.input)
+        for k, name in enumerate(node.input):
+            is_read_off = name in read_off and k == _SIZES.get(node.op_type)
+            copy.input.append(f"{rename(name)}.sizes" if is_read_off else rename(name))
         copy.output.extend(rename(name) for name in node.output)
         nodes.append(copy)
     return nodes
@@ -162,19 +169,19 @@ def op_name(layer: RecurrentLayer) -> str:
 
 def op_inputs(layer: RecurrentLayer) -> list[str]:
     """X, the parameters of cell and rule, and the states, by name."""
-    return ["X", *(n for part in (layer.cell, layer.rule) for n, _ in part.named_parameters()), *layer.cell.states]
+    return ["X", *(n for part in (layer.cell, layer.rule) for n, _ in part.named_parameters()), *layer.states]
 
 
 def op_outputs(layer: RecurrentLayer) -> list[str]:
-    return ["Y", *(f"{s}_next" for s in layer.cell.states), *(["updates", "macs"] if layer.rule.can_skip else [])]
+    return ["Y", *(f"{s}_next" for s in layer.states), *(["updates", "macs"] if layer.rule.can_skip else [])]
 
 
 def _scan(layer: RecurrentLayer, x: Tensor, constants: Sequence[str]) -> list[onnx.NodeProto]:
     """The Scan over one step; reads seq.a, seq.e, X, the constants and the parameters from the scope around it."""
     cell = layer.cell
-    state = dict(zip(cell.states, cell.zero_state(x.shape[1], x), strict=True))
     with torch.no_grad():
-        a, e, made = cell.project(x)[0], layer.rule.project(x)[0], cell.constants()
+        state = dict(zip(layer.states, layer.initial_state(x.shape[1], x), strict=True))
+        a, e, made = cell.project(x)[0], layer.rule.project(x)[0], layer.constants()
     inputs = {"a": a, "e": e, "x": x[0], **state, **made}
     axes: list[Any] = [{0: "B"}] * (3 + len(state)) + [None] * len(made)
     graph = _trace(_Step(layer), inputs, axes)
@@ -203,7 +210,8 @@ def _scan(layer: RecurrentLayer, x: Tensor, constants: Sequence[str]) -> list[on
         return [helper.make_tensor_value_info(name, kind, shape or None) for name in names]
 
     scan_inputs = infos([f"step.{s}" for s in state] + [f"step.{name}" for name in scanned])
-    scan_outputs = infos([*ends, "step.Y"], None, cell.hidden_size) + infos(counts, None, kind=onnx.TensorProto.INT64)
+    scan_outputs = [infos([end], None, s.shape[1])[0] for end, s in zip(ends, state.values(), strict=True)]
+    scan_outputs += infos(["step.Y"], None, cell.hidden_size) + infos(counts, None, kind=onnx.TensorProto.INT64)
     outputs = [f"{s}_next" for s in state] + ["Y"] + (["updates"] if counts else [])
     return [
         helper.make_node(
@@ -234,7 +242,7 @@ def layer_function(layer: RecurrentLayer) -> onnx.FunctionProto:
     like = next(layer.parameters())
     x = like.new_zeros(3, 2, layer.cell.input_size)
     graph = _trace(_Sequence(layer), {"X": x}, [{0: "T", 1: "B"}])
-    constants = list(layer.cell.constants())
+    constants = list(layer.constants())
     names = dict(zip((o.name for o in graph.output), ["seq.a", "seq.e", *(f"seq.{c}" for c in constants)], strict=True))
     names |= {f"layer.{part}.{n}": n for part in ("cell", "rule") for n, _ in getattr(layer, part).named_parameters()}
     names["X"] = "X"

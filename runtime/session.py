@@ -20,7 +20,7 @@ class Session:
     """An exported model in ONNX Runtime.
 
     s = Session("model.onnx")
-    y = s.run(x)          # a whole sequence x (T, B, I), or (T, I) for one; starts from the zero state
+    y = s.run(x)          # a whole sequence x (T, B, I), or (T, I) for one; starts from the initial state
     y_t = s.step(x_t)     # one step x_t (B, I) or (I,), the state is kept; s.reset() forgets it
 
     backend: "auto" takes the native library where it is installed and warns where it is not; "native" insists on it;
@@ -65,12 +65,12 @@ class Session:
         return int(self.info["input_size"])
 
     def run(self, x: ArrayLike) -> Array:
-        """y of a whole sequence from the zero state; the state that `step` keeps is not touched.
+        """y of a whole sequence from the initial state; the state that `step` keeps is not touched.
 
         x (T, B, I) gives y (B, O) or (T, B, O); x (T, I) gives y (O,) or (T, O).
         """
         sequence = self._checked(x, ("T", "B"))
-        y, _ = self._call(sequence, self.zero_state(sequence.shape[1]))
+        y, _ = self._call(sequence, self.initial_state(sequence.shape[1]))
         return y if np.ndim(x) == 3 else y[..., 0, :]
 
     def step(self, x_t: ArrayLike) -> Array:
@@ -80,7 +80,7 @@ class Session:
         frame = self._checked(x_t, ("B",))
         batch = frame.shape[1]
         if not self._state:
-            self._state = self.zero_state(batch)
+            self._state = self.initial_state(batch)
         kept = next(iter(self._state.values())).shape[0]
         if kept != batch:
             raise UsageError(f"x_t: expected the batch of the kept state, {kept}, got {batch}; call reset() first")
@@ -93,13 +93,16 @@ class Session:
         """Forget the state: the next step starts a new sequence."""
         self._state = {}
 
-    def zero_state(self, batch: int) -> dict[str, Array]:
-        return {name: np.zeros((batch, self.info["hidden_size"]), np.float32) for name in self.state_names}
+    def initial_state(self, batch: int) -> dict[str, Array]:
+        """What a sequence starts from: zeros but for what the file says."""
+        starts = self.info["initial_state"]
+        sizes = {i.name: i.shape[1] for i in self.onnx.get_inputs()[1:]}
+        return {n: np.full((batch, size), starts.get(n, 0), np.float32) for n, size in sizes.items()}
 
     def run_from(self, x: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         """y (with its batch axis) and the last state of x (T, B, I) from a given state, by name (B, H) each."""
         sequence = self._checked(x, ("T", "B"))
-        expected = {name: zero.shape for name, zero in self.zero_state(sequence.shape[1]).items()}
+        expected = {name: zero.shape for name, zero in self.initial_state(sequence.shape[1]).items()}
         given = {name: np.asarray(value, np.float32) for name, value in state.items()}
         got = {name: value.shape for name, value in given.items()}
         if got != expected:

@@ -21,12 +21,13 @@ every_cell = pytest.mark.parametrize("cell", CELLS)
 every_rule = pytest.mark.parametrize("rule", RULES)
 
 
-def layer_of(cell, rule, I, H):
+def layer_of(cell, rule, I, H, **options):
     cell_type, rule_type = resolve(cell, rule)
-    layer = RecurrentLayer(cell_type(I, H), rule_type(I, H)).double()
+    layer = RecurrentLayer(cell_type(I, H, **options), rule_type(I, H)).double()
     for p in layer.parameters():
         torch.nn.init.normal_(p, std=0.5 / p.shape[-1] ** 0.5)
-    return layer
+    # a rule at random is the same every time
+    return layer.eval()
 
 
 def op_parameters(layer):
@@ -35,7 +36,10 @@ def op_parameters(layer):
 
 
 def random_state(layer, B):
-    return tuple(torch.randn(B, layer.cell.hidden_size, dtype=torch.float64) for _ in layer.cell.states)
+    """Of the cell at random, of the rule as it starts."""
+    like = torch.zeros(1, dtype=torch.float64)
+    cell = tuple(torch.randn(B, layer.cell.hidden_size, dtype=torch.float64) for _ in layer.cell.states)
+    return (*cell, *layer.rule.initial_memory(B, like))
 
 
 @every_cell
@@ -49,7 +53,7 @@ def test_layer_equals_oracle(cell, rule, T, B, I, H):
         with torch.set_grad_enabled(grad):
             y, last, trace = layer(x, state)
         np.testing.assert_allclose(y.detach(), expected.y, rtol=0, atol=FLOAT64)
-        for got, wanted in zip(last, expected.state, strict=True):
+        for got, wanted in zip(last[: len(expected.state)], expected.state, strict=True):
             np.testing.assert_allclose(got.detach(), wanted, rtol=0, atol=FLOAT64)
         if RULES[rule].can_skip:
             assert (trace.decisions.sum(-1).numpy() == expected.updates).all()
@@ -119,7 +123,7 @@ def test_budget_is_the_sum_over_time_of_the_mean(budget):
     x = torch.randn(5, 4, 3)
     model(x)
     layer = model.recurrent_layers()[0]
-    state, total = model.zero_state(4, x), 0.0
+    state, total = model.initial_state(4, x), 0.0
     with torch.no_grad():
         for t in range(5):
             e = layer.rule.project(x[t : t + 1])[0]
@@ -164,8 +168,52 @@ def test_backward_direction_reads_the_sequence_backwards(cell):
     torch.testing.assert_close(both(x)[0][:, 4:], back(x.flip(0))[0][-1])
 
 
+EINS_OPTIONS = [
+    ({"a": "x"}, "EINSFromX"),
+    ({"forget_bias": 1.0}, "EINSForget"),
+    ({"a": "x", "forget_bias": -0.5}, "EINSFromXForget"),
+]
+
+
+@pytest.mark.parametrize(("options", "op"), EINS_OPTIONS, ids=[op for _, op in EINS_OPTIONS])
+@pytest.mark.parametrize("rule", ["always", "selective"])
+def test_eins_options_equal_oracle(options, op, rule):
+    T, B, I, H = 7, 3, 5, 11
+    assert CELLS["eins"](I, H).op == "EINS"
+    layer = layer_of("eins", rule, I, H, **options)
+    assert layer.cell.op == op
+    x, state = torch.randn(T, B, I, dtype=torch.float64), random_state(layer, B)
+    expected = oracle.run("eins", rule, op_parameters(layer), x.numpy(), [s.numpy() for s in state])
+    y, last, _ = layer(x, state)
+    np.testing.assert_allclose(y.detach(), expected.y, rtol=0, atol=FLOAT64)
+    for got, wanted in zip(last[: len(expected.state)], expected.state, strict=True):
+        np.testing.assert_allclose(got.detach(), wanted, rtol=0, atol=FLOAT64)
+    made = cost(layer.cell, layer.rule)
+    assert made.parameters - cost(CELLS["eins"](I, H), layer.rule).parameters == H * ("forget_bias" in options)
+
+
+def test_parameters_with_a_first_value_have_it():
+    for cell, values in (
+        ("irc-gru", {"alpha": 2}),
+        ("irc-lstm", {"alpha": 2}),
+        ("irc-fastgrnn", {"alpha": 2, "beta": 1}),
+        ("fastgrnn", {"b_z": 1, "b_n": 1, "zeta": 1, "nu": -4}),
+        ("fastgrnn-split", {"zeta": 1, "nu": -4}),
+    ):
+        made = CELLS[cell](3, 40)
+        for _ in range(2):
+            for name, value in values.items():
+                assert (getattr(made, name) == value).all()
+            assert 0 < made.W.abs().max() <= 40**-0.5
+            torch.nn.init.zeros_(made.W)
+            made.reset_parameters()
+    eins = CELLS["eins"](3, 40, forget_bias=1.5)
+    assert (eins.b[3:] == 1.5).all()
+    assert (eins.b[:3].abs() <= 40**-0.5).all()
+
+
 def test_gru_and_lstm_equal_torch():
-    for kind, blocks in (("gru", 3), ("lstm", 4)):
+    for kind, blocks in (("gru", 3), ("lstm", 4), ("rnn", 1)):
         theirs = getattr(torch.nn, kind.upper())(3, 7)
         model = edgernn.SequenceModel(kind, 3, 7, output="all")
         cell = model.recurrent_layers()[0].cell
@@ -193,6 +241,20 @@ def test_parameters_follow_the_papers():
     assert named_cost("gru-before", None, I, H).parameters == 3 * (I * H + H * H + H)
     assert named_cost("gru", None, I, H).parameters == 3 * (I * H + H * H + H) + H
     assert named_cost("pru", None, I, H).parameters == 2 * (I * H + H * H + H)
+    # the tables of the EINS paper count one bias
+    for sizes, printed in (((100, 800), 420_100), ((20, 20), 2_820), ((300, 256), 564_300), ((70, 100), 44_870)):
+        assert named_cost("eins", None, *sizes).parameters == printed
+    # by the IRC paper's equations; its 0.42 million for (100, 800) is what EINS has
+    for sizes, counted in (((100, 800), 490_100), ((20, 20), 2_820)):
+        assert named_cost("ihc-lstm", None, *sizes).parameters == counted
+    # its table II, a layer: 1.7, 1.3 and 1.7 million; the FastGRNN of EdgeML has half
+    vectors = {"irc-gru": 650, "irc-fastgrnn": 650 + 1, "fastgrnn-split": 2 * 650 + 2, "fastgrnn": 2 * 650 + 2}
+    for cell, matrices in (("irc-gru", 4), ("irc-fastgrnn", 3), ("fastgrnn-split", 4), ("fastgrnn", 2)):
+        layer = named_cost(cell, None, 650, 650)
+        assert (layer.macs, layer.parameters) == (matrices * 650**2, matrices * 650**2 + vectors[cell])
+        assert named_cost(cell, None, 650, 650, layers=2).parameters == 2 * layer.parameters
+    N, M = 30, 70
+    assert named_cost("irc-lstm", None, N, M).parameters == 5 * N * M + N
 
 
 @pytest.mark.parametrize(
@@ -240,6 +302,8 @@ def test_unknown_names_suggest_the_nearest():
         ({"layers": 0}, "layers: expected at least 1, got 0"),
         ({"output_size": 0}, "output_size: expected at least 1 or None, got 0"),
         ({"output": "first"}, "output: expected 'last' or 'all', got 'first'"),
+        ({"cell": "eins", "cell_options": {"a": "y"}}, "a: expected one of v, x, got 'y'"),
+        ({"cell": "eins", "cell_options": {"forget_bias": "1"}}, "forget_bias: expected a number or None, got '1'"),
         ({"cell": "sarnn", "rule_options": {"budget": "x"}}, "budget: expected one of decisions, likelihoods, got 'x'"),
     ],
 )

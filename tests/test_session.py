@@ -203,7 +203,8 @@ def test_listed_native_ops_are_those_that_exist():
     from edgernn.cells import CELLS
     from edgernn.rules import RULES
 
-    assert library.native_ops() == {rule.prefix + cell.op for cell in CELLS.values() for rule in RULES.values()}
+    rules = [RULES[name] for name in ("always", "selective")]
+    assert library.native_ops() == {rule.prefix + cell.op for cell in CELLS.values() for rule in rules}
 
 
 @pytest.mark.parametrize("suffix", ["npz", "npy", "csv"])

@@ -52,9 +52,10 @@ class Cell(nn.Module, abc.ABC):
     """
 
     name: ClassVar[str]
-    op: ClassVar[str]
     paper: ClassVar[str] = ""
-    gates: ClassVar[tuple[Gate, ...]]
+    # class attributes too, unless an option of the cell's constructor changes them
+    op: str
+    gates: tuple[Gate, ...]
     states: ClassVar[tuple[str, ...]] = ("h",)
 
     # those that the gates call for
@@ -132,12 +133,20 @@ class Cell(nn.Module, abc.ABC):
         bias = torch.cat([b.get(g, x.new_zeros(self._rows[g])) for g in self._x]) if b else None
         return nn.functional.linear(x, self.W, bias)
 
+    def thinned(self, mask: Tensor) -> Tensor:
+        """R with the rows of every gate of size H multiplied by mask (H, H); those of mid gates stay whole."""
+        mids = {g.name for g in self.gates if g.mid}
+        parts = self._split(self.R, self._h, 0)
+        return torch.cat([part if name in mids else part * mask for name, part in parts.items()])
+
     def step(self, a: Tensor, x: Tensor, state: State, constants: dict[str, Tensor]) -> State:
         """One step from a (B, rows of W), a row of project(x); x (B, I), the state, and constants()."""
         p = self._split(a, self._x) if self._x else {}
         given = {"x": x, **constants}
         if self._h:
-            _accumulate(p, self._split(nn.functional.linear(state[0], self.R, constants.get("bR")), self._h))
+            _accumulate(
+                p, self._split(nn.functional.linear(state[0], constants.get("R", self.R), constants.get("bR")), self._h)
+            )
         if self._m:
             m = self.mid(Gates(p | given), state)
             _accumulate(p, self._split(nn.functional.linear(m, self.V, constants.get("bV")), self._m))
@@ -147,8 +156,8 @@ class Cell(nn.Module, abc.ABC):
         names = [g.name for g in self.gates if g.bias]
         return self._split(self.b, names) if names else {}
 
-    def _split(self, rows: Tensor, names: list[str]) -> dict[str, Tensor]:
-        return dict(zip(names, torch.split(rows, [self._rows[n] for n in names], -1), strict=True))
+    def _split(self, rows: Tensor, names: list[str], axis: int = -1) -> dict[str, Tensor]:
+        return dict(zip(names, torch.split(rows, [self._rows[n] for n in names], axis), strict=True))
 
 
 def _accumulate(p: dict[str, Tensor], terms: dict[str, Tensor]) -> None:

@@ -14,5 +14,5 @@ class Always(UpdateRule):
     prefix = ""
     can_skip = False
 
-    def decide(self, e: Tensor, state: State) -> Decision:
+    def decide(self, e: Tensor, state: State, memory: State) -> Decision:
         return Decision(None)

@@ -24,6 +24,8 @@ class UpdateRule(nn.Module, abc.ABC):
     """state_t = u_t ⊙ new_t + (1 - u_t) ⊙ state_{t-1}, for every state of the cell.
 
     `prefix` begins the names of the ops: prefix + the cell's op. `can_skip` says whether u is ever 0.
+    `memory`: the rule's own states, (B, 1) each, with the value that they start from; carried as the cell's are.
+    `learns_start`: the cell's initial state is a parameter of the layer, and not zero.
     A subclass is final. Its parameters are named as the op's inputs.
     """
 
@@ -31,6 +33,8 @@ class UpdateRule(nn.Module, abc.ABC):
     prefix: ClassVar[str]
     paper: ClassVar[str] = ""
     can_skip: ClassVar[bool] = True
+    memory: ClassVar[dict[str, float]] = {}
+    learns_start: ClassVar[bool] = False
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -41,10 +45,25 @@ class UpdateRule(nn.Module, abc.ABC):
         return x.new_zeros(*x.shape[:-1], 0)
 
     @abc.abstractmethod
-    def decide(self, e: Tensor, state: State) -> Decision:
-        """u from e (B, E), a row of project(x), and the last state."""
+    def decide(self, e: Tensor, state: State, memory: State) -> Decision:
+        """u (B, H), or (B, 1) for all neurons at once, from e (B, E), a row of project(x), and the last state."""
 
-    def margin(self, e: Tensor, state: State) -> Tensor:
+    def initial_memory(self, batch: int, like: Tensor) -> State:
+        return tuple(like.new_full((batch, 1), value) for value in self.memory.values())
+
+    def remember(self, u: Tensor | None, state: State, memory: State) -> State:
+        """The memory after a step, from the decision and the state that it led to."""
+        return memory
+
+    def recurrent_mask(self) -> Tensor | None:
+        """(H, H) of 0 and 1, by which the rule thins every gate's rows of R; None leaves R whole."""
+        return None
+
+    def busy_rate(self, update_rate: float) -> float:
+        """The share of steps at which any neuron changes, as far as it follows from the share of neurons."""
+        return 1.0 if update_rate > 0 else 0.0
+
+    def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
         """(B,): how far the closest decision is from turning over, so that a check can tell a tie from an error."""
         return torch.full((e.shape[0],), torch.inf, dtype=e.dtype)
 

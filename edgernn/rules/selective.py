@@ -69,14 +69,14 @@ class Selective(UpdateRule):
     def project(self, x: Tensor) -> Tensor:
         return nn.functional.linear(x, self.rule_W, self.rule_b)
 
-    def decide(self, e: Tensor, state: State) -> Decision:
+    def decide(self, e: Tensor, state: State, memory: State) -> Decision:
         v = e + self.rule_d * state[0]
         if not torch.is_grad_enabled():
             return Decision(v > 0)
         u: Tensor = HardGate.apply(v, self.slope)  # type: ignore[no-untyped-call]
         return Decision(u, ((self.slope * v + 1) / 2).clamp(0, 1) if self.budget_of == "likelihoods" else None)
 
-    def margin(self, e: Tensor, state: State) -> Tensor:
+    def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
         return (e + self.rule_d * state[0]).abs().amin(-1)
 
     def budget(self, decisions: Tensor, likelihoods: Tensor | None) -> Tensor:

@@ -116,7 +116,7 @@ def _verify(sessions: dict[str, Session], x: Array) -> dict[str, float]:
         return {}
     native, portable = sessions[NATIVE], sessions[PORTABLE]
     worst, turned = 0.0, 0
-    state = portable.zero_state(x.shape[1])
+    state = portable.initial_state(x.shape[1])
     frames = x[:, None] if portable.info["streaming"] else x[None]
     for frame in frames:
         before = state
@@ -145,7 +145,7 @@ def _contenders(
     """What is timed, by name, and the error of the baselines that compute the same function."""
     calls: dict[str, Callable[[], Any]] = {}
     for name, session in sessions.items():
-        calls[name] = _caller(session.onnx, x, session.zero_state(x.shape[1]), ("updates", "macs"))
+        calls[name] = _caller(session.onnx, x, session.initial_state(x.shape[1]), ("updates", "macs"))
     own = weights_of(onnx.load(str(path)))
     ort = onnxruntime()
     verified = {}

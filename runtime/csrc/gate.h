@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The words in which a cell describes itself: gates, and the constexpr lists drawn from them.
+// The words in which a cell describes itself: gates and parameters, and the constexpr lists drawn
+// from them.
 //
 // Everything here is evaluated by the compiler. Nothing may be called at run time: this header is
 // included by files built for different instruction sets.
@@ -7,9 +8,12 @@
 #ifndef EDGERNN_GATE_H_
 #define EDGERNN_GATE_H_
 
+#include <type_traits>
+
 namespace edgernn {
 
 constexpr int kMaxGates = 8;
+constexpr int kMaxParams = 4;
 constexpr int kMaxStates = 4;
 
 // The terms of p_g = W_g x + R_g h + V_g m + b_g; kMid marks a gate that `Mid` reads.
@@ -24,6 +28,25 @@ struct Gate {
   unsigned terms;
 };
 
+enum class Extent { kHidden, kInput, kOne };
+
+// What becomes of a parameter when it is packed.
+enum class Map { kIdentity, kSigmoid };
+
+// A weight input of the cell's own besides W, R, V and b.
+struct Param {
+  const char* name;
+  Extent extent;
+  Map map;
+};
+
+// Rows of a weight input: hidden * H + input * I + one.
+struct Rows {
+  int hidden = 0;
+  int input = 0;
+  int one = 0;
+};
+
 struct GateList {
   int count;
   int at[kMaxGates];
@@ -34,6 +57,40 @@ constexpr int kGateCount = sizeof(Cell::kGates) / sizeof(Gate);
 
 template <class Cell>
 constexpr int kStateCount = sizeof(Cell::kStates) / sizeof(Cell::kStates[0]);
+
+template <class Cell, class = void>
+struct ParamsOf {
+  static constexpr int kCount = 0;
+  static constexpr const Param* kList = nullptr;
+};
+
+template <class Cell>
+struct ParamsOf<Cell, std::void_t<decltype(Cell::kParams)>> {
+  static constexpr int kCount = sizeof(Cell::kParams) / sizeof(Param);
+  static constexpr const Param* kList = Cell::kParams;
+};
+
+template <class Cell>
+constexpr bool HasParam(Extent extent) {
+  for (int i = 0; i < ParamsOf<Cell>::kCount; ++i) {
+    if (ParamsOf<Cell>::kList[i].extent == extent) return true;
+  }
+  return false;
+}
+
+template <class Cell, class = void>
+struct MidExtentOf {
+  static constexpr Extent kExtent = Extent::kHidden;
+};
+
+template <class Cell>
+struct MidExtentOf<Cell, std::void_t<decltype(Cell::kMidExtent)>> {
+  static constexpr Extent kExtent = Cell::kMidExtent;
+};
+
+// Whether m and the gates marked kMid have the size of the input.
+template <class Cell>
+constexpr bool kMidIsInput = MidExtentOf<Cell>::kExtent == Extent::kInput;
 
 // The gates that have all of `with` and none of `without`, in gate order.
 template <class Cell>
@@ -51,30 +108,54 @@ constexpr int CountGates(unsigned with, unsigned without = 0) {
   return SelectGates<Cell>(with, without).count;
 }
 
-// A list of gates as a type, so that drivers can loop over it at compile time.
-template <class Cell, unsigned kWith, unsigned kWithout = 0>
-struct GateSet {
-  static constexpr GateList kList = SelectGates<Cell>(kWith, kWithout);
-  static constexpr int kCount = kList.count;
-};
-
-// Where in the stacked rows of W (R, V, b) each gate's block of H rows lies; -1: it has none.
+// Each gate's place in a list; -1: it is not there.
 struct GateRanks {
   int of[kMaxGates];
 };
 
 template <class Cell>
-constexpr GateRanks RankGates(unsigned term) {
+constexpr GateRanks RankGates(unsigned with, unsigned without) {
+  const GateList list = SelectGates<Cell>(with, without);
   GateRanks ranks{};
-  int next = 0;
-  for (int g = 0; g < kGateCount<Cell>; ++g) {
-    ranks.of[g] = (Cell::kGates[g].terms & term) ? next++ : -1;
-  }
+  for (int& rank : ranks.of) rank = -1;
+  for (int i = 0; i < list.count; ++i) ranks.of[list.at[i]] = i;
   return ranks;
 }
 
+// A list of gates as a type, so that drivers can loop over it at compile time.
+template <class Cell, unsigned kWith, unsigned kWithout = 0>
+struct GateSet {
+  static constexpr GateList kList = SelectGates<Cell>(kWith, kWithout);
+  static constexpr GateRanks kRanks = RankGates<Cell>(kWith, kWithout);
+  static constexpr int kCount = kList.count;
+};
+
+// The rows that W (R, V, b) has for the gates before `end`.
+template <class Cell>
+constexpr Rows CountRows(unsigned term, int end = kGateCount<Cell>) {
+  Rows rows{};
+  for (int g = 0; g < end; ++g) {
+    const unsigned terms = Cell::kGates[g].terms;
+    if ((terms & term) == 0) continue;
+    ((terms & kMid) != 0 && kMidIsInput<Cell> ? rows.input : rows.hidden) += 1;
+  }
+  return rows;
+}
+
+// Where in the stacked rows of W (R, V, b) each gate's block begins.
+struct RowTable {
+  Rows of[kMaxGates];
+};
+
+template <class Cell>
+constexpr RowTable MakeRowTable(unsigned term) {
+  RowTable table{};
+  for (int g = 0; g < kGateCount<Cell>; ++g) table.of[g] = CountRows<Cell>(term, g);
+  return table;
+}
+
 template <class Cell, unsigned kTerm>
-constexpr GateRanks kRanks = RankGates<Cell>(kTerm);
+constexpr RowTable kFirstRows = MakeRowTable<Cell>(kTerm);
 
 }  // namespace edgernn
 

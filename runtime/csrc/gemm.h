@@ -39,31 +39,47 @@ class Carver {
   std::size_t used_ = 0;
 };
 
-// Packs the rows of the gates of `Set` from `source`, which stacks those of all gates with kTerm.
+// M: the size of m and of the gates marked kMid.
+template <class Cell>
+[[gnu::always_inline]] inline std::int64_t MidSize(const Sizes& sizes) {
+  return kMidIsInput<Cell> ? sizes.input : sizes.hidden;
+}
+
+// The first row of a gate in W (R, V, b).
+template <class Cell, unsigned kTerm>
+std::int64_t FirstRow(const Sizes& sizes, int gate) {
+  const Rows& rows = kFirstRows<Cell, kTerm>.of[gate];
+  return rows.hidden * sizes.hidden + rows.input * sizes.input;
+}
+
+// Packs the rows of the gates of `Set`, `size` each, from `source`, which stacks those of all gates
+// with kTerm.
 template <class Cell, unsigned kTerm, class Set>
-void PackBlocks(const float* source, std::int64_t hidden, std::int64_t columns, float* packed) {
-  for (std::int64_t block = 0; block < Blocks(hidden); ++block) {
+void PackBlocks(const Sizes& sizes, const float* source, std::int64_t size, std::int64_t columns,
+                float* packed) {
+  for (std::int64_t block = 0; block < Blocks(size); ++block) {
     for (std::int64_t k = 0; k < columns; ++k) {
       for (int i = 0; i < Set::kCount; ++i) {
-        const std::int64_t first = kRanks<Cell, kTerm>.of[Set::kList.at[i]] * hidden;
+        const std::int64_t first = FirstRow<Cell, kTerm>(sizes, Set::kList.at[i]);
         for (int lane = 0; lane < kLanes; ++lane) {
           const std::int64_t row = block * kLanes + lane;
-          *packed++ = row < hidden ? source[(first + row) * columns + k] : 0.0f;
+          *packed++ = row < size ? source[(first + row) * columns + k] : 0.0f;
         }
       }
     }
   }
 }
 
-// Packs b as [block][gate][lane] over all gates, 0 for those without a bias.
-template <class Cell>
-void PackBias(const float* b, std::int64_t hidden, float* packed) {
-  for (std::int64_t block = 0; block < Blocks(hidden); ++block) {
+// Packs b as [block][gate][lane] over all gates, 0 for those outside `Set` or without a bias.
+template <class Cell, class Set>
+void PackBias(const Sizes& sizes, const float* b, std::int64_t size, float* packed) {
+  for (std::int64_t block = 0; block < Blocks(size); ++block) {
     for (int g = 0; g < kGateCount<Cell>; ++g) {
-      const std::int64_t rank = kRanks<Cell, kBias>.of[g];
+      const bool biased = Set::kRanks.of[g] >= 0 && (Cell::kGates[g].terms & kBias) != 0;
+      const std::int64_t first = FirstRow<Cell, kBias>(sizes, g);
       for (int lane = 0; lane < kLanes; ++lane) {
         const std::int64_t row = block * kLanes + lane;
-        *packed++ = rank >= 0 && row < hidden ? b[rank * hidden + row] : 0.0f;
+        *packed++ = biased && row < size ? b[first + row] : 0.0f;
       }
     }
   }

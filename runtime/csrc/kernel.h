@@ -23,12 +23,14 @@ struct Sizes {
   std::int64_t hidden;  // H
 };
 
-// Row-major; those that the cell or rule lacks are null. Read by `pack` only.
+// Row-major; those that the cell or rule lacks are null. Read by `pack` only. A gate has H rows;
+// one marked kMid has M, the size of m, which is H or I.
 struct Weights {
-  const float* w;                     // (gates with x * H, I)
-  const float* r;                     // (gates with h * H, H)
-  const float* v;                     // (gates with m * H, H)
-  const float* b;                     // (gates with a bias * H,)
+  const float* w;                     // (rows of the gates with x, I)
+  const float* r;                     // (rows of the gates with h, H)
+  const float* v;                     // (rows of the gates with m, M)
+  const float* b;                     // (rows of the gates with a bias,)
+  const float* own[kMaxParams];       // the cell's parameters: (H,), (I,) or (1,), in its order
   const float* rule[kMaxRuleParams];  // in the rule's order
 };
 

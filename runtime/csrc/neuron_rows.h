@@ -2,7 +2,7 @@
 // Weights packed neuron by neuron, and the dot products of single neurons.
 //
 // The row of a neuron holds, for its gates outside kMid: [x][gates with x], [h][gates with h],
-// [m][gates with m], where [x] counts vectors of the input and [h], [m] those of the hidden size.
+// [m][gates with m], where [x], [h] and [m] count vectors of I, H and M.
 
 #ifndef EDGERNN_NEURON_ROWS_H_
 #define EDGERNN_NEURON_ROWS_H_
@@ -22,23 +22,24 @@ struct RowGates {
   static constexpr int kSums = (All::kCount + 3) / 4 * 4;
 
   static std::int64_t Floats(const Sizes& sizes) {
-    return Padded(sizes.input) * Input::kCount +
-           Padded(sizes.hidden) * (Hidden::kCount + Middle::kCount);
+    return Padded(sizes.input) * Input::kCount + Padded(sizes.hidden) * Hidden::kCount +
+           Padded(MidSize<Cell>(sizes)) * Middle::kCount;
   }
 
   // Multiply-adds of one neuron's row.
   static std::int64_t Macs(const Sizes& sizes) {
-    return sizes.input * Input::kCount + sizes.hidden * (Hidden::kCount + Middle::kCount);
+    return sizes.input * Input::kCount + sizes.hidden * Hidden::kCount +
+           MidSize<Cell>(sizes) * Middle::kCount;
   }
 };
 
 // Packs one neuron's part for the gates of `Set`; returns where it ends.
 template <class Cell, unsigned kTerm, class Set>
-float* PackRowPart(const float* source, std::int64_t neuron, std::int64_t hidden,
+float* PackRowPart(const Sizes& sizes, const float* source, std::int64_t neuron,
                    std::int64_t columns, float* packed) {
   for (std::int64_t k = 0; k < Padded(columns); k += kLanes) {
     for (int i = 0; i < Set::kCount; ++i) {
-      const std::int64_t row = kRanks<Cell, kTerm>.of[Set::kList.at[i]] * hidden + neuron;
+      const std::int64_t row = FirstRow<Cell, kTerm>(sizes, Set::kList.at[i]) + neuron;
       for (int lane = 0; lane < kLanes; ++lane) {
         *packed++ = k + lane < columns ? source[row * columns + k + lane] : 0.0f;
       }
@@ -53,13 +54,14 @@ void PackRows(const Sizes& sizes, const Weights& from, float* rows, float* b) {
   using Gates = RowGates<Cell>;
   const std::int64_t hidden = sizes.hidden;
   for (std::int64_t j = 0; j < hidden; ++j) {
-    rows = PackRowPart<Cell, kX, typename Gates::Input>(from.w, j, hidden, sizes.input, rows);
-    rows = PackRowPart<Cell, kH, typename Gates::Hidden>(from.r, j, hidden, hidden, rows);
-    rows = PackRowPart<Cell, kM, typename Gates::Middle>(from.v, j, hidden, hidden, rows);
+    rows = PackRowPart<Cell, kX, typename Gates::Input>(sizes, from.w, j, sizes.input, rows);
+    rows = PackRowPart<Cell, kH, typename Gates::Hidden>(sizes, from.r, j, hidden, rows);
+    rows =
+        PackRowPart<Cell, kM, typename Gates::Middle>(sizes, from.v, j, MidSize<Cell>(sizes), rows);
     for (int i = 0; i < Gates::kSums; ++i) {
-      const int rank =
-          i < Gates::All::kCount ? kRanks<Cell, kBias>.of[Gates::All::kList.at[i]] : -1;
-      *b++ = rank >= 0 ? from.b[rank * hidden + j] : 0.0f;
+      const int gate = Gates::All::kList.at[i];
+      const bool biased = i < Gates::All::kCount && (Cell::kGates[gate].terms & kBias) != 0;
+      *b++ = biased ? from.b[FirstRow<Cell, kBias>(sizes, gate) + j] : 0.0f;
     }
   }
 }
@@ -88,7 +90,7 @@ template <class Set, int N, int G>
 struct Factors {
   const float* x;  // (padded I,)
   const float* h;  // (padded H,)
-  const float* m;  // (padded H,), cells with m only
+  const float* m;  // (padded M,), cells with m only
 };
 
 // The pre-activations of N neurons: sums[i * stride + n] for neuron n, i-th gate outside kMid.
@@ -109,7 +111,7 @@ template <class Cell, int N>
   }
   MultiplyRows<typename Gates::Input>(factors.x, sizes.input, row, p);
   MultiplyRows<typename Gates::Hidden>(factors.h, sizes.hidden, row, p);
-  MultiplyRows<typename Gates::Middle>(factors.m, sizes.hidden, row, p);
+  MultiplyRows<typename Gates::Middle>(factors.m, MidSize<Cell>(sizes), row, p);
 #pragma GCC unroll 16
   for (int n = 0; n < N; ++n) {
 #pragma GCC unroll 16

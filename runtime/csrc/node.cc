@@ -30,10 +30,38 @@ std::string Print(const Shape& shape) {
 }
 
 Shape ExpectedShape(const WeightSpec& spec, const Sizes& sizes) {
-  Shape shape = {spec.rows * sizes.hidden};
+  const Rows& rows = spec.rows;
+  Shape shape = {rows.hidden * sizes.hidden + rows.input * sizes.input + rows.one};
   if (spec.columns == Columns::kInput) shape.push_back(sizes.input);
   if (spec.columns == Columns::kHidden) shape.push_back(sizes.hidden);
   return shape;
+}
+
+// The shape in letters, as (H + 2 * I, H).
+std::string PrintLetters(const WeightSpec& spec) {
+  std::string text;
+  const auto add = [&text](int count, const std::string& letter) {
+    if (count == 0) return;
+    if (!text.empty()) text += " + ";
+    text += count == 1 ? letter : std::to_string(count) + " * " + letter;
+  };
+  add(spec.rows.hidden, "H");
+  add(spec.rows.input, "I");
+  add(spec.rows.one, "1");
+  const char* columns[] = {",)", ", I)", ", H)"};
+  return "(" + text + columns[static_cast<int>(spec.columns)];
+}
+
+bool TellsHidden(const WeightSpec& spec) {
+  return spec.rows.hidden > 0 || spec.columns == Columns::kHidden;
+}
+
+// H, given I and the shape of a weight that tells it; 0 if the shape fits no H.
+std::int64_t FindHidden(const WeightSpec& spec, std::int64_t input, const Shape& shape) {
+  if (shape.size() != (spec.columns == Columns::kNone ? 1 : 2)) return 0;
+  if (spec.rows.hidden == 0) return shape[1];
+  const std::int64_t rows = shape[0] - spec.rows.input * input - spec.rows.one;
+  return rows > 0 && rows % spec.rows.hidden == 0 ? rows / spec.rows.hidden : 0;
 }
 
 }  // namespace
@@ -74,18 +102,25 @@ bool Node::ReadConstants(const OrtKernelInfo* info, std::vector<Tensor>* weights
 }
 
 Sizes Node::CheckWeights(const std::vector<Tensor>& weights) const {
+  const auto refuse = [&](std::size_t i, const std::string& expected) {
+    Refuse(op_.name, op_.weights[i].spec.name, "expected " + expected, weights[i].shape);
+  };
+  const WeightSpec& spec = op_.weights[0].spec;
   const Shape& w = weights[0].shape;
-  const std::int64_t gates = op_.weights[0].spec.rows;
-  if (w.size() != 2 || w[0] < gates || w[0] % gates != 0 || w[1] < 1) {
-    Refuse(op_.name, "W", "expected (" + std::to_string(gates) + " * H, I)", w);
-  }
-  const Sizes sizes{w[1], w[0] / gates};
-  for (std::size_t i = 1; i < weights.size(); ++i) {
-    const WeightSpec& spec = op_.weights[i].spec;
-    const Shape expected = ExpectedShape(spec, sizes);
-    if (weights[i].shape == expected) continue;
-    Refuse(op_.name, spec.name, "expected " + Print(expected) + " as W is " + Print(w),
-           weights[i].shape);
+  if (w.size() != 2 || w[1] < 1) refuse(0, PrintLetters(spec));
+  // H is in the first weight that has rows or columns of that size, mostly W itself
+  std::size_t source = 0;
+  while (!TellsHidden(op_.weights[source].spec)) ++source;
+  const Shape& told = weights[source].shape;
+  const Sizes sizes{w[1], FindHidden(op_.weights[source].spec, w[1], told)};
+  if (source > 0 && w != ExpectedShape(spec, sizes)) refuse(0, PrintLetters(spec));
+  if (sizes.hidden < 1) refuse(source, PrintLetters(op_.weights[source].spec));
+  std::string reason = " as W is " + Print(w);
+  if (source > 0)
+    reason += std::string(" and ") + op_.weights[source].spec.name + " is " + Print(told);
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const Shape expected = ExpectedShape(op_.weights[i].spec, sizes);
+    if (weights[i].shape != expected) refuse(i, Print(expected) + reason);
   }
   return sizes;
 }

@@ -8,12 +8,12 @@
 
 namespace edgernn {
 
-// A weight input of shape (rows * H,), (rows * H, I) or (rows * H, H).
+// A weight input of shape (rows,), (rows, I) or (rows, H).
 enum class Columns { kNone, kInput, kHidden };
 
 struct WeightSpec {
   const char* name;
-  int rows;
+  Rows rows;
   Columns columns;
 };
 
@@ -30,8 +30,9 @@ struct Selective {
   static constexpr const char* kPrefix = "Selective";
   static constexpr bool kSkips = true;
   static constexpr int kParamCount = 3;
-  static constexpr WeightSpec kParams[] = {
-      {"rule_W", 1, Columns::kInput}, {"rule_d", 1, Columns::kNone}, {"rule_b", 1, Columns::kNone}};
+  static constexpr WeightSpec kParams[] = {{"rule_W", {1}, Columns::kInput},
+                                           {"rule_d", {1}, Columns::kNone},
+                                           {"rule_b", {1}, Columns::kNone}};
 };
 
 using Rules = TypeList<Always, Selective>;

@@ -6,6 +6,7 @@
 
 #include "compress.h"
 #include "neuron_rows.h"
+#include "params.h"
 #include "state.h"
 
 namespace edgernn::EDGERNN_ISA {
@@ -23,7 +24,7 @@ struct MidGates {
   using Hidden = GateSet<Cell, kMid | kH>;
 
   static std::int64_t Macs(const Sizes& sizes) {
-    return sizes.hidden * (sizes.input * Input::kCount + sizes.hidden * Hidden::kCount);
+    return MidSize<Cell>(sizes) * (sizes.input * Input::kCount + sizes.hidden * Hidden::kCount);
   }
 };
 
@@ -37,19 +38,21 @@ struct SelectiveWeights {
   float* mid_w;   // packed blocks, as are the next two
   float* mid_r;
   float* mid_b;
+  PackedParams<Cell> params;
   std::size_t bytes;
 
   SelectiveWeights(const Sizes& sizes, void* base) {
-    const std::int64_t padded = Padded(sizes.hidden);
+    const std::int64_t padded = Padded(sizes.hidden), middle = Padded(MidSize<Cell>(sizes));
     Carver carver(base);
     rule_w = carver.Take<float>(padded * sizes.input);
     rule_d = carver.Take<float>(padded);
     rule_b = carver.Take<float>(padded);
     rows = carver.Take<float>(sizes.hidden * RowGates<Cell>::Floats(sizes));
     row_b = carver.Take<float>(sizes.hidden * RowGates<Cell>::kSums);
-    mid_w = carver.Take<float>(padded * sizes.input * MidGates<Cell>::Input::kCount);
-    mid_r = carver.Take<float>(padded * sizes.hidden * MidGates<Cell>::Hidden::kCount);
-    mid_b = carver.Take<float>(MidGates<Cell>::All::kCount > 0 ? padded * kGateCount<Cell> : 0);
+    mid_w = carver.Take<float>(middle * sizes.input * MidGates<Cell>::Input::kCount);
+    mid_r = carver.Take<float>(middle * sizes.hidden * MidGates<Cell>::Hidden::kCount);
+    mid_b = carver.Take<float>(MidGates<Cell>::All::kCount > 0 ? middle * kGateCount<Cell> : 0);
+    params.Carve(sizes, &carver);
     bytes = carver.used();
   }
 };
@@ -57,14 +60,15 @@ struct SelectiveWeights {
 template <class Cell>
 struct SelectiveScratch {
   std::int64_t chunk;
-  float* rule;                       // (chunk, B, padded H)
-  float* x;                          // (padded I,)
-  float* mid;                        // (padded H,)
-  float* sums;                       // (gates, padded H) of the neurons in the list
-  float* picked[kStateCount<Cell>];  // (padded H,) each: their states
-  float* state[kStateCount<Cell>];   // (B, padded H) each
-  std::int32_t* list;                // (padded H + lanes,)
-  std::int64_t* macs;                // (B,)
+  float* rule;                             // (chunk, B, padded H)
+  float* x;                                // (padded I,)
+  float* mid;                              // (padded M,)
+  float* sums;                             // (gates, padded H) of the neurons in the list
+  float* picked[kStateCount<Cell>];        // (padded H,) each: their states
+  float* picked_param[kParamSlots<Cell>];  // (padded H,) each: their parameters, if of size H
+  float* state[kStateCount<Cell>];         // (B, padded H) each
+  std::int32_t* list;                      // (padded H + lanes,)
+  std::int64_t* macs;                      // (B,)
   std::size_t bytes;
 
   SelectiveScratch(const Sizes& sizes, std::int64_t steps, std::int64_t batch, void* base) {
@@ -73,14 +77,20 @@ struct SelectiveScratch {
     chunk = ChunkSteps(steps, batch);
     rule = carver.Take<float>(chunk * batch * padded);
     x = carver.Take<float>(Padded(sizes.input));
-    mid = carver.Take<float>(padded);
+    mid = carver.Take<float>(Padded(MidSize<Cell>(sizes)));
     sums = carver.Take<float>(padded * RowGates<Cell>::All::kCount);
     for (float*& s : picked) s = carver.Take<float>(padded);
+    for (int i = 0; i < ParamsOf<Cell>::kCount; ++i) {
+      picked_param[i] = carver.Take<float>(IsPicked(i) ? padded : 0);
+    }
     for (float*& s : state) s = carver.Take<float>(batch * padded);
     list = carver.Take<std::int32_t>(padded + kLanes);
     macs = carver.Take<std::int64_t>(batch);
     bytes = carver.used();
   }
+
+  // Whether each neuron has a value of its own of parameter i.
+  static bool IsPicked(int i) { return ParamsOf<Cell>::kList[i].extent == Extent::kHidden; }
 };
 
 // One time step of one sample.
@@ -125,9 +135,8 @@ struct SelectiveStep {
                       p);
     }
     for (int j = 0; j < NB; ++j) {
-      Vec now[kStates];
-      for (int s = 0; s < kStates; ++s) now[s] = Load(state[s] + row + j * kLanes);
-      Store(scratch.mid + row + j * kLanes, Cell::Mid(p[0][j], now));
+      const std::int64_t at = row + j * kLanes;
+      Store(scratch.mid + at, RunMid<Cell>(weights.params, p[0][j], at, scratch.x, state, at));
     }
   }
 
@@ -141,6 +150,10 @@ struct SelectiveStep {
                                scratch.sums + first, Padded(sizes.hidden));
       for (int n = 0; n < N; ++n) {
         for (int s = 0; s < kStates; ++s) scratch.picked[s][first + n] = state[s][neurons[n]];
+        for (int i = 0; i < ParamsOf<Cell>::kCount; ++i) {
+          if (!scratch.IsPicked(i)) continue;
+          scratch.picked_param[i][first + n] = weights.params.at[i][neurons[n]];
+        }
       }
     }
     if constexpr (N > 1) Gather<N / 2>(first, count);
@@ -155,7 +168,12 @@ struct SelectiveStep {
       }
       Vec now[kStates];
       for (int s = 0; s < kStates; ++s) now[s] = Load(scratch.picked[s] + i);
-      Cell::Update(p, now);
+      Vec q[kParamSlots<Cell>];
+      weights.params.template LoadAt<Extent::kOne>(0, q);
+      for (int k = 0; k < ParamsOf<Cell>::kCount; ++k) {
+        if (scratch.IsPicked(k)) q[k] = Load(scratch.picked_param[k] + i);
+      }
+      Cell::Update(p, q, now);
       for (int s = 0; s < kStates; ++s) Store(scratch.picked[s] + i, now[s]);
     }
     for (std::int64_t i = 0; i < count; ++i) {
@@ -170,10 +188,11 @@ struct SelectiveStep {
     if (count == 0) return 0;
     std::memcpy(scratch.x, x, static_cast<std::size_t>(sizes.input) * sizeof(float));
     if constexpr (MidGates<Cell>::All::kCount > 0) {
-      TileBlocks<1, FitBlocks(MidGates<Cell>::All::kCount, 1)>(*this, 1, 0, Blocks(sizes.hidden));
+      const std::int64_t middle = MidSize<Cell>(sizes);
+      TileBlocks<1, FitBlocks(MidGates<Cell>::All::kCount, 1)>(*this, 1, 0, Blocks(middle));
       // an infinite x times the 0 weights of the padding is NaN, and rows are read padding and all
-      std::memset(scratch.mid + sizes.hidden, 0,
-                  static_cast<std::size_t>(Padded(sizes.hidden) - sizes.hidden) * sizeof(float));
+      std::memset(scratch.mid + middle, 0,
+                  static_cast<std::size_t>(Padded(middle) - middle) * sizeof(float));
       *macs += MidGates<Cell>::Macs(sizes);
     }
     Gather<2>(0, count);
@@ -196,17 +215,20 @@ struct SelectiveDriver {
   static void Pack(const Sizes& sizes, const Weights& from, void* packed) {
     const std::int64_t hidden = sizes.hidden, input = sizes.input;
     const SelectiveWeights<Cell> to(sizes, packed);
-    PackBlocks<Coordinator, kX, Coordinator::Input>(from.rule[0], hidden, input, to.rule_w);
+    PackBlocks<Coordinator, kX, Coordinator::Input>(sizes, from.rule[0], hidden, input, to.rule_w);
     for (std::int64_t j = 0; j < Padded(hidden); ++j) {
       to.rule_d[j] = j < hidden ? from.rule[1][j] : 0.0f;
       to.rule_b[j] = j < hidden ? from.rule[2][j] : 0.0f;
     }
     PackRows<Cell>(sizes, from, to.rows, to.row_b);
     if constexpr (MidGates<Cell>::All::kCount > 0) {
-      PackBlocks<Cell, kX, typename MidGates<Cell>::Input>(from.w, hidden, input, to.mid_w);
-      PackBlocks<Cell, kH, typename MidGates<Cell>::Hidden>(from.r, hidden, hidden, to.mid_r);
-      PackBias<Cell>(from.b, hidden, to.mid_b);
+      using Gates = MidGates<Cell>;
+      const std::int64_t middle = MidSize<Cell>(sizes);
+      PackBlocks<Cell, kX, typename Gates::Input>(sizes, from.w, middle, input, to.mid_w);
+      PackBlocks<Cell, kH, typename Gates::Hidden>(sizes, from.r, middle, hidden, to.mid_r);
+      PackBias<Cell, typename Gates::All>(sizes, from.b, middle, to.mid_b);
     }
+    to.params.Pack(sizes, from);
   }
 
   // Projects the rule's input part of `count` steps and runs them.

@@ -15,14 +15,14 @@ struct GruBefore {
   static constexpr const char* kStates[] = {"h"};
 
   template <class V>
-  static V Mid(const V* p, const V* state) {
+  static V Mid(const V* p, const V*, const V* state) {
     const V h = state[0];
     const V r = Sigmoid(p[0]);
     return r * h;
   }
 
   template <class V>
-  static void Update(const V* p, V* state) {
+  static void Update(const V* p, const V*, V* state) {
     const V h = state[0];
     const V z = Sigmoid(p[1]);
     const V n = Tanh(p[2]);

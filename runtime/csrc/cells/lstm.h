@@ -17,7 +17,7 @@ struct Lstm {
   static constexpr const char* kStates[] = {"h", "c"};
 
   template <class V>
-  static void Update(const V* p, V* state) {
+  static void Update(const V* p, const V*, V* state) {
     const V i = Sigmoid(p[0]);
     const V f = Sigmoid(p[1]);
     const V g = Tanh(p[2]);

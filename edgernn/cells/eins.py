@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The LSTM on an extrapolated input."""
+
+import torch
+from torch import Tensor, nn
+
+from edgernn.cells.base import Cell, Gate, Gates, State
+from edgernn.errors import UsageError
+
+
+class EINS(Cell):
+    """Extrapolated input for network simplification: an LSTM whose gates see only a mix of input and memory.
+
+    d_t = σ(W_d x_t + R_d h_{t-1} + b_d)
+    e_t = W_e x_t
+    v_t = (1 - d_t) ⊙ x_t + d_t ⊙ e_t
+    f_t = σ(V_f v_t)
+    i_t = σ(V_i v_t)
+    o_t = σ(V_o v_t)
+    a_t = V_a v_t
+    c_t = f_t ⊙ c_{t-1} + i_t ⊙ a_t
+    h_t = o_t ⊙ tanh(c_t)
+
+    Shapes: x (B, I), h and c (B, H), m = v (B, I), W (2I, I): d, e; R (I, H): d; V (4H, I): f, i, o, a; b (I,): d.
+    Gates: d, e, f, i, o, a. h_0 = c_0 = 0. This is the paper's System 4.1.
+    a="x" is its eq 11 instead: a_t = W_a x_t, with W (2I + H, I): d, e, a and V (3H, I): f, i, o.
+    forget_bias: f_t = σ(V_f v_t + b_f) with b_f (H,) learned, starting at this value, and b (I + H,): d, f. The paper's
+    appendix D calls for a forget bias of 1, which its equations do not have. Default: none.
+    `ihc-lstm` mixes x with a map of h, and makes a from x.
+    Source: anonymous authors (under double-blind review), "EINS: Long Short-Term Memory with Extrapolated Input Network
+    Simplification", section 4.
+    """
+
+    name = "eins"
+    op = "EINS"
+    paper = "EINS, under double-blind review, System 4.1"
+    gates: tuple[Gate, ...] = (
+        Gate("d", mid=True),
+        Gate("e", h=False, bias=False, mid=True),
+        Gate("f", x=False, h=False, m=True, bias=False),
+        Gate("i", x=False, h=False, m=True, bias=False),
+        Gate("o", x=False, h=False, m=True, bias=False),
+        Gate("a", x=False, h=False, m=True, bias=False),
+    )
+    states = ("h", "c")
+
+    def __init__(self, input_size: int, hidden_size: int, a: str = "v", forget_bias: float | None = None) -> None:
+        if a not in ("v", "x"):
+            raise UsageError(f"a: expected one of v, x, got {a!r}")
+        if forget_bias is not None and (isinstance(forget_bias, bool) or not isinstance(forget_bias, int | float)):
+            raise UsageError(f"forget_bias: expected a number or None, got {forget_bias!r}")
+        self.forget_bias = forget_bias
+        gates = {gate.name: gate for gate in self.gates}
+        if a == "x":
+            gates["a"] = Gate("a", h=False, bias=False)
+        if forget_bias is not None:
+            gates["f"] = Gate("f", x=False, h=False, m=True)
+        self.gates = tuple(gates.values())
+        self.op = "EINS" + "FromX" * (a == "x") + "Forget" * (forget_bias is not None)
+        super().__init__(input_size, hidden_size)
+
+    @property
+    def mid_size(self) -> int:
+        return self.input_size
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if self.forget_bias is not None:
+            # b holds d, then f
+            with torch.no_grad():
+                nn.init.constant_(self.b[self.input_size :], self.forget_bias)
+
+    def mid(self, p: Gates, state: State) -> Tensor:
+        d = torch.sigmoid(p.d)
+        return torch.lerp(p.x, p.e, d)
+
+    def update(self, p: Gates, state: State) -> State:
+        _, c = state
+        f = torch.sigmoid(p.f)
+        i = torch.sigmoid(p.i)
+        o = torch.sigmoid(p.o)
+        c = f * c + i * p.a
+        return (o * torch.tanh(c), c)

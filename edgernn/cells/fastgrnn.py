@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FastGRNN, with one pre-activation for gate and candidate or with one each."""
+
+import torch
+from torch import Tensor, nn
+
+from edgernn.cells.base import Cell, Gate, Gates, State
+
+
+class FastGRNN(Cell):
+    """Gated recurrent network whose gate and candidate share their weights.
+
+    p_t = W_p x_t + R_p h_{t-1}
+    z_t = σ(p_t + b_z)
+    n_t = tanh(p_t + b_n)
+    h_t = z_t ⊙ h_{t-1} + (σ(zeta) (1 - z_t) + σ(nu)) ⊙ n_t
+
+    Shapes: x (B, I), h (B, H), W (H, I), R (H, H), b_z and b_n (H,), zeta and nu (1,). Gate: p. h_0 = 0.
+    b_z, b_n and zeta start at 1, nu at -4, as in EdgeML.
+    W and R are dense: the low rank, sparsity and quantisation of the paper are not part of the cell.
+    `fastgrnn-split` has weights of its own for z and n.
+    Source: Kusupati et al., "FastGRNN: A Fast, Accurate, Stable and Tiny Kilobyte Sized Gated Recurrent Neural
+    Network", NeurIPS 2018, https://arxiv.org/abs/1901.02358; the authors' code: https://github.com/microsoft/EdgeML
+    """
+
+    name = "fastgrnn"
+    op = "FastGRNN"
+    paper = "Kusupati et al. 2018, arXiv:1901.02358"
+    gates = (Gate("p", bias=False),)
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        self.b_z = nn.Parameter(torch.empty(hidden_size))
+        self.b_n = nn.Parameter(torch.empty(hidden_size))
+        self.zeta = nn.Parameter(torch.empty(1))
+        self.nu = nn.Parameter(torch.empty(1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        _start(self, {"b_z": 1.0, "b_n": 1.0, "zeta": 1.0, "nu": -4.0})
+
+    def constants(self) -> dict[str, Tensor]:
+        own = {"b_z": self.b_z, "b_n": self.b_n}
+        squashed = {"sigma_zeta": torch.sigmoid(self.zeta), "sigma_nu": torch.sigmoid(self.nu)}
+        return super().constants() | own | squashed
+
+    def update(self, p: Gates, state: State) -> State:
+        (h,) = state
+        z = torch.sigmoid(p.p + p.b_z)
+        n = torch.tanh(p.p + p.b_n)
+        return (z * h + (p.sigma_zeta * (1 - z) + p.sigma_nu) * n,)
+
+
+class FastGRNNSplit(Cell):
+    """FastGRNN with weights of its own for the gate and for the candidate.
+
+    z_t = σ(W_z x_t + R_z h_{t-1} + b_z)
+    n_t = tanh(W_n x_t + R_n h_{t-1} + b_n)
+    h_t = z_t ⊙ h_{t-1} + (σ(zeta) (1 - z_t) + σ(nu)) ⊙ n_t
+
+    Shapes: x (B, I), h (B, H), W (2H, I), R (2H, H), b (2H,), zeta and nu (1,). Gates: z, n. h_0 = 0.
+    zeta starts at 1, nu at -4, as in `fastgrnn`, which has half the weights.
+    This is the FastGRNN that the IRC paper writes down and compares with, not that of Kusupati et al.
+    Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
+    eqs 45-47, where z is f, n is a, σ(zeta) is β and σ(nu) is κ.
+    """
+
+    name = "fastgrnn-split"
+    op = "FastGRNNSplit"
+    paper = "Kuo et al. 2020, eqs 45-47"
+    gates = (Gate("z"), Gate("n"))
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        self.zeta = nn.Parameter(torch.empty(1))
+        self.nu = nn.Parameter(torch.empty(1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        _start(self, {"zeta": 1.0, "nu": -4.0})
+
+    def constants(self) -> dict[str, Tensor]:
+        squashed = {"sigma_zeta": torch.sigmoid(self.zeta), "sigma_nu": torch.sigmoid(self.nu)}
+        return super().constants() | squashed
+
+    def update(self, p: Gates, state: State) -> State:
+        (h,) = state
+        z = torch.sigmoid(p.z)
+        n = torch.tanh(p.n)
+        return (z * h + (p.sigma_zeta * (1 - z) + p.sigma_nu) * n,)
+
+
+def _start(cell: Cell, values: dict[str, float]) -> None:
+    """Fill the parameters that have a fixed first value (the frame also resets before they are registered)."""
+    for name, parameter in cell.named_parameters():
+        if name in values:
+            nn.init.constant_(parameter, values[name])

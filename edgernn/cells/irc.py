@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cells with an input residual or highway connection: memory enters their gates only by way of a changed input v."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from edgernn.cells.base import Cell, Gate, Gates, State
+
+
+class _InputResidual(Cell):
+    """v_t = x_t + σ(alpha) ⊙ (R_u h_{t-1}) in place of m, and the constants of the cells that have it."""
+
+    # where the cell's own parameters start
+    starts: ClassVar[dict[str, float]] = {"alpha": 2.0}
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        self.alpha = nn.Parameter(torch.empty(input_size))
+        self.reset_parameters()
+
+    @property
+    def mid_size(self) -> int:
+        return self.input_size
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        for name, parameter in self.named_parameters():
+            if name in self.starts:
+                nn.init.constant_(parameter, self.starts[name])
+
+    def constants(self) -> dict[str, Tensor]:
+        return super().constants() | {"sigma_alpha": torch.sigmoid(self.alpha)}
+
+    def mid(self, p: Gates, state: State) -> Tensor:
+        v: Tensor = p.x + p.sigma_alpha * p.u
+        return v
+
+
+class IRCGRU(_InputResidual):
+    """Gated recurrent unit with an input residual connection.
+
+    u_t = R_u h_{t-1}
+    v_t = x_t + σ(alpha) ⊙ u_t
+    i_t = σ(V_i v_t)
+    r_t = σ(V_r v_t)
+    a_t = W_a x_t
+    h_t = (1 - i_t) ⊙ h_{t-1} + i_t ⊙ (r_t ⊙ a_t)
+
+    Shapes: x (B, I), h (B, H), m = v (B, I), W (H, I): a; R (I, H): u; V (2H, I): i, r; alpha (I,). h_0 = 0.
+    Gates: u, i, r, a. alpha starts at 2, as in the authors' code.
+    These are the paper's equations; the code has a forget gate 1 - i_t, with a learned bias that starts at 1.
+    Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
+    eqs 14-17; the authors' code: https://github.com/Nic5472K/IJCNN2020_IRC
+    """
+
+    name = "irc-gru"
+    op = "IRCGRU"
+    paper = "Kuo et al. 2020, eqs 14-17"
+    gates = (
+        Gate("u", x=False, bias=False, mid=True),
+        Gate("i", x=False, h=False, m=True, bias=False),
+        Gate("r", x=False, h=False, m=True, bias=False),
+        Gate("a", h=False, bias=False),
+    )
+
+    def update(self, p: Gates, state: State) -> State:
+        (h,) = state
+        i = torch.sigmoid(p.i)
+        r = torch.sigmoid(p.r)
+        return (torch.lerp(h, r * p.a, i),)
+
+
+class IRCLSTM(_InputResidual):
+    """Long short-term memory with an input residual connection.
+
+    u_t = R_u h_{t-1}
+    v_t = x_t + σ(alpha) ⊙ u_t
+    f_t = σ(V_f v_t)
+    i_t = σ(V_i v_t)
+    o_t = σ(V_o v_t)
+    a_t = W_a x_t
+    c_t = f_t ⊙ c_{t-1} + i_t ⊙ a_t
+    h_t = o_t ⊙ tanh(c_t)
+
+    Shapes: x (B, I), h and c (B, H), m = v (B, I), W (H, I): a; R (I, H): u; V (3H, I): f, i, o; alpha (I,).
+    Gates: u, f, i, o, a. h_0 = c_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`.
+    `ihc-lstm` has a gate in place of alpha.
+    Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
+    eqs 22-26.
+    """
+
+    name = "irc-lstm"
+    op = "IRCLSTM"
+    paper = "Kuo et al. 2020, eqs 22-26"
+    gates = (
+        Gate("u", x=False, bias=False, mid=True),
+        Gate("f", x=False, h=False, m=True, bias=False),
+        Gate("i", x=False, h=False, m=True, bias=False),
+        Gate("o", x=False, h=False, m=True, bias=False),
+        Gate("a", h=False, bias=False),
+    )
+    states = ("h", "c")
+
+    def update(self, p: Gates, state: State) -> State:
+        _, c = state
+        f = torch.sigmoid(p.f)
+        i = torch.sigmoid(p.i)
+        o = torch.sigmoid(p.o)
+        c = f * c + i * p.a
+        return (o * torch.tanh(c), c)
+
+
+class IRCFastGRNN(_InputResidual):
+    """FastGRNN with an input residual connection.
+
+    u_t = R_u h_{t-1}
+    v_t = x_t + σ(alpha) ⊙ u_t
+    f_t = σ(V_f v_t)
+    a_t = W_a x_t
+    h_t = f_t ⊙ h_{t-1} + σ(beta) (1 - f_t) ⊙ a_t
+
+    Shapes: x (B, I), h (B, H), m = v (B, I), W (H, I): a; R (I, H): u; V (H, I): f; alpha (I,), beta (1,).
+    Gates: u, f, a. h_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`; beta at 1, as FastGRNN's zeta.
+    Half again as many weights as `fastgrnn` where I = H; the paper's comparison is with `fastgrnn-split`.
+    Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
+    eqs 48-51.
+    """
+
+    name = "irc-fastgrnn"
+    op = "IRCFastGRNN"
+    paper = "Kuo et al. 2020, eqs 48-51"
+    gates = (
+        Gate("u", x=False, bias=False, mid=True),
+        Gate("f", x=False, h=False, m=True, bias=False),
+        Gate("a", h=False, bias=False),
+    )
+    starts: ClassVar[dict[str, float]] = {"alpha": 2.0, "beta": 1.0}
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        self.beta = nn.Parameter(torch.empty(1))
+        self.reset_parameters()
+
+    def constants(self) -> dict[str, Tensor]:
+        return super().constants() | {"sigma_beta": torch.sigmoid(self.beta)}
+
+    def update(self, p: Gates, state: State) -> State:
+        (h,) = state
+        f = torch.sigmoid(p.f)
+        return (f * h + p.sigma_beta * (1 - f) * p.a,)
+
+
+class IHCLSTM(Cell):
+    """Long short-term memory with an input highway connection.
+
+    g_t = σ(W_g x_t + R_g h_{t-1} + b_g)
+    u_t = R_u h_{t-1}
+    v_t = (1 - g_t) ⊙ x_t + g_t ⊙ u_t
+    f_t = σ(V_f v_t)
+    i_t = σ(V_i v_t)
+    o_t = σ(V_o v_t)
+    a_t = W_a x_t
+    c_t = f_t ⊙ c_{t-1} + i_t ⊙ a_t
+    h_t = o_t ⊙ tanh(c_t)
+
+    Shapes: x (B, I), h and c (B, H), m = v (B, I), W (I + H, I): g, a; R (2I, H): g, u; V (3H, I): f, i, o; b (I,): g.
+    Gates: g, u, f, i, o, a. h_0 = c_0 = 0.
+    These are the paper's equations, with its Γ (our R_g) of shape (I, H); the authors' code has neither W_g nor b_g,
+    and a learned forget bias that starts at 1. `eins` mixes x with a map of x, and makes a from v.
+    Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
+    eqs 23-26, 52, 53; the authors' code: https://github.com/Nic5472K/IJCNN2020_IRC
+    """
+
+    name = "ihc-lstm"
+    op = "IHCLSTM"
+    paper = "Kuo et al. 2020, eqs 23-26, 52, 53"
+    gates = (
+        Gate("g", mid=True),
+        Gate("u", x=False, bias=False, mid=True),
+        Gate("f", x=False, h=False, m=True, bias=False),
+        Gate("i", x=False, h=False, m=True, bias=False),
+        Gate("o", x=False, h=False, m=True, bias=False),
+        Gate("a", h=False, bias=False),
+    )
+    states = ("h", "c")
+
+    @property
+    def mid_size(self) -> int:
+        return self.input_size
+
+    def mid(self, p: Gates, state: State) -> Tensor:
+        g = torch.sigmoid(p.g)
+        return torch.lerp(p.x, p.u, g)
+
+    def update(self, p: Gates, state: State) -> State:
+        _, c = state
+        f = torch.sigmoid(p.f)
+        i = torch.sigmoid(p.i)
+        o = torch.sigmoid(p.o)
+        c = f * c + i * p.a
+        return (o * torch.tanh(c), c)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The learned rule of Skip RNN: all neurons or none."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgernn.cells.base import State
+from edgernn.rules.base import Decision, UpdateRule
+
+
+class Round(torch.autograd.Function):
+    """1 where v >= 1/2, else 0; the derivative is taken as 1 (straight-through)."""
+
+    @staticmethod
+    def forward(ctx: Any, v: Tensor) -> Tensor:
+        return (v >= 0.5).to(v.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0]
+
+
+class Skip(UpdateRule):
+    """The whole state changes or none of it; the pressure to change grows while it does not.
+
+    u_t = 1 where ũ_t >= 1/2, else 0
+    Δ_t = σ(w · s_t + b)                                            s_t: the cell's last state after the step
+    ũ_{t+1} = u_t Δ_t + (1 - u_t) (ũ_t + min(Δ_t, 1 - ũ_t))
+
+    Shapes: s (B, H), rule_w = w (H,), rule_b = b (1,); memory rule_pressure = ũ (B, 1), 1 at the start, so that the
+    first step is an update. While nothing changes Δ stays the same, so the number of steps to skip is known at once.
+    s_t is h of gru and pru, c of lstm. b starts at 1, the cell's initial state is learned and starts as N(0, 1).
+    The budget is the mean over B of Σ_t u_t, times λ: the cost of a sample. Gradients pass u_t as if it were ũ_t.
+    Source: Campos et al., "Skip RNN: Learning to Skip State Updates in Recurrent Neural Networks", ICLR 2018,
+    https://arxiv.org/abs/1708.06834
+    """
+
+    name = "skip"
+    prefix = "Skip"
+    paper = "Campos et al. 2018, arXiv:1708.06834"
+    memory = {"rule_pressure": 1.0}  # noqa: RUF012
+    learns_start = True
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        bound = 1 / math.sqrt(hidden_size)
+        self.rule_w = nn.Parameter(torch.empty(hidden_size).uniform_(-bound, bound))
+        self.rule_b = nn.Parameter(torch.ones(1))
+
+    def decide(self, e: Tensor, state: State, memory: State) -> Decision:
+        (pressure,) = memory
+        if not torch.is_grad_enabled():
+            return Decision(pressure >= 0.5)
+        return Decision(Round.apply(pressure))  # type: ignore[no-untyped-call]
+
+    def remember(self, u: Tensor | None, state: State, memory: State) -> State:
+        assert u is not None
+        (pressure,) = memory
+        u = u.to(pressure.dtype)
+        delta = torch.sigmoid((state[-1] * self.rule_w).sum(-1, keepdim=True) + self.rule_b)
+        grown = pressure + torch.minimum(delta, 1 - pressure)
+        return (u * delta + (1 - u) * grown,)
+
+    def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
+        return (memory[0] - 0.5).abs().squeeze(-1)
+
+    def busy_rate(self, update_rate: float) -> float:
+        return update_rate
+
+    def macs(self) -> int:
+        return self.hidden_size
+
+    def flops_paper(self) -> float:
+        return 2 * self.hidden_size - 1

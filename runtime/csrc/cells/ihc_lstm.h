@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// IHCLSTM: m mixes x with h projected onto it, as g says; the gates see m, the candidate x.
+
+#ifndef EDGERNN_CELLS_IHC_LSTM_H_
+#define EDGERNN_CELLS_IHC_LSTM_H_
+
+#include "gate.h"
+
+namespace edgernn {
+
+struct IhcLstm {
+  static constexpr const char* kName = "IHCLSTM";
+  static constexpr Extent kMidExtent = Extent::kInput;
+  static constexpr Gate kGates[] = {
+      {"g", kX | kH | kBias | kMid}, {"u", kH | kMid}, {"f", kM}, {"i", kM}, {"o", kM}, {"a", kX}};
+  static constexpr const char* kStates[] = {"h", "c"};
+
+  template <class V>
+  static V Mid(const V* p, const V*, const V* x) {
+    const V g = Sigmoid(p[0]);
+    return (1.0f - g) * x[0] + g * p[1];
+  }
+
+  template <class V>
+  static void Update(const V* p, const V*, V* state) {
+    const V c = Sigmoid(p[2]) * state[1] + Sigmoid(p[3]) * p[5];
+    state[0] = Sigmoid(p[4]) * Tanh(c);
+    state[1] = c;
+  }
+};
+
+}  // namespace edgernn
+
+#endif  // EDGERNN_CELLS_IHC_LSTM_H_

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// IRCFastGRNN: m is x plus a share of h projected onto it; the gate sees m, the candidate x.
+
+#ifndef EDGERNN_CELLS_IRC_FASTGRNN_H_
+#define EDGERNN_CELLS_IRC_FASTGRNN_H_
+
+#include "gate.h"
+
+namespace edgernn {
+
+struct IrcFastGrnn {
+  static constexpr const char* kName = "IRCFastGRNN";
+  static constexpr Extent kMidExtent = Extent::kInput;
+  static constexpr Gate kGates[] = {{"u", kH | kMid}, {"f", kM}, {"a", kX}};
+  static constexpr Param kParams[] = {{"alpha", Extent::kInput, Map::kSigmoid},
+                                      {"beta", Extent::kOne, Map::kSigmoid}};
+  static constexpr const char* kStates[] = {"h"};
+
+  template <class V>
+  static V Mid(const V* p, const V* q, const V* x) {
+    return x[0] + q[0] * p[0];
+  }
+
+  template <class V>
+  static void Update(const V* p, const V* q, V* state) {
+    const V f = Sigmoid(p[1]);
+    state[0] = f * state[0] + q[1] * (1.0f - f) * p[2];
+  }
+};
+
+}  // namespace edgernn
+
+#endif  // EDGERNN_CELLS_IRC_FASTGRNN_H_
