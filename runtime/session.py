@@ -14,6 +14,8 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.library import SCHEMA, library_missing, library_path, no_native, onnxruntime
 
 Array = NDArray[np.float32]
+# what a session reads in a file's metadata
+_KEYS = {"ops", "input_size", "hidden_size", "output", "streaming", "states", "initial_state"}
 
 
 class Session:
@@ -174,7 +176,13 @@ def _info(session: Any, path: Path) -> dict[str, Any]:
     text = session.get_modelmeta().custom_metadata_map.get("edgernn")
     if text is None:
         raise EdgernnError(f"{path}: not exported by edgernn (no metadata)")
-    info: dict[str, Any] = json.loads(text)
-    if info["schema"] != SCHEMA:
-        raise EdgernnError(f"{path}: schema {info['schema']}, this version of edgernn reads {SCHEMA}; update edgernn")
+    try:
+        info: dict[str, Any] = json.loads(text)
+        schema, missing = info["schema"], _KEYS - info.keys()
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise EdgernnError(f"{path}: its edgernn metadata cannot be read") from None
+    if schema != SCHEMA:
+        raise EdgernnError(f"{path}: schema {schema}, this version of edgernn reads {SCHEMA}; update edgernn")
+    if missing:
+        raise EdgernnError(f"{path}: its edgernn metadata lacks {', '.join(sorted(missing))}; export it again")
     return info

@@ -151,6 +151,15 @@ def test_bad_files_are_named(tmp_path):
     onnx.save(proto, bad)
     with pytest.raises(edgernn.EdgernnError, match="not exported by edgernn"):
         Session(bad)
+    for text, message in (
+        ("{", "cannot be read"),
+        ("[]", "cannot be read"),
+        ('{"schema": 1}', "metadata lacks hidden"),
+    ):
+        onnx.helper.set_model_props(proto, {"edgernn": text})
+        onnx.save(proto, bad)
+        with pytest.raises(edgernn.EdgernnError, match=message):
+            Session(bad)
     onnx.helper.set_model_props(proto, {"edgernn": '{"schema": 2}'})
     onnx.save(proto, bad)
     with pytest.raises(edgernn.EdgernnError, match=r"schema 2, .* reads 1; update edgernn"):

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The models that are part of the project still run and still give their answers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgernn.runtime import Session
+
+MODELS = sorted((Path(__file__).resolve().parent.parent / "models").glob("*/model.onnx"))
+
+
+@pytest.mark.parametrize("backend", ["portable", "native"])
+@pytest.mark.parametrize("path", MODELS, ids=lambda p: p.parent.name)
+def test_model_gives_the_answers_of_its_example(path, backend):
+    with np.load(path.parent / "example.npz") as example:
+        y = Session(path, backend=backend).run(example["x"].swapaxes(0, 1))
+        # one binary decision at its threshold may fall either way; most sequences have none
+        close = np.abs(y - example["y"]).max(-1) < 1e-4
+    assert close.mean() >= 0.9
+
+
+def test_there_is_a_model_with_its_card():
+    assert MODELS
+    for path in MODELS:
+        assert path.with_suffix(".md").is_file()
+        assert (path.parent / "bench.json").is_file()
