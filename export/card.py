@@ -4,6 +4,8 @@
 import shlex
 from typing import Any
 
+import torch
+
 from edgernn.export.check import Check
 from edgernn.model import SequenceModel
 
@@ -28,7 +30,13 @@ def card(model: SequenceModel, config: dict[str, Any], result: dict[str, Any], c
     rows += [(f"worst error against torch, {c.backend}", f"{c.worst:.1e}") for c in checks]
     width = model.output_size or model.hidden_size * model.directions
     y = f"(B, {width})" if model.output == "last" else f"(T, B, {width})"
-    state = f"(B, {model.hidden_size})"
+    with torch.no_grad():
+        start = dict(zip(model.state_names, model.initial_state(1, model.input_mean), strict=True))
+    begins = (
+        "a state starts as zeros"
+        if not any(s.any() for s in start.values())
+        else "the metadata says how a state starts"
+    )
     counts = "; `updates` (T, B), neurons updated; `macs` (B,), multiply-adds executed" * model.rule_type.can_skip
     lines = [
         f"# {task['name']}, {config['model']['cell']}",
@@ -42,10 +50,10 @@ def card(model: SequenceModel, config: dict[str, Any], result: dict[str, Any], c
         *(f"| {key} | {value} |" for key, value in rows),
         "",
         f"`{name}` takes `x` (T, B, {model.input_size})"
-        + "".join(f", `{s}` {state}" for s in model.state_names)
+        + "".join(f", `{name}` (B, {s.shape[1]})" for name, s in start.items())
         + f" and gives `y` {y}, the next state as "
         + ", ".join(f"`{s}.next`" for s in model.state_names)
-        + f"{counts}. All floats are float32; a state starts as zeros; x is taken as it comes"
+        + f"{counts}. All floats are float32; {begins}; x is taken as it comes"
         + (" and standardised inside." if model.standardises else "."),
         "",
         "`example.npz` holds inputs x (N, T, I) and the right answers y.",

@@ -249,8 +249,9 @@ def test_extreme_input_gives_what_the_equations_give(cell: str, rule: str, value
     got = session(cell, rule, weights).run(None, feed)
     want = truth(cell, rule, weights | feed)
     assert want.margin > MARGIN
-    # some cells let the input into the state as it is
-    assert_equal(cell, rule, got, want, rtol=1e-5)
+    # some cells let the input into the state as it is, and the float32 of 1e30 is not exact to 1e-5
+    huge = max(float(np.nanmax(np.abs(a), initial=0, where=np.isfinite(a))) for a in (want.y, *want.state)) > 1e3
+    assert_equal(cell, rule, got, want, rtol=1e-5 if huge else 0)
     untouched = [0, 2]
     assert np.isfinite(got[0][:, untouched]).all()
 

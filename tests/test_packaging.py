@@ -76,11 +76,16 @@ def test_editable_install_works_from_another_folder(tmp_path):
     assert Path(module).parent == ROOT / "edgernn"
 
 
-def test_library_is_small_and_needs_nothing():
+@pytest.mark.xfail(strict=True, reason="24 kernels for three instruction sets take 1.9 MB; 8 of them took 0.7 MB")
+def test_library_is_small():
+    from edgernn.runtime import library_path
+
+    assert Path(library_path()).stat().st_size <= 1_000_000
+
+
+def test_library_needs_nothing():
     from edgernn.runtime import library_path
 
     library = Path(library_path())
-    # 24 kernels for three instruction sets take 1.9 MB; 1 MB, the goal, was met with 8 of them
-    assert library.stat().st_size <= 2_000_000
     needed = [line.split("[")[1].rstrip("]") for line in run("readelf", "-d", library).splitlines() if "NEEDED" in line]
     assert set(needed) <= {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"}
