@@ -31,11 +31,9 @@ class Cost:
 def cost(cell: Cell, rule: UpdateRule, update_rate: float = 1.0, busy_rate: float | None = None) -> Cost:
     """Cost of a step when `update_rate` of the neurons change.
 
-    busy_rate: the share of steps at which at least one neuron changes (1 unless given; only a two-stage cell's
-    macs_executed depends on it).
+    busy_rate: as in UpdateRule.executed_macs.
     """
     mid, update = cell.macs()
-    busy = rule.busy_rate(update_rate) if busy_rate is None else busy_rate
     # a gate with neither x nor m is the recurrent part of another one's row (the candidate of gru)
     rows = sum(cell.mid_size if g.mid else cell.hidden_size for g in cell.gates if g.x or g.m or g.mid)
     parameters = sum(p.numel() for module in (cell, rule) for p in module.parameters())
@@ -43,7 +41,7 @@ def cost(cell: Cell, rule: UpdateRule, update_rate: float = 1.0, busy_rate: floa
         parameters=parameters,
         weight_bytes=4 * parameters,
         macs=mid + update + rule.macs(),
-        macs_executed=busy * mid + update_rate * update + rule.macs(),
+        macs_executed=rule.executed_macs(cell, update_rate, busy_rate),
         flops_paper=update_rate * (2 * (mid + update) - rows) + rule.flops_paper(),
     )
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from edgernn import __version__
-from edgernn.export.trace import OPSET, layer_function, op_inputs, op_name, op_outputs
+from edgernn.export.trace import OPSET, layer_function, op_inputs, op_name, op_outputs, weights_of
 from edgernn.layer import RecurrentLayer
 from edgernn.model import SequenceModel
 from edgernn.runtime.library import DOMAIN, SCHEMA
@@ -108,7 +108,7 @@ def _layer(
     """One node; returns the names of its output sequence ("" where not needed) and of its last output."""
     if backwards:
         x = graph.reversed(x, f"{name}.x")
-    parameters = dict(layer.cell.named_parameters()) | dict(layer.rule.named_parameters())
+    parameters = weights_of(layer.cell) | weights_of(layer.rule)
     states = layer.states
     inputs = []
     for key in op_inputs(layer):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import Cell
 from edgernn.errors import EdgernnError
-from edgernn.layer import RecurrentLayer
+from edgernn.layer import LAST, RecurrentLayer
 from edgernn.runtime.library import DOMAIN
 
 OPSET = 20
@@ -28,27 +28,28 @@ _SIZES = {"Split": 1, "ConstantOfShape": 0}
 
 
 class _Sequence(nn.Module):
-    """What is computed once a sequence: the input parts of cell and rule, and the cell's constants."""
+    """What is computed once a sequence: the input parts of cell and rule, what W reads, and the constants."""
 
     def __init__(self, layer: RecurrentLayer) -> None:
         super().__init__()
         self.layer = layer
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, x: Tensor, *last: Tensor) -> tuple[Tensor, ...]:
         cell, rule = self.layer.cell, self.layer.rule
-        return cell.project(x), rule.project(x), *self.layer.constants().values()
+        inputs = self.layer.inputs(x, last)
+        return cell.project(inputs), rule.project(x), inputs, *self.layer.constants(x).values()
 
 
 class _Step(nn.Module):
     """One step: the next states, and the number of neurons updated where the rule can skip."""
 
-    def __init__(self, layer: RecurrentLayer) -> None:
+    def __init__(self, layer: RecurrentLayer, constants: Sequence[str]) -> None:
         super().__init__()
         self.layer = layer
-        self.constants = list(layer.constants())
+        self.constants = list(constants)
 
     def forward(self, a: Tensor, e: Tensor, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        states = len(self.layer.states)
+        states = len(rest) - len(self.constants)
         constants = dict(zip(self.constants, rest[states:], strict=True))
         new, decision = self.layer.step(a, e, x, rest[:states], constants)
         if decision.u is None:
@@ -56,14 +57,19 @@ class _Step(nn.Module):
         return *new, (decision.u != 0).expand(-1, self.layer.cell.hidden_size).sum(-1)
 
 
+def weights_of(module: nn.Module) -> dict[str, Tensor]:
+    """What becomes inputs of an op: a module's parameters, and then its constants, by name."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
 class _Functional(nn.Module):
-    """A module as a function of its parameters, so that they become inputs of the traced graph."""
+    """A module as a function of its weights, so that they become inputs of the traced graph."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         # in a list, so that torch does not see the parameters as this module's own
         self.module = [module]
-        self.names = [name for name, _ in module.named_parameters()]
+        self.names = list(weights_of(module))
 
     def forward(self, parameters: Sequence[Tensor], inputs: Sequence[Tensor]) -> Any:
         named = dict(zip(self.names, parameters, strict=True))
@@ -90,9 +96,9 @@ def _quiet() -> Iterator[None]:
 
 
 def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int, str]]) -> onnx.GraphProto:
-    """The ONNX graph of a module; its inputs are the module's parameters by name, then `inputs`."""
+    """The ONNX graph of a module; its inputs are the module's weights by name, then `inputs`."""
     functional = _Functional(module)
-    parameters = [p.detach() for _, p in module.named_parameters()]
+    parameters = [p.detach() for p in weights_of(module).values()]
     with torch.no_grad(), _quiet():
         program = torch.onnx.export(
             functional,
@@ -168,34 +174,38 @@ def op_name(layer: RecurrentLayer) -> str:
 
 
 def op_inputs(layer: RecurrentLayer) -> list[str]:
-    """X, the parameters of cell and rule, and the states, by name."""
-    return ["X", *(n for part in (layer.cell, layer.rule) for n, _ in part.named_parameters()), *layer.states]
+    """X, the weights of cell and rule, and the states, by name."""
+    return ["X", *(n for part in (layer.cell, layer.rule) for n in weights_of(part)), *layer.states]
 
 
 def op_outputs(layer: RecurrentLayer) -> list[str]:
     return ["Y", *(f"{s}_next" for s in layer.states), *(["updates", "macs"] if layer.rule.can_skip else [])]
 
 
-def _scan(layer: RecurrentLayer, x: Tensor, constants: Sequence[str]) -> list[onnx.NodeProto]:
-    """The Scan over one step; reads seq.a, seq.e, X, the constants and the parameters from the scope around it."""
+def _outer_names(layer: RecurrentLayer) -> dict[str, str]:
+    """From a weight's name in the traced module to that of the op's input."""
+    return {f"layer.{part}.{n}": n for part in ("cell", "rule") for n in weights_of(getattr(layer, part))}
+
+
+def _scan(layer: RecurrentLayer, x: Tensor, last: Sequence[Tensor]) -> list[onnx.NodeProto]:
+    """The Scan over one step; reads seq.a, seq.e, seq.x, the constants and the weights from the scope around it."""
     cell = layer.cell
     with torch.no_grad():
         state = dict(zip(layer.states, layer.initial_state(x.shape[1], x), strict=True))
-        a, e, made = cell.project(x)[0], layer.rule.project(x)[0], layer.constants()
-    inputs = {"a": a, "e": e, "x": x[0], **state, **made}
+        read = layer.inputs(x, tuple(last))
+        a, e, made = cell.project(read)[0], layer.rule.project(x)[0], layer.constants(x)
+    state = {name: value for name, value in state.items() if name != LAST}
+    inputs = {"a": a, "e": e, "x": read[0], **state, **{f"constant.{name}": value for name, value in made.items()}}
     axes: list[Any] = [{0: "B"}] * (3 + len(state)) + [None] * len(made)
-    graph = _trace(_Step(layer), inputs, axes)
-    outer = {
-        **{f"layer.{part}.{n}": n for part in ("cell", "rule") for n, _ in getattr(layer, part).named_parameters()}
-    }
-    outer |= {name: f"seq.{name}" for name in constants}
+    graph = _trace(_Step(layer, list(made)), inputs, axes)
+    outer = _outer_names(layer) | {f"constant.{name}": f"seq.{name}" for name in made}
 
     def rename(name: str) -> str:
         return outer.get(name, f"step.{name}") if name else ""
 
     body = _nodes(graph, rename, cell)
     used = {name for node in body for name in node.input}
-    scanned = {"a": "seq.a", "e": "seq.e", "x": "X"}
+    scanned = {"a": "seq.a", "e": "seq.e", "x": "seq.inputs"}
     scanned = {name: source for name, source in scanned.items() if f"step.{name}" in used}
     results = [rename(output.name) for output in graph.output]
     next_states, counts = results[: len(state)], results[len(state) :]
@@ -241,14 +251,17 @@ def layer_function(layer: RecurrentLayer) -> onnx.FunctionProto:
     """The model-local function of a layer's op."""
     like = next(layer.parameters())
     x = like.new_zeros(3, 2, layer.cell.input_size)
-    graph = _trace(_Sequence(layer), {"X": x}, [{0: "T", 1: "B"}])
-    constants = list(layer.constants())
-    names = dict(zip((o.name for o in graph.output), ["seq.a", "seq.e", *(f"seq.{c}" for c in constants)], strict=True))
-    names |= {f"layer.{part}.{n}": n for part in ("cell", "rule") for n, _ in getattr(layer, part).named_parameters()}
-    names["X"] = "X"
+    last = [x[0]] if layer.cell.reads_last else []
+    graph = _trace(_Sequence(layer), {"X": x, **{LAST: v for v in last}}, [{0: "T", 1: "B"}, *({0: "B"} for _ in last)])
+    outputs = ["seq.a", "seq.e", "seq.inputs", *(f"seq.{name}" for name in layer.constants(x))]
+    names = dict(zip((o.name for o in graph.output), outputs, strict=True))
+    names |= _outer_names(layer) | {"X": "X", LAST: LAST}
     nodes = _size_nodes(layer.cell.states[0])
     nodes += _nodes(graph, lambda name: names.get(name, f"seq.{name}") if name else "", layer.cell)
-    nodes += _scan(layer, x, constants)
+    if last:
+        nodes.append(helper.make_node("Constant", [], ["last.index"], value_int=-1))
+        nodes.append(helper.make_node("Gather", ["X", "last.index"], [f"{LAST}_next"], axis=0))
+    nodes += _scan(layer, x, last)
     if layer.rule.can_skip:
         nodes += _dense_macs()
     return helper.make_function(

@@ -43,15 +43,13 @@ class Selective(Always):
 class Random(Always):
     """The rule's own definition, in Python's unbounded integers."""
 
-    rate, seed = 0.5, 0
-
     def decide(self, x: Array, state: State) -> tuple[NDArray[np.bool_], float]:
         u, M = [], 2**31 - 1
         for j in range(self.H):
-            k = (7919 * self.t + 104729 * j + 15485863 * self.seed) % M
+            k = (7919 * self.t + 104729 * j + 15485863 * int(self.p["rule_seed"][0])) % M
             for _ in range(2):
                 k = (k**5 + 12345) % M
-            u.append(k < self.rate * M)
+            u.append(k < self.p["rule_rate"][0] * M)
         return np.broadcast_to(np.array(u), (self.B, self.H)), np.inf
 
 

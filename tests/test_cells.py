@@ -8,6 +8,7 @@ import torch
 import edgernn
 from edgernn.cells import CELLS
 from edgernn.costs import cost, named_cost
+from edgernn.export.trace import weights_of
 from edgernn.layer import RecurrentLayer
 from edgernn.names import COMBINATIONS, resolve
 from edgernn.rules import RULES
@@ -32,7 +33,7 @@ def layer_of(cell, rule, I, H, **options):
 
 def op_parameters(layer):
     """By the names of the op's inputs, as arrays."""
-    return {n.split(".")[-1]: p.detach().numpy() for n, p in layer.named_parameters()}
+    return {n.split(".")[-1]: p.detach().numpy() for n, p in weights_of(layer).items()}
 
 
 def random_state(layer, B):
@@ -102,7 +103,7 @@ def test_selective_gradients_equal_those_of_the_surrogate(cell):
     loss = y.sin().sum() + sum(s.cos().sum() for s in last) + trace.budget
     got = torch.autograd.grad(loss, list(layer.parameters()))
 
-    constants, budget, outputs = layer.cell.constants(), 0, []
+    constants, budget, outputs = layer.cell.constants(x), 0, []
     for t in range(len(x)):
         v = x[t] @ layer.rule.rule_W.T + layer.rule.rule_b + layer.rule.rule_d * state[0]
         soft = ((1.28 * v + 1) / 2).clamp(0, 1)
@@ -230,7 +231,7 @@ def test_update_rate_counts_every_layer():
     with pytest.raises(RuntimeError, match="not been run"):
         _ = model.update_rate
     model(torch.randn(5, 4, 3))
-    rates = [float(t.decisions.mean()) for t in model.traces]
+    rates = [float(t.decisions.double().mean()) for t in model.traces]
     assert model.update_rate == pytest.approx(sum(rates) / 2)
     assert edgernn.SequenceModel("gru", 3, 8)(torch.zeros(1, 1, 3)) is not None
 

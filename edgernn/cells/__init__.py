@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cells, one file a family. To add one: its file, a line in CELLS."""
 
-from edgernn.cells.base import Cell, Gate, Gates, State
+from edgernn.cells.base import Cell, Gate, Gates, State, Vector
 from edgernn.cells.eins import EINS
 from edgernn.cells.fastgrnn import FastGRNN, FastGRNNSplit
 from edgernn.cells.gru import GRU, GRUBefore
@@ -46,4 +46,5 @@ __all__ = [
     "Gates",
     "IRCFastGRNN",
     "State",
+    "Vector",
 ]

@@ -2,9 +2,10 @@
 """FastGRNN, with one pre-activation for gate and candidate or with one each."""
 
 import torch
-from torch import Tensor, nn
 
-from edgernn.cells.base import Cell, Gate, Gates, State
+from edgernn.cells.base import Cell, Gate, Gates, State, Vector
+
+_SCALARS = {"zeta": Vector("1", 1.0, torch.sigmoid), "nu": Vector("1", -4.0, torch.sigmoid)}
 
 
 class FastGRNN(Cell):
@@ -27,29 +28,13 @@ class FastGRNN(Cell):
     op = "FastGRNN"
     paper = "Kusupati et al. 2018, arXiv:1901.02358"
     gates = (Gate("p", bias=False),)
-
-    def __init__(self, input_size: int, hidden_size: int) -> None:
-        super().__init__(input_size, hidden_size)
-        self.b_z = nn.Parameter(torch.empty(hidden_size))
-        self.b_n = nn.Parameter(torch.empty(hidden_size))
-        self.zeta = nn.Parameter(torch.empty(1))
-        self.nu = nn.Parameter(torch.empty(1))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        _start(self, {"b_z": 1.0, "b_n": 1.0, "zeta": 1.0, "nu": -4.0})
-
-    def constants(self) -> dict[str, Tensor]:
-        own = {"b_z": self.b_z, "b_n": self.b_n}
-        squashed = {"sigma_zeta": torch.sigmoid(self.zeta), "sigma_nu": torch.sigmoid(self.nu)}
-        return super().constants() | own | squashed
+    own = {"b_z": Vector("H", 1.0), "b_n": Vector("H", 1.0), **_SCALARS}  # noqa: RUF012
 
     def update(self, p: Gates, state: State) -> State:
         (h,) = state
         z = torch.sigmoid(p.p + p.b_z)
         n = torch.tanh(p.p + p.b_n)
-        return (z * h + (p.sigma_zeta * (1 - z) + p.sigma_nu) * n,)
+        return (z * h + (p.zeta * (1 - z) + p.nu) * n,)
 
 
 class FastGRNNSplit(Cell):
@@ -70,30 +55,10 @@ class FastGRNNSplit(Cell):
     op = "FastGRNNSplit"
     paper = "Kuo et al. 2020, eqs 45-47"
     gates = (Gate("z"), Gate("n"))
-
-    def __init__(self, input_size: int, hidden_size: int) -> None:
-        super().__init__(input_size, hidden_size)
-        self.zeta = nn.Parameter(torch.empty(1))
-        self.nu = nn.Parameter(torch.empty(1))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        _start(self, {"zeta": 1.0, "nu": -4.0})
-
-    def constants(self) -> dict[str, Tensor]:
-        squashed = {"sigma_zeta": torch.sigmoid(self.zeta), "sigma_nu": torch.sigmoid(self.nu)}
-        return super().constants() | squashed
+    own = _SCALARS
 
     def update(self, p: Gates, state: State) -> State:
         (h,) = state
         z = torch.sigmoid(p.z)
         n = torch.tanh(p.n)
-        return (z * h + (p.sigma_zeta * (1 - z) + p.sigma_nu) * n,)
-
-
-def _start(cell: Cell, values: dict[str, float]) -> None:
-    """Fill the parameters that have a fixed first value (the frame also resets before they are registered)."""
-    for name, parameter in cell.named_parameters():
-        if name in values:
-            nn.init.constant_(parameter, values[name])
+        return (z * h + (p.zeta * (1 - z) + p.nu) * n,)

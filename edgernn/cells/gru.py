@@ -55,6 +55,7 @@ class GRUBefore(Cell):
     name = "gru-before"
     op = "GRUBefore"
     paper = "Hartvigsen et al. 2020, eqs 1-4"
+    mid_vanishes = True
     gates = (Gate("r", mid=True), Gate("z"), Gate("n", h=False, m=True))
 
     def mid(self, p: Gates, state: State) -> Tensor:

@@ -1,40 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cells with an input residual or highway connection: memory enters their gates only by way of a changed input v."""
 
-from typing import ClassVar
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from edgernn.cells.base import Cell, Gate, Gates, State
+from edgernn.cells.base import Cell, Gate, Gates, State, Vector
 
 
 class _InputResidual(Cell):
-    """v_t = x_t + σ(alpha) ⊙ (R_u h_{t-1}) in place of m, and the constants of the cells that have it."""
+    """v_t = x_t + σ(alpha) ⊙ (R_u h_{t-1}) in place of m, for the cells that have it."""
 
-    # where the cell's own parameters start
-    starts: ClassVar[dict[str, float]] = {"alpha": 2.0}
-
-    def __init__(self, input_size: int, hidden_size: int) -> None:
-        super().__init__(input_size, hidden_size)
-        self.alpha = nn.Parameter(torch.empty(input_size))
-        self.reset_parameters()
+    own = {"alpha": Vector("I", 2.0, torch.sigmoid)}  # noqa: RUF012
 
     @property
     def mid_size(self) -> int:
         return self.input_size
 
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        for name, parameter in self.named_parameters():
-            if name in self.starts:
-                nn.init.constant_(parameter, self.starts[name])
-
-    def constants(self) -> dict[str, Tensor]:
-        return super().constants() | {"sigma_alpha": torch.sigmoid(self.alpha)}
-
     def mid(self, p: Gates, state: State) -> Tensor:
-        v: Tensor = p.x + p.sigma_alpha * p.u
+        v: Tensor = p.x + p.alpha * p.u
         return v
 
 
@@ -136,20 +119,12 @@ class IRCFastGRNN(_InputResidual):
         Gate("f", x=False, h=False, m=True, bias=False),
         Gate("a", h=False, bias=False),
     )
-    starts: ClassVar[dict[str, float]] = {"alpha": 2.0, "beta": 1.0}
-
-    def __init__(self, input_size: int, hidden_size: int) -> None:
-        super().__init__(input_size, hidden_size)
-        self.beta = nn.Parameter(torch.empty(1))
-        self.reset_parameters()
-
-    def constants(self) -> dict[str, Tensor]:
-        return super().constants() | {"sigma_beta": torch.sigmoid(self.beta)}
+    own = {**_InputResidual.own, "beta": Vector("1", 1.0, torch.sigmoid)}  # noqa: RUF012
 
     def update(self, p: Gates, state: State) -> State:
         (h,) = state
         f = torch.sigmoid(p.f)
-        return (f * h + p.sigma_beta * (1 - f) * p.a,)
+        return (f * h + p.beta * (1 - f) * p.a,)
 
 
 class IHCLSTM(Cell):

@@ -8,16 +8,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from edgernn.cells.base import State
+from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Of one step: u (B, H) in {0, 1} (or [0, 1] for a soft rule), None where it is all 1; and what the budget sums."""
+    """Of one step: u (B, H) in {0, 1} (or [0, 1] for a soft rule), None where it is all 1; what the budget sums instead
+    of it; and, for a rule that masks what the cell sees, the factors (B, I) of x and (B, H) of the state."""
 
     u: Tensor | None
     likelihood: Tensor | None = None
+    masks: tuple[Tensor, Tensor] | None = None
 
 
 class UpdateRule(nn.Module, abc.ABC):
@@ -26,7 +28,7 @@ class UpdateRule(nn.Module, abc.ABC):
     `prefix` begins the names of the ops: prefix + the cell's op. `can_skip` says whether u is ever 0.
     `memory`: the rule's own states, (B, 1) each, with the value that they start from; carried as the cell's are.
     `learns_start`: the cell's initial state is a parameter of the layer, and not zero.
-    A subclass is final. Its parameters are named as the op's inputs.
+    A subclass is final. Its parameters and buffers are inputs of the op, by their names.
     """
 
     name: ClassVar[str]
@@ -56,12 +58,22 @@ class UpdateRule(nn.Module, abc.ABC):
         return memory
 
     def recurrent_mask(self) -> Tensor | None:
-        """(H, H) of 0 and 1, by which the rule thins every gate's rows of R; None leaves R whole."""
+        """(H, H) of 0 and 1, by which the rule thins every gate's rows of R and C; None leaves them whole."""
         return None
 
     def busy_rate(self, update_rate: float) -> float:
         """The share of steps at which any neuron changes, as far as it follows from the share of neurons."""
         return 1.0 if update_rate > 0 else 0.0
+
+    def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:
+        """Multiply-adds of a step that skips what it can, the rule's own included.
+
+        busy_rate: the share of steps at which any neuron changes, else what follows from update_rate, the share of
+        neurons; only a two-stage cell's figure depends on it.
+        """
+        mid, update = cell.macs()
+        busy = self.busy_rate(update_rate) if busy_rate is None else busy_rate
+        return busy * mid + update_rate * update + self.macs()
 
     def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
         """(B,): how far the closest decision is from turning over, so that a check can tell a tie from an error."""

@@ -4,7 +4,7 @@
 import torch
 from torch import Tensor
 
-from edgernn.cells.base import State
+from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
 from edgernn.rules.base import Decision, UpdateRule
 
@@ -20,7 +20,8 @@ class Random(UpdateRule):
 
     The numbers depend on the step t (the memory rule_t), the neuron j and the seed alone. In training every sequence
     starts from a t of its own, drawn below 2^20, so that patterns do not repeat; after it t counts from 0, so that
-    every run and every runtime sees the same one. rate in [0, 1]: of updates.
+    every run and every runtime sees the same one. rate in [0, 1]: of updates. seed: below 2^24.
+    Constants rule_rate and rule_seed (1,); k and M rate are compared in the precision of the state.
     Source: the baseline "Random Updates" of Hartvigsen et al., "Learning to Selectively Update State Neurons in
     Recurrent Networks", CIKM 2020, section 4.1, which does not say how the numbers are drawn.
     """
@@ -30,20 +31,26 @@ class Random(UpdateRule):
     paper = "Hartvigsen et al. 2020, section 4.1"
     memory = {"rule_t": 0.0}  # noqa: RUF012
 
+    rule_rate: Tensor
+    rule_seed: Tensor
+
     def __init__(self, input_size: int, hidden_size: int, rate: float = 0.5, seed: int = 0) -> None:
         super().__init__(input_size, hidden_size)
         if not 0 <= rate <= 1:
             raise UsageError(f"rate: expected between 0 and 1, got {rate}")
-        self.rate, self.seed = rate, seed
+        if not 0 <= seed < 2**24:
+            raise UsageError(f"seed: expected a whole number from 0 to {2**24 - 1}, got {seed}")
+        self.register_buffer("rule_rate", torch.tensor([float(rate)]), persistent=False)
+        self.register_buffer("rule_seed", torch.tensor([float(seed)]), persistent=False)
 
     def decide(self, e: Tensor, state: State, memory: State) -> Decision:
         (t,) = memory
-        neurons = torch.arange(self.hidden_size, device=t.device) * 104729 + self.seed * 15485863
+        neurons = torch.arange(self.hidden_size, device=t.device) * 104729 + self.rule_seed.to(torch.int64) * 15485863
         k = (t.to(torch.int64) * 7919 + neurons) % _M
         for _ in range(2):
             square = k * k % _M
             k = (square * square % _M * k + _C) % _M
-        return Decision(k < int(self.rate * _M))
+        return Decision(k.to(t.dtype) < self.rule_rate * _M)
 
     def initial_memory(self, batch: int, like: Tensor) -> State:
         if not self.training:
@@ -54,16 +61,17 @@ class Random(UpdateRule):
         return (memory[0] + 1,)
 
     def force(self, rate: float) -> None:
-        self.rate = rate
+        self.rule_rate.fill_(rate)
 
 
 class Clockwork(UpdateRule):
     """Groups of neurons change at fixed periods 1, 2, 4, ..., and read from themselves and slower ones.
 
     u_{t,j} = 1 where t mod T_j = 0, else 0        T_j = 2^⌊j·groups/H⌋, t from 0
-    R_{i,j} = 0 where T_j < T_i                    in every gate
+    R_{i,j} = 0 where T_j < T_i                    in every gate, and C likewise
 
-    The memory rule_t counts the steps. groups: how many periods. R of a gate that feeds `mid` stays whole, as does V.
+    The memory rule_t counts the steps. groups: how many periods; they are the constant rule_periods (H,).
+    R of a gate that feeds `mid` stays whole, as does V.
     Source: Koutník et al., "A Clockwork RNN", ICML 2014, https://arxiv.org/abs/1402.3511
     """
 
@@ -72,21 +80,42 @@ class Clockwork(UpdateRule):
     paper = "Koutník et al. 2014, arXiv:1402.3511"
     memory = {"rule_t": 0.0}  # noqa: RUF012
 
-    periods: Tensor
+    rule_periods: Tensor
 
     def __init__(self, input_size: int, hidden_size: int, groups: int = 5) -> None:
         super().__init__(input_size, hidden_size)
         if not 1 <= groups <= 20:
             raise UsageError(f"groups: expected between 1 and 20, got {groups}")
-        exponents = torch.arange(hidden_size) * groups // hidden_size
-        self.register_buffer("periods", 2.0**exponents, persistent=False)
+        self.register_buffer("rule_periods", torch.empty(hidden_size), persistent=False)
+        self._set(groups)
+
+    def _set(self, groups: int) -> None:
+        self.exponents = [j * groups // self.hidden_size for j in range(self.hidden_size)]
+        self.rule_periods.copy_(torch.tensor(self.exponents).exp2())
 
     def decide(self, e: Tensor, state: State, memory: State) -> Decision:
         (t,) = memory
-        return Decision(torch.fmod(t, self.periods) == 0)
+        return Decision(torch.fmod(t, self.rule_periods) == 0)
 
     def remember(self, u: Tensor | None, state: State, memory: State) -> State:
         return (memory[0] + 1,)
 
     def recurrent_mask(self) -> Tensor:
-        return (self.periods[None, :] >= self.periods[:, None]).to(self.periods.dtype)
+        return (self.rule_periods[None, :] >= self.rule_periods[:, None]).to(self.rule_periods.dtype)
+
+    def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:
+        # what each neuron reads and how often it changes are both fixed
+        mid, _ = cell.macs()
+        rows = 0.0
+        for exponent in self.exponents:
+            slower = self.hidden_size - self.exponents.index(exponent)
+            rows += 0.5**exponent * cell.row_macs(self.input_size, slower, cell.mid_size)
+        return mid + rows
+
+    def force(self, rate: float) -> None:
+        # the share of updates falls with the number of groups: (2 - 2^(1 - groups)) / groups of equal size
+        shares = {}
+        for groups in range(1, 21):
+            self._set(groups)
+            shares[groups] = sum(0.5**exponent for exponent in self.exponents) / self.hidden_size
+        self._set(min(shares, key=lambda groups: abs(shares[groups] - rate)))

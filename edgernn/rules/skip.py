@@ -67,6 +67,13 @@ class Skip(UpdateRule):
     def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
         return (memory[0] - 0.5).abs().squeeze(-1)
 
+    @torch.no_grad()
+    def force(self, rate: float) -> None:
+        # Δ is the same at every step and reaches 1/2 in the nearest whole number of them
+        steps = max(1, round(1 / rate)) if rate > 0 else 2**20
+        self.rule_w.zero_()
+        self.rule_b.fill_(math.log(1.001 * 0.5 / steps / (1 - 1.001 * 0.5 / steps)))
+
     def busy_rate(self, update_rate: float) -> float:
         return update_rate
 
