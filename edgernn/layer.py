@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from edgernn.cells.base import Cell, State
 from edgernn.rules.base import Decision, UpdateRule, blend
 
-
 # the state of a cell that reads the input before
 LAST = "x_last"
 

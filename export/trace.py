@@ -252,7 +252,11 @@ def layer_function(layer: RecurrentLayer) -> onnx.FunctionProto:
     like = next(layer.parameters())
     x = like.new_zeros(3, 2, layer.cell.input_size)
     last = [x[0]] if layer.cell.reads_last else []
-    graph = _trace(_Sequence(layer), {"X": x, **{LAST: v for v in last}}, [{0: "T", 1: "B"}, *({0: "B"} for _ in last)])
+    inputs, axes = {"X": x}, [{0: "T", 1: "B"}]
+    if last:
+        inputs[LAST] = last[0]
+        axes.append({0: "B"})
+    graph = _trace(_Sequence(layer), inputs, axes)
     outputs = ["seq.a", "seq.e", "seq.inputs", *(f"seq.{name}" for name in layer.constants(x))]
     names = dict(zip((o.name for o in graph.output), outputs, strict=True))
     names |= _outer_names(layer) | {"X": "X", LAST: LAST}
