@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/edgernn.stamp
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find runtime/csrc -type f)
 
-.PHONY: setup demo test quick format clean
+.PHONY: setup demo test quick docs format clean
 
 setup: $(STAMP)
 
@@ -32,6 +32,10 @@ test: setup
 # what a developer repeats: no packaging, no training to the end, no kill -9
 quick: setup
 	$(BIN)/python -m pytest -m 'not slow'
+
+# what the documents take from the code
+docs: setup
+	$(BIN)/python docs/generate.py
 
 format: setup
 	$(BIN)/ruff format .

@@ -16,10 +16,12 @@ _NAMES = {
     "RULES": "edgernn.rules",
     "UpdateRule": "edgernn.rules",
     "SequenceModel": "edgernn.model",
+    "from_torch": "edgernn.convert",
+    "to_torch": "edgernn.convert",
     "EdgernnError": "edgernn.errors",
     "UsageError": "edgernn.errors",
 }
-_MODULES = ("cells", "costs", "errors", "export", "model", "rules", "runtime", "training")
+_MODULES = ("cells", "convert", "costs", "errors", "export", "model", "rules", "runtime", "training")
 
 __all__ = [*_NAMES, *_MODULES, "__version__"]  # noqa: PLE0604
 

@@ -1,48 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What there is: the cells, alone and under the papers' rules, as a list of plain values and as a Markdown table."""
+"""What there is: cells, alone, under the papers' rules and behind imputers, as plain values and as a Markdown table."""
 
 from typing import Any
 
+import torch
+
 from edgernn.cells import CELLS
-from edgernn.costs import named_cost
-from edgernn.names import COMBINATIONS, resolve
+from edgernn.costs import model_cost
+from edgernn.model import SequenceModel
+from edgernn.names import COMBINATIONS, IMPUTING
 from edgernn.runtime.library import native_ops
 
 
 def listing(input_size: int, hidden_size: int) -> list[dict[str, Any]]:
-    """One entry a name, at a size; costs are of a step with every neuron updated."""
+    """One entry a name, at a size; costs are of a step with every neuron updated.
+
+    Of a name with an imputer input_size is the number of features; the input is three times as wide.
+    """
     native = native_ops()
-    entries = []
-    for name in [*CELLS, *COMBINATIONS]:
-        cell, rule = resolve(name)
-        cost = named_cost(name, None, input_size, hidden_size)
-        entries.append(
-            {
-                "name": name,
-                "cell": cell.name,
-                "rule": rule.name,
-                "parameters": cost.parameters,
-                "macs": cost.macs,
-                "flops_paper": cost.flops_paper,
-                "native": rule.prefix + cell.op in native,
-                "portable": True,
-                "streaming": True,
-                "paper": rule.paper or cell.paper,
-            }
-        )
-    return entries
+    return [_entry(name, input_size, hidden_size, native) for name in [*CELLS, *COMBINATIONS, *IMPUTING]]
+
+
+def _entry(name: str, input_size: int, hidden_size: int, native: set[str]) -> dict[str, Any]:
+    with torch.device("meta"):
+        model = SequenceModel(name, input_size * (3 if name in IMPUTING else 1), hidden_size)
+    cost = model_cost(model)
+    imputer, rule = model.imputer_type, model.rule_type
+    paper = model.cell_type.paper if name in CELLS else rule.paper if imputer is None else imputer.paper
+    return {
+        "name": name,
+        "cell": model.cell_type.name,
+        "rule": rule.name,
+        "imputer": None if imputer is None else imputer.name,
+        "params": cost.parameters,
+        "macs": cost.macs,
+        "flops_paper": cost.flops_paper,
+        "native": model.recurrent_layers()[0].op in native,
+        "portable": True,
+        "streaming": model.streaming,
+        "paper": paper,
+    }
 
 
 def table(entries: list[dict[str, Any]]) -> str:
     """A Markdown table."""
     lines = [
-        "| name | cell + rule | parameters | macs a step | flops_paper | kernel | source |",
+        "| name | made of | parameters | macs a step | flops_paper | kernel | source |",
         "|---|---|---:|---:|---:|---|---|",
     ]
     for e in entries:
+        parts = [part for part in (e["imputer"], e["cell"], e["rule"] if e["rule"] != "always" else None) if part]
         kernel = "native, portable" if e["native"] else "portable"
         lines.append(
-            f"| {e['name']} | {e['cell']} + {e['rule']} | {e['parameters']:,} | {e['macs']:,} "
+            f"| {e['name']} | {' + '.join(parts)} | {e['params']:,} | {e['macs']:,} "
             f"| {e['flops_paper']:,.0f} | {kernel} | {e['paper']} |"
         )
     return "\n".join(lines)

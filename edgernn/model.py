@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
+from edgernn.imputers import Imputer
 from edgernn.layer import RecurrentLayer, Trace
-from edgernn.names import resolve
+from edgernn.names import resolve, resolve_imputer
 from edgernn.rules.base import UpdateRule
 
 
@@ -24,7 +25,11 @@ class SequenceModel(nn.Module):
     layers, bidirectional: a bidirectional layer has two cells, the second reads the sequence backwards.
     mean, std (I,): the input is standardised as (x - mean) / std first.
     cell_options, rule_options: passed to the cell's and the rule's constructor.
-    Raises UsageError for an unknown name or a size below 1.
+    rank: recurrent weights as products of this rank (`Cell.factorise`). density: the share of their blocks that stays
+    (`Cell.sparsify`); `prune` leaves the others out, bit by bit. norm: "layer" or "recurrent-batch", with
+    statistics for norm_steps steps (`Cell.normalise`).
+    imputer: "gru-d" or "rits", before the first layer; x is then (T, B, 3F): values, masks, times (`imputers`).
+    Raises UsageError for an unknown name, a size below 1, or a bidirectional model with an imputer.
     """
 
     input_mean: Tensor
@@ -45,6 +50,11 @@ class SequenceModel(nn.Module):
         std: Tensor | float = 1.0,
         cell_options: dict[str, Any] | None = None,
         rule_options: dict[str, Any] | None = None,
+        rank: int | None = None,
+        density: float | None = None,
+        norm: str | None = None,
+        norm_steps: int = 1000,
+        imputer: str | type[Imputer] | None = None,
     ) -> None:
         super().__init__()
         for name, size in (("input_size", input_size), ("hidden_size", hidden_size), ("layers", layers)):
@@ -55,17 +65,28 @@ class SequenceModel(nn.Module):
         if output not in ("last", "all"):
             raise UsageError(f"output: expected 'last' or 'all', got {output!r}")
         self.cell_type, self.rule_type = resolve(cell, rule)
+        self.imputer_type = resolve_imputer(cell, imputer)
+        if self.imputer_type is not None and bidirectional:
+            raise UsageError("bidirectional: an imputer needs times that run with its direction; use a model each way")
         self.input_size, self.hidden_size, self.output_size = input_size, hidden_size, output_size
         self.bidirectional, self.output = bidirectional, output
         self.directions = 2 if bidirectional else 1
+
+        def make(size: int, imputer: Imputer | None) -> RecurrentLayer:
+            size = size if imputer is None else 2 * imputer.features
+            made = self.cell_type(size, hidden_size, **(cell_options or {}))
+            if rank is not None:
+                made.factorise(rank)
+            if density is not None:
+                made.sparsify(density)
+            if norm is not None:
+                made.normalise(norm, norm_steps)
+            return RecurrentLayer(made, self.rule_type(size, hidden_size, **(rule_options or {})), imputer)
+
+        first = None if self.imputer_type is None else self.imputer_type(input_size, hidden_size)
         sizes = [input_size] + [hidden_size * self.directions] * (layers - 1)
         self.layers = nn.ModuleList(
-            RecurrentLayer(
-                self.cell_type(size, hidden_size, **(cell_options or {})),
-                self.rule_type(size, hidden_size, **(rule_options or {})),
-            )
-            for size in sizes
-            for _ in range(self.directions)
+            make(size, None if i else first) for i, size in enumerate(sizes) for _ in range(self.directions)
         )
         width = hidden_size * self.directions
         self.head = None if output_size is None else nn.Linear(width, output_size)
@@ -82,6 +103,11 @@ class SequenceModel(nn.Module):
             layer, direction = divmod(i, self.directions)
             names += [f"layer{layer}{'.reverse' * direction}.{s}" for s in self.recurrent_layers()[i].states]
         return tuple(names)
+
+    @property
+    def streaming(self) -> bool:
+        """Whether a sequence may be given in parts, with the state kept in between."""
+        return not self.bidirectional and all(layer.cell.streaming for layer in self.recurrent_layers())
 
     @property
     def standardises(self) -> bool:
@@ -102,20 +128,20 @@ class SequenceModel(nn.Module):
         last: list[Tensor] = []
         self.traces = []
         layers = self.recurrent_layers()
-        per_cell = len(layers[0].states)
         y = x
+        tops: list[Tensor] = []
         for i in range(0, len(layers), self.directions):
-            outputs = []
-            for direction in range(self.directions):
-                k = (i + direction) * per_cell
-                out, final, trace = layers[i + direction](y.flip(0) if direction else y, state[k : k + per_cell])
+            outputs, tops = [], []
+            for direction, layer in enumerate(layers[i : i + self.directions]):
+                own, state = state[: len(layer.states)], state[len(layer.states) :]
+                out, final, trace = layer(y.flip(0) if direction else y, own)
                 outputs.append(out.flip(0) if direction else out)
+                # of the backward direction the last output is the one that has read the whole sequence
+                tops.append(final[0])
                 last += final
                 self.traces.append(trace)
             y = outputs[0] if self.directions == 1 else torch.cat(outputs, -1)
         if self.output == "last":
-            # of the backward direction the last output is the one that has read the whole sequence
-            tops = last[-per_cell * self.directions :: per_cell]
             y = tops[0] if self.directions == 1 else torch.cat(tops, -1)
         return (y if self.head is None else self.head(y)), tuple(last)
 
@@ -132,9 +158,27 @@ class SequenceModel(nn.Module):
         """What λ multiplies, summed over the cells, from the last forward (differentiable)."""
         return torch.stack([t.budget for t in self.traces]).sum()
 
+    @property
+    def imputation_loss(self) -> Tensor | None:
+        """The loss of an imputer's estimates in the last forward (differentiable), where there is an imputer."""
+        return self.traces[0].imputation_loss
+
     def anneal(self, epoch: int) -> None:
         for layer in self.recurrent_layers():
             layer.rule.anneal(epoch)
+
+    def prune(self, step: int, steps: int) -> None:
+        """Called before each step of a training: sparse weights come in three parts of equal length.
+
+        First all weights learn; then, every 15 steps, all but the largest blocks are set to zero and may grow again; at
+        last the zeros are held. The schedule of Kusupati et al. 2018, arXiv:1901.02358.
+        """
+        held = -(-2 * steps // 3)
+        if step < steps // 3 or step > held or (step < held and step % 15):
+            return
+        for layer in self.recurrent_layers():
+            if layer.cell.density is not None:
+                layer.cell.threshold(hold=step == held)
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
         """One a layer and direction, forward before backward."""

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from edgernn.cells.base import State
 from edgernn.errors import EdgernnError
-from edgernn.export.trace import op_name
 from edgernn.model import SequenceModel
 from edgernn.rules.base import Decision, UpdateRule
 from edgernn.runtime.library import no_native
@@ -20,8 +19,6 @@ from edgernn.runtime.session import Session
 
 # float32 paths that add in another order differ by rounding alone
 TOLERANCE = 1e-4
-# a decision closer to its threshold than this may fall either way
-TIE = 1e-5
 BACKENDS: Final[tuple[Literal["portable"], Literal["native"]]] = ("portable", "native")
 
 
@@ -30,7 +27,7 @@ class Check:
     """The worst absolute error of one backend against torch, over all outputs.
 
     steps: how many single steps, each from torch's own state, were compared; ties: how many more were left out because
-    a decision in them was closer than TIE to its threshold.
+    a decision in them was closer than the rule's `tie` to its threshold.
     sequences: how many whole sequences from the zero state were compared; those with a tie are left out.
     """
 
@@ -62,7 +59,7 @@ def check(
     inputs = [x] if example is None else [x, example]
     results = []
     for backend in BACKENDS:
-        if backend == "native" and no_native(op_name(layer) for layer in model.recurrent_layers()):
+        if backend == "native" and no_native(layer.op for layer in model.recurrent_layers()):
             continue
         session = Session(path, backend=backend)
         parts = [_compare(model, session, x, tolerance) for x in inputs]
@@ -88,13 +85,13 @@ def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float
     else:
         margins = torch.full((x.shape[1],), torch.inf)
         for x_t in x.unsqueeze(1):
-            clear = _margins(model, x_t, state) > TIE
+            clear = _margins(model, x_t, state) > 1
             expected = _torch(model, x_t, state)
             step_error = max(step_error, _error(session, model, x_t, state, expected, clear, tolerance))
             margins = torch.where(clear, margins, 0)
             steps, ties = steps + int(clear.sum()), ties + int((~clear).sum())
             state = expected[1]
-    clear = margins > TIE
+    clear = margins > 1
     if not steps and not clear.any():
         raise EdgernnError("check: every step has a decision at its threshold; give other inputs")
     sequence_error = _error(session, model, x, zero, _torch(model, x, zero), clear, tolerance)
@@ -115,14 +112,17 @@ def _torch(model: SequenceModel, x: Tensor, state: State) -> tuple[Tensor, State
 
 
 def _margins(model: SequenceModel, x: Tensor, state: State) -> Tensor:
-    """(B,): the closest decision of any layer at any step of x (T, B, I), found by watching the rules decide."""
+    """(B,): the closest decision of any layer at any step of x (T, B, I), in units of the rule's `tie`.
+
+    Found by watching the rules decide.
+    """
     found: list[Tensor] = []
 
     def watch(rule: UpdateRule) -> Callable[[Tensor, State, State], Decision]:
         decide = rule.decide
 
         def watched(e: Tensor, state: State, memory: State) -> Decision:
-            found.append(rule.margin(e, state, memory))
+            found.append(rule.margin(e, state, memory) / rule.tie)
             return decide(e, state, memory)
 
         return watched

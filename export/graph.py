@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A SequenceModel as one ONNX model: a custom-domain node a layer and direction, their function, and the head."""
 
+import copy
 import json
 from typing import Any
 
@@ -11,7 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
 from edgernn import __version__
-from edgernn.export.trace import OPSET, layer_function, op_inputs, op_name, op_outputs, weights_of
+from edgernn.cells.norm import RecurrentBatchNorm
+from edgernn.export.trace import OPSET, layer_function, layer_weights, op_inputs, op_outputs
 from edgernn.layer import RecurrentLayer
 from edgernn.model import SequenceModel
 from edgernn.runtime.library import DOMAIN, SCHEMA
@@ -48,6 +50,7 @@ class _Graph:
 
 def build(model: SequenceModel, extra: dict[str, Any] | None = None) -> onnx.ModelProto:
     """The model as a ModelProto; `extra` is added to its metadata (task, metric, …)."""
+    model = _folded(model)
     graph = _Graph()
     x = "x"
     if model.standardises:
@@ -86,13 +89,31 @@ def build(model: SequenceModel, extra: dict[str, Any] | None = None) -> onnx.Mod
     return result
 
 
+def _folded(model: SequenceModel) -> SequenceModel:
+    """The model with the statistics of its normalisations made constants, and the weights that it drops made zeros."""
+    cells = [layer.cell for layer in model.recurrent_layers()]
+    if not any(cell.counts_steps or cell.density is not None for cell in cells):
+        return model
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        for cell in (layer.cell for layer in model.recurrent_layers()):
+            for name, norm in cell.norms.items():
+                if isinstance(norm, RecurrentBatchNorm):
+                    cell.norms[name] = norm.folded()
+            if cell.density is not None:
+                cell.R.mul_(cell.kept)
+                cell.density = None
+                del cell.kept
+    return model
+
+
 def _one_of_each_op(layers: list[RecurrentLayer]) -> list[RecurrentLayer]:
     """A layer for each op; one whose input and hidden size differ if there is one, so that the tracer's sizes are told
     apart."""
     chosen: dict[str, RecurrentLayer] = {}
     for layer in layers:
-        if op_name(layer) not in chosen or layer.cell.input_size != layer.cell.hidden_size:
-            chosen[op_name(layer)] = layer
+        if layer.op not in chosen or layer.cell.input_size != layer.cell.hidden_size:
+            chosen[layer.op] = layer
     return list(chosen.values())
 
 
@@ -108,7 +129,7 @@ def _layer(
     """One node; returns the names of its output sequence ("" where not needed) and of its last output."""
     if backwards:
         x = graph.reversed(x, f"{name}.x")
-    parameters = weights_of(layer.cell) | weights_of(layer.rule)
+    parameters = layer_weights(layer)
     states = layer.states
     inputs = []
     for key in op_inputs(layer):
@@ -124,7 +145,7 @@ def _layer(
             outputs.append(f"{name}.{key}")
         else:
             outputs.append(f"{name}.{key.removesuffix('_next')}.next")
-    node = helper.make_node(op_name(layer), inputs, outputs, name, domain=DOMAIN, schema=SCHEMA, macs=layer.macs())
+    node = helper.make_node(layer.op, inputs, outputs, name, domain=DOMAIN, schema=SCHEMA, macs=layer.macs())
     graph.nodes.append(node)
     if layer.rule.can_skip:
         updates = f"{name}.updates"
@@ -179,24 +200,32 @@ def _initial_state(model: SequenceModel) -> dict[str, list[float]]:
 def _metadata(model: SequenceModel) -> dict[str, Any]:
     from edgernn.costs import model_cost
 
-    cost = model_cost(model)
+    cost, idle = model_cost(model), model_cost(model, 0.0)
+    head = 0 if model.head is None else sum(p.numel() for p in model.head.parameters())
     return {
         "version": __version__,
         "schema": SCHEMA,
-        "ops": sorted({op_name(layer) for layer in model.recurrent_layers()}),
+        "ops": sorted({layer.op for layer in model.recurrent_layers()}),
         "cell": model.cell_type.name,
         "rule": model.rule_type.name,
+        "imputer": None if model.imputer_type is None else model.imputer_type.name,
         "input_size": model.input_size,
         "hidden_size": model.hidden_size,
         "output_size": model.output_size,
         "layers": len(model.layers) // model.directions,
         "bidirectional": model.bidirectional,
         "output": model.output,
-        "states": len(model.recurrent_layers()[0].states),
         "initial_state": {n: s for n, s in _initial_state(model).items() if any(s)},
-        "streaming": not model.bidirectional,
+        "streaming": model.streaming,
         "input_mean": model.input_mean.tolist(),
         "input_std": model.input_std.tolist(),
         "parameters": cost.parameters,
         "macs": cost.macs,
+        # of a step of the recurrent layers with every neuron updated, and flops_paper with none
+        "cost": {
+            "parameters": cost.parameters - head,
+            "macs_executed": cost.macs_executed,
+            "flops_paper": cost.flops_paper,
+            "flops_paper_idle": idle.flops_paper,
+        },
     }

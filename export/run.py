@@ -11,7 +11,6 @@ import torch
 from edgernn.errors import EdgernnError
 from edgernn.export import to_onnx
 from edgernn.export.card import card
-from edgernn.export.trace import op_name
 from edgernn.files import EXAMPLE, read_arrays, read_json, write_arrays, write_text
 from edgernn.runtime.library import no_native
 from edgernn.store import load_model
@@ -48,5 +47,5 @@ def export_run(run: Path, out: Path) -> dict[str, Any]:
         "card": str(described),
         "bytes": out.stat().st_size,
         "checks": [{**dataclasses.asdict(c), "worst": c.worst} for c in checks],
-        "native_missing": no_native(op_name(layer) for layer in model.recurrent_layers()),
+        "native_missing": no_native(layer.op for layer in model.recurrent_layers()),
     }

@@ -17,9 +17,8 @@ from onnx import helper, numpy_helper
 from onnxscript import opset20
 from torch import Tensor, nn
 
-from edgernn.cells.base import Cell
 from edgernn.errors import EdgernnError
-from edgernn.layer import LAST, RecurrentLayer
+from edgernn.layer import COUNT, LAST, RecurrentLayer
 from edgernn.runtime.library import DOMAIN
 
 OPSET = 20
@@ -27,17 +26,26 @@ OPSET = 20
 _SIZES = {"Split": 1, "ConstantOfShape": 0}
 
 
+def _outside(layer: RecurrentLayer) -> list[str]:
+    """The states that are read before the first step."""
+    return [name for name in layer.states if name == COUNT or (name == LAST and layer.shifts_input)]
+
+
 class _Sequence(nn.Module):
-    """What is computed once a sequence: the input parts of cell and rule, what W reads, and the constants."""
+    """What is computed once a sequence: the input parts of cell and rule, what a step reads, and the constants.
+
+    It takes x and the states of _outside.
+    """
 
     def __init__(self, layer: RecurrentLayer) -> None:
         super().__init__()
         self.layer = layer
 
-    def forward(self, x: Tensor, *last: Tensor) -> tuple[Tensor, ...]:
-        cell, rule = self.layer.cell, self.layer.rule
-        inputs = self.layer.inputs(x, last)
-        return cell.project(inputs), rule.project(x), inputs, *self.layer.constants(x).values()
+    def forward(self, x: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        outside = dict(zip(_outside(self.layer), given, strict=True))
+        inputs = self.layer.inputs(x, outside.get(LAST))
+        parts = self.layer.projected(inputs, x, outside.get(COUNT))
+        return *parts, inputs, *self.layer.constants(x).values()
 
 
 class _Step(nn.Module):
@@ -51,10 +59,11 @@ class _Step(nn.Module):
     def forward(self, a: Tensor, e: Tensor, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         states = len(rest) - len(self.constants)
         constants = dict(zip(self.constants, rest[states:], strict=True))
-        new, decision = self.layer.step(a, e, x, rest[:states], constants)
+        step = self.layer.step(a, e, x, rest[:states], constants)
+        decision = step.decision
         if decision.u is None:
-            return new
-        return *new, (decision.u != 0).expand(-1, self.layer.cell.hidden_size).sum(-1)
+            return step.state
+        return *step.state, (decision.u != 0).expand(-1, self.layer.cell.hidden_size).sum(-1)
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
@@ -119,20 +128,22 @@ def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int
     return model.graph
 
 
-def _nodes(graph: onnx.GraphProto, rename: Callable[[str], str], cell: Cell) -> list[onnx.NodeProto]:
+def _nodes(graph: onnx.GraphProto, rename: Callable[[str], str], layer: RecurrentLayer) -> list[onnx.NodeProto]:
     """The nodes of a graph with all values renamed; its initialisers come first, as Constant nodes.
 
     A list of sizes that holds I, which the tracer wrote down as a number, is read off the inputs instead, so that
-    layers of another input size can call the same function (they all have one H).
+    layers of another input size can call the same function (they all have one H; with an imputer there is only one).
     """
     nodes = []
+    cell = layer.cell
     names = {cell.input_size: "size.I", cell.hidden_size: "size.H"}
-    sizes = {node.input[_SIZES[node.op_type]] for node in graph.node if node.op_type in _SIZES}
+    varies = layer.imputer is None and cell.input_size != cell.hidden_size
+    sizes = {n for node in graph.node for k, n in enumerate(node.input) if k == _SIZES.get(node.op_type)}
     others = {n for node in graph.node for k, n in enumerate(node.input) if k != _SIZES.get(node.op_type)}
     read_off = set()
     for tensor in graph.initializer:
         values = numpy_helper.to_array(tensor)
-        if tensor.name in sizes and cell.input_size != cell.hidden_size and cell.input_size in values:
+        if tensor.name in sizes and varies and cell.input_size in values:
             parts = [names[v] for v in values.tolist()]
             nodes.append(helper.make_node("Concat", parts, [f"{rename(tensor.name)}.sizes"], axis=0))
             read_off.add(tensor.name)
@@ -169,13 +180,18 @@ def _size_nodes(state: str) -> list[onnx.NodeProto]:
     ]
 
 
-def op_name(layer: RecurrentLayer) -> str:
-    return layer.rule.prefix + layer.cell.op
+def _parts(layer: RecurrentLayer) -> dict[str, nn.Module]:
+    return {name: part for name, part in layer.named_children() if name in ("cell", "rule", "imputer")}
+
+
+def layer_weights(layer: RecurrentLayer) -> dict[str, Tensor]:
+    """The weights of cell, rule and imputer by the names of the op's inputs."""
+    return {n: w for part in _parts(layer).values() for n, w in weights_of(part).items()}
 
 
 def op_inputs(layer: RecurrentLayer) -> list[str]:
-    """X, the weights of cell and rule, and the states, by name."""
-    return ["X", *(n for part in (layer.cell, layer.rule) for n in weights_of(part)), *layer.states]
+    """X, the weights of cell, rule and imputer, and the states, by name."""
+    return ["X", *layer_weights(layer), *layer.states]
 
 
 def op_outputs(layer: RecurrentLayer) -> list[str]:
@@ -184,17 +200,17 @@ def op_outputs(layer: RecurrentLayer) -> list[str]:
 
 def _outer_names(layer: RecurrentLayer) -> dict[str, str]:
     """From a weight's name in the traced module to that of the op's input."""
-    return {f"layer.{part}.{n}": n for part in ("cell", "rule") for n in weights_of(getattr(layer, part))}
+    return {f"layer.{name}.{n}": n for name, part in _parts(layer).items() for n in weights_of(part)}
 
 
-def _scan(layer: RecurrentLayer, x: Tensor, last: Sequence[Tensor]) -> list[onnx.NodeProto]:
+def _scan(layer: RecurrentLayer, x: Tensor) -> list[onnx.NodeProto]:
     """The Scan over one step; reads seq.a, seq.e, seq.x, the constants and the weights from the scope around it."""
     cell = layer.cell
     with torch.no_grad():
         state = dict(zip(layer.states, layer.initial_state(x.shape[1], x), strict=True))
-        read = layer.inputs(x, tuple(last))
-        a, e, made = cell.project(read)[0], layer.rule.project(x)[0], layer.constants(x)
-    state = {name: value for name, value in state.items() if name != LAST}
+        read = layer.inputs(x, state.pop(LAST) if layer.shifts_input else None)
+        a, e = (part[0] for part in layer.projected(read, x, state.get(COUNT)))
+        made = layer.constants(x)
     inputs = {"a": a, "e": e, "x": read[0], **state, **{f"constant.{name}": value for name, value in made.items()}}
     axes: list[Any] = [{0: "B"}] * (3 + len(state)) + [None] * len(made)
     graph = _trace(_Step(layer, list(made)), inputs, axes)
@@ -203,7 +219,7 @@ def _scan(layer: RecurrentLayer, x: Tensor, last: Sequence[Tensor]) -> list[onnx
     def rename(name: str) -> str:
         return outer.get(name, f"step.{name}") if name else ""
 
-    body = _nodes(graph, rename, cell)
+    body = _nodes(graph, rename, layer)
     used = {name for node in body for name in node.input}
     scanned = {"a": "seq.a", "e": "seq.e", "x": "seq.inputs"}
     scanned = {name: source for name, source in scanned.items() if f"step.{name}" in used}
@@ -250,27 +266,24 @@ def _dense_macs() -> list[onnx.NodeProto]:
 def layer_function(layer: RecurrentLayer) -> onnx.FunctionProto:
     """The model-local function of a layer's op."""
     like = next(layer.parameters())
-    x = like.new_zeros(3, 2, layer.cell.input_size)
-    last = [x[0]] if layer.cell.reads_last else []
-    inputs, axes = {"X": x}, [{0: "T", 1: "B"}]
-    if last:
-        inputs[LAST] = last[0]
-        axes.append({0: "B"})
-    graph = _trace(_Sequence(layer), inputs, axes)
+    x = like.new_zeros(3, 2, layer.input_size)
+    outside = {name: like.new_zeros(2, layer.widths[name]) for name in _outside(layer)}
+    axes = [{0: "T", 1: "B"}, *({0: "B"} for _ in outside)]
+    graph = _trace(_Sequence(layer), {"X": x, **outside}, axes)
     outputs = ["seq.a", "seq.e", "seq.inputs", *(f"seq.{name}" for name in layer.constants(x))]
     names = dict(zip((o.name for o in graph.output), outputs, strict=True))
-    names |= _outer_names(layer) | {"X": "X", LAST: LAST}
+    names |= _outer_names(layer) | {name: name for name in ("X", *outside)}
     nodes = _size_nodes(layer.cell.states[0])
-    nodes += _nodes(graph, lambda name: names.get(name, f"seq.{name}") if name else "", layer.cell)
-    if last:
+    nodes += _nodes(graph, lambda name: names.get(name, f"seq.{name}") if name else "", layer)
+    if LAST in outside:
         nodes.append(helper.make_node("Constant", [], ["last.index"], value_int=-1))
         nodes.append(helper.make_node("Gather", ["X", "last.index"], [f"{LAST}_next"], axis=0))
-    nodes += _scan(layer, x, last)
+    nodes += _scan(layer, x)
     if layer.rule.can_skip:
         nodes += _dense_macs()
     return helper.make_function(
         DOMAIN,
-        op_name(layer),
+        layer.op,
         op_inputs(layer),
         op_outputs(layer),
         _needed(nodes, op_outputs(layer)),

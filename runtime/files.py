@@ -52,7 +52,7 @@ def run_file(
     if x.ndim == 2:
         y = y[0]
     write(target, y)
-    neurons = session.info["hidden_size"] * len(session.state_names) // session.info["states"]
+    neurons = session.info["hidden_size"] * session.info["layers"] * (1 + session.info["bidirectional"])
     skipped = 100 * (1 - float(np.concatenate(updates, 1).mean()) / neurons) if updates else None
     return {"output": str(target), "shape": list(y.shape), "backend": session.backend, "skip_percent": skipped}
 

@@ -65,6 +65,17 @@ def native_ops() -> set[str]:
     return set(library.edgernn_ops().decode().split())
 
 
+def register(options: Any, path: str, ops: Iterable[str] = ()) -> None:
+    """Register the library at `path` with an onnxruntime.SessionOptions: its `ops`, or all where none are named.
+
+    ONNX Runtime takes about 0.2 ms for each op in every session.
+    """
+    library = ctypes.CDLL(path)
+    library.edgernn_only.argtypes, library.edgernn_only.restype = [ctypes.c_char_p], None
+    library.edgernn_only(" ".join(ops).encode())
+    options.register_custom_ops_library(path)
+
+
 def no_native(ops: Iterable[str]) -> str | None:
     """Why a model with these ops cannot run natively, or None where it can."""
     missing = sorted(set(ops) - native_ops())

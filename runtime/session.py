@@ -2,6 +2,8 @@
 """A model file, ready to run: whole sequences, or one step at a time with the state kept."""
 
 import json
+import mmap
+import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.runtime.library import SCHEMA, library_missing, library_path, no_native, onnxruntime
+from edgernn.runtime.library import SCHEMA, library_missing, library_path, no_native, onnxruntime, register
 
 Array = NDArray[np.float32]
 # what a session reads in a file's metadata
-_KEYS = {"ops", "input_size", "hidden_size", "output", "streaming", "states", "initial_state"}
+_KEYS = {"ops", "input_size", "hidden_size", "layers", "bidirectional", "output", "streaming", "initial_state", "cost"}
 
 
 class Session:
@@ -78,7 +80,7 @@ class Session:
     def step(self, x_t: ArrayLike) -> Array:
         """y after one more step x_t (B, I) or (I,), from the state that the last step left."""
         if not self.info["streaming"]:
-            raise UsageError("step: a bidirectional model needs the whole sequence; use run")
+            raise UsageError("step: this model needs the whole sequence; use run")
         frame = self._checked(x_t, ("B",))
         batch = frame.shape[1]
         if not self._state:
@@ -152,10 +154,17 @@ def open_session(path: Path, library: str | None, threads: int) -> Any:
     options.log_severity_level = 4
     try:
         if library is not None:
-            options.register_custom_ops_library(library)
+            register(options, library, _ops_of(path))
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises plain classes of its own
         raise EdgernnError(f"{path}: ONNX Runtime cannot load it: {error}") from None
+
+
+def _ops_of(path: Path) -> list[str]:
+    """The ops that a file's own description names, found without reading the model; none if they are not found."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        found = re.search(rb'"ops": \[([\w", ]*)\]', content)
+        return [] if found is None else re.findall(r"\w+", found[1].decode())
 
 
 def _backend(wanted: str, ops: list[str]) -> Literal["native", "portable"]:

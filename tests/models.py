@@ -9,6 +9,7 @@ import torch
 
 import edgernn
 from edgernn.export import Check, to_onnx
+from tests.native import OPTIONS
 
 _FOLDER = tempfile.TemporaryDirectory()
 
@@ -16,12 +17,17 @@ _FOLDER = tempfile.TemporaryDirectory()
 @functools.cache
 def exported(cell: str, rule: str = "always", **options) -> tuple[edgernn.SequenceModel, Path, list[Check]]:
     """A model with contractive random weights (I=3, H=33 unless said), its file, and what the export's check found."""
-    arguments = {"input_size": 3, "hidden_size": 33, "output_size": 2} | options
-    with torch.random.fork_rng():
+    arguments = {"input_size": 3, "hidden_size": 33, "output_size": 2, "rule_options": OPTIONS.get(rule)} | options
+    with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(1)
         model = edgernn.SequenceModel(cell, rule=rule, **arguments).eval()
         for layer in model.recurrent_layers():
-            for p in layer.parameters():
-                torch.nn.init.normal_(p, std=0.5 / p.shape[-1] ** 0.5)
+            for name, p in layer.named_parameters():
+                # periods and shifts stay what they are
+                if name not in ("rule.rule_tau", "rule.rule_s"):
+                    torch.nn.init.normal_(p, std=0.5 / p.shape[-1] ** 0.5)
+            if rule == "skip":
+                # two or three steps a wait
+                layer.rule.rule_b.fill_(-1.0)
     path = Path(_FOLDER.name) / f"{len(list(Path(_FOLDER.name).iterdir()))}.onnx"
     return model, path, to_onnx(model, path)

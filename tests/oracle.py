@@ -2,12 +2,13 @@
 """The equations once more, in float64 NumPy, from the papers and not from our code: the definition of right.
 
 Each cell here is a function (parameters, x_t, state) -> state on plain arrays, gate by gate; `run` loops over time.
-A new cell needs one row in CELLS. Parameters come as the op's inputs: W, R, V, b with their rows in gate order.
+A new cell needs one row in CELLS. Parameters come as the op's inputs: W, R, C, V, b with their rows in gate order; `T`
+is with them. A cell that reads the input before gets both as one, [x_t, x_{t-1}].
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,49 @@ def lstm(p: Parameters, x: Array, state: State) -> State:
     return sigmoid(o) * np.tanh(c), c
 
 
+def lstm_peephole(p: Parameters, x: Array, state: State) -> State:
+    # pru.md eqs 3-8; the rows of C are those of i, f, o, and o reads c_{t-1}
+    h, c = state
+    H = h.shape[-1]
+    i, f, g, o = (x @ rows(p["W"], k, H).T + h @ rows(p["R"], k, H).T + rows(p["b"], k, H) for k in range(4))
+    i, f, o = (v + c @ rows(p["C"], k, H).T for k, v in enumerate((i, f, o)))
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(c), c
+
+
+def decaynet(p: Parameters, x: Array, state: State) -> State:
+    # decaynet.md System 2 with the rest of System 1; the state holds pi/2 - p; b is b_i, b_g, b_o
+    h, c, decay = state
+    H = h.shape[-1]
+    D = p["length"][0] or p["T"]
+    i, f, g, o = (x @ rows(p["W"], k, H).T + h @ rows(p["R"], k, H).T for k in range(4))
+    i, g, o = (v + rows(p["b"], k, H) for k, v in enumerate((i, g, o)))
+    polar = np.pi / 2 - decay - np.pi / (2 * D) / 6 * (f + 3)
+    f = np.where(polar > np.pi / 2, 1, np.where(polar < 0, 0, np.sin(polar)))
+    c = f * c + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(c), c, np.pi / 2 - polar
+
+
+def sru(p: Parameters, x: Array, state: State) -> State:
+    # irc.md eqs 27-30; W is W_F, W_P, W_A, and where sizes differ the fourth matrix of facts.md 4.1
+    _, c = state
+    H = c.shape[-1]
+    f = sigmoid(x @ rows(p["W"], 0, H).T + p["w_f"] * c + rows(p["b"], 0, H))
+    highway = sigmoid(x @ rows(p["W"], 1, H).T + p["w_p"] * c + rows(p["b"], 1, H))
+    carried = x if x.shape[-1] == H else x @ rows(p["W"], 3, H).T
+    c = f * c + (1 - f) * (x @ rows(p["W"], 2, H).T)
+    return highway * c + (1 - highway) * carried, c
+
+
+def t_lstm(p: Parameters, x: Array, state: State) -> State:
+    # irc.md eqs 36-39; W is W and U side by side
+    _, c = state
+    H = c.shape[-1]
+    f, o, a = (x @ rows(p["W"], k, H).T + rows(p["b"], k, H) for k in range(3))
+    c = sigmoid(f) * c + (1 - sigmoid(f)) * a
+    return sigmoid(o) * c, c
+
+
 def pru(p: Parameters, x: Array, state: State) -> State:
     # pru.md eqs 10-12
     (s,) = state
@@ -92,6 +136,11 @@ def irc(p: Parameters, x: Array, h: Array) -> Array:
     return x + sigmoid(p["alpha"]) * (h @ p["R"].T)
 
 
+def irc_diagonal(p: Parameters, x: Array, h: Array) -> Array:
+    # irc.md eqs 31 and 40 with omega "parameterised by the hyperbolic tangent"; eq 15 where sizes differ
+    return x + sigmoid(p["alpha"]) * np.tanh(p["omega"]) * h if "omega" in p else irc(p, x, h)
+
+
 def irc_gru(p: Parameters, x: Array, state: State) -> State:
     # irc.md eqs 14-17
     (h,) = state
@@ -113,6 +162,26 @@ def irc_lstm(p: Parameters, x: Array, state: State) -> State:
     # irc.md eqs 22-26
     h, c = state
     return gated_cell(irc(p, x, h), p["V"], x @ p["W"].T, c)
+
+
+def irc_sru(p: Parameters, x: Array, state: State) -> State:
+    # irc.md eqs 31-35; W is W_A, and where sizes differ the matrix of the highway
+    h, c = state
+    H = h.shape[-1]
+    v = irc_diagonal(p, x, h)
+    f, highway = sigmoid(v @ p["V"][:H].T), sigmoid(v @ p["V"][H:].T)
+    c = f * c + (1 - f) * (x @ p["W"][:H].T)
+    return highway * c + (1 - highway) * (x if x.shape[-1] == H else x @ p["W"][H:].T), c
+
+
+def irc_t_lstm(p: Parameters, x: Array, state: State) -> State:
+    # irc.md eqs 40-44
+    h, c = state
+    H = h.shape[-1]
+    v = irc_diagonal(p, x, h)
+    f, o = sigmoid(v @ p["V"][:H].T), sigmoid(v @ p["V"][H:].T)
+    c = f * c + (1 - f) * (x @ p["W"].T)
+    return o * c, c
 
 
 def ihc_lstm(p: Parameters, x: Array, state: State) -> State:
@@ -151,32 +220,69 @@ def fastgrnn_split(p: Parameters, x: Array, state: State) -> State:
 
 @dataclass(frozen=True)
 class Row:
-    """step; multiply-adds a step of one neuron's rows, and of a stage needed in full if anything changes.
+    """step; how many states; how many matrices of the cell, of H rows each, read x, h or c, and m (x_{t-1} is x too).
 
-    mid_rows: how many rows of R belong to that stage.
+    middle: the sizes of m, which is I or H; mid_x, mid_h: how many matrices of so many rows read x and h for it. They
+    are needed in full if anything changes.
     """
 
     step: Callable[[Parameters, Array, State], State]
     states: int
-    row_macs: Callable[[int, int], int]
-    stage_macs: Callable[[int, int], int]
-    mid_rows: Callable[[int, int], int] = lambda I, H: 0
+    x: int
+    h: int = 0
+    m: int = 0
+    middle: Literal["I", "H"] = "I"
+    mid_x: int = 0
+    mid_h: int = 0
+    reads_last: bool = False
+
+    def row_macs(self, nx: int, nh: int, nm: int) -> int:
+        """Multiply-adds a step of one neuron, if it reads so many columns of x, of each state and of m."""
+        return self.x * nx + self.h * nh + self.m * nm
+
+    def mid_macs(self, nx: int, nh: int) -> int:
+        """Multiply-adds a step of one element of m, likewise."""
+        return self.mid_x * nx + self.mid_h * nh
+
+    def middle_size(self, I: int, H: int) -> int:
+        return I if self.middle == "I" else H
+
+    def step_macs(self, k: NDArray[np.int64], I: int, H: int) -> NDArray[np.int64]:
+        """Multiply-adds of a step that changes k neurons."""
+        M = self.middle_size(I, H)
+        return k * self.row_macs(I, H, M) + (k > 0) * M * self.mid_macs(I, H)
 
 
 CELLS = {
-    "gru": Row(gru, 1, lambda I, H: 3 * (I + H), lambda I, H: 0),
-    "gru-before": Row(gru_before, 1, lambda I, H: 2 * (I + H), lambda I, H: H * (I + H), lambda I, H: H),
-    "lstm": Row(lstm, 2, lambda I, H: 4 * (I + H), lambda I, H: 0),
-    "pru": Row(pru, 1, lambda I, H: 2 * (I + H), lambda I, H: 0),
-    "rnn": Row(rnn, 1, lambda I, H: I + H, lambda I, H: 0),
-    "eins": Row(eins, 2, lambda I, H: 4 * I, lambda I, H: I * (2 * I + H), lambda I, H: I),
-    "irc-gru": Row(irc_gru, 1, lambda I, H: 3 * I, lambda I, H: I * H, lambda I, H: I),
-    "irc-lstm": Row(irc_lstm, 2, lambda I, H: 4 * I, lambda I, H: I * H, lambda I, H: I),
-    "irc-fastgrnn": Row(irc_fastgrnn, 1, lambda I, H: 2 * I, lambda I, H: I * H, lambda I, H: I),
-    "ihc-lstm": Row(ihc_lstm, 2, lambda I, H: 4 * I, lambda I, H: I * (I + 2 * H), lambda I, H: 2 * I),
-    "fastgrnn": Row(fastgrnn, 1, lambda I, H: I + H, lambda I, H: 0),
-    "fastgrnn-split": Row(fastgrnn_split, 1, lambda I, H: 2 * (I + H), lambda I, H: 0),
+    "gru": Row(gru, 1, x=3, h=3),
+    "gru-before": Row(gru_before, 1, x=2, h=1, m=1, middle="H", mid_x=1, mid_h=1),
+    "lstm": Row(lstm, 2, x=4, h=4),
+    "lstm-peephole": Row(lstm_peephole, 2, x=4, h=4 + 3),
+    "decaynet": Row(decaynet, 3, x=4, h=4),
+    "sru": Row(sru, 2, x=3),
+    "t-lstm": Row(t_lstm, 2, x=6, reads_last=True),
+    "pru": Row(pru, 1, x=2, h=2),
+    "rnn": Row(rnn, 1, x=1, h=1),
+    "eins": Row(eins, 2, x=0, m=4, mid_x=2, mid_h=1),
+    "irc-gru": Row(irc_gru, 1, x=1, m=2, mid_h=1),
+    "irc-lstm": Row(irc_lstm, 2, x=1, m=3, mid_h=1),
+    "irc-sru": Row(irc_sru, 2, x=1, m=2),
+    "irc-t-lstm": Row(irc_t_lstm, 2, x=1, m=2),
+    "irc-fastgrnn": Row(irc_fastgrnn, 1, x=1, m=1, mid_h=1),
+    "ihc-lstm": Row(ihc_lstm, 2, x=1, m=3, mid_x=1, mid_h=2),
+    "fastgrnn": Row(fastgrnn, 1, x=1, h=1),
+    "fastgrnn-split": Row(fastgrnn_split, 1, x=2, h=2),
 }
+# those that the papers have for I = H only: what is added where the sizes differ
+RESIZED = {
+    "sru": replace(CELLS["sru"], x=3 + 1),
+    "irc-sru": replace(CELLS["irc-sru"], x=1 + 1, mid_h=1),
+    "irc-t-lstm": replace(CELLS["irc-t-lstm"], mid_h=1),
+}
+
+
+def row_of(cell: str, I: int, H: int) -> Row:
+    return CELLS[cell] if I == H else RESIZED.get(cell, CELLS[cell])
 
 
 @dataclass(frozen=True)
@@ -191,31 +297,41 @@ class Result:
 
 
 def run(cell: str, rule: str, parameters: dict[str, Any], x: Any, state: Any) -> Result:
-    """The whole sequence x (T, B, I) from a state of the cell, in float64; a rule's own memory starts as it should."""
-    row = CELLS[cell]
+    """The whole sequence x (T, B, I), in float64. The state is that of the layer; only the cell's part of it is read,
+    and the last input where the cell reads that: a rule's own memory starts as it should."""
     p = {k: np.asarray(v, np.float64) for k, v in parameters.items()}
     x = np.asarray(x, np.float64)
-    state = tuple(np.asarray(s, np.float64) for s in state[: row.states])
     T, B, I = x.shape
-    H = state[0].shape[-1]
+    H = np.shape(state[0])[-1]
+    row = row_of(cell, I, H)
+    last = np.asarray(state[-1], np.float64)
+    state = tuple(np.asarray(s, np.float64) for s in state[: row.states])
     decider = RULES[rule](p, B, I, H)
-    if "R" in p:
-        p["R"] = _thinned(p["R"], decider, row.mid_rows(I, H), H)
+    p["T"] = np.array(T)
+    mid_rows = {"R": row.mid_h * row.middle_size(I, H), "C": 0}
+    p |= {name: _thinned(p[name], decider, mid_rows[name], H) for name in mid_rows if name in p}
     y, updates, macs, margin = [], np.zeros((T, B), np.int64), np.zeros(B, np.int64), np.inf
     for t in range(T):
-        new = row.step(p, x[t], state)
         u, closest = decider.decide(x[t], state)
         margin = min(margin, closest)
-        state = tuple(np.where(u, n, s) for n, s in zip(new, state, strict=True))
+        x_mask, state_mask = decider.masks(x[t], state) or (1, 1)
+        read = [x[t] * x_mask, last * x_mask] if row.reads_last else [x[t] * x_mask]
+        new = row.step(p, np.concatenate(read, -1), tuple(s * state_mask for s in state))
+        state = tuple(_blend(u, n, s) for n, s in zip(new, state, strict=True))
+        last = x[t]
         decider.after(u, state)
-        k = u.sum(-1)
+        k = (u > 0).sum(-1)
         updates[t] = k
-        macs += decider.macs() + k * row.row_macs(I, H) + (k > 0) * row.stage_macs(I, H)
+        macs += decider.step_macs(k, row, I, H)
         y.append(state[0])
     return Result(np.stack(y), state, updates, macs, margin)
 
 
-def _thinned(R: Array, decider: Always, mid_rows: int, H: int) -> Array:
-    """R as the rule leaves it; the rows of gates that feed the middle stage come first and stay whole."""
-    mid, rest = R[:mid_rows], R[mid_rows:]
+def _blend(u: Array | NDArray[np.bool_], new: Array, old: Array) -> Array:
+    return np.where(u, new, old) if u.dtype == bool else u * new + (1 - u) * old
+
+
+def _thinned(weight: Array, decider: Always, mid_rows: int, H: int) -> Array:
+    """R or C as the rule leaves it; the rows of gates that feed the middle stage come first and stay whole."""
+    mid, rest = weight[:mid_rows], weight[mid_rows:]
     return np.concatenate([mid, *(decider.thin(rest[i : i + H]) for i in range(0, len(rest), H))])

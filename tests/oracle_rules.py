@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The update rules once more, in float64 NumPy, from the papers and not from our code. Each is a row of RULES."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
 State = tuple[Array, ...]
 
 
@@ -15,8 +18,8 @@ class Always:
         self.p, self.B, self.I, self.H = p, B, I, H
         self.t = 0
 
-    def decide(self, x: Array, state: State) -> tuple[NDArray[np.bool_], float]:
-        """u (B, H), and the distance of the closest decision from its threshold."""
+    def decide(self, x: Array, state: State) -> tuple[NDArray[np.bool_], float] | tuple[Array, float]:
+        """u (B, H), in [0, 1] if it is soft, and the distance of the closest decision from its threshold."""
         return np.ones((self.B, self.H), bool), np.inf
 
     def after(self, u: NDArray[np.bool_], state: State) -> None:
@@ -26,8 +29,16 @@ class Always:
         """R of one gate (H, H) as the rule leaves it."""
         return rows
 
+    def masks(self, x: Array, state: State) -> tuple[Array, Array] | None:
+        """The factors of x and of every state with which the cell sees them; None where it sees them as they are."""
+        return None
+
     def macs(self) -> int:
         return 0
+
+    def step_macs(self, k: Counts, row: Any, I: int, H: int) -> Counts:
+        """Multiply-adds (B,) of a step that changes k (B,) neurons of a cell with this row in the table of oracles."""
+        return self.macs() + row.step_macs(k, I, H)
 
 
 class Selective(Always):
@@ -68,6 +79,23 @@ class Clockwork(Always):
         T = self._periods()
         return np.where(T[None, :] < T[:, None], 0, rows)
 
+    def step_macs(self, k: Counts, row: Any, I: int, H: int) -> Counts:
+        # the first k neurons change, as every period divides the slower ones; each reads no faster module's columns
+        T, M = self._periods(), row.middle_size(I, H)
+        one = np.array([row.row_macs(I, int((T[j] <= T).sum()), M) for j in range(H)])
+        return np.concatenate([[0], np.cumsum(one)])[k] + (k > 0) * M * row.mid_macs(I, H)
+
+
+class Phased(Always):
+    """Phased LSTM's time gate with the leak at 0, as after training."""
+
+    def decide(self, x: Array, state: State) -> tuple[Array, float]:
+        tau, r = self.p["rule_tau"], self.p["rule_open"]
+        phi = np.mod(self.t + self.p["rule_s"], tau) / tau
+        k = np.where(phi < r / 2, 2 * phi / r, np.where(phi < r, 2 - 2 * phi / r, 0))
+        margin = min(float(np.abs(phi - edge).min()) for edge in (0, r, 1))
+        return np.broadcast_to(k, (self.B, self.H)), margin
+
 
 class Skip(Always):
     """Skip RNN's eqs 4-8 with the pressure ũ as in its section 3.1; the first step is an update."""
@@ -75,18 +103,66 @@ class Skip(Always):
     def __init__(self, p: dict[str, Array], B: int, I: int, H: int) -> None:
         super().__init__(p, B, I, H)
         self.pressure = np.ones((B, 1))
+        self.knows_delta = False
 
     def decide(self, x: Array, state: State) -> tuple[NDArray[np.bool_], float]:
         u = np.broadcast_to(self.pressure >= 0.5, (self.B, self.H))
         return u, float(np.abs(self.pressure - 0.5).min())
 
     def after(self, u: NDArray[np.bool_], state: State) -> None:
-        delta = 1 / (1 + np.exp(-(state[-1] @ self.p["rule_w"] + self.p["rule_b"])))[:, None]
+        delta = 1 / (1 + np.exp(-(state[1 if len(state) > 1 else 0] @ self.p["rule_w"] + self.p["rule_b"])))[:, None]
         waited = self.pressure + np.minimum(delta, 1 - self.pressure)
         self.pressure = np.where(u[:, :1], delta, waited)
 
+    def step_macs(self, k: Counts, row: Any, I: int, H: int) -> Counts:
+        # delta changes with the state alone, and is not known when a call begins
+        evaluates = (k > 0) | (not self.knows_delta)
+        self.knows_delta = True
+        return row.step_macs(k, I, H) + evaluates * H
+
+
+class Variable(Always):
+    """VC-RNN's scheduler and mask, its section 3, for the state and for the input alike."""
+
+    def _share(self, x: Array, state: State) -> Array:
+        return 1 / (1 + np.exp(-(state[0] @ self.p["rule_h"] + x @ self.p["rule_x"] + self.p["rule_b"])))[:, None]
+
+    def _mask(self, m: Array, size: int) -> tuple[Array, float]:
+        sharpness, epsilon = self.p["rule_sharpness"], self.p["rule_epsilon"]
+        i = np.arange(1, size + 1)
+        e = 1 / (1 + np.exp(-sharpness * (m * size - i)))
+        e = np.where(e > 1 - epsilon, 1, np.where(e < epsilon, 0, e))
+        # the shares at which a neuron's e is epsilon or 1 - epsilon
+        soft = np.log(1 / epsilon - 1) / sharpness
+        return e, min(float(np.abs(m - (i + side * soft) / size).min()) for side in (-1, 1))
+
+    def decide(self, x: Array, state: State) -> tuple[Array, float]:
+        m = self._share(x, state)
+        e, margin = self._mask(m, self.H)
+        self.x_mask, x_margin = self._mask(m, self.I)
+        self.state_mask = e
+        return e, min(margin, x_margin)
+
+    def masks(self, x: Array, state: State) -> tuple[Array, Array]:
+        return self.x_mask, self.state_mask
+
     def macs(self) -> int:
-        return self.H
+        return self.H + self.I
+
+    def step_macs(self, k: Counts, row: Any, I: int, H: int) -> Counts:
+        # k rows, which read the columns of x and of the states that are not masked to 0. An m of size H is a
+        # gate times the state, so that no more of it is needed than of that
+        nx, M = (self.x_mask > 0).sum(-1), row.middle_size(I, H)
+        nm = k if row.middle == "H" else np.full_like(k, M)
+        return self.macs() + k * row.row_macs(nx, k, nm) + (k > 0) * nm * row.mid_macs(nx, k)
 
 
-RULES = {"always": Always, "random": Random, "clockwork": Clockwork, "skip": Skip, "selective": Selective}
+RULES = {
+    "always": Always,
+    "random": Random,
+    "clockwork": Clockwork,
+    "phased": Phased,
+    "skip": Skip,
+    "variable": Variable,
+    "selective": Selective,
+}

@@ -9,17 +9,19 @@ import edgernn
 from edgernn.cells import CELLS
 from edgernn.costs import cost, named_cost
 from edgernn.export.trace import weights_of
-from edgernn.layer import RecurrentLayer
+from edgernn.layer import LAST, RecurrentLayer
 from edgernn.names import COMBINATIONS, resolve
 from edgernn.rules import RULES
 from edgernn.rules.selective import HardGate
 from tests import oracle
 from tests.tolerances import FLOAT64
 
-SHAPES = [(1, 1, 1, 1), (2, 1, 3, 5), (7, 3, 17, 33), (1, 4, 2, 16)]
+SHAPES = [(1, 1, 1, 1), (2, 1, 3, 5), (3, 2, 6, 6), (7, 3, 17, 33), (1, 4, 2, 16)]
 shapes = pytest.mark.parametrize(("T", "B", "I", "H"), SHAPES, ids=str)
 every_cell = pytest.mark.parametrize("cell", CELLS)
 every_rule = pytest.mark.parametrize("rule", RULES)
+# some cells have other gates where I = H
+every_size = pytest.mark.parametrize(("I", "H"), [(3, 5), (4, 4)], ids=str)
 
 
 def layer_of(cell, rule, I, H, **options):
@@ -37,10 +39,10 @@ def op_parameters(layer):
 
 
 def random_state(layer, B):
-    """Of the cell at random, of the rule as it starts."""
-    like = torch.zeros(1, dtype=torch.float64)
-    cell = tuple(torch.randn(B, layer.cell.hidden_size, dtype=torch.float64) for _ in layer.cell.states)
-    return (*cell, *layer.rule.initial_memory(B, like))
+    """Of the cell and the input before at random, of the rule as it starts."""
+    start = dict(zip(layer.states, layer.initial_state(B, torch.zeros(1, dtype=torch.float64)), strict=True))
+    drawn = (*layer.cell.states, LAST)
+    return tuple(torch.randn(s.shape, dtype=torch.float64) if name in drawn else s for name, s in start.items())
 
 
 @every_cell
@@ -65,10 +67,11 @@ def test_oracle_covers_every_cell():
 
 
 @every_cell
-def test_gradients_equal_finite_differences(cell):
-    layer = layer_of(cell, "always", 3, 5)
+@every_size
+def test_gradients_equal_finite_differences(cell, I, H):
+    layer = layer_of(cell, "always", I, H)
     names = [n for n, _ in layer.named_parameters()]
-    x, state = torch.randn(4, 2, 3, dtype=torch.float64, requires_grad=True), random_state(layer, 2)
+    x, state = torch.randn(4, 2, I, dtype=torch.float64, requires_grad=True), random_state(layer, 2)
     state = tuple(s.requires_grad_() for s in state)
     parameters = [p.detach().clone().requires_grad_() for p in layer.parameters()]
 
@@ -94,21 +97,26 @@ def test_straight_through_gradient_is_that_of_the_hard_sigmoid(slope):
 
 
 @every_cell
-def test_selective_gradients_equal_those_of_the_surrogate(cell):
+@every_size
+def test_selective_gradients_equal_those_of_the_surrogate(cell, I, H):
     """u enters as hard + (soft - soft.detach()): the whole layer written out with plain autograd."""
-    layer = layer_of(cell, "selective", 3, 5)
-    x, state = torch.randn(6, 2, 3, dtype=torch.float64), random_state(layer, 2)
+    layer = layer_of(cell, "selective", I, H)
+    x, state = torch.randn(6, 2, I, dtype=torch.float64), random_state(layer, 2)
     layer.rule.anneal(7)
     y, last, trace = layer(x, state)
-    loss = y.sin().sum() + sum(s.cos().sum() for s in last) + trace.budget
+    loss = y.sin().sum() + sum(s.cos().sum() for s in last[: len(layer.cell.states)]) + trace.budget
     got = torch.autograd.grad(loss, list(layer.parameters()))
 
     constants, budget, outputs = layer.cell.constants(x), 0, []
+    inputs = x
+    if layer.cell.reads_last:
+        inputs = torch.cat([x, torch.cat([state[-1][None], x[:-1]])], -1)
+        state = state[:-1]
     for t in range(len(x)):
         v = x[t] @ layer.rule.rule_W.T + layer.rule.rule_b + layer.rule.rule_d * state[0]
         soft = ((1.28 * v + 1) / 2).clamp(0, 1)
         u = (soft > 0.5).to(v.dtype) + soft - soft.detach()
-        new = layer.cell.step(layer.cell.project(x[t : t + 1])[0], x[t], state, constants)
+        new = layer.cell.step(layer.cell.project(inputs[t : t + 1])[0], x[t], state, constants)
         state = tuple(u * n + (1 - u) * s for n, s in zip(new, state, strict=True))
         budget = budget + u.mean()
         outputs.append(state[0])
@@ -145,10 +153,17 @@ def test_slope_follows_the_paper_schedule():
     assert slopes == pytest.approx([1.0, 1.04, 3.0, 5.0, 5.0])
 
 
+# what makes a cell independent of how long the sequence is
+STREAMING_OPTIONS = {"decaynet": {"length": 8}}
+
+
 @every_cell
 @every_rule
 def test_split_sequence_equals_whole(cell, rule):
-    model = edgernn.SequenceModel(cell, 3, 9, 2, rule=rule, layers=2, output="all").double().eval()
+    options = STREAMING_OPTIONS.get(cell)
+    model = edgernn.SequenceModel(cell, 3, 9, 2, rule=rule, layers=2, output="all", cell_options=options)
+    model = model.double().eval()
+    assert all(layer.cell.streaming for layer in model.recurrent_layers())
     x = torch.randn(11, 2, 3, dtype=torch.float64)
     with torch.no_grad():
         whole, end = model(x)
@@ -193,10 +208,61 @@ def test_eins_options_equal_oracle(options, op, rule):
     assert made.parameters - cost(CELLS["eins"](I, H), layer.rule).parameters == H * ("forget_bias" in options)
 
 
+@pytest.mark.parametrize("length", [None, 1, 4, 50])
+@pytest.mark.parametrize("rule", ["always", "selective"])
+def test_decaynet_length_equals_oracle(length, rule):
+    T, B, I, H = 9, 3, 5, 11
+    layer = layer_of("decaynet", rule, I, H, length=length)
+    assert layer.cell.streaming == (length is not None)
+    x, state = torch.randn(T, B, I, dtype=torch.float64), random_state(layer, B)
+    expected = oracle.run("decaynet", rule, op_parameters(layer), x.numpy(), [s.numpy() for s in state])
+    y, last, _ = layer(x, state)
+    np.testing.assert_allclose(y.detach(), expected.y, rtol=0, atol=FLOAT64)
+    np.testing.assert_allclose(last[2].detach(), expected.state[2], rtol=0, atol=FLOAT64)
+
+
+def test_decaynet_forgets_all_by_the_end_of_its_length():
+    """W x + R h = 3 loses π / (2 D) a step, -3 nothing: the two ends of the paper's range."""
+    for pre, forget in ((3.0, 0.0), (-3.0, 1.0)):
+        cell = CELLS["decaynet"](1, 1, length=5).double()
+        for parameter in cell.parameters():
+            torch.nn.init.zeros_(parameter)
+        with torch.no_grad():
+            # i is shut, so that c is what f leaves of it
+            cell.W[1], cell.b[0] = pre, -1000
+        layer = RecurrentLayer(cell, RULES["always"](1, 1))
+        ones = torch.ones(1, 1, dtype=torch.float64)
+        _, (_, c, decay), _ = layer(torch.ones(5, 1, 1, dtype=torch.float64), (ones, ones, 0 * ones))
+        angles = torch.arange(1, 6, dtype=torch.float64) * torch.pi / 10 * (1 - forget)
+        assert float(decay.detach()) == pytest.approx(float(angles[-1]))
+        assert float(c.detach()) == pytest.approx(float(angles.cos().prod()))
+
+
+@pytest.mark.parametrize("cell", ["sru", "irc-sru", "irc-t-lstm"])
+def test_other_sizes_have_an_op_of_their_own(cell):
+    same, other = CELLS[cell](6, 6), CELLS[cell](5, 6)
+    assert (same.op, other.op) == (CELLS[cell].op, f"{CELLS[cell].op}Projected")
+    # two layers of different kinds in one model
+    model = edgernn.SequenceModel(cell, 3, 4, layers=2)
+    assert [layer.cell.op for layer in model.recurrent_layers()] == [other.op, same.op]
+
+
+def test_strongly_typed_cell_carries_its_last_input():
+    model = edgernn.SequenceModel("t-lstm", 3, 5, layers=2, output="all")
+    x = torch.randn(4, 2, 3)
+    _, state = model(x)
+    named = dict(zip(model.state_names, state, strict=True))
+    assert list(named) == ["layer0.h", "layer0.c", "layer0.x_last", "layer1.h", "layer1.c", "layer1.x_last"]
+    assert torch.equal(named["layer0.x_last"], x[-1])
+    assert torch.equal(named["layer1.x_last"], named["layer0.h"])
+
+
 def test_parameters_with_a_first_value_have_it():
     for cell, values in (
         ("irc-gru", {"alpha": 2}),
         ("irc-lstm", {"alpha": 2}),
+        ("irc-sru", {"alpha": 2}),
+        ("irc-t-lstm", {"alpha": 2}),
         ("irc-fastgrnn", {"alpha": 2, "beta": 1}),
         ("fastgrnn", {"b_z": 1, "b_n": 1, "zeta": 1, "nu": -4}),
         ("fastgrnn-split", {"zeta": 1, "nu": -4}),
@@ -256,6 +322,26 @@ def test_parameters_follow_the_papers():
         assert named_cost(cell, None, 650, 650, layers=2).parameters == 2 * layer.parameters
     N, M = 30, 70
     assert named_cost("irc-lstm", None, N, M).parameters == 5 * N * M + N
+    # T-LSTM 5.1 and IRC-T-LSTM 2.5 million in two layers of 650, 50.0 % less
+    typed, residual = (named_cost(cell, None, 650, 650, layers=2) for cell in ("t-lstm", "irc-t-lstm"))
+    assert (typed.macs, typed.parameters) == (2 * 6 * 650**2, 2 * (6 * 650**2 + 3 * 650))
+    assert (residual.macs, residual.parameters) == (2 * 3 * 650**2, 2 * (3 * 650**2 + 2 * 650))
+    assert (round(typed.parameters / 1e6, 1), round(residual.parameters / 1e6, 1)) == (5.1, 2.5)
+    assert round(100 * (1 - residual.parameters / typed.parameters), 1) == 50.0
+    # IRC-SRU has 0.06 % less than SRU in three layers of 1150; for both 12.0 million is printed, which is 11.9
+    simple, residual = (named_cost(cell, None, 1150, 1150, layers=3) for cell in ("sru", "irc-sru"))
+    assert simple.macs == residual.macs == 3 * 3 * 1150**2
+    assert simple.parameters == 3 * (3 * 1150**2 + 4 * 1150)
+    assert residual.parameters == 3 * (3 * 1150**2 + 2 * 1150)
+    assert (round(simple.parameters / 1e6, 1), round(residual.parameters / 1e6, 1)) == (11.9, 11.9)
+    assert round(100 * (1 - residual.parameters / simple.parameters), 2) == 0.06
+    # where sizes differ: the fourth matrix of SRU, and U_V in place of its diagonal
+    assert named_cost("sru", None, N, M).parameters == 4 * N * M + 4 * M
+    assert named_cost("irc-sru", None, N, M).parameters == 5 * N * M + N
+    assert named_cost("irc-t-lstm", None, N, M).parameters == 4 * N * M + N
+    # three full peepholes; and no parameters but the LSTM's own, less the bias that System 2 does not have
+    assert named_cost("lstm-peephole", None, N, M).parameters == named_cost("lstm", None, N, M).parameters + 3 * M * M
+    assert named_cost("decaynet", None, N, M).parameters == named_cost("lstm", None, N, M).parameters - M
 
 
 @pytest.mark.parametrize(
@@ -276,13 +362,13 @@ def test_flops_paper_reproduces_the_printed_numbers(cell, rule, I, H, T, skip, p
 
 
 @every_cell
-def test_executed_macs_follow_the_update_rate(cell):
-    made = cost(CELLS[cell](3, 8), RULES["selective"](3, 8), update_rate=0.25)
-    row = oracle.CELLS[cell]
-    assert made.macs_executed == 2 * row.row_macs(3, 8) + row.stage_macs(3, 8) + 3 * 8 + 8
-    assert made.macs == 8 * row.row_macs(3, 8) + row.stage_macs(3, 8) + 3 * 8 + 8
-    nothing = cost(CELLS[cell](3, 8), RULES["selective"](3, 8), update_rate=0.0)
-    assert nothing.macs_executed == 3 * 8 + 8
+@pytest.mark.parametrize(("I", "H"), [(3, 8), (8, 8)], ids=str)
+def test_executed_macs_follow_the_update_rate(cell, I, H):
+    row, own = oracle.row_of(cell, I, H), H * I + H
+    for updated in (0, 2, 8):
+        made = cost(CELLS[cell](I, H), RULES["selective"](I, H), update_rate=updated / H)
+        assert made.macs_executed == row.step_macs(updated, I, H) + own
+        assert made.macs == row.step_macs(H, I, H) + own
 
 
 def test_unknown_names_suggest_the_nearest():
@@ -305,6 +391,11 @@ def test_unknown_names_suggest_the_nearest():
         ({"output": "first"}, "output: expected 'last' or 'all', got 'first'"),
         ({"cell": "eins", "cell_options": {"a": "y"}}, "a: expected one of v, x, got 'y'"),
         ({"cell": "eins", "cell_options": {"forget_bias": "1"}}, "forget_bias: expected a number or None, got '1'"),
+        ({"cell": "decaynet", "cell_options": {"length": 0}}, "length: expected a whole number of at least 1 or None"),
+        (
+            {"cell": "decaynet", "cell_options": {"length": 2.5}},
+            "length: expected a whole number of at least 1 or None",
+        ),
         ({"cell": "sarnn", "rule_options": {"budget": "x"}}, "budget: expected one of decisions, likelihoods, got 'x'"),
     ],
 )

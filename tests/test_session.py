@@ -120,7 +120,7 @@ def test_wrong_steps_are_named():
     with pytest.raises(edgernn.UsageError, match=r"batch of the kept state, 2, got 3; call reset\(\) first"):
         session.step(np.zeros((3, 3)))
     both = Session(exported("gru", bidirectional=True)[1])
-    with pytest.raises(edgernn.UsageError, match="bidirectional model needs the whole sequence"):
+    with pytest.raises(edgernn.UsageError, match="this model needs the whole sequence"):
         both.step(np.zeros(3))
 
 
@@ -154,7 +154,7 @@ def test_bad_files_are_named(tmp_path):
     for text, message in (
         ("{", "cannot be read"),
         ("[]", "cannot be read"),
-        ('{"schema": 1}', "metadata lacks hidden"),
+        ('{"schema": 1}', "metadata lacks bidirectional"),
     ):
         onnx.helper.set_model_props(proto, {"edgernn": text})
         onnx.save(proto, bad)
@@ -210,10 +210,18 @@ def test_an_app_can_register_the_library_itself():
 
 def test_listed_native_ops_are_those_that_exist():
     from edgernn.cells import CELLS
+    from edgernn.imputers import IMPUTERS
     from edgernn.rules import RULES
 
-    rules = [RULES[name] for name in ("always", "selective")]
-    assert library.native_ops() == {rule.prefix + cell.op for cell in CELLS.values() for rule in rules}
+    made = [kind(3, hidden) for kind in CELLS.values() for hidden in (3, 4)]
+    made += [CELLS["eins"](3, 4, a=a, forget_bias=bias) for a in ("v", "x") for bias in (None, 1.0)]
+    before = ["", *(imputer.prefix for imputer in IMPUTERS.values())]
+    expected = {first + rule.prefix + cell.op for first in before for cell in made for rule in RULES.values()}
+    for cell in made:
+        if hasattr(cell, "R"):
+            cell.factorise(2)
+            expected |= {rule.prefix + cell.op for rule in RULES.values() if rule.name != "clockwork"}
+    assert library.native_ops() == expected
 
 
 @pytest.mark.parametrize("suffix", ["npz", "npy", "csv"])

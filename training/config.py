@@ -15,6 +15,10 @@ class TrainConfig:
 
     steps, epochs: the most to train, one of the two; neither is `DEFAULT_EPOCHS`.
     hidden_size, layers, bidirectional: of the model.
+    rank, density: recurrent weights of this rank, or with this share of blocks (`SequenceModel`); none: whole.
+    norm, norm_steps: layer or recurrent-batch, the latter with statistics for so many steps; none: no normalisation.
+    imputer: gru-d or rits, for values that are missing; the input is then values, masks and times.
+    imputation: weighs the loss of an imputer's estimates .
     lambda_: weighs the update budget (`SequenceModel.budget`) in the loss. Written `lambda`.
     clip: the largest norm of the whole gradient; none leaves it alone.
     anneal: the slope of a learned rule grows with the epochs.
@@ -30,6 +34,12 @@ class TrainConfig:
     hidden_size: int = setting(64, at_least=1)
     layers: int = setting(1, at_least=1)
     bidirectional: bool = False
+    rank: int | None = setting(None, at_least=1)
+    density: float | None = setting(None, above=0)
+    norm: str | None = None
+    norm_steps: int = setting(1000, at_least=1)
+    imputer: str | None = None
+    imputation: float = setting(1.0, at_least=0)
     batch_size: int = setting(100, at_least=1)
     lr: float = setting(1e-3, above=0)
     lambda_: float = setting(0.0, at_least=0)

@@ -32,7 +32,9 @@ def train_step(
     loss_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     config: TrainConfig,
 ) -> float:
-    """One step of the optimiser on loss + λ·budget; returns that. The weights are left alone if it is not finite.
+    """One step of the optimiser on loss + λ·budget (+ an imputer's own loss); returns that.
+
+    The weights are left alone if it is not finite.
 
     Raises FloatingPointError if the loss or the gradient is not finite.
     """
@@ -40,6 +42,8 @@ def train_step(
     loss = loss_of(y, batch.target)
     if config.lambda_:
         loss = loss + config.lambda_ * model.budget
+    if model.imputation_loss is not None:
+        loss = loss + config.imputation * model.imputation_loss
     value = loss.item()
     if not math.isfinite(value):
         raise FloatingPointError(f"the loss is {value}")
@@ -76,6 +80,7 @@ def fit(
             if config.anneal and step // per_epoch != epoch:
                 epoch = step // per_epoch
                 model.anneal(epoch)
+            model.prune(step, total)
             batch = task.train.batch(step, config.batch_size).to(plan.device)
             try:
                 loss = train_step(model, optimizer, batch, task.objective.loss, config)

@@ -2,7 +2,7 @@
 """A run that is fully decided: from names and words to a task with its data, a config and a model's arguments."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 import edgernn
 from edgernn.errors import UsageError
 from edgernn.machine import processor
-from edgernn.names import resolve
+from edgernn.names import resolve, resolve_imputer
 from edgernn.training.config import TrainConfig, resolve_config
 from edgernn.training.settings import bind, fields_of, options_of
 from edgernn.training.tasks import Task, find_task
@@ -84,6 +84,7 @@ def make_plan(
     device = choose_device(device)
     opened = task_type(**task_settings)
     opened.open(source or data, seed)
+    mean, std = _standardisation(opened, resolve_imputer(cell, config.imputer) is not None)
     model: dict[str, Any] = {
         "cell": cell,
         "rule": rule,
@@ -92,14 +93,31 @@ def make_plan(
         "output_size": opened.output_size,
         "layers": config.layers,
         "bidirectional": config.bidirectional,
+        "imputer": config.imputer,
+        "rank": config.rank,
+        "density": config.density,
+        "norm": config.norm,
+        "norm_steps": config.norm_steps,
         "output": opened.output,
-        "mean": list(opened.mean) if len(opened.mean) > 1 else opened.mean[0],
-        "std": list(opened.std) if len(opened.std) > 1 else opened.std[0],
+        "mean": mean,
+        "std": std,
         "cell_options": cell_options,
         "rule_options": rule_options,
     }
     name = source.name if source else task
     return Plan(name, opened, config, model, rule_type.can_skip, seed, device)
+
+
+def _standardisation(task: Task, imputes: bool) -> tuple[list[float] | float, list[float] | float]:
+    """Mean and standard deviation of the input, for the model; an imputer's masks and times stay as they are."""
+
+    def of(numbers: Sequence[float], neutral: float) -> list[float] | float:
+        if imputes:
+            values = list(numbers) * (task.input_size if len(numbers) == 1 else 1)
+            return values[: task.input_size // 3] + [neutral] * (task.input_size - task.input_size // 3)
+        return list(numbers) if len(numbers) > 1 else numbers[0]
+
+    return of(task.mean, 0.0), of(task.std, 1.0)
 
 
 def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, Any, Any] | None:

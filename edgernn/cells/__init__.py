@@ -2,13 +2,16 @@
 """The cells, one file a family. To add one: its file, a line in CELLS."""
 
 from edgernn.cells.base import Cell, Gate, Gates, State, Vector
+from edgernn.cells.decaynet import DecayNet
 from edgernn.cells.eins import EINS
 from edgernn.cells.fastgrnn import FastGRNN, FastGRNNSplit
 from edgernn.cells.gru import GRU, GRUBefore
-from edgernn.cells.irc import IHCLSTM, IRCGRU, IRCLSTM, IRCFastGRNN
-from edgernn.cells.lstm import LSTM
+from edgernn.cells.irc import IHCLSTM, IRCGRU, IRCLSTM, IRCSRU, IRCTLSTM, IRCFastGRNN
+from edgernn.cells.lstm import LSTM, LSTMPeephole
 from edgernn.cells.pru import PRU
 from edgernn.cells.rnn import RNN
+from edgernn.cells.sru import SRU
+from edgernn.cells.tlstm import TLSTM
 
 CELLS: dict[str, type[Cell]] = {
     cell.name: cell
@@ -17,10 +20,16 @@ CELLS: dict[str, type[Cell]] = {
         GRU,
         GRUBefore,
         LSTM,
+        LSTMPeephole,
         PRU,
+        DecayNet,
+        SRU,
+        TLSTM,
         EINS,
         IRCGRU,
         IRCLSTM,
+        IRCSRU,
+        IRCTLSTM,
         IRCFastGRNN,
         IHCLSTM,
         FastGRNN,
@@ -35,16 +44,22 @@ __all__ = [
     "IHCLSTM",
     "IRCGRU",
     "IRCLSTM",
+    "IRCSRU",
+    "IRCTLSTM",
     "LSTM",
     "PRU",
     "RNN",
+    "SRU",
+    "TLSTM",
     "Cell",
+    "DecayNet",
     "FastGRNN",
     "FastGRNNSplit",
     "GRUBefore",
     "Gate",
     "Gates",
     "IRCFastGRNN",
+    "LSTMPeephole",
     "State",
     "Vector",
 ]

@@ -10,7 +10,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from edgernn.cells.norm import NORMS
+from edgernn.errors import UsageError, nearest
+
 State = tuple[Tensor, ...]
+# neurons in a block of sparse weights: the widest vector of the native kernels
+BLOCK = 16
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,8 @@ class Cell(nn.Module, abc.ABC):
     The first state is the cell's output and the h that R sees. The initial state is zero.
     reads_last: W has 2I columns, for x_t and then for x_{t-1}, which is carried as a further state of size I.
     mid_vanishes: m is zero where the states are, so that whoever masks the states need not make it there.
+    Any cell may be changed once it is made: `factorise` stores R as a product, `sparsify` keeps blocks of it,
+    `normalise` normalises the terms.
     Parameters start as U(-1/√H, 1/√H), as in torch.nn.GRU, but for vectors with a first value.
     A subclass is final: it sets the class attributes and defines `update`, and nothing else of it is known elsewhere.
     """
@@ -85,6 +92,9 @@ class Cell(nn.Module, abc.ABC):
     C: Tensor
     V: Tensor
     b: Tensor
+    # R is R Q where it is factorised, and 0 but where it is kept
+    Q: Tensor
+    kept: Tensor
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -113,7 +123,103 @@ class Cell(nn.Module, abc.ABC):
                 self.register_parameter(name, nn.Parameter(made))
             else:
                 self.register_buffer(name, made, persistent=False)
+        self.norms = nn.ModuleDict()
+        self.rank: int | None = None
+        self.density: float | None = None
         self.reset_parameters()
+
+    def factorise(self, rank: int) -> None:
+        """Store R as the product R Q of R (rows, rank) and Q (rank, H), both new; H·rank more multiply-adds a step.
+
+        Saves where rank < rows·H / (rows + H). The start of R is wider, so that the product is as U(-1/√H, 1/√H) is.
+        Source: the low rank of Kusupati et al. 2018, arXiv:1901.02358. Raises UsageError for a rank below 1 or a cell
+        without R.
+        """
+        if not self._h:
+            raise UsageError(f"rank: {self.name} has no recurrent weights to factorise")
+        if rank < 1:
+            raise UsageError(f"rank: expected at least 1, got {rank}")
+        self.rank = rank
+        self.R = nn.Parameter(self.R.new_empty(self.R.shape[0], rank))
+        self.Q = nn.Parameter(self.R.new_empty(rank, self.hidden_size))
+        self.op += "LowRank"
+        self.reset_parameters()
+
+    def sparsify(self, density: float) -> None:
+        """Allow R only a share `density` of its blocks: BLOCK neighbouring neurons of one column, in all gates at once.
+
+        R starts whole; `threshold` picks the blocks. The dense native kernels skip the others.
+        Source: the sparsity of Kusupati et al. 2018, arXiv:1901.02358, there of single weights. Raises UsageError for a
+        density outside (0, 1], a cell without R, or one that is factorised.
+        """
+        if not self._h:
+            raise UsageError(f"density: {self.name} has no recurrent weights to thin out")
+        if not 0 < density <= 1:
+            raise UsageError(f"density: expected above 0 and at most 1, got {density}")
+        if self.rank is not None:
+            raise UsageError("density: expected either rank or density, not both")
+        self.density = density
+        self.register_buffer("kept", torch.ones_like(self.R, dtype=torch.bool))
+
+    @torch.no_grad()
+    def threshold(self, hold: bool) -> None:
+        """Set all but the largest blocks of R to zero; hold: from now on, else they may grow again."""
+        assert self.density is not None
+        parts = self._split(self.R, self._h, 0)
+        mids = {g.name for g in self.gates if g.mid}
+        masks: dict[str, Tensor] = {}
+        for names in ([n for n in parts if n in mids], [n for n in parts if n not in mids]):
+            if not names:
+                continue
+            size = self._rows[names[0]]
+            energy = torch.stack([parts[name] for name in names]).square().sum(0)
+            energy = nn.functional.pad(energy, (0, 0, 0, -size % BLOCK)).reshape(-1, BLOCK, energy.shape[1]).sum(1)
+            count = max(1, round(self.density * energy.numel()))
+            mask = torch.zeros_like(energy, dtype=torch.bool)
+            mask.view(-1)[energy.flatten().topk(count).indices] = True
+            masks |= dict.fromkeys(names, mask.repeat_interleave(BLOCK, 0)[:size])
+        kept = torch.cat([masks[name] for name in parts])
+        self.R.mul_(kept)
+        if hold:
+            self.kept.copy_(kept)
+
+    def held_zeros(self) -> int:
+        """How many weights of R are zero for good."""
+        return 0 if self.density is None else int((~self.kept).sum())
+
+    def normalise(self, kind: str, steps: int) -> None:
+        """Normalise each of the terms W x, R h, C c and V m: kind is a name in NORMS, steps the longest sequence.
+
+        Raises UsageError for an unknown kind or steps below 1.
+        """
+        if kind not in NORMS:
+            raise nearest("norm", kind, NORMS)
+        if steps < 1:
+            raise UsageError(f"norm_steps: expected at least 1, got {steps}")
+        for name in ("W", "R", "C", "V"):
+            if name in self._parameters:
+                self.norms[name] = NORMS[kind](getattr(self, name).shape[0], steps)
+        self.op += NORMS[kind].suffix
+
+    @property
+    def norm(self) -> nn.Module | None:
+        """One of the normalisations, if there are any."""
+        return next(iter(self.norms.values()), None)
+
+    @property
+    def couples(self) -> bool:
+        """Whether a neuron needs the rows of all others, so that single rows cannot be skipped."""
+        return self.norm is not None and bool(self.norm.couples)
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether a step depends on its place in the sequence, which then is a state."""
+        return self.norm is not None and bool(self.norm.counts_steps)
+
+    @property
+    def streaming(self) -> bool:
+        """Whether a sequence may be given in parts."""
+        return True
 
     @property
     def mid_size(self) -> int:
@@ -123,8 +229,12 @@ class Cell(nn.Module, abc.ABC):
     @torch.no_grad()
     def reset_parameters(self) -> None:
         bound = 1 / math.sqrt(self.hidden_size)
-        for parameter in self.parameters():
+        for parameter in self.parameters(recurse=False):
             nn.init.uniform_(parameter, -bound, bound)
+        if self.rank is not None:
+            # a product of two uniform factors, summed over the rank, has the variance of one
+            for factor in (self.R, self.Q):
+                nn.init.uniform_(factor, -1, 1).mul_(math.sqrt(bound * math.sqrt(3 / self.rank)))
         for name, vector in self.own.items():
             if vector.start is not None:
                 getattr(self, name).fill_(vector.start)
@@ -142,17 +252,18 @@ class Cell(nn.Module, abc.ABC):
 
     def row_macs(self, inputs: int, hidden: int, middle: int) -> int:
         """Multiply-adds of one neuron's rows, if they read so many columns of x, of each state and of m."""
-        columns = inputs * (1 + self.reads_last)
-        return sum(g.x * columns + (g.h + g.c) * hidden + g.m * middle for g in self.gates if not g.mid)
+        columns, factor = inputs * (1 + self.reads_last), self.rank or hidden
+        return sum(g.x * columns + g.h * factor + g.c * hidden + g.m * middle for g in self.gates if not g.mid)
 
     def mid_macs(self, inputs: int, hidden: int) -> int:
         """Multiply-adds of one row of every gate that feeds `mid`, as above."""
-        return sum(g.x * inputs + g.h * hidden for g in self.gates if g.mid)
+        return sum(g.x * inputs + g.h * (self.rank or hidden) for g in self.gates if g.mid)
 
     def macs(self) -> tuple[int, int]:
-        """Multiply-adds of a step in the gates that feed `mid`, and in all others."""
+        """Multiply-adds of a step in Q and the gates that feed `mid`, and in all others."""
         inputs, hidden, middle = self.input_size, self.hidden_size, self.mid_size
-        return middle * self.mid_macs(inputs, hidden), hidden * self.row_macs(inputs, hidden, middle)
+        mid = middle * self.mid_macs(inputs, hidden) + (self.rank or 0) * hidden
+        return mid, hidden * self.row_macs(inputs, hidden, middle)
 
     def constants(self, x: Tensor) -> dict[str, Tensor]:
         """What a sequence x (T, B, I) needs that depends on no step, by name: `mid` and `update` find it in p.
@@ -166,45 +277,61 @@ class Cell(nn.Module, abc.ABC):
                 # a gate with several terms takes its bias with the first of them
                 parts = [b.pop(n) if n in b and n not in self._x else self.b.new_zeros(self._rows[n]) for n in names]
                 made[key] = torch.cat(parts)
+        if self.density is not None:
+            made["R"] = self.R * self.kept
         for name, vector in self.own.items():
             value = getattr(self, name)
             made[name] = value if vector.map is None else vector.map(value)
         return made
 
-    def project(self, x: Tensor) -> Tensor:
-        """The input part W x + b of every gate that has one, (…, columns of W) to (…, rows of W)."""
+    def project(self, x: Tensor, t: Tensor | None = None) -> Tensor:
+        """The input part W x + b of every gate that has one, (…, columns of W) to (…, rows of W).
+
+        t (B, 1): the place in the sequence of x, or of its first step if x is (T, B, columns), where `counts_steps`.
+        """
         if not self._x:
             return x.new_zeros(*x.shape[:-1], 0)
         b = self._biases()
         bias = torch.cat([b.get(g, x.new_zeros(self._rows[g])) for g in self._x]) if b else None
-        return nn.functional.linear(x, self.W, bias)
+        return self._product("W", x, self.W, bias, t)
 
     def thinned(self, mask: Tensor) -> dict[str, Tensor]:
         """R and C with the rows of every gate of size H multiplied by mask (H, H); those of mid gates stay whole."""
+        if self.rank is not None:
+            raise UsageError("rank: a rule that thins the recurrent weights needs them whole")
         mids = {g.name for g in self.gates if g.mid}
         made = {}
         for key, names in (("R", self._h), ("C", self._c)):
             if names:
-                parts = self._split(getattr(self, key), names, 0)
+                weight = getattr(self, key)
+                parts = self._split(weight * self.kept if key == "R" and self.density is not None else weight, names, 0)
                 made[key] = torch.cat([part if name in mids else part * mask for name, part in parts.items()])
         return made
 
-    def step(self, a: Tensor, x: Tensor, state: State, constants: dict[str, Tensor]) -> State:
-        """One step from a (B, rows of W), a row of project(x); x (B, I), the state, and constants()."""
+    def step(self, a: Tensor, x: Tensor, state: State, constants: dict[str, Tensor], t: Tensor | None = None) -> State:
+        """One step from a (B, rows of W), a row of project(x); x (B, I), the state, constants(), and t as there."""
         p = self._split(a, self._x) if self._x else {}
         given = {"x": x, **constants}
 
-        def add(names: list[str], factor: Tensor, weight: str) -> None:
+        def add(names: list[str], factor: Tensor, key: str) -> None:
             if names:
-                value = given.get(weight)
-                value = getattr(self, weight) if value is None else value
-                _accumulate(p, self._split(nn.functional.linear(factor, value, given.get(f"b{weight}")), names))
+                weight = given[key] if key in given else getattr(self, key)
+                _accumulate(p, self._split(self._product(key, factor, weight, given.get(f"b{key}"), t), names))
 
-        add(self._h, state[0], "R")
-        add(self._c, state[-1], "C")
+        if self._h:
+            add(self._h, state[0] if self.rank is None else nn.functional.linear(state[0], self.Q), "R")
+        if self._c:
+            add(self._c, state[1], "C")
         if self._m:
             add(self._m, self.mid(Gates(p | given), state), "V")
         return self.update(Gates(p | given), state)
+
+    def _product(self, key: str, factor: Tensor, weight: Tensor, bias: Tensor | None, t: Tensor | None) -> Tensor:
+        """A weight times a factor, normalised if it is to be, and a bias."""
+        if key not in self.norms:
+            return nn.functional.linear(factor, weight, bias)
+        product: Tensor = self.norms[key](nn.functional.linear(factor, weight), t)
+        return product if bias is None else product + bias
 
     def _biases(self) -> dict[str, Tensor]:
         names = [g.name for g in self.gates if g.bias]

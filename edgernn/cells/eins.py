@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The LSTM on an extrapolated input."""
+"""The LSTM on an extrapolated input.
+
+Saves: with I inputs it has 2I² + 5IH + I weights, where an LSTM has 4IH + 4H² + 4H: a seventh of them at I = 100,
+H = 800. It saves where I is small beside H, and is twice as large as an LSTM where I = 1150, H = 400.
+Choose it for a wide state on a narrow input, as in a decoder. Memory reaches the gates only through I numbers.
+"""
 
 import torch
 from torch import Tensor, nn

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FastGRNN, with one pre-activation for gate and candidate or with one each."""
+"""FastGRNN, with one pre-activation for gate and candidate or with one each.
+
+Saves: `fastgrnn` has one matrix of each kind where a GRU has three; the source also makes them of low rank and sparse,
+which is an option of any cell here (`rank`, `density`).
+Choose it for the smallest devices, where every kilobyte counts and tanh and σ of one sum are cheap.
+"""
 
 import torch
 

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gated recurrent unit, in the two versions that are in use."""
+"""The gated recurrent unit, in the two versions that are in use.
+
+Saves: a quarter of the weights and multiply-adds of an LSTM. It is what the lighter cells are measured against.
+Choose it when you want a cell that is known to train. `gru` under a rule skips whole rows; `gru-before` needs its reset
+gate in full at every step at which anything changes, so that a third of its work is never skipped.
+"""
 
 import torch
 from torch import Tensor

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The prototypical recurrent unit."""
+"""The prototypical recurrent unit.
+
+Saves: a third of the weights and multiply-adds of a GRU, half of those of an LSTM, at every size.
+Choose it as the first thing to try in place of a GRU: one gate, one product a step, nothing else to set.
+"""
 
 import torch
 

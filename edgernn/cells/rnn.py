@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simple recurrent network."""
+"""The simple recurrent network.
+
+Saves: two thirds of the weights and multiply-adds of a GRU, as it has no gates.
+Choose it for short memories, or under the rule `clockwork`, whose slow neurons do what gates do elsewhere.
+"""
 
 import torch
 

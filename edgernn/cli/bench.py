@@ -33,6 +33,10 @@ def _text(result: dict[str, Any]) -> str:
 @click.option("--input", "input_size", type=click.IntRange(min=1), default=2, show_default=True, help="... of this I,")
 @click.option("--hidden", "hidden_size", type=click.IntRange(min=1), default=128, show_default=True, help="this H,")
 @click.option("--layers", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--rank", type=click.IntRange(min=1), help="... with recurrent weights of this rank ...")
+@click.option(
+    "--density", type=click.FloatRange(0, 1, min_open=True), help="... or with this share of their blocks ..."
+)
 @click.option("--skip", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="and this share skipped.")
 def command(
     model: Path | None,
@@ -44,6 +48,8 @@ def command(
     input_size: int,
     hidden_size: int,
     layers: int,
+    rank: int | None,
+    density: float | None,
     skip: float,
     **settings: Any,
 ) -> dict[str, Any]:
@@ -65,7 +71,8 @@ def command(
             from edgernn.synthetic import random_model
 
             model = Path(folder) / f"{cell}.onnx"
-            to_onnx(random_model(cell, input_size, hidden_size, rule=rule, skip=skip, layers=layers), model)
+            options = {"rule": rule, "skip": skip, "layers": layers, "rank": rank, "density": density}
+            to_onnx(random_model(cell, input_size, hidden_size, **options), model)
         assert model is not None
         report = bench(model, Settings(**settings), x=x, progress=_progress())
     target = out or (model.parent if cell is None else Path("bench"))

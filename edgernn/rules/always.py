@@ -13,6 +13,7 @@ class Always(UpdateRule):
     name = "always"
     prefix = ""
     can_skip = False
+    skips_zeros = True
 
     def decide(self, e: Tensor, state: State, memory: State) -> Decision:
         return Decision(None)

@@ -26,6 +26,8 @@ class UpdateRule(nn.Module, abc.ABC):
     """state_t = u_t ⊙ new_t + (1 - u_t) ⊙ state_{t-1}, for every state of the cell.
 
     `prefix` begins the names of the ops: prefix + the cell's op. `can_skip` says whether u is ever 0.
+    `tie`: a decision closer than this to its threshold may fall either way in float32 (see `margin`).
+    `skips_zeros`: its kernels multiply only with the blocks of R that a sparse cell keeps.
     `memory`: the rule's own states, (B, 1) each, with the value that they start from; carried as the cell's are.
     `learns_start`: the cell's initial state is a parameter of the layer, and not zero.
     A subclass is final. Its parameters and buffers are inputs of the op, by their names.
@@ -35,6 +37,8 @@ class UpdateRule(nn.Module, abc.ABC):
     prefix: ClassVar[str]
     paper: ClassVar[str] = ""
     can_skip: ClassVar[bool] = True
+    skips_zeros: ClassVar[bool] = False
+    tie: ClassVar[float] = 1e-5
     memory: ClassVar[dict[str, float]] = {}
     learns_start: ClassVar[bool] = False
 
@@ -61,19 +65,20 @@ class UpdateRule(nn.Module, abc.ABC):
         """(H, H) of 0 and 1, by which the rule thins every gate's rows of R and C; None leaves them whole."""
         return None
 
-    def busy_rate(self, update_rate: float) -> float:
-        """The share of steps at which any neuron changes, as far as it follows from the share of neurons."""
-        return 1.0 if update_rate > 0 else 0.0
-
     def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:
         """Multiply-adds of a step that skips what it can, the rule's own included.
 
-        busy_rate: the share of steps at which any neuron changes, else what follows from update_rate, the share of
-        neurons; only a two-stage cell's figure depends on it.
+        busy_rate: the share of steps at which any neuron changes; without it all, if update_rate, the share of neurons,
+        is not 0. It matters where a change of one neuron takes more than its own rows.
         """
         mid, update = cell.macs()
-        busy = self.busy_rate(update_rate) if busy_rate is None else busy_rate
-        return busy * mid + update_rate * update + self.macs()
+        if self.skips_zeros:
+            update -= cell.held_zeros()
+        busy = self._busy(update_rate, busy_rate)
+        return busy * mid + (busy if cell.couples else update_rate) * update + self.macs()
+
+    def _busy(self, update_rate: float, busy_rate: float | None) -> float:
+        return float(update_rate > 0) if busy_rate is None else busy_rate
 
     def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
         """(B,): how far the closest decision is from turning over, so that a check can tell a tie from an error."""

@@ -109,10 +109,13 @@ class Clockwork(UpdateRule):
         rows = 0.0
         for exponent in self.exponents:
             slower = self.hidden_size - self.exponents.index(exponent)
-            rows += 0.5**exponent * cell.row_macs(self.input_size, slower, cell.mid_size)
+            share = 1.0 if cell.couples else 0.5**exponent
+            rows += share * cell.row_macs(self.input_size, slower, cell.mid_size)
         return mid + rows
 
     def force(self, rate: float) -> None:
+        if rate == 0:
+            raise UsageError(f"the rule {self.name} updates its first group at every step, not 0 of the neurons")
         # the share of updates falls with the number of groups: (2 - 2^(1 - groups)) / groups of equal size
         shares = {}
         for groups in range(1, 21):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edgernn.cells.base import State
+from edgernn.cells.base import Cell, State
 from edgernn.rules.base import Decision, UpdateRule
 
 
@@ -27,13 +27,14 @@ class Skip(UpdateRule):
     """The whole state changes or none of it; the pressure to change grows while it does not.
 
     u_t = 1 where ũ_t >= 1/2, else 0
-    Δ_t = σ(w · s_t + b)                                            s_t: the cell's last state after the step
+    Δ_t = σ(w · s_t + b)                                   s_t: after the step, c of a cell that has one, else h
     ũ_{t+1} = u_t Δ_t + (1 - u_t) (ũ_t + min(Δ_t, 1 - ũ_t))
 
     Shapes: s (B, H), rule_w = w (H,), rule_b = b (1,); memory rule_pressure = ũ (B, 1), 1 at the start, so that the
     first step is an update. While nothing changes Δ stays the same, so the number of steps to skip is known at once.
-    s_t is h of gru and pru, c of lstm. b starts at 1, the cell's initial state is learned and starts as N(0, 1).
-    The budget is the mean over B of Σ_t u_t, times λ: the cost of a sample. Gradients pass u_t as if it were ũ_t.
+    s_t is the second state of a cell that has several. b starts at 1, the cell's initial state is learned and starts
+    as N(0, 1). The budget is the mean over B of Σ_t u_t, times λ: the cost of a sample. Gradients pass u_t as if it
+    were ũ_t.
     Source: Campos et al., "Skip RNN: Learning to Skip State Updates in Recurrent Neural Networks", ICLR 2018,
     https://arxiv.org/abs/1708.06834
     """
@@ -43,6 +44,7 @@ class Skip(UpdateRule):
     paper = "Campos et al. 2018, arXiv:1708.06834"
     memory = {"rule_pressure": 1.0}  # noqa: RUF012
     learns_start = True
+    skips_zeros = True
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__(input_size, hidden_size)
@@ -60,7 +62,7 @@ class Skip(UpdateRule):
         assert u is not None
         (pressure,) = memory
         u = u.to(pressure.dtype)
-        delta = torch.sigmoid((state[-1] * self.rule_w).sum(-1, keepdim=True) + self.rule_b)
+        delta = torch.sigmoid((state[1 if len(state) > 1 else 0] * self.rule_w).sum(-1, keepdim=True) + self.rule_b)
         grown = pressure + torch.minimum(delta, 1 - pressure)
         return (u * delta + (1 - u) * grown,)
 
@@ -74,8 +76,9 @@ class Skip(UpdateRule):
         self.rule_w.zero_()
         self.rule_b.fill_(math.log(1.001 * 0.5 / steps / (1 - 1.001 * 0.5 / steps)))
 
-    def busy_rate(self, update_rate: float) -> float:
-        return update_rate
+    def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:
+        # between updates nothing is computed, and Δ stays what it was
+        return update_rate * (sum(cell.macs()) - cell.held_zeros() + self.macs())
 
     def macs(self) -> int:
         return self.hidden_size

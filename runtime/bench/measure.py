@@ -71,7 +71,10 @@ def bench(
     skipping.run(x)
     neurons = info["hidden_size"] * info["layers"] * (2 if info["bidirectional"] else 1)
     rate = 1.0 if skipping.updates is None else float(skipping.updates.mean()) / neurons
-    executed = float(info["macs"]) if skipping.macs is None else float(skipping.macs.mean()) / x.shape[0]
+    if skipping.macs is not None:
+        executed = float(skipping.macs.mean()) / x.shape[0]
+    else:
+        executed = float(info["macs"] if missing else info["cost"]["macs_executed"])
     return {
         "model": path.name,
         "info": info,
@@ -158,7 +161,7 @@ def _contenders(
         shape = (2 if info["bidirectional"] else 1, x.shape[1], info["hidden_size"])
         state = {i.name: np.zeros(shape, np.float32) for i in session.get_inputs()[1:]}
         calls[name] = _caller(session, x, state, ())
-        if info["cell"] == kind and info["rule"] == "always":
+        if info["ops"] == [kind.upper()]:
             error = float(np.abs(calls[name]()[0] - calls[PORTABLE]()[0]).max())
             if not error <= TOLERANCE:
                 raise EdgernnError(f"{name} and ours differ by {error:.3g} on the same weights; not timed")
@@ -227,16 +230,12 @@ def _costs(info: dict[str, Any], rate: float, executed: float, backend: str) -> 
     """Parameters of the recurrent layers beside those of GRU and LSTM, and the three figures of work a step."""
     from edgernn.costs import named_cost
 
-    sizes = (info["input_size"], info["hidden_size"], info["layers"], info["bidirectional"])
-    made: dict[str, Any] = {"macs": info["macs"], "macs_executed": executed, "macs_executed_by": backend}
-    try:
-        own = named_cost(info["cell"], info["rule"], *sizes, update_rate=rate)
-    except UsageError:
-        # a cell of the user's own: its sizes are in the file, its costs are not
-        return made
-    made |= {"parameters": own.parameters, "flops_paper": own.flops_paper}
+    own, sizes = info["cost"], (info["input_size"], info["hidden_size"], info["layers"], info["bidirectional"])
+    idle = own["flops_paper_idle"]
+    made = {"macs": info["macs"], "macs_executed": executed, "macs_executed_by": backend}
+    made |= {"parameters": own["parameters"], "flops_paper": idle + rate * (own["flops_paper"] - idle)}
     for kind in ("gru", "lstm"):
         other = named_cost(kind, "always", *sizes)
         made[f"parameters_{kind}"] = other.parameters
-        made[f"parameters_saved_percent_{kind}"] = 100 * (1 - own.parameters / other.parameters)
+        made[f"parameters_saved_percent_{kind}"] = 100 * (1 - own["parameters"] / other.parameters)
     return made

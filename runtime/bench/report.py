@@ -34,18 +34,14 @@ def markdown(report: dict[str, Any]) -> str:
             f"| {t['steps_per_second']:,.0f} | {t['times_faster_than_gru']:.2f} x |"
         )
     lines += ["", "| cost of a step | |", "|---|---:|"]
-    if "parameters" in costs:
-        lines.append(
-            f"| parameters (recurrent) | {costs['parameters']:,} ({-costs['parameters_saved_percent_lstm']:+.1f} % "
-            f"against LSTM, {-costs['parameters_saved_percent_gru']:+.1f} % against GRU) |"
-        )
     lines += [
+        f"| parameters (recurrent) | {costs['parameters']:,} ({-costs['parameters_saved_percent_lstm']:+.1f} % "
+        f"against LSTM, {-costs['parameters_saved_percent_gru']:+.1f} % against GRU) |",
         f"| macs | {costs['macs']:,} |",
         f"| macs_executed ({costs['macs_executed_by']}) | {costs['macs_executed']:,.0f} |",
+        f"| flops_paper | {costs['flops_paper']:,.0f} |",
+        f"| neurons skipped | {report['skip_percent']:.1f} % |",
     ]
-    if "flops_paper" in costs:
-        lines.append(f"| flops_paper | {costs['flops_paper']:,.0f} |")
-    lines.append(f"| neurons skipped | {report['skip_percent']:.1f} % |")
     checks = ", ".join(f"{name} {error:.1e}" for name, error in report["verified"].items())
     return "\n".join([*lines, "", f"Verified before timing (worst error): {checks or 'one backend only'}."]) + "\n"
 

@@ -16,35 +16,41 @@ constexpr int kMaxGates = 8;
 constexpr int kMaxParams = 4;
 constexpr int kMaxStates = 4;
 
-// The terms of p_g = W_g x + R_g h + V_g m + b_g; kMid marks a gate that `Mid` reads.
+// The terms of p_g = W_g x + R_g h + C_g c + V_g m + b_g, where h is the first state and c the
+// second; kMid marks a gate that `Mid` reads. Only gates without it have kC or kM.
 constexpr unsigned kX = 1;
 constexpr unsigned kH = 2;
 constexpr unsigned kM = 4;
 constexpr unsigned kBias = 8;
 constexpr unsigned kMid = 16;
+constexpr unsigned kC = 32;
 
 struct Gate {
   const char* name;
   unsigned terms;
 };
 
-enum class Extent { kHidden, kInput, kOne };
+enum class Extent { kHidden, kInput, kOne, kFeatures };
 
-// What becomes of a parameter when it is packed.
-enum class Map { kIdentity, kSigmoid };
+// What becomes of a parameter before the cell sees it. kLength, for an extent of kOne: the value,
+// or the steps of the call if it is 0; it is a constant of the model.
+enum class Map { kIdentity, kSigmoid, kTanh, kLength };
 
-// A weight input of the cell's own besides W, R, V and b.
+// A weight input of the cell's own besides W, R, C, V and b.
 struct Param {
   const char* name;
   Extent extent;
   Map map;
 };
 
-// Rows of a weight input: hidden * H + input * I + one.
+// Rows of a weight input: hidden * H + input * I + one + rank * the rank of R + features * F, which
+// is I / 2 behind an imputer.
 struct Rows {
   int hidden = 0;
   int input = 0;
   int one = 0;
+  int rank = 0;
+  int features = 0;
 };
 
 struct GateList {
@@ -92,6 +98,42 @@ struct MidExtentOf<Cell, std::void_t<decltype(Cell::kMidExtent)>> {
 template <class Cell>
 constexpr bool kMidIsInput = MidExtentOf<Cell>::kExtent == Extent::kInput;
 
+template <class Cell, class = void>
+struct ReadsLastOf : std::false_type {};
+
+template <class Cell>
+struct ReadsLastOf<Cell, std::void_t<decltype(Cell::kReadsLast)>>
+    : std::bool_constant<Cell::kReadsLast> {};
+
+// Whether W has 2I columns, for x_t and then for x_{t-1}.
+template <class Cell>
+constexpr bool kReadsLast = ReadsLastOf<Cell>::value;
+
+template <class Cell, class = void>
+struct SquareOf : std::false_type {};
+
+template <class Cell>
+struct SquareOf<Cell, std::void_t<decltype(Cell::kSquare)>> : std::bool_constant<Cell::kSquare> {};
+
+// Whether I must equal H, as Update reads each neuron's x.
+template <class Cell>
+constexpr bool kSquare = SquareOf<Cell>::value;
+
+template <class Cell, class = void>
+struct MidVanishesOf : std::false_type {};
+
+template <class Cell>
+struct MidVanishesOf<Cell, std::void_t<decltype(Cell::kMidVanishes)>>
+    : std::bool_constant<Cell::kMidVanishes> {};
+
+// Whether m is zero where the states are.
+template <class Cell>
+constexpr bool kMidVanishes = MidVanishesOf<Cell>::value;
+
+// Whether m and Update read x itself, neuron by neuron, and not only its products.
+template <class Cell>
+constexpr bool kReadsInput = kMidIsInput<Cell> || kSquare<Cell>;
+
 // The gates that have all of `with` and none of `without`, in gate order.
 template <class Cell>
 constexpr GateList SelectGates(unsigned with, unsigned without = 0) {
@@ -107,6 +149,18 @@ template <class Cell>
 constexpr int CountGates(unsigned with, unsigned without = 0) {
   return SelectGates<Cell>(with, without).count;
 }
+
+// Whether the cell has an m; it may have one without any gate marked kMid.
+template <class Cell>
+constexpr bool kHasMid = CountGates<Cell>(kM) > 0;
+
+// So many states, the first ones, are multiplied by weights.
+template <class Cell>
+constexpr int kFactorStates = CountGates<Cell>(kC) > 0 ? 2 : 1;
+
+// So many values of each neuron are given to Update: its gates, then its x if the cell is square.
+template <class Cell>
+constexpr int kGivenCount = kGateCount<Cell> + (kSquare<Cell> ? 1 : 0);
 
 // Each gate's place in a list; -1: it is not there.
 struct GateRanks {
@@ -130,7 +184,7 @@ struct GateSet {
   static constexpr int kCount = kList.count;
 };
 
-// The rows that W (R, V, b) has for the gates before `end`.
+// The rows that W (R, C, V, b) has for the gates before `end`.
 template <class Cell>
 constexpr Rows CountRows(unsigned term, int end = kGateCount<Cell>) {
   Rows rows{};
@@ -142,7 +196,7 @@ constexpr Rows CountRows(unsigned term, int end = kGateCount<Cell>) {
   return rows;
 }
 
-// Where in the stacked rows of W (R, V, b) each gate's block begins.
+// Where in the stacked rows of W (R, C, V, b) each gate's block begins.
 struct RowTable {
   Rows of[kMaxGates];
 };

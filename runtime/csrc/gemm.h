@@ -45,11 +45,45 @@ template <class Cell>
   return kMidIsInput<Cell> ? sizes.input : sizes.hidden;
 }
 
-// The first row of a gate in W (R, V, b).
+// The columns of W: for x_t and, if the cell reads it, for x_{t-1}.
+template <class Cell>
+[[gnu::always_inline]] inline std::int64_t InputColumns(const Sizes& sizes) {
+  return sizes.input * (kReadsLast<Cell> ? 2 : 1);
+}
+
+// The columns of R: for h, or for Q h if R is a product.
+[[gnu::always_inline]] inline std::int64_t RecurrentColumns(const Sizes& sizes) {
+  return sizes.rank > 0 ? sizes.rank : sizes.hidden;
+}
+
+// The first row of a gate in W (R, C, V, b).
 template <class Cell, unsigned kTerm>
 std::int64_t FirstRow(const Sizes& sizes, int gate) {
   const Rows& rows = kFirstRows<Cell, kTerm>.of[gate];
   return rows.hidden * sizes.hidden + rows.input * sizes.input;
+}
+
+// Packs blocks of `count` gates of `size` rows each, whose rows in `source` begin at `first`; those
+// of a gate that begins at -1 are 0. Kept apart, so that all cells share it.
+[[gnu::noinline]] inline void PackGates(const float* source, const std::int64_t* first, int count,
+                                        std::int64_t size, std::int64_t columns, float* packed) {
+  for (std::int64_t block = 0; block < Blocks(size); ++block) {
+    for (std::int64_t k = 0; k < columns; ++k) {
+      for (int g = 0; g < count; ++g) {
+        for (int lane = 0; lane < kLanes; ++lane) {
+          const std::int64_t row = block * kLanes + lane;
+          const bool given = row < size && first[g] >= 0;
+          *packed++ = given ? source[(first[g] + row) * columns + k] : 0.0f;
+        }
+      }
+    }
+  }
+}
+
+// Packs rows (size, depth) as blocks of one gate.
+inline void PackMatrix(const float* from, std::int64_t size, std::int64_t depth, float* to) {
+  const std::int64_t first = 0;
+  PackGates(from, &first, 1, size, depth, to);
 }
 
 // Packs the rows of the gates of `Set`, `size` each, from `source`, which stacks those of all gates
@@ -57,42 +91,31 @@ std::int64_t FirstRow(const Sizes& sizes, int gate) {
 template <class Cell, unsigned kTerm, class Set>
 void PackBlocks(const Sizes& sizes, const float* source, std::int64_t size, std::int64_t columns,
                 float* packed) {
-  for (std::int64_t block = 0; block < Blocks(size); ++block) {
-    for (std::int64_t k = 0; k < columns; ++k) {
-      for (int i = 0; i < Set::kCount; ++i) {
-        const std::int64_t first = FirstRow<Cell, kTerm>(sizes, Set::kList.at[i]);
-        for (int lane = 0; lane < kLanes; ++lane) {
-          const std::int64_t row = block * kLanes + lane;
-          *packed++ = row < size ? source[(first + row) * columns + k] : 0.0f;
-        }
-      }
-    }
-  }
+  std::int64_t first[kMaxGates] = {};
+  for (int i = 0; i < Set::kCount; ++i) first[i] = FirstRow<Cell, kTerm>(sizes, Set::kList.at[i]);
+  PackGates(source, first, Set::kCount, size, columns, packed);
 }
 
 // Packs b as [block][gate][lane] over all gates, 0 for those outside `Set` or without a bias.
 template <class Cell, class Set>
 void PackBias(const Sizes& sizes, const float* b, std::int64_t size, float* packed) {
-  for (std::int64_t block = 0; block < Blocks(size); ++block) {
-    for (int g = 0; g < kGateCount<Cell>; ++g) {
-      const bool biased = Set::kRanks.of[g] >= 0 && (Cell::kGates[g].terms & kBias) != 0;
-      const std::int64_t first = FirstRow<Cell, kBias>(sizes, g);
-      for (int lane = 0; lane < kLanes; ++lane) {
-        const std::int64_t row = block * kLanes + lane;
-        *packed++ = biased && row < size ? b[first + row] : 0.0f;
-      }
-    }
+  std::int64_t first[kMaxGates] = {};
+  for (int g = 0; g < kGateCount<Cell>; ++g) {
+    const bool biased = Set::kRanks.of[g] >= 0 && (Cell::kGates[g].terms & kBias) != 0;
+    first[g] = biased ? FirstRow<Cell, kBias>(sizes, g) : -1;
   }
+  PackGates(b, first, kGateCount<Cell>, size, 1, packed);
 }
 
-// p[i][j][g] += sum over k of a[i * stride + k] * w[block j][k][gate g], for the gates g of `Set`.
+// p[i][j][g] += sum over the first `columns` k of a[i * stride + k] * w[block j][k][gate g], for
+// the gates g of `Set`; w has `depth` columns.
 template <class Set, int MB, int NB, int G>
 [[gnu::always_inline]] inline void Accumulate(const float* a, std::int64_t stride,
-                                              std::int64_t depth, const float* w,
-                                              Vec (&p)[MB][NB][G]) {
+                                              std::int64_t columns, std::int64_t depth,
+                                              const float* w, Vec (&p)[MB][NB][G]) {
   constexpr int kCount = Set::kCount;
   const std::int64_t block_size = depth * kCount * kLanes;
-  for (std::int64_t k = 0; k < depth; ++k, w += kCount * kLanes) {
+  for (std::int64_t k = 0; k < columns; ++k, w += kCount * kLanes) {
 #pragma GCC unroll 16
     for (int j = 0; j < NB; ++j) {
 #pragma GCC unroll 16
@@ -106,6 +129,13 @@ template <class Set, int MB, int NB, int G>
       }
     }
   }
+}
+
+template <class Set, int MB, int NB, int G>
+[[gnu::always_inline]] inline void Accumulate(const float* a, std::int64_t stride,
+                                              std::int64_t depth, const float* w,
+                                              Vec (&p)[MB][NB][G]) {
+  Accumulate<Set>(a, stride, depth, depth, w, p);
 }
 
 template <int MB, int NB, class Body>
@@ -130,22 +160,35 @@ constexpr int FitBlocks(int gates, int rows) {
   return blocks;
 }
 
+// How many rows the tiles of `gates` gates have, where there are so many.
+constexpr int FitRows(int gates) { return gates * 4 <= (kRegisters == 32 ? 24 : 12) ? 4 : 2; }
+
 // Covers rows x blocks with body.Tile<MB, NB>(row, block). Rows are the inner loop, so that the
 // weights of a tile stay in the cache for all of them.
 template <int kGates, class Body>
 void ForTiles(const Body& body, std::int64_t rows, std::int64_t blocks) {
-  constexpr int kRows = kGates * 4 <= (kRegisters == 32 ? 24 : 12) ? 4 : 2;
-  if (rows == 1) {
+  constexpr int kRows = FitRows(kGates);
+  if constexpr (kGates == 0) {
+    // nothing is multiplied, so there are no weights to use twice
+    TileBlocks<1, 1>(body, rows, 0, blocks);
+  } else if (rows == 1) {
     TileBlocks<1, FitBlocks(kGates, 1)>(body, 1, 0, blocks);
   } else {
     TileBlocks<kRows, FitBlocks(kGates, kRows)>(body, rows, 0, blocks);
   }
 }
 
-// out (rows, blocks, gates of Set, lanes) = b + a W^T, with b packed over all G gates.
-template <class Set, int G>
-struct Projection {
-  const float* a;  // (rows, depth)
+// All of the first kCount gates, where the gates need no names.
+template <int kGates>
+struct EveryGate {
+  static constexpr int kCount = kGates;
+  static constexpr GateList kList = {kGates, {0, 1, 2, 3, 4, 5, 6, 7}};
+};
+
+// See Multiply.
+template <int kGates>
+struct Product {
+  const float* a;
   std::int64_t depth;
   const float* w;
   const float* b;
@@ -154,21 +197,32 @@ struct Projection {
 
   template <int MB, int NB>
   void Tile(std::int64_t row, std::int64_t block) const {
-    Vec p[MB][NB][G];
+    Vec p[MB][NB][kGates];
     for (int i = 0; i < MB; ++i) {
       for (int j = 0; j < NB; ++j) {
-        for (int g = 0; g < G; ++g) p[i][j][g] = Load(b + ((block + j) * G + g) * kLanes);
+        for (int g = 0; g < kGates; ++g) {
+          p[i][j][g] = b == nullptr ? Zero() : Load(b + ((block + j) * kGates + g) * kLanes);
+        }
       }
     }
-    Accumulate<Set>(a + row * depth, depth, depth, w + block * depth * Set::kCount * kLanes, p);
+    Accumulate<EveryGate<kGates>>(a + row * depth, depth, depth,
+                                  w + block * depth * kGates * kLanes, p);
     for (int i = 0; i < MB; ++i) {
       for (int j = 0; j < NB; ++j) {
-        float* to = out + ((row + i) * blocks + block + j) * Set::kCount * kLanes;
-        for (int g = 0; g < Set::kCount; ++g) Store(to + g * kLanes, p[i][j][Set::kList.at[g]]);
+        float* to = out + ((row + i) * blocks + block + j) * kGates * kLanes;
+        for (int g = 0; g < kGates; ++g) Store(to + g * kLanes, p[i][j][g]);
       }
     }
   }
 };
+
+// out (rows, blocks, gates, lanes) = a W^T + b, for a (rows, depth); b (blocks, gates, lanes) or
+// null. Kept apart, so that all cells with so many gates share it.
+template <int kGates>
+[[gnu::noinline]] void Multiply(const float* a, std::int64_t rows, std::int64_t depth,
+                                const float* w, const float* b, std::int64_t blocks, float* out) {
+  ForTiles<kGates>(Product<kGates>{a, depth, w, b, blocks, out}, rows, blocks);
+}
 
 // How many steps to project at once: enough rows to use each weight several times.
 [[gnu::always_inline]] inline std::int64_t ChunkSteps(std::int64_t steps, std::int64_t batch) {

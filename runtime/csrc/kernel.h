@@ -11,52 +11,72 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "rules.h"
+#include "imputers.h"
 
 namespace edgernn {
 
 constexpr std::size_t kAlignment = 64;
-constexpr int kMaxRuleParams = 4;
 
 struct Sizes {
-  std::int64_t input;   // I
-  std::int64_t hidden;  // H
+  std::int64_t input;     // I
+  std::int64_t hidden;    // H
+  std::int64_t rank = 0;  // of R, which then is a product R Q; 0: R is whole
 };
 
 // Row-major; those that the cell or rule lacks are null. Read by `pack` only. A gate has H rows;
 // one marked kMid has M, the size of m, which is H or I.
 struct Weights {
-  const float* w;                     // (rows of the gates with x, I)
-  const float* r;                     // (rows of the gates with h, H)
+  const float* w;                     // (rows of the gates with x, I; 2I if kReadsLast)
+  const float* r;                     // (rows of the gates with h, H or the rank)
+  const float* q;                     // (rank, H)
+  const float* c;                     // (rows of the gates with c, H)
   const float* v;                     // (rows of the gates with m, M)
   const float* b;                     // (rows of the gates with a bias,)
   const float* own[kMaxParams];       // the cell's parameters: (H,), (I,) or (1,), in its order
   const float* rule[kMaxRuleParams];  // in the rule's order
+  const float* impute[kMaxImputerParams];  // in the imputer's order
 };
 
-// One sequence. Outputs may be null; state_out may be the same memory as state_in.
+// One sequence. What the cell or rule lacks is null. Outputs may be null; a state that comes out
+// may be the same memory as the one that goes in.
 struct Call {
   std::int64_t steps;                 // T
+  std::int64_t length;                // T of the sequence that this is a part of
   std::int64_t batch;                 // B
   const float* x;                     // (T, B, I)
   const float* state_in[kMaxStates];  // (B, H) each
+  const float* memory_in;             // (B, 1), the rule's memory
+  const float* last_in;               // (B, I), the input before x
+  const float* seen_in;               // (B, F), the imputer's memory
   float* y;                           // (T, B, H)
   float* state_out[kMaxStates];       // (B, H) each
+  float* memory_out;                  // (B, 1)
+  float* last_out;                    // (B, I)
+  float* seen_out;                    // (B, F)
   std::int64_t* updates;              // (T, B), rules that skip only
   std::int64_t* macs;                 // (B,), rules that skip only
 };
 
-struct Kernel {
-  std::size_t (*packed_bytes)(const Sizes&);
-  void (*pack)(const Sizes&, const Weights&, void* packed);
-  std::size_t (*scratch_bytes)(const Sizes&, std::int64_t steps, std::int64_t batch);
-  void (*run)(const Sizes&, const void* packed, const Call&, void* scratch);
+// A rule's part of a kernel, where it has one: see lister.h.
+struct Lister;
+
+// What stands before a kernel, where anything does: see imputer.h.
+struct Imputer;
+
+// How a cell runs under the rules of one kind.
+struct Driver {
+  std::size_t (*packed_bytes)(const Lister*, const Sizes&);
+  void (*pack)(const Lister*, const Sizes&, const Weights&, void* packed);
+  std::size_t (*scratch_bytes)(const Lister*, const Sizes&, std::int64_t steps, std::int64_t batch);
+  void (*run)(const Lister*, const Sizes&, const void* packed, const Call&, void* scratch);
 };
 
 // One instruction set's kernels, in the order of the lists of cells and rules.
 struct KernelTable {
   const char* isa;
-  Kernel kernels[Cells::kCount][Rules::kCount];
+  Driver drivers[Cells::kCount][kDriverKinds];
+  const Lister* listers[Rules::kCount];
+  const Imputer* imputers[Imputers::kCount];
 };
 
 // The table in use: the best one that this processor runs, or the one that the environment variable

@@ -5,6 +5,8 @@
 
 #include <new>
 
+#include "imputer.h"
+
 namespace edgernn {
 
 namespace {
@@ -31,9 +33,13 @@ std::string Print(const Shape& shape) {
 
 Shape ExpectedShape(const WeightSpec& spec, const Sizes& sizes) {
   const Rows& rows = spec.rows;
-  Shape shape = {rows.hidden * sizes.hidden + rows.input * sizes.input + rows.one};
+  Shape shape = {rows.hidden * sizes.hidden + rows.input * sizes.input + rows.one +
+                 rows.rank * sizes.rank + rows.features * Features(sizes)};
   if (spec.columns == Columns::kInput) shape.push_back(sizes.input);
+  if (spec.columns == Columns::kInputTwice) shape.push_back(2 * sizes.input);
   if (spec.columns == Columns::kHidden) shape.push_back(sizes.hidden);
+  if (spec.columns == Columns::kRank) shape.push_back(sizes.rank);
+  if (spec.columns == Columns::kFeatures) shape.push_back(Features(sizes));
   return shape;
 }
 
@@ -48,12 +54,30 @@ std::string PrintLetters(const WeightSpec& spec) {
   add(spec.rows.hidden, "H");
   add(spec.rows.input, "I");
   add(spec.rows.one, "1");
-  const char* columns[] = {",)", ", I)", ", H)"};
+  add(spec.rows.rank, "rank");
+  add(spec.rows.features, "F");
+  const char* columns[] = {",)", ", I)", ", 2 * I)", ", H)", ", rank)", ", F)"};
   return "(" + text + columns[static_cast<int>(spec.columns)];
 }
 
 bool TellsHidden(const WeightSpec& spec) {
   return spec.rows.hidden > 0 || spec.columns == Columns::kHidden;
+}
+
+const float** Field(Weights* weights, int slot) {
+  const float** const first[kOwnSlot] = {&weights->w, &weights->r, &weights->c, &weights->v,
+                                         &weights->b};
+  if (slot < kOwnSlot) return first[slot];
+  if (slot == kFactorSlot) return &weights->q;
+  if (slot < kRuleSlot) return &weights->own[slot - kOwnSlot];
+  return slot < kImputerSlot ? &weights->rule[slot - kRuleSlot]
+                             : &weights->impute[slot - kImputerSlot];
+}
+
+// I, given the shape of W; 0 if it fits none.
+std::int64_t FindInput(const WeightSpec& spec, const Shape& shape) {
+  const std::int64_t parts = spec.columns == Columns::kInputTwice ? 2 : 1;
+  return shape.size() == 2 && shape[1] % parts == 0 ? shape[1] / parts : 0;
 }
 
 // H, given I and the shape of a weight that tells it; 0 if the shape fits no H.
@@ -64,14 +88,28 @@ std::int64_t FindHidden(const WeightSpec& spec, std::int64_t input, const Shape&
   return rows > 0 && rows % spec.rows.hidden == 0 ? rows / spec.rows.hidden : 0;
 }
 
+std::int64_t Width(Extent extent, const Sizes& sizes) {
+  switch (extent) {
+    case Extent::kHidden:
+      return sizes.hidden;
+    case Extent::kInput:
+      return sizes.input;
+    case Extent::kFeatures:
+      return Features(sizes);
+    default:
+      return 1;
+  }
+}
+
 }  // namespace
 
 void FreeBuffer::operator()(void* buffer) const {
   ::operator delete(buffer, std::align_val_t(kAlignment));
 }
 
-Node::Node(const OpSpec& op, const Kernel& kernel, const OrtApi* api, const OrtKernelInfo* info)
-    : op_(op), kernel_(kernel), api_(api) {
+Node::Node(const OpSpec& op, const Driver& driver, const Lister* lister, const Imputer* imputer,
+           const OrtApi* api, const OrtKernelInfo* info)
+    : op_(op), driver_(driver), lister_(lister), imputer_(imputer), api_(api) {
   const std::string prefix = "ai.edgernn." + op.name + ": ";
   std::int64_t schema = 0;
   if (OrtStatus* missing = ort::KernelInfoGetAttributeInt64(api, info, "schema", &schema)) {
@@ -107,29 +145,49 @@ Sizes Node::CheckWeights(const std::vector<Tensor>& weights) const {
   };
   const WeightSpec& spec = op_.weights[0].spec;
   const Shape& w = weights[0].shape;
-  if (w.size() != 2 || w[1] < 1) refuse(0, PrintLetters(spec));
+  const std::int64_t input = FindInput(spec, w);
+  if (input < 1) refuse(0, PrintLetters(spec));
   // H is in the first weight that has rows or columns of that size, mostly W itself
   std::size_t source = 0;
   while (!TellsHidden(op_.weights[source].spec)) ++source;
   const Shape& told = weights[source].shape;
-  const Sizes sizes{w[1], FindHidden(op_.weights[source].spec, w[1], told)};
+  Sizes sizes{input, FindHidden(op_.weights[source].spec, input, told)};
   if (source > 0 && w != ExpectedShape(spec, sizes)) refuse(0, PrintLetters(spec));
   if (sizes.hidden < 1) refuse(source, PrintLetters(op_.weights[source].spec));
   std::string reason = " as W is " + Print(w);
   if (source > 0)
     reason += std::string(" and ") + op_.weights[source].spec.name + " is " + Print(told);
   for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (op_.weights[i].spec.columns == Columns::kRank) {
+      const Shape& r = weights[i].shape;
+      sizes.rank = r.size() == 2 ? r[1] : 0;
+      if (sizes.rank < 1) refuse(i, PrintLetters(op_.weights[i].spec));
+      reason += " and R is " + Print(r);
+    }
     const Shape expected = ExpectedShape(op_.weights[i].spec, sizes);
     if (weights[i].shape != expected) refuse(i, Print(expected) + reason);
+  }
+  if (op_.imputes && sizes.input % 2 != 0) {
+    refuse(0, "an even number of inputs, values and masks");
+  }
+  if (op_.square && sizes.input != sizes.hidden) {
+    refuse(0, "as many inputs as neurons, here I = H = " + std::to_string(sizes.hidden));
   }
   return sizes;
 }
 
 Buffer Node::Pack(const Sizes& sizes, const std::vector<Tensor>& weights) const {
   Weights from{};
-  for (std::size_t i = 0; i < weights.size(); ++i) *op_.weights[i].field(&from) = weights[i].data;
-  Buffer packed = Allocate(kernel_.packed_bytes(sizes));
-  kernel_.pack(sizes, from, packed.get());
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    *Field(&from, op_.weights[i].slot) = weights[i].data;
+  }
+  if (imputer_ != nullptr) {
+    Buffer packed = Allocate(ImputedPackedBytes(*imputer_, driver_, lister_, sizes));
+    PackImputed(*imputer_, driver_, lister_, sizes, from, packed.get());
+    return packed;
+  }
+  Buffer packed = Allocate(driver_.packed_bytes(lister_, sizes));
+  driver_.pack(lister_, sizes, from, packed.get());
   return packed;
 }
 
@@ -138,20 +196,33 @@ Call Node::CheckCall(const Sizes& sizes, OrtKernelContext* context) const {
   if (x.shape.size() != 3) Refuse(op_.name, "X", "expected (T, B, I)", x.shape);
   if (x.shape[0] < 1) Refuse(op_.name, "X", "T must be at least 1", x.shape);
   if (x.shape[1] < 1) Refuse(op_.name, "X", "B must be at least 1", x.shape);
-  if (x.shape[2] != sizes.input) {
-    Refuse(op_.name, "X", "expected (T, B, " + std::to_string(sizes.input) + ")", x.shape);
+  const std::int64_t width = op_.imputes ? 3 * Features(sizes) : sizes.input;
+  if (x.shape[2] != width) {
+    Refuse(op_.name, "X", "expected (T, B, " + std::to_string(width) + ")", x.shape);
   }
   Call call{};
-  call.steps = x.shape[0];
+  call.steps = call.length = x.shape[0];
   call.batch = x.shape[1];
   call.x = x.data;
-  const Shape expected = {call.batch, sizes.hidden};
   for (std::size_t s = 0; s < op_.states.size(); ++s) {
     const Tensor state = Input(context, op_.FirstStateInput() + s);
+    const Shape expected = {call.batch, Width(op_.states[s].extent, sizes)};
     if (state.shape != expected) {
-      Refuse(op_.name, op_.states[s], "expected " + Print(expected), state.shape);
+      Refuse(op_.name, op_.states[s].name, "expected " + Print(expected), state.shape);
     }
-    call.state_in[s] = state.data;
+    switch (op_.states[s].extent) {
+      case Extent::kHidden:
+        call.state_in[s] = state.data;
+        break;
+      case Extent::kOne:
+        call.memory_in = state.data;
+        break;
+      case Extent::kFeatures:
+        call.seen_in = state.data;
+        break;
+      case Extent::kInput:
+        call.last_in = state.data;
+    }
   }
   return call;
 }
@@ -171,7 +242,21 @@ void Node::MakeOutputs(const Sizes& sizes, OrtKernelContext* context, Call* call
   call->y = static_cast<float*>(make(0, {call->steps, call->batch, sizes.hidden}));
   std::size_t index = 1;
   for (std::size_t s = 0; s < op_.states.size(); ++s, ++index) {
-    call->state_out[s] = static_cast<float*>(make(index, {call->batch, sizes.hidden}));
+    const Extent extent = op_.states[s].extent;
+    float* const out = static_cast<float*>(make(index, {call->batch, Width(extent, sizes)}));
+    switch (extent) {
+      case Extent::kHidden:
+        call->state_out[s] = out;
+        break;
+      case Extent::kOne:
+        call->memory_out = out;
+        break;
+      case Extent::kFeatures:
+        call->seen_out = out;
+        break;
+      case Extent::kInput:
+        call->last_out = out;
+    }
   }
   if (!op_.skips) return;
   call->updates = static_cast<std::int64_t*>(make(index, {call->steps, call->batch}));
@@ -190,9 +275,15 @@ void Node::Run(OrtKernelContext* context) const {
     packed = packed_now.get();
   }
   Call call = CheckCall(sizes, context);
-  const Buffer scratch = Allocate(kernel_.scratch_bytes(sizes, call.steps, call.batch));
   MakeOutputs(sizes, context, &call);
-  kernel_.run(sizes, packed, call, scratch.get());
+  if (imputer_ != nullptr) {
+    const Buffer scratch =
+        Allocate(ImputedScratchBytes(*imputer_, driver_, lister_, sizes, call.batch));
+    RunImputed(*imputer_, driver_, lister_, sizes, packed, call, scratch.get());
+    return;
+  }
+  const Buffer scratch = Allocate(driver_.scratch_bytes(lister_, sizes, call.steps, call.batch));
+  driver_.run(lister_, sizes, packed, call, scratch.get());
 }
 
 Tensor Node::Read(const OrtValue* value) const {

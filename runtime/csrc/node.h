@@ -38,7 +38,8 @@ struct Tensor {
 // Immutable after construction, so that threads may call Run at once.
 class Node {
  public:
-  Node(const OpSpec& op, const Kernel& kernel, const OrtApi* api, const OrtKernelInfo* info);
+  Node(const OpSpec& op, const Driver& driver, const Lister* lister, const Imputer* imputer,
+       const OrtApi* api, const OrtKernelInfo* info);
 
   void Run(OrtKernelContext* context) const;
 
@@ -57,7 +58,9 @@ class Node {
   void Check(OrtStatus* status) const;
 
   const OpSpec& op_;
-  const Kernel& kernel_;
+  const Driver& driver_;
+  const Lister* lister_;
+  const Imputer* imputer_;
   const OrtApi* api_;
   bool packed_once_;
   Sizes sizes_{};

@@ -4,7 +4,11 @@
 #include <climits>
 #include <deque>
 #include <exception>
+#include <map>
+#include <mutex>
+#include <iterator>
 #include <new>
+#include <utility>
 
 #include "node.h"
 
@@ -15,7 +19,9 @@ namespace {
 // An entry of the op table as ONNX Runtime sees it, with what is ours behind it.
 struct Op : OrtCustomOp {
   OpSpec spec;
-  const Kernel* kernel;
+  const Driver* driver;
+  const Lister* lister;
+  const Imputer* imputer;
 };
 
 const Op& AsOp(const OrtCustomOp* op) { return *static_cast<const Op*>(op); }
@@ -39,7 +45,10 @@ OrtStatus* Guard(const OrtApi* api, const Body& body) {
 
 OrtStatus* CreateNode(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info,
                       void** node) {
-  return Guard(api, [&] { *node = new Node(AsOp(op).spec, *AsOp(op).kernel, api, info); });
+  const Op& self = AsOp(op);
+  return Guard(api, [&] {
+    *node = new Node(self.spec, *self.driver, self.lister, self.imputer, api, info);
+  });
 }
 
 OrtStatus* RunNode(void* node, OrtKernelContext* context) {
@@ -51,11 +60,8 @@ int OutputType(const OrtCustomOp* op, std::size_t index) {
   return index > AsOp(op).spec.states.size() ? ort::kInt64 : ort::kFloat;
 }
 
-template <class Cell, class Rule>
-void FillOp(const Kernel& kernel, Op* op) {
-  static_cast<OrtCustomOp&>(*op) = {};
-  op->spec = DescribeOp<Cell, Rule>();
-  op->kernel = &kernel;
+void FillCallbacks(OrtCustomOp* op) {
+  *op = {};
   op->version = ort::kApiVersion;
   op->GetName = [](const OrtCustomOp* self) { return AsOp(self).spec.name.c_str(); };
   op->GetExecutionProviderType = [](const OrtCustomOp*) { return "CPUExecutionProvider"; };
@@ -73,47 +79,104 @@ void FillOp(const Kernel& kernel, Op* op) {
   op->KernelDestroy = [](void* node) { delete static_cast<Node*>(node); };
 }
 
-template <class Cell, class... AllRules>
-void AddCell(const Kernel* kernels, std::deque<Op>* ops, TypeList<AllRules...>) {
-  (FillOp<Cell, AllRules>(*kernels++, &ops->emplace_back()), ...);
+template <class... AllCells>
+std::vector<CellSpec> DescribeCells(TypeList<AllCells...>) {
+  static constexpr CellSpec kSpecs[] = {DescribeCell<AllCells>()...};
+  return {std::begin(kSpecs), std::end(kSpecs)};
 }
 
-template <class... AllCells>
-std::deque<Op> MakeOps(const KernelTable& table, TypeList<AllCells...>) {
+template <class... AllRules>
+std::vector<RuleSpec> DescribeRules(TypeList<AllRules...>) {
+  return {AllRules::kSpec...};
+}
+
+template <class... AllImputers>
+std::vector<ImputerSpec> DescribeImputers(TypeList<AllImputers...>) {
+  return {AllImputers::kSpec...};
+}
+
+// Where an op is in the lists; imputer: -1 if it has none.
+struct Place {
+  std::size_t cell;
+  std::size_t rule;
+  int imputer;
+  DriverKind driver;
+};
+
+// Calls visit(place, spec) for every op.
+template <class Visit>
+void ForOps(const Visit& visit) {
+  const std::vector<CellSpec> cells = DescribeCells(Cells{});
+  const std::vector<RuleSpec> rules = DescribeRules(Rules{});
+  const std::vector<ImputerSpec> imputers = DescribeImputers(Imputers{});
+  for (std::size_t c = 0; c < cells.size(); ++c) {
+    for (std::size_t r = 0; r < rules.size(); ++r) {
+      Place place{c, r, -1, rules[r].driver};
+      visit(place, DescribeOp(cells[c], rules[r], nullptr, false));
+      if (HasLowRank(cells[c], rules[r])) {
+        visit(place, DescribeOp(cells[c], rules[r], nullptr, true));
+      }
+      for (const ImputerSpec& imputer : imputers) {
+        ++place.imputer;
+        visit(place, DescribeOp(cells[c], rules[r], &imputer, false));
+      }
+    }
+  }
+}
+
+std::deque<Op> MakeOps(const KernelTable& table) {
   std::deque<Op> ops;
-  int cell = 0;
-  (AddCell<AllCells>(table.kernels[cell++], &ops, Rules{}), ...);
+  ForOps([&](const Place& place, OpSpec spec) {
+    Op& op = ops.emplace_back();
+    FillCallbacks(&op);
+    op.spec = std::move(spec);
+    op.driver = &table.drivers[place.cell][static_cast<int>(place.driver)];
+    op.lister = table.listers[place.rule];
+    op.imputer = place.imputer < 0 ? nullptr : table.imputers[place.imputer];
+  });
   return ops;
 }
 
-// Built once and never released: sessions may outlive the options they were made with.
-OrtCustomOpDomain* MakeDomain(const OrtApi* api, const KernelTable& table) {
+// The ops that the next registration on this thread brings, see edgernn_only.
+thread_local std::string wanted;
+
+bool Lists(const std::string& names, const std::string& name) {
+  return (" " + names + " ").find(" " + name + " ") != std::string::npos;
+}
+
+// The domain with the ops of these names, or with all where there are none. Built once and never
+// released: sessions may outlive the options they were made with.
+OrtCustomOpDomain* FindDomain(const OrtApi* api, const KernelTable& table,
+                              const std::string& names) {
   const auto check = [](OrtStatus* status) {
     if (status != nullptr) throw OrtError{status};
   };
-  static const std::deque<Op> ops = MakeOps(table, Cells{});
-  OrtCustomOpDomain* domain = nullptr;
-  check(ort::CreateCustomOpDomain(api, "ai.edgernn", &domain));
-  for (const Op& op : ops) check(ort::CustomOpDomainAdd(api, domain, &op));
-  return domain;
+  static const std::deque<Op> ops = MakeOps(table);
+  static std::map<std::string, OrtCustomOpDomain*> domains;
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  OrtCustomOpDomain*& domain = domains[names];
+  if (domain != nullptr) return domain;
+  OrtCustomOpDomain* made = nullptr;
+  check(ort::CreateCustomOpDomain(api, "ai.edgernn", &made));
+  for (const Op& op : ops) {
+    if (names.empty() || Lists(names, op.spec.name)) check(ort::CustomOpDomainAdd(api, made, &op));
+  }
+  return domain = made;
 }
 
-template <class Cell, class... AllRules>
-void AddNames(std::string* names, TypeList<AllRules...>) {
-  ((*names += DescribeOp<Cell, AllRules>().name + " "), ...);
-}
-
-template <class... AllCells>
-std::string OpNames(TypeList<AllCells...>) {
+std::string OpNames() {
   std::string names;
-  (AddNames<AllCells>(&names, Rules{}), ...);
+  ForOps([&](const Place&, const OpSpec& spec) { names += spec.name + " "; });
   return names;
 }
 
 void Register(OrtSessionOptions* options, const OrtApi* api) {
   const KernelChoice& choice = ChooseKernels();
   if (choice.table == nullptr) throw InvalidArgument(choice.error);
-  static OrtCustomOpDomain* const domain = MakeDomain(api, *choice.table);
+  const std::string names = std::move(wanted);
+  wanted.clear();
+  OrtCustomOpDomain* const domain = FindDomain(api, *choice.table, names);
   if (OrtStatus* status = ort::AddCustomOpDomain(api, options, domain)) throw OrtError{status};
 }
 
@@ -135,6 +198,10 @@ extern "C" {
   return ort::CreateStatus(oldest, ort::kFail, "edgernn needs ONNX Runtime 1.17 or newer");
 }
 
+// The next RegisterCustomOps on this thread brings only these ops, separated by blanks, and not all:
+// ONNX Runtime takes about 0.2 ms for each in every session.
+[[gnu::visibility("default")]] void edgernn_only(const char* names) { edgernn::wanted = names; }
+
 // The instruction set in use, or null if EDGERNN_ISA asks for one that cannot be had.
 [[gnu::visibility("default")]] const char* edgernn_isa() {
   const edgernn::KernelChoice& choice = edgernn::ChooseKernels();
@@ -143,7 +210,7 @@ extern "C" {
 
 // The ops that have a kernel, separated by blanks.
 [[gnu::visibility("default")]] const char* edgernn_ops() {
-  static const std::string names = edgernn::OpNames(edgernn::Cells{});
+  static const std::string names = edgernn::OpNames();
   return names.c_str();
 }
 

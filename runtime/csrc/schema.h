@@ -14,72 +14,87 @@ namespace edgernn {
 // The version of what the ops take and give; a node carries the one it was written for.
 constexpr int kSchemaVersion = 1;
 
-// A weight input and the field of Weights that it fills.
+// Where a weight input goes: W, R, C, V and b, the cell's own, Q, the rule's.
+constexpr int kRecurrentSlot = 1;
+constexpr int kOwnSlot = 5;
+constexpr int kFactorSlot = kOwnSlot + kMaxParams;
+constexpr int kRuleSlot = kFactorSlot + 1;
+constexpr int kImputerSlot = kRuleSlot + kMaxRuleParams;
+
+// What the list of cells says of one.
+struct CellSpec {
+  const char* name;
+  WeightSpec weights[kFactorSlot];  // by slot; those that the cell lacks have no rows
+  const char* states[kMaxStates];
+  int constants;  // so many weights, the last ones, are not learned; Q comes before them
+  bool reads_last;
+  bool square;  // I must be H
+};
+
+template <class Cell>
+constexpr CellSpec DescribeCell() {
+  static_assert(kGateCount<Cell> <= kMaxGates && kStateCount<Cell> <= kMaxStates);
+  static_assert(CountGates<Cell>(kX) > 0, "W sets I, so a gate must look at x");
+  static_assert(CountGates<Cell>(kM | kMid) + CountGates<Cell>(kC | kMid) == 0,
+                "m is made from the gates marked kMid, which read x and h alone");
+  static_assert(kHasMid<Cell> || CountGates<Cell>(kMid) == 0, "nothing reads m");
+  static_assert(!kHasMid<Cell> || !kReadsLast<Cell>, "m has no part of the last input");
+  static_assert(ParamsOf<Cell>::kCount <= kMaxParams);
+  static_assert(kReadsInput<Cell> || !HasParam<Cell>(Extent::kInput), "no stage has I neurons");
+  constexpr Columns kInputs = kReadsLast<Cell> ? Columns::kInputTwice : Columns::kInput;
+  constexpr Columns kMids = kMidIsInput<Cell> ? Columns::kInput : Columns::kHidden;
+  CellSpec spec{Cell::kName,
+                {{"W", CountRows<Cell>(kX), kInputs},
+                 {"R", CountRows<Cell>(kH), Columns::kHidden},
+                 {"C", CountRows<Cell>(kC), Columns::kHidden},
+                 {"V", CountRows<Cell>(kM), kMids},
+                 {"b", CountRows<Cell>(kBias), Columns::kNone}},
+                {},
+                0,
+                kReadsLast<Cell>,
+                kSquare<Cell>};
+  for (int i = 0; i < ParamsOf<Cell>::kCount; ++i) {
+    const Param& param = ParamsOf<Cell>::kList[i];
+    const Rows rows{param.extent == Extent::kHidden, param.extent == Extent::kInput,
+                    param.extent == Extent::kOne};
+    spec.weights[kOwnSlot + i] = {param.name, rows, Columns::kNone};
+    spec.constants += param.map == Map::kLength;
+  }
+  for (int s = 0; s < kStateCount<Cell>; ++s) spec.states[s] = Cell::kStates[s];
+  return spec;
+}
+
 struct WeightInput {
   WeightSpec spec;
-  const float** (*field)(Weights*);
+  int slot;
+};
+
+// A state (B, H), (B, 1), (B, F) or (B, I).
+struct StateInput {
+  const char* name;
+  Extent extent;
 };
 
 // Inputs: X, the weights, the states. Outputs: Y, the states, and if `skips` updates and macs.
 struct OpSpec {
   std::string name;
   std::vector<WeightInput> weights;  // the first one is W, which sets I
-  std::vector<const char*> states;
+  std::vector<StateInput> states;    // the cell's, the memories of rule and imputer, the last input
+  bool imputes;                      // X has 3F columns, and I is 2F
   bool skips;
+  bool square;
 
   std::size_t InputCount() const { return 1 + weights.size() + states.size(); }
   std::size_t OutputCount() const { return 1 + states.size() + (skips ? 2 : 0); }
   std::size_t FirstStateInput() const { return 1 + weights.size(); }
 };
 
-template <int kIndex>
-const float** OwnField(Weights* weights) {
-  return &weights->own[kIndex];
-}
+// The op of a cell under a rule, behind an imputer if there is one; low_rank: R is a product.
+OpSpec DescribeOp(const CellSpec& cell, const RuleSpec& rule, const ImputerSpec* imputer,
+                  bool low_rank);
 
-template <int kIndex>
-const float** RuleField(Weights* weights) {
-  return &weights->rule[kIndex];
-}
-
-template <class Cell, class Rule>
-OpSpec DescribeOp() {
-  static_assert(kGateCount<Cell> <= kMaxGates && kStateCount<Cell> <= kMaxStates);
-  static_assert(CountGates<Cell>(kX) > 0, "W sets I, so a gate must look at x");
-  static_assert(CountGates<Cell>(kM | kMid) == 0, "m is made from the gates marked kMid");
-  static_assert(ParamsOf<Cell>::kCount <= kMaxParams && Rule::kParamCount <= kMaxRuleParams);
-  static_assert(kMidIsInput<Cell> || !HasParam<Cell>(Extent::kInput), "no stage has I neurons");
-  constexpr const float** (*kOwnFields[kMaxParams])(Weights*) = {&OwnField<0>, &OwnField<1>,
-                                                                 &OwnField<2>, &OwnField<3>};
-  constexpr const float** (*kRuleFields[kMaxRuleParams])(Weights*) = {&RuleField<0>, &RuleField<1>,
-                                                                      &RuleField<2>, &RuleField<3>};
-  OpSpec op;
-  op.name = std::string(Rule::kPrefix) + Cell::kName;
-  op.skips = Rule::kSkips;
-  const auto add = [&op](const char* name, Rows rows, Columns columns,
-                         const float** (*field)(Weights*)) {
-    if (rows.hidden + rows.input + rows.one > 0) {
-      op.weights.push_back({{name, rows, columns}, field});
-    }
-  };
-  constexpr Columns kMidColumns = kMidIsInput<Cell> ? Columns::kInput : Columns::kHidden;
-  add("W", CountRows<Cell>(kX), Columns::kInput, [](Weights* to) { return &to->w; });
-  add("R", CountRows<Cell>(kH), Columns::kHidden, [](Weights* to) { return &to->r; });
-  add("V", CountRows<Cell>(kM), kMidColumns, [](Weights* to) { return &to->v; });
-  add("b", CountRows<Cell>(kBias), Columns::kNone, [](Weights* to) { return &to->b; });
-  for (int i = 0; i < ParamsOf<Cell>::kCount; ++i) {
-    const Param& param = ParamsOf<Cell>::kList[i];
-    const Rows rows{param.extent == Extent::kHidden, param.extent == Extent::kInput,
-                    param.extent == Extent::kOne};
-    add(param.name, rows, Columns::kNone, kOwnFields[i]);
-  }
-  for (int i = 0; i < Rule::kParamCount; ++i) {
-    const WeightSpec& spec = Rule::kParams[i];
-    add(spec.name, spec.rows, spec.columns, kRuleFields[i]);
-  }
-  op.states.assign(Cell::kStates, Cell::kStates + kStateCount<Cell>);
-  return op;
-}
+// Whether that op exists, low_rank.
+bool HasLowRank(const CellSpec& cell, const RuleSpec& rule);
 
 }  // namespace edgernn
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// States between the caller's (B, H) and the kernels' rows of padded H.
+// States and inputs between the caller's memory and the kernels'.
 
 #ifndef EDGERNN_STATE_H_
 #define EDGERNN_STATE_H_
@@ -23,6 +23,30 @@ inline void WriteState(const float* state, std::int64_t batch, std::int64_t hidd
     std::memcpy(to + row * hidden, state + row * Padded(hidden),
                 static_cast<std::size_t>(hidden) * sizeof(float));
   }
+}
+
+// The input before that of a row of x (T * B, I).
+inline const float* LastInput(const Call& call, std::int64_t row, std::int64_t input) {
+  return row < call.batch ? call.last_in + row * input : call.x + (row - call.batch) * input;
+}
+
+// The inputs of `count` steps from step `from` on, each row x_t and then x_{t-1}: (count, B, 2I).
+inline void PairInputs(const Call& call, std::int64_t input, std::int64_t from, std::int64_t count,
+                       float* pairs) {
+  const std::size_t bytes = static_cast<std::size_t>(input) * sizeof(float);
+  const std::int64_t end = (from + count) * call.batch;
+  for (std::int64_t row = from * call.batch; row < end; ++row, pairs += 2 * input) {
+    std::memcpy(pairs, call.x + row * input, bytes);
+    std::memcpy(pairs + input, LastInput(call, row, input), bytes);
+  }
+}
+
+// The x of the last step, for a call that goes on.
+inline void WriteLast(const Call& call, std::int64_t input) {
+  if (call.last_out == nullptr) return;
+  const std::int64_t size = call.batch * input;
+  std::memcpy(call.last_out, call.x + (call.steps - 1) * size,
+              static_cast<std::size_t>(size) * sizeof(float));
 }
 
 }  // namespace edgernn::EDGERNN_ISA

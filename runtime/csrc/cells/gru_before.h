@@ -10,12 +10,13 @@ namespace edgernn {
 
 struct GruBefore {
   static constexpr const char* kName = "GRUBefore";
+  static constexpr bool kMidVanishes = true;
   static constexpr Gate kGates[] = {
       {"r", kX | kH | kBias | kMid}, {"z", kX | kH | kBias}, {"n", kX | kM | kBias}};
   static constexpr const char* kStates[] = {"h"};
 
   template <class V>
-  static V Mid(const V* p, const V*, const V* state) {
+  static V Mid(const V* p, const V*, V, const V* state) {
     const V h = state[0];
     const V r = Sigmoid(p[0]);
     return r * h;

@@ -4,7 +4,7 @@
 #ifndef EDGERNN_CELLS_IHC_LSTM_H_
 #define EDGERNN_CELLS_IHC_LSTM_H_
 
-#include "gate.h"
+#include "cells/lstm.h"
 
 namespace edgernn {
 
@@ -16,16 +16,14 @@ struct IhcLstm {
   static constexpr const char* kStates[] = {"h", "c"};
 
   template <class V>
-  static V Mid(const V* p, const V*, const V* x) {
+  static V Mid(const V* p, const V*, V x, const V*) {
     const V g = Sigmoid(p[0]);
-    return (1.0f - g) * x[0] + g * p[1];
+    return (1.0f - g) * x + g * p[1];
   }
 
   template <class V>
   static void Update(const V* p, const V*, V* state) {
-    const V c = Sigmoid(p[2]) * state[1] + Sigmoid(p[3]) * p[5];
-    state[0] = Sigmoid(p[4]) * Tanh(c);
-    state[1] = c;
+    LstmTail(Sigmoid(p[2]), Sigmoid(p[3]), p[5], Sigmoid(p[4]), state);
   }
 };
 

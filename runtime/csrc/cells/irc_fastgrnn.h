@@ -1,25 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// IRCFastGRNN: m is x plus a share of h projected onto it; the gate sees m, the candidate x.
+// IRCFastGRNN: the gate sees m, an input with memory in it; the candidate sees x.
 
 #ifndef EDGERNN_CELLS_IRC_FASTGRNN_H_
 #define EDGERNN_CELLS_IRC_FASTGRNN_H_
 
-#include "gate.h"
+#include "cells/input_residual.h"
 
 namespace edgernn {
 
-struct IrcFastGrnn {
+struct IrcFastGrnn : InputResidual {
   static constexpr const char* kName = "IRCFastGRNN";
-  static constexpr Extent kMidExtent = Extent::kInput;
   static constexpr Gate kGates[] = {{"u", kH | kMid}, {"f", kM}, {"a", kX}};
   static constexpr Param kParams[] = {{"alpha", Extent::kInput, Map::kSigmoid},
                                       {"beta", Extent::kOne, Map::kSigmoid}};
   static constexpr const char* kStates[] = {"h"};
-
-  template <class V>
-  static V Mid(const V* p, const V* q, const V* x) {
-    return x[0] + q[0] * p[0];
-  }
 
   template <class V>
   static void Update(const V* p, const V* q, V* state) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LSTM with a forget gate and without peepholes.
+// LSTM with a forget gate, without peepholes and with full ones.
 
 #ifndef EDGERNN_CELLS_LSTM_H_
 #define EDGERNN_CELLS_LSTM_H_
@@ -8,12 +8,15 @@
 
 namespace edgernn {
 
-struct Lstm {
-  static constexpr const char* kName = "LSTM";
-  static constexpr Gate kGates[] = {{"i", kX | kH | kBias},
-                                    {"f", kX | kH | kBias},
-                                    {"g", kX | kH | kBias},
-                                    {"o", kX | kH | kBias}};
+// How the gates of an LSTM, and of what is built like one, make c and h.
+template <class V>
+[[gnu::always_inline]] inline void LstmTail(V f, V i, V a, V o, V* state) {
+  const V c = f * state[1] + i * a;
+  state[0] = o * Tanh(c);
+  state[1] = c;
+}
+
+struct LstmUpdate {
   static constexpr const char* kStates[] = {"h", "c"};
 
   template <class V>
@@ -22,10 +25,24 @@ struct Lstm {
     const V f = Sigmoid(p[1]);
     const V g = Tanh(p[2]);
     const V o = Sigmoid(p[3]);
-    const V c = f * state[1] + i * g;
-    state[0] = o * Tanh(c);
-    state[1] = c;
+    LstmTail(f, i, g, o, state);
   }
+};
+
+struct Lstm : LstmUpdate {
+  static constexpr const char* kName = "LSTM";
+  static constexpr Gate kGates[] = {{"i", kX | kH | kBias},
+                                    {"f", kX | kH | kBias},
+                                    {"g", kX | kH | kBias},
+                                    {"o", kX | kH | kBias}};
+};
+
+struct LstmPeephole : LstmUpdate {
+  static constexpr const char* kName = "LSTMPeephole";
+  static constexpr Gate kGates[] = {{"i", kX | kH | kC | kBias},
+                                    {"f", kX | kH | kC | kBias},
+                                    {"g", kX | kH | kBias},
+                                    {"o", kX | kH | kC | kBias}};
 };
 
 }  // namespace edgernn

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write what the documents take from the code: `python docs/generate.py`, or `make docs`.
+
+The cell table of the README, and a page a family under docs/: the docstrings of its module and classes, with the cost
+of each cell at one size. A paragraph of a class docstring with " = " in its first line is an equation.
+"""
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+from types import ModuleType
+
+from edgernn.cells import CELLS
+from edgernn.listing import listing, table
+
+ROOT = Path(__file__).resolve().parent.parent
+README_PART = re.compile(r"(<!-- cells -->\n).*?(<!-- /cells -->)", re.DOTALL)
+# page: (title, modules)
+PAGES = {
+    "rnn": ("Simple recurrent network", ["edgernn.cells.rnn"]),
+    "gru": ("GRU", ["edgernn.cells.gru"]),
+    "lstm": ("LSTM", ["edgernn.cells.lstm"]),
+    "pru": ("PRU", ["edgernn.cells.pru"]),
+    "eins": ("EINS", ["edgernn.cells.eins"]),
+    "decaynet": ("DecayNet", ["edgernn.cells.decaynet"]),
+    "irc": ("IRC and IHC cells", ["edgernn.cells.irc"]),
+    "sru": ("SRU", ["edgernn.cells.sru"]),
+    "t-lstm": ("T-LSTM", ["edgernn.cells.tlstm"]),
+    "fastgrnn": ("FastGRNN", ["edgernn.cells.fastgrnn"]),
+    "rules": (
+        "Update rules",
+        [
+            "edgernn.rules",
+            *(f"edgernn.rules.{m}" for m in ("always", "fixed", "phased", "variable", "skip", "selective")),
+        ],
+    ),
+    "imputers": ("GRU-D and RITS", ["edgernn.imputers"]),
+    "weights": ("Normalised, low-rank and sparse weights", ["edgernn.cells.norm"]),
+}
+# the size that the pages show costs at: I < H, as where most cells save
+SIZE = (64, 256)
+
+
+def readme() -> str:
+    """The README with its cell table."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return README_PART.sub(lambda m: m[1] + table(listing(2, 128)) + "\n" + m[2], text)
+
+
+def page(name: str) -> str:
+    """One page as Markdown."""
+    title, modules = PAGES[name]
+    loaded = [importlib.import_module(module) for module in modules]
+    parts = [f"# {title}", "<!-- made by docs/generate.py from the docstrings -->"]
+    for module in loaded:
+        parts += _prose(inspect.getdoc(module) or "")
+    names = [cell for cell, kind in CELLS.items() if kind.__module__ in modules]
+    if names:
+        entries = [entry for entry in listing(*SIZE) if entry["name"] in names]
+        parts += [f"At I = {SIZE[0]}, H = {SIZE[1]}:", table(entries)]
+    for module in loaded:
+        for item in _public(module):
+            parts += [f"## {getattr(item, 'name', item.__name__)}", *_class(item)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _public(module: ModuleType) -> list[type]:
+    """The cells, rules and so on that a module defines, in its order: the classes with a name for users."""
+    own = [v for v in vars(module).values() if inspect.isclass(v) and v.__module__ == module.__name__]
+    return [item for item in own if "name" in vars(item)]
+
+
+def _class(item: type) -> list[str]:
+    summary, *rest = re.split(r"\n\s*\n", inspect.getdoc(item) or "")
+    return [_escaped(summary), *(f"```text\n{part}\n```" if _is_equation(part) else _lines(part) for part in rest)]
+
+
+def _is_equation(part: str) -> bool:
+    first = part.splitlines()[0]
+    return " = " in first and not first.startswith("Shapes:")
+
+
+def _prose(doc: str) -> list[str]:
+    return [_lines(part) for part in re.split(r"\n\s*\n", doc)]
+
+
+def _lines(part: str) -> str:
+    """A paragraph; one that begins with `Source:` or the like stands on lines of its own."""
+    return re.sub(r"\n(?=(Source|Shapes|Options|Gates|Saves|Choose it)\b)", "\n\n", _escaped(part))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("*", r"\*").replace("<", "&lt;")
+
+
+def generated() -> dict[Path, str]:
+    """Every file that is made, with its content."""
+    return {ROOT / "README.md": readme()} | {ROOT / "docs" / f"{name}.md": page(name) for name in PAGES}
+
+
+def main() -> None:
+    for path, text in generated().items():
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Normalisations of a cell's matrix-vector products, for any cell: one for each of W, R, C and V.
+
+`SequenceModel(..., norm="layer")` or `norm="recurrent-batch"`; on the command line `norm=layer`. Two more options of
+any cell change how its recurrent weights R are stored: `rank=r` makes R a product of (rows, r) and (r, H), and
+`density=d` keeps a share d of its blocks of 16 neurons by one column, which training picks in three equal parts.
+
+Saves: a normalisation saves nothing, it helps to train. rank needs r (rows + H) weights and multiply-adds in place of
+rows · H; density needs a share d of them.
+Choose `layer` for batches of any size and sequences of any length, `recurrent-batch` for long sequences of one length
+and large batches; rank or density for a state so wide that R is most of the model.
+"""
+
+import torch
+from torch import Tensor, nn
+
+
+class LayerNorm(nn.Module):
+    """Each product is brought to mean 0 and variance 1 over its rows.
+
+    N(p) = γ ⊙ (p - mean(p)) / √(var(p) + ε)
+
+    Shapes: p (…, rows), γ = gain (rows,), 1 at the start; ε = 1e-5, var biased. There is no shift of its own: the
+    cell's biases follow. The cell state is not normalised.
+    Source: Ba, Kiros, Hinton, "Layer Normalization", 2016, https://arxiv.org/abs/1607.06450, eq 20; two of them, for
+    input and recurrent connections, are what the DecayNet paper's optimisers have.
+    """
+
+    name = "layer"
+    suffix = "LayerNorm"
+    # a row's value depends on all other rows
+    couples = True
+    counts_steps = False
+
+    def __init__(self, rows: int, steps: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(rows))
+
+    def forward(self, p: Tensor, t: Tensor | None) -> Tensor:
+        return nn.functional.layer_norm(p, self.gain.shape, self.gain, None, 1e-5)
+
+
+class StepAffine(nn.Module):
+    """N_t(p) = scale_t ⊙ p + shift_t, with scale and shift (steps, rows); later steps use the last ones."""
+
+    suffix = "BatchNorm"
+    couples = False
+    counts_steps = True
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, scale: Tensor, shift: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("scale", scale)
+        self.register_buffer("shift", shift)
+
+    def forward(self, p: Tensor, t: Tensor | None) -> Tensor:
+        assert t is not None
+        return _affine(p, t, self.scale, self.shift)
+
+
+class RecurrentBatchNorm(nn.Module):
+    """Each product is brought to mean 0 and variance γ² over the batch, with statistics of their own for every step.
+
+    N_t(p) = γ ⊙ (p - mean_t) / √(var_t + ε)
+
+    In training mean_t and var_t (biased) are those of the batch; the averages that evaluation uses follow them with
+    a weight of 0.1. Steps beyond `steps` use those of the last one. In a file they are folded into a scale and a shift
+    a step.
+    Shapes: p (B, rows) or (T, B, rows), t (B, 1): the step that p (or its first row) belongs to; γ = gain (rows,),
+    shared over time, 0.1 at the start; ε = 1e-5. There is no shift of its own: the cell's biases follow. The cell state
+    is not normalised, which the source does before the output.
+    Source: Cooijmans et al., "Recurrent Batch Normalization", 2016, https://arxiv.org/abs/1603.09025.
+    """
+
+    name = "recurrent-batch"
+    suffix = "BatchNorm"
+    couples = False
+    counts_steps = True
+    eps, momentum = 1e-5, 0.1
+
+    mean: Tensor
+    var: Tensor
+
+    def __init__(self, rows: int, steps: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.full((rows,), 0.1))
+        self.register_buffer("mean", torch.zeros(steps, rows))
+        self.register_buffer("var", torch.ones(steps, rows))
+
+    def forward(self, p: Tensor, t: Tensor | None) -> Tensor:
+        assert t is not None
+        if not self.training:
+            folded = self.folded()
+            return _affine(p, t, folded.scale, folded.shift)
+        var, mean = torch.var_mean(p, -2, correction=0)
+        with torch.no_grad():
+            # a batch is trained in step, so one sample's count is that of all
+            first = int(t[0, 0])
+            now_mean, now_var = mean.reshape(-1, mean.shape[-1]), var.reshape(-1, var.shape[-1])
+            count = max(0, min(len(now_mean), len(self.mean) - first))
+            self.mean[first : first + count].lerp_(now_mean[:count].to(self.mean.dtype), self.momentum)
+            self.var[first : first + count].lerp_(now_var[:count].to(self.var.dtype), self.momentum)
+        return self.gain * (p - mean.unsqueeze(-2)) * torch.rsqrt(var.unsqueeze(-2) + self.eps)
+
+    def folded(self) -> StepAffine:
+        """What evaluation computes, as a scale and a shift a step."""
+        scale = self.gain * torch.rsqrt(self.var + self.eps)
+        return StepAffine(scale, -self.mean * scale)
+
+
+def _affine(p: Tensor, t: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    step = t.squeeze(-1).to(torch.int64)
+    if p.ndim == 3:
+        step = step + torch.arange(p.shape[0], device=p.device).unsqueeze(-1)
+    step = step.clamp(max=scale.shape[0] - 1)
+    return scale[step] * p + shift[step]
+
+
+NORMS: dict[str, type[LayerNorm] | type[RecurrentBatchNorm]] = {
+    norm.name: norm for norm in (LayerNorm, RecurrentBatchNorm)
+}

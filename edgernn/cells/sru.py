@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The simple recurrent unit.
+
+Saves: three matrices of the input where a GRU has six and an LSTM eight (four where I and H differ), and none of the
+state, so that all products of a sequence are made at once, before the first step.
+Choose it for long sequences that are known as a whole.
+"""
+
+import torch
+
+from edgernn.cells.base import Cell, Gate, Gates, State, Vector
+
+
+class SRU(Cell):
+    """Simple recurrent unit: every product is of the input, and memory acts element by element.
+
+    f_t = σ(W_f x_t + w_f ⊙ c_{t-1} + b_f)
+    p_t = σ(W_p x_t + w_p ⊙ c_{t-1} + b_p)
+    a_t = W_a x_t
+    s_t = x_t where I = H, else W_s x_t
+    c_t = f_t ⊙ c_{t-1} + (1 - f_t) ⊙ a_t
+    h_t = p_t ⊙ c_t + (1 - p_t) ⊙ s_t
+
+    Shapes: x (B, I), h and c (B, H), W (3H, I): f, p, a, or (4H, I) with s; w_f and w_p (H,), b (2H,): f, p.
+    Gates: f, p, a and s where I and H differ, which is an op of its own. h_0 = c_0 = 0.
+    These are the equations of the IRC paper; W_s, which they leave out, is that of Lei et al. Not part of the cell: the
+    factor √(1 + 2 exp(b_p)) of s and the tanh of c that their code has as options, their initialisation, and the first
+    biases of the IRC paper's code (b_f at 1, b_p at -1).
+    Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
+    eqs 27-30, after Lei et al., "Simple Recurrent Units for Highly Parallelizable Recurrence", EMNLP 2018,
+    https://arxiv.org/abs/1709.02755; the authors' code: https://github.com/asappresearch/sru
+    """
+
+    name = "sru"
+    op = "SRU"
+    paper = "Lei et al. 2018, arXiv:1709.02755"
+    gates: tuple[Gate, ...] = (Gate("f", h=False), Gate("p", h=False), Gate("a", h=False, bias=False))
+    own = {"w_f": Vector("H"), "w_p": Vector("H")}  # noqa: RUF012
+    states = ("h", "c")
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        self.projects = input_size != hidden_size
+        if self.projects:
+            self.op = "SRUProjected"
+            self.gates = (*self.gates, Gate("s", h=False, bias=False))
+        super().__init__(input_size, hidden_size)
+
+    def update(self, p: Gates, state: State) -> State:
+        _, c = state
+        f = torch.sigmoid(p.f + p.w_f * c)
+        highway = torch.sigmoid(p.p + p.w_p * c)
+        s = p.s if self.projects else p.x
+        c = torch.lerp(p.a, c, f)
+        return (torch.lerp(s, c, highway), c)

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands before a cell where values are missing: it decays the state, fills the gaps of x, and hands both on.
+
+The input of such a layer is (T, B, 3F): F values (any number where one is missing), F masks m (1: observed, 0:
+missing) and F times δ since the last observation. The cell reads 2F: the filled values, and the masks.
+
+Saves: the separate step that fills the gaps before training; an imputer learns with the cell.
+Choose `gru-d` where values stay as they were until they are measured again, `rits` where the features predict one
+another. Either goes before any cell: `SequenceModel("pru", ..., imputer="rits")`, which is how it gets light.
+"""
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from edgernn.cells.base import State
+from edgernn.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Imputed:
+    """Of one step: what the cell reads (B, 2F), its decayed state, the memory (B, F) each, and the terms of a loss.
+
+    x (B, F): the values with the gaps filled. estimates: those of the observed values too, each (B, F); their distance
+    from the observed values is what an imputer learns from.
+    """
+
+    inputs: Tensor
+    state: State
+    memory: State
+    x: Tensor
+    estimates: tuple[Tensor, ...] = ()
+
+
+class Imputer(nn.Module, abc.ABC):
+    """F = input_size / 3 features before a cell of H neurons. `memory`: names of its own states, (B, F) each.
+
+    Parameters start as U(-1/√H, 1/√H). Raises UsageError for an input_size that is no multiple of 3.
+    """
+
+    name: ClassVar[str]
+    prefix: ClassVar[str]
+    paper: ClassVar[str]
+    memory: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__()
+        if input_size % 3:
+            raise UsageError(f"input_size: {self.name} reads values, masks and times, 3 F numbers; got {input_size}")
+        self.features, self.hidden_size = input_size // 3, hidden_size
+
+    def _start(self) -> None:
+        bound = 1 / math.sqrt(self.hidden_size)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    @abc.abstractmethod
+    def forward(self, x: Tensor, state: State, memory: State) -> Imputed:
+        """One step from x (B, 3F), the cell's state and the memory."""
+
+    def loss(self, x: Tensor, estimates: tuple[Tensor, ...]) -> Tensor:
+        """Σ over steps and estimates of the mean error of the observed values: x (T, B, 3F), estimates (T, B, F)."""
+        values, masks, _ = x.chunk(3, -1)
+        observed = masks.sum((1, 2)) + 1e-5
+        parts = [(((values - estimate).abs() * masks).sum((1, 2)) / observed).sum() for estimate in estimates]
+        return torch.stack(parts).sum() if parts else x.new_zeros(())
+
+    def macs(self) -> int:
+        """Multiply-adds a step of its matrix-vector products."""
+        return sum(p.numel() for p in self.parameters() if p.ndim > 1)
+
+    def flops_paper(self) -> float:
+        """Operations a step in the convention of the SA-RNN paper: 2n - 1 for a row of n."""
+        return sum(2 * p.numel() - p.shape[0] for p in self.parameters() if p.ndim > 1)
+
+
+class GRUD(Imputer):
+    """Decay towards the mean: a missing value is the last one observed, drawn to the mean as time goes by.
+
+    γx_t = exp(-max(0, d ⊙ δ_t + e))
+    γh_t = exp(-max(0, D δ_t + g))
+    x̂_t = m_t ⊙ x_t + (1 - m_t) ⊙ (γx_t ⊙ x'_t + (1 - γx_t) ⊙ mean)       x'_t: the last observed value
+    the cell then steps from γh_t ⊙ h_{t-1} on [x̂_t, m_t]
+
+    Shapes: impute_d = d and impute_e = e (F,), impute_D = D (H, F), impute_g = g (H,); constant impute_mean (F,), 0
+    unless set. The memory x_seen = x' starts at 0. The first state of the cell decays. d is diagonal, as in Che et al.;
+    the EINS paper writes a full matrix. The masks enter every gate that reads x, as V m in the paper. The paper's GRU
+    has its reset gate before the product: `gru-before`.
+    Source: Che et al., "Recurrent Neural Networks for Multivariate Time Series with Missing Values", 2018,
+    https://arxiv.org/abs/1606.01865; System C.1 of the EINS paper.
+    """
+
+    name = "gru-d"
+    prefix = "GRUD"
+    paper = "Che et al. 2018, arXiv:1606.01865; EINS, System C.1"
+    memory = ("x_seen",)
+
+    impute_mean: Tensor
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        self.impute_D = nn.Parameter(torch.empty(hidden_size, self.features))
+        self.impute_g = nn.Parameter(torch.empty(hidden_size))
+        self.impute_d = nn.Parameter(torch.empty(self.features))
+        self.impute_e = nn.Parameter(torch.empty(self.features))
+        self.register_buffer("impute_mean", torch.zeros(self.features))
+        self._start()
+
+    def forward(self, x: Tensor, state: State, memory: State) -> Imputed:
+        values, masks, times = x.chunk(3, -1)
+        (seen,) = memory
+        keep = torch.exp(-torch.relu(self.impute_d * times + self.impute_e))
+        decay = torch.exp(-torch.relu(nn.functional.linear(times, self.impute_D, self.impute_g)))
+        seen = torch.where(masks > 0, values, seen)
+        filled = torch.where(masks > 0, values, keep * seen + (1 - keep) * self.impute_mean)
+        return Imputed(torch.cat([filled, masks], -1), (decay * state[0], *state[1:]), (seen,), filled)
+
+
+class RITS(Imputer):
+    """Recurrent imputation: a missing value is a mix of what the state and what the other features say.
+
+    γh_t = exp(-max(0, D δ_t + g))                      h decays first: h' = γh_t ⊙ h_{t-1}
+    x̂_t = A h' + a
+    x^c_t = m_t ⊙ x_t + (1 - m_t) ⊙ x̂_t
+    ẑ_t = Z x^c_t + z                                   the diagonal of Z is 0
+    γx_t = exp(-max(0, d ⊙ δ_t + e))
+    β_t = σ(B [γx_t, m_t] + k)
+    ĉ_t = β_t ⊙ ẑ_t + (1 - β_t) ⊙ x̂_t
+    the cell then steps from h' on [m_t ⊙ x_t + (1 - m_t) ⊙ ĉ_t, m_t]
+
+    Shapes: impute_D (H, F), impute_g (H,), impute_A (F, H), impute_a (F,), impute_Z (F, F), impute_z (F,), impute_d and
+    impute_e (F,), impute_B (F, 2F), impute_k (F,). The paper's loss is the error of x̂, ẑ and ĉ: `Imputer.loss`.
+    The authors' code has no σ in β. The paper's cell is an LSTM; two of them, one a direction, are BRITS.
+    Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", NeurIPS 2018, section 4.3,
+    https://arxiv.org/abs/1805.10572; appendix C.2 of the EINS paper.
+    """
+
+    name = "rits"
+    prefix = "RITS"
+    paper = "Cao et al. 2018, arXiv:1805.10572; EINS, appendix C.2"
+
+    def __init__(self, input_size: int, hidden_size: int) -> None:
+        super().__init__(input_size, hidden_size)
+        F, H = self.features, hidden_size
+        self.impute_D = nn.Parameter(torch.empty(H, F))
+        self.impute_g = nn.Parameter(torch.empty(H))
+        self.impute_A = nn.Parameter(torch.empty(F, H))
+        self.impute_a = nn.Parameter(torch.empty(F))
+        self.impute_Z = nn.Parameter(torch.empty(F, F))
+        self.impute_z = nn.Parameter(torch.empty(F))
+        self.impute_d = nn.Parameter(torch.empty(F))
+        self.impute_e = nn.Parameter(torch.empty(F))
+        self.impute_B = nn.Parameter(torch.empty(F, 2 * F))
+        self.impute_k = nn.Parameter(torch.empty(F))
+        self._start()
+
+    def forward(self, x: Tensor, state: State, memory: State) -> Imputed:
+        values, masks, times = x.chunk(3, -1)
+        linear = nn.functional.linear
+        h = torch.exp(-torch.relu(linear(times, self.impute_D, self.impute_g))) * state[0]
+        from_state = linear(h, self.impute_A, self.impute_a)
+        partly = torch.where(masks > 0, values, from_state)
+        others = self.impute_Z * (1 - torch.eye(self.features, dtype=x.dtype, device=x.device))
+        from_others = linear(partly, others, self.impute_z)
+        keep = torch.exp(-torch.relu(self.impute_d * times + self.impute_e))
+        trust = torch.sigmoid(linear(torch.cat([keep, masks], -1), self.impute_B, self.impute_k))
+        mixed = torch.lerp(from_state, from_others, trust)
+        filled = torch.where(masks > 0, values, mixed)
+        estimates = (from_state, from_others, mixed)
+        return Imputed(torch.cat([filled, masks], -1), (h, *state[1:]), memory, filled, estimates)
+
+
+IMPUTERS: dict[str, type[Imputer]] = {imputer.name: imputer for imputer in (GRUD, RITS)}

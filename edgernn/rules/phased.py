@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rule of Phased LSTM: every neuron has a clock of its own."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from edgernn.cells.base import State
+from edgernn.errors import UsageError
+from edgernn.rules.base import Decision, UpdateRule
+
+
+class Phased(UpdateRule):
+    """Each neuron is open for a share of its own period, learned with its shift, and holds its value outside it.
+
+    φ_t = mod(t + s, τ) / τ                                        t from 0
+    u_t = 2 φ_t / r        where φ_t < r/2
+          2 - 2 φ_t / r    where r/2 <= φ_t < r
+          α φ_t            else
+
+    Shapes: rule_tau = τ (H,), rule_s = s (H,), the constant rule_open = r (1,); memory rule_t = t (B, 1). mod has the
+    sign of τ, so that φ is in [0, 1) for any shift. A neuron counts as updated where u > 0.
+    The leak α lets the gradient reach closed neurons. It is there in training alone, in which therefore every neuron
+    counts as updated; after it closed neurons keep their values to the bit.
+    open, leak: r and α. τ starts log-uniform in [shortest, longest], here exp(U(1, 6)) as the authors advise; s starts
+    as U(0, τ). The paper has one r for all neurons, which is not learned, and the time of each sample for t.
+    t is exact up to 2^24 in float32, and φ is as exact then as at the start: t and s are reduced before they are added.
+    Source: Neil et al., "Phased LSTM: Accelerating Recurrent Network Training for Long or Event-based Sequences",
+    NIPS 2016, https://arxiv.org/abs/1610.09513; α in training alone as in the authors' code.
+    """
+
+    name = "phased"
+    prefix = "Phased"
+    paper = "Neil et al. 2016, arXiv:1610.09513"
+    memory = {"rule_t": 0.0}  # noqa: RUF012
+    # φ depends on no sum whose order could differ
+    tie = 1e-6
+
+    rule_open: Tensor
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        open: float = 0.05,
+        leak: float = 1e-3,
+        shortest: float = math.exp(1),
+        longest: float = math.exp(6),
+    ) -> None:
+        super().__init__(input_size, hidden_size)
+        if not 0 < open <= 1:
+            raise UsageError(f"open: expected above 0 and at most 1, got {open}")
+        if not 0 <= leak <= 1:
+            raise UsageError(f"leak: expected between 0 and 1, got {leak}")
+        if not 0 < shortest <= longest:
+            raise UsageError(f"shortest, longest: expected 0 < shortest <= longest, got {shortest} and {longest}")
+        self.leak = leak
+        tau = torch.empty(hidden_size).uniform_(math.log(shortest), math.log(longest)).exp()
+        self.rule_tau = nn.Parameter(tau)
+        self.rule_s = nn.Parameter(torch.rand(hidden_size) * tau)
+        self.register_buffer("rule_open", torch.tensor([float(open)]), persistent=False)
+
+    def decide(self, e: Tensor, state: State, memory: State) -> Decision:
+        phase = self._phase(memory)
+        rising = 2 * phase / self.rule_open
+        closed = self.leak * phase if self.training else torch.zeros_like(phase)
+        return Decision(torch.where(phase < self.rule_open, torch.minimum(rising, 2 - rising), closed))
+
+    def remember(self, u: Tensor | None, state: State, memory: State) -> State:
+        return (memory[0] + 1,)
+
+    def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
+        # φ is known to a few roundings of 1, whatever t is; a neuron opens where φ passes 1 or 0 and closes at r
+        phase = self._phase(memory)
+        return torch.minimum(torch.minimum(phase, 1 - phase), (phase - self.rule_open).abs()).amin(-1)
+
+    @torch.no_grad()
+    def force(self, rate: float) -> None:
+        # phases evenly apart, in any order: the number of open neurons is the same at every step, give or take one.
+        # period and first phase are irrational, so that no neuron opens or closes exactly at a step
+        golden = (math.sqrt(5) - 1) / 2
+        self.rule_open.fill_(rate)
+        self.rule_tau.fill_(16 * math.pi)
+        places = torch.randperm(self.hidden_size, device=self.rule_s.device)
+        self.rule_s.copy_((places + golden) / self.hidden_size * self.rule_tau)
+
+    def _phase(self, memory: State) -> Tensor:
+        """φ (B, H)."""
+        # fmod is exact, and its gradient is that of mod where the two agree up to whole periods
+        turns = (torch.fmod(memory[0], self.rule_tau) + torch.fmod(self.rule_s, self.rule_tau)) / self.rule_tau
+        return turns - torch.floor(turns)

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// What imputers are made of.
+
+#ifndef EDGERNN_IMPUTERS_FILLING_H_
+#define EDGERNN_IMPUTERS_FILLING_H_
+
+#include "gemm.h"
+#include "imputer.h"
+#include "rules/listing.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+// The functions of an Imputer, from those of a type that take its Packed and Scratch.
+template <class Type>
+struct ImputerFunctions {
+  using Packed = typename Type::Packed;
+  using Scratch = typename Type::Scratch;
+
+  static Packed PackedAt(const Sizes& sizes, const void* base) {
+    Carver carver(const_cast<void*>(base));
+    return Packed(sizes, &carver);
+  }
+
+  static std::size_t PackedBytes(const Sizes& sizes) {
+    Carver carver(nullptr);
+    static_cast<void>(Packed(sizes, &carver));
+    return carver.used();
+  }
+
+  static void Pack(const Sizes& sizes, const Weights& from, void* packed) {
+    Type::Pack(sizes, from, PackedAt(sizes, packed));
+  }
+
+  static std::size_t ScratchBytes(const Sizes& sizes, std::int64_t batch) {
+    Carver carver(nullptr);
+    static_cast<void>(Scratch(sizes, batch, &carver));
+    return carver.used();
+  }
+
+  static void Step(const Sizes& sizes, const void* packed, const float* x, std::int64_t batch,
+                   float* h, float* seen, float* inputs, void* scratch) {
+    Carver carver(scratch);
+    Type::Step(sizes, PackedAt(sizes, packed), x, batch, h, seen, inputs,
+               Scratch(sizes, batch, &carver));
+  }
+};
+
+template <class Type>
+constexpr Imputer MakeImputer() {
+  using Functions = ImputerFunctions<Type>;
+  return {&Functions::PackedBytes, &Functions::Pack, &Functions::ScratchBytes, &Functions::Step,
+          &Type::Macs};
+}
+
+// A layer of one gate, packed for Multiply<1>: `size` rows of `depth` columns, and a bias.
+struct Layer {
+  std::int64_t size;
+  std::int64_t depth;
+  float* w;
+  float* b;
+
+  Layer(std::int64_t size, std::int64_t depth, Carver* carver) : size(size), depth(depth) {
+    w = carver->Take<float>(Padded(size) * depth);
+    b = carver->Take<float>(Padded(size));
+  }
+
+  void Pack(const float* rows, const float* bias) const {
+    PackMatrix(rows, size, depth, w);
+    PackVector(bias, size, b);
+  }
+
+  // out (B, padded size), for a (B, depth)
+  void Run(const float* a, std::int64_t batch, float* out) const {
+    Multiply<1>(a, batch, depth, w, b, Blocks(size), out);
+  }
+};
+
+// exp(-max(0, a)); 0 for large a.
+inline Vec Keep(Vec a) {
+  Vec scale;
+  const Vec less_one = SplitExp(Clamp(Zero() - a, -87.0f, 0.0f), &scale);
+  return scale * (less_one + 1.0f);
+}
+
+// `a` where `mask` is above 0, else `b`.
+[[gnu::always_inline]] inline Vec Pick(Vec mask, Vec a, Vec b) {
+  return {mask.raw > Vec::Raw{} ? a.raw : b.raw};
+}
+
+// A sample's values, masks and times, each padded to whole vectors with zeros.
+struct Parts {
+  float* values;
+  float* masks;
+  float* times;
+
+  Parts(std::int64_t features, Carver* carver) {
+    for (float** part : {&values, &masks, &times}) *part = carver->Take<float>(Padded(features));
+  }
+
+  void Read(const float* x, std::int64_t features) const {
+    for (float* to : {values, masks, times}) {
+      std::memset(to, 0, static_cast<std::size_t>(Padded(features)) * sizeof(float));
+      std::memcpy(to, x, static_cast<std::size_t>(features) * sizeof(float));
+      x += features;
+    }
+  }
+};
+
+// The times of all samples in rows of their own, (B, F).
+inline void GatherTimes(const float* x, std::int64_t batch, std::int64_t features, float* times) {
+  for (std::int64_t b = 0; b < batch; ++b) {
+    std::memcpy(times + b * features, x + (3 * b + 2) * features,
+                static_cast<std::size_t>(features) * sizeof(float));
+  }
+}
+
+// h (B, H) times exp(-max(0, decay)), decay (B, padded H).
+inline void Decay(const float* decay, std::int64_t batch, std::int64_t hidden, float* h) {
+  for (std::int64_t b = 0; b < batch; ++b) {
+    for (std::int64_t j = 0; j < hidden; j += kLanes) {
+      float factor[kLanes];
+      Store(factor, Keep(Load(decay + b * Padded(hidden) + j)));
+      for (std::int64_t i = 0; i < kLanes && j + i < hidden; ++i) h[b * hidden + j + i] *= factor[i];
+    }
+  }
+}
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_IMPUTERS_FILLING_H_

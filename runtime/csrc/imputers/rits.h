@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// RITS: a missing value is a mix of what the state and what the other features say.
+
+#ifndef EDGERNN_IMPUTERS_RITS_H_
+#define EDGERNN_IMPUTERS_RITS_H_
+
+#include "imputers/filling.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+struct RitsImputer {
+  struct Packed {
+    Layer decay;
+    Layer from_state;
+    Layer from_others;
+    Layer trust;
+    float* d;  // (padded F,), as is the next
+    float* e;
+
+    Packed(const Sizes& sizes, Carver* carver)
+        : decay(sizes.hidden, Features(sizes), carver),
+          from_state(Features(sizes), sizes.hidden, carver),
+          from_others(Features(sizes), Features(sizes), carver),
+          trust(Features(sizes), sizes.input, carver) {
+      for (float** v : {&d, &e}) *v = carver->Take<float>(Padded(Features(sizes)));
+    }
+  };
+
+  struct Scratch {
+    Parts parts;
+    float* times;        // (B, F)
+    float* decay;        // (B, padded H)
+    float* from_state;   // (B, padded F)
+    float* partly;       // (F,)
+    float* from_others;  // (padded F,)
+    float* known;        // (2F,): what is left of the past, and the masks
+    float* trust;        // (padded F,)
+
+    Scratch(const Sizes& sizes, std::int64_t batch, Carver* carver)
+        : parts(Features(sizes), carver) {
+      const std::int64_t padded = Padded(Features(sizes));
+      times = carver->Take<float>(batch * Features(sizes));
+      decay = carver->Take<float>(batch * Padded(sizes.hidden));
+      from_state = carver->Take<float>(batch * padded);
+      partly = carver->Take<float>(padded);
+      from_others = carver->Take<float>(padded);
+      known = carver->Take<float>(2 * padded);
+      trust = carver->Take<float>(padded);
+    }
+  };
+
+  static void Pack(const Sizes& sizes, const Weights& from, const Packed& to) {
+    const std::int64_t features = Features(sizes);
+    to.decay.Pack(from.impute[0], from.impute[1]);
+    to.from_state.Pack(from.impute[2], from.impute[3]);
+    to.from_others.Pack(from.impute[4], from.impute[5]);
+    // a feature does not speak for itself
+    for (std::int64_t j = 0; j < features; ++j) {
+      to.from_others.w[(j / kLanes * features + j) * kLanes + j % kLanes] = 0.0f;
+    }
+    PackVector(from.impute[6], features, to.d);
+    PackVector(from.impute[7], features, to.e);
+    to.trust.Pack(from.impute[8], from.impute[9]);
+  }
+
+  static void Step(const Sizes& sizes, const Packed& packed, const float* x, std::int64_t batch,
+                   float* h, float*, float* inputs, const Scratch& scratch) {
+    const std::int64_t features = Features(sizes);
+    const std::size_t bytes = static_cast<std::size_t>(features) * sizeof(float);
+    GatherTimes(x, batch, features, scratch.times);
+    packed.decay.Run(scratch.times, batch, scratch.decay);
+    Decay(scratch.decay, batch, sizes.hidden, h);
+    packed.from_state.Run(h, batch, scratch.from_state);
+    for (std::int64_t b = 0; b < batch; ++b) {
+      const Parts& parts = scratch.parts;
+      const float* const from_state = scratch.from_state + b * Padded(features);
+      parts.Read(x + 3 * b * features, features);
+      for (std::int64_t j = 0; j < features; j += kLanes) {
+        const Vec mask = Load(parts.masks + j), value = Load(parts.values + j);
+        Store(scratch.partly + j, Pick(mask, value, Load(from_state + j)));
+        const Vec keep = Keep(Load(packed.d + j) * Load(parts.times + j) + Load(packed.e + j));
+        StoreFirst(scratch.known + j, keep, features - j);
+      }
+      std::memcpy(scratch.known + features, parts.masks, bytes);
+      packed.from_others.Run(scratch.partly, 1, scratch.from_others);
+      packed.trust.Run(scratch.known, 1, scratch.trust);
+      float* const to = inputs + 2 * b * features;
+      for (std::int64_t j = 0; j < features; j += kLanes) {
+        const Vec one = Load(from_state + j), other = Load(scratch.from_others + j);
+        const Vec mixed = one + Sigmoid(Load(scratch.trust + j)) * (other - one);
+        const Vec filled = Pick(Load(parts.masks + j), Load(parts.values + j), mixed);
+        StoreFirst(to + j, filled, features - j);
+      }
+      std::memcpy(to + features, parts.masks, bytes);
+    }
+  }
+
+  static std::int64_t Macs(const Sizes& sizes) {
+    const std::int64_t features = Features(sizes);
+    return features * (2 * sizes.hidden + features + sizes.input);
+  }
+};
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_IMPUTERS_RITS_H_

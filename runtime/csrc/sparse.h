@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// What R may be instead of a whole matrix: one of which blocks are zero (one column of a block, in
+// all gates at once), or the left factor of a product R Q.
+//
+// A zero that is left out gives 0 whatever it would be multiplied with, where IEEE 754 has NaN for
+// NaN and infinity.
+
+#ifndef EDGERNN_SPARSE_H_
+#define EDGERNN_SPARSE_H_
+
+#include "gemm.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+// Packed as in gemm.h; of a sparse one each block has only the columns that are not zero, and the
+// blocks follow each other without a gap.
+struct SparseMatrix {
+  struct Kind {
+    bool sparse;
+    std::int64_t macs;  // of the product with one vector
+  };
+
+  float* w;
+  std::int32_t* columns;  // (at most blocks * depth,): those that are there, block by block
+  std::int64_t* ends;     // (blocks,): where in `columns` each block's end
+  Kind* kind;
+
+  // Of `gates` gates, `size` rows each; nothing for none.
+  void Carve(int gates, std::int64_t size, std::int64_t depth, Carver* carver) {
+    const std::int64_t blocks = gates == 0 ? 0 : Blocks(size);
+    w = carver->Take<float>(blocks * depth * gates * kLanes);
+    columns = carver->Take<std::int32_t>(blocks * depth);
+    ends = carver->Take<std::int64_t>(blocks);
+    kind = carver->Take<Kind>(1);
+  }
+
+  // Leaves the zeros out of what was packed at w, if they are enough to be worth it. Kept apart, so
+  // that all cells share it.
+  [[gnu::noinline]] void LeaveOutZeros(int gates, std::int64_t size, std::int64_t depth) const {
+    const std::int64_t column = gates * kLanes;
+    std::int64_t found = 0, macs = 0;
+    for (std::int64_t block = 0; gates > 0 && block < Blocks(size); ++block) {
+      const std::int64_t left = size - block * kLanes;
+      for (std::int64_t k = 0; k < depth; ++k) {
+        if (IsZero(w + (block * depth + k) * column, column)) continue;
+        columns[found++] = static_cast<std::int32_t>(k);
+        macs += gates * (left < kLanes ? left : kLanes);
+      }
+      ends[block] = found;
+    }
+    const std::int64_t whole = gates * size * depth;
+    // as the sums take their way through memory to the gates' other terms, and the lists cost too
+    *kind = {4 * macs <= 3 * whole && whole > 0, macs};
+    if (!kind->sparse) {
+      kind->macs = whole;
+      return;
+    }
+    for (std::int64_t block = 0, i = 0; block < Blocks(size); ++block) {
+      for (; i < ends[block]; ++i) {
+        std::memmove(w + i * column, w + (block * depth + columns[i]) * column,
+                     static_cast<std::size_t>(column) * sizeof(float));
+      }
+    }
+  }
+
+  static bool IsZero(const float* from, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      // NaN is not
+      if (!(from[i] == 0.0f)) return false;
+    }
+    return true;
+  }
+};
+
+// The columns of a block: those that are there of a sparse matrix, or the first ones of a whole
+// one. The packed column i of all blocks is column At of the matrix.
+struct ListedColumns {
+  const SparseMatrix& matrix;
+
+  std::int64_t Begin(std::int64_t block) const { return block == 0 ? 0 : matrix.ends[block - 1]; }
+  std::int64_t End(std::int64_t block) const { return matrix.ends[block]; }
+  std::int64_t At(std::int64_t, std::int64_t i) const { return matrix.columns[i]; }
+};
+
+struct FirstColumns {
+  std::int64_t count;
+  std::int64_t depth;
+
+  std::int64_t Begin(std::int64_t block) const { return block * depth; }
+  std::int64_t End(std::int64_t block) const { return block * depth + count; }
+  std::int64_t At(std::int64_t block, std::int64_t i) const { return i - block * depth; }
+};
+
+// Adds the product of a (rows, stride) and packed columns w to out (rows, blocks, total, lanes).
+template <int kGates, class Columns>
+struct ColumnProduct {
+  Columns columns;
+  const float* w;
+  const float* a;
+  std::int64_t stride;
+  GateList gates;
+  int total;
+  std::int64_t blocks;
+  float* out;
+
+  // NB is 1.
+  template <int MB, int NB>
+  void Tile(std::int64_t row, std::int64_t block) const {
+    // a row's sums are few and wait for each other, unless the columns are dealt out to more sums
+    constexpr int kSets = FitBlocks(kGates * MB, 1);
+    Vec p[kSets][MB][kGates];
+    for (auto& set : p) {
+      for (auto& sums : set) {
+        for (Vec& sum : sums) sum = Zero();
+      }
+    }
+    const std::int64_t end = columns.End(block);
+    std::int64_t i = columns.Begin(block);
+    for (; i + kSets <= end; i += kSets) {
+#pragma GCC unroll 4
+      for (int s = 0; s < kSets; ++s) Add<MB>(row, block, i + s, p[s]);
+    }
+    for (; kSets > 1 && i < end; ++i) Add<MB>(row, block, i, p[0]);
+    for (int m = 0; m < MB; ++m) {
+      float* to = out + ((row + m) * blocks + block) * total * kLanes;
+      for (int g = 0; g < kGates; ++g) {
+        float* sum = to + gates.at[g] * kLanes;
+        for (int s = 1; s < kSets; ++s) p[0][m][g] = p[0][m][g] + p[s][m][g];
+        Store(sum, Load(sum) + p[0][m][g]);
+      }
+    }
+  }
+
+  template <int MB>
+  [[gnu::always_inline]] void Add(std::int64_t row, std::int64_t block, std::int64_t i,
+                                  Vec (&p)[MB][kGates]) const {
+    const float* from = a + row * stride + columns.At(block, i);
+#pragma GCC unroll 4
+    for (int m = 0; m < MB; ++m) {
+      const Vec factor = Fill(from[m * stride]);
+#pragma GCC unroll 8
+      for (int g = 0; g < kGates; ++g) {
+        p[m][g] = p[m][g] + Load(w + (i * kGates + g) * kLanes) * factor;
+      }
+    }
+  }
+};
+
+// out (rows, blocks, total, lanes) = b (blocks, total, lanes), and for the gates of the matrix,
+// which are `gates` of the `total`, also a (rows, stride) times the matrix.
+template <int kGates>
+[[gnu::noinline]] void MultiplySparse(const SparseMatrix& matrix, const float* a,
+                                      std::int64_t stride, std::int64_t rows, std::int64_t blocks,
+                                      const GateList& gates, int total, const float* b,
+                                      float* out) {
+  const std::int64_t size = blocks * total * kLanes;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::memcpy(out + row * size, b, static_cast<std::size_t>(size) * sizeof(float));
+  }
+  const ColumnProduct<kGates, ListedColumns> product{{matrix}, matrix.w, a,      stride,
+                                                     gates,    total,    blocks, out};
+  TileBlocks<FitRows(kGates), 1>(product, rows, 0, blocks);
+}
+
+// k (rows, padded rank) = Q h, from the first `columns` of h (rows, padded H); q is a packed
+// matrix.
+[[gnu::noinline]] inline void MultiplyFactor(const Sizes& sizes, const float* q, const float* h,
+                                             std::int64_t rows, std::int64_t columns, float* k) {
+  const std::int64_t blocks = Blocks(sizes.rank);
+  std::memset(k, 0, static_cast<std::size_t>(rows * blocks * kLanes) * sizeof(float));
+  const ColumnProduct<1, FirstColumns> product{
+      {columns, sizes.hidden}, q, h, Padded(sizes.hidden), {1, {0}}, 1, blocks, k};
+  TileBlocks<FitRows(1), 1>(product, rows, 0, blocks);
+}
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_SPARSE_H_

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers whose decisions depend on all that they may depend on, and what the oracle says of them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from edgernn.export.trace import weights_of
+from edgernn.layer import RecurrentLayer
+from edgernn.names import resolve
+from tests import oracle
+
+
+def layer_of(cell: str, rule: str, I: int, H: int, **options: Any) -> RecurrentLayer:
+    """In float64, with the options of the rule; weights of the rule that start at 0 are drawn."""
+    cell_type, rule_type = resolve(cell, rule)
+    layer = RecurrentLayer(cell_type(I, H), rule_type(I, H, **options)).double()
+    for parameter in layer.rule.parameters():
+        if not parameter.any():
+            torch.nn.init.normal_(parameter, std=0.5)
+    return layer.eval()
+
+
+def oracle_run(cell: str, layer: RecurrentLayer, x: Tensor, state: tuple[Tensor, ...] | None = None) -> oracle.Result:
+    state = layer.initial_state(x.shape[1], x) if state is None else state
+    parameters = {n: w.detach().numpy() for part in (layer.cell, layer.rule) for n, w in weights_of(part).items()}
+    return oracle.run(cell, layer.rule.name, parameters, x.numpy(), [s.detach().numpy() for s in state])

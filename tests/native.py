@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of one node for the native library, and what the oracle says of them."""
+
+import ctypes
+import os
+from collections.abc import Callable
+from functools import cache, partial
+from itertools import product
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from edgernn.cells import CELLS, EINS, Cell
+from edgernn.export.trace import layer_weights
+from edgernn.layer import RecurrentLayer
+from edgernn.rules import RULES
+from edgernn.runtime import library_path
+from edgernn.runtime.library import register
+from tests import oracle
+from tests.tolerances import FLOAT32
+
+Inputs = dict[str, np.ndarray]
+
+# options of a cell that make it another op
+VARIANTS: dict[str, Callable[[int, int], Cell]] = {
+    "eins-forget": partial(EINS, forget_bias=1.0),
+    "eins-from-x": partial(EINS, a="x"),
+    "eins-from-x-forget": partial(EINS, a="x", forget_bias=1.0),
+}
+OPS = [*product(CELLS, RULES), *product(VARIANTS, ("always", "selective"))]
+OP_IDS = [f"{cell}-{rule}" for cell, rule in OPS]
+# of rules: so that some neurons are updated and some are not, and the shares of those that fade are known to float32
+OPTIONS = {"phased": {"open": 0.4}, "variable": {"sharpness": 0.7, "epsilon": 0.01}, "random": {"seed": 7}}
+# float32 and float64 may choose differently where a decision is closer than this to turning over
+MARGIN = 1e-6
+
+
+def library() -> str:
+    return os.environ.get("EDGERNN_LIBRARY") or library_path()
+
+
+def in_use() -> str:
+    """The instruction set."""
+    isa = ctypes.CDLL(library()).edgernn_isa
+    isa.restype = ctypes.c_char_p
+    return str(isa().decode())
+
+
+@cache
+def layer(cell: str, rule: str, hidden: int, inputs: int) -> RecurrentLayer:
+    """A cell named "gru/4" has an R of rank 4."""
+    name, _, rank = cell.partition("/")
+    with torch.random.fork_rng():
+        torch.manual_seed(hidden + inputs)
+        made = (VARIANTS.get(name) or CELLS[name])(inputs, hidden)
+        if rank:
+            made.factorise(int(rank))
+        return RecurrentLayer(made, RULES[rule](inputs, hidden, **OPTIONS.get(rule, {}))).eval()
+
+
+def truth(cell: str, rule: str, inputs: Inputs) -> oracle.Result:
+    hidden = next(inputs[name].shape[1] for name in ("h", "s") if name in inputs)
+    states = layer(cell, rule, hidden, inputs["X"].shape[2]).states
+    name = "eins" if cell in VARIANTS else cell
+    with np.errstate(invalid="ignore", over="ignore"):
+        return oracle.run(name, rule, inputs, inputs["X"], [inputs[s] for s in states])
+
+
+def draw(cell: str, rule: str, hidden: int, inputs: int, seed: int = 0) -> Inputs:
+    """Contractive weights and the constants as they are, by name, in the order of the op's inputs."""
+    rng = np.random.default_rng((seed, hidden, inputs))
+    made = layer(cell, rule, hidden, inputs)
+    learned = {name.split(".")[-1] for name, _ in made.named_parameters()} - {"rule_tau", "rule_s"}
+    scale = 0.5 / np.sqrt(hidden)
+    weights = {}
+    for name, value in layer_weights(made).items():
+        drawn = rng.standard_normal(value.shape) * scale
+        weights[name] = (drawn if name in learned else value.detach().numpy()).astype(np.float32)
+    if rule == "skip":
+        # waits of one step to about ten, at other times in every sample
+        weights["rule_w"] *= 8
+        weights["rule_b"] -= 2
+    return weights
+
+
+def draw_call(cell: str, rule: str, hidden: int, inputs: int, steps: int, batch: int, seed: int = 0) -> Inputs:
+    """X and the states; the rule's memory is that of a start."""
+    rng = np.random.default_rng((seed, hidden, inputs, steps, batch))
+    made = layer(cell, rule, hidden, inputs)
+    feed = {"X": rng.standard_normal((steps, batch, inputs)).astype(np.float32)}
+    for name, width in made.widths.items():
+        start = made.rule.memory.get(name)
+        drawn = rng.standard_normal((batch, width)) * 0.5
+        feed[name] = (drawn if start is None else np.full((batch, 1), start)).astype(np.float32)
+    return feed
+
+
+def output_names(cell: str, rule: str) -> list[str]:
+    states = [f"{name}_out" for name in layer(cell, rule, 5, 3).states]
+    return ["Y", *states, *(["updates", "macs"] if RULES[rule].can_skip else [])]
+
+
+def session(
+    cell: str,
+    rule: str,
+    weights: Inputs,
+    constant: bool = True,
+    outputs: list[str] | None = None,
+    attributes: dict[str, int] | None = None,
+    sizes: tuple[int, int] = (5, 3),
+) -> ort.InferenceSession:
+    """A model of one node; outputs named "" are left out. sizes: H, I, where the op's name depends on them."""
+    made = layer(cell, rule, *sizes)
+    outputs = output_names(cell, rule) if outputs is None else outputs
+    attributes = {"schema": 1} if attributes is None else attributes
+    names = ["X", *weights, *made.states]
+    node = helper.make_node(made.op, names, outputs, domain="ai.edgernn", **attributes)
+    free = [n for n in names if not (constant and n in weights)]
+    integers = ("updates", "macs")
+    graph = helper.make_graph(
+        [node],
+        "one_node",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in free],
+        [
+            helper.make_tensor_value_info(n, TensorProto.INT64 if n in integers else TensorProto.FLOAT, None)
+            for n in outputs
+            if n
+        ],
+        [numpy_helper.from_array(a, n) for n, a in weights.items()] if constant else [],
+    )
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("ai.edgernn", 1)]
+    model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    register(options, library(), [made.op])
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def assert_equal(cell: str, rule: str, got: list[np.ndarray], want: oracle.Result, rtol: float = 0) -> None:
+    """The rule's memory and the last input, which are no states of the cell, are left to other tests."""
+    expected = [want.y, *want.state]
+    for a, b in zip(got, expected, strict=False):
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=FLOAT32)
+    if RULES[rule].can_skip:
+        np.testing.assert_array_equal(got[-2], want.updates)
+        np.testing.assert_array_equal(got[-1], want.macs)

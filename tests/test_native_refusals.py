@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the native ops refuse, and in which words."""
+
+import ctypes
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.native import draw, draw_call, library, session
+
+BAD_CALLS = {
+    "no steps": ("lstm", "selective", "X", (0, 2, 3), r"X: T must be at least 1, got \(0, 2, 3\)"),
+    "no samples": ("lstm", "selective", "X", (2, 0, 3), r"X: B must be at least 1, got \(2, 0, 3\)"),
+    "rank of X": ("lstm", "selective", "X", (2, 3), r"X: expected \(T, B, I\), got \(2, 3\)"),
+    "I of X": ("lstm", "selective", "X", (2, 2, 4), r"X: expected \(T, B, 3\), got \(2, 2, 4\)"),
+    "H of h": ("lstm", "selective", "h", (2, 6), r"h: expected \(2, 5\), got \(2, 6\)"),
+    "B of c": ("lstm", "selective", "c", (3, 5), r"c: expected \(2, 5\), got \(3, 5\)"),
+    "rank of c": ("lstm", "selective", "c", (5,), r"c: expected \(2, 5\), got \(5,\)"),
+    "memory": ("t-lstm", "skip", "rule_pressure", (2, 5), r"rule_pressure: expected \(2, 1\), got \(2, 5\)"),
+    "B of memory": ("t-lstm", "phased", "rule_t", (1, 1), r"rule_t: expected \(2, 1\), got \(1, 1\)"),
+    "I of x_last": ("t-lstm", "skip", "x_last", (2, 5), r"x_last: expected \(2, 3\), got \(2, 5\)"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CALLS)
+@pytest.mark.parametrize("constant", [True, False], ids=["constant", "given"])
+def test_bad_call_is_refused_by_name(case: str, constant: bool) -> None:
+    cell, rule, name, shape, message = BAD_CALLS[case]
+    weights = draw(cell, rule, 5, 3)
+    feed = draw_call(cell, rule, 5, 3, 2, 2)
+    feed[name] = np.zeros(shape, np.float32)
+    run = session(cell, rule, weights, constant=constant)
+    with pytest.raises(Exception, match=r"INVALID_ARGUMENT.*ai\.edgernn\.[A-Za-z]+LSTM: " + message):
+        run.run(None, feed if constant else weights | feed)
+
+
+BAD_WEIGHTS = {
+    "rows of W": ("gru-before", "selective", "W", (16, 3), r"W: expected \(3 \* H, I\), got \(16, 3\)"),
+    "rank of W": ("gru-before", "selective", "W", (15,), r"W: expected \(3 \* H, I\), got \(15,\)"),
+    "empty W": ("gru-before", "selective", "W", (0, 3), r"W: expected \(3 \* H, I\), got \(0, 3\)"),
+    "H of R": ("gru-before", "selective", "R", (10, 6), r"R: expected \(10, 5\) as W is \(15, 3\), got \(10, 6\)"),
+    "rows of V": ("gru-before", "selective", "V", (10, 5), r"V: expected \(5, 5\)"),
+    "b": ("gru-before", "selective", "b", (20,), r"b: expected \(15,\)"),
+    "rule_W": ("gru-before", "selective", "rule_W", (5, 4), r"rule_W: expected \(5, 3\)"),
+    "rule_d": ("gru-before", "selective", "rule_d", (5, 5), r"rule_d: expected \(5,\)"),
+    "rule_b": ("gru-before", "selective", "rule_b", (1,), r"rule_b: expected \(5,\)"),
+    "C": ("lstm-peephole", "always", "C", (20, 5), r"C: expected \(15, 5\) as W is \(20, 3\), got \(20, 5\)"),
+    "columns of W": ("t-lstm", "always", "W", (15, 5), r"W: expected \(3 \* H, 2 \* I\), got \(15, 5\)"),
+    "rows of W without R": ("t-lstm", "always", "W", (14, 6), r"W: expected \(3 \* H, 2 \* I\), got \(14, 6\)"),
+    "b without R": ("t-lstm", "always", "b", (12,), r"b: expected \(15,\) as W is \(15, 6\), got \(12,\)"),
+    "vector without R": ("sru", "always", "w_f", (4,), r"w_f: expected \(5,\) as W is \(20, 3\), got \(4,\)"),
+    "W of m alone": ("eins", "always", "W", (7, 3), r"W: expected \(2 \* I, I\), got \(7, 3\)"),
+    "periods": ("gru", "clockwork", "rule_periods", (1,), r"rule_periods: expected \(5,\)"),
+    "rate": ("gru", "random", "rule_rate", (5,), r"rule_rate: expected \(1,\) as W is \(15, 3\), got \(5,\)"),
+    "w": ("gru", "skip", "rule_w", (3,), r"rule_w: expected \(5,\)"),
+    "tau": ("gru", "phased", "rule_tau", (5, 1), r"rule_tau: expected \(5,\)"),
+    "rule_x": ("gru", "variable", "rule_x", (5,), r"rule_x: expected \(3,\)"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_WEIGHTS)
+@pytest.mark.parametrize("constant", [True, False], ids=["constant", "given"])
+def test_bad_weights_are_refused_by_name(case: str, constant: bool) -> None:
+    cell, rule, name, shape, message = BAD_WEIGHTS[case]
+    weights = draw(cell, rule, 5, 3)
+    weights[name] = np.zeros(shape, np.float32)
+    feed = draw_call(cell, rule, 5, 3, 2, 2)
+
+    def build_and_run() -> None:
+        run = session(cell, rule, weights, constant=constant)
+        run.run(None, feed if constant else weights | feed)
+
+    with pytest.raises(Exception, match=r"ai\.edgernn\.[A-Za-z]+: " + message):
+        build_and_run()
+
+
+@pytest.mark.parametrize("constant", [True, False], ids=["constant", "given"])
+def test_cell_whose_states_meet_its_inputs_is_refused_other_sizes(constant: bool) -> None:
+    """SRU is for I = H; other sizes are another op."""
+    weights = draw("sru", "always", 5, 5)
+    weights["W"] = np.zeros((15, 3), np.float32)
+    feed = draw_call("sru", "always", 5, 3, 2, 2)
+
+    def build_and_run() -> None:
+        run = session("sru", "always", weights, constant=constant, sizes=(5, 5))
+        run.run(None, feed if constant else weights | feed)
+
+    message = r"ai\.edgernn\.SRU: W: expected as many inputs as neurons, here I = H = 5, got \(15, 3\)"
+    with pytest.raises(Exception, match=message):
+        build_and_run()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"schema": 2}, "this file needs schema 2, the library has 1; update edgernn"),
+        ({}, "the node lacks the int attribute schema"),
+    ],
+    ids=["newer", "missing"],
+)
+def test_other_schema_is_refused(attributes: dict[str, int], message: str) -> None:
+    with pytest.raises(Exception, match="ai.edgernn.PRU: " + message):
+        session("pru", "always", draw("pru", "always", 5, 3), attributes=attributes)
+
+
+def test_library_tells_its_schema() -> None:
+    assert ctypes.CDLL(library()).edgernn_schema_version() == 1
+
+
+def test_unknown_instruction_set_is_refused() -> None:
+    code = "import onnxruntime as ort, sys; " + ("ort.SessionOptions().register_custom_ops_library(sys.argv[1])")
+    done = subprocess.run(
+        [sys.executable, "-c", code, library()],
+        env=os.environ | {"EDGERNN_ISA": "mmx"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "EDGERNN_ISA=mmx: not known or not supported here" in done.stderr

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the native ops make of an R that is sparse or a product. Run for every instruction set by test_native_op.py.
+
+A cell named "gru/4" has an R of rank 4.
+"""
+
+import ctypes
+from dataclasses import dataclass, fields
+
+import numpy as np
+import pytest
+import torch
+
+from edgernn.cells import CELLS
+from edgernn.cells.base import BLOCK
+from edgernn.rules import RULES
+from tests import oracle
+from tests.native import MARGIN, Inputs, assert_equal, draw, draw_call, layer, library, output_names, session, truth
+
+RECURRENT = [cell for cell in CELLS if "R" in dict(layer(cell, "always", 33, 3).cell.named_parameters())]
+WHOLE_RULES = [rule for rule in RULES if rule != "clockwork"]
+LENGTHS = [(1, 1), (23, 1), (6, 3)]  # T, B
+
+
+def product_of(weights: Inputs) -> Inputs:
+    return weights | {"R": weights["R"].astype(np.float64) @ weights["Q"]} if "Q" in weights else weights
+
+
+def draw_clear(cell: str, rule: str, weights: Inputs, steps: int, batch: int) -> tuple[Inputs, oracle.Result]:
+    """A call without near-ties, and what the oracle says of it."""
+    hidden, inputs = sizes_of(weights)
+    for seed in range(20):
+        feed = draw_call(cell, rule, hidden, inputs, steps, batch, seed)
+        want = truth(cell, rule, product_of(weights) | feed)
+        if want.margin > MARGIN:
+            return feed, want
+    raise AssertionError("no draw without a near-tie")
+
+
+def sizes_of(weights: Inputs) -> tuple[int, int]:
+    """H and I of cells whose W has as many columns as there are inputs."""
+    return weights["Q" if "Q" in weights else "R"].shape[1], weights["W"].shape[1]
+
+
+def draw_sparse(cell: str, rule: str, hidden: int, inputs: int, density: float) -> Inputs:
+    weights = draw(cell, rule, hidden, inputs)
+    made = CELLS[cell](inputs, hidden)
+    made.sparsify(density)
+    with torch.no_grad():
+        made.R.copy_(torch.from_numpy(weights["R"]))
+    made.threshold(hold=False)
+    return weights | {"R": made.R.detach().numpy()}
+
+
+def zeros_left_out(cell: str, weights: Inputs, hidden: int, inputs: int) -> int:
+    """Those of mid gates, which come first, and those of others: each where a quarter of them or more is zero."""
+    row = oracle.row_of(cell, inputs, hidden)
+    parts = np.split(weights["R"], [row.mid_h * row.middle_size(inputs, hidden)])
+    return sum(int((part == 0).sum()) for part in parts if 4 * (part == 0).sum() >= part.size)
+
+
+SPARSE_CELLS = ["gru", "gru-before", "lstm", "lstm-peephole", "decaynet", "rnn", "eins", "ihc-lstm", "fastgrnn-split"]
+
+
+@pytest.mark.parametrize(("hidden", "inputs"), [(5, 3), (33, 3), (100, 17), (128, 2)], ids=str)
+@pytest.mark.parametrize("density", [0.1, 0.6, 0.9])
+@pytest.mark.parametrize("rule", ["always", "skip"])
+@pytest.mark.parametrize("cell", SPARSE_CELLS)
+def test_sparse_weights_equal_oracle(cell: str, rule: str, density: float, hidden: int, inputs: int) -> None:
+    weights = draw_sparse(cell, rule, hidden, inputs, density)
+    run = session(cell, rule, weights, sizes=(hidden, inputs))
+    for steps, batch in LENGTHS:
+        feed, want = draw_clear(cell, rule, weights, steps, batch)
+        if rule == "skip":
+            want.macs[:] -= (want.updates > 0).sum(0) * zeros_left_out(cell, weights, hidden, inputs)
+        assert_equal(cell, rule, run.run(None, feed), want)
+
+
+@pytest.mark.parametrize("hidden", [33, 128])
+@pytest.mark.parametrize("batch", [1, 2, 3, 7])
+def test_zeros_of_a_sparse_matrix_are_not_multiplied(hidden: int, batch: int) -> None:
+    weights = draw("gru", "always", hidden, 3)
+    unread = np.arange(hidden) % 3 > 0
+    weights["R"][:, unread] = 0
+    feed = draw_call("gru", "always", hidden, 3, 4, batch)
+    feed["h"][:, unread] = np.nan
+    y, _ = session("gru", "always", weights).run(None, feed)
+    assert np.isfinite(y[..., ~unread]).all()
+    assert np.isnan(y[..., unread]).all()
+    # with too few zeros it is multiplied as a whole
+    weights["R"][0, unread] = 1
+    weights["R"][BLOCK, unread] = 1
+    weights["R"][2 * BLOCK :, unread] = 1
+    y, _ = session("gru", "always", weights).run(None, feed)
+    assert np.isnan(y).all()
+
+
+def test_a_matrix_of_zeros_is_nothing_to_multiply() -> None:
+    weights = draw("gru-before", "skip", 33, 3)
+    weights["R"][:] = 0
+    feed = draw_call("gru-before", "skip", 33, 3, 5, 2)
+    want = truth("gru-before", "skip", weights | feed)
+    want.macs[:] -= (want.updates > 0).sum(0) * weights["R"].size
+    assert_equal("gru-before", "skip", session("gru-before", "skip", weights).run(None, feed), want)
+
+
+@dataclass(frozen=True)
+class LowRank(oracle.Row):
+    """A row of the table of oracles whose R has `rank` columns; so many rows of Q are needed if anything changes.
+
+    c: how many of the matrices that read the states are C.
+    """
+
+    rank: int = 0
+    c: int = 0
+
+    def row_macs(self, nx, nh, nm):
+        return self.x * nx + (self.h - self.c) * self.rank + self.c * nh + self.m * nm
+
+    def mid_macs(self, nx, nh):
+        return self.mid_x * nx + self.mid_h * self.rank
+
+    def step_macs(self, k, I, H):
+        return super().step_macs(k, I, H) + (k > 0) * self.rank * H
+
+
+def low_rank(
+    monkeypatch: pytest.MonkeyPatch, cell: str, rule: str, rank: int, hidden: int, inputs: int
+) -> tuple[str, Inputs]:
+    """The cell's name, which the oracle then knows, and its weights."""
+    name = f"{cell}/{rank}"
+    row = oracle.row_of(cell, inputs, hidden)
+    weights = draw(name, rule, hidden, inputs)
+    weights["Q"] *= 2 * np.sqrt(hidden / rank)
+    second = weights["C"].shape[0] // hidden if "C" in weights else 0
+    made = LowRank(**{f.name: getattr(row, f.name) for f in fields(row)}, rank=rank, c=second)
+    monkeypatch.setitem(oracle.CELLS, name, made)
+    return name, weights
+
+
+def low_rank_equals_oracle(
+    monkeypatch: pytest.MonkeyPatch, cell: str, rule: str, rank: int, hidden: int, inputs: int
+) -> None:
+    name, weights = low_rank(monkeypatch, cell, rule, rank, hidden, inputs)
+    run = session(name, rule, weights, sizes=(hidden, inputs))
+    for steps, batch in LENGTHS:
+        feed, want = draw_clear(name, rule, weights, steps, batch)
+        if rule == "variable":
+            # Q h needs the columns that are not masked
+            want.macs[:] += rank * want.updates.sum(0)
+        assert_equal(name, rule, run.run(None, feed), want)
+
+
+@pytest.mark.parametrize("rule", WHOLE_RULES)
+@pytest.mark.parametrize("cell", RECURRENT)
+def test_low_rank_equals_oracle(cell: str, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    low_rank_equals_oracle(monkeypatch, cell, rule, 4, 33, 3)
+
+
+@pytest.mark.parametrize(
+    ("rank", "hidden", "inputs"), [(1, 1, 2), (3, 5, 3), (1, 33, 17), (17, 16, 1), (33, 100, 5)], ids=str
+)
+@pytest.mark.parametrize("rule", ["always", "skip", "selective", "variable"])
+@pytest.mark.parametrize("cell", ["gru", "gru-before", "lstm-peephole", "ihc-lstm"])
+def test_low_rank_of_any_size_equals_oracle(
+    cell: str, rule: str, rank: int, hidden: int, inputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    low_rank_equals_oracle(monkeypatch, cell, rule, rank, hidden, inputs)
+
+
+@pytest.mark.parametrize("density", [0.2, None])
+@pytest.mark.parametrize("rule", ["always", "skip", "selective", "variable"])
+@pytest.mark.parametrize("cell", ["gru", "ihc-lstm", "lstm-peephole"])
+def test_steps_with_carried_state_equal_whole_sequence(cell: str, rule: str, density: float | None) -> None:
+    weights = draw(f"{cell}/5", rule, 33, 3) if density is None else draw_sparse(cell, rule, 33, 3, density)
+    cell = f"{cell}/5" if density is None else cell
+    run = session(cell, rule, weights)
+    feed = draw_call(cell, rule, 33, 3, 19, 3)
+    whole = run.run(None, feed)
+    names = layer(cell, rule, 33, 3).states
+    states = [feed[n] for n in names]
+    for t in range(19):
+        got = run.run(None, {"X": feed["X"][t : t + 1], **dict(zip(names, states, strict=True))})
+        np.testing.assert_array_equal(got[0][0], whole[0][t])
+        states = got[1 : 1 + len(names)]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("rule", WHOLE_RULES)
+@pytest.mark.parametrize("cell", ["gru", "ihc-lstm"])
+def test_no_number_in_one_sample_leaves_the_others_alone(cell: str, rule: str, value: float) -> None:
+    weights = draw(f"{cell}/5", rule, 33, 3)
+    feed = draw_call(f"{cell}/5", rule, 33, 3, 4, 3)
+    run = session(f"{cell}/5", rule, weights)
+    want = run.run(None, feed)
+    feed["h"][1, 32] = value
+    for name, a, b in zip(output_names(f"{cell}/5", rule), run.run(None, feed), want, strict=True):
+        axis = 1 if name in ("Y", "updates") else 0
+        np.testing.assert_array_equal(np.delete(a, 1, axis), np.delete(b, 1, axis))
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf])
+def test_an_infinite_state_is_no_more_than_its_columns(value: float) -> None:
+    """k = Q h is infinite and not NaN, so that the gates saturate, padding or not."""
+    weights = draw("rnn/3", "random", 33, 3)
+    weights["rule_rate"][:] = 1
+    weights["Q"][:] = 1
+    feed = draw_call("rnn/3", "random", 33, 3, 1, 1)
+    feed["h"][:] = value
+    want = np.sign(weights["R"].sum(1)) * np.sign(value)
+    same = np.abs(np.sign(weights["R"]).sum(1)) == 3  # else infinities of both signs meet
+    (y, *_) = session("rnn/3", "random", weights).run(None, feed)
+    assert same.any()
+    np.testing.assert_array_equal(y[0, 0, same], want[same])
+
+
+BAD_WEIGHTS = {
+    "rows of R": ("gru", "R", (14, 4), r"R: expected \(15, 4\) as W is \(15, 3\) and R is \(14, 4\), got \(14, 4\)"),
+    "columns of R": ("gru", "R", (15, 0), r"R: expected \(3 \* H, rank\), got \(15, 0\)"),
+    "rank of R": ("gru", "R", (15,), r"R: expected \(3 \* H, rank\), got \(15,\)"),
+    "rows of Q": ("gru", "Q", (3, 5), r"Q: expected \(4, 5\) as W is \(15, 3\) and R is \(15, 4\), got \(3, 5\)"),
+    "columns of Q": ("eins", "Q", (4, 3), r"Q: expected \(4, 5\) as W .* and V is \(20, 3\) and R is \(3, 4\), got"),
+}
+
+
+@pytest.mark.parametrize("constant", [True, False], ids=["constant", "given"])
+@pytest.mark.parametrize("case", BAD_WEIGHTS)
+def test_bad_factors_are_refused_by_name(case: str, constant: bool) -> None:
+    cell, name, shape, message = BAD_WEIGHTS[case]
+    weights = draw(f"{cell}/4", "always", 5, 3)
+    weights[name] = np.zeros(shape, np.float32)
+    feed = draw_call(f"{cell}/4", "always", 5, 3, 2, 2)
+
+    def build_and_run() -> None:
+        run = session(f"{cell}/4", "always", weights, constant=constant)
+        run.run(None, feed if constant else weights | feed)
+
+    with pytest.raises(Exception, match=r"ai\.edgernn\.[A-Za-z]+LowRank: " + message):
+        build_and_run()
+
+
+def test_factors_given_at_run_equal_constant_ones() -> None:
+    weights = draw("gru/4", "selective", 33, 3)
+    feed = draw_call("gru/4", "selective", 33, 3, 5, 2)
+    constant = session("gru/4", "selective", weights).run(None, feed)
+    given = session("gru/4", "selective", weights, constant=False).run(None, weights | feed)
+    for a, b in zip(constant, given, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_every_cell_with_recurrent_weights_has_a_low_rank_op_under_the_rules_that_leave_them_whole() -> None:
+    ops = ctypes.CDLL(library()).edgernn_ops
+    ops.restype = ctypes.c_char_p
+    there = {name for name in ops().decode().split() if name.endswith("LowRank")}
+    torch_ops = {layer(f"{cell}/2", rule, 33, 3).op for cell in RECURRENT for rule in WHOLE_RULES}
+    assert torch_ops <= there
+    assert not any(name.startswith("Clockwork") for name in there)

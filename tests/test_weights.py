@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What any cell's weights may be: normalised, of low rank, sparse."""
+
+import numpy as np
+import pytest
+import torch
+
+import edgernn
+from edgernn.cells import CELLS
+from edgernn.cells.base import BLOCK
+from edgernn.cells.norm import NORMS
+from edgernn.costs import model_cost
+from edgernn.export import to_onnx
+from edgernn.runtime import Session
+from tests import oracle
+from tests.tolerances import FLOAT32, FLOAT64
+
+I, H, STEPS = 3, 20, 5
+recurrent = [c for c in CELLS if hasattr(CELLS[c](I, H), "R")]
+with_weights = pytest.mark.parametrize("cell", recurrent)
+every_norm = pytest.mark.parametrize("norm", NORMS)
+
+
+def model_of(cell, rule=None, **options):
+    model = edgernn.SequenceModel(cell, I, H, rule=rule, output="all", norm_steps=STEPS, **options).double()
+    with torch.no_grad():
+        for p in model.parameters():
+            torch.nn.init.normal_(p, std=0.5 / p.shape[-1] ** 0.5)
+        for norm in model.layers[0].cell.norms.values():
+            norm.gain.uniform_(0.2, 0.7)
+            if hasattr(norm, "mean"):
+                norm.mean.normal_(std=0.3)
+                norm.var.uniform_(0.5, 2)
+    return model.eval()
+
+
+def weights(model):
+    layer = model.layers[0]
+    return {n.split(".", 1)[1]: v.detach().numpy() for n, v in [*layer.named_parameters(), *layer.named_buffers()]}
+
+
+def oracle_run(cell, rule, parameters, x):
+    state = [np.zeros((x.shape[1], H))] * len(CELLS[cell].states) + [np.zeros((x.shape[1], I))]
+    return oracle.run(cell, rule, parameters, x.numpy(), state)
+
+
+@with_weights
+@pytest.mark.parametrize("rule", ["always", "selective"])
+def test_low_rank_is_a_product(cell, rule):
+    model = model_of(cell, rule, rank=4)
+    p = weights(model)
+    assert (p["R"].shape[1], p["Q"].shape) == (4, (4, H))
+    p["R"] = p["R"] @ p.pop("Q")
+    x = torch.randn(6, 2, I, dtype=torch.float64)
+    np.testing.assert_allclose(model(x)[0].detach(), oracle_run(cell, rule, p, x).y, rtol=0, atol=FLOAT64)
+    whole = model_of(cell, rule)
+    rows = len(whole.layers[0].cell.R)
+    assert model_cost(model).macs - model_cost(whole).macs == 4 * (rows + H) - rows * H
+
+
+@with_weights
+def test_low_rank_starts_as_wide_as_a_whole_matrix(cell):
+    made, whole = CELLS[cell](100, 400), CELLS[cell](100, 400)
+    made.factorise(30)
+    assert float((made.R @ made.Q).detach().std()) == pytest.approx(float(whole.R.detach().std()), rel=0.1)
+
+
+@with_weights
+def test_sparse_weights_are_zero_in_blocks_over_all_gates(cell):
+    model = model_of(cell, density=0.25)
+    steps = 60
+    for step in range(steps):
+        model.prune(step, steps)
+        with torch.no_grad():
+            model.layers[0].cell.R.add_(0.1 * torch.randn_like(model.layers[0].cell.R))
+        if step < 20:
+            assert bool(model.layers[0].cell.kept.all())
+    made = model.layers[0].cell
+    p = weights(model)
+    p["R"] = p["R"] * p.pop("kept")
+    gates = [g for g in made.gates if g.h]
+    parts = np.split(p["R"], np.cumsum([made._rows[g.name] for g in gates])[:-1])
+    for group in ([a for a, g in zip(parts, gates, strict=True) if g.mid is m] for m in (True, False)):
+        if not group:
+            continue
+        size = len(group[0])
+        blocks = [np.any([a[i : i + BLOCK] != 0 for a in group], (0, 1)) for i in range(0, size, BLOCK)]
+        assert np.mean(blocks) == pytest.approx(0.25, abs=0.5 / np.size(blocks))
+        for a in group:
+            zero = np.array([~(a[i : i + BLOCK] != 0).any(0) for i in range(0, size, BLOCK)])
+            assert (zero == ~np.array(blocks)).all()
+    assert made.held_zeros() == (p["R"] == 0).sum() > 0
+    x = torch.randn(6, 2, I, dtype=torch.float64)
+    np.testing.assert_allclose(model(x)[0].detach(), oracle_run(cell, "always", p, x).y, rtol=0, atol=FLOAT64)
+
+
+def test_pruned_weights_may_grow_again_until_they_are_held():
+    model = edgernn.SequenceModel("gru", I, 2 * BLOCK, density=0.25)
+    made = model.layers[0].cell
+    model.prune(30, 90)
+    first = made.R == 0
+    assert first.double().mean() > 0.7
+    with torch.no_grad():
+        made.R[first] = 10.0
+    model.prune(45, 90)
+    assert not (made.R[~first] != 0).any()
+    model.prune(60, 90)
+    held = ~made.kept
+    for step in range(61, 90):
+        model.prune(step, 90)
+    assert torch.equal(~made.kept, held)
+    assert held.double().mean() == pytest.approx(0.75, abs=0.02)
+
+
+def layer_norm(p, gain):
+    centred = p - p.mean(-1, keepdims=True)
+    return gain * centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@every_norm
+def test_lstm_with_normalised_terms_equals_the_equations(norm, training):
+    """Ba et al. eq 20 and Cooijmans et al. eq 6, with the cell state left as it is."""
+    model = model_of("lstm", norm=norm)
+    model.train(training)
+    p = weights(model)
+    T, B = 8, 6
+    x = torch.randn(T, B, I, dtype=torch.float64)
+
+    def normalise(key, product, t):
+        gain = p[f"norms.{key}.gain"]
+        if norm == "layer":
+            return layer_norm(product, gain)
+        mean, var = (p[f"norms.{key}.{name}"][min(t, STEPS - 1)] for name in ("mean", "var"))
+        if training:
+            mean, var = product.mean(0), product.var(0)
+        return gain * (product - mean) / np.sqrt(var + 1e-5)
+
+    h, c, y, statistics = np.zeros((B, H)), np.zeros((B, H)), [], []
+    for t in range(T):
+        products = {"W": x[t].numpy() @ p["W"].T, "R": h @ p["R"].T}
+        statistics.append({key: (value.mean(0), value.var(0)) for key, value in products.items()})
+        a = sum(normalise(key, value, t) for key, value in products.items()) + p["b"]
+        i, f, g, o = np.split(a, 4, -1)
+        c = oracle.sigmoid(f) * c + oracle.sigmoid(i) * np.tanh(g)
+        h = oracle.sigmoid(o) * np.tanh(c)
+        y.append(h)
+    before = {n: v.copy() for n, v in p.items()}
+    np.testing.assert_allclose(model(x)[0].detach(), np.stack(y), rtol=0, atol=1e-9 if training else FLOAT64)
+    if training and norm == "recurrent-batch":
+        for key in ("W", "R"):
+            for k, name in enumerate(("mean", "var")):
+                new = np.stack([s[key][k] for s in statistics[:STEPS]])
+                got = getattr(model.layers[0].cell.norms[key], name).numpy()
+                np.testing.assert_allclose(got, 0.9 * before[f"norms.{key}.{name}"] + 0.1 * new, rtol=0, atol=1e-9)
+
+
+@every_norm
+@pytest.mark.parametrize("cell", CELLS)
+def test_any_cell_with_a_norm_is_the_same_in_parts_and_in_a_file(norm, cell, tmp_path):
+    options = {"cell_options": {"length": 9}} if cell == "decaynet" else {}
+    model = model_of(cell, norm=norm, layers=2, **options)
+    x = torch.randn(9, 2, I, dtype=torch.float64)
+    with torch.no_grad():
+        whole, end = model(x)
+        first, state = model(x[:4])
+        rest, state = model(x[4:], state)
+    torch.testing.assert_close(torch.cat([first, rest]), whole, rtol=0, atol=FLOAT64)
+    torch.testing.assert_close(state, end, rtol=0, atol=FLOAT64)
+    if cell in ("gru", "eins", "t-lstm"):
+        model = model.float()
+        (check,) = to_onnx(model, tmp_path / "m.onnx")
+        assert check.worst <= FLOAT32
+        session = Session(tmp_path / "m.onnx", backend="portable")
+        y = np.stack([session.step(x_t) for x_t in x.float().numpy()])
+        np.testing.assert_allclose(y, whole, rtol=0, atol=FLOAT32)
+
+
+@every_norm
+def test_gradients_with_a_norm_equal_finite_differences(norm):
+    model = model_of("gru", norm=norm).train()
+    names = [n for n, _ in model.named_parameters()]
+    x = torch.randn(3, 4, I, dtype=torch.float64)
+
+    def f(*values):
+        return torch.func.functional_call(model, dict(zip(names, values, strict=True)), (x,))[0]
+
+    assert torch.autograd.gradcheck(f, tuple(p.detach().clone().requires_grad_() for p in model.parameters()))
+
+
+def test_a_files_normalisation_is_constant(tmp_path):
+    import onnx
+
+    model = model_of("gru", norm="recurrent-batch").float()
+    to_onnx(model, tmp_path / "m.onnx")
+    names = [w.name for w in onnx.load(tmp_path / "m.onnx").graph.initializer]
+    assert {f"layer0.norms.{key}.{part}" for key in "WR" for part in ("scale", "shift")} <= set(names)
+    assert not any(n.endswith((".mean", ".var", ".gain")) for n in names)
+
+
+@pytest.mark.parametrize("options", [{"rank": 4}, {"density": 0.25}, {"density": 0.25, "norm": "layer"}])
+@pytest.mark.parametrize(("cell", "rule"), [("gru", "always"), ("ihc-lstm", "selective"), ("gru-before", "skip")])
+def test_file_equals_torch(cell, rule, options, tmp_path):
+    model = model_of(cell, rule, layers=2, **options).float()
+    for step in range(30):
+        model.prune(step, 30)
+    for check in to_onnx(model, tmp_path / "m.onnx"):
+        assert check.worst <= FLOAT32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"cell": "gru", "rank": 0}, "rank: expected at least 1, got 0"),
+        ({"cell": "sru", "rank": 2}, "rank: sru has no recurrent weights to factorise"),
+        ({"cell": "sru", "density": 0.5}, "density: sru has no recurrent weights to thin out"),
+        ({"cell": "gru", "density": 1.5}, "density: expected above 0 and at most 1, got 1.5"),
+        ({"cell": "gru", "density": 0.5, "rank": 2}, "expected either rank or density"),
+        ({"cell": "gru", "norm": "batch"}, "unknown norm 'batch': did you mean 'recurrent-batch'"),
+        ({"cell": "gru", "norm": "layer", "norm_steps": 0}, "norm_steps: expected at least 1, got 0"),
+    ],
+)
+def test_wrong_options_are_named(arguments, message):
+    with pytest.raises(edgernn.UsageError, match=message):
+        edgernn.SequenceModel(input_size=3, hidden_size=8, **arguments)
+
+
+def test_clockwork_needs_whole_weights():
+    model = edgernn.SequenceModel("gru", 3, 8, rule="clockwork", rank=2)
+    with pytest.raises(edgernn.UsageError, match="a rule that thins the recurrent weights needs them whole"):
+        model(torch.zeros(2, 1, 3))
