@@ -71,8 +71,10 @@ def command(
             from edgernn.synthetic import random_model
 
             model = Path(folder) / f"{cell}.onnx"
-            options = {"rule": rule, "skip": skip, "layers": layers, "rank": rank, "density": density}
-            to_onnx(random_model(cell, input_size, hidden_size, **options), model)
+            made = random_model(
+                cell, input_size, hidden_size, rule=rule, skip=skip, layers=layers, rank=rank, density=density
+            )
+            to_onnx(made, model)
         assert model is not None
         report = bench(model, Settings(**settings), x=x, progress=_progress())
     target = out or (model.parent if cell is None else Path("bench"))
