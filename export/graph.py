@@ -50,6 +50,7 @@ class _Graph:
 
 def build(model: SequenceModel, extra: dict[str, Any] | None = None) -> onnx.ModelProto:
     """The model as a ModelProto; `extra` is added to its metadata (task, metric, …)."""
+    metadata = _metadata(model) | (extra or {})
     model = _folded(model)
     graph = _Graph()
     x = "x"
@@ -84,7 +85,7 @@ def build(model: SequenceModel, extra: dict[str, Any] | None = None) -> onnx.Mod
         producer_name="edgernn",
         producer_version=__version__,
     )
-    helper.set_model_props(result, {"edgernn": json.dumps(_metadata(model) | (extra or {}))})
+    helper.set_model_props(result, {"edgernn": json.dumps(metadata)})
     onnx.checker.check_model(result, full_check=True)
     return result
 

@@ -10,6 +10,7 @@ import pytest
 import edgernn
 from edgernn.costs import named_cost
 from edgernn.export import to_onnx
+from edgernn.names import COMBINATIONS, IMPUTING
 from edgernn.runtime import Session
 from edgernn.runtime.bench import Settings, bench, markdown, save
 from edgernn.synthetic import random_model
@@ -103,3 +104,24 @@ def test_wrong_settings_are_named():
         random_model("gru", 2, 8, skip=0.5)
     with pytest.raises(edgernn.UsageError, match="skip: expected between 0 and 1"):
         random_model("sarnn", 2, 8, skip=1.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*COMBINATIONS, *IMPUTING])
+def test_every_papers_combination_is_measured_at_a_forced_rate(name, tmp_path):
+    skip = 0.0 if name in IMPUTING else 0.9
+    model = random_model(name, 6, 32, skip=skip)
+    to_onnx(model, tmp_path / "m.onnx")
+    report = bench(tmp_path / "m.onnx", QUICK)
+    assert report["native_missing"] is None
+    assert report["skip_percent"] == pytest.approx(100 * skip, abs=10)
+    costs = report["costs"]
+    assert costs["macs_executed"] < 0.25 * costs["macs"] if skip else costs["macs_executed"] == costs["macs"]
+
+
+def test_sparse_and_low_rank_weights_are_measured(tmp_path):
+    for options in ({"density": 0.25}, {"rank": 4}):
+        to_onnx(random_model("gru", 2, 32, **options), tmp_path / "m.onnx")
+        report = bench(tmp_path / "m.onnx", QUICK)
+        assert report["native_missing"] is None
+        assert report["costs"]["macs_executed"] < 0.5 * named_cost("gru", None, 2, 32).macs

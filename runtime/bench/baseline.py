@@ -36,11 +36,16 @@ def weights_of(model: onnx.ModelProto) -> dict[str, Array]:
     return {w.name: numpy_helper.to_array(w) for w in model.graph.initializer}
 
 
+def is_same(kind: str, info: dict[str, Any]) -> bool:
+    """Whether our layers are just what the operator computes."""
+    return bool(info["ops"] == [kind.upper()])
+
+
 def baseline(kind: str, info: dict[str, Any], own: dict[str, Array]) -> onnx.ModelProto:
     """A stack of ONNX GRU or LSTM operators of the sizes in `info`, with the head of ours.
 
-    own: our file's weights. Where its cell is `kind`, the operators get them and compute the same function (under the
-    rule `always`); otherwise they get random ones of the same scale, which take the same time.
+    own: our file's weights. Where its layers are plain ones of `kind`, the operators get them and compute the same
+    function; otherwise they get random ones of the same scale, which take the same time.
     """
     H, directions = info["hidden_size"], 2 if info["bidirectional"] else 1
     gates = len(_ROWS[kind])
@@ -61,7 +66,7 @@ def baseline(kind: str, info: dict[str, Any], own: dict[str, Array]) -> onnx.Mod
         parts = []
         for direction in range(directions):
             name = f"layer{layer}{'.reverse' * direction}"
-            if info["cell"] == kind:
+            if is_same(kind, info):
                 W, R, b = (own[f"{name}.{p}"] for p in ("W", "R", "b"))
             else:
                 shapes = ((gates * H, size), (gates * H, H), (4 * H,))

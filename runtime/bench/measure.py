@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import EXAMPLE, read_arrays
-from edgernn.runtime.bench.baseline import baseline, weights_of
+from edgernn.runtime.bench.baseline import baseline, is_same, weights_of
 from edgernn.runtime.bench.machine import machine
 from edgernn.runtime.library import no_native, onnxruntime
 from edgernn.runtime.session import Session
@@ -161,7 +161,7 @@ def _contenders(
         shape = (2 if info["bidirectional"] else 1, x.shape[1], info["hidden_size"])
         state = {i.name: np.zeros(shape, np.float32) for i in session.get_inputs()[1:]}
         calls[name] = _caller(session, x, state, ())
-        if info["ops"] == [kind.upper()]:
+        if is_same(kind, info):
             error = float(np.abs(calls[name]()[0] - calls[PORTABLE]()[0]).max())
             if not error <= TOLERANCE:
                 raise EdgernnError(f"{name} and ours differ by {error:.3g} on the same weights; not timed")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a cell under the rule `skip`: all neurons of a sample or none. How long a sample waits is known
-// when it starts to, so the steps between are jumped over.
+// Runs a cell under the rule `skip`: all neurons of a sample or none. How long a sample waits is
+// known when it starts to, so the steps between are jumped over.
 
 #ifndef EDGERNN_JUMP_H_
 #define EDGERNN_JUMP_H_

@@ -25,7 +25,8 @@ struct Listing {
 
 // A rule of the kind kRows, for one instruction set. All of it is the same for every cell.
 struct Lister {
-  int ranks;  // which weight of the rule is (H,) and thins R and C: 0 where ranks_j < ranks_i; or -1
+  // which weight of the rule is (H,) and thins R and C, which are 0 where ranks_j < ranks_i; or -1
+  int ranks;
   std::size_t (*packed_bytes)(const Sizes&);
   void (*pack)(const Sizes&, const Weights&, void* packed);
   // `scratch` is for so many rows of x, and 0 at the start of a call

@@ -61,7 +61,8 @@ struct MidStep {
     const std::int64_t row = block * kLanes;
     Vec p[1][NB][kG];
     for (int j = 0; j < NB; ++j) {
-      for (int g = 0; g < kG; ++g) p[0][j][g] = Load(weights.b + (row + j * kLanes) * kG + g * kLanes);
+      const float* b = weights.b + (row + j * kLanes) * kG;
+      for (int g = 0; g < kG; ++g) p[0][j][g] = Load(b + g * kLanes);
     }
     Add<typename Gates::Input>(x, x_end, sizes.input, weights.w, row, p);
     Add<typename Gates::Hidden>(h, h_end, RecurrentColumns(sizes), weights.r, row, p);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights packed neuron by neuron, and the dot products of single neurons.
 //
-// The row of a neuron holds, for its gates outside kMid: [x][gates with x], [last x][gates with x],
-// [h][gates with h], [c][gates with c], [m][gates with m], where [x], [h], [c] and [m] count vectors
-// of I, H (or the rank, where R is a product), H and M; [last x] is there in cells that read it.
+// The row of a neuron holds, for its gates outside kMid: [x][gates with x], [last x][gates with
+// x], [h][gates with h], [c][gates with c], [m][gates with m], where [x], [h], [c] and [m] count
+// vectors of I, H (or the rank, where R is a product), H and M; [last x] is there in cells that
+// read it.
 
 #ifndef EDGERNN_NEURON_ROWS_H_
 #define EDGERNN_NEURON_ROWS_H_
@@ -36,8 +37,9 @@ struct RowGates {
   }
 };
 
-// One term of the gates of a neuron's row: `count` of the `total` columns of a matrix from `column`
-// on, for `gates` gates whose rows begin at `first`; those with ranks[column] < ranks[neuron] are 0.
+// One term of the gates of a neuron's row: `count` of the `total` columns of a matrix from
+// `column` on, for `gates` gates whose rows begin at `first`; those with ranks[column] <
+// ranks[neuron] are 0.
 struct RowPart {
   const float* source;
   std::int64_t first[kMaxGates];
@@ -106,8 +108,8 @@ void PackRows(const Sizes& sizes, const Weights& from, const float* ranks, float
   }
 }
 
-// p[n][g] += a · row n for the gates g of `Set` and the columns from `begin`, which starts a vector,
-// to `end`, lane by lane. The rows have this part at `offset`.
+// p[n][g] += a · row n for the gates g of `Set` and the columns from `begin`, which starts a
+// vector, to `end`, lane by lane. The rows have this part at `offset`.
 template <class Set, int N, int G>
 [[gnu::always_inline]] inline void MultiplyRows(const float* a, std::int64_t begin,
                                                 std::int64_t end, const float* const (&rows)[N],
@@ -131,8 +133,8 @@ template <class Set, int N, int G>
   }
 }
 
-// What the rows are multiplied with, padded to whole vectors with finite numbers: as many columns of
-// each as are read.
+// What the rows are multiplied with, padded to whole vectors with finite numbers: as many columns
+// of each as are read.
 struct Factors {
   const float* x;  // (padded I,), then the last x likewise in cells that read it
   const float* h;  // (padded H,), or Q h (padded rank,)
@@ -144,8 +146,8 @@ struct Factors {
   std::int64_t m_end;
 };
 
-// The pre-activations of N neurons: sums[i * stride + n] for neuron n, i-th gate outside kMid. They
-// read the states from column `begin` on, the start of a vector.
+// The pre-activations of N neurons: sums[i * stride + n] for neuron n, i-th gate outside kMid.
+// They read the states from column `begin` on, the start of a vector.
 template <class Cell, int N>
 [[gnu::always_inline]] inline void MultiplyNeurons(const Sizes& sizes, const Factors& factors,
                                                    std::int64_t begin, const float* rows,

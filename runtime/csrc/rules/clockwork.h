@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Neurons whose period divides the step; a neuron reads from those of its own period and longer ones.
+// Neurons whose period divides the step; a neuron reads from those of its own period and longer
+// ones.
 
 #ifndef EDGERNN_RULES_CLOCKWORK_H_
 #define EDGERNN_RULES_CLOCKWORK_H_

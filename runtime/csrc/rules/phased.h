@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Neurons that are open for the first share of their own period, first ever more and then ever less.
+// Neurons that are open for the first share of their own period, first ever more and then ever
+// less.
 
 #ifndef EDGERNN_RULES_PHASED_H_
 #define EDGERNN_RULES_PHASED_H_
