@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every cell under every rule in torch: against the float64 oracle, its gradients, and the laws of a recurrence."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -19,7 +21,12 @@ from tests.tolerances import FLOAT64
 SHAPES = [(1, 1, 1, 1), (2, 1, 3, 5), (3, 2, 6, 6), (7, 3, 17, 33), (1, 4, 2, 16)]
 shapes = pytest.mark.parametrize(("T", "B", "I", "H"), SHAPES, ids=str)
 every_cell = pytest.mark.parametrize("cell", CELLS)
-every_rule = pytest.mark.parametrize("rule", RULES)
+# for `make quick`: every cell, and every rule on a one-stage and a two-stage one
+SPINE = [(c, r) for c in CELLS for r in RULES if r == "always" or c in ("gru", "eins")]
+every_pair = pytest.mark.parametrize(
+    ("cell", "rule"),
+    [p if p in SPINE else pytest.param(*p, marks=pytest.mark.slow) for p in itertools.product(CELLS, RULES)],
+)
 # some cells have other gates where I = H
 every_size = pytest.mark.parametrize(("I", "H"), [(3, 5), (4, 4)], ids=str)
 
@@ -45,8 +52,7 @@ def random_state(layer, B):
     return tuple(torch.randn(s.shape, dtype=torch.float64) if name in drawn else s for name, s in start.items())
 
 
-@every_cell
-@every_rule
+@every_pair
 @shapes
 def test_layer_equals_oracle(cell, rule, T, B, I, H):
     layer = layer_of(cell, rule, I, H)
@@ -157,8 +163,7 @@ def test_slope_follows_the_paper_schedule():
 STREAMING_OPTIONS = {"decaynet": {"length": 8}}
 
 
-@every_cell
-@every_rule
+@every_pair
 def test_split_sequence_equals_whole(cell, rule):
     options = STREAMING_OPTIONS.get(cell)
     model = edgernn.SequenceModel(cell, 3, 9, 2, rule=rule, layers=2, output="all", cell_options=options)

@@ -43,7 +43,8 @@ def command(resume: bool, settings: tuple[str, ...], **options: Any) -> dict[str
     """Train a cell on a task and leave a run directory.
 
     Settings are KEY=VALUE words: steps or epochs, hidden_size, layers, batch_size, lr, lambda, clip, eval_every,
-    checkpoint_every, patience, ..., those of the task (T of adding) and of the rule (budget=likelihoods).
+    checkpoint_every, patience, ...; rank=16 or density=0.25, norm=layer, imputer=rits; those of the task (T of adding),
+    of the cell (length of decaynet) and of the rule (budget=likelihoods).
     """
     # threads that spin while they wait stall for whole time slices when another program wants the cores; read when
     # torch is loaded
