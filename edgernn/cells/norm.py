@@ -92,8 +92,7 @@ class RecurrentBatchNorm(nn.Module):
     def forward(self, p: Tensor, t: Tensor | None) -> Tensor:
         assert t is not None
         if not self.training:
-            folded = self.folded()
-            return _affine(p, t, folded.scale, folded.shift)
+            return _affine(p, t, *self._fold())
         var, mean = torch.var_mean(p, -2, correction=0)
         with torch.no_grad():
             # a batch is trained in step, so one sample's count is that of all
@@ -106,8 +105,11 @@ class RecurrentBatchNorm(nn.Module):
 
     def folded(self) -> StepAffine:
         """What evaluation computes, as a scale and a shift a step."""
+        return StepAffine(*self._fold())
+
+    def _fold(self) -> tuple[Tensor, Tensor]:
         scale = self.gain * torch.rsqrt(self.var + self.eps)
-        return StepAffine(scale, -self.mean * scale)
+        return scale, -self.mean * scale
 
 
 def _affine(p: Tensor, t: Tensor, scale: Tensor, shift: Tensor) -> Tensor:

@@ -10,32 +10,11 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// The functions of an Imputer, from those of a type that take its Packed and Scratch.
+// The functions of an Imputer.
 template <class Type>
-struct ImputerFunctions {
-  using Packed = typename Type::Packed;
-  using Scratch = typename Type::Scratch;
-
-  static Packed PackedAt(const Sizes& sizes, const void* base) {
-    Carver carver(const_cast<void*>(base));
-    return Packed(sizes, &carver);
-  }
-
-  static std::size_t PackedBytes(const Sizes& sizes) {
-    Carver carver(nullptr);
-    static_cast<void>(Packed(sizes, &carver));
-    return carver.used();
-  }
-
-  static void Pack(const Sizes& sizes, const Weights& from, void* packed) {
-    Type::Pack(sizes, from, PackedAt(sizes, packed));
-  }
-
-  static std::size_t ScratchBytes(const Sizes& sizes, std::int64_t batch) {
-    Carver carver(nullptr);
-    static_cast<void>(Scratch(sizes, batch, &carver));
-    return carver.used();
-  }
+struct ImputerFunctions : CarvedFunctions<Type> {
+  using typename CarvedFunctions<Type>::Scratch;
+  using CarvedFunctions<Type>::PackedAt;
 
   static void Step(const Sizes& sizes, const void* packed, const float* x, std::int64_t batch,
                    float* h, float* seen, float* inputs, void* scratch) {

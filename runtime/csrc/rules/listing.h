@@ -33,20 +33,16 @@ inline std::int64_t ListPositives(const float* values, std::int64_t count, std::
   return found;
 }
 
-// The functions of a Lister, from those of a rule that take Packed and Scratch.
-template <class Rule>
-struct ListerFunctions {
-  using Packed = typename Rule::Packed;
-  using Scratch = typename Rule::Scratch;
+// The functions on plain buffers that listers and imputers have alike, from those of a type that
+// take its Packed and Scratch.
+template <class Type>
+struct CarvedFunctions {
+  using Packed = typename Type::Packed;
+  using Scratch = typename Type::Scratch;
 
   static Packed PackedAt(const Sizes& sizes, const void* base) {
     Carver carver(const_cast<void*>(base));
     return Packed(sizes, &carver);
-  }
-
-  static Scratch ScratchAt(const Sizes& sizes, void* base) {
-    Carver carver(base);
-    return Scratch(sizes, 0, &carver);
   }
 
   static std::size_t PackedBytes(const Sizes& sizes) {
@@ -55,14 +51,26 @@ struct ListerFunctions {
     return carver.used();
   }
 
+  static void Pack(const Sizes& sizes, const Weights& from, void* packed) {
+    Type::Pack(sizes, from, PackedAt(sizes, packed));
+  }
+
   static std::size_t ScratchBytes(const Sizes& sizes, std::int64_t rows) {
     Carver carver(nullptr);
     static_cast<void>(Scratch(sizes, rows, &carver));
     return carver.used();
   }
+};
 
-  static void Pack(const Sizes& sizes, const Weights& from, void* packed) {
-    Rule::Pack(sizes, from, PackedAt(sizes, packed));
+// The functions of a Lister.
+template <class Rule>
+struct ListerFunctions : CarvedFunctions<Rule> {
+  using typename CarvedFunctions<Rule>::Scratch;
+  using CarvedFunctions<Rule>::PackedAt;
+
+  static Scratch ScratchAt(const Sizes& sizes, void* base) {
+    Carver carver(base);
+    return Scratch(sizes, 0, &carver);
   }
 
   static void Project(const Sizes& sizes, const void* packed, const float* x, std::int64_t rows,
