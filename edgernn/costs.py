@@ -14,7 +14,7 @@ import torch
 
 from edgernn.cells.base import Cell
 from edgernn.imputers import Imputer
-from edgernn.model import SequenceModel
+from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.rules.base import UpdateRule
 
 
@@ -74,8 +74,8 @@ def named_cost(
     return model_cost(model, update_rate)
 
 
-def model_cost(model: SequenceModel, update_rate: float = 1.0) -> Cost:
-    """The sum over a model's layers; `parameters` and `weight_bytes` include the head."""
+def model_cost(model: RecurrentModel, update_rate: float = 1.0) -> Cost:
+    """The sum over a model's layers; `parameters` and `weight_bytes` include the head and whatever else it has."""
     parts = [cost(layer.cell, layer.rule, update_rate, None, layer.imputer) for layer in model.recurrent_layers()]
     zeros = sum(layer.cell.held_zeros() for layer in model.recurrent_layers())
     parameters = sum(p.numel() for p in model.parameters()) - zeros

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stack of recurrent layers and a linear head."""
+"""A stack of recurrent layers and a linear head; and what it shares with any other network that has such layers."""
 
 from typing import Any, Literal
 
@@ -10,11 +10,72 @@ from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
 from edgernn.imputers import Imputer
 from edgernn.layer import RecurrentLayer, Trace
-from edgernn.names import resolve, resolve_imputer
+from edgernn.names import resolve_imputer
 from edgernn.rules.base import UpdateRule
+from edgernn.spec import LayerSpec
 
 
-class SequenceModel(nn.Module):
+class RecurrentModel(nn.Module):
+    """A network with recurrent layers in it, and all that training and the cost of a run need to know of it.
+
+    A subclass is final; its forward leaves one Trace a layer in `traces`, in the order of recurrent_layers(); `joined`
+    makes one of a layer that ran in several parts.
+    """
+
+    traces: list[Trace]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.traces = []
+
+    def recurrent_layers(self) -> list[RecurrentLayer]:
+        """In the order in which they were made; in a stack one a layer and direction, forward before backward."""
+        return [module for module in self.modules() if isinstance(module, RecurrentLayer)]
+
+    @property
+    def update_rate(self) -> float:
+        """Fraction of neurons updated in the last forward."""
+        rates = [1.0 if t.decisions is None else float(t.decisions.to(torch.float64).mean()) for t in self.traces]
+        if not rates:
+            raise RuntimeError("update_rate: the model has not been run yet")
+        return sum(rates) / len(rates)
+
+    @property
+    def budget(self) -> Tensor:
+        """What λ multiplies, summed over the cells, from the last forward (differentiable)."""
+        return torch.stack([t.budget for t in self.traces]).sum()
+
+    @property
+    def imputation_loss(self) -> Tensor | None:
+        """The loss of an imputer's estimates in the last forward (differentiable), where there is an imputer."""
+        return self.traces[0].imputation_loss
+
+    def anneal(self, epoch: int) -> None:
+        """Called before each epoch of a training, counted from 0."""
+        for layer in self.recurrent_layers():
+            layer.rule.anneal(epoch)
+
+    def prune(self, step: int, steps: int) -> None:
+        """Called before each step of a training: sparse weights come in three parts of equal length.
+
+        First all weights learn; then, every 15 steps, all but the largest blocks are set to zero and may grow again; at
+        last the zeros are held. The schedule of Kusupati et al. 2018, arXiv:1901.02358.
+        """
+        held = -(-2 * steps // 3)
+        if step < steps // 3 or step > held or (step < held and step % 15):
+            return
+        for layer in self.recurrent_layers():
+            if layer.cell.density is not None:
+                layer.cell.threshold(hold=step == held)
+
+
+def joined(traces: list[Trace]) -> Trace:
+    """The trace of a layer that ran over a sequence in parts: decisions one after the other, the sum of the budgets."""
+    parts = [trace.decisions for trace in traces if trace.decisions is not None]
+    return Trace(torch.cat(parts) if parts else None, torch.stack([trace.budget for trace in traces]).sum())
+
+
+class SequenceModel(RecurrentModel):
     """Recurrent layers over a sequence, then a linear map of the last or of every output.
 
     model(x (T, B, I), state) returns y and the last state: y (B, O) with output="last", (T, B, O) with output="all";
@@ -64,7 +125,8 @@ class SequenceModel(nn.Module):
             raise UsageError(f"output_size: expected at least 1 or None, got {output_size}")
         if output not in ("last", "all"):
             raise UsageError(f"output: expected 'last' or 'all', got {output!r}")
-        self.cell_type, self.rule_type = resolve(cell, rule)
+        spec = LayerSpec(cell, rule, cell_options, rule_options, rank, density, norm, norm_steps)
+        self.cell_type, self.rule_type = spec.types
         self.imputer_type = resolve_imputer(cell, imputer)
         if self.imputer_type is not None and bidirectional:
             raise UsageError("bidirectional: an imputer needs times that run with its direction; use a model each way")
@@ -72,28 +134,18 @@ class SequenceModel(nn.Module):
         self.bidirectional, self.output = bidirectional, output
         self.directions = 2 if bidirectional else 1
 
-        def make(size: int, imputer: Imputer | None) -> RecurrentLayer:
-            size = size if imputer is None else 2 * imputer.features
-            made = self.cell_type(size, hidden_size, **(cell_options or {}))
-            if rank is not None:
-                made.factorise(rank)
-            if density is not None:
-                made.sparsify(density)
-            if norm is not None:
-                made.normalise(norm, norm_steps)
-            return RecurrentLayer(made, self.rule_type(size, hidden_size, **(rule_options or {})), imputer)
-
         first = None if self.imputer_type is None else self.imputer_type(input_size, hidden_size)
         sizes = [input_size] + [hidden_size * self.directions] * (layers - 1)
         self.layers = nn.ModuleList(
-            make(size, None if i else first) for i, size in enumerate(sizes) for _ in range(self.directions)
+            spec.make(size, hidden_size, None if i else first)
+            for i, size in enumerate(sizes)
+            for _ in range(self.directions)
         )
         width = hidden_size * self.directions
         self.head = None if output_size is None else nn.Linear(width, output_size)
         for name, value in (("input_mean", mean), ("input_std", std)):
             numbers = torch.as_tensor(value, dtype=torch.get_default_dtype())
             self.register_buffer(name, numbers.expand(input_size).clone())
-        self.traces: list[Trace] = []
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -144,42 +196,3 @@ class SequenceModel(nn.Module):
         if self.output == "last":
             y = tops[0] if self.directions == 1 else torch.cat(tops, -1)
         return (y if self.head is None else self.head(y)), tuple(last)
-
-    @property
-    def update_rate(self) -> float:
-        """Fraction of neurons updated in the last forward."""
-        rates = [1.0 if t.decisions is None else float(t.decisions.to(torch.float64).mean()) for t in self.traces]
-        if not rates:
-            raise RuntimeError("update_rate: the model has not been run yet")
-        return sum(rates) / len(rates)
-
-    @property
-    def budget(self) -> Tensor:
-        """What λ multiplies, summed over the cells, from the last forward (differentiable)."""
-        return torch.stack([t.budget for t in self.traces]).sum()
-
-    @property
-    def imputation_loss(self) -> Tensor | None:
-        """The loss of an imputer's estimates in the last forward (differentiable), where there is an imputer."""
-        return self.traces[0].imputation_loss
-
-    def anneal(self, epoch: int) -> None:
-        for layer in self.recurrent_layers():
-            layer.rule.anneal(epoch)
-
-    def prune(self, step: int, steps: int) -> None:
-        """Called before each step of a training: sparse weights come in three parts of equal length.
-
-        First all weights learn; then, every 15 steps, all but the largest blocks are set to zero and may grow again; at
-        last the zeros are held. The schedule of Kusupati et al. 2018, arXiv:1901.02358.
-        """
-        held = -(-2 * steps // 3)
-        if step < steps // 3 or step > held or (step < held and step % 15):
-            return
-        for layer in self.recurrent_layers():
-            if layer.cell.density is not None:
-                layer.cell.threshold(hold=step == held)
-
-    def recurrent_layers(self) -> list[RecurrentLayer]:
-        """One a layer and direction, forward before backward."""
-        return list(self.layers)  # type: ignore[arg-type]

@@ -139,7 +139,7 @@ def test_one_step_is_adam_on_the_clipped_gradient_of_loss_and_budget():
     task.open(None, 0)
     batch = task.train.batch(0, 5)
     config = TrainConfig(lambda_=0.3, clip=0.01, lr=0.1)
-    value = train_step(model, torch.optim.Adam(model.parameters(), lr=0.1), batch, task.objective.loss, config)
+    value, _ = train_step(model, torch.optim.Adam(model.parameters(), lr=0.1), batch, task, config)
     y, _ = twin(batch.x)
     loss = ((y - batch.target) ** 2).mean() + 0.3 * twin.budget
     assert value == pytest.approx(loss.item())
@@ -156,7 +156,7 @@ def test_evaluation_weighs_every_sequence_alike():
     model = SequenceModel("sarnn", 2, 6, 1)
     task = Adding(T=7)
     task.open(None, 0)
-    found = evaluate(model, task.objective, task.test)
+    found = evaluate(model, task, task.test)
     with torch.no_grad():
         y, _ = model(task.test.x.transpose(0, 1))
     assert found["mse"] == pytest.approx(((y - task.test.y) ** 2).mean().item(), rel=1e-5)
@@ -171,7 +171,7 @@ def test_a_metric_that_is_not_finite_is_an_error():
     with torch.no_grad():
         model.head.bias.fill_(torch.inf)
     with pytest.raises(EdgernnError, match="mse is inf on the held-out sequences"):
-        evaluate(model, task.objective, task.test)
+        evaluate(model, task, task.test)
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +212,7 @@ def test_the_result_is_of_the_stored_model(finished):
     model, config = load_model(out)
     task = Adding(**config["task"]["settings"])
     task.open(None, config["seed"])
-    found = evaluate(model, task.objective, task.test)
+    found = evaluate(model, task, task.test)
     assert {name: result[name] for name in found} == found
     assert result["parameters"] == sum(p.numel() for p in model.parameters())
     assert result["macs"] == 3 * 8 * (2 + 8) + 2 * 8 + 8
@@ -227,7 +227,12 @@ def test_the_config_repeats_the_run(finished):
     assert config["command"][:2] == ["edgernn", "train"]
     assert "lambda=0.001" in config["command"]
     assert config["train"]["lambda"] == 1e-3
-    assert config["task"] == {"name": "adding", "settings": {"T": 10, "epoch_steps": 100}, "fingerprint": None}
+    assert config["task"] == {
+        "name": "adding",
+        "settings": {"T": 10, "epoch_steps": 100},
+        "fingerprint": None,
+        "classes": None,
+    }
     assert config["torch"] == torch.__version__
 
 

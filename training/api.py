@@ -11,10 +11,11 @@ import torch
 from edgernn.costs import model_cost
 from edgernn.errors import EdgernnError
 from edgernn.files import EXAMPLE, write_arrays, write_json
-from edgernn.model import SequenceModel
-from edgernn.store import CONFIG, model_from, save_weights
+from edgernn.model import RecurrentModel, SequenceModel
+from edgernn.store import save_weights
 from edgernn.training.evaluate import evaluate
 from edgernn.training.loop import Interrupted, fit
+from edgernn.training.optim import initialise, make_optimizer
 from edgernn.training.pictures import learning_curve, update_pattern
 from edgernn.training.plan import Plan, make_plan
 from edgernn.training.progress import Progress, Silent
@@ -74,31 +75,34 @@ def default_out(task: str, cell: str, rule: str | None) -> Path:
 
 def _train(plan: Plan, run: RunDirectory, progress: Progress) -> dict[str, Any]:
     torch.manual_seed(plan.seed)
-    model = model_from(plan.model, str(run.path / CONFIG)).to(plan.device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=plan.config.lr)
+    model = plan.network()
+    initialise(model, plan.config)
+    optimizer = make_optimizer(model, plan.config)
     position = fit(plan, model, optimizer, run, progress)
     progress.end()
     save_weights(model, run.path)
     result = _result(plan, model.eval(), position)
     task = plan.task
     learning_curve(run.path / LEARNING, run.metrics(), task.objective.metric, task.solved, plan.can_skip)
-    example = next(task.test.chunks(_EXAMPLES)).x
-    write_arrays(run.path / EXAMPLE, {"x": example.transpose(0, 1).numpy()})
-    if plan.can_skip:
-        update_pattern(run.path / PATTERN, model, example[:, :1].to(plan.device))
+    if isinstance(model, SequenceModel):
+        example = next(task.test.chunks(_EXAMPLES)).x
+        write_arrays(run.path / EXAMPLE, {"x": example.transpose(0, 1).numpy()})
+        if plan.can_skip:
+            update_pattern(run.path / PATTERN, model, example[:, :1].to(plan.device))
+    task.pictures(model, run.path, plan.device)
     write_json(run.path / RESULT, result)
     return result
 
 
-def _result(plan: Plan, model: SequenceModel, position: Position) -> dict[str, Any]:
+def _result(plan: Plan, model: RecurrentModel, position: Position) -> dict[str, Any]:
     task = plan.task
-    metrics = evaluate(model, task.objective, task.test, plan.device)
+    metrics = evaluate(model, task, task.test, plan.device)
     cost = model_cost(model, 1 - metrics["skip_percent"] / 100)
     value = metrics[task.objective.metric]
     return {
         "task": plan.task_name,
-        "cell": plan.model["cell"],
-        "rule": model.rule_type.name,
+        "cell": plan.cell,
+        "rule": model.recurrent_layers()[0].rule.name,
         "seed": plan.seed,
         "metric": task.objective.metric,
         **metrics,

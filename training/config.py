@@ -21,6 +21,10 @@ class TrainConfig:
     imputation: weighs the loss of an imputer's estimates .
     lambda_: weighs the update budget (`SequenceModel.budget`) in the loss. Written `lambda`.
     clip: the largest norm of the whole gradient; none leaves it alone.
+    optimizer: adam, sgd, rmsprop or adadelta; momentum of sgd and rmsprop; weight_decay of each.
+    lr_decay: the learning rate is multiplied by it after every epoch beyond the first 1 + lr_hold.
+    start: how all parameters begin: cell (each its own way), uniform in ±start_scale, or normal with that deviation.
+    keep: the weights of the last step, or of the best evaluation, are those of the run.
     anneal: the slope of a learned rule grows with the epochs.
     eval_every: steps between two evaluations on the validation split; none is once an epoch.
     checkpoint_every: steps between two checkpoints.
@@ -44,6 +48,14 @@ class TrainConfig:
     lr: float = setting(1e-3, above=0)
     lambda_: float = setting(0.0, at_least=0)
     clip: float | None = setting(1.0, above=0)
+    optimizer: str = "adam"
+    momentum: float = setting(0.0, at_least=0)
+    weight_decay: float = setting(0.0, at_least=0)
+    lr_decay: float = setting(1.0, above=0)
+    lr_hold: int = setting(0, at_least=0)
+    start: str = "cell"
+    start_scale: float = setting(0.1, above=0)
+    keep: str = "last"
     anneal: bool = True
     eval_every: int | None = setting(None, at_least=1)
     checkpoint_every: int = setting(200, at_least=1)

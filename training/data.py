@@ -1,92 +1,86 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where data sets lie, and the idx format of MNIST."""
+"""Where data sets lie: in the folder that the user gives, or in the cache that `edgernn data fetch` fills."""
 
-import gzip
-import lzma
-import math
 import os
-import struct
-import zlib
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
-
-import numpy as np
-import numpy.typing as npt
 
 from edgernn.errors import EdgernnError, UsageError
+from edgernn.training.formats import read_idx
+from edgernn.training.formats.stream import SUFFIXES
 
 VARIABLE = "EDGERNN_DATA"
-SUFFIXES = ("", ".gz", ".xz")
-_UBYTE = 8
-_CHUNK = 1 << 20
+__all__ = ["VARIABLE", "cache_folder", "data_folder", "find_either", "find_files", "locate", "places", "read_idx"]
 
 
-def find_files(task: str, folder: str, names: list[str], data: Path | None) -> list[Path]:
-    """The files of a data set, each plain, .gz or .xz: in `folder` of the user's data folder, or in that itself.
+def data_folder(data: Path | None) -> Path | None:
+    """The user's data folder: `data`, else what EDGERNN_DATA says, else None. Raises UsageError if it is not there."""
+    if data is None:
+        if not os.environ.get(VARIABLE):
+            return None
+        data = Path(os.environ[VARIABLE])
+    if not data.is_dir():
+        raise UsageError(f"data: no such folder: {data}; {_how()}")
+    return data
+
+
+def cache_folder() -> Path:
+    """Where data sets are fetched to if the user names no folder."""
+    import pooch
+
+    return Path(pooch.os_cache("edgernn"))
+
+
+def places(folder: str, data: Path | None) -> list[Path]:
+    """Where the files of a set may be, in the order in which they are looked for there.
+
+    `folder` of the user's data folder, that itself, and `folder` of the cache.
+    """
+    given = data_folder(data)
+    return [*([given / folder, given] if given else []), cache_folder() / folder]
+
+
+def locate(names: Sequence[str], where: Sequence[Path]) -> list[Path | None]:
+    """Each of the files, plain, .gz or .xz, in the first place that has it; a name that ends in / is a folder."""
+    return [next(filter(_is_there, _candidates(name, where)), None) for name in names]
+
+
+def find_files(task: str, folder: str, names: Sequence[str], data: Path | None) -> list[Path]:
+    """The files of a data set, each plain, .gz or .xz: in `folder` of the user's data folder, in that itself, or fetched.
 
     data: the user's data folder; None is what EDGERNN_DATA says. Raises EdgernnError that says what was sought where.
     """
-    how = f"give the folder that holds them with --data DIR or the variable {VARIABLE}"
-    if data is None:
-        if not os.environ.get(VARIABLE):
-            raise EdgernnError(f"{task} needs {', '.join(names)} (plain, .gz or .xz) and no data folder is set: {how}")
-        data = Path(os.environ[VARIABLE])
-    if not data.is_dir():
-        raise UsageError(f"data: no such folder: {data}; {how}")
-    places = [data / folder, data]
-    found = []
-    for name in names:
-        paths = [place / (name + suffix) for place in places for suffix in SUFFIXES]
-        path = next((path for path in paths if path.is_file()), None)
-        if path is None:
-            where = " and ".join(str(place) for place in places)
-            raise EdgernnError(f"{task}: no {name} (plain, .gz or .xz) in {where}: {how}")
-        found.append(path)
-    return found
+    return find_either(task, folder, [names], data)
 
 
-def _open(path: Path) -> AbstractContextManager[IO[bytes] | Any]:
-    if path.suffix == ".gz":
-        return gzip.open(path)
-    return lzma.open(path) if path.suffix == ".xz" else path.open("rb")
+def find_either(task: str, folder: str, forms: Sequence[Sequence[str]], data: Path | None) -> list[Path]:
+    """As find_files, of a set that comes in several forms: the files of the first form that is there as a whole."""
+    where = places(folder, data)
+    for names in forms:
+        found = locate(names, where)
+        if None not in found:
+            return [path for path in found if path]
+    sought = " or ".join(", ".join(names) for names in forms) + " (plain, .gz or .xz)"
+    if len(where) == 1:
+        raise EdgernnError(f"{task} needs {sought} and no data folder is set: {_how()}")
+    if len(forms) == 1:
+        # most is there: name what is not
+        missing = next(name for name, path in zip(forms[0], found, strict=True) if path is None)
+        sought = f"{missing} (plain, .gz or .xz)"
+    raise EdgernnError(f"{task}: no {sought} in {', '.join(map(str, where[:-1]))} and {where[-1]}: {_how()}")
 
 
-def _read(file: Any, size: int) -> bytes:
-    # a corrupt header may claim terabytes: never ask for more than a chunk at once
-    parts = []
-    while size > 0 and (part := file.read(min(size, _CHUNK))):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+def _how() -> str:
+    return (
+        f"give the folder that holds them with --data DIR or the variable {VARIABLE}, "
+        "or see `edgernn data list` for where they come from"
+    )
 
 
-def read_idx(path: Path, shape: tuple[int | None, ...]) -> npt.NDArray[np.uint8]:
-    """The unsigned bytes of an idx file, plain, .gz or .xz; None in `shape` is any size.
+def _candidates(name: str, where: Sequence[Path]) -> list[Path]:
+    suffixes = ("",) if name.endswith("/") else SUFFIXES
+    return [place / (name + suffix) for place in where for suffix in suffixes]
 
-    Raises EdgernnError that names the file, what was expected and what came.
-    """
-    head = 4 + 4 * len(shape)
-    try:
-        with _open(path) as file:
-            header = _read(file, head)
-            if len(header) < head:
-                raise EdgernnError(f"{path}: expected an idx header of {head} bytes, got {len(header)} bytes")
-            zeros, kind, rank, *sizes = struct.unpack(f">HBB{len(shape)}I", header)
-            if (zeros, kind, rank) != (0, _UBYTE, len(shape)):
-                expected = f"0x0000{_UBYTE:02x}{len(shape):02x} (unsigned bytes of rank {len(shape)})"
-                raise EdgernnError(f"{path}: expected the magic number {expected}, got 0x{header[:4].hex()}")
-            if any(want is not None and want != got for want, got in zip(shape, sizes, strict=True)):
-                wanted = ", ".join("N" if size is None else str(size) for size in shape)
-                raise EdgernnError(f"{path}: expected shape ({wanted}), got {tuple(sizes)}")
-            count = math.prod(sizes)
-            # one byte more shows whether anything follows, and makes a compressed file check its sum
-            body = _read(file, count + 1)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise EdgernnError(f"{path}: expected a whole {path.suffix} file, got a corrupt or cut one ({error})") from None
-    if len(body) != count:
-        got = f"{len(body)} bytes" if len(body) < count else "more"
-        raise EdgernnError(f"{path}: expected {count} bytes after the header for {tuple(sizes)}, got {got}")
-    return np.frombuffer(body, np.uint8).reshape(sizes)
+
+def _is_there(path: Path) -> bool:
+    return path.exists()

@@ -6,29 +6,21 @@ import math
 import torch
 
 from edgernn.errors import EdgernnError
-from edgernn.model import SequenceModel
-from edgernn.training.tasks import Objective, Sequences
+from edgernn.model import RecurrentModel
+from edgernn.training.tasks import Split, Task
 
 
-def evaluate(model: SequenceModel, objective: Objective, split: Sequences, device: str = "cpu") -> dict[str, float]:
-    """The objective's metrics and skip_percent, as means over all sequences of a split.
+def evaluate(model: RecurrentModel, task: Task, split: Split, device: str = "cpu") -> dict[str, float]:
+    """The task's metrics and skip_percent, as means over all sequences of a split; the same at every call.
 
     Raises EdgernnError where a metric is not finite.
     """
-    sums: dict[str, float] = {}
     was_training = model.training
     model.eval()
-    with torch.no_grad():
-        for batch in split.chunks():
-            count = batch.x.shape[1]
-            moved = batch.to(device)
-            y, _ = model(moved.x)
-            found = {name: float(value) for name, value in objective.metrics(y, moved.target).items()}
-            found["skip_percent"] = 100 * (1 - model.update_rate)
-            for name, value in found.items():
-                sums[name] = sums.get(name, 0.0) + count * value
+    with torch.no_grad(), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(0)
+        means = task.evaluate(model, split, device)
     model.train(was_training)
-    means = {name: total / len(split) for name, total in sums.items()}
     for name, value in means.items():
         if not math.isfinite(value):
             raise EdgernnError(f"{name} is {value} on the held-out sequences: the training diverged; lower lr")

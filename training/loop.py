@@ -11,14 +11,16 @@ from types import FrameType
 
 import torch
 
+from edgernn.cells.base import State
 from edgernn.errors import EdgernnError
-from edgernn.model import SequenceModel
+from edgernn.model import RecurrentModel
 from edgernn.training.config import TrainConfig
 from edgernn.training.evaluate import evaluate
+from edgernn.training.optim import schedule
 from edgernn.training.plan import Plan
 from edgernn.training.progress import Progress
 from edgernn.training.run import Position, RunDirectory
-from edgernn.training.tasks import Batch
+from edgernn.training.tasks import Batch, Task
 
 
 class Interrupted(KeyboardInterrupt):
@@ -26,20 +28,20 @@ class Interrupted(KeyboardInterrupt):
 
 
 def train_step(
-    model: SequenceModel,
+    model: RecurrentModel,
     optimizer: torch.optim.Optimizer,
     batch: Batch,
-    loss_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    task: Task,
     config: TrainConfig,
-) -> float:
-    """One step of the optimiser on loss + λ·budget (+ an imputer's own loss); returns that.
+    carry: State | None = None,
+) -> tuple[float, State | None]:
+    """One step of the optimiser on loss + λ·budget (+ an imputer's own loss); returns that, and what is carried on.
 
     The weights are left alone if it is not finite.
 
     Raises FloatingPointError if the loss or the gradient is not finite.
     """
-    y, _ = model(batch.x)
-    loss = loss_of(y, batch.target)
+    loss, carry = task.loss(model, batch, carry)
     if config.lambda_:
         loss = loss + config.lambda_ * model.budget
     if model.imputation_loss is not None:
@@ -53,14 +55,15 @@ def train_step(
     if not math.isfinite(norm):
         raise FloatingPointError(f"the norm of the gradient is {norm}")
     optimizer.step()
-    return value
+    return value, carry
 
 
 def fit(
-    plan: Plan, model: SequenceModel, optimizer: torch.optim.Optimizer, run: RunDirectory, progress: Progress
+    plan: Plan, model: RecurrentModel, optimizer: torch.optim.Optimizer, run: RunDirectory, progress: Progress
 ) -> Position:
-    """Train from the run's checkpoint, or the beginning, to the end. The model ends as the last checkpoint has it.
+    """Train from the run's checkpoint, or the beginning, to the end.
 
+    The model ends as the last checkpoint has it, or the best evaluation if that is to be kept.
     A step depends on seed, step and weights alone, so that a resumed run equals one that was never stopped.
     Raises EdgernnError if the training diverges, Interrupted after Ctrl-C.
     """
@@ -68,22 +71,26 @@ def fit(
     per_epoch = task.train.steps_per_epoch(config.batch_size)
     total = config.steps or per_epoch * (config.epochs or 1)
     eval_every = config.eval_every or per_epoch
-    position = run.load(model, optimizer)
+    position, carry = run.load(model, optimizer, plan.device)
     run.cut_metrics(position.step)
     before, started = position.seconds, time.perf_counter()
-    progress.begin(f"{plan.task_name} {plan.model['cell']}", position, total)
+    progress.begin(f"{plan.task_name} {plan.cell}", position, total)
     model.train()
     epoch = -1
     with _catching_interrupt() as interrupted:
         while position.stopped is None:
             step = position.step
-            if config.anneal and step // per_epoch != epoch:
+            if step // per_epoch != epoch:
                 epoch = step // per_epoch
-                model.anneal(epoch)
+                schedule(optimizer, config, epoch)
+                if config.anneal:
+                    model.anneal(epoch)
             model.prune(step, total)
             batch = task.train.batch(step, config.batch_size).to(plan.device)
+            if not task.train.continues(step, config.batch_size):
+                carry = None
             try:
-                loss = train_step(model, optimizer, batch, task.objective.loss, config)
+                loss, carry = train_step(model, optimizer, batch, task, config, carry)
             except FloatingPointError as error:
                 now = f"lr (now {config.lr:g}) or clip (now {config.clip})"
                 raise EdgernnError(f"step {step + 1}: {error}: the training diverged; lower {now}") from None
@@ -97,18 +104,20 @@ def fit(
                 if position.stopped is None and position.step == total:
                     position.stopped = "steps"
             if position.stopped or interrupted() or position.step % config.checkpoint_every == 0:
-                run.save(model, optimizer, position)
+                run.save(model, optimizer, position, carry)
             if interrupted() and position.stopped is None:
                 raise Interrupted(f"interrupted at step {position.step} of {total}, which is saved")
+    if config.keep == "best":
+        run.load_best(model)
     return position
 
 
 def _validate(
-    plan: Plan, model: SequenceModel, run: RunDirectory, position: Position, per_epoch: int, progress: Progress
+    plan: Plan, model: RecurrentModel, run: RunDirectory, position: Position, per_epoch: int, progress: Progress
 ) -> None:
     task, config = plan.task, plan.config
     objective = task.objective
-    found = evaluate(model, objective, task.validation, plan.device)
+    found = evaluate(model, task, task.validation, plan.device)
     value = found[objective.metric]
     line = {
         "step": position.step,
@@ -122,6 +131,8 @@ def _validate(
     position.loss_sum, position.loss_count = 0.0, 0
     if position.best is None or objective.better(value, position.best):
         position.best, position.stale = value, 0
+        if config.keep == "best":
+            run.save_best(model)
     else:
         position.stale += 1
     skips = not plan.can_skip or config.skip_target is None or found["skip_percent"] >= config.skip_target

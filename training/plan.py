@@ -12,8 +12,10 @@ import torch
 import edgernn
 from edgernn.errors import UsageError
 from edgernn.machine import processor
+from edgernn.model import RecurrentModel
 from edgernn.names import resolve, resolve_imputer
 from edgernn.training.config import TrainConfig, resolve_config
+from edgernn.training.optim import check_names
 from edgernn.training.settings import bind, fields_of, options_of
 from edgernn.training.tasks import Task, find_task
 
@@ -26,6 +28,7 @@ class Plan:
     """Everything that decides a run. task_name is what a run directory is called after."""
 
     task_name: str
+    cell: str
     task: Task
     config: TrainConfig
     model: dict[str, Any]
@@ -33,10 +36,18 @@ class Plan:
     seed: int
     device: str
 
+    def network(self) -> RecurrentModel:
+        """A new one, on the device."""
+        return self.task.network(**self.model).to(self.device)
+
     def record(self, command: list[str]) -> dict[str, Any]:
         """The content of config.json."""
-        settings = asdict(self.task)  # type: ignore[call-overload]
-        task = {"name": self.task_name, "settings": settings, "fingerprint": self.task.fingerprint}
+        task = {
+            "name": self.task_name,
+            "settings": asdict(self.task),  # type: ignore[call-overload]
+            "fingerprint": self.task.fingerprint,
+            "classes": self.task.classes,
+        }
         record = {
             "edgernn": edgernn.__version__,
             "torch": torch.__version__,
@@ -47,6 +58,7 @@ class Plan:
             "device": self.device,
             "task": task,
             "train": self.config.record(),
+            "network": self.task.network.__name__,
             "model": self.model,
         }
         loaded: dict[str, Any] = json.loads(json.dumps(record, allow_nan=False))
@@ -81,6 +93,9 @@ def make_plan(
     owners = (fields_of(TrainConfig), fields_of(task_type), options_of(cell_type), options_of(rule_type))
     given, task_settings, cell_options, rule_options = bind(settings, *owners)
     config = resolve_config(task_type.defaults, given)
+    check_names(config)
+    if unknown := sorted(task_type.without & given.keys()):
+        raise UsageError(f"{unknown[0]}: the network of the task {task_type.name} has no such setting")
     device = choose_device(device)
     opened = task_type(**task_settings)
     opened.open(source or data, seed)
@@ -105,7 +120,7 @@ def make_plan(
         "rule_options": rule_options,
     }
     name = source.name if source else task
-    return Plan(name, opened, config, model, rule_type.can_skip, seed, device)
+    return Plan(name, cell, opened, config, opened.arguments(model), rule_type.can_skip, seed, device)
 
 
 def _standardisation(task: Task, imputes: bool) -> tuple[list[float] | float, list[float] | float]:

@@ -3,8 +3,9 @@
 
 config.json        everything to repeat the run
 state.safetensors  the checkpoint, one file so that it is never half of one step and half of another: weights,
-                   optimiser, torch's generator, and the position in its metadata
+                   optimiser, torch's generator, what the steps carry on, and the position in its metadata
 state.json         the position again, to read
+best.safetensors   the weights of the best evaluation, where these are to be kept
 model.safetensors  the weights again, for everything else that reads a run
 example.npz        some test sequences, x (N, T, I)
 metrics.jsonl      a line for each evaluation; on resume it is cut back to the checkpoint
@@ -21,16 +22,18 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from edgernn.cells.base import State
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import EXAMPLE, read_json, write_json, write_tensors, write_text
-from edgernn.model import SequenceModel
-from edgernn.store import CONFIG, WEIGHTS, save_weights
+from edgernn.model import RecurrentModel
+from edgernn.store import CONFIG, WEIGHTS, load_weights, save_weights
 from edgernn.training.plan import MACHINE, first_difference
 
 STATE, STATE_JSON, METRICS, RESULT = "state.safetensors", "state.json", "metrics.jsonl", "result.json"
-LEARNING, PATTERN = "learning.png", "pattern.png"
-_FILES = (CONFIG, WEIGHTS, STATE, STATE_JSON, METRICS, EXAMPLE, RESULT, LEARNING, PATTERN)
-_MODEL, _OPTIMIZER, _RNG = "model.", "optimizer.", "rng"
+BEST = "best.safetensors"
+LEARNING, PATTERN, SAMPLES = "learning.png", "pattern.png", "samples.png"
+_FILES = (CONFIG, WEIGHTS, STATE, STATE_JSON, BEST, METRICS, EXAMPLE, RESULT, LEARNING, PATTERN, SAMPLES)
+_MODEL, _OPTIMIZER, _CARRY, _RNG = "model.", "optimizer.", "carry.", "rng"
 
 
 @dataclass
@@ -113,35 +116,54 @@ class RunDirectory:
 
     # the checkpoint
 
-    def save(self, model: SequenceModel, optimizer: torch.optim.Optimizer, position: Position) -> None:
+    def save(
+        self, model: RecurrentModel, optimizer: torch.optim.Optimizer, position: Position, carry: State | None = None
+    ) -> None:
         tensors = {_MODEL + name: tensor for name, tensor in model.state_dict().items()}
         for i, slots in optimizer.state_dict()["state"].items():
             tensors |= {f"{_OPTIMIZER}{i}.{name}": torch.as_tensor(value) for name, value in slots.items()}
+        tensors |= {f"{_CARRY}{i}": tensor for i, tensor in enumerate(carry or ())}
         tensors[_RNG] = torch.get_rng_state()
-        write_tensors(self.path / STATE, tensors, {"position": json.dumps(asdict(position))})
+        metadata = {"position": json.dumps(asdict(position)), "tensors": str(len(tensors))}
+        write_tensors(self.path / STATE, tensors, metadata)
         write_json(self.path / STATE_JSON, asdict(position))
         save_weights(model, self.path)
 
-    def load(self, model: SequenceModel, optimizer: torch.optim.Optimizer) -> Position:
-        """The position of the checkpoint, with model, optimiser and generator set to it; step 0 where there is none.
+    def load(
+        self, model: RecurrentModel, optimizer: torch.optim.Optimizer, device: str
+    ) -> tuple[Position, State | None]:
+        """The position of the checkpoint and what was carried on, with model, optimiser and generator set to it.
+
+        Step 0 where there is none.
 
         Raises EdgernnError where the checkpoint is corrupt or of another model.
         """
         path = self.path / STATE
         if not path.exists():
-            return Position()
+            return Position(), None
         if (self.path / STATE_JSON).exists():
             read_json(self.path / STATE_JSON)
         try:
             with safe_open(path, "pt") as file:
-                position = Position(**json.loads((file.metadata() or {})["position"]))
+                metadata = file.metadata() or {}
+                position = Position(**json.loads(metadata["position"]))
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # a parameter that no loss has reached has no slots of the optimiser, so only their number can tell
+            if len(tensors) != int(metadata["tensors"]):
+                raise ValueError(f"{len(tensors)} tensors of {metadata['tensors']}")
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise EdgernnError(f"{path}: corrupt or cut checkpoint ({error})") from None
         _load_model(path, model, tensors)
         _load_optimizer(path, model, optimizer, tensors)
         torch.set_rng_state(tensors[_RNG])
-        return position
+        count = sum(name.startswith(_CARRY) for name in tensors)
+        return position, tuple(tensors[f"{_CARRY}{i}"].to(device) for i in range(count)) or None
+
+    def save_best(self, model: RecurrentModel) -> None:
+        save_weights(model, self.path, BEST)
+
+    def load_best(self, model: RecurrentModel) -> None:
+        load_weights(model, self.path, BEST)
 
     # metrics.jsonl
 
@@ -173,7 +195,7 @@ class RunDirectory:
             os.fsync(file.fileno())
 
 
-def _load_model(path: Path, model: SequenceModel, tensors: dict[str, Tensor]) -> None:
+def _load_model(path: Path, model: RecurrentModel, tensors: dict[str, Tensor]) -> None:
     expected = model.state_dict()
     found = {name.removeprefix(_MODEL): t for name, t in tensors.items() if name.startswith(_MODEL)}
     if found.keys() != expected.keys() or any(found[n].shape != t.shape for n, t in expected.items()):
@@ -182,7 +204,7 @@ def _load_model(path: Path, model: SequenceModel, tensors: dict[str, Tensor]) ->
 
 
 def _load_optimizer(
-    path: Path, model: SequenceModel, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
+    path: Path, model: RecurrentModel, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]
 ) -> None:
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
@@ -191,6 +213,7 @@ def _load_optimizer(
             state.setdefault(int(index), {})[slot] = tensor
     shapes = dict(enumerate(p.shape for p in model.parameters()))
     wrong = any(t.ndim and t.shape != shapes.get(i) for i, slots in state.items() for t in slots.values())
-    if _RNG not in tensors or wrong or (state and state.keys() != shapes.keys()):
+    # a parameter that no loss has reached has no slots
+    if _RNG not in tensors or wrong or not state.keys() <= shapes.keys():
         raise EdgernnError(f"{path}: not a checkpoint of this model: the optimiser's state does not fit")
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -6,9 +6,9 @@ from pathlib import Path
 from edgernn.errors import EdgernnError, UsageError, nearest
 from edgernn.training.tasks.adding import Adding
 from edgernn.training.tasks.arrays import Arrays
-from edgernn.training.tasks.base import CLASSIFICATION, REGRESSION, Objective, Task
+from edgernn.training.tasks.base import CLASSIFICATION, REGRESSION, Means, Objective, Score, Task
 from edgernn.training.tasks.mnist import MnistRows
-from edgernn.training.tasks.sources import Batch, Generated, Sequences, Source
+from edgernn.training.tasks.sources import Batch, Generated, Sequences, Source, Split
 
 TASKS: dict[str, type[Task]] = {
     task.name: task
@@ -44,10 +44,13 @@ __all__ = [
     "Arrays",
     "Batch",
     "Generated",
+    "Means",
     "MnistRows",
     "Objective",
+    "Score",
     "Sequences",
     "Source",
+    "Split",
     "Task",
     "find_task",
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task is: sequences and targets, a loss, and the metrics that say how well it is done."""
+"""What a task is: sequences and targets, a network, a loss, and the metrics that say how well it is done."""
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -10,24 +10,48 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 from torch.nn import functional
 
-from edgernn.training.tasks.sources import Sequences, Source
+from edgernn.cells.base import State
+from edgernn.model import RecurrentModel, SequenceModel
+from edgernn.training.tasks.sources import Batch, Source, Split
 
 
 @dataclass(frozen=True)
-class Objective:
-    """A loss, and metrics that are means over the elements of a batch.
+class Score:
+    """The main one of a task's metrics, and which way is better."""
+
+    metric: str
+    higher_is_better: bool
+
+    def better(self, value: float, than: float) -> bool:
+        return value > than if self.higher_is_better else value < than
+
+
+@dataclass(frozen=True)
+class Objective(Score):
+    """The score of a task that asks a SequenceModel for targets: a loss, and metrics that are means over a batch.
 
     loss(y, target) is differentiable; metrics(y, target) maps plain names to scalars, `metric` among them the main one.
     y is the model's output: (B, O), or (T, B, O) with one target a step.
     """
 
-    metric: str
-    higher_is_better: bool
     loss: Callable[[Tensor, Tensor], Tensor]
     metrics: Callable[[Tensor, Tensor], dict[str, Tensor]]
 
-    def better(self, value: float, than: float) -> bool:
-        return value > than if self.higher_is_better else value < than
+
+class Means:
+    """Weighted means of named figures, gathered part by part."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._weight = 0.0
+
+    def add(self, weight: float, figures: Mapping[str, Tensor | float]) -> None:
+        self._weight += weight
+        for name, value in figures.items():
+            self._sums[name] = self._sums.get(name, 0.0) + weight * float(value)
+
+    def result(self) -> dict[str, float]:
+        return {name: total / self._weight for name, total in self._sums.items()}
 
 
 def _cross_entropy(y: Tensor, target: Tensor) -> Tensor:
@@ -55,14 +79,19 @@ class Task(abc.ABC):
     objective: loss and metrics. solved: the value of the main metric at which the task counts as solved.
     input_size, output_size, output: of the model ("all": one target a step). mean, std: its input standardisation.
     train, validation, test: the splits.
-    fingerprint: tells two data files of one name apart.
+    fingerprint: tells two data files of one name apart. classes: what the numbers of a target mean, if that has names.
+
+    What trains is a SequenceModel on an Objective, unless a task says otherwise: then it sets `network` and `without`,
+    the settings of TrainConfig that the network does not know, and overrides `arguments`, `loss` and `evaluate`.
     """
 
     name: ClassVar[str]
     help: ClassVar[str]
     defaults: ClassVar[Mapping[str, Any]] = {}
+    network: ClassVar[type[RecurrentModel]] = SequenceModel
+    without: ClassVar[frozenset[str]] = frozenset()
 
-    objective: Objective
+    objective: Score
     input_size: int
     output_size: int
     output: Literal["last", "all"] = "last"
@@ -70,9 +99,10 @@ class Task(abc.ABC):
     std: Sequence[float] = (1.0,)
     solved: float | None = None
     fingerprint: str | None = None
+    classes: Sequence[str] | None = None
     train: Source
-    validation: Sequences
-    test: Sequences
+    validation: Split
+    test: Split
 
     @abc.abstractmethod
     def open(self, source: Path | None, seed: int) -> None:
@@ -80,6 +110,34 @@ class Task(abc.ABC):
 
         Raises EdgernnError where data is missing or bad.
         """
+
+    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Those of the network, from those of a SequenceModel that the settings make; plain enough for JSON."""
+        return given
+
+    def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
+        """The loss of a batch, and what the next step gets as `carry`: tensors of fixed shapes, without a gradient.
+
+        carry is None at the first step and wherever the training source does not go on (`Source.continues`). The
+        update budget and the loss of an imputer are added by the loop.
+        """
+        assert isinstance(self.objective, Objective)
+        y, _ = model(batch.x)
+        return self.objective.loss(y, batch.target), None
+
+    def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
+        """The metrics over a whole split, and skip_percent; called without gradients, with torch's generator seeded."""
+        assert isinstance(self.objective, Objective)
+        means = Means()
+        for batch in split.chunks():
+            moved = batch.to(device)
+            y, _ = model(moved.x)
+            figures = self.objective.metrics(y, moved.target)
+            means.add(batch.x.shape[1], {**figures, "skip_percent": 100 * (1 - model.update_rate)})
+        return means.result()
+
+    def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:  # noqa: B027
+        """Draw into a finished run's directory what is to be seen of the trained network beside its learning curve."""
 
     def is_solved(self, value: float) -> bool:
         """Whether a value of the main metric reaches the threshold."""

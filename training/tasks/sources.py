@@ -37,8 +37,24 @@ class Source(abc.ABC):
     def batch(self, step: int, batch_size: int) -> Batch:
         """The batch of a step, counted from 0 over all epochs."""
 
+    def continues(self, step: int, batch_size: int) -> bool:
+        """Whether the sequences of this step's batch go on where those of the step before ended."""
+        return False
 
-class Sequences(Source):
+
+class Split(abc.ABC):
+    """What is held out, to be gone through once and in order."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """The number of sequences."""
+
+    @abc.abstractmethod
+    def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[Batch]:
+        """All of them once, in order, so many at a time."""
+
+
+class Sequences(Source, Split):
     """Stored sequences, shuffled anew for each epoch; the last batch of an epoch may be smaller.
 
     x (N, T, I) of any numeric type; y (N, ...), or (N, T, ...) with one target a step.
