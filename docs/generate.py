@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write what the documents take from the code: `python docs/generate.py`, or `make docs`.
 
-The cell table of the README, and a page a family under docs/: the docstrings of its module and classes, with the cost
-of each cell at one size. A paragraph of a class docstring with " = " in its first line is an equation.
+The cell table of the README; a page a family under docs/: the docstrings of its module and classes, with the cost of
+each cell at one size (a paragraph of a class docstring with " = " in its first line is an equation); docs/tasks.md, of
+the tasks' docstrings; docs/results.md, of what `edgernn reproduce` measured, docs/results/TABLE.json.
 """
 
+import dataclasses
 import importlib
 import inspect
+import json
 import re
 from pathlib import Path
 from types import ModuleType
 
 from edgernn.cells import CELLS
 from edgernn.listing import listing, table
+from edgernn.training.recipe import load_table, table_names
+from edgernn.training.report import markdown
+from edgernn.training.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parent.parent
 README_PART = re.compile(r"(<!-- cells -->\n).*?(<!-- /cells -->)", re.DOTALL)
@@ -65,6 +71,40 @@ def page(name: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def tasks() -> str:
+    """The page of the tasks."""
+    parts = ["# Tasks", "<!-- made by docs/generate.py from the docstrings -->"]
+    parts += ["`edgernn train --task NAME`; settings are words KEY=VALUE. Your own data: [own-data](own-data.md)."]
+    for name, task in TASKS.items():
+        parts += [f"## {name}", *_class(task)]
+        fields = dataclasses.fields(task)  # type: ignore[arg-type]
+        if settings := ", ".join(f"`{field.name}={_word(field.default)}`" for field in fields):
+            parts.append(f"Settings: {settings}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _word(value: object) -> str:
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def results() -> str:
+    """The page of the papers' tables beside ours."""
+    parts = [
+        "# The papers' tables beside ours",
+        "<!-- made by docs/generate.py from docs/results -->",
+        "Each table is made by the command under its title, from the recipes in `training/recipes`. A figure is of the "
+        "test split, with the weights of the last step. What a paper reports and we could not measure says so.",
+    ]
+    for name in table_names():
+        path = ROOT / "docs" / "results" / f"{name}.json"
+        if path.is_file():
+            parts.append(markdown(json.loads(path.read_text(encoding="utf-8"))).rstrip())
+        else:
+            made = load_table(name)
+            parts += [f"## {made.title}", f"{made.paper}. Not run yet: `edgernn reproduce {name}`"]
+    return "\n\n".join(parts) + "\n"
+
+
 def _public(module: ModuleType) -> list[type]:
     """The cells, rules and so on that a module defines, in its order: the classes with a name for users."""
     own = [v for v in vars(module).values() if inspect.isclass(v) and v.__module__ == module.__name__]
@@ -96,7 +136,8 @@ def _escaped(text: str) -> str:
 
 def generated() -> dict[Path, str]:
     """Every file that is made, with its content."""
-    return {ROOT / "README.md": readme()} | {ROOT / "docs" / f"{name}.md": page(name) for name in PAGES}
+    pages = {name: page(name) for name in PAGES} | {"tasks": tasks(), "results": results()}
+    return {ROOT / "README.md": readme()} | {ROOT / "docs" / f"{name}.md": text for name, text in pages.items()}
 
 
 def main() -> None:

@@ -53,9 +53,10 @@ def from_torch(module: nn.RNN | nn.GRU | nn.LSTM) -> SequenceModel:
 def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
     """The module of torch.nn with the model's recurrent layers; it takes (T, B, I) and gives every output.
 
-    torch's second bias is zero, but for the candidate of gru. The head is left to the caller: it is `model.head`.
+    torch's second bias is zero, but for the candidate of gru. The head is left to the caller: it is `model.head`; so
+    are the embedding of a model of words and what training drops.
     Raises UsageError where torch.nn has no such module: another cell or rule, an imputer, low rank or normalised
-    weights; and for a model that standardises its input.
+    weights, a last layer of another size; and for a model that standardises its input.
     """
     name, rule = model.cell_type.name, model.rule_type.name
     if name not in _MODULES:
@@ -67,6 +68,8 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
         raise UsageError("imputer: torch.nn has none, the model does")
     if layers[0].cell.op != model.cell_type.op:
         raise UsageError(f"cell: torch.nn has plain weights, the model's op is {layers[0].cell.op}")
+    if model.last_size not in (None, model.hidden_size):
+        raise UsageError(f"last_size: torch.nn has layers of one size, the model's last one has {model.last_size}")
     if model.standardises:
         raise UsageError("mean, std: torch.nn takes the input as it is, the model standardises it first")
     like = layers[0].cell.W

@@ -65,12 +65,15 @@ def named_cost(
     hidden_size: int,
     layers: int = 1,
     bidirectional: bool = False,
+    last_size: int | None = None,
     *,
     update_rate: float = 1.0,
 ) -> Cost:
     """The cost of a stack without a head, by the names of its cell and rule. Raises UsageError for unknown ones."""
     with torch.device("meta"):
-        model = SequenceModel(cell, input_size, hidden_size, rule=rule, layers=layers, bidirectional=bidirectional)
+        model = SequenceModel(
+            cell, input_size, hidden_size, rule=rule, layers=layers, bidirectional=bidirectional, last_size=last_size
+        )
     return model_cost(model, update_rate)
 
 

@@ -2,6 +2,7 @@
 """A cell under a rule, over time. This is the only Python loop over time."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -39,18 +40,28 @@ class Step:
     imputed: tuple[Tensor, ...] = ()
 
 
+class Unroller(Protocol):
+    """Runs all steps of a layer at once, or returns None where it cannot run these tensors; `name` says what it is."""
+
+    name: str
+
+    def __call__(self, layer: "RecurrentLayer", x: Tensor, state: State) -> tuple[Tensor, State, Trace] | None: ...
+
+
 class RecurrentLayer(nn.Module):
     """One cell under one update rule, unrolled over a sequence in one direction.
 
     forward(x (T, B, I), state) returns y (T, B, H), the last state, and a Trace. The state is that of the cell, then
     the memories of the rule and of the imputer, the number of steps where the cell counts them, and the last input
-    where the cell reads it; `widths` has their names and sizes.
+    where the cell reads it; `widths` has their names and sizes. An `unroller` takes the place of the loop over time
+    wherever it can: same results, same gradients.
     """
 
     def __init__(self, cell: Cell, rule: UpdateRule, imputer: Imputer | None = None) -> None:
         super().__init__()
         self.cell, self.rule = cell, rule
         self.imputer = imputer
+        self.unroller: Unroller | None = None
         self.widths = dict.fromkeys(cell.states, cell.hidden_size) | dict.fromkeys(rule.memory, 1)
         if imputer is not None:
             self.widths |= dict.fromkeys(imputer.memory, imputer.features)
@@ -65,6 +76,11 @@ class RecurrentLayer(nn.Module):
     def shifts_input(self) -> bool:
         """Whether the last input is that of the layer, so that all steps have it at once, before the first."""
         return self.cell.reads_last and self.imputer is None
+
+    @property
+    def backend(self) -> str:
+        """What runs the steps: the name of the unroller, or "torch"."""
+        return "torch" if self.unroller is None else self.unroller.name
 
     @property
     def op(self) -> str:
@@ -138,6 +154,8 @@ class RecurrentLayer(nn.Module):
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State, Trace]:
         if state is None:
             state = self.initial_state(x.shape[1], x)
+        if self.unroller is not None and (unrolled := self.unroller(self, x, state)) is not None:
+            return unrolled
         last: State = ()
         constants, inputs = self.constants(x), self.inputs(x, state[-1] if self.shifts_input else None)
         a, e = self.projected(inputs, x, dict(zip(self.states, state, strict=True)).get(COUNT))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
+from edgernn.dropout import check_rate, check_weights, locked, with_dropped_weights, words
 from edgernn.errors import UsageError
 from edgernn.imputers import Imputer
 from edgernn.layer import RecurrentLayer, Trace
@@ -38,7 +39,8 @@ class RecurrentModel(nn.Module):
         rates = [1.0 if t.decisions is None else float(t.decisions.to(torch.float64).mean()) for t in self.traces]
         if not rates:
             raise RuntimeError("update_rate: the model has not been run yet")
-        return sum(rates) / len(rates)
+        sizes = [layer.cell.hidden_size for layer in self.recurrent_layers()]
+        return sum(rate * size for rate, size in zip(rates, sizes, strict=True)) / sum(sizes)
 
     @property
     def budget(self) -> Tensor:
@@ -75,22 +77,51 @@ def joined(traces: list[Trace]) -> Trace:
     return Trace(torch.cat(parts) if parts else None, torch.stack([trace.budget for trace in traces]).sum())
 
 
+class TiedHead(nn.Module):
+    """y (…, I) to y Eᵀ + b (…, V): a linear head whose weight is the embedding's E (V, I), which it does not own."""
+
+    def __init__(self, embedding: nn.Embedding) -> None:
+        super().__init__()
+        # in a list, so that torch sees E once: as the embedding's
+        self._embedding = [embedding]
+        self.bias = nn.Parameter(torch.zeros(embedding.num_embeddings))
+
+    @property
+    def weight(self) -> Tensor:
+        return self._embedding[0].weight
+
+    def forward(self, y: Tensor) -> Tensor:
+        return nn.functional.linear(y, self.weight, self.bias)
+
+
 class SequenceModel(RecurrentModel):
     """Recurrent layers over a sequence, then a linear map of the last or of every output.
 
     model(x (T, B, I), state) returns y and the last state: y (B, O) with output="last", (T, B, O) with output="all";
-    O is `output_size`, or the width of the stack where it is None (no head). The state is a flat tuple of
-    tensors, (B, H) each and (B, 1) for a rule's memory, in the order of `state_names`.
+    O is `output_size`, or `width`, that of the last layer's output, where it is None (no head). The state is a flat
+    tuple of tensors, (B, H) each and (B, 1) for a rule's memory, in the order of `state_names`.
 
     cell, rule: names (see `edgernn cells`) or classes; `rule` overrides what the cell's name implies.
     layers, bidirectional: a bidirectional layer has two cells, the second reads the sequence backwards.
+    last_size: H of the last of several layers, where it is not hidden_size.
     mean, std (I,): the input is standardised as (x - mean) / std first.
     cell_options, rule_options: passed to the cell's and the rule's constructor.
     rank: recurrent weights as products of this rank (`Cell.factorise`). density: the share of their blocks that stays
     (`Cell.sparsify`); `prune` leaves the others out, bit by bit. norm: "layer" or "recurrent-batch", with
     statistics for norm_steps steps (`Cell.normalise`).
     imputer: "gru-d" or "rits", before the first layer; x is then (T, B, 3F): values, masks, times (`imputers`).
-    Raises UsageError for an unknown name, a size below 1, or a bidirectional model with an imputer.
+    vocabulary: x is then (T, B) whole numbers below it, and the layers read their rows of a learned matrix E
+    (vocabulary, I), which starts as U(-0.1, 0.1). tied: the head's weight is E, so O is vocabulary and `width` is I.
+
+    In training mode alone, at these rates (`edgernn.dropout`): dropout_embedding leaves out words, dropout_input,
+    dropout_hidden and dropout_output entries of the first layer's input, of what lies between two layers and of the
+    last layer's output, one choice for all steps; weight_drop leaves out weights of R and C, weight_drop_input of W
+    and V.
+    Source of these, of `tied` and of `last_size`: Merity, Keskar, Socher, "Regularizing and Optimizing LSTM Language
+    Models", 2017, https://arxiv.org/abs/1708.02182.
+
+    Raises UsageError for an unknown name, a size below 1, a rate outside [0, 1), a bidirectional model with an imputer,
+    arguments that do not go together, and an x of another shape or kind.
     """
 
     input_mean: Tensor
@@ -116,36 +147,84 @@ class SequenceModel(RecurrentModel):
         norm: str | None = None,
         norm_steps: int = 1000,
         imputer: str | type[Imputer] | None = None,
+        last_size: int | None = None,
+        vocabulary: int | None = None,
+        tied: bool = False,
+        dropout_embedding: float = 0.0,
+        dropout_input: float = 0.0,
+        dropout_hidden: float = 0.0,
+        dropout_output: float = 0.0,
+        weight_drop: float = 0.0,
+        weight_drop_input: float = 0.0,
     ) -> None:
         super().__init__()
         for name, size in (("input_size", input_size), ("hidden_size", hidden_size), ("layers", layers)):
             if size < 1:
                 raise UsageError(f"{name}: expected at least 1, got {size}")
-        if output_size is not None and output_size < 1:
-            raise UsageError(f"output_size: expected at least 1 or None, got {output_size}")
+        for name, given in (("output_size", output_size), ("last_size", last_size), ("vocabulary", vocabulary)):
+            if given is not None and given < 1:
+                raise UsageError(f"{name}: expected at least 1 or None, got {given}")
         if output not in ("last", "all"):
             raise UsageError(f"output: expected 'last' or 'all', got {output!r}")
+        if last_size is not None and layers == 1:
+            raise UsageError("last_size: expected at least 2 layers; the size of a single one is hidden_size")
+        if vocabulary is not None and not all(isinstance(v, int | float) and v == n for v, n in ((mean, 0), (std, 1))):
+            raise UsageError("mean, std: words of a vocabulary cannot be standardised")
         spec = LayerSpec(cell, rule, cell_options, rule_options, rank, density, norm, norm_steps)
         self.cell_type, self.rule_type = spec.types
         self.imputer_type = resolve_imputer(cell, imputer)
         if self.imputer_type is not None and bidirectional:
             raise UsageError("bidirectional: an imputer needs times that run with its direction; use a model each way")
         self.input_size, self.hidden_size, self.output_size = input_size, hidden_size, output_size
+        self.last_size, self.vocabulary = last_size, vocabulary
         self.bidirectional, self.output = bidirectional, output
         self.directions = 2 if bidirectional else 1
+        self.dropout_embedding, self.dropout_input = dropout_embedding, dropout_input
+        self.dropout_hidden, self.dropout_output = dropout_hidden, dropout_output
+        self.weight_drop, self.weight_drop_input = weight_drop, weight_drop_input
 
+        self.embedding = None if vocabulary is None else nn.Embedding(vocabulary, input_size)
+        if self.embedding is not None:
+            nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
         first = None if self.imputer_type is None else self.imputer_type(input_size, hidden_size)
-        sizes = [input_size] + [hidden_size * self.directions] * (layers - 1)
+        widths = [hidden_size] * (layers - 1) + [last_size or hidden_size]
+        sizes = [input_size] + [size * self.directions for size in widths[:-1]]
         self.layers = nn.ModuleList(
-            spec.make(size, hidden_size, None if i else first)
-            for i, size in enumerate(sizes)
+            spec.make(size, width, None if i else first)
+            for i, (size, width) in enumerate(zip(sizes, widths, strict=True))
             for _ in range(self.directions)
         )
-        width = hidden_size * self.directions
-        self.head = None if output_size is None else nn.Linear(width, output_size)
+        self.width = widths[-1] * self.directions
+        self.head = self._head(tied)
         for name, value in (("input_mean", mean), ("input_std", std)):
             numbers = torch.as_tensor(value, dtype=torch.get_default_dtype())
             self.register_buffer(name, numbers.expand(input_size).clone())
+        self._check_together()
+
+    def _head(self, tied: bool) -> nn.Linear | TiedHead | None:
+        if not tied:
+            return None if self.output_size is None else nn.Linear(self.width, self.output_size)
+        if self.embedding is None:
+            raise UsageError("tied: expected a vocabulary, whose embedding the head shares")
+        if self.output_size != self.vocabulary:
+            raise UsageError(f"tied: expected output_size={self.vocabulary}, the vocabulary, got {self.output_size}")
+        if self.width != self.input_size:
+            hint = "" if self.bidirectional else "; hidden_size or, of several layers, last_size sets it"
+            wanted = f"a last layer as wide as the embedding, {self.input_size}"
+            raise UsageError(f"tied: expected {wanted}, got {self.width}{hint}")
+        return TiedHead(self.embedding)
+
+    def _check_together(self) -> None:
+        for name in ("embedding", "input", "hidden", "output"):
+            check_rate(f"dropout_{name}", getattr(self, f"dropout_{name}"))
+        for name in ("weight_drop", "weight_drop_input"):
+            check_rate(name, getattr(self, name))
+        for layer in self.recurrent_layers():
+            check_weights(layer, self.weight_drop)
+        if self.dropout_embedding and self.embedding is None:
+            raise UsageError("dropout_embedding: expected a vocabulary, whose words are left out")
+        if self.imputer_type is not None and (self.embedding is not None or self.dropout_input):
+            raise UsageError("imputer: its input is values, masks and times, expected no vocabulary or dropout_input")
 
     @property
     def state_names(self) -> tuple[str, ...]:
@@ -169,24 +248,30 @@ class SequenceModel(RecurrentModel):
         return tuple(s for layer in self.recurrent_layers() for s in layer.initial_state(batch, like))
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        if x.ndim != 3 or x.shape[-1] != self.input_size or x.shape[0] < 1:
-            raise UsageError(f"x: expected shape (T >= 1, B, {self.input_size}), got {tuple(x.shape)}")
+        y, last = self.recur(x, state)
+        y = self.drop_output(y)
+        return (y if self.head is None else self.head(y)), last
+
+    def recur(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """The recurrent layers alone: their last output, (B, `width`) or (T, B, `width`), and the last state."""
+        y = self.inputs(x)
         if state is None:
-            state = self.initial_state(x.shape[1], x)
+            state = self.initial_state(y.shape[1], y)
         if len(state) != len(self.state_names):
             raise UsageError(f"state: expected {len(self.state_names)} tensors {self.state_names}, got {len(state)}")
-        if self.standardises:
-            x = (x - self.input_mean) / self.input_std
         last: list[Tensor] = []
         self.traces = []
         layers = self.recurrent_layers()
-        y = x
+        drops = self.weight_drop, self.weight_drop_input
         tops: list[Tensor] = []
         for i in range(0, len(layers), self.directions):
+            if self.training:
+                y = locked(y, self.dropout_hidden if i else self.dropout_input)
             outputs, tops = [], []
             for direction, layer in enumerate(layers[i : i + self.directions]):
                 own, state = state[: len(layer.states)], state[len(layer.states) :]
-                out, final, trace = layer(y.flip(0) if direction else y, own)
+                run = with_dropped_weights(layer, *drops) if self.training else layer
+                out, final, trace = run(y.flip(0) if direction else y, own)
                 outputs.append(out.flip(0) if direction else out)
                 # of the backward direction the last output is the one that has read the whole sequence
                 tops.append(final[0])
@@ -195,4 +280,25 @@ class SequenceModel(RecurrentModel):
             y = outputs[0] if self.directions == 1 else torch.cat(outputs, -1)
         if self.output == "last":
             y = tops[0] if self.directions == 1 else torch.cat(tops, -1)
-        return (y if self.head is None else self.head(y)), tuple(last)
+        return y, tuple(last)
+
+    def drop_output(self, y: Tensor) -> Tensor:
+        """What recur() gives, as the head reads it in this mode."""
+        return locked(y, self.dropout_output) if self.training else y
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """What the first layer reads (T, B, I): the rows of E that x (T, B) names, or x standardised."""
+        if self.embedding is None:
+            if x.ndim != 3 or x.shape[-1] != self.input_size or x.shape[0] < 1:
+                raise UsageError(f"x: expected shape (T >= 1, B, {self.input_size}), got {tuple(x.shape)}")
+            return (x - self.input_mean) / self.input_std if self.standardises else x
+        if x.ndim != 2 or x.numel() < 1 or x.is_floating_point() or x.dtype == torch.bool:
+            raise UsageError(f"x: expected whole numbers of shape (T >= 1, B >= 1), got {x.dtype} {tuple(x.shape)}")
+        low, high = (int(bound) for bound in x.aminmax())
+        if low < 0 or high >= self.embedding.num_embeddings:
+            expected = f"words from 0 to {self.embedding.num_embeddings - 1}"
+            raise UsageError(f"x: expected {expected}, got numbers from {low} to {high}")
+        embedded: Tensor = self.embedding(x)
+        if self.training:
+            embedded = words(embedded, x, self.embedding.num_embeddings, self.dropout_embedding)
+        return embedded

@@ -24,9 +24,9 @@ def to_onnx(
 ) -> list[Check]:
     """Write the model as an ONNX file (opset 20, IR 9) and check it against torch; returns what the check found.
 
-    The file takes x (T, B, I) and the state, and gives y, the next state and, for a rule that can skip, the number of
-    neurons updated (T, B) and the multiply-adds executed (B,). `metadata` is added to the file's description.
-    example (T, B, I): what the check runs beside random input.
+    The file takes x (T, B, I), or int64 (T, B) where the model has a vocabulary, and the state, and gives y, the next
+    state and, for a rule that can skip, the number of neurons updated (T, B) and the multiply-adds executed (B,).
+    `metadata` is added to the file's description. example, as x: what the check runs beside random input.
     Raises EdgernnError if the file does not compute what torch does; then nothing is left at `path`.
     """
     path = Path(path)

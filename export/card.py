@@ -28,7 +28,9 @@ def card(model: SequenceModel, config: dict[str, Any], result: dict[str, Any], c
         ("versions", f"edgernn {config['edgernn']}, torch {config['torch']}, {config['threads']} thread(s)"),
     ]
     rows += [(f"worst error against torch, {c.backend}", f"{c.worst:.1e}") for c in checks]
-    width = model.output_size or model.hidden_size * model.directions
+    width = model.output_size or model.width
+    words = model.vocabulary is not None
+    x = "(T, B)" if words else f"(T, B, {model.input_size})"
     y = f"(B, {width})" if model.output == "last" else f"(T, B, {width})"
     with torch.no_grad():
         start = dict(zip(model.state_names, model.initial_state(1, model.input_mean), strict=True))
@@ -49,19 +51,26 @@ def card(model: SequenceModel, config: dict[str, Any], result: dict[str, Any], c
         "|---|---|",
         *(f"| {key} | {value} |" for key, value in rows),
         "",
-        f"`{name}` takes `x` (T, B, {model.input_size})"
+        f"`{name}` takes `x` {x}"
         + "".join(f", `{name}` (B, {s.shape[1]})" for name, s in start.items())
         + f" and gives `y` {y}, the next state as "
         + ", ".join(f"`{s}.next`" for s in model.state_names)
-        + f"{counts}. All floats are float32; {begins}; x is taken as it comes"
-        + (" and standardised inside." if model.standardises else "."),
+        + f"{counts}. All floats are float32; {begins}; x is {_taken(model)}.",
         "",
-        "`example.npz` holds inputs x (N, T, I) and the right answers y.",
+        f"`example.npz` holds inputs x {'(N, T)' if words else '(N, T, I)'} and the right answers y.",
     ]
     return "\n".join(lines) + "\n"
 
 
+def _taken(model: SequenceModel) -> str:
+    if model.vocabulary is not None:
+        return f"int64, words from 0 to {model.vocabulary - 1}"
+    return "taken as it comes" + " and standardised inside" * model.standardises
+
+
 def _sizes(model: SequenceModel) -> str:
     layers = len(model.layers) // model.directions
-    text = f"I={model.input_size}, H={model.hidden_size}, {layers} layer" + "s" * (layers > 1)
+    text = "" if model.vocabulary is None else f"{model.vocabulary:,} words, "
+    text += f"I={model.input_size}, H={model.hidden_size}, {layers} layer" + "s" * (layers > 1)
+    text += f", the last one of {model.last_size}" * (model.last_size is not None)
     return text + ", bidirectional" * model.bidirectional

@@ -48,14 +48,18 @@ def check(
 ) -> list[Check]:
     """Run torch against the file in stock ONNX Runtime and, where it is installed, with the native library.
 
-    Both run random normal input in the model's own input scale and, where it is given, example (T, B, I). A model with
-    binary decisions may leave torch's path for good at a decision that rounding turns over, so every single step is
-    compared from torch's own state, and whole sequences where no decision is that close.
+    Both run random normal input in the model's own input scale, or random words of its vocabulary, and, where it is
+    given, example (T, B, I) or (T, B). A model with binary decisions may leave torch's path for good at a decision that
+    rounding turns over, so every single step is compared from torch's own state, and whole sequences where no decision
+    is that close.
     Raises EdgernnError if outputs, states or update counts differ by more than `tolerance`.
     """
     model.eval()
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(24, 16, model.input_size, generator=generator) * model.input_std + model.input_mean
+    if model.vocabulary is None:
+        x = torch.randn(24, 16, model.input_size, generator=generator) * model.input_std + model.input_mean
+    else:
+        x = torch.randint(model.vocabulary, (24, 16), generator=generator)
     inputs = [x] if example is None else [x, example]
     results = []
     for backend in BACKENDS:
@@ -77,7 +81,7 @@ def check(
 
 
 def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float) -> Check:
-    state = zero = model.initial_state(x.shape[1], x)
+    state = zero = model.initial_state(x.shape[1], model.input_mean)
     steps = ties = 0
     step_error = 0.0
     if model.bidirectional:

@@ -15,7 +15,7 @@ from edgernn import __version__
 from edgernn.cells.norm import RecurrentBatchNorm
 from edgernn.export.trace import OPSET, layer_function, layer_weights, op_inputs, op_outputs
 from edgernn.layer import RecurrentLayer
-from edgernn.model import SequenceModel
+from edgernn.model import SequenceModel, TiedHead
 from edgernn.runtime.library import DOMAIN, SCHEMA
 
 # what ONNX Runtime 1.17 and all later ones read
@@ -54,6 +54,8 @@ def build(model: SequenceModel, extra: dict[str, Any] | None = None) -> onnx.Mod
     model = _folded(model)
     graph = _Graph()
     x = "x"
+    if model.embedding is not None:
+        x = graph.node("Gather", [graph.weight("embedding.E", model.embedding.weight), x], "embedding.rows")
     if model.standardises:
         mean, std = graph.weight("input.mean", model.input_mean), graph.weight("input.std", model.input_std)
         x = graph.node("Div", [graph.node("Sub", [x, mean], "input.centred"), std], "input.standardised")
@@ -79,7 +81,7 @@ def build(model: SequenceModel, extra: dict[str, Any] | None = None) -> onnx.Mod
             _sum(graph, values, name)
     result = helper.make_model(
         helper.make_graph(graph.nodes, "edgernn", *_interface(model), initializer=graph.weights),
-        functions=[layer_function(layer) for layer in _one_of_each_op(layers)],
+        functions=[layer_function(layer, several) for layer, several in _one_of_each_op(layers)],
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)],
         ir_version=IR_VERSION,
         producer_name="edgernn",
@@ -108,14 +110,18 @@ def _folded(model: SequenceModel) -> SequenceModel:
     return model
 
 
-def _one_of_each_op(layers: list[RecurrentLayer]) -> list[RecurrentLayer]:
-    """A layer for each op; one whose input and hidden size differ if there is one, so that the tracer's sizes are told
-    apart."""
+def _one_of_each_op(layers: list[RecurrentLayer]) -> list[tuple[RecurrentLayer, bool]]:
+    """A layer for each op, and whether there are others of another H.
+
+    It is one whose input and hidden size differ if there is one, so that the tracer's sizes are told apart.
+    """
     chosen: dict[str, RecurrentLayer] = {}
+    sizes: dict[str, set[int]] = {}
     for layer in layers:
+        sizes.setdefault(layer.op, set()).add(layer.cell.hidden_size)
         if layer.op not in chosen or layer.cell.input_size != layer.cell.hidden_size:
             chosen[layer.op] = layer
-    return list(chosen.values())
+    return [(layer, len(sizes[op]) > 1) for op, layer in chosen.items()]
 
 
 def _layer(
@@ -162,7 +168,11 @@ def _head(graph: _Graph, model: SequenceModel, x: str) -> None:
     if model.head is None:
         graph.node("Identity", [x], "y")
         return
-    weight, bias = graph.weight("head.W", model.head.weight.T), graph.weight("head.b", model.head.bias)
+    if isinstance(model.head, TiedHead):
+        weight = graph.node("Transpose", ["embedding.E"], "embedding.E.T", perm=[1, 0])
+    else:
+        weight = graph.weight("head.W", model.head.weight.T)
+    bias = graph.weight("head.b", model.head.bias)
     graph.node("Add", [graph.node("MatMul", [x, weight], "head.product"), bias], "y")
 
 
@@ -175,12 +185,15 @@ def _sum(graph: _Graph, values: list[str], output: str) -> None:
 
 def _interface(model: SequenceModel) -> tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]:
     """The graph's inputs and outputs."""
-    width = model.output_size or model.hidden_size * model.directions
+    width = model.output_size or model.width
 
     def floats(name: str, *shape: int | str) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
-    inputs = [floats("x", "T", "B", model.input_size)]
+    if model.vocabulary is None:
+        inputs = [floats("x", "T", "B", model.input_size)]
+    else:
+        inputs = [helper.make_tensor_value_info("x", TensorProto.INT64, ("T", "B"))]
     outputs = [floats("y", "B", width) if model.output == "last" else floats("y", "T", "B", width)]
     for name, start in _initial_state(model).items():
         inputs.append(floats(name, "B", len(start)))
@@ -202,7 +215,7 @@ def _metadata(model: SequenceModel) -> dict[str, Any]:
     from edgernn.costs import model_cost
 
     cost, idle = model_cost(model), model_cost(model, 0.0)
-    head = 0 if model.head is None else sum(p.numel() for p in model.head.parameters())
+    around = sum(p.numel() for part in (model.embedding, model.head) if part is not None for p in part.parameters())
     return {
         "version": __version__,
         "schema": SCHEMA,
@@ -212,6 +225,8 @@ def _metadata(model: SequenceModel) -> dict[str, Any]:
         "imputer": None if model.imputer_type is None else model.imputer_type.name,
         "input_size": model.input_size,
         "hidden_size": model.hidden_size,
+        "last_size": model.last_size or model.hidden_size,
+        "vocabulary": model.vocabulary,
         "output_size": model.output_size,
         "layers": len(model.layers) // model.directions,
         "bidirectional": model.bidirectional,
@@ -224,7 +239,7 @@ def _metadata(model: SequenceModel) -> dict[str, Any]:
         "macs": cost.macs,
         # of a step of the recurrent layers with every neuron updated, and flops_paper with none
         "cost": {
-            "parameters": cost.parameters - head,
+            "parameters": cost.parameters - around,
             "macs_executed": cost.macs_executed,
             "flops_paper": cost.flops_paper,
             "flops_paper_idle": idle.flops_paper,

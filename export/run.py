@@ -5,7 +5,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from edgernn.errors import EdgernnError
@@ -14,6 +13,9 @@ from edgernn.export.card import card
 from edgernn.files import EXAMPLE, read_arrays, read_json, write_arrays, write_text
 from edgernn.runtime.library import no_native
 from edgernn.store import load_model
+
+# numbers in y of example.npz; of a model with many outputs fewer sequences are kept
+_NUMBERS = 1 << 22
 
 
 def export_run(run: Path, out: Path) -> dict[str, Any]:
@@ -26,7 +28,9 @@ def export_run(run: Path, out: Path) -> dict[str, Any]:
     if not result_file.is_file():
         raise EdgernnError(f"{run}: the training has not finished; go on with it: edgernn train ... --resume")
     result = read_json(result_file)
-    x = torch.from_numpy(read_arrays(run / EXAMPLE, ("x",))["x"].swapaxes(0, 1).astype(np.float32))
+    x = torch.from_numpy(read_arrays(run / EXAMPLE, ("x",))["x"].swapaxes(0, 1))
+    x = x.long() if model.vocabulary is not None else x.float()
+    x = x[:, : max(1, _NUMBERS // (len(x) * (model.output_size or model.width)))]
     metadata = {
         "task": config["task"]["name"],
         "metric": result["metric"],

@@ -23,7 +23,7 @@ from edgernn.runtime.library import DOMAIN
 
 OPSET = 20
 # which input of these operators is a list of sizes
-_SIZES = {"Split": 1, "ConstantOfShape": 0}
+_SIZES = {"Split": 1, "ConstantOfShape": 0, "Expand": 1}
 
 
 def _outside(layer: RecurrentLayer) -> list[str]:
@@ -128,23 +128,31 @@ def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int
     return model.graph
 
 
-def _nodes(graph: onnx.GraphProto, rename: Callable[[str], str], layer: RecurrentLayer) -> list[onnx.NodeProto]:
+def _nodes(
+    graph: onnx.GraphProto, rename: Callable[[str], str], layer: RecurrentLayer, several: bool
+) -> list[onnx.NodeProto]:
     """The nodes of a graph with all values renamed; its initialisers come first, as Constant nodes.
 
     A list of sizes that holds I, which the tracer wrote down as a number, is read off the inputs instead, so that
-    layers of another input size can call the same function (they all have one H; with an imputer there is only one).
+    layers of another input size can call the same function; and so is one that holds H where there are `several`
+    (with an imputer there is only one layer).
     """
     nodes = []
     cell = layer.cell
     names = {cell.input_size: "size.I", cell.hidden_size: "size.H"}
-    varies = layer.imputer is None and cell.input_size != cell.hidden_size
+    varying = {cell.input_size} if layer.imputer is None and cell.input_size != cell.hidden_size else set()
+    varying |= {cell.hidden_size} if several else set()
     sizes = {n for node in graph.node for k, n in enumerate(node.input) if k == _SIZES.get(node.op_type)}
     others = {n for node in graph.node for k, n in enumerate(node.input) if k != _SIZES.get(node.op_type)}
     read_off = set()
     for tensor in graph.initializer:
         values = numpy_helper.to_array(tensor)
-        if tensor.name in sizes and varies and cell.input_size in values:
-            parts = [names[v] for v in values.tolist()]
+        if tensor.name in sizes and not varying.isdisjoint(values.ravel().tolist()):
+            parts = []
+            for i, number in enumerate(values.tolist()):
+                parts.append(names.get(number, f"{rename(tensor.name)}.{i}"))
+                if number not in names:
+                    nodes.append(helper.make_node("Constant", [], parts[-1:], value_ints=[number]))
             nodes.append(helper.make_node("Concat", parts, [f"{rename(tensor.name)}.sizes"], axis=0))
             read_off.add(tensor.name)
             # the tracer merges equal constants: one that is not a list of sizes may have the same values
@@ -203,7 +211,7 @@ def _outer_names(layer: RecurrentLayer) -> dict[str, str]:
     return {f"layer.{name}.{n}": n for name, part in _parts(layer).items() for n in weights_of(part)}
 
 
-def _scan(layer: RecurrentLayer, x: Tensor) -> list[onnx.NodeProto]:
+def _scan(layer: RecurrentLayer, x: Tensor, several: bool) -> list[onnx.NodeProto]:
     """The Scan over one step; reads seq.a, seq.e, seq.x, the constants and the weights from the scope around it."""
     cell = layer.cell
     with torch.no_grad():
@@ -219,7 +227,7 @@ def _scan(layer: RecurrentLayer, x: Tensor) -> list[onnx.NodeProto]:
     def rename(name: str) -> str:
         return outer.get(name, f"step.{name}") if name else ""
 
-    body = _nodes(graph, rename, layer)
+    body = _nodes(graph, rename, layer, several)
     used = {name for node in body for name in node.input}
     scanned = {"a": "seq.a", "e": "seq.e", "x": "seq.inputs"}
     scanned = {name: source for name, source in scanned.items() if f"step.{name}" in used}
@@ -236,8 +244,12 @@ def _scan(layer: RecurrentLayer, x: Tensor) -> list[onnx.NodeProto]:
         return [helper.make_tensor_value_info(name, kind, shape or None) for name in names]
 
     scan_inputs = infos([f"step.{s}" for s in state] + [f"step.{name}" for name in scanned])
-    scan_outputs = [infos([end], None, s.shape[1])[0] for end, s in zip(ends, state.values(), strict=True)]
-    scan_outputs += infos(["step.Y"], None, cell.hidden_size) + infos(counts, None, kind=onnx.TensorProto.INT64)
+    scan_outputs = [
+        infos([e], None, None if several else s.shape[1])[0] for e, s in zip(ends, state.values(), strict=True)
+    ]
+    scan_outputs += infos(["step.Y"], None, None if several else cell.hidden_size) + infos(
+        counts, None, kind=onnx.TensorProto.INT64
+    )
     outputs = [f"{s}_next" for s in state] + ["Y"] + (["updates"] if counts else [])
     return [
         helper.make_node(
@@ -263,8 +275,8 @@ def _dense_macs() -> list[onnx.NodeProto]:
     ]
 
 
-def layer_function(layer: RecurrentLayer) -> onnx.FunctionProto:
-    """The model-local function of a layer's op."""
+def layer_function(layer: RecurrentLayer, several: bool = False) -> onnx.FunctionProto:
+    """The model-local function of a layer's op; several: of layers of any H, and not of this one's alone."""
     like = next(layer.parameters())
     x = like.new_zeros(3, 2, layer.input_size)
     outside = {name: like.new_zeros(2, layer.widths[name]) for name in _outside(layer)}
@@ -274,11 +286,11 @@ def layer_function(layer: RecurrentLayer) -> onnx.FunctionProto:
     names = dict(zip((o.name for o in graph.output), outputs, strict=True))
     names |= _outer_names(layer) | {name: name for name in ("X", *outside)}
     nodes = _size_nodes(layer.cell.states[0])
-    nodes += _nodes(graph, lambda name: names.get(name, f"seq.{name}") if name else "", layer)
+    nodes += _nodes(graph, lambda name: names.get(name, f"seq.{name}") if name else "", layer, several)
     if LAST in outside:
         nodes.append(helper.make_node("Constant", [], ["last.index"], value_int=-1))
         nodes.append(helper.make_node("Gather", ["X", "last.index"], [f"{LAST}_next"], axis=0))
-    nodes += _scan(layer, x)
+    nodes += _scan(layer, x, several)
     if layer.rule.can_skip:
         nodes += _dense_macs()
     return helper.make_function(

@@ -29,19 +29,26 @@ def run_file(
 ) -> dict[str, Any]:
     """Read x (T, I) or (N, T, I), write y, and say what was done. Formats by suffix: npz (x, y), npy, csv.
 
-    Raises UsageError for another suffix or a wrong shape, EdgernnError for a file that cannot be read.
+    Of a model of words x is whole numbers, (T,) or (N, T); in a csv file (T,), one a row.
+    Raises UsageError for another suffix, a wrong shape or a word that is none, EdgernnError for a file that cannot be
+    read.
     """
     for path in (source, target):
         if path.suffix not in FORMATS:
             raise UsageError(f"{path}: expected a file ending in {', '.join(FORMATS)}")
     session = Session(model, backend=backend, threads=threads)
     x = read(source)
-    expected = f"(T, {session.input_size}) or (N, T, {session.input_size})"
-    if x.ndim not in (2, 3) or x.shape[-1] != session.input_size or 0 in x.shape:
-        raise UsageError(f"{source}: expected x of shape {expected}, got {x.shape}")
-    if x.dtype.kind not in "fiub":
-        raise UsageError(f"{source}: expected numbers, got dtype {x.dtype}")
-    batches = x[None] if x.ndim == 2 else x
+    words = session.vocabulary is not None
+    if words and source.suffix == ".csv":
+        x = _column(source, x)
+    axes = x.ndim - len(session.channels)
+    if axes not in (1, 2) or x.shape[axes:] != session.channels or 0 in x.shape:
+        raise UsageError(
+            f"{source}: expected x of shape {session.shape('T')} or {session.shape('N', 'T')}, got {x.shape}"
+        )
+    if x.dtype.kind not in ("iu" if words else "fiub"):
+        raise UsageError(f"{source}: expected {'whole ' * words}numbers, got dtype {x.dtype}")
+    batches = x[None] if axes == 1 else x
     parts, updates = [], []
     for start in range(0, len(batches), CHUNK):
         y = session.run(batches[start : start + CHUNK].swapaxes(0, 1))
@@ -49,11 +56,10 @@ def run_file(
         if session.updates is not None:
             updates.append(session.updates)
     y = np.concatenate(parts)
-    if x.ndim == 2:
+    if axes == 1:
         y = y[0]
     write(target, y)
-    neurons = session.info["hidden_size"] * session.info["layers"] * (1 + session.info["bidirectional"])
-    skipped = 100 * (1 - float(np.concatenate(updates, 1).mean()) / neurons) if updates else None
+    skipped = 100 * (1 - float(np.concatenate(updates, 1).mean()) / session.neurons) if updates else None
     return {"output": str(target), "shape": list(y.shape), "backend": session.backend, "skip_percent": skipped}
 
 
@@ -82,6 +88,13 @@ def _csv(path: Path) -> NDArray[Any]:
     except IndexError:
         raise ValueError("the file is empty") from None
     return np.loadtxt(lines[header:], delimiter=",", ndmin=2, dtype=np.float64)
+
+
+def _column(path: Path, x: NDArray[Any]) -> NDArray[Any]:
+    """The whole numbers (T,) of a table that is one column wide."""
+    if x.shape[1] != 1 or not np.array_equal(x, x.round()) or not (abs(x) < 2**53).all():
+        raise UsageError(f"{path}: expected one whole number in each row, a word")
+    return x[:, 0].astype(np.int64)
 
 
 def write(path: Path, y: NDArray[Any]) -> None:

@@ -27,6 +27,8 @@ class Session:
     y = s.run(x)          # a whole sequence x (T, B, I), or (T, I) for one; starts from the initial state
     y_t = s.step(x_t)     # one step x_t (B, I) or (I,), the state is kept; s.reset() forgets it
 
+    A model of words has no axis I: x is whole numbers, (T, B) or (T,), and x_t (B,) or a single one, all below
+    `s.vocabulary`, which is None for other models.
     backend: "auto" takes the native library where it is installed and warns where it is not; "native" insists on it;
     "portable" runs the standard operators that the file also carries. `s.backend` says which one runs, `s.onnx` is the
     onnxruntime.InferenceSession underneath.
@@ -68,14 +70,34 @@ class Session:
     def input_size(self) -> int:
         return int(self.info["input_size"])
 
+    @property
+    def vocabulary(self) -> int | None:
+        """How many words there are, where x is words."""
+        size = self.info.get("vocabulary")
+        return None if size is None else int(size)
+
+    @property
+    def neurons(self) -> int:
+        """Of all layers and directions."""
+        return sum(layer_sizes(self.info)) * (2 if self.info["bidirectional"] else 1)
+
+    def shape(self, *leading: str) -> str:
+        """What x is like with these axes before the one of its channels, if it has that, in words."""
+        return f"({', '.join([*leading, *map(str, self.channels)])}{',' * (len(leading) + len(self.channels) == 1)})"
+
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """The last axis of x, if it has one for channels: (I,), or () for words."""
+        return (self.input_size,) if self.vocabulary is None else ()
+
     def run(self, x: ArrayLike) -> Array:
         """y of a whole sequence from the initial state; the state that `step` keeps is not touched.
 
         x (T, B, I) gives y (B, O) or (T, B, O); x (T, I) gives y (O,) or (T, O).
         """
-        sequence = self._checked(x, ("T", "B"))
+        sequence = self.checked(x)
         y, _ = self._call(sequence, self.initial_state(sequence.shape[1]))
-        return y if np.ndim(x) == 3 else y[..., 0, :]
+        return y if np.ndim(x) == sequence.ndim else y[..., 0, :]
 
     def step(self, x_t: ArrayLike) -> Array:
         """y after one more step x_t (B, I) or (I,), from the state that the last step left."""
@@ -91,11 +113,15 @@ class Session:
         y, self._state = self._call(frame, self._state)
         if self.info["output"] == "all":
             y = y[0]
-        return y if np.ndim(x_t) == 2 else y[0]
+        return y if np.ndim(x_t) == frame.ndim - 1 else y[0]
 
     def reset(self) -> None:
         """Forget the state: the next step starts a new sequence."""
         self._state = {}
+
+    def checked(self, x: ArrayLike) -> NDArray[Any]:
+        """x as the model takes it: float32 (T, B, I) or int64 (T, B), B = 1 where it is left out."""
+        return self._checked(x, ("T", "B"))
 
     def initial_state(self, batch: int) -> dict[str, Array]:
         """What a sequence starts from: zeros but for what the file says."""
@@ -103,9 +129,9 @@ class Session:
         sizes = {i.name: i.shape[1] for i in self.onnx.get_inputs()[1:]}
         return {n: np.full((batch, size), starts.get(n, 0), np.float32) for n, size in sizes.items()}
 
-    def run_from(self, x: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
-        """y (with its batch axis) and the last state of x (T, B, I) from a given state, by name (B, H) each."""
-        sequence = self._checked(x, ("T", "B"))
+    def run_from(self, x: NDArray[Any], state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+        """y (with its batch axis) and the last state of x (T, B, I) or (T, B) from a state, by name (B, H) each."""
+        sequence = self.checked(x)
         expected = {name: zero.shape for name, zero in self.initial_state(sequence.shape[1]).items()}
         given = {name: np.asarray(value, np.float32) for name, value in state.items()}
         got = {name: value.shape for name, value in given.items()}
@@ -113,7 +139,7 @@ class Session:
             raise UsageError(f"state: expected {expected}, got {got}")
         return self._call(sequence, given)
 
-    def _call(self, x: Array, state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+    def _call(self, x: NDArray[Any], state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         try:
             values = self.onnx.run(self._outputs, {"x": x, **state})
         except Exception as error:  # onnxruntime raises plain classes of its own
@@ -122,24 +148,36 @@ class Session:
         self.updates, self.macs = found.get("updates"), found.get("macs")
         return found["y"], {name: found[f"{name}.next"] for name in self.state_names}
 
-    def _checked(self, x: ArrayLike, leading: tuple[str, ...]) -> Array:
-        """x as float32 (T, B, I); `leading` names its axes before I, of which the batch may be left out."""
+    def _checked(self, x: ArrayLike, leading: tuple[str, ...]) -> NDArray[Any]:
+        """x as float32 (T, B, I) or int64 (T, B); `leading` names its axes before I: the batch may be left out."""
         array = np.asarray(x)
-        expected = f"({', '.join(leading)}, {self.input_size})"
-        if array.dtype.kind not in "fiub":
-            raise UsageError(f"x: expected numbers of shape {expected}, got dtype {array.dtype}")
-        without_batch = array.ndim == len(leading)
-        if array.ndim not in (len(leading), len(leading) + 1) or array.shape[-1] != self.input_size:
+        expected, full = self.shape(*leading), len(leading) + len(self.channels)
+        kind, kinds = ("numbers", "fiub") if self.vocabulary is None else ("whole numbers", "iu")
+        if array.dtype.kind not in kinds:
+            raise UsageError(f"x: expected {kind} of shape {expected}, got dtype {array.dtype}")
+        without_batch = array.ndim == full - 1
+        if array.ndim not in (full - 1, full) or array.shape[array.ndim - len(self.channels) :] != self.channels:
             raise UsageError(f"x: expected shape {expected}, or without B, got {array.shape}")
         if 0 in array.shape:
             raise UsageError(f"x: expected shape {expected} with no empty axis, got {array.shape}")
-        array = np.ascontiguousarray(array, np.float32)
-        if not np.isfinite(array).all():
-            where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-            raise UsageError(f"x: expected finite numbers, got {array[where]} at index {where}")
-        if leading == ("B",):
-            return array[None, None] if without_batch else array[None]
-        return array[:, None] if without_batch else array
+        if self.vocabulary is None:
+            array = np.ascontiguousarray(array, np.float32)
+            self._refuse(array, ~np.isfinite(array), "finite numbers")
+        else:
+            self._refuse(array, (array < 0) | (array >= self.vocabulary), f"words from 0 to {self.vocabulary - 1}")
+            array = array.astype(np.int64)
+        array = array.reshape((1,) * (leading == ("B",)) + array.shape)
+        return array.reshape(array.shape[:1] + (1,) * without_batch + array.shape[1:])
+
+    def _refuse(self, array: NDArray[Any], bad: NDArray[np.bool_], expected: str) -> None:
+        if bad.any():
+            where = tuple(int(i) for i in np.argwhere(bad)[0])
+            raise UsageError(f"x: expected {expected}, got {array[where]} at index {where}")
+
+
+def layer_sizes(info: Mapping[str, Any]) -> list[int]:
+    """H of each layer, from a file's description."""
+    return [info["hidden_size"]] * (info["layers"] - 1) + [info.get("last_size", info["hidden_size"])]
 
 
 def open_session(path: Path, library: str | None, threads: int) -> Any:

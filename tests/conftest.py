@@ -6,6 +6,8 @@ import os
 # before torch and numpy are imported: small tensors are faster on one thread, and threads would only disturb timings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -23,3 +25,17 @@ def _poison(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = True
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with a small file of everything."""
+    from tests.small_data import write_all
+
+    return write_all(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What a user has fetched must not be found by tests of data that is missing."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))

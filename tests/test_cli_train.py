@@ -83,7 +83,7 @@ def test_no_verb_shows_the_help_and_fails(capsys):
         (["trian"], "unknown verb 'trian': did you mean 'train'"),
         (["--nothing"], "No such option"),
         (["train", "--nothing"], "No such option '--nothing'.*; see edgernn train --help"),
-        (["train", "--cell", "gru"], "Missing option '--task'; see edgernn train --help"),
+        (["train", "--cell", "gru"], "Missing option '--task'; give it, or a --recipe"),
         (["train", "--task", "adding"], "Missing option '--cell'"),
         ([*TRAIN, "--seed", "-1"], "Invalid value for '--seed'"),
         ([*TRAIN, "--device", "tpu"], "Invalid value for '--device'"),
@@ -206,7 +206,7 @@ def test_train_prints_what_it_did_and_what_is_next(capsys, tmp_path):
     result = json.loads((tmp_path / "runs/adding-sarnn/result.json").read_text())
     assert f"mse {result['mse']:.4g} on the test sequences (not solved: the threshold is 0.00167)" in out
     assert f"updates skipped: {result['skip_percent']:.1f} %" in out
-    assert "run: runs/adding-sarnn, with pictures: learning.png, pattern.png\n" in out
+    assert "run: runs/adding-sarnn, to look at: learning.png, pattern.png\n" in out
     assert out.endswith("next: edgernn export runs/adding-sarnn\n")
     assert "training for at most 3 steps" in err
     assert main([*TRAIN, *TINY, "--resume"]) == 0

@@ -23,6 +23,8 @@ STACKS = {
     # the first layer has I = 3, the second I = 2 H; in the other stack it is H, so that both ops of a cell are met
     "two layers, bidirectional": {"layers": 2, "bidirectional": True, "output": "all", "mean": 0.5, "std": 2.0},
     "two layers": {"layers": 2},
+    # one function for layers of several H
+    "layers of two sizes": {"layers": 3, "last_size": 20, "output": "all"},
 }
 # every cell under the rules that users train with, and every rule on one-stage and two-stage cells, one that reads the
 # last input and one that reads c; every paper's combination in a stack
@@ -30,7 +32,7 @@ COMBINED = [(cell, rule) for cell in CELLS for rule in ("always", "skip", "selec
 COMBINED += [(cell, rule) for cell in ("gru", "gru-before", "ihc-lstm", "t-lstm", "lstm-peephole") for rule in RULES]
 PAPERS = [(cell, "always") for cell in CELLS] + list(COMBINATIONS.values())
 CASES = dict.fromkeys([(*c, "one layer") for c in [*COMBINED, *PAPERS]])
-CASES |= dict.fromkeys((*c, "two layers, bidirectional") for c in PAPERS)
+CASES |= dict.fromkeys((*c, stack) for stack in ("two layers, bidirectional", "layers of two sizes") for c in PAPERS)
 CASES |= dict.fromkeys((c, "always", "two layers") for c in ("gru", "sru", "irc-sru", "irc-t-lstm"))
 # what is left for `make quick`
 QUICK = [("gru", r, "one layer") for r in RULES] + [("irc-sru", "always", s) for s in STACKS]

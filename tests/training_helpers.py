@@ -44,7 +44,8 @@ def snapshot(run):
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     result = json.loads((run / "result.json").read_text())
     for entry in (*lines, result):
-        del entry["seconds"]
+        for key in ("seconds", "seconds_per_epoch"):
+            entry.pop(key, None)
     weights = {name: tensor.numpy().tobytes() for name, tensor in load_file(run / "model.safetensors").items()}
     return weights, lines, result
 

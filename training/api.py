@@ -14,6 +14,7 @@ from edgernn.files import EXAMPLE, write_arrays, write_json
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.store import save_weights
 from edgernn.training.evaluate import evaluate
+from edgernn.training.kernels import attach
 from edgernn.training.loop import Interrupted, fit
 from edgernn.training.optim import initialise, make_optimizer
 from edgernn.training.pictures import learning_curve, update_pattern
@@ -76,14 +77,15 @@ def default_out(task: str, cell: str, rule: str | None) -> Path:
 def _train(plan: Plan, run: RunDirectory, progress: Progress) -> dict[str, Any]:
     torch.manual_seed(plan.seed)
     model = plan.network()
+    backend = attach(model, plan.config.backend, plan.device)
     initialise(model, plan.config)
     optimizer = make_optimizer(model, plan.config)
     position = fit(plan, model, optimizer, run, progress)
     progress.end()
     save_weights(model, run.path)
-    result = _result(plan, model.eval(), position)
+    result = _result(plan, model.eval(), position) | {"backend": backend}
     task = plan.task
-    learning_curve(run.path / LEARNING, run.metrics(), task.objective.metric, task.solved, plan.can_skip)
+    learning_curve(run.path / LEARNING, {plan.cell: run.metrics()}, task.objective.metric, task.solved, plan.can_skip)
     if isinstance(model, SequenceModel):
         example = next(task.test.chunks(_EXAMPLES)).x
         write_arrays(run.path / EXAMPLE, {"x": example.transpose(0, 1).numpy()})
@@ -103,6 +105,7 @@ def _result(plan: Plan, model: RecurrentModel, position: Position) -> dict[str, 
         "task": plan.task_name,
         "cell": plan.cell,
         "rule": model.recurrent_layers()[0].rule.name,
+        "network": type(model).__name__,
         "seed": plan.seed,
         "metric": task.objective.metric,
         **metrics,
@@ -112,6 +115,8 @@ def _result(plan: Plan, model: RecurrentModel, position: Position) -> dict[str, 
         "stopped": position.stopped,
         "steps": position.step,
         "seconds": round(position.seconds, 3),
+        "seconds_per_epoch": round(position.seconds / (position.step / plan.steps_per_epoch), 6),
+        "steps_a_sequence": len(next(task.test.chunks(1)).x) if isinstance(model, SequenceModel) else None,
         "parameters": cost.parameters,
         "macs": cost.macs,
         "macs_executed": cost.macs_executed,

@@ -15,15 +15,24 @@ class TrainConfig:
 
     steps, epochs: the most to train, one of the two; neither is `DEFAULT_EPOCHS`.
     hidden_size, layers, bidirectional: of the model.
+    last_size: of the last of several layers, where it is not hidden_size.
+    tied: the head's weights are those of the embedding, where the task's input is words.
+    dropout_embedding, dropout_input, dropout_hidden, dropout_output, weight_drop, weight_drop_input: the shares that
+    training leaves out (`SequenceModel`).
     rank, density: recurrent weights of this rank, or with this share of blocks (`SequenceModel`); none: whole.
     norm, norm_steps: layer or recurrent-batch, the latter with statistics for so many steps; none: no normalisation.
     imputer: gru-d or rits, for values that are missing; the input is then values, masks and times.
     imputation: weighs the loss of an imputer's estimates .
     lambda_: weighs the update budget (`SequenceModel.budget`) in the loss. Written `lambda`.
-    clip: the largest norm of the whole gradient; none leaves it alone.
-    optimizer: adam, sgd, rmsprop or adadelta; momentum of sgd and rmsprop; weight_decay of each.
-    lr_decay: the learning rate is multiplied by it after every epoch beyond the first 1 + lr_hold.
-    start: how all parameters begin: cell (each its own way), uniform in ±start_scale, or normal with that deviation.
+    clip, clip_value: the largest norm of the whole gradient, and the largest size of each of its numbers, which comes
+    first; none leaves it alone.
+    optimizer: adam, sgd, rmsprop, adadelta or ntasgd; momentum of sgd and rmsprop; weight_decay of each.
+    average_from, nonmono: when ntasgd begins to average: at this epoch, counted from 0; or once the metric is worse
+    than the best of all evaluations but the last nonmono before it.
+    lr_decay: the learning rate is multiplied by it after every epoch beyond the first 1 + lr_hold, lr_decays times at
+    most.
+    start: how all parameters begin: cell (each its own way), uniform in ±start_scale, or normal with that deviation;
+    without start_biases, all parameters of one dimension begin at zero then.
     keep: the weights of the last step, or of the best evaluation, are those of the run.
     anneal: the slope of a learned rule grows with the epochs.
     eval_every: steps between two evaluations on the validation split; none is once an epoch.
@@ -31,6 +40,7 @@ class TrainConfig:
     stop_solved: stop once the validation metric reaches the task's threshold, and the skip percentage `skip_target`
     (if the rule can skip and it is not none).
     patience: stop after so many evaluations without a better metric; none never does.
+    backend: what runs the layers' steps: fused kernels, torch, or auto, which is fused wherever there are kernels.
     """
 
     steps: int | None = setting(None, at_least=1)
@@ -38,6 +48,14 @@ class TrainConfig:
     hidden_size: int = setting(64, at_least=1)
     layers: int = setting(1, at_least=1)
     bidirectional: bool = False
+    last_size: int | None = setting(None, at_least=1)
+    tied: bool = False
+    dropout_embedding: float = setting(0.0, at_least=0)
+    dropout_input: float = setting(0.0, at_least=0)
+    dropout_hidden: float = setting(0.0, at_least=0)
+    dropout_output: float = setting(0.0, at_least=0)
+    weight_drop: float = setting(0.0, at_least=0)
+    weight_drop_input: float = setting(0.0, at_least=0)
     rank: int | None = setting(None, at_least=1)
     density: float | None = setting(None, above=0)
     norm: str | None = None
@@ -48,13 +66,18 @@ class TrainConfig:
     lr: float = setting(1e-3, above=0)
     lambda_: float = setting(0.0, at_least=0)
     clip: float | None = setting(1.0, above=0)
+    clip_value: float | None = setting(None, above=0)
     optimizer: str = "adam"
     momentum: float = setting(0.0, at_least=0)
     weight_decay: float = setting(0.0, at_least=0)
     lr_decay: float = setting(1.0, above=0)
     lr_hold: int = setting(0, at_least=0)
+    lr_decays: int | None = setting(None, at_least=0)
+    average_from: int | None = setting(None, at_least=0)
+    nonmono: int | None = setting(None, at_least=1)
     start: str = "cell"
     start_scale: float = setting(0.1, above=0)
+    start_biases: bool = True
     keep: str = "last"
     anneal: bool = True
     eval_every: int | None = setting(None, at_least=1)
@@ -62,6 +85,7 @@ class TrainConfig:
     stop_solved: bool = True
     skip_target: float | None = setting(None, at_least=0)
     patience: int | None = setting(None, at_least=1)
+    backend: str = "auto"
 
     def record(self) -> dict[str, Any]:
         """By the names that the user writes."""

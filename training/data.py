@@ -42,11 +42,11 @@ def places(folder: str, data: Path | None) -> list[Path]:
 
 def locate(names: Sequence[str], where: Sequence[Path]) -> list[Path | None]:
     """Each of the files, plain, .gz or .xz, in the first place that has it; a name that ends in / is a folder."""
-    return [next(filter(_is_there, _candidates(name, where)), None) for name in names]
+    return [next(filter(Path.exists, _candidates(name, where)), None) for name in names]
 
 
 def find_files(task: str, folder: str, names: Sequence[str], data: Path | None) -> list[Path]:
-    """The files of a data set, each plain, .gz or .xz: in `folder` of the user's data folder, in that itself, or fetched.
+    """The files of a data set, each plain, .gz or .xz: in `folder` of the user's data folder or in that, or fetched.
 
     data: the user's data folder; None is what EDGERNN_DATA says. Raises EdgernnError that says what was sought where.
     """
@@ -67,7 +67,7 @@ def find_either(task: str, folder: str, forms: Sequence[Sequence[str]], data: Pa
         # most is there: name what is not
         missing = next(name for name, path in zip(forms[0], found, strict=True) if path is None)
         sought = f"{missing} (plain, .gz or .xz)"
-    raise EdgernnError(f"{task}: no {sought} in {', '.join(map(str, where[:-1]))} and {where[-1]}: {_how()}")
+    raise EdgernnError(f"{task}: no {sought} in {' and '.join(map(str, where))}: {_how()}")
 
 
 def _how() -> str:
@@ -80,7 +80,3 @@ def _how() -> str:
 def _candidates(name: str, where: Sequence[Path]) -> list[Path]:
     suffixes = ("",) if name.endswith("/") else SUFFIXES
     return [place / (name + suffix) for place in where for suffix in suffixes]
-
-
-def _is_there(path: Path) -> bool:
-    return path.exists()

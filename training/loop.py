@@ -16,7 +16,7 @@ from edgernn.errors import EdgernnError
 from edgernn.model import RecurrentModel
 from edgernn.training.config import TrainConfig
 from edgernn.training.evaluate import evaluate
-from edgernn.training.optim import schedule
+from edgernn.training.optim import averaged, schedule, settle, watch
 from edgernn.training.plan import Plan
 from edgernn.training.progress import Progress
 from edgernn.training.run import Position, RunDirectory
@@ -51,6 +51,8 @@ def train_step(
         raise FloatingPointError(f"the loss is {value}")
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
+    if config.clip_value is not None:
+        torch.nn.utils.clip_grad_value_(model.parameters(), config.clip_value)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf if config.clip is None else config.clip).item()
     if not math.isfinite(norm):
         raise FloatingPointError(f"the norm of the gradient is {norm}")
@@ -63,12 +65,13 @@ def fit(
 ) -> Position:
     """Train from the run's checkpoint, or the beginning, to the end.
 
-    The model ends as the last checkpoint has it, or the best evaluation if that is to be kept.
+    The model ends as the last checkpoint has it, or as the averages that the optimiser keeps, or as the best evaluation
+    had it if that is to be kept.
     A step depends on seed, step and weights alone, so that a resumed run equals one that was never stopped.
     Raises EdgernnError if the training diverges, Interrupted after Ctrl-C.
     """
     task, config = plan.task, plan.config
-    per_epoch = task.train.steps_per_epoch(config.batch_size)
+    per_epoch = plan.steps_per_epoch
     total = config.steps or per_epoch * (config.epochs or 1)
     eval_every = config.eval_every or per_epoch
     position, carry = run.load(model, optimizer, plan.device)
@@ -82,9 +85,9 @@ def fit(
             step = position.step
             if step // per_epoch != epoch:
                 epoch = step // per_epoch
-                schedule(optimizer, config, epoch)
                 if config.anneal:
                     model.anneal(epoch)
+            schedule(optimizer, config, epoch, task.train.lr_scale(step, config.batch_size))
             model.prune(step, total)
             batch = task.train.batch(step, config.batch_size).to(plan.device)
             if not task.train.continues(step, config.batch_size):
@@ -100,13 +103,17 @@ def fit(
             position.seconds = before + time.perf_counter() - started
             progress.step(position.step, loss)
             if position.step % eval_every == 0 or position.step == total:
-                _validate(plan, model, run, position, per_epoch, progress)
+                with averaged(optimizer):
+                    _validate(plan, model, run, position, per_epoch, progress)
+                if config.nonmono is not None:
+                    watch(optimizer, config, task.objective, [line[task.objective.metric] for line in run.metrics()])
                 if position.stopped is None and position.step == total:
                     position.stopped = "steps"
             if position.stopped or interrupted() or position.step % config.checkpoint_every == 0:
                 run.save(model, optimizer, position, carry)
             if interrupted() and position.stopped is None:
                 raise Interrupted(f"interrupted at step {position.step} of {total}, which is saved")
+    settle(optimizer)
     if config.keep == "best":
         run.load_best(model)
     return position

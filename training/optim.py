@@ -1,17 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where a training starts, and the steps that it takes."""
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 from torch import nn
 
 from edgernn.errors import UsageError, nearest
 from edgernn.training.config import TrainConfig
+from edgernn.training.tasks.base import Score
+
+_AVERAGE, _STEP = "average", "step"
+
+
+class NTASGD(torch.optim.SGD):
+    """SGD; from `switch` on, the average of all parameters that it comes to is kept beside them.
+
+    θ_k = θ_{k-1} - lr (∇f + weight_decay θ_{k-1}),    θ̄ = (θ_s + ... + θ_k) / (k - s + 1), s the first after the switch
+
+    Who evaluates does so with the averages (`averaged`), and at the end they are the weights (`settle`).
+    Source: Merity, Keskar, Socher, "Regularizing and Optimizing LSTM Language Models", 2017,
+    https://arxiv.org/abs/1708.02182, section 3; averages as Polyak, Juditsky 1992.
+    """
+
+    @property
+    def averages(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Each parameter with its average; none before the switch."""
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        return [(p, self.state[p][_AVERAGE]) for p in parameters if _AVERAGE in self.state.get(p, ())]
+
+    @torch.no_grad()
+    def switch(self) -> None:
+        """Begin to average, unless that has begun."""
+        if not self.averages:
+            for group in self.param_groups:
+                for p in group["params"]:
+                    self.state[p] |= {_AVERAGE: p.clone(), _STEP: torch.zeros(())}
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss: float | None = super().step(closure)
+        if pairs := self.averages:
+            parameters, averages = zip(*pairs, strict=True)
+            for p in parameters:
+                self.state[p][_STEP] += 1
+            with torch.no_grad():
+                torch._foreach_lerp_(averages, parameters, 1 / self.state[parameters[0]][_STEP].item())
+        return loss
+
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "sgd": torch.optim.SGD,
     "rmsprop": torch.optim.RMSprop,
     "adadelta": torch.optim.Adadelta,
+    "ntasgd": NTASGD,
 }
 _WITH_MOMENTUM = ("sgd", "rmsprop")
 STARTS = ("cell", "uniform", "normal")
@@ -25,13 +69,18 @@ def check_names(config: TrainConfig) -> None:
         raise nearest("start", config.start, STARTS)
     if config.momentum and config.optimizer not in _WITH_MOMENTUM:
         raise UsageError(f"momentum: {config.optimizer} has none of that kind; {' and '.join(_WITH_MOMENTUM)} have")
+    triggers = [name for name in ("average_from", "nonmono") if getattr(config, name) is not None]
+    if triggers and config.optimizer != "ntasgd":
+        raise UsageError(f"{triggers[0]}: {config.optimizer} does not average; optimizer=ntasgd does")
+    if not triggers and config.optimizer == "ntasgd":
+        raise UsageError("optimizer: ntasgd expects average_from, nonmono or both, which say when it begins to average")
     if config.keep not in ("last", "best"):
         raise UsageError(f"keep: expected last or best, got {config.keep!r}")
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     """The optimiser of a config, over all parameters."""
-    extra = {"momentum": config.momentum} if config.optimizer in _WITH_MOMENTUM else {}
+    extra: dict[str, Any] = {"momentum": config.momentum} if config.optimizer in _WITH_MOMENTUM else {}
     kind = OPTIMIZERS[config.optimizer]
     # foreach: one call for all parameters instead of one each
     return kind(model.parameters(), lr=config.lr, weight_decay=config.weight_decay, foreach=True, **extra)  # type: ignore[call-arg]
@@ -43,13 +92,53 @@ def initialise(model: nn.Module, config: TrainConfig) -> None:
     if config.start == "cell":
         return
     for parameter in model.parameters():
-        if config.start == "uniform":
+        if parameter.ndim == 1 and not config.start_biases:
+            parameter.zero_()
+        elif config.start == "uniform":
             parameter.uniform_(-config.start_scale, config.start_scale)
         else:
             parameter.normal_(0.0, config.start_scale)
 
 
-def schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, epoch: int) -> None:
-    """Set the learning rate of an epoch, counted from 0: lr · lr_decay^max(0, epoch - lr_hold)."""
+def schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, epoch: int, scale: float = 1.0) -> None:
+    """Set what a step of an epoch, counted from 0, needs: the learning rate, times `scale`, and whether to average.
+
+    The learning rate is lr · lr_decay^n with n = max(0, epoch - lr_hold), or lr_decays if that is less.
+    """
+    decays = max(0, epoch - config.lr_hold)
+    if config.lr_decays is not None:
+        decays = min(decays, config.lr_decays)
     for group in optimizer.param_groups:
-        group["lr"] = config.lr * config.lr_decay ** max(0, epoch - config.lr_hold)
+        group["lr"] = config.lr * config.lr_decay**decays * scale
+    if isinstance(optimizer, NTASGD) and config.average_from is not None and epoch >= config.average_from:
+        optimizer.switch()
+
+
+def watch(optimizer: torch.optim.Optimizer, config: TrainConfig, score: Score, values: Sequence[float]) -> None:
+    """Begin to average where the last of all evaluations calls for it: the non-monotone trigger of NTASGD."""
+    if isinstance(optimizer, NTASGD) and config.nonmono is not None:
+        earlier = values[: -1 - config.nonmono]
+        if any(score.better(value, values[-1]) for value in earlier):
+            optimizer.switch()
+
+
+@contextmanager
+def averaged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Inside, the parameters are their averages, where the optimiser keeps some."""
+    pairs = optimizer.averages if isinstance(optimizer, NTASGD) else []
+    kept = [p.detach().clone() for p, _ in pairs]
+    settle(optimizer)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for (p, _), value in zip(pairs, kept, strict=True):
+                p.copy_(value)
+
+
+@torch.no_grad()
+def settle(optimizer: torch.optim.Optimizer) -> None:
+    """Make the averages the parameters for good, where the optimiser keeps some."""
+    if isinstance(optimizer, NTASGD):
+        for p, average in optimizer.averages:
+            p.copy_(average)

@@ -1,38 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a run."""
+"""Pictures of runs. Every function writes one file; its suffix says whether it is a PNG or an SVG."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from edgernn.files import replacing
+from edgernn.layer import RecurrentLayer
 from edgernn.model import SequenceModel
 
+Array = npt.NDArray[Any]
+# of a single run; several take the colours of matplotlib
+_INK = "black"
 
-def learning_curve(path: Path, lines: list[dict[str, Any]], metric: str, solved: float | None, can_skip: bool) -> None:
-    """Training loss, validation metric, and the skip percentage if the rule can skip, over steps."""
+
+def learning_curve(
+    path: Path, runs: Mapping[str, list[dict[str, Any]]], metric: str, solved: float | None, can_skip: bool
+) -> None:
+    """Training loss, validation metric, and the skip percentage if a rule can skip, over steps.
+
+    runs: the lines of metrics.jsonl, by what the run is called in the legend.
+    """
     from matplotlib.figure import Figure
 
-    panels = [("loss", "training loss"), (metric, f"validation {metric}")]
+    panels = [("loss", "training loss"), (metric, f"validation {metric.replace('_', ' ')}")]
     if can_skip:
         panels.append(("skip_percent", "updates skipped, %"))
     figure = Figure(figsize=(7, 2.2 * len(panels)), layout="constrained")
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
-    steps = [line["step"] for line in lines]
     for ax, (key, label) in zip(axes, panels, strict=True):
-        values = [line[key] for line in lines]
-        ax.plot(steps, values, color="black", linewidth=1.2, marker="." if len(steps) < 30 else "")
+        positive = True
+        for name, lines in runs.items():
+            values = [line[key] for line in lines]
+            positive = positive and all(value > 0 for value in values)
+            look = {"color": _INK} if len(runs) == 1 else {"label": name}
+            steps = [line["step"] for line in lines]
+            ax.plot(steps, values, linewidth=1.2, marker="." if len(steps) < 30 else "", **look)
         ax.set_ylabel(label)
         if key == metric and solved is not None:
             ax.axhline(solved, color="tab:red", linewidth=0.8, linestyle="--", label=f"solved: {solved:.3g}")
-            ax.legend(frameon=False)
-        if key in ("loss", "mse") and all(value > 0 for value in values):
+            if len(runs) == 1:
+                ax.legend(frameon=False)
+        if key in ("loss", "mse", "squared_error") and positive:
             ax.set_yscale("log")
         if key == "skip_percent":
             ax.set_ylim(-2, 102)
+    if len(runs) > 1:
+        axes[0].legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     axes[-1].set_xlabel("step")
     _save(figure, path)
 
@@ -44,15 +64,9 @@ def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
     """
     from matplotlib.figure import Figure
 
-    with torch.no_grad():
-        model(x)
-    parts = []
-    for i, trace in enumerate(model.traces):
-        if trace.decisions is not None:
-            # the second of two directions reads the sequence backwards
-            parts.append(trace.decisions[:, 0].flip(0) if i % model.directions else trace.decisions[:, 0])
-    pattern = torch.cat(parts, 1).float().cpu().numpy().T
-    inputs = x[:, 0].cpu().numpy()
+    pattern = _pattern(model, x)
+    # the numbers of words are one channel
+    inputs = x[:, 0].reshape(len(x), -1).cpu().numpy()
     steps, channels = inputs.shape
     figure = Figure(figsize=(8, 5), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1, 3])
@@ -68,6 +82,148 @@ def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
     below.set_ylabel("neuron")
     below.set_xlabel(f"time step ({100 * (1 - pattern.mean()):.1f} % of the updates skipped)")
     _save(figure, path)
+
+
+def update_patterns(path: Path, models: Mapping[str, SequenceModel], x: Tensor) -> None:
+    """The patterns of several models on one sequence x (T, 1, I), side by side, as in Figure 3 of the SA-RNN paper."""
+    from matplotlib.figure import Figure
+
+    columns = min(len(models), 4)
+    rows = -(-len(models) // columns)
+    figure = Figure(figsize=(2.6 * columns, 2.8 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for ax in axes[len(models) :]:
+        ax.set_axis_off()
+    for ax, (name, model) in zip(axes, models.items(), strict=False):
+        pattern = _pattern(model, x)
+        ax.imshow(pattern, aspect="auto", cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
+        ax.set_title(f"{name}\n{100 * (1 - pattern.mean()):.0f} % skipped", fontsize="small")
+        ax.tick_params(labelsize="x-small")
+    for ax in axes[::columns]:
+        ax.set_ylabel("neuron", fontsize="small")
+    for ax in axes[-columns:]:
+        ax.set_xlabel("time step", fontsize="small")
+    _save(figure, path)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one finished run: what it skipped, what it reached, and the weight λ of its budget."""
+
+    group: str
+    skip_percent: float
+    value: float
+    weight: float
+
+
+def tradeoff(path: Path, outcomes: Sequence[Outcome], metric: str) -> None:
+    """A metric over λ and over the share of updates skipped, one line a group, as in Figure 4 of the SA-RNN paper."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault(outcome.group, []).append(outcome)
+    for name, group in groups.items():
+        by_weight = sorted(group, key=lambda o: o.weight)
+        left.plot([o.weight for o in by_weight], [o.value for o in by_weight], marker=".", linewidth=1, label=name)
+        by_skip = sorted(group, key=lambda o: o.skip_percent)
+        right.plot([o.skip_percent for o in by_skip], [o.value for o in by_skip], marker=".", linewidth=1, label=name)
+    weights = [o.weight for o in outcomes if o.weight > 0]
+    # zero stands in the linear part, at the left end
+    left.set_xscale("symlog", linthresh=min(weights, default=1.0))
+    left.set_xlabel("λ")
+    left.set_ylabel(metric.replace("_", " "))
+    right.set_xlabel("updates skipped, %")
+    right.set_xlim(-2, 102)
+    right.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+    _save(figure, path)
+
+
+def cobweb(path: Path, model: SequenceModel, x: Tensor, steps: int = 6) -> None:
+    """How the cell state of one neuron moves over some steps of a sequence x (T, 1, I), as cobweb diagrams.
+
+    Of the first layer it takes the neuron whose state varies most, where it moves most; the state is c where the cell
+    has one, else h. The solid line of a step t is the map s_{t-1} to s_t of that neuron, all else being as it is; the
+    dashed one is y = x. The dotted trail begins at s_{t-1} (rhombus), goes up or down to the map and across to s_t
+    (circle). Where the map crosses y = x the neuron would stay.
+    """
+    from matplotlib.figure import Figure
+
+    layer = model.recurrent_layers()[0]
+    which = len(layer.cell.states) - 1 if layer.cell.states[-1] == "c" or len(layer.cell.states) == 1 else 1
+    x = model.inputs(x)
+    values = _states(layer, x, which)
+    neuron = int(values.std(0).argmax())
+    track = values[:, neuron].numpy()
+    steps = min(steps, len(x))
+    moved = np.abs(np.diff(track))
+    first = int(np.convolve(moved, np.ones(steps), "valid").argmax())
+    columns = min(steps, 3)
+    rows = -(-steps // columns)
+    figure = Figure(figsize=(3 * columns, 3 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    reach = 1.25 * max(1e-3, float(np.abs(track[first : first + steps + 1]).max()))
+    grid = np.linspace(-reach, reach, 201, dtype=np.float32)
+    for ax in axes[steps:]:
+        ax.set_axis_off()
+    for ax, t in zip(axes, range(first, first + steps), strict=False):
+        ax.plot(grid, grid, color="gray", linewidth=0.8, linestyle="--")
+        ax.plot(grid, _map(layer, x, t, which, neuron, grid), color=_INK, linewidth=1.2)
+        before, after = track[t], track[t + 1]
+        ax.plot([before, before, after], [before, after, after], color="tab:blue", linewidth=1, linestyle=":")
+        ax.plot([before], [before], "D", color="tab:blue", markersize=5)
+        ax.plot([after], [after], "o", color="tab:blue", markersize=5)
+        ax.set_title(f"t = {t + 1}", fontsize="small")
+        ax.set_aspect("equal")
+        ax.set_xlim(-reach, reach)
+        ax.set_ylim(-reach, reach)
+        ax.tick_params(labelsize="x-small")
+    name = layer.cell.states[which]
+    figure.suptitle(
+        f"{layer.cell.name}: {name} of neuron {neuron}, before (across) and after a step (up)", fontsize="small"
+    )
+    _save(figure, path)
+
+
+def _states(layer: RecurrentLayer, x: Tensor, which: int) -> Tensor:
+    """One of the cell's states before each step and at the end (T + 1, H)."""
+    state = layer.initial_state(1, x)
+    found = [state[which][0]]
+    with torch.no_grad():
+        for t in range(len(x)):
+            _, state, _ = layer(x[t : t + 1], state)
+            found.append(state[which][0])
+    return torch.stack(found).cpu()
+
+
+def _map(layer: RecurrentLayer, x: Tensor, t: int, which: int, neuron: int, grid: Array) -> Array:
+    """What a neuron's state becomes at step t from each value of the grid."""
+    with torch.no_grad():
+        state = layer.initial_state(1, x)
+        if t:
+            _, state, _ = layer(x[:t], state)
+        many = [s.expand(len(grid), -1).clone() for s in state]
+        many[which][:, neuron] = torch.from_numpy(grid).to(x)
+        _, after, _ = layer(x[t : t + 1].expand(-1, len(grid), -1), tuple(many))
+    moved: Array = after[which][:, neuron].cpu().numpy()
+    return moved
+
+
+def _pattern(model: SequenceModel, x: Tensor) -> Array:
+    """1 where a neuron changes, else 0 (neurons of all cells, T)."""
+    with torch.no_grad():
+        model(x)
+    parts = []
+    for i, (trace, layer) in enumerate(zip(model.traces, model.recurrent_layers(), strict=True)):
+        if trace.decisions is None:
+            parts.append(torch.ones(len(x), layer.cell.hidden_size))
+        else:
+            # the second of two directions reads the sequence backwards
+            parts.append(trace.decisions[:, 0].flip(0) if i % model.directions else trace.decisions[:, 0])
+    pattern: Array = torch.cat([part.float().cpu() for part in parts], 1).numpy().T
+    return pattern
 
 
 def _save(figure: Any, path: Path) -> None:

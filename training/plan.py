@@ -36,6 +36,10 @@ class Plan:
     seed: int
     device: str
 
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.task.train.steps_per_epoch(self.config.batch_size)
+
     def network(self) -> RecurrentModel:
         """A new one, on the device."""
         return self.task.network(**self.model).to(self.device)
@@ -75,6 +79,31 @@ def choose_device(name: str) -> str:
     return "cuda" if there and name != "cpu" else "cpu"
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Names and settings, read and checked, before any data is."""
+
+    task: Task
+    source: Path | None
+    can_skip: bool
+    config: TrainConfig
+    cell_options: dict[str, Any]
+    rule_options: dict[str, Any]
+
+
+def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object]) -> Choice:
+    """Raises UsageError for an unknown name or a bad setting."""
+    task_type, source = find_task(task)
+    cell_type, rule_type = resolve(cell, rule)
+    owners = (fields_of(TrainConfig), fields_of(task_type), options_of(cell_type), options_of(rule_type))
+    given, task_settings, cell_options, rule_options = bind(settings, *owners)
+    config = resolve_config(task_type.defaults, given)
+    check_names(config)
+    if unknown := sorted(task_type.without & given.keys()):
+        raise UsageError(f"{unknown[0]}: the network of the task {task_type.name} has no such setting")
+    return Choice(task_type(**task_settings), source, rule_type.can_skip, config, cell_options, rule_options)
+
+
 def make_plan(
     task: str,
     cell: str,
@@ -86,19 +115,12 @@ def make_plan(
     data: Path | None = None,
 ) -> Plan:
     """Raises UsageError for an unknown name or a bad setting, EdgernnError for data that is missing or bad."""
-    task_type, source = find_task(task)
-    cell_type, rule_type = resolve(cell, rule)
+    choice = choose(task, cell, rule, settings)
     if seed < 0:
         raise UsageError(f"seed: expected a whole number of at least 0, got {seed}")
-    owners = (fields_of(TrainConfig), fields_of(task_type), options_of(cell_type), options_of(rule_type))
-    given, task_settings, cell_options, rule_options = bind(settings, *owners)
-    config = resolve_config(task_type.defaults, given)
-    check_names(config)
-    if unknown := sorted(task_type.without & given.keys()):
-        raise UsageError(f"{unknown[0]}: the network of the task {task_type.name} has no such setting")
     device = choose_device(device)
-    opened = task_type(**task_settings)
-    opened.open(source or data, seed)
+    opened, config = choice.task, choice.config
+    opened.open(choice.source or data, seed)
     mean, std = _standardisation(opened, resolve_imputer(cell, config.imputer) is not None)
     model: dict[str, Any] = {
         "cell": cell,
@@ -108,6 +130,14 @@ def make_plan(
         "output_size": opened.output_size,
         "layers": config.layers,
         "bidirectional": config.bidirectional,
+        "last_size": config.last_size,
+        "tied": config.tied,
+        "dropout_embedding": config.dropout_embedding,
+        "dropout_input": config.dropout_input,
+        "dropout_hidden": config.dropout_hidden,
+        "dropout_output": config.dropout_output,
+        "weight_drop": config.weight_drop,
+        "weight_drop_input": config.weight_drop_input,
         "imputer": config.imputer,
         "rank": config.rank,
         "density": config.density,
@@ -116,11 +146,11 @@ def make_plan(
         "output": opened.output,
         "mean": mean,
         "std": std,
-        "cell_options": cell_options,
-        "rule_options": rule_options,
+        "cell_options": choice.cell_options,
+        "rule_options": choice.rule_options,
     }
-    name = source.name if source else task
-    return Plan(name, cell, opened, config, opened.arguments(model), rule_type.can_skip, seed, device)
+    name = choice.source.name if choice.source else task
+    return Plan(name, cell, opened, config, opened.arguments(model), choice.can_skip, seed, device)
 
 
 def _standardisation(task: Task, imputes: bool) -> tuple[list[float] | float, list[float] | float]:

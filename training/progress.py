@@ -2,11 +2,13 @@
 """What a person sees of a run: a bar on a terminal, a line now and then elsewhere; always on standard error."""
 
 import abc
+import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
-from edgernn.training.run import Position
+from edgernn.training.run import METRICS, Position
 
 
 class Progress(abc.ABC):
@@ -110,3 +112,41 @@ class Bar(Progress):
 
 def for_terminal() -> Progress:
     return Bar() if sys.stderr.isatty() else Lines()
+
+
+class Watch:
+    """Over many runs in other processes: a line when one ends, and now and then where the others are.
+
+    total: how many there are, done: how many of them were finished before.
+    """
+
+    def __init__(self, total: int, done: int, every: float = 60.0) -> None:
+        self.total, self.finished, self.every = total, done, every
+        self.started = self.last = time.monotonic()
+        self.before = done
+        self._say(f"{total} runs, {done} of them are finished")
+
+    def done(self, run: Path, error: str | None) -> None:
+        self.finished += 1
+        spent = time.monotonic() - self.started
+        left = spent / (self.finished - self.before) * (self.total - self.finished)
+        self._say(f"{self.finished}/{self.total}  {run.name}: {error or 'done'}  about {_duration(left)} left")
+
+    def look(self, running: list[Path]) -> None:
+        """Say where running ones are, if it was long ago."""
+        now = time.monotonic()
+        if now - self.last < self.every:
+            return
+        self.last = now
+        for run in running:
+            lines = (run / METRICS).read_bytes().splitlines() if (run / METRICS).exists() else []
+            if lines:
+                figures = {k: v for k, v in json.loads(lines[-1]).items() if k not in ("seconds", "epoch")}
+                self._say(f"      {run.name}: " + "  ".join(f"{name} {value:.5g}" for name, value in figures.items()))
+
+    def _say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

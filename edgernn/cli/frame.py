@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all verbs share: finding them, --json and --debug, and one line for every error.
 
-A verb is a module of its own name in this package, with a click command named `command` made by `verb`, and a line in
-VERBS. Heavy imports stand inside its function, so that `edgernn --help` imports click and nothing else of weight.
+A verb is a module of its own name in this package, with a click command named `command` made by `verb`, or a `Family`
+of them, and a line in VERBS. Heavy imports stand inside its function, so that `edgernn --help` imports click and
+nothing else of weight.
 """
 
 import contextlib
@@ -23,9 +24,12 @@ from edgernn.errors import EdgernnError, UsageError, nearest
 # the verbs and their one line in `edgernn --help`
 VERBS = {
     "train": "Train a cell on a task; leaves a run directory.",
+    "reproduce": "Lay a paper's table beside ours, training what is missing.",
+    "plot": "Draw runs: learning, update patterns, what skipping costs.",
     "export": "Turn a run into one .onnx file and check it.",
     "bench": "Time a model beside ONNX Runtime's own operators.",
     "run": "Run a model on a file of inputs.",
+    "data": "List data sets, and fetch one.",
     "cells": "List the cells and update rules, and what they cost.",
 }
 FAILURE, USAGE, INTERRUPTED = 1, 2, 130
@@ -40,7 +44,27 @@ class Verb(click.Command):
         formatter.write(f"\nExample:\n  {self.example}\n")
 
 
-class Verbs(click.Group):
+class Family(click.Group):
+    """Verbs under one name. Its help ends with an example, too."""
+
+    def __init__(self, *args: Any, example: str = "", **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.example = example
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # an option that stands here is reported by click itself
+        if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
+            raise nearest("verb", args[0], self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.example:
+            formatter.write(f"\nExample:\n  {self.example}\n")
+
+
+class Verbs(Family):
     """The verbs of VERBS, each imported when it is asked for by name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -51,14 +75,6 @@ class Verbs(click.Group):
             return None
         command: click.Command = importlib.import_module(f"edgernn.cli.{cmd_name}").command
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        # an option that stands here is reported by click itself
-        if args[0] not in VERBS and not args[0].startswith("-"):
-            raise nearest("verb", args[0], VERBS)
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):

@@ -25,6 +25,7 @@ def _text(result: dict[str, Any]) -> str:
 def command(model: Path, source: Path, target: Path, **options: Any) -> dict[str, Any]:
     """Run a model on a file: x (T, I), one sequence, or (N, T, I); in a csv file a row is a time step.
 
+    A model of words reads whole numbers: x (T,) or (N, T).
     The output file gets y: (O,) or (N, O), or (T, O) or (N, T, O) for a model with an output at every step.
     """
     from edgernn.runtime.files import run_file

@@ -23,15 +23,26 @@ def _text(result: dict[str, Any]) -> str:
         line,
         work,
         f"{result['parameters']:,} parameters, {result['steps']:,} steps in {minutes} min {seconds} s",
-        f"run: {result['run']}, with pictures: {', '.join(sorted(p.name for p in Path(result['run']).glob('*.png')))}",
-        f"next: edgernn export {result['run']}",
+        f"run: {result['run']}, to look at: {', '.join(_to_look_at(Path(result['run'])))}",
     ]
+    if result["network"] == "SequenceModel":
+        lines.append(f"next: edgernn export {result['run']}")
     return "\n".join(lines)
 
 
+def _to_look_at(run: Path) -> list[str]:
+    return sorted(path.name for path in run.iterdir() if path.suffix in (".png", ".txt"))
+
+
 @verb(example="edgernn train --task adding --cell sarnn T=50 hidden_size=128", text=_text)
-@click.option("--task", required=True, metavar="NAME|FILE", help="adding, mnist-rows, or your .npz with x and y.")
-@click.option("--cell", required=True, metavar="NAME", help="A cell; `edgernn cells` lists them.")
+@click.option("--recipe", metavar="NAME|FILE", help="A row of a table, as sarnn-1/sarnn, says task and cell.")
+@click.option(
+    "--task",
+    metavar="NAME|FILE|FOLDER",
+    help="adding, binary-addition, brits, char, draw, fashion-rows, l2l, memorization, mnist-permuted, mnist-rows, "
+    "ptb, seizures, sentence-vae, twitter, yahoo; or your own .npz file or folder of csv files.",
+)
+@click.option("--cell", metavar="NAME", help="A cell; `edgernn cells` lists them.")
 @click.option("--rule", metavar="NAME", help="An update rule; overrides what the cell's name implies.")
 @click.option("--out", type=click.Path(path_type=Path), help="The run directory.  [runs/TASK-CELL[-RULE]]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of weights and data.")
@@ -39,7 +50,7 @@ def _text(result: dict[str, Any]) -> str:
 @click.option("--data", type=click.Path(path_type=Path), help="The folder of data sets.  [$EDGERNN_DATA]")
 @click.option("--resume", is_flag=True, help="Go on with the run in --out, exactly where it was.")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
-def command(resume: bool, settings: tuple[str, ...], **options: Any) -> dict[str, Any]:
+def command(recipe: str | None, resume: bool, settings: tuple[str, ...], **options: Any) -> dict[str, Any]:
     """Train a cell on a task and leave a run directory.
 
     Settings are KEY=VALUE words: steps or epochs, hidden_size, layers, batch_size, lr, lambda, clip, eval_every,
@@ -51,6 +62,8 @@ def command(resume: bool, settings: tuple[str, ...], **options: Any) -> dict[str
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from edgernn.training import train
     from edgernn.training.progress import for_terminal
+    from edgernn.training.recipe import follow
     from edgernn.training.settings import split_words
 
-    return train(**options, resume=resume, settings=split_words(settings), progress=for_terminal())
+    words = follow(recipe, options, split_words(settings))
+    return train(**options, resume=resume, settings=words, progress=for_terminal())

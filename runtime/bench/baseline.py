@@ -8,6 +8,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from edgernn.runtime.session import layer_sizes
+
 Array = NDArray[np.float32]
 
 # ours -> ONNX: rows of W and R, by gate
@@ -47,13 +49,19 @@ def baseline(kind: str, info: dict[str, Any], own: dict[str, Array]) -> onnx.Mod
     own: our file's weights. Where its layers are plain ones of `kind`, the operators get them and compute the same
     function; otherwise they get random ones of the same scale, which take the same time.
     """
-    H, directions = info["hidden_size"], 2 if info["bidirectional"] else 1
+    directions = 2 if info["bidirectional"] else 1
     gates = len(_ROWS[kind])
     random = np.random.default_rng(0)
     nodes: list[onnx.NodeProto] = []
     initialisers: dict[str, Array] = {}
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ("T", "B", info["input_size"]))]
     x = "x"
+    if "embedding.E" in own:
+        inputs = [helper.make_tensor_value_info(x, TensorProto.INT64, ("T", "B"))]
+        initialisers["embedding.E"] = own["embedding.E"]
+        nodes.append(helper.make_node("Gather", ["embedding.E", x], ["rows"]))
+        x = "rows"
+    else:
+        inputs = [helper.make_tensor_value_info(x, TensorProto.FLOAT, ("T", "B", info["input_size"]))]
     if "input.mean" in own:
         initialisers |= {"mean": own["input.mean"], "std": own["input.std"]}
         nodes += [
@@ -62,7 +70,7 @@ def baseline(kind: str, info: dict[str, Any], own: dict[str, Array]) -> onnx.Mod
         ]
         x = "xs"
     size = info["input_size"]
-    for layer in range(info["layers"]):
+    for layer, H in enumerate(layer_sizes(info)):
         parts = []
         for direction in range(directions):
             name = f"layer{layer}{'.reverse' * direction}"
@@ -102,8 +110,10 @@ def baseline(kind: str, info: dict[str, Any], own: dict[str, Array]) -> onnx.Mod
             helper.make_node("Reshape", ["last", "last_shape"], ["top"]),
         ]
         x = "top"
-    if "head.W" in own:
-        initialisers |= {"head.W": own["head.W"], "head.b": own["head.b"]}
+    if "head.b" in own:
+        # without a weight of its own the head is tied to the embedding
+        weight = own["head.W"] if "head.W" in own else own["embedding.E"].T
+        initialisers |= {"head.W": np.ascontiguousarray(weight), "head.b": own["head.b"]}
         nodes += [
             helper.make_node("MatMul", [x, "head.W"], ["product"]),
             helper.make_node("Add", ["product", "head.b"], ["y"]),

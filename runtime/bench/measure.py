@@ -18,7 +18,7 @@ from edgernn.files import EXAMPLE, read_arrays
 from edgernn.runtime.bench.baseline import baseline, is_same, weights_of
 from edgernn.runtime.bench.machine import machine
 from edgernn.runtime.library import no_native, onnxruntime
-from edgernn.runtime.session import Session
+from edgernn.runtime.session import Session, layer_sizes
 
 Array = NDArray[np.float32]
 TOLERANCE = 1e-4
@@ -47,13 +47,13 @@ def bench(
     path: str | Path,
     settings: Settings | None = None,
     *,
-    x: Array | None = None,
+    x: NDArray[Any] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
     """Verify and time a model file; the report as a dict of plain values (see `markdown`).
 
-    x (T, B, I): example input, repeated to the batch and steps asked for; where None, the file `example.npz` beside the
-    model, and else standard normal numbers in the model's input scale.
+    x (T, B, I), or (T, B) of a model of words: example input, repeated to the batch and steps asked for; where None,
+    the file `example.npz` beside the model, and else random words, or standard normal numbers in the model's scale.
     Raises EdgernnError if the backends disagree: wrong code is not timed.
     """
     settings = settings or Settings()
@@ -63,14 +63,13 @@ def bench(
     if missing is None:
         sessions = {NATIVE: Session(path, backend="native", threads=settings.threads)} | sessions
     info = sessions[PORTABLE].info
-    x, source = _input(path, info, settings, x)
+    x, source = _input(path, sessions[PORTABLE], settings, x)
     verified = _verify(sessions, x)
     calls, baselines_verified = _contenders(path, sessions, info, x, settings)
     timings = _time(calls, settings, progress)
     skipping = next(iter(sessions.values()))
     skipping.run(x)
-    neurons = info["hidden_size"] * info["layers"] * (2 if info["bidirectional"] else 1)
-    rate = 1.0 if skipping.updates is None else float(skipping.updates.mean()) / neurons
+    rate = 1.0 if skipping.updates is None else float(skipping.updates.mean()) / skipping.neurons
     if skipping.macs is not None:
         executed = float(skipping.macs.mean()) / x.shape[0]
     else:
@@ -89,31 +88,38 @@ def bench(
     }
 
 
-def read_example(path: Path) -> Array:
-    """x (T, B, I) from a file that holds x (N, T, I)."""
+def read_example(path: Path) -> NDArray[Any]:
+    """x (T, B, I) from a file that holds x (N, T, I); or words, (T, B) from whole numbers (N, T)."""
     x = read_arrays(path, ("x",))["x"]
+    if x.ndim == 2 and x.dtype.kind in "iu":
+        return x.swapaxes(0, 1)
     if x.ndim != 3:
-        raise UsageError(f"{path}: expected x of shape (N, T, I), got {x.shape}")
+        raise UsageError(f"{path}: expected x of shape (N, T, I), or whole numbers (N, T), got {x.dtype} {x.shape}")
     return x.swapaxes(0, 1).astype(np.float32)
 
 
-def _input(path: Path, info: dict[str, Any], settings: Settings, x: Array | None) -> tuple[Array, str]:
+def _input(path: Path, session: Session, settings: Settings, x: NDArray[Any] | None) -> tuple[NDArray[Any], str]:
     """The input at the batch and steps asked for, and where it comes from."""
-    source = "given"
+    info, source = session.info, "given"
     example = path.parent / EXAMPLE
     if x is None and example.is_file():
         x, source = read_example(example), example.name
     if x is None:
-        normal = np.random.default_rng(0).standard_normal((settings.steps or 500, settings.batch, info["input_size"]))
-        x, source = (normal * info["input_std"] + info["input_mean"]).astype(np.float32), "standard normal"
-    if x.ndim != 3 or x.shape[-1] != info["input_size"] or 0 in x.shape:
-        raise UsageError(f"x: expected shape (T, B, {info['input_size']}), got {x.shape}")
+        random, shape = np.random.default_rng(0), (settings.steps or 500, settings.batch)
+        if session.vocabulary is not None:
+            x, source = random.integers(session.vocabulary, size=shape), "random words"
+        else:
+            normal = random.standard_normal((*shape, session.input_size))
+            x, source = (normal * info["input_std"] + info["input_mean"]).astype(np.float32), "standard normal"
+    if x.ndim != 2 + len(session.channels) or x.shape[2:] != session.channels:
+        raise UsageError(f"x: expected shape {session.shape('T', 'B')}, got {x.shape}")
+    x = session.checked(x)
     steps = settings.steps or x.shape[0]
     x = np.take(x, np.arange(steps) % x.shape[0], axis=0)
     return np.ascontiguousarray(np.take(x, np.arange(settings.batch) % x.shape[1], axis=1)), source
 
 
-def _verify(sessions: dict[str, Session], x: Array) -> dict[str, float]:
+def _verify(sessions: dict[str, Session], x: NDArray[Any]) -> dict[str, float]:
     """The worst error of native against portable, every step from the portable one's state."""
     if NATIVE not in sessions:
         return {}
@@ -143,7 +149,7 @@ def _verify(sessions: dict[str, Session], x: Array) -> dict[str, float]:
 
 
 def _contenders(
-    path: Path, sessions: dict[str, Session], info: dict[str, Any], x: Array, settings: Settings
+    path: Path, sessions: dict[str, Session], info: dict[str, Any], x: NDArray[Any], settings: Settings
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, float]]:
     """What is timed, by name, and the error of the baselines that compute the same function."""
     calls: dict[str, Callable[[], Any]] = {}
@@ -158,8 +164,8 @@ def _contenders(
         options.inter_op_num_threads = 1
         made = baseline(kind, info, own).SerializeToString()
         session = ort.InferenceSession(made, options, providers=["CPUExecutionProvider"])
-        shape = (2 if info["bidirectional"] else 1, x.shape[1], info["hidden_size"])
-        state = {i.name: np.zeros(shape, np.float32) for i in session.get_inputs()[1:]}
+        # (directions, B, H) each
+        state = {i.name: np.zeros((i.shape[0], x.shape[1], i.shape[2]), np.float32) for i in session.get_inputs()[1:]}
         calls[name] = _caller(session, x, state, ())
         if is_same(kind, info):
             error = float(np.abs(calls[name]()[0] - calls[PORTABLE]()[0]).max())
@@ -169,7 +175,7 @@ def _contenders(
     return calls, verified
 
 
-def _caller(session: Any, x: Array, state: dict[str, Array], unread: tuple[str, ...]) -> Callable[[], Any]:
+def _caller(session: Any, x: NDArray[Any], state: dict[str, Array], unread: tuple[str, ...]) -> Callable[[], Any]:
     outputs = [o.name for o in session.get_outputs() if o.name not in unread]
     feeds = {"x": x, **state}
     return lambda: session.run(outputs, feeds)
@@ -231,11 +237,12 @@ def _costs(info: dict[str, Any], rate: float, executed: float, backend: str) -> 
     from edgernn.costs import named_cost
 
     own, sizes = info["cost"], (info["input_size"], info["hidden_size"], info["layers"], info["bidirectional"])
+    last = layer_sizes(info)[-1] if info["layers"] > 1 else None
     idle = own["flops_paper_idle"]
     made = {"macs": info["macs"], "macs_executed": executed, "macs_executed_by": backend}
     made |= {"parameters": own["parameters"], "flops_paper": idle + rate * (own["flops_paper"] - idle)}
     for kind in ("gru", "lstm"):
-        other = named_cost(kind, "always", *sizes)
+        other = named_cost(kind, "always", *sizes, last)
         made[f"parameters_{kind}"] = other.parameters
         made[f"parameters_saved_percent_{kind}"] = 100 * (1 - own["parameters"] / other.parameters)
     return made

@@ -5,12 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.files import write_json, write_text
+from edgernn.runtime.session import layer_sizes
 
 
 def markdown(report: dict[str, Any]) -> str:
     """The report as it is printed and saved."""
     info, settings, costs, machine = report["info"], report["settings"], report["costs"], report["machine"]
-    sizes = f"I={info['input_size']}, H={info['hidden_size']}, {info['layers']} layer{'s' * (info['layers'] > 1)}"
+    sizes = f"{info['vocabulary']:,} words, " if info.get("vocabulary") else ""
+    sizes += f"I={info['input_size']}, H={info['hidden_size']}, {info['layers']} layer{'s' * (info['layers'] > 1)}"
+    last = layer_sizes(info)[-1]
+    sizes += f", the last one of {last}" * (last != info["hidden_size"])
     sizes += ", bidirectional" * info["bidirectional"]
     lines = [
         f"### {info['cell']} + {info['rule']}, {sizes}",

@@ -7,32 +7,59 @@ from edgernn.errors import EdgernnError, UsageError, nearest
 from edgernn.training.tasks.adding import Adding
 from edgernn.training.tasks.arrays import Arrays
 from edgernn.training.tasks.base import CLASSIFICATION, REGRESSION, Means, Objective, Score, Task
-from edgernn.training.tasks.mnist import MnistRows
+from edgernn.training.tasks.binary_addition import BinaryAddition
+from edgernn.training.tasks.brits import Mortality
+from edgernn.training.tasks.char import Char
+from edgernn.training.tasks.draw import DrawImages
+from edgernn.training.tasks.folders import Folder
+from edgernn.training.tasks.images import FashionRows, MnistPermuted, MnistRows
+from edgernn.training.tasks.l2l import LearningToLearn
+from edgernn.training.tasks.memorization import Memorization
+from edgernn.training.tasks.ptb import NextWord
+from edgernn.training.tasks.seizures import Seizures
+from edgernn.training.tasks.sentence_vae import SentenceCodes
 from edgernn.training.tasks.sources import Batch, Generated, Sequences, Source, Split
+from edgernn.training.tasks.twitter import Twitter
+from edgernn.training.tasks.yahoo import Yahoo
 
 TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (
         Adding,
+        Memorization,
+        BinaryAddition,
+        Char,
         MnistRows,
+        FashionRows,
+        MnistPermuted,
+        Seizures,
+        Twitter,
+        Yahoo,
+        Mortality,
+        DrawImages,
+        LearningToLearn,
+        SentenceCodes,
+        NextWord,
     )
 }
 
 
 def find_task(name: str) -> tuple[type[Task], Path | None]:
-    """The task of a name; or of the path of a user's own file, and that path.
+    """The task of a name; or of the path of a user's own file or folder, and that path.
 
     Raises UsageError for an unknown name, EdgernnError for a file that is not there.
     """
     if name in TASKS:
         return TASKS[name], None
     path = Path(name)
-    if path.suffix == ".npz":
-        if not path.is_file():
-            raise EdgernnError(f"task: no such file: {name}")
+    if path.is_dir():
+        return Folder, path
+    if path.suffix == ".npz" and path.is_file():
         return Arrays, path
-    if path.suffix or path.exists():
-        raise UsageError(f"task: expected one of {', '.join(sorted(TASKS))} or the path of an .npz file, got {name!r}")
+    if path.exists() or path.suffix == ".csv":
+        raise UsageError(f"task: expected the name of a task, an .npz file or a folder of csv files, got {name!r}")
+    if path.suffix or len(path.parts) > 1:
+        raise EdgernnError(f"task: no such file or folder: {name}")
     raise nearest("task", name, TASKS)
 
 
@@ -43,14 +70,28 @@ __all__ = [
     "Adding",
     "Arrays",
     "Batch",
+    "BinaryAddition",
+    "Char",
+    "DrawImages",
+    "FashionRows",
+    "Folder",
     "Generated",
+    "LearningToLearn",
     "Means",
+    "Memorization",
+    "MnistPermuted",
     "MnistRows",
+    "Mortality",
+    "NextWord",
     "Objective",
     "Score",
+    "Seizures",
+    "SentenceCodes",
     "Sequences",
     "Source",
     "Split",
     "Task",
+    "Twitter",
+    "Yahoo",
     "find_task",
 ]

@@ -2,34 +2,42 @@
 """The adding task."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from edgernn.errors import UsageError, nearest
 from edgernn.training.settings import setting
-from edgernn.training.tasks.base import REGRESSION, Task
-from edgernn.training.tasks.sources import Generated, Sequences
+from edgernn.training.tasks.base import REGRESSION, Objective
+from edgernn.training.tasks.synthetic import Synthetic
 
-HELD_OUT = 1000
-# the held-out sets are the same for every seed
-_VALIDATION, _TEST = 11, 12
+VALUES = ("uniform", "half", "gaussian")
+MARKERS = ("any", "halves")
 
 
 @dataclass
-class Adding(Task):
+class Adding(Synthetic):
     """Remember two of T numbers and add them.
 
-    x (T, B, 2): a value from U[0, 1], and a marker that is 1 at two random steps and 0 elsewhere.
-    target (B, 1): the sum of the two marked values. Its variance is 1/6; solved is a hundredth of that.
-    Training sequences never come twice; `epoch_steps` batches count as an epoch.
+    x (T, B, 2): a value, and a marker that is 1 at two random steps and 0 elsewhere.
+    target (B, 1): the sum of the two marked values. Solved is a mean squared error of a hundredth of its variance.
+    values: uniform in [0, 1]; half, uniform in [-1/2, 1/2] (the variance of the sum is 1/6 in both); or gaussian, with
+    mean 0 and variance delta2 (that of the sum is 2 delta2), where the error is also given over delta2.
+    markers: any two steps; or halves: one of the first tenth (at least the first step), one of the last half.
+    train_size, test_size, epoch_steps: see `Synthetic`.
+    Raises UsageError for other words, and for a delta2 without gaussian values or these without it.
     Source: Hartvigsen et al., "Learning to Selectively Update State Neurons in Recurrent Networks", CIKM 2020, section
-    4.5 (there T = 500); the threshold: Campos et al., "Skip RNN", ICLR 2018.
+    4.5 (there T = 500). values=half markers=halves, and the threshold: Campos et al., "Skip RNN", ICLR 2018 (there
+    T = 50). values=gaussian train_size=2000 test_size=400: Long, Zhang, Mao, "Prototypical Recurrent Unit", 2016 (there
+    T is N).
     """
 
     T: int = setting(50, at_least=2)
-    epoch_steps: int = setting(100, at_least=1)
+    values: str = "uniform"
+    delta2: float | None = setting(None, above=0)
+    markers: str = "any"
 
     name = "adding"
     help = "add the two marked ones of T random numbers"
@@ -46,23 +54,50 @@ class Adding(Task):
     input_size, output_size = 2, 1
     solved = 1 / 600
 
-    def open(self, source: Path | None, seed: int) -> None:
-        self.train = Generated(self.make, self.epoch_steps, seed)
-        self.validation = self._held_out(_VALIDATION)
-        self.test = self._held_out(_TEST)
+    def __post_init__(self) -> None:
+        if self.values not in VALUES:
+            raise nearest("values", self.values, VALUES)
+        if self.markers not in MARKERS:
+            raise nearest("markers", self.markers, MARKERS)
+        if (self.values == "gaussian") != (self.delta2 is not None):
+            wanted = "a variance above 0" if self.delta2 is None else "none"
+            got = "none" if self.delta2 is None else f"{self.delta2:g}"
+            raise UsageError(f"delta2: expected {wanted} with values={self.values}, got {got}")
+        if self.delta2 is not None:
+            self.solved = 2 * self.delta2 / 100
+            self.objective = _over(self.delta2)
 
     def make(self, rng: np.random.Generator, count: int) -> tuple[Tensor, Tensor]:
-        """x (T, count, 2) and the target (count, 1)."""
         x = np.zeros((self.T, count, 2), np.float32)
-        x[..., 0] = rng.random((self.T, count), np.float32)
-        first = rng.integers(self.T, size=count)
-        second = rng.integers(self.T - 1, size=count)
-        second += second >= first
+        x[..., 0] = self._values(rng, count)
+        first, second = self._marked(rng, count)
         sequences = np.arange(count)
         x[first, sequences, 1] = x[second, sequences, 1] = 1
         target = x[first, sequences, :1] + x[second, sequences, :1]
         return torch.from_numpy(x), torch.from_numpy(target)
 
-    def _held_out(self, key: int) -> Sequences:
-        x, y = self.make(np.random.default_rng([key, 0, 0]), HELD_OUT)
-        return Sequences(x.transpose(0, 1), y)
+    def _values(self, rng: np.random.Generator, count: int) -> npt.NDArray[np.float32]:
+        if self.delta2 is not None:
+            return rng.standard_normal((self.T, count), np.float32) * np.float32(self.delta2**0.5)
+        values = rng.random((self.T, count), np.float32)
+        return values - np.float32(0.5) if self.values == "half" else values
+
+    def _marked(self, rng: np.random.Generator, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Two different steps of each sequence, (count,) each."""
+        if self.markers == "halves":
+            tenth, half = max(1, self.T // 10), -(-self.T // 2)
+            return rng.integers(tenth, size=count), rng.integers(half, self.T, size=count)
+        first = rng.integers(self.T, size=count)
+        second = rng.integers(self.T - 1, size=count)
+        second += second >= first
+        return first, second
+
+
+def _over(delta2: float) -> Objective:
+    """The objective of a regression, with its error also in units of delta2."""
+
+    def metrics(y: Tensor, target: Tensor) -> dict[str, Tensor]:
+        found = REGRESSION.metrics(y, target)
+        return {**found, "mse_over_delta2": found["mse"] / delta2}
+
+    return Objective(REGRESSION.metric, REGRESSION.higher_is_better, REGRESSION.loss, metrics)

@@ -17,7 +17,7 @@ _SHUFFLE, _GENERATE, _SPLIT = 1, 2, 3
 
 @dataclass(frozen=True)
 class Batch:
-    """x (T, B, I) float32; target (B, ...), or (T, B, ...) with one target a step."""
+    """x (T, B, I) float32, or (T, B) int64 words; target (B, ...), or (T, B, ...) with one target a step."""
 
     x: Tensor
     target: Tensor
@@ -41,6 +41,10 @@ class Source(abc.ABC):
         """Whether the sequences of this step's batch go on where those of the step before ended."""
         return False
 
+    def lr_scale(self, step: int, batch_size: int) -> float:
+        """By what the learning rate of this step is multiplied."""
+        return 1.0
+
 
 class Split(abc.ABC):
     """What is held out, to be gone through once and in order."""
@@ -57,11 +61,14 @@ class Split(abc.ABC):
 class Sequences(Source, Split):
     """Stored sequences, shuffled anew for each epoch; the last batch of an epoch may be smaller.
 
-    x (N, T, I) of any numeric type; y (N, ...), or (N, T, ...) with one target a step.
+    x (N, T, I) of any numeric type, or (N, T) whole numbers below `symbols`, which are made one-hot batch by batch:
+    I = symbols. y (N, ...), or (N, T, ...) with one target a step; whole numbers of any type become int64.
     """
 
-    def __init__(self, x: Tensor, y: Tensor, *, seed: int = 0, per_step: bool = False) -> None:
-        self.x, self.y, self.seed, self.per_step = x, y, seed, per_step
+    def __init__(
+        self, x: Tensor, y: Tensor, *, seed: int = 0, per_step: bool = False, symbols: int | None = None
+    ) -> None:
+        self.x, self.y, self.seed, self.per_step, self.symbols = x, y, seed, per_step, symbols
         self._epoch, self._order = -1, np.empty(0, np.int64)
 
     def __len__(self) -> int:
@@ -84,13 +91,16 @@ class Sequences(Source, Split):
             yield self._batch(x, y)
 
     def _batch(self, x: Tensor, y: Tensor) -> Batch:
-        return Batch(x.transpose(0, 1).float().contiguous(), y.transpose(0, 1).contiguous() if self.per_step else y)
+        x = x.transpose(0, 1)
+        x = x.float().contiguous() if self.symbols is None else one_hot(x, self.symbols)
+        y = y if y.is_floating_point() else y.long()
+        return Batch(x, y.transpose(0, 1).contiguous() if self.per_step else y)
 
 
 class Generated(Source):
     """Sequences that are made as they are needed and never come twice.
 
-    make(rng, n) returns x (T, n, I) and the target (n, ...).
+    make(rng, n) returns x (T, n, I) and the target (n, ...), or (T, n, ...) with one target a step.
     """
 
     def __init__(
@@ -103,6 +113,11 @@ class Generated(Source):
 
     def batch(self, step: int, batch_size: int) -> Batch:
         return Batch(*self._make(np.random.default_rng([_GENERATE, self._seed, step]), batch_size))
+
+
+def one_hot(symbols: Tensor, count: int) -> Tensor:
+    """(..., count) float32, 1 at each whole number and 0 elsewhere."""
+    return torch.zeros(*symbols.shape, count).scatter_(-1, symbols.long()[..., None], 1.0)
 
 
 def random_split(count: int, sizes: list[int], seed: int) -> list[Tensor]:

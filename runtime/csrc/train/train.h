@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the training library offers: a whole sequence of one cell forward, and backward.
+//
+// Both are plain C functions on row-major float32 memory of the caller, laid out as the inputs of
+// the op are: see docs/design.md. P counts the neurons of all gates, M or H a gate, and H more for the
+// rule `selective`; columns of W: I, or 2I if the cell reads the last input too. A call works on
+// threads of its own and leaves none behind.
+
+#ifndef EDGERNN_TRAIN_TRAIN_H_
+#define EDGERNN_TRAIN_TRAIN_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gate.h"
+
+extern "C" {
+
+// One sequence. What the cell or rule lacks is null.
+struct EdgernnTrainCall {
+  std::int64_t cell;     // edgernn_train_cell of its name
+  std::int64_t steps;    // T
+  std::int64_t batch;    // B
+  std::int64_t input;    // I
+  std::int64_t hidden;   // H
+  std::int64_t threads;  // at most so many
+  std::int64_t keep;     // whether p, m and all states are kept: see there
+
+  const float* x;                           // (T, B, columns of W)
+  const float* w;                           // (rows of the gates with x, columns of W)
+  const float* r;                           // (rows of the gates with h, H)
+  const float* c;                           // (rows of the gates with c, H)
+  const float* v;                           // (rows of the gates with m, M)
+  const float* b;                           // (rows of the gates with a bias,)
+  const float* own[edgernn::kMaxParams];    // (H,), (I,) or (1,) each, mapped already
+  const float* start[edgernn::kMaxStates];  // (B, H) each: the state before the first step
+  const float* rule_w;                      // (H, I), rule `selective`
+  const float* rule_b;                      // (H,)
+  const float* rule_d;                      // (H,)
+  const float* skip_w;                      // (H,), rule `skip`
+  const float* skip_b;                      // (1,)
+  const float* pressure;                    // (B,), before the first step
+  float slope;                              // backward: of the gradient of `selective`
+  float decision_weight;                    // and the gradient of every decision u
+  float likelihood_weight;                  // and of every likelihood
+
+  // made by forward, read by backward
+  float* p;                                 // (T, B, P), or (B, P) if not kept
+  float* m;                                 // (T, B, M), or (B, M) if not kept
+  float* state[edgernn::kMaxStates];        // (T, B, H) each; (B, H) but for the first if not kept
+  std::uint8_t* decisions;                  // (T, B, H), rule `selective`: 1 where a neuron changes
+
+  float* pressures;                         // (T, B), rule `skip`: after every step
+
+  // read by backward: any may be null, for zeros
+  const float* y_grad;                          // (T, B, H), of state[0]
+  const float* last_grad[edgernn::kMaxStates];  // (B, H) each, of the state after the last step
+  const float* pressures_grad;                  // (B,), after the last step
+
+  // made by backward: those of what forward is given; any may be null
+  float* x_grad;
+  float* w_grad;
+  float* r_grad;
+  float* c_grad;
+  float* v_grad;
+  float* b_grad;
+  float* own_grad[edgernn::kMaxParams];
+  float* start_grad[edgernn::kMaxStates];
+  float* rule_w_grad;
+  float* rule_b_grad;
+  float* rule_d_grad;
+  float* skip_w_grad;
+  float* skip_b_grad;
+  float* pressure_grad;
+
+  void* scratch;  // edgernn_train_scratch bytes
+};
+
+#pragma GCC visibility push(default)
+
+// The number of a cell by its name in ops, "GRU" and so on; -1: there is none.
+std::int64_t edgernn_train_cell(const char* name);
+
+// P of a call.
+std::int64_t edgernn_train_gates(const EdgernnTrainCall* call);
+
+// The bytes of `scratch`, for either direction.
+std::int64_t edgernn_train_scratch(const EdgernnTrainCall* call);
+
+void edgernn_train_forward(const EdgernnTrainCall* call);
+void edgernn_train_backward(const EdgernnTrainCall* call);
+
+// The instruction set in use; null: none of those that were built runs here.
+const char* edgernn_train_isa();
+
+#pragma GCC visibility pop
+
+}  // extern "C"
+
+namespace edgernn {
+
+// What a driver knows of a cell: its tables, and its point-wise maps in both directions.
+struct PointCall;
+
+struct TrainCell {
+  const char* name;
+  int gates;
+  unsigned terms[kMaxGates];
+  int states;
+  int params;
+  Extent extents[kMaxParams];
+  Map maps[kMaxParams];
+  bool reads_last;
+  bool mid_is_input;
+  bool has_mid;
+  bool reads_input;
+  void (*update)(const PointCall&);
+  void (*mid)(const PointCall&);
+  void (*update_back)(const PointCall&);
+  void (*mid_back)(const PointCall&);
+};
+
+// One instruction set's training. `prepared` holds the weights as one direction needs them and is
+// read by all threads; `scratch` is one thread's, for the rows from `first` to `end`.
+struct TrainTable {
+  const char* isa;
+  const TrainCell* cells;
+  int cell_count;
+  std::int64_t (*gates)(const EdgernnTrainCall&);
+  std::size_t (*prepared_bytes)(const EdgernnTrainCall&);
+  std::size_t (*scratch_bytes)(const EdgernnTrainCall&, std::int64_t rows);
+  void (*prepare)(const EdgernnTrainCall&, bool back, void* prepared);
+  void (*forward)(const EdgernnTrainCall&, void* prepared, std::int64_t first, std::int64_t end,
+                  void* scratch);
+  void (*backward)(const EdgernnTrainCall&, void* prepared, std::int64_t first, std::int64_t end,
+                   void* scratch);
+  // writes the gradients that all rows share, from what `backward` left in each scratch
+  void (*add_up)(const EdgernnTrainCall&, void* const* scratch, int count);
+};
+
+}  // namespace edgernn
+
+#endif  // EDGERNN_TRAIN_TRAIN_H_

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server of files on loopback that can cut connections, and data sets that come from it."""
+
+import contextlib
+import hashlib
+import http.server
+import os
+import re
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from edgernn.training.datasets import SETS, DataSet, Download, File
+
+CONTENT = np.random.default_rng(0).bytes(300_000)
+CUT = 100_000
+
+
+def sha(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+SUM, SIZE = sha(CONTENT), len(CONTENT)
+
+
+class Files(http.server.BaseHTTPRequestHandler):
+    """Serves `files`, by path; notes each request. cuts: how many answers still break off after CUT bytes.
+
+    interrupts: whether Ctrl-C is pressed when CUT bytes have come. ranges, tags: whether it knows these.
+    """
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        server = self.server
+        asked = self.headers.get("Range")
+        server.seen.append((self.path, asked, self.headers.get("If-Range")))
+        content = server.files.get(self.path)
+        if content is None:
+            self.send_error(404)
+            return
+        tag = f'"{sha(content)[:8]}"'
+        start = 0
+        if asked and server.ranges and self.headers.get("If-Range") in (None, tag):
+            start = int(re.fullmatch(r"bytes=(\d+)-", asked)[1])
+            if start >= len(content):
+                self.send_error(416)
+                return
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        if server.tags:
+            self.send_header("ETag", tag)
+        self.send_header("Content-Length", str(len(content) - start))
+        self.end_headers()
+        # the client may have gone
+        with contextlib.suppress(ConnectionError):
+            self.send(content[start:])
+
+    def send(self, content):
+        if self.server.interrupts:
+            self.wfile.write(content[:CUT])
+            time.sleep(0.2)
+            # now the client waits for more: Ctrl-C
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+        elif self.server.cuts:
+            self.server.cuts -= 1
+            self.wfile.write(content[:CUT])
+            self.close_connection = True
+        else:
+            self.wfile.write(content)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Files) as made:
+        made.files, made.seen, made.cuts, made.ranges, made.tags, made.interrupts = {}, [], 0, True, True, False
+        made.url = f"http://127.0.0.1:{made.server_port}"
+        made.daemon_threads = True
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield made
+        made.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """A cache of its own, and no data folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("EDGERNN_DATA", raising=False)
+    return tmp_path / "home" / "edgernn"
+
+
+def offer(monkeypatch, *downloads, forms=None, **options):
+    """Make the downloads a data set "small"."""
+    forms = forms or (tuple(file.name for download in downloads for file in download.gives),)
+    made = DataSet("Small", "here", "none", (), "small", forms, downloads, **options)
+    monkeypatch.setitem(SETS, "small", made)
+
+
+def plain(server, sha256=SUM, name="f.bin", size=SIZE):
+    server.files.setdefault(f"/{name}", CONTENT)
+    return Download((f"{server.url}/{name}",), (File(name, size, sha256),), size, sha256)

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fetching data sets from a server on loopback: right, wrong, hostile and missing files, and cut connections."""
+
+import fcntl
+import functools
+import gzip
+import json
+import re
+import resource
+import tarfile
+
+import pytest
+
+from edgernn.cli.frame import main
+from edgernn.errors import EdgernnError
+from edgernn.training.data import find_files
+from edgernn.training.datasets import Download, File, fetch
+from edgernn.training.datasets.meter import Lines
+from tests.file_server import CONTENT, CUT, SIZE, SUM, home, offer, plain, server, sha
+from tests.test_unpack import ARCHIVES
+
+__all__ = ["home", "server"]
+get = functools.partial(fetch, pause=0)
+
+
+def ranges(server):
+    return [asked for _, asked, _ in server.seen]
+
+
+# right files
+
+
+def test_file_is_fetched_checked_and_found(server, monkeypatch, home, capsys):
+    offer(monkeypatch, plain(server))
+    result = get("small", meter=Lines())
+    path = home / "small" / "f.bin"
+    assert path.read_bytes() == CONTENT
+    assert result == {
+        "name": "small",
+        "folder": str(path.parent),
+        "fetched": True,
+        "cache": True,
+        "files": [{"file": "f.bin", "bytes": 300_000, "sha256": SUM, "known": True}],
+    }
+    assert find_files("t", "small", ["f.bin"], None) == [path]
+    assert [p.name for p in path.parent.iterdir()] == ["f.bin"]
+    assert f"{server.url}/f.bin: 300,000 bytes" in capsys.readouterr().err
+    assert get("small")["fetched"] is False
+    assert len(server.seen) == 1
+
+
+def test_folder_of_the_user_is_filled_and_made(server, monkeypatch, home, tmp_path):
+    offer(monkeypatch, plain(server))
+    assert get("small", tmp_path / "new" / "mine")["cache"] is False
+    assert (tmp_path / "new" / "mine" / "small" / "f.bin").read_bytes() == CONTENT
+    monkeypatch.setenv("EDGERNN_DATA", str(tmp_path / "other"))
+    get("small")
+    assert (tmp_path / "other" / "small" / "f.bin").read_bytes() == CONTENT
+    assert not home.exists()
+
+
+def test_packed_file_is_unpacked_and_its_content_checked(server, monkeypatch, home):
+    server.files["/f.bin.gz"] = gzip.compress(CONTENT)
+    offer(monkeypatch, Download((f"{server.url}/f.bin.gz",), (File("f.bin", SIZE, SUM),)))
+    assert get("small")["files"][0]["known"] is True
+    assert (home / "small" / "f.bin").read_bytes() == CONTENT
+    server.files["/f.bin.gz"] = gzip.compress(CONTENT[::-1])
+    (home / "small" / "f.bin").unlink()
+    with pytest.raises(EdgernnError, match=rf"f\.bin: expected SHA-256 {SUM} .*, got SHA-256 {sha(CONTENT[::-1])}"):
+        get("small")
+    assert not (home / "small").exists()
+
+
+@ARCHIVES
+def test_archive_gives_its_files_wherever_they_lie_in_it(server, monkeypatch, home, suffix, pack):
+    content = pack(("x/one.bin", b"1"), ("x/set-a/7.txt", b"7"), ("x/set-a/8.txt", b"8"), ("x/other.bin", b"0"))
+    server.files[f"/all{suffix}"] = content
+    gives = (File("one.bin"), File("set-a/"))
+    offer(monkeypatch, Download((f"{server.url}/all{suffix}",), gives, len(content), sha(content)))
+    get("small")
+    found = {str(p.relative_to(home / "small")): p.read_text() for p in (home / "small").rglob("*") if p.is_file()}
+    assert found == {"one.bin": "1", "set-a/7.txt": "7", "set-a/8.txt": "8"}
+
+
+# wrong, hostile and missing files
+
+
+def test_wrong_sum_is_refused_and_leaves_nothing(server, monkeypatch, home):
+    offer(monkeypatch, plain(server, sha(b"other")))
+    with pytest.raises(EdgernnError, match=f"{server.url}/f.bin: .*expected {sha(b'other')} but got {SUM}"):
+        get("small")
+    assert not (home / "small").exists()
+
+
+def test_next_address_is_asked(server, monkeypatch, home, capsys):
+    right = plain(server)
+    server.files["/wrong/f.bin"] = CONTENT[::-1]
+    urls = (f"{server.url}/none/f.bin", f"{server.url}/wrong/f.bin", *right.urls)
+    offer(monkeypatch, Download(urls, right.gives, right.size, right.sha256))
+    get("small", meter=Lines())
+    assert (home / "small" / "f.bin").read_bytes() == CONTENT
+    assert "/none/f.bin: expected the file, got 404" in capsys.readouterr().err
+    assert ranges(server) == [None] * 3
+
+
+def test_other_size_is_refused_before_it_comes(server, monkeypatch):
+    offer(monkeypatch, plain(server, size=299_999))
+    with pytest.raises(EdgernnError, match=r"expected a file of 299,999 bytes, got one of 300,000"):
+        get("small")
+
+
+def test_file_that_is_not_there(server, monkeypatch, home):
+    offer(monkeypatch, Download((f"{server.url}/none.bin",), (File("none.bin"),)))
+    with pytest.raises(EdgernnError, match=rf"{server.url}/none\.bin: expected the file, got 404"):
+        get("small")
+    assert not (home / "small").exists()
+
+
+def test_server_that_is_not_there(monkeypatch):
+    offer(monkeypatch, Download(("http://127.0.0.1:9/f.bin",), (File("f.bin"),)))
+    with pytest.raises(EdgernnError, match=r"f\.bin: the connection broke \(.*refused\); nothing came"):
+        get("small")
+
+
+@ARCHIVES
+@pytest.mark.parametrize(
+    ("member", "message"),
+    [
+        (("../one.bin", b"1"), r"expected members that stay inside, got '\.\./one\.bin'"),
+        (("a/../../one.bin", b"1"), r"expected members that stay inside, got 'a/\.\./\.\./one\.bin'"),
+        (("/tmp/one.bin", b"1"), r"expected members that stay inside, got '/tmp/one\.bin'"),
+        (("one.bin", (tarfile.SYMTYPE, "/etc/passwd")), r"got a link.*: 'one\.bin'"),
+        (("two.bin", b"1"), r"expected one\.bin in the archive, got no such member"),
+    ],
+    ids=["up", "through", "absolute", "link", "absent"],
+)
+def test_hostile_archive_is_refused_as_a_whole(server, monkeypatch, home, suffix, pack, member, message):
+    server.files[f"/all{suffix}"] = pack(("other.bin", b"0"), member)
+    offer(monkeypatch, Download((f"{server.url}/all{suffix}",), (File("one.bin"),)))
+    with pytest.raises(EdgernnError, match=message):
+        get("small")
+    assert not (home / "small").exists()
+    assert not list(home.parent.rglob("one.bin"))
+
+
+# sums that are not known
+
+
+def test_first_use_is_trusted_said_and_remembered(server, monkeypatch, home, capsys):
+    offer(monkeypatch, plain(server, None, size=None))
+    assert main(["data", "fetch", "small"]) == 0
+    assert f"SHA-256 {SUM} (not known before, trusted as it came)" in capsys.readouterr().out
+    assert json.loads((home / "small" / "fetched.json").read_text())["f.bin"]["sha256"] == SUM
+    assert main(["data", "fetch", "small"]) == 0
+    assert f"SHA-256 {SUM} (as expected)" in capsys.readouterr().out
+    (home / "small" / "f.bin").unlink()
+    server.files["/f.bin"] = CONTENT[::-1]
+    with pytest.raises(EdgernnError, match=rf"expected SHA-256 {SUM}, as fetched\.json says of the first"):
+        get("small")
+    assert not (home / "small" / "f.bin").exists()
+
+
+def test_file_in_its_place_is_checked_and_never_overwritten(server, monkeypatch, home):
+    offer(monkeypatch, plain(server))
+    path = home / "small" / "f.bin.gz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(gzip.compress(CONTENT))
+    assert get("small")["files"] == [{"file": "f.bin.gz", "bytes": 300_000, "sha256": SUM, "known": True}]
+    path.write_bytes(gzip.compress(b"mine"))
+    with pytest.raises(EdgernnError, match=r"f\.bin\.gz: f\.bin: expected SHA-256 .* move it away to fetch it anew"):
+        get("small")
+    assert gzip.decompress(path.read_bytes()) == b"mine"
+    assert not server.seen
+
+
+def test_preferred_form_is_enough(server, monkeypatch, home):
+    offer(monkeypatch, plain(server), forms=(("better",), ("f.bin",), ("part",)))
+    (home / "small").mkdir(parents=True)
+    (home / "small" / "better").write_text("x")
+    assert get("small")["fetched"] is False
+    (home / "small" / "better").rename(home / "small" / "part")
+    assert get("small")["fetched"] is True
+
+
+# cut connections
+
+
+def test_cut_download_goes_on_where_it_was(server, monkeypatch, home, capsys):
+    offer(monkeypatch, plain(server))
+    server.cuts = 2
+    get("small", meter=Lines())
+    assert (home / "small" / "f.bin").read_bytes() == CONTENT
+    assert ranges(server) == [None, "bytes=100000-", "bytes=200000-"]
+    tag = f'"{SUM[:8]}"'
+    assert [condition for *_, condition in server.seen] == [None, tag, tag]
+    assert "300,000 bytes, from byte 200,000 on" in capsys.readouterr().err
+
+
+def test_next_call_goes_on_where_a_broken_one_was(server, monkeypatch, home):
+    offer(monkeypatch, plain(server))
+    monkeypatch.setattr("edgernn.training.datasets.download._ATTEMPTS", 1)
+    server.cuts = 1
+    with pytest.raises(EdgernnError, match=r"broke \(after 100,000 of 300,000 bytes\); 100,000 bytes are kept"):
+        get("small")
+    assert not (home / "small" / "f.bin").exists()
+    assert (home / "small" / ".fetch" / "f.bin.part").read_bytes() == CONTENT[:CUT]
+    get("small")
+    assert (home / "small" / "f.bin").read_bytes() == CONTENT
+    assert ranges(server) == [None, "bytes=100000-"]
+    assert [p.name for p in (home / "small").iterdir()] == ["f.bin"]
+
+
+def test_server_without_ranges_sends_all_again(server, monkeypatch, home):
+    offer(monkeypatch, plain(server))
+    server.cuts, server.ranges = 1, False
+    get("small")
+    assert (home / "small" / "f.bin").read_bytes() == CONTENT
+    assert ranges(server) == [None, "bytes=100000-"]
+
+
+@pytest.mark.parametrize("tags", [True, False], ids=["tags", "no-tags"])
+def test_parts_of_two_versions_are_never_mixed(server, monkeypatch, home, tags):
+    # no sum is known, so a mix would not be found out
+    offer(monkeypatch, plain(server, None, size=None))
+    monkeypatch.setattr("edgernn.training.datasets.download._ATTEMPTS", 1)
+    server.cuts, server.tags = 1, tags
+    with pytest.raises(EdgernnError, match="broke"):
+        get("small")
+    server.files["/f.bin"] = CONTENT[::-1]
+    get("small")
+    assert (home / "small" / "f.bin").read_bytes() == CONTENT[::-1]
+    assert ranges(server) == [None, "bytes=100000-" if tags else None]
+
+
+def test_part_that_is_longer_than_the_file_is_dropped(server, monkeypatch, home):
+    offer(monkeypatch, plain(server))
+    part = home / "small" / ".fetch" / "f.bin.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(CONTENT + b"more")
+    get("small")
+    assert ranges(server) == ["bytes=300004-", None]
+    assert (home / "small" / "f.bin").read_bytes() == CONTENT
+
+
+def test_broken_server_is_not_asked_for_ever(server, monkeypatch):
+    offer(monkeypatch, plain(server))
+    server.cuts = 99
+    monkeypatch.setattr("tests.file_server.CUT", 1000)
+    with pytest.raises(EdgernnError, match="4,000 bytes are kept"):
+        get("small")
+    assert len(server.seen) == 4
+
+
+def test_interrupt_leaves_what_goes_on(server, monkeypatch, home, capsys):
+    offer(monkeypatch, plain(server))
+    server.interrupts = True
+    assert main(["data", "fetch", "small"]) == 130
+    assert capsys.readouterr().err.endswith(
+        "edgernn: interrupted; 100,000 bytes are kept: the same command goes on from there\n"
+    )
+    part = home / "small" / ".fetch" / "f.bin.part"
+    assert part.read_bytes() == CONTENT[:CUT]
+    assert sorted(p.name for p in part.parent.iterdir()) == ["f.bin.part", "f.bin.part.json"]
+    server.interrupts = False
+    get("small")
+    assert ranges(server) == [None, "bytes=100000-"]
+    assert (home / "small" / "f.bin").read_bytes() == CONTENT
+
+
+def test_full_disk_is_one_line_and_goes_on(server, monkeypatch, home, capsys):
+    offer(monkeypatch, plain(server))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # files of more than 150,000 bytes cannot be written, as on a full disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, hard))
+    try:
+        assert main(["data", "fetch", "small"]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    out, errors = capsys.readouterr()
+    assert out == ""
+    line = errors.splitlines()[-1]
+    assert re.fullmatch(r"edgernn: error: .*f\.bin\.part: File too large; 150,000 bytes are kept: .*", line)
+    get("small")
+    assert ranges(server) == [None, "bytes=150000-"]
+    assert (home / "small" / "f.bin").read_bytes() == CONTENT
+
+
+def test_one_process_at_a_time(server, monkeypatch, home):
+    offer(monkeypatch, plain(server))
+    (home / "small" / ".fetch").mkdir(parents=True)
+    with (home / "small" / ".fetch" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(EdgernnError, match="small: another process is fetching this data set"):
+            get("small")
+    get("small")
+    assert len(server.seen) == 1
+
+
+def test_space_is_asked_for_before(server, monkeypatch):
+    offer(monkeypatch, plain(server))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 299_999})())
+    with pytest.raises(OSError, match="expected 300,000 bytes of free space, got 299,999"):
+        get("small")

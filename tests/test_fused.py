@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native training kernels against the layer's own loop, in float64."""
+
+import copy
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import edgernn
+from edgernn.cells import CELLS
+from edgernn.layer import RecurrentLayer, Trace
+from edgernn.names import resolve
+from edgernn.rules import RULES
+from edgernn.training.api import train
+from edgernn.training.kernels import attach, cpu
+from tests.native import VARIANTS, library
+from tests.tolerances import FLOAT32
+from tests.training_helpers import SMALL, without_pictures
+
+CELLS_AND_RULES = list(product([*CELLS, *VARIANTS], cpu.RULES))
+# T, B, I, H: one of each; odd ones; H = I, which some cells need; more than one vector; whole vectors
+SIZES = [(1, 1, 3, 5), (7, 3, 5, 11), (4, 2, 1, 1), (5, 9, 17, 17), (6, 10, 20, 50), (9, 4, 16, 32)]
+Gradients = dict[str, Tensor | None]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _library() -> Iterator[None]:
+    """The one beside the library that tests are told to take."""
+    with pytest.MonkeyPatch.context() as patch:
+        ops = Path(library())
+        patch.setattr(cpu, "train_library_path", lambda: ops.with_name("libedgernn_train" + ops.suffix))
+        cpu.library.cache_clear()
+        yield
+    cpu.library.cache_clear()
+
+
+def make(cell: str, rule: str, I: int, H: int, **options: Any) -> RecurrentLayer:
+    cell_type = VARIANTS.get(cell) or resolve(cell)[0]
+    layer = RecurrentLayer(cell_type(I, H), RULES[rule](I, H, **options))
+    # a slope other than 1, so that it is not forgotten
+    layer.rule.anneal(30)
+    return layer
+
+
+def fused(layer: RecurrentLayer) -> RecurrentLayer:
+    made = copy.deepcopy(layer)
+    made.unroller = cpu.CpuUnroller(made)
+    return made
+
+
+def inputs(layer: RecurrentLayer, T: int, B: int) -> tuple[Tensor, tuple[Tensor, ...]]:
+    x = torch.randn(T, B, layer.input_size)
+    state = {name: 0.5 * torch.randn(B, width) for name, width in layer.widths.items()}
+    # some change at the first step and some do not
+    state |= {name: torch.rand(B, 1) for name in layer.rule.memory}
+    return x, tuple(state.values())
+
+
+def run(
+    layer: RecurrentLayer, x: Tensor, state: tuple[Tensor, ...], loss: Callable[..., Tensor]
+) -> tuple[Tensor, tuple[Tensor, ...], Trace, Gradients]:
+    """What a layer makes, and the gradient of all that it was given."""
+    kind = next(layer.parameters()).dtype
+    x, *state = (t.detach().to(kind, copy=True).requires_grad_() for t in (x, *state))
+    y, last, trace = layer(x, tuple(state))
+    loss(y, last, trace).backward()
+    names = ("x", *(f"state {name}" for name in layer.states))
+    grads = {name: t.grad for name, t in zip(names, (x, *state), strict=True)}
+    return y, last, trace, grads | {name: p.grad for name, p in layer.named_parameters()}
+
+
+def whole_loss(y: Tensor, last: tuple[Tensor, ...], trace: Trace) -> Tensor:
+    """Depends on all that a layer returns, in a way of its own at every element."""
+    return y.sin().sum() + sum((s * (i + 2)).cos().sum() for i, s in enumerate(last)) + 3 * trace.budget
+
+
+def assert_same(layer: RecurrentLayer, T: int, B: int, loss: Callable[..., Tensor] = whole_loss) -> None:
+    """Forward and gradients equal those of the loop in float64."""
+    x, state = inputs(layer, T, B)
+    y, last, trace, grads = run(fused(layer), x, state, loss)
+    loop_y, loop_last, loop_trace, loop_grads = run(copy.deepcopy(layer).double(), x, state, loss)
+    made = {"y": y, "budget": trace.budget, **{f"last {i}": s for i, s in enumerate(last)}, **grads}
+    wanted = {"y": loop_y, "budget": loop_trace.budget}
+    wanted |= {**{f"last {i}": s for i, s in enumerate(loop_last)}, **loop_grads}
+    assert made.keys() == wanted.keys()
+    for name, want in wanted.items():
+        got = made[name]
+        if want is None or got is None:
+            # a loop leaves out what it never reads, the kernels say 0
+            assert all(t is None or not t.any() for t in (want, got)), name
+            continue
+        # gradients are sums of terms of about 1, which may cancel
+        scale = max(0.1, float(want.detach().abs().max()))
+        torch.testing.assert_close(got.double(), want, rtol=0, atol=FLOAT32 * scale, msg=lambda m, n=name: f"{n}: {m}")
+    if loop_trace.decisions is None:
+        assert trace.decisions is None
+    else:
+        assert trace.decisions is not None
+        assert torch.equal(trace.decisions, loop_trace.decisions)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize(("cell", "rule"), CELLS_AND_RULES, ids=[f"{c}-{r}" for c, r in CELLS_AND_RULES])
+def test_forward_and_all_gradients_equal_the_loop(cell: str, rule: str, size: tuple[int, int, int, int]) -> None:
+    T, B, I, H = size
+    assert_same(make(cell, rule, I, H), T, B)
+
+
+@pytest.mark.parametrize("loss", ["last", "second", "budget", "y"])
+@pytest.mark.parametrize("rule", ["selective", "skip"])
+@pytest.mark.parametrize("cell", ["lstm", "gru-before", "irc-sru"])
+def test_any_part_of_the_result_may_be_left_out_of_the_loss(cell: str, rule: str, loss: str) -> None:
+    parts: dict[str, Callable[..., Tensor]] = {
+        "last": lambda y, last, trace: last[0].sin().sum(),
+        "second": lambda y, last, trace: last[-1].sin().sum(),
+        "budget": lambda y, last, trace: trace.budget * 2,
+        "y": lambda y, last, trace: y[2].sin().sum(),
+    }
+    assert_same(make(cell, rule, 6, 6), 5, 3, parts[loss])
+
+
+@pytest.mark.parametrize("epoch", [0, 100])
+@pytest.mark.parametrize("budget", ["decisions", "likelihoods"])
+def test_both_budgets_equal_the_loop(budget: str, epoch: int) -> None:
+    layer = make("gru", "selective", 4, 19, budget=budget)
+    layer.rule.anneal(epoch)
+    # wide enough that likelihoods are cut off at both ends
+    torch.nn.init.normal_(layer.rule.rule_W)
+    assert_same(layer, 6, 5)
+    x, state = inputs(layer, 6, 5)
+    with torch.no_grad():
+        torch.testing.assert_close(fused(layer)(x, state)[2].budget, layer(x, state)[2].budget)
+
+
+@pytest.mark.parametrize("length", [None, 1, 4, 50])
+def test_decaynet_length_equals_the_loop(length: int | None) -> None:
+    cell = CELLS["decaynet"](3, 7, length=length)
+    assert_same(RecurrentLayer(cell, RULES["always"](3, 7)), 9, 2)
+
+
+def test_learned_start_gets_its_gradient() -> None:
+    layer = make("lstm", "skip", 3, 7)
+    x = torch.randn(6, 4, 3)
+    found = []
+    for made in (fused(layer), copy.deepcopy(layer).double()):
+        whole_loss(*made(x.to(made.start[0].dtype))).backward()
+        found.append([p.grad for p in made.parameters()])
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=0, atol=FLOAT32 * max(0.1, float(want.abs().max())))
+
+
+def test_sparse_weights_equal_the_loop() -> None:
+    layer = make("gru", "always", 3, 33)
+    layer.cell.sparsify(0.5)
+    layer.cell.threshold(hold=True)
+    assert_same(layer, 5, 4)
+
+
+@pytest.mark.parametrize("rule", cpu.RULES)
+@pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "fastgrnn", "irc-gru"])
+def test_threads_agree(cell: str, rule: str) -> None:
+    """To rounding: they add up the gradients of the weights in another order; what belongs to a sample is the same."""
+    layer = fused(make(cell, rule, 7, 50))
+    x, state = inputs(layer, 40, 37)
+    before = torch.get_num_threads()
+    try:
+        found = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            layer.zero_grad()
+            found.append(run(layer, x, state, whole_loss))
+    finally:
+        torch.set_num_threads(before)
+    (y, last, _, grads), *others = found
+    for other_y, other_last, _, other_grads in others:
+        assert torch.equal(other_y, y)
+        assert all(map(torch.equal, other_last, last))
+        for name, grad in grads.items():
+            if grad is None:
+                # a learned start, where the state is given
+                assert name.startswith("start")
+            elif name == "x" or name.startswith("state"):
+                assert torch.equal(other_grads[name], grad), name
+            else:
+                close = FLOAT32 * float(grad.abs().max())
+                torch.testing.assert_close(other_grads[name], grad, rtol=FLOAT32, atol=close)
+
+
+@pytest.mark.parametrize("rule", ["selective", "skip"])
+@pytest.mark.parametrize("cell", ["lstm", "irc-gru", "t-lstm"])
+def test_without_gradients_nothing_is_kept_and_the_result_is_the_same(cell: str, rule: str) -> None:
+    layer = fused(make(cell, rule, 5, 21))
+    x, state = inputs(layer, 8, 3)
+    y, last, trace = layer(x, state)
+    with torch.no_grad():
+        other_y, other_last, other_trace = layer(x, state)
+    assert torch.equal(other_y, y)
+    assert all(map(torch.equal, other_last, last))
+    assert torch.equal(other_trace.decisions, trace.decisions)
+
+
+def test_frozen_weights_get_no_gradient_and_change_no_other() -> None:
+    layer = fused(make("gru", "selective", 4, 9))
+    x, state = inputs(layer, 5, 3)
+    *_, grads = run(layer, x, state, whole_loss)
+    layer.cell.R.requires_grad_(False)
+    layer.zero_grad()
+    *_, others = run(layer, x, state, whole_loss)
+    assert others.pop("cell.R") is None
+    for name, grad in others.items():
+        assert torch.equal(grad, grads[name]), name
+
+
+def test_backward_may_run_twice() -> None:
+    layer = fused(make("lstm", "selective", 4, 9))
+    x, state = inputs(layer, 5, 3)
+    loss = whole_loss(*layer(x, state))
+    first = torch.autograd.grad(loss, list(layer.parameters()), retain_graph=True)
+    second = torch.autograd.grad(loss, list(layer.parameters()))
+    assert all(map(torch.equal, first, second))
+
+
+def test_views_are_read_as_what_they_show() -> None:
+    layer = fused(make("gru", "always", 4, 9))
+    x, state = inputs(layer, 6, 3)
+    wide = torch.randn(3, 6, 8)
+    wide[..., 4:] = x.transpose(0, 1)
+    y, _, _ = layer(wide.transpose(0, 1)[..., 4:], (state[0].T.contiguous().T,))
+    assert torch.equal(y, layer(x, state)[0])
+
+
+@pytest.mark.parametrize(
+    ("x", "state", "message"),
+    [
+        ((4, 2, 5), (2, 9), r"x: expected shape \(T >= 1, B, 3\), got \(4, 2, 5\)"),
+        ((0, 2, 3), (2, 9), "x: expected shape"),
+        ((4, 3), (2, 9), "x: expected shape"),
+        ((4, 2, 3), (1, 9), r"state h: expected shape \(2, 9\), got \(1, 9\)"),
+        ((4, 2, 3), (2, 8), r"state h: expected shape \(2, 9\), got \(2, 8\)"),
+    ],
+)
+def test_wrong_shapes_raise(x: tuple[int, ...], state: tuple[int, ...], message: str) -> None:
+    with pytest.raises(edgernn.EdgernnError, match=message):
+        fused(make("gru", "always", 3, 9))(torch.zeros(x), (torch.zeros(state),))
+
+
+def test_too_few_states_raise() -> None:
+    with pytest.raises(edgernn.EdgernnError, match="state: expected 2 tensors"):
+        fused(make("lstm", "always", 3, 9))(torch.zeros(2, 2, 3), (torch.zeros(2, 9),))
+
+
+def test_other_precisions_are_left_to_the_loop() -> None:
+    layer = fused(make("gru", "always", 3, 9)).double()
+    x = torch.randn(4, 2, 3, dtype=torch.float64)
+    assert layer(x)[0].dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("options", "backend", "why"),
+    [
+        ({"cell": "gru"}, "fused", None),
+        ({"cell": "skiprnn"}, "fused", None),
+        ({"cell": "sarnn", "layers": 2, "bidirectional": True}, "fused", None),
+        ({"cell": "gru", "rule": "phased"}, "torch", "no kernels for the rule phased"),
+        ({"cell": "gru", "norm": "layer"}, "torch", "no kernel for GRULayerNorm"),
+        ({"cell": "gru", "rank": 2}, "torch", "no kernel for GRULowRank"),
+        ({"cell": "gru-d", "input_size": 6}, "torch", "imputer"),
+    ],
+    ids=["gru", "skip", "sarnn", "rule", "norm", "rank", "imputer"],
+)
+def test_attach_takes_kernels_where_there_are_some(options: dict[str, Any], backend: str, why: str | None) -> None:
+    model = edgernn.SequenceModel(**{"input_size": 3, "hidden_size": 8, **options})
+    assert attach(model, "auto", "cpu") == backend
+    assert {layer.backend for layer in model.recurrent_layers()} == {backend}
+    if why is None:
+        assert attach(model, "fused", "cpu") == "fused"
+    else:
+        with pytest.raises(edgernn.UsageError, match=f"backend: fused cannot run this model: .*{why}"):
+            attach(model, "fused", "cpu")
+    assert attach(model, "torch", "cpu") == "torch"
+    with pytest.raises(edgernn.UsageError, match="backend: expected one of auto, torch, fused, got 'native'"):
+        attach(model, "native", "cpu")
+
+
+def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "library", lambda: None)
+    model = edgernn.SequenceModel("gru", 3, 8)
+    assert attach(model, "auto", "cpu") == "torch"
+    with pytest.raises(edgernn.UsageError, match="libedgernn_train is not installed"):
+        attach(model, "fused", "cpu")
+
+
+@pytest.mark.parametrize("cell", ["sarnn", "lstm", "skiprnn"])
+def test_training_is_the_same_with_both_backends(cell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_pictures(monkeypatch)
+    results, losses = {}, {}
+    for backend in ("torch", "fused"):
+        settings = {**SMALL, "steps": 20, "eval_every": 5, "lambda": 1e-3, "backend": backend}
+        results[backend] = train("adding", cell, out=tmp_path / backend, settings=settings)
+        run = edgernn.training.run.RunDirectory(tmp_path / backend)
+        losses[backend] = [line["loss"] for line in run.metrics()]
+        assert results[backend]["backend"] == backend
+    assert len(losses["torch"]) == 4
+    assert losses["fused"] == pytest.approx(losses["torch"], rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("EDGERNN_ISA" in os.environ, reason="EDGERNN_ISA already names a set")
+@pytest.mark.parametrize("name", ["baseline", "avx2", "avx512"])
+def test_laws_hold_for_instruction_set(name: str) -> None:
+    environment = os.environ | {"EDGERNN_ISA": name, "EDGERNN_LIBRARY": library()}
+    probe = (
+        "import ctypes, sys; f = ctypes.CDLL(sys.argv[1]).edgernn_train_isa; f.restype = ctypes.c_char_p\nprint(f())"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", probe, str(cpu.train_library_path())], env=environment, capture_output=True, text=True
+    )
+    if found.stdout.strip() != f"b'{name}'":
+        pytest.skip(f"this machine or this build lacks {name}")
+    if cpu.library().edgernn_train_isa().decode() == name:
+        return  # this process has just run them
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__],
+        cwd=Path(__file__).parents[1],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]

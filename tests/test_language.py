@@ -1,0 +1,656 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Language models: words as input, what training leaves out, states that go on, averages, perplexity."""
+
+import json
+import lzma
+import math
+from collections import Counter
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+import edgernn
+from edgernn.cli.frame import main
+from edgernn.costs import model_cost
+from edgernn.dropout import locked, with_dropped_weights, words
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.files import read_tensors
+from edgernn.runtime import Session
+from edgernn.store import load_model
+from edgernn.training import train
+from edgernn.training.config import TrainConfig
+from edgernn.training.optim import NTASGD, averaged, schedule, watch
+from edgernn.training.pictures import update_pattern
+from edgernn.training.progress import Silent
+from edgernn.training.tasks.base import Score
+from edgernn.training.tasks.ptb import NOTHING, NextWord, WordStream
+from tests.task_helpers import opened
+from tests.tolerances import FLOAT32
+from tests.training_helpers import data_folder, snapshot, without_pictures
+from tests.training_helpers import words as as_words
+
+SMALL = {"embedding": 6, "hidden_size": 7, "batch_size": 4, "bptt": 5, "eval_batch": 3}
+# AWD-LSTM in small
+AWD = {
+    **SMALL,
+    "layers": 3,
+    "last_size": 6,
+    "tied": True,
+    "vary_bptt": True,
+    "bptt": 12,
+    "dropout_embedding": 0.1,
+    "dropout_input": 0.4,
+    "dropout_hidden": 0.25,
+    "dropout_output": 0.4,
+    "ar": 2,
+    "tar": 1,
+    "weight_decay": 1.2e-6,
+    "clip": 0.25,
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch):
+    without_pictures(monkeypatch)
+
+
+def sentences(count, seed):
+    """Lines of a language in which a word says much about the next one."""
+    rng = np.random.default_rng(seed)
+    lines = []
+    for _ in range(count):
+        word, line = int(rng.integers(12)), []
+        for _ in range(int(rng.integers(3, 9))):
+            line.append(f"w{word}")
+            word = (word * 5 + int(rng.random() < 0.1)) % 12
+        lines.append(" " + " ".join(line) + " \n")
+    return "".join(lines)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The Penn Treebank's files as they come, plain and packed."""
+    path = tmp_path_factory.mktemp("data")
+    (path / "ptb").mkdir()
+    (path / "ptb/ptb.train.txt").write_text(sentences(90, 0) + " <unk> N \n")
+    (path / "ptb/ptb.valid.txt").write_text(sentences(20, 1))
+    (path / "ptb/ptb.test.txt.xz").write_bytes(lzma.compress((sentences(13, 2) + " unseen w1 \n").encode()))
+    return path
+
+
+def read(folder, part):
+    """The words of a part with <eos>, as the paper counts them."""
+    path = folder / f"ptb/ptb.{part}.txt"
+    text = path.read_text() if path.exists() else lzma.decompress(path.with_suffix(".txt.xz").read_bytes()).decode()
+    return text.replace("\n", "<eos>").split()
+
+
+def run(out, folder, cell="gru", resume=False, progress=None, **settings):
+    arguments = {"out": out, "data": folder, "resume": resume, "progress": progress}
+    return train("ptb", cell, **arguments, settings={**SMALL, **settings})
+
+
+# words as input
+
+
+def numpy_gru(model, tokens):
+    """log p (T, V) of a one-layer gru after each of tokens (T,), from the equations of Cho et al., reset after."""
+    weights = {name: tensor.double().numpy() for name, tensor in model.state_dict().items()}
+    E, W, R, b = (weights[n] for n in ("embedding.weight", "layers.0.cell.W", "layers.0.cell.R", "layers.0.cell.b"))
+    b_r, b_z, b_n, b_k = np.split(b, 4)
+    h, found = np.zeros(R.shape[1]), []
+    for token in tokens:
+        (r, z, n), (hr, hz, k) = np.split(W @ E[token], 3), np.split(R @ h, 3)
+        r, z = 1 / (1 + np.exp(-(r + hr + b_r))), 1 / (1 + np.exp(-(z + hz + b_z)))
+        h = (1 - z) * np.tanh(n + b_n + r * (k + b_k)) + z * h
+        y = weights["head.weight"] @ h + weights["head.bias"]
+        found.append(y - np.log(np.exp(y).sum()))
+    return np.array(found)
+
+
+def test_perplexity_is_that_of_all_words_in_numpy(tmp_path, folder):
+    result = run(tmp_path / "run", folder, steps=6, eval_every=6)
+    model, config = load_model(tmp_path / "run")
+    names = config["task"]["classes"]
+    number = {name: i for i, name in enumerate(names)}
+    assert len(names) == len(set(read(folder, "train"))) == model.vocabulary
+    expected = {}
+    for part, columns in (("test", 1), ("valid", 3)):
+        tokens = [number.get(word, number["<unk>"]) for word in read(folder, part)]
+        inputs = [number["<eos>"], *tokens[:-1]]
+        steps = math.ceil(len(tokens) / columns)
+        losses = []
+        for begin in range(0, len(tokens), steps):
+            log_p = numpy_gru(model, inputs[begin : begin + steps])
+            losses += [-row[token] for row, token in zip(log_p, tokens[begin : begin + steps], strict=True)]
+        assert len(losses) == len(read(folder, part))
+        expected[part] = np.mean(losses)
+    assert result["cross_entropy"] == pytest.approx(expected["test"], rel=1e-5)
+    assert result["perplexity"] == pytest.approx(math.exp(expected["test"]), rel=1e-5)
+    assert result["best_validation"] == pytest.approx(math.exp(expected["valid"]), rel=1e-5)
+
+
+def test_words_read_their_rows():
+    model = edgernn.SequenceModel("gru", 4, 5, 7, vocabulary=7, output="all")
+    plain = edgernn.SequenceModel("gru", 4, 5, 7, output="all")
+    plain.load_state_dict({n: t for n, t in model.state_dict().items() if n != "embedding.weight"})
+    x = torch.randint(7, (6, 2))
+    y, state = model(x)
+    expected, expected_state = plain(model.embedding.weight[x])
+    assert torch.equal(y, expected)
+    assert all(map(torch.equal, state, expected_state))
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.zeros(3, 2), r"x: expected whole numbers of shape \(T >= 1, B >= 1\), got torch.float32 \(3, 2\)"),
+        (torch.zeros(3, 2, 1, dtype=torch.int64), r"got torch.int64 \(3, 2, 1\)"),
+        (torch.tensor([[1, 7]]), "x: expected words from 0 to 6, got numbers from 1 to 7"),
+        (torch.tensor([[-1, 2]]), "got numbers from -1 to 2"),
+    ],
+)
+def test_what_is_no_word_is_refused(x, message):
+    with pytest.raises(UsageError, match=message):
+        edgernn.SequenceModel("gru", 4, 5, 7, vocabulary=7)(x)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"vocabulary": 0}, "vocabulary: expected at least 1 or None, got 0"),
+        ({"vocabulary": 9, "mean": 1.0}, "mean, std: words of a vocabulary cannot be standardised"),
+        ({"vocabulary": 9, "cell": "rits", "input_size": 6}, "expected no vocabulary"),
+        ({"cell": "rits", "input_size": 6, "dropout_input": 0.5}, "expected no vocabulary or dropout_input"),
+        ({"tied": True}, "tied: expected a vocabulary"),
+        ({"tied": True, "vocabulary": 9, "output_size": 8}, "tied: expected output_size=9, the vocabulary, got 8"),
+        ({"tied": True, "vocabulary": 9, "output_size": 9}, "as wide as the embedding, 4, got 5; hidden_size or"),
+        ({"last_size": 3}, "last_size: expected at least 2 layers"),
+        ({"last_size": 0, "layers": 2}, "last_size: expected at least 1 or None, got 0"),
+        ({"dropout_embedding": 0.1}, "dropout_embedding: expected a vocabulary"),
+        ({"dropout_hidden": 1.0}, "dropout_hidden: expected at least 0 and below 1, got 1.0"),
+        ({"weight_drop_input": -0.1}, "weight_drop_input: expected at least 0 and below 1, got -0.1"),
+        ({"weight_drop": 0.5, "cell": "sru"}, "weight_drop: sru has no recurrent weights; weight_drop_input drops"),
+        ({"weight_drop": 0.5, "rank": 2}, "weight_drop: expected either it or rank, not both"),
+    ],
+    ids=str,
+)
+def test_arguments_that_do_not_go_together(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        edgernn.SequenceModel(**{"cell": "gru", "input_size": 4, "hidden_size": 5, **arguments})
+
+
+def test_a_tied_head_is_the_embedding():
+    model = edgernn.SequenceModel("lstm", 4, 5, 9, layers=2, last_size=4, vocabulary=9, tied=True, output="all")
+    assert model.head.weight.data_ptr() == model.embedding.weight.data_ptr()
+    assert sum(name.endswith("embedding.weight") for name, _ in model.named_parameters()) == 1
+    cells = sum(p.numel() for layer in model.layers for p in layer.parameters())
+    assert model_cost(model).parameters == cells + 9 * 4 + 9
+    x = torch.randint(9, (6, 2))
+    top, _ = model.recur(x)
+    torch.testing.assert_close(model(x)[0], top @ model.embedding.weight.T + model.head.bias)
+    assert "head.weight" not in model.state_dict()
+
+
+def test_the_awd_lstm_has_the_papers_size():
+    """24,221,600 parameters in the released code, whose three LSTMs have a second bias, 2 · 4600 + 1600 numbers."""
+    with torch.device("meta"):
+        model = edgernn.SequenceModel("lstm", 400, 1150, 10000, layers=3, last_size=400, vocabulary=10000, tied=True)
+    assert sum(p.numel() for p in model.parameters()) == 24_221_600 - 10_800
+
+
+def test_update_rate_is_that_of_all_neurons():
+    model = edgernn.SequenceModel("sarnn", 3, 30, layers=2, last_size=2).eval()
+    with torch.no_grad():
+        for layer, sign in zip(model.recurrent_layers(), (1, -1), strict=True):
+            layer.rule.rule_b.fill_(sign * 100)
+    model(torch.randn(4, 2, 3))
+    assert model.update_rate == pytest.approx(30 / 32)
+
+
+# what training leaves out
+
+
+def test_locked_dropout_is_one_choice_for_all_steps():
+    torch.manual_seed(0)
+    y = locked(torch.ones(5, 40, 50), 0.3)
+    assert all(torch.equal(y[0], step) for step in y)
+    assert y.unique().tolist() == [0.0, pytest.approx(1 / 0.7)]
+    # of 2,000 choices
+    assert float((y[0] == 0).double().mean()) == pytest.approx(0.3, abs=0.05)
+
+
+def test_embedding_dropout_leaves_out_whole_words():
+    torch.manual_seed(0)
+    tokens = torch.randint(1000, (20, 100))
+    y = words(torch.ones(20, 100, 3), tokens, 1000, 0.4)
+    dropped = {}
+    for token, row in zip(tokens.flatten().tolist(), y.flatten(0, 1), strict=True):
+        assert dropped.setdefault(token, row.tolist()) == row.tolist()
+    assert sorted(map(list, {tuple(row) for row in dropped.values()})) == [[0.0] * 3, [pytest.approx(1 / 0.6)] * 3]
+    assert sum(row[0] == 0 for row in dropped.values()) / len(dropped) == pytest.approx(0.4, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("cell", "rates", "names"),
+    [("gru", (0.4, 0.0), {"R"}), ("eins", (0.0, 0.4), {"W", "V"}), ("lstm-peephole", (0.4, 0.4), {"R", "C", "W"})],
+)
+def test_weight_drop_is_one_choice_a_sequence(cell, rates, names):
+    torch.manual_seed(0)
+    layer = edgernn.SequenceModel(cell, 30, 40).recurrent_layers()[0]
+    x = torch.randn(6, 3, 30)
+    start = state = layer.initial_state(3, x)
+    y, _, _ = with_dropped_weights(layer, *rates)(x, start)
+    y.sum().backward()
+    for name, weight in layer.cell.named_parameters():
+        share = float((weight.grad == 0).double().mean())
+        assert share == pytest.approx(0.4 if name in names else 0.0, abs=0.06), name
+    # the same function with weights that are really zero, step by step
+    with torch.no_grad():
+        plain = edgernn.SequenceModel(cell, 30, 40).recurrent_layers()[0]
+        for name, weight in layer.cell.named_parameters():
+            kept = (weight.grad != 0) / 0.6 if name in names else 1.0
+            getattr(plain.cell, name).copy_(weight * kept)
+        for x_t, y_t in zip(x, y, strict=True):
+            got, state, _ = plain(x_t[None], state)
+            torch.testing.assert_close(got[0], y_t)
+    again, _, _ = with_dropped_weights(layer, *rates)(x, start)
+    assert not torch.equal(again, y)
+
+
+RATES = ("dropout_embedding", "dropout_input", "dropout_hidden", "dropout_output", "weight_drop", "weight_drop_input")
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_each_rate_acts_in_training_alone(name):
+    model = edgernn.SequenceModel("lstm", 20, 20, layers=2, vocabulary=50, output="all", **{name: 0.5})
+    x = torch.randint(50, (7, 4))
+    assert not torch.equal(model(x)[0], model(x)[0])
+    model.eval()
+    plain = edgernn.SequenceModel("lstm", 20, 20, layers=2, vocabulary=50, output="all")
+    plain.load_state_dict(model.state_dict())
+    assert torch.equal(model(x)[0], plain(x)[0])
+
+
+def test_output_dropout_is_of_the_last_layer_and_hidden_dropout_of_the_others():
+    torch.manual_seed(0)
+    x = torch.randint(50, (7, 4))
+    one = edgernn.SequenceModel("lstm", 20, 20, vocabulary=50, output="all", dropout_hidden=0.9)
+    assert torch.equal(one(x)[0], one(x)[0])
+    raw, _ = one.recur(x)
+    assert torch.equal(one.drop_output(raw), raw)
+    dropped = edgernn.SequenceModel("lstm", 20, 20, vocabulary=50, output="all", dropout_output=0.5)(x)[0]
+    assert ((dropped == 0).all(0) == (dropped == 0).any(0)).all()
+    assert 0.3 < float((dropped == 0).double().mean()) < 0.7
+
+
+def test_activation_regularisation(folder):
+    torch.manual_seed(0)
+    task = opened(NextWord(embedding=6, bptt=5, ar=2.0, tar=1.0), folder)
+    model = edgernn.SequenceModel("gru", 6, 7, task.output_size, vocabulary=task.output_size, output="all")
+    batch = task.train.batch(0, 4)
+    loss, _ = task.loss(model, batch, None)
+    with torch.no_grad():
+        h = model.recur(batch.x)[0].double().numpy()
+        y = model(batch.x)[0].double().numpy()
+    y -= np.log(np.exp(y).sum(-1, keepdims=True))
+    entropy = -np.take_along_axis(y, batch.target[..., None].numpy(), -1).mean()
+    expected = entropy + 2 * (h**2).mean() + ((h[1:] - h[:-1]) ** 2).mean()
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+# the text as batches
+
+
+@pytest.mark.parametrize("vary", [False, True])
+def test_batches_are_continuous_columns_of_the_text(vary):
+    text = np.arange(1, 404)
+    stream = WordStream(text.tolist(), 0, 12, vary_bptt=vary, seed=3)
+    steps = stream.steps_per_epoch(4)
+    seen = []
+    for epoch in range(2):
+        batches = [stream.batch(epoch * steps + i, 4) for i in range(steps)]
+        x, target = (torch.cat([getattr(b, name) for b in batches]).T.flatten() for name in ("x", "target"))
+        assert target.tolist() == list(range(1, 401))
+        assert x.tolist() == list(range(400))
+        assert [stream.continues(epoch * steps + i, 4) for i in range(steps)] == [False] + [True] * (steps - 1)
+        lengths = [len(b.x) for b in batches]
+        assert [stream.lr_scale(epoch * steps + i, 4) for i in range(steps)] == [n / 12 if vary else 1 for n in lengths]
+        seen.append(lengths)
+    assert (seen[0] != seen[1]) == vary
+
+
+def test_lengths_of_windows_are_as_in_the_paper():
+    stream = WordStream([1] * 400_000, 0, 70, vary_bptt=True)
+    lengths = np.array([len(stream.batch(i, 1).x) for i in range(stream.steps_per_epoch(1))])[:-1]
+    # normal around 70 with deviation 5, but one in twenty around 35
+    short = lengths < 52.5
+    assert short.mean() == pytest.approx(0.05, abs=0.01)
+    assert lengths[~short].mean() == pytest.approx(69.5, abs=0.3)
+    assert lengths[~short].std() == pytest.approx(5, abs=0.3)
+    assert lengths[short].mean() == pytest.approx(34.5, abs=1)
+
+
+def test_carried_state_equals_one_long_sequence(folder):
+    task = opened(NextWord(embedding=6, bptt=5), folder)
+    model = edgernn.SequenceModel("sarnn", 6, 7, task.output_size, vocabulary=task.output_size, output="all")
+    carry, losses, batches = None, [], [task.train.batch(i, 4) for i in range(6)]
+    for batch in batches:
+        loss, carry = task.loss(model, batch, carry)
+        losses.append(loss.item())
+        assert not any(state.requires_grad for state in carry)
+    x, target = (torch.cat([getattr(b, name) for b in batches]) for name in ("x", "target"))
+    y, state = model(x)
+    whole = torch.nn.functional.cross_entropy(y.flatten(0, 1), target.flatten())
+    assert np.mean(losses) == pytest.approx(whole.item(), rel=1e-6)
+    for got, expected in zip(carry, state, strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+def test_windows_of_a_split_have_each_word_once():
+    batches = list(WordStream(list(range(1, 24)), 0, 4, columns=5).windows())
+    target, x = (torch.cat([getattr(b, name) for b in batches]).T.flatten() for name in ("target", "x"))
+    assert target.tolist() == [*range(1, 24), NOTHING, NOTHING]
+    assert x[:23].tolist() == list(range(23))
+
+
+def test_a_users_own_text(tmp_path):
+    for part, text in (("train", "a b a\nb a\n"), ("valid", "b c\n"), ("test", "a\n\na\n")):
+        (tmp_path / f"{part}.txt").write_text(text)
+    task = opened(NextWord(), tmp_path)
+    assert list(task.classes) == ["<eos>", "<unk>", "a", "b"]
+    assert task.train.words.tolist() == [2, 3, 2, 0, 3, 2, 0]
+    assert task.validation.words.tolist() == [3, 1, 0]
+    assert task.test.words.tolist() == [2, 0, 2, 0]
+    with pytest.raises(UsageError, match="batch_size: expected at most 7, the words of the text, got 8"):
+        task.train.steps_per_epoch(8)
+
+
+def test_missing_text_is_named(tmp_path):
+    (tmp_path / "train.txt").write_text("a\n")
+    with pytest.raises(EdgernnError, match=r"ptb: no ptb\.train\.txt, .* or train\.txt, valid\.txt, test\.txt"):
+        opened(NextWord(), tmp_path)
+
+
+@pytest.mark.skipif(data_folder() is None, reason="EDGERNN_DATA is not set")
+def test_penn_treebank_is_as_published():
+    task = opened(NextWord(), data_folder())
+    assert task.output_size == len(task.classes) == 10_000
+    assert [len(part.words) for part in (task.train, task.validation, task.test)] == [929_589, 73_760, 82_430]
+    common = Counter(task.train.words.tolist()).most_common(2)
+    assert [task.classes[number] for number, _ in common] == ["the", "<unk>"]
+
+
+# averaging
+
+
+def test_average_is_the_mean_of_what_follows_the_switch():
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(3, 2)
+    optimizer = NTASGD(layer.parameters(), lr=0.5, weight_decay=0.1)
+    weights = []
+    for step in range(7):
+        if step == 3:
+            optimizer.switch()
+        optimizer.zero_grad()
+        layer(torch.randn(4, 3)).square().sum().backward()
+        optimizer.step()
+        weights.append(layer.weight.detach().clone())
+        with averaged(optimizer):
+            expected = torch.stack(weights[3:]).mean(0) if step >= 3 else weights[-1]
+            torch.testing.assert_close(layer.weight.detach(), expected)
+        assert torch.equal(layer.weight, weights[-1])
+
+
+@pytest.mark.parametrize(
+    ("values", "averages"),
+    [
+        ([9, 8, 7], False),
+        # better than all but the last two before it
+        ([9, 8, 7, 6, 7.5], False),
+        ([9, 7, 6, 5, 8], True),
+        ([9, 7, 7, 7], False),
+        ([9, 8], False),
+    ],
+)
+def test_non_monotone_trigger(values, averages):
+    optimizer = NTASGD(torch.nn.Linear(1, 1).parameters(), lr=1.0)
+    watch(optimizer, TrainConfig(optimizer="ntasgd", nonmono=2), Score("perplexity", False), values)
+    assert bool(optimizer.averages) == averages
+
+
+def test_schedule_of_the_eins_paper():
+    """30 epochs of SGD at 30, 100 of averaging at 30, then 50."""
+    config = TrainConfig(
+        optimizer="ntasgd", lr=30.0, average_from=30, lr_hold=129, lr_decay=5 / 3, lr_decays=1, batch_size=20
+    )
+    optimizer = NTASGD(torch.nn.Linear(1, 1).parameters(), lr=1.0)
+    found = {}
+    for epoch in (0, 29, 30, 129, 130, 131, 499):
+        schedule(optimizer, config, epoch, 0.5)
+        found[epoch] = 2 * optimizer.param_groups[0]["lr"], bool(optimizer.averages)
+    assert found == {
+        0: (30, False),
+        29: (30, False),
+        30: (30, True),
+        129: (30, True),
+        **dict.fromkeys((130, 131, 499), (pytest.approx(50), True)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimizer": "ntasgd"}, "ntasgd expects average_from, nonmono or both"),
+        ({"nonmono": 5}, "nonmono: adam does not average; optimizer=ntasgd does"),
+        ({"bidirectional": True}, "bidirectional: the network of the task ptb has no such setting"),
+        ({"dropout_output": 1}, "dropout_output: expected at least 0 and below 1"),
+    ],
+)
+def test_bad_settings(tmp_path, folder, settings, message):
+    with pytest.raises(UsageError, match=message):
+        run(tmp_path / "run", folder, steps=1, **settings)
+    assert not (tmp_path / "run").exists()
+
+
+# runs
+
+
+class Stop(Silent):
+    def __init__(self, at):
+        self.at = at
+
+    def step(self, step, loss):
+        if step == self.at:
+            raise RuntimeError("stopped by the test")
+
+
+# the epoch has 12 or 13 steps; both triggers of averaging come about
+RESUMED = {
+    "carried": {"steps": 20, "eval_every": 5},
+    "ntasgd": {
+        **AWD,
+        "optimizer": "ntasgd",
+        "lr": 3,
+        "average_from": 1,
+        "weight_drop": 0.5,
+        "steps": 26,
+        "eval_every": 5,
+        "keep": "last",
+    },
+    "non-monotone": {"optimizer": "ntasgd", "lr": 25, "nonmono": 1, "steps": 20, "eval_every": 2},
+}
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_stopped_and_resumed_equals_whole(tmp_path, folder, name):
+    settings = {**RESUMED[name], "checkpoint_every": 4}
+    cell = "sarnn" if name == "carried" else "lstm"
+    run(tmp_path / "whole", folder, cell, **settings)
+    for at in (3, 11, 19):
+        with pytest.raises(RuntimeError, match="stopped by the test"):
+            run(tmp_path / "run", folder, cell, resume=True, progress=Stop(at), **settings)
+    run(tmp_path / "run", folder, cell, resume=True, **settings)
+    assert snapshot(tmp_path / "run") == snapshot(tmp_path / "whole")
+
+
+def test_final_weights_are_the_averages(tmp_path, folder):
+    settings = {"optimizer": "ntasgd", "lr": 2, "average_from": 0, "steps": 9, "eval_every": 9, "keep": "last"}
+    result = run(tmp_path / "run", folder, **settings)
+    saved = read_tensors(tmp_path / "run/state.safetensors")
+    names = [name for name, _ in load_model(tmp_path / "run")[0].named_parameters()]
+    for i, name in enumerate(names):
+        weight = read_tensors(tmp_path / "run/model.safetensors")[name]
+        assert torch.equal(weight, saved[f"optimizer.{i}.average"])
+        assert not torch.equal(weight, saved[f"model.{name}"])
+    assert int(saved["optimizer.0.step"]) == 9
+    line = json.loads((tmp_path / "run/metrics.jsonl").read_text())
+    assert line["perplexity"] == result["best_validation"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "extra"),
+    [
+        ("lstm", {"weight_drop": 0.1, **AWD, "ar": 0.1}),
+        ("eins", {"weight_drop_input": 0.1, **AWD, "ar": 0.1}),
+        ("sarnn", {"lambda": 0.001}),
+        ("irc-gru", {}),
+    ],
+)
+def test_trains(tmp_path, folder, cell, extra):
+    rates = {name: 0.05 for name in RATES if name in extra}
+    sizes = {"hidden_size": 24, "embedding": 24} | ({"last_size": 24} if "last_size" in extra else {})
+    settings = {**extra, **rates, **sizes, "steps": 120, "eval_every": 40, "lr": 0.03, "clip": 1.0}
+    result = run(tmp_path / "run", folder, cell, **settings)
+    # the 12 words and the end of a sentence are about as frequent, so that counting them alone gives about 13
+    assert result["perplexity"] < 10
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["loss"] < lines[0]["loss"]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory, folder):
+    """The file of a small run with everything that a language model may have, and its model in torch."""
+    with pytest.MonkeyPatch.context() as patch:
+        without_pictures(patch)
+        out = tmp_path_factory.mktemp("exported") / "run"
+        settings = {**AWD, "tied": True, "steps": 3, "eval_every": 3}
+        run(out, folder, "sarnn", **settings)
+    assert main(["export", str(out)]) == 0
+    return out, load_model(out)[0]
+
+
+def test_exported_model_reads_words(exported):
+    out, model = exported
+    proto = onnx.load(out / "model.onnx")
+    x = proto.graph.input[0].type.tensor_type
+    assert (x.elem_type, [d.dim_param for d in x.shape.dim]) == (onnx.TensorProto.INT64, ["T", "B"])
+    sizes = [w.name for w in proto.graph.initializer if model.vocabulary in w.dims]
+    assert sizes == ["embedding.E", "head.b"]
+    session = Session(out / "model.onnx")
+    tokens = np.random.default_rng(0).integers(model.vocabulary, size=(9, 4))
+    with torch.no_grad():
+        expected, _ = model(torch.from_numpy(tokens))
+    np.testing.assert_allclose(session.run(tokens), expected, rtol=0, atol=FLOAT32)
+    np.testing.assert_allclose(session.run(tokens[:, 0].tolist()), expected[:, 0], rtol=0, atol=FLOAT32)
+    for row, y in zip(tokens.astype(np.uint16), expected, strict=True):
+        np.testing.assert_allclose(session.step(row), y, rtol=0, atol=FLOAT32)
+    session.reset()
+    np.testing.assert_allclose(session.step(int(tokens[0, 0])), expected[0, 0], rtol=0, atol=FLOAT32)
+    assert session.neurons == 7 + 7 + 6
+    assert session.updates.shape == (1, 1)
+
+
+def test_the_card_and_the_example_say_words(exported):
+    out, model = exported
+    card = (out / "model.md").read_text()
+    assert "takes `x` (T, B), `layer0.h` (B, 7)" in card
+    assert f"x is int64, words from 0 to {model.vocabulary - 1}." in card
+    assert f"{model.vocabulary} words, I=6, H=7, 3 layers, the last one of 6" in card
+    with np.load(out / "example.npz") as example:
+        x, y = example["x"], example["y"]
+    assert x.dtype == np.int64
+    assert y.shape == (*x.shape, model.vocabulary)
+    info = Session(out / "model.onnx").info
+    assert (info["vocabulary"], info["last_size"], info["metric"]) == (model.vocabulary, 6, "perplexity")
+    # neither the embedding nor the head
+    assert info["parameters"] - info["cost"]["parameters"] == model.vocabulary * 7
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        ([[0, 99]], "x: expected words from 0 to 14, got 99 at index \\(0, 1\\)"),
+        ([[0], [-1]], "x: expected words from 0 to 14, got -1 at index \\(1, 0\\)"),
+        ([0.0, 1.0], r"x: expected whole numbers of shape \(T, B\), got dtype float64"),
+        (np.zeros((2, 2, 6), int), r"x: expected shape \(T, B\), or without B, got \(2, 2, 6\)"),
+    ],
+)
+def test_session_refuses_what_is_no_word(exported, x, message):
+    with pytest.raises(UsageError, match=message):
+        Session(exported[0] / "model.onnx").run(x)
+
+
+def test_run_reads_words_from_files(exported, tmp_path):
+    out, model = exported
+    tokens = np.random.default_rng(0).integers(model.vocabulary, size=(3, 8))
+    with torch.no_grad():
+        expected = model(torch.from_numpy(tokens.T))[0].transpose(0, 1).numpy()
+    np.savez(tmp_path / "x.npz", x=tokens)
+    np.savetxt(tmp_path / "x.csv", tokens[0], fmt="%d")
+    for source, target, wanted in (("x.npz", "y.npz", expected), ("x.csv", "y.npy", expected[0])):
+        words = [str(tmp_path / source), "--output", str(tmp_path / target)]
+        assert main(["run", str(out / "model.onnx"), "--input", *words]) == 0
+        got = np.load(tmp_path / target)
+        np.testing.assert_allclose(got if target == "y.npy" else got["y"], wanted, rtol=0, atol=FLOAT32)
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "message"),
+    [
+        ("x.npy", np.zeros((3, 8)), "x.npy: expected whole numbers, got dtype float64"),
+        ("x.npy", np.zeros((3, 8, 6), int), "x.npy: expected x of shape (T,) or (N, T), got (3, 8, 6)"),
+        ("x.npy", np.full((3, 8), 15), "x: expected words from 0 to 14, got 15 at index (0, 0)"),
+        ("x.csv", np.full((3, 1), 0.5), "x.csv: expected one whole number in each row, a word"),
+        ("x.csv", np.zeros((3, 2)), "x.csv: expected one whole number in each row, a word"),
+    ],
+)
+def test_run_refuses_files_without_words(exported, tmp_path, capsys, name, x, message):
+    path = tmp_path / name
+    np.save(path, x) if name.endswith("npy") else np.savetxt(path, x, delimiter=",")
+    given = ["--input", str(path), "--output", str(tmp_path / "y.npy")]
+    assert main(["run", str(exported[0] / "model.onnx"), *given]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_bench_times_words(exported, tmp_path, capsys):
+    out, _ = exported
+    given = ["--rounds", "1", "--warmup", "0", "--steps", "4", "--out", str(tmp_path)]
+    assert main(["bench", str(out / "model.onnx"), *given]) == 0
+    assert "15 words, I=6, H=7, 3 layers, the last one of 6" in (tmp_path / "bench.md").read_text()
+    report = json.loads((tmp_path / "bench.json").read_text())
+    assert report["input"] == "example.npz"
+    # 4 gates, one bias: 7 on 6, 7 on 7, 6 on 7
+    assert report["costs"]["parameters_lstm"] == 4 * (7 * 14 + 7 * 15 + 6 * 14)
+    # without an example they are random
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "model.onnx").write_bytes((out / "model.onnx").read_bytes())
+    assert main(["bench", str(alone / "model.onnx"), *given]) == 0
+    assert json.loads((tmp_path / "bench.json").read_text())["input"] == "random words"
+
+
+def test_update_pattern_of_words_is_drawn(tmp_path):
+    model = edgernn.SequenceModel("sarnn", 4, 5, layers=2, last_size=3, vocabulary=9).eval()
+    update_pattern(tmp_path / "pattern.png", model, torch.randint(9, (12, 1)))
+    assert (tmp_path / "pattern.png").stat().st_size > 1000
+
+
+def test_settings_are_words_of_the_command_line(tmp_path, folder):
+    settings = {**AWD, "optimizer": "ntasgd", "lr": 30, "average_from": 30, "steps": 2, "weight_drop": 0.5}
+    arguments = ["--task", "ptb", "--cell", "lstm", "--data", str(folder), "--out", str(tmp_path / "run")]
+    assert main(["train", *arguments, *as_words(settings)]) == 0
+    model, _ = load_model(tmp_path / "run")
+    assert (model.weight_drop, model.dropout_output, model.last_size) == (0.5, 0.4, 6)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page on a user's own data, followed word for word."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgernn.cli.frame import main
+from edgernn.training.settings import fields_of
+from edgernn.training.tasks import Arrays, Folder
+
+PAGE = (Path(__file__).resolve().parent.parent / "docs" / "own-data.md").read_text(encoding="utf-8")
+
+
+def follow():
+    """Save the page's scripts and run its commands in turn, in the current folder."""
+    for name, code in re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL):
+        Path(name).write_text(code)
+    commands = re.findall(r"^    ((?:python|edgernn) .*)$", PAGE, re.MULTILINE)
+    for command in commands:
+        program, *words = shlex.split(command)
+        if program == "python":
+            done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, done.stderr
+        else:
+            assert main(words) == 0, command
+    return commands, done.stdout
+
+
+@pytest.mark.slow
+def test_the_page_leads_from_files_to_models_that_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    commands, printed = follow()
+    verbs = [command.split()[1] for command in commands if command.startswith("edgernn")]
+    assert verbs == ["train", "export", "bench", "run"] * 2 + ["train", "export", "run"]
+    results = {run.parent.name: json.loads(run.read_text()) for run in tmp_path.glob("runs/*/result.json")}
+    assert results["shapes-sarnn"]["accuracy"] > 0.9
+    assert results["shapes-csv"]["accuracy"] > 0.9
+    assert int(re.fullmatch(r"right: (\d+)%\n", printed)[1]) > 90
+    assert json.loads((tmp_path / "runs/shapes-csv/config.json").read_text())["task"]["classes"] == ["sine", "square"]
+    new = np.load("new.npz")
+    assert np.loadtxt("answer.csv", delimiter=",").argmax() == new["y"][0]
+    # far better than to say that nothing changes
+    x, following = np.loadtxt("new.csv"), np.loadtxt("next.csv")
+    assert following.shape == x.shape
+    assert np.mean((following[5:-1] - x[6:]) ** 2) < np.mean((x[5:-1] - x[6:]) ** 2)
+    assert len(list(tmp_path.glob("runs/*/bench.json"))) == 2
+
+
+def test_the_page_names_every_setting_of_its_tasks():
+    assert all(f"`{name}=" in PAGE for task in (Arrays, Folder) for name in fields_of(task))

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables: the runs that they need, several at once, and what is laid out."""
+
+import json
+import math
+import os
+import signal
+import statistics
+import time
+
+import numpy as np
+import pytest
+
+from edgernn.errors import UsageError
+from edgernn.training import recipe as recipes
+from edgernn.training.report import figure, markdown
+from edgernn.training.reproduce import reproduce, search
+from tests.training_helpers import command_line, leftovers
+
+TABLE = """title = "Two sums"
+paper = "A paper, Table 9"
+rows = ["gru", "sarnn"]
+columns = ["mse", "skip_percent", "flops"]
+seeds = 2
+paper-seeds = 50
+note = "A note."
+[settings]
+T = 8
+hidden_size = 4
+batch_size = 10
+steps = 12
+eval_every = 6
+skip_target = "none"
+[vary]
+layers = [1, 2]
+[quick]
+steps = 3
+eval_every = 3
+"""
+ROW = 'stands-for = "row {0}"\ntask = "adding"\ncell = "{0}"\n[settings]\nlambda = 0.5\n'
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    folder = tmp_path / "recipes/sums"
+    folder.mkdir(parents=True)
+    (folder / "table.toml").write_text(TABLE)
+    (folder / "gru.toml").write_text(ROW.format("gru") + "[reported]\nmse = 0.25\n")
+    (folder / "sarnn.toml").write_text(ROW.format("sarnn") + "[search]\nlambda = [0.5, 0.0]\n")
+    monkeypatch.setattr(recipes, "RECIPES", tmp_path / "recipes")
+    return folder
+
+
+@pytest.fixture
+def made(table, tmp_path):
+    return reproduce("sums", out=tmp_path / "runs", jobs=2)
+
+
+def test_a_table_holds_what_its_runs_measured(made, tmp_path):
+    assert [(row["name"], row["variant"]["layers"]) for row in made["rows"]] == [
+        ("gru", 1),
+        ("gru", 2),
+        ("sarnn", 1),
+        ("sarnn", 2),
+    ]
+    for row in made["rows"]:
+        runs = [tmp_path / f"runs/{row['name']}-layers={row['variant']['layers']}-seed{seed}" for seed in (0, 1)]
+        results = [json.loads((run / "result.json").read_text()) for run in runs]
+        ours = row["columns"]["mse"]
+        values = [result["mse"] for result in results]
+        assert ours["values"] == values
+        assert values[0] != values[1]
+        assert ours["mean"] == pytest.approx(sum(values) / 2)
+        assert ours["sd"] == pytest.approx(abs(values[0] - values[1]) / math.sqrt(2))
+        assert ours["paper"] == (0.25 if row["name"] == "gru" else None)
+        assert row["columns"]["flops"]["values"] == [8 * result["flops_paper"] for result in results]
+        assert row["parameters"] == results[0]["parameters"]
+        assert row["seeds"] == [0, 1]
+        assert not row["failed"]
+        assert row["seconds"] == pytest.approx(statistics.mean(result["seconds"] for result in results))
+    saved = json.loads((tmp_path / "runs/table.json").read_text())
+    assert saved == {key: value for key, value in made.items() if key != "files"}
+    assert not leftovers(tmp_path / "runs")
+
+
+def test_a_page_shows_paper_and_ours_side_by_side(made, tmp_path):
+    page = (tmp_path / "runs/table.md").read_text()
+    head = next(line for line in page.splitlines() if line.startswith("| row"))
+    assert head.split(" | ")[1:4] == ["layers", "MSE: paper", "ours"]
+    line = next(line for line in page.splitlines() if line.startswith("| gru | 1"))
+    ours = made["rows"][0]["columns"]["mse"]
+    assert line.startswith(f"| gru | 1 | 0.25 | {ours['mean']:.4g} ± {ours['sd']:.2g} |")
+    assert "The paper has 50 runs a row." in page
+    assert "A note." in page
+    assert "cut-down" not in page
+
+
+def test_what_is_finished_is_not_trained_again(made, table, tmp_path, capfd):
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*/result.json")}
+    again = reproduce("sums", out=tmp_path / "runs", rows=["sarnn"], seeds=1)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert again["rows"][0]["columns"]["mse"]["values"] == made["rows"][2]["columns"]["mse"]["values"][:1]
+    assert again["rows"][0]["columns"]["mse"]["sd"] is None
+    assert capfd.readouterr().err == ""
+
+
+def test_a_quick_table_says_that_it_is_one(table, tmp_path):
+    report = reproduce("sums", quick=True, out=tmp_path / "quick", rows=["gru"])
+    assert report["quick"]
+    assert "cut-down version" in markdown(report)
+    assert json.loads((tmp_path / "quick/gru-layers=1-seed0/result.json").read_text())["steps"] == 3
+    assert [row["seeds"] for row in report["rows"]] == [[0], [0]]
+
+
+def test_rows_that_cannot_train_say_why(table, tmp_path):
+    text = (table / "gru.toml").read_text().replace('"adding"', '"mnist-rows"').replace("0.5", "0")
+    (table / "gru.toml").write_text(text)
+    (table / "table.toml").write_text(TABLE.replace("T = 8\n", ""))
+    (tmp_path / "empty").mkdir()
+    report = reproduce("sums", out=tmp_path / "runs", seeds=1, data=tmp_path / "empty")
+    gru, sarnn = report["rows"][0], report["rows"][2]
+    assert "train-images-idx3-ubyte" in gru["failed"][0]
+    assert gru["columns"]["mse"]["mean"] is None
+    assert "not run" in next(line for line in markdown(report).splitlines() if line.startswith("| gru"))
+    assert sarnn["columns"]["mse"]["mean"] > 0
+    assert not sarnn["failed"]
+
+
+def test_nothing_is_trained_for_the_table_alone(table, tmp_path):
+    report = reproduce("sums", out=tmp_path / "runs", run=False)
+    assert all(row["columns"]["mse"]["mean"] is None and row["seeds"] == [] for row in report["rows"])
+    assert markdown(report).count("not run") == 12
+
+
+def test_a_search_tries_every_combination(table, tmp_path):
+    lines = search("sums", out=tmp_path / "search")
+    assert [(line["row"], line["settings"]) for line in lines] == [
+        ("sarnn", {"lambda": 0.5}),
+        ("sarnn", {"lambda": 0.0}),
+    ]
+    for line in lines:
+        run = tmp_path / f"search/sarnn-lambda={line['settings']['lambda']}-seed0"
+        last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+        assert (line["metric"], line["value"]) == ("mse", last["mse"])
+        assert json.loads((run / "config.json").read_text())["train"]["lambda"] == line["settings"]["lambda"]
+
+
+def test_bad_words_are_refused_before_anything_runs(table, tmp_path):
+    with pytest.raises(UsageError, match="unknown row 'grru': did you mean 'gru'"):
+        reproduce("sums", out=tmp_path / "runs", rows=["grru"])
+    with pytest.raises(UsageError, match="unknown table 'sum'"):
+        reproduce("sum", out=tmp_path / "runs")
+    with pytest.raises(UsageError, match="jobs: expected at least 1, got 0"):
+        reproduce("sums", out=tmp_path / "runs", jobs=0)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_score_of_the_paper_is_a_geometric_mean():
+    result = {"accuracy": 0.816, "skip_percent": 76.0}
+    # Table 1 of the SA-RNN paper has 78.8 for 81.6 % and 76 %
+    assert figure(result, "gmean") == pytest.approx(78.8, abs=0.1)
+    assert figure(result, "accuracy") == pytest.approx(81.6)
+    assert figure(result, "auc") is None
+
+
+@pytest.mark.slow
+def test_an_interrupted_table_goes_on(tmp_path):
+    words = ["reproduce", "sarnn-4", "--quick", "--rows", "gru,sarnn-0", "--jobs", "2", "--out", str(tmp_path / "runs")]
+    process = command_line(*words, cwd=tmp_path, start_new_session=True)
+    state = tmp_path / "runs/gru-seed0/metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not state.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    # Ctrl-C on a terminal reaches the workers too
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 130, error
+    assert "Traceback" not in error
+    process = command_line(*words, "--json", cwd=tmp_path)
+    out, error = process.communicate(timeout=240)
+    assert process.returncode == 0, error
+    rows = json.loads(out)["rows"]
+    assert all(np.isfinite(row["columns"]["mse"]["mean"]) for row in rows)

@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The RNN-VAE of sentences: its bound against NumPy, what it fills in, and runs of the task."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from edgernn.cli.frame import main
+from edgernn.errors import UsageError
+from edgernn.spec import LayerSpec
+from edgernn.training import evaluate
+from edgernn.training.config import TrainConfig
+from edgernn.training.loop import train_step
+from edgernn.training.networks.recurrent import run_to_length
+from edgernn.training.networks.sentence_vae import SentenceVAE
+from edgernn.training.plan import make_plan
+from edgernn.training.tasks.sentence_vae import SentenceBatch, SentenceCodes
+from tests import oracle
+from tests.task_helpers import opened
+from tests.training_helpers import PACK, data_folder, without_pictures, words
+
+SMALL = {"hidden_size": 6, "embedding": 5, "batch_size": 8, "steps": 3, "kl_steps": 2}
+WORDS, END, UNKNOWN = 11, 0, 1
+
+
+def layer(cell="lstm", rule=None, **changes):
+    return dataclasses.asdict(LayerSpec(cell, rule)) | changes
+
+
+def network(cell="lstm", rule=None, **changes):
+    torch.manual_seed(0)
+    sizes = {"words": WORDS, "end": END, "unknown": UNKNOWN, "embedding": 4, "hidden_size": 5}
+    return SentenceVAE(layer(cell, rule), **{**sizes, **changes})
+
+
+def padded(*lengths, padding=0):
+    """Sentences (T, B) of these lengths, the longest first, with what stands behind them."""
+    rng = np.random.default_rng(1)
+    x = torch.full((max(lengths), len(lengths)), padding)
+    for i, length in enumerate(lengths):
+        x[:length, i] = torch.from_numpy(rng.integers(2, WORDS, length))
+    return x, torch.tensor(lengths)
+
+
+def write_ptb(folder, train=60, held_out=15, suffix=""):
+    """Sentences over few words, one in which appears in no training sentence."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    common = [f"w{i}" for i in range(20)]
+    for part, count in (("train", train), ("valid", held_out), ("test", held_out)):
+        lines = [" ".join(rng.choice(common, rng.integers(1, 14))) for _ in range(count)]
+        if part == "test":
+            lines[0] = "w0 never-seen w1"
+        text = "".join(f" {line} \n" for line in lines)
+        (folder / f"ptb.{part}.txt{suffix}").write_bytes(PACK[suffix](text.encode()))
+
+
+@pytest.fixture
+def _double():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+# recurrent layers
+
+
+@pytest.mark.parametrize("rule", ["always", "selective", "skip"])
+@pytest.mark.parametrize("cell", ["lstm", "t-lstm"])
+def test_each_sequence_stops_at_its_own_length(cell, rule):
+    torch.manual_seed(0)
+    made = LayerSpec(cell, rule).make(3, 4)
+    lengths = [6, 6, 4, 1]
+    x = torch.randn(7, 4, 3)
+    last, trace = run_to_length(made, x, made.initial_state(4, x), torch.tensor(lengths))
+    decisions, budget = [], 0.0
+    for i, length in enumerate(lengths):
+        alone = x[:length, i : i + 1]
+        _, state, own = made(alone, made.initial_state(1, alone))
+        for found, expected in zip(last, state, strict=True):
+            torch.testing.assert_close(found[i : i + 1], expected)
+        budget += own.budget.item() / len(lengths)
+        if own.decisions is not None:
+            decisions.append(own.decisions.double().flatten())
+    assert trace.budget.item() == pytest.approx(budget)
+    if rule == "always":
+        assert trace.decisions is None
+    else:
+        assert trace.decisions.double().mean().item() == pytest.approx(torch.cat(decisions).mean().item())
+
+
+# the network
+
+
+def linear(module, v):
+    return v @ module.weight.detach().numpy().T + module.bias.detach().numpy()
+
+
+def stepped(made, kind, x, state):
+    weights = {name: value.detach().numpy() for name, value in made.cell.named_parameters()}
+    for x_t in x:
+        state = kind(weights, x_t, state)
+        yield state
+
+
+def bound(model, sentence, noise, kind, states):
+    """-log p of a sentence given z, and the divergence of z; also the likelihood of each word."""
+    e = model.embedding.weight.detach().numpy()
+    start = tuple(np.zeros(5) for _ in range(states))
+    *_, last = stepped(model.encoder, kind, e[sentence], start)
+    mean, log_variance = np.split(linear(model.posterior, last[0]), 2)
+    z = mean + np.sqrt(np.exp(log_variance)) * noise
+    surprise = 0.0
+    for (h,), target in zip(
+        stepped(model.decoder, oracle.gru, e[[END, *sentence]], (z,)), [*sentence, END], strict=True
+    ):
+        logits = linear(model.head, h)
+        surprise -= np.log(np.exp(logits[target]) / np.exp(logits).sum())
+    return surprise, 0.5 * np.sum(mean**2 + np.exp(log_variance) - log_variance - 1)
+
+
+@pytest.mark.usefixtures("_double")
+@pytest.mark.parametrize(("cell", "kind", "states"), [("lstm", oracle.lstm, 2), ("eins", oracle.eins, 2)])
+def test_the_bound_is_that_of_the_equations(cell, kind, states):
+    model = network(cell)
+    x, lengths = padded(5, 5, 3, 1)
+    torch.manual_seed(7)
+    noise = torch.randn(4, 5).numpy()
+    torch.manual_seed(7)
+    found = model(x, lengths)
+    for i, length in enumerate(lengths.tolist()):
+        surprise, kl = bound(model, x[:length, i].tolist(), noise[i], kind, states)
+        assert found.reconstruction[i].item() == pytest.approx(surprise)
+        assert found.divergence[i].item() == pytest.approx(kl)
+
+
+@pytest.mark.parametrize("rule", ["always", "selective", "skip"])
+def test_what_stands_behind_a_sentence_has_no_effect(rule):
+    model = network("lstm", rule, decoder_dropout=0.5, word_dropout=0.3, weight_drop=0.25)
+    results = []
+    for padding, more in ((0, 0), (7, 3)):
+        x, lengths = padded(5, 4, 2, padding=padding)
+        x = torch.cat([x, torch.full((more, 3), padding)])
+        model.eval()
+        torch.manual_seed(1)
+        with torch.no_grad():
+            found = model(x, lengths)
+        model.train()
+        model.zero_grad()
+        # with more padding there are more random numbers to draw, so that only the encoder's gradient can be compared
+        torch.manual_seed(1)
+        mean, log_variance = model.encode(x, lengths)
+        (mean.square().sum() + log_variance.sum() + model.budget).backward()
+        gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        results.append((found, model.budget, model.update_rate, gradients))
+    (one, budget, rate, gradients), (two, *others) = results
+    torch.testing.assert_close(one.reconstruction, two.reconstruction)
+    torch.testing.assert_close(one.divergence, two.divergence)
+    assert torch.equal(budget, others[0])
+    assert rate == others[1]
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, others[2][name])
+
+
+@pytest.mark.parametrize(("cell", "expected"), [("eins", 564_300), ("lstm", 570_368)])
+def test_parameters_of_the_papers_encoder(cell, expected):
+    with torch.device("meta"):
+        model = SentenceVAE(layer(cell), words=10_000, end=0, unknown=1, embedding=300, hidden_size=256)
+    assert sum(p.numel() for p in model.encoder.parameters()) == expected
+    assert model.recurrent_layers() == [model.encoder]
+
+
+@pytest.mark.parametrize("cell", ["lstm", "eins", "ihc-lstm", "gru", "sarnn"])
+def test_gradients_reach_every_parameter(cell):
+    model = network(cell, decoder_dropout=0.1, weight_drop=0.1)
+    x, lengths = padded(9, 9, 8, 8)
+    found = model(x, lengths)
+    (found.reconstruction.sum() + found.divergence.sum()).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert torch.isfinite(parameter.grad).all(), name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+@pytest.mark.parametrize("rule", ["selective", "skip"])
+def test_the_budget_reaches_the_loss(rule):
+    losses = []
+    x, lengths = padded(6, 5, 5)
+    for weight in (0.0, 10.0):
+        model = network("gru", rule)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        torch.manual_seed(0)
+        batch = SentenceBatch(x, lengths, 100)
+        losses.append(train_step(model, optimizer, batch, SentenceCodes(), TrainConfig(steps=1, lambda_=weight))[0])
+    assert losses[1] - losses[0] == pytest.approx(10 * model.budget.item(), rel=1e-4)
+    assert model.budget.item() > 0
+
+
+def test_the_divergence_is_weighed_step_by_step():
+    task, (x, lengths) = SentenceCodes(kl_steps=40), padded(4, 3)
+    model = network().eval()
+    losses = {}
+    for step in (0, 10, 40, 1000):
+        torch.manual_seed(0)
+        losses[step] = task.loss(model, SentenceBatch(x, lengths, step), None)[0].item()
+    torch.manual_seed(0)
+    found = model(x, lengths)
+    reconstruction, kl = found.reconstruction.mean().item(), found.divergence.mean().item()
+    for step, weight in ((0, 0.0), (10, 0.25), (40, 1.0), (1000, 1.0)):
+        assert losses[step] == pytest.approx(reconstruction + weight * kl)
+    assert SentenceCodes(kl_steps=0).kl_weight(0) == 1
+
+
+def test_word_dropout_hides_words_from_the_language_model_alone():
+    model = network(word_dropout=1.0 - 1e-9).train()
+    x, lengths = padded(5, 5)
+    torch.manual_seed(0)
+    hidden = model(x, lengths)
+    unknown = model.embedding.weight[UNKNOWN].expand(6, 2, -1)
+    mean, log_variance = model.encode(x, lengths)
+    torch.manual_seed(0)
+    z = mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean)
+    h, _, _ = model.decoder(unknown, (z,))
+    log_p = torch.log_softmax(model.head(h), -1)
+    target = torch.cat([x, torch.full((1, 2), END)])
+    torch.testing.assert_close(hidden.reconstruction, -log_p.gather(-1, target[..., None])[..., 0].sum(0))
+
+
+@pytest.mark.parametrize("changes", [{"decoder_dropout": 1.0}, {"word_dropout": -0.1}, {"weight_drop": 1.5}])
+def test_a_bad_rate_is_named(changes):
+    ((name, rate),) = changes.items()
+    with pytest.raises(UsageError, match=f"{name}: expected at least 0 and below 1, got {rate}"):
+        network(**changes)
+
+
+def test_weights_that_are_not_there_are_not_dropped():
+    network("t-lstm", weight_drop=0.25)(*padded(4, 2))
+    with pytest.raises(UsageError, match="weight_drop: expected either it or rank, not both"):
+        SentenceVAE(layer(rank=2), words=WORDS, end=END, unknown=UNKNOWN, embedding=4, hidden_size=5, weight_drop=0.25)
+
+
+@pytest.mark.parametrize("dropped", ["encoder", "decoder"])
+def test_recurrent_weights_are_dropped_in_training_alone(dropped):
+    model, (x, lengths) = network(weight_drop=0.5), padded(6, 6)
+    # without the recurrent weights of the other part there is nothing to drop there
+    torch.nn.init.zeros_((model.decoder if dropped == "encoder" else model.encoder).cell.R)
+
+    def surprise(seed):
+        torch.manual_seed(seed)
+        # noise before and after the weights are drawn: z is the mean
+        model.posterior.weight.data[5:] = 0
+        model.posterior.bias.data[5:] = -40.0
+        return model(x, lengths).reconstruction
+
+    assert not torch.allclose(surprise(0), surprise(1))
+    model.eval()
+    torch.testing.assert_close(surprise(0), surprise(1))
+
+
+# imputation
+
+
+@torch.no_grad()
+def test_the_likeliest_words_are_found_one_by_one():
+    model = network().eval()
+    beginning = torch.tensor([3, 4, 5])
+    found, same = model.impute(beginning, 2, sample=False, longest=6)
+    assert found.words == same.words
+    # once more from the beginning at every word
+    mean, _ = model.encode(beginning[:, None], torch.tensor([3]))
+    made, nll = [], 0.0
+    while len(made) < 6:
+        read = torch.tensor([END, *beginning.tolist(), *made])[:, None]
+        h, _, _ = model.decoder(model.embedding(read), (mean,))
+        log_p = torch.log_softmax(model.head(h[-1, 0]), -1)
+        nll -= log_p.max().item()
+        if log_p.argmax() == END:
+            break
+        made.append(int(log_p.argmax()))
+    assert found.words == made
+    assert found.nll == pytest.approx(nll, rel=1e-4)
+
+
+@torch.no_grad()
+def test_samples_follow_the_distribution_of_the_next_word():
+    model = network().eval()
+    model.posterior.weight.zero_()
+    # z is as good as certain, so that the first word's distribution is known
+    model.posterior.bias.copy_(torch.tensor([0.5] * 5 + [-40.0] * 5))
+    model.head.weight.mul_(4)
+    h, _, _ = model.decoder(model.embedding(torch.tensor([[END], [3]])), (torch.full((1, 5), 0.5),))
+    p = torch.softmax(model.head(h[-1, 0]), -1)
+    torch.manual_seed(0)
+    found = model.impute(torch.tensor([3]), 20_000, sample=True, longest=1)
+    first = torch.tensor([it.words[0] if it.words else END for it in found])
+    torch.testing.assert_close(first.bincount(minlength=WORDS) / 20_000, p, atol=0.012, rtol=0)
+    for it, word in zip(found[:50], first.tolist(), strict=False):
+        assert it.nll == pytest.approx(-math.log(p[word].item()), rel=1e-4)
+
+
+@torch.no_grad()
+def test_an_imputed_sentence_stops_at_its_end():
+    model = network().eval()
+    model.head.weight.zero_()
+    model.head.bias.fill_(-50.0)
+    model.head.bias[END] = 50.0
+    (found,) = model.impute(torch.tensor([3, 4]), 1, sample=False)
+    assert found.words == []
+    assert found.nll == pytest.approx(0.0, abs=1e-6)
+    model.head.bias[2] = 100.0
+    (found,) = model.impute(torch.tensor([3, 4]), 1, sample=False, longest=9)
+    assert found.words == [2] * 9
+
+
+# the task
+
+
+def test_words_come_from_the_training_part(tmp_path):
+    write_ptb(tmp_path)
+    task = opened(SentenceCodes(), tmp_path)
+    assert set(task.vocabulary.words) == {"<eos>", "<unk>"} | {f"w{i}" for i in range(20)}
+    assert (len(task.train), len(task.validation), len(task.test)) == (60, 15, 15)
+    assert task.test.sentences[0] == task.vocabulary.encode(("w0", "<unk>", "w1"))
+
+
+def test_metrics_are_means_over_sentences_and_words(tmp_path):
+    # more than are evaluated at once
+    write_ptb(tmp_path, held_out=70)
+    settings = {"hidden_size": 6, "embedding": 5}
+    plan = make_plan("sentence-vae", "sarnn", None, settings, data=tmp_path)
+    model = plan.network()
+    found = evaluate(model, plan.task, plan.task.test)
+    torch.randn(3)
+    assert evaluate(model, plan.task, plan.task.test) == found
+    nll, kl, tokens, updated, steps = 0.0, 0.0, 0, 0.0, 0
+    model.eval()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for batch in plan.task.test.chunks():
+            bound = model(batch.x, batch.target)
+            nll += (bound.reconstruction + bound.divergence).sum().item()
+            kl += bound.divergence.sum().item()
+            tokens += sum(n + 1 for n in batch.target.tolist())
+            for i, n in enumerate(batch.target.tolist()):
+                model.encode(batch.x[:n, i : i + 1], torch.tensor([n]))
+                updated += n * model.update_rate
+                steps += n
+    assert found["nll"] == pytest.approx(nll / 70, rel=1e-5)
+    assert found["kl"] == pytest.approx(kl / 70, rel=1e-5)
+    assert found["reconstruction"] == pytest.approx((nll - kl) / 70, rel=1e-5)
+    assert found["perplexity"] == pytest.approx(math.exp(nll / tokens), rel=1e-5)
+    assert found["skip_percent"] == pytest.approx(100 * (1 - updated / steps), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"kl_steps": -1}, "kl_steps: expected a whole number of at least 0, got -1"),
+        ({"removed": 0}, "removed: expected a whole number of at least 1, got 0"),
+        ({"bidirectional": True}, "bidirectional: the network of the task sentence-vae has no such setting"),
+        ({"imputation": 1.0}, "imputation: the network of the task sentence-vae has no such setting"),
+    ],
+)
+def test_a_bad_setting_is_named(tmp_path, words, message):
+    write_ptb(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        make_plan("sentence-vae", "gru", None, words, data=tmp_path)
+
+
+@pytest.mark.parametrize("cell", ["eins", "sarnn"])
+def test_a_run_leaves_imputed_sentences_and_cannot_be_exported(tmp_path, monkeypatch, capsys, cell):
+    without_pictures(monkeypatch)
+    write_ptb(tmp_path / "data" / "ptb", suffix=".gz")
+    run = tmp_path / "run"
+    where = ["--out", str(run), "--data", str(tmp_path / "data")]
+    assert main(["train", "--task", "sentence-vae", "--cell", cell, *where, *words(SMALL), "removed=2"]) == 0
+    result = json.loads((run / "result.json").read_text())
+    assert result["metric"] == "nll"
+    # 22 words, none of them known
+    assert result["perplexity"] == pytest.approx(22, rel=0.15)
+    task = opened(SentenceCodes(), tmp_path / "data")
+    long_enough = [s for s in task.test.sentences if len(s) > 4][:10]
+    paragraphs = (run / "samples.txt").read_text().split("\n\n")[1:]
+    assert len(paragraphs) == len(long_enough)
+    for paragraph, sentence in zip(paragraphs, long_enough, strict=True):
+        lines = paragraph.splitlines()
+        decoded = task.vocabulary.decode(sentence)
+        assert lines[0] == " ".join(decoded[:-2]) + " ..."
+        assert lines[1] == "  true: " + " ".join(decoded[-2:])
+        assert lines[2].startswith("  likeliest (")
+        assert [line.split(" (")[0] for line in lines[3:7]] == [f"  sample {i}" for i in (1, 2, 3, 4)]
+        assert lines[7].startswith("  of 20 samples ")
+    capsys.readouterr()
+    assert main(["export", str(run)]) != 0
+    assert "its network is a SentenceVAE; only a SequenceModel can be used alone" in capsys.readouterr().err
+
+
+def test_training_lowers_the_bound(tmp_path):
+    write_ptb(tmp_path)
+    settings = {"hidden_size": 16, "embedding": 8, "batch_size": 20, "lr": 0.02, "kl_steps": 0}
+    plan = make_plan("sentence-vae", "eins", None, settings, data=tmp_path)
+    torch.manual_seed(0)
+    model = plan.network()
+    before = evaluate(model, plan.task, plan.task.validation)["nll"]
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for step in range(30):
+        train_step(model, optimizer, plan.task.train.batch(step, 20), plan.task, plan.config)
+    assert evaluate(model, plan.task, plan.task.validation)["nll"] < before - 1
+
+
+@pytest.mark.skipif(data_folder() is None, reason="EDGERNN_DATA is not set")
+def test_the_sentences_of_the_penn_treebank():
+    task = opened(SentenceCodes())
+    assert (len(task.train), len(task.validation), len(task.test)) == (42_068, 3_370, 3_761)
+    assert len(task.vocabulary) == 10_000
+    # the words and ends of the training part, as the literature counts them
+    assert sum(len(sentence) + 1 for sentence in task.train.sentences) == 929_589

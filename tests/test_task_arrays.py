@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A user's own arrays."""
+
+import gzip
+import io
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.training import find_task
+from edgernn.training.tasks import Arrays, Folder
+from tests.task_helpers import Trained, accuracy, mean_squared_error, opened, parts
+from tests.training_helpers import without_pictures
+
+# which task a path is
+
+
+def test_a_path_is_an_npz_file_or_a_folder(tmp_path):
+    path = save(tmp_path, x=inputs())
+    assert find_task(str(path)) == (Arrays, path)
+    assert find_task(str(tmp_path)) == (Folder, tmp_path)
+    (tmp_path / "mine.csv").write_text("1\n")
+    for name in ("data.csv", str(tmp_path / "mine.csv")):
+        with pytest.raises(
+            UsageError, match=r"expected the name of a task, an \.npz file or a folder of csv files, got"
+        ):
+            find_task(name)
+    for name in (str(tmp_path / "none.npz"), "some/where", "x.npy"):
+        with pytest.raises(EdgernnError, match=f"task: no such file or folder: {name}"):
+            find_task(name)
+    with pytest.raises(UsageError, match="unknown task 'adings': did you mean 'adding'"):
+        find_task("adings")
+
+
+def test_an_unknown_word_for_what_is_predicted():
+    for task in (Arrays, Folder):
+        with pytest.raises(UsageError, match="predict: expected targets or next, got 'y'"):
+            task(predict="y")
+
+
+# arrays
+
+
+def save(folder, **arrays):
+    path = folder / "mine.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def inputs(N=40, T=5, I=3):
+    return np.random.default_rng(0).normal(3.0, 2.0, (N, T, I))
+
+
+KINDS = {
+    "labels": (np.arange(40) % 4, "last", 4, (7,), "accuracy"),
+    "bools": (np.arange(40) % 2 == 0, "last", 2, (7,), "accuracy"),
+    "numbers": (np.linspace(0, 1, 40), "last", 1, (7, 1), "mse"),
+    "vectors": (np.ones((40, 2), np.float32), "last", 2, (7, 2), "mse"),
+    "labels-a-step": (np.arange(200).reshape(40, 5) % 3, "all", 3, (5, 7), "accuracy"),
+    "vectors-a-step": (np.ones((40, 5, 2)), "all", 2, (5, 7, 2), "mse"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_y_decides_the_task(tmp_path, kind):
+    y, output, size, shape, metric = KINDS[kind]
+    task = opened(Arrays(), save(tmp_path, x=inputs(), y=y))
+    assert (task.output, task.output_size, task.input_size, task.objective.metric) == (output, size, 3, metric)
+    batch = task.train.batch(0, 7)
+    assert batch.x.shape == (5, 7, 3)
+    assert batch.target.shape == shape
+    assert [len(part) for part in (task.train, task.validation, task.test)] == [32, 4, 4]
+
+
+def test_labels_a_step_may_be_as_many_as_there_are_steps(tmp_path):
+    y = np.arange(40 * 50).reshape(40, 50)
+    assert opened(Arrays(), save(tmp_path, x=inputs(T=50), y=y)).output_size == 2000
+
+
+def test_x_and_y_stay_together_and_parts_apart(tmp_path):
+    x = np.arange(40.0).repeat(5).reshape(40, 5, 1)
+    task = opened(Arrays(), save(tmp_path, x=x, y=np.arange(40.0)))
+    seen = []
+    for part in (task.train, task.validation, task.test):
+        for batch in part.chunks():
+            assert torch.equal(batch.x[0], batch.target)
+            seen += batch.target.flatten().tolist()
+    assert sorted(seen) == list(range(40))
+
+
+def test_given_parts_are_used(tmp_path):
+    x, y = inputs(), np.arange(40) % 2
+    given = save(tmp_path, x=x, y=y, x_val=inputs(6), y_val=y[:6], x_test=inputs(3, T=9), y_test=np.array([2, 0, 1]))
+    task = opened(Arrays(), given)
+    assert [len(part) for part in (task.train, task.validation, task.test)] == [40, 6, 3]
+    assert task.output_size == 3
+    task = opened(Arrays(), save(tmp_path, x=x, y=y, x_test=inputs(3), y_test=y[:3]))
+    assert [len(part) for part in (task.train, task.validation, task.test)] == [36, 4, 3]
+
+
+def test_standardisation_is_that_of_the_training_part(tmp_path):
+    x = inputs()
+    x[:, :, 1] = 7.1
+    task = opened(Arrays(), save(tmp_path, x=x, y=np.zeros(40)))
+    part = task.train.x.double()
+    assert np.allclose(task.mean, part.mean((0, 1)), rtol=1e-6)
+    assert task.std[1] == 1.0
+    assert task.std[0] == pytest.approx(part[..., 0].std(correction=0).item(), rel=1e-6)
+
+
+def test_a_changed_file_has_another_fingerprint(tmp_path):
+    one = opened(Arrays(), save(tmp_path, x=inputs(), y=np.zeros(40))).fingerprint
+    assert one != opened(Arrays(), save(tmp_path, x=inputs(), y=np.ones(40))).fingerprint
+
+
+def with_value(value, index):
+    x = inputs()
+    x[index] = value
+    return x
+
+
+ZEROS = np.zeros(40, int)
+BAD_NPZ = {
+    "no-x": ({"X": inputs(), "y": ZEROS}, "expected arrays x and y, got no x"),
+    "no-y": ({"x": inputs()}, "expected arrays x and y, got no y; to predict the next step.*: predict=next"),
+    "nothing": ({}, "expected arrays x and y, got no x and y$"),
+    "no-y-val": ({"x": inputs(), "y": ZEROS, "x_val": inputs()}, "expected arrays x_val and y_val, got no y_val"),
+    "no-x-test": ({"x": inputs(), "y": ZEROS, "y_test": ZEROS}, "got no x_test"),
+    "rank": ({"x": inputs()[:, :, 0], "y": ZEROS}, r"x: expected shape \(N, T, I\), got \(40, 5\); .*x\[:, :, None\]"),
+    "rank-4": ({"x": inputs()[None], "y": ZEROS}, r"x: expected shape \(N, T, I\), got \(1, 40, 5, 3\)"),
+    "empty": ({"x": inputs(T=0), "y": ZEROS}, r"x: expected no size of 0, got shape \(40, 0, 3\)"),
+    "text": ({"x": inputs().astype(str), "y": ZEROS}, "x: expected numbers, got <U"),
+    "complex": ({"x": inputs() + 1j, "y": ZEROS}, "x: expected numbers, got complex128"),
+    "text-y": ({"x": inputs(), "y": ZEROS.astype(str)}, "y: expected numbers, got <U"),
+    "nan": ({"x": with_value(np.nan, (3, 2, 1)), "y": ZEROS}, r"x: expected finite .*, got nan at index \(3, 2, 1\)"),
+    "inf": ({"x": with_value(-np.inf, (0, 4, 2)), "y": ZEROS}, r"got -inf at index \(0, 4, 2\)"),
+    "overflow": ({"x": with_value(1e300, (1, 0, 0)), "y": ZEROS}, r"got 1e\+300 at index \(1, 0, 0\)"),
+    "nan-y": ({"x": inputs(), "y": np.full(40, np.nan)}, r"y: expected finite .*, got nan at index \(0,\)"),
+    "length": ({"x": inputs(), "y": ZEROS[:39]}, r"y: expected shape .* with N=40, T=5, got \(39,\)"),
+    "length-float": ({"x": inputs(), "y": np.zeros((39, 2))}, r"y: expected shape .* with N=40, T=5, got \(39, 2\)"),
+    "steps": ({"x": inputs(), "y": np.zeros((40, 4), int)}, r"y: expected shape .*whole numbers.*, got \(40, 4\)"),
+    "steps-float": ({"x": inputs(), "y": np.zeros((40, 4, 1))}, r"y: expected shape .*, got \(40, 4, 1\)"),
+    "scalar": ({"x": inputs(), "y": np.array(1.0)}, r"y: expected shape .*, got \(\)"),
+    "negative": ({"x": inputs(), "y": ZEROS - 1}, r"y: expected labels from 0, got -1 at index \(0,\)"),
+    "years": ({"x": inputs(), "y": ZEROS + 2024}, "expected labels from 0, got up to 2024; store y as float"),
+    "too-large": ({"x": inputs(), "y": ZEROS.astype(np.uint64) + np.uint64(2**63)}, "expected labels up to 2147483647"),
+    "few": ({"x": inputs(2), "y": ZEROS[:2]}, "expected at least 3 sequences, got 2"),
+    "channels": (
+        {"x": inputs(), "y": ZEROS, "x_val": inputs(4, I=2), "y_val": ZEROS[:4]},
+        "x_val: expected 3 channels, got 2",
+    ),
+    "other-y": (
+        {"x": inputs(), "y": ZEROS, "x_val": inputs(4), "y_val": np.zeros(4)},
+        "y_val: expected torch.int64",
+    ),
+    "objects": ({"x": np.array([[[None]]]), "y": ZEROS}, "got arrays of Python objects, which are never read"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_NPZ)
+def test_bad_arrays_are_named(tmp_path, case):
+    arrays, message = BAD_NPZ[case]
+    path = save(tmp_path, **arrays)
+    with pytest.raises(EdgernnError, match=message) as caught:
+        opened(Arrays(), path)
+    assert str(path) in str(caught.value)
+
+
+def cut(content):
+    return content[: len(content) // 2]
+
+
+def flip(content):
+    # in the middle of the stored x
+    at = content.index(b"\x93NUMPY") + 400
+    return content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :]
+
+
+def bad_member(content):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00 nothing")
+        archive.writestr("y.npy", b"")
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("damage", [cut, flip, bad_member, lambda _: b"", lambda _: b"text", gzip.compress])
+def test_corrupt_npz_is_named(tmp_path, damage):
+    path = save(tmp_path, x=inputs(), y=ZEROS)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(EdgernnError, match="expected an npz archive") as caught:
+        opened(Arrays(), path)
+    assert str(path) in str(caught.value)
+
+
+# the next step
+
+
+def test_the_next_step_is_the_target(tmp_path):
+    x = inputs()
+    given = save(tmp_path, x=x, y=np.array(["not", "read"]), x_test=x[:4] + 1)
+    task = opened(Arrays(predict="next"), given)
+    assert (task.output, task.input_size, task.output_size, task.objective.metric) == ("all", 3, 3, "mse")
+    assert [len(part) for part in parts(task)] == [36, 4, 4]
+    rows = x.astype(np.float32)
+    for part in (task.train, task.validation):
+        for inputs_, targets in zip(part.x.numpy(), part.y.numpy(), strict=True):
+            (i,) = np.flatnonzero((rows[:, 0] == inputs_[0]).all(1))
+            assert np.array_equal(inputs_, rows[i, :4])
+            assert np.array_equal(targets, rows[i, 1:])
+    batch = next(task.test.chunks())
+    assert batch.x.shape == batch.target.shape == (4, 4, 3)
+    assert torch.equal(batch.x[1:], batch.target[:-1])
+
+
+def test_the_next_step_needs_two(tmp_path):
+    path = save(tmp_path, x=inputs(), x_val=inputs(T=1))
+    with pytest.raises(EdgernnError, match=r"mine\.npz: validation: expected at least 2 steps, .*, got 1"):
+        opened(Arrays(predict="next"), path)
+    with pytest.raises(EdgernnError, match=r"expected arrays x, got no x$"):
+        opened(Arrays(predict="next"), save(tmp_path, y=ZEROS))
+
+
+# from a file to a result
+
+
+TRAINED = {
+    "labels": ({"y": np.arange(40) % 3}, {}, "accuracy", accuracy),
+    "labels-a-step": ({"y": np.arange(200).reshape(40, 5) % 3}, {}, "accuracy", accuracy),
+    "numbers": ({"y": np.arange(80.0).reshape(40, 2)}, {}, "mse", mean_squared_error),
+    "next": ({}, {"predict": "next"}, "mse", mean_squared_error),
+}
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_a_few_steps_train_and_the_metric_is_right(tmp_path, monkeypatch, kind):
+    without_pictures(monkeypatch)
+    y, settings, metric, computed = TRAINED[kind]
+    source = save(tmp_path, x=inputs(), **y)
+    trained = Trained(tmp_path / "run", str(source), **settings)
+    test = opened(Arrays(**settings), source).test
+    assert trained.result["metric"] == metric
+    assert trained.result[metric] == pytest.approx(computed(trained.outputs(test.x), test.y.numpy()), rel=1e-5)
+    assert trained.config["task"]["classes"] is None

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks on the files of MNIST and Fashion-MNIST."""
+
+import numpy as np
+import pytest
+import torch
+
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.training.settings import bind, fields_of
+from edgernn.training.tasks import FashionRows, MnistPermuted, MnistRows
+from tests.task_helpers import Trained, opened
+from tests.training_helpers import data_folder, idx_bytes, without_pictures, write_mnist
+
+# the folder of a task's files, and mean and deviation of its pixels where white is 1
+ALL = {
+    MnistRows: ("mnist", 0.0, 1.0),
+    FashionRows: ("fashion-mnist", 0.5, 0.5),
+    MnistPermuted: ("mnist", 0.0, 1.0),
+}
+# of the default permutation
+FIRST_PIXELS = [318, 2, 606, 446, 758, 13, 98, 539]
+every_task = pytest.mark.parametrize("kind", ALL, ids=lambda t: t.name)
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch):
+    without_pictures(monkeypatch)
+
+
+def sequences(kind, images, permutation=0):
+    """What a task reads of images (N, 28, 28): (N, 28, 28) or (N, 784, 1)."""
+    if kind is not MnistPermuted:
+        return images
+    order = np.random.default_rng(permutation).permutation(784)
+    return np.stack([image.reshape(784)[order] for image in images])[..., None]
+
+
+@every_task
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
+def test_files_are_found_and_split(tmp_path, kind, beside, suffix, monkeypatch):
+    arrays = write_mnist(tmp_path / ("" if beside else ALL[kind][0]), suffix=suffix)
+    monkeypatch.setenv("EDGERNN_DATA", str(tmp_path))
+    task = opened(kind())
+    assert [len(part) for part in (task.train, task.validation, task.test)] == [22, 2, 6]
+    rows = [image.numpy().tobytes() for part in (task.train, task.validation) for image in part.x]
+    given = sequences(kind, arrays["train-images-idx3-ubyte"])
+    assert sorted(rows) == sorted(image.tobytes() for image in given)
+    batch = next(task.test.chunks())
+    images, labels = arrays["t10k-images-idx3-ubyte"], arrays["t10k-labels-idx1-ubyte"]
+    assert np.array_equal(batch.x.numpy(), sequences(kind, images).transpose(1, 0, 2).astype(np.float32))
+    assert np.array_equal(batch.target.numpy(), labels)
+
+
+@every_task
+def test_images_and_labels_stay_together(tmp_path, kind):
+    arrays = write_mnist(tmp_path)
+    task = opened(kind(), tmp_path)
+    given = sequences(kind, arrays["train-images-idx3-ubyte"])
+    labels = dict(zip([image.tobytes() for image in given], arrays["train-labels-idx1-ubyte"], strict=True))
+    for part in (task.train, task.validation):
+        assert [labels[image.numpy().tobytes()] for image in part.x] == part.y.tolist()
+
+
+@every_task
+def test_a_model_trains_on_normalised_pixels_and_its_accuracy_is_that_of_numpy(tmp_path, kind):
+    folder, mean, std = ALL[kind]
+    arrays = write_mnist(tmp_path / folder, test=40)
+    run = Trained(tmp_path / "run", kind.name, tmp_path, steps=2)
+    x = sequences(kind, arrays["t10k-images-idx3-ubyte"])
+    labels = arrays["t10k-labels-idx1-ubyte"]
+    y = run.outputs(x)
+    assert run.result["accuracy"] == pytest.approx((y.argmax(1) == labels).mean(), abs=1e-12)
+    p = np.exp(y) / np.exp(y).sum(1, keepdims=True)
+    assert run.result["cross_entropy"] == pytest.approx(-np.log(p[np.arange(40), labels]).mean(), rel=1e-5)
+    assert len(run.config["task"]["classes"]) == 10
+    # the same model without its own standardisation, on pixels that are normalised here
+    run.model.input_mean.zero_()
+    run.model.input_std.fill_(1)
+    assert np.allclose(run.outputs(((x / 255 - mean) / std).astype(np.float32)), y, atol=1e-5)
+
+
+def test_mean_and_deviation_of_the_pixels_are_settings(tmp_path):
+    write_mnist(tmp_path)
+    task = opened(MnistRows(pixel_mean=0.1307, pixel_std=0.3081), tmp_path)
+    assert np.allclose(task.mean, 0.1307 * 255)
+    assert np.allclose(task.std, 0.3081 * 255)
+    assert len(task.mean) == len(task.std) == 28
+
+
+def test_fashion_files_are_not_those_of_mnist(tmp_path):
+    write_mnist(tmp_path / "mnist", test=6)
+    write_mnist(tmp_path / "fashion-mnist", test=7)
+    assert len(opened(MnistRows(), tmp_path).test) == 6
+    assert len(opened(MnistPermuted(), tmp_path).test) == 6
+    assert len(opened(FashionRows(), tmp_path).test) == 7
+
+
+# the permutation
+
+
+def test_permutation_has_each_pixel_once_and_is_the_same_for_every_image_and_seed(tmp_path):
+    write_mnist(tmp_path)
+    # the place of each pixel, its high byte in one image and its low byte in the next
+    place = np.arange(784).reshape(28, 28)
+    images = np.stack([place // 256, place % 256] * 3)
+    (tmp_path / "t10k-images-idx3-ubyte").write_bytes(idx_bytes(images))
+    orders = []
+    for seed in (0, 1):
+        x = opened(MnistPermuted(), tmp_path, seed).test.x[..., 0].long().numpy()
+        orders += [256 * high + low for high, low in x.reshape(3, 2, 784)]
+    assert all(np.array_equal(order, orders[0]) for order in orders)
+    assert sorted(orders[0]) == list(range(784))
+    assert not np.array_equal(orders[0], np.arange(784))
+    # models depend on it: it must never change
+    assert orders[0][:8].tolist() == FIRST_PIXELS
+
+
+def test_another_permutation_is_another_order(tmp_path):
+    write_mnist(tmp_path)
+    first, other = (opened(MnistPermuted(permutation=number), tmp_path).test.x for number in (0, 1))
+    assert not torch.equal(first, other)
+    assert torch.equal(first.sort(1).values, other.sort(1).values)
+
+
+# bad settings and files
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "message"),
+    [
+        (MnistRows, {"pixel_std": "0"}, "pixel_std: expected a number above 0, got '0'"),
+        (FashionRows, {"pixel_std": "-1"}, "pixel_std: expected a number above 0, got '-1'"),
+        (MnistRows, {"pixel_mean": "nan"}, "pixel_mean: expected a number, got 'nan'"),
+        (MnistPermuted, {"permutation": "-1"}, "permutation: expected a whole number of at least 0, got '-1'"),
+        (MnistRows, {"permutation": "1"}, "unknown setting 'permutation'"),
+    ],
+)
+def test_bad_settings_are_named(kind, word, message):
+    with pytest.raises(UsageError, match=message):
+        bind(word, fields_of(kind))
+
+
+@every_task
+def test_missing_files_say_where_to_put_them(tmp_path, kind, monkeypatch):
+    monkeypatch.delenv("EDGERNN_DATA", raising=False)
+    monkeypatch.setattr("edgernn.training.data.cache_folder", lambda: tmp_path / "cache")
+    with pytest.raises(EdgernnError, match=r"train-images-idx3-ubyte.*--data DIR or the variable EDGERNN_DATA"):
+        opened(kind())
+    with pytest.raises(EdgernnError, match=rf"no train-images-idx3-ubyte .* in .*{ALL[kind][0]}.*EDGERNN_DATA"):
+        opened(kind(), tmp_path)
+    with pytest.raises(UsageError, match="no such folder"):
+        opened(kind(), tmp_path / "nowhere")
+
+
+def test_labels_are_checked(tmp_path):
+    write_mnist(tmp_path)
+    path = tmp_path / "train-labels-idx1-ubyte"
+    path.write_bytes(idx_bytes(np.arange(24)))
+    with pytest.raises(EdgernnError, match="expected labels 0 to 9, got 10 at index 10"):
+        opened(MnistRows(), tmp_path)
+    path.write_bytes(idx_bytes(np.zeros(23)))
+    with pytest.raises(EdgernnError, match="expected 24 labels, one an image, got 23"):
+        opened(MnistRows(), tmp_path)
+    write_mnist(tmp_path, train=3)
+    with pytest.raises(EdgernnError, match="expected at least 12 images, got 3"):
+        opened(MnistRows(), tmp_path)
+    write_mnist(tmp_path, test=0)
+    with pytest.raises(EdgernnError, match="expected at least one image"):
+        opened(MnistRows(), tmp_path)
+
+
+# the real files
+
+
+@pytest.mark.skipif(data_folder() is None, reason="EDGERNN_DATA is not set: no MNIST files")
+def test_real_mnist():
+    task = opened(MnistRows())
+    assert [len(part) for part in (task.train, task.validation, task.test)] == [55_000, 5_000, 10_000]
+    labels = torch.cat([task.train.y, task.validation.y])
+    counts = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert torch.bincount(labels).tolist() == counts
+    assert torch.bincount(task.test.y).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    pixels = torch.cat([task.train.x, task.validation.x]).double() / 255
+    assert pixels.mean().item() == pytest.approx(0.1307, abs=1e-4)
+
+
+@pytest.mark.skipif(data_folder() is None, reason="EDGERNN_DATA is not set: no Fashion-MNIST files")
+def test_real_fashion_mnist():
+    task = opened(FashionRows())
+    labels = torch.cat([task.train.y, task.validation.y])
+    assert torch.bincount(labels).tolist() == [6000] * 10
+    assert torch.bincount(task.test.y).tolist() == [1000] * 10
+    pixels = torch.cat([task.train.x, task.validation.x]).double() / 255
+    assert pixels.mean().item() == pytest.approx(0.2860, abs=1e-4)
+    assert pixels.std().item() == pytest.approx(0.3530, abs=1e-4)

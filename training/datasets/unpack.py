@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unpack a download beside its place. An archive with a path out of it, or with a link, is refused as a whole."""
+
+import gzip
+import stat
+import tarfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from edgernn.errors import EdgernnError
+from edgernn.training.datasets.registry import File
+from edgernn.training.formats.stream import LIMIT, Stream, take, unpacking
+
+_CHUNK = 1 << 20
+_MOST_MEMBERS = 100_000
+# more than a header of a tar archive has reason to ask for at once
+_LONGEST_READ = 1 << 24
+
+
+def unpack(path: Path, gives: Sequence[File], folder: Path, limit: int = LIMIT) -> None:
+    """Write the files that a download gives into `folder`.
+
+    path: its name says how it is packed: .gz, .tar.gz, .zip, or anything else for not at all.
+    limit: the most bytes that the files may have together. Raises EdgernnError where the download is corrupt, does not
+    hold what it should, or holds what no honest one would.
+    """
+    writer = _Writer(path, limit)
+    with unpacking(path):
+        if path.name.endswith((".tar.gz", ".tgz")):
+            _pick(_tar_members(path), gives, folder, writer)
+        elif path.suffix == ".zip":
+            _pick(_zip_members(path), gives, folder, writer)
+        else:
+            (only,) = gives
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+                writer.copy(file, folder / only.name)
+
+
+class _Writer:
+    """Writes files until they have too many bytes together."""
+
+    def __init__(self, path: Path, limit: int) -> None:
+        self.path, self.limit, self._left = path, limit, limit
+
+    def copy(self, source: Stream, target: Path) -> None:
+        target.parent.mkdir(exist_ok=True)
+        with target.open("wb") as file:
+            while chunk := source.read(_CHUNK):
+                self._left -= len(chunk)
+                if self._left < 0:
+                    raise EdgernnError(f"{self.path}: expected at most {self.limit:,} bytes unpacked, got more")
+                file.write(chunk)
+
+
+def _pick(members: Iterator[tuple[str, Any]], gives: Sequence[File], folder: Path, writer: _Writer) -> None:
+    """Copy the members that are wanted. Which folder of the archive they are in says nothing: it differs by source."""
+    missing = {file.name for file in gives}
+    for count, (member, stream) in enumerate(members):
+        name = PurePosixPath(member)
+        if name.is_absolute() or ".." in name.parts:
+            raise EdgernnError(f"{writer.path}: expected members that stay inside, got {member!r}")
+        if count >= _MOST_MEMBERS:
+            raise EdgernnError(f"{writer.path}: expected at most {_MOST_MEMBERS:,} members, got more")
+        for file in gives if stream else ():
+            if _is(name, file):
+                writer.copy(stream, folder / file.name / name.name if file.name.endswith("/") else folder / file.name)
+                missing.discard(file.name)
+    if missing:
+        raise EdgernnError(f"{writer.path}: expected {', '.join(sorted(missing))} in the archive, got no such member")
+
+
+def _is(name: PurePosixPath, file: File) -> bool:
+    if file.name.endswith("/"):
+        return name.parent.name == file.name[:-1] and name.suffix == ".txt"
+    return name.name == file.name
+
+
+def _tar_members(path: Path) -> Iterator[tuple[str, Any]]:
+    """Names and streams of the files, names and None of the folders."""
+    with gzip.open(path) as file, _tar(_Guarded(path, file)) as archive:
+        for member in archive:
+            if not (member.isreg() or member.isdir()):
+                raise EdgernnError(f"{path}: expected files and folders, got a link or device: {member.name!r}")
+            yield member.name, archive.extractfile(member)
+        # the sum of the packing stands at its end, behind some blocks of zeros
+        if len(take(file, _CHUNK)) == _CHUNK:
+            raise EdgernnError(f"{path}: expected nothing after the archive, got more")
+
+
+def _tar(file: Any) -> tarfile.TarFile:
+    return tarfile.open(fileobj=file, mode="r:")
+
+
+def _zip_members(path: Path) -> Iterator[tuple[str, Any]]:
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            if stat.S_ISLNK(info.external_attr >> 16):
+                raise EdgernnError(f"{path}: expected files and folders, got a link: {info.filename!r}")
+            yield info.filename, None if info.is_dir() else archive.open(info)
+
+
+class _Guarded:
+    """A file that gives no more than a piece at once: a header of a tar archive may claim any length for a name."""
+
+    def __init__(self, path: Path, file: Any) -> None:
+        self._path, self._file = path, file
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        if size > _LONGEST_READ:
+            raise EdgernnError(f"{self._path}: expected a whole archive, got a header that claims {size:,} bytes")
+        piece: bytes = self._file.read(size)
+        return piece

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The idx format of MNIST."""
+
+import math
+import struct
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from edgernn.errors import EdgernnError
+from edgernn.training.formats.stream import LIMIT, opened, take
+
+_UBYTE = 8
+
+
+def read_idx(path: Path, shape: tuple[int | None, ...], limit: int = LIMIT) -> npt.NDArray[np.uint8]:
+    """The unsigned bytes of an idx file, plain, .gz or .xz; None in `shape` is any size.
+
+    Raises EdgernnError that names the file, what was expected and what came.
+    """
+    head = 4 + 4 * len(shape)
+    with opened(path) as file:
+        header = take(file, head)
+        if len(header) < head:
+            raise EdgernnError(f"{path}: expected an idx header of {head} bytes, got {len(header)} bytes")
+        zeros, kind, rank, *sizes = struct.unpack(f">HBB{len(shape)}I", header)
+        if (zeros, kind, rank) != (0, _UBYTE, len(shape)):
+            expected = f"0x0000{_UBYTE:02x}{len(shape):02x} (unsigned bytes of rank {len(shape)})"
+            raise EdgernnError(f"{path}: expected the magic number {expected}, got 0x{header[:4].hex()}")
+        if any(want is not None and want != got for want, got in zip(shape, sizes, strict=True)):
+            wanted = ", ".join("N" if size is None else str(size) for size in shape)
+            raise EdgernnError(f"{path}: expected shape ({wanted}), got {tuple(sizes)}")
+        count = math.prod(sizes)
+        # one byte more shows whether anything follows, and makes a compressed file check its sum
+        body = take(file, min(count, limit) + 1)
+    if len(body) != count:
+        got = f"{len(body)} bytes" if len(body) < count else "more"
+        raise EdgernnError(f"{path}: expected {count} bytes after the header for {tuple(sizes)}, got {got}")
+    return np.frombuffer(body, np.uint8).reshape(sizes)

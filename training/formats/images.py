@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small colour pictures: SVHN (format 2) and CIFAR-10."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from edgernn.errors import EdgernnError
+from edgernn.training.formats.mat import read_mat
+from edgernn.training.formats.npz import read_npz
+from edgernn.training.formats.stream import LIMIT, read_all
+
+CLASSES = 10
+_SHAPE = (32, 32, 3)
+_CIFAR_RECORD = 1 + 32 * 32 * 3
+
+
+class Images(NamedTuple):
+    """x (N, 32, 32, 3) uint8: rows, columns, red green blue. y (N,) uint8: labels 0 to 9."""
+
+    x: npt.NDArray[np.uint8]
+    y: npt.NDArray[np.uint8]
+
+
+def read_svhn(path: Path, limit: int = LIMIT) -> Images:
+    """A file of Street View House Numbers in format 2, train_32x32.mat or test_32x32.mat.
+
+    In the file X is (32, 32, 3, N), y (N, 1), and the digit 0 has label 10; here it has label 0.
+    Source: Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature Learning", 2011.
+    """
+    arrays = read_mat(path, ("X", "y"), limit)
+    x, y = arrays["X"], arrays["y"]
+    if x.ndim == 3:
+        # the file leaves out a last dimension of 1
+        x = x[..., None]
+    if x.dtype != np.uint8 or x.shape[:-1] != _SHAPE:
+        raise EdgernnError(f"{path}: X: expected uint8 (32, 32, 3, N), got {x.dtype} {x.shape}")
+    if y.shape != (x.shape[-1], 1):
+        raise EdgernnError(f"{path}: y: expected shape ({x.shape[-1]}, 1), got {y.shape}")
+    y = y[:, 0]
+    if len(wrong := np.flatnonzero((y < 1) | (y > CLASSES) | (y != np.floor(y)))):
+        raise EdgernnError(f"{path}: y: expected labels 1 to 10, got {y[wrong[0]]} at index {wrong[0]}")
+    return Images(np.ascontiguousarray(x.transpose(3, 0, 1, 2)), (y % CLASSES).astype(np.uint8))
+
+
+def read_cifar10(files: Sequence[Path], limit: int = LIMIT) -> tuple[Images, Images]:
+    """CIFAR-10 to train and to test on.
+
+    files: the batches of the binary version (plain, .gz or .xz), the last of them to test on; or one npz archive with
+    x_train, y_train, x_test and y_test.
+    Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
+    """
+    if len(files) == 1:
+        return _cifar_archive(files[0], limit)
+    batches = [_cifar_batch(path, limit) for path in files]
+    x, y = (np.concatenate(parts) for parts in zip(*batches[:-1], strict=True))
+    return Images(x, y), batches[-1]
+
+
+def _cifar_batch(path: Path, limit: int) -> Images:
+    """Records of a label, then 32 rows of 32 pixels of red, of green and of blue."""
+    content = read_all(path, limit)
+    if not content or len(content) % _CIFAR_RECORD:
+        raise EdgernnError(f"{path}: expected records of {_CIFAR_RECORD} bytes, got {len(content)} bytes")
+    records = np.frombuffer(content, np.uint8).reshape(-1, _CIFAR_RECORD)
+    x = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return Images(np.ascontiguousarray(x), _labels(str(path), records[:, 0]))
+
+
+def _cifar_archive(path: Path, limit: int) -> tuple[Images, Images]:
+    arrays = read_npz(path, ("x_train", "y_train", "x_test", "y_test"), limit)
+    train, test = (_pair(path, part, arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
+    return train, test
+
+
+def _pair(path: Path, part: str, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> Images:
+    if x.dtype != np.uint8 or x.shape[1:] != _SHAPE or not len(x):
+        raise EdgernnError(f"{path}: x_{part}: expected uint8 (N, 32, 32, 3), got {x.dtype} {x.shape}")
+    if y.dtype != np.uint8 or y.shape != (len(x),):
+        raise EdgernnError(f"{path}: y_{part}: expected uint8 ({len(x)},), got {y.dtype} {y.shape}")
+    return Images(x, _labels(f"{path}: y_{part}", y))
+
+
+def _labels(where: str, y: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    if len(wrong := np.flatnonzero(y >= CLASSES)):
+        raise EdgernnError(f"{where}: expected labels 0 to 9, got {y[wrong[0]]} at index {wrong[0]}")
+    return y.copy()

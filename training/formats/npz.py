@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Archives of NumPy arrays. NumPy's own reader takes the memory that a header claims before it looks at the data."""
+
+import ast
+import io
+import math
+import re
+import struct
+import zipfile
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from edgernn.errors import EdgernnError
+from edgernn.training.formats.stream import CORRUPT, LIMIT, Stream, opened, read_all, take
+
+Array = npt.NDArray[Any]
+_MAGIC = b"\x93NUMPY"
+# numbers, truth values and text of a fixed width: nothing that is a Python object
+_DTYPE = re.compile(r"[<>|=]?[biufcSU][1-9]\d{0,5}")
+# the format of a header's length, by the file's version
+_LENGTH = {1: "<H", 2: "<I", 3: "<I"}
+_LONGEST_HEADER = 10_000
+_EXPECTED = "expected an npz archive"
+
+
+def read_npz(path: Path, names: Collection[str] | None = None, limit: int = LIMIT) -> dict[str, Array]:
+    """The arrays of an .npz, .npz.gz or .npz.xz file: those of `names`, which must be there, or all.
+
+    limit: the most bytes that the archive, and that all arrays together, may unpack to; a larger file may hold as much
+    as its own size. Raises EdgernnError that names the file, the array, what was expected and what came; arrays of
+    Python objects are never read.
+    """
+    with opened(path) as file:
+        limit = max(limit, path.stat().st_size)
+        # a zip archive is read from its end: what is packed once more has to be unpacked first
+        content = file if path.suffix not in (".gz", ".xz") else io.BytesIO(read_all(path, limit))
+        try:
+            archive = zipfile.ZipFile(content)
+        except (zipfile.BadZipFile, ValueError, OSError):
+            raise EdgernnError(f"{path}: {_EXPECTED}, got a cut one or another kind of file") from None
+        with archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            if missing := [name for name in names or () if name not in members]:
+                got = ", ".join(members) or "none"
+                raise EdgernnError(
+                    f"{path}: expected the arrays {', '.join(names or ())}, got {got}; {missing[0]} is missing"
+                )
+            found = {}
+            for name in names or members:
+                found[name] = _member(f"{path}: {name}", archive, members[name], limit)
+                limit -= found[name].nbytes
+            return found
+
+
+def _member(where: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Array:
+    # the other compressions of zip archives unpack more than is asked for; NumPy uses neither
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise EdgernnError(f"{where}: {_EXPECTED} as NumPy writes it, got compression {info.compress_type}")
+    try:
+        with archive.open(info) as stream:
+            return _read_npy(where, stream, limit)
+    except EdgernnError:
+        raise
+    except (ValueError, OverflowError, OSError, *CORRUPT) as error:
+        raise EdgernnError(f"{where}: {_EXPECTED}, got a corrupt or cut one ({error})") from None
+
+
+def _read_npy(where: str, stream: Stream, limit: int) -> Array:
+    head = take(stream, 8)
+    if len(head) < 8 or head[:6] != _MAGIC or head[6] not in _LENGTH:
+        raise EdgernnError(f"{where}: {_EXPECTED}, got another kind of data")
+    form = _LENGTH[head[6]]
+    (length,) = struct.unpack(form, take(stream, struct.calcsize(form)))
+    header = take(stream, min(length, _LONGEST_HEADER))
+    dtype, shape, order = _header(where, bytes(header))
+    size = dtype.itemsize * math.prod(shape)
+    if size > limit:
+        raise EdgernnError(f"{where}: expected at most {limit} bytes, got {dtype} {shape}")
+    # one byte more shows whether anything follows, and makes the archive check its sum
+    body = take(stream, size + 1)
+    if len(body) != size:
+        got = f"{len(body)} bytes" if len(body) < size else "more"
+        raise EdgernnError(f"{where}: expected {size} bytes for {dtype} {shape}, got {got}")
+    return np.ndarray(shape, dtype, body, order=order)
+
+
+def _header(where: str, header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], Any]:
+    try:
+        found = ast.literal_eval(header.decode("utf-8").strip())
+        descr, shape, fortran = found["descr"], found["shape"], found["fortran_order"]
+    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
+        raise EdgernnError(f"{where}: {_EXPECTED}, got a corrupt header") from None
+    if not isinstance(descr, str) or not _DTYPE.fullmatch(descr):
+        what = "arrays of Python objects, which are never read" if "O" in str(descr) else f"{descr!r}"
+        raise EdgernnError(f"{where}: {_EXPECTED} of numbers, got {what}")
+    sizes = isinstance(shape, tuple) and all(type(size) is int and size >= 0 for size in shape)
+    if not sizes or not isinstance(fortran, bool):
+        raise EdgernnError(f"{where}: expected the shape of an array, got {shape!r}")
+    try:
+        return np.dtype(descr), shape, "F" if fortran else "C"
+    except TypeError:
+        raise EdgernnError(f"{where}: {_EXPECTED} of numbers, got {descr!r}") from None

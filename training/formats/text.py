@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text, and tables of numbers as text (csv)."""
+
+import csv
+import re
+from array import array
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from edgernn.errors import EdgernnError
+from edgernn.training.formats.stream import LIMIT, read_all
+
+
+def read_text(path: Path, limit: int = LIMIT) -> str:
+    """A text in UTF-8, plain, .gz or .xz, exactly as it stands but for a byte order mark.
+
+    Raises EdgernnError that names the file and the byte that is not UTF-8.
+    """
+    try:
+        return read_all(path, limit).decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        got = f"0x{error.object[error.start]:02x} at byte {error.start}"
+        raise EdgernnError(f"{path}: expected text in UTF-8, got {got}") from None
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a csv file.
+
+    names: of the columns of numbers; None where the file has no header. values (N, C) float64, its columns of numbers.
+    text: the other columns, those that were asked for as text and are there, by name: N words each.
+    """
+
+    path: Path
+    names: tuple[str, ...] | None
+    values: npt.NDArray[np.float64]
+    text: dict[str, list[str]]
+
+    def column(self, name: str) -> npt.NDArray[np.float64]:
+        """(N,). Raises EdgernnError where there is no such column of numbers."""
+        if name not in (self.names or ()):
+            got = ", ".join(self.names) if self.names else "no header"
+            raise EdgernnError(f"{self.path}: expected a column {name!r}, got {got}")
+        return self.values[:, (self.names or ()).index(name)]
+
+
+def read_csv(path: Path, *, text: Collection[str] = (), delimiter: str = ",", limit: int = LIMIT) -> Table:
+    """A csv file of numbers, plain, .gz or .xz. A first row with a word that is no number is the header.
+
+    text: names of columns that hold words; those that are not there are no error. nan and inf count as numbers, an
+    empty cell does not. Raises EdgernnError that names the file, the line and the column.
+    """
+    rows = _rows(path, read_text(path, limit), delimiter)
+    first, header = next(rows, (1, []))
+    if not header:
+        raise EdgernnError(f"{path}: expected rows of numbers, got none")
+    width = len(header)
+    names: tuple[str, ...] | None = tuple(header)
+    if all(_number(cell) is not None for cell in header):
+        names, rows = None, _chain(first, header, rows)
+    words = {i: list[str]() for i, name in enumerate(names or ()) if name in text}
+    numeric = [i for i in range(width) if i not in words]
+    values = array("d")
+    for line, row in rows:
+        if len(row) != width:
+            raise EdgernnError(f"{path}: line {line}: expected {width} columns as in the first line, got {len(row)}")
+        for i, cells in words.items():
+            cells.append(row[i])
+        for i in numeric:
+            value = _number(row[i])
+            if value is None:
+                column = f"column {i + 1}" + (f" ({names[i]})" if names else "")
+                raise EdgernnError(f"{path}: line {line}, {column}: expected a number, got {row[i][:40]!r}")
+            values.append(value)
+    if not values:
+        raise EdgernnError(f"{path}: expected rows of numbers, got none after the header")
+    return Table(
+        path,
+        None if names is None else tuple(names[i] for i in numeric),
+        np.frombuffer(values, np.float64).reshape(-1, len(numeric)),
+        {header[i]: cells for i, cells in words.items()},
+    )
+
+
+def _rows(path: Path, content: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows that are not empty, with the number of their (last) line."""
+    # lines one by one: a copy of a large text as a file takes four times its memory
+    lines = (line[0] for line in re.finditer(r"[^\n]*\n|[^\n]+", content))
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    try:
+        for row in reader:
+            if row:
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise EdgernnError(f"{path}: line {reader.line_num}: expected a row of a csv file, got {error}") from None
+
+
+def _chain(line: int, row: list[str], rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
+    yield line, row
+    yield from rows
+
+
+def _number(cell: str) -> float | None:
+    # Python's own 1_000 is a number nowhere else
+    if "_" in cell:
+        return None
+    try:
+        return float(cell)
+    except ValueError:
+        return None

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long a step of training takes: python -m edgernn.training.kernels.bench [CELL...]
+
+Forward and backward of a layer with kernels, of the same layer as a loop, and of torch.nn.GRU, one after the other over
+and over in the same process, so that a busy machine slows all of them; medians.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import click
+import torch
+from torch import Tensor, nn
+
+from edgernn.layer import RecurrentLayer
+from edgernn.names import resolve
+from edgernn.training.kernels.cpu import CpuUnroller
+
+
+def measure(runs: dict[str, Callable[[], None]], repeats: int, clock: Callable[[], float]) -> dict[str, float]:
+    """Median seconds of each."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for repeat in range(repeats + 1):
+        for name, run in runs.items():
+            begun = clock()
+            run()
+            # the first round warms up
+            if repeat:
+                times[name].append(clock() - begun)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def both_ways(module: nn.Module, x: Tensor) -> Callable[[], None]:
+    """One forward and backward, from the last output."""
+
+    def run() -> None:
+        module.zero_grad()
+        module(x)[0][-1].sum().backward()
+
+    return run
+
+
+@click.command()
+@click.argument("cells", nargs=-1)
+@click.option("--steps", default=100, show_default=True, help="T.")
+@click.option("--batch", default=100, show_default=True, help="B.")
+@click.option("--input-size", default=2, show_default=True, help="I.")
+@click.option("--hidden-size", default=128, show_default=True, help="H.")
+@click.option("--threads", default=2, show_default=True)
+@click.option("--repeats", default=15, show_default=True)
+@click.option("--loop/--no-loop", default=True, help="Time the loops too.")
+@click.option("--cpu-time", is_flag=True, help="Count processor time, for one thread on a busy machine.")
+def main(
+    cells: tuple[str, ...],
+    steps: int,
+    batch: int,
+    input_size: int,
+    hidden_size: int,
+    threads: int,
+    repeats: int,
+    loop: bool,
+    cpu_time: bool,
+) -> None:
+    """Time CELLS, gru, pru and sarnn unless given, against torch.nn.GRU."""
+    torch.set_num_threads(threads)
+    x = torch.randn(steps, batch, input_size)
+    runs = {"torch.nn.GRU": both_ways(nn.GRU(input_size, hidden_size), x)}
+    for name in cells or ("gru", "pru", "sarnn"):
+        cell, rule = resolve(name)
+        layer = RecurrentLayer(cell(input_size, hidden_size), rule(input_size, hidden_size))
+        if loop:
+            runs[f"{name}, loop"] = both_ways(layer, x)
+            layer = RecurrentLayer(cell(input_size, hidden_size), rule(input_size, hidden_size))
+        layer.unroller = CpuUnroller(layer)
+        runs[f"{name}, fused"] = both_ways(layer, x)
+    found = measure(runs, repeats, time.process_time if cpu_time else time.perf_counter)
+    click.echo(f"T={steps} B={batch} I={input_size} H={hidden_size}, {threads} threads")
+    for name, seconds in found.items():
+        click.echo(f"{name:20s} {seconds * 1e3:9.3f} ms  {seconds / found['torch.nn.GRU']:6.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sum of two binary numbers, digit by digit."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from edgernn.errors import UsageError
+from edgernn.training.settings import setting
+from edgernn.training.tasks.base import Objective
+from edgernn.training.tasks.synthetic import Synthetic
+
+# sums are made as 64-bit whole numbers with a sign
+_MOST_DIGITS = 62
+
+
+def _loss(y: Tensor, target: Tensor) -> Tensor:
+    return functional.mse_loss(y.tanh(), target)
+
+
+def _metrics(y: Tensor, target: Tensor) -> dict[str, Tensor]:
+    right = y.tanh().round() == target  # (T, B, 1)
+    return {
+        "sum_accuracy": right.all(0).double().mean(),
+        "digit_accuracy": right.double().mean(),
+        "mse": _loss(y, target),
+    }
+
+
+@dataclass
+class BinaryAddition(Synthetic):
+    """Add two numbers whose binary digits come one pair a step, the lowest first.
+
+    x (digits, B, 2): the digits, 0 or 1, of whole numbers drawn evenly from 0 to 2^(digits-1) and from 0 to
+    2^(digits-1) - 1: the halves of the largest number of so many digits, rounded up and down, so that none is carried
+    out of the sum. target (digits, B, 1): the digits of the sum.
+    tanh(y), rounded, is a digit of the answer. mse, the loss, is the mean squared error of tanh(y); digit_accuracy the
+    share of right digits, sum_accuracy that of sums in which all are right. Solved is every sum.
+    train_size, test_size, epoch_steps: see `Synthetic`.
+    Raises UsageError for more than 62 digits.
+    Source: anonymous authors (under double-blind review), "DecayNet: A Study on the Cell States of Long-Short Term
+    Memories", appendix B: 16 digits, 32 neurons, gradient descent with a learning rate of 0.1. It names no loss.
+    """
+
+    digits: int = setting(16, at_least=1)
+
+    name = "binary-addition"
+    help = "add two binary numbers, digit by digit"
+    defaults = {"steps": 3000, "hidden_size": 32, "batch_size": 100, "lr": 1e-2}  # noqa: RUF012
+    objective = Objective("sum_accuracy", True, _loss, _metrics)
+    input_size, output_size, output = 2, 1, "all"
+    solved = 1.0
+
+    def __post_init__(self) -> None:
+        if self.digits > _MOST_DIGITS:
+            raise UsageError(f"digits: expected a whole number from 1 to {_MOST_DIGITS}, got {self.digits}")
+
+    def make(self, rng: np.random.Generator, count: int) -> tuple[Tensor, Tensor]:
+        half = 2 ** (self.digits - 1)
+        first = rng.integers(half, size=count, endpoint=True)
+        second = rng.integers(half, size=count)
+        x = np.stack([self._digits(first), self._digits(second)], -1)
+        return torch.from_numpy(x), torch.from_numpy(self._digits(first + second)[..., None])
+
+    def _digits(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """(digits, count), the lowest first."""
+        return (numbers >> np.arange(self.digits)[:, None] & 1).astype(np.float32)

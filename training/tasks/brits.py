@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Imputation of, and death in, stays in intensive care."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from edgernn.cells.base import State
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.model import RecurrentModel, SequenceModel
+from edgernn.names import resolve_imputer
+from edgernn.training.data import find_either
+from edgernn.training.formats import read_physionet
+from edgernn.training.gaps import with_gaps
+from edgernn.training.networks.brits import BRITS, filled_by
+from edgernn.training.settings import setting
+from edgernn.training.tasks.base import Score, Task
+from edgernn.training.tasks.sources import Batch, Sequences, Split
+from edgernn.training.tasks.stays import FEATURES, died, hold_out, hourly, statistics, stratified_parts
+
+DIRECTIONS = ("forward", "both")
+# a training, a validation and a test part need one each
+_LEAST = 3
+
+
+@dataclass
+class Mortality(Task):
+    """Fill the gaps of 48 hours in intensive care, and say whether the patient dies in the hospital.
+
+    x (48, B, 105): hour by hour the values of 35 features, the last one measured in the hour, 0 where there is none;
+    masks; and hours since a feature was last observed. The model standardises the values by mean and standard
+    deviation of those that it sees of the training part. A tenth of the values of each stay is held out of x, to see
+    how well they are imputed. target (48, B, 36): those, NaN elsewhere; and at every step whether the patient dies.
+    Stays without a measurement are dropped. Of those that end in death, and of the others, 70 % are to train, 10 % to
+    validate, 20 % to test. The seed decides what is held out.
+    direction=forward: a model with an imputer (RITS unless another one is named), the logit from its last output.
+    direction=both: two of them, one a direction (`BRITS`), whose imputed values and probabilities are averaged.
+    Loss: label_weight times the binary cross entropy, that of deaths times positive_weight, + the config's `imputation`
+    times the imputer's loss, summed over directions; both: + consistency times the mean distance of what they impute.
+    Metrics, each over the whole split at once: auc, the area under the ROC curve of the deaths; mae, mean error of the
+    values held out, in standard deviations; mre, that over the mean of their own size; accuracy; cross_entropy.
+    Unlike the authors' code: errors are over the split alone, there over all stays, those of the training part too;
+    values are held out without replacement; the times start at 0, not 1, follow from the mask of the step before, not
+    of the step itself, and are those of its own order for the backward direction. See RITS for the σ in β.
+    The papers train for 150 epochs. Only a run with direction=forward can be exported.
+    Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", NeurIPS 2018, arXiv:1805.10572;
+    section 5.3 and appendix C of the EINS paper. Data: see `Stays`; the 35 features are those of Cao et al.
+    Raises UsageError for another direction, EdgernnError for data that is missing, bad or too small.
+    """
+
+    direction: str = "forward"
+    consistency: float = setting(0.1, at_least=0)
+    label_weight: float = setting(1.0, at_least=0)
+    positive_weight: float = setting(1.0, above=0)
+
+    name = "brits"
+    help = "fill the gaps of 48 hours in intensive care and foresee death (needs PhysioNet 2012, set a)"
+    defaults = {  # noqa: RUF012
+        "epochs": 30,
+        "hidden_size": 100,
+        "batch_size": 32,
+        "lr": 1e-3,
+        "clip": None,
+        "imputation": 0.3,
+    }
+    without = frozenset({"bidirectional"})
+    objective = Score("auc", True)
+    input_size, output_size = 3 * len(FEATURES), 1
+
+    def __post_init__(self) -> None:
+        if self.direction not in DIRECTIONS:
+            raise UsageError(f"direction: expected {' or '.join(DIRECTIONS)}, got {self.direction!r}")
+        self.network = BRITS if self.direction == "both" else SequenceModel  # type: ignore[misc]
+
+    def open(self, source: Path | None, seed: int) -> None:
+        files = find_either(self.name, "physionet2012", [["set-a.npz"], ["set-a/", "Outcomes-a.txt"]], source)
+        stays = read_physionet(files)
+        values, label = hourly(stays), died(stays)
+        measured = ~np.isnan(values).all((1, 2))
+        values, label = values[measured], label[measured]
+        for value, what in enumerate(("survive", "end in death")):
+            if (count := int((label == value).sum())) < _LEAST:
+                raise EdgernnError(f"{files[0]}: expected at least {_LEAST} stays that {what}, got {count}")
+        held = hold_out(values, seed)
+        labels = torch.from_numpy(label.astype(np.float32))
+        inputs = torch.from_numpy(np.where(held, np.float32(np.nan), values))
+        truth = torch.from_numpy(np.where(held, values, np.float32(np.nan)))
+        parts = stratified_parts(labels, seed)
+        mean, std = statistics(inputs[parts[0]])
+        # masks and times stay as they are
+        rest = 2 * len(FEATURES)
+        self.mean, self.std = [*mean, *[0.0] * rest], [*std, *[1.0] * rest]
+        x = with_gaps(inputs.transpose(0, 1), torch.arange(inputs.shape[1])[:, None, None].float()).transpose(0, 1)
+        target = torch.cat([truth, labels[:, None, None].expand(-1, truth.shape[1], 1)], -1)
+        self.train, self.validation, self.test = (
+            Sequences(x[part], target[part], seed=seed, per_step=True) for part in parts
+        )
+        for what, part in (("validation", self.validation), ("test", self.test)):
+            if part.y[..., :-1].isnan().all():
+                raise EdgernnError(f"{files[0]}: expected a stay with 10 measurements in the {what} part, got none")
+
+    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        implied = resolve_imputer(given["cell"], given["imputer"])
+        return {**given, "imputer": "rits" if implied is None else implied.name}
+
+    def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
+        logits, filled = _answers(model, batch.x)
+        label = batch.target[0, :, -1].expand_as(logits)
+        weight = logits.new_tensor(self.positive_weight)
+        entropy = functional.binary_cross_entropy_with_logits(logits, label, pos_weight=weight)
+        loss = self.label_weight * len(logits) * entropy
+        if len(filled) == 2:
+            loss = loss + self.consistency * (filled[0] - filled[1]).abs().mean()
+        return loss, None
+
+    def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
+        F = len(FEATURES)
+        mean, std = (torch.tensor(numbers[:F], dtype=torch.float64) for numbers in (self.mean, self.std))
+        scores, entropies, labels, truths, errors, skipped = [], [], [], [], [], 0.0
+        for batch in split.chunks():
+            logits, filled = _answers(model, batch.x.to(device))
+            dies, survives = _log_probabilities(logits.double().cpu())
+            label = batch.target[0, :, -1].double()
+            scores.append(dies - survives)
+            entropies.append(-label * dies - (1 - label) * survives)
+            labels.append(label)
+            held = ~batch.target[..., :F].isnan()
+            truth = (batch.target[..., :F].double() - mean) / std
+            truths.append(truth[held])
+            errors.append((filled.double().mean(0).cpu() - truth)[held])
+            skipped += 100 * (1 - model.update_rate) * len(label)
+        score, positive = torch.cat(scores), torch.cat(labels) > 0
+        error, size = torch.cat(errors).abs(), torch.cat(truths).abs()
+        return {
+            "auc": roc_auc(score.numpy(), positive.numpy()),
+            "mae": float(error.mean()),
+            "mre": float(error.sum() / size.sum()),
+            "accuracy": float(((score > 0) == positive).double().mean()),
+            "cross_entropy": float(torch.cat(entropies).mean()),
+            "skip_percent": skipped / len(score),
+        }
+
+
+def roc_auc(score: Any, positive: Any) -> float:
+    """The area under the ROC curve: how often one of the positive scores above one of the others, a tie counts half.
+
+    score (N,): numbers; positive (N,): true or false, with at least one of each. From ranks, exact up to float64.
+    """
+    _, inverse, counts = np.unique(score, return_inverse=True, return_counts=True)
+    # the mean rank of equal scores, counted from 1
+    ranks = (counts.cumsum() - (counts - 1) / 2)[inverse]
+    above = int(positive.sum())
+    return float((ranks[positive].sum() - above * (above + 1) / 2) / (above * (len(positive) - above)))
+
+
+def _answers(model: RecurrentModel, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The logits (D, B) and what is imputed (D, T, B, F), standardised, of D directions."""
+    if isinstance(model, BRITS):
+        y, filled = model(x)
+        return y[..., 0], filled
+    assert isinstance(model, SequenceModel)
+    y, _ = model(x)
+    return y[None, :, 0], filled_by(model)[None]
+
+
+def _log_probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the mean probability of 1, and of 0: logits (D, B)."""
+    many = np.log(len(logits))
+    return functional.logsigmoid(logits).logsumexp(0) - many, functional.logsigmoid(-logits).logsumexp(0) - many

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draw images."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from edgernn.cells.base import State
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.files import replacing
+from edgernn.model import RecurrentModel
+from edgernn.training.data import find_files
+from edgernn.training.formats import read_idx, read_svhn
+from edgernn.training.networks.draw import ENCODERS, Draw
+from edgernn.training.networks.recurrent import NOT_OF_A_LAYER, layer_arguments
+from edgernn.training.settings import setting
+from edgernn.training.tasks.base import Means, Score, Task
+from edgernn.training.tasks.sources import Batch, Sequences, Split, random_split
+
+Pixels = npt.NDArray[np.uint8]
+
+_WHITE = 255
+# one in 12 of the training images is for validation, as in the tasks that name digits
+_HELD_OUT = 12
+# of the picture: rows and columns of images, and sequences of canvases with the most that are shown of each
+_ROWS, _COLUMNS, _SEQUENCES, _SHOWN = 6, 16, 4, 16
+
+
+@dataclass
+class DrawImages(Task):
+    """Draw images as those of a set: DRAW with a decoder of any cell and rule, see `Draw`.
+
+    x (1, B, C·A_Y·A_X): pixel values 0 to 255, channel by channel and row by row; there is no target.
+    images=mnist: 28 x 28, binary: each pixel of the set is made 0 or 255 once, at random with its grey value for
+    probability, the same for every run. images=svhn: street view house numbers, 32 x 32 in three colours; the values
+    count as probabilities, so that the bound has no meaning beyond comparison.
+    glimpses, latent, read_size, write_size, encoder: of the network. hidden_size is that of decoder and encoder.
+    The recipe is a small one; the papers have images=svhn glimpses=32 latent=100 hidden_size=800 epochs=100.
+    Metrics, means over the images in nats: nll_bound = reconstruction + kl, with one sample of z.
+    Source: Gregor et al., arXiv:1502.04623; EINS, section 5.4 and appendix D; IRC, section V-B.
+    """
+
+    images: str = "mnist"
+    glimpses: int = setting(10, at_least=1)
+    latent: int = setting(10, at_least=1)
+    read_size: int = setting(5, at_least=2)
+    write_size: int = setting(5, at_least=2)
+    encoder: str = "lstm"
+
+    name = "draw"
+    help = "draw digits or house numbers, one glimpse after the other (needs the MNIST or SVHN files)"
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "epochs": 5,
+        "hidden_size": 128,
+        "batch_size": 100,
+        "lr": 1e-3,
+        "clip": 5.0,
+    }
+    network = Draw
+    without = NOT_OF_A_LAYER
+    objective = Score("nll_bound", False)
+
+    def __post_init__(self) -> None:
+        if self.images not in ("mnist", "svhn"):
+            raise UsageError(f"images: expected mnist or svhn, got {self.images!r}")
+        if self.encoder not in ENCODERS:
+            raise UsageError(f"encoder: expected one of {', '.join(ENCODERS)}, got {self.encoder!r}")
+
+    def open(self, source: Path | None, seed: int) -> None:
+        images, test = self._mnist(source) if self.images == "mnist" else self._svhn(source)
+        if len(images) < _HELD_OUT or not len(test):
+            counts = f"{len(images)} and {len(test)}"
+            raise EdgernnError(f"images: expected at least {_HELD_OUT} images to train and 1 to test, got {counts}")
+        self.shape = images.shape[1:]
+        self.input_size = self.output_size = images[0].size
+        train, held_out = random_split(len(images), [len(images) // _HELD_OUT], seed)
+        self.train = _sequences(images[train.numpy()], seed)
+        self.validation = _sequences(images[held_out.numpy()])
+        self.test = _sequences(test)
+
+    def _mnist(self, source: Path | None) -> tuple[Pixels, Pixels]:
+        names = ["train-images-idx3-ubyte", "t10k-images-idx3-ubyte"]
+        files = find_files(self.name, "mnist", names, source)
+        rng = np.random.default_rng(0)
+        train, test = (_binary(read_idx(path, (None, 28, 28))[:, None], rng) for path in files)
+        return train, test
+
+    def _svhn(self, source: Path | None) -> tuple[Pixels, Pixels]:
+        files = find_files(self.name, "svhn", ["train_32x32.mat", "test_32x32.mat"], source)
+        train, test = (read_svhn(path).x.transpose(0, 3, 1, 2) for path in files)
+        return train, test
+
+    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        channels, height, width = self.shape
+        return {
+            "layer": layer_arguments(given),
+            "channels": channels,
+            "height": height,
+            "width": width,
+            "glimpses": self.glimpses,
+            "latent": self.latent,
+            "hidden_size": given["hidden_size"],
+            "read_size": self.read_size,
+            "write_size": self.write_size,
+            "encoder": self.encoder,
+        }
+
+    def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
+        return self.figures(model, batch)["nll_bound"], None
+
+    def figures(self, model: RecurrentModel, batch: Batch) -> dict[str, Tensor]:
+        """The metrics of a batch, in nats an image."""
+        x = batch.x[0].view(-1, *self.shape) / _WHITE
+        canvas, divergence = model(x)
+        reconstruction = functional.binary_cross_entropy_with_logits(canvas, x, reduction="sum") / len(x)
+        kl = divergence.mean()
+        return {"nll_bound": reconstruction + kl, "reconstruction": reconstruction, "kl": kl}
+
+    def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
+        means = Means()
+        for batch in split.chunks():
+            figures = self.figures(model, batch.to(device))
+            means.add(batch.x.shape[1], {**figures, "skip_percent": 100 * (1 - model.update_rate)})
+        return means.result()
+
+    def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
+        """Images that the network makes up, and below them how some of them came to be."""
+        from matplotlib.figure import Figure
+
+        # a module that knows of tasks
+        from edgernn.training.run import SAMPLES
+
+        assert isinstance(model, Draw)
+        with torch.no_grad():
+            canvases = model.generate(_ROWS * _COLUMNS).cpu()
+        shown = torch.linspace(0, len(canvases) - 1, min(_SHOWN, len(canvases))).round().long()
+        made = mosaic(canvases[-1].view(_ROWS, _COLUMNS, *self.shape))
+        steps = mosaic(canvases[shown, :_SEQUENCES].transpose(0, 1))
+        width = 8.0
+        heights = [width * len(picture) / picture.shape[1] for picture in (made, steps)]
+        figure = Figure(figsize=(width + 0.2, sum(heights) + 0.9), layout="constrained")
+        titles = ("generated images", f"canvas after glimpses {', '.join(str(int(t) + 1) for t in shown)}")
+        for ax, picture, title in zip(figure.subplots(2, 1, height_ratios=heights), (made, steps), titles, strict=True):
+            ax.imshow(picture, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+            ax.set_title(title, fontsize=10)
+            ax.set_axis_off()
+        with replacing(folder / SAMPLES) as temporary:
+            figure.savefig(temporary, dpi=150)
+
+
+def mosaic(tiles: Tensor, gap: int = 2) -> npt.NDArray[np.float32]:
+    """Images (rows, columns, C, A_Y, A_X) side by side, with white lines between: (·, ·) or (·, ·, 3)."""
+    tiles = functional.pad(tiles, (0, gap, 0, gap), value=1.0)
+    rows, columns, channels, height, width = tiles.shape
+    whole = tiles.permute(0, 3, 1, 4, 2).reshape(rows * height, columns * width, channels)[:-gap, :-gap]
+    return whole.squeeze(-1).numpy()
+
+
+def _sequences(images: Pixels, seed: int = 0) -> Sequences:
+    """A sequence of one step an image."""
+    x = torch.from_numpy(np.ascontiguousarray(images)).flatten(1)[:, None]
+    return Sequences(x, torch.empty(len(x), 0), seed=seed)
+
+
+def _binary(grey: Pixels, rng: np.random.Generator) -> Pixels:
+    """0 or 255, which has the probability grey / 255."""
+    return np.where(rng.integers(_WHITE, size=grey.shape, dtype=np.uint8) < grey, _WHITE, 0).astype(np.uint8)

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A user's own csv files."""
+
+import csv
+import hashlib
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgernn.errors import EdgernnError
+from edgernn.training.formats import read_csv, read_text
+from edgernn.training.settings import setting
+from edgernn.training.tasks.own import NEXT, OwnData
+from edgernn.training.tasks.parts import finite
+
+LABELS, TARGETS = "labels.csv", "targets.csv"
+# subfolders that are parts
+_PARTS = {"train": "train", "validation": "val", "test": "test"}
+_WAYS = f"{LABELS}, {TARGETS}, or a subfolder for each class"
+
+
+class _Files(NamedTuple):
+    """The csv files of a part, and what belongs to each: the name of a class, or numbers, or nothing."""
+
+    folder: Path
+    paths: list[Path]
+    labels: list[str] | None = None
+    targets: Tensor | None = None
+
+
+@dataclass
+class Folder(OwnData):
+    """The csv files of a folder, one a sequence.
+
+    A row is a time step, a column a channel; a first row that is not all numbers is a header. All files have the same
+    columns and as many rows; with T the first T rows of each are taken, and no file may have fewer.
+    What belongs to a file stands in one of three places:
+    labels.csv: in each row the name of a file and that of its class.
+    targets.csv: in each row the name of a file and O numbers.
+    a subfolder a class: its name is the class of the files in it.
+    With predict=next none of them is needed. Subfolders train, val and test that are themselves such folders are the
+    parts; for each of the last two that is not there, a tenth of train is held out by the seed.
+    Classes are numbered in the order of their names, which config.json lists.
+    The input is standardised by mean and standard deviation of the training part, channel by channel.
+    """
+
+    T: int | None = setting(None, at_least=1)
+
+    name = "csv"
+    help = "csv files of your own folder, one a sequence"
+
+    def _read(self, source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        files = {part: self._find(folder) for part, folder in _parts(source).items()}
+        self.fingerprint = _fingerprint(source)
+        x = {part: self._sequences(found) for part, found in files.items()}
+        for part, values in x.items():
+            if values.shape[2] != x["train"].shape[2]:
+                wanted = f"{x['train'].shape[2]} columns as in {_PARTS['train']}"
+                raise EdgernnError(f"{files[part].folder}: expected {wanted}, got {values.shape[2]}")
+        return x, {} if self.predict == NEXT else self._targets(files)
+
+    def _find(self, folder: Path) -> _Files:
+        tables = [name for name in (LABELS, TARGETS) if (folder / name).is_file()]
+        paths = _csv_files(folder)
+        classes = {sub.name: _csv_files(sub) for sub in _subfolders(folder)}
+        inside = [path for found in classes.values() for path in found]
+        if not paths and not inside:
+            raise EdgernnError(f"{folder}: expected csv files, one a sequence, or subfolders of them, got none")
+        if self.predict == NEXT:
+            return _Files(folder, paths + inside)
+        given = tables + ([f"subfolders with csv files ({', '.join(classes)})"] if inside else [])
+        if len(given) != 1 or (inside and paths):
+            got = " and ".join(given) + (f" and csv files beside them ({paths[0].name})" if inside and paths else "")
+            hint = "; to predict the next step, which needs none: predict=next" if not given else ""
+            raise EdgernnError(f"{folder}: expected one of {_WAYS}, got {got or 'none'}{hint}")
+        if tables == [LABELS]:
+            return _Files(folder, paths, labels=_labels(folder / LABELS, paths))
+        if tables == [TARGETS]:
+            return _Files(folder, paths, targets=_numbers(folder / TARGETS, paths))
+        if empty := [name for name, found in classes.items() if not found]:
+            raise EdgernnError(f"{folder / empty[0]}: expected csv files of the class {empty[0]!r}, got none")
+        return _Files(folder, inside, labels=[path.parent.name for path in inside])
+
+    def _sequences(self, files: _Files) -> Tensor:
+        """x (N, T, I) of a part."""
+        tables = [read_csv(path) for path in files.paths]
+        _check_same(files, [table.values.shape[1] for table in tables], "columns")
+        rows = [len(table.values) for table in tables]
+        least = min(rows)
+        if self.T is None:
+            _check_same(files, rows, "rows", f"; T={least} cuts all to so many")
+        elif least < self.T:
+            short = files.paths[rows.index(least)]
+            count = f"{sum(n < self.T for n in rows)} of {len(rows)} files have fewer than {self.T}"
+            raise EdgernnError(f"{short}: expected at least T={self.T} rows, got {least} ({count})")
+        return torch.stack(
+            [finite(str(path), table.values)[: self.T] for path, table in zip(files.paths, tables, strict=True)]
+        )
+
+    def _targets(self, files: dict[str, _Files]) -> dict[str, Tensor]:
+        """y of each part; sets classes if it is labels."""
+        numbers = {part: found.targets for part, found in files.items() if found.targets is not None}
+        if len(numbers) == len(files):
+            for part, values in numbers.items():
+                if values.shape[1] != numbers["train"].shape[1]:
+                    wanted = f"as many numbers a file as in {_PARTS['train']}, {numbers['train'].shape[1]}"
+                    raise EdgernnError(f"{files[part].folder / TARGETS}: expected {wanted}, got {values.shape[1]}")
+            return numbers
+        labels = {part: found.labels for part, found in files.items() if found.labels is not None}
+        if numbers:
+            with_numbers, with_labels = next(iter(numbers)), next(iter(labels))
+            kinds = f"classes in {files[with_labels].folder} and numbers in {files[with_numbers].folder}"
+            raise EdgernnError(f"{files['train'].folder.parent}: expected the same in every part, got {kinds}")
+        self.classes = _in_order({name for names in labels.values() for name in names})
+        if len(self.classes) == 1:
+            raise EdgernnError(f"{files['train'].folder}: expected at least 2 classes, got only {self.classes[0]!r}")
+        number = {name: i for i, name in enumerate(self.classes)}
+        return {part: torch.tensor([number[name] for name in names]) for part, names in labels.items()}
+
+
+def _parts(source: Path) -> dict[str, Path]:
+    """The folder of each part: its subfolders, if one is to train on and there is nothing but parts; else itself."""
+    names = {sub.name for sub in _subfolders(source)}
+    if "train" in names and names <= set(_PARTS.values()) and not any(source.glob("*.csv")):
+        return {part: source / name for part, name in _PARTS.items() if name in names}
+    return {"train": source}
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _csv_files(folder: Path) -> list[Path]:
+    """Those with a sequence, in the order of their names."""
+    found = (path for path in folder.glob("*.csv") if path.is_file() and not path.name.startswith("."))
+    return sorted(path for path in found if path.name not in (LABELS, TARGETS))
+
+
+def _fingerprint(source: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(source.rglob("*.csv")):
+        if path.is_file():
+            name = path.relative_to(source).as_posix()
+            digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def _check_same(files: _Files, counts: list[int], what: str, hint: str = "") -> None:
+    others = [i for i, count in enumerate(counts) if count != counts[0]]
+    if others:
+        first, other = files.paths[0].name, files.paths[others[0]].name
+        got = f"{counts[0]} in {first} and {counts[others[0]]} in {other}"
+        share = f"{len(others)} of {len(counts)} files differ from {first}"
+        raise EdgernnError(f"{files.folder}: expected as many {what} in each file, got {got} ({share}){hint}")
+
+
+def _labels(table: Path, paths: Sequence[Path]) -> list[str]:
+    """The class of each file."""
+    rows = _by_file(table, paths)
+    for name, (line, cells) in rows.items():
+        if len(cells) != 1 or not cells[0]:
+            raise EdgernnError(f"{table}: line {line}: expected {name} and the name of a class, got {cells}")
+    return [rows[path.name][1][0] for path in paths]
+
+
+def _numbers(table: Path, paths: Sequence[Path]) -> Tensor:
+    """The numbers of each file (N, O)."""
+    rows = _by_file(table, paths)
+    width = len(rows[paths[0].name][1]) if paths else 0
+    for name, (line, cells) in rows.items():
+        if len(cells) != width or not width:
+            wanted = f"{1 + max(1, width)} cells, the name and the numbers of {name}"
+            raise EdgernnError(f"{table}: line {line}: expected {wanted}, got {1 + len(cells)}")
+    values = np.array([[_number(table, rows[path.name][0], cell) for cell in rows[path.name][1]] for path in paths])
+    return finite(str(table), values)
+
+
+def _number(table: Path, line: int, cell: str) -> float:
+    try:
+        return float(cell)
+    except ValueError:
+        raise EdgernnError(f"{table}: line {line}: expected a number, got {cell!r}") from None
+
+
+def _by_file(table: Path, paths: Sequence[Path]) -> dict[str, tuple[int, list[str]]]:
+    """The rows of labels.csv or targets.csv by the name of the file: the line, and the cells after the name."""
+    found: dict[str, tuple[int, list[str]]] = {}
+    known = {path.name for path in paths}
+    reader = csv.reader(io.StringIO(read_text(table), newline=""), strict=True)
+    try:
+        for row in reader:
+            cells = [cell.strip() for cell in row]
+            # a first row that begins with no file's name is a header
+            if not any(cells) or (not found and not cells[0].endswith(".csv")):
+                continue
+            if cells[0] not in known:
+                raise EdgernnError(f"{table}: line {reader.line_num}: no file {cells[0]!r} in {table.parent}")
+            if cells[0] in found:
+                raise EdgernnError(
+                    f"{table}: line {reader.line_num}: {cells[0]} stands in line {found[cells[0]][0]}, too"
+                )
+            found[cells[0]] = reader.line_num, cells[1:]
+    except csv.Error as error:
+        raise EdgernnError(f"{table}: line {reader.line_num}: expected a row of a csv file, got {error}") from None
+    if missing := sorted(known - found.keys()):
+        raise EdgernnError(
+            f"{table}: expected a row for each csv file, got none for {missing[0]} ({len(missing)} in all)"
+        )
+    return found
+
+
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Whole numbers by their size, then other names by the alphabet."""
+    return sorted(names, key=lambda name: (0, int(name), name) if name.isdecimal() else (1, 0, name))

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Images of 28 rows of 28 pixels, read row by row or pixel by pixel."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgernn.errors import EdgernnError
+from edgernn.training.data import find_files
+from edgernn.training.formats import read_idx
+from edgernn.training.settings import setting
+from edgernn.training.tasks.base import CLASSIFICATION, Task
+from edgernn.training.tasks.sources import Sequences, random_split
+
+FILES = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
+SIDE = 28
+WHITE = 255.0
+_DIGITS = tuple("0123456789")
+_CLOTHES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+# one in 12 of the training images is for validation: 5,000 of 60,000
+_HELD_OUT = 12
+
+
+@dataclass
+class LabelledImages(Task):
+    """Which of ten classes an image is of. A subclass names the folder of its files and says what a step is.
+
+    x (T, B, I): pixel values 0 to 255, as they are in the file. The model makes (x / 255 - pixel_mean) / pixel_std of
+    them; a mean of 0 and a deviation of 1 leave them between 0 and 1. target (B,): 0 to 9.
+    55,000 images to train, 5,000 to validate, chosen by the seed; 10,000 to test.
+    Raises EdgernnError where files are missing or bad.
+    """
+
+    pixel_mean: float = 0.0
+    pixel_std: float = setting(1.0, above=0)
+
+    folder: ClassVar[str]
+    defaults = {"epochs": 5, "hidden_size": 128, "batch_size": 100, "lr": 1e-3}  # noqa: RUF012
+    objective = CLASSIFICATION
+    input_size, output_size = SIDE, 10
+
+    def open(self, source: Path | None, seed: int) -> None:
+        files = find_files(self.name, self.folder, FILES, source)
+        images, labels = self._read(files[0], files[1])
+        if len(images) < _HELD_OUT:
+            raise EdgernnError(f"{files[0]}: expected at least {_HELD_OUT} images, got {len(images)}")
+        train, held_out = random_split(len(images), [len(images) // _HELD_OUT], seed)
+        self.train = Sequences(images[train], labels[train], seed=seed)
+        self.validation = Sequences(images[held_out], labels[held_out])
+        self.test = Sequences(*self._read(files[2], files[3]))
+        self.mean = (WHITE * self.pixel_mean,) * self.input_size
+        self.std = (WHITE * self.pixel_std,) * self.input_size
+
+    def steps(self, images: Tensor) -> Tensor:
+        """The sequences (N, T, I) of images (N, 28, 28): row by row, unless a task reads them otherwise."""
+        return images
+
+    def _read(self, images_file: Path, labels_file: Path) -> tuple[Tensor, Tensor]:
+        images = read_idx(images_file, (None, SIDE, SIDE))
+        labels = read_idx(labels_file, (None,))
+        if not len(images):
+            raise EdgernnError(f"{images_file}: expected at least one image, got none")
+        if len(images) != len(labels):
+            raise EdgernnError(f"{labels_file}: expected {len(images)} labels, one an image, got {len(labels)}")
+        if wrong := np.flatnonzero(labels >= self.output_size).tolist():
+            raise EdgernnError(f"{labels_file}: expected labels 0 to 9, got {labels[wrong[0]]} at index {wrong[0]}")
+        return self.steps(torch.from_numpy(images.copy())), torch.from_numpy(labels.astype(np.int64))
+
+
+@dataclass
+class MnistRows(LabelledImages):
+    """Which digit an image shows, from its 28 rows of 28 pixels: x (28, B, 28), see `LabelledImages`.
+
+    Source: LeCun, Cortes, Burges, the MNIST database.
+    """
+
+    name = "mnist-rows"
+    help = "name the digit in 28 rows of 28 pixels (needs the MNIST files)"
+    folder = "mnist"
+    classes = _DIGITS
+
+
+@dataclass
+class FashionRows(LabelledImages):
+    """Which piece of clothing an image shows, from its 28 rows of 28 pixels: x (28, B, 28), see `LabelledImages`.
+
+    Mean and standard deviation of 1/2 are those of the DecayNet paper, appendix C.
+    Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms",
+    arXiv:1708.07747.
+    """
+
+    pixel_mean: float = 0.5
+    pixel_std: float = setting(0.5, above=0)
+
+    name = "fashion-rows"
+    help = "name the piece of clothing in 28 rows of 28 pixels (needs the Fashion-MNIST files)"
+    folder = "fashion-mnist"
+    classes = _CLOTHES
+
+
+@dataclass
+class MnistPermuted(LabelledImages):
+    """Which digit an image shows, from its 784 pixels one at a time: x (784, B, 1), see `LabelledImages`.
+
+    Step t is pixel p_t of the rows one after another, for every image alike. p is a true permutation: each pixel comes
+    once. It is numpy's default_rng(permutation).permutation(784), whatever the seed of the run.
+    Source: Le, Jaitly, Hinton, "A Simple Way to Initialize Recurrent Networks of Rectified Linear Units",
+    arXiv:1504.00941; 100 neurons in the DecayNet paper, section 6.1.
+    """
+
+    permutation: int = setting(0, at_least=0)
+
+    name = "mnist-permuted"
+    help = "name the digit in 784 pixels in a fixed random order (needs the MNIST files)"
+    defaults = {**LabelledImages.defaults, "hidden_size": 100}  # noqa: RUF012
+    folder = "mnist"
+    classes = _DIGITS
+    input_size = 1
+
+    def steps(self, images: Tensor) -> Tensor:
+        order = np.random.default_rng(self.permutation).permutation(SIDE * SIDE)
+        return images.flatten(1)[:, torch.from_numpy(order)][..., None]

@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learning to learn: a recurrent network that trains other networks."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgernn.cells.base import State
+from edgernn.errors import EdgernnError, UsageError, nearest
+from edgernn.files import replacing
+from edgernn.model import RecurrentModel
+from edgernn.training.data import find_either
+from edgernn.training.formats import read_cifar10
+from edgernn.training.networks.learned_optimizer import UPDATES, LearnedOptimizer
+from edgernn.training.networks.optimisees import HAND_MADE, RATES, perceptron, residual, train_by_hand
+from edgernn.training.networks.recurrent import NOT_OF_A_LAYER, layer_arguments
+from edgernn.training.settings import setting
+from edgernn.training.tasks.base import CLASSIFICATION, Means, Score, Task
+from edgernn.training.tasks.images import SIDE, LabelledImages, MnistRows
+from edgernn.training.tasks.sources import EVALUATION_BATCH, Batch, Sequences, Source, Split, random_split
+
+OPTIMISEES = ("mlp", "resnet")
+META_LOSSES = ("mean", "change")
+CLASSES = 10
+_BATCHES = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+# the binary version, as it is or in the folder that unpacking makes; or some of its images
+CIFAR10 = [
+    _BATCHES,
+    [f"cifar-10-batches-bin/{name}" for name in _BATCHES],
+    ["cifar10_subset_train2500_test1000.npz"],
+]
+# one in 12 of the training images is for validation
+_HELD_OUT = 12
+# every use of minibatches and first parameters has a number of its own
+_TRAIN, _VALIDATION, _TEST, _TUNING = 31, 32, 33, 34
+
+_COLOURS = ("tab:orange", "tab:red", "tab:green", "tab:blue")
+
+
+class Images(Split):
+    """x (N, channels, rows, columns) uint8, y (N,) int64; batches are standardised, mean and std (channels, 1, 1)."""
+
+    def __init__(self, x: Tensor, y: Tensor, mean: Tensor, std: Tensor) -> None:
+        self.x, self.y, self._mean, self._std = x, y, mean, std
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def take(self, chosen: Tensor) -> Batch:
+        """The images and labels of indices (...): x (..., channels, rows, columns), target (...)."""
+        return Batch((self.x[chosen].float() - self._mean) / self._std, self.y[chosen])
+
+    def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[Batch]:
+        for chosen in torch.split(torch.arange(len(self)), size):
+            yield self.take(chosen)
+
+
+def channel_scales(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation (channels, 1, 1) of images; a channel that never changes is only centred."""
+    # counts of the 256 values, since all images as floats would take several times their memory
+    counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in x.unbind(1)]).double()
+    share, values = counts / counts.sum(1, keepdim=True), torch.arange(256.0, dtype=torch.float64)
+    mean = share @ values
+    std = (share @ values.square() - mean.square()).clamp(min=0).sqrt()
+    return mean.float()[:, None, None], torch.where(std > 0, std, 1.0).float()[:, None, None]
+
+
+class Unrolls(Source):
+    """One optimisee after another, each trained for so many steps in parts of `unroll`, the last one maybe shorter.
+
+    A batch is a part: unroll + 1 minibatches, x (unroll + 1, minibatch, ...), target (unroll + 1, minibatch). The last
+    of them is the first of the next part, so that every step has one before and one after it. Images are drawn with
+    replacement. key, seed: what is drawn depends on these and on the optimisee. optimisees: in an epoch.
+    """
+
+    def __init__(
+        self, images: Images, steps: int, unroll: int, minibatch: int, *, key: int, seed: int = 0, optimisees: int = 1
+    ) -> None:
+        self._images, self._steps, self._unroll, self._minibatch = images, steps, unroll, minibatch
+        self._key, self._seed, self._optimisees = key, seed, optimisees
+
+    @property
+    def parts(self) -> int:
+        """Of one optimisee."""
+        return -(-self._steps // self._unroll)
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        return self._optimisees * self.parts
+
+    def batch(self, step: int, batch_size: int) -> Batch:
+        return self.part(*divmod(step, self.parts))
+
+    def continues(self, step: int, batch_size: int) -> bool:
+        return step % self.parts != 0
+
+    def part(self, optimisee: int, number: int) -> Batch:
+        rng = np.random.default_rng([self._key, self._seed, optimisee])
+        chosen = torch.from_numpy(rng.integers(len(self._images), size=(self._steps + 1, self._minibatch)))
+        return self._images.take(chosen[number * self._unroll : (number + 1) * self._unroll + 1])
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of one optimisee.
+
+    curve (steps,): its loss on the minibatch of each step, before the step. scores: final_loss, final_accuracy and
+    mean_loss.
+    """
+
+    curve: Tensor
+    scores: dict[str, float]
+
+
+# trains θ on the parts of one optimisee: the curve and the last θ
+Trainer = Callable[[Tensor, Iterable[Batch]], tuple[Tensor, Tensor]]
+
+
+@dataclass
+class LearningToLearn(Task):
+    """Train networks that classify images, from the gradients of their loss.
+
+    optimisee: mlp, 784 - width (20) - 10 with sigmoids, on MNIST; or resnet, `ResNet` of a depth (16) and width (16),
+    on CIFAR-10. first_weights of the mlp: normal (unless said) or uniform, see `STARTS`. minibatch: the optimisee's
+    batch size. Channels are standardised by the training images.
+    update, inputs, scale (0.1) of the update additive, propagations: see `LearnedOptimizer`.
+    run_steps: steps of an optimisee. unroll: of these for one step of the training; no derivative reaches further back.
+    optimisees: in an epoch.
+    meta_loss: mean, of the optimisee's losses after each step of an unroll, each on the next minibatch; or change, the
+    mean of the loss after less that before a step, both on its own minibatch (DecayNet, appendix D).
+    trials: an evaluation trains so many optimisees on the training images, with starts and minibatches of their own;
+    in the test for test_steps, or run_steps if that is none. final_loss and final_accuracy are theirs at the end, on
+    all validation or test images; mean_loss is the mean over steps of the minibatch's loss.
+    The test does the same by hand-made optimisers, `HAND_MADE`, from the same starts on the same minibatches:
+    sgd_final_loss and so on. sgd_lr is that of `RATES` with the least final loss on the validation images, over
+    `tuning` further optimisees.
+    Raises UsageError for another word, run_steps that are no multiple of unroll, and a setting that the optimisee or
+    the update does not have; EdgernnError where files are missing or bad.
+    Source: Andrychowicz et al., "Learning to learn by gradient descent by gradient descent", 2016, arXiv:1606.04474:
+    the defaults. EINS, appendix E: optimisee=resnet update=gated layers=1 norm=layer unroll=10. DecayNet, section 6.2:
+    update=rates propagations=2 hidden_size=64 layers=1 norm=layer first_weights=uniform minibatch=32 meta_loss=change
+    optimisees=5.
+    """
+
+    optimisee: str = "mlp"
+    width: int | None = setting(None, at_least=1)
+    depth: int | None = setting(None, at_least=1)
+    first_weights: str | None = None
+    minibatch: int = setting(128, at_least=1)
+    update: str = "additive"
+    inputs: int | None = setting(None, at_least=1)
+    scale: float | None = setting(None, above=0)
+    propagations: int = setting(1, at_least=1)
+    run_steps: int = setting(100, at_least=1)
+    unroll: int = setting(20, at_least=1)
+    optimisees: int = setting(10, at_least=1)
+    meta_loss: str = "mean"
+    trials: int = setting(10, at_least=1)
+    test_steps: int | None = setting(None, at_least=1)
+    tuning: int = setting(2, at_least=1)
+
+    name = "l2l"
+    help = "train other networks from their gradients (needs the MNIST or CIFAR-10 files)"
+    # as Andrychowicz et al. do, the best of the evaluations is taken
+    defaults = {"epochs": 20, "hidden_size": 20, "layers": 2, "lr": 1e-3, "keep": "best"}  # noqa: RUF012
+    network = LearnedOptimizer
+    without = NOT_OF_A_LAYER - {"layers"} | {"batch_size"}
+    objective = Score("final_loss", False)
+    # of one parameter of an optimisee: its gradient, and what becomes of it
+    input_size, output_size = 1, 1
+
+    def __post_init__(self) -> None:
+        for name, known in (("optimisee", OPTIMISEES), ("update", UPDATES), ("meta_loss", META_LOSSES)):
+            if (value := getattr(self, name)) not in known:
+                raise nearest(name, value, known)
+        if self.run_steps % self.unroll:
+            raise UsageError(f"run_steps: expected a multiple of unroll={self.unroll}, got {self.run_steps}")
+        absent = {"depth": self.optimisee == "mlp", "first_weights": self.optimisee == "resnet"}
+        for name, is_absent in {**absent, "scale": self.update != "additive"}.items():
+            if is_absent and (value := getattr(self, name)) is not None:
+                chosen = f"optimisee={self.optimisee} update={self.update}"
+                raise UsageError(f"{name}: expected none with {chosen}, got {value}")
+        if self.optimisee == "mlp":
+            self.classifier = perceptron(SIDE * SIDE, self.width or 20, CLASSES, self.first_weights or "normal")
+        else:
+            self.classifier = residual(3, self.width or 16, CLASSES, self.depth or 16)
+
+    def open(self, source: Path | None, seed: int) -> None:
+        parts = self._digits(source, seed) if self.optimisee == "mlp" else self._photographs(source, seed)
+        scales = channel_scales(parts[0][0])
+        self.images, self.validation, self.test = (Images(x, y, *scales) for x, y in parts)
+        self.train = self._unrolls(_TRAIN, self.run_steps, seed)
+        self._compared: dict[str, tuple[float, list[Trial]]] = {}
+
+    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "layer": layer_arguments(given),
+            "coordinates": self.classifier.size,
+            "hidden_size": given["hidden_size"],
+            "layers": given["layers"],
+            "update": self.update,
+            "inputs": self.inputs,
+            "scale": self.scale or 0.1,
+            "propagations": self.propagations,
+        }
+
+    def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
+        assert isinstance(model, LearnedOptimizer)
+        if carry is None:
+            theta = self.classifier.start().to(batch.x.device)
+            carry = (theta, *model.initial_state(theta))
+        theta, *state = carry
+        change = self.meta_loss == "change"
+        found = model.unroll(self.classifier, batch.x, batch.target, theta, tuple(state), same=change)
+        loss = found.after.mean() - found.before.mean() if change else found.after.mean()
+        return loss, tuple(t.detach() for t in (found.theta, *found.state))
+
+    def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
+        skipped = Means()
+        figures = summary(self._learned(model, split, device, skipped)) | skipped.result()
+        if split is self.test:
+            for name, (lr, trials) in self._hand_made(device).items():
+                figures |= {f"{name}_{key}": value for key, value in {"lr": lr, **summary(trials)}.items()}
+        return figures
+
+    def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
+        """The loss of the test's optimisees over their steps: its mean, and from the least to the greatest."""
+        from matplotlib.figure import Figure
+        from matplotlib.ticker import LogLocator, NullFormatter
+
+        # a module that knows of tasks
+        from edgernn.training.run import SAMPLES
+
+        figure = Figure(figsize=(7, 4.5), layout="constrained")
+        ax = figure.subplots()
+        with torch.no_grad():
+            drawn = {f"learned: {model.recurrent_layers()[0].op}": self._learned(model, self.test, device, Means())}
+        drawn |= {f"{name}, lr {lr:g}": trials for name, (lr, trials) in self._hand_made(device).items()}
+        for (label, trials), colour in zip(drawn.items(), ("black", *_COLOURS), strict=True):
+            curves = torch.stack([trial.curve for trial in trials]).numpy()
+            steps = np.arange(curves.shape[1])
+            ax.fill_between(steps, curves.min(0), curves.max(0), color=colour, alpha=0.12, linewidth=0)
+            ax.plot(steps, curves.mean(0), color=colour, linewidth=1.4, label=label)
+        ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.yaxis.set_minor_formatter(NullFormatter())
+        ax.set_xlabel(f"step of the optimisee ({self.optimisee})")
+        ax.set_ylabel(f"loss, mean and range of {self.trials}")
+        ax.legend(frameon=False)
+        with replacing(folder / SAMPLES) as temporary:
+            figure.savefig(temporary, dpi=120)
+
+    def _learned(self, model: RecurrentModel, split: Split, device: str, skipped: Means) -> list[Trial]:
+        """The trials of an evaluation by the network; `skipped` gets the skip percentages."""
+        assert isinstance(model, LearnedOptimizer)
+
+        def train(theta: Tensor, parts: Iterable[Batch]) -> tuple[Tensor, Tensor]:
+            curve, state = [], model.initial_state(theta)
+            for part in parts:
+                found = model.unroll(self.classifier, part.x, part.target, theta, state, same=False)
+                theta, state = found.theta, found.state
+                curve.append(found.before)
+                skipped.add(len(found.before), {"skip_percent": 100 * (1 - model.update_rate)})
+            return torch.cat(curve), theta
+
+        key = _TEST if split is self.test else _VALIDATION
+        return self._trials(train, split, key, self.trials, device)
+
+    def _hand_made(self, device: str) -> dict[str, tuple[float, list[Trial]]]:
+        """The learning rate of each hand-made optimiser and the trials of the test by it; made once."""
+        if not self._compared:
+            self._compared = {name: self._tuned(name, device) for name in HAND_MADE}
+        return self._compared
+
+    def _tuned(self, name: str, device: str) -> tuple[float, list[Trial]]:
+        def loss(lr: float) -> float:
+            trials = self._trials(self._by_hand(name, lr), self.validation, _TUNING, self.tuning, device)
+            found = summary(trials)["final_loss"]
+            return found if math.isfinite(found) else math.inf
+
+        for lr in sorted(RATES, key=loss):
+            trials = self._trials(self._by_hand(name, lr), self.test, _TEST, self.trials, device)
+            # a rate at the edge of divergence may pass the tuning and not the test
+            if all(map(math.isfinite, summary(trials).values())):
+                break
+        return lr, trials
+
+    def _by_hand(self, name: str, lr: float) -> Trainer:
+        def train(theta: Tensor, parts: Iterable[Batch]) -> tuple[Tensor, Tensor]:
+            # the last minibatch of a part is the first of the next one
+            batches = ((x, y) for part in parts for x, y in zip(part.x[:-1], part.target[:-1], strict=True))
+            return train_by_hand(self.classifier, theta, batches, name, lr)
+
+        return train
+
+    def _trials(self, train: Trainer, split: Split, key: int, count: int, device: str) -> list[Trial]:
+        """So many optimisees, the same ones for every `train`, and their scores on a split at the end."""
+        unrolls = self._unrolls(key, self.run_steps if key == _VALIDATION else self.test_steps or self.run_steps)
+        made = []
+        for number in range(count):
+            theta = self.classifier.start(torch.Generator().manual_seed(1000 * key + number)).to(device)
+            curve, theta = train(theta, (unrolls.part(number, i).to(device) for i in range(unrolls.parts)))
+            scores = Means()
+            for batch in split.chunks():
+                moved = batch.to(device)
+                found = CLASSIFICATION.metrics(self.classifier(theta, moved.x), moved.target)
+                named = {"final_loss": found["cross_entropy"], "final_accuracy": found["accuracy"]}
+                scores.add(len(batch.target), named)
+            made.append(Trial(curve.cpu(), {**scores.result(), "mean_loss": float(curve.mean())}))
+        return made
+
+    def _unrolls(self, key: int, steps: int, seed: int = 0) -> Unrolls:
+        return Unrolls(self.images, steps, self.unroll, self.minibatch, key=key, seed=seed, optimisees=self.optimisees)
+
+    def _digits(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
+        """Images (N, 1, 28, 28) and labels to train on, to validate and to test."""
+        rows = _Digits()
+        rows.open(source, seed)
+        parts = (rows.train, rows.validation, rows.test)
+        return [(part.x[:, None], part.y) for part in parts if isinstance(part, Sequences)]
+
+    def _photographs(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
+        """Images (N, 3, 32, 32) and labels to train on, to validate and to test."""
+        files = find_either(self.name, "cifar10", CIFAR10, source)
+        (x, y), test = (
+            (torch.from_numpy(part.x).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(part.y).long())
+            for part in read_cifar10(files)
+        )
+        if len(x) < _HELD_OUT:
+            raise EdgernnError(f"{files[0]}: expected at least {_HELD_OUT} images to train on, got {len(x)}")
+        train, held_out = random_split(len(x), [len(x) // _HELD_OUT], seed)
+        return [(x[train], y[train]), (x[held_out], y[held_out]), test]
+
+
+def summary(trials: list[Trial]) -> dict[str, float]:
+    """The means of their scores."""
+    means = Means()
+    for trial in trials:
+        means.add(1, trial.scores)
+    return means.result()
+
+
+class _Digits(LabelledImages):
+    """The images of MNIST, asked for in the name of this task."""
+
+    name = LearningToLearn.name
+    folder = MnistRows.folder

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memorization task."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgernn.training.settings import setting
+from edgernn.training.tasks.base import Objective
+from edgernn.training.tasks.synthetic import Synthetic
+
+
+def _squared_error(y: Tensor, target: Tensor) -> Tensor:
+    return (y - target).square().sum(-1).mean()
+
+
+def _metrics(y: Tensor, target: Tensor) -> dict[str, Tensor]:
+    # an output of exactly 0 is no sign
+    return {"squared_error": _squared_error(y, target), "bit_accuracy": (y * target > 0).double().mean()}
+
+
+@dataclass
+class Memorization(Synthetic):
+    """Give back the first numbers of a sequence, after noise.
+
+    x (bits + noise, B, 1): `bits` numbers of +1 or -1, each with probability 1/2, then `noise` ones from a normal
+    distribution with mean 0 and variance delta2. target (B, bits): the first ones.
+    squared_error, the loss: the squared distance of output and target, summed over the bits, as a mean over the
+    sequences. bit_accuracy: the share of bits whose sign is right.
+    train_size, test_size, epoch_steps: see `Synthetic`.
+    Source: Long, Zhang, Mao, "Prototypical Recurrent Unit", 2016, where bits is I, noise is N, delta2 is δ² and
+    squared_error, eq 14, is called MSE.
+    """
+
+    train_size: int | None = setting(50_000, at_least=1)
+    bits: int = setting(2, at_least=1)
+    noise: int = setting(10, at_least=0)
+    delta2: float = setting(1.0, at_least=0)
+
+    name = "memorization"
+    help = "give back the first bits of a sequence after noise"
+    defaults = {"epochs": 5, "hidden_size": 32, "batch_size": 100, "lr": 1e-2}  # noqa: RUF012
+    objective = Objective("squared_error", False, _squared_error, _metrics)
+    input_size = 1
+
+    def __post_init__(self) -> None:
+        self.output_size = self.bits
+
+    def make(self, rng: np.random.Generator, count: int) -> tuple[Tensor, Tensor]:
+        x = np.empty((self.bits + self.noise, count, 1), np.float32)
+        x[: self.bits, :, 0] = 2 * rng.integers(2, size=(self.bits, count)) - 1
+        x[self.bits :, :, 0] = self.delta2**0.5 * rng.standard_normal((self.noise, count))
+        return torch.from_numpy(x), torch.from_numpy(x[: self.bits, :, 0].T.copy())

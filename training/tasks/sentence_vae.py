@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Code sentences, and fill in their last words."""
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgernn.cells.base import State
+from edgernn.files import write_text
+from edgernn.model import RecurrentModel
+from edgernn.training.data import find_either
+from edgernn.training.networks.recurrent import NOT_OF_A_LAYER, layer_arguments
+from edgernn.training.networks.sentence_vae import Bound, Imputed, SentenceVAE
+from edgernn.training.settings import setting
+from edgernn.training.tasks.base import Means, Score, Task
+from edgernn.training.tasks.ptb import FORMS
+from edgernn.training.tasks.sources import Batch, Source, Split
+from edgernn.training.text import UNKNOWN, Vocabulary, read_sentences
+
+IMPUTED = "samples.txt"
+# how many sentences are evaluated at once: each of their words has a probability for every word
+_EVALUATION_BATCH = 50
+_SHUFFLE = 1
+# of the text that a run leaves: so many sentences, each with as many samples, of which some are shown
+_SENTENCES, _SAMPLES, _SHOWN = 10, 20, 4
+
+
+@dataclass(frozen=True)
+class SentenceBatch(Batch):
+    """Sentences x (T, B) int64, the longest first and padded with 0; target is lengths (B,). step: of the training."""
+
+    step: int = 0
+
+    def to(self, device: str) -> "SentenceBatch":
+        return SentenceBatch(self.x.to(device), self.target.to(device), self.step)
+
+
+class Sentences(Source, Split):
+    """Stored sentences of unequal length, as numbers of words.
+
+    For each epoch those of one length are shuffled, the row of all, from the shortest to the longest, is cut into
+    batches, and these are shuffled: a batch holds sentences of nearly one length. To evaluate they come by length.
+    """
+
+    def __init__(self, sentences: Sequence[Sequence[int]], seed: int = 0) -> None:
+        self.sentences, self.seed = sentences, seed
+        self._lengths = np.array([len(sentence) for sentence in sentences])
+        self._epoch, self._batches = -1, list[np.ndarray[Any, Any]]()
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        return -(-len(self) // batch_size)
+
+    def batch(self, step: int, batch_size: int) -> SentenceBatch:
+        epoch, i = divmod(step, self.steps_per_epoch(batch_size))
+        if epoch != self._epoch:
+            self._epoch = epoch
+            rng = np.random.default_rng([_SHUFFLE, self.seed, epoch])
+            order = np.lexsort((rng.random(len(self)), self._lengths))
+            batches = np.split(order, range(batch_size, len(self), batch_size))
+            self._batches = [batches[j] for j in rng.permutation(len(batches))]
+        return self._batch(self._batches[i], step)
+
+    def chunks(self, size: int = _EVALUATION_BATCH) -> Iterator[SentenceBatch]:
+        order = np.argsort(self._lengths, kind="stable")
+        for begin in range(0, len(self), size):
+            yield self._batch(order[begin : begin + size])
+
+    def _batch(self, chosen: np.ndarray[Any, Any], step: int = 0) -> SentenceBatch:
+        sentences = [self.sentences[i] for i in chosen[::-1]]
+        x = torch.zeros(len(sentences[0]), len(sentences), dtype=torch.int64)
+        for i, sentence in enumerate(sentences):
+            x[: len(sentence), i] = torch.tensor(sentence)
+        return SentenceBatch(x, torch.tensor([len(sentence) for sentence in sentences]), step)
+
+
+@dataclass
+class SentenceCodes(Task):
+    """Code a sentence so that a language model can say it again: an RNN-VAE with an encoder of any cell, `SentenceVAE`.
+
+    x (T, B): the numbers of words (`Vocabulary`), padded; target (B,): the lengths. The sentences are the lines of the
+    files of the task `ptb`, the Penn Treebank or your own; the vocabulary is that of the training part.
+    embedding, decoder_dropout, word_dropout, weight_drop: of the network. The divergence has a weight in the loss that
+    rises linearly from 0 to 1 over the first kl_steps steps; Bowman et al. tune how fast, the EINS paper does not say.
+    0: it is 1 from the beginning.
+    Metrics: nll = reconstruction + kl, in nats a sentence, with one sample of z: a bound of -log p. perplexity: of a
+    word, e^(Σ nll / Σ (n + 1)), where each sentence of n words also has its end.
+    A run leaves test sentences whose last `removed` words were taken away and filled in again (`SentenceVAE.impute`).
+    Source: EINS, section 5.2 and appendix B (hidden_size 256, embedding 300, Adam at 1e-3 for 10 epochs); Bowman et
+    al., arXiv:1511.06349.
+    """
+
+    embedding: int = setting(300, at_least=1)
+    decoder_dropout: float = setting(0.5, at_least=0)
+    word_dropout: float = setting(0.0, at_least=0)
+    kl_steps: int = setting(2500, at_least=0)
+    removed: int = setting(4, at_least=1)
+
+    name = "sentence-vae"
+    help = "code sentences of the Penn Treebank, or of your own text, and fill in their last words"
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "epochs": 10,
+        "hidden_size": 256,
+        "batch_size": 32,
+        "lr": 1e-3,
+        "weight_drop": 0.25,
+    }
+    network = SentenceVAE
+    without = NOT_OF_A_LAYER - {"weight_drop"}
+    objective = Score("nll", False)
+
+    def open(self, source: Path | None, seed: int) -> None:
+        parts = [read_sentences(path) for path in find_either(self.name, "ptb", FORMS, source)]
+        self.fingerprint = hashlib.sha256(repr(parts).encode()).hexdigest()
+        self.vocabulary = Vocabulary(parts[0])
+        self.input_size, self.output_size = self.embedding, len(self.vocabulary)
+        encoded = [[self.vocabulary.encode(sentence) for sentence in part] for part in parts]
+        self.train = Sentences(encoded[0], seed)
+        self.validation, self.test = Sentences(encoded[1]), Sentences(encoded[2])
+
+    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "layer": layer_arguments(given),
+            "words": len(self.vocabulary),
+            "end": self.vocabulary.end,
+            "unknown": self.vocabulary.unknown,
+            "embedding": self.embedding,
+            "hidden_size": given["hidden_size"],
+            "decoder_dropout": self.decoder_dropout,
+            "word_dropout": self.word_dropout,
+            "weight_drop": given["weight_drop"],
+        }
+
+    def kl_weight(self, step: int) -> float:
+        """What the divergence weighs in the loss of a step, counted from 0."""
+        return min(1.0, step / self.kl_steps) if self.kl_steps else 1.0
+
+    def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
+        assert isinstance(batch, SentenceBatch)
+        bound: Bound = model(batch.x, batch.target)
+        return (bound.reconstruction + self.kl_weight(batch.step) * bound.divergence).mean(), None
+
+    def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
+        sentences, words = Means(), Means()
+        tokens = 0
+        for batch in split.chunks():
+            bound: Bound = model(batch.x.to(device), batch.target.to(device))
+            reconstruction, kl = bound.reconstruction.double().mean(), bound.divergence.double().mean()
+            sentences.add(len(batch.target), {"nll": reconstruction + kl, "reconstruction": reconstruction, "kl": kl})
+            words.add(int(batch.target.sum()), {"skip_percent": 100 * (1 - model.update_rate)})
+            tokens += int((batch.target + 1).sum())
+        found = sentences.result()
+        return {**found, "perplexity": math.exp(found["nll"] * len(split) / tokens), **words.result()}
+
+    def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
+        """Sentences of the test part with their last words removed, and what the network says instead."""
+        assert isinstance(model, SentenceVAE)
+        assert isinstance(self.test, Sentences)
+        long_enough = [sentence for sentence in self.test.sentences if len(sentence) > 2 * self.removed]
+        lines = [f"Test sentences without their last {self.removed} words; -log p of what is filled in, in nats.\n"]
+        with torch.no_grad():
+            for sentence in long_enough[:_SENTENCES]:
+                beginning = torch.tensor(sentence[: -self.removed], device=device)
+                lines += self._filled_in(
+                    sentence,
+                    model.impute(beginning, 1, sample=False)[0],
+                    model.impute(beginning, _SAMPLES, sample=True),
+                )
+        write_text(folder / IMPUTED, "\n".join(lines))
+
+    def _filled_in(self, sentence: Sequence[int], likeliest: Imputed, samples: list[Imputed]) -> list[str]:
+        """The paragraph of a sentence, closed with what appendix B of the EINS paper compares."""
+
+        def text(numbers: Sequence[int]) -> str:
+            return " ".join(self.vocabulary.decode(numbers))
+
+        made = {"likeliest": likeliest, **{f"sample {i + 1}": samples[i] for i in range(_SHOWN)}}
+        unknown = sum(self.vocabulary.unknown in sample.words for sample in samples)
+        length = sum(len(sample.words) for sample in samples) / len(samples)
+        return [
+            f"{text(sentence[: -self.removed])} ...",
+            f"  true: {text(sentence[-self.removed :])}",
+            *(f"  {name} ({it.nll:.2f}): {text(it.words)}" for name, it in made.items()),
+            f"  of {len(samples)} samples {unknown} have {UNKNOWN}; {length:.1f} words on average\n",
+        ]

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tasks have in common whose sequences are made, not read."""
+
+import abc
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from edgernn.training.settings import setting
+from edgernn.training.tasks.base import Task
+from edgernn.training.tasks.sources import Generated, Sequences
+
+# the stored sets are the same for every seed
+_VALIDATION, _TEST, _TRAIN = 11, 12, 13
+
+
+@dataclass
+class Synthetic(Task):
+    """A task whose sequences are made by a subclass.
+
+    train_size: so many training sequences are made once and stored, the same ones for every seed, and come back in
+    another order each epoch; none: they never come twice, and `epoch_steps` batches count as an epoch.
+    test_size: so many sequences are held out to validate, and as many others to test.
+    """
+
+    train_size: int | None = setting(None, at_least=1)
+    test_size: int = setting(1000, at_least=1)
+    epoch_steps: int = setting(100, at_least=1)
+
+    @abc.abstractmethod
+    def make(self, rng: np.random.Generator, count: int) -> tuple[Tensor, Tensor]:
+        """x (T, count, I) and the target (count, ...), or (T, count, ...) with one target a step."""
+
+    def open(self, source: Path | None, seed: int) -> None:
+        if self.train_size is None:
+            self.train = Generated(self.make, self.epoch_steps, seed)
+        else:
+            self.train = self._stored(_TRAIN, self.train_size, seed)
+        self.validation = self._stored(_VALIDATION, self.test_size)
+        self.test = self._stored(_TEST, self.test_size)
+
+    def _stored(self, key: int, count: int, seed: int = 0) -> Sequences:
+        x, y = self.make(np.random.default_rng([key, 0, 0]), count)
+        per_step = self.output == "all"
+        return Sequences(x.transpose(0, 1), y.transpose(0, 1) if per_step else y, seed=seed, per_step=per_step)

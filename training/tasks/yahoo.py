@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Anomalies in the traffic of Yahoo."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edgernn.errors import EdgernnError
+from edgernn.training.data import find_files, locate
+from edgernn.training.formats import read_csv
+from edgernn.training.tasks.detection import Detection, zero_or_one
+from edgernn.training.tasks.parts import finite
+
+FILES = [f"real_{i}.csv" for i in range(1, 68)]
+_T = 25
+
+
+@dataclass
+class Yahoo(Detection):
+    """Whether a piece of a time series holds an anomaly.
+
+    x (25, B, 1): the values of 25 steps in a row. target (B,): 1 where any of them is an anomaly. Each of the 67 series
+    is cut into such pieces from its begin; steps left at its end are dropped. As many pieces without an anomaly are
+    drawn by the seed as there are with: 418 in the paper. Parts, output and loss: see `Detection`.
+    The series differ in scale by orders of magnitude. The paper does not say that they are brought to one; here, too,
+    their values stay as they are, and the model standardises all by the training part.
+    The files: real_1.csv to real_67.csv in a folder A1Benchmark, with columns timestamp, value, is_anomaly.
+    Source: see `Detection`. Data: Yahoo Webscope S5, "A Labeled Anomaly Detection Dataset", version 1.0; given by Yahoo
+    to those who accept its agreement.
+    """
+
+    name = "yahoo"
+    help = "find an anomaly in 25 steps of Yahoo's traffic (needs the files of A1Benchmark)"
+    defaults = {**Detection.defaults, "lambda_": 1e-3}  # noqa: RUF012
+    input_size = 1
+    classes = ("no anomaly", "anomaly")
+
+    def open(self, source: Path | None, seed: int) -> None:
+        (folder,) = find_files(self.name, "yahoo", ["A1Benchmark/"], source)
+        x, anomaly = [], []
+        for name, path in zip(FILES, locate(FILES, [folder]), strict=True):
+            if path is None:
+                raise EdgernnError(f"{folder}: expected {FILES[0]} to {FILES[-1]}, got no {name}")
+            table = read_csv(path)
+            finite(str(path), table.values)
+            count = len(table.values) // _T
+            x.append(table.column("value")[: count * _T].reshape(count, _T, 1))
+            is_anomaly = zero_or_one(path, table.column("is_anomaly"))
+            anomaly.append(is_anomaly[: count * _T].reshape(count, _T).any(1))
+        self._share_out(folder, np.concatenate(x), np.concatenate(anomaly), seed)
