@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/edgernn.stamp
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find runtime/csrc -type f)
 
+# a process a processor, which takes whole files
+SPREAD := -n auto --dist loadfile
+
 .PHONY: setup demo test quick docs format clean
 
 setup: $(STAMP)
@@ -27,11 +30,11 @@ demo: setup
 test: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SPREAD)
 
 # what a developer repeats: no packaging, no training to the end, no kill -9
 quick: setup
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest $(SPREAD) -m 'not slow'
 
 # what the documents take from the code
 docs: setup

@@ -63,12 +63,21 @@ class RecurrentModel(nn.Module):
         First all weights learn; then, every 15 steps, all but the largest blocks are set to zero and may grow again; at
         last the zeros are held. The schedule of Kusupati et al. 2018, arXiv:1901.02358.
         """
-        held = -(-2 * steps // 3)
+        held = _held(steps)
         if step < steps // 3 or step > held or (step < held and step % 15):
             return
         for layer in self.recurrent_layers():
             if layer.cell.density is not None:
                 layer.cell.threshold(hold=step == held)
+
+    def pruned(self, step: int, steps: int) -> bool:
+        """Whether after so many steps of a training no weight is still to be set to zero."""
+        return step > _held(steps) or all(layer.cell.density is None for layer in self.recurrent_layers())
+
+
+def _held(steps: int) -> int:
+    """The step of a training before which zeros are held; there is one in the shortest, too."""
+    return 2 * steps // 3
 
 
 def joined(traces: list[Trace]) -> Trace:
@@ -226,6 +235,10 @@ class SequenceModel(RecurrentModel):
         if self.imputer_type is not None and (self.embedding is not None or self.dropout_input):
             raise UsageError("imputer: its input is values, masks and times, expected no vocabulary or dropout_input")
 
+    def recurrent_layers(self) -> list[RecurrentLayer]:
+        """One a layer and direction, forward before backward."""
+        return list(self.layers)  # type: ignore[arg-type]
+
     @property
     def state_names(self) -> tuple[str, ...]:
         """layer0.h and so on; the backward cell of a bidirectional layer is layer0.reverse.h."""
@@ -291,7 +304,8 @@ class SequenceModel(RecurrentModel):
         if self.embedding is None:
             if x.ndim != 3 or x.shape[-1] != self.input_size or x.shape[0] < 1:
                 raise UsageError(f"x: expected shape (T >= 1, B, {self.input_size}), got {tuple(x.shape)}")
-            return (x - self.input_mean) / self.input_std if self.standardises else x
+            # to ask whether it changes anything would take longer
+            return (x - self.input_mean) / self.input_std
         if x.ndim != 2 or x.numel() < 1 or x.is_floating_point() or x.dtype == torch.bool:
             raise UsageError(f"x: expected whole numbers of shape (T >= 1, B >= 1), got {x.dtype} {tuple(x.shape)}")
         low, high = (int(bound) for bound in x.aminmax())

@@ -335,6 +335,13 @@ def test_a_cell_that_imputes_is_refused(tmp_path):
         make_plan("draw", "gru-d", None, {}, data=tmp_path)
 
 
+def test_a_cell_that_is_run_in_parts_must_know_its_length(tmp_path):
+    write_mnist(tmp_path)
+    with pytest.raises(UsageError, match="cell: decaynet is run in parts here, so it must be told length="):
+        make_plan("draw", "decaynet", None, {}, data=tmp_path)
+    make_plan("draw", "decaynet", None, {"length": 10}, data=tmp_path)
+
+
 @pytest.mark.parametrize(("train", "test"), [(11, 6), (24, 0)])
 def test_too_few_images_are_an_error(tmp_path, train, test):
     write_mnist(tmp_path, train=train, test=test)

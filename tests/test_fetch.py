@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 import resource
+import signal
 import tarfile
 
 import pytest
@@ -254,7 +255,12 @@ def test_broken_server_is_not_asked_for_ever(server, monkeypatch):
 def test_interrupt_leaves_what_goes_on(server, monkeypatch, home, capsys):
     offer(monkeypatch, plain(server))
     server.interrupts = True
-    assert main(["data", "fetch", "small"]) == 130
+    # a process in the background may have been told to ignore it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert main(["data", "fetch", "small"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert capsys.readouterr().err.endswith(
         "edgernn: interrupted; 100,000 bytes are kept: the same command goes on from there\n"
     )

@@ -140,6 +140,12 @@ def test_both_budgets_equal_the_loop(budget: str, epoch: int) -> None:
         torch.testing.assert_close(fused(layer)(x, state)[2].budget, layer(x, state)[2].budget)
 
 
+def test_frozen_weights_have_the_same_budget() -> None:
+    layer = make("gru", "selective", 5, 21, budget="likelihoods").requires_grad_(False)
+    x = torch.randn(9, 4, 5)
+    torch.testing.assert_close(fused(layer)(x)[2].budget, layer(x)[2].budget)
+
+
 @pytest.mark.parametrize("length", [None, 1, 4, 50])
 def test_decaynet_length_equals_the_loop(length: int | None) -> None:
     cell = CELLS["decaynet"](3, 7, length=length)

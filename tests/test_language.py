@@ -446,6 +446,7 @@ def test_schedule_of_the_eins_paper():
         ({"optimizer": "ntasgd"}, "ntasgd expects average_from, nonmono or both"),
         ({"nonmono": 5}, "nonmono: adam does not average; optimizer=ntasgd does"),
         ({"bidirectional": True}, "bidirectional: the network of the task ptb has no such setting"),
+        ({"cell": "decaynet"}, "cell: decaynet is run in parts here, so it must be told length="),
         ({"dropout_output": 1}, "dropout_output: expected at least 0 and below 1"),
     ],
 )

@@ -9,7 +9,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.training import recipe as recipes
 from edgernn.training import train
 from edgernn.training.plan import choose
-from edgernn.training.recipe import RECIPES, TABLE, load_recipe, load_table, table_names, without_other_length
+from edgernn.training.recipe import RECIPES, TABLE, load_recipe, load_table, over, table_names
 from edgernn.training.report import COLUMNS
 from tests.training_helpers import without_pictures
 
@@ -55,7 +55,7 @@ def test_a_recipe_begins_with_its_command_and_binds(name):
     assert recipe.stands_for
     for variant in table.variants():
         choose(recipe.task, recipe.cell, recipe.rule, {**recipe.settings, **variant})
-    quick = without_other_length(recipe.settings, table.quick) | table.quick
+    quick = over(recipe.settings, table.quick)
     choice = choose(recipe.task, recipe.cell, recipe.rule, quick)
     assert choice.config.steps
     assert choice.config.steps <= 500
@@ -71,7 +71,7 @@ def test_a_recipe_trains(name, tmp_path, small_data, monkeypatch):
     """20 steps of the cut-down version on small files of the data set's own format."""
     without_pictures(monkeypatch)
     recipe, table = load_recipe(name), load_table(name.split("/")[0])
-    settings = without_other_length(recipe.settings, table.quick) | table.quick | {"steps": 20, "eval_every": 20}
+    settings = over(recipe.settings, table.quick | {"steps": 20, "eval_every": 20})
     result = train(
         recipe.task, recipe.cell, recipe.rule, settings=settings, data=small_data, out=tmp_path / "run", device="cpu"
     )

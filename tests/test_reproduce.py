@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from edgernn.errors import UsageError
+from edgernn.errors import EdgernnError, UsageError
 from edgernn.training import recipe as recipes
 from edgernn.training.report import figure, markdown
 from edgernn.training.reproduce import reproduce, search
@@ -97,10 +97,10 @@ def test_a_page_shows_paper_and_ours_side_by_side(made, tmp_path):
 
 def test_what_is_finished_is_not_trained_again(made, table, tmp_path, capfd):
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*/result.json")}
-    again = reproduce("sums", out=tmp_path / "runs", rows=["sarnn"], seeds=1)
+    again = reproduce("sums", out=tmp_path / "runs", seeds=1)
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert again["rows"][0]["columns"]["mse"]["values"] == made["rows"][2]["columns"]["mse"]["values"][:1]
-    assert again["rows"][0]["columns"]["mse"]["sd"] is None
+    assert again["rows"][2]["columns"]["mse"]["values"] == made["rows"][2]["columns"]["mse"]["values"][:1]
+    assert again["rows"][2]["columns"]["mse"]["sd"] is None
     assert capfd.readouterr().err == ""
 
 
@@ -109,7 +109,8 @@ def test_a_quick_table_says_that_it_is_one(table, tmp_path):
     assert report["quick"]
     assert "cut-down version" in markdown(report)
     assert json.loads((tmp_path / "quick/gru-layers=1-seed0/result.json").read_text())["steps"] == 3
-    assert [row["seeds"] for row in report["rows"]] == [[0], [0]]
+    # a row that is not trained is in the table all the same
+    assert [row["seeds"] for row in report["rows"]] == [[0], [0], [], []]
 
 
 def test_rows_that_cannot_train_say_why(table, tmp_path):
@@ -155,12 +156,34 @@ def test_bad_words_are_refused_before_anything_runs(table, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("hidden_size = 4", "hidden_size = 5", "trained with hidden_size=4, now it is 5; remove it"),
+        ("T = 8", "T = 9", "trained with T=8, now it is 9"),
+        ("steps = 12", "stepps = 12", "unknown setting 'stepps'"),
+    ],
+)
+def test_runs_of_other_settings_are_not_taken(made, table, tmp_path, old, new, said):
+    (table / "table.toml").write_text(TABLE.replace(old, new))
+    with pytest.raises(UsageError, match=said):
+        reproduce("sums", out=tmp_path / "runs", seeds=1)
+
+
+def test_a_row_named_twice_is_trained_once(table, tmp_path):
+    report = reproduce("sums", quick=True, out=tmp_path / "quick", rows=["gru", "gru"])
+    assert len(list((tmp_path / "quick").glob("gru-*"))) == 2
+    assert [row["failed"] for row in report["rows"]] == [{}] * 4
+
+
 def test_the_score_of_the_paper_is_a_geometric_mean():
     result = {"accuracy": 0.816, "skip_percent": 76.0}
     # Table 1 of the SA-RNN paper has 78.8 for 81.6 % and 76 %
     assert figure(result, "gmean") == pytest.approx(78.8, abs=0.1)
     assert figure(result, "accuracy") == pytest.approx(81.6)
-    assert figure(result, "auc") is None
+    assert figure({**result, "solved": None}, "solved") is None
+    with pytest.raises(EdgernnError, match="auc: no such figure in a run of this table"):
+        figure(result, "auc")
 
 
 @pytest.mark.slow

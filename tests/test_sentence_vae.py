@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from edgernn.cli.frame import main
-from edgernn.errors import UsageError
+from edgernn.errors import EdgernnError, UsageError
 from edgernn.spec import LayerSpec
 from edgernn.training import evaluate
 from edgernn.training.config import TrainConfig
@@ -369,6 +369,24 @@ def test_a_bad_setting_is_named(tmp_path, words, message):
     write_ptb(tmp_path)
     with pytest.raises(UsageError, match=message):
         make_plan("sentence-vae", "gru", None, words, data=tmp_path)
+
+
+def test_a_network_that_is_sure_of_the_wrong_word_has_no_finite_perplexity(tmp_path):
+    write_ptb(tmp_path)
+    plan = make_plan("sentence-vae", "gru", None, {"hidden_size": 6, "embedding": 5}, data=tmp_path)
+    model = plan.network().eval()
+    with torch.no_grad():
+        model.head.bias[plan.task.vocabulary.unknown] = 1e5
+        assert plan.task.evaluate(model, plan.task.test, "cpu")["perplexity"] == math.inf
+    with pytest.raises(EdgernnError, match="perplexity"):
+        evaluate(model, plan.task, plan.task.test)
+
+
+def test_a_cell_that_is_run_in_parts_must_know_its_length(tmp_path):
+    write_ptb(tmp_path)
+    with pytest.raises(UsageError, match="cell: decaynet is run in parts here, so it must be told length="):
+        make_plan("sentence-vae", "decaynet", None, {}, data=tmp_path)
+    make_plan("sentence-vae", "decaynet", None, {"length": 10}, data=tmp_path)
 
 
 @pytest.mark.parametrize("cell", ["eins", "sarnn"])

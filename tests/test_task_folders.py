@@ -57,10 +57,10 @@ def test_numbers_as_names_of_classes_are_in_their_order(tmp_path):
 
 
 def test_a_subfolder_is_a_class(tmp_path):
-    files = {name: write_files(tmp_path / name, 10, seed=seed) for seed, name in enumerate(["wasp", "bee", "train"])}
+    files = {name: write_files(tmp_path / name, 10, seed=seed) for seed, name in enumerate(["wasp", "bee", "drone"])}
     (tmp_path / ".hidden").mkdir()
     task = opened(Folder(), tmp_path)
-    assert task.classes == ["bee", "train", "wasp"]
+    assert task.classes == ["bee", "drone", "wasp"]
     wanted = {}
     for number, name in enumerate(task.classes):
         wanted |= expected(files[name], dict.fromkeys(files[name], number))
@@ -179,6 +179,15 @@ def test_bad_folders_are_named(tmp_path, case):
     with pytest.raises(EdgernnError, match=message) as caught:
         opened(Folder(), tmp_path)
     assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("predict", ["targets", "next"])
+def test_a_folder_beside_the_parts_is_named(tmp_path, predict):
+    for part in ("train", "validation"):
+        write_files(tmp_path / part, 10)
+        (tmp_path / part / "labels.csv").write_text(ROWS)
+    with pytest.raises(EdgernnError, match=r"expected only train, val, test, .* got validation, too"):
+        opened(Folder(predict=predict), tmp_path)
 
 
 def test_bad_parts_are_named(tmp_path):

@@ -227,12 +227,9 @@ def test_the_config_repeats_the_run(finished):
     assert config["command"][:2] == ["edgernn", "train"]
     assert "lambda=0.001" in config["command"]
     assert config["train"]["lambda"] == 1e-3
-    assert config["task"] == {
-        "name": "adding",
-        "settings": {"T": 10, "epoch_steps": 100},
-        "fingerprint": None,
-        "classes": None,
-    }
+    settings = {"T": 10, "epoch_steps": 100, "values": "uniform", "delta2": None, "markers": "any"}
+    settings |= {"train_size": None, "test_size": 1000}
+    assert config["task"] == {"name": "adding", "settings": settings, "fingerprint": None, "classes": None}
     assert config["torch"] == torch.__version__
 
 
@@ -292,6 +289,29 @@ def test_patience_ends_a_run_that_gets_no_better(tmp_path):
     result = train("adding", "gru", out=tmp_path / "run", settings=settings)
     assert result["stopped"] == "patience"
     assert result["steps"] < 50
+
+
+@pytest.mark.parametrize("why", ["solved", "patience"])
+def test_sparse_weights_are_held_before_a_run_stops_or_counts_its_best(tmp_path, monkeypatch, why):
+    if why == "solved":
+        monkeypatch.setattr(Adding, "solved", 1e6)
+    settings = {**SMALL, "hidden_size": 32, "steps": 30, "eval_every": 2, "density": 0.25, "keep": "best"}
+    settings |= {"stop_solved": why == "solved", "patience": 3, "lr": 1e-12}
+    result = train("adding", "gru", out=tmp_path / "run", settings=settings)
+    assert result["stopped"] == why
+    assert 20 < result["steps"] < 30
+    model, _ = load_model(tmp_path / "run")
+    assert model.layers[0].cell.held_zeros() > 0
+    held = [json.loads(line)["mse"] for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()][10:]
+    assert result["best_validation"] == min(held)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_sparse_weights_are_held_in_the_shortest_run(tmp_path, steps):
+    settings = {**SMALL, "hidden_size": 32, "steps": steps, "density": 0.25, "keep": "best"}
+    train("adding", "gru", out=tmp_path / "run", settings=settings)
+    model, _ = load_model(tmp_path / "run")
+    assert model.layers[0].cell.held_zeros() > 0
 
 
 def test_epochs_count_a_tasks_own_steps(tmp_path):

@@ -22,7 +22,7 @@ class TrainConfig:
     rank, density: recurrent weights of this rank, or with this share of blocks (`SequenceModel`); none: whole.
     norm, norm_steps: layer or recurrent-batch, the latter with statistics for so many steps; none: no normalisation.
     imputer: gru-d or rits, for values that are missing; the input is then values, masks and times.
-    imputation: weighs the loss of an imputer's estimates .
+    imputation: weighs the loss of an imputer's estimates.
     lambda_: weighs the update budget (`SequenceModel.budget`) in the loss. Written `lambda`.
     clip, clip_value: the largest norm of the whole gradient, and the largest size of each of its numbers, which comes
     first; none leaves it alone.
@@ -32,7 +32,8 @@ class TrainConfig:
     lr_decay: the learning rate is multiplied by it after every epoch beyond the first 1 + lr_hold, lr_decays times at
     most.
     start: how all parameters begin: cell (each its own way), uniform in ±start_scale, or normal with that deviation;
-    without start_biases, all parameters of one dimension begin at zero then.
+    without start_biases, all parameters of one dimension begin at zero then; those of a normalisation keep their own
+    start.
     keep: the weights of the last step, or of the best evaluation, are those of the run.
     anneal: the slope of a learned rule grows with the epochs.
     eval_every: steps between two evaluations on the validation split; none is once an epoch.

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.training.formats import read_idx
 from edgernn.training.formats.stream import SUFFIXES
 
 VARIABLE = "EDGERNN_DATA"
-__all__ = ["VARIABLE", "cache_folder", "data_folder", "find_either", "find_files", "locate", "places", "read_idx"]
 
 
 def data_folder(data: Path | None) -> Path | None:

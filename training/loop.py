@@ -104,14 +104,15 @@ def fit(
             progress.step(position.step, loss)
             if position.step % eval_every == 0 or position.step == total:
                 with averaged(optimizer):
-                    _validate(plan, model, run, position, per_epoch, progress)
+                    _validate(plan, model, run, position, total, progress)
                 if config.nonmono is not None:
                     watch(optimizer, config, task.objective, [line[task.objective.metric] for line in run.metrics()])
                 if position.stopped is None and position.step == total:
                     position.stopped = "steps"
-            if position.stopped or interrupted() or position.step % config.checkpoint_every == 0:
+            stop = interrupted()
+            if position.stopped or stop or position.step % config.checkpoint_every == 0:
                 run.save(model, optimizer, position, carry)
-            if interrupted() and position.stopped is None:
+            if stop and position.stopped is None:
                 raise Interrupted(f"interrupted at step {position.step} of {total}, which is saved")
     settle(optimizer)
     if config.keep == "best":
@@ -120,7 +121,7 @@ def fit(
 
 
 def _validate(
-    plan: Plan, model: RecurrentModel, run: RunDirectory, position: Position, per_epoch: int, progress: Progress
+    plan: Plan, model: RecurrentModel, run: RunDirectory, position: Position, total: int, progress: Progress
 ) -> None:
     task, config = plan.task, plan.config
     objective = task.objective
@@ -128,7 +129,7 @@ def _validate(
     value = found[objective.metric]
     line = {
         "step": position.step,
-        "epoch": position.step // per_epoch,
+        "epoch": position.step // plan.steps_per_epoch,
         "loss": position.loss_sum / position.loss_count,
         **found,
         "seconds": round(position.seconds, 3),
@@ -136,6 +137,9 @@ def _validate(
     run.log(line)
     progress.evaluated(line, objective.metric, plan.can_skip)
     position.loss_sum, position.loss_count = 0.0, 0
+    # weights that are still to be set to zero are not those of the run
+    if not model.pruned(position.step, total):
+        return
     if position.best is None or objective.better(value, position.best):
         position.best, position.stale = value, 0
         if config.keep == "best":

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from edgernn.cells.norm import NORMS
 from edgernn.errors import UsageError, nearest
 from edgernn.training.config import TrainConfig
 from edgernn.training.tasks.base import Score
@@ -88,10 +89,16 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 
 @torch.no_grad()
 def initialise(model: nn.Module, config: TrainConfig) -> None:
-    """Draw all parameters anew, unless a cell's own start is wanted: U(-scale, scale) or N(0, scale²)."""
+    """Draw all parameters anew, unless a cell's own start is wanted: U(-scale, scale) or N(0, scale²).
+
+    Those of a normalisation stay: at 0 nothing would pass it.
+    """
     if config.start == "cell":
         return
+    norms = {p for module in model.modules() if isinstance(module, tuple(NORMS.values())) for p in module.parameters()}
     for parameter in model.parameters():
+        if parameter in norms:
+            continue
         if parameter.ndim == 1 and not config.start_biases:
             parameter.zero_()
         elif config.start == "uniform":

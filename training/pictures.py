@@ -189,13 +189,13 @@ def cobweb(path: Path, model: SequenceModel, x: Tensor, steps: int = 6) -> None:
 
 def _states(layer: RecurrentLayer, x: Tensor, which: int) -> Tensor:
     """One of the cell's states before each step and at the end (T + 1, H)."""
-    state = layer.initial_state(1, x)
-    found = [state[which][0]]
     with torch.no_grad():
+        state = layer.initial_state(1, x)
+        found = [state[which][0]]
         for t in range(len(x)):
             _, state, _ = layer(x[t : t + 1], state)
             found.append(state[which][0])
-    return torch.stack(found).cpu()
+        return torch.stack(found).cpu()
 
 
 def _map(layer: RecurrentLayer, x: Tensor, t: int, which: int, neuron: int, grid: Array) -> Array:

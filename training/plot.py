@@ -89,7 +89,7 @@ def _learning(runs: list[Path]) -> Callable[[Path], None]:
             f"expected runs of one metric, got {', '.join(sorted(metrics))}: give each kind of run alone"
         )
     skips = any(line["skip_percent"] > 0 for of_run in lines.values() for line in of_run)
-    return lambda path: learning_curve(path, lines, metrics.copy().pop(), None, skips)
+    return lambda path: learning_curve(path, lines, next(iter(metrics)), None, skips)
 
 
 def _metric(run: Path, line: dict[str, Any]) -> str:
@@ -135,7 +135,7 @@ def _tradeoff(runs: list[Path]) -> Callable[[Path], None]:
     metrics = {result["metric"] for result in _results(runs)}
     if len(metrics) > 1:
         raise EdgernnError(f"expected runs of one metric, got {', '.join(sorted(metrics))}")
-    return lambda path: tradeoff(path, outcomes, metrics.copy().pop())
+    return lambda path: tradeoff(path, outcomes, next(iter(metrics)))
 
 
 def _cobweb(runs: list[Path]) -> Callable[[Path], None]:

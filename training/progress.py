@@ -2,13 +2,12 @@
 """What a person sees of a run: a bar on a terminal, a line now and then elsewhere; always on standard error."""
 
 import abc
-import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from edgernn.training.run import METRICS, Position
+from edgernn.training.run import Position, RunDirectory
 
 
 class Progress(abc.ABC):
@@ -139,9 +138,13 @@ class Watch:
             return
         self.last = now
         for run in running:
-            lines = (run / METRICS).read_bytes().splitlines() if (run / METRICS).exists() else []
+            try:
+                lines = RunDirectory(run).metrics()
+            except OSError:
+                # a run that failed at its first step is removed
+                continue
             if lines:
-                figures = {k: v for k, v in json.loads(lines[-1]).items() if k not in ("seconds", "epoch")}
+                figures = {k: v for k, v in lines[-1].items() if k not in ("seconds", "epoch")}
                 self._say(f"      {run.name}: " + "  ".join(f"{name} {value:.5g}" for name, value in figures.items()))
 
     def _say(self, text: str) -> None:

@@ -124,7 +124,10 @@ def load_recipe(name: str) -> Recipe:
     if not path.is_file() or path.name == TABLE:
         if name.endswith(".toml"):
             raise UsageError(f"recipe: no such file: {name}")
-        known = [f"{p.parent.name}/{p.stem}" for p in RECIPES.glob("*/*.toml") if p.name != TABLE]
+        folder = name.partition("/")[0]
+        if folder not in table_names():
+            raise nearest("table", folder, table_names())
+        known = [f"{folder}/{p.stem}" for p in (RECIPES / folder).glob("*.toml") if p.name != TABLE]
         raise nearest("recipe", name, known)
     table = path.parent / TABLE
     return _read_recipe(path, _shared(_Content(table)) if table.is_file() else {})
@@ -147,14 +150,14 @@ def follow(name: str | None, options: dict[str, Any], settings: Settings) -> Set
         options[key] = getattr(recipe, key)
     if options.get("out") is None:
         options["out"] = Path("runs") / recipe.name
-    return {**without_other_length(recipe.settings, settings), **settings}
+    return over(recipe.settings, settings)
 
 
-def without_other_length(settings: Settings, over: Settings) -> Settings:
-    """`settings` but for steps and epochs if `over` has either: only one of the two may be given."""
-    if over.keys() & _LENGTHS:
-        return {key: value for key, value in settings.items() if key not in _LENGTHS}
-    return settings
+def over(settings: Settings, others: Settings) -> Settings:
+    """`others` stand over `settings`; of steps and epochs only one may be given, so either stands over both."""
+    if others.keys() & _LENGTHS:
+        settings = {key: value for key, value in settings.items() if key not in _LENGTHS}
+    return {**settings, **others}
 
 
 _LENGTHS = {"steps", "epochs"}
@@ -175,7 +178,7 @@ def _read_recipe(path: Path, shared: Settings) -> Recipe:
         task=content.take("task", str),
         cell=content.take("cell", str),
         rule=content.take("rule", str, None),
-        settings={**shared, **content.settings("settings")},
+        settings=over(shared, content.settings("settings")),
         search=content.choices("search"),
         reported=content.take("reported", dict, {}),
     )

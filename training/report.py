@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from edgernn.errors import EdgernnError
+
 # how a column is called, and by what a run's figure is multiplied; any other column is a figure as it is
 COLUMNS = {
     "accuracy": ("accuracy, %", 100.0),
@@ -26,13 +28,19 @@ COLUMNS = {
 def figure(result: dict[str, Any], column: str) -> float | None:
     """One figure of a run, in the unit of the table.
 
+    Raises EdgernnError where the run has no such figure.
     gmean: √(accuracy · skip), both in per cent, the score of the SA-RNN paper. flops: its operations a sequence.
     """
+    needed = {"gmean": ("accuracy", "skip_percent"), "flops": ("flops_paper", "steps_a_sequence")}.get(
+        column, (column,)
+    )
+    if missing := [name for name in needed if name not in result]:
+        raise EdgernnError(f"{column}: no such figure in a run of this table: it has no {missing[0]}")
     if column == "gmean":
         return math.sqrt(100 * result["accuracy"] * result["skip_percent"])
     if column == "flops":
         return float(result["flops_paper"] * result["steps_a_sequence"])
-    value = result.get(column)
+    value = result[column]
     return None if value is None else float(value) * COLUMNS.get(column, ("", 1.0))[1]
 
 
@@ -69,6 +77,8 @@ def _about(report: dict[str, Any]) -> list[str]:
     if report["paper_seeds"]:
         lines.append(f"The paper has {report['paper_seeds']} runs a row.")
     lines.append(f"Ours: mean ± standard deviation over the seeds; {report['machine']}, edgernn {report['edgernn']}.")
+    if "seconds_per_epoch" in report["columns"]:
+        lines.append("Seconds include validation and checkpoints, and several trainings share the processor.")
     return [*lines, *([report["note"]] if report["note"] else [])]
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train what a paper's table needs, several runs at once, and lay the table out beside the paper's."""
 
-import json
 import os
 import shlex
 from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,16 @@ import edgernn
 from edgernn.errors import EdgernnError, UsageError, nearest
 from edgernn.files import read_json, write_json, write_text
 from edgernn.machine import processor
+from edgernn.store import CONFIG
+from edgernn.training.plan import choose
 from edgernn.training.progress import Watch
-from edgernn.training.recipe import Recipe, Settings, Table, combinations, label, load_table, without_other_length
+from edgernn.training.recipe import Recipe, Settings, Table, combinations, label, load_table, over
 from edgernn.training.report import figure, markdown, summary
-from edgernn.training.run import METRICS, RESULT
+from edgernn.training.run import RESULT, RunDirectory
 
 REPORT = "table"
+# what config.json says of where a run was made
+ORIGIN = ("machine", "edgernn", "threads", "device")
 
 
 @dataclass(frozen=True)
@@ -35,10 +39,28 @@ class Job:
     out: Path
 
     def result(self) -> dict[str, Any] | None:
-        """Of a finished training."""
-        path = self.out / RESULT
-        found: dict[str, Any] | None = read_json(path) if path.is_file() else None
-        return found
+        """Of a finished training, with what it ran on."""
+        if not (self.out / RESULT).is_file():
+            return None
+        config = read_json(self.out / CONFIG)
+        return {**{key: config[key] for key in ORIGIN}, **read_json(self.out / RESULT)}
+
+    def check(self) -> None:
+        """Raises UsageError for a bad setting, and where a training with others is in the directory."""
+        recipe = self.recipe
+        choice = choose(recipe.task, recipe.cell, recipe.rule, self.settings)
+        if not (self.out / CONFIG).is_file():
+            return
+        there = read_json(self.out / CONFIG)
+        ours = {"seed": self.seed, **choice.config.record(), **asdict(choice.task)}  # type: ignore[call-overload]
+        theirs = {"seed": there["seed"], **there["train"], **there["task"]["settings"]}
+        options = {"cell": recipe.cell, "cell_options": choice.cell_options, "rule_options": choice.rule_options}
+        for key in options.keys() & there["model"].keys():
+            ours[key], theirs[key] = options[key], there["model"][key]
+        for key, value in ours.items():
+            if key in theirs and theirs[key] != value:
+                hint = "remove it, or give another --out"
+                raise UsageError(f"{self.out}: trained with {key}={theirs[key]}, now it is {value}; {hint}")
 
 
 def reproduce(
@@ -56,10 +78,12 @@ def reproduce(
 ) -> dict[str, Any]:
     """Run or resume what is missing of a table, then write table.json and table.md in `out` and return the former.
 
-    quick: the cut-down version. seeds: trainings a row, else what the table says. rows: only these.
-    jobs: trainings at once, each with `threads` threads; else what the processors can bear.
+    quick: the cut-down version. seeds: trainings a row, else what the table says.
+    rows: train only these; the table has all. jobs: trainings at once, each with `threads` threads; else what the
+    processors can bear.
     out: runs/TABLE, or runs/TABLE-quick. run: False only lays out what is there.
-    Raises UsageError for unknown names, KeyboardInterrupt after Ctrl-C: what was running can be resumed then.
+    Raises UsageError for unknown names, bad settings and a run of other settings in its place; KeyboardInterrupt after
+    Ctrl-C: what was running can be resumed then.
     """
     table = load_table(name)
     chosen = _chosen(table, rows)
@@ -67,11 +91,11 @@ def reproduce(
     count = 1 if quick else seeds or table.seeds
     wanted = [
         Job(recipe, variant, seed, _settings(table, recipe, variant, quick), _place(out, recipe, variant, seed))
-        for recipe in chosen
+        for recipe in table.rows
         for variant in table.variants()
         for seed in range(count)
     ]
-    failed = _run(wanted, jobs, threads, data, device) if run else {}
+    failed = _run([job for job in wanted if job.recipe in chosen], jobs, threads, data, device) if run else {}
     command = ["edgernn", "reproduce", name, *(["--quick"] if quick else [])]
     if seeds is not None and not quick:
         command += ["--seeds", str(seeds)]
@@ -82,12 +106,11 @@ def reproduce(
         "note": table.note,
         "command": shlex.join(command),
         "quick": quick,
-        "edgernn": edgernn.__version__,
-        "machine": processor(),
+        **_origin([result for job in wanted if (result := job.result())]),
         "paper_seeds": table.paper_seeds,
         "vary": list(table.vary),
         "columns": table.columns,
-        "rows": [_row(table, recipe, variant, wanted, failed) for recipe in chosen for variant in table.variants()],
+        "rows": [_row(table, recipe, variant, wanted, failed) for recipe in table.rows for variant in table.variants()],
     }
     write_json(out / f"{REPORT}.json", report)
     write_text(out / f"{REPORT}.md", markdown(report))
@@ -116,12 +139,14 @@ def search(
         for tried in combinations(recipe.search) if recipe.search else []:
             settings = {**_settings(table, recipe, variant, False), **tried}
             wanted.append(Job(recipe, tried, 0, settings, _place(out, recipe, tried, 0)))
+    if not wanted:
+        raise UsageError(f"search: no [search] in {', '.join(rows or [name])}: there is nothing to try")
     failed = _run(wanted, jobs, threads, data, device)
     lines = []
     for job in wanted:
         line: dict[str, Any] = {"row": job.recipe.path.stem, "settings": job.variant}
         if result := job.result():
-            last = read_json_lines(job.out / METRICS)[-1]
+            last = RunDirectory(job.out).metrics()[-1]
             line |= {"metric": result["metric"], "value": last[result["metric"]], "best": result["best_validation"]}
             line |= {"skip_percent": last["skip_percent"], "seconds": result["seconds"]}
         else:
@@ -131,24 +156,17 @@ def search(
     return lines
 
 
-def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 def _chosen(table: Table, rows: list[str] | None) -> list[Recipe]:
     by_name = {recipe.path.stem: recipe for recipe in table.rows}
     for row in rows or []:
         if row not in by_name:
             raise nearest("row", row, by_name)
-    return [by_name[row] for row in rows] if rows else table.rows
+    return [by_name[row] for row in dict.fromkeys(rows)] if rows else table.rows
 
 
 def _settings(table: Table, recipe: Recipe, variant: Settings, quick: bool) -> Settings:
-    settings = {**recipe.settings, **variant}
-    if quick:
-        settings = without_other_length(settings, table.quick) | table.quick
-    return settings
+    settings = over(recipe.settings, variant)
+    return over(settings, table.quick) if quick else settings
 
 
 def _place(out: Path, recipe: Recipe, variant: Settings, seed: int) -> Path:
@@ -157,28 +175,34 @@ def _place(out: Path, recipe: Recipe, variant: Settings, seed: int) -> Path:
 
 def _run(wanted: list[Job], jobs: int | None, threads: int, data: Path | None, device: str) -> dict[Path, str]:
     """Train what is not finished; what went wrong, by the run's directory."""
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"jobs: expected at least 1, got {jobs}")
+    for job in wanted:
+        job.check()
     missing = [job for job in wanted if job.result() is None]
     if not missing:
         return {}
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"jobs: expected at least 1, got {jobs}")
     count = min(len(missing), jobs or max(1, (os.cpu_count() or 1) // threads))
     failed: dict[Path, str] = {}
     watch = Watch(len(wanted), len(wanted) - len(missing))
     with _environment(threads), ProcessPoolExecutor(count, get_context("spawn")) as pool:
-        places: dict[Future[None], Job] = {pool.submit(_train, job, data, device): job for job in missing}
-        waiting = set(places)
+        running: dict[Future[None], Job] = {}
         try:
-            while waiting:
-                done, waiting = wait(waiting, timeout=2)
-                for future in done:
-                    job = places[future]
-                    if error := future.exception():
-                        if isinstance(error, KeyboardInterrupt) or not isinstance(error, (EdgernnError, OSError)):
-                            raise error
-                        failed[job.out] = str(error)
+            while missing or running:
+                # no more than there are workers: what a pool has queued it cannot always take back
+                while missing and len(running) < count:
+                    job = missing.pop(0)
+                    running[pool.submit(_train, job, data, device)] = job
+                for future in wait(running, timeout=2, return_when=FIRST_COMPLETED).done:
+                    job = running.pop(future)
+                    error = future.exception()
+                    if isinstance(error, (KeyboardInterrupt, BrokenProcessPool)):
+                        raise error
+                    if error is not None:
+                        kind = "" if isinstance(error, EdgernnError) else f"{type(error).__name__}: "
+                        failed[job.out] = f"{kind}{error}"
                     watch.done(job.out, failed.get(job.out))
-                watch.look([places[future].out for future in waiting if future.running()])
+                watch.look([job.out for job in running.values()])
         except BaseException:
             # a worker that was interrupted saves its run before it ends
             pool.shutdown(wait=True, cancel_futures=True)
@@ -218,6 +242,17 @@ def _train(job: Job, data: Path | None, device: str) -> None:
         resume=True,
         settings=job.settings,
     )
+
+
+def _origin(results: list[dict[str, Any]]) -> dict[str, str]:
+    """What the runs ran on, and with."""
+    if not results:
+        return {"machine": processor(), "edgernn": edgernn.__version__}
+    machines = {
+        f"{r['machine']}, {r['threads']} thread{'s' * (r['threads'] > 1)} each" if r["device"] == "cpu" else r["device"]
+        for r in results
+    }
+    return {"machine": "; ".join(sorted(machines)), "edgernn": ", ".join(sorted({r["edgernn"] for r in results}))}
 
 
 def _row(table: Table, recipe: Recipe, variant: Settings, wanted: list[Job], failed: dict[Path, str]) -> dict[str, Any]:

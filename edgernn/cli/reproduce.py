@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import verb
+from edgernn.errors import EdgernnError, UsageError
 
 
 def _text(result: Any) -> str:
@@ -29,7 +30,7 @@ def _tried(line: dict[str, Any]) -> str:
 @click.argument("table")
 @click.option("--quick", is_flag=True, help="A cut-down version that takes minutes and says that it is one.")
 @click.option("--seeds", type=click.IntRange(min=1), help="Trainings a row.  [what the table says]")
-@click.option("--rows", metavar="NAME,NAME", help="Only these rows.")
+@click.option("--rows", metavar="NAME,NAME", help="Train only these rows.")
 @click.option("--search", "searches", is_flag=True, help="Try the settings in [search] instead.")
 @click.option("--table-only", is_flag=True, help="Train nothing, lay out what is there.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Trainings at once.  [one a processor]")
@@ -48,5 +49,11 @@ def command(searches: bool, table_only: bool, rows: str | None, quick: bool, see
     chosen = rows.split(",") if rows else None
     name = options.pop("table")
     if searches:
+        if quick or seeds or table_only:
+            raise UsageError("search: it goes with none of --quick, --seeds and --table-only")
         return search(name, rows=chosen, **options)
-    return reproduce(name, quick=quick, seeds=seeds, rows=chosen, run=not table_only, **options)
+    report = reproduce(name, quick=quick, seeds=seeds, rows=chosen, run=not table_only, **options)
+    reasons = [reason for row in report["rows"] for reason in row["failed"].values()]
+    if reasons:
+        raise EdgernnError(f"{len(reasons)} runs failed, {report['files'][-1]} has the others; the first: {reasons[0]}")
+    return report

@@ -132,7 +132,8 @@ class Unrolled(torch.autograd.Function):
     def forward(ctx: Any, plan: _Plan, *inputs: Tensor | None) -> tuple[Tensor | None, ...]:
         given = [None if t is None else t.contiguous() for t in inputs]
         named = plan.named(given)
-        keep = any(ctx.needs_input_grad)
+        # the budget may ask for the likelihoods of all steps where nothing asks for a gradient
+        keep = plan.likelihoods or any(ctx.needs_input_grad)
         call = plan.call(keep, given)
         loaded = library()
         assert loaded is not None

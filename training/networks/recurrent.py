@@ -12,7 +12,7 @@ from edgernn.cells.base import Cell, State
 from edgernn.dropout import Runs
 from edgernn.errors import UsageError
 from edgernn.layer import Trace
-from edgernn.names import resolve_imputer
+from edgernn.names import resolve, resolve_imputer
 from edgernn.spec import LayerSpec
 
 # settings of TrainConfig that are of a SequenceModel, but of none of its layers, or of an imputer
@@ -42,6 +42,16 @@ def layer_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     if resolve_imputer(given["cell"]) is not None:
         raise UsageError(f"cell: {given['cell']} imputes what is missing, and nothing is missing here")
     return {field.name: given[field.name] for field in fields(LayerSpec)}
+
+
+def check_in_parts(given: Mapping[str, Any]) -> None:
+    """Raises UsageError for a cell that needs its sequence whole, where a network runs it in parts.
+
+    given: the arguments of a SequenceModel.
+    """
+    cell_type, _ = resolve(given["cell"])
+    if not cell_type(1, 1, **given["cell_options"]).streaming:
+        raise UsageError(f"cell: {given['cell']} is run in parts here, so it must be told length=…")
 
 
 @torch.no_grad()

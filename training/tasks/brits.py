@@ -47,7 +47,7 @@ class Mortality(Task):
     Unlike the authors' code: errors are over the split alone, there over all stays, those of the training part too;
     values are held out without replacement; the times start at 0, not 1, follow from the mask of the step before, not
     of the step itself, and are those of its own order for the backward direction. See RITS for the σ in β.
-    The papers train for 150 epochs. Only a run with direction=forward can be exported.
+    The EINS paper trains for 150 epochs. Only a run with direction=forward can be exported.
     Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", NeurIPS 2018, arXiv:1805.10572;
     section 5.3 and appendix C of the EINS paper. Data: see `Stays`; the 35 features are those of Cao et al.
     Raises UsageError for another direction, EdgernnError for data that is missing, bad or too small.

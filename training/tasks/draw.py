@@ -19,7 +19,7 @@ from edgernn.model import RecurrentModel
 from edgernn.training.data import find_files
 from edgernn.training.formats import read_idx, read_svhn
 from edgernn.training.networks.draw import ENCODERS, Draw
-from edgernn.training.networks.recurrent import NOT_OF_A_LAYER, layer_arguments
+from edgernn.training.networks.recurrent import NOT_OF_A_LAYER, check_in_parts, layer_arguments
 from edgernn.training.settings import setting
 from edgernn.training.tasks.base import Means, Score, Task
 from edgernn.training.tasks.sources import Batch, Sequences, Split, random_split
@@ -42,7 +42,8 @@ class DrawImages(Task):
     probability, the same for every run. images=svhn: street view house numbers, 32 x 32 in three colours; the values
     count as probabilities, so that the bound has no meaning beyond comparison.
     glimpses, latent, read_size, write_size, encoder: of the network. hidden_size is that of decoder and encoder.
-    The recipe is a small one; the papers have images=svhn glimpses=32 latent=100 hidden_size=800 epochs=100.
+    The recipe is a small one; the papers have images=svhn glimpses=32 latent=100 hidden_size=800, EINS
+    also epochs=100.
     Metrics, means over the images in nats: nll_bound = reconstruction + kl, with one sample of z.
     Source: Gregor et al., arXiv:1502.04623; EINS, section 5.4 and appendix D; IRC, section V-B.
     """
@@ -98,6 +99,7 @@ class DrawImages(Task):
         return train, test
 
     def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        check_in_parts(given)
         channels, height, width = self.shape
         return {
             "layer": layer_arguments(given),

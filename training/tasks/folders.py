@@ -45,7 +45,8 @@ class Folder(OwnData):
     targets.csv: in each row the name of a file and O numbers.
     a subfolder a class: its name is the class of the files in it.
     With predict=next none of them is needed. Subfolders train, val and test that are themselves such folders are the
-    parts; for each of the last two that is not there, a tenth of train is held out by the seed.
+    parts, and no other may be beside train; for each of the last two that is not there, a tenth of train is held out
+    by the seed.
     Classes are numbered in the order of their names, which config.json lists.
     The input is standardised by mean and standard deviation of the training part, channel by channel.
     """
@@ -125,9 +126,12 @@ class Folder(OwnData):
 
 
 def _parts(source: Path) -> dict[str, Path]:
-    """The folder of each part: its subfolders, if one is to train on and there is nothing but parts; else itself."""
-    names = {sub.name for sub in _subfolders(source)}
-    if "train" in names and names <= set(_PARTS.values()) and not any(source.glob("*.csv")):
+    """The folder of each part: its subfolders, if one is to train on and no file lies beside it; else itself."""
+    names = [sub.name for sub in _subfolders(source)]
+    if _PARTS["train"] in names and not any(source.glob("*.csv")):
+        if others := [name for name in names if name not in _PARTS.values()]:
+            wanted = f"only {', '.join(_PARTS.values())}, where there is a subfolder {_PARTS['train']}"
+            raise EdgernnError(f"{source}: expected {wanted}, got {', '.join(others)}, too")
         return {part: source / name for part, name in _PARTS.items() if name in names}
     return {"train": source}
 

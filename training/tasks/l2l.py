@@ -143,8 +143,8 @@ class LearningToLearn(Task):
     the update does not have; EdgernnError where files are missing or bad.
     Source: Andrychowicz et al., "Learning to learn by gradient descent by gradient descent", 2016, arXiv:1606.04474:
     the defaults. EINS, appendix E: optimisee=resnet update=gated layers=1 norm=layer unroll=10. DecayNet, section 6.2:
-    update=rates propagations=2 hidden_size=64 layers=1 norm=layer first_weights=uniform minibatch=32 meta_loss=change
-    optimisees=5.
+    update=rates hidden_size=64 layers=1 norm=layer first_weights=uniform minibatch=32 meta_loss=change
+    optimisees=5, and for DecayNet alone propagations=2.
     """
 
     optimisee: str = "mlp"

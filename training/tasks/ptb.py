@@ -16,6 +16,7 @@ from edgernn.cells.base import State
 from edgernn.errors import UsageError
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.training.data import find_either
+from edgernn.training.networks.recurrent import check_in_parts
 from edgernn.training.settings import setting
 from edgernn.training.tasks.base import Means, Score, Task
 from edgernn.training.tasks.sources import Batch, Source, Split
@@ -200,6 +201,7 @@ class NextWord(Task):
         self.train, self.validation, self.test = stream(0), stream(1, self.eval_batch), stream(2, self.test_batch)
 
     def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        check_in_parts(given)
         return {**given, "vocabulary": self.output_size}
 
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:

@@ -2,7 +2,6 @@
 """Code sentences, and fill in their last words."""
 
 import hashlib
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from edgernn.cells.base import State
 from edgernn.files import write_text
 from edgernn.model import RecurrentModel
 from edgernn.training.data import find_either
-from edgernn.training.networks.recurrent import NOT_OF_A_LAYER, layer_arguments
+from edgernn.training.networks.recurrent import NOT_OF_A_LAYER, check_in_parts, layer_arguments
 from edgernn.training.networks.sentence_vae import Bound, Imputed, SentenceVAE
 from edgernn.training.settings import setting
 from edgernn.training.tasks.base import Means, Score, Task
@@ -128,6 +127,7 @@ class SentenceCodes(Task):
         self.validation, self.test = Sentences(encoded[1]), Sentences(encoded[2])
 
     def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        check_in_parts(given)
         return {
             "layer": layer_arguments(given),
             "words": len(self.vocabulary),
@@ -159,7 +159,10 @@ class SentenceCodes(Task):
             words.add(int(batch.target.sum()), {"skip_percent": 100 * (1 - model.update_rate)})
             tokens += int((batch.target + 1).sum())
         found = sentences.result()
-        return {**found, "perplexity": math.exp(found["nll"] * len(split) / tokens), **words.result()}
+        # of a network that has learned nothing it may be more than a float holds
+        with np.errstate(over="ignore"):
+            perplexity = float(np.exp(found["nll"] * len(split) / tokens))
+        return {**found, "perplexity": perplexity, **words.result()}
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
         """Sentences of the test part with their last words removed, and what the network says instead."""

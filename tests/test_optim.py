@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a training starts, its optimisers, learning rates and clipping, and which weights it keeps."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from edgernn.errors import UsageError
+from edgernn.model import SequenceModel
+from edgernn.training import train
+from edgernn.training.config import TrainConfig
+from edgernn.training.loop import train_step
+from edgernn.training.optim import OPTIMIZERS, check_names, initialise, make_optimizer, schedule
+from edgernn.training.tasks import Adding
+from tests.training_helpers import without_pictures
+
+SMALL = {"T": 6, "hidden_size": 5, "batch_size": 8}
+
+
+@pytest.mark.parametrize(("start", "deviation"), [("uniform", 0.3 / math.sqrt(3)), ("normal", 0.3)])
+def test_all_parameters_start_as_they_are_told(start, deviation):
+    model = SequenceModel("gru", 40, 60, 50)
+    initialise(model, TrainConfig(start=start, start_scale=0.3))
+    for name, parameter in model.named_parameters():
+        assert parameter.std().item() == pytest.approx(deviation, rel=0.25 if parameter.ndim == 1 else 0.05), name
+        if start == "uniform":
+            assert parameter.abs().max() <= 0.3, name
+
+
+def test_biases_may_start_at_zero_and_norms_keep_their_own_start():
+    model = SequenceModel("lstm", 3, 8, 2, norm="recurrent-batch", norm_steps=4)
+    before = {n: p.clone() for n, p in model.named_parameters() if "norms" in n}
+    initialise(model, TrainConfig(start="uniform", start_scale=1.0, start_biases=False))
+    for name, parameter in model.named_parameters():
+        if name in before:
+            assert torch.equal(parameter, before[name]), name
+        else:
+            assert bool((parameter == 0).all()) == (parameter.ndim == 1), name
+    assert before
+
+
+def test_a_cells_own_start_is_left_alone():
+    model = SequenceModel("fastgrnn", 3, 8, 2)
+    before = [p.clone() for p in model.parameters()]
+    initialise(model, TrainConfig())
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_the_learning_rate_falls_after_the_epochs_that_hold_it():
+    optimizer = make_optimizer(SequenceModel("gru", 1, 2, 1), TrainConfig(optimizer="sgd"))
+    config = TrainConfig(lr=0.8, lr_decay=0.5, lr_hold=2, lr_decays=3)
+    found = []
+    for epoch in range(8):
+        schedule(optimizer, config, epoch)
+        found.append(optimizer.param_groups[0]["lr"])
+    assert found == [0.8, 0.8, 0.8, 0.4, 0.2, 0.1, 0.1, 0.1]
+
+
+def step(optimizer, gradients, **settings):
+    """The value of one parameter, 1 at first, after steps with the given gradients."""
+    model = torch.nn.Linear(1, 1, bias=False).double()
+    torch.nn.init.ones_(model.weight)
+    made = make_optimizer(model, TrainConfig(optimizer=optimizer, **settings))
+    for gradient in gradients:
+        model.weight.grad = torch.full_like(model.weight, gradient)
+        made.step()
+    return model.weight.item()
+
+
+def test_steps_are_those_of_the_papers():
+    assert step("sgd", [2.0, 2.0], lr=0.1) == pytest.approx(1 - 0.2 - 0.2)
+    # v = 0.9 v + g
+    assert step("sgd", [2.0, 2.0], lr=0.1, momentum=0.9) == pytest.approx(1 - 0.2 - 0.38)
+    # the gradient of half the squared weight is added
+    assert step("sgd", [0.0], lr=0.1, weight_decay=0.5) == pytest.approx(0.95)
+    # Adam's first step is lr whatever the gradient
+    assert step("adam", [3.0], lr=0.1) == pytest.approx(0.9)
+    # the mean square is 0.01 g² after one step
+    assert step("rmsprop", [3.0], lr=0.1) == pytest.approx(1 - 0.1 / math.sqrt(0.01), abs=1e-6)
+    # Zeiler: Δ = RMS(Δ) / RMS(g) g, with ρ = 0.9
+    mean, eps = 0.1 * 9.0, 1e-6
+    assert step("adadelta", [3.0], lr=0.5) == pytest.approx(1 - 0.5 * math.sqrt(eps) / math.sqrt(mean + eps) * 3)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_trains_and_is_resumed(tmp_path, monkeypatch, optimizer):
+    without_pictures(monkeypatch)
+    settings = {**SMALL, "optimizer": optimizer, "lr": 0.01, "eval_every": 4, "checkpoint_every": 4}
+    if optimizer == "ntasgd":
+        settings["average_from"] = 0
+    whole = train("adding", "gru", out=tmp_path / "whole", settings={**settings, "steps": 8})
+    # the same 8 steps, but from the checkpoint of the fourth
+    steps = []
+
+    def stop(*args):
+        steps.append(1)
+        if len(steps) == 6:
+            raise KeyboardInterrupt
+        return train_step(*args)
+
+    monkeypatch.setattr("edgernn.training.loop.train_step", stop)
+    with pytest.raises(KeyboardInterrupt):
+        train("adding", "gru", out=tmp_path / "parts", settings={**settings, "steps": 8})
+    monkeypatch.setattr("edgernn.training.loop.train_step", train_step)
+    parts = train("adding", "gru", out=tmp_path / "parts", resume=True, settings={**settings, "steps": 8})
+    assert parts["mse"] == whole["mse"]
+    a, b = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_value_is_clipped_before_the_norm():
+    task = Adding(T=4)
+    task.open(None, 0)
+    config = TrainConfig(optimizer="sgd", lr=1.0, clip=None, clip_value=1e-3)
+    model = SequenceModel("gru", 2, 3, 1)
+    before = [p.clone() for p in model.parameters()]
+    train_step(model, make_optimizer(model, config), task.train.batch(0, 5), task, config)
+    moved = torch.cat([(b - p).flatten() for b, p in zip(before, model.parameters(), strict=True)]).abs()
+    assert moved.max().item() == pytest.approx(1e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"optimizer": "adm"}, "unknown optimizer 'adm': did you mean 'adam'"),
+        ({"start": "gauss"}, "unknown start 'gauss'"),
+        ({"momentum": 0.9}, "momentum: adam has none of that kind"),
+        ({"keep": "first"}, "keep: expected last or best, got 'first'"),
+    ],
+)
+def test_bad_words_are_named(settings, said):
+    with pytest.raises(UsageError, match=said):
+        check_names(TrainConfig(**settings))
+
+
+def test_the_best_weights_are_kept(tmp_path, monkeypatch):
+    """A learning rate that leaves the best point again: the result is that of the best evaluation."""
+    without_pictures(monkeypatch)
+    settings = {**SMALL, "optimizer": "sgd", "lr": 0.3, "steps": 29, "eval_every": 1, "stop_solved": False}
+    result = train("adding", "rnn", out=tmp_path / "run", settings={**settings, "keep": "best"})
+    last = train("adding", "rnn", out=tmp_path / "last", settings=settings)
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    best = int(np.argmin([line["mse"] for line in lines]))
+    assert best < len(lines) - 1
+    assert result["best_validation"] == lines[best]["mse"]
+    stopped = train("adding", "rnn", out=tmp_path / "short", settings={**settings, "steps": best + 1})
+    assert result["mse"] == stopped["mse"] != last["mse"]
