@@ -93,8 +93,8 @@ def results() -> str:
         "# The papers' tables beside ours",
         "<!-- made by docs/generate.py from docs/results -->",
         "Each table is made by the command under its title, from the recipes in `training/recipes`. A figure is of the "
-        "test split, with the weights of the last step unless the recipe or the task keeps the best (`keep`). Where a paper "
-        "has no validation part, ours is taken from the training part.",
+        "test split, with the weights of the last step unless the recipe or the task keeps the best (`keep`). Where a "
+        "paper has no validation part, ours is taken from the training part.",
     ]
     for name in table_names():
         path = ROOT / "docs" / "results" / f"{name}.json"
