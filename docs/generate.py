@@ -104,7 +104,7 @@ def results() -> str:
             made = load_table(name)
             parts += [f"## {made.title}", f"{made.paper}. Not run yet: `edgernn reproduce {name}`"]
         for picture in sorted((ROOT / "docs" / "results").glob(f"{name}-*.png")):
-            parts.append(f"![{picture.stem}](results/{picture.name})")
+            parts += [f"![{picture.stem}](results/{picture.name})", picture.with_suffix(".md").read_text().strip()]
     return "\n\n".join(parts) + "\n"
 
 

@@ -49,8 +49,9 @@ class RecurrentModel(nn.Module):
 
     @property
     def imputation_loss(self) -> Tensor | None:
-        """The loss of an imputer's estimates in the last forward (differentiable), where there is an imputer."""
-        return self.traces[0].imputation_loss
+        """The loss of the imputers' estimates in the last forward (differentiable), where there is an imputer."""
+        losses = [trace.imputation_loss for trace in self.traces if trace.imputation_loss is not None]
+        return torch.stack(losses).sum() if losses else None
 
     def anneal(self, epoch: int) -> None:
         """Called before each epoch of a training, counted from 0."""

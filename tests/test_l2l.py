@@ -14,10 +14,9 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.training import train
 from edgernn.training.networks.learned_optimizer import LearnedOptimizer, log_and_sign
 from edgernn.training.networks.optimisees import HAND_MADE, RATES, ResBlock, ResNet, perceptron, residual, train_by_hand
-from edgernn.training.progress import Silent
 from edgernn.training.tasks.l2l import CIFAR10, Images, LearningToLearn, Unrolls
 from tests import oracle
-from tests.training_helpers import data_folder, snapshot, without_pictures, words, write_mnist
+from tests.training_helpers import Stop, data_folder, snapshot, without_pictures, words, write_mnist
 
 SETTINGS = {
     "width": 2,
@@ -491,17 +490,6 @@ def test_a_rule_skips_and_lambda_makes_it_skip_more(digits, tmp_path):
         for weight in (0.0, 10.0)
     )
     assert few < many
-
-
-class Stop(Silent):
-    """Ends the process's part of a run at a step, without a checkpoint, as a kill would."""
-
-    def __init__(self, at):
-        self.at = at
-
-    def step(self, step, loss):
-        if step == self.at:
-            raise RuntimeError("stopped by the test")
 
 
 @pytest.mark.usefixtures("_no_pictures")

@@ -23,12 +23,11 @@ from edgernn.training import train
 from edgernn.training.config import TrainConfig
 from edgernn.training.optim import NTASGD, averaged, schedule, watch
 from edgernn.training.pictures import update_pattern
-from edgernn.training.progress import Silent
 from edgernn.training.tasks.base import Score
 from edgernn.training.tasks.ptb import NOTHING, NextWord, WordStream
 from tests.task_helpers import opened
 from tests.tolerances import FLOAT32
-from tests.training_helpers import data_folder, snapshot, without_pictures
+from tests.training_helpers import Stop, data_folder, snapshot, without_pictures
 from tests.training_helpers import words as as_words
 
 SMALL = {"embedding": 6, "hidden_size": 7, "batch_size": 4, "bptt": 5, "eval_batch": 3}
@@ -457,15 +456,6 @@ def test_bad_settings(tmp_path, folder, settings, message):
 
 
 # runs
-
-
-class Stop(Silent):
-    def __init__(self, at):
-        self.at = at
-
-    def step(self, step, loss):
-        if step == self.at:
-            raise RuntimeError("stopped by the test")
 
 
 # the epoch has 12 or 13 steps; both triggers of averaging come about

@@ -17,7 +17,7 @@ import edgernn.training
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.training import Interrupted, train
 from edgernn.training.progress import Silent
-from tests.training_helpers import SMALL, command_line, leftovers, snapshot, without_pictures, words
+from tests.training_helpers import SMALL, Stop, command_line, leftovers, snapshot, without_pictures, words
 
 SETTINGS = {**SMALL, "steps": 30, "eval_every": 4, "checkpoint_every": 3, "epoch_steps": 10}
 
@@ -25,17 +25,6 @@ SETTINGS = {**SMALL, "steps": 30, "eval_every": 4, "checkpoint_every": 3, "epoch
 @pytest.fixture(autouse=True)
 def _no_pictures(monkeypatch):
     without_pictures(monkeypatch)
-
-
-class Stop(Silent):
-    """Ends the process's part of a run at a step, without a checkpoint, as a kill would."""
-
-    def __init__(self, at):
-        self.at = at
-
-    def step(self, step, loss):
-        if step == self.at:
-            raise RuntimeError("stopped by the test")
 
 
 class Notes(Silent):

@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.torch import load_file
 
+from edgernn.training.progress import Silent
+
 # small enough for a run of a second
 SMALL = {"T": 10, "hidden_size": 8, "batch_size": 10}
 PACK = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
@@ -54,6 +56,17 @@ def without_pictures(monkeypatch):
     """Drawing takes longer than a small run: leave empty files instead."""
     for name in ("learning_curve", "update_pattern"):
         monkeypatch.setattr(f"edgernn.training.api.{name}", lambda path, *_: path.touch())
+
+
+class Stop(Silent):
+    """Ends the process's part of a run at a step, without a checkpoint, as a kill would."""
+
+    def __init__(self, at):
+        self.at = at
+
+    def step(self, step, loss):
+        if step == self.at:
+            raise RuntimeError("stopped by the test")
 
 
 def leftovers(run):

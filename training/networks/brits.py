@@ -30,11 +30,6 @@ class BRITS(RecurrentModel):
         if self.ahead.imputer_type is None:
             raise UsageError("imputer: expected gru-d or rits, got none")
 
-    @property
-    def imputation_loss(self) -> Tensor:
-        losses = [trace.imputation_loss for trace in self.traces if trace.imputation_loss is not None]
-        return torch.stack(losses).sum()
-
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         ahead, _ = self.ahead(x)
         behind, _ = self.behind(backwards(x))
