@@ -92,7 +92,7 @@ def test_phase_is_as_exact_late_as_at_the_start(t):
     rule = RULES["phased"](1, 200)
     with torch.no_grad():
         rule.rule_s.sub_(100)
-        phase = rule._phase((torch.tensor([[t]]),))[0].double()
+        phase = rule._phase(torch.tensor([[t]]))[0].double()
         tau, s = rule.rule_tau.double(), rule.rule_s.double()
     wanted = torch.remainder(t + s, tau) / tau
     apart = (phase - wanted).abs()

@@ -53,9 +53,11 @@ def train_step(
     loss.backward()  # type: ignore[no-untyped-call]
     if config.clip_value is not None:
         torch.nn.utils.clip_grad_value_(model.parameters(), config.clip_value)
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf if config.clip is None else config.clip).item()
+    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
     if not math.isfinite(norm):
-        raise FloatingPointError(f"the norm of the gradient is {norm}")
+        raise FloatingPointError(f"the norm of the gradient is {norm:g}")
+    if config.clip is not None:
+        torch.nn.utils.clip_grads_with_norm_(model.parameters(), config.clip, norm)
     optimizer.step()
     return value, carry
 

@@ -10,7 +10,7 @@ Choose `selective` where different neurons are needed at different times, `skip`
 """
 
 from edgernn.rules.always import Always
-from edgernn.rules.base import Decision, UpdateRule
+from edgernn.rules.base import Decision, Timed, UpdateRule
 from edgernn.rules.fixed import Clockwork, Random
 from edgernn.rules.phased import Phased
 from edgernn.rules.selective import Selective
@@ -39,6 +39,7 @@ __all__ = [
     "Random",
     "Selective",
     "Skip",
+    "Timed",
     "UpdateRule",
     "Variable",
 ]

@@ -108,6 +108,34 @@ class UpdateRule(nn.Module, abc.ABC):
         return 0.0
 
 
+class Timed(UpdateRule):
+    """A rule that decides from the step alone, so that a whole sequence can be decided before it begins.
+
+    A subclass gives `share`. The memory rule_t (B, 1) counts the steps.
+    """
+
+    memory: ClassVar[dict[str, float]] = {"rule_t": 0.0}
+
+    @abc.abstractmethod
+    def share(self, t: Tensor) -> Tensor:
+        """u (..., H) at the steps t (..., 1)."""
+
+    def shares(self, steps: int, memory: State) -> Tensor:
+        """u (T, B, H) of so many steps, from the memory before the first."""
+        t = memory[0] + torch.arange(steps, device=memory[0].device)[:, None, None]
+        if t.requires_grad:
+            return self.share(t)
+        # most sequences of a batch meet the same t
+        distinct, places = torch.unique(t.squeeze(-1), return_inverse=True)
+        return self.share(distinct.unsqueeze(1))[places]
+
+    def decide(self, e: Tensor, state: State, memory: State) -> Decision:
+        return Decision(self.share(memory[0]))
+
+    def remember(self, u: Tensor | None, state: State, memory: State) -> State:
+        return (memory[0] + 1,)
+
+
 def blend(u: Tensor | None, new: State, old: State) -> State:
     """The state after a decision."""
     if u is None:

@@ -6,21 +6,22 @@ from torch import Tensor
 
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
-from edgernn.rules.base import Decision, UpdateRule
+from edgernn.rules.base import Timed
 
 # the prime M is such that k -> k^5 mod M is one to one; products of two numbers below it fit 64 bits
 _M, _C = 2**31 - 1, 12345
 
 
-class Random(UpdateRule):
+class Random(Timed):
     """Each neuron changes at each step with the same probability, in training and after it.
 
     k_{t,j} = g(g(7919 t + 104729 j + 15485863 seed mod M))      g(k) = (k^5 + 12345) mod M,  M = 2^31 - 1
     u_{t,j} = 1 where k_{t,j} < M rate, else 0
 
     The numbers depend on the step t (the memory rule_t), the neuron j and the seed alone. In training every sequence
-    starts from a t of its own, drawn below 2^20, so that patterns do not repeat; after it t counts from 0, so that
-    every run and every runtime sees the same one. rate in [0, 1]: of updates. seed: below 2^24.
+    of a batch starts from a t of its own, so that no two see the same at a step: these t follow one drawn below 2^20,
+    in any order. After it t counts from 0, so that every run and every runtime sees the same. rate in [0, 1]: of
+    updates. seed: below 2^24.
     Constants rule_rate and rule_seed (1,); k and M rate are compared in the precision of the state.
     Source: the baseline "Random Updates" of Hartvigsen et al., "Learning to Selectively Update State Neurons in
     Recurrent Networks", CIKM 2020, section 4.1, which does not say how the numbers are drawn.
@@ -29,7 +30,6 @@ class Random(UpdateRule):
     name = "random"
     prefix = "Random"
     paper = "Hartvigsen et al. 2020, section 4.1"
-    memory = {"rule_t": 0.0}  # noqa: RUF012
 
     rule_rate: Tensor
     rule_seed: Tensor
@@ -43,28 +43,25 @@ class Random(UpdateRule):
         self.register_buffer("rule_rate", torch.tensor([float(rate)]), persistent=False)
         self.register_buffer("rule_seed", torch.tensor([float(seed)]), persistent=False)
 
-    def decide(self, e: Tensor, state: State, memory: State) -> Decision:
-        (t,) = memory
+    def share(self, t: Tensor) -> Tensor:
         neurons = torch.arange(self.hidden_size, device=t.device) * 104729 + self.rule_seed.to(torch.int64) * 15485863
         k = (t.to(torch.int64) * 7919 + neurons) % _M
         for _ in range(2):
             square = k * k % _M
             k = (square * square % _M * k + _C) % _M
-        return Decision(k.to(t.dtype) < self.rule_rate * _M)
+        return k.to(t.dtype) < self.rule_rate * _M
 
     def initial_memory(self, batch: int, like: Tensor) -> State:
         if not self.training:
             return super().initial_memory(batch, like)
-        return (torch.randint(0, 2**20, (batch, 1), device=like.device).to(like.dtype),)
-
-    def remember(self, u: Tensor | None, state: State, memory: State) -> State:
-        return (memory[0] + 1,)
+        first = torch.randint(0, 2**20, (), device=like.device)
+        return ((first + torch.randperm(batch, device=like.device)).unsqueeze(1).to(like.dtype),)
 
     def force(self, rate: float) -> None:
         self.rule_rate.fill_(rate)
 
 
-class Clockwork(UpdateRule):
+class Clockwork(Timed):
     """Groups of neurons change at fixed periods 1, 2, 4, ..., and read from themselves and slower ones.
 
     u_{t,j} = 1 where t mod T_j = 0, else 0        T_j = 2^⌊j·groups/H⌋, t from 0
@@ -78,7 +75,6 @@ class Clockwork(UpdateRule):
     name = "clockwork"
     prefix = "Clockwork"
     paper = "Koutník et al. 2014, arXiv:1402.3511"
-    memory = {"rule_t": 0.0}  # noqa: RUF012
 
     rule_periods: Tensor
 
@@ -93,12 +89,8 @@ class Clockwork(UpdateRule):
         self.exponents = [j * groups // self.hidden_size for j in range(self.hidden_size)]
         self.rule_periods.copy_(torch.tensor(self.exponents).exp2())
 
-    def decide(self, e: Tensor, state: State, memory: State) -> Decision:
-        (t,) = memory
-        return Decision(torch.fmod(t, self.rule_periods) == 0)
-
-    def remember(self, u: Tensor | None, state: State, memory: State) -> State:
-        return (memory[0] + 1,)
+    def share(self, t: Tensor) -> Tensor:
+        return torch.fmod(t, self.rule_periods) == 0
 
     def recurrent_mask(self) -> Tensor:
         return (self.rule_periods[None, :] >= self.rule_periods[:, None]).to(self.rule_periods.dtype)

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import State
 from edgernn.errors import UsageError
-from edgernn.rules.base import Decision, UpdateRule
+from edgernn.rules.base import Timed
 
 
-class Phased(UpdateRule):
+class Phased(Timed):
     """Each neuron is open for a share of its own period, learned with its shift, and holds its value outside it.
 
     φ_t = mod(t + s, τ) / τ                                        t from 0
@@ -33,7 +33,6 @@ class Phased(UpdateRule):
     name = "phased"
     prefix = "Phased"
     paper = "Neil et al. 2016, arXiv:1610.09513"
-    memory = {"rule_t": 0.0}  # noqa: RUF012
     # φ depends on no sum whose order could differ
     tie = 1e-6
 
@@ -61,18 +60,15 @@ class Phased(UpdateRule):
         self.rule_s = nn.Parameter(torch.rand(hidden_size) * tau)
         self.register_buffer("rule_open", torch.tensor([float(open)]), persistent=False)
 
-    def decide(self, e: Tensor, state: State, memory: State) -> Decision:
-        phase = self._phase(memory)
+    def share(self, t: Tensor) -> Tensor:
+        phase = self._phase(t)
         rising = 2 * phase / self.rule_open
         closed = self.leak * phase if self.training else torch.zeros_like(phase)
-        return Decision(torch.where(phase < self.rule_open, torch.minimum(rising, 2 - rising), closed))
-
-    def remember(self, u: Tensor | None, state: State, memory: State) -> State:
-        return (memory[0] + 1,)
+        return torch.where(phase < self.rule_open, torch.minimum(rising, 2 - rising), closed)
 
     def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
         # φ is known to a few roundings of 1, whatever t is; a neuron opens where φ passes 1 or 0 and closes at r
-        phase = self._phase(memory)
+        phase = self._phase(memory[0])
         return torch.minimum(torch.minimum(phase, 1 - phase), (phase - self.rule_open).abs()).amin(-1)
 
     @torch.no_grad()
@@ -85,8 +81,8 @@ class Phased(UpdateRule):
         places = torch.randperm(self.hidden_size, device=self.rule_s.device)
         self.rule_s.copy_((places + golden) / self.hidden_size * self.rule_tau)
 
-    def _phase(self, memory: State) -> Tensor:
-        """φ (B, H)."""
+    def _phase(self, t: Tensor) -> Tensor:
+        """φ (..., H)."""
         # fmod is exact, and its gradient is that of mod where the two agree up to whole periods
-        turns = (torch.fmod(memory[0], self.rule_tau) + torch.fmod(self.rule_s, self.rule_tau)) / self.rule_tau
+        turns = (torch.fmod(t, self.rule_tau) + torch.fmod(self.rule_s, self.rule_tau)) / self.rule_tau
         return turns - torch.floor(turns)

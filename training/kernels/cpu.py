@@ -19,15 +19,16 @@ from torch import Tensor
 from edgernn.cells.base import State
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.layer import LAST, RecurrentLayer, Trace
-from edgernn.rules import Selective, Skip
+from edgernn.rules import RULES as ALL_RULES
+from edgernn.rules import Always, Selective, Skip, Timed
 from edgernn.runtime.library import library_missing, library_path
 
-RULES = ("always", "selective", "skip")
+RULES = tuple(name for name, rule in ALL_RULES.items() if issubclass(rule, (Always, Selective, Skip, Timed)))
 _NAME = "libedgernn_train"
 _MAX_PARAMS = _MAX_STATES = 4
 _POINTER = ctypes.c_void_p
 # the inputs between x and the cell's own vectors, which the states follow, by the names of EdgernnTrainCall
-_WEIGHTS = ("w", "r", "c", "v", "b", "rule_w", "rule_b", "rule_d", "skip_w", "skip_b", "pressure")
+_WEIGHTS = ("w", "r", "c", "v", "b", "rule_w", "rule_b", "rule_d", "skip_w", "skip_b", "pressure", "share")
 
 
 class _Call(ctypes.Structure):
@@ -38,7 +39,7 @@ class _Call(ctypes.Structure):
         *((name, _POINTER) for name in ("x", "w", "r", "c", "v", "b")),
         ("own", _POINTER * _MAX_PARAMS),
         ("start", _POINTER * _MAX_STATES),
-        *((name, _POINTER) for name in ("rule_w", "rule_b", "rule_d", "skip_w", "skip_b", "pressure")),
+        *((name, _POINTER) for name in ("rule_w", "rule_b", "rule_d", "skip_w", "skip_b", "pressure", "share")),
         *((name, ctypes.c_float) for name in ("slope", "decision_weight", "likelihood_weight")),
         *((name, _POINTER) for name in ("p", "m")),
         ("state", _POINTER * _MAX_STATES),
@@ -48,7 +49,7 @@ class _Call(ctypes.Structure):
         ("own_grad", _POINTER * _MAX_PARAMS),
         ("start_grad", _POINTER * _MAX_STATES),
         *((name, _POINTER) for name in ("rule_w_grad", "rule_b_grad", "rule_d_grad")),
-        *((name, _POINTER) for name in ("skip_w_grad", "skip_b_grad", "pressure_grad", "scratch")),
+        *((name, _POINTER) for name in ("skip_w_grad", "skip_b_grad", "pressure_grad", "share_grad", "scratch")),
     ]
 
     def give(self, tensors: Mapping[str, Tensor | Sequence[Tensor | None] | None]) -> None:
@@ -80,11 +81,18 @@ def train_library_path() -> Path | None:
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The training library's functions, or None where it is missing or no instruction set of it runs here."""
+    """The training library's functions, or None where it is missing or no instruction set of it runs here.
+
+    Raises EdgernnError for the library of another version.
+    """
     path = train_library_path()
     if path is None:
         return None
     loaded = ctypes.CDLL(str(path))
+    # a library without this function is older than it
+    size = getattr(loaded, "edgernn_train_call_bytes", int)
+    if size() != ctypes.sizeof(_Call):
+        raise EdgernnError(f"{path} was built for another version of edgernn: install edgernn again")
     loaded.edgernn_train_isa.restype = ctypes.c_char_p
     loaded.edgernn_train_cell.argtypes, loaded.edgernn_train_cell.restype = [ctypes.c_char_p], ctypes.c_int64
     for count in (loaded.edgernn_train_scratch, loaded.edgernn_train_gates):
@@ -220,6 +228,8 @@ class CpuUnroller:
         count = len(cell.states)
         weights += [rule.rule_W, rule.rule_b, rule.rule_d] if isinstance(rule, Selective) else [None] * 3
         weights += [rule.rule_w, rule.rule_b, state[count]] if isinstance(rule, Skip) else [None] * 3
+        share = rule.shares(x.shape[0], state[count : count + 1]).to(x.dtype) if isinstance(rule, Timed) else None
+        weights.append(share)
         own = [constants.get(name, getattr(cell, name)) for name in cell.own]
         if not all(t is None or _native(t) for t in (*weights, *own)):
             return None
@@ -240,6 +250,9 @@ class CpuUnroller:
             pressure, decisions, budget = decided
             trace = Trace(decisions.expand(-1, -1, H), budget)
             final += [] if pressure is None else [pressure]
+        elif share is not None:
+            trace = Trace(share != 0, rule.budget(share, None))
+            final.append(state[count] + T)
         return y, (*final, *([] if last is None else [x[-1]])), trace
 
 

@@ -43,6 +43,8 @@ struct PointCall {
   // the rule `skip`, where it is given
   const float* pressure;  // (rows,), before the step
   float* by_decision;     // (rows,), written: the gradient by what a row decides
+  // a rule that decides from the step alone, where it is given
+  Points share;  // (rows, H); gradients are written
 };
 
 }  // namespace edgernn
@@ -143,6 +145,18 @@ struct PointMap {
   return call.pressure[row] >= 0.5f;
 }
 
+// u of a rule that decides from the step alone.
+[[gnu::always_inline]] inline Vec Share(const PointCall& call, std::int64_t row, std::int64_t at,
+                                        Lanes lanes) {
+  return lanes.Load(call.share.at + row * call.share.stride + at);
+}
+
+// u made + (1 - u) old, which is one of the two to the bit where u is 1 or 0.
+[[gnu::always_inline]] inline Vec Blend(Vec u, Vec made, Vec old) {
+  const Vec change = made - old;
+  return {u.raw < 0.5f ? (old + u * change).raw : (made - (1.0f - u) * change).raw};
+}
+
 template <class Cell, bool kForMid>
 [[gnu::flatten]] void MapForward(const PointCall& call) {
   using Point = PointMap<Cell, kForMid>;
@@ -168,6 +182,10 @@ template <class Cell, bool kForMid>
       }
       if (!kForMid && call.pressure != nullptr && !Changes(call, row)) {
         for (int s = 0; s < Point::kOuts; ++s) out[s] = old[s];
+      }
+      if (!kForMid && call.share.at != nullptr) {
+        const Vec u = Share(call, row, at, lanes);
+        for (int s = 0; s < Point::kOuts; ++s) out[s] = Blend(u, out[s], old[s]);
       }
       for (int s = 0; s < Point::kOuts; ++s) {
         lanes.Store(call.out[s] + row * call.out_stride + at, out[s]);
@@ -220,6 +238,18 @@ template <class Cell, bool kForMid>
           by_row = by_row + grad[s] * (out[s].value - old[s]);
           kept[s] = changes ? Zero() : grad[s];
           grad[s] = changes ? grad[s] : Zero();
+        }
+      }
+      if (!kForMid && call.share.at != nullptr) {
+        const Vec u = Share(call, row, at, lanes);
+        Vec by_share = Zero();
+        for (int s = 0; s < Point::kOuts; ++s) {
+          by_share = by_share + grad[s] * (out[s].value - old[s]);
+          kept[s] = grad[s] * (1.0f - u);
+          grad[s] = grad[s] * u;
+        }
+        if (call.share.grad != nullptr) {
+          lanes.Store(call.share.grad + row * call.share.grad_stride + at, by_share);
         }
       }
       // the gradient by an input of the map, from those by what came of it

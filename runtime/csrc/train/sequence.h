@@ -253,6 +253,11 @@ class Sequence {
     }
     for (int i = 0; i < cell_.params; ++i) points.own[i] = prepared_.own[i];
     if (call_.skip_w != nullptr) points.pressure = PressureBefore(t);
+    if (call_.share != nullptr) {
+      float* grad = call_.share_grad;
+      points.share = {At(call_.share, t, layout_.hidden), layout_.hidden,
+                      grad == nullptr ? nullptr : At(grad, t, layout_.hidden), layout_.hidden};
+    }
     if (call_.rule_d != nullptr) {
       points.rule_e = {Gates(t) + layout_.rule_at, layout_.gates, nullptr, 0};
       points.rule_d = prepared_.rule_d;

@@ -77,6 +77,8 @@ void Run(const EdgernnTrainCall& call, bool back) {
 
 extern "C" {
 
+std::int64_t edgernn_train_call_bytes() { return sizeof(EdgernnTrainCall); }
+
 std::int64_t edgernn_train_cell(const char* name) {
   const edgernn::TrainTable* table = edgernn::Chosen();
   for (int i = 0; table != nullptr && i < table->cell_count; ++i) {

@@ -40,6 +40,7 @@ struct EdgernnTrainCall {
   const float* skip_w;                      // (H,), rule `skip`
   const float* skip_b;                      // (1,)
   const float* pressure;                    // (B,), before the first step
+  const float* share;                       // (T, B, H): u of a rule that decides from the step alone
   float slope;                              // backward: of the gradient of `selective`
   float decision_weight;                    // and the gradient of every decision u
   float likelihood_weight;                  // and of every likelihood
@@ -72,11 +73,15 @@ struct EdgernnTrainCall {
   float* skip_w_grad;
   float* skip_b_grad;
   float* pressure_grad;
+  float* share_grad;
 
   void* scratch;  // edgernn_train_scratch bytes
 };
 
 #pragma GCC visibility push(default)
+
+// The size of a call, by which a caller sees whether it was made for this library.
+std::int64_t edgernn_train_call_bytes();
 
 // The number of a cell by its name in ops, "GRU" and so on; -1: there is none.
 std::int64_t edgernn_train_cell(const char* name);
