@@ -76,7 +76,6 @@ def test_editable_install_works_from_another_folder(tmp_path):
     assert Path(module).parent == ROOT / "edgernn"
 
 
-@pytest.mark.xfail(strict=True, reason="25 cells under seven rules for three instruction sets take 2.6 MB")
 def test_library_is_small():
     from edgernn.runtime import library_path
 

@@ -162,54 +162,92 @@ constexpr int kFactorStates = CountGates<Cell>(kC) > 0 ? 2 : 1;
 template <class Cell>
 constexpr int kGivenCount = kGateCount<Cell> + (kSquare<Cell> ? 1 : 0);
 
-// Each gate's place in a list; -1: it is not there.
-struct GateRanks {
-  int of[kMaxGates];
-};
-
-template <class Cell>
-constexpr GateRanks RankGates(unsigned with, unsigned without) {
-  const GateList list = SelectGates<Cell>(with, without);
-  GateRanks ranks{};
-  for (int& rank : ranks.of) rank = -1;
-  for (int i = 0; i < list.count; ++i) ranks.of[list.at[i]] = i;
-  return ranks;
-}
-
-// A list of gates as a type, so that drivers can loop over it at compile time.
+// A list of gates as a type, so that what is written for a list can loop over it at compile time.
 template <class Cell, unsigned kWith, unsigned kWithout = 0>
 struct GateSet {
   static constexpr GateList kList = SelectGates<Cell>(kWith, kWithout);
-  static constexpr GateRanks kRanks = RankGates<Cell>(kWith, kWithout);
   static constexpr int kCount = kList.count;
 };
 
-// The rows that W (R, C, V, b) has for the gates before `end`.
+// The gates that are summed together, those marked kMid or the others, and for each term which of
+// them have it, by their places in `all`.
+struct GateGroup {
+  GateList all;
+  GateList x;
+  GateList h;
+  GateList c;
+  GateList m;
+};
+
+// What drivers know of a cell.
+struct CellTable {
+  const char* name;
+  int gates;
+  unsigned terms[kMaxGates];
+  GateGroup mid_gates;
+  GateGroup update_gates;
+  int states;
+  int factor_states;
+  int params;
+  Extent extents[kMaxParams];
+  Map maps[kMaxParams];
+  bool has_mid;
+  bool mid_is_input;
+  bool mid_vanishes;
+  bool reads_last;
+  bool reads_input;
+  bool square;
+};
+
 template <class Cell>
-constexpr Rows CountRows(unsigned term, int end = kGateCount<Cell>) {
+constexpr GateGroup MakeGroup(unsigned with, unsigned without) {
+  GateGroup made{};
+  made.all = SelectGates<Cell>(with, without);
+  for (int i = 0; i < made.all.count; ++i) {
+    const unsigned terms = Cell::kGates[made.all.at[i]].terms;
+    if ((terms & kX) != 0) made.x.at[made.x.count++] = i;
+    if ((terms & kH) != 0) made.h.at[made.h.count++] = i;
+    if ((terms & kC) != 0) made.c.at[made.c.count++] = i;
+    if ((terms & kM) != 0) made.m.at[made.m.count++] = i;
+  }
+  return made;
+}
+
+template <class Cell>
+constexpr CellTable MakeCellTable() {
+  CellTable made{};
+  made.name = Cell::kName;
+  made.gates = kGateCount<Cell>;
+  for (int g = 0; g < made.gates; ++g) made.terms[g] = Cell::kGates[g].terms;
+  made.mid_gates = MakeGroup<Cell>(kMid, 0);
+  made.update_gates = MakeGroup<Cell>(0, kMid);
+  made.states = kStateCount<Cell>;
+  made.factor_states = kFactorStates<Cell>;
+  made.params = ParamsOf<Cell>::kCount;
+  for (int i = 0; i < made.params; ++i) {
+    made.extents[i] = ParamsOf<Cell>::kList[i].extent;
+    made.maps[i] = ParamsOf<Cell>::kList[i].map;
+  }
+  made.has_mid = kHasMid<Cell>;
+  made.mid_is_input = kMidIsInput<Cell>;
+  made.mid_vanishes = kMidVanishes<Cell>;
+  made.reads_last = kReadsLast<Cell>;
+  made.reads_input = kReadsInput<Cell>;
+  made.square = kSquare<Cell>;
+  return made;
+}
+
+// The rows that W (R, C, V, b) has.
+template <class Cell>
+constexpr Rows CountRows(unsigned term) {
   Rows rows{};
-  for (int g = 0; g < end; ++g) {
+  for (int g = 0; g < kGateCount<Cell>; ++g) {
     const unsigned terms = Cell::kGates[g].terms;
     if ((terms & term) == 0) continue;
     ((terms & kMid) != 0 && kMidIsInput<Cell> ? rows.input : rows.hidden) += 1;
   }
   return rows;
 }
-
-// Where in the stacked rows of W (R, C, V, b) each gate's block begins.
-struct RowTable {
-  Rows of[kMaxGates];
-};
-
-template <class Cell>
-constexpr RowTable MakeRowTable(unsigned term) {
-  RowTable table{};
-  for (int g = 0; g < kGateCount<Cell>; ++g) table.of[g] = CountRows<Cell>(term, g);
-  return table;
-}
-
-template <class Cell, unsigned kTerm>
-constexpr RowTable kFirstRows = MakeRowTable<Cell>(kTerm);
 
 }  // namespace edgernn
 

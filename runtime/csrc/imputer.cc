@@ -20,11 +20,11 @@ struct Stage {
   float* seen;               // (B, F)
   float* inputs;             // (B, 2F)
   std::int64_t* macs;        // (B,)
-  void* driver;
+  void* kernel;
   std::size_t bytes;
 
-  Stage(const Imputer& impute, const Driver& run, const Lister* lister, const Sizes& sizes,
-        std::int64_t batch, void* base) {
+  Stage(const Imputer& impute, const Kernel& run, const Sizes& sizes, std::int64_t batch,
+        void* base) {
     char* const start = static_cast<char*>(base);
     bytes = 0;
     const auto take = [&](std::size_t size) {
@@ -42,7 +42,7 @@ struct Stage {
     seen = floats(Features(sizes));
     inputs = floats(sizes.input);
     macs = static_cast<std::int64_t*>(take(static_cast<std::size_t>(batch) * sizeof(std::int64_t)));
-    driver = take(run.scratch_bytes(lister, sizes, 1, batch));
+    kernel = take(run.ScratchBytes(sizes, 1, batch));
   }
 };
 
@@ -54,29 +54,26 @@ void Copy(const float* from, std::int64_t count, float* to) {
 
 }  // namespace
 
-std::size_t ImputedPackedBytes(const Imputer& imputer, const Driver& driver, const Lister* lister,
-                               const Sizes& sizes) {
-  return Aligned(imputer.packed_bytes(sizes)) + driver.packed_bytes(lister, sizes);
+std::size_t ImputedPackedBytes(const Imputer& imputer, const Kernel& kernel, const Sizes& sizes) {
+  return Aligned(imputer.packed_bytes(sizes)) + kernel.PackedBytes(sizes);
 }
 
-void PackImputed(const Imputer& imputer, const Driver& driver, const Lister* lister,
-                 const Sizes& sizes, const Weights& from, void* packed) {
+void PackImputed(const Imputer& imputer, const Kernel& kernel, const Sizes& sizes,
+                 const Weights& from, void* packed) {
   imputer.pack(sizes, from, packed);
-  driver.pack(lister, sizes, from,
-              static_cast<char*>(packed) + Aligned(imputer.packed_bytes(sizes)));
+  kernel.Pack(sizes, from, static_cast<char*>(packed) + Aligned(imputer.packed_bytes(sizes)));
 }
 
-std::size_t ImputedScratchBytes(const Imputer& imputer, const Driver& driver, const Lister* lister,
-                                const Sizes& sizes, std::int64_t batch) {
-  return Stage(imputer, driver, lister, sizes, batch, nullptr).bytes;
+std::size_t ImputedScratchBytes(const Imputer& imputer, const Kernel& kernel, const Sizes& sizes,
+                                std::int64_t batch) {
+  return Stage(imputer, kernel, sizes, batch, nullptr).bytes;
 }
 
-void RunImputed(const Imputer& imputer, const Driver& driver, const Lister* lister,
-                const Sizes& sizes, const void* packed, const Call& call, void* scratch) {
+void RunImputed(const Imputer& imputer, const Kernel& kernel, const Sizes& sizes,
+                const void* packed, const Call& call, void* scratch) {
   const std::int64_t batch = call.batch, features = Features(sizes), hidden = sizes.hidden;
-  const Stage stage(imputer, driver, lister, sizes, batch, scratch);
-  const void* const rest =
-      static_cast<const char*>(packed) + Aligned(imputer.packed_bytes(sizes));
+  const Stage stage(imputer, kernel, sizes, batch, scratch);
+  const void* const rest = static_cast<const char*>(packed) + Aligned(imputer.packed_bytes(sizes));
   Call one = call;
   one.steps = 1;
   one.x = stage.inputs;
@@ -98,7 +95,7 @@ void RunImputed(const Imputer& imputer, const Driver& driver, const Lister* list
                  call.seen_in == nullptr ? nullptr : stage.seen, stage.inputs, stage.imputer);
     if (call.y != nullptr) one.y = call.y + t * batch * hidden;
     if (call.updates != nullptr) one.updates = call.updates + t * batch;
-    driver.run(lister, sizes, rest, one, stage.driver);
+    kernel.Run(sizes, rest, one, stage.kernel);
     for (std::int64_t b = 0; call.macs != nullptr && b < batch; ++b) {
       call.macs[b] += stage.macs[b];
     }

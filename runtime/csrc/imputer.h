@@ -16,23 +16,21 @@ struct Imputer {
   std::size_t (*packed_bytes)(const Sizes&);
   void (*pack)(const Sizes&, const Weights&, void* packed);
   std::size_t (*scratch_bytes)(const Sizes&, std::int64_t batch);
-  // x (B, 3F) gives what the cell reads, inputs (B, 2F); h (B, H) decays in place; seen (B, F), where
-  // the imputer has that memory, moves on
+  // x (B, 3F) gives what the cell reads, inputs (B, 2F); h (B, H) decays in place; seen (B, F),
+  // where the imputer has that memory, moves on
   void (*step)(const Sizes&, const void* packed, const float* x, std::int64_t batch, float* h,
                float* seen, float* inputs, void* scratch);
   // multiply-adds of a step
   std::int64_t (*macs)(const Sizes&);
 };
 
-// A driver behind an imputer: all sequences go step by step, each through the imputer and then
-// through the driver. These have the driver's signatures, less the lister.
-std::size_t ImputedPackedBytes(const Imputer&, const Driver&, const Lister*, const Sizes&);
-void PackImputed(const Imputer&, const Driver&, const Lister*, const Sizes&, const Weights&,
-                 void* packed);
-std::size_t ImputedScratchBytes(const Imputer&, const Driver&, const Lister*, const Sizes&,
-                                std::int64_t batch);
-void RunImputed(const Imputer&, const Driver&, const Lister*, const Sizes&, const void* packed,
-                const Call&, void* scratch);
+// A kernel behind an imputer: all sequences go step by step, each through the imputer and then
+// through the kernel. These have the kernel's signatures.
+std::size_t ImputedPackedBytes(const Imputer&, const Kernel&, const Sizes&);
+void PackImputed(const Imputer&, const Kernel&, const Sizes&, const Weights&, void* packed);
+std::size_t ImputedScratchBytes(const Imputer&, const Kernel&, const Sizes&, std::int64_t batch);
+void RunImputed(const Imputer&, const Kernel&, const Sizes&, const void* packed, const Call&,
+                void* scratch);
 
 }  // namespace edgernn
 

@@ -5,6 +5,7 @@
 #include "imputers/grud.h"
 #include "imputers/rits.h"
 #include "jump.h"
+#include "points.h"
 #include "rows.h"
 #include "rules/clockwork.h"
 #include "rules/phased.h"
@@ -13,28 +14,6 @@
 #include "rules/variable.h"
 
 namespace edgernn::EDGERNN_ISA {
-
-// Dense takes no lister.
-template <class Cell>
-struct DenseDriver {
-  static std::size_t PackedBytes(const Lister*, const Sizes& sizes) {
-    return Dense<Cell>::PackedBytes(sizes);
-  }
-
-  static void Pack(const Lister*, const Sizes& sizes, const Weights& from, void* packed) {
-    Dense<Cell>::Pack(sizes, from, packed);
-  }
-
-  static std::size_t ScratchBytes(const Lister*, const Sizes& sizes, std::int64_t steps,
-                                  std::int64_t batch) {
-    return Dense<Cell>::ScratchBytes(sizes, steps, batch);
-  }
-
-  static void Run(const Lister*, const Sizes& sizes, const void* packed, const Call& call,
-                  void* scratch) {
-    Dense<Cell>::Run(sizes, packed, call, scratch);
-  }
-};
 
 // What a rule's kernels have of their own, if anything.
 template <class Rule>
@@ -66,11 +45,14 @@ constexpr Driver MakeDriver() {
 }
 
 template <class Cell>
-constexpr void FillRow(Driver* row) {
-  row[static_cast<int>(DriverKind::kDense)] = MakeDriver<DenseDriver<Cell>>();
-  row[static_cast<int>(DriverKind::kJump)] = MakeDriver<JumpDriver<Cell>>();
-  row[static_cast<int>(DriverKind::kRows)] = MakeDriver<RowDriver<Cell>>();
+constexpr CellKernel MakeCell() {
+  CellKernel made{MakeCellTable<Cell>(), &RunUpdate<Cell>, nullptr, &RunNeurons<Cell>};
+  if constexpr (kHasMid<Cell>) made.mid = &RunMid<Cell>;
+  return made;
 }
+
+template <class Cell>
+constexpr CellKernel kCellOf = MakeCell<Cell>();
 
 template <class Imputer>
 constexpr const edgernn::Imputer* kImputerOf = nullptr;
@@ -89,7 +71,10 @@ constexpr KernelTable MakeTable(const char* isa, TypeList<AllCells...>, TypeList
   KernelTable table{};
   table.isa = isa;
   int cell = 0, rule = 0, imputer = 0;
-  (FillRow<AllCells>(table.drivers[cell++]), ...);
+  ((table.cells[cell++] = &kCellOf<AllCells>), ...);
+  table.drivers[static_cast<int>(DriverKind::kDense)] = MakeDriver<Dense>();
+  table.drivers[static_cast<int>(DriverKind::kJump)] = MakeDriver<Jump>();
+  table.drivers[static_cast<int>(DriverKind::kRows)] = MakeDriver<RowDriver>();
   ((table.listers[rule++] = kListerOf<AllRules>), ...);
   ((table.imputers[imputer++] = kImputerOf<AllImputers>), ...);
   return table;

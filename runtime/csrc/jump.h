@@ -9,51 +9,49 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-template <class Cell>
 struct JumpWeights {
   float* w;  // (H,), and a vector of 0
   float* b;  // (1,)
   void* base;
   std::size_t bytes;
 
-  JumpWeights(const Sizes& sizes, void* packed) {
+  JumpWeights(const CellTable& cell, const Sizes& sizes, void* packed) {
     Carver carver(packed);
     w = carver.Take<float>(Padded(sizes.hidden) + kLanes);
     b = carver.Take<float>(1);
-    const std::size_t dense = DenseWeights<Cell>(sizes, nullptr).bytes;
+    const std::size_t dense = DenseWeights(cell, sizes, nullptr).bytes;
     base = carver.Take<char>(static_cast<std::int64_t>(dense));
     bytes = carver.used();
   }
 };
 
-template <class Cell>
 struct JumpScratch {
-  static constexpr int kStates = kStateCount<Cell>;
-
-  float* inputs;          // (B, columns of W): those of the samples in `active`
-  float* state[kStates];  // (B, padded H) each
-  float* pressure;        // (B,)
-  std::int64_t* due;      // (B,): the step at which a sample changes next
-  std::int64_t* active;   // (B,): samples that change at the step at hand
-  std::int64_t* macs;     // (B,)
-  void* base;             // DenseScratch of one step
+  float* inputs;             // (B, columns of W): those of the samples in `active`
+  float* state[kMaxStates];  // (B, padded H) each
+  float* pressure;           // (B,)
+  std::int64_t* due;         // (B,): the step at which a sample changes next
+  std::int64_t* active;      // (B,): samples that change at the step at hand
+  std::int64_t* macs;        // (B,)
+  void* base;                // DenseScratch of one step
   std::size_t bytes;
 
-  JumpScratch(const Sizes& sizes, std::int64_t batch, void* scratch) {
+  JumpScratch(const CellTable& cell, const Sizes& sizes, std::int64_t batch, void* scratch) {
     Carver carver(scratch);
-    inputs = carver.Take<float>(batch * InputColumns<Cell>(sizes));
-    for (float*& s : state) s = carver.Take<float>(batch * Padded(sizes.hidden));
+    inputs = carver.Take<float>(batch * InputColumns(cell, sizes));
+    for (int s = 0; s < cell.states; ++s) {
+      state[s] = carver.Take<float>(batch * Padded(sizes.hidden));
+    }
     pressure = carver.Take<float>(batch);
     due = carver.Take<std::int64_t>(batch);
     active = carver.Take<std::int64_t>(batch);
     macs = carver.Take<std::int64_t>(batch);
-    const std::size_t dense = DenseScratch<Cell>(sizes, 1, batch, nullptr).bytes;
+    const std::size_t dense = DenseScratch(cell, sizes, 1, batch, nullptr).bytes;
     base = carver.Take<char>(static_cast<std::int64_t>(dense));
     bytes = carver.used();
   }
 };
 
-// Where one sample of a call stands. The same for all cells, which share its functions.
+// Where one sample of a call stands.
 struct Waiting {
   const Sizes& sizes;
   const Call& call;
@@ -93,91 +91,81 @@ struct Waiting {
   }
 };
 
-template <class Cell>
-struct JumpDriver {
-  using Gates = DenseGates<Cell>;
-  static constexpr int kStates = kStateCount<Cell>;
-  // The state that the rule reads: c where there is one.
-  static constexpr int kRead = kStates > 1 ? 1 : 0;
-
-  static std::size_t PackedBytes(const Lister*, const Sizes& sizes) {
-    return JumpWeights<Cell>(sizes, nullptr).bytes;
+struct Jump {
+  static std::size_t PackedBytes(const Kernel& kernel, const Sizes& sizes) {
+    return JumpWeights(*kernel.cell, sizes, nullptr).bytes;
   }
 
-  static std::size_t ScratchBytes(const Lister*, const Sizes& sizes, std::int64_t,
+  static std::size_t ScratchBytes(const Kernel& kernel, const Sizes& sizes, std::int64_t,
                                   std::int64_t batch) {
-    return JumpScratch<Cell>(sizes, batch, nullptr).bytes;
+    return JumpScratch(*kernel.cell, sizes, batch, nullptr).bytes;
   }
 
-  static void Pack(const Lister*, const Sizes& sizes, const Weights& from, void* packed) {
-    const JumpWeights<Cell> to(sizes, packed);
+  static void Pack(const Kernel& kernel, const Sizes& sizes, const Weights& from, void* packed) {
+    const JumpWeights to(*kernel.cell, sizes, packed);
     for (std::int64_t j = 0; j < Padded(sizes.hidden) + kLanes; ++j) {
       to.w[j] = j < sizes.hidden ? from.rule[0][j] : 0.0f;
     }
     *to.b = from.rule[1][0];
-    Dense<Cell>::Pack(sizes, from, to.base);
+    Dense::Pack(kernel, sizes, from, to.base);
   }
 
-  // Step t of the first `count` samples in `active`.
-  static void Step(const Sizes& sizes, const DenseWeights<Cell>& weights, const Call& call,
-                   std::int64_t t, std::int64_t count, JumpScratch<Cell>* scratch,
-                   DenseScratch<Cell>* dense) {
-    const std::int64_t input = sizes.input, columns = InputColumns<Cell>(sizes);
+  // Step t of the first `count` samples in `active`; `step` has the buffers of some of them.
+  static void Step(DenseStep step, const Call& call, std::int64_t t, std::int64_t count,
+                   JumpScratch* scratch, const DenseScratch& dense) {
+    const CellKernel& cell = step.cell;
+    const Sizes& sizes = step.sizes;
+    const std::int64_t input = sizes.input, columns = InputColumns(cell, sizes);
     const std::int64_t padded = Padded(sizes.hidden);
-    const std::size_t x_bytes = static_cast<std::size_t>(input) * sizeof(float);
-    const std::size_t state_bytes = static_cast<std::size_t>(padded) * sizeof(float);
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t row = t * call.batch + scratch->active[i];
       float* to = scratch->inputs + i * columns;
-      std::memcpy(to, call.x + row * input, x_bytes);
-      if constexpr (kReadsLast<Cell>) {
-        std::memcpy(to + input, LastInput(call, row, input), x_bytes);
-      }
+      std::memcpy(to, call.x + row * input, Bytes(input));
+      if (cell.reads_last) std::memcpy(to + input, LastInput(call, row, input), Bytes(input));
     }
-    if constexpr (kReadsInput<Cell>) ReadState(scratch->inputs, count, input, dense->x);
-    weights.Project(sizes, scratch->inputs, count, dense->mid_input, dense->input);
+    if (cell.reads_input) ReadState(scratch->inputs, count, input, dense.x);
+    step.weights.mid.Project(cell, sizes, scratch->inputs, count, columns, step.mid_sums);
+    step.weights.update.Project(cell, sizes, scratch->inputs, count, columns, step.sums);
     // where all samples change their states are in place
     const bool all = count == call.batch;
+    if (all) step.state = scratch->state;
     for (std::int64_t i = 0; !all && i < count; ++i) {
-      for (int s = 0; s < kStates; ++s) {
-        std::memcpy(dense->state[s] + i * padded, scratch->state[s] + scratch->active[i] * padded,
-                    state_bytes);
+      for (int s = 0; s < cell.states; ++s) {
+        std::memcpy(dense.state[s] + i * padded, scratch->state[s] + scratch->active[i] * padded,
+                    Bytes(padded));
       }
     }
-    const DenseStep<Cell> step{sizes,
-                               weights,
-                               dense->x,
-                               dense->mid_input,
-                               dense->input,
-                               dense->mid,
-                               dense->sums,
-                               dense->factor,
-                               all ? scratch->state : dense->state,
-                               dense->next,
-                               nullptr};
     step.Run(count);
     for (std::int64_t i = 0; !all && i < count; ++i) {
-      for (int s = 0; s < kStates; ++s) {
-        std::memcpy(scratch->state[s] + scratch->active[i] * padded, dense->state[s] + i * padded,
-                    state_bytes);
+      for (int s = 0; s < cell.states; ++s) {
+        std::memcpy(scratch->state[s] + scratch->active[i] * padded, dense.state[s] + i * padded,
+                    Bytes(padded));
       }
     }
   }
 
-  static void Run(const Lister*, const Sizes& sizes, const void* packed, const Call& call,
+  static void Run(const Kernel& kernel, const Sizes& sizes, const void* packed, const Call& call,
                   void* base) {
+    const CellKernel& cell = *kernel.cell;
     const std::int64_t hidden = sizes.hidden, padded = Padded(hidden), batch = call.batch;
-    const JumpWeights<Cell> rule(sizes, const_cast<void*>(packed));
-    DenseWeights<Cell> weights(sizes, rule.base);
-    weights.params.ForCall(call.length);
-    JumpScratch<Cell> scratch(sizes, batch, base);
-    DenseScratch<Cell> dense(sizes, 1, batch, scratch.base);
-    const std::int64_t step_macs = weights.Macs(sizes);
-    for (int s = 0; s < kStates; ++s) ReadState(call.state_in[s], batch, hidden, scratch.state[s]);
+    const JumpWeights rule(cell, sizes, const_cast<void*>(packed));
+    const DenseWeights weights(cell, sizes, rule.base);
+    const CallParams params(cell, weights.params, call.length);
+    JumpScratch scratch(cell, sizes, batch, base);
+    DenseScratch dense(cell, sizes, 1, batch, scratch.base);
+    const DenseStep step{cell,         sizes,          weights,    params.at(),
+                         dense.x,      dense.mid_sums, dense.sums, dense.mid,
+                         dense.factor, dense.state,    dense.next, nullptr};
+    // the state that the rule reads: c where there is one
+    const int read = cell.states > 1 ? 1 : 0;
+    const std::int64_t step_macs = weights.Macs(cell, sizes);
+    for (int s = 0; s < cell.states; ++s) {
+      ReadState(call.state_in[s], batch, hidden, scratch.state[s]);
+    }
     const auto wait = [&](std::int64_t b, std::int64_t t, bool updated) {
       const Waiting sample{sizes, call, rule.w, rule.b, b, scratch.pressure + b, scratch.due + b};
       const float* h = scratch.state[0] + b * padded;
-      const float growth = sample.Grow(scratch.state[kRead] + b * padded);
+      const float growth = sample.Grow(scratch.state[read] + b * padded);
       scratch.macs[b] += hidden;
       if (updated) {
         scratch.macs[b] += step_macs;
@@ -198,13 +186,13 @@ struct JumpDriver {
       for (std::int64_t b = 0; b < batch; ++b) {
         if (scratch.due[b] == t) scratch.active[count++] = b;
       }
-      Step(sizes, weights, call, t, count, &scratch, &dense);
+      Step(step, call, t, count, &scratch, dense);
       for (std::int64_t i = 0; i < count; ++i) wait(scratch.active[i], t, true);
     }
-    for (int s = 0; s < kStates; ++s) {
+    for (int s = 0; s < cell.states; ++s) {
       WriteState(scratch.state[s], batch, hidden, call.state_out[s]);
     }
-    if constexpr (kReadsLast<Cell>) WriteLast(call, sizes.input);
+    if (cell.reads_last) WriteLast(call, sizes.input);
     for (std::int64_t b = 0; b < batch; ++b) {
       if (call.memory_out != nullptr) call.memory_out[b] = scratch.pressure[b];
       if (call.macs != nullptr) call.macs[b] = scratch.macs[b];

@@ -57,24 +57,51 @@ struct Call {
   std::int64_t* macs;                 // (B,), rules that skip only
 };
 
+// What a driver has of a cell: see cell_kernel.h.
+struct CellKernel;
+
 // A rule's part of a kernel, where it has one: see lister.h.
 struct Lister;
 
 // What stands before a kernel, where anything does: see imputer.h.
 struct Imputer;
 
-// How a cell runs under the rules of one kind.
+struct Kernel;
+
+// How any cell runs under the rules of one kind.
 struct Driver {
-  std::size_t (*packed_bytes)(const Lister*, const Sizes&);
-  void (*pack)(const Lister*, const Sizes&, const Weights&, void* packed);
-  std::size_t (*scratch_bytes)(const Lister*, const Sizes&, std::int64_t steps, std::int64_t batch);
-  void (*run)(const Lister*, const Sizes&, const void* packed, const Call&, void* scratch);
+  std::size_t (*packed_bytes)(const Kernel&, const Sizes&);
+  void (*pack)(const Kernel&, const Sizes&, const Weights&, void* packed);
+  std::size_t (*scratch_bytes)(const Kernel&, const Sizes&, std::int64_t steps, std::int64_t batch);
+  void (*run)(const Kernel&, const Sizes&, const void* packed, const Call&, void* scratch);
+};
+
+// A cell under a rule.
+struct Kernel {
+  const Driver* driver;
+  const CellKernel* cell;
+  const Lister* lister;
+
+  std::size_t PackedBytes(const Sizes& sizes) const { return driver->packed_bytes(*this, sizes); }
+
+  void Pack(const Sizes& sizes, const Weights& from, void* packed) const {
+    driver->pack(*this, sizes, from, packed);
+  }
+
+  std::size_t ScratchBytes(const Sizes& sizes, std::int64_t steps, std::int64_t batch) const {
+    return driver->scratch_bytes(*this, sizes, steps, batch);
+  }
+
+  void Run(const Sizes& sizes, const void* packed, const Call& call, void* scratch) const {
+    driver->run(*this, sizes, packed, call, scratch);
+  }
 };
 
 // One instruction set's kernels, in the order of the lists of cells and rules.
 struct KernelTable {
   const char* isa;
-  Driver drivers[Cells::kCount][kDriverKinds];
+  const CellKernel* cells[Cells::kCount];
+  Driver drivers[kDriverKinds];
   const Lister* listers[Rules::kCount];
   const Imputer* imputers[Imputers::kCount];
 };

@@ -9,31 +9,29 @@
 #ifndef EDGERNN_NEURON_ROWS_H_
 #define EDGERNN_NEURON_ROWS_H_
 
-#include "gemm.h"
+#include "group.h"
 
 namespace edgernn::EDGERNN_ISA {
 
 // How many inputs W multiplies.
-template <class Cell>
-constexpr int kInputCount = kReadsLast<Cell> ? 2 : 1;
+inline int InputCount(const CellTable& cell) { return cell.reads_last ? 2 : 1; }
 
-template <class Cell>
-struct RowGates {
-  using All = GateSet<Cell, 0, kMid>;
-  using Input = GateSet<Cell, kX, kMid>;
-  using Hidden = GateSet<Cell, kH, kMid>;
-  using Second = GateSet<Cell, kC, kMid>;
-  using Middle = GateSet<Cell, kM, kMid>;
+// Gates are summed four at a time; so many of them are stored.
+inline int StoredSums(const CellTable& cell) { return (cell.update_gates.all.count + 3) / 4 * 4; }
 
-  // Gates are summed four at a time; so many of them are stored.
-  static constexpr int kSums = (All::kCount + 3) / 4 * 4;
-  // Per column, so many weights of x and the last x, and of m.
-  static constexpr int kInputs = Input::kCount * kInputCount<Cell>;
-  static constexpr int kMiddle = Middle::kCount;
+// Where the parts of a neuron's row begin.
+struct RowLayout {
+  std::int64_t h;
+  std::int64_t c;
+  std::int64_t m;
+  std::int64_t floats;
 
-  static std::int64_t Floats(const Sizes& sizes) {
-    return Padded(sizes.input) * kInputs + Padded(RecurrentColumns(sizes)) * Hidden::kCount +
-           Padded(sizes.hidden) * Second::kCount + Padded(MidSize<Cell>(sizes)) * kMiddle;
+  RowLayout(const CellTable& cell, const Sizes& sizes) {
+    const GateGroup& group = cell.update_gates;
+    h = Padded(sizes.input) * group.x.count * InputCount(cell);
+    c = h + Padded(RecurrentColumns(sizes)) * group.h.count;
+    m = c + Padded(sizes.hidden) * group.c.count;
+    floats = m + Padded(MidSize(cell, sizes)) * group.m.count;
   }
 };
 
@@ -49,16 +47,6 @@ struct RowPart {
   std::int64_t total;
   const float* ranks;  // or null
 };
-
-template <class Cell, unsigned kTerm, class Set>
-RowPart MakeRowPart(const Sizes& sizes, const float* source, std::int64_t column,
-                    std::int64_t count, std::int64_t total, const float* ranks) {
-  RowPart part{source, {}, Set::kCount, column, count, total, ranks};
-  for (int i = 0; i < Set::kCount; ++i) {
-    part.first[i] = FirstRow<Cell, kTerm>(sizes, Set::kList.at[i]);
-  }
-  return part;
-}
 
 // Packs (H, floats): every neuron's parts one after the other. Kept apart, so that all cells share
 // it.
@@ -80,30 +68,35 @@ RowPart MakeRowPart(const Sizes& sizes, const float* source, std::int64_t column
   }
 }
 
-// rows (H, Floats), b (H, kSums); ranks (H,) thin R and C, or null.
-template <class Cell>
-void PackRows(const Sizes& sizes, const Weights& from, const float* ranks, float* rows, float* b) {
-  using Gates = RowGates<Cell>;
-  const std::int64_t input = sizes.input, hidden = sizes.hidden, middle = MidSize<Cell>(sizes);
+// rows (H, floats), b (H, stored sums); ranks (H,) thin R and C, or null.
+inline void PackRows(const CellTable& cell, const Sizes& sizes, const Weights& from,
+                     const float* ranks, float* rows, float* b) {
+  const GateGroup& group = cell.update_gates;
+  const std::int64_t input = sizes.input, hidden = sizes.hidden, middle = MidSize(cell, sizes);
   const std::int64_t columns = RecurrentColumns(sizes);
-  RowPart parts[kInputCount<Cell> + 3];
+  RowPart parts[5];
   int count = 0;
-  for (; count < kInputCount<Cell>; ++count) {
-    parts[count] = MakeRowPart<Cell, kX, typename Gates::Input>(
-        sizes, from.w, count * input, input, InputColumns<Cell>(sizes), nullptr);
+  const auto add = [&](unsigned term, const GateList& places, const float* source,
+                       std::int64_t column, std::int64_t read, std::int64_t total,
+                       const float* thin) {
+    RowPart& part = parts[count++];
+    part = {source, {}, places.count, column, read, total, thin};
+    for (int i = 0; i < places.count; ++i) {
+      part.first[i] = FirstRow(cell, sizes, term, group.all.at[places.at[i]]);
+    }
+  };
+  for (int i = 0; i < InputCount(cell); ++i) {
+    add(kX, group.x, from.w, i * input, input, InputColumns(cell, sizes), nullptr);
   }
-  parts[count++] = MakeRowPart<Cell, kH, typename Gates::Hidden>(sizes, from.r, 0, columns,
-                                                                 columns, ranks);
-  parts[count++] = MakeRowPart<Cell, kC, typename Gates::Second>(sizes, from.c, 0, hidden, hidden,
-                                                                 ranks);
-  parts[count++] = MakeRowPart<Cell, kM, typename Gates::Middle>(sizes, from.v, 0, middle, middle,
-                                                                 nullptr);
+  add(kH, group.h, from.r, 0, columns, columns, ranks);
+  add(kC, group.c, from.c, 0, hidden, hidden, ranks);
+  add(kM, group.m, from.v, 0, middle, middle, nullptr);
   PackParts(hidden, parts, count, rows);
   for (std::int64_t j = 0; j < hidden; ++j) {
-    for (int i = 0; i < Gates::kSums; ++i) {
-      const int gate = Gates::All::kList.at[i];
-      const bool biased = i < Gates::All::kCount && (Cell::kGates[gate].terms & kBias) != 0;
-      *b++ = biased ? from.b[FirstRow<Cell, kBias>(sizes, gate) + j] : 0.0f;
+    for (int i = 0; i < StoredSums(cell); ++i) {
+      const std::int64_t first =
+          i < group.all.count ? FirstRow(cell, sizes, kBias, group.all.at[i]) : -1;
+      *b++ = first < 0 ? 0.0f : from.b[first + j];
     }
   }
 }
@@ -133,78 +126,65 @@ template <class Set, int N, int G>
   }
 }
 
-// What the rows are multiplied with, padded to whole vectors with finite numbers: as many columns
-// of each as are read.
-struct Factors {
-  const float* x;  // (padded I,), then the last x likewise in cells that read it
-  const float* h;  // (padded H,), or Q h (padded rank,)
-  const float* c;  // (padded H,), cells whose second state is multiplied only
-  const float* m;  // (padded M,), cells with m only
-  std::int64_t x_end;
-  std::int64_t h_end;
-  std::int64_t c_end;
-  std::int64_t m_end;
+template <class Cell>
+struct RowGates {
+  using All = GateSet<Cell, 0, kMid>;
+  using Input = GateSet<Cell, kX, kMid>;
+  using Hidden = GateSet<Cell, kH, kMid>;
+  using Second = GateSet<Cell, kC, kMid>;
+  using Middle = GateSet<Cell, kM, kMid>;
 };
 
-// The pre-activations of N neurons: sums[i * stride + n] for neuron n, i-th gate outside kMid.
-// They read the states from column `begin` on, the start of a vector.
+// Of N neurons, from the n-th one of a call on.
 template <class Cell, int N>
-[[gnu::always_inline]] inline void MultiplyNeurons(const Sizes& sizes, const Factors& factors,
-                                                   std::int64_t begin, const float* rows,
-                                                   const float* b, const std::int32_t* neurons,
-                                                   float* sums, std::int64_t stride) {
+[[gnu::always_inline]] inline void MultiplyNeurons(const Factors& factors, std::int64_t input,
+                                                   const RowLayout& layout, const NeuronSums& call,
+                                                   std::int64_t first) {
   using Gates = RowGates<Cell>;
-  const std::int64_t floats = Gates::Floats(sizes);
-  const std::int64_t input = Padded(sizes.input), hidden = Padded(sizes.hidden);
-  const std::int64_t h_at = input * Gates::kInputs;
-  const std::int64_t c_at = h_at + Padded(RecurrentColumns(sizes)) * Gates::Hidden::kCount;
-  const std::int64_t m_at = c_at + hidden * Gates::Second::kCount;
+  constexpr GateList kAll = Gates::All::kList;
+  constexpr int kStored = (kAll.count + 3) / 4 * 4;
+  const std::int32_t* const neurons = call.neurons + first;
   Vec p[N][kGateCount<Cell>];
   const float* row[N];
 #pragma GCC unroll 16
   for (int n = 0; n < N; ++n) {
-    row[n] = rows + neurons[n] * floats;
+    row[n] = call.rows + neurons[n] * layout.floats;
 #pragma GCC unroll 16
     for (Vec& sum : p[n]) sum = Zero();
   }
 #pragma GCC unroll 2
-  for (int part = 0; part < kInputCount<Cell>; ++part) {
+  for (int part = 0; part < (kReadsLast<Cell> ? 2 : 1); ++part) {
     MultiplyRows<typename Gates::Input>(factors.x + part * input, 0, factors.x_end, row,
                                         part * input * Gates::Input::kCount, p);
   }
-  MultiplyRows<typename Gates::Hidden>(factors.h, begin, factors.h_end, row, h_at, p);
-  MultiplyRows<typename Gates::Second>(factors.c, begin, factors.c_end, row, c_at, p);
-  MultiplyRows<typename Gates::Middle>(factors.m, 0, factors.m_end, row, m_at, p);
+  MultiplyRows<typename Gates::Hidden>(factors.h, call.begin, factors.h_end, row, layout.h, p);
+  MultiplyRows<typename Gates::Second>(factors.c, call.begin, factors.c_end, row, layout.c, p);
+  MultiplyRows<typename Gates::Middle>(factors.m, 0, factors.m_end, row, layout.m, p);
 #pragma GCC unroll 16
   for (int n = 0; n < N; ++n) {
 #pragma GCC unroll 16
-    for (int i = 0; i < Gates::kSums; i += 4) {
+    for (int i = 0; i < kStored; i += 4) {
       // past its end the list names gate 0, whose sum is then not used
-      constexpr GateList kAll = Gates::All::kList;
       const Quad sum =
           Sum4(p[n][kAll.at[i]], p[n][kAll.at[i + 1]], p[n][kAll.at[i + 2]], p[n][kAll.at[i + 3]]) +
-          *reinterpret_cast<const LooseQuad*>(b + neurons[n] * Gates::kSums + i);
+          *reinterpret_cast<const LooseQuad*>(call.b + neurons[n] * kStored + i);
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) {
-        if (i + j < Gates::All::kCount) sums[(i + j) * stride + n] = sum[j];
+        if (i + j < kAll.count) call.sums[(i + j) * call.stride + first + n] = sum[j];
       }
     }
   }
 }
 
-// The same for a list of neurons. Kept apart: the loops need every register.
 template <class Cell>
-[[gnu::noinline]] void MultiplyList(const Sizes& sizes, const Factors& factors, std::int64_t begin,
-                                    const float* rows, const float* b, const std::int32_t* neurons,
-                                    std::int64_t count, float* sums, std::int64_t stride) {
-  const Factors read = factors;
+void RunNeurons(const Sizes& sizes, const NeuronSums& call) {
+  static constexpr CellTable kTable = MakeCellTable<Cell>();
+  const RowLayout layout(kTable, sizes);
+  const Factors factors = call.factors;
+  const std::int64_t input = Padded(sizes.input);
   std::int64_t i = 0;
-  for (; i + 2 <= count; i += 2) {
-    MultiplyNeurons<Cell, 2>(sizes, read, begin, rows, b, neurons + i, sums + i, stride);
-  }
-  if (i < count) {
-    MultiplyNeurons<Cell, 1>(sizes, read, begin, rows, b, neurons + i, sums + i, stride);
-  }
+  for (; i + 2 <= call.count; i += 2) MultiplyNeurons<Cell, 2>(factors, input, layout, call, i);
+  if (i < call.count) MultiplyNeurons<Cell, 1>(factors, input, layout, call, i);
 }
 
 }  // namespace edgernn::EDGERNN_ISA

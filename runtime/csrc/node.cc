@@ -107,9 +107,9 @@ void FreeBuffer::operator()(void* buffer) const {
   ::operator delete(buffer, std::align_val_t(kAlignment));
 }
 
-Node::Node(const OpSpec& op, const Driver& driver, const Lister* lister, const Imputer* imputer,
-           const OrtApi* api, const OrtKernelInfo* info)
-    : op_(op), driver_(driver), lister_(lister), imputer_(imputer), api_(api) {
+Node::Node(const OpSpec& op, const Kernel& kernel, const Imputer* imputer, const OrtApi* api,
+           const OrtKernelInfo* info)
+    : op_(op), kernel_(kernel), imputer_(imputer), api_(api) {
   const std::string prefix = "ai.edgernn." + op.name + ": ";
   std::int64_t schema = 0;
   if (OrtStatus* missing = ort::KernelInfoGetAttributeInt64(api, info, "schema", &schema)) {
@@ -182,12 +182,12 @@ Buffer Node::Pack(const Sizes& sizes, const std::vector<Tensor>& weights) const 
     *Field(&from, op_.weights[i].slot) = weights[i].data;
   }
   if (imputer_ != nullptr) {
-    Buffer packed = Allocate(ImputedPackedBytes(*imputer_, driver_, lister_, sizes));
-    PackImputed(*imputer_, driver_, lister_, sizes, from, packed.get());
+    Buffer packed = Allocate(ImputedPackedBytes(*imputer_, kernel_, sizes));
+    PackImputed(*imputer_, kernel_, sizes, from, packed.get());
     return packed;
   }
-  Buffer packed = Allocate(driver_.packed_bytes(lister_, sizes));
-  driver_.pack(lister_, sizes, from, packed.get());
+  Buffer packed = Allocate(kernel_.PackedBytes(sizes));
+  kernel_.Pack(sizes, from, packed.get());
   return packed;
 }
 
@@ -277,13 +277,12 @@ void Node::Run(OrtKernelContext* context) const {
   Call call = CheckCall(sizes, context);
   MakeOutputs(sizes, context, &call);
   if (imputer_ != nullptr) {
-    const Buffer scratch =
-        Allocate(ImputedScratchBytes(*imputer_, driver_, lister_, sizes, call.batch));
-    RunImputed(*imputer_, driver_, lister_, sizes, packed, call, scratch.get());
+    const Buffer scratch = Allocate(ImputedScratchBytes(*imputer_, kernel_, sizes, call.batch));
+    RunImputed(*imputer_, kernel_, sizes, packed, call, scratch.get());
     return;
   }
-  const Buffer scratch = Allocate(driver_.scratch_bytes(lister_, sizes, call.steps, call.batch));
-  driver_.run(lister_, sizes, packed, call, scratch.get());
+  const Buffer scratch = Allocate(kernel_.ScratchBytes(sizes, call.steps, call.batch));
+  kernel_.Run(sizes, packed, call, scratch.get());
 }
 
 Tensor Node::Read(const OrtValue* value) const {

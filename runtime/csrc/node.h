@@ -38,8 +38,8 @@ struct Tensor {
 // Immutable after construction, so that threads may call Run at once.
 class Node {
  public:
-  Node(const OpSpec& op, const Driver& driver, const Lister* lister, const Imputer* imputer,
-       const OrtApi* api, const OrtKernelInfo* info);
+  Node(const OpSpec& op, const Kernel& kernel, const Imputer* imputer, const OrtApi* api,
+       const OrtKernelInfo* info);
 
   void Run(OrtKernelContext* context) const;
 
@@ -58,8 +58,7 @@ class Node {
   void Check(OrtStatus* status) const;
 
   const OpSpec& op_;
-  const Driver& driver_;
-  const Lister* lister_;
+  const Kernel& kernel_;
   const Imputer* imputer_;
   const OrtApi* api_;
   bool packed_once_;

@@ -4,9 +4,9 @@
 #include <climits>
 #include <deque>
 #include <exception>
+#include <iterator>
 #include <map>
 #include <mutex>
-#include <iterator>
 #include <new>
 #include <utility>
 
@@ -19,8 +19,7 @@ namespace {
 // An entry of the op table as ONNX Runtime sees it, with what is ours behind it.
 struct Op : OrtCustomOp {
   OpSpec spec;
-  const Driver* driver;
-  const Lister* lister;
+  Kernel kernel;
   const Imputer* imputer;
 };
 
@@ -46,9 +45,7 @@ OrtStatus* Guard(const OrtApi* api, const Body& body) {
 OrtStatus* CreateNode(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info,
                       void** node) {
   const Op& self = AsOp(op);
-  return Guard(api, [&] {
-    *node = new Node(self.spec, *self.driver, self.lister, self.imputer, api, info);
-  });
+  return Guard(api, [&] { *node = new Node(self.spec, self.kernel, self.imputer, api, info); });
 }
 
 OrtStatus* RunNode(void* node, OrtKernelContext* context) {
@@ -130,8 +127,8 @@ std::deque<Op> MakeOps(const KernelTable& table) {
     Op& op = ops.emplace_back();
     FillCallbacks(&op);
     op.spec = std::move(spec);
-    op.driver = &table.drivers[place.cell][static_cast<int>(place.driver)];
-    op.lister = table.listers[place.rule];
+    op.kernel = {&table.drivers[static_cast<int>(place.driver)], table.cells[place.cell],
+                 table.listers[place.rule]};
     op.imputer = place.imputer < 0 ? nullptr : table.imputers[place.imputer];
   });
   return ops;
@@ -198,8 +195,8 @@ extern "C" {
   return ort::CreateStatus(oldest, ort::kFail, "edgernn needs ONNX Runtime 1.17 or newer");
 }
 
-// The next RegisterCustomOps on this thread brings only these ops, separated by blanks, and not all:
-// ONNX Runtime takes about 0.2 ms for each in every session.
+// The next RegisterCustomOps on this thread brings only these ops, separated by blanks, and not
+// all: ONNX Runtime takes about 0.2 ms for each in every session.
 [[gnu::visibility("default")]] void edgernn_only(const char* names) { edgernn::wanted = names; }
 
 // The instruction set in use, or null if EDGERNN_ISA asks for one that cannot be had.

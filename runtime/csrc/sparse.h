@@ -12,8 +12,8 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// Packed as in gemm.h; of a sparse one each block has only the columns that are not zero, and the
-// blocks follow each other without a gap.
+// Packed as in gemm.h; a sparse one in panels of one block, of which each has only the columns that
+// are not zero, one after the other without a gap.
 struct SparseMatrix {
   struct Kind {
     bool sparse;
@@ -91,27 +91,24 @@ struct FirstColumns {
   std::int64_t At(std::int64_t block, std::int64_t i) const { return i - block * depth; }
 };
 
-// Adds the product of a (rows, stride) and packed columns w to out (rows, blocks, total, lanes).
+// A product with packed columns, in place of the product's own.
 template <int kGates, class Columns>
 struct ColumnProduct {
   Columns columns;
   const float* w;
-  const float* a;
-  std::int64_t stride;
-  GateList gates;
-  int total;
-  std::int64_t blocks;
-  float* out;
+  const Product& product;
+  float* sums;
 
-  // NB is 1.
-  template <int MB, int NB>
+  // How many sets of sums the columns are dealt out to: few sums wait for each other.
+  static constexpr int FitSets(int sums) { return sums <= 2 ? 4 : sums <= 4 ? 2 : 1; }
+
+  template <int MB>
   void Tile(std::int64_t row, std::int64_t block) const {
-    // a row's sums are few and wait for each other, unless the columns are dealt out to more sums
-    constexpr int kSets = FitBlocks(kGates * MB, 1);
+    constexpr int kSets = FitSets(kGates * MB);
     Vec p[kSets][MB][kGates];
     for (auto& set : p) {
-      for (auto& sums : set) {
-        for (Vec& sum : sums) sum = Zero();
+      for (auto& part : set) {
+        for (Vec& sum : part) sum = Zero();
       }
     }
     const std::int64_t end = columns.End(block);
@@ -121,12 +118,14 @@ struct ColumnProduct {
       for (int s = 0; s < kSets; ++s) Add<MB>(row, block, i + s, p[s]);
     }
     for (; kSets > 1 && i < end; ++i) Add<MB>(row, block, i, p[0]);
+    const std::int64_t gates = product.gates * kLanes;
+    const float* const b = product.b + block * gates;
     for (int m = 0; m < MB; ++m) {
-      float* to = out + ((row + m) * blocks + block) * total * kLanes;
+      float* const to = sums + ((row + m) * product.blocks + block) * gates;
       for (int g = 0; g < kGates; ++g) {
-        float* sum = to + gates.at[g] * kLanes;
+        const std::int64_t at = product.places.at[g] * kLanes;
         for (int s = 1; s < kSets; ++s) p[0][m][g] = p[0][m][g] + p[s][m][g];
-        Store(sum, Load(sum) + p[0][m][g]);
+        Store(to + at, Load(((product.fresh >> g & 1) != 0 ? b : to) + at) + p[0][m][g]);
       }
     }
   }
@@ -134,43 +133,48 @@ struct ColumnProduct {
   template <int MB>
   [[gnu::always_inline]] void Add(std::int64_t row, std::int64_t block, std::int64_t i,
                                   Vec (&p)[MB][kGates]) const {
-    const float* from = a + row * stride + columns.At(block, i);
+    const float* from = product.a + row * product.stride + columns.At(block, i);
 #pragma GCC unroll 4
     for (int m = 0; m < MB; ++m) {
-      const Vec factor = Fill(from[m * stride]);
+      const Vec factor = Fill(from[m * product.stride]);
 #pragma GCC unroll 8
       for (int g = 0; g < kGates; ++g) {
         p[m][g] = p[m][g] + Load(w + (i * kGates + g) * kLanes) * factor;
       }
     }
   }
+
+  [[gnu::noinline]] void Run(std::int64_t rows) const {
+    for (std::int64_t block = 0; block < product.blocks; ++block) {
+      std::int64_t row = 0;
+      for (; row + 4 <= rows; row += 4) Tile<4>(row, block);
+      for (; row < rows; ++row) Tile<1>(row, block);
+    }
+  }
 };
 
-// out (rows, blocks, total, lanes) = b (blocks, total, lanes), and for the gates of the matrix,
-// which are `gates` of the `total`, also a (rows, stride) times the matrix.
 template <int kGates>
-[[gnu::noinline]] void MultiplySparse(const SparseMatrix& matrix, const float* a,
-                                      std::int64_t stride, std::int64_t rows, std::int64_t blocks,
-                                      const GateList& gates, int total, const float* b,
-                                      float* out) {
-  const std::int64_t size = blocks * total * kLanes;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    std::memcpy(out + row * size, b, static_cast<std::size_t>(size) * sizeof(float));
-  }
-  const ColumnProduct<kGates, ListedColumns> product{{matrix}, matrix.w, a,      stride,
-                                                     gates,    total,    blocks, out};
-  TileBlocks<FitRows(kGates), 1>(product, rows, 0, blocks);
+void AddListed(const SparseMatrix& matrix, const Product& product, std::int64_t rows, float* sums) {
+  ColumnProduct<kGates, ListedColumns>{{matrix}, matrix.w, product, sums}.Run(rows);
 }
 
-// k (rows, padded rank) = Q h, from the first `columns` of h (rows, padded H); q is a packed
-// matrix.
+// Adds a product with a sparse matrix, in place of the product's own weights, to all rows.
+inline void AddSparse(const SparseMatrix& matrix, const Product& product, std::int64_t rows,
+                      float* sums) {
+  constexpr decltype(&AddListed<1>) kByGates[kMaxTerm] = {&AddListed<1>, &AddListed<2>,
+                                                          &AddListed<3>, &AddListed<4>};
+  kByGates[product.places.count - 1](matrix, product, rows, sums);
+}
+
+// k (rows, padded rank) = Q h, from the first `columns` of h (rows, padded H); q is packed in
+// panels of one block.
 [[gnu::noinline]] inline void MultiplyFactor(const Sizes& sizes, const float* q, const float* h,
                                              std::int64_t rows, std::int64_t columns, float* k) {
   const std::int64_t blocks = Blocks(sizes.rank);
-  std::memset(k, 0, static_cast<std::size_t>(rows * blocks * kLanes) * sizeof(float));
-  const ColumnProduct<1, FirstColumns> product{
-      {columns, sizes.hidden}, q, h, Padded(sizes.hidden), {1, {0}}, 1, blocks, k};
-  TileBlocks<FitRows(1), 1>(product, rows, 0, blocks);
+  const Product product{
+      h, Padded(sizes.hidden), columns, sizes.hidden, q, {1, {0}}, 1, blocks, nullptr, 0};
+  std::memset(k, 0, Bytes(rows * blocks * kLanes));
+  ColumnProduct<1, FirstColumns>{{columns, sizes.hidden}, q, product, k}.Run(rows);
 }
 
 }  // namespace edgernn::EDGERNN_ISA

@@ -31,7 +31,7 @@ constexpr Imputer MakeImputer() {
           &Type::Macs};
 }
 
-// A layer of one gate, packed for Multiply<1>: `size` rows of `depth` columns, and a bias.
+// A layer of one gate, packed for Multiply: `size` rows of `depth` columns, and a bias.
 struct Layer {
   std::int64_t size;
   std::int64_t depth;
@@ -44,13 +44,13 @@ struct Layer {
   }
 
   void Pack(const float* rows, const float* bias) const {
-    PackMatrix(rows, size, depth, w);
+    PackMatrix(rows, size, depth, LargestPanel(1), w);
     PackVector(bias, size, b);
   }
 
   // out (B, padded size), for a (B, depth)
   void Run(const float* a, std::int64_t batch, float* out) const {
-    Multiply<1>(a, batch, depth, w, b, Blocks(size), out);
+    Multiply(a, batch, depth, w, b, Blocks(size), out);
   }
 };
 

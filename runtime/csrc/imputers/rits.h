@@ -56,7 +56,8 @@ struct RitsImputer {
     to.from_others.Pack(from.impute[4], from.impute[5]);
     // a feature does not speak for itself
     for (std::int64_t j = 0; j < features; ++j) {
-      to.from_others.w[(j / kLanes * features + j) * kLanes + j % kLanes] = 0.0f;
+      const Panel panel(LargestPanel(1), j / kLanes, Blocks(features));
+      to.from_others.w[PackedAt(panel, j / kLanes, j, 1, features) + j % kLanes] = 0.0f;
     }
     PackVector(from.impute[6], features, to.d);
     PackVector(from.impute[7], features, to.e);

@@ -35,14 +35,14 @@ struct SelectiveLister {
   };
 
   static void Pack(const Sizes& sizes, const Weights& from, const Packed& to) {
-    PackMatrix(from.rule[0], sizes.hidden, sizes.input, to.w);
+    PackMatrix(from.rule[0], sizes.hidden, sizes.input, LargestPanel(1), to.w);
     PackVector(from.rule[1], sizes.hidden, to.d);
     PackVector(from.rule[2], sizes.hidden, to.b);
   }
 
   static void Project(const Sizes& sizes, const Packed& packed, const float* x, std::int64_t rows,
                       const Scratch& scratch) {
-    Multiply<1>(x, rows, sizes.input, packed.w, packed.b, Blocks(sizes.hidden), scratch.projected);
+    Multiply(x, rows, sizes.input, packed.w, packed.b, Blocks(sizes.hidden), scratch.projected);
   }
 
   static Listing List(const Sizes& sizes, const Packed& packed, const Scratch& scratch,

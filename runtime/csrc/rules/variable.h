@@ -46,7 +46,7 @@ struct VariableLister {
 
   static void Pack(const Sizes& sizes, const Weights& from, const Packed& to) {
     PackVector(from.rule[0], sizes.hidden, to.h);
-    PackMatrix(from.rule[1], 1, sizes.input, to.x);
+    PackMatrix(from.rule[1], 1, sizes.input, LargestPanel(1), to.x);
     PackVector(from.rule[2], 1, to.b);
     to.edge[0] = from.rule[3][0];
     to.edge[1] = __builtin_logf(1.0f / from.rule[4][0] - 1.0f);
@@ -54,7 +54,7 @@ struct VariableLister {
 
   static void Project(const Sizes& sizes, const Packed& packed, const float* x, std::int64_t rows,
                       const Scratch& scratch) {
-    Multiply<1>(x, rows, sizes.input, packed.x, packed.b, 1, scratch.projected);
+    Multiply(x, rows, sizes.input, packed.x, packed.b, 1, scratch.projected);
   }
 
   static Listing List(const Sizes& sizes, const Packed& packed, const Scratch& scratch,

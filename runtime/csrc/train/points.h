@@ -289,27 +289,12 @@ template <class Cell, bool kForMid>
   }
 }
 
-// What the drivers know of a cell.
 template <class Cell>
 constexpr TrainCell MakeTrainCell() {
-  using Own = ParamsOf<Cell>;
-  TrainCell made{};
-  made.name = Cell::kName;
-  made.gates = kGateCount<Cell>;
-  for (int g = 0; g < made.gates; ++g) made.terms[g] = Cell::kGates[g].terms;
-  made.states = kStateCount<Cell>;
-  made.params = Own::kCount;
-  for (int i = 0; i < made.params; ++i) {
-    made.extents[i] = Own::kList[i].extent;
-    made.maps[i] = Own::kList[i].map;
-  }
-  made.reads_last = kReadsLast<Cell>;
-  made.mid_is_input = kMidIsInput<Cell>;
-  made.reads_input = kReadsInput<Cell>;
+  TrainCell made{MakeCellTable<Cell>(), nullptr, nullptr, nullptr, nullptr};
   made.update = &MapForward<Cell, false>;
   made.update_back = &MapBackward<Cell, false>;
   if constexpr (kHasMid<Cell>) {
-    made.has_mid = true;
     made.mid = &MapForward<Cell, true>;
     made.mid_back = &MapBackward<Cell, true>;
   }

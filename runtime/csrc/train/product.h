@@ -76,7 +76,7 @@ struct Result {
 };
 
 // What MultiplyAdd is given, for the rows and columns that are left.
-struct Panel {
+struct PanelProduct {
   Factor a;
   std::int64_t rows;
   std::int64_t depth;
@@ -89,7 +89,7 @@ struct Panel {
 // The first rows and blocks of a panel. Kept apart: in a loop over tiles its many addresses would
 // all be carried from tile to tile, in memory; that was measured to take a sixth of the time.
 template <int MB, int NB>
-[[gnu::noinline]] void MultiplyTile(const Panel& panel) {
+[[gnu::noinline]] void MultiplyTile(const PanelProduct& panel) {
   const float* a = panel.a.at;
   const float* w = panel.w;
   const float* start = panel.start.at;
@@ -125,7 +125,7 @@ template <int MB, int NB>
 
 // The first blocks of a panel.
 template <int MB, int NB>
-void MultiplyBlocks(Panel* panel) {
+void MultiplyBlocks(PanelProduct* panel) {
   for (; panel->rows >= MB; panel->rows -= MB) {
     MultiplyTile<MB, NB>(*panel);
     panel->a.at += MB * panel->a.stride;
@@ -143,7 +143,7 @@ inline void MultiplyAdd(Factor a, std::int64_t rows, std::int64_t depth, const f
   for (std::int64_t first = 0; first < columns; first += kPanel) {
     const std::int64_t left = columns - first;
     const std::int64_t blocks = left < kPanel ? Blocks(left) : kPanelBlocks;
-    Panel panel = {a, rows, depth, w, start.Skip(0, first), {out.at + first, out.stride}, left};
+    PanelProduct panel = {a, rows, depth, w, start.Skip(0, first), {out.at + first, out.stride}, left};
     (blocks == 1   ? &MultiplyBlocks<kPanelRows, 1>
      : blocks == 2 ? &MultiplyBlocks<kPanelRows, 2>
                    : &MultiplyBlocks<kPanelRows, 3>)(&panel);

@@ -104,21 +104,10 @@ const char* edgernn_train_isa();
 
 namespace edgernn {
 
-// What a driver knows of a cell: its tables, and its point-wise maps in both directions.
+// What a driver has of a cell: its table, and its point-wise maps in both directions.
 struct PointCall;
 
-struct TrainCell {
-  const char* name;
-  int gates;
-  unsigned terms[kMaxGates];
-  int states;
-  int params;
-  Extent extents[kMaxParams];
-  Map maps[kMaxParams];
-  bool reads_last;
-  bool mid_is_input;
-  bool has_mid;
-  bool reads_input;
+struct TrainCell : CellTable {
   void (*update)(const PointCall&);
   void (*mid)(const PointCall&);
   void (*update_back)(const PointCall&);

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gates of a cell that are summed together: their weights, their sums, and what is made of
+// them.
+
+#ifndef EDGERNN_GROUP_H_
+#define EDGERNN_GROUP_H_
+
+#include "cell_kernel.h"
+#include "params.h"
+#include "sparse.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+// M: the size of m and of the gates marked kMid.
+inline std::int64_t MidSize(const CellTable& cell, const Sizes& sizes) {
+  return cell.mid_is_input ? sizes.input : sizes.hidden;
+}
+
+// The columns of W: for x_t and, if the cell reads it, for x_{t-1}.
+inline std::int64_t InputColumns(const CellTable& cell, const Sizes& sizes) {
+  return sizes.input * (cell.reads_last ? 2 : 1);
+}
+
+// The columns of R: for h, or for Q h if R is a product.
+inline std::int64_t RecurrentColumns(const Sizes& sizes) {
+  return sizes.rank > 0 ? sizes.rank : sizes.hidden;
+}
+
+// The first row of a gate in W (R, C, V, b); -1 where it has none.
+inline std::int64_t FirstRow(const CellTable& cell, const Sizes& sizes, unsigned term, int gate) {
+  if ((cell.terms[gate] & term) == 0) return -1;
+  std::int64_t row = 0;
+  for (int g = 0; g < gate; ++g) {
+    if ((cell.terms[g] & term) == 0) continue;
+    row += (cell.terms[g] & kMid) != 0 ? MidSize(cell, sizes) : sizes.hidden;
+  }
+  return row;
+}
+
+// Packed blocks of the weights of a group. Its gates have `size` rows each.
+struct GroupWeights {
+  const GateGroup* group;
+  std::int64_t size;
+  float* w;
+  float* b;  // (blocks, gates, lanes)
+  SparseMatrix r;
+  float* c;
+  float* v;
+
+  void Carve(const CellTable& cell, const GateGroup& of, std::int64_t rows, const Sizes& sizes,
+             Carver* carver) {
+    const std::int64_t padded = Padded(rows);
+    group = &of;
+    size = rows;
+    w = carver->Take<float>(padded * InputColumns(cell, sizes) * of.x.count);
+    b = carver->Take<float>(padded * of.all.count);
+    r.Carve(of.h.count, rows, RecurrentColumns(sizes), carver);
+    c = carver->Take<float>(padded * sizes.hidden * of.c.count);
+    v = carver->Take<float>(padded * MidSize(cell, sizes) * of.m.count);
+  }
+
+  void Pack(const CellTable& cell, const Sizes& sizes, const Weights& from) const {
+    const auto pack = [&](unsigned term, const GateList& places, const float* source,
+                          std::int64_t columns, std::int64_t largest, float* to) {
+      std::int64_t first[kMaxGates];
+      for (int i = 0; i < places.count; ++i) {
+        first[i] = FirstRow(cell, sizes, term, group->all.at[places.at[i]]);
+      }
+      PackGates(source, first, places.count, size, columns, largest, to);
+    };
+    GateList all{group->all.count, {0, 1, 2, 3, 4, 5, 6, 7}};
+    const std::int64_t recurrent = RecurrentColumns(sizes);
+    const auto panels = [](const GateList& places) { return LargestPanel(places.count); };
+    pack(kX, group->x, from.w, InputColumns(cell, sizes), panels(group->x), w);
+    pack(kBias, all, from.b, 1, 1, b);
+    pack(kH, group->h, from.r, recurrent, 1, r.w);
+    r.LeaveOutZeros(group->h.count, size, recurrent);
+    if (!r.kind->sparse) pack(kH, group->h, from.r, recurrent, panels(group->h), r.w);
+    pack(kC, group->c, from.c, sizes.hidden, panels(group->c), c);
+    pack(kM, group->m, from.v, MidSize(cell, sizes), panels(group->m), v);
+  }
+
+  std::int64_t blocks() const { return Blocks(size); }
+
+  // Of one row's sums.
+  std::int64_t Floats() const { return Padded(size) * group->all.count; }
+
+  // Of a step of one sample.
+  std::int64_t Macs(const CellTable& cell, const Sizes& sizes) const {
+    return size * (InputColumns(cell, sizes) * group->x.count + sizes.hidden * group->c.count +
+                   MidSize(cell, sizes) * group->m.count) +
+           r.kind->macs;
+  }
+
+  // `begun`: the gates, by bits, that have sums; those of the product are added.
+  Product Make(const GateList& places, const float* weights, const float* a, std::int64_t stride,
+               std::int64_t columns, std::int64_t depth, unsigned* begun) const {
+    Product made{a, stride, columns, depth, weights, places, group->all.count, blocks(), b, 0};
+    for (int i = 0; i < places.count; ++i) {
+      const unsigned gate = 1u << places.at[i];
+      if ((*begun & gate) == 0) made.fresh |= 1u << i;
+      *begun |= gate;
+    }
+    return made;
+  }
+
+  // The sums of the gates with x, of `rows` samples x (rows, columns of W), of which the first ones
+  // are read.
+  void Project(const CellTable& cell, const Sizes& sizes, const float* x, std::int64_t rows,
+               std::int64_t columns, float* sums) const {
+    const std::int64_t inputs = InputColumns(cell, sizes);
+    unsigned begun = 0;
+    StartSums(Make(group->x, w, x, inputs, columns, inputs, &begun), rows, sums);
+  }
+};
+
+// Completes the sums of the first `blocks` with all that is not x, tile by tile, and calls
+// finish(row, rows, block, blocks, sums) for each; what it is given lasts until it returns. The
+// factors are of `rows` samples.
+template <class Finish>
+[[gnu::always_inline]] inline void RunGroup(const GroupWeights& weights, const CellTable& cell,
+                                            const Sizes& sizes, const Factors& from,
+                                            std::int64_t rows, std::int64_t blocks, float* sums,
+                                            const Finish& finish) {
+  const GateGroup& group = *weights.group;
+  const std::int64_t recurrent = RecurrentColumns(sizes), middle = MidSize(cell, sizes);
+  const std::int64_t gates = group.all.count * kLanes, stride = weights.Floats();
+  Product products[3];
+  int count = 0, most = 0;
+  // the gates, by bits, that have sums: so far, and before the tiles
+  unsigned begun = 0;
+  for (int i = 0; i < group.x.count; ++i) begun |= 1u << group.x.at[i];
+  unsigned ready = begun;
+  const auto add = [&](const GateList& places, const float* w, const float* a, std::int64_t columns,
+                       std::int64_t depth) {
+    if (places.count == 0) return;
+    most = places.count > most ? places.count : most;
+    products[count++] = weights.Make(places, w, a, Padded(depth), columns, depth, &begun);
+  };
+  add(group.h, weights.r.w, from.h, from.h_end, recurrent);
+  if (count > 0 && weights.r.kind->sparse) {
+    // ahead of the tiles, as its blocks have different columns
+    AddSparse(weights.r, products[--count], rows, sums);
+    most = 0;
+    ready = begun;
+  }
+  add(group.c, weights.c, from.c, from.c_end, sizes.hidden);
+  add(group.m, weights.v, from.m, from.m_end, middle);
+  if (count == 0) {
+    finish(std::int64_t{0}, rows, std::int64_t{0}, blocks, Sums{sums, stride});
+    return;
+  }
+  // those that the first product leaves out
+  GateList others{};
+  for (int i = 0; i < products[0].places.count; ++i) ready &= ~(1u << products[0].places.at[i]);
+  for (int g = 0; g < group.all.count; ++g) {
+    if ((ready >> g & 1) != 0) others.at[others.count++] = g;
+  }
+  // sums that change stay in the first-level cache
+  float tile[kTileSums * kMaxGates * kLanes];
+  ForTiles(FitTile(most, rows), rows, blocks,
+           [&](std::int64_t row, std::int64_t block, TileShape shape) {
+             const std::int64_t tall = std::int64_t{1} << shape.rows;
+             const std::int64_t wide = std::int64_t{1} << shape.blocks;
+             const Sums start{sums + row * stride + block * gates, stride}, to{tile, wide * gates};
+             AddProduct(products[0], row, block, shape, start, to);
+             for (int i = 0; i < others.count; ++i) {
+               for (std::int64_t r = 0; r < tall; ++r) {
+                 for (std::int64_t at = others.at[i] * kLanes; at < to.stride; at += gates) {
+                   Store(to.at + r * to.stride + at, Load(start.at + r * stride + at));
+                 }
+               }
+             }
+             for (int i = 1; i < count; ++i) AddProduct(products[i], row, block, shape, to, to);
+             finish(row, tall, block, wide, to);
+           });
+}
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_GROUP_H_
