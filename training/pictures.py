@@ -80,6 +80,7 @@ def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
         above.set_ylabel("input channel")
     below.imshow(pattern, aspect="auto", cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
     below.set_ylabel("neuron")
+    below.locator_params(integer=True)
     below.set_xlabel(f"time step ({100 * (1 - pattern.mean()):.1f} % of the updates skipped)")
     _save(figure, path)
 
@@ -99,9 +100,11 @@ def update_patterns(path: Path, models: Mapping[str, SequenceModel], x: Tensor) 
         ax.imshow(pattern, aspect="auto", cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
         ax.set_title(f"{name}\n{100 * (1 - pattern.mean()):.0f} % skipped", fontsize="small")
         ax.tick_params(labelsize="x-small")
+        ax.locator_params(integer=True)
     for ax in axes[::columns]:
         ax.set_ylabel("neuron", fontsize="small")
-    for ax in axes[-columns:]:
+    # the lowest one of each column
+    for ax in axes[max(0, len(models) - columns) : len(models)]:
         ax.set_xlabel("time step", fontsize="small")
     _save(figure, path)
 
