@@ -250,7 +250,9 @@ class Row:
     def step_macs(self, k: NDArray[np.int64], I: int, H: int) -> NDArray[np.int64]:
         """Multiply-adds of a step that changes k neurons."""
         M = self.middle_size(I, H)
-        return k * self.row_macs(I, H, M) + (k > 0) * M * self.mid_macs(I, H)
+        # where more than three quarters of the neurons change all of them are computed
+        rows = np.where(4 * k > 3 * H, H, k)
+        return rows * self.row_macs(I, H, M) + (k > 0) * M * self.mid_macs(I, H)
 
 
 CELLS = {
