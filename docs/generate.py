@@ -3,7 +3,8 @@
 
 The cell table of the README; a page a family under docs/: the docstrings of its module and classes, with the cost of
 each cell at one size (a paragraph of a class docstring with " = " in its first line is an equation); docs/tasks.md, of
-the tasks' docstrings; docs/results.md, of what `edgernn reproduce` measured, docs/results/TABLE.json.
+the tasks' docstrings; docs/results.md, of what `edgernn reproduce` measured, docs/results/TABLE.json;
+docs/performance.md, of what `edgernn bench --suite` measured, docs/results/performance.json, and the notes beside it.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ from types import ModuleType
 
 from edgernn.cells import CELLS
 from edgernn.listing import listing, table
+from edgernn.runtime.bench.page import page as performance_page
 from edgernn.training.recipe import load_table, table_names
 from edgernn.training.report import markdown
 from edgernn.training.tasks import TASKS
@@ -108,6 +110,19 @@ def results() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def performance(folder: Path = ROOT / "docs" / "results") -> str:
+    """The page of what is measured beside other runtimes, of performance.json and performance-notes.md in a folder."""
+    measured, notes = folder / "performance.json", folder / "performance-notes.md"
+    parts = ["# Performance", "<!-- made by docs/generate.py from docs/results/performance.json and -notes.md -->"]
+    if measured.is_file():
+        parts.append(performance_page(json.loads(measured.read_text(encoding="utf-8"))).rstrip())
+    else:
+        parts.append("Not measured yet: `edgernn bench --suite --out docs/results`")
+    if notes.is_file():
+        parts += ["## Notes", notes.read_text(encoding="utf-8").strip()]
+    return "\n\n".join(parts) + "\n"
+
+
 def _public(module: ModuleType) -> list[type]:
     """The cells, rules and so on that a module defines, in its order: the classes with a name for users."""
     own = [v for v in vars(module).values() if inspect.isclass(v) and v.__module__ == module.__name__]
@@ -139,7 +154,8 @@ def _escaped(text: str) -> str:
 
 def generated() -> dict[Path, str]:
     """Every file that is made, with its content."""
-    pages = {name: page(name) for name in PAGES} | {"tasks": tasks(), "results": results()}
+    pages = {name: page(name) for name in PAGES}
+    pages |= {"tasks": tasks(), "results": results(), "performance": performance()}
     return {ROOT / "README.md": readme()} | {ROOT / "docs" / f"{name}.md": text for name, text in pages.items()}
 
 

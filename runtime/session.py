@@ -5,16 +5,18 @@ import json
 import mmap
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.library import SCHEMA, library_missing, library_path, no_native, onnxruntime, register
+from edgernn.runtime.stream import Stream
 
+_T = TypeVar("_T")
 Array = NDArray[np.float32]
 # what a session reads in a file's metadata
 _KEYS = {"ops", "input_size", "hidden_size", "layers", "bidirectional", "output", "streaming", "initial_state", "cost"}
@@ -62,7 +64,7 @@ class Session:
         names = [i.name for i in self.onnx.get_inputs()]
         self.state_names = names[1:]
         self._outputs = [o.name for o in self.onnx.get_outputs()]
-        self._state: dict[str, Array] = {}
+        self._stream: Stream | None = None
         self.updates: NDArray[np.int64] | None = None
         self.macs: NDArray[np.int64] | None = None
 
@@ -100,24 +102,43 @@ class Session:
         return y if np.ndim(x) == sequence.ndim else y[..., 0, :]
 
     def step(self, x_t: ArrayLike) -> Array:
-        """y after one more step x_t (B, I) or (I,), from the state that the last step left."""
+        """y after one more step x_t (B, I) or (I,), from the state that the last step left.
+
+        Fastest for a float32 array; nothing but y is allocated then.
+        """
+        stream = self._stream
+        if stream is None or not stream.take(x_t):
+            stream = self._begin(x_t)
+        self._guarded(stream.step)
+        if "updates" in stream.outputs:
+            self.updates, self.macs = stream.outputs["updates"].copy(), stream.outputs["macs"].copy()
+        y: Array = stream.outputs["y"]
+        if self.info["output"] == "all":
+            y = y[0]
+        return (y if stream.batched else y[0]).copy()
+
+    def _begin(self, x_t: ArrayLike) -> Stream:
+        """The stream that makes the next step from x_t, which is anything but what the last one read: checked."""
         if not self.info["streaming"]:
             raise UsageError("step: this model needs the whole sequence; use run")
         frame = self._checked(x_t, ("B",))
-        batch = frame.shape[1]
-        if not self._state:
-            self._state = self.initial_state(batch)
-        kept = next(iter(self._state.values())).shape[0]
-        if kept != batch:
-            raise UsageError(f"x_t: expected the batch of the kept state, {kept}, got {batch}; call reset() first")
-        y, self._state = self._call(frame, self._state)
-        if self.info["output"] == "all":
-            y = y[0]
-        return y if np.ndim(x_t) == frame.ndim - 1 else y[0]
+        batch, batched = frame.shape[1], np.ndim(x_t) == frame.ndim - 1
+        stream = self._stream
+        if stream is not None and stream.x.shape[1] != batch:
+            if stream.started:
+                kept = stream.x.shape[1]
+                raise UsageError(f"x_t: expected the batch of the kept state, {kept}, got {batch}; call reset() first")
+            stream = None
+        if stream is None:
+            stream = self._stream = self._guarded(Stream, self.onnx, frame, self.initial_state(batch), batched)
+        stream.x[...] = frame
+        stream.batched = batched
+        return stream
 
     def reset(self) -> None:
         """Forget the state: the next step starts a new sequence."""
-        self._state = {}
+        if self._stream is not None:
+            self._stream.restart(self.initial_state(self._stream.x.shape[1]))
 
     def checked(self, x: ArrayLike) -> NDArray[Any]:
         """x as the model takes it: float32 (T, B, I) or int64 (T, B), B = 1 where it is left out."""
@@ -140,13 +161,17 @@ class Session:
         return self._call(sequence, given)
 
     def _call(self, x: NDArray[Any], state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
-        try:
-            values = self.onnx.run(self._outputs, {"x": x, **state})
-        except Exception as error:  # onnxruntime raises plain classes of its own
-            raise EdgernnError(f"{self.path}: {error}") from None
+        values = self._guarded(self.onnx.run, self._outputs, {"x": x, **state})
         found = dict(zip(self._outputs, values, strict=True))
         self.updates, self.macs = found.get("updates"), found.get("macs")
         return found["y"], {name: found[f"{name}.next"] for name in self.state_names}
+
+    def _guarded(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        """call(*arguments), whose errors name the file."""
+        try:
+            return call(*arguments)
+        except Exception as error:  # onnxruntime raises plain classes of its own
+            raise EdgernnError(f"{self.path}: {error}") from None
 
     def _checked(self, x: ArrayLike, leading: tuple[str, ...]) -> NDArray[Any]:
         """x as float32 (T, B, I) or int64 (T, B); `leading` names its axes before I: the batch may be left out."""

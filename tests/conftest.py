@@ -5,7 +5,10 @@ import os
 
 # before torch and numpy are imported: small tensors are faster on one thread, and threads would only disturb timings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# before triton is: it then runs the kernels for GPUs on the CPU
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,22 @@ from tests.tolerances import POISON
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: minutes rather than seconds; `make quick` leaves them out")
+
+
+@pytest.fixture
+def say(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """What a test says without failing: a line at the end of the run."""
+    return lambda text: record_property("said", text)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    said = [value for report in reports for name, value in getattr(report, "user_properties", ()) if name == "said"]
+    if said:
+        terminalreporter.section("said by tests")
+        # a test's lines are in each of its reports
+        for line in dict.fromkeys(said):
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,18 @@ from torch import Tensor
 
 import edgernn
 from edgernn.cells import CELLS
-from edgernn.layer import RecurrentLayer, Trace
-from edgernn.names import resolve
-from edgernn.rules import RULES, Phased, Timed
+from edgernn.layer import RecurrentLayer
+from edgernn.rules import RULES, Timed
 from edgernn.training.api import train
 from edgernn.training.kernels import attach, cpu
-from tests.native import VARIANTS, library
+from edgernn.training.kernels.common import RULES as FUSED_RULES
+from tests.fused import CELL_RULE_IDS, CELLS_AND_RULES, assert_equals_loop, inputs, make, run, whole_loss
+from tests.native import library
 from tests.tolerances import FLOAT32
 from tests.training_helpers import SMALL, without_pictures
 
-CELLS_AND_RULES = list(product([*CELLS, *VARIANTS], cpu.RULES))
 # T, B, I, H: one of each; odd ones; H = I, which some cells need; more than one vector; whole vectors
 SIZES = [(1, 1, 3, 5), (7, 3, 5, 11), (4, 2, 1, 1), (5, 9, 17, 17), (6, 10, 20, 50), (9, 4, 16, 32)]
-Gradients = dict[str, Tensor | None]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,80 +40,18 @@ def _library() -> Iterator[None]:
     cpu.library.cache_clear()
 
 
-def make(cell: str, rule: str, I: int, H: int, **options: Any) -> RecurrentLayer:
-    cell_type = VARIANTS.get(cell) or resolve(cell)[0]
-    if rule == "phased":
-        options.setdefault("open", 0.5)
-    layer = RecurrentLayer(cell_type(I, H), RULES[rule](I, H, **options))
-    # a slope other than 1, so that it is not forgotten
-    layer.rule.anneal(30)
-    return layer
-
-
 def fused(layer: RecurrentLayer) -> RecurrentLayer:
     made = copy.deepcopy(layer)
     made.unroller = cpu.CpuUnroller(made)
     return made
 
 
-def inputs(layer: RecurrentLayer, T: int, B: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-    x = torch.randn(T, B, layer.input_size)
-    state = {name: 0.5 * torch.randn(B, width) for name, width in layer.widths.items()}
-    # some change at the first step and some do not
-    state |= {name: torch.rand(B, 1) for name in layer.rule.memory}
-    if isinstance(layer.rule, Timed):
-        state["rule_t"] = torch.randint(0, 9, (B, 1)).float()
-    return x, tuple(state.values())
-
-
-def run(
-    layer: RecurrentLayer, x: Tensor, state: tuple[Tensor, ...], loss: Callable[..., Tensor]
-) -> tuple[Tensor, tuple[Tensor, ...], Trace, Gradients]:
-    """What a layer makes, and the gradient of all that it was given."""
-    kind = next(layer.parameters()).dtype
-    x, *state = (t.detach().to(kind, copy=True).requires_grad_() for t in (x, *state))
-    y, last, trace = layer(x, tuple(state))
-    loss(y, last, trace).backward()
-    names = ("x", *(f"state {name}" for name in layer.states))
-    grads = {name: t.grad for name, t in zip(names, (x, *state), strict=True)}
-    return y, last, trace, grads | {name: p.grad for name, p in layer.named_parameters()}
-
-
-def whole_loss(y: Tensor, last: tuple[Tensor, ...], trace: Trace) -> Tensor:
-    """Depends on all that a layer returns, in a way of its own at every element."""
-    return y.sin().sum() + sum((s * (i + 2)).cos().sum() for i, s in enumerate(last)) + 3 * trace.budget
-
-
 def assert_same(layer: RecurrentLayer, T: int, B: int, loss: Callable[..., Tensor] = whole_loss) -> None:
-    """Forward and gradients equal those of the loop in float64."""
-    x, state = inputs(layer, T, B)
-    y, last, trace, grads = run(fused(layer), x, state, loss)
-    loop_y, loop_last, loop_trace, loop_grads = run(copy.deepcopy(layer).double(), x, state, loss)
-    made = {"y": y, "budget": trace.budget, **{f"last {i}": s for i, s in enumerate(last)}, **grads}
-    wanted = {"y": loop_y, "budget": loop_trace.budget}
-    wanted |= {**{f"last {i}": s for i, s in enumerate(loop_last)}, **loop_grads}
-    assert made.keys() == wanted.keys()
-    # the share rises and falls so many times faster than the phase, and so does its rounding error
-    slope = 2 / float(layer.rule.rule_open) if isinstance(layer.rule, Phased) else 1
-    for name, want in wanted.items():
-        got = made[name]
-        if want is None or got is None:
-            # a loop leaves out what it never reads, the kernels say 0
-            assert all(t is None or not t.any() for t in (want, got)), name
-            continue
-        # gradients are sums of terms of about 1, which may cancel
-        scale = max(0.1, float(want.detach().abs().max()))
-        close = FLOAT32 * slope * scale
-        torch.testing.assert_close(got.double(), want, rtol=0, atol=close, msg=lambda m, n=name: f"{n}: {m}")
-    if loop_trace.decisions is None:
-        assert trace.decisions is None
-    else:
-        assert trace.decisions is not None
-        assert torch.equal(trace.decisions, loop_trace.decisions)
+    assert_equals_loop(layer, fused(layer), T, B, loss)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize(("cell", "rule"), CELLS_AND_RULES, ids=[f"{c}-{r}" for c, r in CELLS_AND_RULES])
+@pytest.mark.parametrize(("cell", "rule"), CELLS_AND_RULES, ids=CELL_RULE_IDS)
 def test_forward_and_all_gradients_equal_the_loop(cell: str, rule: str, size: tuple[int, int, int, int]) -> None:
     T, B, I, H = size
     assert_same(make(cell, rule, I, H), T, B)
@@ -170,7 +106,7 @@ def test_learned_start_gets_its_gradient() -> None:
         torch.testing.assert_close(got.double(), want, rtol=0, atol=FLOAT32 * max(0.1, float(want.abs().max())))
 
 
-@pytest.mark.parametrize("rule", [name for name in cpu.RULES if issubclass(RULES[name], Timed)])
+@pytest.mark.parametrize("rule", [name for name in FUSED_RULES if issubclass(RULES[name], Timed)])
 def test_rules_of_the_step_alone_start_as_in_the_loop(rule: str) -> None:
     layer = make("lstm", rule, 3, 7)
     x = torch.randn(6, 4, 3)
@@ -210,7 +146,7 @@ def test_sparse_weights_equal_the_loop() -> None:
     assert_same(layer, 5, 4)
 
 
-@pytest.mark.parametrize("rule", cpu.RULES)
+@pytest.mark.parametrize("rule", FUSED_RULES)
 @pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "fastgrnn", "irc-gru"])
 def test_threads_agree(cell: str, rule: str) -> None:
     """To rounding: they add up the gradients of the weights in another order; what belongs to a sample is the same."""

@@ -283,3 +283,80 @@ def test_no_pickle_is_loaded(tmp_path):
     for name in ("x.npy", "x.npz"):
         with pytest.raises(edgernn.EdgernnError, match="allow_pickle=False"):
             run_file(exported("gru")[1], tmp_path / name, tmp_path / "y.npz")
+
+
+@backends
+def test_steps_take_any_kind_of_array_in_any_order(backend):
+    _, path, _ = exported("gru", "selective")
+    session = Session(path, backend=backend)
+    x = random_input(6, 1, 3)
+    whole = Session(path, backend=backend)
+    expected = [whole.step(x_t) for x_t in x]
+    given = [x[0], x[1].astype(np.float64), x[2][0], x[3].tolist(), x[4], np.asfortranarray(x[5])]
+    for x_t, y in zip(given, expected, strict=True):
+        got = session.step(x_t)
+        assert got.shape == y.shape[1:] if np.ndim(x_t) == 1 else y.shape
+        np.testing.assert_array_equal(got.reshape(y.shape), y)
+
+
+@backends
+def test_what_a_step_returns_is_the_callers(backend):
+    _, path, _ = exported("gru", "selective")
+    session = Session(path, backend=backend)
+    x = random_input(2, 3)
+    first = session.step(x[0])
+    updates, macs = session.updates, session.macs
+    before = updates.copy(), macs.copy()
+    first[...] = 7
+    again = Session(path, backend=backend)
+    again.step(x[0])
+    np.testing.assert_array_equal(session.step(x[1]), again.step(x[1]))
+    assert (first == 7).all()
+    np.testing.assert_array_equal(updates, before[0])
+    np.testing.assert_array_equal(macs, before[1])
+
+
+@backends
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_refused_steps_change_nothing(backend, bad):
+    _, path, _ = exported("lstm")
+    session, other = (Session(path, backend=backend) for _ in range(2))
+    x = random_input(3, 3)
+    for one in (session, other):
+        one.step(x[0])
+    with pytest.raises(edgernn.UsageError, match=f"x: expected finite numbers, got {bad}"):
+        session.step(np.array([0, bad, 0], np.float32))
+    with pytest.raises(edgernn.UsageError, match="x: expected shape"):
+        session.step(np.zeros(4, np.float32))
+    np.testing.assert_array_equal(session.step(x[1]), other.step(x[1]))
+    # finite numbers whose sum is not
+    assert np.isfinite(session.step(np.full(3, 3e38, np.float32))).all()
+
+
+@backends
+def test_reset_starts_another_sequence_of_any_batch(backend):
+    _, path, _ = exported("lstm", "skip")
+    session = Session(path, backend=backend)
+    x = random_input(4, 2, 3)
+    expected = [session.step(x_t) for x_t in x]
+    session.reset()
+    session.step(x[0, :1])
+    session.reset()
+    for x_t, y in zip(x, expected, strict=True):
+        np.testing.assert_array_equal(session.step(x_t), y)
+
+
+def test_steps_allocate_nothing_but_y():
+    import tracemalloc
+
+    session = Session(exported("gru")[1], backend="native")
+    x = random_input(1, 3)
+    session.step(x)
+    tracemalloc.start()
+    try:
+        for _ in range(200):
+            session.step(x)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4000

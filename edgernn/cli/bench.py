@@ -12,8 +12,9 @@ from edgernn.errors import UsageError
 
 def _text(result: dict[str, Any]) -> str:
     from edgernn.runtime.bench import markdown
+    from edgernn.runtime.bench.page import page
 
-    return markdown(result) + f"\nsaved: {', '.join(result['files'])}"
+    return (page if "cases" in result else markdown)(result) + f"\nsaved: {', '.join(result['files'])}"
 
 
 @verb(example="edgernn bench --cell sarnn --hidden 128 --input 2 --steps 500 --skip 0.9", text=_text)
@@ -38,6 +39,10 @@ def _text(result: dict[str, Any]) -> str:
     "--density", type=click.FloatRange(0, 1, min_open=True), help="... or with this share of their blocks ..."
 )
 @click.option("--skip", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="and this share skipped.")
+@click.option("--peers", is_flag=True, help="Beside all runtimes installed; with --cell gru or lstm.")
+@click.option("--suite", is_flag=True, help="All cases of docs/performance.md instead.")
+@click.option("--quick", is_flag=True, help="Of --suite: a short version that says that it is one.")
+@click.option("--only", metavar="TEXT", help="Of --suite: the cases with this in their names.")
 def command(
     model: Path | None,
     device: str,
@@ -51,17 +56,33 @@ def command(
     rank: int | None,
     density: float | None,
     skip: float,
+    peers: bool,
+    suite: bool,
+    quick: bool,
+    only: str | None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Verify MODEL, then time it beside ONNX Runtime's GRU and LSTM of the same size and its own portable function.
 
     All are timed in one run, interleaved; figures are medians, ratios are taken within a round. Instead of MODEL,
-    --cell and a size measure a cell with random weights.
+    --cell and a size measure a cell with random weights. --peers takes every runtime that the extra `bench` installs,
+    in a process of its own, and the roofline of this machine; T=1 with --steps 1 is a call a step.
     """
     import tempfile
 
     from edgernn.runtime.bench import Settings, bench, read_example, save
 
+    if (quick or only) and not suite:
+        raise UsageError("--quick and --only are of --suite")
+    if suite:
+        if model is not None or cell is not None or peers:
+            raise UsageError("--suite goes with none of MODEL, --cell and --peers")
+        return _suite(out, quick, only)
+    if peers:
+        plain = rule is None and layers == 1 and rank is None and density is None and not skip and example is None
+        if model is not None or cell not in ("gru", "lstm") or not plain:
+            raise UsageError("--peers: expected --cell gru or lstm, one layer, nothing skipped and no MODEL")
+        return _peers(out, cell, input_size, hidden_size, settings)
     if (model is None) == (cell is None):
         raise UsageError("give either a MODEL file or --cell NAME")
     x = None if example is None else read_example(example)
@@ -79,6 +100,36 @@ def command(
         report = bench(model, Settings(**settings), x=x, progress=_progress())
     target = out or (model.parent if cell is None else Path("bench"))
     return {**report, "files": [str(path) for path in save(report, target)]}
+
+
+def _suite(out: Path | None, quick: bool, only: str | None) -> dict[str, Any]:
+    from edgernn.runtime.bench.suite import FULL, QUICK, chosen, run_suite
+
+    words = ["edgernn bench --suite", *(["--quick"] * quick), *([] if only is None else [f"--only {only!r}"])]
+    path = (out or Path("bench")) / "performance.json"
+    settings = QUICK if quick else FULL
+    report = run_suite(path, chosen(only), settings, command=" ".join(words), progress=_lines)
+    return {**report, "files": [str(path)]}
+
+
+def _peers(out: Path | None, cell: str, input_size: int, hidden_size: int, settings: dict[str, Any]) -> dict[str, Any]:
+    from dataclasses import replace
+
+    from edgernn.runtime.bench.case import Case
+    from edgernn.runtime.bench.suite import FULL, run_suite
+
+    steps, batch, threads = settings["steps"] or 500, settings["batch"], settings["threads"]
+    case = Case("Peers", cell, input_size, hidden_size, steps, batch, threads)
+    path = (out or Path("bench")) / "peers.json"
+    plan = replace(FULL, rounds=settings["rounds"], warmup=settings["warmup"])
+    return {**run_suite(path, [case], plan, progress=_lines), "files": [str(path)]}
+
+
+def _lines(done: int, total: int, line: str) -> None:
+    """A line a case on standard error."""
+    import sys
+
+    print(f"[{done}/{total}] {line}", file=sys.stderr, flush=True)
 
 
 def _progress() -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure a model file: verified first, then timed beside ONNX Runtime's own operators in one run."""
+"""Measure a model file, or a whole suite beside other runtimes: verified first, then timed in one run."""
 
 from edgernn.runtime.bench.measure import Settings, bench, read_example
 from edgernn.runtime.bench.report import markdown, save

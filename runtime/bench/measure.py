@@ -2,8 +2,6 @@
 """Verify, then time: every round visits every contender in shuffled order, and ratios are taken within a round."""
 
 import dataclasses
-import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import EXAMPLE, read_arrays
 from edgernn.runtime.bench.baseline import baseline, is_same, weights_of
 from edgernn.runtime.bench.machine import machine
+from edgernn.runtime.bench.timing import Rounds, interleaved
 from edgernn.runtime.library import no_native, onnxruntime
 from edgernn.runtime.session import Session, layer_sizes
 
@@ -64,9 +63,12 @@ def bench(
         sessions = {NATIVE: Session(path, backend="native", threads=settings.threads)} | sessions
     info = sessions[PORTABLE].info
     x, source = _input(path, sessions[PORTABLE], settings, x)
-    verified = _verify(sessions, x)
+    verified = {}
+    if NATIVE in sessions:
+        verified["native against portable"] = verify(sessions[NATIVE], sessions[PORTABLE], x)
     calls, baselines_verified = _contenders(path, sessions, info, x, settings)
-    timings = _time(calls, settings, progress)
+    plan = Rounds(settings.rounds, settings.warmup, settings.block_ms)
+    timings = interleaved(calls, plan, progress)
     skipping = next(iter(sessions.values()))
     skipping.run(x)
     rate = 1.0 if skipping.updates is None else float(skipping.updates.mean()) / skipping.neurons
@@ -119,11 +121,11 @@ def _input(path: Path, session: Session, settings: Settings, x: NDArray[Any] | N
     return np.ascontiguousarray(np.take(x, np.arange(settings.batch) % x.shape[1], axis=1)), source
 
 
-def _verify(sessions: dict[str, Session], x: NDArray[Any]) -> dict[str, float]:
-    """The worst error of native against portable, every step from the portable one's state."""
-    if NATIVE not in sessions:
-        return {}
-    native, portable = sessions[NATIVE], sessions[PORTABLE]
+def verify(native: Session, portable: Session, x: NDArray[Any]) -> float:
+    """The worst error of native against portable, every step from the portable one's state.
+
+    Raises EdgernnError where it is more than float32 explains.
+    """
     worst, turned = 0.0, 0
     state = portable.initial_state(x.shape[1])
     frames = x[:, None] if portable.info["streaming"] else x[None]
@@ -145,7 +147,7 @@ def _verify(sessions: dict[str, Session], x: NDArray[Any]) -> dict[str, float]:
             f"native and portable disagree: worst error {worst:.3g} (allowed {TOLERANCE:g}), "
             f"{turned} of {x.shape[0] * x.shape[1]} steps decided otherwise; not timed"
         )
-    return {"native against portable": worst}
+    return worst
 
 
 def _contenders(
@@ -179,34 +181,6 @@ def _caller(session: Any, x: NDArray[Any], state: dict[str, Array], unread: tupl
     outputs = [o.name for o in session.get_outputs() if o.name not in unread]
     feeds = {"x": x, **state}
     return lambda: session.run(outputs, feeds)
-
-
-def _time(
-    calls: dict[str, Callable[[], Any]], settings: Settings, progress: Callable[[int, int], None]
-) -> dict[str, list[list[float]]]:
-    """Seconds of every call, by contender and round."""
-    order = list(calls)
-    shuffle = random.Random(0)
-    repeats = {}
-    for name, call in calls.items():
-        for _ in range(settings.warmup):
-            call()
-        start = time.perf_counter()
-        call()
-        repeats[name] = max(1, min(2000, int(settings.block_ms / 1000 / (time.perf_counter() - start))))
-    seconds: dict[str, list[list[float]]] = {name: [] for name in calls}
-    for done in range(settings.rounds):
-        shuffle.shuffle(order)
-        for name in order:
-            call, block = calls[name], []
-            call()
-            for _ in range(repeats[name]):
-                start = time.perf_counter()
-                call()
-                block.append(time.perf_counter() - start)
-            seconds[name].append(block)
-        progress(done + 1, settings.rounds)
-    return seconds
 
 
 def _summary(timings: dict[str, list[list[float]]], samples: int, steps: int) -> dict[str, dict[str, float]]:

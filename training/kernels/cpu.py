@@ -19,11 +19,10 @@ from torch import Tensor
 from edgernn.cells.base import State
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.layer import LAST, RecurrentLayer, Trace
-from edgernn.rules import RULES as ALL_RULES
-from edgernn.rules import Always, Selective, Skip, Timed
+from edgernn.rules import Selective, Skip, Timed
 from edgernn.runtime.library import library_missing, library_path
+from edgernn.training.kernels.common import check, refusal
 
-RULES = tuple(name for name, rule in ALL_RULES.items() if issubclass(rule, (Always, Selective, Skip, Timed)))
 _NAME = "libedgernn_train"
 _MAX_PARAMS = _MAX_STATES = 4
 _POINTER = ctypes.c_void_p
@@ -219,7 +218,7 @@ class CpuUnroller:
         cell, rule = layer.cell, layer.rule
         if not _native(x) or not all(map(_native, state)) or torch.compiler.is_compiling():
             return None
-        _check(layer, x, state)
+        check(layer, x, state)
         if x.shape[1] == 0:
             return None
         last = state[-1] if LAST in layer.widths else None
@@ -261,10 +260,8 @@ def why_not(layer: RecurrentLayer) -> str | None:
     loaded = library()
     if loaded is None:
         return f"the native library {_NAME} is not installed or does not run here"
-    if layer.imputer is not None:
-        return f"an imputer ({layer.imputer.name}) stands before the cell"
-    if layer.rule.name not in RULES:
-        return f"there are no kernels for the rule {layer.rule.name}, only for {', '.join(RULES)}"
+    if why := refusal(layer):
+        return why
     if loaded.edgernn_train_cell(layer.cell.op.encode()) < 0:
         return f"there is no kernel for {layer.cell.op}"
     return None
@@ -272,14 +269,3 @@ def why_not(layer: RecurrentLayer) -> str | None:
 
 def _native(tensor: Tensor) -> bool:
     return tensor.dtype == torch.float32 and tensor.device.type == "cpu"
-
-
-def _check(layer: RecurrentLayer, x: Tensor, state: State) -> None:
-    """The kernels read plain memory: raises EdgernnError for tensors of other shapes than the layer's."""
-    if x.ndim != 3 or x.shape[0] < 1 or x.shape[2] != layer.input_size:
-        raise EdgernnError(f"x: expected shape (T >= 1, B, {layer.input_size}), got {tuple(x.shape)}")
-    if len(state) != len(layer.widths):
-        raise EdgernnError(f"state: expected {len(layer.widths)} tensors {layer.states}, got {len(state)}")
-    for (name, width), given in zip(layer.widths.items(), state, strict=True):
-        if given.shape != (x.shape[1], width):
-            raise EdgernnError(f"state {name}: expected shape {(x.shape[1], width)}, got {tuple(given.shape)}")

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One case: ours beside all that it is compared with, each verified and then timed in the same rounds."""
+
+import datetime
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgernn.errors import EdgernnError
+from edgernn.runtime.bench.measure import verify
+from edgernn.runtime.bench.peers import OURS, PEERS, Peer, UnsupportedError, problem, reference
+from edgernn.runtime.bench.roofline import matvec, multiply_adds
+from edgernn.runtime.bench.timing import Rounds, interleaved
+from edgernn.runtime.session import Session
+
+# the names of contenders that are no peers
+EDGERNN, DENSE, ROOFLINE, BEST = "edgernn", "edgernn gru", "roofline", "best peer"
+ORT = PEERS[0].name
+# a peer's error, not ours: some trade accuracy for speed
+TOLERANCE = 1e-3
+# steps that a stream is verified over
+_CHECKED = 12
+
+
+@dataclass(frozen=True)
+class Target:
+    """Our time is at most `limit` times that of the contender `against`."""
+
+    against: str
+    limit: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """T steps of B sequences through one layer; T = 1 is a stream, with the state kept from call to call, T = 0 a
+    session that is made and not run.
+
+    cell: with its rule if it has a name of its own. skip, rank: as in `edgernn.synthetic.random_model`.
+    """
+
+    group: str
+    cell: str
+    input_size: int
+    hidden_size: int
+    steps: int = 500
+    batch: int = 1
+    threads: int = 1
+    skip: float | None = None
+    rank: int | None = None
+    targets: tuple[Target, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        parts = [f"{self.cell} ({self.input_size}, {self.hidden_size})", f"T={self.steps}" if self.steps else "load"]
+        parts += [f"B={self.batch}"] * (self.batch > 1) + [f"{self.threads} threads"] * (self.threads > 1)
+        parts += [] if self.skip is None else [f"{100 * self.skip:.0f} % skipped"]
+        parts += [] if self.rank is None else [f"rank {self.rank}"]
+        return ", ".join(parts)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether other runtimes have the cell."""
+        return self.cell in ("gru", "lstm") and self.skip is None and self.rank is None
+
+
+@dataclass
+class Contender:
+    """What is timed: `calls` of it make the case."""
+
+    call: Callable[[], Any]
+    calls: float = 1.0
+    # from the reference
+    error: float | None = None
+
+
+def measure(case: Case, settings: Rounds) -> dict[str, Any]:
+    """The case with µs a step, errors and ratios of all contenders, and whether its targets are met.
+
+    Raises EdgernnError where ours is wrong, or the library is missing.
+    """
+    contenders, left_out, facts = (_plain if case.is_plain else _ours_alone)(case)
+    seconds = interleaved({name: each.call for name, each in contenders.items()}, settings)
+    times = {
+        name: np.array([np.median(block) for block in seconds[name]]) * 1e6 * each.calls / case.steps
+        for name, each in contenders.items()
+    }
+    made = described(case, times, {name: each.error for name, each in contenders.items()})
+    return made | {"left_out": left_out} | facts
+
+
+def described(case: Case, times: dict[str, NDArray[np.float64]], errors: dict[str, float | None]) -> dict[str, Any]:
+    """What the report says of a case, of µs a step by contender and round."""
+    listed = {}
+    for name, rounds in times.items():
+        q1, middle, q3 = np.percentile(rounds, (25, 50, 75))
+        low, ratio, high = np.percentile(times[EDGERNN] / rounds, (25, 50, 75))
+        listed[name] = {
+            "us": float(middle),
+            "us_q1": float(q1),
+            "us_q3": float(q3),
+            "ratio": float(ratio),
+            "ratio_q1": float(low),
+            "ratio_q3": float(high),
+            "error": errors.get(name),
+        }
+    names = {peer.name for peer in PEERS}
+    _, best = max(((listed[name]["ratio"], name) for name in listed if name in names), default=(0.0, None))
+    return {
+        "name": case.name,
+        "group": case.group,
+        "at": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "contenders": listed,
+        "best_peer": best,
+        "targets": [judged(target, listed, best) for target in case.targets],
+    }
+
+
+def judged(target: Target, listed: dict[str, Any], best: str | None) -> dict[str, Any]:
+    """A target with its figure, None where there is nothing to compare with."""
+    name = best if target.against == BEST else target.against
+    value = listed[name]["ratio"] if name in listed else None
+    met = None if value is None else value <= target.limit
+    return {"against": target.against, "limit": target.limit, "value": value, "met": met}
+
+
+Made = tuple[dict[str, Contender], dict[str, str], dict[str, Any]]
+
+
+def _plain(case: Case) -> Made:
+    """Ours and every peer on the same weights."""
+    contenders, left_out = {EDGERNN: _verified(OURS, case)}, {}
+    for peer in PEERS:
+        if peer.version() is None:
+            left_out[peer.name] = "not installed"
+            continue
+        try:
+            contenders[peer.name] = _verified(peer, case)
+        except (UnsupportedError, EdgernnError) as error:
+            left_out[peer.name] = str(error)
+        except Exception as error:  # a peer may fail in any way of its own
+            left_out[peer.name] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
+    gates = 3 if case.cell == "gru" else 4
+    macs = gates * case.hidden_size * (case.input_size + case.hidden_size)
+    contenders[ROOFLINE] = _roofline(case, macs)
+    return contenders, left_out, {"macs": macs}
+
+
+def _verified(peer: Peer, case: Case) -> Contender:
+    """Raises EdgernnError where its output is wrong."""
+    kind, stream = cast(Literal["gru", "lstm"], case.cell), case.steps == 1
+    steps, start = (_CHECKED, 0.0) if stream else (case.steps, 0.5)
+    given = problem(kind, case.input_size, case.hidden_size, steps, case.batch, case.threads, start=start)
+    expected = reference(given)
+    call: Callable[[], Any]
+    if stream:
+        step = peer.stream(given)
+        error = max(float(np.abs(step(x) - y).max()) for x, y in zip(given.x, expected, strict=True))
+        x = given.x[0]
+
+        def call() -> Any:
+            return step(x)
+    else:
+        call = peer.sequence(given)
+        y, h = call()
+        error = max(float(np.abs(y - expected).max()), float(np.abs(h - expected[-1]).max()))
+    if not error <= TOLERANCE:
+        raise EdgernnError(f"wrong by {error:.1e} (allowed {TOLERANCE:g}), not timed")
+    return Contender(call, error=error)
+
+
+def _ours_alone(case: Case) -> Made:
+    """Our cell beside our gru and ONNX Runtime's GRU of the same size."""
+    from edgernn.export import to_onnx
+    from edgernn.synthetic import random_model
+
+    sizes = (case.input_size, case.hidden_size)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        to_onnx(random_model(case.cell, *sizes, skip=case.skip or 0.0, rank=case.rank), path)
+        session = Session(path, backend="native", threads=case.threads)
+        portable = Session(path, backend="portable")
+    random = np.random.default_rng(0)
+    x = random.standard_normal((case.steps, case.batch, case.input_size)).astype(np.float32)
+    start = session.initial_state(case.batch)
+    error = verify(session, portable, x)
+    session.run_from(x, start)
+    executed = float(session.info["cost"]["macs_executed"])
+    facts: dict[str, Any] = {"macs": session.info["macs"]}
+    if session.macs is not None and session.updates is not None:
+        executed = float(session.macs.mean()) / case.steps
+        facts["skip_percent"] = 100 * (1 - float(session.updates.mean()) / session.neurons)
+    plain = Case(case.group, "gru", *sizes, case.steps, case.batch, case.threads)
+    contenders = {
+        EDGERNN: Contender(lambda: session.run_from(x, start), error=error),
+        DENSE: _verified(OURS, plain),
+        ORT: _verified(PEERS[0], plain),
+        ROOFLINE: _roofline(case, executed),
+    }
+    return contenders, {}, {**facts, "macs_executed": executed}
+
+
+def _roofline(case: Case, macs: float) -> Contender:
+    """For a batch, all macs at the peak rate; for one gru or lstm the product with R, with W too if it is a stream;
+    for one sequence of another cell a product of as many macs as it executes.
+    """
+    H = case.hidden_size
+    if case.batch > 1:
+        return Contender(*multiply_adds(macs * case.steps * case.batch, case.threads))
+    if case.is_plain:
+        rows = (3 if case.cell == "gru" else 4) * H
+        return Contender(*matvec(rows, H + case.input_size * (case.steps == 1), case.steps))
+    rows = max(1, round(macs / H))
+    return Contender(*matvec(rows, H, case.steps))

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runtimes that a user would otherwise take, each with an adapter in a file of its own.
+
+MNN is not among them: its models come from a converter whose command installs packages and sends reports.
+"""
+
+from edgernn.runtime.bench.peers.base import Peer, Problem, UnsupportedError, problem, reference
+from edgernn.runtime.bench.peers.jax_scan import Jax
+from edgernn.runtime.bench.peers.litert import LiteRt
+from edgernn.runtime.bench.peers.ncnn_layer import Ncnn
+from edgernn.runtime.bench.peers.onnx_runtime import OnnxRuntime
+from edgernn.runtime.bench.peers.open_vino import OpenVino
+from edgernn.runtime.bench.peers.ours import Edgernn
+from edgernn.runtime.bench.peers.pytorch import PyTorch
+
+__all__ = ["OURS", "PEERS", "Peer", "Problem", "UnsupportedError", "problem", "reference"]
+
+OURS = Edgernn()
+PEERS: tuple[Peer, ...] = (
+    OnnxRuntime(),
+    OpenVino("OpenVINO f32", "f32"),
+    OpenVino("OpenVINO", None),
+    LiteRt(),
+    Jax("JAX", False),
+    Jax("JAX, input first", True),
+    PyTorch(),
+    Ncnn(),
+)

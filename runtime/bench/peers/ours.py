@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""edgernn itself, as a user has it: the exported file in a Session with the native library."""
+
+import tempfile
+from pathlib import Path
+from typing import cast
+
+from torch import nn
+
+from edgernn.runtime.bench.peers.base import Array, Peer, Problem, Sequence, Stream
+from edgernn.runtime.bench.peers.pytorch import torch_module
+from edgernn.runtime.session import Session
+
+
+class Edgernn(Peer):
+    """`Session.run_from` for sequences, `Session.step` for streams, which start from zeros."""
+
+    name = "edgernn"
+    package = "edgernn"
+
+    def sequence(self, given: Problem) -> Sequence:
+        session = _session(given)
+        start = dict(zip(session.state_names, given.states.values(), strict=True))
+        (h, *_) = session.state_names
+
+        def call() -> tuple[Array, Array]:
+            y, state = session.run_from(given.x, start)
+            return y, state[h]
+
+        return call
+
+    def stream(self, given: Problem) -> Stream:
+        return _session(given).step
+
+
+def _session(given: Problem) -> Session:
+    import edgernn
+    from edgernn.export import to_onnx
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        to_onnx(edgernn.from_torch(cast(nn.GRU | nn.LSTM, torch_module(given))), path)
+        return Session(path, backend="native", threads=given.threads)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times of calls that are compared with each other: every round visits all of them in shuffled order."""
+
+import gc
+import itertools
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """How much is measured: visits to each call, calls before the first, and about how long a visit lasts.
+
+    group_us: calls that are shorter are timed several at once, so that the clock takes no part of the time.
+    """
+
+    rounds: int = 15
+    warmup: int = 3
+    block_ms: float = 20.0
+    group_us: float = 0.0
+
+
+def interleaved(
+    calls: Mapping[str, Callable[[], Any]],
+    settings: Rounds,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, list[list[float]]]:
+    """Seconds of a call, by name and round; every visit begins with a call that is not timed."""
+    order = list(calls)
+    shuffle = random.Random(0)
+    plans = {}
+    for name, call in calls.items():
+        for _ in range(settings.warmup):
+            call()
+        start = time.perf_counter()
+        call()
+        taken = time.perf_counter() - start
+        group = max(1, int(settings.group_us / 1e6 / taken))
+        plans[name] = (group, max(1, min(2000, int(settings.block_ms / 1e3 / (taken * group)))))
+    seconds: dict[str, list[list[float]]] = {name: [] for name in calls}
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        for done in range(settings.rounds):
+            shuffle.shuffle(order)
+            for name in order:
+                seconds[name].append(_block(calls[name], *plans[name]))
+            progress(done + 1, settings.rounds)
+    finally:
+        if collects:
+            gc.enable()
+    return seconds
+
+
+def _block(call: Callable[[], Any], group: int, repeats: int) -> list[float]:
+    made = []
+    call()
+    for _ in range(repeats):
+        start = time.perf_counter()
+        for _ in itertools.repeat(None, group):
+            call()
+        made.append((time.perf_counter() - start) / group)
+    return made

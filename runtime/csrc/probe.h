@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this processor can do at best, for the benchmark to compare with: plain C functions of the
+// training library. They use the instruction set that edgernn_train_isa() names.
+
+#ifndef EDGERNN_PROBE_H_
+#define EDGERNN_PROBE_H_
+
+#include <cstdint>
+
+extern "C" {
+
+// Floats of a register. A panel is 12 registers of rows wide; the rows left over by whole panels
+// are in panels of 4 registers.
+[[gnu::visibility("default")]] std::int64_t edgernn_probe_lanes();
+
+// y = R h, `repeats` times, each after the one before has ended: h[0] becomes y[0] / 1000.
+//
+// packed: R by panels, columns of a panel one after the other, at a multiple of 64 bytes; rows: a
+// multiple of 4 registers.
+[[gnu::visibility("default")]] void edgernn_probe_matvec(const float* packed, std::int64_t rows,
+                                                         std::int64_t columns, float* h,  // (columns,)
+                                                         float* y,  // (rows,), as `packed`
+                                                         std::int64_t repeats);
+
+// `repeats` times 12 independent multiply-adds of registers on each of `threads` threads. What is
+// returned only keeps the work from being left out.
+[[gnu::visibility("default")]] float edgernn_probe_fma(std::int64_t repeats, std::int64_t threads);
+
+}  // extern "C"
+
+#endif  // EDGERNN_PROBE_H_

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of fused training share: layers, and how their results are compared with the loop's."""
+
+import copy
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from edgernn.cells import CELLS
+from edgernn.layer import RecurrentLayer, Trace
+from edgernn.names import resolve
+from edgernn.rules import RULES, Phased, Timed
+from edgernn.training.kernels.common import RULES as FUSED_RULES
+from tests.native import VARIANTS
+from tests.tolerances import FLOAT32
+
+CELLS_AND_RULES = list(product([*CELLS, *VARIANTS], FUSED_RULES))
+CELL_RULE_IDS = [f"{cell}-{rule}" for cell, rule in CELLS_AND_RULES]
+Gradients = dict[str, Tensor | None]
+
+
+def make(cell: str, rule: str, I: int, H: int, **options: Any) -> RecurrentLayer:
+    cell_type = VARIANTS.get(cell) or resolve(cell)[0]
+    if rule == "phased":
+        options.setdefault("open", 0.5)
+    layer = RecurrentLayer(cell_type(I, H), RULES[rule](I, H, **options))
+    # a slope other than 1, so that it is not forgotten
+    layer.rule.anneal(30)
+    return layer
+
+
+def inputs(layer: RecurrentLayer, T: int, B: int) -> tuple[Tensor, tuple[Tensor, ...]]:
+    x = torch.randn(T, B, layer.input_size)
+    state = {name: 0.5 * torch.randn(B, width) for name, width in layer.widths.items()}
+    # some change at the first step and some do not
+    state |= {name: torch.rand(B, 1) for name in layer.rule.memory}
+    if isinstance(layer.rule, Timed):
+        state["rule_t"] = torch.randint(0, 9, (B, 1)).float()
+    return x, tuple(state.values())
+
+
+def run(
+    layer: RecurrentLayer, x: Tensor, state: tuple[Tensor, ...], loss: Callable[..., Tensor]
+) -> tuple[Tensor, tuple[Tensor, ...], Trace, Gradients]:
+    """What a layer makes, and the gradient of all that it was given."""
+    kind = next(layer.parameters()).dtype
+    x, *state = (t.detach().to(kind, copy=True).requires_grad_() for t in (x, *state))
+    y, last, trace = layer(x, tuple(state))
+    loss(y, last, trace).backward()
+    names = ("x", *(f"state {name}" for name in layer.states))
+    grads = {name: t.grad for name, t in zip(names, (x, *state), strict=True)}
+    return y, last, trace, grads | {name: p.grad for name, p in layer.named_parameters()}
+
+
+def whole_loss(y: Tensor, last: tuple[Tensor, ...], trace: Trace) -> Tensor:
+    """Depends on all that a layer returns, in a way of its own at every element."""
+    return y.sin().sum() + sum((s * (i + 2)).cos().sum() for i, s in enumerate(last)) + 3 * trace.budget
+
+
+def assert_equals_loop(
+    layer: RecurrentLayer, fused: RecurrentLayer, T: int, B: int, loss: Callable[..., Tensor] = whole_loss
+) -> None:
+    """Forward and gradients of a layer with kernels equal those of the loop in float64."""
+    x, state = inputs(layer, T, B)
+    y, last, trace, grads = run(fused, x, state, loss)
+    loop_y, loop_last, loop_trace, loop_grads = run(copy.deepcopy(layer).double(), x, state, loss)
+    made = {"y": y, "budget": trace.budget, **{f"last {i}": s for i, s in enumerate(last)}, **grads}
+    wanted = {"y": loop_y, "budget": loop_trace.budget}
+    wanted |= {**{f"last {i}": s for i, s in enumerate(loop_last)}, **loop_grads}
+    assert made.keys() == wanted.keys()
+    # the share rises and falls so many times faster than the phase, and so does its rounding error
+    slope = 2 / float(layer.rule.rule_open) if isinstance(layer.rule, Phased) else 1
+    for name, want in wanted.items():
+        got = made[name]
+        if want is None or got is None:
+            # a loop leaves out what it never reads, the kernels say 0
+            assert all(t is None or not t.any() for t in (want, got)), name
+            continue
+        # gradients are sums of terms of about 1, which may cancel
+        scale = max(0.1, float(want.detach().abs().max()))
+        close = FLOAT32 * slope * scale
+        torch.testing.assert_close(got.double(), want, rtol=0, atol=close, msg=lambda m, n=name: f"{n}: {m}")
+    if loop_trace.decisions is None:
+        assert trace.decisions is None
+    else:
+        assert trace.decisions is not None
+        assert torch.equal(trace.decisions, loop_trace.decisions)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds of the native code for tests: one instruction set alone, in a folder of their own."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ISA = "avx2"
+
+
+def need(*tools: str) -> None:
+    """Skip the test where a tool is missing, by its name."""
+    for tool in tools:
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")
+    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").is_file() else ""
+    if " avx2 " not in flags:
+        pytest.skip(f"this processor lacks {ISA}")
+
+
+def compiler() -> str:
+    return os.environ.get("CXX", "c++")
+
+
+def build(folder: Path, *options: str, targets: tuple[str, ...] = ("all",)) -> Path:
+    """CMake's targets in a folder, with the options given."""
+    configure = ["cmake", "-S", ROOT, "-B", folder, f"-DEDGERNN_ISAS={ISA}", *options]
+    for words in (configure, ["cmake", "--build", folder, "--parallel", "2", "--target", *targets]):
+        done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return folder

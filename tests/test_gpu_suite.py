@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The suite for GPUs at a tiny size on the CPU: that it finds errors, and that its report is whole."""
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from edgernn.files import write_json
+
+pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
+from edgernn.runtime.bench import gpu_suite
+from edgernn.runtime.bench.gpu_suite import Sizes, check, run, table
+from edgernn.training.kernels import gpu
+
+TINY = Sizes(
+    check=(2, 2, 3, 5),
+    timed=(2, 2, 2, 4),
+    widths=(6,),
+    wide_steps=2,
+    rounds=1,
+    training=("--task", "adding", "--cell", "sarnn", "T=4", "hidden_size=4", "steps=2", "test_size=20"),
+    workers=0,
+    minutes=1,
+)
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+    monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: gpu.Form(True, rows=2))
+
+
+def test_report_is_whole_and_fits_json(tmp_path):
+    report = run("cpu", TINY, ["gru"], ["always", "selective"], ["sarnn"])
+    assert len(report["checks"]) == 4
+    assert all(found["passed"] for found in report["checks"]), report["checks"]
+    assert set(report["throughput"]) == {"torch.nn.GRU", "torch.nn.LSTM", "sarnn, loop", "sarnn, fused"}
+    assert set(report["widths"]["6"]) == {"torch.nn.GRU", "gru, loop", "gru, fused"}
+    assert report["training"]["metric"] == "mse", report["training"]
+    write_json(tmp_path / "gpu.json", report)
+    text = table(json.loads((tmp_path / "gpu.json").read_text()))
+    assert "gradients, ieee: 2 of 2 within 1e-05" in text
+    assert "left out: the CUDA ops of exported models: there are none yet" in text
+    assert "stopped: steps, 2 steps" in text
+
+
+def test_wrong_gradient_is_found(monkeypatch):
+    right = gpu.sequence_backward
+    monkeypatch.setattr(gpu, "sequence_backward", lambda *words: [g * 1.001 for g in right(*words)])
+    found = check("cpu", (2, 2, 3, 5), "pru", "always", "ieee")
+    assert not found["passed"]
+    assert 5e-4 < found["error"] < 2e-3
+
+
+def test_failure_of_a_contender_is_told():
+    def fails():
+        raise RuntimeError("out of resources")
+
+    found = gpu_suite._measure({"good": lambda: None, "bad": fails}, 3, "cpu")
+    assert found["bad"] == {"failure": "RuntimeError: out of resources"}
+    assert found["good"]["ms"] >= 0
+    assert "failed: RuntimeError: out of resources" in "\n".join(gpu_suite._rows(found))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so(tmp_path):
+    result = CliRunner().invoke(gpu_suite.main, ["--out", str(tmp_path / "gpu.json")])
+    assert result.exit_code == 1
+    assert result.output == "Error: this needs a GPU, and torch sees none\n"
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The adapters of other runtimes, each against torch and a reference in double precision, and the probes."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import edgernn
+from edgernn.errors import EdgernnError
+from edgernn.runtime.bench import roofline
+from edgernn.runtime.bench.case import Case, measure
+from edgernn.runtime.bench.peers import OURS, PEERS, UnsupportedError, problem, reference
+from edgernn.runtime.bench.timing import Rounds, interleaved
+
+SHORT = Rounds(rounds=2, warmup=0, block_ms=1)
+cells = pytest.mark.parametrize("cell", ["gru", "lstm"])
+
+
+def torch_says(given):
+    """y (T, B, H) of the module that the weights are laid out for, in double precision."""
+    module = (nn.GRU if given.cell == "gru" else nn.LSTM)(given.input_size, given.hidden_size).double()
+    names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+    weights = (given.W, given.R, given.b_x, given.b_h)
+    module.load_state_dict({name: torch.from_numpy(value) for name, value in zip(names, weights, strict=True)})
+    states = [torch.from_numpy(value).double()[None] for value in given.states.values()]
+    with torch.no_grad():
+        y, _ = module(torch.from_numpy(given.x).double(), states[0] if len(states) == 1 else tuple(states))
+    return y.numpy()
+
+
+@cells
+def test_reference_is_torch(cell):
+    given = problem(cell, 3, 5, 7, batch=2)
+    np.testing.assert_allclose(reference(given), torch_says(given), rtol=0, atol=1e-12)
+
+
+def sequence(peer, given):
+    call = peer.sequence(given)
+    call()
+    # the second call starts from the same state
+    y, h = call()
+    np.testing.assert_array_equal(y[-1], h)
+    return y
+
+
+def stream(peer, given):
+    step = peer.stream(given)
+    return np.stack([step(x).copy() for x in given.x])
+
+
+@cells
+@pytest.mark.parametrize(("batch", "hidden"), [(1, 33), (3, 33), (1, 256)])
+@pytest.mark.parametrize(("run", "start"), [(sequence, 0.5), (stream, 0.0)], ids=["sequence", "stream"])
+@pytest.mark.parametrize("peer", [OURS, *PEERS], ids=lambda peer: peer.name)
+# warnings of other packages are not ours
+@pytest.mark.filterwarnings("ignore")
+def test_a_runtime_computes_what_torch_does(peer, run, start, cell, batch, hidden):
+    if peer is not OURS and peer.version() is None:
+        pytest.skip(f"{peer.package} is not installed")
+    given = problem(cell, 5, hidden, 20, batch, start=start)
+    try:
+        y = run(peer, given)
+    except UnsupportedError as error:
+        pytest.skip(f"{peer.name}: {error}")
+    np.testing.assert_allclose(y, torch_says(given), rtol=0, atol=1e-3)
+
+
+class Wrong:
+    """A runtime whose output is off by a little, one that cannot, one that breaks, and one that is not there."""
+
+    def __init__(self, name, error=None, version="1"):
+        self.name, self._error, self._version = name, error, version
+
+    def version(self):
+        return self._version
+
+    def sequence(self, given):
+        if self._error is not None:
+            raise self._error
+        return lambda: (reference(given) + 0.002, reference(given)[-1])
+
+
+def test_what_is_wrong_or_fails_is_named_and_not_timed(monkeypatch):
+    peers = (
+        Wrong("off"),
+        Wrong("cannot", UnsupportedError("no loops")),
+        Wrong("breaks", RuntimeError("two\nlines")),
+        Wrong("absent", version=None),
+    )
+    monkeypatch.setattr("edgernn.runtime.bench.case.PEERS", (PEERS[0], *peers))
+    made = measure(Case("g", "gru", 2, 8, 5), SHORT)
+    assert set(made["contenders"]) == {"edgernn", "ONNX Runtime", "roofline"}
+    assert made["left_out"] == {
+        "off": "wrong by 2.0e-03 (allowed 0.001), not timed",
+        "cannot": "no loops",
+        "breaks": "RuntimeError: two lines",
+        "absent": "not installed",
+    }
+    monkeypatch.setattr("edgernn.runtime.bench.case.OURS", Wrong("ours"))
+    with pytest.raises(EdgernnError, match=r"wrong by 2\.0e-03"):
+        measure(Case("g", "gru", 2, 8, 5), SHORT)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (192, 7), (384, 128), (500, 33), (64, 1)], ids=str)
+def test_probe_multiplies(shape):
+    R = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    made = roofline.MatVec(R)
+    h = np.random.default_rng(1).standard_normal(shape[1]).astype(np.float32)
+    made.h[:] = h
+    made(1)
+    np.testing.assert_allclose(made.y, R @ h, rtol=0, atol=1e-4)
+    # each product waits for the one before
+    assert made.h[0] == np.float32(made.y[0] * np.float32(1e-3))
+    h[0] = made.h[0]
+    made(1)
+    np.testing.assert_allclose(made.y, R @ h, rtol=0, atol=1e-4)
+
+
+def test_probe_of_the_peak_does_its_work():
+    """sums of i after n times · 0.999 + 1e-6, the same on every thread and lane."""
+    call, calls = roofline.multiply_adds(1e6, threads=2)
+    sums, lanes = np.arange(12.0), roofline._library().edgernn_probe_lanes()
+    for _ in range(50):
+        sums = sums * 0.999 + 1e-6
+    assert roofline._library().edgernn_probe_fma(50, 2) == pytest.approx(2 * sums.sum(), rel=1e-5)
+    repeats = 1e6 / calls / 2 / 12 / lanes
+    assert repeats == pytest.approx(round(repeats))
+    assert np.isfinite(call())
+
+
+def test_a_library_without_probes_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(roofline, "library_path", lambda: str(tmp_path / "libedgernn_ops.so"))
+    roofline._library.cache_clear()
+    try:
+        with pytest.raises(edgernn.EdgernnError, match=r"libedgernn_train\.so: expected the probes"):
+            roofline.matvec(4, 4, 1)
+    finally:
+        roofline._library.cache_clear()
+
+
+def test_rounds_visit_all_and_short_calls_are_timed_together():
+    seen = []
+    calls = {name: (lambda name=name: seen.append(name)) for name in "abc"}
+    times = interleaved(calls, Rounds(rounds=4, warmup=2, block_ms=0.01))
+    assert {name: len(rounds) for name, rounds in times.items()} == {"a": 4, "b": 4, "c": 4}
+    visits = "".join(name for name, before in zip(seen[9:], seen[8:], strict=False) if name != before)
+    assert sorted(seen[:9]) == list("aaabbbccc")
+    assert len(set(visits)) == 3
+    (block,) = interleaved({"a": lambda: None}, Rounds(rounds=1, warmup=0, block_ms=1, group_us=100))["a"]
+    assert all(0 < seconds < 50e-6 for seconds in sorted(block)[: len(block) // 2])

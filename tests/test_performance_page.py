@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The suite of cases, what is judged of their times, and the page that is made of its report."""
+
+import json
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+
+import edgernn
+from edgernn.cli.frame import main
+from edgernn.runtime.bench.case import BEST, Case, Target, described
+from edgernn.runtime.bench.page import page
+from edgernn.runtime.bench.suite import CASES, QUICK, chosen, run_suite
+from edgernn.runtime.bench.timing import Rounds
+from tests.test_docs import generator
+
+SHORT = Rounds(rounds=1, warmup=0, block_ms=0.1)
+SMALL = Case("Small", "gru", 2, 8, 4, targets=(Target("roofline", 0.0), Target("ONNX Runtime", 1e9)))
+
+
+def figures(case, **times):
+    return described(case, {name: np.array(values, float) for name, values in times.items()}, {"edgernn": 1e-7})
+
+
+@pytest.mark.slow
+def test_bench_beside_peers(tmp_path, capsys):
+    """In a process of its own; stands first, before that is replaced."""
+    words = ["bench", "--peers", "--cell", "lstm", "--hidden", "8", "--steps", "1", "--rounds", "1", "--warmup", "0"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    assert "| roofline |" in said.out
+    assert "[1/1] lstm (2, 8), T=1: " in said.err
+    (case,) = json.loads((tmp_path / "peers.json").read_text())["cases"]
+    assert case["name"] == "lstm (2, 8), T=1"
+
+
+class Inline:
+    """In place of the pool that starts a process for each case, which takes seconds."""
+
+    def __init__(self, *_):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def submit(self, work, *arguments):
+        done = Future()
+        try:
+            done.set_result(work(*arguments))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+@pytest.fixture(scope="module")
+def inline():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edgernn.runtime.bench.suite.ProcessPoolExecutor", Inline)
+        yield
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory, inline):
+    path = tmp_path_factory.mktemp("suite") / "performance.json"
+    cases = [SMALL, Case("Small", "nonesuch", 2, 8, 4), Case("Few", "fastgrnn", 2, 16, 4, rank=2)]
+    lines = []
+    made = run_suite(path, cases, SHORT, command="a command", progress=lambda *words: lines.append(words))
+    assert json.loads(path.read_text()) == made
+    assert [(done, total) for done, total, _ in lines] == [(1, 3), (2, 3), (3, 3)]
+    return made
+
+
+def test_ratios_are_taken_within_a_round():
+    """A machine that is twice as slow in a round slows all, and changes no ratio."""
+    case = Case("g", "gru", 2, 8, targets=(Target("roofline", 1.5), Target(BEST, 1.0), Target("absent", 1.0)))
+    times = {"edgernn": [1, 2, 8], "ONNX Runtime": [2, 4, 4], "JAX": [0.5, 1.5, 10], "roofline": [1, 1, 4]}
+    made = described(case, {n: np.array(t, float) for n, t in times.items()}, {"edgernn": 1e-7})
+    ratios = {name: each["ratio"] for name, each in made["contenders"].items()}
+    assert ratios == {"edgernn": 1, "ONNX Runtime": 0.5, "JAX": pytest.approx(4 / 3), "roofline": 2}
+    assert made["contenders"]["ONNX Runtime"]["us"] == 4
+    assert made["contenders"]["edgernn"]["us_q3"] == 5
+    assert made["best_peer"] == "JAX"
+    assert [target["met"] for target in made["targets"]] == [False, False, None]
+    assert [target["value"] for target in made["targets"]] == [2, pytest.approx(4 / 3), None]
+
+
+def test_a_report_holds_every_case_with_its_contenders(report):
+    small, failed, few = report["cases"]
+    assert {"edgernn", "ONNX Runtime", "PyTorch", "roofline"} <= set(small["contenders"])
+    assert small["contenders"]["edgernn"]["error"] < 1e-5
+    assert small["macs"] == 3 * 8 * (2 + 8)
+    assert [target["met"] for target in small["targets"]] == [False, True]
+    assert failed["failed"].startswith("unknown cell 'nonesuch'")
+    assert set(few["contenders"]) == {"edgernn", "edgernn gru", "ONNX Runtime", "roofline"}
+    # W, and R as a product of rank 2
+    assert few["macs_executed"] == few["macs"] == 16 * 2 + 2 * 16 * 2
+    assert set(report["peers"]) >= {"ONNX Runtime", "LiteRT", "JAX"}
+
+
+def test_page_says_where_we_lose(report):
+    text = page(report)
+    (roofline,) = (target["value"] for target in report["cases"][0]["targets"] if target["against"] == "roofline")
+    assert f"| gru (2, 8), T=4 | roofline | {roofline:.3g} | 0 | **no** |" in text
+    assert f"- gru (2, 8), T=4: {roofline:.3g} x roofline, not 0" in text
+    assert "- nonesuch (2, 8), T=4: unknown cell 'nonesuch'" in text
+    assert "`a command`" in text
+    assert "quick" not in text
+    targets = (Target(BEST, 1.0), Target("PyTorch", 0.5))
+    faster = figures(Case("g", "lstm", 2, 8, targets=targets), edgernn=[3], PyTorch=[2], roofline=[1])
+    faster |= {"left_out": {"JAX": "no"}}
+    text = page({**report, "quick": True, "cases": [faster, faster]})
+    assert "**A quick run" in text
+    assert "- lstm (2, 8), T=500: PyTorch is 1.50 x as fast" in text
+    assert "roofline is" not in text.split("## Where we lose")[1]
+    # a target is a line of its own only where it asks for more than to be ahead
+    assert "1.5 x PyTorch, not 0.5" in text
+    assert "best peer, not" not in text
+    assert "- JAX: no (2 cases)" in text
+    assert "| PyTorch | 2 (2-2), 1.50 | 2 (2-2), 1.50 |" in text
+    assert text.count("PyTorch is 1.50") == 2
+
+
+def test_generated_page_has_the_notes(report, tmp_path):
+    make = generator().performance
+    assert "Not measured yet: `edgernn bench --suite --out docs/results`" in make(tmp_path)
+    (tmp_path / "performance.json").write_text(json.dumps(report))
+    (tmp_path / "performance-notes.md").write_text("What was tried.\n")
+    text = make(tmp_path)
+    assert page(report).rstrip() in text
+    assert text.endswith("## Notes\n\nWhat was tried.\n")
+
+
+def test_suite_has_every_case_that_was_aimed_at():
+    names = [case.name for case in CASES]
+    assert len(set(names)) == len(names)
+    for cell in ("gru", "lstm"):
+        for sizes in ((2, 128), (64, 128), (128, 256), (400, 1150)):
+            assert {f"{cell} {sizes}, T=500", f"{cell} {sizes}, T=1"} <= set(names)
+        assert {f"{cell} (64, 128), T=100, B=32", f"{cell} (64, 128), T=100, B=32, 2 threads"} <= set(names)
+    assert len([case for case in CASES if case.cell == "sarnn"]) == 6
+    for part in ("skiprnn", "irc-gru", "irc-lstm", "ihc-lstm", "eins", "fastgrnn", "load"):
+        assert len(chosen(part)) == 1, part
+    # the largest lstm and gru sequences have the roofline as no target: their weights do not fit the cache
+    assert [c.name for c in CASES if not c.targets] == []
+    with pytest.raises(edgernn.UsageError, match="only: expected a part of a case's name, such as 'gru"):
+        chosen("nonesuch")
+
+
+@pytest.mark.slow
+def test_load_case_has_the_size_of_the_library(tmp_path, inline):
+    (case,) = run_suite(tmp_path / "p.json", chosen("load"), SHORT)["cases"]
+    assert case["library_bytes"] > 10_000
+    assert [(t["against"], t["limit"]) for t in case["targets"]] == [("20 ms", 1.0), ("1 MB", 1.0)]
+    ratio = case["contenders"]["edgernn"]["us"] / 20_000
+    assert case["targets"][0]["value"] == pytest.approx(ratio)
+    assert f"{case['library_bytes']:,} bytes" in page({**run_nothing(tmp_path), "cases": [case]})
+
+
+def run_nothing(folder):
+    return run_suite(folder / "none.json", [], QUICK)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--suite --cell gru", "--suite goes with none of MODEL, --cell and --peers"),
+        ("--quick --cell gru", "--quick and --only are of --suite"),
+        ("--peers --cell sarnn", "--peers: expected --cell gru or lstm"),
+        ("--peers m.onnx", "--peers: expected --cell gru or lstm"),
+        ("--suite --only nonesuch", "only: expected a part of a case's name"),
+    ],
+)
+def test_words_that_do_not_go_together(words, message, capsys):
+    assert main(["bench", *words.split()]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU's kernels: run by Triton's interpreter against the layer's own loop in float64, and compiled for real."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import edgernn
+from edgernn.cells import CELLS, Cell, Gate, Gates
+from edgernn.cells.base import State
+from edgernn.layer import RecurrentLayer
+from edgernn.rules import RULES
+from edgernn.training.kernels import WIDEST, attach
+from tests.fused import CELL_RULE_IDS, CELLS_AND_RULES, assert_equals_loop, inputs, make, run, whole_loss
+
+pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
+# registers an op, which needs no triton, and runs kernels on the CPU where the environment asks for it: see conftest
+from edgernn.training.kernels import gpu
+from edgernn.training.kernels.graphs import GraphUnroller
+from edgernn.training.kernels.layout import make_layout
+from edgernn.training.kernels.pointwise import UntranslatedError
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") != "1", reason="TRITON_INTERPRET=1 is not set: the kernels need a GPU"
+)
+ROOT = Path(__file__).resolve().parent.parent
+# tiles as small as they may be, so that three rows are two programs and nine columns several blocks
+RESIDENT, STREAMED = gpu.Form(True, held=1, rows=2), gpu.Form(False, rows=2, block=4, block_k=4)
+# what is different in each: two stages or one, biases of gates without x, own vectors, x in the point-wise part
+SPINE = ["gru", "lstm", "decaynet", "irc-sru", "eins-from-x-forget"]
+
+
+@pytest.fixture(autouse=True)
+def _exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        yield
+
+
+def fused(layer: RecurrentLayer) -> RecurrentLayer:
+    made = copy.deepcopy(layer)
+    made.unroller = gpu.GpuUnroller(made)
+    return made
+
+
+def assert_same(layer: RecurrentLayer, T: int, B: int, loss: Callable[..., Tensor] = whole_loss) -> None:
+    assert_equals_loop(layer, fused(layer), T, B, loss)
+
+
+def take(form: gpu.Form, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: form)
+
+
+@pytest.mark.parametrize("cell", [*CELLS, "eins-forget", "eins-from-x", "eins-from-x-forget"])
+def test_every_cell_equals_the_loop(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    take(RESIDENT, monkeypatch)
+    assert_same(make(cell, "always", 3, 5), 2, 2)
+
+
+@pytest.mark.parametrize("rule", [name for name in RULES if name != "variable"])
+@pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
+def test_every_rule_equals_the_loop(rule: str, form: gpu.Form, monkeypatch: pytest.MonkeyPatch) -> None:
+    take(form, monkeypatch)
+    assert_same(make("lstm", rule, 2, 5), 2, 3)
+
+
+@pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
+@pytest.mark.parametrize("cell", SPINE)
+def test_inputs_as_wide_as_the_state_equal_the_loop(cell: str, form: gpu.Form, monkeypatch: pytest.MonkeyPatch) -> None:
+    take(form, monkeypatch)
+    assert_same(make(cell, "skip", 5, 5), 2, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
+@pytest.mark.parametrize(("cell", "rule"), CELLS_AND_RULES, ids=CELL_RULE_IDS)
+def test_every_cell_under_every_rule_equals_the_loop(
+    cell: str, rule: str, form: gpu.Form, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(form, monkeypatch)
+    I = 3 if form.resident else 5
+    assert_same(make(cell, rule, I, 5), 2, 3)
+
+
+@pytest.mark.parametrize("loss", ["last", "second", "budget", "y"])
+@pytest.mark.parametrize("rule", ["selective", "skip"])
+def test_any_part_of_the_result_may_be_left_out_of_the_loss(
+    rule: str, loss: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(RESIDENT, monkeypatch)
+    parts: dict[str, Callable[..., Tensor]] = {
+        "last": lambda y, last, trace: last[0].sin().sum(),
+        "second": lambda y, last, trace: last[-1].sin().sum(),
+        "budget": lambda y, last, trace: trace.budget * 2,
+        "y": lambda y, last, trace: y[1].sin().sum(),
+    }
+    assert_same(make("lstm", rule, 3, 5), 3, 2, parts[loss])
+
+
+@pytest.mark.parametrize("budget", ["decisions", "likelihoods"])
+def test_both_budgets_equal_the_loop(budget: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    take(RESIDENT, monkeypatch)
+    layer = make("gru", "selective", 4, 7, budget=budget)
+    # wide enough that likelihoods are cut off at both ends
+    torch.nn.init.normal_(layer.rule.rule_W)
+    assert_same(layer, 4, 2)
+    x, state = inputs(layer, 3, 2)
+    with torch.no_grad():
+        torch.testing.assert_close(fused(layer)(x, state)[2].budget, layer(x, state)[2].budget)
+
+
+def test_sparse_weights_and_a_learned_start_equal_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    take(RESIDENT, monkeypatch)
+    layer = make("gru", "skip", 3, 18)
+    layer.cell.sparsify(0.5)
+    layer.cell.threshold(hold=True)
+    assert_same(layer, 2, 2)
+    x = torch.randn(2, 3, 3)
+    found = []
+    for made in (fused(layer), layer):
+        made.zero_grad()
+        whole_loss(*made(x)).backward()
+        found.append(made.start[0].grad)
+    torch.testing.assert_close(*found)
+
+
+class Own(Cell):
+    """A cell that a user might write, with ops that no cell here has."""
+
+    name, op = "own", "Own"
+    gates = (Gate("a"), Gate("b", bias=False))
+
+    def update(self, p: Gates, state: State) -> State:
+        (h,) = state
+        share = torch.exp(-torch.relu(p.a)) / 2
+        new = torch.where(p.b > 0.25, p.b.square(), torch.nn.functional.leaky_relu(p.b) if self.leaks else p.b.abs())
+        return (share * h + (1 - share) * new / (1 + new.clamp(min=0.5)),)
+
+    leaks = False
+
+
+def test_cell_of_a_user_equals_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    take(RESIDENT, monkeypatch)
+    assert_same(RecurrentLayer(Own(3, 5), RULES["selective"](3, 5)), 3, 2)
+
+
+class Summing(Own):
+    def update(self, p: Gates, state: State) -> State:
+        return (p.a - p.b.mean(-1, keepdim=True),)
+
+
+class Leaking(Own):
+    leaks = True
+
+
+@pytest.mark.parametrize(
+    ("cell", "why"),
+    [(Summing, "mean in update is not point-wise"), (Leaking, "torch's leaky_relu has no translation")],
+)
+def test_equations_without_a_translation_are_left_to_the_loop(cell: type[Cell], why: str) -> None:
+    layer = RecurrentLayer(cell(3, 5), RULES["always"](3, 5))
+    assert gpu.why_not(layer) == f"there is no kernel for Own: {why}"
+    with pytest.raises(UntranslatedError, match=why):
+        make_layout(layer)
+
+
+# torch's own compiler makes an object of an autograd function
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_the_op_says_its_shapes_and_is_compiled_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    take(RESIDENT, monkeypatch)
+    layer = fused(make("gru", "selective", 3, 5))
+    x, state = inputs(layer, 2, 2)
+    y, last, _, grads = run(layer, x, state, whole_loss)
+    layer.zero_grad()
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    x.requires_grad_()
+    other_y, other_last, trace = compiled(x, state)
+    whole_loss(other_y, other_last, trace).backward()
+    assert torch.equal(other_y, y)
+    assert torch.equal(other_last[0], last[0])
+    torch.testing.assert_close(x.grad, grads["x"])
+    torch.testing.assert_close(layer.cell.R.grad, grads["cell.R"])
+
+
+def test_op_passes_torchs_own_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    take(RESIDENT, monkeypatch)
+    layer = make("gru", "always", 2, 3)
+    layout = make_layout(layer)
+    given = {
+        "a": torch.randn(2, 1, 9, requires_grad=True),
+        "R": layer.cell.R.detach().requires_grad_(),
+        "bR": torch.randn(9, requires_grad=True),
+        "s_h": torch.randn(1, 3, requires_grad=True),
+    }
+    arguments = ([given[name] for name in layout.inputs], gpu.register(layout), True, 0.0)
+    with torch.random.fork_rng():
+        torch.use_deterministic_algorithms(False)
+        torch.library.opcheck(
+            gpu.sequence, arguments, test_utils=("test_schema", "test_autograd_registration", "test_faketensor")
+        )
+
+
+@pytest.mark.parametrize(
+    ("allowed", "matmul", "expected"),
+    [(True, "highest", "tf32"), (True, "medium", "bf16"), (False, "highest", "ieee"), (False, "medium", "bf16")],
+)
+def test_precision_is_that_of_torchs_own_recurrent_layers(allowed: bool, matmul: str, expected: str) -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision(matmul)
+        with torch.backends.cudnn.flags(allow_tf32=allowed):
+            assert gpu.precision() == expected
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(
+    ("cell", "H", "precision", "form"),
+    [
+        # three tiles of 128 x 128 numbers are 192 KiB, four are too many
+        ("gru", 128, "tf32", gpu.Form(True, held=3)),
+        ("lstm", 128, "bf16", gpu.Form(True, held=4)),
+        ("lstm", 128, "tf32", gpu.Form(True, held=2)),
+        ("rnn", 256, "bf16", gpu.Form(True, held=1)),
+        ("gru", 256, "bf16", gpu.Form(False)),
+        ("sru", 200, "tf32", gpu.Form(True, held=0)),
+        ("gru", 300, "bf16", gpu.Form(False)),
+        ("gru", 16, "ieee", gpu.Form(False, block=32, block_k=32)),
+    ],
+)
+def test_weights_are_held_where_they_fit(cell: str, H: int, precision: str, form: gpu.Form) -> None:
+    assert gpu.choose(make_layout(make(cell, "always", 3, H)), precision) == form
+
+
+def test_smaller_shared_memory_holds_less() -> None:
+    layout = make_layout(make("gru", "always", 3, 128))
+    assert gpu.choose(layout, "tf32", 163 * 1024) == gpu.Form(True, held=1)
+    assert gpu.choose(layout, "tf32", 99 * 1024) == gpu.Form(True, held=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "backend"),
+    [
+        ({"cell": "sarnn", "layers": 2, "bidirectional": True}, "fused"),
+        ({"cell": "gru", "hidden_size": WIDEST + 1}, "graphs"),
+        ({"cell": "gru", "rule": "variable"}, "torch"),
+        ({"cell": "gru", "norm": "layer"}, "torch"),
+        ({"cell": "gru", "rank": 2}, "torch"),
+        ({"cell": "gru-d", "input_size": 6}, "torch"),
+    ],
+    ids=["sarnn", "wide", "rule", "norm", "rank", "imputer"],
+)
+def test_attach_takes_kernels_on_a_gpu(options: dict[str, object], backend: str) -> None:
+    model = edgernn.SequenceModel(**{"input_size": 3, "hidden_size": 8, **options})
+    assert attach(model, "auto", "cuda:0") == backend
+    if backend == "torch":
+        with pytest.raises(edgernn.UsageError, match="backend: fused cannot run this model: "):
+            attach(model, "fused", "cuda")
+    else:
+        assert attach(model, "fused", "cuda") == "fused"
+    assert attach(model, "torch", "cuda") == "torch"
+
+
+def test_without_triton_the_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "find_spec", lambda name: None)
+    model = edgernn.SequenceModel("gru", 3, 8)
+    assert attach(model, "auto", "cuda") == "torch"
+    with pytest.raises(edgernn.UsageError, match="triton, which makes the kernels, is not installed"):
+        attach(model, "fused", "cuda")
+    with pytest.raises(edgernn.UsageError, match="there are no kernels for the device mps"):
+        attach(model, "fused", "mps")
+
+
+def test_less_is_held_where_a_device_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    from triton.runtime.errors import OutOfResources
+
+    tried = []
+    real = gpu.kernels
+
+    def kernels(key: str, resident: bool, held: int) -> object:
+        tried.append(held if resident else None)
+        if resident:
+            raise OutOfResources(2, 1, "shared memory")
+        return real(key, resident, held)
+
+    monkeypatch.setattr(gpu, "kernels", kernels)
+    monkeypatch.setattr(gpu, "_SMALLER", {})
+    monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: gpu.Form(True, held=3))
+    layer = make("gru", "always", 2, 3)
+    x, state = inputs(layer, 1, 1)
+    for _ in range(2):
+        with torch.no_grad():
+            torch.testing.assert_close(fused(layer)(x, state)[0], layer(x, state)[0])
+    assert tried == [3, 2, 1, None, None]
+
+
+def test_wrong_shapes_and_other_precisions() -> None:
+    layer = fused(make("gru", "always", 3, 9))
+    with pytest.raises(edgernn.EdgernnError, match=r"state h: expected shape \(2, 9\), got \(2, 8\)"):
+        layer(torch.zeros(4, 2, 3), (torch.zeros(2, 8),))
+    assert layer.double()(torch.zeros(2, 2, 3, dtype=torch.float64))[0].dtype == torch.float64
+
+
+def test_recorded_loops_are_kept_for_a_shape_and_left_where_they_would_be_wrong() -> None:
+    recorded = []
+
+    def capture(steps: torch.nn.Module, given: tuple[Tensor, ...]) -> torch.nn.Module:
+        recorded.append(tuple(given[0].shape))
+        steps(*given)
+        return steps
+
+    layer = make("gru", "selective", 3, 5)
+    graphs = GraphUnroller(capture, "cpu")
+    layer.unroller = graphs
+    plain = copy.deepcopy(layer)
+    assert plain.unroller is not graphs
+    plain.unroller = None
+    x, state = inputs(layer, 4, 2)
+    *_, grads = run(plain, x, state, whole_loss)
+    *_, found = run(layer, x, state, whole_loss)
+    for name, grad in grads.items():
+        torch.testing.assert_close(found[name], grad)
+    assert recorded == [(4, 2, 3)]
+    # the same shape again, another one, and another slope
+    for given in (x, x[:2], x[:2]):
+        layer(given, state)[0].sum().backward()
+    layer.rule.anneal(80)
+    layer(x, state)[0].sum().backward()
+    assert recorded == [(4, 2, 3), (4, 2, 3), (2, 2, 3), (4, 2, 3)]
+    # before the backward of the first its memory is in use
+    y = layer(x, state)[0]
+    assert graphs(layer, x, state) is None
+    y.sum().backward()
+    assert graphs(layer, x, state) is not None
+    graphs._close()
+    with torch.no_grad():
+        assert graphs(layer, x, state) is None
+    stand_in = {"cell.R": layer.cell.R * 2}
+    y = torch.func.functional_call(layer, stand_in, (x, state))[0]
+    torch.testing.assert_close(y, torch.func.functional_call(plain, stand_in, (x, state))[0])
+    assert len(recorded) == 4
+
+
+def compile_for_real(*words: str) -> list[dict[str, object]]:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.triton_compile", *words],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_kernels_compile_for_a_gpu() -> None:
+    # triton may make constants of arguments that are 1
+    made = compile_for_real("--steps", "1", "--batch", "1", "gru+selective")
+    assert [kernel["direction"] for kernel in made] == ["forward", "backward"]
+    for kernel in made:
+        # nothing spills, and what is held fits the 227 KiB of an H100
+        assert (kernel["form"], kernel["stack"]) == ("resident, 3 held", 0)
+        assert kernel["shared"] <= 227 * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rule", "precision", "I"),
+    [
+        *((rule, "tf32", 24) for rule in ("always", "selective", "skip", "phased")),
+        ("always", "bf16", 16),
+        # with exact products they are streamed
+        ("skip", "ieee", 24),
+    ],
+)
+def test_every_cell_compiles_for_a_gpu(rule: str, precision: str, I: int) -> None:
+    layers = [f"{cell}+{rule}" for cell in CELLS]
+    made = compile_for_real("--hidden", "16", "--inputs", str(I), "--precision", precision, *layers)
+    assert len(made) == 2 * len(layers)

@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of a layer's two Triton kernels: a whole sequence forward, and backward, in one launch each.
+
+A program owns ROWS rows of the batch and walks all T, so that programs never wait for each other. There are two forms:
+
+- resident: states stay in registers, a tile is as wide as H; the first `held` recurrent weights are read once, before
+  the first step, and the compiler keeps them in shared memory; the others are read at every step.
+- streamed: tiles of BLOCK columns; states go by way of memory, and weights come out of the L2 cache in blocks.
+
+What a cell multiplies outside the recurrence is no part of it: W x + b of all steps comes in, the gradients of all
+pre-activations come out. Sums are float32; factors are what the weights are, or what PRECISION makes of float32.
+"""
+
+from edgernn.training.kernels.layout import Layout, Product
+from edgernn.training.kernels.pointwise import Pointwise
+from edgernn.training.kernels.writer import HEADER, Kernel
+
+
+def source(layout: Layout, resident: bool, held: int) -> str:
+    """The text of a module with the functions `forward` and `backward`."""
+    parts = "".join(part.text for part in (layout.mid, layout.update) if part is not None)
+    return HEADER + parts + _Forward(layout, resident, held).text() + _Backward(layout, resident, held).text()
+
+
+class _Forward(Kernel):
+    name = "forward"
+    flags = ("KEEP",)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:  # type: ignore[override]
+        starts = {f"s_{name}" for name in self.layout.states} | {"pressure"}
+        return (*(name for name in self.layout.inputs if name not in starts), *self.layout.made)
+
+    def body(self) -> None:
+        layout = self.layout
+        self.before_steps(list(self._vectors()))
+        self.hold()
+        if self.resident:
+            for state in layout.states:
+                self.load(f"s_{state}", "H", f"s_{state}", "row")
+        if layout.rule == "skip":
+            self.put("pressure = tl.load(pressures_ptr + row, live, 0.0)", "rule_b = tl.load(rule_b_ptr)")
+        with self.block("for t in range(T):"):
+            self.put("at = tl.cast(t, tl.int64) * B + row")
+            if layout.rule == "skip":
+                self.put("u = pressure >= 0.5", "drive = tl.zeros((ROWS, 1), tl.float32)")
+            if layout.mid is not None:
+                with self.stage("M"):
+                    self._preactivations(layout.mid, "M", self.states_of(layout.mid))
+                    self.put(f"m = tl.where(m_mask, mid({self.arguments(layout.mid)}), 0.0)")
+                    self.store("m", "M", "m")
+                self.barrier()
+            with self.stage("H"):
+                self._preactivations(layout.update, "H", list(layout.states))
+                self._update()
+            self.barrier()
+            if layout.rule == "skip":
+                self.put(
+                    "growth = tl.sigmoid(drive + rule_b)",
+                    "grown = pressure + tl.minimum(growth, 1.0 - pressure)",
+                    "pressure = tl.where(u, growth, grown)",
+                    "tl.store(growths_ptr + at, growth, live)",
+                    "tl.store(pressures_ptr + at + B, pressure, live)",
+                )
+
+    def tile(self, product: Product) -> str:
+        k, n = product.columns, product.rows
+        return f"weights({self.weights_at(product)}, {k.lower()}_k, {n.lower()}_col, {k}, {n}, 1, {k})"
+
+    def _preactivations(self, part: Pointwise, size: str, states: list[str]) -> None:
+        layout, gates = self.layout, self.gates_of(part)
+        # what does not depend on the last step is asked for first
+        for gate in gates:
+            if gate.x:
+                self.load(f"a_{gate.name}", size, "a", width=str(layout.A), offset=layout.offsets[gate.name])
+        if "x" in part.arguments:
+            self.load(f"x_{size.lower()}", size, "x", width=str(layout.X))
+        biases = [f"b_{gate.name}" for gate in gates if layout.bias(gate) is not None]
+        if part is layout.update:
+            if layout.rule == "selective":
+                self.load("e", "H", "e")
+            if layout.rule == "timed":
+                self.load("share", "H", "share")
+            biases += self.rule_vectors()
+        self.vectors(self.needed(part) + biases, size)
+        if not self.resident:
+            for state in states:
+                self.load(f"s_{state}", size, f"s_{state}", width="H")
+        for gate in gates:
+            name = f"g_{gate.name}"
+            terms = ([f"a_{gate.name}"] if gate.x else []) + ([f"b_{gate.name}"] if layout.bias(gate) else [])
+            products = [p for p in layout.products if p.gate == gate.name]
+            if products:
+                width = f"{size}P" if self.resident else "BLOCK"
+                self.put(f"{name} = tl.zeros((ROWS, {width}), tl.float32)")
+                for product in products:
+                    self._term(name, product, size)
+                terms.insert(0, name)
+            self.put(f"{name} = {' + '.join(terms) or '0.0'}")
+        if gates:
+            self.put("if KEEP:")
+        for gate in gates:
+            with self.indented():
+                self.store(f"g_{gate.name}", size, "p", width=str(layout.P), offset=layout.offsets[gate.name])
+
+    def _term(self, name: str, product: Product, size: str) -> None:
+        if self.resident:
+            self.multiply(name, product.factor, product)
+            return
+        k = product.columns
+        self.put(
+            f"{name} = stream({name}, {product.factor}_ptr + at * {k}, live, {self.weights_at(product)}, "
+            f"{size.lower()}_col, {k}, {size}, 1, {k}, BLOCK_K, PRECISION)"
+        )
+
+    def _update(self) -> None:
+        layout = self.layout
+        made = ", ".join(f"n_{state}" for state in layout.states)
+        self.put(f"{made} = update({self.arguments(layout.update)})")
+        if layout.rule == "selective":
+            self.put(f"u = tl.fma(rule_d + tl.zeros_like(e), s_{layout.states[0]}, e) > 0")
+        for state in layout.states:
+            new, old = f"n_{state}", f"s_{state}"
+            if layout.rule == "timed":
+                self.put(f"{new} = lerp({old}, {new}, share)")
+            elif layout.rule != "always":
+                self.put(f"{new} = tl.where(u, {new}, {old})")
+            self.put(f"{new} = tl.where(h_mask, {new}, 0.0)")
+            self.store(new, "H", old, "(at + B)")
+            if self.resident:
+                self.put(f"{old} = {new}")
+        if layout.rule == "skip":
+            self.put(f"drive += tl.sum(n_{layout.read} * rule_w, 1, keep_dims=True)")
+
+
+class _Backward(Kernel):
+    name = "backward"
+
+    @property
+    def flags(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(f"HAS_{name}" for name in self.layout.given)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:  # type: ignore[override]
+        layout = self.layout
+        skipped = ("a", "pressure", "rule_b", *layout.biases, *(f"s_{name}" for name in layout.states))
+        read = [name for name in layout.inputs if name not in skipped]
+        made = [name for name in layout.made if name != "m"]
+        return (*read, *made, *(f"y_{name}" for name in layout.given), *layout.gradients)
+
+    def body(self) -> None:
+        layout = self.layout
+        self.before_steps([name for name in self._vectors() if not name.startswith("b_")])
+        self.hold()
+        if self.resident:
+            for state in layout.states:
+                self.load(f"d_{state}", "H", f"d_s_{state}", "row")
+            for name, (_, size) in layout.sums.items():
+                if size != "1":
+                    self.put(f"sum_{name} = tl.zeros((ROWS, {size}P), tl.float32)")
+        if layout.rule == "skip":
+            self.put("to_pressure = tl.zeros((ROWS, 1), tl.float32)", "sum_rule_b = tl.zeros((ROWS, 1), tl.float32)")
+        self.put("at = tl.cast(T - 1, tl.int64) * B + row")
+        if self.resident:
+            self._read_all()
+        with self.block("for step in range(T):"):
+            if layout.rule == "skip":
+                self._pressure()
+            with self.stage("H"):
+                self._update()
+            self.barrier()
+            if layout.mid is not None:
+                with self.stage("M"):
+                    self._mid(layout.mid)
+                self.barrier()
+            if self.resident:
+                self._add_given()
+                # what the step before needs comes while this one's products are made
+                self.put("at = tl.maximum(at - B, row)")
+                self._read_all()
+            with self.stage("H"):
+                self._through_states()
+            self.barrier()
+            if not self.resident:
+                self.put("at -= B")
+        if self.resident:
+            for state in layout.states:
+                self.store(f"d_{state}", "H", f"d_s_{state}", "row")
+            for name, (_, size) in layout.sums.items():
+                if size != "1":
+                    self.store(f"sum_{name}", size, f"sum_{name}", "row")
+        if layout.rule == "skip":
+            self.put("if HAS_pressures:", "    to_pressure += tl.load(y_pressures_ptr + row, live, 0.0)")
+            self.put("tl.store(d_pressure_ptr + row, to_pressure, live)")
+            self.put("tl.store(sum_rule_b_ptr + row, sum_rule_b, live)")
+
+    def tile(self, product: Product) -> str:
+        k, n = product.rows, product.columns
+        return f"weights({self.weights_at(product)}, {k.lower()}_k, {n.lower()}_col, {k}, {n}, {n}, 1)"
+
+    def _pressure(self) -> None:
+        if not self.resident:
+            self._read_pressure()
+        self.put(
+            "if HAS_pressures:",
+            "    to_pressure += y_pressure",
+            "u = pressure >= 0.5",
+            "room = 1.0 - pressure",
+            "# of two equal numbers the smaller one is half either",
+            "part = tl.where(growth < room, 1.0, tl.where(growth == room, 0.5, 0.0))",
+            "to_drive = to_pressure * tl.where(u, 1.0, part) * growth * (1.0 - growth)",
+            "sum_rule_b += to_drive",
+            "to_pressure = to_pressure * (growth - pressure - tl.minimum(growth, room) + tl.where(u, 0.0, part))",
+        )
+
+    def _read_pressure(self) -> None:
+        self.put(
+            "pressure = tl.load(pressures_ptr + at, live, 0.0)",
+            "growth = tl.load(growths_ptr + at, live, 0.0)",
+            "if HAS_pressures:",
+            "    y_pressure = tl.load(y_pressures_ptr + at + B, live, 0.0)",
+        )
+
+    def _read(self, part: Pointwise, size: str) -> None:
+        """What a stage reads that forward made, or was given."""
+        layout = self.layout
+        for gate in self.gates_of(part):
+            if gate.name in part.arguments:
+                self.load(f"g_{gate.name}", size, "p", width=str(layout.P), offset=layout.offsets[gate.name])
+        if "x" in part.arguments:
+            self.load(f"x_{size.lower()}", size, "x", width=str(layout.X))
+        if part is layout.mid and self.resident:
+            # the other stage reads all states
+            return
+        whole = part is layout.update and (layout.rule != "always" or (layout.mid is not None and self.resident))
+        for state in layout.states if whole else self.states_of(part):
+            self.load(f"s_{state}", size, f"s_{state}", width="H")
+        if part is layout.update:
+            for name in ("e", "share"):
+                if name in layout.inputs:
+                    self.load(name, "H", name)
+            if layout.rule == "skip":
+                self.load("after", "H", f"s_{layout.read}", "(at + B)")
+
+    def _read_all(self) -> None:
+        if self.layout.rule == "skip":
+            self._read_pressure()
+        self._read(self.layout.update, "H")
+        if self.layout.mid is not None:
+            self._read(self.layout.mid, "M")
+        for state in self.layout.states:
+            with self.block(f"if HAS_s_{state}:"):
+                self.load(f"y_{state}", "H", f"y_s_{state}")
+
+    def _add_given(self) -> None:
+        for state in self.layout.states:
+            self.put(f"if HAS_s_{state}:", f"    d_{state} += y_{state}")
+
+    def _update(self) -> None:
+        layout, states = self.layout, self.layout.states
+        if not self.resident:
+            self._read(layout.update, "H")
+        self.vectors([*self.needed(layout.update), *self.rule_vectors()], "H")
+        if not self.resident:
+            for state in states:
+                self.load(f"d_{state}", "H", f"d_s_{state}", "row")
+        if layout.rule == "skip":
+            self._add("rule_w", "to_drive * after")
+            self.put(f"d_{layout.read} += to_drive * rule_w")
+        self._rule()
+        grads = ", ".join(f"dn_{state}" for state in states)
+        self._back(layout.update, "H", grads)
+        if not self.resident:
+            for state in states:
+                self.store(f"d_{state}", "H", f"d_s_{state}", "row")
+
+    def _rule(self) -> None:
+        """From the gradient of the state that a step leaves to those of the new state and of the old one."""
+        layout, states = self.layout, self.layout.states
+        if layout.rule == "always":
+            for state in states:
+                self.put(f"dn_{state} = d_{state}", f"d_{state} = tl.zeros_like(d_{state})")
+            return
+        made = ", ".join(f"n_{state}" for state in states)
+        self.put(f"{made} = update({self.arguments(layout.update)})")
+        self.put("to_u = " + " + ".join(f"d_{s} * (n_{s} - s_{s})" for s in states))
+        new, old = "tl.where(u, d_{0}, 0.0)", "tl.where(u, 0.0, d_{0})"
+        if layout.rule == "selective":
+            self.put(f"v = tl.fma(rule_d + tl.zeros_like(e), s_{states[0]}, e)", "u = v > 0")
+            self.put("to_v = tl.where(tl.abs(v * slope) < 1, to_u * slope * 0.5, 0.0)")
+            self.store("to_v", "H", "d_e")
+            self._add("rule_d", f"to_v * s_{states[0]}")
+        elif layout.rule == "skip":
+            self.put("to_pressure += tl.sum(tl.where(h_mask, to_u, 0.0), 1, keep_dims=True)")
+        else:
+            new, old = "share * d_{0}", "(1.0 - share) * d_{0}"
+            if layout.share_grad:
+                self.store("to_u", "H", "d_share")
+        for state in states:
+            self.put(f"dn_{state} = {new.format(state)}", f"d_{state} = {old.format(state)}")
+        if layout.rule == "selective":
+            self.put(f"d_{states[0]} += to_v * rule_d")
+
+    def _back(self, part: Pointwise, size: str, grads: str) -> None:
+        """The derivatives of a map, to where they belong."""
+        layout, low = self.layout, size.lower()
+        gates = {gate.name for gate in self.gates_of(part)}
+        sizes = dict(layout.vectors)
+        names = {}
+        for argument in part.arguments:
+            names[argument] = (
+                f"dg_{argument}" if argument in gates else f"dx_{low}" if argument == "x" else f"grad_{argument}"
+            )
+        self.put(f"{', '.join(names.values())} = {part.name}_back({grads}, {self.arguments(part)})")
+        for argument, name in names.items():
+            if argument in sizes:
+                self._add(f"{part.name}_{argument}", name, size)
+            elif argument.startswith("s_") and argument not in gates:
+                self.put(f"d_{argument[2:]} += {name}")
+        for gate in self.gates_of(part):
+            if gate.name not in part.arguments:
+                self.put(f"dg_{gate.name} = tl.zeros((ROWS, {f'{size}P' if self.resident else 'BLOCK'}), tl.float32)")
+            self.store(f"dg_{gate.name}", size, "d_p", width=str(layout.P), offset=layout.offsets[gate.name])
+        if "x" in part.arguments:
+            if part is layout.mid and "x" in layout.update.arguments:
+                # M and H are the same here
+                if self.resident:
+                    self.put("dx_m += dx_h")
+                else:
+                    self.load("dx_h", size, "d_x", width=str(layout.X))
+                    self.put("dx_m += dx_h")
+            self.store(f"dx_{low}", size, "d_x", width=str(layout.X))
+
+    def _mid(self, part: Pointwise) -> None:
+        self.vectors(self.needed(part), "M")
+        if not self.resident:
+            self._read(part, "M")
+            for state in self.states_of(part):
+                self.load(f"d_{state}", "M", f"d_s_{state}", "row")
+        self.put(f"to_m = tl.zeros((ROWS, {'MP' if self.resident else 'BLOCK'}), tl.float32)")
+        self._terms("to_m", "V", "M")
+        self._back(part, "M", "to_m")
+        if not self.resident:
+            for state in self.states_of(part):
+                self.store(f"d_{state}", "M", f"d_s_{state}", "row")
+
+    def _through_states(self) -> None:
+        layout = self.layout
+        for i, state in enumerate(layout.states):
+            if not self.resident:
+                self.load(f"d_{state}", "H", f"d_s_{state}", "row")
+            if i < 2:
+                self._terms(f"d_{state}", "RC"[i], "H")
+            if not self.resident:
+                with self.block(f"if HAS_s_{state}:"):
+                    self.load("given", "H", f"y_s_{state}")
+                    self.put(f"d_{state} += given")
+                self.store(f"d_{state}", "H", f"d_s_{state}", "row")
+
+    def _terms(self, total: str, key: str, size: str) -> None:
+        layout = self.layout
+        for product in layout.products:
+            if product.key != key:
+                continue
+            if self.resident:
+                self.multiply(total, f"dg_{product.gate}", product)
+                continue
+            k, n = product.rows, product.columns
+            self.put(
+                f"{total} = stream({total}, d_p_ptr + at * {layout.P} + {layout.offsets[product.gate]}, live, "
+                f"{self.weights_at(product)}, {size.lower()}_col, {k}, {n}, {n}, 1, BLOCK_K, PRECISION)"
+            )
+
+    def _add(self, name: str, value: str, size: str = "H") -> None:
+        if self.resident:
+            self.put(f"sum_{name} += {value}")
+            return
+        self.load(f"sum_{name}", size, f"sum_{name}", "row")
+        self.put(f"sum_{name} += {value}")
+        self.store(f"sum_{name}", size, f"sum_{name}", "row")

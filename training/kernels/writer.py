@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the text of a Triton kernel is written: what its two directions have in common."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from edgernn.cells.base import Gate
+from edgernn.training.kernels import pointwise
+from edgernn.training.kernels.layout import Layout, Product
+from edgernn.training.kernels.pointwise import Pointwise
+
+HEADER = (
+    """# Made by edgernn.training.kernels.sequence.
+import triton
+import triton.language as tl
+
+"""
+    + pointwise.PRELUDE
+    + '''
+
+@triton.jit
+def weights(at, k, col, K: tl.constexpr, N: tl.constexpr, by_k: tl.constexpr, by_col: tl.constexpr):
+    """A tile (k, col) of weights, zero beyond (K, N)."""
+    return tl.load(at + k * by_k + col * by_col, (k < K) & (col < N), 0.0)
+
+
+@triton.jit
+def multiply(total, factor, tile, PRECISION: tl.constexpr):
+    return tl.dot(factor.to(tile.dtype), tile, total, input_precision=PRECISION)
+
+
+@triton.jit
+def stream(total, factor_at, live, at, col, K: tl.constexpr, N: tl.constexpr, by_k: tl.constexpr, by_col: tl.constexpr,
+           BLOCK_K: tl.constexpr, PRECISION: tl.constexpr):
+    """total + factor (ROWS, K) times weights (K, N), both from memory."""
+    for first in range(0, K, BLOCK_K):
+        k = first + tl.arange(0, BLOCK_K)
+        factor = tl.load(factor_at + k[None, :], live & (k[None, :] < K), 0.0)
+        total = multiply(total, factor, weights(at, k[:, None], col, K, N, by_k, by_col), PRECISION)
+    return total
+'''
+)
+
+
+def padded(length: int) -> int:
+    """The width of a tile: a power of two, and wide enough to be multiplied."""
+    return max(16, 1 << (length - 1).bit_length())
+
+
+class Kernel:
+    """Lines of one kernel: s_h is a state, g_r a gate, v_alpha a vector, d_… and to_… gradients, NAME_ptr memory."""
+
+    parameters: tuple[str, ...]
+    flags: tuple[str, ...]
+    name: str
+
+    def __init__(self, layout: Layout, resident: bool, held: int) -> None:
+        self.layout, self.resident, self.held = layout, resident, held
+        self._lines: list[str] = []
+        self._indent = 0
+
+    def text(self) -> str:
+        pointers = ", ".join(f"{name}_ptr" for name in self.parameters)
+        sizes = ", ".join(f"{name}: tl.constexpr" for name in ("H", "M", "ROWS", "BLOCK", "BLOCK_K", "PRECISION"))
+        # one compilation for all sequences and batches
+        self.put("", "", '@triton.jit(do_not_specialize=["T", "B"])')
+        with self.block(f"def {self.name}({pointers}, T, B, slope, {sizes}, {self._flags()}):"):
+            self.put("row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]", "live = row < B")
+            self.body()
+        return "\n".join([*self._lines, ""])
+
+    def body(self) -> None:
+        raise NotImplementedError
+
+    def _flags(self) -> str:
+        return ", ".join(f"{name}: tl.constexpr" for name in self.flags)
+
+    def put(self, *lines: str) -> None:
+        self._lines += [("    " * self._indent + line).rstrip() for line in lines]
+
+    @contextmanager
+    def indented(self) -> Iterator[None]:
+        self._indent += 1
+        yield
+        self._indent -= 1
+
+    @contextmanager
+    def block(self, header: str) -> Iterator[None]:
+        self.put(header)
+        with self.indented():
+            yield
+
+    def before_steps(self, names: list[str]) -> None:
+        """Columns, vectors and weights that stay."""
+        if self.resident:
+            for size in self._sizes():
+                self._columns(size, "0")
+            for name in names:
+                self._vector(name)
+        for name, size in self.layout.vectors:
+            if size == "1":
+                self.put(f"v_{name} = tl.load(v_{name}_ptr)")
+
+    def _sizes(self) -> list[str]:
+        return ["H", "M"] if self.layout.mid else ["H"]
+
+    @contextmanager
+    def stage(self, size: str) -> Iterator[None]:
+        """Once, or for every block of the columns."""
+        if self.resident:
+            yield
+            return
+        with self.block(f"for first in range(0, {size}, BLOCK):"):
+            self._columns(size, "first")
+            yield
+
+    def _columns(self, size: str, first: str) -> None:
+        low, width = size.lower(), f"{size}P" if self.resident else "BLOCK"
+        if self.resident:
+            self.put(f"{width}: tl.constexpr = {padded(self.layout.length(size))}")
+        self.put(f"{low}_col = {first} + tl.arange(0, {width})[None, :]", f"{low}_mask = live & ({low}_col < {size})")
+        if self.resident:
+            self.put(f"{low}_k = tl.arange(0, {width})[:, None]")
+
+    def _vector(self, name: str, size: str = "") -> None:
+        """A vector that all rows share."""
+        own, at = self._vectors()[name]
+        size = size or own
+        low = size.lower()
+        self.put(f"{name} = tl.load({at} + {low}_col, {low}_col < {size}, 0.0)")
+
+    def _vectors(self) -> dict[str, tuple[str, str]]:
+        """Size and place of all vectors but those of one number."""
+        layout = self.layout
+        found = {f"v_{name}": (size, f"v_{name}_ptr") for name, size in layout.vectors if size != "1"}
+        for gate in layout.gates:
+            if (bias := layout.bias(gate)) is not None:
+                found[f"b_{gate.name}"] = (layout.size(gate), f"{bias[0]}_ptr + {bias[1]}")
+        return found | {name: ("H", f"{name}_ptr") for name in self.rule_vectors()}
+
+    def rule_vectors(self) -> list[str]:
+        return [name for name in self.layout.inputs if name in ("rule_d", "rule_w")]
+
+    def vectors(self, names: list[str], size: str) -> None:
+        """At the start of a stage of that size."""
+        if not self.resident:
+            for name in names:
+                self._vector(name, size)
+
+    def load(self, name: str, size: str, pointer: str, at: str = "at", width: str = "", offset: int = 0) -> None:
+        low = size.lower()
+        place = f"{pointer}_ptr + {at} * {width or size} + {f'{offset} + ' if offset else ''}{low}_col"
+        self.put(f"{name} = tl.load({place}, {low}_mask, 0.0)")
+
+    def store(self, name: str, size: str, pointer: str, at: str = "at", width: str = "", offset: int = 0) -> None:
+        low = size.lower()
+        place = f"{pointer}_ptr + {at} * {width or size} + {f'{offset} + ' if offset else ''}{low}_col"
+        self.put(f"tl.store({place}, {name}, {low}_mask)")
+
+    def barrier(self) -> None:
+        if not self.resident:
+            self.put("tl.debug_barrier()")
+
+    def arguments(self, part: Pointwise) -> str:
+        """The tiles that a map is called with."""
+        names = {gate.name: f"g_{gate.name}" for gate in self.layout.gates}
+        names |= {name: f"v_{name}" for name, _ in self.layout.vectors}
+        names["x"] = "x_m" if part is self.layout.mid else "x_h"
+        return ", ".join(names.get(argument, argument) for argument in part.arguments)
+
+    def needed(self, part: Pointwise) -> list[str]:
+        """Vectors that a map reads."""
+        return [f"v_{name}" for name, size in self.layout.vectors if size != "1" and name in part.arguments]
+
+    def states_of(self, part: Pointwise) -> list[str]:
+        return [s for s in self.layout.states if f"s_{s}" in part.arguments]
+
+    def gates_of(self, part: Pointwise) -> list[Gate]:
+        return [gate for gate in self.layout.gates if gate.mid == (part is self.layout.mid)]
+
+    def is_held(self, product: Product) -> bool:
+        return self.resident and self.layout.products.index(product) < self.held
+
+    def hold(self) -> None:
+        for product in self.layout.products:
+            if self.is_held(product):
+                self.put(f"{product.name} = {self.tile(product)}")
+
+    def tile(self, product: Product) -> str:
+        raise NotImplementedError
+
+    def multiply(self, total: str, factor: str, product: Product) -> None:
+        """In registers."""
+        tile = product.name if self.is_held(product) else self.tile(product)
+        self.put(f"{total} = multiply({total}, {factor}, {tile}, PRECISION)")
+
+    def weights_at(self, product: Product) -> str:
+        return f"{product.key}_ptr" + (f" + {product.offset} * {product.columns}" if product.offset else "")
