@@ -56,7 +56,7 @@ class Stream:
             return False
         frame[...] = x_t
         np.isfinite(self.x, finite)
-        return np.count_nonzero(finite) == finite.size
+        return int(np.count_nonzero(finite)) == finite.size
 
     def step(self) -> None:
         """One step from self.x; what onnxruntime raises passes."""

@@ -344,19 +344,3 @@ def test_reset_starts_another_sequence_of_any_batch(backend):
     session.reset()
     for x_t, y in zip(x, expected, strict=True):
         np.testing.assert_array_equal(session.step(x_t), y)
-
-
-def test_steps_allocate_nothing_but_y():
-    import tracemalloc
-
-    session = Session(exported("gru")[1], backend="native")
-    x = random_input(1, 3)
-    session.step(x)
-    tracemalloc.start()
-    try:
-        for _ in range(200):
-            session.step(x)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 4000
