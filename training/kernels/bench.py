@@ -8,12 +8,16 @@ and over in the same process, so that a busy machine slows all of them; medians.
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import click
 import torch
 from torch import Tensor, nn
 
+from edgernn.files import write_json
 from edgernn.layer import RecurrentLayer
+from edgernn.machine import processor
 from edgernn.names import resolve
 from edgernn.training.kernels.cpu import CpuUnroller
 
@@ -41,6 +45,24 @@ def both_ways(module: nn.Module, x: Tensor) -> Callable[[], None]:
     return run
 
 
+def table(report: dict[str, Any]) -> str:
+    """A report as Markdown."""
+    sizes = ", ".join(f"{name} = {value}" for name, value in report["sizes"].items())
+    lines = [
+        f"Forward and backward of one layer, {sizes}, {report['threads']} threads, {report['cpu']}, torch "
+        f"{report['torch']}: medians of {report['repeats']} interleaved rounds.",
+        "",
+        "| | ms | torch.nn.GRU | the loop |",
+        "|---|---:|---:|---:|",
+    ]
+    found = report["ms"]
+    for name, ms in found.items():
+        loop = found.get(name.replace(", fused", ", loop"))
+        beside = f"{ms / loop:.2f}" if loop and name.endswith(", fused") else ""
+        lines.append(f"| {name} | {ms:.2f} | {ms / found['torch.nn.GRU']:.2f} | {beside} |")
+    return "\n".join(lines)
+
+
 @click.command()
 @click.argument("cells", nargs=-1)
 @click.option("--steps", default=100, show_default=True, help="T.")
@@ -51,6 +73,7 @@ def both_ways(module: nn.Module, x: Tensor) -> Callable[[], None]:
 @click.option("--repeats", default=15, show_default=True)
 @click.option("--loop/--no-loop", default=True, help="Time the loops too.")
 @click.option("--cpu-time", is_flag=True, help="Count processor time, for one thread on a busy machine.")
+@click.option("--out", type=click.Path(path_type=Path), help="A JSON file for the figures.")
 def main(
     cells: tuple[str, ...],
     steps: int,
@@ -61,6 +84,7 @@ def main(
     repeats: int,
     loop: bool,
     cpu_time: bool,
+    out: Path | None,
 ) -> None:
     """Time CELLS, gru, pru and sarnn unless given, against torch.nn.GRU."""
     torch.set_num_threads(threads)
@@ -75,9 +99,17 @@ def main(
         layer.unroller = CpuUnroller(layer)
         runs[f"{name}, fused"] = both_ways(layer, x)
     found = measure(runs, repeats, time.process_time if cpu_time else time.perf_counter)
-    click.echo(f"T={steps} B={batch} I={input_size} H={hidden_size}, {threads} threads")
-    for name, seconds in found.items():
-        click.echo(f"{name:20s} {seconds * 1e3:9.3f} ms  {seconds / found['torch.nn.GRU']:6.2f}")
+    report = {
+        "cpu": processor(),
+        "torch": torch.__version__,
+        "sizes": {"T": steps, "B": batch, "I": input_size, "H": hidden_size},
+        "threads": threads,
+        "repeats": repeats,
+        "ms": {name: seconds * 1e3 for name, seconds in found.items()},
+    }
+    click.echo(table(report))
+    if out is not None:
+        write_json(out, report)
 
 
 if __name__ == "__main__":
