@@ -15,6 +15,8 @@ BAD_CALLS = {
     "no steps": ("lstm", "selective", "X", (0, 2, 3), r"X: T must be at least 1, got \(0, 2, 3\)"),
     "no samples": ("lstm", "selective", "X", (2, 0, 3), r"X: B must be at least 1, got \(2, 0, 3\)"),
     "rank of X": ("lstm", "selective", "X", (2, 3), r"X: expected \(T, B, I\), got \(2, 3\)"),
+    "axes of X": ("lstm", "selective", "X", (2, 1, 1, 1, 3), r"X: expected \(T, B, I\), got \(2, 1, 1, 1, \.\.\.\)"),
+    "axes of W": ("gru", "always", "W", (15, 1, 1, 1, 1), r"W: expected \(3 \* H, I\), got \(15, 1, 1, 1, \.\.\.\)"),
     "I of X": ("lstm", "selective", "X", (2, 2, 4), r"X: expected \(T, B, 3\), got \(2, 2, 4\)"),
     "H of h": ("lstm", "selective", "h", (2, 6), r"h: expected \(2, 5\), got \(2, 6\)"),
     "B of c": ("lstm", "selective", "c", (3, 5), r"c: expected \(2, 5\), got \(3, 5\)"),

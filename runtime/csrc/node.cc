@@ -11,17 +11,16 @@ namespace edgernn {
 
 namespace {
 
-using Shape = std::vector<std::int64_t>;
-
 Buffer Allocate(std::size_t bytes) {
   return Buffer(::operator new(bytes, std::align_val_t(kAlignment)));
 }
 
 std::string Print(const Shape& shape) {
   std::string text = "(";
-  for (std::size_t i = 0; i < shape.size(); ++i) {
+  for (std::size_t i = 0; i < shape.kept(); ++i) {
     text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
   }
+  if (shape.size() > shape.kept()) text += ", ...";
   return text + (shape.size() == 1 ? ",)" : ")");
 }
 
@@ -233,7 +232,7 @@ void Node::MakeOutputs(const Sizes& sizes, OrtKernelContext* context, Call* call
   const auto make = [&](std::size_t index, const Shape& shape) -> void* {
     OrtValue* value = nullptr;
     if (index >= count) return nullptr;
-    Check(ort::KernelContextGetOutput(api_, context, index, shape.data(), shape.size(), &value));
+    Check(ort::KernelContextGetOutput(api_, context, index, shape.begin(), shape.size(), &value));
     if (value == nullptr) return nullptr;
     void* data = nullptr;
     Check(ort::GetTensorMutableData(api_, value, &data));
@@ -288,12 +287,15 @@ void Node::Run(OrtKernelContext* context) const {
 Tensor Node::Read(const OrtValue* value) const {
   OrtTensorTypeAndShapeInfo* info = nullptr;
   Check(ort::GetTensorTypeAndShape(api_, value, &info));
-  std::size_t rank = 0;
-  OrtStatus* status = ort::GetDimensionsCount(api_, info, &rank);
-  Tensor tensor{nullptr, Shape(rank)};
-  if (status == nullptr) status = ort::GetDimensions(api_, info, tensor.shape.data(), rank);
+  std::size_t axes = 0;
+  std::int64_t sizes[Shape::kMaxAxes] = {};
+  OrtStatus* status = ort::GetDimensionsCount(api_, info, &axes);
+  const std::size_t kept = axes < Shape::kMaxAxes ? axes : Shape::kMaxAxes;
+  if (status == nullptr) status = ort::GetDimensions(api_, info, sizes, kept);
   ort::ReleaseTensorTypeAndShapeInfo(api_, info);
   Check(status);
+  Tensor tensor{nullptr, {}};
+  for (std::size_t i = 0; i < axes; ++i) tensor.shape.push_back(i < kept ? sizes[i] : 0);
   void* data = nullptr;
   Check(ort::GetTensorMutableData(api_, const_cast<OrtValue*>(value), &data));
   tensor.data = static_cast<const float*>(data);

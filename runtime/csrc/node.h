@@ -4,6 +4,8 @@
 #ifndef EDGERNN_NODE_H_
 #define EDGERNN_NODE_H_
 
+#include <algorithm>
+#include <initializer_list>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -30,9 +32,41 @@ struct FreeBuffer {
 };
 using Buffer = std::unique_ptr<void, FreeBuffer>;
 
+// The sizes of a tensor's axes, without an allocation: a call looks at several. Of a tensor with more
+// axes than any input has, the first ones.
+class Shape {
+ public:
+  static constexpr std::size_t kMaxAxes = 4;
+
+  Shape() = default;
+  Shape(std::initializer_list<std::int64_t> sizes) {
+    for (const std::int64_t size : sizes) push_back(size);
+  }
+
+  void push_back(std::int64_t size) {
+    if (axes_ < kMaxAxes) sizes_[axes_] = size;
+    ++axes_;
+  }
+
+  std::size_t size() const { return axes_; }
+  std::size_t kept() const { return axes_ < kMaxAxes ? axes_ : kMaxAxes; }
+  std::int64_t operator[](std::size_t axis) const { return sizes_[axis]; }
+  const std::int64_t* begin() const { return sizes_; }
+  const std::int64_t* end() const { return sizes_ + kept(); }
+
+  bool operator==(const Shape& other) const {
+    return axes_ == other.axes_ && std::equal(begin(), end(), other.begin());
+  }
+  bool operator!=(const Shape& other) const { return !(*this == other); }
+
+ private:
+  std::size_t axes_ = 0;
+  std::int64_t sizes_[kMaxAxes] = {};
+};
+
 struct Tensor {
   const float* data;
-  std::vector<std::int64_t> shape;
+  Shape shape;
 };
 
 // Immutable after construction, so that threads may call Run at once.
