@@ -67,7 +67,7 @@ struct Waiting {
     std::int64_t j = 0;
     for (; j + kLanes <= sizes.hidden; j += kLanes) sum = sum + Load(w + j) * Load(state + j);
     Vec rest = Zero();
-    std::memcpy(&rest, state + j, static_cast<std::size_t>(sizes.hidden - j) * sizeof(float));
+    std::memcpy(&rest, state + j, Bytes(sizes.hidden - j));
     sum = sum + Load(w + j) * rest;
     return Sigmoid(Fill(Sum4(sum, sum, sum, sum)[0] + *b)).raw[0];
   }
@@ -86,8 +86,7 @@ struct Waiting {
     const std::int64_t row = t * call.batch + sample;
     if (call.updates != nullptr) call.updates[row] = updates;
     if (call.y == nullptr) return;
-    std::memcpy(call.y + row * sizes.hidden, h,
-                static_cast<std::size_t>(sizes.hidden) * sizeof(float));
+    std::memcpy(call.y + row * sizes.hidden, h, Bytes(sizes.hidden));
   }
 };
 

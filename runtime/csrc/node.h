@@ -32,8 +32,8 @@ struct FreeBuffer {
 };
 using Buffer = std::unique_ptr<void, FreeBuffer>;
 
-// The sizes of a tensor's axes, without an allocation: a call looks at several. Of a tensor with more
-// axes than any input has, the first ones.
+// The sizes of a tensor's axes, without an allocation: a call looks at several. Of a tensor with
+// more axes than any input has, the first ones.
 class Shape {
  public:
   static constexpr std::size_t kMaxAxes = 4;

@@ -57,8 +57,7 @@ struct SparseMatrix {
     }
     for (std::int64_t block = 0, i = 0; block < Blocks(size); ++block) {
       for (; i < ends[block]; ++i) {
-        std::memmove(w + i * column, w + (block * depth + columns[i]) * column,
-                     static_cast<std::size_t>(column) * sizeof(float));
+        std::memmove(w + i * column, w + (block * depth + columns[i]) * column, Bytes(column));
       }
     }
   }

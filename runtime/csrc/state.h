@@ -10,18 +10,16 @@ namespace edgernn::EDGERNN_ISA {
 
 // The padding becomes 0.
 inline void ReadState(const float* from, std::int64_t batch, std::int64_t hidden, float* state) {
-  std::memset(state, 0, static_cast<std::size_t>(batch * Padded(hidden)) * sizeof(float));
+  std::memset(state, 0, Bytes(batch * Padded(hidden)));
   for (std::int64_t row = 0; row < batch; ++row) {
-    std::memcpy(state + row * Padded(hidden), from + row * hidden,
-                static_cast<std::size_t>(hidden) * sizeof(float));
+    std::memcpy(state + row * Padded(hidden), from + row * hidden, Bytes(hidden));
   }
 }
 
 inline void WriteState(const float* state, std::int64_t batch, std::int64_t hidden, float* to) {
   if (to == nullptr) return;
   for (std::int64_t row = 0; row < batch; ++row) {
-    std::memcpy(to + row * hidden, state + row * Padded(hidden),
-                static_cast<std::size_t>(hidden) * sizeof(float));
+    std::memcpy(to + row * hidden, state + row * Padded(hidden), Bytes(hidden));
   }
 }
 
@@ -33,7 +31,7 @@ inline const float* LastInput(const Call& call, std::int64_t row, std::int64_t i
 // The inputs of `count` steps from step `from` on, each row x_t and then x_{t-1}: (count, B, 2I).
 inline void PairInputs(const Call& call, std::int64_t input, std::int64_t from, std::int64_t count,
                        float* pairs) {
-  const std::size_t bytes = static_cast<std::size_t>(input) * sizeof(float);
+  const std::size_t bytes = Bytes(input);
   const std::int64_t end = (from + count) * call.batch;
   for (std::int64_t row = from * call.batch; row < end; ++row, pairs += 2 * input) {
     std::memcpy(pairs, call.x + row * input, bytes);
@@ -45,8 +43,7 @@ inline void PairInputs(const Call& call, std::int64_t input, std::int64_t from, 
 inline void WriteLast(const Call& call, std::int64_t input) {
   if (call.last_out == nullptr) return;
   const std::int64_t size = call.batch * input;
-  std::memcpy(call.last_out, call.x + (call.steps - 1) * size,
-              static_cast<std::size_t>(size) * sizeof(float));
+  std::memcpy(call.last_out, call.x + (call.steps - 1) * size, Bytes(size));
 }
 
 }  // namespace edgernn::EDGERNN_ISA

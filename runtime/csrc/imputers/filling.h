@@ -78,8 +78,8 @@ struct Parts {
 
   void Read(const float* x, std::int64_t features) const {
     for (float* to : {values, masks, times}) {
-      std::memset(to, 0, static_cast<std::size_t>(Padded(features)) * sizeof(float));
-      std::memcpy(to, x, static_cast<std::size_t>(features) * sizeof(float));
+      std::memset(to, 0, Bytes(Padded(features)));
+      std::memcpy(to, x, Bytes(features));
       x += features;
     }
   }
@@ -88,8 +88,7 @@ struct Parts {
 // The times of all samples in rows of their own, (B, F).
 inline void GatherTimes(const float* x, std::int64_t batch, std::int64_t features, float* times) {
   for (std::int64_t b = 0; b < batch; ++b) {
-    std::memcpy(times + b * features, x + (3 * b + 2) * features,
-                static_cast<std::size_t>(features) * sizeof(float));
+    std::memcpy(times + b * features, x + (3 * b + 2) * features, Bytes(features));
   }
 }
 
@@ -99,7 +98,8 @@ inline void Decay(const float* decay, std::int64_t batch, std::int64_t hidden, f
     for (std::int64_t j = 0; j < hidden; j += kLanes) {
       float factor[kLanes];
       Store(factor, Keep(Load(decay + b * Padded(hidden) + j)));
-      for (std::int64_t i = 0; i < kLanes && j + i < hidden; ++i) h[b * hidden + j + i] *= factor[i];
+      for (std::int64_t i = 0; i < kLanes && j + i < hidden; ++i)
+        h[b * hidden + j + i] *= factor[i];
     }
   }
 }

@@ -11,12 +11,11 @@ namespace edgernn::EDGERNN_ISA {
 struct GrudImputer {
   struct Packed {
     Layer decay;
-    float* d;     // (padded F,), as are the next two
+    float* d;  // (padded F,), as are the next two
     float* e;
     float* mean;
 
-    Packed(const Sizes& sizes, Carver* carver)
-        : decay(sizes.hidden, Features(sizes), carver) {
+    Packed(const Sizes& sizes, Carver* carver) : decay(sizes.hidden, Features(sizes), carver) {
       for (float** v : {&d, &e, &mean}) *v = carver->Take<float>(Padded(Features(sizes)));
     }
   };
@@ -45,7 +44,7 @@ struct GrudImputer {
   static void Step(const Sizes& sizes, const Packed& packed, const float* x, std::int64_t batch,
                    float* h, float* seen, float* inputs, const Scratch& scratch) {
     const std::int64_t features = Features(sizes);
-    const std::size_t bytes = static_cast<std::size_t>(features) * sizeof(float);
+    const std::size_t bytes = Bytes(features);
     GatherTimes(x, batch, features, scratch.times);
     packed.decay.Run(scratch.times, batch, scratch.decay);
     Decay(scratch.decay, batch, sizes.hidden, h);
@@ -55,7 +54,8 @@ struct GrudImputer {
       float* const to = inputs + 2 * b * features;
       for (std::int64_t j = 0; j < features; j += kLanes) {
         const Vec value = Load(scratch.parts.values + j), mask = Load(scratch.parts.masks + j);
-        const Vec keep = Keep(Load(packed.d + j) * Load(scratch.parts.times + j) + Load(packed.e + j));
+        const Vec keep =
+            Keep(Load(packed.d + j) * Load(scratch.parts.times + j) + Load(packed.e + j));
         const Vec last = Pick(mask, value, Load(scratch.seen + j));
         const Vec drawn = keep * last + (1.0f - keep) * Load(packed.mean + j);
         StoreFirst(seen + b * features + j, last, features - j);

@@ -26,7 +26,7 @@ inline std::int64_t PackedFloats(std::int64_t depth, std::int64_t columns) {
 // Packs w^T of w (columns, depth), rows `stride` apart.
 inline void PackTransposed(const float* w, std::int64_t stride, std::int64_t columns,
                            std::int64_t depth, float* to) {
-  std::memset(to, 0, static_cast<std::size_t>(PackedFloats(depth, columns)) * sizeof(float));
+  std::memset(to, 0, Bytes(PackedFloats(depth, columns)));
   for (std::int64_t first = 0; first < columns; first += kPanel) {
     const std::int64_t left = columns - first;
     const std::int64_t wide = left < kPanel ? Padded(left) : kPanel;
@@ -143,7 +143,8 @@ inline void MultiplyAdd(Factor a, std::int64_t rows, std::int64_t depth, const f
   for (std::int64_t first = 0; first < columns; first += kPanel) {
     const std::int64_t left = columns - first;
     const std::int64_t blocks = left < kPanel ? Blocks(left) : kPanelBlocks;
-    PanelProduct panel = {a, rows, depth, w, start.Skip(0, first), {out.at + first, out.stride}, left};
+    PanelProduct panel = {a,   rows, depth, w, start.Skip(0, first), {out.at + first, out.stride},
+                          left};
     (blocks == 1   ? &MultiplyBlocks<kPanelRows, 1>
      : blocks == 2 ? &MultiplyBlocks<kPanelRows, 2>
                    : &MultiplyBlocks<kPanelRows, 3>)(&panel);

@@ -9,7 +9,7 @@
 namespace edgernn::EDGERNN_ISA {
 
 inline void Copy(const float* from, std::int64_t count, float* to) {
-  std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
+  std::memcpy(to, from, Bytes(count));
 }
 
 // The weights packed for one direction, and the vectors padded.
@@ -36,7 +36,7 @@ struct Prepared {
 
   void Fill(const EdgernnTrainCall& call, bool back) const {
     layout.PackWeights(back);
-    std::memset(bias, 0, static_cast<std::size_t>(layout.gates) * sizeof(float));
+    std::memset(bias, 0, Bytes(layout.gates));
     for (int g = 0; g < layout.cell.gates; ++g) {
       if (layout.bias_row[g] < 0) continue;
       Copy(call.b + layout.bias_row[g], layout.size[g], bias + layout.at[g]);
@@ -73,7 +73,7 @@ struct Parts {
     return at;
   }
 
-  void Clear() const { std::memset(base, 0, static_cast<std::size_t>(count) * sizeof(float)); }
+  void Clear() const { std::memset(base, 0, Bytes(count)); }
 
   void Add(const Parts& more) const {
     for (std::int64_t i = 0; i < count; i += kLanes) {
@@ -137,7 +137,6 @@ struct SharedSums {
     }
   }
 
-
   // Unless nobody asks for it.
   static void Give(const float* from, std::int64_t count, float* to) {
     if (to != nullptr) Copy(from, count, to);
@@ -148,8 +147,8 @@ struct SharedSums {
 struct RowScratch {
   SharedSums total;
   Parts step_parts;
-  PointSums step;             // of one step: sums of sums round less
-  std::int64_t chunk;         // so many steps are gathered in `gates`
+  PointSums step;      // of one step: sums of sums round less
+  std::int64_t chunk;  // so many steps are gathered in `gates`
   std::int64_t gate_stride;
   float* gates;               // (chunk * rows, gate_stride): the gradients of the gates
   float* panel;               // (chunk * rows, kPanel)

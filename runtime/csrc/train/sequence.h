@@ -206,10 +206,6 @@ class Sequence {
     }
   }
 
-  static std::size_t Bytes(std::int64_t floats) {
-    return static_cast<std::size_t>(floats) * sizeof(float);
-  }
-
   // The first of our rows of a step, in memory of so many columns.
   template <class T>
   T* At(T* base, std::int64_t t, std::int64_t columns) const {
@@ -277,8 +273,7 @@ class Sequence {
       const Lines factor = FactorOf(source, t);
       const Result to = {Gates(t) + s.at, layout_.gates};
       const Lines start = s.first ? Lines{prepared_.bias + s.at, 0} : Lines{to.at, to.stride};
-      MultiplyAdd({factor.at, factor.stride, 1}, rows_, term.depth, s.packed, start, to,
-                  s.columns);
+      MultiplyAdd({factor.at, factor.stride, 1}, rows_, term.depth, s.packed, start, to, s.columns);
     }
   }
 
