@@ -250,9 +250,7 @@ class Row:
     def step_macs(self, k: NDArray[np.int64], I: int, H: int) -> NDArray[np.int64]:
         """Multiply-adds of a step that changes k neurons."""
         M = self.middle_size(I, H)
-        # where more than three quarters of the neurons change all of them are computed
-        rows = np.where(4 * k > 3 * H, H, k)
-        return rows * self.row_macs(I, H, M) + (k > 0) * M * self.mid_macs(I, H)
+        return k * self.row_macs(I, H, M) + (k > 0) * M * self.mid_macs(I, H)
 
 
 CELLS = {
@@ -289,13 +287,15 @@ def row_of(cell: str, I: int, H: int) -> Row:
 
 @dataclass(frozen=True)
 class Result:
-    """y (T, B, H); the last state; updates (T, B) and macs (B,); the closest decision to its threshold."""
+    """y (T, B, H); the last state; updates (T, B); macs (B,) as kernels execute them; the closest decision to its
+    threshold; macs (B,) that the updates need."""
 
     y: Array
     state: State
     updates: NDArray[np.int64]
     macs: NDArray[np.int64]
     margin: float
+    needed: NDArray[np.int64]
 
 
 def run(cell: str, rule: str, parameters: dict[str, Any], x: Any, state: Any) -> Result:
@@ -312,7 +312,8 @@ def run(cell: str, rule: str, parameters: dict[str, Any], x: Any, state: Any) ->
     p["T"] = np.array(T)
     mid_rows = {"R": row.mid_h * row.middle_size(I, H), "C": 0}
     p |= {name: _thinned(p[name], decider, mid_rows[name], H) for name in mid_rows if name in p}
-    y, updates, macs, margin = [], np.zeros((T, B), np.int64), np.zeros(B, np.int64), np.inf
+    y, updates, margin = [], np.zeros((T, B), np.int64), np.inf
+    macs, needed = np.zeros(B, np.int64), np.zeros(B, np.int64)
     for t in range(T):
         u, closest = decider.decide(x[t], state)
         margin = min(margin, closest)
@@ -324,9 +325,10 @@ def run(cell: str, rule: str, parameters: dict[str, Any], x: Any, state: Any) ->
         decider.after(u, state)
         k = (u > 0).sum(-1)
         updates[t] = k
-        macs += decider.step_macs(k, row, I, H)
+        needed += decider.step_macs(k, row, I, H)
+        macs += decider.step_macs(np.where(decider.whole & (4 * k > 3 * H), H, k), row, I, H)
         y.append(state[0])
-    return Result(np.stack(y), state, updates, macs, margin)
+    return Result(np.stack(y), state, updates, macs, margin, needed)
 
 
 def _blend(u: Array | NDArray[np.bool_], new: Array, old: Array) -> Array:

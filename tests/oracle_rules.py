@@ -12,7 +12,12 @@ State = tuple[Array, ...]
 
 
 class Always:
-    """Every neuron at every step. Also what the others are told: sizes, parameters by the op's names, batch."""
+    """Every neuron at every step. Also what the others are told: sizes, parameters by the op's names, batch.
+
+    whole: kernels compute all neurons where more than three quarters change.
+    """
+
+    whole = True
 
     def __init__(self, p: dict[str, Array], B: int, I: int, H: int) -> None:
         self.p, self.B, self.I, self.H = p, B, I, H
@@ -65,6 +70,8 @@ class Random(Always):
 
 
 class Clockwork(Always):
+    whole = False
+
     groups = 5
 
     def _periods(self) -> NDArray[np.int64]:
@@ -123,6 +130,8 @@ class Skip(Always):
 
 class Variable(Always):
     """VC-RNN's scheduler and mask, its section 3, for the state and for the input alike."""
+
+    whole = False
 
     def _share(self, x: Array, state: State) -> Array:
         return 1 / (1 + np.exp(-(state[0] @ self.p["rule_h"] + x @ self.p["rule_x"] + self.p["rule_b"])))[:, None]

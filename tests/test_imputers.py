@@ -159,7 +159,8 @@ def test_kernel_reports_the_imputers_work(imputer, tmp_path):
     session = Session(tmp_path / "m.onnx", backend="native")
     session.run(series(11, 2, torch.float32).numpy())
     cell = model.layers[0].cell
-    rows = session.updates.sum(0) * cell.row_macs(2 * F, H, H)
+    # where more than three quarters of the neurons change all of them are computed
+    rows = np.where(4 * session.updates > 3 * H, H, session.updates).sum(0) * cell.row_macs(2 * F, H, H)
     assert (session.macs == 11 * model.layers[0].imputer.macs() + rows).all()
 
 

@@ -201,7 +201,7 @@ def test_extreme_input_gives_what_the_equations_give(cell: str, rule: str, value
         got = [a[:, untouched] if n in ("Y", "updates") else a[untouched] for n, a in zip(names, got, strict=True)]
         state = tuple(a[untouched] for a in want.state)
         y, updates = want.y[:, untouched], want.updates[:, untouched]
-        want = oracle.Result(y, state, updates, want.macs[untouched], want.margin)
+        want = oracle.Result(y, state, updates, want.macs[untouched], want.margin, want.needed[untouched])
     # some cells let the input into the state as it is, and the float32 of 1e30 is not exact to 1e-5
     huge = max(float(np.nanmax(np.abs(a), initial=0, where=np.isfinite(a))) for a in (want.y, *want.state)) > 1e3
     assert_equal(cell, rule, got, want, rtol=1e-5 if huge else 0)
