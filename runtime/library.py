@@ -11,6 +11,7 @@ from edgernn.errors import EdgernnError
 
 DOMAIN = "ai.edgernn"
 SCHEMA = 1
+TRAIN = "libedgernn_train"
 _NAMES = ("libedgernn_ops.so", "libedgernn_ops.dylib")
 
 
@@ -40,6 +41,12 @@ def library_missing() -> str | None:
     except EdgernnError as error:
         return str(error)
     return None
+
+
+def train_library() -> Path:
+    """Where the native training library belongs: beside the one that runs models. Raises EdgernnError without that."""
+    ops = Path(library_path())
+    return ops.with_name(TRAIN + ops.suffix)
 
 
 def load_library() -> ctypes.CDLL | None:

@@ -130,7 +130,7 @@ def test_probe_of_the_peak_does_its_work():
 
 
 def test_a_library_without_probes_is_named(monkeypatch, tmp_path):
-    monkeypatch.setattr(roofline, "library_path", lambda: str(tmp_path / "libedgernn_ops.so"))
+    monkeypatch.setattr(roofline, "train_library", lambda: tmp_path / "libedgernn_train.so")
     roofline._library.cache_clear()
     try:
         with pytest.raises(edgernn.EdgernnError, match=r"libedgernn_train\.so: expected the probes"):

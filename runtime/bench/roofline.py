@@ -8,13 +8,12 @@ and warm in cache; for a batch, the multiply-adds of all products at the peak ra
 import ctypes
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError
-from edgernn.runtime.library import library_path
+from edgernn.runtime.library import train_library
 
 # registers of rows of a panel, and of those that the rows left over are in
 PANEL, REST = 12, 4
@@ -24,8 +23,7 @@ _WORK = 4_000_000
 
 @cache
 def _library() -> ctypes.CDLL:
-    ops = Path(library_path())
-    path = ops.with_name("libedgernn_train" + ops.suffix)
+    path = train_library()
     try:
         library = ctypes.CDLL(str(path))
         library.edgernn_probe_lanes.restype = ctypes.c_int64

@@ -48,8 +48,7 @@ struct RowPart {
   const float* ranks;  // or null
 };
 
-// Packs (H, floats): every neuron's parts one after the other. Kept apart, so that all cells share
-// it.
+// Packs (H, floats): every neuron's parts one after the other.
 [[gnu::noinline]] inline void PackParts(std::int64_t hidden, const RowPart* parts, int count,
                                         float* packed) {
   for (std::int64_t neuron = 0; neuron < hidden; ++neuron) {

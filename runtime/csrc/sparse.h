@@ -34,8 +34,7 @@ struct SparseMatrix {
     kind = carver->Take<Kind>(1);
   }
 
-  // Leaves the zeros out of what was packed at w, if they are enough to be worth it. Kept apart, so
-  // that all cells share it.
+  // Leaves the zeros out of what was packed at w, if they are enough to be worth it.
   [[gnu::noinline]] void LeaveOutZeros(int gates, std::int64_t size, std::int64_t depth) const {
     const std::int64_t column = gates * kLanes;
     std::int64_t found = 0, macs = 0;

@@ -20,10 +20,9 @@ from edgernn.cells.base import State
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.layer import LAST, RecurrentLayer, Trace
 from edgernn.rules import Selective, Skip, Timed
-from edgernn.runtime.library import library_missing, library_path
+from edgernn.runtime.library import TRAIN, library_missing, train_library
 from edgernn.training.kernels.common import check, refusal
 
-_NAME = "libedgernn_train"
 _MAX_PARAMS = _MAX_STATES = 4
 _POINTER = ctypes.c_void_p
 # the inputs between x and the cell's own vectors, which the states follow, by the names of EdgernnTrainCall
@@ -70,11 +69,10 @@ class _Call(ctypes.Structure):
 
 
 def train_library_path() -> Path | None:
-    """The native training library, which lies beside the one that runs models; None where it was not built."""
+    """The native training library; None where it was not built."""
     if library_missing():
         return None
-    ops = Path(library_path())
-    path = ops.with_name(_NAME + ops.suffix)
+    path = train_library()
     return path if path.is_file() else None
 
 
@@ -259,7 +257,7 @@ def why_not(layer: RecurrentLayer) -> str | None:
     """Why the native training kernels cannot run a layer, or None where they can."""
     loaded = library()
     if loaded is None:
-        return f"the native library {_NAME} is not installed or does not run here"
+        return f"the native library {TRAIN} is not installed or does not run here"
     if why := refusal(layer):
         return why
     if loaded.edgernn_train_cell(layer.cell.op.encode()) < 0:

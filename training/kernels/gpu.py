@@ -300,10 +300,8 @@ class GpuUnroller:
     name = "fused"
 
     def __init__(self, layer: RecurrentLayer) -> None:
-        found = _layout_or_why(layer)
-        if isinstance(found, str):
-            raise UsageError(found)
-        self._layout, self._key = found, register(found)
+        self._layout = _layout(layer)
+        self._key = register(self._layout)
 
     def __call__(self, layer: RecurrentLayer, x: Tensor, state: State) -> tuple[Tensor, State, Trace] | None:
         if not all(map(_runs, (x, *state))):
@@ -344,26 +342,21 @@ class GpuUnroller:
         return states[0][1:], (*final, *([] if last is None else [x[-1]])), trace
 
 
-def why_not(layer: RecurrentLayer) -> str | None:
-    """Why the kernels for GPUs cannot run a layer, or None where they can."""
-    found = _layout_or_why(layer)
-    return found if isinstance(found, str) else None
-
-
-def _layout_or_why(layer: RecurrentLayer) -> Layout | str:
+def _layout(layer: RecurrentLayer) -> Layout:
+    """Raises UsageError, which says why, for a layer that the kernels cannot run."""
     cell = layer.cell
     if find_spec("triton") is None:
-        return "triton, which makes the kernels, is not installed"
+        raise UsageError("triton, which makes the kernels, is not installed")
     if why := refusal(layer):
-        return why
+        raise UsageError(why)
     if cell.norm is not None or cell.rank is not None:
-        return f"there is no kernel for {cell.op}"
+        raise UsageError(f"there is no kernel for {cell.op}")
     try:
         layout = make_layout(layer)
     except UntranslatedError as error:
-        return f"there is no kernel for {cell.op}: {error}"
+        raise UsageError(f"there is no kernel for {cell.op}: {error}") from None
     if not any(name in layout.inputs for name in ("a", "x", "e", "share")):
-        return f"there is no kernel for {cell.op}, which reads no input"
+        raise UsageError(f"there is no kernel for {cell.op}, which reads no input")
     return layout
 
 
