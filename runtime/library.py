@@ -72,14 +72,16 @@ def native_ops() -> set[str]:
     return set(library.edgernn_ops().decode().split())
 
 
-def register(options: Any, path: str, ops: Iterable[str] = ()) -> None:
+def register(options: Any, path: str, ops: Iterable[str] = (), threads: int = 1) -> None:
     """Register the library at `path` with an onnxruntime.SessionOptions: its `ops`, or all where none are named.
 
-    ONNX Runtime takes about 0.2 ms for each op in every session.
+    threads: as many as the session has; batches are cut for them. ONNX Runtime takes about 0.2 ms for each op in every
+    session.
     """
     library = ctypes.CDLL(path)
     library.edgernn_only.argtypes, library.edgernn_only.restype = [ctypes.c_char_p], None
     library.edgernn_only(" ".join(ops).encode())
+    library.edgernn_threads(threads)
     options.register_custom_ops_library(path)
 
 

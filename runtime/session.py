@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model file, ready to run: whole sequences, or one step at a time with the state kept."""
 
-import json
-import mmap
 import re
 import warnings
 from collections.abc import Callable, Mapping
@@ -13,17 +11,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.runtime.library import SCHEMA, library_missing, library_path, no_native, onnxruntime, register
-from edgernn.runtime.stream import Stream
+from edgernn.runtime.info import layer_sizes, read_info, read_model
+from edgernn.runtime.library import library_missing, library_path, no_native, onnxruntime, register
+from edgernn.runtime.packed import pack
+from edgernn.runtime.stream import NativeStream, PortableStream, Stream
 
 _T = TypeVar("_T")
 Array = NDArray[np.float32]
-# what a session reads in a file's metadata
-_KEYS = {"ops", "input_size", "hidden_size", "layers", "bidirectional", "output", "streaming", "initial_state", "cost"}
 
 
 class Session:
-    """An exported model in ONNX Runtime.
+    """An exported model in ONNX Runtime; its steps, where the native library runs it, go past that.
 
     s = Session("model.onnx")
     y = s.run(x)          # a whole sequence x (T, B, I), or (T, I) for one; starts from the initial state
@@ -58,15 +56,29 @@ class Session:
             raise UsageError(f"threads: expected at least 1, got {threads}")
         self.path = Path(path)
         use_library = backend != "portable" and library_missing() is None
-        self.onnx = open_session(self.path, library_path() if use_library else None, threads)
-        self.info = _info(self.onnx, self.path)
+        content = read_model(self.path)
+        self.onnx = open_session(self.path, content, library_path() if use_library else None, threads)
+        self.info = read_info(self.onnx.get_modelmeta().custom_metadata_map.get("edgernn"), self.path)
         self.backend = _backend(backend, self.info["ops"])
         names = [i.name for i in self.onnx.get_inputs()]
         self.state_names = names[1:]
         self._outputs = [o.name for o in self.onnx.get_outputs()]
         self._stream: Stream | None = None
-        self.updates: NDArray[np.int64] | None = None
-        self.macs: NDArray[np.int64] | None = None
+        # of the file as it was, to be packed for the first step
+        self._content: bytes | None = content if self.backend == "native" else None
+        self._packed = b""
+        # of the last run, or the stream that made the last step
+        self._work: Stream | tuple[NDArray[np.int64] | None, NDArray[np.int64] | None] = (None, None)
+
+    @property
+    def updates(self) -> NDArray[np.int64] | None:
+        """How many neurons the last run or step updated, (T, B)."""
+        return (self._work if isinstance(self._work, tuple) else self._work.work)[0]
+
+    @property
+    def macs(self) -> NDArray[np.int64] | None:
+        """The multiply-adds that the last run or step executed, (B,)."""
+        return (self._work if isinstance(self._work, tuple) else self._work.work)[1]
 
     @property
     def input_size(self) -> int:
@@ -109,36 +121,42 @@ class Session:
         stream = self._stream
         if stream is None or not stream.take(x_t):
             stream = self._begin(x_t)
-        self._guarded(stream.step)
-        if "updates" in stream.outputs:
-            self.updates, self.macs = stream.outputs["updates"].copy(), stream.outputs["macs"].copy()
-        y: Array = stream.outputs["y"]
-        if self.info["output"] == "all":
-            y = y[0]
-        return (y if stream.batched else y[0]).copy()
+        self._work = stream
+        refusal = stream.step()
+        if refusal is not None:
+            # says it in the words of all other input
+            self._checked(x_t, ("B",))
+            raise EdgernnError(f"{self.path}: {refusal}")
+        return stream.result()
 
     def _begin(self, x_t: ArrayLike) -> Stream:
         """The stream that makes the next step from x_t, which is anything but what the last one read: checked."""
         if not self.info["streaming"]:
             raise UsageError("step: this model needs the whole sequence; use run")
-        frame = self._checked(x_t, ("B",))
-        batch, batched = frame.shape[1], np.ndim(x_t) == frame.ndim - 1
+        frame = self._checked(x_t, ("B",))[0]
+        batch, batched = len(frame), np.ndim(x_t) == frame.ndim
         stream = self._stream
-        if stream is not None and stream.x.shape[1] != batch:
+        if stream is not None and stream.batch != batch:
             if stream.started:
-                kept = stream.x.shape[1]
+                kept = stream.batch
                 raise UsageError(f"x_t: expected the batch of the kept state, {kept}, got {batch}; call reset() first")
             stream = None
         if stream is None:
-            stream = self._stream = self._guarded(Stream, self.onnx, frame, self.initial_state(batch), batched)
-        stream.x[...] = frame
-        stream.batched = batched
+            stream = self._stream = self._make_stream(frame)
+        stream.put(frame, batched)
         return stream
+
+    def _make_stream(self, frame: NDArray[Any]) -> Stream:
+        if self.backend == "portable":
+            return self._guarded(PortableStream, self.onnx, frame, self.initial_state(len(frame)))
+        if self._content is not None:
+            self._packed, self._content = pack(self._content, self.path), None
+        return NativeStream(self._packed, len(frame))
 
     def reset(self) -> None:
         """Forget the state: the next step starts a new sequence."""
         if self._stream is not None:
-            self._stream.restart(self.initial_state(self._stream.x.shape[1]))
+            self._stream.restart()
 
     def checked(self, x: ArrayLike) -> NDArray[Any]:
         """x as the model takes it: float32 (T, B, I) or int64 (T, B), B = 1 where it is left out."""
@@ -163,7 +181,7 @@ class Session:
     def _call(self, x: NDArray[Any], state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         values = self._guarded(self.onnx.run, self._outputs, {"x": x, **state})
         found = dict(zip(self._outputs, values, strict=True))
-        self.updates, self.macs = found.get("updates"), found.get("macs")
+        self._work = found.get("updates"), found.get("macs")
         return found["y"], {name: found[f"{name}.next"] for name in self.state_names}
 
     def _guarded(self, call: Callable[..., _T], *arguments: Any) -> _T:
@@ -200,16 +218,9 @@ class Session:
             raise UsageError(f"x: expected {expected}, got {array[where]} at index {where}")
 
 
-def layer_sizes(info: Mapping[str, Any]) -> list[int]:
-    """H of each layer, from a file's description."""
-    return [info["hidden_size"]] * (info["layers"] - 1) + [info.get("last_size", info["hidden_size"])]
-
-
-def open_session(path: Path, library: str | None, threads: int) -> Any:
+def open_session(path: Path, content: bytes, library: str | None, threads: int) -> Any:
     """An onnxruntime.InferenceSession on the CPU, with the native library registered where one is given."""
     ort = onnxruntime()
-    if not path.is_file():
-        raise EdgernnError(f"{path}: no such file")
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -217,17 +228,16 @@ def open_session(path: Path, library: str | None, threads: int) -> Any:
     options.log_severity_level = 4
     try:
         if library is not None:
-            register(options, library, _ops_of(path))
-        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            register(options, library, _ops_of(content), threads)
+        return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises plain classes of its own
         raise EdgernnError(f"{path}: ONNX Runtime cannot load it: {error}") from None
 
 
-def _ops_of(path: Path) -> list[str]:
+def _ops_of(content: bytes) -> list[str]:
     """The ops that a file's own description names, found without reading the model; none if they are not found."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        found = re.search(rb'"ops": \[([\w", ]*)\]', content)
-        return [] if found is None else re.findall(r"\w+", found[1].decode())
+    found = re.search(rb'"ops": \[([\w", ]*)\]', content)
+    return [] if found is None else re.findall(r"\w+", found[1].decode())
 
 
 def _backend(wanted: str, ops: list[str]) -> Literal["native", "portable"]:
@@ -241,20 +251,3 @@ def _backend(wanted: str, ops: list[str]) -> Literal["native", "portable"]:
         raise EdgernnError(reason)
     warnings.warn(f"{reason}; running the portable operators, which are slower", RuntimeWarning, stacklevel=3)
     return "portable"
-
-
-def _info(session: Any, path: Path) -> dict[str, Any]:
-    """The model's own description, from its metadata."""
-    text = session.get_modelmeta().custom_metadata_map.get("edgernn")
-    if text is None:
-        raise EdgernnError(f"{path}: not exported by edgernn (no metadata)")
-    try:
-        info: dict[str, Any] = json.loads(text)
-        schema, missing = info["schema"], _KEYS - info.keys()
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise EdgernnError(f"{path}: its edgernn metadata cannot be read") from None
-    if schema != SCHEMA:
-        raise EdgernnError(f"{path}: schema {schema}, this version of edgernn reads {SCHEMA}; update edgernn")
-    if missing:
-        raise EdgernnError(f"{path}: its edgernn metadata lacks {', '.join(sorted(missing))}; export it again")
-    return info

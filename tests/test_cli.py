@@ -35,7 +35,7 @@ def example_of(verb, capsys):
 def test_every_example_runs_in_turn(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     np.savez("x.npz", x=np.random.default_rng(0).random((4, 50, 2)))
-    order = ["train", "plot", "export", "run", "bench", "cells", "data", "reproduce"]
+    order = ["train", "plot", "export", "pack", "run", "bench", "cells", "data", "reproduce"]
     assert sorted(order) == sorted(VERBS)
     for verb in order:
         words = example_of(verb, capsys)

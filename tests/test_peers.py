@@ -63,7 +63,8 @@ def test_a_runtime_computes_what_torch_does(peer, run, start, cell, batch, hidde
         y = run(peer, given)
     except UnsupportedError as error:
         pytest.skip(f"{peer.name}: {error}")
-    np.testing.assert_allclose(y, torch_says(given), rtol=0, atol=1e-3)
+    # OpenVINO by itself computes with bfloat16 where the processor does
+    np.testing.assert_allclose(y, torch_says(given), rtol=0, atol=1e-2 if peer.name == "OpenVINO" else 1e-3)
 
 
 class Wrong:

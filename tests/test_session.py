@@ -344,3 +344,15 @@ def test_reset_starts_another_sequence_of_any_batch(backend):
     session.reset()
     for x_t, y in zip(x, expected, strict=True):
         np.testing.assert_array_equal(session.step(x_t), y)
+
+
+@pytest.mark.parametrize(("cell", "rule"), [("gru", "always"), ("lstm", "selective"), ("t-lstm", "skip")])
+@pytest.mark.parametrize("batch", [15, 16, 37])
+def test_threads_of_a_session_share_a_batch(cell, rule, batch):
+    path = exported(cell, rule, layers=2, output="all")[1]
+    x = random_input(9, batch, 3)
+    one, several = (Session(path, backend="native", threads=threads) for threads in (1, 3))
+    np.testing.assert_array_equal(several.run(x), one.run(x))
+    if rule != "always":
+        np.testing.assert_array_equal(several.updates, one.updates)
+        np.testing.assert_array_equal(several.macs, one.macs)

@@ -27,6 +27,7 @@ VERBS = {
     "reproduce": "Lay a paper's table beside ours, training what is missing.",
     "plot": "Draw runs: learning, update patterns, what skipping costs.",
     "export": "Turn a run into one .onnx file and check it.",
+    "pack": "Turn an exported file into one that C programs step without ONNX Runtime.",
     "bench": "Time a model beside ONNX Runtime's own operators.",
     "run": "Run a model on a file of inputs.",
     "data": "List data sets, and fetch one.",

@@ -8,7 +8,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from edgernn.runtime.session import layer_sizes
+from edgernn.runtime.info import layer_sizes
 
 Array = NDArray[np.float32]
 

@@ -16,8 +16,9 @@ from edgernn.files import EXAMPLE, read_arrays
 from edgernn.runtime.bench.baseline import baseline, is_same, weights_of
 from edgernn.runtime.bench.machine import machine
 from edgernn.runtime.bench.timing import Rounds, interleaved
+from edgernn.runtime.info import layer_sizes
 from edgernn.runtime.library import no_native, onnxruntime
-from edgernn.runtime.session import Session, layer_sizes
+from edgernn.runtime.session import Session
 
 Array = NDArray[np.float32]
 TOLERANCE = 1e-4

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.files import write_json, write_text
-from edgernn.runtime.session import layer_sizes
+from edgernn.runtime.info import layer_sizes
 
 
 def markdown(report: dict[str, Any]) -> str:

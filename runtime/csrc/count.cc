@@ -80,9 +80,9 @@ int Main(const char* name) {
   const std::vector<float> x = numbers.Draw(kSteps * input, 1.0f);
   std::vector<float> h = numbers.Draw(hidden, 0.5f), y(kSteps * hidden);
   Weights weights{};
-  weights.w = w.data();
-  weights.r = r.data();
-  weights.b = b.data();
+  weights.w = {w.data()};
+  weights.r = {r.data()};
+  weights.b = {b.data()};
   std::vector<std::int64_t> updates(kSteps, hidden), macs(1);
   float pressure = 1.0f;
   Call call{};
@@ -102,7 +102,7 @@ int Main(const char* name) {
     rule_w = numbers.Draw(hidden * input, 1.0f);
     rule_d = std::vector<float>(static_cast<std::size_t>(hidden), 0.0f);
     rule_b = std::vector<float>(static_cast<std::size_t>(hidden), -0.59f);
-    const float* const params[] = {rule_w.data(), rule_d.data(), rule_b.data()};
+    const Values params[] = {{rule_w.data()}, {rule_d.data()}, {rule_b.data()}};
     std::memcpy(weights.rule, params, sizeof params);
     call.updates = updates.data();
     call.macs = macs.data();
@@ -111,7 +111,7 @@ int Main(const char* name) {
     // the pressure grows by 0.11 a step: the state changes at every fifth
     rule_w = std::vector<float>(static_cast<std::size_t>(hidden), 0.0f);
     rule_b = {-2.1f};
-    const float* const params[] = {rule_w.data(), rule_b.data()};
+    const Values params[] = {{rule_w.data()}, {rule_b.data()}};
     std::memcpy(weights.rule, params, sizeof params);
     call.memory_in = call.memory_out = &pressure;
     call.updates = updates.data();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products on packed weights, the tiles they work in, and the carving of buffers.
+// Matrix products on packed weights, and the tiles they work in.
 //
 // Packed weights are [panel][k][block of the panel][gate][lane]: a block is kLanes neighbouring
 // rows (neurons), and a panel so many blocks as a tile of one row has, which reads it from end to
@@ -9,6 +9,7 @@
 #ifndef EDGERNN_GEMM_H_
 #define EDGERNN_GEMM_H_
 
+#include "carver.h"
 #include "kernel.h"
 #include "vec.h"
 
@@ -25,25 +26,6 @@ namespace edgernn::EDGERNN_ISA {
 [[gnu::always_inline]] inline std::size_t Bytes(std::int64_t floats) {
   return static_cast<std::size_t>(floats) * sizeof(float);
 }
-
-// Hands out aligned parts of a buffer one after the other; without a buffer it only adds them up.
-class Carver {
- public:
-  explicit Carver(void* base) : base_(static_cast<char*>(base)) {}
-
-  template <class T>
-  T* Take(std::int64_t count) {
-    char* at = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += (static_cast<std::size_t>(count) * sizeof(T) + kAlignment - 1) & ~(kAlignment - 1);
-    return reinterpret_cast<T*>(at);
-  }
-
-  std::size_t used() const { return used_; }
-
- private:
-  char* base_;
-  std::size_t used_ = 0;
-};
 
 // So many sums of one row, and of several, are kept in registers.
 constexpr int kRowSums = kRegisters == 32 ? 16 : 8;
@@ -94,7 +76,7 @@ inline std::int64_t LargestPanel(int gates) { return std::int64_t{1} << FitTile(
 
 // Packs the weights of `count` gates of `size` rows each, whose rows in `source` begin at `first`;
 // those of a gate that begins at -1 are 0.
-[[gnu::noinline]] inline void PackGates(const float* source, const std::int64_t* first, int count,
+[[gnu::noinline]] inline void PackGates(const Values& source, const std::int64_t* first, int count,
                                         std::int64_t size, std::int64_t columns,
                                         std::int64_t largest, float* packed) {
   for (std::int64_t block = 0; block < Blocks(size); ++block) {
@@ -113,7 +95,7 @@ inline std::int64_t LargestPanel(int gates) { return std::int64_t{1} << FitTile(
 }
 
 // Packs rows (size, depth) as those of one gate; for Multiply in panels as it takes them.
-inline void PackMatrix(const float* from, std::int64_t size, std::int64_t depth,
+inline void PackMatrix(const Values& from, std::int64_t size, std::int64_t depth,
                        std::int64_t largest, float* to) {
   const std::int64_t first = 0;
   PackGates(from, &first, 1, size, depth, largest, to);

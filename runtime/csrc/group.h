@@ -60,7 +60,7 @@ struct GroupWeights {
   }
 
   void Pack(const CellTable& cell, const Sizes& sizes, const Weights& from) const {
-    const auto pack = [&](unsigned term, const GateList& places, const float* source,
+    const auto pack = [&](unsigned term, const GateList& places, const Values& source,
                           std::int64_t columns, std::int64_t largest, float* to) {
       std::int64_t first[kMaxGates];
       for (int i = 0; i < places.count; ++i) {

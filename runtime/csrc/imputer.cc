@@ -5,6 +5,8 @@
 
 #include <cstring>
 
+#include "carver.h"
+
 namespace edgernn {
 
 namespace {
@@ -25,24 +27,16 @@ struct Stage {
 
   Stage(const Imputer& impute, const Kernel& run, const Sizes& sizes, std::int64_t batch,
         void* base) {
-    char* const start = static_cast<char*>(base);
-    bytes = 0;
-    const auto take = [&](std::size_t size) {
-      char* const at = start == nullptr ? nullptr : start + bytes;
-      bytes += Aligned(size);
-      return static_cast<void*>(at);
-    };
-    const auto floats = [&](std::int64_t width) {
-      return static_cast<float*>(take(static_cast<std::size_t>(batch * width) * sizeof(float)));
-    };
-    imputer = take(impute.scratch_bytes(sizes, batch));
-    for (float*& s : state) s = floats(sizes.hidden);
-    memory = floats(1);
-    last = floats(sizes.input);
-    seen = floats(Features(sizes));
-    inputs = floats(sizes.input);
-    macs = static_cast<std::int64_t*>(take(static_cast<std::size_t>(batch) * sizeof(std::int64_t)));
-    kernel = take(run.ScratchBytes(sizes, 1, batch));
+    Carver carver(base);
+    imputer = carver.Take(impute.scratch_bytes(sizes, batch));
+    for (float*& s : state) s = carver.Take<float>(batch * sizes.hidden);
+    memory = carver.Take<float>(batch);
+    last = carver.Take<float>(batch * sizes.input);
+    seen = carver.Take<float>(batch * Features(sizes));
+    inputs = carver.Take<float>(batch * sizes.input);
+    macs = carver.Take<std::int64_t>(batch);
+    kernel = carver.Take(run.ScratchBytes(sizes, 1, batch));
+    bytes = carver.used();
   }
 };
 

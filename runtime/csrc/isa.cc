@@ -5,6 +5,7 @@
 #include "imputers/grud.h"
 #include "imputers/rits.h"
 #include "jump.h"
+#include "linear.h"
 #include "points.h"
 #include "rows.h"
 #include "rules/clockwork.h"
@@ -77,6 +78,8 @@ constexpr KernelTable MakeTable(const char* isa, TypeList<AllCells...>, TypeList
   table.drivers[static_cast<int>(DriverKind::kRows)] = MakeDriver<RowDriver>();
   ((table.listers[rule++] = kListerOf<AllRules>), ...);
   ((table.imputers[imputer++] = kImputerOf<AllImputers>), ...);
+  table.linear = {&LinearMap::PackedBytes, &LinearMap::Pack, &LinearMap::ScratchBytes,
+                  &LinearMap::Run};
   return table;
 }
 

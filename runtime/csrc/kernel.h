@@ -23,18 +23,41 @@ struct Sizes {
   std::int64_t rank = 0;  // of R, which then is a product R Q; 0: R is whole
 };
 
-// Row-major; those that the cell or rule lacks are null. Read by `pack` only. A gate has H rows;
-// one marked kMid has M, the size of m, which is H or I.
+// What numbers are kept as: float, the upper half of one, or a whole number from -127 to 127 times
+// the scale of its row.
+enum class NumberType : std::uint32_t { kFloat32, kBfloat16, kInt8 };
+
+// Numbers of any type, row-major.
+struct Values {
+  const void* data;
+  NumberType type = NumberType::kFloat32;
+  const float* scales = nullptr;  // of kInt8: (rows,)
+  std::int64_t columns = 1;       // of kInt8
+
+  [[gnu::always_inline]] float operator[](std::int64_t i) const {
+    if (type == NumberType::kInt8) {
+      return static_cast<float>(static_cast<const std::int8_t*>(data)[i]) * scales[i / columns];
+    }
+    if (type == NumberType::kFloat32) return static_cast<const float*>(data)[i];
+    const std::uint32_t bits = std::uint32_t{static_cast<const std::uint16_t*>(data)[i]} << 16;
+    float value;
+    __builtin_memcpy(&value, &bits, sizeof value);
+    return value;
+  }
+};
+
+// Those that the cell or rule lacks have no data. Read by `pack` only. A gate has H rows; one marked
+// kMid has M, the size of m, which is H or I.
 struct Weights {
-  const float* w;                     // (rows of the gates with x, I; 2I if kReadsLast)
-  const float* r;                     // (rows of the gates with h, H or the rank)
-  const float* q;                     // (rank, H)
-  const float* c;                     // (rows of the gates with c, H)
-  const float* v;                     // (rows of the gates with m, M)
-  const float* b;                     // (rows of the gates with a bias,)
-  const float* own[kMaxParams];       // the cell's parameters: (H,), (I,) or (1,), in its order
-  const float* rule[kMaxRuleParams];  // in the rule's order
-  const float* impute[kMaxImputerParams];  // in the imputer's order
+  Values w;                          // (rows of the gates with x, I; 2I if kReadsLast)
+  Values r;                          // (rows of the gates with h, H or the rank)
+  Values q;                          // (rank, H)
+  Values c;                          // (rows of the gates with c, H)
+  Values v;                          // (rows of the gates with m, M)
+  Values b;                          // (rows of the gates with a bias,)
+  Values own[kMaxParams];            // the cell's parameters: (H,), (I,) or (1,), in its order
+  Values rule[kMaxRuleParams];       // in the rule's order
+  Values impute[kMaxImputerParams];  // in the imputer's order
 };
 
 // One sequence. What the cell or rule lacks is null. Outputs may be null; a state that comes out
@@ -97,6 +120,16 @@ struct Kernel {
   }
 };
 
+// y (B, O) = W a + b, for a (B, depth), W (O, depth) and b (O,): the head of a model.
+struct Linear {
+  std::size_t (*packed_bytes)(std::int64_t depth, std::int64_t outputs);
+  void (*pack)(const Values& w, const Values& b, std::int64_t depth, std::int64_t outputs,
+               void* packed);
+  std::size_t (*scratch_bytes)(std::int64_t outputs, std::int64_t batch);
+  void (*run)(const void* packed, std::int64_t depth, std::int64_t outputs, const float* a,
+              std::int64_t batch, float* y, void* scratch);
+};
+
 // One instruction set's kernels, in the order of the lists of cells and rules.
 struct KernelTable {
   const char* isa;
@@ -104,6 +137,7 @@ struct KernelTable {
   Driver drivers[kDriverKinds];
   const Lister* listers[Rules::kCount];
   const Imputer* imputers[Imputers::kCount];
+  Linear linear;
 };
 
 // The table in use: the best one that this processor runs, or the one that the environment variable

@@ -39,13 +39,13 @@ struct RowLayout {
 // `column` on, for `gates` gates whose rows begin at `first`; those with ranks[column] <
 // ranks[neuron] are 0.
 struct RowPart {
-  const float* source;
+  Values source;
   std::int64_t first[kMaxGates];
   int gates;
   std::int64_t column;
   std::int64_t count;
   std::int64_t total;
-  const float* ranks;  // or null
+  const Values* ranks;  // or null
 };
 
 // Packs (H, floats): every neuron's parts one after the other.
@@ -53,13 +53,13 @@ struct RowPart {
                                         float* packed) {
   for (std::int64_t neuron = 0; neuron < hidden; ++neuron) {
     for (const RowPart* part = parts; part < parts + count; ++part) {
-      const float* ranks = part->ranks;
+      const Values* const ranks = part->ranks;
       for (std::int64_t k = 0; k < Padded(part->count); ++k) {
-        const bool read = k < part->count && (ranks == nullptr || ranks[k] >= ranks[neuron]);
+        const bool read = k < part->count && (ranks == nullptr || (*ranks)[k] >= (*ranks)[neuron]);
         for (int g = 0; g < part->gates; ++g) {
-          const float* row = part->source + (part->first[g] + neuron) * part->total;
+          const std::int64_t row = (part->first[g] + neuron) * part->total;
           packed[(k / kLanes * part->gates + g) * kLanes + k % kLanes] =
-              read ? row[part->column + k] : 0.0f;
+              read ? part->source[row + part->column + k] : 0.0f;
         }
       }
       packed += Padded(part->count) * part->gates;
@@ -69,15 +69,15 @@ struct RowPart {
 
 // rows (H, floats), b (H, stored sums); ranks (H,) thin R and C, or null.
 inline void PackRows(const CellTable& cell, const Sizes& sizes, const Weights& from,
-                     const float* ranks, float* rows, float* b) {
+                     const Values* ranks, float* rows, float* b) {
   const GateGroup& group = cell.update_gates;
   const std::int64_t input = sizes.input, hidden = sizes.hidden, middle = MidSize(cell, sizes);
   const std::int64_t columns = RecurrentColumns(sizes);
   RowPart parts[5];
   int count = 0;
-  const auto add = [&](unsigned term, const GateList& places, const float* source,
+  const auto add = [&](unsigned term, const GateList& places, const Values& source,
                        std::int64_t column, std::int64_t read, std::int64_t total,
-                       const float* thin) {
+                       const Values* thin) {
     RowPart& part = parts[count++];
     part = {source, {}, places.count, column, read, total, thin};
     for (int i = 0; i < places.count; ++i) {

@@ -4,23 +4,14 @@
 #ifndef EDGERNN_NODE_H_
 #define EDGERNN_NODE_H_
 
-#include <algorithm>
-#include <initializer_list>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "op.h"
 #include "ort_abi.h"
-#include "schema.h"
 
 namespace edgernn {
-
-// Something the user gave is wrong; becomes ORT_INVALID_ARGUMENT.
-class InvalidArgument : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 // ONNX Runtime reported an error of its own, which is passed on.
 struct OrtError {
@@ -32,48 +23,10 @@ struct FreeBuffer {
 };
 using Buffer = std::unique_ptr<void, FreeBuffer>;
 
-// The sizes of a tensor's axes, without an allocation: a call looks at several. Of a tensor with
-// more axes than any input has, the first ones.
-class Shape {
- public:
-  static constexpr std::size_t kMaxAxes = 4;
-
-  Shape() = default;
-  Shape(std::initializer_list<std::int64_t> sizes) {
-    for (const std::int64_t size : sizes) push_back(size);
-  }
-
-  void push_back(std::int64_t size) {
-    if (axes_ < kMaxAxes) sizes_[axes_] = size;
-    ++axes_;
-  }
-
-  std::size_t size() const { return axes_; }
-  std::size_t kept() const { return axes_ < kMaxAxes ? axes_ : kMaxAxes; }
-  std::int64_t operator[](std::size_t axis) const { return sizes_[axis]; }
-  const std::int64_t* begin() const { return sizes_; }
-  const std::int64_t* end() const { return sizes_ + kept(); }
-
-  bool operator==(const Shape& other) const {
-    return axes_ == other.axes_ && std::equal(begin(), end(), other.begin());
-  }
-  bool operator!=(const Shape& other) const { return !(*this == other); }
-
- private:
-  std::size_t axes_ = 0;
-  std::int64_t sizes_[kMaxAxes] = {};
-};
-
-struct Tensor {
-  const float* data;
-  Shape shape;
-};
-
 // Immutable after construction, so that threads may call Run at once.
 class Node {
  public:
-  Node(const OpSpec& op, const Kernel& kernel, const Imputer* imputer, const OrtApi* api,
-       const OrtKernelInfo* info);
+  Node(const Op& op, std::int64_t threads, const OrtApi* api, const OrtKernelInfo* info);
 
   void Run(OrtKernelContext* context) const;
 
@@ -82,7 +35,6 @@ class Node {
  private:
   // Reads a node's weight inputs; false if one of them is not constant.
   bool ReadConstants(const OrtKernelInfo* info, std::vector<Tensor>* weights) const;
-  Sizes CheckWeights(const std::vector<Tensor>& weights) const;
   Buffer Pack(const Sizes& sizes, const std::vector<Tensor>& weights) const;
   Call CheckCall(const Sizes& sizes, OrtKernelContext* context) const;
   void MakeOutputs(const Sizes& sizes, OrtKernelContext* context, Call* call) const;
@@ -91,9 +43,8 @@ class Node {
   Tensor Input(OrtKernelContext* context, std::size_t index) const;
   void Check(OrtStatus* status) const;
 
-  const OpSpec& op_;
-  const Kernel& kernel_;
-  const Imputer* imputer_;
+  const Op& op_;
+  const std::int64_t threads_;
   const OrtApi* api_;
   bool packed_once_;
   Sizes sizes_{};

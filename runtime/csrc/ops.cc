@@ -4,7 +4,6 @@
 #include <climits>
 #include <deque>
 #include <exception>
-#include <iterator>
 #include <map>
 #include <mutex>
 #include <new>
@@ -16,14 +15,14 @@ namespace edgernn {
 
 namespace {
 
-// An entry of the op table as ONNX Runtime sees it, with what is ours behind it.
-struct Op : OrtCustomOp {
-  OpSpec spec;
-  Kernel kernel;
-  const Imputer* imputer;
+// An op as ONNX Runtime sees it, with what is ours behind it.
+struct Entry : OrtCustomOp {
+  const Op* op;
+  std::int64_t threads;
 };
 
-const Op& AsOp(const OrtCustomOp* op) { return *static_cast<const Op*>(op); }
+const Entry& AsEntry(const OrtCustomOp* entry) { return *static_cast<const Entry*>(entry); }
+const Op& AsOp(const OrtCustomOp* entry) { return *AsEntry(entry).op; }
 
 // Calls `body`; what it throws becomes a status.
 template <class Body>
@@ -44,8 +43,7 @@ OrtStatus* Guard(const OrtApi* api, const Body& body) {
 
 OrtStatus* CreateNode(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info,
                       void** node) {
-  const Op& self = AsOp(op);
-  return Guard(api, [&] { *node = new Node(self.spec, self.kernel, self.imputer, api, info); });
+  return Guard(api, [&] { *node = new Node(AsOp(op), AsEntry(op).threads, api, info); });
 }
 
 OrtStatus* RunNode(void* node, OrtKernelContext* context) {
@@ -76,104 +74,56 @@ void FillCallbacks(OrtCustomOp* op) {
   op->KernelDestroy = [](void* node) { delete static_cast<Node*>(node); };
 }
 
-template <class... AllCells>
-std::vector<CellSpec> DescribeCells(TypeList<AllCells...>) {
-  static constexpr CellSpec kSpecs[] = {DescribeCell<AllCells>()...};
-  return {std::begin(kSpecs), std::end(kSpecs)};
-}
+// What the next registration on this thread brings, see edgernn_only and edgernn_threads.
+struct Wanted {
+  std::string names;
+  std::int64_t threads = 1;
 
-template <class... AllRules>
-std::vector<RuleSpec> DescribeRules(TypeList<AllRules...>) {
-  return {AllRules::kSpec...};
-}
-
-template <class... AllImputers>
-std::vector<ImputerSpec> DescribeImputers(TypeList<AllImputers...>) {
-  return {AllImputers::kSpec...};
-}
-
-// Where an op is in the lists; imputer: -1 if it has none.
-struct Place {
-  std::size_t cell;
-  std::size_t rule;
-  int imputer;
-  DriverKind driver;
-};
-
-// Calls visit(place, spec) for every op.
-template <class Visit>
-void ForOps(const Visit& visit) {
-  const std::vector<CellSpec> cells = DescribeCells(Cells{});
-  const std::vector<RuleSpec> rules = DescribeRules(Rules{});
-  const std::vector<ImputerSpec> imputers = DescribeImputers(Imputers{});
-  for (std::size_t c = 0; c < cells.size(); ++c) {
-    for (std::size_t r = 0; r < rules.size(); ++r) {
-      Place place{c, r, -1, rules[r].driver};
-      visit(place, DescribeOp(cells[c], rules[r], nullptr, false));
-      if (HasLowRank(cells[c], rules[r])) {
-        visit(place, DescribeOp(cells[c], rules[r], nullptr, true));
-      }
-      for (const ImputerSpec& imputer : imputers) {
-        ++place.imputer;
-        visit(place, DescribeOp(cells[c], rules[r], &imputer, false));
-      }
-    }
+  bool operator<(const Wanted& other) const {
+    return threads != other.threads ? threads < other.threads : names < other.names;
   }
-}
-
-std::deque<Op> MakeOps(const KernelTable& table) {
-  std::deque<Op> ops;
-  ForOps([&](const Place& place, OpSpec spec) {
-    Op& op = ops.emplace_back();
-    FillCallbacks(&op);
-    op.spec = std::move(spec);
-    op.kernel = {&table.drivers[static_cast<int>(place.driver)], table.cells[place.cell],
-                 table.listers[place.rule]};
-    op.imputer = place.imputer < 0 ? nullptr : table.imputers[place.imputer];
-  });
-  return ops;
-}
-
-// The ops that the next registration on this thread brings, see edgernn_only.
-thread_local std::string wanted;
+};
+thread_local Wanted wanted;
 
 bool Lists(const std::string& names, const std::string& name) {
   return (" " + names + " ").find(" " + name + " ") != std::string::npos;
 }
 
-// The domain with the ops of these names, or with all where there are none. Built once and never
+struct Domain {
+  OrtCustomOpDomain* made = nullptr;
+  std::deque<Entry> entries;
+};
+
+// The domain with the ops that are wanted, or with all where no names are. Built once and never
 // released: sessions may outlive the options they were made with.
-OrtCustomOpDomain* FindDomain(const OrtApi* api, const KernelTable& table,
-                              const std::string& names) {
+OrtCustomOpDomain* FindDomain(const OrtApi* api, const KernelTable& table, const Wanted& which) {
   const auto check = [](OrtStatus* status) {
     if (status != nullptr) throw OrtError{status};
   };
-  static const std::deque<Op> ops = MakeOps(table);
-  static std::map<std::string, OrtCustomOpDomain*> domains;
+  static std::map<Wanted, Domain> domains;
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
-  OrtCustomOpDomain*& domain = domains[names];
-  if (domain != nullptr) return domain;
+  Domain& domain = domains[which];
+  if (domain.made != nullptr) return domain.made;
   OrtCustomOpDomain* made = nullptr;
   check(ort::CreateCustomOpDomain(api, "ai.edgernn", &made));
-  for (const Op& op : ops) {
-    if (names.empty() || Lists(names, op.spec.name)) check(ort::CustomOpDomainAdd(api, made, &op));
+  domain.entries.clear();
+  for (const Op& op : ListOps(table)) {
+    if (!which.names.empty() && !Lists(which.names, op.spec.name)) continue;
+    Entry& entry = domain.entries.emplace_back();
+    FillCallbacks(&entry);
+    entry.op = &op;
+    entry.threads = which.threads;
+    check(ort::CustomOpDomainAdd(api, made, &entry));
   }
-  return domain = made;
-}
-
-std::string OpNames() {
-  std::string names;
-  ForOps([&](const Place&, const OpSpec& spec) { names += spec.name + " "; });
-  return names;
+  return domain.made = made;
 }
 
 void Register(OrtSessionOptions* options, const OrtApi* api) {
   const KernelChoice& choice = ChooseKernels();
   if (choice.table == nullptr) throw InvalidArgument(choice.error);
-  const std::string names = std::move(wanted);
-  wanted.clear();
-  OrtCustomOpDomain* const domain = FindDomain(api, *choice.table, names);
+  const Wanted which = std::exchange(wanted, {});
+  OrtCustomOpDomain* const domain = FindDomain(api, *choice.table, which);
   if (OrtStatus* status = ort::AddCustomOpDomain(api, options, domain)) throw OrtError{status};
 }
 
@@ -197,7 +147,13 @@ extern "C" {
 
 // The next RegisterCustomOps on this thread brings only these ops, separated by blanks, and not
 // all: ONNX Runtime takes about 0.2 ms for each in every session.
-[[gnu::visibility("default")]] void edgernn_only(const char* names) { edgernn::wanted = names; }
+[[gnu::visibility("default")]] void edgernn_only(const char* names) {
+  edgernn::wanted.names = names;
+}
+
+// In sessions with ops of the next registration on this thread, a large batch is cut into so many
+// parts at most, for as many threads of the session; 1 if this is not called.
+[[gnu::visibility("default")]] void edgernn_threads(int count) { edgernn::wanted.threads = count; }
 
 // The instruction set in use, or null if EDGERNN_ISA asks for one that cannot be had.
 [[gnu::visibility("default")]] const char* edgernn_isa() {

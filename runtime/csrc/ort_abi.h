@@ -105,6 +105,9 @@ constexpr Entry<93, void(OrtStatus*)> ReleaseStatus;
 constexpr Entry<99, void(OrtTensorTypeAndShapeInfo*)> ReleaseTensorTypeAndShapeInfo;
 constexpr Entry<249, OrtStatus*(const OrtKernelInfo*, std::size_t, int*, const OrtValue**)>
     KernelInfoGetConstantInput;
+constexpr Entry<274, OrtStatus*(const OrtKernelContext*, void (*)(void*, std::size_t), std::size_t,
+                                std::size_t, void*)>
+    KernelContextParallelFor;
 
 }  // namespace edgernn::ort
 

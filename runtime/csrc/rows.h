@@ -284,7 +284,7 @@ struct RowDriver {
     const Lister& lister = *kernel.lister;
     const RowWeights to(kernel, sizes, packed);
     lister.pack(sizes, from, to.rule);
-    const float* ranks = lister.ranks < 0 ? nullptr : from.rule[lister.ranks];
+    const Values* ranks = lister.ranks < 0 ? nullptr : &from.rule[lister.ranks];
     PackRows(cell, sizes, from, ranks, to.rows, to.row_b);
     PackMatrix(from.q, sizes.rank, sizes.hidden, 1, to.q);
     to.mid.Pack(cell, sizes, from);

@@ -43,7 +43,7 @@ struct Layer {
     b = carver->Take<float>(Padded(size));
   }
 
-  void Pack(const float* rows, const float* bias) const {
+  void Pack(const Values& rows, const Values& bias) const {
     PackMatrix(rows, size, depth, LargestPanel(1), w);
     PackVector(bias, size, b);
   }

@@ -23,7 +23,7 @@ struct ClockworkRule {
   };
 
   static void Pack(const Sizes& sizes, const Weights& from, const Packed& to) {
-    const float* periods = from.rule[0];
+    const Values& periods = from.rule[0];
     PackVector(periods, sizes.hidden, to.periods);
     // where periods ever decrease, what a neuron leaves out is no prefix, so nothing is
     bool sorted = periods[0] == periods[0];

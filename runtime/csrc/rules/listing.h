@@ -15,7 +15,7 @@
 namespace edgernn::EDGERNN_ISA {
 
 // The padding becomes 0.
-inline void PackVector(const float* from, std::int64_t count, float* to) {
+inline void PackVector(const Values& from, std::int64_t count, float* to) {
   for (std::int64_t j = 0; j < Padded(count); ++j) to[j] = j < count ? from[j] : 0.0f;
 }
 

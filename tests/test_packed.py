@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packed models, stepped by the library's plain C functions without ONNX Runtime."""
+
+import ctypes
+import re
+import zlib
+
+import numpy as np
+import pytest
+import torch
+
+import edgernn
+from edgernn.cells import CELLS
+from edgernn.export import to_onnx
+from edgernn.imputers import IMPUTERS
+from edgernn.rules import RULES
+from edgernn.runtime import Session
+from edgernn.runtime.info import read_model
+from edgernn.runtime.packed import pack
+from edgernn.runtime.stepper import Stepper, _aligned, memory
+from tests.models import exported
+from tests.native import library
+
+HEADER = 64
+
+
+def packed(*arguments, **options):
+    path = exported(*arguments, **options)[1]
+    return pack(read_model(path), path)
+
+
+def random_input(*shape):
+    return np.random.default_rng(3).standard_normal(shape, np.float32)
+
+
+def steps(content, x):
+    """y and the counts of every step of x (T, B, …)."""
+    stepper = Stepper(content, x.shape[1])
+    found = []
+    for x_t in x:
+        stepper.x[...] = x_t
+        assert stepper.step(), stepper.refusal()
+        found.append((stepper.y.copy(), stepper.updates, stepper.macs))
+    return [np.stack(part) if part[0] is not None else None for part in zip(*found, strict=True)]
+
+
+def torch_says(model, x):
+    """y after every step of x (T, B, …)."""
+    state, outputs = None, []
+    with torch.no_grad():
+        for x_t in torch.from_numpy(x)[:, None]:
+            y, state = model(x_t, state)
+            outputs.append(y[0] if model.output == "all" else y)
+    return torch.stack(outputs).numpy()
+
+
+def assert_steps_equal_torch(x, *arguments, **options):
+    model, _, _ = exported(*arguments, **options)
+    y, updates, macs = steps(packed(*arguments, **options), x)
+    np.testing.assert_allclose(y, torch_says(model, x), rtol=0, atol=2e-6)
+    assert (updates is None) == (macs is None) == (not model.rule_type.can_skip)
+
+
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell != "decaynet"])
+def test_every_cell(cell):
+    assert_steps_equal_torch(random_input(6, 2, 3), cell)
+
+
+def test_a_cell_that_is_told_its_length(tmp_path):
+    model = edgernn.SequenceModel("decaynet", 3, 33, 2, cell_options={"length": 9}).eval()
+    path = tmp_path / "model.onnx"
+    to_onnx(model, path)
+    x = random_input(6, 2, 3)
+    np.testing.assert_allclose(steps(pack(read_model(path), path), x)[0], torch_says(model, x), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule(rule):
+    assert_steps_equal_torch(random_input(12, 2, 3), "gru", rule)
+
+
+@pytest.mark.parametrize("imputer", IMPUTERS)
+def test_every_imputer(imputer):
+    x = np.abs(random_input(6, 2, 9))
+    x[..., 3:6] = x[..., 3:6] > 0.7
+    assert_steps_equal_torch(x, "lstm", input_size=9, imputer=imputer)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"layers": 3, "output": "all", "mean": 0.5, "std": 2.0, "last_size": 17},
+        {"output_size": None},
+        {"rank": 4},
+        {"density": 0.25},
+    ],
+    ids=["stack", "no head", "low rank", "sparse"],
+)
+@pytest.mark.parametrize("rule", ["always", "selective"])
+def test_every_shape_of_model(rule, options):
+    assert_steps_equal_torch(random_input(6, 3, 3), "gru", rule, **options)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_words(tied):
+    sizes = {"input_size": 33, "output_size": 40} if tied else {"input_size": 8, "output_size": 5}
+    options = {"vocabulary": 40, "output": "all", "tied": tied, **sizes}
+    x = np.random.default_rng(0).integers(0, 40, (7, 2))
+    assert_steps_equal_torch(x, "lstm", **options)
+    stepper = Stepper(packed("lstm", **options), 2)
+    stepper.x[...] = (3, 40)
+    assert not stepper.step()
+    assert stepper.refusal() == "x: expected words from 0 to 39, got 40 at index 1"
+
+
+def test_counts_equal_those_of_the_whole_sequence():
+    x = random_input(12, 4, 3)
+    _, updates, macs = steps(packed("gru", "selective", layers=2), x)
+    session = Session(exported("gru", "selective", layers=2)[1], backend="native")
+    session.run(x)
+    np.testing.assert_array_equal(updates, session.updates)
+    np.testing.assert_array_equal(macs.sum(0), session.macs)
+    assert 0 < updates.mean() < 2 * 33
+
+
+def test_reset_starts_anew_and_a_refused_step_changes_nothing():
+    stepper = Stepper(packed("lstm", "skip"), 1)
+    x = random_input(4, 1, 3)
+
+    def run():
+        made = []
+        for x_t in x:
+            stepper.x[...] = np.nan
+            assert not stepper.step()
+            assert stepper.refusal() == "x: expected finite numbers, got nan at index 0"
+            stepper.x[...] = x_t
+            assert stepper.step()
+            made.append(stepper.y.copy())
+        return np.stack(made)
+
+    first = run()
+    assert not np.array_equal(run(), first)
+    stepper.restart()
+    np.testing.assert_array_equal(run(), first)
+    np.testing.assert_array_equal(first, steps(packed("lstm", "skip"), x)[0])
+
+
+def test_an_op_without_a_kernel_is_named():
+    with pytest.raises(edgernn.EdgernnError, match="the library has no op GRULayerNorm; update edgernn"):
+        memory(packed("gru", norm="layer"))
+
+
+def test_a_model_that_needs_the_whole_sequence_is_refused():
+    path = exported("gru", bidirectional=True)[1]
+    with pytest.raises(edgernn.UsageError, match="it needs whole sequences"):
+        pack(read_model(path), path)
+
+
+def damaged(content, at, value, whole=True):
+    """With some bytes replaced, and a checksum that fits."""
+    made = bytearray(content)
+    made[at : at + len(value)] = value
+    if whole:
+        made[28 - 4 : 28] = zlib.crc32(made[HEADER:]).to_bytes(4, "little")
+    return bytes(made)
+
+
+def word(value):
+    return int(value).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: b"", "it is cut short, to 0 bytes"),
+        (lambda c: c[:40], "it is cut short, to 40 bytes"),
+        (lambda c: c[:-1], r"it should have \d+ bytes, here are \d+"),
+        (lambda c: damaged(c, 0, b"ONNX"), "it does not begin as one"),
+        (lambda c: damaged(c, 8, word(2)), "it has version 2 and schema 1, the library reads 1 and 1; pack it again"),
+        (lambda c: damaged(c, 12, word(9)), "it has version 1 and schema 9"),
+        (lambda c: damaged(c, len(c) - 8, b"\xff", whole=False), "its checksum is wrong: it is damaged"),
+        (lambda c: damaged(c, 28, word(0)), "2 outputs of 33 neurons and no head"),
+        (lambda c: damaged(c, 32, word(0)), "a size of input, output or vocabulary that cannot be"),
+        (lambda c: damaged(c, 32, word(4)), r"layer 0 reads 3 numbers and is given 4"),
+        (lambda c: damaged(c, 40, word(7)), r"W of the head: expected \(7, 33\), got \(2, 33\)"),
+        (lambda c: damaged(c, 44, word(0)), "0 layers"),
+        (lambda c: damaged(c, 48, word(1)), "it lacks tensors"),
+        (lambda c: damaged(c, 64, b"LSTM\0"), r"ai.edgernn.LSTM: W: expected .* got \(99, 3\)"),
+        (lambda c: damaged(c, 64, b"XYZ"), "the library has no op XYZ; update edgernn"),
+        (lambda c: damaged(c, 128, word(7)), "a tensor of the unknown type 7"),
+        (lambda c: damaged(c, 136, word(1 << 31)), "tensor 0 has an impossible shape"),
+        (lambda c: damaged(c, 136, word(1 << 29)), "it is cut short"),
+        (lambda c: damaged(c, 144, word(len(c))), "it is cut short"),
+        (lambda c: damaged(c, 144, word(513)), "it has an unaligned part"),
+    ],
+)
+def test_a_bad_file_is_named(change, message):
+    with pytest.raises(edgernn.EdgernnError, match=message):
+        Stepper(change(packed("gru")), 1)
+
+
+def test_no_cut_of_a_file_is_read():
+    content = packed("gru")
+    for size in range(0, len(content), 61):
+        with pytest.raises(edgernn.EdgernnError, match=r"it is cut short|it should have"):
+            memory(content[:size])
+
+
+def test_bad_arguments_are_answered_with_a_status():
+    content = packed("gru")
+    lib = ctypes.CDLL(library())
+    lib.edgernn_message.restype = ctypes.c_char_p
+    data, need, model = _aligned(content), ctypes.c_size_t(), ctypes.c_void_p()
+    size, one = ctypes.c_size_t(len(content)), ctypes.c_int64(1)
+
+    def says(status, message, name, *arguments):
+        assert getattr(lib, f"edgernn_{name}")(*arguments) == status
+        assert re.search(message, lib.edgernn_message().decode())
+
+    def at(array, offset=0):
+        return ctypes.c_void_p(array.ctypes.data + offset)
+
+    says(1, "data is null", "memory", None, size, one, ctypes.byref(need))
+    says(1, "memory is null", "memory", at(data), size, one, None)
+    says(1, "data: expected to start at a multiple of 8", "memory", at(data, 4), size, one, ctypes.byref(need))
+    for batch in (0, -1, 1 << 40):
+        says(1, f"batch: expected 1 to 65536, got {batch}", "memory", at(data), size, ctypes.c_int64(batch), at(data))
+    assert lib.edgernn_memory(at(data), size, one, ctypes.byref(need)) == 0
+    room = _aligned(need.value + 64)
+    few, enough = ctypes.c_size_t(need.value - 1), need
+    says(1, "memory: expected .* bytes, got", "open", at(data), size, one, at(room), few, ctypes.byref(model))
+    says(1, "multiple of 64", "open", at(data), size, one, at(room, 8), enough, ctypes.byref(model))
+    says(1, "memory is null", "open", at(data), size, one, None, enough, ctypes.byref(model))
+    says(1, "model is null", "open", at(data), size, one, at(room), enough, None)
+    assert lib.edgernn_open(at(data), size, one, at(room), enough, ctypes.byref(model)) == 0
+    x, y, words = np.zeros(3, np.float32), np.zeros(2, np.float32), np.zeros(3, np.int64)
+    for arguments in ((None, at(x), at(y)), (model, None, at(y)), (model, at(x), None)):
+        says(1, "a null pointer", "step", *arguments)
+        says(1, "a null pointer", "step_words", *arguments)
+    says(1, "this model reads numbers", "step_words", model, at(words), at(y))
+    for name in ("sizes", "state"):
+        says(1, "a null pointer", name, model, None)
+        says(1, "a null pointer", name, None, at(y))
+    says(1, "a null pointer", "work", model, None, None)
+    says(1, "a null pointer", "reset", None)
+
+
+def test_the_state_can_be_kept_and_put_back():
+    stepper = Stepper(packed("lstm"), 2)
+    state = ctypes.POINTER(ctypes.c_float)()
+    assert stepper._library.edgernn_state(stepper._model, ctypes.byref(state)) == 0
+    kept = np.ctypeslib.as_array(state, (2 * 2 * 33,))
+    x = random_input(3, 2, 3)
+    stepper.x[...] = x[0]
+    assert stepper.step()
+    then = kept.copy()
+    made = []
+    for _ in range(2):
+        kept[:] = then
+        stepper.x[...] = x[1]
+        assert stepper.step()
+        made.append(stepper.y.copy())
+    np.testing.assert_array_equal(*made)
+
+
+def test_memory_that_is_needed_is_that_of_the_weights_and_little_more():
+    content = packed("gru", hidden_size=128)
+    weights = 4 * (3 * 128 * (128 + 3 + 1) + 2 * 129)
+    assert weights < memory(content) < 1.3 * weights
+    assert len(content) < 1.05 * weights
