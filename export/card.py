@@ -7,11 +7,20 @@ from typing import Any
 import torch
 
 from edgernn.export.check import Check
+from edgernn.export.rounding import Loss
 from edgernn.model import SequenceModel
 
 
-def card(model: SequenceModel, config: dict[str, Any], result: dict[str, Any], checks: list[Check], name: str) -> str:
-    """Markdown. config and result: of the run; name: of the model file."""
+def card(
+    model: SequenceModel,
+    config: dict[str, Any],
+    result: dict[str, Any],
+    checks: list[Check],
+    name: str,
+    weights: str = "float32",
+    loss: Loss | None = None,
+) -> str:
+    """Markdown. config and result: of the run; name: of the model file; loss: what its weights cost, if not float32."""
     task, metric = config["task"], result["metric"]
     settings = ", ".join(f"{k}={v}" for k, v in task["settings"].items())
     threshold = "" if result["threshold"] is None else f" (solved: {result['threshold']:.3g})"
@@ -27,6 +36,10 @@ def card(model: SequenceModel, config: dict[str, Any], result: dict[str, Any], c
         ("seed", f"{config['seed']}"),
         ("versions", f"edgernn {config['edgernn']}, torch {config['torch']}, {config['threads']} thread(s)"),
     ]
+    if weights != "float32":
+        rows.append(("matrices", weights))
+    if loss is not None:
+        rows.append((f"{metric} with {weights}", f"{loss.after:.4g}{', a large loss' * loss.is_large}"))
     rows += [(f"worst error against torch, {c.backend}", f"{c.worst:.1e}") for c in checks]
     width = model.output_size or model.width
     words = model.vocabulary is not None

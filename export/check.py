@@ -12,6 +12,7 @@ from torch import Tensor
 
 from edgernn.cells.base import State
 from edgernn.errors import EdgernnError
+from edgernn.export.rounding import WHOLE_NUMBERS
 from edgernn.model import SequenceModel
 from edgernn.rules.base import Decision, UpdateRule
 from edgernn.runtime.library import no_native
@@ -44,7 +45,12 @@ class Check:
 
 
 def check(
-    model: SequenceModel, path: str | Path, example: Tensor | None = None, *, tolerance: float = TOLERANCE
+    model: SequenceModel,
+    path: str | Path,
+    example: Tensor | None = None,
+    *,
+    tolerance: float = TOLERANCE,
+    whole_numbers: bool = False,
 ) -> list[Check]:
     """Run torch against the file in stock ONNX Runtime and, where it is installed, with the native library.
 
@@ -52,6 +58,8 @@ def check(
     given, example (T, B, I) or (T, B). A model with binary decisions may leave torch's path for good at a decision that
     rounding turns over, so every single step is compared from torch's own state, and whole sequences where no decision
     is that close.
+    whole_numbers: the native library multiplies with whole numbers, whose rounding is allowed WHOLE_NUMBERS instead of
+    `tolerance`, and decisions so much nearer to their threshold count as close.
     Raises EdgernnError if outputs, states or update counts differ by more than `tolerance`.
     """
     model.eval()
@@ -66,7 +74,8 @@ def check(
         if backend == "native" and no_native(layer.op for layer in model.recurrent_layers()):
             continue
         session = Session(path, backend=backend)
-        parts = [_compare(model, session, x, tolerance) for x in inputs]
+        allowed = WHOLE_NUMBERS if whole_numbers and backend == "native" else tolerance
+        parts = [_compare(model, session, x, allowed, max(1.0, allowed / TOLERANCE)) for x in inputs]
         results.append(
             Check(
                 backend,
@@ -80,7 +89,8 @@ def check(
     return results
 
 
-def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float) -> Check:
+def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float, ties_apart: float) -> Check:
+    """ties_apart: how many times the rule's `tie` a decision must be away from its threshold."""
     state = zero = model.initial_state(x.shape[1], model.input_mean)
     steps = ties = 0
     step_error = 0.0
@@ -89,13 +99,13 @@ def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float
     else:
         margins = torch.full((x.shape[1],), torch.inf)
         for x_t in x.unsqueeze(1):
-            clear = _margins(model, x_t, state) > 1
+            clear = _margins(model, x_t, state) > ties_apart
             expected = _torch(model, x_t, state)
             step_error = max(step_error, _error(session, model, x_t, state, expected, clear, tolerance))
             margins = torch.where(clear, margins, 0)
             steps, ties = steps + int(clear.sum()), ties + int((~clear).sum())
             state = expected[1]
-    clear = margins > 1
+    clear = margins > ties_apart
     if not steps and not clear.any():
         raise EdgernnError("check: every step has a decision at its threshold; give other inputs")
     sequence_error = _error(session, model, x, zero, _torch(model, x, zero), clear, tolerance)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from edgernn import __version__
 from edgernn.cells.norm import RecurrentBatchNorm
+from edgernn.export.rounding import WEIGHTS, whole
 from edgernn.export.trace import OPSET, layer_function, layer_weights, op_inputs, op_outputs
 from edgernn.layer import RecurrentLayer
 from edgernn.model import SequenceModel, TiedHead
@@ -23,16 +24,46 @@ IR_VERSION = 9
 
 
 class _Graph:
-    """Nodes and weights while they are put together."""
+    """Nodes and weights while they are put together. type: what matrices are kept as, by its name in WEIGHTS."""
 
-    def __init__(self) -> None:
+    def __init__(self, type: str = "float32") -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
+        self.type = type
 
     def weight(self, name: str, value: Any) -> str:
         array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
         self.weights.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
         return name
+
+    def matrix(self, name: str, value: Tensor) -> str:
+        """A weight, of the graph's type where it is a matrix: then nodes that ONNX Runtime folds make floats of it."""
+        if self.type == "float32" or value.ndim != 2:
+            return self.weight(name, value)
+        return self.floats(name, self.kept(name, value))
+
+    def kept(self, name: str, value: Tensor) -> tuple[str, str | None]:
+        """Add a matrix of the graph's type; returns its `kept_names`."""
+        names = self.kept_names(name)
+        if names[1] is None:
+            raw = value.detach().to(torch.bfloat16).contiguous().view(torch.int16).numpy().tobytes()
+            self.weights.append(helper.make_tensor(names[0], TensorProto.BFLOAT16, tuple(value.shape), raw, raw=True))
+        else:
+            q, scale = whole(value.detach().numpy())
+            self.weight(names[0], q)
+            self.weight(names[1], scale)
+        return names
+
+    def kept_names(self, name: str) -> tuple[str, str | None]:
+        """Of a matrix and, of whole numbers, of its scales (rows, 1); runtime/packed.py reads them."""
+        return (f"{name}.b", None) if self.type == "bfloat16" else (f"{name}.q", f"{name}.s")
+
+    def floats(self, name: str, kept: tuple[str, str | None]) -> str:
+        """The floats of what `kept` names, or of rows of it."""
+        value, scale = kept
+        if scale is None:
+            return self.node("Cast", [value], name, to=TensorProto.FLOAT)
+        return self.node("Mul", [self.node("Cast", [value], f"{name}.whole", to=TensorProto.FLOAT), scale], name)
 
     def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
         self.nodes.append(helper.make_node(op, inputs, [output], output, **attributes))
@@ -48,14 +79,17 @@ class _Graph:
         return self.node("Slice", [value, *(f"reverse.{name}" for name, _ in ends)], output)
 
 
-def build(model: SequenceModel, extra: dict[str, Any] | None = None) -> onnx.ModelProto:
-    """The model as a ModelProto; `extra` is added to its metadata (task, metric, …)."""
-    metadata = _metadata(model) | (extra or {})
+def build(model: SequenceModel, extra: dict[str, Any] | None = None, weights: str = "float32") -> onnx.ModelProto:
+    """The model as a ModelProto; `extra` is added to its metadata (task, metric, …).
+
+    weights: what matrices are kept as; those of the model are rounded so already.
+    """
+    metadata = _metadata(model) | {"weights": weights} | (extra or {})
     model = _folded(model)
-    graph = _Graph()
+    graph = _Graph(weights)
     x = "x"
     if model.embedding is not None:
-        x = graph.node("Gather", [graph.weight("embedding.E", model.embedding.weight), x], "embedding.rows")
+        x = _embedded(graph, model.embedding.weight, x)
     if model.standardises:
         mean, std = graph.weight("input.mean", model.input_mean), graph.weight("input.std", model.input_std)
         x = graph.node("Div", [graph.node("Sub", [x, mean], "input.centred"), std], "input.standardised")
@@ -90,6 +124,16 @@ def build(model: SequenceModel, extra: dict[str, Any] | None = None) -> onnx.Mod
     helper.set_model_props(result, {"edgernn": json.dumps(metadata)})
     onnx.checker.check_model(result, full_check=True)
     return result
+
+
+def _embedded(graph: _Graph, rows: Tensor, x: str) -> str:
+    """The rows that x names; of rows of fewer bytes only those become floats."""
+    if graph.type == "float32":
+        return graph.node("Gather", [graph.weight("embedding.E", rows), x], "embedding.rows")
+    value, scale = graph.kept("embedding.E", rows)
+    found = graph.node("Gather", [value, x], "embedding.rows.kept")
+    scales = None if scale is None else graph.node("Gather", [scale, x], "embedding.rows.s")
+    return graph.floats("embedding.rows", (found, scales))
 
 
 def _folded(model: SequenceModel) -> SequenceModel:
@@ -143,7 +187,7 @@ def _layer(
         if key == "X":
             inputs.append(x)
         else:
-            inputs.append(f"{name}.{key}" if key in states else graph.weight(f"{name}.{key}", parameters[key]))
+            inputs.append(f"{name}.{key}" if key in states else graph.matrix(f"{name}.{key}", parameters[key]))
     outputs = []
     for key in op_outputs(layer):
         if key == "Y":
@@ -152,7 +196,8 @@ def _layer(
             outputs.append(f"{name}.{key}")
         else:
             outputs.append(f"{name}.{key.removesuffix('_next')}.next")
-    node = helper.make_node(layer.op, inputs, outputs, name, domain=DOMAIN, schema=SCHEMA, macs=layer.macs())
+    bits = {} if graph.type == "float32" else {"weight_bits": WEIGHTS[graph.type]}
+    node = helper.make_node(layer.op, inputs, outputs, name, domain=DOMAIN, schema=SCHEMA, macs=layer.macs(), **bits)
     graph.nodes.append(node)
     if layer.rule.can_skip:
         updates = f"{name}.updates"
@@ -168,7 +213,12 @@ def _head(graph: _Graph, model: SequenceModel, x: str) -> None:
     if model.head is None:
         graph.node("Identity", [x], "y")
         return
-    if isinstance(model.head, TiedHead):
+    tied = isinstance(model.head, TiedHead)
+    if graph.type != "float32":
+        # a tied head reads what the embedding keeps
+        kept = graph.kept_names("embedding.E") if tied else graph.kept("head.W.T", model.head.weight)
+        weight = graph.node("Transpose", [graph.floats("head.W.T", kept)], "head.W", perm=[1, 0])
+    elif tied:
         weight = graph.node("Transpose", ["embedding.E"], "embedding.E.T", perm=[1, 0])
     else:
         weight = graph.weight("head.W", model.head.weight.T)

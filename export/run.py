@@ -2,6 +2,7 @@
 """Export the model of a run directory, with what the run knows of it."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,23 @@ import torch
 from edgernn.errors import EdgernnError
 from edgernn.export import to_onnx
 from edgernn.export.card import card
+from edgernn.export.rounding import Loss, rounded
 from edgernn.files import EXAMPLE, read_arrays, read_json, write_arrays, write_text
+from edgernn.model import SequenceModel
 from edgernn.runtime.library import no_native
 from edgernn.store import load_model
 
 # numbers in y of example.npz; of a model with many outputs fewer sequences are kept
 _NUMBERS = 1 << 22
 
+Score = Callable[[SequenceModel], tuple[float, bool]]
 
-def export_run(run: Path, out: Path) -> dict[str, Any]:
+
+def export_run(run: Path, out: Path, weights: str = "float32", score: Score | None = None) -> dict[str, Any]:
     """Write `out`, its card (.md) and example.npz beside it; returns the file's name and size and what the check found.
+
+    weights: as in `to_onnx`. score: what the metric of a model on the run's test sequences is, and whether more of it
+    is better; asked where weights are rounded, and what that costs stands in the file, its card and the result.
 
     Raises EdgernnError if the directory is not a run that has been trained to its end, or the check fails.
     """
@@ -38,18 +46,26 @@ def export_run(run: Path, out: Path) -> dict[str, Any]:
         "skip_percent": result["skip_percent"],
         "seed": config["seed"],
     }
-    checks = to_onnx(model, out, metadata=metadata, example=x)
+    loss = None
+    if weights != "float32":
+        model = rounded(model, weights)
+        if score is not None:
+            loss = Loss(result["metric"], result[result["metric"]], *score(model))
+            metadata |= {"metric_value": loss.after, "metric_float32": loss.before}
+    checks = to_onnx(model, out, metadata=metadata, example=x, weights=weights)
     with torch.no_grad():
         y, _ = model(x)
     if model.output == "all":
         y = y.transpose(0, 1)
     write_arrays(out.parent / EXAMPLE, {"x": x.transpose(0, 1).numpy(), "y": y.numpy()})
     described = out.with_suffix(".md")
-    write_text(described, card(model, config, result, checks, out.name))
+    write_text(described, card(model, config, result, checks, out.name, weights, loss))
     return {
         "model": str(out),
         "card": str(described),
         "bytes": out.stat().st_size,
         "checks": [{**dataclasses.asdict(c), "worst": c.worst} for c in checks],
+        "weights": weights,
+        "loss": None if loss is None else {**dataclasses.asdict(loss), "is_large": loss.is_large},
         "native_missing": no_native(layer.op for layer in model.recurrent_layers()),
     }

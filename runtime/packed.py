@@ -3,6 +3,7 @@
 
 import struct
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,23 @@ _MAGIC = b"EDGERNN\0"
 _HEADER, _LAYER, _TENSOR = struct.Struct("<8sIIQIIIIIII12x"), struct.Struct("<64s"), struct.Struct("<IIIIQQ")
 _STANDARDISES, _HAS_HEAD = 1, 2
 _PART = 64
-_FLOAT32 = 0
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """Numbers as the file of a packed model keeps them; int8 with the scales of its rows."""
+
+    values: NDArray[Any]
+    scales: NDArray[np.float32] | None = None
+    bfloat16: bool = False
+
+    @property
+    def type(self) -> int:
+        return 2 if self.scales is not None else int(self.bfloat16)
+
+    @property
+    def content(self) -> bytes:
+        return np.ascontiguousarray(self.values, ("<f4", "<u2", "i1")[self.type]).tobytes()
 
 
 def pack_file(model: Path, out: Path) -> dict[str, Any]:
@@ -60,16 +77,16 @@ class _Packer:
     def __init__(self, graph: "onnx.GraphProto", info: dict[str, Any]) -> None:
         from onnx import numpy_helper
 
-        self._weights = {w.name: numpy_helper.to_array(w) for w in graph.initializer}
+        self._weights = {w.name: _Tensor(*_read(w, numpy_helper)) for w in graph.initializer}
         self._info = info
-        self._tensors: list[NDArray[Any]] = []
+        self._tensors: list[_Tensor] = []
         flags = 0
         if info.get("vocabulary") is not None:
             self._take("embedding.E")
         if "input.mean" in self._weights:
             flags |= _STANDARDISES
             for name in ("input.mean", "input.std"):
-                self._tensors.append(np.broadcast_to(self._weights[name], info["input_size"]))
+                self._tensors.append(_Tensor(np.broadcast_to(self._weights[name].values, info["input_size"])))
         nodes = [node for node in graph.node if node.domain == DOMAIN]
         states = {i.name: i.type.tensor_type.shape.dim[1].dim_value for i in graph.input if i.name != "x"}
         for node in nodes:
@@ -77,20 +94,27 @@ class _Packer:
                 if name in states:
                     start = np.zeros(states[name], np.float32)
                     start[:] = info["initial_state"].get(name, 0)
-                    self._tensors.append(start)
+                    self._tensors.append(_Tensor(start))
                 else:
                     self._take(name)
         if "head.b" in self._weights:
             flags |= _HAS_HEAD
-            # a tied head shares the embedding's matrix
-            self._tensors.append(
-                self._weights["head.W"].T if "head.W" in self._weights else self._weights["embedding.E"]
-            )
+            if "head.W" in self._weights:
+                self._tensors.append(_Tensor(self._weights["head.W"].values.T))
+            else:
+                # a tied head shares the embedding's matrix
+                tied = not any(name.startswith("head.W.T.") for name in self._weights)
+                self._take("embedding.E" if tied else "head.W.T")
             self._take("head.b")
         self._flags, self._ops = flags, [node.op_type for node in nodes]
 
     def _take(self, name: str) -> None:
-        self._tensors.append(self._weights[name])
+        """The weight of this name, or what export/graph.py keeps in its place."""
+        whole, scales = self._weights.get(f"{name}.q"), self._weights.get(f"{name}.s")
+        if whole is not None and scales is not None:
+            self._tensors.append(_Tensor(whole.values, scales.values))
+        else:
+            self._tensors.append(self._weights.get(f"{name}.b") or self._weights[name])
 
     def content(self) -> bytes:
         info = self._info
@@ -98,10 +122,16 @@ class _Packer:
         first = _HEADER.size + len(self._ops) * _LAYER.size + len(self._tensors) * _TENSOR.size
         gap = -first % _PART
         for tensor in self._tensors:
-            rows, columns = tensor.shape if tensor.ndim == 2 else (len(tensor), 1)
-            records.append(_TENSOR.pack(_FLOAT32, tensor.ndim, rows, columns, first + gap + len(data), 0))
-            data += np.ascontiguousarray(tensor, "<f4").tobytes()
+            values = tensor.values
+            rows, columns = values.shape if values.ndim == 2 else (len(values), 1)
+            place, scales = first + gap + len(data), 0
+            data += tensor.content
             data += bytes(-len(data) % _PART)
+            if tensor.scales is not None:
+                scales = first + gap + len(data)
+                data += np.ascontiguousarray(tensor.scales, "<f4").tobytes()
+                data += bytes(-len(data) % _PART)
+            records.append(_TENSOR.pack(tensor.type, values.ndim, rows, columns, place, scales))
         body = b"".join([*(_LAYER.pack(op.encode()) for op in self._ops), *records, bytes(gap), bytes(data)])
         output = info["output_size"] or info.get("last_size", info["hidden_size"])
         header = _HEADER.pack(
@@ -118,3 +148,12 @@ class _Packer:
             len(self._tensors),
         )
         return header + body
+
+
+def _read(weight: "onnx.TensorProto", helper: Any) -> tuple[NDArray[Any], None, bool]:
+    """The numbers of an initializer; bfloat16 as the 16 bits that they are."""
+    from onnx import TensorProto
+
+    if weight.data_type != TensorProto.BFLOAT16:
+        return helper.to_array(weight), None, False
+    return np.frombuffer(weight.raw_data, "<u2").reshape(tuple(weight.dims)), None, True

@@ -13,16 +13,19 @@ from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError
 from edgernn.runtime.bench.measure import verify
-from edgernn.runtime.bench.peers import OURS, PEERS, Peer, UnsupportedError, problem, reference
+from edgernn.runtime.bench.peers import OURS, PEERS, ROUNDING, SMALL, Peer, UnsupportedError, problem, reference
 from edgernn.runtime.bench.roofline import matvec, multiply_adds
 from edgernn.runtime.bench.timing import Rounds, interleaved
 from edgernn.runtime.session import Session
 
 # the names of contenders that are no peers
-EDGERNN, DENSE, ROOFLINE, BEST = "edgernn", "edgernn gru", "roofline", "best peer"
+EDGERNN, FLOAT32, DENSE = "edgernn", "edgernn float32", "edgernn gru"
+ROOFLINE, WITH_INPUT, BEST = "roofline", "roofline and input", "best peer"
 ORT = PEERS[0].name
 # a peer's error, not ours: some trade accuracy for speed
 TOLERANCE = 1e-3
+# of all that computes with fewer bits than float32, where ours does
+ROUNDED = 5e-2
 # steps that a stream is verified over
 _CHECKED = 12
 
@@ -40,7 +43,8 @@ class Case:
     """T steps of B sequences through one layer; T = 1 is a stream, with the state kept from call to call, T = 0 a
     session that is made and not run.
 
-    cell: with its rule if it has a name of its own. skip, rank: as in `edgernn.synthetic.random_model`.
+    cell: with its rule if it has a name of its own. skip, rank: as in `edgernn.synthetic.random_model`. weights: as in
+    `edgernn.export.to_onnx`, of gru and lstm.
     """
 
     group: str
@@ -52,6 +56,7 @@ class Case:
     threads: int = 1
     skip: float | None = None
     rank: int | None = None
+    weights: str = "float32"
     targets: tuple[Target, ...] = field(default=())
 
     @property
@@ -60,6 +65,7 @@ class Case:
         parts += [f"B={self.batch}"] * (self.batch > 1) + [f"{self.threads} threads"] * (self.threads > 1)
         parts += [] if self.skip is None else [f"{100 * self.skip:.0f} % skipped"]
         parts += [] if self.rank is None else [f"rank {self.rank}"]
+        parts += [] if self.weights == "float32" else [self.weights]
         return ", ".join(parts)
 
     @property
@@ -89,6 +95,8 @@ def measure(case: Case, settings: Rounds) -> dict[str, Any]:
         name: np.array([np.median(block) for block in seconds[name]]) * 1e6 * each.calls / case.steps
         for name, each in contenders.items()
     }
+    if WITH_INPUT in times:
+        times[WITH_INPUT] = times[WITH_INPUT] + times[ROOFLINE]
     made = described(case, times, {name: each.error for name, each in contenders.items()})
     return made | {"left_out": left_out} | facts
 
@@ -108,7 +116,7 @@ def described(case: Case, times: dict[str, NDArray[np.float64]], errors: dict[st
             "ratio_q3": float(high),
             "error": errors.get(name),
         }
-    names = {peer.name for peer in PEERS}
+    names = {peer.name for peer in PEERS} - {peer.name for peer in ROUNDING}
     _, best = max(((listed[name]["ratio"], name) for name in listed if name in names), default=(0.0, None))
     return {
         "name": case.name,
@@ -133,13 +141,17 @@ Made = tuple[dict[str, Contender], dict[str, str], dict[str, Any]]
 
 def _plain(case: Case) -> Made:
     """Ours and every peer on the same weights."""
-    contenders, left_out = {EDGERNN: _verified(OURS, case)}, {}
-    for peer in PEERS:
+    small, left_out = case.weights != "float32", {}
+    ours = SMALL[case.weights] if small else OURS
+    contenders = {EDGERNN: _verified(ours, case, ROUNDED if small else TOLERANCE)}
+    if small:
+        contenders[FLOAT32] = _verified(OURS, case)
+    for peer in dict.fromkeys((*PEERS, *(ROUNDING if small else ()))):
         if peer.version() is None:
             left_out[peer.name] = "not installed"
             continue
         try:
-            contenders[peer.name] = _verified(peer, case)
+            contenders[peer.name] = _verified(peer, case, ROUNDED if small and peer in ROUNDING else TOLERANCE)
         except (UnsupportedError, EdgernnError) as error:
             left_out[peer.name] = str(error)
         except Exception as error:  # a peer may fail in any way of its own
@@ -147,10 +159,14 @@ def _plain(case: Case) -> Made:
     gates = 3 if case.cell == "gru" else 4
     macs = gates * case.hidden_size * (case.input_size + case.hidden_size)
     contenders[ROOFLINE] = _roofline(case, macs)
+    if case.batch == 1 and case.steps > 1:
+        contenders[WITH_INPUT] = Contender(
+            *multiply_adds(gates * case.hidden_size * case.input_size * case.steps, case.threads)
+        )
     return contenders, left_out, {"macs": macs}
 
 
-def _verified(peer: Peer, case: Case) -> Contender:
+def _verified(peer: Peer, case: Case, tolerance: float = TOLERANCE) -> Contender:
     """Raises EdgernnError where its output is wrong."""
     kind, stream = cast(Literal["gru", "lstm"], case.cell), case.steps == 1
     steps, start = (_CHECKED, 0.0) if stream else (case.steps, 0.5)
@@ -168,8 +184,8 @@ def _verified(peer: Peer, case: Case) -> Contender:
         call = peer.sequence(given)
         y, h = call()
         error = max(float(np.abs(y - expected).max()), float(np.abs(h - expected[-1]).max()))
-    if not error <= TOLERANCE:
-        raise EdgernnError(f"wrong by {error:.1e} (allowed {TOLERANCE:g}), not timed")
+    if not error <= tolerance:
+        raise EdgernnError(f"wrong by {error:.1e} (allowed {tolerance:g}), not timed")
     return Contender(call, error=error)
 
 

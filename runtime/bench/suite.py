@@ -11,7 +11,7 @@ from typing import Any
 
 from edgernn.errors import UsageError
 from edgernn.files import write_json
-from edgernn.runtime.bench.case import BEST, DENSE, ORT, ROOFLINE, Case, Target, measure
+from edgernn.runtime.bench.case import BEST, DENSE, FLOAT32, ORT, ROOFLINE, Case, Target, measure
 from edgernn.runtime.bench.load import GROUP as LOAD
 from edgernn.runtime.bench.load import LIMIT, measure_load
 from edgernn.runtime.bench.machine import machine
@@ -45,6 +45,13 @@ def _cases() -> Iterable[Case]:
         for threads in (1, 2):
             targets = (Target(ROOFLINE, 1.4), _FASTEST)
             yield Case("Batches", cell, 64, 128, 100, 32, threads, targets=targets)
+    group = "Weights of fewer bytes"
+    for cell, steps in (("gru", 1), ("gru", 100), ("lstm", 1)):
+        targets = (Target(BEST, 1 / 3.5), Target("OpenVINO", 0.5))
+        yield Case(group, cell, 400, 1150, steps, weights="int8", targets=targets)
+    for cell, sizes in (("gru", (2, 128)), ("gru", (64, 128)), ("gru", (128, 256)), ("lstm", (128, 256))):
+        yield Case(group, cell, *sizes, weights="int8", targets=(Target(FLOAT32, 1 / 1.5),))
+    yield Case(group, "gru", 128, 256, weights="bfloat16", targets=(Target(FLOAT32, 1.0),))
     yield Case(LOAD, "gru", 2, 128, 0, targets=(Target(LIMIT, 1.0),))
 
 

@@ -39,7 +39,7 @@ struct Factors {
 struct NeuronSums {
   const Factors& factors;
   std::int64_t begin;  // the column from which the states are read, the start of a vector
-  const float* rows;
+  const void* rows;
   const float* b;
   const std::int32_t* neurons;  // (count,)
   std::int64_t count;

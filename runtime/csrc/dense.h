@@ -47,6 +47,7 @@ struct DenseScratch {
   float* sums;               // (chunk, B, blocks of H, other gates, lanes)
   float* mid;                // (B, padded M)
   float* factor;             // (B, padded rank)
+  GroupShorts shorts;        // of B rows, of (chunk, B) of x
   float* state[kMaxStates];  // (B, padded H) each
   float* next[kMaxStates];   // (B, padded H) each, of the states that weights multiply
   std::size_t bytes;
@@ -63,6 +64,7 @@ struct DenseScratch {
     sums = carver.Take<float>(chunk * size * cell.update_gates.all.count);
     mid = carver.Take<float>(cell.has_mid ? mid_size : 0);
     factor = carver.Take<float>(batch * Padded(sizes.rank));
+    shorts.Carve(cell, sizes, batch, chunk * batch, &carver);
     for (int s = 0; s < cell.states; ++s) state[s] = carver.Take<float>(size);
     for (int s = 0; s < cell.factor_states; ++s) next[s] = carver.Take<float>(size);
     bytes = carver.used();
@@ -82,6 +84,7 @@ struct DenseStep {
   float* sums;      // (B, blocks of H, other gates, lanes): likewise
   float* mid;       // (B, padded M)
   float* factor;    // (B, padded rank): Q h
+  const GroupShorts& shorts;
   float** state;    // (B, padded H) each; Run exchanges the first ones with those of `next`
   float** next;     // (B, padded H) each, as many as weights multiply
   float* y;         // (B, H) or null
@@ -128,7 +131,7 @@ struct DenseStep {
       for (int s = 0; s < count; ++s) made[s] = to[s] + row * Padded(group.size);
       pointed = row;
     };
-    RunGroup(group, cell, sizes, from, batch, group.blocks(), group_sums,
+    RunGroup(group, from, batch, group.blocks(), shorts, group_sums,
              [&](std::int64_t row, std::int64_t rows, std::int64_t block, std::int64_t blocks,
                  Sums made_of) {
                points.first = block * kLanes;
@@ -168,8 +171,8 @@ struct Dense {
       PairInputs(call, sizes.input, from, count, scratch.pairs);
       x = scratch.pairs;
     }
-    weights.mid.Project(cell, sizes, x, rows, columns, scratch.mid_sums);
-    weights.update.Project(cell, sizes, x, rows, columns, scratch.sums);
+    weights.mid.Project(x, rows, columns, scratch.shorts, scratch.mid_sums);
+    weights.update.Project(x, rows, columns, scratch.shorts, scratch.sums);
   }
 
   static void Run(const Kernel& kernel, const Sizes& sizes, const void* packed, const Call& call,
@@ -182,8 +185,9 @@ struct Dense {
     for (int s = 0; s < cell.states; ++s) {
       ReadState(call.state_in[s], batch, hidden, scratch.state[s]);
     }
-    DenseStep step{cell,    sizes,       weights,        params.at(),   scratch.x,    nullptr,
-                   nullptr, scratch.mid, scratch.factor, scratch.state, scratch.next, nullptr};
+    DenseStep step{cell,          sizes,         weights,      params.at(), scratch.x,
+                   nullptr,       nullptr,       scratch.mid,  scratch.factor, scratch.shorts,
+                   scratch.state, scratch.next,  nullptr};
     for (std::int64_t t = 0; t < call.steps; ++t) {
       const std::int64_t place = t % scratch.chunk, left = call.steps - t;
       if (place == 0) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs a packed model step by step, without ONNX Runtime and without an allocation: plain C.
+/* Runs a packed model step by step, without ONNX Runtime: plain C. A step allocates nothing.
  *
  *   size_t need;
  *   edgernn_memory(file, bytes, 1, &need);              file: model.edgernn, in memory or mapped

@@ -1,105 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products on packed weights, and the tiles they work in.
-//
-// Packed weights are [panel][k][block of the panel][gate][lane]: a block is kLanes neighbouring
-// rows (neurons), and a panel so many blocks as a tile of one row has, which reads it from end to
-// end and then the next; see Panel. Sums are [row][block][gate][lane], where the weights may have
-// only some of the gates.
+// Matrix products on packed weights, and the tiles they work in. Sums are [row][block][gate][lane],
+// where the weights may have only some of the gates.
 
 #ifndef EDGERNN_GEMM_H_
 #define EDGERNN_GEMM_H_
 
-#include "carver.h"
-#include "kernel.h"
-#include "vec.h"
+#include "packing.h"
 
 namespace edgernn::EDGERNN_ISA {
-
-[[gnu::always_inline]] inline std::int64_t Blocks(std::int64_t count) {
-  return (count + kLanes - 1) / kLanes;
-}
-
-[[gnu::always_inline]] inline std::int64_t Padded(std::int64_t count) {
-  return Blocks(count) * kLanes;
-}
-
-[[gnu::always_inline]] inline std::size_t Bytes(std::int64_t floats) {
-  return static_cast<std::size_t>(floats) * sizeof(float);
-}
-
-// So many sums of one row, and of several, are kept in registers.
-constexpr int kRowSums = kRegisters == 32 ? 16 : 8;
-constexpr int kTileSums = kRegisters == 32 ? 24 : 12;
-
-// A tile has at most 4 x 4 rows and blocks.
-constexpr int kTileSizes = 3;
-
-// log2 of the rows and blocks of a tile.
-struct TileShape {
-  int rows;
-  int blocks;
-};
-
-// The largest tile that keeps the sums of so many gates in registers.
-inline TileShape FitTile(int gates, std::int64_t rows) {
-  TileShape shape{0, 0};
-  const int sums = rows == 1 ? kRowSums : kTileSums;
-  if (rows > 1) shape.rows = gates * 4 <= kTileSums ? 2 : 1;
-  while (shape.blocks + 1 < kTileSizes && gates << (shape.rows + shape.blocks + 1) <= sums) {
-    ++shape.blocks;
-  }
-  return shape;
-}
-
-// The panel that a block is in: so many blocks, a power of two, from `first` on. The last ones,
-// where there are fewer blocks, are smaller and smaller.
-struct Panel {
-  std::int64_t first;
-  std::int64_t size;
-
-  [[gnu::always_inline]] Panel(std::int64_t largest, std::int64_t block, std::int64_t blocks)
-      : first(block & -largest), size(largest) {
-    while (first + size > blocks) {
-      size /= 2;
-      first = block & -size;
-    }
-  }
-};
-
-inline std::int64_t LargestPanel(int gates) { return std::int64_t{1} << FitTile(gates, 1).blocks; }
-
-// Where the first lane of a block is among packed weights, for column k and gate 0.
-[[gnu::always_inline]] inline std::int64_t PackedAt(const Panel& panel, std::int64_t block,
-                                                    std::int64_t k, int gates, std::int64_t depth) {
-  return (panel.first * depth + k * panel.size + block - panel.first) * gates * kLanes;
-}
-
-// Packs the weights of `count` gates of `size` rows each, whose rows in `source` begin at `first`;
-// those of a gate that begins at -1 are 0.
-[[gnu::noinline]] inline void PackGates(const Values& source, const std::int64_t* first, int count,
-                                        std::int64_t size, std::int64_t columns,
-                                        std::int64_t largest, float* packed) {
-  for (std::int64_t block = 0; block < Blocks(size); ++block) {
-    const Panel panel(largest, block, Blocks(size));
-    for (std::int64_t k = 0; k < columns; ++k) {
-      float* to = packed + PackedAt(panel, block, k, count, columns);
-      for (int g = 0; g < count; ++g) {
-        for (int lane = 0; lane < kLanes; ++lane) {
-          const std::int64_t row = block * kLanes + lane;
-          const bool given = row < size && first[g] >= 0;
-          *to++ = given ? source[(first[g] + row) * columns + k] : 0.0f;
-        }
-      }
-    }
-  }
-}
-
-// Packs rows (size, depth) as those of one gate; for Multiply in panels as it takes them.
-inline void PackMatrix(const Values& from, std::int64_t size, std::int64_t depth,
-                       std::int64_t largest, float* to) {
-  const std::int64_t first = 0;
-  PackGates(from, &first, 1, size, depth, largest, to);
-}
 
 // A factor and packed weights, whose product is added to the sums of some gates.
 struct Product {
@@ -107,12 +15,16 @@ struct Product {
   std::int64_t stride;
   std::int64_t columns;  // so many are read, the first ones of the `depth` that the weights have
   std::int64_t depth;
-  const float* w;
+  const void* w;
   GateList places;      // of the gates of w among those of the sums
   int gates;            // of the sums
   std::int64_t blocks;  // of w
   const float* b;       // (blocks, gates, lanes)
   unsigned fresh;       // bit i: the sums of the i-th gate of w begin with b
+  NumberType type = NumberType::kFloat32;  // of w
+  // of kInt8 only
+  const float* scales = nullptr;  // (blocks, gates of w, lanes)
+  ShortRows shorts{};             // in place of a
 };
 
 // Sums in memory, at the first row and block of a tile: rows `stride` apart, blocks one after the
@@ -126,35 +38,53 @@ struct Sums {
 constexpr int kAhead = 16;
 constexpr int kLineFloats = 16;
 
+// Where the sums of a tile are read and written.
+template <int kCount>
+struct TileSums {
+  std::int64_t place[kCount];
+  Sums start[kCount];
+  Sums to;
+  std::int64_t gates;
+
+  [[gnu::always_inline]] TileSums(const Product& product, std::int64_t block, Sums from, Sums to)
+      : to(to), gates(product.gates * kLanes) {
+#pragma GCC unroll 16
+    for (int g = 0; g < kCount; ++g) {
+      place[g] = product.places.at[g] * kLanes;
+      const bool fresh = (product.fresh >> g & 1) != 0;
+      start[g].at = fresh ? const_cast<float*>(product.b) + block * gates : from.at;
+      start[g].stride = fresh ? 0 : from.stride;
+    }
+  }
+
+  [[gnu::always_inline]] Vec Read(int i, int j, int g) const {
+    return Load(start[g].at + i * start[g].stride + j * gates + place[g]);
+  }
+
+  [[gnu::always_inline]] void Write(int i, int j, int g, Vec sum) const {
+    Store(to.at + i * to.stride + j * gates + place[g], sum);
+  }
+};
+
 // The sums `to` of MB rows x NB blocks become those of `from` and a product. Kept apart: the loop
 // needs every register.
 template <int kCount, int MB, int NB>
 [[gnu::noinline]] void AddTile(const Product& product, std::int64_t row, std::int64_t block,
                                Sums from, Sums to) {
   const std::int64_t stride = product.stride, columns = product.columns;
-  const std::int64_t gates = product.gates * kLanes;
   const Panel panel(LargestPanel(kCount), block, product.blocks);
   const float* a = product.a + row * stride;
-  const float* w = product.w + PackedAt(panel, block, 0, kCount, product.depth);
+  const float* w = static_cast<const float*>(product.w) +
+                   PackedAt(panel, block, 0, kCount, product.depth);
   const std::int64_t step = panel.size * kCount * kLanes;
-  std::int64_t place[kCount];
-  Sums start[kCount];
-#pragma GCC unroll 16
-  for (int g = 0; g < kCount; ++g) {
-    place[g] = product.places.at[g] * kLanes;
-    const bool fresh = (product.fresh >> g & 1) != 0;
-    start[g].at = fresh ? const_cast<float*>(product.b) + block * gates : from.at;
-    start[g].stride = fresh ? 0 : from.stride;
-  }
+  const TileSums<kCount> sums(product, block, from, to);
   Vec p[MB][NB][kCount];
 #pragma GCC unroll 16
   for (int i = 0; i < MB; ++i) {
 #pragma GCC unroll 16
     for (int j = 0; j < NB; ++j) {
 #pragma GCC unroll 16
-      for (int g = 0; g < kCount; ++g) {
-        p[i][j][g] = Load(start[g].at + i * start[g].stride + j * gates + place[g]);
-      }
+      for (int g = 0; g < kCount; ++g) p[i][j][g] = sums.Read(i, j, g);
     }
   }
   for (std::int64_t k = 0; k < columns; ++k, w += step) {
@@ -177,8 +107,93 @@ template <int kCount, int MB, int NB>
 #pragma GCC unroll 16
     for (int j = 0; j < NB; ++j) {
 #pragma GCC unroll 16
+      for (int g = 0; g < kCount; ++g) sums.Write(i, j, g, p[i][j][g]);
+    }
+  }
+}
+
+// The same with weights of two bytes.
+template <int kCount, int MB, int NB>
+[[gnu::noinline]] void AddHalfTile(const Product& product, std::int64_t row, std::int64_t block,
+                                   Sums from, Sums to) {
+  const std::int64_t stride = product.stride, columns = product.columns;
+  const Panel panel(LargestPanel(kCount), block, product.blocks);
+  const float* a = product.a + row * stride;
+  const float* w = static_cast<const float*>(product.w) +
+                   PackedAt(panel, block, 0, kCount, Pairs(product.depth));
+  const std::int64_t step = panel.size * kCount * kLanes;
+  const TileSums<kCount> sums(product, block, from, to);
+  Vec p[MB][NB][kCount];
+#pragma GCC unroll 16
+  for (int i = 0; i < MB; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < NB; ++j) {
+#pragma GCC unroll 16
+      for (int g = 0; g < kCount; ++g) p[i][j][g] = sums.Read(i, j, g);
+    }
+  }
+  const auto add = [&](std::int64_t k, bool both) __attribute__((always_inline)) {
+#pragma GCC unroll 16
+    for (int j = 0; j < NB; ++j) {
+#pragma GCC unroll 16
       for (int g = 0; g < kCount; ++g) {
-        Store(to.at + i * to.stride + j * gates + place[g], p[i][j][g]);
+        const Halves weights = LoadHalves(w + (j * kCount + g) * kLanes);
+#pragma GCC unroll 16
+        for (int i = 0; i < MB; ++i) {
+          p[i][j][g] = p[i][j][g] + weights.first * a[i * stride + k];
+          if (both) p[i][j][g] = p[i][j][g] + weights.second * a[i * stride + k + 1];
+        }
+      }
+    }
+  };
+  std::int64_t k = 0;
+  for (; k + 2 <= columns; k += 2, w += step) add(k, true);
+  // there may be nothing to read after the last column
+  if (k < columns) add(k, false);
+#pragma GCC unroll 16
+  for (int i = 0; i < MB; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < NB; ++j) {
+#pragma GCC unroll 16
+      for (int g = 0; g < kCount; ++g) sums.Write(i, j, g, p[i][j][g]);
+    }
+  }
+}
+
+// The same with weights of one byte.
+template <int kCount, int MB, int NB>
+[[gnu::noinline]] void AddByteTile(const Product& product, std::int64_t row, std::int64_t block,
+                                   Sums from, Sums to) {
+  const Panel panel(LargestPanel(kCount), block, product.blocks);
+  const std::int64_t stride = product.shorts.stride;
+  const std::int16_t* a = product.shorts.at + row * stride;
+  const std::int8_t* w = static_cast<const std::int8_t*>(product.w) +
+                         2 * PackedAt(panel, block, 0, kCount, Pairs(product.depth));
+  const std::int64_t step = panel.size * kCount * kShorts, pairs = Pairs(product.columns);
+  Vec::Bits p[MB][NB][kCount] = {};
+  for (std::int64_t k = 0; k < pairs; ++k, w += step) {
+#pragma GCC unroll 16
+    for (int j = 0; j < NB; ++j) {
+#pragma GCC unroll 16
+      for (int g = 0; g < kCount; ++g) {
+        const Shorts weights = Widen(w + (j * kCount + g) * kShorts);
+#pragma GCC unroll 16
+        for (int i = 0; i < MB; ++i) {
+          p[i][j][g] = AddPairs(p[i][j][g], weights, FillPair(a + i * stride + 2 * k));
+        }
+      }
+    }
+  }
+  const TileSums<kCount> sums(product, block, from, to);
+  const float* scales = product.scales + block * kCount * kLanes;
+#pragma GCC unroll 16
+  for (int i = 0; i < MB; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < NB; ++j) {
+#pragma GCC unroll 16
+      for (int g = 0; g < kCount; ++g) {
+        const Vec scale = Load(scales + (j * kCount + g) * kLanes) * product.shorts.scales[row + i];
+        sums.Write(i, j, g, sums.Read(i, j, g) + ToFloats(p[i][j][g]) * scale);
       }
     }
   }
@@ -191,38 +206,50 @@ using TileFunction = void (*)(const Product&, std::int64_t row, std::int64_t blo
                               Sums to);
 
 struct TileTable {
-  TileFunction of[kMaxTerm][kTileSizes][kTileSizes];  // by gates, log2 of rows, log2 of blocks
+  // by the type of weights, gates, log2 of rows, log2 of blocks
+  TileFunction of[kNumberTypes][kMaxTerm][kTileSizes][kTileSizes];
 };
 
-template <int kCount, int MB, int NB>
+template <NumberType kType, int kCount, int MB, int NB>
 constexpr TileFunction ChooseTile() {
-  if constexpr (kCount * MB * NB <= kTileSums) {
-    return &AddTile<kCount, MB, NB>;
-  } else {
+  if constexpr (kCount * MB * NB > kTileSums) {
     return nullptr;
+  } else if constexpr (kType == NumberType::kInt8) {
+    return &AddByteTile<kCount, MB, NB>;
+  } else if constexpr (kType == NumberType::kBfloat16) {
+    return &AddHalfTile<kCount, MB, NB>;
+  } else {
+    return &AddTile<kCount, MB, NB>;
   }
 }
 
-template <int kCount>
+template <NumberType kType, int kCount>
 constexpr void FillTiles(TileTable* table) {
-  TileFunction(&to)[kTileSizes][kTileSizes] = table->of[kCount - 1];
-  to[0][0] = ChooseTile<kCount, 1, 1>();
-  to[0][1] = ChooseTile<kCount, 1, 2>();
-  to[0][2] = ChooseTile<kCount, 1, 4>();
-  to[1][0] = ChooseTile<kCount, 2, 1>();
-  to[1][1] = ChooseTile<kCount, 2, 2>();
-  to[1][2] = ChooseTile<kCount, 2, 4>();
-  to[2][0] = ChooseTile<kCount, 4, 1>();
-  to[2][1] = ChooseTile<kCount, 4, 2>();
-  to[2][2] = ChooseTile<kCount, 4, 4>();
+  TileFunction(&to)[kTileSizes][kTileSizes] = table->of[static_cast<int>(kType)][kCount - 1];
+  to[0][0] = ChooseTile<kType, kCount, 1, 1>();
+  to[0][1] = ChooseTile<kType, kCount, 1, 2>();
+  to[0][2] = ChooseTile<kType, kCount, 1, 4>();
+  to[1][0] = ChooseTile<kType, kCount, 2, 1>();
+  to[1][1] = ChooseTile<kType, kCount, 2, 2>();
+  to[1][2] = ChooseTile<kType, kCount, 2, 4>();
+  to[2][0] = ChooseTile<kType, kCount, 4, 1>();
+  to[2][1] = ChooseTile<kType, kCount, 4, 2>();
+  to[2][2] = ChooseTile<kType, kCount, 4, 4>();
+}
+
+template <NumberType kType>
+constexpr void FillType(TileTable* table) {
+  FillTiles<kType, 1>(table);
+  FillTiles<kType, 2>(table);
+  FillTiles<kType, 3>(table);
+  FillTiles<kType, 4>(table);
 }
 
 constexpr TileTable MakeTiles() {
   TileTable table{};
-  FillTiles<1>(&table);
-  FillTiles<2>(&table);
-  FillTiles<3>(&table);
-  FillTiles<4>(&table);
+  FillType<NumberType::kFloat32>(&table);
+  FillType<NumberType::kBfloat16>(&table);
+  FillType<NumberType::kInt8>(&table);
   return table;
 }
 
@@ -247,7 +274,8 @@ template <class Body>
 [[gnu::always_inline]] inline void AddProduct(const Product& product, std::int64_t row,
                                               std::int64_t block, TileShape shape, Sums from,
                                               Sums to) {
-  kTiles.of[product.places.count - 1][shape.rows][shape.blocks](product, row, block, from, to);
+  const int type = static_cast<int>(product.type), gates = product.places.count;
+  kTiles.of[type][gates - 1][shape.rows][shape.blocks](product, row, block, from, to);
 }
 
 // sums (rows, blocks, gates, lanes) of the product's gates, all of them fresh.

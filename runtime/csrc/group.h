@@ -37,47 +37,69 @@ inline std::int64_t FirstRow(const CellTable& cell, const Sizes& sizes, unsigned
   return row;
 }
 
+// What a group multiplies with bytes, as whole numbers: `rows` samples, and of x `x_rows`.
+struct GroupShorts {
+  ShortRows x;
+  ShortRows h;
+  ShortRows c;
+  ShortRows m;
+
+  void Carve(const CellTable& cell, const Sizes& sizes, std::int64_t rows, std::int64_t x_rows,
+             Carver* carver) {
+    x.Carve(sizes.weights, x_rows, InputColumns(cell, sizes), carver);
+    h.Carve(sizes.weights, rows, RecurrentColumns(sizes), carver);
+    c.Carve(sizes.weights, cell.factor_states > 1 ? rows : 0, sizes.hidden, carver);
+    m.Carve(sizes.weights, cell.has_mid ? rows : 0, MidSize(cell, sizes), carver);
+  }
+};
+
 // Packed blocks of the weights of a group. Its gates have `size` rows each.
 struct GroupWeights {
   const GateGroup* group;
   std::int64_t size;
-  float* w;
+  PackedMatrix w;
   float* b;  // (blocks, gates, lanes)
-  SparseMatrix r;
-  float* c;
-  float* v;
+  PackedMatrix r;
+  SparseColumns sparse;  // of r
+  PackedMatrix c;
+  PackedMatrix v;
 
   void Carve(const CellTable& cell, const GateGroup& of, std::int64_t rows, const Sizes& sizes,
              Carver* carver) {
     const std::int64_t padded = Padded(rows);
     group = &of;
     size = rows;
-    w = carver->Take<float>(padded * InputColumns(cell, sizes) * of.x.count);
+    const NumberType type = sizes.weights;
+    w.Carve(type, of.x.count, rows, InputColumns(cell, sizes), carver);
     b = carver->Take<float>(padded * of.all.count);
-    r.Carve(of.h.count, rows, RecurrentColumns(sizes), carver);
-    c = carver->Take<float>(padded * sizes.hidden * of.c.count);
-    v = carver->Take<float>(padded * MidSize(cell, sizes) * of.m.count);
+    r.Carve(type, of.h.count, rows, RecurrentColumns(sizes), carver);
+    sparse.Carve(r, carver);
+    c.Carve(type, of.c.count, rows, sizes.hidden, carver);
+    v.Carve(type, of.m.count, rows, MidSize(cell, sizes), carver);
   }
 
-  void Pack(const CellTable& cell, const Sizes& sizes, const Weights& from) const {
-    const auto pack = [&](unsigned term, const GateList& places, const Values& source,
-                          std::int64_t columns, std::int64_t largest, float* to) {
-      std::int64_t first[kMaxGates];
+  [[gnu::noinline, gnu::cold]] void Pack(const CellTable& cell, const Sizes& sizes, const Weights& from) const {
+    const auto find = [&](unsigned term, const GateList& places, std::int64_t* first) {
       for (int i = 0; i < places.count; ++i) {
         first[i] = FirstRow(cell, sizes, term, group->all.at[places.at[i]]);
       }
-      PackGates(source, first, places.count, size, columns, largest, to);
     };
-    GateList all{group->all.count, {0, 1, 2, 3, 4, 5, 6, 7}};
-    const std::int64_t recurrent = RecurrentColumns(sizes);
+    const auto pack = [&](unsigned term, const GateList& places, const Values& source,
+                          const PackedMatrix& to, std::int64_t largest) {
+      std::int64_t first[kMaxGates];
+      find(term, places, first);
+      to.Pack(source, first, largest);
+    };
     const auto panels = [](const GateList& places) { return LargestPanel(places.count); };
-    pack(kX, group->x, from.w, InputColumns(cell, sizes), panels(group->x), w);
-    pack(kBias, all, from.b, 1, 1, b);
-    pack(kH, group->h, from.r, recurrent, 1, r.w);
-    r.LeaveOutZeros(group->h.count, size, recurrent);
-    if (!r.kind->sparse) pack(kH, group->h, from.r, recurrent, panels(group->h), r.w);
-    pack(kC, group->c, from.c, sizes.hidden, panels(group->c), c);
-    pack(kM, group->m, from.v, MidSize(cell, sizes), panels(group->m), v);
+    pack(kX, group->x, from.w, w, panels(group->x));
+    std::int64_t first[kMaxGates];
+    find(kBias, {group->all.count, {0, 1, 2, 3, 4, 5, 6, 7}}, first);
+    PackGates(from.b, first, group->all.count, size, 1, 1, b);
+    pack(kH, group->h, from.r, r, 1);
+    sparse.LeaveOutZeros(r);
+    if (!sparse.kind->sparse) pack(kH, group->h, from.r, r, panels(group->h));
+    pack(kC, group->c, from.c, c, panels(group->c));
+    pack(kM, group->m, from.v, v, panels(group->m));
   }
 
   std::int64_t blocks() const { return Blocks(size); }
@@ -89,13 +111,17 @@ struct GroupWeights {
   std::int64_t Macs(const CellTable& cell, const Sizes& sizes) const {
     return size * (InputColumns(cell, sizes) * group->x.count + sizes.hidden * group->c.count +
                    MidSize(cell, sizes) * group->m.count) +
-           r.kind->macs;
+           sparse.kind->macs;
   }
 
-  // `begun`: the gates, by bits, that have sums; those of the product are added.
-  Product Make(const GateList& places, const float* weights, const float* a, std::int64_t stride,
-               std::int64_t columns, std::int64_t depth, unsigned* begun) const {
-    Product made{a, stride, columns, depth, weights, places, group->all.count, blocks(), b, 0};
+  // `begun`: the gates, by bits, that have sums; those of the product are added. Of a factor a
+  // (rows, stride) the first `columns` are read, by way of `shorts` where the weights are bytes.
+  Product Make(const GateList& places, const PackedMatrix& weights, const float* a,
+               std::int64_t rows, std::int64_t stride, std::int64_t columns,
+               const ShortRows& shorts, unsigned* begun) const {
+    if (weights.type == NumberType::kInt8) shorts.Read(a, stride, rows, columns, weights.depth);
+    Product made{a,         stride, columns, weights.depth, weights.w, places, group->all.count,
+                 blocks(),  b,      0,       weights.type,  weights.scales, shorts};
     for (int i = 0; i < places.count; ++i) {
       const unsigned gate = 1u << places.at[i];
       if ((*begun & gate) == 0) made.fresh |= 1u << i;
@@ -106,11 +132,11 @@ struct GroupWeights {
 
   // The sums of the gates with x, of `rows` samples x (rows, columns of W), of which the first ones
   // are read.
-  void Project(const CellTable& cell, const Sizes& sizes, const float* x, std::int64_t rows,
-               std::int64_t columns, float* sums) const {
-    const std::int64_t inputs = InputColumns(cell, sizes);
+  void Project(const float* x, std::int64_t rows, std::int64_t columns, const GroupShorts& shorts,
+               float* sums) const {
+    if (group->x.count == 0) return;
     unsigned begun = 0;
-    StartSums(Make(group->x, w, x, inputs, columns, inputs, &begun), rows, sums);
+    StartSums(Make(group->x, w, x, rows, w.depth, columns, shorts.x, &begun), rows, sums);
   }
 };
 
@@ -118,12 +144,11 @@ struct GroupWeights {
 // finish(row, rows, block, blocks, sums) for each; what it is given lasts until it returns. The
 // factors are of `rows` samples.
 template <class Finish>
-[[gnu::always_inline]] inline void RunGroup(const GroupWeights& weights, const CellTable& cell,
-                                            const Sizes& sizes, const Factors& from,
-                                            std::int64_t rows, std::int64_t blocks, float* sums,
+[[gnu::always_inline]] inline void RunGroup(const GroupWeights& weights, const Factors& from,
+                                            std::int64_t rows, std::int64_t blocks,
+                                            const GroupShorts& shorts, float* sums,
                                             const Finish& finish) {
   const GateGroup& group = *weights.group;
-  const std::int64_t recurrent = RecurrentColumns(sizes), middle = MidSize(cell, sizes);
   const std::int64_t gates = group.all.count * kLanes, stride = weights.Floats();
   Product products[3];
   int count = 0, most = 0;
@@ -131,21 +156,21 @@ template <class Finish>
   unsigned begun = 0;
   for (int i = 0; i < group.x.count; ++i) begun |= 1u << group.x.at[i];
   unsigned ready = begun;
-  const auto add = [&](const GateList& places, const float* w, const float* a, std::int64_t columns,
-                       std::int64_t depth) {
+  const auto add = [&](const GateList& places, const PackedMatrix& w, const float* a,
+                       std::int64_t columns, const ShortRows& as) {
     if (places.count == 0) return;
     most = places.count > most ? places.count : most;
-    products[count++] = weights.Make(places, w, a, Padded(depth), columns, depth, &begun);
+    products[count++] = weights.Make(places, w, a, rows, Padded(w.depth), columns, as, &begun);
   };
-  add(group.h, weights.r.w, from.h, from.h_end, recurrent);
-  if (count > 0 && weights.r.kind->sparse) {
+  add(group.h, weights.r, from.h, from.h_end, shorts.h);
+  if (count > 0 && weights.sparse.kind->sparse) {
     // ahead of the tiles, as its blocks have different columns
-    AddSparse(weights.r, products[--count], rows, sums);
+    AddSparse(weights.sparse, products[--count], rows, sums);
     most = 0;
     ready = begun;
   }
-  add(group.c, weights.c, from.c, from.c_end, sizes.hidden);
-  add(group.m, weights.v, from.m, from.m_end, middle);
+  add(group.c, weights.c, from.c, from.c_end, shorts.c);
+  add(group.m, weights.v, from.m, from.m_end, shorts.m);
   if (count == 0) {
     finish(std::int64_t{0}, rows, std::int64_t{0}, blocks, Sums{sums, stride});
     return;

@@ -123,8 +123,8 @@ struct Jump {
       if (cell.reads_last) std::memcpy(to + input, LastInput(call, row, input), Bytes(input));
     }
     if (cell.reads_input) ReadState(scratch->inputs, count, input, dense.x);
-    step.weights.mid.Project(cell, sizes, scratch->inputs, count, columns, step.mid_sums);
-    step.weights.update.Project(cell, sizes, scratch->inputs, count, columns, step.sums);
+    step.weights.mid.Project(scratch->inputs, count, columns, dense.shorts, step.mid_sums);
+    step.weights.update.Project(scratch->inputs, count, columns, dense.shorts, step.sums);
     // where all samples change their states are in place
     const bool all = count == call.batch;
     if (all) step.state = scratch->state;
@@ -154,7 +154,8 @@ struct Jump {
     DenseScratch dense(cell, sizes, 1, batch, scratch.base);
     const DenseStep step{cell,         sizes,          weights,    params.at(),
                          dense.x,      dense.mid_sums, dense.sums, dense.mid,
-                         dense.factor, dense.state,    dense.next, nullptr};
+                         dense.factor, dense.shorts,   dense.state, dense.next,
+                         nullptr};
     // the state that the rule reads: c where there is one
     const int read = cell.states > 1 ? 1 : 0;
     const std::int64_t step_macs = weights.Macs(cell, sizes);

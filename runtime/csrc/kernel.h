@@ -17,15 +17,17 @@ namespace edgernn {
 
 constexpr std::size_t kAlignment = 64;
 
+// What numbers are kept as: float, the upper half of one, or a whole number from -127 to 127 times
+// the scale of its row.
+enum class NumberType : std::uint32_t { kFloat32, kBfloat16, kInt8 };
+constexpr int kNumberTypes = 3;
+
 struct Sizes {
   std::int64_t input;     // I
   std::int64_t hidden;    // H
   std::int64_t rank = 0;  // of R, which then is a product R Q; 0: R is whole
+  NumberType weights = NumberType::kFloat32;  // what W, R, C and V are packed as
 };
-
-// What numbers are kept as: float, the upper half of one, or a whole number from -127 to 127 times
-// the scale of its row.
-enum class NumberType : std::uint32_t { kFloat32, kBfloat16, kInt8 };
 
 // Numbers of any type, row-major.
 struct Values {

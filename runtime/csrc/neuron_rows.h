@@ -49,7 +49,7 @@ struct RowPart {
 };
 
 // Packs (H, floats): every neuron's parts one after the other.
-[[gnu::noinline]] inline void PackParts(std::int64_t hidden, const RowPart* parts, int count,
+[[gnu::noinline, gnu::cold]] inline void PackParts(std::int64_t hidden, const RowPart* parts, int count,
                                         float* packed) {
   for (std::int64_t neuron = 0; neuron < hidden; ++neuron) {
     for (const RowPart* part = parts; part < parts + count; ++part) {
@@ -67,9 +67,9 @@ struct RowPart {
   }
 }
 
-// rows (H, floats), b (H, stored sums); ranks (H,) thin R and C, or null.
-inline void PackRows(const CellTable& cell, const Sizes& sizes, const Weights& from,
-                     const Values* ranks, float* rows, float* b) {
+// rows (H, floats); ranks (H,) thin R and C, or null.
+[[gnu::noinline, gnu::cold]] inline void PackRows(const CellTable& cell, const Sizes& sizes, const Weights& from,
+                     const Values* ranks, float* rows) {
   const GateGroup& group = cell.update_gates;
   const std::int64_t input = sizes.input, hidden = sizes.hidden, middle = MidSize(cell, sizes);
   const std::int64_t columns = RecurrentColumns(sizes);
@@ -91,7 +91,13 @@ inline void PackRows(const CellTable& cell, const Sizes& sizes, const Weights& f
   add(kC, group.c, from.c, 0, hidden, hidden, ranks);
   add(kM, group.m, from.v, 0, middle, middle, nullptr);
   PackParts(hidden, parts, count, rows);
-  for (std::int64_t j = 0; j < hidden; ++j) {
+}
+
+// b (H, stored sums).
+[[gnu::noinline, gnu::cold]] inline void PackRowBiases(const CellTable& cell, const Sizes& sizes, const Weights& from,
+                          float* b) {
+  const GateGroup& group = cell.update_gates;
+  for (std::int64_t j = 0; j < sizes.hidden; ++j) {
     for (int i = 0; i < StoredSums(cell); ++i) {
       const std::int64_t first =
           i < group.all.count ? FirstRow(cell, sizes, kBias, group.all.at[i]) : -1;
@@ -147,7 +153,7 @@ template <class Cell, int N>
   const float* row[N];
 #pragma GCC unroll 16
   for (int n = 0; n < N; ++n) {
-    row[n] = call.rows + neurons[n] * layout.floats;
+    row[n] = static_cast<const float*>(call.rows) + neurons[n] * layout.floats;
 #pragma GCC unroll 16
     for (Vec& sum : p[n]) sum = Zero();
   }

@@ -37,10 +37,22 @@ Node::Node(const Op& op, std::int64_t threads, const OrtApi* api, const OrtKerne
                           ", the library has " + std::to_string(kSchemaVersion) +
                           "; update edgernn");
   }
+  std::int64_t bits = 32;
+  if (OrtStatus* missing = ort::KernelInfoGetAttributeInt64(api, info, "weight_bits", &bits)) {
+    // a file of floats does not say so
+    ort::ReleaseStatus(api, missing);
+  }
+  if (bits != 32 && bits != 16 && bits != 8) {
+    throw InvalidArgument(prefix + "weight_bits: expected 32, 16 or 8, got " +
+                          std::to_string(bits));
+  }
+  type_ = bits == 32   ? NumberType::kFloat32
+          : bits == 16 ? NumberType::kBfloat16
+                       : NumberType::kInt8;
   std::vector<Tensor> weights;
   packed_once_ = ReadConstants(info, &weights);
   if (!packed_once_) return;
-  sizes_ = op_.CheckWeights(weights);
+  sizes_ = CheckWeights(weights);
   packed_ = Pack(sizes_, weights);
 }
 
@@ -53,6 +65,12 @@ bool Node::ReadConstants(const OrtKernelInfo* info, std::vector<Tensor>* weights
     weights->push_back(Read(value));
   }
   return true;
+}
+
+Sizes Node::CheckWeights(const std::vector<Tensor>& weights) const {
+  Sizes sizes = op_.CheckWeights(weights);
+  sizes.weights = type_;
+  return sizes;
 }
 
 Buffer Node::Pack(const Sizes& sizes, const std::vector<Tensor>& weights) const {
@@ -121,7 +139,7 @@ void Node::Run(OrtKernelContext* context) const {
     for (std::size_t i = 0; i < op_.spec.weights.size(); ++i) {
       weights.push_back(Input(context, 1 + i));
     }
-    sizes = op_.CheckWeights(weights);
+    sizes = CheckWeights(weights);
     packed_now = Pack(sizes, weights);
     packed = packed_now.get();
   }

@@ -35,6 +35,7 @@ class Node {
  private:
   // Reads a node's weight inputs; false if one of them is not constant.
   bool ReadConstants(const OrtKernelInfo* info, std::vector<Tensor>* weights) const;
+  Sizes CheckWeights(const std::vector<Tensor>& weights) const;
   Buffer Pack(const Sizes& sizes, const std::vector<Tensor>& weights) const;
   Call CheckCall(const Sizes& sizes, OrtKernelContext* context) const;
   void MakeOutputs(const Sizes& sizes, OrtKernelContext* context, Call* call) const;
@@ -46,6 +47,8 @@ class Node {
   const Op& op_;
   const std::int64_t threads_;
   const OrtApi* api_;
+  // what the kernel keeps the weights as, which are given as floats
+  NumberType type_;
   bool packed_once_;
   Sizes sizes_{};
   Buffer packed_;

@@ -164,6 +164,7 @@ Sizes Op::CheckWeights(const std::vector<Tensor>& weights) const {
   if (spec.square && sizes.input != sizes.hidden) {
     refuse(0, "as many inputs as neurons, here I = H = " + std::to_string(sizes.hidden));
   }
+  sizes.weights = weights[0].values.type;
   return sizes;
 }
 

@@ -18,8 +18,8 @@ struct Op {
   Kernel kernel;
   const Imputer* imputer;
 
-  // The sizes that the weights have, which are in the order of the spec. Throws InvalidArgument
-  // where they do not agree with each other.
+  // The sizes that the weights have, which are in the order of the spec; they are to be kept as W
+  // is given. Throws InvalidArgument where they do not agree with each other.
   Sizes CheckWeights(const std::vector<Tensor>& weights) const;
 
   // As those of a kernel.

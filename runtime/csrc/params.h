@@ -37,7 +37,7 @@ struct PackedParams {
     }
   }
 
-  void Pack(const CellTable& cell, const Sizes& sizes, const Weights& from) const {
+  [[gnu::noinline, gnu::cold]] void Pack(const CellTable& cell, const Sizes& sizes, const Weights& from) const {
     for (int i = 0; i < cell.params; ++i) {
       const bool one = cell.extents[i] == Extent::kOne;
       const std::int64_t count = Count(cell, sizes, i);

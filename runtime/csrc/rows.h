@@ -5,14 +5,14 @@
 #define EDGERNN_ROWS_H_
 
 #include "lister.h"
-#include "neuron_rows.h"
+#include "neuron_pairs.h"
 #include "state.h"
 
 namespace edgernn::EDGERNN_ISA {
 
 struct RowWeights {
   void* rule;    // the lister's
-  float* rows;   // see neuron_rows.h
+  void* rows;    // see neuron_rows.h and neuron_pairs.h
   float* row_b;  // (H, stored sums)
   float* q;      // a packed matrix
   GroupWeights mid;
@@ -24,13 +24,20 @@ struct RowWeights {
     const CellTable& cell = *kernel.cell;
     Carver carver(base);
     rule = carver.Take<char>(static_cast<std::int64_t>(kernel.lister->packed_bytes(sizes)));
-    rows = carver.Take<float>(sizes.hidden * RowLayout(cell, sizes).floats);
+    rows = carver.Take(RowBytes(cell, sizes));
     row_b = carver.Take<float>(sizes.hidden * StoredSums(cell));
     q = carver.Take<float>(Padded(sizes.rank) * sizes.hidden);
     mid.Carve(cell, cell.mid_gates, MidSize(cell, sizes), sizes, &carver);
     whole.Carve(cell, cell.update_gates, sizes.hidden, sizes, &carver);
     params.Carve(cell, sizes, &carver);
     bytes = carver.used();
+  }
+
+  static std::size_t RowBytes(const CellTable& cell, const Sizes& sizes) {
+    if (sizes.weights == NumberType::kFloat32) {
+      return Bytes(sizes.hidden * RowLayout(cell, sizes).floats);
+    }
+    return static_cast<std::size_t>(sizes.hidden * PairLayout(cell, sizes).bytes);
   }
 };
 
@@ -42,6 +49,8 @@ struct RowScratch {
   float* mid_sums;                  // (blocks of M, mid gates, lanes)
   float* mid;                       // (padded M,)
   float* factor;                    // (padded rank,): Q h
+  GroupShorts shorts;               // of one row
+  ShortRows parts[kMaxParts];       // of one row each: what single neurons multiply
   float* sums;                      // (gates, padded H) of the listed neurons, or as `whole` has them
   float* picked_x;                  // (padded H,): their x
   float* picked[kMaxStates];        // (padded H,) each: their states
@@ -65,6 +74,10 @@ struct RowScratch {
     mid_sums = carver.Take<float>(middle * cell.mid_gates.all.count);
     mid = carver.Take<float>(cell.has_mid ? middle : 0);
     factor = carver.Take<float>(Padded(sizes.rank));
+    shorts.Carve(cell, sizes, 1, 1, &carver);
+    const std::int64_t columns[kMaxParts] = {sizes.input, sizes.input, RecurrentColumns(sizes),
+                                             sizes.hidden, MidSize(cell, sizes)};
+    for (int p = 0; p < kMaxParts; ++p) parts[p].Carve(sizes.weights, 1, columns[p], &carver);
     sums = carver.Take<float>(padded * cell.update_gates.all.count);
     picked_x = carver.Take<float>(cell.square ? padded : 0);
     for (int s = 0; s < cell.states; ++s) picked[s] = carver.Take<float>(padded);
@@ -147,10 +160,10 @@ struct RowStep {
   std::int64_t MakeMid() const {
     const GateGroup& group = cell.mid_gates;
     const std::int64_t size = factors.m_end, blocks = Blocks(size);
-    weights.mid.Project(cell, sizes, factors.x, 1, factors.x_end, scratch.mid_sums);
+    weights.mid.Project(factors.x, 1, factors.x_end, scratch.shorts, scratch.mid_sums);
     float* const made = scratch.mid;
     const std::int64_t stride = group.all.count * kLanes;
-    RunGroup(weights.mid, cell, sizes, factors, 1, blocks, scratch.mid_sums,
+    RunGroup(weights.mid, factors, 1, blocks, scratch.shorts, scratch.mid_sums,
              [&](std::int64_t, std::int64_t, std::int64_t block, std::int64_t count, Sums sums) {
                cell.mid({block * kLanes, count, sums.at, kLanes, stride, factors.x, params, seen,
                          &made});
@@ -162,15 +175,37 @@ struct RowStep {
   // The pre-activations of all listed neurons, side by side.
   void Multiply() const {
     const std::int64_t stride = Padded(sizes.hidden);
+    if (sizes.weights == NumberType::kInt8) Shorten();
     for (std::int64_t first = 0, end = listing.count; first < listing.count; first = end) {
       const std::int64_t begin = Begin(first);
       // neighbouring neurons mostly start at the same column
       if (listing.starts != nullptr) {
         for (end = first + 1; end < listing.count && Begin(end) == begin;) ++end;
       }
-      cell.multiply(sizes, {factors, begin, weights.rows, weights.row_b, listing.neurons + first,
-                            end - first, scratch.sums + first, stride});
+      const NeuronSums sums{factors,     begin,  weights.rows,         weights.row_b,
+                            listing.neurons + first, end - first, scratch.sums + first, stride};
+      if (sizes.weights == NumberType::kFloat32) {
+        cell.multiply(sizes, sums);
+      } else {
+        RunPairNeurons(cell, sizes, sums, scratch.parts);
+      }
     }
+  }
+
+  // What single neurons multiply with bytes, as whole numbers.
+  void Shorten() const {
+    const GateGroup& group = cell.update_gates;
+    const auto read = [&](int part, const GateList& gates, const float* from, std::int64_t end,
+                          std::int64_t depth) {
+      if (gates.count > 0) scratch.parts[part].Read(from, 0, 1, end, depth);
+    };
+    read(0, group.x, factors.x, factors.x_end, sizes.input);
+    if (cell.reads_last) {
+      read(1, group.x, factors.x + Padded(sizes.input), factors.x_end, sizes.input);
+    }
+    read(2, group.h, factors.h, factors.h_end, RecurrentColumns(sizes));
+    read(3, group.c, factors.c, factors.c_end, sizes.hidden);
+    read(4, group.m, factors.m, factors.m_end, MidSize(cell, sizes));
   }
 
   // Whether all neurons take less time than the listed ones. A neuron by itself was measured to take
@@ -188,9 +223,10 @@ struct RowStep {
       std::memcpy(scratch.pair + sizes.input, x + Padded(sizes.input), Bytes(sizes.input));
       x = scratch.pair;
     }
-    weights.whole.Project(cell, sizes, x, 1, InputColumns(cell, sizes), scratch.sums);
+    weights.whole.Project(x, 1, InputColumns(cell, sizes), scratch.shorts, scratch.sums);
     const std::int64_t stride = weights.whole.group->all.count * kLanes;
-    RunGroup(weights.whole, cell, sizes, factors, 1, weights.whole.blocks(), scratch.sums,
+    RunGroup(weights.whole, factors, 1, weights.whole.blocks(), scratch.shorts,
+             scratch.sums,
              [&](std::int64_t, std::int64_t, std::int64_t block, std::int64_t count, Sums sums) {
                cell.update({block * kLanes, count, sums.at, kLanes, stride, factors.x, params,
                             state, scratch.picked});
@@ -279,13 +315,18 @@ struct RowDriver {
     return RowScratch(kernel, sizes, steps, batch, nullptr).bytes;
   }
 
-  static void Pack(const Kernel& kernel, const Sizes& sizes, const Weights& from, void* packed) {
+  [[gnu::cold]] static void Pack(const Kernel& kernel, const Sizes& sizes, const Weights& from, void* packed) {
     const CellTable& cell = *kernel.cell;
     const Lister& lister = *kernel.lister;
     const RowWeights to(kernel, sizes, packed);
     lister.pack(sizes, from, to.rule);
     const Values* ranks = lister.ranks < 0 ? nullptr : &from.rule[lister.ranks];
-    PackRows(cell, sizes, from, ranks, to.rows, to.row_b);
+    if (sizes.weights == NumberType::kFloat32) {
+      PackRows(cell, sizes, from, ranks, static_cast<float*>(to.rows));
+    } else {
+      PackPairRows(cell, sizes, from, ranks, to.rows);
+    }
+    PackRowBiases(cell, sizes, from, to.row_b);
     PackMatrix(from.q, sizes.rank, sizes.hidden, 1, to.q);
     to.mid.Pack(cell, sizes, from);
     to.whole.Pack(cell, sizes, from);

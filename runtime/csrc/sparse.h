@@ -12,33 +12,37 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// Packed as in gemm.h; a sparse one in panels of one block, of which each has only the columns that
-// are not zero, one after the other without a gap.
-struct SparseMatrix {
+// Which columns a matrix of floats, packed in panels of one block, has in each block: once the zeros
+// are left out, one after the other without a gap.
+struct SparseColumns {
   struct Kind {
     bool sparse;
     std::int64_t macs;  // of the product with one vector
   };
 
-  float* w;
   std::int32_t* columns;  // (at most blocks * depth,): those that are there, block by block
   std::int64_t* ends;     // (blocks,): where in `columns` each block's end
   Kind* kind;
 
-  // Of `gates` gates, `size` rows each; nothing for none.
-  void Carve(int gates, std::int64_t size, std::int64_t depth, Carver* carver) {
-    const std::int64_t blocks = gates == 0 ? 0 : Blocks(size);
-    w = carver->Take<float>(blocks * depth * gates * kLanes);
-    columns = carver->Take<std::int32_t>(blocks * depth);
+  // Nothing for no gates.
+  void Carve(const PackedMatrix& matrix, Carver* carver) {
+    const std::int64_t blocks = matrix.gates == 0 ? 0 : Blocks(matrix.size);
+    const bool floats = matrix.type == NumberType::kFloat32;
+    columns = carver->Take<std::int32_t>(floats ? blocks * matrix.depth : 0);
     ends = carver->Take<std::int64_t>(blocks);
     kind = carver->Take<Kind>(1);
   }
 
-  // Leaves the zeros out of what was packed at w, if they are enough to be worth it.
-  [[gnu::noinline]] void LeaveOutZeros(int gates, std::int64_t size, std::int64_t depth) const {
-    const std::int64_t column = gates * kLanes;
+  // Leaves the zeros out of a matrix, if they are enough to be worth it. One of fewer bytes stays
+  // whole.
+  [[gnu::noinline, gnu::cold]] void LeaveOutZeros(const PackedMatrix& matrix) const {
+    const std::int64_t size = matrix.size, depth = matrix.depth, gates = matrix.gates;
+    const std::int64_t column = gates * kLanes, whole = gates * size * depth;
+    *kind = {false, whole};
+    if (matrix.type != NumberType::kFloat32 || whole == 0) return;
+    float* const w = static_cast<float*>(matrix.w);
     std::int64_t found = 0, macs = 0;
-    for (std::int64_t block = 0; gates > 0 && block < Blocks(size); ++block) {
+    for (std::int64_t block = 0; block < Blocks(size); ++block) {
       const std::int64_t left = size - block * kLanes;
       for (std::int64_t k = 0; k < depth; ++k) {
         if (IsZero(w + (block * depth + k) * column, column)) continue;
@@ -47,13 +51,9 @@ struct SparseMatrix {
       }
       ends[block] = found;
     }
-    const std::int64_t whole = gates * size * depth;
     // as the sums take their way through memory to the gates' other terms, and the lists cost too
-    *kind = {4 * macs <= 3 * whole && whole > 0, macs};
-    if (!kind->sparse) {
-      kind->macs = whole;
-      return;
-    }
+    if (4 * macs > 3 * whole) return;
+    *kind = {true, macs};
     for (std::int64_t block = 0, i = 0; block < Blocks(size); ++block) {
       for (; i < ends[block]; ++i) {
         std::memmove(w + i * column, w + (block * depth + columns[i]) * column, Bytes(column));
@@ -73,7 +73,7 @@ struct SparseMatrix {
 // The columns of a block: those that are there of a sparse matrix, or the first ones of a whole
 // one. The packed column i of all blocks is column At of the matrix.
 struct ListedColumns {
-  const SparseMatrix& matrix;
+  const SparseColumns& matrix;
 
   std::int64_t Begin(std::int64_t block) const { return block == 0 ? 0 : matrix.ends[block - 1]; }
   std::int64_t End(std::int64_t block) const { return matrix.ends[block]; }
@@ -152,16 +152,18 @@ struct ColumnProduct {
 };
 
 template <int kGates>
-void AddListed(const SparseMatrix& matrix, const Product& product, std::int64_t rows, float* sums) {
-  ColumnProduct<kGates, ListedColumns>{{matrix}, matrix.w, product, sums}.Run(rows);
+void AddListed(const SparseColumns& columns, const Product& product, std::int64_t rows,
+               float* sums) {
+  const float* const w = static_cast<const float*>(product.w);
+  ColumnProduct<kGates, ListedColumns>{{columns}, w, product, sums}.Run(rows);
 }
 
-// Adds a product with a sparse matrix, in place of the product's own weights, to all rows.
-inline void AddSparse(const SparseMatrix& matrix, const Product& product, std::int64_t rows,
+// Adds a product with a sparse matrix to all rows.
+inline void AddSparse(const SparseColumns& columns, const Product& product, std::int64_t rows,
                       float* sums) {
   constexpr decltype(&AddListed<1>) kByGates[kMaxTerm] = {&AddListed<1>, &AddListed<2>,
                                                           &AddListed<3>, &AddListed<4>};
-  kByGates[product.places.count - 1](matrix, product, rows, sums);
+  kByGates[product.places.count - 1](columns, product, rows, sums);
 }
 
 // k (rows, padded rank) = Q h, from the first `columns` of h (rows, padded H); q is packed in

@@ -8,14 +8,16 @@ from edgernn.runtime.bench.peers.base import Peer, Problem, UnsupportedError, pr
 from edgernn.runtime.bench.peers.jax_scan import Jax
 from edgernn.runtime.bench.peers.litert import LiteRt
 from edgernn.runtime.bench.peers.ncnn_layer import Ncnn
-from edgernn.runtime.bench.peers.onnx_runtime import OnnxRuntime
+from edgernn.runtime.bench.peers.onnx_runtime import DynamicLstm, OnnxRuntime
 from edgernn.runtime.bench.peers.open_vino import OpenVino
 from edgernn.runtime.bench.peers.ours import Edgernn
 from edgernn.runtime.bench.peers.pytorch import PyTorch
 
-__all__ = ["OURS", "PEERS", "Peer", "Problem", "UnsupportedError", "problem", "reference"]
+__all__ = ["OURS", "PEERS", "ROUNDING", "SMALL", "Peer", "Problem", "UnsupportedError", "problem", "reference"]
 
-OURS = Edgernn()
+OURS = Edgernn("edgernn", "float32")
+# by the type of weights
+SMALL = {weights: Edgernn("edgernn", weights) for weights in ("bfloat16", "int8")}
 PEERS: tuple[Peer, ...] = (
     OnnxRuntime(),
     OpenVino("OpenVINO f32", "f32"),
@@ -26,3 +28,5 @@ PEERS: tuple[Peer, ...] = (
     PyTorch(),
     Ncnn(),
 )
+# which compute with fewer bits than float32
+ROUNDING: tuple[Peer, ...] = (PEERS[2], DynamicLstm())

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """ONNX Runtime's own GRU and LSTM operators, with IO binding and memory allocated once."""
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edgernn.runtime.bench.peers.base import Array, Peer, Problem, Sequence, Stream
+from edgernn.runtime.bench.peers.base import Array, Peer, Problem, Sequence, Stream, UnsupportedError
 from edgernn.runtime.bench.peers.operator import operator_model
 from edgernn.runtime.library import onnxruntime
 
@@ -16,8 +18,11 @@ class OnnxRuntime(Peer):
     name = "ONNX Runtime"
     package = "onnxruntime"
 
+    def model(self, given: Problem, steps: int) -> bytes:
+        return operator_model(given, steps)
+
     def sequence(self, given: Problem) -> Sequence:
-        session = _session(given, given.steps)
+        session = _session(given, self.model(given, given.steps))
         y = np.empty((given.steps, 1, given.batch, given.hidden_size), np.float32)
         last = {name: np.empty_like(value[None]) for name, value in given.states.items()}
         start = {name: value[None].copy() for name, value in given.states.items()}
@@ -30,7 +35,7 @@ class OnnxRuntime(Peer):
         return call
 
     def stream(self, given: Problem) -> Stream:
-        session = _session(given, 1)
+        session = _session(given, self.model(given, 1))
         x = np.empty_like(given.x[:1])
         buffers = [{name: value[None].copy() for name, value in given.states.items()} for _ in range(2)]
         bindings = [
@@ -50,13 +55,30 @@ class OnnxRuntime(Peer):
         return step
 
 
-def _session(given: Problem, steps: int) -> Any:
+class DynamicLstm(OnnxRuntime):
+    """Its LSTM with weights of one byte, DynamicQuantizeLSTM, as its own tool makes it."""
+
+    name = "ONNX Runtime, int8"
+
+    def model(self, given: Problem, steps: int) -> bytes:
+        if given.cell != "lstm":
+            raise UnsupportedError("it has no GRU with weights of one byte")
+        from onnxruntime.quantization import quantize_dynamic
+
+        with tempfile.TemporaryDirectory() as folder:
+            whole, small = Path(folder) / "whole.onnx", Path(folder) / "small.onnx"
+            whole.write_bytes(operator_model(given, steps))
+            quantize_dynamic(whole, small, op_types_to_quantize=["LSTM"])
+            return small.read_bytes()
+
+
+def _session(given: Problem, model: bytes) -> Any:
     ort = onnxruntime()
     options = ort.SessionOptions()
     options.intra_op_num_threads = given.threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    return ort.InferenceSession(operator_model(given, steps), options, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 class _Binding:

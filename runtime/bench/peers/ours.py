@@ -15,11 +15,13 @@ from edgernn.runtime.session import Session
 class Edgernn(Peer):
     """`Session.run_from` for sequences, `Session.step` for streams, which start from zeros."""
 
-    name = "edgernn"
     package = "edgernn"
 
+    def __init__(self, name: str, weights: str) -> None:
+        self.name, self._weights = name, weights
+
     def sequence(self, given: Problem) -> Sequence:
-        session = _session(given)
+        session = _session(given, self._weights)
         start = dict(zip(session.state_names, given.states.values(), strict=True))
         (h, *_) = session.state_names
 
@@ -30,14 +32,14 @@ class Edgernn(Peer):
         return call
 
     def stream(self, given: Problem) -> Stream:
-        return _session(given).step
+        return _session(given, self._weights).step
 
 
-def _session(given: Problem) -> Session:
+def _session(given: Problem, weights: str) -> Session:
     import edgernn
     from edgernn.export import to_onnx
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        to_onnx(edgernn.from_torch(cast(nn.GRU | nn.LSTM, torch_module(given))), path)
+        to_onnx(edgernn.from_torch(cast(nn.GRU | nn.LSTM, torch_module(given))), path, weights=weights)
         return Session(path, backend="native", threads=given.threads)

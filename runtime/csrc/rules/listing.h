@@ -15,7 +15,7 @@
 namespace edgernn::EDGERNN_ISA {
 
 // The padding becomes 0.
-inline void PackVector(const Values& from, std::int64_t count, float* to) {
+[[gnu::noinline, gnu::cold]] inline void PackVector(const Values& from, std::int64_t count, float* to) {
   for (std::int64_t j = 0; j < Padded(count); ++j) to[j] = j < count ? from[j] : 0.0f;
 }
 
@@ -51,7 +51,7 @@ struct CarvedFunctions {
     return carver.used();
   }
 
-  static void Pack(const Sizes& sizes, const Weights& from, void* packed) {
+  [[gnu::cold]] static void Pack(const Sizes& sizes, const Weights& from, void* packed) {
     Type::Pack(sizes, from, PackedAt(sizes, packed));
   }
 

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of single neurons, as in neuron_rows.h, with weights of two bytes and of one.
+//
+// The parts of a row are [vector of kShorts columns][gate][kShorts numbers]. Those of two bytes lie
+// in words: a vector's first half of columns in the lower halves of its words. Rows of bytes begin
+// with the scales of all parts' gates.
+
+#ifndef EDGERNN_NEURON_PAIRS_H_
+#define EDGERNN_NEURON_PAIRS_H_
+
+#include "neuron_rows.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+// One term of a neuron's row.
+struct PairPart {
+  const GateList* gates;
+  std::int64_t columns;
+  std::int64_t at;     // its bytes in the row
+  std::int64_t scale;  // of the first gate, among the row's scales
+};
+
+constexpr int kMaxParts = 5;
+
+struct PairLayout {
+  PairPart parts[kMaxParts];  // x, last x, h, c, m; without gates where the cell lacks it
+  std::int64_t bytes;
+
+  PairLayout(const CellTable& cell, const Sizes& sizes) {
+    const GateGroup& group = cell.update_gates;
+    const std::int64_t size = sizes.weights == NumberType::kInt8 ? 1 : 2;
+    const std::int64_t columns[kMaxParts] = {sizes.input, sizes.input, RecurrentColumns(sizes),
+                                             sizes.hidden, MidSize(cell, sizes)};
+    const GateList* const gates[kMaxParts] = {&group.x, &group.x, &group.h, &group.c, &group.m};
+    std::int64_t scales = 0;
+    for (int i = 0; i < kMaxParts; ++i) {
+      const bool there = i != 1 || cell.reads_last;
+      parts[i] = {there ? gates[i] : nullptr, columns[i], 0, scales};
+      if (there) scales += gates[i]->count;
+    }
+    bytes = size == 1 ? Aligned(scales * 4) : 0;
+    for (PairPart& part : parts) {
+      if (part.gates == nullptr) continue;
+      part.at = bytes;
+      bytes += Aligned(PaddedShorts(part.columns) * part.gates->count * size);
+    }
+  }
+
+  static std::int64_t Aligned(std::int64_t count) { return (count + 63) / 64 * 64; }
+};
+
+// Where the numbers of a part are in the weights.
+struct PairSource {
+  const Values* values;
+  unsigned term;
+  std::int64_t column;
+  std::int64_t total;
+};
+
+// rows (H, bytes); ranks (H,) thin R and C, or null.
+[[gnu::noinline, gnu::cold]] inline void PackPairRows(const CellTable& cell, const Sizes& sizes,
+                                           const Weights& from, const Values* ranks, void* rows) {
+  const PairLayout layout(cell, sizes);
+  const bool bytes = sizes.weights == NumberType::kInt8;
+  const std::int64_t input = sizes.input, inputs = InputColumns(cell, sizes);
+  const PairSource sources[kMaxParts] = {
+      {&from.w, kX, 0, inputs},
+      {&from.w, kX, input, inputs},
+      {&from.r, kH, 0, RecurrentColumns(sizes)},
+      {&from.c, kC, 0, sizes.hidden},
+      {&from.v, kM, 0, MidSize(cell, sizes)},
+  };
+  for (std::int64_t neuron = 0; neuron < sizes.hidden; ++neuron) {
+    char* const row = static_cast<char*>(rows) + neuron * layout.bytes;
+    std::memset(row, 0, static_cast<std::size_t>(layout.bytes));
+    for (int p = 0; p < kMaxParts; ++p) {
+      const PairPart& part = layout.parts[p];
+      const PairSource& source = sources[p];
+      for (int g = 0; part.gates != nullptr && g < part.gates->count; ++g) {
+        const int gate = cell.update_gates.all.at[part.gates->at[g]];
+        const std::int64_t start =
+            (FirstRow(cell, sizes, source.term, gate) + neuron) * source.total;
+        float* const scale = reinterpret_cast<float*>(row) + part.scale + g;
+        if (bytes) *scale = ByteScale(*source.values, start, source.total);
+        const bool thins = ranks != nullptr && (source.term & (kH | kC)) != 0;
+        for (std::int64_t k = 0; k < part.columns; ++k) {
+          if (thins && !((*ranks)[k] >= (*ranks)[neuron])) continue;
+          const float value = (*source.values)[start + source.column + k];
+          const std::int64_t vector = (k / kShorts * part.gates->count + g) * kShorts;
+          if (bytes) {
+            reinterpret_cast<std::int8_t*>(row + part.at)[vector + k % kShorts] =
+                ToByte(value, *scale);
+          } else {
+            const std::int64_t place = k % kShorts;
+            reinterpret_cast<std::uint16_t*>(
+                row + part.at)[vector + 2 * (place % kLanes) + place / kLanes] = ToHalf(value);
+          }
+        }
+      }
+    }
+  }
+}
+
+// What a part is multiplied with: its columns from `begin`, which starts a vector, to `end`.
+struct PairFactor {
+  const float* a;            // weights of two bytes
+  const std::int16_t* shorts;  // weights of one
+  float scale;                 // likewise
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+// sums[n][i] += factor · row n for the i-th gate of the part, lane by lane, for N rows.
+template <NumberType kType, int kCount, int N>
+[[gnu::noinline]] void AddPairPart(const PairPart& part, const PairFactor& factor,
+                                   const char* const* rows, Vec (*sums)[kMaxGates]) {
+  if constexpr (kType == NumberType::kInt8) {
+    Vec::Bits p[N][kCount] = {};
+    for (std::int64_t k = factor.begin; k < factor.end; k += kShorts) {
+      const Shorts a = LoadShorts(factor.shorts + k);
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) {
+        const auto* row = reinterpret_cast<const std::int8_t*>(rows[n] + part.at) + k * kCount;
+#pragma GCC unroll 16
+        for (int g = 0; g < kCount; ++g) p[n][g] = AddPairs(p[n][g], Widen(row + g * kShorts), a);
+      }
+    }
+    for (int n = 0; n < N; ++n) {
+      const float* scales = reinterpret_cast<const float*>(rows[n]) + part.scale;
+      for (int g = 0; g < kCount; ++g) {
+        Vec& sum = sums[n][part.gates->at[g]];
+        sum = sum + ToFloats(p[n][g]) * (scales[g] * factor.scale);
+      }
+    }
+  } else {
+    Vec p[N][kCount];
+#pragma GCC unroll 16
+    for (auto& row : p) {
+#pragma GCC unroll 16
+      for (Vec& sum : row) sum = Zero();
+    }
+    for (std::int64_t k = factor.begin; k < factor.end; k += kShorts) {
+      const Vec first = Load(factor.a + k);
+      // a is padded to whole vectors, and not to two
+      const Vec second = k + kLanes < factor.end ? Load(factor.a + k + kLanes) : Zero();
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) {
+        const char* row = rows[n] + part.at + k * kCount * 2;
+#pragma GCC unroll 16
+        for (int g = 0; g < kCount; ++g) {
+          const Halves weights = LoadHalves(row + g * kShorts * 2);
+          p[n][g] = p[n][g] + weights.first * first + weights.second * second;
+        }
+      }
+    }
+    for (int n = 0; n < N; ++n) {
+      for (int g = 0; g < kCount; ++g) {
+        Vec& sum = sums[n][part.gates->at[g]];
+        sum = sum + p[n][g];
+      }
+    }
+  }
+}
+
+using PairFunction = void (*)(const PairPart&, const PairFactor&, const char* const*,
+                              Vec (*)[kMaxGates]);
+
+// By the type, the gates and the rows.
+template <NumberType kType>
+constexpr PairFunction kPairFunctions[kMaxTerm][2] = {
+    {&AddPairPart<kType, 1, 1>, &AddPairPart<kType, 1, 2>},
+    {&AddPairPart<kType, 2, 1>, &AddPairPart<kType, 2, 2>},
+    {&AddPairPart<kType, 3, 1>, &AddPairPart<kType, 3, 2>},
+    {&AddPairPart<kType, 4, 1>, &AddPairPart<kType, 4, 2>}};
+
+// As RunNeurons, of any cell; `shorts` are in the order of the layout's parts.
+[[gnu::noinline]] inline void RunPairNeurons(const CellTable& cell, const Sizes& sizes,
+                                             const NeuronSums& call, const ShortRows* shorts) {
+  const PairLayout layout(cell, sizes);
+  const Factors& from = call.factors;
+  const bool bytes = sizes.weights == NumberType::kInt8;
+  const std::int64_t begin = call.begin & -kShorts;
+  PairFactor factors[kMaxParts] = {
+      {from.x, nullptr, 0.0f, 0, from.x_end},
+      {from.x + Padded(sizes.input), nullptr, 0.0f, 0, from.x_end},
+      {from.h, nullptr, 0.0f, begin, from.h_end},
+      {from.c, nullptr, 0.0f, begin, from.c_end},
+      {from.m, nullptr, 0.0f, 0, from.m_end},
+  };
+  for (int p = 0; bytes && p < kMaxParts; ++p) {
+    if (layout.parts[p].gates == nullptr || layout.parts[p].gates->count == 0) continue;
+    factors[p].shorts = shorts[p].at;
+    factors[p].scale = shorts[p].scales[0];
+  }
+  const auto& functions =
+      bytes ? kPairFunctions<NumberType::kInt8> : kPairFunctions<NumberType::kBfloat16>;
+  const int all = cell.update_gates.all.count, stored = StoredSums(cell);
+  for (std::int64_t i = 0; i < call.count; i += 2) {
+    const int rows = call.count - i < 2 ? 1 : 2;
+    const char* row[2];
+    Vec sums[2][kMaxGates];
+    for (int n = 0; n < rows; ++n) {
+      row[n] = static_cast<const char*>(call.rows) + call.neurons[i + n] * layout.bytes;
+      for (Vec& sum : sums[n]) sum = Zero();
+    }
+    for (int p = 0; p < kMaxParts; ++p) {
+      const GateList* const gates = layout.parts[p].gates;
+      if (gates == nullptr || gates->count == 0) continue;
+      functions[gates->count - 1][rows - 1](layout.parts[p], factors[p], row, sums);
+    }
+    for (int n = 0; n < rows; ++n) {
+      const float* const b = call.b + call.neurons[i + n] * stored;
+      for (int g = 0; g < stored; g += 4) {
+        const Vec* const four = sums[n] + g;
+        const Quad sum = Sum4(four[0], four[1], four[2], four[3]) +
+                         *reinterpret_cast<const LooseQuad*>(b + g);
+        for (int j = 0; j < 4 && g + j < all; ++j) {
+          call.sums[(g + j) * call.stride + i + n] = sum[j];
+        }
+      }
+    }
+  }
+}
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_NEURON_PAIRS_H_

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of two bytes and of one: in the kernels, in files, in packed models."""
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+import edgernn
+from edgernn.cli.frame import main
+from edgernn.export import to_onnx
+from edgernn.rules import RULES
+from edgernn.runtime import Session
+from edgernn.runtime.info import read_model
+from edgernn.runtime.packed import pack
+from edgernn.runtime.stepper import Stepper
+from tests.native import OP_IDS, OPS, draw, draw_call, session, truth
+from tests.tolerances import FLOAT32
+
+MATRICES = ("W", "R", "C", "V")
+# whole numbers of 16 bits take the place of what a matrix of bytes multiplies
+TOLERANCES = {16: FLOAT32, 8: 2e-4}
+TRAIN = ["train", "--task", "adding", "--cell", "sarnn", "--out", "run", "T=10", "hidden_size=16", "steps=30"]
+kinds = pytest.mark.parametrize("kind", ["bfloat16", "int8"])
+
+
+def rounded(matrix, bits):
+    """From the definition, not from the exporter."""
+    if bits == 16:
+        nearest = [torch.tensor(row).bfloat16().float().numpy() for row in matrix]
+        return np.stack(nearest)
+    scale = np.abs(matrix).max(1, keepdims=True) / np.float32(127)
+    return (np.rint(matrix / scale) * scale).astype(np.float32)
+
+
+def small(cell, rule, hidden, inputs, bits):
+    weights = draw(cell, rule, hidden, inputs)
+    return {name: rounded(w, bits) if name in MATRICES else w for name, w in weights.items()}
+
+
+def attributes(bits):
+    return {"schema": 1, "weight_bits": bits}
+
+
+@pytest.mark.parametrize("bits", [16, 8])
+@pytest.mark.parametrize(("cell", "rule"), OPS, ids=OP_IDS)
+def test_op_equals_oracle(cell, rule, bits):
+    for hidden, inputs in ((33, 33), (40, 40) if cell in ("sru", "irc-sru") else (40, 17)):
+        weights = small(cell, rule, hidden, inputs, bits)
+        call = draw_call(cell, rule, hidden, inputs, 9, 3)
+        made = session(cell, rule, weights, attributes=attributes(bits), sizes=(hidden, inputs)).run(None, call)
+        want = truth(cell, rule, {**weights, **call})
+        for a, b in zip(made, [want.y, *want.state], strict=False):
+            np.testing.assert_allclose(a, b, rtol=0, atol=TOLERANCES[bits])
+        if RULES[rule].can_skip:
+            np.testing.assert_array_equal(made[-2], want.updates)
+            np.testing.assert_array_equal(made[-1], want.macs)
+
+
+@pytest.mark.parametrize("bits", [16, 8])
+@pytest.mark.parametrize(("cell", "rule"), [("gru/4", "always"), ("lstm/3", "selective"), ("gru/4", "skip")])
+def test_low_rank_equals_oracle(cell, rule, bits):
+    weights = small(cell, rule, 33, 7, bits)
+    call = draw_call(cell, rule, 33, 7, 9, 3)
+    made = session(cell, rule, weights, attributes=attributes(bits), sizes=(33, 7)).run(None, call)
+    q = weights.pop("Q").astype(np.float64)
+    want = truth(cell.split("/")[0], rule, {**weights, "R": weights["R"] @ q, **call})
+    np.testing.assert_allclose(made[0], want.y, rtol=0, atol=TOLERANCES[bits])
+
+
+@pytest.mark.parametrize("rule", ["always", "selective", "skip"])
+def test_sums_of_bytes_do_not_depend_on_the_batch(rule):
+    weights = small("gru", rule, 40, 17, 8)
+    call = draw_call("gru", rule, 40, 17, 12, 7)
+    run = session("gru", rule, weights, attributes=attributes(8), sizes=(40, 17))
+    together = run.run(None, call)
+    for b in range(7):
+        one = {name: value[:, b : b + 1] if name == "X" else value[b : b + 1] for name, value in call.items()}
+        alone = run.run(None, one)
+        np.testing.assert_array_equal(alone[0][:, 0], together[0][:, b])
+
+
+def test_the_largest_sums_do_not_overflow():
+    hidden = 1150
+    weights = {name: np.ones_like(w) for name, w in draw("rnn", "always", hidden, 1).items()}
+    weights["b"][:] = -hidden
+    call = {"X": np.zeros((1, 1, 1), np.float32), "h": np.ones((1, hidden), np.float32)}
+    y, _ = session("rnn", "always", weights, attributes=attributes(8), sizes=(hidden, 1)).run(None, call)
+    np.testing.assert_allclose(y, 0, atol=1e-3)
+    call["h"] *= -1
+    y, _ = session("rnn", "always", weights, attributes=attributes(8), sizes=(hidden, 1)).run(None, call)
+    np.testing.assert_allclose(y, -1)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_stays_so(bad):
+    weights = small("gru", "always", 40, 17, 8)
+    call = draw_call("gru", "always", 40, 17, 3, 3)
+    call["X"][1, 1, 5] = bad
+    y, _ = session("gru", "always", weights, attributes=attributes(8), sizes=(40, 17)).run(None, call)
+    assert np.isfinite(y[:, (0, 2)]).all()
+    assert np.isfinite(y[0]).all()
+    assert np.isnan(y[1:, 1]).all()
+
+
+def test_other_bits_are_refused():
+    with pytest.raises(Exception, match=r"ai\.edgernn\.GRU: weight_bits: expected 32, 16 or 8, got 4"):
+        session("gru", "always", draw("gru", "always", 5, 3), attributes=attributes(4))
+
+
+MODELS = {
+    "gru": {"cell": "gru", "input_size": 64, "hidden_size": 256, "output_size": 10},
+    "two layers": {
+        "cell": "lstm", "rule": "selective", "input_size": 8, "hidden_size": 40, "output_size": 5, "layers": 2,
+        "output": "all", "mean": 0.5, "std": 2.0,
+    },
+    "words": {"cell": "gru", "input_size": 16, "hidden_size": 40, "output_size": 7, "vocabulary": 50},
+    "tied": {
+        "cell": "lstm", "input_size": 40, "hidden_size": 40, "output_size": 50, "vocabulary": 50, "tied": True,
+        "output": "all",
+    },
+    "imputer": {"cell": "lstm", "input_size": 9, "hidden_size": 40, "output_size": 2, "imputer": "rits"},
+    "low rank": {"cell": "gru", "rule": "skip", "input_size": 9, "hidden_size": 40, "output_size": 2, "rank": 8},
+    "both ways": {"cell": "gru", "input_size": 9, "hidden_size": 40, "output_size": 2, "bidirectional": True},
+}  # fmt: skip
+
+
+@kinds
+@pytest.mark.parametrize("name", MODELS)
+def test_a_file_gives_the_same_everywhere(tmp_path, name, kind):
+    torch.manual_seed(3)
+    model = edgernn.SequenceModel(**MODELS[name]).eval()
+    path, whole = tmp_path / "small.onnx", tmp_path / "whole.onnx"
+    # itself a comparison with torch of the standard operators and of the library
+    checks = to_onnx(model, path, weights=kind)
+    assert [check.backend for check in checks] == ["portable", "native"]
+    to_onnx(model, whole)
+    session = Session(path, backend="native")
+    assert session.info["weights"] == kind
+    if name == "gru":
+        assert path.stat().st_size <= {"bfloat16": 0.51, "int8": 0.27}[kind] * whole.stat().st_size
+    rng = np.random.default_rng(0)
+    if session.vocabulary is None:
+        x = rng.standard_normal((6, 2, session.input_size)).astype(np.float32)
+    else:
+        x = rng.integers(0, session.vocabulary, (6, 2))
+    y = session.run(x)
+    exact = Session(whole, backend="native").run(x)
+    assert 0 < np.abs(y - exact).max() < 0.05
+    if not session.info["streaming"]:
+        return
+    stepper = Stepper(pack(read_model(path), path), 2)
+    for x_t in x:
+        stepper.x[...] = x_t
+        assert stepper.step(), stepper.refusal()
+    np.testing.assert_allclose(stepper.y, y[-1] if session.info["output"] == "all" else y, rtol=0, atol=1e-6)
+
+
+@kinds
+def test_matrices_take_fewer_bytes_and_vectors_stay(tmp_path, kind):
+    model = edgernn.SequenceModel("gru", 3, 33, 2).eval()
+    path = tmp_path / "small.onnx"
+    to_onnx(model, path, weights=kind)
+    types = {w.name: w.data_type for w in onnx.load(path).graph.initializer}
+    number = {"bfloat16": onnx.TensorProto.BFLOAT16, "int8": onnx.TensorProto.INT8}[kind]
+    suffix = {"bfloat16": "b", "int8": "q"}[kind]
+    assert types[f"layer0.R.{suffix}"] == types[f"layer0.W.{suffix}"] == types[f"head.W.T.{suffix}"] == number
+    assert types["layer0.b"] == types["head.b"] == onnx.TensorProto.FLOAT
+    assert "layer0.R" not in types
+
+
+def test_what_does_not_go_together_is_refused(tmp_path):
+    with pytest.raises(edgernn.UsageError, match="weights: int8 does not go with density"):
+        to_onnx(edgernn.SequenceModel("gru", 3, 33, density=0.25), tmp_path / "m.onnx", weights="int8")
+    with pytest.raises(edgernn.UsageError, match="unknown weights 'int4': did you mean 'int8'"):
+        to_onnx(edgernn.SequenceModel("gru", 3, 33), tmp_path / "m.onnx", weights="int4")
+    assert not list(tmp_path.iterdir())
+
+
+@kinds
+def test_export_says_what_rounding_costs(tmp_path, monkeypatch, capsys, kind):
+    monkeypatch.chdir(tmp_path)
+    assert main(TRAIN) == 0
+    assert main(["export", "run", "--weights", kind]) == 0
+    said = capsys.readouterr().out
+    assert f"run/model-{kind}.onnx" in said
+    assert "mse on the test sequences: " in said
+    assert f"with {kind}" in said
+    card = (tmp_path / "run" / f"model-{kind}.md").read_text()
+    assert f"| matrices | {kind} |" in card
+    assert f"| mse with {kind} |" in card
+    assert Session(tmp_path / "run" / f"model-{kind}.onnx").info["metric_float32"] > 0
+
+
+def test_a_large_loss_is_a_warning(tmp_path, monkeypatch, capsys):
+    from edgernn.training import score
+
+    monkeypatch.chdir(tmp_path)
+    assert main(TRAIN) == 0
+    monkeypatch.setattr(score, "evaluate", lambda *_: {"mse": 1e3})
+    assert main(["export", "run", "--weights", "int8"]) == 0
+    assert "warning: a large loss: mse on the test sequences" in capsys.readouterr().out
+    assert ", a large loss |" in (tmp_path / "run" / "model-int8.md").read_text()
