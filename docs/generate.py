@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write what the documents take from the code: `python docs/generate.py`, or `make docs`.
 
-The cell table of the README; a page a family under docs/: the docstrings of its module and classes, with the cost of
-each cell at one size (a paragraph of a class docstring with " = " in its first line is an equation); docs/tasks.md, of
-the tasks' docstrings; docs/results.md, of what `edgernn reproduce` measured, docs/results/TABLE.json;
-docs/performance.md, of what `edgernn bench --suite` measured, docs/results/performance.json, and the notes beside it.
+The README's table of cells, and that of the apps, of what `python -m tests.measure_apps` measured,
+docs/results/apps.json, as are the tables in docs/apps.md; a page a family under docs/: the docstrings of its module
+and classes, with the cost of each cell at one size (a paragraph of a class docstring with " = " in its first line is
+an equation); docs/tasks.md, of the tasks' docstrings; docs/results.md, of what `edgernn reproduce` measured,
+docs/results/TABLE.json; docs/performance.md, of what `edgernn bench --suite` measured, docs/results/performance.json,
+and the notes beside it.
 """
 
 import dataclasses
@@ -12,6 +14,7 @@ import importlib
 import inspect
 import json
 import re
+import textwrap
 from pathlib import Path
 from types import ModuleType
 
@@ -25,7 +28,9 @@ from edgernn.training.report import markdown
 from edgernn.training.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parent.parent
-README_PART = re.compile(r"(<!-- cells -->\n).*?(<!-- /cells -->)", re.DOTALL)
+# what of a page written by hand is made
+PART = re.compile(r"(<!-- (cells|apps|packed) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
+APPS = ROOT / "docs" / "results" / "apps.json"
 # page: (title, modules)
 PAGES = {
     "rnn": ("Simple recurrent network", ["edgernn.cells.rnn"]),
@@ -53,9 +58,61 @@ SIZE = (64, 256)
 
 
 def readme() -> str:
-    """The README with its cell table."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return README_PART.sub(lambda m: m[1] + table(listing(2, 128)) + "\n" + m[2], text)
+    """The README with its tables."""
+    return with_parts(ROOT / "README.md", {"cells": table(listing(2, 128)), "apps": apps()})
+
+
+def with_parts(path: Path, parts: dict[str, str]) -> str:
+    """A page written by hand with what is made in it."""
+    return PART.sub(lambda m: m[1] + parts[m[2]] + "\n" + m[3], path.read_text(encoding="utf-8"))
+
+
+def packed() -> str:
+    """What packed models and the library weigh, of what `python -m tests.measure_apps` measured."""
+    found = json.loads(APPS.read_text(encoding="utf-8"))
+    rows = "\n".join(f"| {row['model']} | {row['file']:,} | {row['memory']:,} |" for row in found["packed"])
+    arm = found["bytes"]["arm"]
+    how = (
+        f"Memory for one sequence with {found['machine']['instruction_set']}. For 64-bit Arm, stripped, the library "
+        f"takes {mb(arm['library'])} MB and the program, which needs no other file but the model, "
+        f"{mb(arm['program'])} MB; both have every cell under every rule."
+    )
+    return f"| model | file, bytes | memory, bytes |\n|---|---:|---:|\n{rows}\n\n{_filled(how)}"
+
+
+def mb(count: int) -> str:
+    return f"{count / 1e6:.{1 if count > 1e6 else 2}f}"
+
+
+def apps() -> str:
+    """What the examples need and take, of what `python -m tests.measure_apps` measured."""
+    found = json.loads(APPS.read_text(encoding="utf-8"))
+    time, size, machine = found["microseconds"], found["bytes"], found["machine"]
+    cpp, c, node, browser = size["cpp"], size["c"], size["node"], size["browser"]
+    versions = found["versions"]
+    rows = f"""\
+| app | command | what it needs, MB | a step, µs |
+|---|---|---|---:|
+| C++ | `make example-cpp` | {mb(sum(cpp.values()))}: ONNX Runtime {mb(cpp["runtime"])}, our library \
+{mb(cpp["library"])}, the model {mb(cpp["model"])}, the program {mb(cpp["program"])} | {time["cpp"]:.1f}; \
+{time["cpp_portable"]:.0f} without our library |
+| C | `make example-c` | {mb(sum(c.values()))}: our library {mb(c["library"])}, the model {mb(c["model"])}, \
+the program {mb(c["program"])}, memory {mb(c["memory"])} | {time["c"]:.2f} |
+| Node | `make example-node` | {mb(node["used"])} of the {mb(node["installed"])} that npm installs for all platforms | \
+{time["node"]:.0f} |
+| browser | `make example-browser` | {mb(browser["loaded"])} to load, {mb(browser["gzipped"])} gzipped | \
+{time["browser"]:.0f} |"""
+    how = (
+        f"Medians of {found['steps']:,} steps, calls included, timed by the apps themselves on {machine['cpu']}, "
+        f"{machine['cores']} cores, {machine['instruction_set']}; onnxruntime {machine['versions']['onnxruntime']}, "
+        f"onnxruntime-node and -web {versions['onnxruntime-node']}, Node {versions['node'].lstrip('v')}, Chromium "
+        f"{versions['chromium'].split('.')[0]}. Made by `python -m tests.measure_apps --out docs/results/apps.json`."
+    )
+    return f"{rows}\n\n{_filled(how)}"
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, 120, break_on_hyphens=False)
 
 
 def page(name: str) -> str:
@@ -181,6 +238,7 @@ def generated() -> dict[Path, str]:
     """Every file that is made, with its content."""
     pages = {name: page(name) for name in PAGES}
     pages |= {"tasks": tasks(), "results": results(), "performance": performance()}
+    pages |= {"apps": with_parts(ROOT / "docs" / "apps.md", {"packed": packed()})}
     return {ROOT / "README.md": readme()} | {ROOT / "docs" / f"{name}.md": text for name, text in pages.items()}
 
 

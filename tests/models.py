@@ -4,19 +4,20 @@
 import functools
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import torch
 
 import edgernn
-from edgernn.export import Check, to_onnx
+from edgernn.export import Check, graph, to_onnx
+from edgernn.runtime.packed import pack
 from tests.native import OPTIONS
 
 _FOLDER = tempfile.TemporaryDirectory()
 
 
-@functools.cache
-def exported(cell: str, rule: str = "always", **options) -> tuple[edgernn.SequenceModel, Path, list[Check]]:
-    """A model with contractive random weights (I=3, H=33 unless said), its file, and what the export's check found."""
+def contractive(cell: str, rule: str = "always", **options) -> edgernn.SequenceModel:
+    """A model with contractive random weights, I=3, H=33 unless said."""
     arguments = {"input_size": 3, "hidden_size": 33, "output_size": 2, "rule_options": OPTIONS.get(rule)} | options
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(1)
@@ -29,5 +30,19 @@ def exported(cell: str, rule: str = "always", **options) -> tuple[edgernn.Sequen
             if rule == "skip":
                 # two or three steps a wait
                 layer.rule.rule_b.fill_(-1.0)
+    return model
+
+
+def packed_alone(model: edgernn.SequenceModel) -> bytes:
+    """The packed model that comes of the exported file, without the portable functions, which take seconds to trace."""
+    with mock.patch.object(graph, "_one_of_each_op", return_value=[]):
+        proto = graph.build(model)
+    return pack(proto.SerializeToString(), Path("model.onnx"))
+
+
+@functools.cache
+def exported(cell: str, rule: str = "always", **options) -> tuple[edgernn.SequenceModel, Path, list[Check]]:
+    """The model of these arguments, its file, and what the export's check found."""
+    model = contractive(cell, rule, **options)
     path = Path(_FOLDER.name) / f"{len(list(Path(_FOLDER.name).iterdir()))}.onnx"
     return model, path, to_onnx(model, path)

@@ -11,6 +11,9 @@
 
 namespace edgernn {
 
+// the sizes of what a file says, in bytes, do not wrap round in 64 bits
+static_assert(sizeof(std::size_t) == 8);
+
 // Hands out aligned parts of a buffer one after the other; without a buffer it only adds them up.
 // Never called but inline: files built for different instruction sets include it.
 class Carver {

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams x.csv through model.onnx, both beside this page unless others are chosen, and draws what happens.
+//
+// In the address: ?speed=max for as fast as it runs, ?once to stop at the end of the file.
+
+import * as ort from "onnxruntime-web";
+
+import { draw } from "./chart.mjs";
+import { isHeader, quantiles, steps } from "./csv.mjs";
+import { Stream } from "./edgernn.mjs";
+
+const KEPT = 10_000; // steps, for Save
+const FRAME = 12; // ms of steps between two pictures at full speed
+
+// a step is far too short to share it among threads
+ort.env.wasm.numThreads = 1;
+
+const element = (id) => document.getElementById(id);
+const address = new URL(location.href).searchParams;
+
+// what y should be by now, for tasks where that is known, from the inputs of the sequence so far
+const GOALS = {
+  adding: (inputs) => inputs.reduce((sum, [value, marker]) => sum + value * marker, 0),
+};
+
+/** A file of steps on its way through a model. */
+class Run {
+  rows = [];
+  microseconds = [];
+  count = 0;
+  #stream;
+  #lines;
+  #steps;
+  #inputs = []; // of the sequence so far
+
+  constructor(stream, text) {
+    this.#stream = stream;
+    this.#lines = text.trimEnd().split("\n");
+    const [first] = this.#lines;
+    this.names = isHeader(first) ? first.split(",").map((name) => name.trim()) : [];
+    stream.reset();
+    this.#rewind();
+  }
+
+  #rewind() {
+    this.#steps = steps(this.#lines, this.#stream.inputSize);
+  }
+
+  /** One more step, from the start again after the last one; false after the last one if that was to be all. */
+  async advance() {
+    const { value: x, done } = await this.#steps.next();
+    if (done && this.count === 0) throw new Error("no steps in it");
+    if (done) this.#rewind();
+    if (done || x === null) {
+      this.#stream.reset();
+      this.#inputs = [];
+      return !(done && address.has("once"));
+    }
+    const start = performance.now();
+    const { y, updates } = await this.#stream.step(x);
+    this.microseconds.push(1000 * (performance.now() - start));
+    const begins = this.#inputs.length === 0;
+    this.#inputs.push(x);
+    const goal = GOALS[this.#stream.info.task]?.(this.#inputs);
+    const share = updates === undefined ? 1 : updates / this.#stream.neurons;
+    this.rows.push({ x, y, updates, share, begins, goal });
+    this.count += 1;
+    if (this.rows.length > KEPT) this.rows = this.rows.slice(-KEPT / 2);
+    if (this.microseconds.length > KEPT) this.microseconds = this.microseconds.slice(-KEPT / 2);
+    return true;
+  }
+
+  /** All rows that are kept: x, y and the neurons updated, an empty line between sequences. */
+  csv() {
+    const { x, y, updates } = this.rows[0];
+    const names = [...x.map((_, c) => this.names[c] ?? `x${c}`), ...Array.from(y, (_, c) => `y${c}`)];
+    if (updates !== undefined) names.push("updates");
+    const lines = this.rows.map(({ x, y, updates, begins }, i) => {
+      const line = [...x, ...y, ...(updates === undefined ? [] : [updates])].join();
+      return begins && i > 0 ? `\n${line}` : line;
+    });
+    return [names.join(), ...lines, ""].join("\n");
+  }
+}
+
+const model = { name: "model.onnx", stream: null };
+const input = { name: "x.csv", text: null };
+let run = null;
+let paused = false;
+
+/** Do it with a model or an input; what goes wrong is said on the page. */
+async function attempt(name, action) {
+  try {
+    return await action();
+  } catch (error) {
+    run = null;
+    element("error").textContent = `${name}: ${error.message}`;
+    document.body.dataset.state = "failed";
+    return false;
+  }
+}
+
+function begin() {
+  element("error").textContent = "";
+  run = model.stream && input.text !== null ? new Run(model.stream, input.text) : null;
+  document.body.dataset.state = run ? "streaming" : "loading";
+}
+
+async function chooseModel(name, bytes) {
+  Object.assign(model, { name, stream: null });
+  element("model").textContent = name;
+  model.stream = await Stream.open(ort, bytes, { executionProviders: ["wasm"] });
+  const { cell, rule, task, parameters } = model.stream.info;
+  element("model").textContent = [
+    `${name}: ${rule === "always" ? cell : `${cell} + ${rule}`}`,
+    ...(task === undefined ? [] : [`task ${task}`]),
+    `${model.stream.neurons} neurons`,
+    `${parameters.toLocaleString("en")} parameters`,
+    `${Math.round(bytes.length / 1000).toLocaleString("en")} kB`,
+  ].join(", ");
+  begin();
+}
+
+function chooseInput(name, text) {
+  Object.assign(input, { name, text });
+  begin();
+}
+
+async function fetched(name) {
+  const response = await fetch(name);
+  if (!response.ok) throw new Error(`the server says ${response.status}`);
+  return response;
+}
+
+function show() {
+  const { rows = [], names = [], count = 0, microseconds = [] } = run ?? {};
+  draw(element("chart"), rows, names, count);
+  if (count === 0) return;
+  element("latency").textContent = `${quantiles(microseconds).median.toFixed(0)} µs`;
+  const share = rows.reduce((sum, row) => sum + row.share, 0) / rows.length;
+  element("rate").textContent = `${(100 * share).toFixed(1)} %`;
+  element("count").textContent = count.toLocaleString("en");
+}
+
+/** Make the steps that are due, then draw them. */
+async function frame(now, before, late) {
+  const speed = element("speed").value === "max" ? Infinity : Number(element("speed").value);
+  // after a rest of the page, no more than a second of steps at once
+  let due = Math.min(late + ((now - before) * speed) / 1000, speed);
+  await attempt(input.name, async () => {
+    while (due >= 1 && !paused && document.body.dataset.state === "streaming") {
+      if (!(await run.advance())) document.body.dataset.state = "done";
+      due -= 1;
+      if (performance.now() - now > FRAME) break;
+    }
+  });
+  show();
+  requestAnimationFrame((next) => frame(next, now, speed === Infinity ? 0 : due));
+}
+
+element("pause").onclick = () => {
+  paused = !paused;
+  element("pause").textContent = paused ? "Go on" : "Pause";
+};
+element("save").onclick = () => {
+  if (!run?.count) return;
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([run.csv()], { type: "text/csv" }));
+  link.download = "y.csv";
+  link.click();
+  URL.revokeObjectURL(link.href);
+};
+element("modelFile").onchange = ({ target }) => {
+  const [file] = target.files;
+  if (file) attempt(file.name, async () => chooseModel(file.name, new Uint8Array(await file.arrayBuffer())));
+};
+element("inputFile").onchange = ({ target }) => {
+  const [file] = target.files;
+  if (file) attempt(file.name, async () => chooseInput(file.name, await file.text()));
+};
+
+if (address.has("speed")) element("speed").value = address.get("speed");
+document.body.dataset.state = "loading";
+await attempt(input.name, async () => chooseInput(input.name, await (await fetched(input.name)).text()));
+await attempt(model.name, async () => {
+  const content = await (await fetched(model.name)).arrayBuffer();
+  await chooseModel(model.name, new Uint8Array(content));
+});
+requestAnimationFrame((now) => frame(now, now, 0));

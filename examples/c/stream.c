@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Streams numbers through a packed model of edgernn, without ONNX Runtime:
+ *
+ *   stream model.edgernn < x.csv > y.csv
+ *
+ * A line of I numbers in is a step, a line of numbers out is what the model says after it; an empty
+ * line ends a sequence. A first line that begins with no number is a header. At the end, the time
+ * that a step took and the memory of the model are said on the standard error.
+ */
+
+#define _POSIX_C_SOURCE 200809L /* fstat, mmap and clock_gettime are no part of C99 */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "edgernn.h"
+
+/* What a program of one model holds on to. */
+typedef struct Stream {
+  EdgernnModel* model;
+  EdgernnSizes sizes;
+  const char* name; /* of the file */
+  size_t file_bytes;
+  size_t memory_bytes;
+  float* x;     /* (I,), or null */
+  int64_t word; /* or this */
+  float* y;     /* (O,) */
+} Stream;
+
+/* What the steps took. */
+typedef struct Times {
+  double* microseconds;
+  size_t count;
+  size_t room;
+} Times;
+
+static void Fail(const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  fprintf(stderr, "stream: ");
+  vfprintf(stderr, format, arguments);
+  fprintf(stderr, "\n");
+  va_end(arguments);
+  fflush(stdout);
+  exit(1);
+}
+
+static void* Allocate(size_t bytes) {
+  void* memory = NULL;
+  if (posix_memalign(&memory, EDGERNN_ALIGNMENT, bytes) != 0) Fail("out of memory");
+  return memory;
+}
+
+static void Check(EdgernnStatus status, const char* name) {
+  if (status != EDGERNN_OK) Fail("%s: %s", name, edgernn_message());
+}
+
+/* The file in memory, where a system without mmap would read it. */
+static const void* Map(const char* name, size_t* bytes) {
+  struct stat found;
+  const int file = open(name, O_RDONLY);
+  if (file < 0) Fail("%s: %s", name, errno == ENOENT ? "no such file" : strerror(errno));
+  if (fstat(file, &found) != 0 || !S_ISREG(found.st_mode)) Fail("%s: not a file", name);
+  *bytes = (size_t)found.st_size;
+  if (*bytes == 0) Fail("%s: an empty file", name);
+  const void* const data = mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, file, 0);
+  if (data == MAP_FAILED) Fail("%s: %s", name, strerror(errno));
+  close(file);
+  return data;
+}
+
+static Stream Open(const char* name) {
+  Stream stream;
+  memset(&stream, 0, sizeof stream);
+  stream.name = name;
+  const void* const data = Map(name, &stream.file_bytes);
+  Check(edgernn_memory(data, stream.file_bytes, 1, &stream.memory_bytes), name);
+  void* const memory = Allocate(stream.memory_bytes);
+  Check(edgernn_open(data, stream.file_bytes, 1, memory, stream.memory_bytes, &stream.model), name);
+  Check(edgernn_sizes(stream.model, &stream.sizes), name);
+  if (stream.sizes.vocabulary == 0) {
+    stream.x = Allocate((size_t)stream.sizes.input * sizeof(float));
+  }
+  stream.y = Allocate((size_t)stream.sizes.output * sizeof(float));
+  return stream;
+}
+
+static int IsBlank(const char* line) { return line[strspn(line, " \r\n")] == '\0'; }
+
+static int IsHeader(const char* line) {
+  char* end = NULL;
+  strtof(line, &end);
+  return end == line;
+}
+
+/* Reads so many finite numbers with commas between them; false if the line holds anything else. */
+static int ParseNumbers(const char* at, int64_t count, float* numbers) {
+  for (int64_t i = 0; i < count; ++i) {
+    char* end = NULL;
+    numbers[i] = strtof(at, &end);
+    if (end == at || !isfinite(numbers[i])) return 0;
+    end += strspn(end, " \r\n");
+    if (*end != (i + 1 < count ? ',' : '\0')) return 0;
+    at = end + 1;
+  }
+  return 1;
+}
+
+static int ParseWord(const char* line, int64_t* word) {
+  char* end = NULL;
+  *word = strtoll(line, &end, 10);
+  return end != line && IsBlank(end);
+}
+
+static double Microseconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return 1e6 * (double)now.tv_sec + 1e-3 * (double)now.tv_nsec;
+}
+
+static void Note(Times* times, double microseconds) {
+  if (times->count == times->room) {
+    times->room = 2 * times->room + 1024;
+    times->microseconds = realloc(times->microseconds, times->room * sizeof(double));
+    if (times->microseconds == NULL) Fail("out of memory");
+  }
+  times->microseconds[times->count++] = microseconds;
+}
+
+static void Step(Stream* stream, const char* line, size_t number, Times* times) {
+  const int words = stream->sizes.vocabulary > 0;
+  const int64_t count = words ? 1 : stream->sizes.input;
+  if (!(words ? ParseWord(line, &stream->word) : ParseNumbers(line, count, stream->x))) {
+    Fail("line %zu: expected %lld %s, got: %.*s", number, (long long)count,
+         words ? "word" : "finite numbers", (int)strcspn(line, "\r\n"), line);
+  }
+  const double start = Microseconds();
+  const EdgernnStatus status = words ? edgernn_step_words(stream->model, &stream->word, stream->y)
+                                     : edgernn_step(stream->model, stream->x, stream->y);
+  const double end = Microseconds();
+  if (status != EDGERNN_OK) Fail("line %zu: %s", number, edgernn_message());
+  Note(times, end - start);
+  for (int64_t i = 0; i < stream->sizes.output; ++i) {
+    printf("%s%.9g", i == 0 ? "" : ",", (double)stream->y[i]);
+  }
+  printf("\n");
+  /* each y is out before the next x is read */
+  fflush(stdout);
+}
+
+static int Compare(const void* a, const void* b) {
+  const double difference = *(const double*)a - *(const double*)b;
+  return (difference > 0) - (difference < 0);
+}
+
+/* updates: of neurons, or -1 for a model that always updates all. */
+static void Summarise(const Stream* stream, const Times* times, int64_t updates) {
+  const size_t count = times->count;
+  if (count == 0) return;
+  qsort(times->microseconds, count, sizeof(double), Compare);
+  fprintf(stderr, "%zu steps, median %.2f us a step, 90 %% of them below %.2f us", count,
+          times->microseconds[count / 2], times->microseconds[count * 9 / 10]);
+  if (updates >= 0) {
+    fprintf(stderr, ", %.1f neurons updated a step", (double)updates / (double)count);
+  }
+  fprintf(stderr, "\n%s: %zu bytes, and %zu of memory\n", stream->name, stream->file_bytes,
+          stream->memory_bytes);
+}
+
+static void Run(const char* name) {
+  Stream stream = Open(name);
+  Times times = {NULL, 0, 0};
+  const int64_t *updates = NULL, *macs = NULL;
+  Check(edgernn_work(stream.model, &updates, &macs), name);
+  int64_t sum = updates == NULL ? -1 : 0;
+  char* line = NULL;
+  size_t room = 0, number = 0;
+  while (getline(&line, &room, stdin) >= 0) {
+    ++number;
+    if (IsBlank(line)) {
+      edgernn_reset(stream.model);
+    } else if (number > 1 || !IsHeader(line)) {
+      Step(&stream, line, number, &times);
+      if (updates != NULL) sum += *updates;
+    }
+  }
+  Summarise(&stream, &times, sum);
+}
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    fprintf(stderr, "usage: stream model.edgernn < x.csv > y.csv\n");
+    return 2;
+  }
+  Run(argv[1]);
+  return 0;
+}

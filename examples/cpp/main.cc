@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams numbers through a model exported by edgernn:
+//
+//   stream model.onnx [libedgernn_ops.so] < x.csv > y.csv
+//
+// A line of I numbers in is a step, a line of numbers out is what the model says after it; an
+// empty line ends a sequence. A first line that begins with no number is a header. At the end, the
+// time that a step took is said on the standard error.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "stream.h"
+
+namespace {
+
+bool IsHeader(const std::string& line) {
+  char* end = nullptr;
+  std::strtof(line.c_str(), &end);
+  return end == line.c_str();
+}
+
+// The finite numbers of a line with commas between them; none if it holds anything else.
+std::vector<float> ParseLine(const std::string& line) {
+  std::vector<float> numbers;
+  const char* at = line.c_str();
+  while (true) {
+    char* end = nullptr;
+    const float number = std::strtof(at, &end);
+    if (end == at || !std::isfinite(number)) return {};
+    numbers.push_back(number);
+    while (*end == ' ' || *end == '\r') ++end;
+    if (*end == '\0') return numbers;
+    if (*end != ',') return {};
+    at = end + 1;
+  }
+}
+
+void Print(const std::vector<float>& y) {
+  for (std::size_t i = 0; i < y.size(); ++i) std::printf("%s%.9g", i == 0 ? "" : ",", y[i]);
+  std::printf("\n");
+}
+
+void Summarise(std::vector<double>* microseconds, std::int64_t updates) {
+  const std::size_t count = microseconds->size();
+  if (count == 0) return;
+  std::sort(microseconds->begin(), microseconds->end());
+  std::fprintf(stderr, "%zu steps, median %.2f us a step, 90 %% of them below %.2f us", count,
+               (*microseconds)[count / 2], (*microseconds)[count * 9 / 10]);
+  if (updates >= 0) {
+    std::fprintf(stderr, ", %.1f neurons updated a step",
+                 static_cast<double>(updates) / static_cast<double>(count));
+  }
+  std::fprintf(stderr, "\n");
+}
+
+void Run(const std::string& model, const std::string& library) {
+  using Clock = std::chrono::steady_clock;
+  edgernn::Stream stream(model, library);
+  std::vector<double> microseconds;
+  std::int64_t updates = 0;
+  std::string line;
+  // std::cin flushes what was printed before it waits: each y is out before the next x is read
+  for (std::size_t number = 1; std::getline(std::cin, line); ++number) {
+    if (line.find_first_not_of(" \r") == std::string::npos) {
+      stream.Reset();
+      continue;
+    }
+    if (number == 1 && IsHeader(line)) continue;
+    const std::vector<float> x = ParseLine(line);
+    if (x.size() != stream.input_size()) {
+      throw std::runtime_error("line " + std::to_string(number) + ": expected " +
+                               std::to_string(stream.input_size()) +
+                               " finite numbers, got: " + line);
+    }
+    const Clock::time_point start = Clock::now();
+    const std::vector<float>& y = stream.Step(x);
+    microseconds.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+    updates += stream.updates();
+    Print(y);
+  }
+  Summarise(&microseconds, stream.updates() < 0 ? -1 : updates);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2 && argc != 3) {
+    std::fprintf(stderr, "usage: stream model.onnx [libedgernn_ops.so] < x.csv > y.csv\n");
+    return 2;
+  }
+  try {
+    Run(argv[1], argc == 3 ? argv[2] : "");
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "stream: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streaming through ONNX Runtime's C interface: all memory is allocated once, a step is one Run.
+
+#include "stream.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+
+namespace edgernn {
+
+namespace {
+
+const OrtApi& Api() {
+  // all that is called here exists since ONNX Runtime 1.17
+  static const OrtApi* const api = OrtGetApiBase()->GetApi(17);
+  if (api == nullptr) throw std::runtime_error("ONNX Runtime 1.17 or newer is needed");
+  return *api;
+}
+
+void Check(OrtStatus* status) {
+  if (status == nullptr) return;
+  const std::string message = Api().GetErrorMessage(status);
+  Api().ReleaseStatus(status);
+  throw std::runtime_error(message);
+}
+
+// The object that one of ONNX Runtime's functions gives in its last argument.
+template <class T, class... Parameters, class... Arguments>
+Owned<T> Made(OrtStatus* (*make)(Parameters...), Arguments... arguments) {
+  T* made = nullptr;
+  Check(make(arguments..., &made));
+  return Owned<T>(made);
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw std::runtime_error("no such file");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The text between two marks, or "" where the first is missing.
+std::string Between(const std::string& text, const std::string& before, const std::string& after) {
+  const std::size_t start = text.find(before);
+  if (start == std::string::npos) return "";
+  const std::size_t from = start + before.size();
+  return text.substr(from, text.find(after, from) - from);
+}
+
+// The model's own description: a line of JSON among the file's metadata.
+std::string Description(const std::string& file) {
+  const std::size_t start = file.find("{\"version\": \"");
+  const std::string text = start == std::string::npos ? "" : file.substr(start);
+  const std::string schema = Between(text, "\"schema\": ", ",");
+  if (schema.empty()) throw std::runtime_error("not exported by edgernn (no metadata)");
+  if (schema != "1") throw std::runtime_error("schema " + schema + ", this program reads 1");
+  if (Between(text, "\"streaming\": ", ",") == "false") {
+    throw std::runtime_error("this model needs the whole sequence and cannot be streamed");
+  }
+  return text;
+}
+
+// Registers the ops of these names, of all that the library has: ONNX Runtime takes 0.2 ms for
+// each.
+void Register(OrtSessionOptions* options, const std::string& library, std::string ops) {
+  void* handle = dlopen(library.c_str(), RTLD_NOW);
+  if (handle == nullptr) throw std::runtime_error(dlerror());
+  const auto only = reinterpret_cast<void (*)(const char*)>(dlsym(handle, "edgernn_only"));
+  if (only == nullptr) throw std::runtime_error(library + ": not edgernn's library");
+  // "A", "B" in JSON, blanks between names here
+  std::replace_if(ops.begin(), ops.end(), [](char c) { return c == '"' || c == ','; }, ' ');
+  only(ops.c_str());
+  Check(Api().RegisterCustomOpsLibrary(options, library.c_str(), &handle));
+}
+
+// Numbers with commas between them, `size` of them; zeros where there are none.
+std::vector<float> ParseStart(const std::string& text, std::size_t size) {
+  std::vector<float> start(size, 0.0f);
+  const char* at = text.c_str();
+  for (std::size_t i = 0; i < size && *at != '\0'; ++i) {
+    char* end = nullptr;
+    start[i] = std::strtof(at, &end);
+    at = *end == ',' ? end + 1 : end;
+  }
+  return start;
+}
+
+std::string TakeName(char* name, OrtAllocator* allocator) {
+  const std::string copy = name;
+  Check(Api().AllocatorFree(allocator, name));
+  return copy;
+}
+
+}  // namespace
+
+void Release::operator()(OrtEnv* env) const { Api().ReleaseEnv(env); }
+void Release::operator()(OrtMemoryInfo* memory) const { Api().ReleaseMemoryInfo(memory); }
+void Release::operator()(OrtSession* session) const { Api().ReleaseSession(session); }
+void Release::operator()(OrtSessionOptions* options) const { Api().ReleaseSessionOptions(options); }
+void Release::operator()(OrtTypeInfo* info) const { Api().ReleaseTypeInfo(info); }
+void Release::operator()(OrtValue* value) const { Api().ReleaseValue(value); }
+
+Stream::Stream(const std::string& model, const std::string& library) try {
+  const std::string file = ReadFile(model);
+  const std::string description = Description(file);
+  env_ = Made<OrtEnv>(Api().CreateEnv, ORT_LOGGING_LEVEL_FATAL, "edgernn");
+  memory_ = Made<OrtMemoryInfo>(Api().CreateCpuMemoryInfo, OrtDeviceAllocator, OrtMemTypeDefault);
+  const auto options = Made<OrtSessionOptions>(Api().CreateSessionOptions);
+  Check(Api().SetIntraOpNumThreads(options.get(), 1));
+  if (!library.empty()) Register(options.get(), library, Between(description, "\"ops\": [", "]"));
+  session_ = Made<OrtSession>(Api().CreateSessionFromArray, env_.get(), file.data(), file.size(),
+                              options.get());
+  AllocateInputs(Between(description, "\"initial_state\": {", "}"));
+  AllocateOutputs();
+  Reset();
+} catch (const std::exception& error) {
+  throw std::runtime_error(model + ": " + error.what());
+}
+
+const std::vector<float>& Stream::Step(const std::vector<float>& x) {
+  if (x.size() != input_size()) {
+    throw std::runtime_error("expected " + std::to_string(input_size()) + " numbers, got " +
+                             std::to_string(x.size()));
+  }
+  // one of the two is empty
+  std::copy_n(x.begin(), x_.floats.size(), x_.floats.begin());
+  std::copy_n(x.begin(), x_.integers.size(), x_.integers.begin());
+  Check(Api().Run(session_.get(), nullptr, input_names_.data(), inputs_[turn_].data(),
+                  input_names_.size(), output_names_.data(), output_names_.size(),
+                  outputs_[turn_].data()));
+  turn_ = 1 - turn_;
+  return y_.floats;
+}
+
+void Stream::Reset() {
+  for (State& state : states_) {
+    std::copy(state.start.begin(), state.start.end(), state.values[turn_].floats.begin());
+  }
+}
+
+// x and the states, which are all inputs of the model.
+void Stream::AllocateInputs(const std::string& initial_state) {
+  OrtAllocator* allocator = nullptr;
+  Check(Api().GetAllocatorWithDefaultOptions(&allocator));
+  std::size_t count = 0;
+  Check(Api().SessionGetInputCount(session_.get(), &count));
+  for (std::size_t i = 0; i < count; ++i) {
+    char* given = nullptr;
+    Check(Api().SessionGetInputName(session_.get(), i, allocator, &given));
+    const std::string name = TakeName(given, allocator);
+    const auto info = Made<OrtTypeInfo>(Api().SessionGetInputTypeInfo, session_.get(), i);
+    if (name == "x") {
+      x_ = Allocate(info.get());
+      continue;
+    }
+    State state{name, name + ".next", {}, {Allocate(info.get()), Allocate(info.get())}};
+    state.start = ParseStart(Between(initial_state, "\"" + name + "\": [", "]"),
+                             state.values[0].floats.size());
+    states_.push_back(std::move(state));
+  }
+  input_names_ = {"x"};
+  for (const State& state : states_) input_names_.push_back(state.name.c_str());
+  for (int turn : {0, 1}) {
+    inputs_[turn] = {x_.value.get()};
+    for (const State& state : states_) inputs_[turn].push_back(state.values[turn].value.get());
+  }
+}
+
+// y, the next states in the other copy of the states, and `updates` where the model has it.
+void Stream::AllocateOutputs() {
+  OrtAllocator* allocator = nullptr;
+  Check(Api().GetAllocatorWithDefaultOptions(&allocator));
+  std::size_t count = 0;
+  Check(Api().SessionGetOutputCount(session_.get(), &count));
+  for (std::size_t i = 0; i < count; ++i) {
+    char* given = nullptr;
+    Check(Api().SessionGetOutputName(session_.get(), i, allocator, &given));
+    const std::string name = TakeName(given, allocator);
+    const auto info = Made<OrtTypeInfo>(Api().SessionGetOutputTypeInfo, session_.get(), i);
+    if (name == "y") y_ = Allocate(info.get());
+    if (name == "updates") updates_ = Allocate(info.get());
+  }
+  output_names_ = {"y"};
+  for (const State& state : states_) output_names_.push_back(state.next.c_str());
+  if (updates_.value != nullptr) output_names_.push_back("updates");
+  for (int turn : {0, 1}) {
+    outputs_[turn] = {y_.value.get()};
+    for (State& state : states_) outputs_[turn].push_back(state.values[1 - turn].value.get());
+    if (updates_.value != nullptr) outputs_[turn].push_back(updates_.value.get());
+  }
+}
+
+Tensor Stream::Allocate(const OrtTypeInfo* info) const {
+  const OrtTensorTypeAndShapeInfo* described = nullptr;
+  Check(Api().CastTypeInfoToTensorInfo(info, &described));
+  ONNXTensorElementDataType type{};
+  Check(Api().GetTensorElementType(described, &type));
+  std::size_t rank = 0;
+  Check(Api().GetDimensionsCount(described, &rank));
+  std::vector<std::int64_t> shape(rank);
+  Check(Api().GetDimensions(described, shape.data(), rank));
+  std::size_t size = 1;
+  for (std::int64_t& n : shape) {
+    n = std::max<std::int64_t>(n, 1);  // T and B are -1
+    size *= static_cast<std::size_t>(n);
+  }
+  Tensor tensor;
+  const bool whole = type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
+  tensor.floats.resize(whole ? 0 : size);
+  tensor.integers.resize(whole ? size : 0);
+  void* data = whole ? static_cast<void*>(tensor.integers.data()) : tensor.floats.data();
+  const std::size_t bytes = size * (whole ? sizeof(std::int64_t) : sizeof(float));
+  tensor.value = Made<OrtValue>(Api().CreateTensorWithDataAsOrtValue, memory_.get(), data, bytes,
+                                shape.data(), rank, type);
+  return tensor;
+}
+
+}  // namespace edgernn

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams numbers through a model exported by edgernn:
+//
+//   node stream.mjs model.onnx < x.csv > y.csv
+//
+// A line of I numbers in is a step, a line of numbers out is what the model says after it; an empty line ends a
+// sequence. At the end, the time that a step took is said on the standard error.
+
+import { readFile } from "node:fs/promises";
+import { createInterface } from "node:readline";
+import * as ort from "onnxruntime-node";
+
+import { quantiles, steps } from "../csv.mjs";
+import { Stream } from "../edgernn.mjs";
+
+async function open(path) {
+  try {
+    return await Stream.open(ort, await readFile(path));
+  } catch (error) {
+    throw new Error(`${path}: ${error.code === "ENOENT" ? "no such file" : error.message}`);
+  }
+}
+
+async function run(path) {
+  const stream = await open(path);
+  const microseconds = [];
+  let updated = 0;
+  for await (const x of steps(createInterface({ input: process.stdin }), stream.inputSize)) {
+    if (x === null) {
+      stream.reset();
+      continue;
+    }
+    const start = performance.now();
+    const { y, updates } = await stream.step(x);
+    microseconds.push(1000 * (performance.now() - start));
+    updated += updates;
+    console.log(Array.from(y, (value) => value.toPrecision(9)).join());
+  }
+  if (microseconds.length === 0) return;
+  const { median, p90 } = quantiles(microseconds);
+  const rate = Number.isNaN(updated) ? "" : `, ${(updated / microseconds.length).toFixed(1)} neurons updated a step`;
+  console.error(
+    `${microseconds.length} steps, median ${median.toFixed(1)} us a step, 90 % of them below ${p90.toFixed(1)} us${rate}`,
+  );
+}
+
+if (process.argv.length !== 3) {
+  console.error("usage: node stream.mjs model.onnx < x.csv > y.csv");
+  process.exit(2);
+}
+try {
+  await run(process.argv[2]);
+} catch (error) {
+  console.error(`stream: ${error.message}`);
+  process.exit(1);
+}

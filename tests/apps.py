@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples as functions of a model and its input, so that what they stream can be compared.
+
+x is (N, T, I), or (N, T) of words; y is (N, T, O). Where a tool is missing, the test is skipped by the tool's name.
+"""
+
+import atexit
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+
+from edgernn.runtime import Session, library_path
+from edgernn.runtime.packed import pack_file
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = ROOT / "examples"
+CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+Array = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """What an example gave: y, the neurons updated at each step where it says so, and what it said of the time."""
+
+    y: Array
+    updates: NDArray[np.int64] | None
+    said: str
+
+
+def stream_in_python(model: Path, x: NDArray, backend: str = "native") -> Streamed:
+    session = Session(model, backend=backend)
+    y, updates = [], []
+    for sequence in x:
+        session.reset()
+        for x_t in sequence:
+            y.append(session.step(x_t))
+            updates.append(session.updates)
+    counts = None if session.updates is None else np.array(updates).reshape(x.shape[:2])
+    return Streamed(np.array(y).reshape(*x.shape[:2], -1), counts, session.backend)
+
+
+def stream_in_cpp(model: Path, x: NDArray, library: str | None = None) -> Streamed:
+    """library: of the native ops, the installed one unless given; "" for the portable ones."""
+    words = [cpp_program(), model, library_path() if library is None else library]
+    return _through_pipes(words[: 2 if library == "" else 3], x)
+
+
+def stream_in_c(model: Path, x: NDArray) -> Streamed:
+    """Of the packed model."""
+    with tempfile.TemporaryDirectory() as folder:
+        return stream_packed([c_program()], pack_file(model, Path(folder, "model.edgernn"))["packed"], x)
+
+
+def stream_packed(program: list[object], model: object, x: NDArray) -> Streamed:
+    """program: the words that start examples/c."""
+    return _through_pipes([*program, model], x)
+
+
+def stream_in_node(model: Path, x: NDArray) -> Streamed:
+    need_node("node", "onnxruntime-node")
+    return _through_pipes(["node", EXAMPLES / "node" / "stream.mjs", model], x)
+
+
+def stream_in_chromium(model: Path, x: NDArray, picture: Path | None = None) -> Streamed:
+    need_chromium()
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "x.csv"), Path(folder, "y.csv")
+        source.write_text(csv_of(x), encoding="utf-8")
+        done = on_the_page(model, source, target, *([picture] if picture else []))
+        assert done.returncode == 0, done.stderr
+        names, *lines = target.read_text(encoding="utf-8").split()
+    table = np.array([line.split(",") for line in lines], float).reshape(*x.shape[:2], -1)
+    columns = names.split(",")
+    y = table[..., [c for c, name in enumerate(columns) if name.startswith("y")]]
+    updates = table[..., -1].astype(np.int64) if columns[-1] == "updates" else None
+    return Streamed(y, updates, done.stdout)
+
+
+def csv_of(x: NDArray) -> str:
+    """A line a step, an empty line between sequences; nine digits are those of a float32."""
+    rows = x.reshape(*x.shape[:2], -1)
+    return "\n\n".join("\n".join(",".join(f"{v:.9g}" for v in x_t) for x_t in sequence) for sequence in rows) + "\n"
+
+
+def run(*words: object, text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(list(map(str, words)), input=text, capture_output=True, text=True, timeout=120)
+
+
+def on_the_page(model: Path, source: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """examples/browser/headless.mjs on a model and a csv file, with arguments after the address."""
+    with serving(model, source) as address:
+        return run("node", EXAMPLES / "browser" / "headless.mjs", address, *arguments)
+
+
+@contextmanager
+def serving(*files: Path) -> Iterator[str]:
+    """The address of the page while it is served."""
+    words = ["node", EXAMPLES / "browser" / "serve.mjs", *files, "0"]
+    with subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield server.stdout.readline().split()[-1]
+        finally:
+            server.terminate()
+
+
+@functools.cache
+def cpp_program() -> Path:
+    """examples/cpp, built once against the runtime in onnxruntime's wheel."""
+    found = list((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
+    if not found:
+        pytest.skip("onnxruntime brings no libonnxruntime.so")
+    return _built("cpp", f"-DONNXRUNTIME_LIBRARY={found[0]}")
+
+
+@functools.cache
+def c_program() -> Path:
+    """examples/c, built once against the installed library."""
+    return _built("c", f"-DEDGERNN_LIBRARY={library_path()}")
+
+
+@functools.cache
+def arm_program() -> Path:
+    """examples/c with edgernn's functions in it, built once for 64-bit Arm."""
+    need("aarch64-linux-gnu-g++")
+    return _built("c", f"-DCMAKE_TOOLCHAIN_FILE={ROOT / 'cmake' / 'aarch64-linux-gnu.cmake'}")
+
+
+def _built(example: str, *options: str) -> Path:
+    """The program of an example, in a folder that lasts as long as this process."""
+    for tool in ("cmake", os.environ.get("CXX", "c++")):
+        need(tool)
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder)
+    configure = ["cmake", "-S", EXAMPLES / example, "-B", folder, *options]
+    for words in (configure, ["cmake", "--build", folder, "--parallel", "2"]):
+        done = run(*words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "warning" not in done.stderr, done.stderr
+    return folder / "stream"
+
+
+def need(tool: str) -> None:
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} is not installed")
+
+
+def need_node(example: str, *packages: str) -> None:
+    need("node")
+    for package in packages:
+        if not (EXAMPLES / example / "node_modules" / package).is_dir():
+            pytest.skip(f"{package} is not installed: npm ci --prefix examples/{example}")
+
+
+def need_chromium() -> None:
+    need_node("browser", "onnxruntime-web", "playwright-core")
+    need(CHROMIUM)
+
+
+def _through_pipes(words: list[object], x: NDArray) -> Streamed:
+    done = run(*words, text=csv_of(x))
+    assert done.returncode == 0, done.stderr
+    y = np.array([line.split(",") for line in done.stdout.split()], float)
+    return Streamed(y.reshape(*x.shape[:2], -1), None, done.stderr)
+
+
+def figures(said: str) -> tuple[float, float | None]:
+    """The median time of a step in µs, and the neurons updated a step where that is said."""
+    if said.startswith("{"):
+        return float(json.loads(said)["latency"].split()[0]), None
+    median, updated = re.search(r"median ([\d.]+) us", said), re.search(r"([\d.]+) neurons updated", said)
+    assert median, said
+    return float(median[1]), float(updated[1]) if updated else None

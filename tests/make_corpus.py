@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes what the fuzzer of packed models starts from: `python -m tests.make_corpus`.
+
+Each file of tests/corpus/packed is the packed model of a freshly made one with random weights and the sizes I=2, H=3,
+O=1 where the cell allows them, by way of the exporter. All are written anew, the same ones every time.
+"""
+
+import struct
+from pathlib import Path
+
+import edgernn
+from tests.models import contractive, packed_alone
+
+FOLDER = Path(__file__).resolve().parent / "corpus" / "packed"
+SIZES = {"input_size": 2, "hidden_size": 3, "output_size": 1}
+
+
+def models() -> dict[str, edgernn.SequenceModel]:
+    """Every rule, imputer and part of a file, and cells that differ in what they read and keep."""
+    made = {rule: contractive("gru", rule, **SIZES) for rule in edgernn.rules.RULES}
+    for cell in ("rnn", "sru", "pru", "eins", "irc-t-lstm", "fastgrnn-split"):
+        made[cell] = contractive(cell, **SIZES)
+    made["decaynet"] = contractive("decaynet", **SIZES, cell_options={"length": 9})
+    made["words"] = contractive("fastgrnn", **SIZES, vocabulary=5)
+    # the head needs more room than the layer
+    made["outputs"] = contractive("rnn", input_size=1, hidden_size=1, output_size=90)
+    made["layers"] = contractive("gru", "skip", **SIZES, layers=2, last_size=4, mean=0.5, std=2.0)
+    made["last-input"] = contractive("irc-lstm", "selective", **SIZES)
+    made["rank"] = contractive("gru", "selective", **SIZES, rank=1)
+    made["no-head"] = contractive("lstm-peephole", "clockwork", **SIZES | {"output_size": None})
+    for imputer in edgernn.imputers.IMPUTERS:
+        made[imputer] = contractive("lstm", "phased", **SIZES | {"input_size": 3}, imputer=imputer)
+    return made
+
+
+def retyped(content: bytes, number_type: int) -> bytes:
+    """With the same bytes taken for numbers of another type (and for their scales) wherever a tensor has two axes."""
+    made = bytearray(content)
+    layers, tensors = struct.unpack_from("<II", content, 44)
+    for i in range(tensors):
+        at = 64 + 64 * layers + 32 * i
+        axes, data = struct.unpack_from("<4xI8xQ", content, at)
+        if axes == 2:
+            struct.pack_into("<I12xQQ", made, at, number_type, data, data)
+    return bytes(made)
+
+
+def main() -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for path in FOLDER.iterdir():
+        path.unlink()
+    for name, model in models().items():
+        (FOLDER / name).write_bytes(packed_alone(model))
+    for name in ("always", "selective", "skip", "rits", "words"):
+        for number_type in (1, 2):
+            (FOLDER / f"{name}-{number_type}").write_bytes(retyped((FOLDER / name).read_bytes(), number_type))
+
+
+if __name__ == "__main__":
+    main()

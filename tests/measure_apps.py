@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the examples need and take: `python -m tests.measure_apps --out docs/results/apps.json`, on a quiet machine.
+
+Each streams examples/adding.csv ten times over and times itself; its answers are compared with those of the session in
+Python. Sizes are those of the files that it cannot do without.
+"""
+
+import argparse
+import gzip
+import json
+import platform
+import statistics
+import subprocess
+import tempfile
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgernn.runtime import library_path
+from edgernn.runtime.bench.machine import machine
+from edgernn.runtime.packed import pack_file
+from edgernn.runtime.stepper import memory
+from tests import apps
+from tests.models import contractive, packed_alone
+from tests.tolerances import FLOAT32
+
+MODEL = apps.ROOT / "models" / "adding-sarnn" / "model.onnx"
+TIMES = 10  # the file over
+RUNS = 3  # of which the middle one counts
+
+
+def measured(stream: Callable[[Path, np.ndarray], apps.Streamed], x: np.ndarray, y: np.ndarray) -> float:
+    """The median of a step in µs, of the middle run."""
+    medians = []
+    for _ in range(RUNS):
+        streamed = stream(MODEL, x)
+        np.testing.assert_allclose(streamed.y, y, rtol=0, atol=FLOAT32)
+        medians.append(apps.figures(streamed.said)[0])
+    return statistics.median(medians)
+
+
+def size(*paths: Path) -> int:
+    return sum(path.stat().st_size for path in paths)
+
+
+def node_sizes() -> dict[str, int]:
+    """The installed packages, and those of their files that this platform uses."""
+    files = [p for p in (apps.EXAMPLES / "node" / "node_modules").rglob("*") if p.is_file()]
+    arch = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    here = f"/{platform.system().lower()}/{arch}/"
+    used = [p for p in files if "/onnxruntime-node/bin/" not in str(p) or here in str(p)]
+    return {"installed": size(*files), "used": size(*used, MODEL)}
+
+
+def page_sizes() -> dict[str, int]:
+    """What the page loads, as it is and gzipped."""
+    x = apps.EXAMPLES / "adding.csv"
+    with tempfile.TemporaryDirectory() as folder, apps.serving(MODEL, x) as address:
+        done = apps.run("node", apps.EXAMPLES / "browser" / "headless.mjs", address, Path(folder, "y.csv"))
+        contents = [urllib.request.urlopen(url).read() for url in json.loads(done.stdout)["loaded"]]
+    return {"loaded": sum(map(len, contents)), "gzipped": sum(len(gzip.compress(c)) for c in contents)}
+
+
+def cpp_sizes() -> dict[str, int]:
+    program = apps.cpp_program()
+    runtime, library = program.with_name("libonnxruntime.so.1").resolve(), Path(library_path())
+    subprocess.run(["strip", program], check=True)
+    parts = {"program": program, "runtime": runtime, "library": library, "model": MODEL}
+    return {name: size(path) for name, path in parts.items()}
+
+
+def c_sizes() -> dict[str, int]:
+    with tempfile.TemporaryDirectory() as folder:
+        found = pack_file(MODEL, Path(folder, "model.edgernn"))
+    program = apps.c_program()
+    subprocess.run(["strip", program], check=True)
+    return {
+        "program": size(program),
+        "library": size(Path(library_path())),
+        "model": found["bytes"],
+        "memory": found["memory"],
+    }
+
+
+def arm_sizes() -> dict[str, int]:
+    """The program with all in it, and the library that is loaded."""
+    program = apps.arm_program()
+    with tempfile.TemporaryDirectory() as folder:
+        toolchain = f"-DCMAKE_TOOLCHAIN_FILE={apps.ROOT / 'cmake' / 'aarch64-linux-gnu.cmake'}"
+        for words in (
+            ["cmake", "-S", apps.ROOT, "-B", folder, toolchain],
+            ["cmake", "--build", folder, "--parallel", "2", "--target", "edgernn_ops"],
+        ):
+            subprocess.run(words, check=True, capture_output=True)
+        return {"program": size(program), "library": size(Path(folder, "libedgernn_ops.so"))}
+
+
+def packed_sizes() -> list[dict[str, Any]]:
+    """Of models of several sizes, O=1: the file's bytes, and those of the memory that a sequence needs."""
+    rows = [("gru", "always", 2, 32), ("fastgrnn", "always", 9, 32), ("lstm", "always", 9, 64)]
+    rows += [("gru", "always", 2, 128), ("gru", "selective", 2, 128), ("lstm", "always", 64, 256)]
+    sizes = []
+    for cell, rule, inputs, hidden in rows:
+        content = packed_alone(contractive(cell, rule, input_size=inputs, hidden_size=hidden, output_size=1))
+        name = f"{cell}, {rule}, I={inputs}, H={hidden}"
+        sizes.append({"model": name, "file": len(content), "memory": memory(content)})
+    return sizes
+
+
+def measure() -> dict[str, Any]:
+    lines = (apps.EXAMPLES / "adding.csv").read_text(encoding="utf-8").split()[1:]
+    x = np.tile(np.array([line.split(",") for line in lines], np.float32).reshape(8, 50, 2), (TIMES, 1, 1))
+    y = apps.stream_in_python(MODEL, x).y
+    return {
+        "machine": machine(),
+        "steps": x.shape[0] * x.shape[1],
+        "microseconds": {
+            "cpp": measured(apps.stream_in_cpp, x, y),
+            "c": measured(apps.stream_in_c, x, y),
+            "cpp_portable": measured(lambda model, x: apps.stream_in_cpp(model, x, ""), x, y),
+            "node": measured(apps.stream_in_node, x, y),
+            "browser": measured(apps.stream_in_chromium, x, y),
+        },
+        "bytes": {
+            "cpp": cpp_sizes(),
+            "c": c_sizes(),
+            "node": node_sizes(),
+            "browser": page_sizes(),
+            "arm": arm_sizes(),
+        },
+        "packed": packed_sizes(),
+        "versions": {
+            "node": apps.run("node", "--version").stdout.strip(),
+            "chromium": apps.run(apps.CHROMIUM, "--version").stdout.split()[1],
+            **{
+                name: json.loads((apps.EXAMPLES / folder / "package.json").read_text())["dependencies"][name]
+                for folder, name in (("node", "onnxruntime-node"), ("browser", "onnxruntime-web"))
+            },
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    out = parser.parse_args().out
+    out.write_text(json.dumps(measure(), indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
