@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that are never half there: everything is written beside its place and renamed."""
 
+import fcntl
 import io
 import json
 import os
 import tempfile
+import time
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgernn.errors import EdgernnError
+from edgernn.errors import EdgernnError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,6 +44,39 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def locked(path: Path, seconds: float = 0.0) -> Iterator[None]:
+    """Inside, no other process is inside for the same file, which is made for it and holds a number: the process's.
+
+    A process that is killed is inside no more. seconds: how long to wait for another one. Raises UsageError if it is
+    still inside then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + seconds
+    while True:
+        with path.open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    waited = f" after {seconds:.0f} s" if seconds else ""
+                    holder = path.read_text() or "another one"
+                    raise UsageError(f"{path}: process {holder} still holds this lock{waited}") from None
+                time.sleep(0.1)
+                continue
+            # what was removed in between is no lock any more
+            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                continue
+            try:
+                file.truncate(0)
+                file.write(str(os.getpid()))
+                file.flush()
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -11,6 +11,7 @@ another. Either goes before any cell: `SequenceModel("pru", ..., imputer="rits")
 
 import abc
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -39,6 +40,7 @@ class Imputed:
 class Imputer(nn.Module, abc.ABC):
     """F = input_size / 3 features before a cell of H neurons. `memory`: names of its own states, (B, F) each.
 
+    `total` sums what each of the processes has that share the batches of a training, if several do.
     Parameters start as U(-1/√H, 1/√H). Raises UsageError for an input_size that is no multiple of 3.
     """
 
@@ -46,6 +48,7 @@ class Imputer(nn.Module, abc.ABC):
     prefix: ClassVar[str]
     paper: ClassVar[str]
     memory: ClassVar[tuple[str, ...]] = ()
+    total: Callable[[Tensor], Tensor] | None = None
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -63,9 +66,16 @@ class Imputer(nn.Module, abc.ABC):
         """One step from x (B, 3F), the cell's state and the memory."""
 
     def loss(self, x: Tensor, estimates: tuple[Tensor, ...]) -> Tensor:
-        """Σ over steps and estimates of the mean error of the observed values: x (T, B, 3F), estimates (T, B, F)."""
+        """Σ over steps and estimates of the mean error of the observed values: x (T, B, 3F), estimates (T, B, F).
+
+        Of a batch that several processes share: this one's part of that sum.
+        """
         values, masks, _ = x.chunk(3, -1)
-        observed = masks.sum((1, 2)) + 1e-5
+        observed = masks.sum((1, 2))
+        # an evaluation is made by one of the processes
+        if self.training and self.total is not None:
+            observed = self.total(observed)
+        observed = observed + 1e-5
         parts = [(((values - estimate).abs() * masks).sum((1, 2)) / observed).sum() for estimate in estimates]
         return torch.stack(parts).sum() if parts else x.new_zeros(())
 

@@ -18,6 +18,9 @@ from tests.models import exported
 # what makes an example short enough for a test; everything else of it is run as it stands
 SHORTER = {"train": "steps=20 eval_every=10", "bench": "--rounds 1 --warmup 0"}
 
+# what the example of `edgernn sweep` finds
+SWEEP = 'task = "adding"\ncells = ["gru", "sarnn"]\nseeds = 2\n[settings]\nT = 5\nhidden_size = 4\nsteps = 5\n'
+
 
 def edgernn(*words, cwd=None):
     return subprocess.run(
@@ -35,9 +38,12 @@ def example_of(verb, capsys):
 def test_every_example_runs_in_turn(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     np.savez("x.npz", x=np.random.default_rng(0).random((4, 50, 2)))
-    order = ["train", "plot", "export", "pack", "run", "bench", "cells", "data", "reproduce"]
+    order = ["train", "plot", "export", "pack", "run", "bench", "cells", "data", "reproduce", "sweep"]
     assert sorted(order) == sorted(VERBS)
+    (tmp_path / "sweep.toml").write_text(SWEEP)
     for verb in order:
+        if verb == "sweep":
+            pytest.importorskip("ray")
         words = example_of(verb, capsys)
         assert words[0] == verb
         if verb == "train":

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from edgernn.costs import model_cost
-from edgernn.errors import EdgernnError
+from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import EXAMPLE, write_arrays, write_json
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.store import save_weights
@@ -17,8 +17,9 @@ from edgernn.training.evaluate import evaluate
 from edgernn.training.kernels import attach
 from edgernn.training.loop import Interrupted, fit
 from edgernn.training.optim import initialise, make_optimizer
+from edgernn.training.parallel import Group, check_size, size_of, together
 from edgernn.training.pictures import learning_curve, update_pattern
-from edgernn.training.plan import Plan, make_plan
+from edgernn.training.plan import Plan, first_difference, make_plan
 from edgernn.training.progress import Progress, Silent
 from edgernn.training.run import LEARNING, PATTERN, RESULT, Position, RunDirectory
 
@@ -36,6 +37,7 @@ def train(
     device: str = "auto",
     data: str | Path | None = None,
     resume: bool = False,
+    devices: int | None = None,
     settings: Mapping[str, object] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
@@ -44,44 +46,65 @@ def train(
     task: a name of TASKS, or the path of an npz file. cell, rule: names. settings: as the words of `edgernn train`.
     out: the run directory, runs/TASK-CELL[-RULE] unless given. data: the data folder, else the variable EDGERNN_DATA.
     device: auto, cpu or cuda. resume: go on with the run in `out`; a finished one is only read.
-    Raises UsageError for a bad argument or an `out` that is in use, EdgernnError for bad data or a diverged training,
-    Interrupted (a KeyboardInterrupt) after Ctrl-C; the run can be resumed then.
+    devices: so many processes share each batch, on a GPU each, or on the CPU; the result is that of one. Where torchrun
+    has started this process, all of its processes do.
+    Raises UsageError for a bad argument, an `out` that is in use or batches that cannot be shared, EdgernnError for bad
+    data, a diverged training or a process that was lost, Interrupted (a KeyboardInterrupt) after Ctrl-C; the run can be
+    resumed then.
     """
     settings = settings or {}
     progress = progress or Silent()
     plan = make_plan(task, cell, rule, settings, seed=seed, device=device, data=Path(data) if data else None)
+    size = size_of(devices)
+    check_size(plan, size)
     run = RunDirectory(Path(out) if out else default_out(task, cell, rule))
-    command = _command(task, cell, rule, run.path, seed, device, data, settings)
-    if note := run.open(plan.record(command), resume):
-        progress.note(note)
-    result = run.result()
-    if result is None:
-        # a caller's random numbers are its own
-        with torch.random.fork_rng(devices=[]):
+    command = command_words(task, cell, rule, run.path, seed, device, data, settings, devices)
+    # a caller's random numbers are its own
+    with together(plan, size, command) as group, torch.random.fork_rng(devices=[]):
+        record = plan.record(command, size)
+        _check_same(group, record)
+        if note := group.first(lambda: run.open(record, resume)):
+            progress.note(note)
+        result = group.first(run.result)
+        if result is None:
             try:
-                result = _train(plan, run, progress)
+                result = _train(plan, run, progress, group)
             except Interrupted as stop:
                 raise Interrupted(f"{stop}; go on with: {shlex.join([*command, '--resume'])}") from None
             except EdgernnError:
-                run.discard()
+                if group.leads:
+                    run.discard()
                 raise
             finally:
                 progress.end()
     return {**result, "run": str(run.path)}
 
 
+def _check_same(group: Group, record: dict[str, Any]) -> None:
+    """Raises UsageError where another process was started with other settings or other data than the first one."""
+    found = first_difference(group.first(lambda: record), record)
+    if group.any(found is not None):
+        name, there, here = found or ("settings", "its own", "others")
+        raise UsageError(f"{name}: process 0 has {there}, got {here}; start all processes alike")
+
+
 def default_out(task: str, cell: str, rule: str | None) -> Path:
     return Path("runs") / "-".join([Path(task).stem, cell, *([rule] if rule else [])])
 
 
-def _train(plan: Plan, run: RunDirectory, progress: Progress) -> dict[str, Any]:
+def _train(plan: Plan, run: RunDirectory, progress: Progress, group: Group) -> dict[str, Any]:
     torch.manual_seed(plan.seed)
     model = plan.network()
     backend = attach(model, plan.config.backend, plan.device)
     initialise(model, plan.config)
     optimizer = make_optimizer(model, plan.config)
-    position = fit(plan, model, optimizer, run, progress)
+    position = fit(plan, model, optimizer, run, progress, group)
     progress.end()
+    return group.first(lambda: _finish(plan, model, backend, run, position))
+
+
+def _finish(plan: Plan, model: RecurrentModel, backend: str, run: RunDirectory, position: Position) -> dict[str, Any]:
+    """Write what a run leaves beside its checkpoint; the result."""
     save_weights(model, run.path)
     result = _result(plan, model.eval(), position) | {"backend": backend}
     task = plan.task
@@ -108,6 +131,7 @@ def _result(plan: Plan, model: RecurrentModel, position: Position) -> dict[str, 
         "network": type(model).__name__,
         "seed": plan.seed,
         "metric": task.objective.metric,
+        "higher_is_better": task.objective.higher_is_better,
         **metrics,
         "solved": None if task.solved is None else task.is_solved(value),
         "threshold": task.solved,
@@ -124,7 +148,7 @@ def _result(plan: Plan, model: RecurrentModel, position: Position) -> dict[str, 
     }
 
 
-def _command(
+def command_words(
     task: str,
     cell: str,
     rule: str | None,
@@ -133,8 +157,11 @@ def _command(
     device: str,
     data: str | Path | None,
     settings: Mapping[str, object],
+    devices: int | None = None,
 ) -> list[str]:
+    """The words of `edgernn train` that train such a model."""
     options = {"--task": task, "--cell": cell, "--rule": rule, "--out": out, "--seed": seed, "--data": data}
+    options["--devices"] = devices
     words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
     device_words = [] if device == "auto" else ["--device", device]
     values = [f"{key}={'none' if value is None else value}" for key, value in settings.items()]

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 import torch
+from torch import Tensor, nn
 
 from edgernn.cells.base import State
 from edgernn.errors import EdgernnError
@@ -17,6 +18,7 @@ from edgernn.model import RecurrentModel
 from edgernn.training.config import TrainConfig
 from edgernn.training.evaluate import evaluate
 from edgernn.training.optim import averaged, schedule, settle, watch
+from edgernn.training.parallel import Group
 from edgernn.training.plan import Plan
 from edgernn.training.progress import Progress
 from edgernn.training.run import Position, RunDirectory
@@ -27,6 +29,29 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C, after a checkpoint was saved."""
 
 
+class TrainingLoss(nn.Module):
+    """loss + λ·budget (+ an imputer's own loss) of a batch, and what is carried on.
+
+    Of one process of a group: what is to be averaged over them.
+    """
+
+    def __init__(self, model: RecurrentModel, task: Task, config: TrainConfig, group: Group) -> None:
+        super().__init__()
+        self.model, self._task, self._config, self._group = model, task, config, group
+
+    def forward(self, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
+        model, config, group = self.model, self._config, self._group
+        loss, carry = self._task.loss(model, batch, carry)
+        if config.lambda_:
+            loss = loss + config.lambda_ * model.budget
+        if group.size > 1:
+            loss = loss * group.weight
+        if model.imputation_loss is not None:
+            # its parts add up to the whole
+            loss = loss + config.imputation * group.size * group.there * model.imputation_loss
+        return loss, carry
+
+
 def train_step(
     model: RecurrentModel,
     optimizer: torch.optim.Optimizer,
@@ -34,26 +59,26 @@ def train_step(
     task: Task,
     config: TrainConfig,
     carry: State | None = None,
+    group: Group | None = None,
+    loss_of: nn.Module | None = None,
 ) -> tuple[float, State | None]:
-    """One step of the optimiser on loss + λ·budget (+ an imputer's own loss); returns that, and what is carried on.
+    """One step of the optimiser on the TrainingLoss of a batch; returns that, and what is carried on.
 
-    The weights are left alone if it is not finite.
+    The weights are left alone if it is not finite. group: the processes that train together; batch and carry are then
+    this one's part, the loss is of the whole, and loss_of is what the group has wrapped.
 
     Raises FloatingPointError if the loss or the gradient is not finite.
     """
-    loss, carry = task.loss(model, batch, carry)
-    if config.lambda_:
-        loss = loss + config.lambda_ * model.budget
-    if model.imputation_loss is not None:
-        loss = loss + config.imputation * model.imputation_loss
-    value = loss.item()
+    group = group or Group()
+    loss, carry = (loss_of or TrainingLoss(model, task, config, group))(batch, carry)
+    value = group.mean(loss.item())
     if not math.isfinite(value):
         raise FloatingPointError(f"the loss is {value}")
     optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     if config.clip_value is not None:
         torch.nn.utils.clip_grad_value_(model.parameters(), config.clip_value)
-    norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+    norm = gradient_norm([p.grad for p in model.parameters() if p.grad is not None])
     if not math.isfinite(norm):
         raise FloatingPointError(f"the norm of the gradient is {norm:g}")
     if config.clip is not None:
@@ -62,22 +87,43 @@ def train_step(
     return value, carry
 
 
+def gradient_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """The Euclidean norm of all of them, finite where they are: squares overflow float32 from 1.8e19 on.
+
+    So large a gradient, of finite numbers, comes up where a straight-through estimator is passed at every step.
+    """
+    norm = torch.nn.utils.get_total_norm(gradients)
+    if norm.isfinite():
+        return norm
+    norms = [torch.linalg.vector_norm(g, dtype=torch.float64) for g in gradients]
+    return torch.nn.utils.get_total_norm(norms)
+
+
 def fit(
-    plan: Plan, model: RecurrentModel, optimizer: torch.optim.Optimizer, run: RunDirectory, progress: Progress
+    plan: Plan,
+    model: RecurrentModel,
+    optimizer: torch.optim.Optimizer,
+    run: RunDirectory,
+    progress: Progress,
+    group: Group,
 ) -> Position:
     """Train from the run's checkpoint, or the beginning, to the end.
 
     The model ends as the last checkpoint has it, or as the averages that the optimiser keeps, or as the best evaluation
     had it if that is to be kept.
     A step depends on seed, step and weights alone, so that a resumed run equals one that was never stopped.
+    group: the processes that train together, each with its own model; the first one has the run directory.
     Raises EdgernnError if the training diverges, Interrupted after Ctrl-C.
     """
     task, config = plan.task, plan.config
     per_epoch = plan.steps_per_epoch
     total = config.steps or per_epoch * (config.epochs or 1)
     eval_every = config.eval_every or per_epoch
-    position, carry = run.load(model, optimizer, plan.device)
-    run.cut_metrics(position.step)
+    position, carry = run.load(model, optimizer, plan.device, group.send)
+    carry = group.share(carry)
+    if group.leads:
+        run.cut_metrics(position.step)
+    loss_of = group.wrap(TrainingLoss(model, task, config, group), model)
     before, started = position.seconds, time.perf_counter()
     progress.begin(f"{plan.task_name} {plan.cell}", position, total)
     model.train()
@@ -91,11 +137,11 @@ def fit(
                     model.anneal(epoch)
             schedule(optimizer, config, epoch, task.train.lr_scale(step, config.batch_size))
             model.prune(step, total)
-            batch = task.train.batch(step, config.batch_size).to(plan.device)
+            batch = group.part(task.train.batch(step, config.batch_size), plan.seed, step).to(plan.device)
             if not task.train.continues(step, config.batch_size):
                 carry = None
             try:
-                loss, carry = train_step(model, optimizer, batch, task, config, carry)
+                loss, carry = train_step(model, optimizer, batch, task, config, carry, group, loss_of)
             except FloatingPointError as error:
                 now = f"lr (now {config.lr:g}) or clip (now {config.clip})"
                 raise EdgernnError(f"step {step + 1}: {error}: the training diverged; lower {now}") from None
@@ -106,28 +152,37 @@ def fit(
             progress.step(position.step, loss)
             if position.step % eval_every == 0 or position.step == total:
                 with averaged(optimizer):
-                    _validate(plan, model, run, position, total, progress)
+                    _validate(plan, model, run, position, total, progress, group)
                 if config.nonmono is not None:
-                    watch(optimizer, config, task.objective, [line[task.objective.metric] for line in run.metrics()])
+                    values = group.first(lambda: [line[task.objective.metric] for line in run.metrics()])
+                    watch(optimizer, config, task.objective, values)
                 if position.stopped is None and position.step == total:
                     position.stopped = "steps"
-            stop = interrupted()
+            stop = group.any(interrupted())
             if position.stopped or stop or position.step % config.checkpoint_every == 0:
-                run.save(model, optimizer, position, carry)
+                carried = group.whole(carry)
+                if group.leads:
+                    run.save(model, optimizer, position, carried)
             if stop and position.stopped is None:
                 raise Interrupted(f"interrupted at step {position.step} of {total}, which is saved")
     settle(optimizer)
-    if config.keep == "best":
+    if config.keep == "best" and group.leads:
         run.load_best(model)
     return position
 
 
 def _validate(
-    plan: Plan, model: RecurrentModel, run: RunDirectory, position: Position, total: int, progress: Progress
+    plan: Plan,
+    model: RecurrentModel,
+    run: RunDirectory,
+    position: Position,
+    total: int,
+    progress: Progress,
+    group: Group,
 ) -> None:
     task, config = plan.task, plan.config
     objective = task.objective
-    found = evaluate(model, task, task.validation, plan.device)
+    found = group.first(lambda: evaluate(model, task, task.validation, plan.device))
     value = found[objective.metric]
     line = {
         "step": position.step,
@@ -136,7 +191,8 @@ def _validate(
         **found,
         "seconds": round(position.seconds, 3),
     }
-    run.log(line)
+    if group.leads:
+        run.log(line)
     progress.evaluated(line, objective.metric, plan.can_skip)
     position.loss_sum, position.loss_count = 0.0, 0
     # weights that are still to be set to zero are not those of the run
@@ -144,7 +200,7 @@ def _validate(
         return
     if position.best is None or objective.better(value, position.best):
         position.best, position.stale = value, 0
-        if config.keep == "best":
+        if config.keep == "best" and group.leads:
             run.save_best(model)
     else:
         position.stale += 1

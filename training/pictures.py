@@ -18,6 +18,10 @@ from edgernn.model import SequenceModel
 Array = npt.NDArray[Any]
 # of a single run; several take the colours of matplotlib
 _INK = "black"
+# metrics that are drawn so where they are positive
+_LOGARITHMIC = ("mse", "squared_error")
+# costs that lie so many times apart are drawn so
+_WIDE = 4
 
 
 def learning_curve(
@@ -47,7 +51,7 @@ def learning_curve(
             ax.axhline(solved, color="tab:red", linewidth=0.8, linestyle="--", label=f"solved: {solved:.3g}")
             if len(runs) == 1:
                 ax.legend(frameon=False)
-        if key in ("loss", "mse", "squared_error") and positive:
+        if key in ("loss", *_LOGARITHMIC) and positive:
             ax.set_yscale("log")
         if key == "skip_percent":
             ax.set_ylim(-2, 102)
@@ -142,6 +146,69 @@ def tradeoff(path: Path, outcomes: Sequence[Outcome], metric: str) -> None:
     right.set_xlim(-2, 102)
     right.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     _save(figure, path)
+
+
+@dataclass(frozen=True)
+class Point:
+    """Of one row of a sweep: its group and label, the metric with its interval if any, costs, and whose front it is on.
+
+    costs: by name; fronts: the names of those on whose front it lies.
+    """
+
+    group: str
+    label: str
+    value: float
+    interval: tuple[float, float] | None
+    costs: Mapping[str, float]
+    fronts: Sequence[str]
+
+
+def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric: str) -> None:
+    """A metric against each of some costs, the Pareto front of each as a line; a bar is a row's confidence interval.
+
+    costs: what each is called, by name; one that no point has is left out.
+    """
+    from matplotlib.figure import Figure
+
+    shown = [name for name in costs if any(name in point.costs for point in points)]
+    figure = Figure(figsize=(1.6 + 4.4 * len(shown), 4.2), layout="constrained")
+    axes = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    groups = list(dict.fromkeys(point.group for point in points))
+    for ax, name in zip(axes, shown, strict=True):
+        for i, group in enumerate(groups):
+            own = [point for point in points if point.group == group and name in point.costs]
+            low = [point.value - point.interval[0] if point.interval else 0.0 for point in own]
+            high = [point.interval[1] - point.value if point.interval else 0.0 for point in own]
+            look = {"color": f"C{i % 10}", "fmt": "os^Dv<>Ph*"[i % 10], "markersize": 5, "capsize": 2, "linewidth": 1}
+            values = [point.value for point in own]
+            ax.errorbar([point.costs[name] for point in own], values, [low, high], label=group, **look)
+        best = sorted((point for point in points if name in point.fronts), key=lambda point: point.costs[name])
+        ax.plot([p.costs[name] for p in best], [p.value for p in best], color="gray", linewidth=1, zorder=0)
+        for i, point in enumerate(best):
+            place, offset = (point.costs[name], point.value), (4, -11 if i % 2 else 5)
+            ax.annotate(point.label, place, offset, textcoords="offset points", fontsize="x-small")
+        numbers = [point.costs[name] for point in points if name in point.costs]
+        if min(numbers) > 0 and max(numbers) > _WIDE * min(numbers):
+            _logarithmic(ax.xaxis, ax.set_xscale)
+        # room for the labels
+        ax.margins(x=0.2)
+        ax.set_xlabel(costs[name])
+    axes[0].set_ylabel(f"{metric.replace('_', ' ')}, test")
+    if metric in _LOGARITHMIC and all(point.value > 0 for point in points):
+        _logarithmic(axes[0].yaxis, axes[0].set_yscale)
+    axes[-1].plot([], [], color="gray", linewidth=1, label="front, of the validation split")
+    axes[-1].legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+    _save(figure, path)
+
+
+def _logarithmic(axis: Any, set_scale: Any) -> None:
+    """A logarithmic axis whose labels are plain numbers."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    set_scale("log")
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def cobweb(path: Path, model: SequenceModel, x: Tensor, steps: int = 6) -> None:

@@ -20,7 +20,7 @@ from edgernn.training.settings import bind, fields_of, options_of
 from edgernn.training.tasks import Task, find_task
 
 # what a config says of the machine; a resumed run may change it, and the command
-MACHINE = ("edgernn", "torch", "threads", "machine")
+MACHINE = ("edgernn", "torch", "threads", "processes", "machine")
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Plan:
         """A new one, on the device."""
         return self.task.network(**self.model).to(self.device)
 
-    def record(self, command: list[str]) -> dict[str, Any]:
-        """The content of config.json."""
+    def record(self, command: list[str], processes: int = 1) -> dict[str, Any]:
+        """The content of config.json; processes: that train together."""
         task = {
             "name": self.task_name,
             "settings": asdict(self.task),  # type: ignore[call-overload]
@@ -56,6 +56,7 @@ class Plan:
             "edgernn": edgernn.__version__,
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),
+            "processes": processes,
             "machine": processor(),
             "command": command,
             "seed": self.seed,

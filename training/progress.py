@@ -131,6 +131,10 @@ class Watch:
         left = spent / (self.finished - self.before) * (self.total - self.finished)
         self._say(f"{self.finished}/{self.total}  {run.name}: {error or 'done'}  about {_duration(left)} left")
 
+    def again(self, run: Path, error: str | None) -> None:
+        """A run is gone on with whose worker died."""
+        self._say(f"      {run.name}: {error}; it is gone on with")
+
     def look(self, running: list[Path]) -> None:
         """Say where running ones are, if it was long ago."""
         now = time.monotonic()

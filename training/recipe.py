@@ -95,7 +95,7 @@ def load_table(name: str) -> Table:
     if name not in table_names():
         raise nearest("table", name, table_names())
     path = RECIPES / name / TABLE
-    content = _Content(path)
+    content = Content(path)
     vary = content.choices("vary")
     shared = _shared(content)
     rows = [_read_recipe(path.parent / f"{row}.toml", shared) for row in content.take("rows", list)]
@@ -130,7 +130,7 @@ def load_recipe(name: str) -> Recipe:
         known = [f"{folder}/{p.stem}" for p in (RECIPES / folder).glob("*.toml") if p.name != TABLE]
         raise nearest("recipe", name, known)
     table = path.parent / TABLE
-    return _read_recipe(path, _shared(_Content(table)) if table.is_file() else {})
+    return _read_recipe(path, _shared(Content(table)) if table.is_file() else {})
 
 
 def follow(name: str | None, options: dict[str, Any], settings: Settings) -> Settings:
@@ -163,14 +163,14 @@ def over(settings: Settings, others: Settings) -> Settings:
 _LENGTHS = {"steps", "epochs"}
 
 
-def _shared(table: "_Content") -> Settings:
+def _shared(table: "Content") -> Settings:
     """What a table sets for its rows; of what varies, the first value."""
     first = {name: values[0] for name, values in table.choices("vary").items()}
     return {**first, **table.settings("settings")}
 
 
 def _read_recipe(path: Path, shared: Settings) -> Recipe:
-    content = _Content(path)
+    content = Content(path)
     recipe = Recipe(
         name=f"{path.parent.name}/{path.stem}",
         path=path,
@@ -189,7 +189,7 @@ def _read_recipe(path: Path, shared: Settings) -> Recipe:
 _NEEDED = object()
 
 
-class _Content:
+class Content:
     """What a TOML file says; every key must be taken, and be of its type."""
 
     def __init__(self, path: Path) -> None:

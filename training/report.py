@@ -59,14 +59,14 @@ def markdown(report: dict[str, Any]) -> str:
     for name in names:
         heads += [f"{name}: paper", "ours"]
     heads += ["parameters", "seeds", "time a run"]
-    lines = [_line(heads), _line("---" for _ in heads)]
+    lines = [line(heads), line("---" for _ in heads)]
     for row in report["rows"]:
         cells = [row["name"], *(str(row["variant"][key]) for key in varied)]
         for column in columns:
             found = row["columns"][column]
-            cells += [_number(found["paper"]), _spread(found)]
-        cells += [_count(row["parameters"]), _seeds(row), _time(row["seconds"])]
-        lines.append(_line(cells))
+            cells += [number(found["paper"]), _spread(found)]
+        cells += [count(row["parameters"]), _seeds(row), duration(row["seconds"])]
+        lines.append(line(cells))
     return "\n".join([f"## {report['title']}", "", *_about(report), "", *lines, ""])
 
 
@@ -82,11 +82,11 @@ def _about(report: dict[str, Any]) -> list[str]:
     return [*lines, *([report["note"]] if report["note"] else [])]
 
 
-def _line(cells: Iterable[str]) -> str:
+def line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.3e}" if value and not 1e-3 <= abs(value) < 1e5 else f"{value:.4g}"
@@ -95,10 +95,10 @@ def _number(value: float | None) -> str:
 def _spread(found: dict[str, Any]) -> str:
     if found["mean"] is None:
         return "not run"
-    return _number(found["mean"]) + (f" ± {found['sd']:.2g}" if found["sd"] is not None else "")
+    return number(found["mean"]) + (f" ± {found['sd']:.2g}" if found["sd"] is not None else "")
 
 
-def _count(value: int | None) -> str:
+def count(value: int | None) -> str:
     return "" if value is None else f"{value:,}"
 
 
@@ -107,7 +107,7 @@ def _seeds(row: dict[str, Any]) -> str:
     return f"{len(row['seeds'])}{failed}"
 
 
-def _time(seconds: float | None) -> str:
+def duration(seconds: float | None) -> str:
     if seconds is None:
         return ""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

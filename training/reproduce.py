@@ -1,66 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train what a paper's table needs, several runs at once, and lay the table out beside the paper's."""
 
-import os
 import shlex
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from multiprocessing import get_context
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import edgernn
-from edgernn.errors import EdgernnError, UsageError, nearest
-from edgernn.files import read_json, write_json, write_text
-from edgernn.machine import processor
-from edgernn.store import CONFIG
-from edgernn.training.plan import choose
-from edgernn.training.progress import Watch
+from edgernn.errors import UsageError, nearest
+from edgernn.files import write_json, write_text
+from edgernn.training.jobs import Job, origin, processes, run_missing
 from edgernn.training.recipe import Recipe, Settings, Table, combinations, label, load_table, over
 from edgernn.training.report import figure, markdown, summary
-from edgernn.training.run import RESULT, RunDirectory
+from edgernn.training.run import RunDirectory
 
 REPORT = "table"
-# what config.json says of where a run was made
-ORIGIN = ("machine", "edgernn", "threads", "device")
 
 
 @dataclass(frozen=True)
-class Job:
-    """One training of a table."""
+class Entry:
+    """One training of a table, and the row and the variant that it is for."""
 
     recipe: Recipe
     variant: Settings
-    seed: int
-    settings: Settings
-    out: Path
-
-    def result(self) -> dict[str, Any] | None:
-        """Of a finished training, with what it ran on."""
-        if not (self.out / RESULT).is_file():
-            return None
-        config = read_json(self.out / CONFIG)
-        return {**{key: config[key] for key in ORIGIN}, **read_json(self.out / RESULT)}
-
-    def check(self) -> None:
-        """Raises UsageError for a bad setting, and where a training with others is in the directory."""
-        recipe = self.recipe
-        choice = choose(recipe.task, recipe.cell, recipe.rule, self.settings)
-        if not (self.out / CONFIG).is_file():
-            return
-        there = read_json(self.out / CONFIG)
-        ours = {"seed": self.seed, **choice.config.record(), **asdict(choice.task)}  # type: ignore[call-overload]
-        theirs = {"seed": there["seed"], **there["train"], **there["task"]["settings"]}
-        options = {"cell": recipe.cell, "cell_options": choice.cell_options, "rule_options": choice.rule_options}
-        for key in options.keys() & there["model"].keys():
-            ours[key], theirs[key] = options[key], there["model"][key]
-        for key, value in ours.items():
-            if key in theirs and theirs[key] != value:
-                hint = "remove it, or give another --out"
-                raise UsageError(f"{self.out}: trained with {key}={theirs[key]}, now it is {value}; {hint}")
+    job: Job
 
 
 def reproduce(
@@ -90,12 +53,13 @@ def reproduce(
     out = out or Path("runs") / (f"{name}-quick" if quick else name)
     count = 1 if quick else seeds or table.seeds
     wanted = [
-        Job(recipe, variant, seed, _settings(table, recipe, variant, quick), _place(out, recipe, variant, seed))
+        _entry(recipe, variant, seed, _settings(table, recipe, variant, quick), out)
         for recipe in table.rows
         for variant in table.variants()
         for seed in range(count)
     ]
-    failed = _run([job for job in wanted if job.recipe in chosen], jobs, threads, data, device) if run else {}
+    trained = [entry.job for entry in wanted if entry.recipe in chosen] if run else []
+    failed = run_missing(trained, partial(processes, jobs=jobs, threads=threads, data=data, device=device))
     command = ["edgernn", "reproduce", name, *(["--quick"] if quick else [])]
     if seeds is not None and not quick:
         command += ["--seeds", str(seeds)]
@@ -106,7 +70,7 @@ def reproduce(
         "note": table.note,
         "command": shlex.join(command),
         "quick": quick,
-        **_origin([result for job in wanted if (result := job.result())]),
+        **origin([result for entry in wanted if (result := entry.job.result())]),
         "paper_seeds": table.paper_seeds,
         "vary": list(table.vary),
         "columns": table.columns,
@@ -138,19 +102,20 @@ def search(
     for recipe in _chosen(table, rows):
         for tried in combinations(recipe.search) if recipe.search else []:
             settings = {**_settings(table, recipe, variant, False), **tried}
-            wanted.append(Job(recipe, tried, 0, settings, _place(out, recipe, tried, 0)))
+            wanted.append(_entry(recipe, tried, 0, settings, out))
     if not wanted:
         raise UsageError(f"search: no [search] in {', '.join(rows or [name])}: there is nothing to try")
-    failed = _run(wanted, jobs, threads, data, device)
+    trained = [entry.job for entry in wanted]
+    failed = run_missing(trained, partial(processes, jobs=jobs, threads=threads, data=data, device=device))
     lines = []
-    for job in wanted:
-        line: dict[str, Any] = {"row": job.recipe.path.stem, "settings": job.variant}
-        if result := job.result():
-            last = RunDirectory(job.out).metrics()[-1]
+    for entry in wanted:
+        line: dict[str, Any] = {"row": entry.recipe.path.stem, "settings": entry.variant}
+        if result := entry.job.result():
+            last = RunDirectory(entry.job.out).metrics()[-1]
             line |= {"metric": result["metric"], "value": last[result["metric"]], "best": result["best_validation"]}
             line |= {"skip_percent": last["skip_percent"], "seconds": result["seconds"]}
         else:
-            line["failed"] = failed.get(job.out, "not run")
+            line["failed"] = failed.get(entry.job.out, "not run")
         lines.append(line)
     write_json(out / "search.json", lines)
     return lines
@@ -169,94 +134,15 @@ def _settings(table: Table, recipe: Recipe, variant: Settings, quick: bool) -> S
     return over(settings, table.quick) if quick else settings
 
 
-def _place(out: Path, recipe: Recipe, variant: Settings, seed: int) -> Path:
-    return out / "-".join([recipe.path.stem, *([label(variant)] if variant else []), f"seed{seed}"])
+def _entry(recipe: Recipe, variant: Settings, seed: int, settings: Settings, out: Path) -> Entry:
+    place = out / "-".join([recipe.path.stem, *([label(variant)] if variant else []), f"seed{seed}"])
+    return Entry(recipe, variant, Job(recipe.task, recipe.cell, recipe.rule, seed, settings, place))
 
 
-def _run(wanted: list[Job], jobs: int | None, threads: int, data: Path | None, device: str) -> dict[Path, str]:
-    """Train what is not finished; what went wrong, by the run's directory."""
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"jobs: expected at least 1, got {jobs}")
-    for job in wanted:
-        job.check()
-    missing = [job for job in wanted if job.result() is None]
-    if not missing:
-        return {}
-    count = min(len(missing), jobs or max(1, (os.cpu_count() or 1) // threads))
-    failed: dict[Path, str] = {}
-    watch = Watch(len(wanted), len(wanted) - len(missing))
-    with _environment(threads), ProcessPoolExecutor(count, get_context("spawn")) as pool:
-        running: dict[Future[None], Job] = {}
-        try:
-            while missing or running:
-                # no more than there are workers: what a pool has queued it cannot always take back
-                while missing and len(running) < count:
-                    job = missing.pop(0)
-                    running[pool.submit(_train, job, data, device)] = job
-                for future in wait(running, timeout=2, return_when=FIRST_COMPLETED).done:
-                    job = running.pop(future)
-                    error = future.exception()
-                    if isinstance(error, (KeyboardInterrupt, BrokenProcessPool)):
-                        raise error
-                    if error is not None:
-                        kind = "" if isinstance(error, EdgernnError) else f"{type(error).__name__}: "
-                        failed[job.out] = f"{kind}{error}"
-                    watch.done(job.out, failed.get(job.out))
-                watch.look([job.out for job in running.values()])
-        except BaseException:
-            # a worker that was interrupted saves its run before it ends
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-    return failed
-
-
-@contextmanager
-def _environment(threads: int) -> Iterator[None]:
-    """What the workers inherit: read when torch is loaded there."""
-    ours = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
-    before = {name: os.environ.get(name) for name in ours}
-    os.environ.update(ours)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-def _train(job: Job, data: Path | None, device: str) -> None:
-    """In a worker."""
-    from edgernn.training.api import train
-
-    recipe = job.recipe
-    train(
-        recipe.task,
-        recipe.cell,
-        recipe.rule,
-        out=job.out,
-        seed=job.seed,
-        device=device,
-        data=data,
-        resume=True,
-        settings=job.settings,
-    )
-
-
-def _origin(results: list[dict[str, Any]]) -> dict[str, str]:
-    """What the runs ran on, and with."""
-    if not results:
-        return {"machine": processor(), "edgernn": edgernn.__version__}
-    machines = {
-        f"{r['machine']}, {r['threads']} thread{'s' * (r['threads'] > 1)} each" if r["device"] == "cpu" else r["device"]
-        for r in results
-    }
-    return {"machine": "; ".join(sorted(machines)), "edgernn": ", ".join(sorted({r["edgernn"] for r in results}))}
-
-
-def _row(table: Table, recipe: Recipe, variant: Settings, wanted: list[Job], failed: dict[Path, str]) -> dict[str, Any]:
-    jobs = [job for job in wanted if (job.recipe, job.variant) == (recipe, variant)]
+def _row(
+    table: Table, recipe: Recipe, variant: Settings, wanted: list[Entry], failed: dict[Path, str]
+) -> dict[str, Any]:
+    jobs = [entry.job for entry in wanted if (entry.recipe, entry.variant) == (recipe, variant)]
     results = {job.seed: result for job in jobs if (result := job.result())}
     columns = {}
     for column in table.columns:

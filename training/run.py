@@ -14,12 +14,14 @@ result.json        written last: with it the run is finished
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from edgernn.cells.base import State
@@ -80,11 +82,12 @@ class RunDirectory:
         return f"nothing to resume in {self.path}: starting there" if resume else None
 
     def result(self) -> dict[str, Any] | None:
-        """Of a finished run."""
-        if not (self.path / RESULT).exists():
+        """Of a finished run; half a file is as none, and is written anew."""
+        try:
+            result = read_json(self.path / RESULT)
+        except EdgernnError:
             return None
-        result: dict[str, Any] = read_json(self.path / RESULT)
-        return result
+        return result if isinstance(result, dict) and result.get("metric") in result else None
 
     def discard(self) -> None:
         """Remove a run that failed before its first checkpoint, so that it can be started again."""
@@ -109,9 +112,11 @@ class RunDirectory:
             name, there, now = found
             hint = "resume with the settings it was started with, or give another --out"
             raise UsageError(f"{name}: the run in {self.path} has {there!r}, got {now!r}; {hint}")
-        if (self.path / RESULT).exists():
+        if self.result() is not None:
             return f"{self.path} is finished: nothing to do"
-        changed = [f"{key} {old.get(key)}, now {record[key]}" for key in MACHINE if old.get(key) != record[key]]
+        changed = [
+            f"{key} {old[key]}, now {record[key]}" for key in MACHINE if old.get(key, record[key]) != record[key]
+        ]
         return f"started with {'; '.join(changed)}: the last digits may differ" if changed else None
 
     # the checkpoint
@@ -130,24 +135,28 @@ class RunDirectory:
         save_weights(model, self.path)
 
     def load(
-        self, model: RecurrentModel, optimizer: torch.optim.Optimizer, device: str
+        self,
+        model: RecurrentModel,
+        optimizer: torch.optim.Optimizer,
+        device: str,
+        send: Callable[[bytes | None], bytes | None] = lambda content: content,
     ) -> tuple[Position, State | None]:
         """The position of the checkpoint and what was carried on, with model, optimiser and generator set to it.
 
-        Step 0 where there is none.
+        Step 0 where there is none. send: gives the file's content to the processes that train together.
 
         Raises EdgernnError where the checkpoint is corrupt or of another model.
         """
         path = self.path / STATE
-        if not path.exists():
-            return Position(), None
         if (self.path / STATE_JSON).exists():
             read_json(self.path / STATE_JSON)
+        content = send(path.read_bytes() if path.exists() else None)
+        if content is None:
+            return Position(), None
         try:
-            with safe_open(path, "pt") as file:
-                metadata = file.metadata() or {}
-                position = Position(**json.loads(metadata["position"]))
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = safetensors.torch.load(content)
+            metadata = _metadata(content)
+            position = Position(**json.loads(metadata["position"]))
             # a parameter that no loss has reached has no slots of the optimiser, so only their number can tell
             if len(tensors) != int(metadata["tensors"]):
                 raise ValueError(f"{len(tensors)} tensors of {metadata['tensors']}")
@@ -193,6 +202,13 @@ class RunDirectory:
             # the checkpoint that follows must not outlive this line
             file.flush()
             os.fsync(file.fileno())
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """Of a safetensors file, whose first 8 bytes say how long the JSON that follows is."""
+    size = int.from_bytes(content[:8], "little")
+    header: dict[str, dict[str, str]] = json.loads(content[8 : 8 + size])
+    return header.get("__metadata__", {})
 
 
 def _load_model(path: Path, model: RecurrentModel, tensors: dict[str, Tensor]) -> None:

@@ -11,6 +11,8 @@ Choose `layer` for batches of any size and sequences of any length, `recurrent-b
 and large batches; rank or density for a state so wide that R is most of the model.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -71,6 +73,7 @@ class RecurrentBatchNorm(nn.Module):
     Shapes: p (B, rows) or (T, B, rows), t (B, 1): the step that p (or its first row) belongs to; γ = gain (rows,),
     shared over time, 0.1 at the start; ε = 1e-5. There is no shift of its own: the cell's biases follow. The cell state
     is not normalised, which the source does before the output.
+    `total` sums, differentiably, what each of the processes has that share the batches of a training, if several do.
     Source: Cooijmans et al., "Recurrent Batch Normalization", 2016, https://arxiv.org/abs/1603.09025.
     """
 
@@ -79,6 +82,7 @@ class RecurrentBatchNorm(nn.Module):
     couples = False
     counts_steps = True
     eps, momentum = 1e-5, 0.1
+    total: Callable[[Tensor], Tensor] | None = None
 
     mean: Tensor
     var: Tensor
@@ -93,7 +97,7 @@ class RecurrentBatchNorm(nn.Module):
         assert t is not None
         if not self.training:
             return _affine(p, t, *self._fold())
-        var, mean = torch.var_mean(p, -2, correction=0)
+        var, mean = torch.var_mean(p, -2, correction=0) if self.total is None else self._shared(p, self.total)
         with torch.no_grad():
             # a batch is trained in step, so one sample's count is that of all
             first = int(t[0, 0])
@@ -102,6 +106,12 @@ class RecurrentBatchNorm(nn.Module):
             self.mean[first : first + count].lerp_(now_mean[:count].to(self.mean.dtype), self.momentum)
             self.var[first : first + count].lerp_(now_var[:count].to(self.var.dtype), self.momentum)
         return self.gain * (p - mean.unsqueeze(-2)) * torch.rsqrt(var.unsqueeze(-2) + self.eps)
+
+    def _shared(self, p: Tensor, total: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Variance (biased) and mean over the parts of a batch that several processes have."""
+        count = total(p.new_tensor(float(p.shape[-2])))
+        mean = total(p.sum(-2)) / count
+        return total((p - mean.unsqueeze(-2)).square().sum(-2)) / count, mean
 
     def folded(self) -> StepAffine:
         """What evaluation computes, as a scale and a shift a step."""

@@ -25,6 +25,7 @@ from edgernn.errors import EdgernnError, UsageError, nearest
 VERBS = {
     "train": "Train a cell on a task; leaves a run directory.",
     "reproduce": "Lay a paper's table beside ours, training what is missing.",
+    "sweep": "Train cells, rules and settings in all combinations.",
     "plot": "Draw runs: learning, update patterns, what skipping costs.",
     "export": "Turn a run into one .onnx file and check it.",
     "pack": "Turn an exported file into one that C programs step without ONNX Runtime.",
@@ -99,9 +100,9 @@ def group() -> None:
 def verb(example: str, text: Callable[[Any], str]) -> Callable[[Callable[..., Any]], Verb]:
     """Make a verb from a function that returns its result, an object that JSON can hold.
 
-    example: a command line that runs. text: turns the result into what is printed without --json.
-    The function's options stand below this decorator; --json and --debug are added. Only the result goes to standard
-    output: whatever is printed on the way goes to standard error.
+    example: a command line that runs. text: turns the result into what is printed without --json; None prints
+    nothing. The function's options stand below this decorator; --json and --debug are added. Only the result goes to
+    standard output: whatever is printed on the way goes to standard error.
     """
 
     def decorate(function: Callable[..., Any]) -> Verb:
@@ -109,7 +110,8 @@ def verb(example: str, text: Callable[[Any], str]) -> Callable[[Callable[..., An
         def run(as_json: bool, **options: Any) -> None:
             with contextlib.redirect_stdout(sys.stderr):
                 result = function(**options)
-            click.echo(json.dumps(result, indent=2, allow_nan=False) if as_json else text(result))
+            if result is not None:
+                click.echo(json.dumps(result, indent=2, allow_nan=False) if as_json else text(result))
 
         made: Verb = click.command(cls=Verb)(_json(_debug(run)))
         made.example = example

@@ -47,23 +47,30 @@ def _to_look_at(run: Path) -> list[str]:
 @click.option("--out", type=click.Path(path_type=Path), help="The run directory.  [runs/TASK-CELL[-RULE]]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of weights and data.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
+@click.option("--devices", type=click.IntRange(min=1), help="So many processes share each batch, on a GPU each if any.")
 @click.option("--data", type=click.Path(path_type=Path), help="The folder of data sets.  [$EDGERNN_DATA]")
 @click.option("--resume", is_flag=True, help="Go on with the run in --out, exactly where it was.")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
-def command(recipe: str | None, resume: bool, settings: tuple[str, ...], **options: Any) -> dict[str, Any]:
+def command(recipe: str | None, resume: bool, settings: tuple[str, ...], **options: Any) -> dict[str, Any] | None:
     """Train a cell on a task and leave a run directory.
 
     Settings are KEY=VALUE words: steps or epochs, hidden_size, layers, batch_size, lr, lambda, clip, eval_every,
     checkpoint_every, patience, ...; rank=16 or density=0.25, norm=layer, imputer=rits; those of the task (T of adding),
     of the cell (length of decaynet) and of the rule (budget=likelihoods).
+
+    --devices N is `torchrun --standalone --nproc-per-node N -m edgernn train ...`; see docs/sweeps.md.
     """
     # threads that spin while they wait stall for whole time slices when another program wants the cores; read when
     # torch is loaded
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # nor shall DistributedDataParallel warn that all parameters were reached where it looks for those that are not
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from edgernn.training import train
-    from edgernn.training.progress import for_terminal
+    from edgernn.training.parallel import leads
+    from edgernn.training.progress import Silent, for_terminal
     from edgernn.training.recipe import follow
     from edgernn.training.settings import split_words
 
     words = follow(recipe, options, split_words(settings))
-    return train(**options, resume=resume, settings=words, progress=for_terminal())
+    result = train(**options, resume=resume, settings=words, progress=for_terminal() if leads() else Silent())
+    return result if leads() else None

@@ -83,6 +83,8 @@ class Task(abc.ABC):
 
     What trains is a SequenceModel on an Objective, unless a task says otherwise: then it sets `network` and `without`,
     the settings of TrainConfig that the network does not know, and overrides `arguments`, `loss` and `evaluate`.
+    divides: a batch may be shared out among processes, sequence by sequence: the loss is a mean over its sequences, and
+    what is carried has them along its first axis.
     """
 
     name: ClassVar[str]
@@ -90,6 +92,7 @@ class Task(abc.ABC):
     defaults: ClassVar[Mapping[str, Any]] = {}
     network: ClassVar[type[RecurrentModel]] = SequenceModel
     without: ClassVar[frozenset[str]] = frozenset()
+    divides: ClassVar[bool] = True
 
     objective: Score
     input_size: int

@@ -170,6 +170,8 @@ class LearningToLearn(Task):
     defaults = {"epochs": 20, "hidden_size": 20, "layers": 2, "lr": 1e-3, "keep": "best"}  # noqa: RUF012
     network = LearnedOptimizer
     without = NOT_OF_A_LAYER - {"layers"} | {"batch_size"}
+    # a batch is one optimisee
+    divides = False
     objective = Score("final_loss", False)
     # of one parameter of an optimisee: its gradient, and what becomes of it
     input_size, output_size = 1, 1

@@ -64,7 +64,7 @@ class WordStream(Source, Split):
         starts = self._window_starts(epoch, batch_size)
         x, target = self._columns(batch_size)
         steps = slice(starts[i], starts[i + 1])
-        return Batch(x[steps], target[steps])
+        return Batch(x[steps], target[steps], per_step=True)
 
     def continues(self, step: int, batch_size: int) -> bool:
         return step % self.steps_per_epoch(batch_size) > 0

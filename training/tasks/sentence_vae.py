@@ -37,9 +37,6 @@ class SentenceBatch(Batch):
 
     step: int = 0
 
-    def to(self, device: str) -> "SentenceBatch":
-        return SentenceBatch(self.x.to(device), self.target.to(device), self.step)
-
 
 class Sentences(Source, Split):
     """Stored sentences of unequal length, as numbers of words.

@@ -3,7 +3,8 @@
 
 import abc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -17,13 +18,19 @@ _SHUFFLE, _GENERATE, _SPLIT = 1, 2, 3
 
 @dataclass(frozen=True)
 class Batch:
-    """x (T, B, I) float32, or (T, B) int64 words; target (B, ...), or (T, B, ...) with one target a step."""
+    """x (T, B, I) float32, or (T, B) int64 words; target (B, ...), or (T, B, ...) per step, with one target a step."""
 
     x: Tensor
     target: Tensor
+    per_step: bool = field(default=False, kw_only=True)
 
-    def to(self, device: str) -> "Batch":
-        return Batch(self.x.to(device), self.target.to(device))
+    def to(self, device: str) -> Self:
+        return replace(self, x=self.x.to(device), target=self.target.to(device))
+
+    def part(self, first: int, every: int) -> Self:
+        """The sequences first, first + every, first + 2 every and so on."""
+        target = self.target[:, first::every] if self.per_step else self.target[first::every]
+        return replace(self, x=self.x[:, first::every].contiguous(), target=target.contiguous())
 
 
 class Source(abc.ABC):
@@ -94,25 +101,30 @@ class Sequences(Source, Split):
         x = x.transpose(0, 1)
         x = x.float().contiguous() if self.symbols is None else one_hot(x, self.symbols)
         y = y if y.is_floating_point() else y.long()
-        return Batch(x, y.transpose(0, 1).contiguous() if self.per_step else y)
+        return Batch(x, y.transpose(0, 1).contiguous() if self.per_step else y, per_step=self.per_step)
 
 
 class Generated(Source):
     """Sequences that are made as they are needed and never come twice.
 
-    make(rng, n) returns x (T, n, I) and the target (n, ...), or (T, n, ...) with one target a step.
+    make(rng, n) returns x (T, n, I) and the target (n, ...), or (T, n, ...) per step, with one target a step.
     """
 
     def __init__(
-        self, make: Callable[[np.random.Generator, int], tuple[Tensor, Tensor]], epoch_steps: int, seed: int
+        self,
+        make: Callable[[np.random.Generator, int], tuple[Tensor, Tensor]],
+        epoch_steps: int,
+        seed: int,
+        per_step: bool = False,
     ) -> None:
-        self._make, self._epoch_steps, self._seed = make, epoch_steps, seed
+        self._make, self._epoch_steps, self._seed, self._per_step = make, epoch_steps, seed, per_step
 
     def steps_per_epoch(self, batch_size: int) -> int:
         return self._epoch_steps
 
     def batch(self, step: int, batch_size: int) -> Batch:
-        return Batch(*self._make(np.random.default_rng([_GENERATE, self._seed, step]), batch_size))
+        made = self._make(np.random.default_rng([_GENERATE, self._seed, step]), batch_size)
+        return Batch(*made, per_step=self._per_step)
 
 
 def one_hot(symbols: Tensor, count: int) -> Tensor:

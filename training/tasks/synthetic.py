@@ -35,7 +35,7 @@ class Synthetic(Task):
 
     def open(self, source: Path | None, seed: int) -> None:
         if self.train_size is None:
-            self.train = Generated(self.make, self.epoch_steps, seed)
+            self.train = Generated(self.make, self.epoch_steps, seed, self.output == "all")
         else:
             self.train = self._stored(_TRAIN, self.train_size, seed)
         self.validation = self._stored(_VALIDATION, self.test_size)

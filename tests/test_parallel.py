@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several processes that share the batches of one training: what one process would have done, kills included."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.training import Interrupted, train
+from edgernn.training.parallel import Group
+from edgernn.training.progress import Silent
+from edgernn.training.tasks.sources import Batch
+from tests.training_helpers import SMALL, command_line, without_pictures, words
+
+ADDING = {**SMALL, "steps": 9, "eval_every": 3, "checkpoint_every": 3, "lambda": 0.05, "clip": 0.5}
+# task, cell, rule, settings: batches of 10 sequences, of which the last of an epoch has 5 or 1
+CASES = {
+    "budget": ("adding", "gru", "selective", {**ADDING, "train_size": 25, "keep": "best"}),
+    "averages": ("adding", "gru", None, {**ADDING, "optimizer": "ntasgd", "nonmono": 1, "train_size": 21}),
+    "batch-norm": ("adding", "gru", None, {**ADDING, "norm": "recurrent-batch", "train_size": 21}),
+    "imputer": ("brits", "gru", None, {"direction": "both", "hidden_size": 4, "batch_size": 8, "steps": 6}),
+    "targets-a-step": ("char", "gru", None, {"window": 8, "hidden_size": 4, "batch_size": 8, "steps": 6}),
+    "carried": ("ptb", "gru", "skip", {"bptt": 5, "ar": 2.0, "embedding": 8, "hidden_size": 8, "steps": 12}),
+}
+# both processes of a group run all cases, so that torch is loaded once
+PAIR = """
+import json, sys
+from contextlib import contextmanager
+from pathlib import Path
+import torch, torch.distributed as dist
+import edgernn.training.api as api
+from edgernn.training.parallel import Group
+rank, store, folder, data, cases = int(sys.argv[1]), *sys.argv[2:6]
+torch.set_num_threads(1)
+dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
+
+@contextmanager
+def together(*_):
+    yield Group(rank, 2)
+
+api.together, api.size_of = together, lambda devices: 2
+api.learning_curve = api.update_pattern = lambda path, *_: path.touch()
+for name, (task, cell, rule, settings) in json.loads(cases).items():
+    api.train(task, cell, rule, out=f"{folder}/{name}", data=data, settings=settings)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch):
+    without_pictures(monkeypatch)
+
+
+def environment():
+    return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory, small_data):
+    """The folder in which two processes have trained every case."""
+    folder = tmp_path_factory.mktemp("pairs")
+    rest = [folder / "store", folder, small_data, json.dumps(CASES)]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", PAIR, str(rank), *rest], env=environment(), stderr=subprocess.PIPE)
+        for rank in range(2)
+    ]
+    for process in processes:
+        _, error = process.communicate(timeout=120)
+        assert process.returncode == 0, error.decode()
+    return folder
+
+
+def lines(run):
+    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in found]
+
+
+def assert_same(run, other):
+    """Losses, metrics and weights are equal, up to the order in which float32 was added up."""
+    assert lines(run)
+    for ours, theirs in zip(lines(run), lines(other), strict=True):
+        assert ours == pytest.approx(theirs, rel=2e-4), run.name
+    weights, expected = load_file(run / "model.safetensors"), load_file(other / "model.safetensors")
+    assert weights.keys() == expected.keys()
+    for name, tensor in weights.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-5, msg=f"{run.name}: {name}")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_do_what_one_does(pairs, tmp_path, small_data, name):
+    task, cell, rule, settings = CASES[name]
+    alone = train(task, cell, rule, out=tmp_path / "alone", data=small_data, settings=settings)
+    assert_same(pairs / name, tmp_path / "alone")
+    result = json.loads((pairs / name / "result.json").read_text())
+    metric = result["metric"]
+    assert result[metric] == pytest.approx(alone[metric], rel=2e-4)
+    assert json.loads((pairs / name / "config.json").read_text())["processes"] == 2
+
+
+def test_each_sequence_is_seen_once():
+    x = torch.arange(7.0).expand(3, 7).unsqueeze(-1)
+    for per_step in (False, True):
+        batch = Batch(x, x[..., 0] if per_step else x[0], per_step=per_step)
+        groups = [Group(rank, 3) for rank in range(3)]
+        parts = [group.part(batch, 0, 0) for group in groups]
+        seen = torch.cat([part.x[0, :, 0] for part in parts])
+        assert sorted(seen.tolist()) == list(range(7))
+        for part in parts:
+            torch.testing.assert_close(part.target if per_step else part.target.T.expand(3, -1), part.x[..., 0])
+        assert [group.weight for group in groups] == pytest.approx([9 / 7, 6 / 7, 6 / 7])
+    # one that has none of the sequences weighs nothing
+    group = Group(2, 3)
+    assert group.part(Batch(x[:, :2], x[0, :2]), 0, 0).x.shape == (3, 1, 1)
+    assert (group.weight, group.there) == (0.0, 0.0)
+
+
+def test_every_process_draws_for_itself_and_again_the_same():
+    drawn = set()
+    for rank in (1, 2):
+        for step in (0, 1):
+            draws = []
+            for _ in range(2):
+                Group(rank, 3).part(Batch(torch.zeros(1, 3, 1), torch.zeros(3)), seed=0, step=step)
+                draws.append(torch.rand(()).item())
+            assert draws[0] == draws[1]
+            drawn.add(draws[0])
+    assert len(drawn) == 4
+
+
+def run(out, devices=None, resume=False, progress=None, **changes):
+    return train(
+        "adding", "sarnn", out=out, devices=devices, resume=resume, progress=progress, settings={**ADDING, **changes}
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        without_pictures(patch)
+        run(out)
+    return out
+
+
+class At(Silent):
+    """Does something at a step."""
+
+    def __init__(self, at, action):
+        self.at, self.action = at, action
+
+    def step(self, step, loss):
+        if step == self.at:
+            self.action()
+
+
+@contextmanager
+def everything_put_back():
+    variables, threads = dict(os.environ), torch.get_num_threads()
+    yield
+    assert dict(os.environ) == variables
+    assert torch.get_num_threads() == threads
+    assert not dist.is_initialized()
+    assert not children()
+
+
+def children():
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_an_interrupted_pair_is_resumed_by_one_and_by_two(tmp_path, whole):
+    # Ctrl-C that reaches one of them
+    press = At(4, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with everything_put_back(), pytest.raises(Interrupted, match=r"interrupted at step 4 of 9.*--devices 2.*--resume"):
+        run(tmp_path / "run", devices=2, progress=press)
+    with pytest.raises(Interrupted, match="interrupted at step 6 of 9"):
+        run(tmp_path / "run", resume=True, progress=At(6, press.action))
+    run(tmp_path / "run", devices=2, resume=True)
+    assert_same(tmp_path / "run", whole)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_killed_process_is_named_and_its_run_goes_on(tmp_path, whole):
+    kill = At(5, lambda: os.kill(int(children()[0]), signal.SIGKILL))
+    said = "of 2 processes that train together process 1 was killed by signal 9; go on with --resume"
+    with everything_put_back(), pytest.raises(EdgernnError, match=said):
+        run(tmp_path / "run", devices=2, progress=kill)
+    assert json.loads((tmp_path / "run/state.json").read_text())["step"] == 3
+    run(tmp_path / "run", resume=True)
+    assert_same(tmp_path / "run", whole)
+
+
+def test_torchrun_starts_what_devices_would(tmp_path, whole):
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "edgernn"]
+    arguments = ["train", "--task", "adding", "--cell", "sarnn", "--out", "run", "--json", *words(ADDING)]
+    done = subprocess.run(
+        [*launch, *arguments], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    # one of the processes speaks
+    assert json.loads(done.stdout)["run"] == "run"
+    assert done.stderr.count("training for at most 9 steps") == 1
+    assert "Warning" not in done.stderr
+    assert_same(tmp_path / "run", whole)
+
+
+@pytest.mark.parametrize(
+    ("changes", "devices", "said"),
+    [
+        ({}, 3, "3 processes cannot share 10 sequences equally: 1 of them would train on 4 while the others, with 3"),
+        ({}, 4, "give batch_size=8 or 12, or 1, 2, 5 devices"),
+        ({}, 20, "give batch_size=20, or 1, 2, 5, 10 devices"),
+    ],
+)
+def test_batches_that_cannot_be_shared_are_refused(tmp_path, changes, devices, said):
+    with pytest.raises(UsageError, match=said):
+        run(tmp_path / "run", devices=devices, **changes)
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_numbers_of_processes_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    with pytest.raises(UsageError, match="torchrun has started 2 processes, got --devices 5"):
+        run(tmp_path / "run", devices=5)
+
+
+def test_a_batch_of_one_network_cannot_be_shared(tmp_path, small_data):
+    with pytest.raises(UsageError, match="a batch of the task l2l cannot be shared out, got 2 devices"):
+        train("l2l", "lstm", out=tmp_path / "run", devices=2, data=small_data)
+
+
+def test_a_process_that_cannot_start_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with everything_put_back(), pytest.raises(EdgernnError, match="process 1 ended with status 1"):
+        run(tmp_path / "run", devices=2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_processes_of_other_settings_are_refused(tmp_path):
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "WORLD_SIZE": "2",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    arguments = ["train", "--task", "adding", "--cell", "gru", "--out", "run", *words(SMALL), "steps=3"]
+    processes = [
+        command_line(*arguments, f"lr={lr}", cwd=tmp_path, env={**shared, "RANK": str(rank)})
+        for rank, lr in enumerate((0.1, 0.2))
+    ]
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    assert [process.returncode for process in processes] == [2, 2]
+    assert "lr: process 0 has 0.1, got 0.2; start all processes alike" in errors[1]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_total_has_the_gradient_of_a_sum(monkeypatch):
+    # two processes of which the other has the same numbers
+    monkeypatch.setattr(dist, "all_reduce", lambda x: x.mul_(2))
+    x = torch.tensor([1.0, 3.0], requires_grad=True)
+    total = Group(0, 2).total(x)
+    np.testing.assert_allclose(total.detach(), [2.0, 6.0])
+    (total * torch.tensor([1.0, 10.0])).sum().backward()
+    np.testing.assert_allclose(x.grad, [2.0, 20.0])

@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sweeps: what they train, what they say of it, and that neither kills nor a full disk cost what is finished."""
+
+import errno
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from edgernn.cli.frame import main
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.files import locked
+from edgernn.training.jobs import TRIES, Job, Outcome, Workers, attempt, run_missing
+from edgernn.training.sweep import cluster, sweep
+from edgernn.training.sweep.plan import load_sweep
+from edgernn.training.sweep.statistics import Price, front, quantile, spread, student
+from edgernn.training.sweep.table import markdown
+from tests.training_helpers import leftovers, snapshot, without_pictures
+
+SWEEP = """task = "adding"
+cells = ["gru", "sarnn"]
+seeds = 2
+[settings]
+T = 8
+hidden_size = 4
+batch_size = 10
+steps = 12
+eval_every = 6
+skip_target = "none"
+[vary]
+lambda = [0.0, 0.5]
+[search]
+lr = [0.01, 0.001]
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweep.toml").write_text(SWEEP)
+    return tmp_path / "sweep.toml"
+
+
+def say(file, old, new):
+    assert old in SWEEP
+    file.write_text(SWEEP.replace(old, new))
+
+
+# the file
+
+
+def test_every_combination_is_a_row_and_every_seed_a_run(file, tmp_path):
+    plan = load_sweep(file, tmp_path / "runs")
+    assert [row.name for row in plan.rows] == [
+        # λ does nothing where nothing can be skipped
+        "gru-lr=0.01",
+        "gru-lr=0.001",
+        *(f"sarnn-lambda={weight},lr={lr}" for weight in (0.0, 0.5) for lr in (0.01, 0.001)),
+    ]
+    assert [row.rivals for row in plan.rows] == [0, 0, 2, 2, 3, 3]
+    assert [job.out.name for job in plan.jobs[:2]] == ["gru-lr=0.01-seed0", "gru-lr=0.001-seed0"]
+    assert len(plan.jobs) == 12
+    assert [job.seed for job in plan.jobs] == [0] * 6 + [1] * 6
+    assert plan.jobs[-1].settings["lambda"] == 0.5
+    assert plan.jobs[-1].settings["lr"] == 0.001
+    assert plan.jobs[-1].settings["skip_target"] is None
+
+
+def test_two_names_of_one_model_are_one_row(file, tmp_path):
+    say(file, 'cells = ["gru", "sarnn"]', 'cells = ["gru", "sarnn"]\nrules = ["selective", "always"]')
+    assert len(load_sweep(file, tmp_path).rows) == 6
+    say(file, "seeds = 2", "seeds = [7, 3, 7]")
+    assert load_sweep(file, tmp_path).seeds == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("cells =", "cell =", "expected the key 'cells', which is missing"),
+        ("seeds = 2", 'seeds = 2\nrule = ["skip"]', "unknown key 'rule': did you mean 'rules'"),
+        ("[vary]", "[vari]", "unknown key 'vari': did you mean 'vary'"),
+        ("steps = 12", "stepps = 12", "unknown setting 'stepps': did you mean 'steps'"),
+        ("lambda =", "lamda =", "unknown setting 'lamda': did you mean 'lambda'"),
+        ("[0.01, 0.001]", "[0.01, -1]", "lr: expected a number above 0, got -1"),
+        ("[0.01, 0.001]", "0.01", "search.lr: expected a list of values, got 0.01"),
+        ("lr =", "T =", "T: expected in one of"),
+        ('"sarnn"]', '"sarn"]', "unknown cell 'sarn': did you mean 'sarnn'"),
+        ('["gru", "sarnn"]', "[]", "cells: expected a list of names"),
+        ("seeds = 2", "seeds = 0", "seeds: expected how many, at least 1, or a list of numbers, got 0"),
+        ("seeds = 2", "seeds = [0, -1]", "seeds: expected"),
+        ('task = "adding"', 'task = "ading"', "unknown task 'ading'"),
+        ("seeds = 2", "seeds = ", "not a TOML file"),
+    ],
+)
+def test_mistakes_in_the_file_are_named_before_anything_starts(file, tmp_path, capsys, old, new, said):
+    say(file, old, new)
+    assert main(["sweep", "sweep.toml"]) in (1, 2)
+    error = capsys.readouterr().err
+    assert re.search(f"^edgernn: error: sweep.toml: .*{re.escape(said)}", error), error
+    assert error.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sweep.toml"]
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(UsageError, match="sweep: no such file"):
+        sweep(tmp_path / "none.toml")
+
+
+# figures
+
+
+def test_student_is_that_of_the_tables():
+    # of the 0.975 quantile
+    for freedom, t in {1: 12.7062, 2: 4.30265, 3: 3.18245, 4: 2.77645, 9: 2.26216, 30: 2.04227}.items():
+        assert quantile(0.95, freedom) == pytest.approx(t, rel=2e-6)
+    assert quantile(0.99, 7) == pytest.approx(3.49948, rel=2e-6)
+    assert student(0.0, 5) == 0
+    assert student(1e9, 4) == pytest.approx(1)
+
+
+def test_an_interval_needs_two_seeds():
+    assert spread([]) == {"n": 0, "mean": None, "sd": None, "interval": None, "values": []}
+    assert spread([3.0]) == {"n": 1, "mean": 3.0, "sd": None, "interval": None, "values": [3.0]}
+    found = spread([1.0, 2.0, 3.0, 4.0])
+    half = 3.18245 * math.sqrt(5 / 3) / 2
+    assert found["interval"] == pytest.approx([2.5 - half, 2.5 + half], rel=1e-5)
+
+
+def test_a_front_holds_what_nothing_beats():
+    prices = {
+        "cheap": Price(1, 1),
+        "beaten": Price(3, 2),
+        "middle": Price(2, 2),
+        "same": Price(2, 2),
+        "worse": Price(2, 1.5),
+        "best": Price(9, 5),
+    }
+    assert front(prices) == ["cheap", "middle", "same", "best"]
+    assert front({}) == []
+
+
+# what happens to workers
+
+
+class Pretended(Workers):
+    """Ends a job as it is told to: how(job, try) gives the outcome, and what is done before."""
+
+    slots = 2
+
+    def __init__(self, how):
+        self.how, self.begun, self.running = how, [], []
+
+    def start(self, job):
+        self.begun.append(job)
+        self.running.append(job)
+        assert len(self.running) <= self.slots
+
+    def ended(self, seconds):
+        job = self.running.pop(0)
+        return [(job, self.how(job, self.begun.count(job)))]
+
+    @contextmanager
+    def __call__(self, count):
+        yield self
+
+
+def jobs_of(tmp_path, count=4):
+    settings = {"T": 5, "hidden_size": 4, "batch_size": 5, "steps": 2, "test_size": 5}
+    return [Job("adding", "gru", None, seed, settings, tmp_path / f"seed{seed}") for seed in range(count)]
+
+
+def test_a_job_whose_worker_dies_is_gone_on_with(tmp_path, capsys):
+    dies = {0: 1, 2: 99}
+    workers = Pretended(
+        lambda job, n: Outcome("its worker died", lost=True) if n <= dies.get(job.seed, 0) else Outcome()
+    )
+    failed = run_missing(jobs_of(tmp_path), workers)
+    assert failed == {tmp_path / "seed2": "its worker died"}
+    assert [workers.begun.count(job) for job in jobs_of(tmp_path)] == [2, 1, TRIES, 1]
+    assert capsys.readouterr().err.count("gone on with") == 1 + TRIES - 1
+
+
+def test_a_full_disk_stops_all(tmp_path):
+    workers = Pretended(lambda job, n: Outcome("No space left on device", full=True) if job.seed == 1 else Outcome())
+    said = "seed1: No space left on device: 1 of 4 runs are finished and stay; free some space"
+    with pytest.raises(EdgernnError, match=said):
+        run_missing(jobs_of(tmp_path), workers)
+    assert [job.seed for job in workers.begun] == [0, 1, 2]
+
+
+def test_what_fails_says_why(tmp_path, monkeypatch):
+    (job,) = jobs_of(tmp_path, 1)
+    monkeypatch.setattr("edgernn.training.api.train", lambda *_, **__: (_ for _ in ()).throw(ZeroDivisionError("by 0")))
+    assert attempt(job, None, "cpu") == Outcome("ZeroDivisionError: by 0")
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", "state.safetensors")
+
+    monkeypatch.setattr("edgernn.training.api.train", full)
+    assert attempt(job, None, "cpu") == Outcome("state.safetensors: No space left on device", full=True)
+    assert not leftovers(tmp_path)
+
+
+def test_half_a_result_is_none(tmp_path, monkeypatch):
+    without_pictures(monkeypatch)
+    (job,) = jobs_of(tmp_path, 1)
+    assert attempt(job, None, "cpu") == Outcome()
+    result, state = job.out / "result.json", job.out / "state.safetensors"
+    whole, before = snapshot(job.out), state.stat().st_mtime_ns
+    for damage in (result.read_text()[:40], "", "[]", "{}"):
+        result.write_text(damage)
+        assert job.result() is None
+        assert attempt(job, None, "cpu") == Outcome()
+        assert snapshot(job.out) == whole
+    # nothing was trained for it
+    assert state.stat().st_mtime_ns == before
+
+
+def test_a_lock_is_held_by_one_and_let_go_by_a_kill(tmp_path):
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom edgernn.files import locked\n"
+        "with locked(Path(sys.argv[1])):\n print('inside', flush=True)\n time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, tmp_path / "lock"], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"inside\n"
+    with (
+        pytest.raises(UsageError, match=f"process {process.pid} still holds this lock after 0 s"),
+        locked(tmp_path / "lock", 0.2),
+    ):
+        pass
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    with locked(tmp_path / "lock"):
+        assert (tmp_path / "lock").read_text() == str(os.getpid())
+    assert list(tmp_path.iterdir()) == []
+
+
+# the table
+
+
+class Here(Workers):
+    """Trains in this process, one at a time."""
+
+    slots = 1
+
+    def __init__(self):
+        self.ends = []
+
+    def start(self, job):
+        self.ends.append((job, attempt(job, None, "cpu")))
+
+    def ended(self, seconds):
+        return [self.ends.pop()]
+
+
+@pytest.fixture
+def here(file, monkeypatch):
+    @contextmanager
+    def on_ray(count, **_):
+        yield Here()
+
+    without_pictures(monkeypatch)
+    monkeypatch.setattr("edgernn.training.sweep.run.on_ray", on_ray)
+    monkeypatch.setattr("edgernn.training.sweep.run.load", lambda address: None)
+    return file
+
+
+def test_a_table_before_anything_is_trained(here, capsys):
+    assert main(["sweep", "sweep.toml", "--table-only"]) == 0
+    assert capsys.readouterr().out.count("not run") == 6
+    table = sweep(here, run=False)
+    assert table["metric"] is None
+    assert not any(row["front"] or row["chosen"] for row in table["rows"])
+    assert [path.rpartition("/")[2] for path in table["files"]] == ["table.json", "table.md"]
+    with pytest.raises(EdgernnError, match="there is no finished run whose model could be exported"):
+        sweep(here, run=False, export=True)
+
+
+def test_choices_are_made_on_the_validation_split(here, tmp_path):
+    table = sweep(here, latency=False)
+    rows = {row["name"]: row for row in table["rows"]}
+    assert len(rows) == 6
+    assert all(row["latency"]["n"] == 0 and row["test"]["n"] == 2 for row in rows.values())
+    for prefix in ("gru-", "sarnn-lambda=0.0,", "sarnn-lambda=0.5,"):
+        rivals = [row for name, row in rows.items() if name.startswith(prefix)]
+        assert len(rivals) == 2
+        best = min(rivals, key=lambda row: row["validation"]["mean"])
+        assert [row["chosen"] for row in rivals] == [row is best for row in rivals]
+    chosen = [row for row in rows.values() if row["chosen"]]
+    for row in chosen:
+        beaten = any(
+            other["work"]["mean"] < row["work"]["mean"] and other["validation"]["mean"] < row["validation"]["mean"]
+            for other in chosen
+        )
+        assert row["front"] == ([] if beaten else ["work"])
+    page = markdown(table)
+    assert "(Student's t)" in page
+    assert page.count("not chosen") == 3
+    row = rows["sarnn-lambda=0.5,lr=0.01"]
+    low, high = row["test"]["interval"]
+    line = next(line for line in page.splitlines() if line.startswith("| sarnn | selective | 0.5 | 0.01 |"))
+    assert line.split(" | ")[4:6] == [
+        f"{row['test']['mean']:.4g} ± {row['test']['sd']:.2g}",
+        f"{low:.4g} to {high:.4g}",
+    ]
+    # more seeds are added to those that are there
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/sweep/*/result.json")}
+    say(here, "seeds = 2", "seeds = 3")
+    assert all(row["test"]["n"] == 3 for row in sweep(here, latency=False)["rows"])
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    say(here, "T = 8", "T = 9")
+    with pytest.raises(UsageError, match="trained with T=8, now it is 9"):
+        sweep(here)
+
+
+def test_a_run_that_fails_is_told_and_the_others_go_on(here, capsys):
+    say(here, "lr = [0.01, 0.001]", "lr = [0.01, 1e30]")
+    assert main(["sweep", "sweep.toml", "--no-latency"]) == 1
+    error = capsys.readouterr().err
+    assert re.search(r"error: \d+ runs failed, runs/sweep/table.md has the others; the first: .*diverged", error)
+    table = sweep(here, run=False)
+    assert {row["test"]["n"] for row in table["rows"] if row["settings"]["lr"] == 0.01} == {2}
+    page = (here.parent / "runs/sweep/table.md").read_text()
+    assert page.count("not run") == 3
+
+
+def test_another_sweep_in_the_same_folder_is_refused(here):
+    said = r"runs/sweep/.sweep.lock: process \d+ still holds this lock"
+    with locked(here.parent / "runs/sweep/.sweep.lock"), pytest.raises(UsageError, match=said):
+        sweep(here)
+
+
+# Ray
+
+
+def test_without_ray_there_is_a_hint(file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(
+        EdgernnError, match=r"a sweep runs on Ray, which is not installed: pip install 'edgernn\[sweep\]'"
+    ):
+        sweep(file)
+    assert not leftovers(file.parent / "runs/sweep")
+
+
+@pytest.mark.parametrize("address", ["nowhere", "host:", ":1", "host:http", "host:99999"])
+def test_what_is_no_address_is_refused(file, address):
+    pytest.importorskip("ray")
+    with pytest.raises(UsageError, match="address: expected HOST:PORT, ray://HOST:PORT or auto, got"):
+        sweep(file, address=address)
+
+
+def test_an_address_that_does_not_answer_says_how_long_it_was_given(file, monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.setattr(cluster, "ANSWER", 1.2)
+    begun = time.monotonic()
+    with pytest.raises(
+        EdgernnError, match=r"address: no answer from 127.0.0.1:9 in 1 s .*is `ray start --head --port=9`"
+    ):
+        sweep(file, address="127.0.0.1:9")
+    assert time.monotonic() - begun < 4
+
+
+def test_a_machine_without_the_folder_or_of_another_version_says_so(tmp_path):
+    (job,) = jobs_of(tmp_path, 1)
+    import edgernn
+
+    rest = (1, None, "cpu", tmp_path / "nowhere", edgernn.__version__)
+    assert "does not see the folder" in cluster._try(job, tmp_path, *rest).error
+    assert "is installed on" in cluster._try(job, tmp_path, *rest[:-1], "0.0.0").error
+    assert not job.out.exists()

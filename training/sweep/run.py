@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole sweep: what is missing is trained, what is finished is laid out."""
+
+import shlex
+import shutil
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from edgernn.errors import EdgernnError
+from edgernn.files import EXAMPLE, locked, write_json, write_text
+from edgernn.training.jobs import origin, run_missing
+from edgernn.training.pictures import Point, fronts
+from edgernn.training.sweep.cluster import device_of, load, lock_of, on_ray
+from edgernn.training.sweep.latency import MODEL, exported, latencies, measured
+from edgernn.training.sweep.plan import LAMBDA, load_sweep
+from edgernn.training.sweep.table import COSTS, Measured, markdown, measure, tabulate
+
+TABLE, FRONT = "table", "front"
+_SYMBOLS = {LAMBDA: "λ"}
+
+
+def sweep(
+    path: Path,
+    *,
+    out: Path | None = None,
+    address: str | None = None,
+    jobs: int | None = None,
+    threads: int = 1,
+    gpus: float = 0.0,
+    data: Path | None = None,
+    latency: bool = True,
+    export: bool = False,
+    run: bool = True,
+) -> dict[str, Any]:
+    """Train or go on with what is missing of a sweep on Ray, then write its table and picture in `out`; the table.
+
+    path: the sweep file (`plan`). out: runs/ and its name. address: of a Ray cluster, else this machine is one.
+    jobs: trainings at once, else what fits; threads, gpus: of each, which trains on the CPU if it is to have no GPU.
+    latency: time the models, too.
+    export: copy the models of the front to `out`/front, a folder each. run: False only lays out what is there.
+    What fails has its reason in the table; the others go on.
+    Raises UsageError for bad words in the file, a run of other settings in the place of one of its own and another
+    sweep that is going on in `out`; EdgernnError for other mistakes in the file, a cluster that cannot be reached and a
+    full disk; KeyboardInterrupt after Ctrl-C. The same command then goes on where it was.
+    """
+    out = out or Path("runs") / path.stem
+    plan = load_sweep(path, out)
+    failed: Mapping[Path, str] = {}
+    with locked(lock_of(out)):
+        if run:
+            load(address)
+            workers = partial(on_ray, out=out, address=address, jobs=jobs, threads=threads, gpus=gpus, data=data)
+            try:
+                failed = run_missing(plan.jobs, workers)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt("interrupted; what ran is saved, and the same command goes on") from None
+        rows = [measure(row) for row in plan.rows]
+        best = {found.row.name: found.best for found in rows if found.best is not None}
+        times = latencies(out, best) if latency and run and best else measured(out)
+        report = {
+            "command": shlex.join(["edgernn", "sweep", str(path)]),
+            **origin([result for found in rows for result in found.results.values()]),
+            **tabulate(plan, rows, failed, times, (device_of(gpus), data)),
+        }
+        return {**report, "files": _save(report, out, rows, export)}
+
+
+def _save(report: dict[str, Any], out: Path, rows: list[Measured], export: bool) -> list[str]:
+    """Write table, picture and, if they are wanted, the front's models; the files."""
+    files = [out / f"{TABLE}.{kind}" for kind in ("json", "md")]
+    write_json(files[0], report)
+    write_text(files[1], markdown(report))
+    points = _points(report)
+    if points:
+        for kind in ("png", "svg"):
+            files.append(out / f"{FRONT}.{kind}")
+            fronts(files[-1], points, COSTS, report["metric"])
+    return [str(file) for file in [*files, *(_export(report, out) if export else [])]]
+
+
+def _points(report: dict[str, Any]) -> list[Point]:
+    return [
+        Point(
+            group=row["cell"] if row["rule"] in (None, "always") else f"{row['cell']}, {row['rule']}",
+            label=", ".join(f"{_SYMBOLS.get(key, key)} = {row['settings'][key]}" for key in _told(report, row)),
+            value=row["test"]["mean"],
+            interval=row["test"]["interval"],
+            costs={cost: row[cost]["mean"] for cost in COSTS if row[cost]["mean"] is not None},
+            fronts=row["front"],
+        )
+        for row in report["rows"]
+        if row["chosen"]
+    ]
+
+
+def _told(report: dict[str, Any], row: dict[str, Any]) -> list[str]:
+    """The settings that tell a point of the picture from others of its group."""
+    return [key for key in row["settings"] if key not in report["searched"]]
+
+
+def _export(report: dict[str, Any], out: Path) -> list[Path]:
+    """Copy the models of the front, of each row's best run, with cards and examples. Raises EdgernnError for none."""
+    made = []
+    for row in report["rows"]:
+        if not row["front"]:
+            continue
+        folder = out / FRONT / row["name"]
+        folder.mkdir(parents=True, exist_ok=True)
+        model = exported(Path(row["best"]))
+        for file in (model, model.with_suffix(".md"), model.with_name(EXAMPLE)):
+            shutil.copy2(file, folder / file.name)
+        made.append(folder / MODEL)
+    if not made:
+        raise EdgernnError(f"{out}: there is no finished run whose model could be exported")
+    return made
