@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples: what a C++ program, Node and a browser stream is what the session streams in Python."""
 
+import functools
 import json
 import re
 import subprocess
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
+from edgernn.export import to_onnx
+from edgernn.export.rounding import WHOLE_NUMBERS
 from edgernn.runtime import Session
 from edgernn.runtime.packed import pack_file
 from tests.apps import (
@@ -30,7 +34,7 @@ from tests.apps import (
     stream_in_node,
     stream_in_python,
 )
-from tests.models import exported
+from tests.models import contractive, exported
 from tests.tolerances import FLOAT32
 
 TRAINED = ROOT / "models" / "adding-sarnn" / "model.onnx"
@@ -61,7 +65,17 @@ def words():
     return exported("lstm", vocabulary=11, output="all")[1], np.random.default_rng(0).integers(11, size=(2, 12))
 
 
-MODELS = {"adding": adding, "layers": layers, "words": words}
+@functools.cache
+def small():
+    """Weights of one byte: whole numbers in the library, rounded float32 in the portable function."""
+    path = Path(_FOLDER.name) / "small.onnx"
+    to_onnx(contractive("lstm", layers=2, output="all"), path, weights="int8")
+    return path, np.random.default_rng(0).standard_normal((3, 20, 3), np.float32)
+
+
+_FOLDER = tempfile.TemporaryDirectory()
+MODELS = {"adding": adding, "layers": layers, "words": words, "int8": small}
+PORTABLE = ("cpp without the library", "node", "chromium")
 
 
 @apps
@@ -69,7 +83,8 @@ MODELS = {"adding": adding, "layers": layers, "words": words}
 def test_streams_equal_the_session(app, model):
     path, x = MODELS[model]()
     expected, streamed = stream_in_python(path, x), APPS[app](path, x)
-    np.testing.assert_allclose(streamed.y, expected.y, rtol=0, atol=FLOAT32)
+    rounds = model == "int8" and app in PORTABLE
+    np.testing.assert_allclose(streamed.y, expected.y, rtol=0, atol=WHOLE_NUMBERS if rounds else FLOAT32)
     if streamed.updates is not None:
         np.testing.assert_array_equal(streamed.updates, expected.updates)
     median, updated = figures(streamed.said)

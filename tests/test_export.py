@@ -137,8 +137,8 @@ def test_a_cell_without_native_kernel_runs_portably_beside_the_library(tmp_path)
 def test_wrong_export_fails_loudly_and_leaves_nothing(tmp_path, monkeypatch):
     build = graph.build
 
-    def damaged(model, extra=None):
-        proto = build(model, extra)
+    def damaged(*arguments):
+        proto = build(*arguments)
         weight = next(w for w in proto.graph.initializer if w.name == "layer0.R")
         values = onnx.numpy_helper.to_array(weight).copy()
         values[0, 0] += 0.1
@@ -154,8 +154,8 @@ def test_wrong_export_fails_loudly_and_leaves_nothing(tmp_path, monkeypatch):
 def test_wrong_update_count_fails_loudly(tmp_path, monkeypatch):
     build = graph.build
 
-    def damaged(model, extra=None):
-        proto = build(model, extra)
+    def damaged(*arguments):
+        proto = build(*arguments)
         weight = next(w for w in proto.graph.initializer if w.name == "layer0.rule_d")
         weight.CopyFrom(onnx.numpy_helper.from_array(np.full(33, 9, np.float32), weight.name))
         return proto

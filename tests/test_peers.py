@@ -91,7 +91,7 @@ def test_what_is_wrong_or_fails_is_named_and_not_timed(monkeypatch):
     )
     monkeypatch.setattr("edgernn.runtime.bench.case.PEERS", (PEERS[0], *peers))
     made = measure(Case("g", "gru", 2, 8, 5), SHORT)
-    assert set(made["contenders"]) == {"edgernn", "ONNX Runtime", "roofline"}
+    assert set(made["contenders"]) == {"edgernn", "ONNX Runtime", "roofline", "roofline and input"}
     assert made["left_out"] == {
         "off": "wrong by 2.0e-03 (allowed 0.001), not timed",
         "cannot": "no loops",

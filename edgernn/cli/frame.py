@@ -28,7 +28,7 @@ VERBS = {
     "sweep": "Train cells, rules and settings in all combinations.",
     "plot": "Draw runs: learning, update patterns, what skipping costs.",
     "export": "Turn a run into one .onnx file and check it.",
-    "pack": "Turn an exported file into one that C programs step without ONNX Runtime.",
+    "pack": "Turn a model file into one that C steps without ONNX Runtime.",
     "bench": "Time a model beside ONNX Runtime's own operators.",
     "run": "Run a model on a file of inputs.",
     "data": "List data sets, and fetch one.",
