@@ -81,7 +81,7 @@ def test_two_names_of_one_model_are_one_row(file, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("cells =", "cell =", "expected the key 'cells', which is missing"),
+        ("cells =", "cell =", "expected the key 'cells', which is missing; did you mean it by 'cell'"),
         ("seeds = 2", 'seeds = 2\nrule = ["skip"]', "unknown key 'rule': did you mean 'rules'"),
         ("[vary]", "[vari]", "unknown key 'vari': did you mean 'vary'"),
         ("steps = 12", "stepps = 12", "unknown setting 'stepps': did you mean 'steps'"),

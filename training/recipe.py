@@ -23,6 +23,7 @@ task, cell, rule   as in `edgernn train`; the rule is optional
 [reported]         the paper's figures by column, in the unit of the table; or by variant, as [reported."T=10"]
 """
 
+import difflib
 import itertools
 import tomllib
 from collections.abc import Mapping
@@ -206,7 +207,9 @@ class Content:
         self.known.append(key)
         if key not in self.values:
             if default is _NEEDED:
-                raise EdgernnError(f"{self.path}: expected the key {key!r}, which is missing")
+                near = difflib.get_close_matches(key, self.values.keys() - set(self.known), 1)
+                instead = f"; did you mean it by {near[0]!r}?" if near else ""
+                raise EdgernnError(f"{self.path}: expected the key {key!r}, which is missing{instead}")
             return default
         value = self.values[key]
         if not isinstance(value, kind):
