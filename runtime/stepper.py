@@ -26,9 +26,12 @@ def memory(packed: bytes, batch: int = 1) -> int:
 
     Raises EdgernnError for a model that cannot be read, and where there is no library.
     """
-    library, data = _library(), _aligned(packed)
+    return _memory(_library(), _aligned(packed), batch)
+
+
+def _memory(library: ctypes.CDLL, file: Array, batch: int) -> int:
     need = ctypes.c_size_t()
-    _check(library, library.edgernn_memory(_at(data), len(packed), batch, ctypes.byref(need)))
+    _check(library, library.edgernn_memory(_at(file), len(file), batch, ctypes.byref(need)))
     return need.value
 
 
@@ -44,7 +47,8 @@ class Stepper:
     def __init__(self, packed: bytes, batch: int) -> None:
         self._library = _library()
         # the model reads both for as long as it is used
-        self._file, self._memory = _aligned(packed), _aligned(memory(packed, batch))
+        self._file = _aligned(packed)
+        self._memory = _aligned(_memory(self._library, self._file, batch))
         model = ctypes.c_void_p()
         given = _at(self._file), len(packed), batch, _at(self._memory), len(self._memory)
         self._check(self._library.edgernn_open(*given, ctypes.byref(model)))

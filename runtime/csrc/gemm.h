@@ -64,6 +64,30 @@ struct TileSums {
   [[gnu::always_inline]] void Write(int i, int j, int g, Vec sum) const {
     Store(to.at + i * to.stride + j * gates + place[g], sum);
   }
+
+  template <int MB, int NB>
+  [[gnu::always_inline]] void ReadAll(Vec (&p)[MB][NB][kCount]) const {
+#pragma GCC unroll 16
+    for (int i = 0; i < MB; ++i) {
+#pragma GCC unroll 16
+      for (int j = 0; j < NB; ++j) {
+#pragma GCC unroll 16
+        for (int g = 0; g < kCount; ++g) p[i][j][g] = Read(i, j, g);
+      }
+    }
+  }
+
+  template <int MB, int NB>
+  [[gnu::always_inline]] void WriteAll(const Vec (&p)[MB][NB][kCount]) const {
+#pragma GCC unroll 16
+    for (int i = 0; i < MB; ++i) {
+#pragma GCC unroll 16
+      for (int j = 0; j < NB; ++j) {
+#pragma GCC unroll 16
+        for (int g = 0; g < kCount; ++g) Write(i, j, g, p[i][j][g]);
+      }
+    }
+  }
 };
 
 // The sums `to` of MB rows x NB blocks become those of `from` and a product. Kept apart: the loop
@@ -79,14 +103,7 @@ template <int kCount, int MB, int NB>
   const std::int64_t step = panel.size * kCount * kLanes;
   const TileSums<kCount> sums(product, block, from, to);
   Vec p[MB][NB][kCount];
-#pragma GCC unroll 16
-  for (int i = 0; i < MB; ++i) {
-#pragma GCC unroll 16
-    for (int j = 0; j < NB; ++j) {
-#pragma GCC unroll 16
-      for (int g = 0; g < kCount; ++g) p[i][j][g] = sums.Read(i, j, g);
-    }
-  }
+  sums.ReadAll(p);
   for (std::int64_t k = 0; k < columns; ++k, w += step) {
 #pragma GCC unroll 16
     for (int j = 0; j < NB; ++j) {
@@ -102,14 +119,7 @@ template <int kCount, int MB, int NB>
     // reading goes on while these sums are made use of
     for (int line = 0; line < kAhead; ++line) __builtin_prefetch(w + line * kLineFloats);
   }
-#pragma GCC unroll 16
-  for (int i = 0; i < MB; ++i) {
-#pragma GCC unroll 16
-    for (int j = 0; j < NB; ++j) {
-#pragma GCC unroll 16
-      for (int g = 0; g < kCount; ++g) sums.Write(i, j, g, p[i][j][g]);
-    }
-  }
+  sums.WriteAll(p);
 }
 
 // The same with weights of two bytes.
@@ -124,14 +134,7 @@ template <int kCount, int MB, int NB>
   const std::int64_t step = panel.size * kCount * kLanes;
   const TileSums<kCount> sums(product, block, from, to);
   Vec p[MB][NB][kCount];
-#pragma GCC unroll 16
-  for (int i = 0; i < MB; ++i) {
-#pragma GCC unroll 16
-    for (int j = 0; j < NB; ++j) {
-#pragma GCC unroll 16
-      for (int g = 0; g < kCount; ++g) p[i][j][g] = sums.Read(i, j, g);
-    }
-  }
+  sums.ReadAll(p);
   const auto add = [&](std::int64_t k, bool both) __attribute__((always_inline)) {
 #pragma GCC unroll 16
     for (int j = 0; j < NB; ++j) {
@@ -150,14 +153,7 @@ template <int kCount, int MB, int NB>
   for (; k + 2 <= columns; k += 2, w += step) add(k, true);
   // there may be nothing to read after the last column
   if (k < columns) add(k, false);
-#pragma GCC unroll 16
-  for (int i = 0; i < MB; ++i) {
-#pragma GCC unroll 16
-    for (int j = 0; j < NB; ++j) {
-#pragma GCC unroll 16
-      for (int g = 0; g < kCount; ++g) sums.Write(i, j, g, p[i][j][g]);
-    }
-  }
+  sums.WriteAll(p);
 }
 
 // The same with weights of one byte.

@@ -85,22 +85,19 @@ const Op& FindOp(const KernelTable& table, const std::string& name) {
   throw Failure{EDGERNN_UNSUPPORTED, "the library has no op " + name + "; update edgernn"};
 }
 
-// The numbers of a tensor, in memory of their own.
-float* Copy(const Tensor& tensor, std::int64_t times, Carver* carver) {
-  std::int64_t count = 1;
-  for (const std::int64_t size : tensor.shape) count *= size;
-  float* const to = carver->Take<float>(times * count);
-  for (std::int64_t i = 0; to != nullptr && i < times * count; ++i) {
-    to[i] = tensor.values[i % count];
-  }
+// The numbers of a vector, in memory of their own.
+float* Copy(const Tensor& vector, Carver* carver) {
+  const std::int64_t count = vector.shape[0];
+  float* const to = carver->Take<float>(count);
+  for (std::int64_t i = 0; to != nullptr && i < count; ++i) to[i] = vector.values[i];
   return to;
 }
 
 // Lays a model out in memory, or without any only says how much it takes.
 class Layout {
  public:
-  Layout(const void* data, std::size_t bytes, std::int64_t batch, void* memory)
-      : file_(data, bytes), batch_(batch), carver_(memory) {
+  Layout(const PackedFile& file, std::int64_t batch, void* memory)
+      : file_(file), batch_(batch), carver_(memory) {
     const KernelChoice& choice = ChooseKernels();
     if (choice.table == nullptr) throw Failure{EDGERNN_UNSUPPORTED, choice.error};
     // at the start of the memory, where the caller gets it
@@ -129,8 +126,8 @@ class Layout {
       made_.sizes.input = header.input;
     }
     if ((header.flags & kStandardises) != 0) {
-      made_.mean = Copy(file_.Take("mean", {header.input}), 1, &carver_);
-      made_.std = Copy(file_.Take("std", {header.input}), 1, &carver_);
+      made_.mean = Copy(file_.Take("mean", {header.input}), &carver_);
+      made_.std = Copy(file_.Take("std", {header.input}), &carver_);
     }
     made_.x = carver_.Take<float>(batch_ * header.input);
   }
@@ -200,10 +197,10 @@ class Layout {
         const std::int64_t width = starts[tensor].shape[0];
         if (made_.state != nullptr) {
           const Extent extent = layer.op->spec.states[s].extent;
-          *Op::StateIn(&layer.call, extent, s) = made_.state + at;
-          *Op::StateOut(&layer.call, extent, s) = made_.state + at;
+          const StatePlace place = Op::PlaceOf(&layer.call, extent, s);
+          *place.in = *place.out = made_.state + at;
           for (std::int64_t i = 0; i < batch_ * width; ++i) {
-            start[at + i] = made_.state[at + i] = starts[tensor].values[i % width];
+            start[at + i] = starts[tensor].values[i % width];
           }
         }
         at += batch_ * width;
@@ -297,6 +294,7 @@ using edgernn::CheckGiven;
 using edgernn::Failure;
 using edgernn::Guard;
 using edgernn::Layout;
+using edgernn::PackedFile;
 using edgernn::Say;
 
 const char* edgernn_message(void) { return edgernn::last_message; }
@@ -306,7 +304,7 @@ EdgernnStatus edgernn_memory(const void* data, std::size_t bytes, std::int64_t b
   return Guard([&] {
     edgernn::CheckFile(data, batch);
     CheckGiven(memory, "memory");
-    *memory = Layout(data, bytes, batch, nullptr).bytes();
+    *memory = Layout(PackedFile(data, bytes), batch, nullptr).bytes();
   });
 }
 
@@ -320,13 +318,16 @@ EdgernnStatus edgernn_open(const void* data, std::size_t bytes, std::int64_t bat
       throw Failure{EDGERNN_BAD_ARGUMENT, "memory: expected to start at a multiple of " +
                                               std::to_string(EDGERNN_ALIGNMENT) + " bytes"};
     }
-    const std::size_t need = Layout(data, bytes, batch, nullptr).bytes();
+    // which reads all of the file, for its checksum
+    const PackedFile file(data, bytes);
+    const std::size_t need = Layout(file, batch, nullptr).bytes();
     if (memory_bytes < need) {
       throw Failure{EDGERNN_BAD_ARGUMENT, "memory: expected " + std::to_string(need) +
                                               " bytes, got " + std::to_string(memory_bytes)};
     }
-    Layout(data, bytes, batch, memory);
+    Layout(file, batch, memory);
     *model = static_cast<EdgernnModel*>(memory);
+    edgernn_reset(*model);
   });
 }
 

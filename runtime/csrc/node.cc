@@ -101,7 +101,7 @@ Call Node::CheckCall(const Sizes& sizes, OrtKernelContext* context) const {
     const Tensor state = Input(context, op_.spec.FirstStateInput() + s);
     const Shape expected = {call.batch, Op::Width(input.extent, sizes)};
     if (state.shape != expected) refuse(input.name, "expected " + Print(expected), state.shape);
-    *Op::StateIn(&call, input.extent, s) = Floats(state);
+    *Op::PlaceOf(&call, input.extent, s).in = Floats(state);
   }
   return call;
 }
@@ -122,7 +122,7 @@ void Node::MakeOutputs(const Sizes& sizes, OrtKernelContext* context, Call* call
   std::size_t index = 1;
   for (std::size_t s = 0; s < op_.spec.states.size(); ++s, ++index) {
     const Extent extent = op_.spec.states[s].extent;
-    *Op::StateOut(call, extent, s) =
+    *Op::PlaceOf(call, extent, s).out =
         static_cast<float*>(make(index, {call->batch, Op::Width(extent, sizes)}));
   }
   if (!op_.spec.skips) return;

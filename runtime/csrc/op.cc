@@ -215,29 +215,16 @@ std::int64_t Op::Width(Extent extent, const Sizes& sizes) {
   }
 }
 
-const float** Op::StateIn(Call* call, Extent extent, std::size_t index) {
+StatePlace Op::PlaceOf(Call* call, Extent extent, std::size_t index) {
   switch (extent) {
     case Extent::kHidden:
-      return &call->state_in[index];
+      return {&call->state_in[index], &call->state_out[index]};
     case Extent::kInput:
-      return &call->last_in;
+      return {&call->last_in, &call->last_out};
     case Extent::kFeatures:
-      return &call->seen_in;
+      return {&call->seen_in, &call->seen_out};
     default:
-      return &call->memory_in;
-  }
-}
-
-float** Op::StateOut(Call* call, Extent extent, std::size_t index) {
-  switch (extent) {
-    case Extent::kHidden:
-      return &call->state_out[index];
-    case Extent::kInput:
-      return &call->last_out;
-    case Extent::kFeatures:
-      return &call->seen_out;
-    default:
-      return &call->memory_out;
+      return {&call->memory_in, &call->memory_out};
   }
 }
 

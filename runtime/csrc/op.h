@@ -13,6 +13,12 @@
 
 namespace edgernn {
 
+// Where a state goes in a call, and where it comes out.
+struct StatePlace {
+  const float** in;
+  float** out;
+};
+
 struct Op {
   OpSpec spec;
   Kernel kernel;
@@ -34,9 +40,8 @@ struct Op {
   // The columns of a state.
   static std::int64_t Width(Extent extent, const Sizes& sizes);
 
-  // Where a state goes in a call, and where it comes out.
-  static const float** StateIn(Call* call, Extent extent, std::size_t index);
-  static float** StateOut(Call* call, Extent extent, std::size_t index);
+  // The places of the op's state of this index.
+  static StatePlace PlaceOf(Call* call, Extent extent, std::size_t index);
 };
 
 // All ops with the kernels of a table; made once.

@@ -69,9 +69,9 @@ void Shards::Run(const void* packed, std::int64_t index, void* memory) const {
   for (std::size_t s = 0; s < op_.spec.states.size(); ++s) {
     const Extent extent = op_.spec.states[s].extent;
     const std::int64_t offset = first * Op::Width(extent, sizes_);
-    *Op::StateIn(&call, extent, s) += offset;
-    float** const out = Op::StateOut(&call, extent, s);
-    if (*out != nullptr) *out += offset;
+    const StatePlace place = Op::PlaceOf(&call, extent, s);
+    *place.in += offset;
+    if (*place.out != nullptr) *place.out += offset;
   }
   if (call.macs != nullptr) call.macs += first;
   if (call.y != nullptr) call.y = part.y;

@@ -18,10 +18,11 @@ __all__ = ["OURS", "PEERS", "ROUNDING", "SMALL", "Peer", "Problem", "Unsupported
 OURS = Edgernn("edgernn", "float32")
 # by the type of weights
 SMALL = {weights: Edgernn("edgernn", weights) for weights in ("bfloat16", "int8")}
+_OPENVINO = OpenVino("OpenVINO", None)
 PEERS: tuple[Peer, ...] = (
     OnnxRuntime(),
     OpenVino("OpenVINO f32", "f32"),
-    OpenVino("OpenVINO", None),
+    _OPENVINO,
     LiteRt(),
     Jax("JAX", False),
     Jax("JAX, input first", True),
@@ -29,4 +30,4 @@ PEERS: tuple[Peer, ...] = (
     Ncnn(),
 )
 # which compute with fewer bits than float32
-ROUNDING: tuple[Peer, ...] = (PEERS[2], DynamicLstm())
+ROUNDING: tuple[Peer, ...] = (_OPENVINO, DynamicLstm())
