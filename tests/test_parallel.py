@@ -266,6 +266,16 @@ def test_processes_of_other_settings_are_refused(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_process_that_has_trained_with_others_leaves_their_group_alone():
+    held = "type('Held', (), {'__del__': lambda self: print('let go of', flush=True)})()"
+    for kept in ([], ["held"]):
+        code = f"from edgernn.training import parallel; held = {held}; parallel._kept += [{', '.join(kept)}]"
+        code += "; import sys, edgernn.__main__ as m; sys.argv[1:] = ['cells', '--help']; m.run()"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert ("let go of" in done.stdout) is (not kept)
+
+
 def test_a_total_has_the_gradient_of_a_sum(monkeypatch):
     # two processes of which the other has the same numbers
     monkeypatch.setattr(dist, "all_reduce", lambda x: x.mul_(2))

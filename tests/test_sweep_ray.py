@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("ray")
 
 
-# who has no token may not join; without one Ray would leave one in the user's home folder
+# who has no token may not join
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
 
 
@@ -68,7 +68,7 @@ class Story:
         (folder / "site/sitecustomize.py").write_text(FULL.format(flag=str(folder / "full")))
 
     def start(self, *words):
-        environment = {"PYTHONPATH": str(self.folder / "site"), **TOKEN}
+        environment = {"PYTHONPATH": str(self.folder / "site"), "HOME": str(self.folder / "home")}
         return command_line(
             "sweep", "long.toml", "--jobs", "2", *words, cwd=self.folder, env=environment, start_new_session=True
         )
@@ -126,6 +126,7 @@ def test_nothing_finished_is_lost_and_nothing_is_run_twice(tmp_path):
     assert len(after) == 4
     assert {path for path, when in between.items() if after[path] != when} == {damaged}
     check_table(story, json.loads(out))
+    assert not (tmp_path / "home/.ray").exists()
     # as if nothing had happened
     for run in {killed, interrupted}:
         config = json.loads((run / "config.json").read_text())

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import IO, Any, TypeVar
@@ -37,8 +37,8 @@ T = TypeVar("T")
 # how long processes wait for another: as long as the longest evaluation, which process 0 makes alone
 _PATIENCE = timedelta(hours=6)
 _LAUNCHED = "EDGERNN_LAUNCHED"
-# process groups, for good: after an error DistributedDataParallel may be the last to hold one, and when it lets go of
-# it, it waits, with Python's lock, for threads that may be waiting for that lock
+# process groups, for good: whoever is the last to hold one, DistributedDataParallel after an error, waits, with Python's
+# lock, for threads that may be waiting for that lock
 _kept: list[Any] = []
 # what a process draws has a number of its own
 _NOISE = 21
@@ -172,6 +172,18 @@ class _Total(torch.autograd.Function):
 def leads() -> bool:
     """Whether this process is the one of its group that speaks."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def leave(status: int) -> None:
+    """End this process, if it has trained with others, without the end of the interpreter.
+
+    That would let go of the groups, and abort threads of theirs that still hold a tensor which Python has dropped.
+    """
+    if _kept:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(status)
 
 
 def size_of(devices: int | None) -> int:

@@ -3,12 +3,14 @@
 
 import logging
 import os
+import secrets
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,7 +50,8 @@ def on_ray(
     ray = load(address)
     processors = max(threads, jobs * threads if jobs else os.cpu_count() or 1)
     # what is started here inherits it; on other machines Ray sets it
-    with environment(thread_variables(threads)):
+    variables = thread_variables(threads) | (_private() if address is None else {})
+    with environment(variables):
         _connect(ray, address, processors)
         workers = RayWorkers(ray, min(count, jobs or count), out, threads, gpus, data)
         try:
@@ -76,6 +79,17 @@ def load(address: str | None) -> ModuleType:
     logging.getLogger("ray").setLevel(logging.ERROR)
     module: ModuleType = ray
     return module
+
+
+@cache
+def _private() -> dict[str, str]:
+    """What keeps others out of a cluster of this process, unless the user has chosen.
+
+    Ray's own way is a token in the home folder, and processes that find none there at the same time make one each. It
+    reads a token once in a process.
+    """
+    chosen = any(name in os.environ for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    return {} if chosen else {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 def _connect(ray: ModuleType, address: str | None, processors: int) -> None:
