@@ -1,31 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks what a node is given and runs its op.
+// Checks what a node is given.
 
 #include "node.h"
-
-#include <new>
-
-#include "shards.h"
 
 namespace edgernn {
 
 namespace {
-
-Buffer Allocate(std::size_t bytes) {
-  return Buffer(::operator new(bytes, std::align_val_t(kAlignment)));
-}
 
 // Of a tensor that ONNX Runtime gave.
 const float* Floats(const Tensor& tensor) { return static_cast<const float*>(tensor.values.data); }
 
 }  // namespace
 
-void FreeBuffer::operator()(void* buffer) const {
-  ::operator delete(buffer, std::align_val_t(kAlignment));
-}
-
-Node::Node(const Op& op, std::int64_t threads, const OrtApi* api, const OrtKernelInfo* info)
-    : op_(op), threads_(threads), api_(api) {
+Node::Node(const Op& op, const OrtApi* api, const OrtKernelInfo* info) : op_(op), api_(api) {
   const std::string prefix = "ai.edgernn." + op.spec.name + ": ";
   std::int64_t schema = 0;
   if (OrtStatus* missing = ort::KernelInfoGetAttributeInt64(api, info, "schema", &schema)) {
@@ -49,11 +36,6 @@ Node::Node(const Op& op, std::int64_t threads, const OrtApi* api, const OrtKerne
   type_ = bits == 32   ? NumberType::kFloat32
           : bits == 16 ? NumberType::kBfloat16
                        : NumberType::kInt8;
-  std::vector<Tensor> weights;
-  packed_once_ = ReadConstants(info, &weights);
-  if (!packed_once_) return;
-  sizes_ = CheckWeights(weights);
-  packed_ = Pack(sizes_, weights);
 }
 
 bool Node::ReadConstants(const OrtKernelInfo* info, std::vector<Tensor>* weights) const {
@@ -73,10 +55,18 @@ Sizes Node::CheckWeights(const std::vector<Tensor>& weights) const {
   return sizes;
 }
 
-Buffer Node::Pack(const Sizes& sizes, const std::vector<Tensor>& weights) const {
-  Buffer packed = Allocate(op_.PackedBytes(sizes));
-  op_.Pack(sizes, weights, packed.get());
-  return packed;
+std::vector<Tensor> Node::ReadWeights(OrtKernelContext* context) const {
+  std::vector<Tensor> weights;
+  for (std::size_t i = 0; i < op_.spec.weights.size(); ++i) {
+    weights.push_back(Input(context, 1 + i));
+  }
+  return weights;
+}
+
+Call Node::MakeCall(const Sizes& sizes, OrtKernelContext* context) const {
+  Call call = CheckCall(sizes, context);
+  MakeOutputs(sizes, context, &call);
+  return call;
 }
 
 Call Node::CheckCall(const Sizes& sizes, OrtKernelContext* context) const {
@@ -128,42 +118,6 @@ void Node::MakeOutputs(const Sizes& sizes, OrtKernelContext* context, Call* call
   if (!op_.spec.skips) return;
   call->updates = static_cast<std::int64_t*>(make(index, {call->steps, call->batch}));
   call->macs = static_cast<std::int64_t*>(make(index + 1, {call->batch}));
-}
-
-void Node::Run(OrtKernelContext* context) const {
-  Sizes sizes = sizes_;
-  Buffer packed_now;
-  const void* packed = packed_.get();
-  if (!packed_once_) {
-    std::vector<Tensor> weights;
-    for (std::size_t i = 0; i < op_.spec.weights.size(); ++i) {
-      weights.push_back(Input(context, 1 + i));
-    }
-    sizes = CheckWeights(weights);
-    packed_now = Pack(sizes, weights);
-    packed = packed_now.get();
-  }
-  Call call = CheckCall(sizes, context);
-  MakeOutputs(sizes, context, &call);
-  const std::int64_t parts = Shards::Choose(threads_, call.batch);
-  if (parts == 1) {
-    const Buffer scratch = Allocate(op_.ScratchBytes(sizes, call.steps, call.batch));
-    op_.Run(sizes, packed, call, scratch.get());
-    return;
-  }
-  const Shards shards(op_, sizes, call, parts);
-  const Buffer memory = Allocate(shards.bytes());
-  struct Job {
-    const Shards& shards;
-    const void* packed;
-    void* memory;
-  } job{shards, packed, memory.get()};
-  const auto run = [](void* data, std::size_t index) {
-    const Job& self = *static_cast<const Job*>(data);
-    self.shards.Run(self.packed, static_cast<std::int64_t>(index), self.memory);
-  };
-  const auto count = static_cast<std::size_t>(parts);
-  Check(ort::KernelContextParallelFor(api_, context, run, count, count, &job));
 }
 
 Tensor Node::Read(const OrtValue* value) const {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One node of a model: its weights, packed, and how a call is checked and run.
+// One node of a model: what it is given is checked, and what it makes is asked for, here; what runs
+// it is a library's own.
 
 #ifndef EDGERNN_NODE_H_
 #define EDGERNN_NODE_H_
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,41 +20,51 @@ struct OrtError {
   OrtStatus* status;
 };
 
-struct FreeBuffer {
-  void operator()(void* buffer) const;
-};
-using Buffer = std::unique_ptr<void, FreeBuffer>;
-
 // Immutable after construction, so that threads may call Run at once.
 class Node {
  public:
-  Node(const Op& op, std::int64_t threads, const OrtApi* api, const OrtKernelInfo* info);
+  Node(const Op& op, const OrtApi* api, const OrtKernelInfo* info);
+  virtual ~Node() = default;
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
 
-  void Run(OrtKernelContext* context) const;
+  virtual void Run(OrtKernelContext* context) const = 0;
 
   const OrtApi* api() const { return api_; }
 
- private:
+ protected:
   // Reads a node's weight inputs; false if one of them is not constant.
   bool ReadConstants(const OrtKernelInfo* info, std::vector<Tensor>* weights) const;
+  std::vector<Tensor> ReadWeights(OrtKernelContext* context) const;
   Sizes CheckWeights(const std::vector<Tensor>& weights) const;
-  Buffer Pack(const Sizes& sizes, const std::vector<Tensor>& weights) const;
-  Call CheckCall(const Sizes& sizes, OrtKernelContext* context) const;
-  void MakeOutputs(const Sizes& sizes, OrtKernelContext* context, Call* call) const;
-
-  Tensor Read(const OrtValue* value) const;
-  Tensor Input(OrtKernelContext* context, std::size_t index) const;
+  // The call, with its outputs.
+  Call MakeCall(const Sizes& sizes, OrtKernelContext* context) const;
   void Check(OrtStatus* status) const;
 
   const Op& op_;
-  const std::int64_t threads_;
   const OrtApi* api_;
+
+ private:
+  Call CheckCall(const Sizes& sizes, OrtKernelContext* context) const;
+  void MakeOutputs(const Sizes& sizes, OrtKernelContext* context, Call* call) const;
+  Tensor Read(const OrtValue* value) const;
+  Tensor Input(OrtKernelContext* context, std::size_t index) const;
+
   // what the kernel keeps the weights as, which are given as floats
   NumberType type_;
-  bool packed_once_;
-  Sizes sizes_{};
-  Buffer packed_;
 };
+
+// What a library runs nodes on: each defines these once.
+
+// ONNX Runtime's name of it.
+extern const char kProvider[];
+
+// The ops that it runs. Throws InvalidArgument where it runs none.
+const std::deque<Op>& ProviderOps();
+
+// threads: that a call may take, of the session's.
+std::unique_ptr<Node> MakeNode(const Op& op, std::int64_t threads, const OrtApi* api,
+                               const OrtKernelInfo* info);
 
 }  // namespace edgernn
 

@@ -235,7 +235,7 @@ const std::deque<Op>& ListOps(const KernelTable& table) {
       const Kernel kernel{&table.drivers[static_cast<int>(place.driver)], table.cells[place.cell],
                           table.listers[place.rule]};
       const Imputer* const imputer = place.imputer < 0 ? nullptr : table.imputers[place.imputer];
-      made.push_back({std::move(spec), kernel, imputer});
+      made.push_back({std::move(spec), place.cell, place.rule, kernel, imputer});
     });
     return made;
   }();

@@ -21,6 +21,8 @@ struct StatePlace {
 
 struct Op {
   OpSpec spec;
+  std::size_t cell;  // in the lists of cells and rules
+  std::size_t rule;
   Kernel kernel;
   const Imputer* imputer;
 

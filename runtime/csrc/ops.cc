@@ -43,7 +43,7 @@ OrtStatus* Guard(const OrtApi* api, const Body& body) {
 
 OrtStatus* CreateNode(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info,
                       void** node) {
-  return Guard(api, [&] { *node = new Node(AsOp(op), AsEntry(op).threads, api, info); });
+  return Guard(api, [&] { *node = MakeNode(AsOp(op), AsEntry(op).threads, api, info).release(); });
 }
 
 OrtStatus* RunNode(void* node, OrtKernelContext* context) {
@@ -59,7 +59,7 @@ void FillCallbacks(OrtCustomOp* op) {
   *op = {};
   op->version = ort::kApiVersion;
   op->GetName = [](const OrtCustomOp* self) { return AsOp(self).spec.name.c_str(); };
-  op->GetExecutionProviderType = [](const OrtCustomOp*) { return "CPUExecutionProvider"; };
+  op->GetExecutionProviderType = [](const OrtCustomOp*) { return kProvider; };
   op->GetInputType = [](const OrtCustomOp*, std::size_t) { return ort::kFloat; };
   op->GetInputTypeCount = [](const OrtCustomOp* self) { return AsOp(self).spec.InputCount(); };
   op->GetOutputType = &OutputType;
@@ -96,10 +96,11 @@ struct Domain {
 
 // The domain with the ops that are wanted, or with all where no names are. Built once and never
 // released: sessions may outlive the options they were made with.
-OrtCustomOpDomain* FindDomain(const OrtApi* api, const KernelTable& table, const Wanted& which) {
+OrtCustomOpDomain* FindDomain(const OrtApi* api, const Wanted& which) {
   const auto check = [](OrtStatus* status) {
     if (status != nullptr) throw OrtError{status};
   };
+  const std::deque<Op>& ops = ProviderOps();
   static std::map<Wanted, Domain> domains;
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
@@ -108,7 +109,7 @@ OrtCustomOpDomain* FindDomain(const OrtApi* api, const KernelTable& table, const
   OrtCustomOpDomain* made = nullptr;
   check(ort::CreateCustomOpDomain(api, "ai.edgernn", &made));
   domain.entries.clear();
-  for (const Op& op : ListOps(table)) {
+  for (const Op& op : ops) {
     if (!which.names.empty() && !Lists(which.names, op.spec.name)) continue;
     Entry& entry = domain.entries.emplace_back();
     FillCallbacks(&entry);
@@ -120,10 +121,8 @@ OrtCustomOpDomain* FindDomain(const OrtApi* api, const KernelTable& table, const
 }
 
 void Register(OrtSessionOptions* options, const OrtApi* api) {
-  const KernelChoice& choice = ChooseKernels();
-  if (choice.table == nullptr) throw InvalidArgument(choice.error);
   const Wanted which = std::exchange(wanted, {});
-  OrtCustomOpDomain* const domain = FindDomain(api, *choice.table, which);
+  OrtCustomOpDomain* const domain = FindDomain(api, which);
   if (OrtStatus* status = ort::AddCustomOpDomain(api, options, domain)) throw OrtError{status};
 }
 
@@ -154,18 +153,6 @@ extern "C" {
 // In sessions with ops of the next registration on this thread, a large batch is cut into so many
 // parts at most, for as many threads of the session; 1 if this is not called.
 [[gnu::visibility("default")]] void edgernn_threads(int count) { edgernn::wanted.threads = count; }
-
-// The instruction set in use, or null if EDGERNN_ISA asks for one that cannot be had.
-[[gnu::visibility("default")]] const char* edgernn_isa() {
-  const edgernn::KernelChoice& choice = edgernn::ChooseKernels();
-  return choice.table == nullptr ? nullptr : choice.table->isa;
-}
-
-// The ops that have a kernel, separated by blanks.
-[[gnu::visibility("default")]] const char* edgernn_ops() {
-  static const std::string names = edgernn::OpNames();
-  return names.c_str();
-}
 
 [[gnu::visibility("default")]] int edgernn_schema_version() { return edgernn::kSchemaVersion; }
 

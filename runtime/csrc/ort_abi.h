@@ -103,6 +103,7 @@ constexpr Entry<91, OrtStatus*(OrtKernelContext*, std::size_t, const std::int64_
     KernelContextGetOutput;
 constexpr Entry<93, void(OrtStatus*)> ReleaseStatus;
 constexpr Entry<99, void(OrtTensorTypeAndShapeInfo*)> ReleaseTensorTypeAndShapeInfo;
+constexpr Entry<193, OrtStatus*(const OrtKernelContext*, void**)> KernelContextGetGpuComputeStream;
 constexpr Entry<249, OrtStatus*(const OrtKernelInfo*, std::size_t, int*, const OrtValue**)>
     KernelInfoGetConstantInput;
 constexpr Entry<274, OrtStatus*(const OrtKernelContext*, void (*)(void*, std::size_t), std::size_t,

@@ -16,9 +16,9 @@ constexpr int kMaxRuleParams = 5;
 enum class Columns { kNone, kInput, kInputTwice, kHidden, kRank, kFeatures };
 
 struct WeightSpec {
-  const char* name;
-  Rows rows;
-  Columns columns;
+  const char* name = nullptr;
+  Rows rows = {};
+  Columns columns = Columns::kNone;
 };
 
 // Which neurons may change at a step: every one, or all or none of them, or any.

@@ -16,7 +16,7 @@ struct DecayNet {
   static constexpr const char* kStates[] = {"h", "c", "decay"};
 
   template <class V>
-  static void Update(const V* p, const V* q, V* state) {
+  static constexpr void Update(const V* p, const V* q, V* state) {
     constexpr float kTwelfth = 0.261799387799149436f;  // of pi
     const V i = Sigmoid(p[0]);
     const V decay = state[2] + kTwelfth / q[0] * (p[1] + 3.0f);

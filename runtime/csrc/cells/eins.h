@@ -11,8 +11,9 @@ namespace edgernn {
 
 template <bool kFromX, bool kForget>
 struct EinsOf {
-  static constexpr const char* kName = kFromX ? kForget ? "EINSFromXForget" : "EINSFromX"
-                                              : kForget ? "EINSForget" : "EINS";
+  static constexpr const char* kName = kFromX    ? kForget ? "EINSFromXForget" : "EINSFromX"
+                                       : kForget ? "EINSForget"
+                                                 : "EINS";
   static constexpr Extent kMidExtent = Extent::kInput;
   static constexpr Gate kGates[] = {{"d", kX | kH | kBias | kMid},
                                     {"e", kX | kMid},
@@ -23,13 +24,13 @@ struct EinsOf {
   static constexpr const char* kStates[] = {"h", "c"};
 
   template <class V>
-  static V Mid(const V* p, const V*, V x, const V*) {
+  static constexpr V Mid(const V* p, const V*, V x, const V*) {
     const V d = Sigmoid(p[0]);
     return (1.0f - d) * x + d * p[1];
   }
 
   template <class V>
-  static void Update(const V* p, const V*, V* state) {
+  static constexpr void Update(const V* p, const V*, V* state) {
     LstmTail(Sigmoid(p[2]), Sigmoid(p[3]), p[5], Sigmoid(p[4]), state);
   }
 };

@@ -18,7 +18,7 @@ struct FastGrnn {
   static constexpr const char* kStates[] = {"h"};
 
   template <class V>
-  static void Update(const V* p, const V* q, V* state) {
+  static constexpr void Update(const V* p, const V* q, V* state) {
     const V z = Sigmoid(p[0] + q[0]);
     const V n = Tanh(p[0] + q[1]);
     state[0] = z * state[0] + (q[2] * (1.0f - z) + q[3]) * n;

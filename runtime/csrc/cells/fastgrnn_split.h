@@ -16,7 +16,7 @@ struct FastGrnnSplit {
   static constexpr const char* kStates[] = {"h"};
 
   template <class V>
-  static void Update(const V* p, const V* q, V* state) {
+  static constexpr void Update(const V* p, const V* q, V* state) {
     const V z = Sigmoid(p[0]);
     const V n = Tanh(p[1]);
     state[0] = z * state[0] + (q[0] * (1.0f - z) + q[1]) * n;

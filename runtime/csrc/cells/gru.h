@@ -15,7 +15,7 @@ struct Gru {
   static constexpr const char* kStates[] = {"h"};
 
   template <class V>
-  static void Update(const V* p, const V*, V* state) {
+  static constexpr void Update(const V* p, const V*, V* state) {
     const V h = state[0];
     const V r = Sigmoid(p[0]);
     const V z = Sigmoid(p[1]);

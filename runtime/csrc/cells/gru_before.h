@@ -16,14 +16,14 @@ struct GruBefore {
   static constexpr const char* kStates[] = {"h"};
 
   template <class V>
-  static V Mid(const V* p, const V*, V, const V* state) {
+  static constexpr V Mid(const V* p, const V*, V, const V* state) {
     const V h = state[0];
     const V r = Sigmoid(p[0]);
     return r * h;
   }
 
   template <class V>
-  static void Update(const V* p, const V*, V* state) {
+  static constexpr void Update(const V* p, const V*, V* state) {
     const V h = state[0];
     const V z = Sigmoid(p[1]);
     const V n = Tanh(p[2]);

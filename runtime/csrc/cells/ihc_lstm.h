@@ -16,13 +16,13 @@ struct IhcLstm {
   static constexpr const char* kStates[] = {"h", "c"};
 
   template <class V>
-  static V Mid(const V* p, const V*, V x, const V*) {
+  static constexpr V Mid(const V* p, const V*, V x, const V*) {
     const V g = Sigmoid(p[0]);
     return (1.0f - g) * x + g * p[1];
   }
 
   template <class V>
-  static void Update(const V* p, const V*, V* state) {
+  static constexpr void Update(const V* p, const V*, V* state) {
     LstmTail(Sigmoid(p[2]), Sigmoid(p[3]), p[5], Sigmoid(p[4]), state);
   }
 };

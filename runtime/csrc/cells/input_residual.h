@@ -14,7 +14,7 @@ struct InputResidual {
   static constexpr Param kParams[] = {{"alpha", Extent::kInput, Map::kSigmoid}};
 
   template <class V>
-  static V Mid(const V* p, const V* q, V x, const V*) {
+  static constexpr V Mid(const V* p, const V* q, V x, const V*) {
     return x + q[0] * p[0];
   }
 };
@@ -27,7 +27,7 @@ struct DiagonalInputResidual {
                                       {"omega", Extent::kHidden, Map::kTanh}};
 
   template <class V>
-  static V Mid(const V*, const V* q, V x, const V* state) {
+  static constexpr V Mid(const V*, const V* q, V x, const V* state) {
     return x + q[0] * (q[1] * state[0]);
   }
 };

@@ -16,7 +16,7 @@ struct IrcFastGrnn : InputResidual {
   static constexpr const char* kStates[] = {"h"};
 
   template <class V>
-  static void Update(const V* p, const V* q, V* state) {
+  static constexpr void Update(const V* p, const V* q, V* state) {
     const V f = Sigmoid(p[1]);
     state[0] = f * state[0] + q[1] * (1.0f - f) * p[2];
   }

@@ -14,7 +14,7 @@ struct IrcGru : InputResidual {
   static constexpr const char* kStates[] = {"h"};
 
   template <class V>
-  static void Update(const V* p, const V*, V* state) {
+  static constexpr void Update(const V* p, const V*, V* state) {
     const V i = Sigmoid(p[1]);
     const V r = Sigmoid(p[2]);
     state[0] = (1.0f - i) * state[0] + i * (r * p[3]);

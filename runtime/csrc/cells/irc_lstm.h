@@ -15,7 +15,7 @@ struct IrcLstm : InputResidual {
   static constexpr const char* kStates[] = {"h", "c"};
 
   template <class V>
-  static void Update(const V* p, const V*, V* state) {
+  static constexpr void Update(const V* p, const V*, V* state) {
     LstmTail(Sigmoid(p[1]), Sigmoid(p[2]), p[4], Sigmoid(p[3]), state);
   }
 };

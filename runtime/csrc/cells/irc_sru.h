@@ -15,7 +15,7 @@ struct IrcSru : DiagonalInputResidual {
   static constexpr const char* kStates[] = {"h", "c"};
 
   template <class V>
-  static void Update(const V* p, const V*, V* state) {
+  static constexpr void Update(const V* p, const V*, V* state) {
     const V x = p[3];
     SruTail(Sigmoid(p[0]), Sigmoid(p[1]), p[2], x, state);
   }
@@ -27,7 +27,7 @@ struct IrcSruProjected : InputResidual {
   static constexpr const char* kStates[] = {"h", "c"};
 
   template <class V>
-  static void Update(const V* p, const V*, V* state) {
+  static constexpr void Update(const V* p, const V*, V* state) {
     SruTail(Sigmoid(p[1]), Sigmoid(p[2]), p[3], p[4], state);
   }
 };

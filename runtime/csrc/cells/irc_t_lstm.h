@@ -15,7 +15,7 @@ struct IrcTLstm : DiagonalInputResidual {
   static constexpr const char* kStates[] = {"h", "c"};
 
   template <class V>
-  static void Update(const V* p, const V*, V* state) {
+  static constexpr void Update(const V* p, const V*, V* state) {
     TLstmTail(Sigmoid(p[0]), p[2], Sigmoid(p[1]), state);
   }
 };
@@ -26,7 +26,7 @@ struct IrcTLstmProjected : InputResidual {
   static constexpr const char* kStates[] = {"h", "c"};
 
   template <class V>
-  static void Update(const V* p, const V*, V* state) {
+  static constexpr void Update(const V* p, const V*, V* state) {
     TLstmTail(Sigmoid(p[1]), p[3], Sigmoid(p[2]), state);
   }
 };

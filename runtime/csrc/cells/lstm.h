@@ -10,7 +10,7 @@ namespace edgernn {
 
 // How the gates of an LSTM, and of what is built like one, make c and h.
 template <class V>
-[[gnu::always_inline]] inline void LstmTail(V f, V i, V a, V o, V* state) {
+[[gnu::always_inline]] constexpr void LstmTail(V f, V i, V a, V o, V* state) {
   const V c = f * state[1] + i * a;
   state[0] = o * Tanh(c);
   state[1] = c;
@@ -20,7 +20,7 @@ struct LstmUpdate {
   static constexpr const char* kStates[] = {"h", "c"};
 
   template <class V>
-  static void Update(const V* p, const V*, V* state) {
+  static constexpr void Update(const V* p, const V*, V* state) {
     const V i = Sigmoid(p[0]);
     const V f = Sigmoid(p[1]);
     const V g = Tanh(p[2]);

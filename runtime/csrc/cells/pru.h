@@ -14,7 +14,7 @@ struct Pru {
   static constexpr const char* kStates[] = {"s"};
 
   template <class V>
-  static void Update(const V* p, const V*, V* state) {
+  static constexpr void Update(const V* p, const V*, V* state) {
     const V s = state[0];
     const V u = Tanh(p[0]);
     const V c = Sigmoid(p[1]);

@@ -14,7 +14,7 @@ struct Rnn {
   static constexpr const char* kStates[] = {"h"};
 
   template <class V>
-  static void Update(const V* p, const V*, V* state) {
+  static constexpr void Update(const V* p, const V*, V* state) {
     state[0] = Tanh(p[0]);
   }
 };

@@ -11,7 +11,7 @@ namespace edgernn {
 
 // How the gates of an SRU make c and h; s goes past them.
 template <class V>
-[[gnu::always_inline]] inline void SruTail(V f, V p, V a, V s, V* state) {
+[[gnu::always_inline]] constexpr void SruTail(V f, V p, V a, V s, V* state) {
   const V c = f * state[1] + (1.0f - f) * a;
   state[0] = p * c + (1.0f - p) * s;
   state[1] = c;
@@ -23,7 +23,7 @@ struct SruUpdate {
   static constexpr const char* kStates[] = {"h", "c"};
 
   template <class V>
-  static void Update(const V* p, const V* q, V* state) {
+  static constexpr void Update(const V* p, const V* q, V* state) {
     // after the gates f, p and a comes x or the gate s
     const V f = Sigmoid(p[0] + q[0] * state[1]);
     const V highway = Sigmoid(p[1] + q[1] * state[1]);

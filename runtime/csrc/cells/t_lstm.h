@@ -10,7 +10,7 @@ namespace edgernn {
 
 // How the gates of a strongly-typed LSTM make c and h.
 template <class V>
-[[gnu::always_inline]] inline void TLstmTail(V f, V a, V o, V* state) {
+[[gnu::always_inline]] constexpr void TLstmTail(V f, V a, V o, V* state) {
   const V c = f * state[1] + (1.0f - f) * a;
   state[0] = o * c;
   state[1] = c;
@@ -23,7 +23,7 @@ struct TLstm {
   static constexpr const char* kStates[] = {"h", "c"};
 
   template <class V>
-  static void Update(const V* p, const V*, V* state) {
+  static constexpr void Update(const V* p, const V*, V* state) {
     TLstmTail(Sigmoid(p[0]), p[2], Sigmoid(p[1]), state);
   }
 };

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is compiled for a GPU and, for the tests, for a processor that plays one.
+
+#ifndef EDGERNN_CUDA_DEVICE_H_
+#define EDGERNN_CUDA_DEVICE_H_
+
+#ifdef __CUDACC__
+#define EDGERNN_DEVICE __device__ __forceinline__
+#define EDGERNN_BOTH __host__ __device__ __forceinline__
+#else
+#define EDGERNN_DEVICE inline
+#define EDGERNN_BOTH inline
+#endif
+
+#endif  // EDGERNN_CUDA_DEVICE_H_

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels on a GPU.
+
+#include <cuda_runtime.h>
+
+#include <string>
+
+#include "cells.h"
+#include "cuda/launch.h"
+#include "cuda/recurrence.h"
+#include "cuda/team.h"
+
+namespace edgernn::cuda {
+
+namespace {
+
+void Check(cudaError_t error) {
+  if (error != cudaSuccess) {
+    // an error of a launch stays, and would be found by whoever asks next
+    static_cast<void>(cudaGetLastError());
+    throw GpuError(std::string("CUDA: ") + cudaGetErrorString(error));
+  }
+}
+
+cudaStream_t AsStream(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+constexpr int kMaxThreads = 512;
+
+template <class Cell, int kTile>
+__global__ void __launch_bounds__(kMaxThreads)
+    Recur(const __grid_constant__ Plan plan, const __grid_constant__ Call call,
+          const float* packed) {
+  extern __shared__ __align__(16) float memory[];
+  const Team team(plan.geometry, memory);
+  Recurrence<Cell, kTile, Team>(plan, call, packed, team).Run();
+}
+
+__global__ void CopyPiece(const __grid_constant__ Piece piece, float* packed) {
+  const std::int64_t count = piece.rows * piece.columns;
+  std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  for (; at < count; at += static_cast<std::int64_t>(gridDim.x) * blockDim.x) {
+    const std::int64_t row = at / piece.columns, column = at % piece.columns;
+    packed[piece.to + row * piece.to_stride + column] =
+        Apply(piece.map, piece.from[row * piece.from_stride + column]);
+  }
+}
+
+using Kernel = void (*)(Plan, Call, const float*);
+
+struct CellKernels {
+  Kernel one;
+  Kernel four;
+};
+
+template <class... AllCells>
+CellKernels Find(TypeList<AllCells...>, std::size_t cell) {
+  static constexpr CellKernels kList[] = {{&Recur<AllCells, 1>, &Recur<AllCells, 4>}...};
+  return kList[cell];
+}
+
+}  // namespace
+
+const char* Missing() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  static_cast<void>(cudaGetLastError());
+  if (error == cudaErrorInsufficientDriver) {
+    return "the NVIDIA driver is missing or older than CUDA 13, which edgernn's library was built "
+           "for: install driver 580 or newer";
+  }
+  if (error != cudaSuccess || count == 0)
+    return "no NVIDIA GPU was found: nvidia-smi should list one";
+  int device = 0, major = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) {
+    return "the NVIDIA GPU does not answer";
+  }
+  if (major < 8) return "the GPU is older than compute capability 8.0, which edgernn needs";
+  return nullptr;
+}
+
+Limits FindLimits() {
+  int device = 0, major = 0;
+  Limits limits{};
+  Check(cudaGetDevice(&device));
+  const auto ask = [device](cudaDeviceAttr what, int* value) {
+    Check(cudaDeviceGetAttribute(value, what, device));
+  };
+  ask(cudaDevAttrComputeCapabilityMajor, &major);
+  ask(cudaDevAttrMultiProcessorCount, &limits.processors);
+  ask(cudaDevAttrMaxSharedMemoryPerBlockOptin, &limits.memory);
+  limits.blocks = major >= 9 ? 8 : 1;
+  limits.threads = kMaxThreads;
+  return limits;
+}
+
+void FreeMemory::operator()(float* memory) const {
+  static_cast<void>(cudaFreeAsync(memory, AsStream(stream)));
+}
+
+Memory Allocate(std::int64_t floats, void* stream) {
+  void* memory = nullptr;
+  Check(
+      cudaMallocAsync(&memory, static_cast<std::size_t>(floats) * sizeof(float), AsStream(stream)));
+  return Memory(static_cast<float*>(memory), {stream});
+}
+
+Memory Upload(const float* from, std::int64_t floats, void* stream) {
+  Memory made = Allocate(floats, stream);
+  Check(cudaMemcpyAsync(made.get(), from, static_cast<std::size_t>(floats) * sizeof(float),
+                        cudaMemcpyDefault, AsStream(stream)));
+  Wait(stream);
+  return made;
+}
+
+void Wait(void* stream) { Check(cudaStreamSynchronize(AsStream(stream))); }
+
+void Pack(const std::vector<Piece>& pieces, std::int64_t floats, float* packed, void* stream) {
+  Check(cudaMemsetAsync(packed, 0, static_cast<std::size_t>(floats) * sizeof(float),
+                        AsStream(stream)));
+  for (const Piece& piece : pieces) {
+    CopyPiece<<<64, 256, 0, AsStream(stream)>>>(piece, packed);
+    Check(cudaGetLastError());
+  }
+}
+
+void Launch(std::size_t cell, const Plan& plan, const Call& call, const float* packed,
+            void* stream) {
+  const Geometry& geometry = plan.geometry;
+  const CellKernels kernels = Find(Cells{}, cell);
+  const Kernel kernel = geometry.tile == 1 ? kernels.one : kernels.four;
+  const auto clusters = static_cast<unsigned>((call.batch + geometry.tile - 1) / geometry.tile);
+  Check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, geometry.memory));
+  cudaLaunchConfig_t config{};
+  config.gridDim = clusters * static_cast<unsigned>(geometry.blocks);
+  config.blockDim = static_cast<unsigned>(geometry.threads);
+  config.dynamicSmemBytes = static_cast<std::size_t>(geometry.memory);
+  config.stream = AsStream(stream);
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(geometry.blocks), 1, 1};
+  config.attrs = &cluster;
+  config.numAttrs = geometry.blocks > 1 ? 1 : 0;
+  Check(cudaLaunchKernelEx(&config, kernel, plan, call, packed));
+}
+
+}  // namespace edgernn::cuda

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels for a GPU against the float64 oracle, on a GPU that a processor plays.
+
+The source is the one that nvcc compiles, down to the cells; only the threads of a block, and how they meet and add up,
+are played (runtime/csrc/cuda/played.cc). `edgernn_cuda_geometry` has every way of cutting a call up tried.
+"""
+
+import ctypes
+import re
+import shutil
+from dataclasses import astuple
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.runtime.cuda import CudaLibrary, Sizes
+from tests import oracle
+from tests.kernel_builds import build, need
+from tests.native import MARGIN, OPS, Inputs, draw, draw_call, layer, session, truth
+from tests.test_native_refusals import BAD_CALLS, BAD_WEIGHTS
+from tests.test_native_refusals import test_bad_call_is_refused_by_name as refuses_call
+from tests.test_native_refusals import test_bad_weights_are_refused_by_name as refuses_weights
+from tests.test_native_weights import low_rank, product_of
+from tests.tolerances import FLOAT32
+
+RULES = ("always", "selective", "skip")
+GPU_OPS = [op for op in OPS if op[1] in RULES]
+# H, I, T, B
+SIZES = [(5, 3, 9, 2), (33, 33, 4, 3), (16, 1, 12, 1)]
+# sequences and blocks of a cluster, threads of a block, bytes on the chip; 0: chosen
+GEOMETRIES = [(0, 0, 0, 0), (1, 1, 32, 0), (4, 2, 64, 0), (1, 8, 32, 0), (1, 4, 96, 12000)]
+
+
+@pytest.fixture(scope="session")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    need("cmake")
+    folder = build(tmp_path_factory.mktemp("cuda"), "-DCMAKE_CXX_FLAGS_RELEASE=-O1", targets=("edgernn_cuda_played",))
+    return folder / "libedgernn_cuda_played.so"
+
+
+@pytest.fixture(scope="session")
+def played(path: Path) -> CudaLibrary:
+    return CudaLibrary(path)
+
+
+@pytest.fixture
+def cut(played: CudaLibrary):
+    """Cuts calls up as it is told, until the test ends."""
+
+    def cut(*geometry: int) -> None:
+        assert played._library.edgernn_cuda_geometry(*geometry) == 0
+
+    yield cut
+    cut(0, 0, 0, 0)
+
+
+def address(array: np.ndarray) -> int:
+    return int(array.ctypes.data)
+
+
+def run(library: CudaLibrary, cell: str, rule: str, weights: Inputs, feed: Inputs) -> list[np.ndarray]:
+    """y, the states, updates and macs of the op."""
+    T, B, I = feed["X"].shape
+    H = next(feed[name].shape[1] for name in ("h", "s") if name in feed)
+    made = layer(cell, rule, H, I)
+    sizes = Sizes(I, H, int(cell.partition("/")[2] or 0))
+    packed = np.full(library.packed_bytes(made.op, *astuple(sizes)), 255, np.uint8)
+    library.pack(made.op, sizes, [address(w) for w in weights.values()], address(packed))
+    after = [np.full_like(feed[name], np.nan) for name in made.states]
+    y = np.full((T, B, H), np.nan, np.float32)
+    updates, macs = np.full((T, B), -1), np.full(B, -1)
+    states = [address(feed[name]) for name in made.states]
+    outputs = address(y), [address(state) for state in after], address(updates), address(macs)
+    library.run(made.op, sizes, address(packed), T, B, address(feed["X"]), states, *outputs)
+    return [y, *after, updates, macs]
+
+
+def assert_equal(rule: str, got: list[np.ndarray], want: oracle.Result) -> None:
+    for a, b in zip(got, [want.y, *want.state], strict=False):
+        np.testing.assert_allclose(a, b, rtol=0, atol=FLOAT32)
+    if rule != "always":
+        np.testing.assert_array_equal(got[-2], want.updates)
+        np.testing.assert_array_equal(got[-1], want.needed)
+
+
+@pytest.mark.parametrize(("cell", "rule"), GPU_OPS, ids=str)
+def test_op_equals_oracle_however_it_is_cut_up(played, cut, cell, rule) -> None:
+    for H, I, T, B in SIZES:
+        weights = draw(cell, rule, H, I)
+        feed, want = clear(cell, rule, weights, (H, I, T, B))
+        for geometry in GEOMETRIES:
+            cut(*geometry)
+            assert_equal(rule, run(played, cell, rule, weights, feed), want)
+
+
+def clear(cell: str, rule: str, weights: Inputs, sizes: tuple[int, int, int, int]) -> tuple[Inputs, oracle.Result]:
+    """A call without near-ties, and what the oracle says of it."""
+    for seed in range(20):
+        feed = draw_call(cell, rule, *sizes, seed)
+        want = truth(cell, rule, product_of(weights) | feed)
+        if want.margin > MARGIN:
+            return feed, want
+    raise AssertionError("no draw without a near-tie")
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "gru-before", "eins", "irc-lstm", "fastgrnn"])
+def test_low_rank_equals_oracle(played, cut, monkeypatch, cell, rule) -> None:
+    name, weights = low_rank(monkeypatch, cell, rule, 3, 33, 5)
+    feed, want = clear(name, rule, weights, (33, 5, 7, 3))
+    for geometry in GEOMETRIES:
+        cut(*geometry)
+        assert_equal(rule, run(played, name, rule, weights, feed), want)
+
+
+@pytest.mark.parametrize(
+    ("cell", "rule"), [("gru", "always"), ("lstm", "always"), ("gru", "selective"), ("gru", "skip")]
+)
+def test_weights_that_are_too_many_for_the_chip_are_read_where_they_are(played, cut, cell, rule) -> None:
+    weights = draw(cell, rule, 200, 40)
+    feed, want = clear(cell, rule, weights, (200, 40, 3, 2))
+    for blocks in (1, 2):
+        # weights of 0.5 MB and more, on a chip of 0.2
+        cut(0, blocks, 0, 0)
+        assert_equal(rule, run(played, cell, rule, weights, feed), want)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+@pytest.mark.parametrize("cell", ["gru", "lstm", "eins", "gru-before"])
+def test_none_and_all_neurons_updated(played, cut, cell, share) -> None:
+    weights = draw(cell, "selective", 33, 3)
+    weights["rule_b"][:] = 100.0 * (2.0 * share - 1.0)
+    feed = draw_call(cell, "selective", 33, 3, 5, 2)
+    for geometry in GEOMETRIES:
+        cut(*geometry)
+        got = run(played, cell, "selective", weights, feed)
+        assert_equal("selective", got, truth(cell, "selective", weights | feed))
+        np.testing.assert_array_equal(got[-2], np.full((5, 2), int(33 * share)))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("cell", ["gru", "decaynet", "irc-t-lstm"])
+def test_steps_with_carried_state_equal_whole_sequence(played, cell, rule) -> None:
+    weights = draw(cell, rule, 16, 4)
+    if "length" in weights:
+        weights["length"][:] = 6
+    feed = draw_call(cell, rule, 16, 4, 6, 3)
+    whole = run(played, cell, rule, weights, feed)
+    names = list(feed)[1:]
+    parts = []
+    for t in range(6):
+        got = run(played, cell, rule, weights, feed | {"X": feed["X"][t : t + 1]})
+        feed |= dict(zip(names, got[1:], strict=False))
+        parts.append(got)
+    np.testing.assert_array_equal(np.concatenate([part[0] for part in parts]), whole[0])
+    for a, b in zip(parts[-1][1:-2], whole[1:-2], strict=True):
+        np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(np.concatenate([part[-2] for part in parts]), whole[-2])
+
+
+def test_outputs_that_nobody_wants_are_left_out(played) -> None:
+    weights, feed = draw("gru", "selective", 5, 3), draw_call("gru", "selective", 5, 3, 4, 2)
+    packed = np.empty(played.packed_bytes("SelectiveGRU", 3, 5, 0), np.uint8)
+    played.pack("SelectiveGRU", Sizes(3, 5), [address(w) for w in weights.values()], address(packed))
+    x, h = address(feed["X"]), address(feed["h"])
+    played.run("SelectiveGRU", Sizes(3, 5), address(packed), 4, 2, x, [h], 0, [0])
+
+
+# what is asked for: the op, sizes, steps, and what is said of it
+REFUSED = {
+    "sizes": ("GRU", (3, 1 << 17, 0), 1, r"ai.edgernn.GRU: H: expected 1 to 65536, got 131072"),
+    "rank": ("GRU", (3, 5, 2), 1, r"ai.edgernn.GRU: rank: R is whole, got 2"),
+    "no rank": ("GRULowRank", (3, 5, 0), 1, r"ai.edgernn.GRULowRank: rank: expected 1 to 65536, got 0"),
+    "square": ("SRU", (3, 5, 0), 1, r"ai.edgernn.SRU: I: expected H = 5, got 3"),
+    "chip": ("GRU", (3, 60000, 0), 1, r"ai.edgernn.GRU: I = 3 and H = 60000 need \d+ bytes on the chip, this GPU has"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_run_is_refused_before_anything_is_done(played, case) -> None:
+    op, sizes, steps, said = REFUSED[case]
+    feed = np.zeros(8, np.float32)
+    # nothing may be read from these
+    with pytest.raises(EdgernnError, match=said):
+        played.run(op, Sizes(*sizes), address(feed), steps, 1, address(feed), [address(feed)], 0, [0])
+
+
+def test_an_op_that_is_not_there_is_refused(played) -> None:
+    assert "RITSGRU" not in played.ops()
+    assert "PhasedGRU" not in played.ops()
+    with pytest.raises(UsageError, match=r"unknown op .PhasedGRU."):
+        played.packed_bytes("PhasedGRU", 3, 5, 0)
+    assert played._library.edgernn_cuda_packed_bytes(b"PhasedGRU", 3, 5, 0, ctypes.byref(ctypes.c_int64())) == 2
+    assert played._library.edgernn_cuda_error() == b"op: no kernel for a GPU is called PhasedGRU"
+    assert played._library.edgernn_cuda_pack(b"GRU", 3, 5, 0, None, None, None) == 2
+    assert b"null" in played._library.edgernn_cuda_error()
+    for geometry in [(2, 1, 32, 0), (1, 3, 32, 0), (1, 1, 33, 0), (1, 1, 1024, 0)]:
+        assert played._library.edgernn_cuda_geometry(*geometry) == 2
+
+
+def test_every_cell_has_an_op_under_every_rule(played) -> None:
+    assert {layer(cell, rule, 5, 3).op for cell, rule in GPU_OPS} <= played.ops()
+
+
+# as nodes of ONNX Runtime
+
+
+@pytest.fixture
+def in_onnx(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGERNN_LIBRARY", str(path))
+
+
+@pytest.mark.parametrize("constant", [True, False], ids=["constant", "given"])
+@pytest.mark.parametrize(
+    ("cell", "rule"),
+    [("gru", rule) for rule in RULES] + [("eins", "always"), ("irc-t-lstm", "skip"), ("gru/3", "skip")],
+)
+def test_node_equals_oracle(in_onnx, monkeypatch, cell, rule, constant) -> None:
+    sizes = (33, 33 if cell == "irc-t-lstm" else 5, 7, 3)
+    if "/" in cell:
+        cell, weights = low_rank(monkeypatch, "gru", rule, 3, *sizes[:2])
+    else:
+        weights = draw(cell, rule, *sizes[:2])
+    feed, want = clear(cell, rule, weights, sizes)
+    made = session(cell, rule, weights, constant=constant, sizes=sizes[:2])
+    for _ in range(2):
+        assert_equal(rule, made.run(None, feed if constant else weights | feed), want)
+
+
+def test_outputs_of_a_node_may_be_left_out(in_onnx) -> None:
+    weights = draw("lstm", "selective", 5, 3)
+    feed = draw_call("lstm", "selective", 5, 3, 6, 2)
+    whole = session("lstm", "selective", weights).run(None, feed)
+    for kept in (["", "", "c_out"], ["Y"], ["", "", "", "", "macs"]):
+        got = session("lstm", "selective", weights, outputs=kept).run(None, feed)
+        places = [i for i, name in enumerate(kept) if name]
+        for i, array in zip(places, got, strict=True):
+            np.testing.assert_array_equal(array, whole[i])
+
+
+@pytest.mark.parametrize("constant", [True, False], ids=["constant", "given"])
+@pytest.mark.parametrize("case", [case for case, words in BAD_CALLS.items() if words[1] in RULES])
+def test_bad_call_is_refused_as_on_a_processor(in_onnx, case, constant) -> None:
+    refuses_call(case, constant)
+
+
+@pytest.mark.parametrize("constant", [True, False], ids=["constant", "given"])
+@pytest.mark.parametrize("case", [case for case, words in BAD_WEIGHTS.items() if words[1] in RULES])
+def test_bad_weights_are_refused_as_on_a_processor(in_onnx, case, constant) -> None:
+    refuses_weights(case, constant)
+
+
+# for a real one
+
+
+@pytest.mark.slow
+def test_library_is_compiled_for_gpus(played, tmp_path) -> None:
+    need("cmake")
+    if shutil.which("nvcc") is None:
+        pytest.skip("nvcc is not installed")
+    made = build(tmp_path, "-DEDGERNN_CUDA=ON", targets=("edgernn_cuda",)) / "libedgernn_cuda.so"
+    library = CudaLibrary(made)
+    assert library.ops() == played.ops()
+    why = library.missing()
+    if why is not None:
+        options = ort.SessionOptions()
+        with pytest.raises(Exception, match=re.escape(why)):
+            options.register_custom_ops_library(str(made))
+        with pytest.raises(EdgernnError, match="CUDA: "):
+            run(library, "gru", "always", draw("gru", "always", 5, 3), draw_call("gru", "always", 5, 3, 2, 1))
