@@ -2,11 +2,13 @@
 """The card of an exported model: how it was made, what it measured, how it is called."""
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from edgernn.export.check import Check
+from edgernn.export.latency import Latency, microseconds
 from edgernn.export.rounding import Loss
 from edgernn.model import SequenceModel
 
@@ -16,11 +18,12 @@ def card(
     config: dict[str, Any],
     result: dict[str, Any],
     checks: list[Check],
-    name: str,
+    file: Path,
+    took: Latency,
     weights: str = "float32",
     loss: Loss | None = None,
 ) -> str:
-    """Markdown. config and result: of the run; name: of the model file; loss: what its weights cost, if not float32."""
+    """Markdown. config and result: of the run; file: the model's; loss: what its weights cost, if not float32."""
     task, metric = config["task"], result["metric"]
     settings = ", ".join(f"{k}={v}" for k, v in task["settings"].items())
     threshold = "" if result["threshold"] is None else f" (solved: {result['threshold']:.3g})"
@@ -36,11 +39,11 @@ def card(
         ("seed", f"{config['seed']}"),
         ("versions", f"edgernn {config['edgernn']}, torch {config['torch']}, {config['threads']} thread(s)"),
     ]
-    if weights != "float32":
-        rows.append(("matrices", weights))
+    rows += [("matrices", weights), ("file", f"{file.stat().st_size:,} bytes")]
     if loss is not None:
         rows.append((f"{metric} with {weights}", f"{loss.after:.4g}{', a large loss' * loss.is_large}"))
     rows += [(f"worst error against torch, {c.backend}", f"{c.worst:.1e}") for c in checks]
+    rows += _latency(took)
     width = model.output_size or model.width
     words = model.vocabulary is not None
     x = "(T, B)" if words else f"(T, B, {model.input_size})"
@@ -64,7 +67,7 @@ def card(
         "|---|---|",
         *(f"| {key} | {value} |" for key, value in rows),
         "",
-        f"`{name}` takes `x` {x}"
+        f"`{file.name}` takes `x` {x}"
         + "".join(f", `{name}` (B, {s.shape[1]})" for name, s in start.items())
         + f" and gives `y` {y}, the next state as "
         + ", ".join(f"`{s}.next`" for s in model.state_names)
@@ -73,6 +76,15 @@ def card(
         f"`example.npz` holds inputs x {'(N, T)' if words else '(N, T, I)'} and the right answers y.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _latency(took: Latency) -> list[tuple[str, str]]:
+    on = "the standard operators" if took.instruction_set is None else f"the native library ({took.instruction_set})"
+    whole = f"{microseconds(took.sequence)}, {microseconds(took.sequence / took.steps)} a step"
+    rows = [(f"a call with a sequence, T={took.steps:,}", whole)]
+    if took.step is not None:
+        rows.append(("a call with a step, T=1", microseconds(took.step)))
+    return [*rows, ("measured on", f"{took.processor}, one thread, {on}, from Python")]
 
 
 def _taken(model: SequenceModel) -> str:

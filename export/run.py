@@ -11,6 +11,7 @@ import torch
 from edgernn.errors import EdgernnError
 from edgernn.export import to_onnx
 from edgernn.export.card import card
+from edgernn.export.latency import latency
 from edgernn.export.rounding import Loss, rounded
 from edgernn.files import EXAMPLE, read_arrays, read_json, write_arrays, write_text
 from edgernn.model import SequenceModel
@@ -24,7 +25,8 @@ Score = Callable[[SequenceModel], tuple[float, bool]]
 
 
 def export_run(run: Path, out: Path, weights: str = "float32", score: Score | None = None) -> dict[str, Any]:
-    """Write `out`, its card (.md) and example.npz beside it; returns the file's name and size and what the check found.
+    """Write `out`, its card (.md) and example.npz beside it; returns the file's name and size, what the check found and
+    how long the file takes here.
 
     weights: as in `to_onnx`. score: what the metric of a model on the run's test sequences is, and whether more of it
     is better; asked where weights are rounded, and what that costs stands in the file, its card and the result.
@@ -58,12 +60,13 @@ def export_run(run: Path, out: Path, weights: str = "float32", score: Score | No
     if model.output == "all":
         y = y.transpose(0, 1)
     write_arrays(out.parent / EXAMPLE, {"x": x.transpose(0, 1).numpy(), "y": y.numpy()})
-    described = out.with_suffix(".md")
-    write_text(described, card(model, config, result, checks, out.name, weights, loss))
+    described, took = out.with_suffix(".md"), latency(out, x.numpy())
+    write_text(described, card(model, config, result, checks, out, took, weights, loss))
     return {
         "model": str(out),
         "card": str(described),
         "bytes": out.stat().st_size,
+        "latency": dataclasses.asdict(took),
         "checks": [{**dataclasses.asdict(c), "worst": c.worst} for c in checks],
         "weights": weights,
         "loss": None if loss is None else {**dataclasses.asdict(loss), "is_large": loss.is_large},

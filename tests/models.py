@@ -33,10 +33,13 @@ def contractive(cell: str, rule: str = "always", **options) -> edgernn.SequenceM
     return model
 
 
-def packed_alone(model: edgernn.SequenceModel) -> bytes:
-    """The packed model that comes of the exported file, without the portable functions, which take seconds to trace."""
+def packed_alone(model: edgernn.SequenceModel, weights: str = "float32") -> bytes:
+    """The packed model that comes of the exported file, without the portable functions, which take seconds to trace.
+
+    weights: what its matrices, which are rounded so already, are kept as.
+    """
     with mock.patch.object(graph, "_one_of_each_op", return_value=[]):
-        proto = graph.build(model)
+        proto = graph.build(model, weights=weights)
     return pack(proto.SerializeToString(), Path("model.onnx"))
 
 

@@ -8,16 +8,19 @@ import numpy as np
 import pytest
 
 from edgernn.cells import CELLS
+from edgernn.export.rounding import rounded
 from edgernn.imputers import IMPUTERS
 from edgernn.rules import RULES
-from edgernn.runtime.stepper import Stepper
 from tests.apps import ROOT, arm_program, run, stream_packed
 from tests.models import contractive, packed_alone
-from tests.test_packed import random_input, torch_says
+from tests.test_packed import random_input, steps, torch_says
 
 QEMU = "qemu-aarch64", "qemu-aarch64-static"
-# as packed models on x86
-CLOSE = 2e-6
+# to torch, as packed models on x86: whole numbers of 16 bits take the place of what a matrix of bytes multiplies
+CLOSE = {"float32": 2e-6, "bfloat16": 2e-6, "int8": 2e-4}
+# to x86, with any weights: the whole numbers are the same ones
+SAME = 2e-6
+small_weights = pytest.mark.parametrize("weights", ["bfloat16", "int8"])
 
 
 def qemu() -> str:
@@ -32,24 +35,21 @@ def emulated() -> list[object]:
     return [qemu(), arm_program()]
 
 
-def assert_arm_equals_torch(tmp_path, x, cell, rule="always", **options):
-    """x: (sequences, T, I) or (sequences, T); what the program says of the neurons updated is compared, too."""
-    model = contractive(cell, rule, **options)
+def assert_arm_equals_torch(tmp_path, x, cell, rule="always", weights="float32", **options):
+    """x: (sequences, T, I) or (sequences, T). What x86 says is nearer, and it updates as many neurons."""
+    model = rounded(contractive(cell, rule, **options), weights)
     path = tmp_path / "model.edgernn"
-    path.write_bytes(packed_alone(model))
+    path.write_bytes(packed_alone(model, weights))
     streamed = stream_packed(emulated(), path, x)
     expected = torch_says(model, np.swapaxes(x, 0, 1))
-    np.testing.assert_allclose(streamed.y, np.swapaxes(expected, 0, 1), rtol=0, atol=CLOSE)
-    assert np.abs(expected).max() > 100 * CLOSE
+    np.testing.assert_allclose(streamed.y, np.swapaxes(expected, 0, 1), rtol=0, atol=CLOSE[weights])
+    assert np.abs(expected).max() > 100 * CLOSE[weights]
+    y, updates, _ = steps(path.read_bytes(), np.swapaxes(x, 0, 1))
+    np.testing.assert_allclose(streamed.y, np.swapaxes(y, 0, 1), rtol=0, atol=SAME)
     said = [part for part in streamed.said.split(", ") if "neurons updated" in part]
     if not model.rule_type.can_skip:
         assert not said
         return
-    stepper, updates = Stepper(path.read_bytes(), len(x)), []
-    for x_t in np.swapaxes(x, 0, 1):
-        stepper.x[...] = x_t
-        assert stepper.step(), stepper.refusal()
-        updates.append(stepper.updates)
     assert said[0].startswith(f"{np.mean(updates):.1f} neurons updated a step")
 
 
@@ -77,6 +77,34 @@ def test_every_shape_of_model(rule, options, tmp_path):
     assert_arm_equals_torch(tmp_path, np.swapaxes(random_input(6, 2, 3), 0, 1), "gru", rule, **options)
 
 
+@small_weights
+@pytest.mark.parametrize("rule", ["always", "skip", "selective"])
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm", "irc-gru", "eins", "sru", "fastgrnn"])
+def test_weights_of_fewer_bytes(cell, rule, weights, tmp_path):
+    # no whole vectors of columns
+    options = {"input_size": 33 if cell == "sru" else 17}
+    x = random_input(2, 9, options["input_size"])
+    assert_arm_equals_torch(tmp_path, x, cell, rule, weights, **options)
+
+
+@small_weights
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"layers": 2, "output": "all", "mean": 0.5, "std": 2.0, "last_size": 17, "rule": "selective"},
+        {"rank": 4, "rule": "selective"},
+        {"hidden_size": 1},
+        {"hidden_size": 128, "output_size": 40},
+        {"imputer": "rits"},
+    ],
+    ids=["stack", "low rank", "one neuron", "large", "imputer"],
+)
+def test_shapes_with_weights_of_fewer_bytes(options, weights, tmp_path):
+    x = np.abs(random_input(2, 6, 9))
+    x[..., 3:6] = x[..., 3:6] > 0.7
+    assert_arm_equals_torch(tmp_path, x, "gru", weights=weights, **{"input_size": 9} | options)
+
+
 @pytest.mark.parametrize("imputer", IMPUTERS)
 def test_every_imputer(imputer, tmp_path):
     x = np.abs(random_input(2, 6, 9))
@@ -84,9 +112,11 @@ def test_every_imputer(imputer, tmp_path):
     assert_arm_equals_torch(tmp_path, x, "lstm", input_size=9, imputer=imputer)
 
 
-def test_words(tmp_path):
+@pytest.mark.parametrize("weights", CLOSE)
+def test_words(weights, tmp_path):
     x = np.random.default_rng(0).integers(0, 40, (2, 7))
-    assert_arm_equals_torch(tmp_path, x, "lstm", vocabulary=40, output="all", input_size=8, output_size=5)
+    options = {"vocabulary": 40, "output": "all", "input_size": 8, "output_size": 5}
+    assert_arm_equals_torch(tmp_path, x, "lstm", weights=weights, **options)
 
 
 @pytest.fixture(scope="module")
@@ -103,19 +133,20 @@ def side_by_side(tmp_path_factory):
     return folder / "side_by_side"
 
 
+@pytest.mark.parametrize("weights", CLOSE)
 @pytest.mark.parametrize("batch", [1, 3, 8])
 @pytest.mark.parametrize("rule", ["always", "skip", "selective"])
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm", "irc-gru", "fastgrnn"])
-def test_sequences_side_by_side(side_by_side, cell, rule, batch, tmp_path):
+def test_sequences_side_by_side(side_by_side, cell, rule, batch, weights, tmp_path):
     # their products have tiles of several rows, of one to four gates
-    model, x = contractive(cell, rule), random_input(9, batch, 3)
+    model, x = rounded(contractive(cell, rule), weights), random_input(9, batch, 3)
     path = tmp_path / "model.edgernn"
-    path.write_bytes(packed_alone(model))
+    path.write_bytes(packed_alone(model, weights))
     words = [qemu(), str(side_by_side), str(path), str(batch)]
     done = subprocess.run(words, input=x.tobytes(), capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr
     y = np.frombuffer(done.stdout, np.float32).reshape(9, batch, 2)
-    np.testing.assert_allclose(y, torch_says(model, x), rtol=0, atol=CLOSE)
+    np.testing.assert_allclose(y, torch_says(model, x), rtol=0, atol=CLOSE[weights])
 
 
 def test_what_is_wrong_is_said_on_arm_too(tmp_path):

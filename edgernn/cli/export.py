@@ -21,8 +21,16 @@ def _text(result: dict[str, Any]) -> str:
         lines.append(f"torch against {check['backend']}: worst error {check['worst']:.1e} ({compared})")
     if result["native_missing"]:
         lines.append(f"not checked with the native library: {result['native_missing']}")
+    lines.append(f"{_took(result['latency'])}, on one thread of {result['latency']['processor']}")
     lines.append(f"card: {result['card']}")
     return "\n".join([*lines, f"next: edgernn bench {result['model']} --device cpu"])
+
+
+def _took(latency: dict[str, Any]) -> str:
+    from edgernn.export.latency import microseconds
+
+    text = f"a call takes {microseconds(latency['sequence'])} with {latency['steps']:,} steps"
+    return text if latency["step"] is None else f"{text}, {microseconds(latency['step'])} with one"
 
 
 @verb(example="edgernn export runs/adding-sarnn", text=_text)
@@ -39,7 +47,8 @@ def command(run: Path, out: Path | None, weights: str) -> dict[str, Any]:
     """Turn the run directory RUN into one .onnx file, and check it against torch.
 
     The file runs in any ONNX Runtime since 1.17, and faster where the native library is registered. Beside it stand
-    its card, the same name with .md, and example.npz: some of the task's inputs x (N, T, I) and the right outputs y.
+    its card, the same name with .md, with its size and what a step takes on this machine, and example.npz: some of the
+    task's inputs x (N, T, I) and the right outputs y.
 
     With --weights bfloat16 or int8 the file is about a half or a quarter as large, and what that costs is measured on
     the task's test sequences; a loss of more than half a point, or of 2 % where less is better, is a warning.

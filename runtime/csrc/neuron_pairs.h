@@ -8,6 +8,8 @@
 #ifndef EDGERNN_NEURON_PAIRS_H_
 #define EDGERNN_NEURON_PAIRS_H_
 
+#include <type_traits>
+
 #include "neuron_rows.h"
 
 namespace edgernn::EDGERNN_ISA {
@@ -59,7 +61,8 @@ struct PairSource {
 
 // rows (H, bytes); ranks (H,) thin R and C, or null.
 [[gnu::noinline, gnu::cold]] inline void PackPairRows(const CellTable& cell, const Sizes& sizes,
-                                           const Weights& from, const Values* ranks, void* rows) {
+                                                      const Weights& from, const Values* ranks,
+                                                      void* rows) {
   const PairLayout layout(cell, sizes);
   const bool bytes = sizes.weights == NumberType::kInt8;
   const std::int64_t input = sizes.input, inputs = InputColumns(cell, sizes);
@@ -103,20 +106,38 @@ struct PairSource {
 
 // What a part is multiplied with: its columns from `begin`, which starts a vector, to `end`.
 struct PairFactor {
-  const float* a;            // weights of two bytes
+  const float* a;              // weights of two bytes
   const std::int16_t* shorts;  // weights of one
   float scale;                 // likewise
   std::int64_t begin;
   std::int64_t end;
 };
 
-// sums[n][i] += factor · row n for the i-th gate of the part, lane by lane, for N rows.
+// The sums of all lanes, of one to four gates; those of whole numbers are exact.
+[[gnu::always_inline]] inline Quad SumGates(const Vec* p) { return Sum4(p[0], p[1], p[2], p[3]); }
+
+[[gnu::always_inline]] inline Quad SumGates(const Vec::Bits* p) {
+  return __builtin_convertvector(AddLanes<std::int32_t>(p[0], p[1], p[2], p[3]), Quad);
+}
+
+// sums += factor · row for the gates of the part and N neurons from `first` on.
 template <NumberType kType, int kCount, int N>
-[[gnu::noinline]] void AddPairPart(const PairPart& part, const PairFactor& factor,
-                                   const char* const* rows, Vec (*sums)[kMaxGates]) {
-  if constexpr (kType == NumberType::kInt8) {
-    Vec::Bits p[N][kCount] = {};
-    for (std::int64_t k = factor.begin; k < factor.end; k += kShorts) {
+[[gnu::always_inline]] inline void AddPairRows(const PairPart& part, const PairFactor& factor,
+                                               const NeuronSums& call, std::int64_t bytes,
+                                               std::int64_t first) {
+  constexpr bool kBytes = kType == NumberType::kInt8;
+  using Sum = std::conditional_t<kBytes, Vec::Bits, Vec>;
+  const char* rows[N];
+  // past the last gate nothing is added up
+  Sum p[N][4];
+#pragma GCC unroll 16
+  for (int n = 0; n < N; ++n) {
+    rows[n] = static_cast<const char*>(call.rows) + call.neurons[first + n] * bytes;
+#pragma GCC unroll 16
+    for (Sum& sum : p[n]) sum = Sum{};
+  }
+  for (std::int64_t k = factor.begin; k < factor.end; k += kShorts) {
+    if constexpr (kBytes) {
       const Shorts a = LoadShorts(factor.shorts + k);
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n) {
@@ -124,54 +145,51 @@ template <NumberType kType, int kCount, int N>
 #pragma GCC unroll 16
         for (int g = 0; g < kCount; ++g) p[n][g] = AddPairs(p[n][g], Widen(row + g * kShorts), a);
       }
-    }
-    for (int n = 0; n < N; ++n) {
-      const float* scales = reinterpret_cast<const float*>(rows[n]) + part.scale;
-      for (int g = 0; g < kCount; ++g) {
-        Vec& sum = sums[n][part.gates->at[g]];
-        sum = sum + ToFloats(p[n][g]) * (scales[g] * factor.scale);
-      }
-    }
-  } else {
-    Vec p[N][kCount];
-#pragma GCC unroll 16
-    for (auto& row : p) {
-#pragma GCC unroll 16
-      for (Vec& sum : row) sum = Zero();
-    }
-    for (std::int64_t k = factor.begin; k < factor.end; k += kShorts) {
-      const Vec first = Load(factor.a + k);
+    } else {
+      const Vec one = Load(factor.a + k);
       // a is padded to whole vectors, and not to two
-      const Vec second = k + kLanes < factor.end ? Load(factor.a + k + kLanes) : Zero();
+      const Vec other = k + kLanes < factor.end ? Load(factor.a + k + kLanes) : Zero();
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n) {
         const char* row = rows[n] + part.at + k * kCount * 2;
 #pragma GCC unroll 16
         for (int g = 0; g < kCount; ++g) {
           const Halves weights = LoadHalves(row + g * kShorts * 2);
-          p[n][g] = p[n][g] + weights.first * first + weights.second * second;
+          p[n][g] = p[n][g] + weights.first * one + weights.second * other;
         }
       }
     }
-    for (int n = 0; n < N; ++n) {
-      for (int g = 0; g < kCount; ++g) {
-        Vec& sum = sums[n][part.gates->at[g]];
-        sum = sum + p[n][g];
-      }
+  }
+#pragma GCC unroll 16
+  for (int n = 0; n < N; ++n) {
+    Quad made = SumGates(p[n]);
+    if constexpr (kBytes) {
+      // more than there are gates may be read, of what the row has behind them
+      const float* const scales = reinterpret_cast<const float*>(rows[n]) + part.scale;
+      made *= *reinterpret_cast<const LooseQuad*>(scales) * factor.scale;
+    }
+#pragma GCC unroll 16
+    for (int g = 0; g < kCount; ++g) {
+      call.sums[part.gates->at[g] * call.stride + first + n] += made[g];
     }
   }
 }
 
-using PairFunction = void (*)(const PairPart&, const PairFactor&, const char* const*,
-                              Vec (*)[kMaxGates]);
+// The same for all neurons.
+template <NumberType kType, int kCount>
+[[gnu::noinline]] void AddPairPart(const PairPart& part, const PairFactor& factor,
+                                   const NeuronSums& call, std::int64_t bytes) {
+  std::int64_t i = 0;
+  for (; i + 2 <= call.count; i += 2) AddPairRows<kType, kCount, 2>(part, factor, call, bytes, i);
+  if (i < call.count) AddPairRows<kType, kCount, 1>(part, factor, call, bytes, i);
+}
 
-// By the type, the gates and the rows.
+using PairFunction = void (*)(const PairPart&, const PairFactor&, const NeuronSums&, std::int64_t);
+
+// By the gates.
 template <NumberType kType>
-constexpr PairFunction kPairFunctions[kMaxTerm][2] = {
-    {&AddPairPart<kType, 1, 1>, &AddPairPart<kType, 1, 2>},
-    {&AddPairPart<kType, 2, 1>, &AddPairPart<kType, 2, 2>},
-    {&AddPairPart<kType, 3, 1>, &AddPairPart<kType, 3, 2>},
-    {&AddPairPart<kType, 4, 1>, &AddPairPart<kType, 4, 2>}};
+constexpr PairFunction kPairFunctions[kMaxTerm] = {&AddPairPart<kType, 1>, &AddPairPart<kType, 2>,
+                                                   &AddPairPart<kType, 3>, &AddPairPart<kType, 4>};
 
 // As RunNeurons, of any cell; `shorts` are in the order of the layout's parts.
 [[gnu::noinline]] inline void RunPairNeurons(const CellTable& cell, const Sizes& sizes,
@@ -187,38 +205,21 @@ constexpr PairFunction kPairFunctions[kMaxTerm][2] = {
       {from.c, nullptr, 0.0f, begin, from.c_end},
       {from.m, nullptr, 0.0f, 0, from.m_end},
   };
-  for (int p = 0; bytes && p < kMaxParts; ++p) {
-    if (layout.parts[p].gates == nullptr || layout.parts[p].gates->count == 0) continue;
-    factors[p].shorts = shorts[p].at;
-    factors[p].scale = shorts[p].scales[0];
+  const int stored = StoredSums(cell);
+  for (int g = 0; g < cell.update_gates.all.count; ++g) {
+    float* const sums = call.sums + g * call.stride;
+    for (std::int64_t i = 0; i < call.count; ++i) sums[i] = call.b[call.neurons[i] * stored + g];
   }
   const auto& functions =
       bytes ? kPairFunctions<NumberType::kInt8> : kPairFunctions<NumberType::kBfloat16>;
-  const int all = cell.update_gates.all.count, stored = StoredSums(cell);
-  for (std::int64_t i = 0; i < call.count; i += 2) {
-    const int rows = call.count - i < 2 ? 1 : 2;
-    const char* row[2];
-    Vec sums[2][kMaxGates];
-    for (int n = 0; n < rows; ++n) {
-      row[n] = static_cast<const char*>(call.rows) + call.neurons[i + n] * layout.bytes;
-      for (Vec& sum : sums[n]) sum = Zero();
+  for (int p = 0; p < kMaxParts; ++p) {
+    const PairPart& part = layout.parts[p];
+    if (part.gates == nullptr || part.gates->count == 0) continue;
+    if (bytes) {
+      factors[p].shorts = shorts[p].at;
+      factors[p].scale = shorts[p].scales[0];
     }
-    for (int p = 0; p < kMaxParts; ++p) {
-      const GateList* const gates = layout.parts[p].gates;
-      if (gates == nullptr || gates->count == 0) continue;
-      functions[gates->count - 1][rows - 1](layout.parts[p], factors[p], row, sums);
-    }
-    for (int n = 0; n < rows; ++n) {
-      const float* const b = call.b + call.neurons[i + n] * stored;
-      for (int g = 0; g < stored; g += 4) {
-        const Vec* const four = sums[n] + g;
-        const Quad sum = Sum4(four[0], four[1], four[2], four[3]) +
-                         *reinterpret_cast<const LooseQuad*>(b + g);
-        for (int j = 0; j < 4 && g + j < all; ++j) {
-          call.sums[(g + j) * call.stride + i + n] = sum[j];
-        }
-      }
-    }
+    functions[part.gates->count - 1](part, factors[p], call, layout.bytes);
   }
 }
 

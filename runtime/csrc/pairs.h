@@ -2,8 +2,8 @@
 // Products with weights of two bytes and of one, which are read two columns at a time.
 //
 // Packed as in gemm.h, but for [panel][pair of columns][block of the panel][gate][lane][2]. Weights
-// of one byte have a scale a row, and what they multiply becomes 16-bit whole numbers with a scale a
-// vector: their sums are exact, the same for every instruction set and every order.
+// of one byte have a scale a row, and what they multiply becomes 16-bit whole numbers with a scale
+// a vector: their sums are exact, the same for every instruction set and every order.
 
 #ifndef EDGERNN_PAIRS_H_
 #define EDGERNN_PAIRS_H_
@@ -69,12 +69,12 @@ constexpr std::int64_t kShorts = 2 * kLanes;
 // sum + a_even b_even + a_odd b_odd, pair by pair.
 [[gnu::always_inline]] inline Vec::Bits AddPairs(Vec::Bits sum, Shorts a, Shorts b) {
 #if defined(__AVX512BW__)
-  const __m512i made = _mm512_madd_epi16(reinterpret_cast<__m512i>(a.raw),
-                                         reinterpret_cast<__m512i>(b.raw));
+  const __m512i made =
+      _mm512_madd_epi16(reinterpret_cast<__m512i>(a.raw), reinterpret_cast<__m512i>(b.raw));
   return sum + reinterpret_cast<Vec::Bits>(made);
 #elif defined(__AVX2__)
-  const __m256i made = _mm256_madd_epi16(reinterpret_cast<__m256i>(a.raw),
-                                         reinterpret_cast<__m256i>(b.raw));
+  const __m256i made =
+      _mm256_madd_epi16(reinterpret_cast<__m256i>(a.raw), reinterpret_cast<__m256i>(b.raw));
   return sum + reinterpret_cast<Vec::Bits>(made);
 #elif defined(__SSE2__)
   const __m128i made =
@@ -144,6 +144,17 @@ inline float LargestShort(std::int64_t depth) {
   return static_cast<float>(most < 32767 ? most : 32767);
 }
 
+// The largest lane, where every lane has that of so many.
+template <int kOf = 1, std::size_t... kLane>
+[[gnu::always_inline]] inline std::int32_t Most(Vec::Bits a, std::index_sequence<kLane...> lanes) {
+  if constexpr (kOf == kLanes) {
+    return a[0];
+  } else {
+    const Vec::Bits other = __builtin_shufflevector(a, a, (static_cast<int>(kLane) ^ kOf)...);
+    return Most<2 * kOf>(other > a ? other : a, lanes);
+  }
+}
+
 // Rows as whole numbers: `scales` times those at `at`, each row padded with zeros.
 struct ShortRows {
   std::int16_t* at;
@@ -169,38 +180,41 @@ struct ShortRows {
 
  private:
   float ReadRow(const float* from, std::int64_t columns, float largest, std::int16_t* to) const {
-    const auto load = [=](std::int64_t j) {
-      if (j + kLanes <= columns) return Load(from + j);
-      Vec rest = Zero();
-      if (j < columns) std::memcpy(&rest, from + j, static_cast<std::size_t>(columns - j) * 4);
-      return rest;
-    };
-    Vec most = Zero(), none = Zero();
-    for (std::int64_t j = 0; j < columns; j += kLanes) {
-      const Vec a = load(j);
-      const Vec::Raw size = reinterpret_cast<Vec::Raw>(reinterpret_cast<Vec::Bits>(a.raw) & 0x7fffffff);
-      most.raw = size > most.raw ? size : most.raw;
-      // NaN where a is not finite
-      none = none + a * 0.0f;
+    const std::int64_t whole = columns & -kLanes;
+    Vec rest = Zero();
+    std::memcpy(&rest, from + whole, static_cast<std::size_t>(columns - whole) * sizeof(float));
+    // in the order of floats without a sign, then infinity and NaN
+    Vec::Bits most = Size(rest);
+    for (std::int64_t j = 0; j < whole; j += kLanes) {
+      const Vec::Bits size = Size(Load(from + j));
+      most = size > most ? size : most;
     }
-    float top = 0.0f, bad = 0.0f;
-    for (int lane = 0; lane < kLanes; ++lane) {
-      top = most.raw[lane] > top ? most.raw[lane] : top;
-      bad += none.raw[lane];
-    }
-    const bool finite = bad == bad;
+    const std::int32_t bits = Most(most, std::make_index_sequence<kLanes>());
+    const bool finite = bits < 0x7f800000;
+    const std::int64_t kept = finite ? whole : 0;
+    std::memset(to + kept, 0, static_cast<std::size_t>(stride - kept) * sizeof *to);
+    if (!finite) return __builtin_nanf("");
+    float top;
+    std::memcpy(&top, &bits, sizeof top);
     // of numbers so small that their scale would be denormal nothing is left
-    const Vec factor = Fill(finite && top > 1e-30f ? largest / top : 0.0f);
-    for (std::int64_t j = 0; j < stride; j += kLanes) {
-      constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-      const Vec a = finite ? load(j) : Zero();
-      const Vec shifted = a * factor + kShift;
-      const Vec::Bits whole = reinterpret_cast<Vec::Bits>(shifted.raw) - 0x4b400000;
-      typedef std::int16_t Raw __attribute__((vector_size(kLanes * 2)));
-      const Raw made = __builtin_convertvector(whole, Raw);
-      std::memcpy(to + j, &made, sizeof made);
-    }
-    return finite ? top / largest : __builtin_nanf("");
+    const float factor = top > 1e-30f ? largest / top : 0.0f;
+    for (std::int64_t j = 0; j < whole; j += kLanes) Shorten(Load(from + j) * factor, to + j);
+    if (whole < columns) Shorten(rest * factor, to + whole);
+    return top / largest;
+  }
+
+  [[gnu::always_inline]] static Vec::Bits Size(Vec a) {
+    return reinterpret_cast<Vec::Bits>(a.raw) & 0x7fffffff;
+  }
+
+  // Stores the whole numbers nearest to a.
+  [[gnu::always_inline]] static void Shorten(Vec a, std::int16_t* to) {
+    constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+    const Vec shifted = a + kShift;
+    const Vec::Bits whole = reinterpret_cast<Vec::Bits>(shifted.raw) - 0x4b400000;
+    typedef std::int16_t Raw __attribute__((vector_size(kLanes * 2)));
+    const Raw made = __builtin_convertvector(whole, Raw);
+    std::memcpy(to, &made, sizeof made);
   }
 };
 

@@ -127,8 +127,8 @@ inline void StoreFirst(float* to, Vec a, std::int64_t count) {
 
 // Picks lanes of (a, b) within each group of four: lanes kLow, kLow + 1 of the group give the
 // first two as (a, b) pairs when kPairs is 1, as runs (a a b b) when it is 2.
-template <int kLow, int kPairs, std::size_t... kLane>
-[[gnu::always_inline]] inline Vec::Raw Zip(Vec::Raw a, Vec::Raw b, std::index_sequence<kLane...>) {
+template <int kLow, int kPairs, class Raw, std::size_t... kLane>
+[[gnu::always_inline]] inline Raw Zip(Raw a, Raw b, std::index_sequence<kLane...>) {
   constexpr auto source = [](int lane) {
     const int group = lane / 4 * 4, i = lane % 4;
     const bool second = kPairs == 1 ? i % 2 : i / 2;
@@ -137,33 +137,39 @@ template <int kLow, int kPairs, std::size_t... kLane>
   return __builtin_shufflevector(a, b, source(static_cast<int>(kLane))...);
 }
 
-template <int kCount>
-struct Floats {
-  typedef float Type __attribute__((vector_size(kCount * 4)));
+template <class Number, int kCount>
+struct Numbers {
+  typedef Number Type __attribute__((vector_size(kCount * 4)));
 };
 
 // Adds up the groups of four.
-template <int kCount, std::size_t... kLane>
-[[gnu::always_inline]] inline Quad AddGroups(typename Floats<kCount>::Type a,
-                                             std::index_sequence<kLane...>) {
+template <class Number, int kCount, std::size_t... kLane>
+[[gnu::always_inline]] inline typename Numbers<Number, 4>::Type AddGroups(
+    typename Numbers<Number, kCount>::Type a, std::index_sequence<kLane...>) {
   if constexpr (kCount == 4) {
     return a;
   } else {
     constexpr int kHalf = kCount / 2;
-    const typename Floats<kHalf>::Type sum =
+    const typename Numbers<Number, kHalf>::Type sum =
         __builtin_shufflevector(a, a, static_cast<int>(kLane)...) +
         __builtin_shufflevector(a, a, static_cast<int>(kHalf + kLane)...);
-    return AddGroups<kHalf>(sum, std::make_index_sequence<kHalf / 2>());
+    return AddGroups<Number, kHalf>(sum, std::make_index_sequence<kHalf / 2>());
   }
 }
 
 // The sums of all lanes of a, b, c and d.
-[[gnu::always_inline]] inline Quad Sum4(Vec a, Vec b, Vec c, Vec d) {
+template <class Number, class Raw>
+[[gnu::always_inline]] inline typename Numbers<Number, 4>::Type AddLanes(Raw a, Raw b, Raw c,
+                                                                         Raw d) {
   constexpr std::make_index_sequence<kLanes> lanes;
-  const Vec::Raw ab = Zip<0, 1>(a.raw, b.raw, lanes) + Zip<2, 1>(a.raw, b.raw, lanes);
-  const Vec::Raw cd = Zip<0, 1>(c.raw, d.raw, lanes) + Zip<2, 1>(c.raw, d.raw, lanes);
-  const Vec::Raw abcd = Zip<0, 2>(ab, cd, lanes) + Zip<2, 2>(ab, cd, lanes);
-  return AddGroups<kLanes>(abcd, std::make_index_sequence<kLanes / 2>());
+  const Raw ab = Zip<0, 1>(a, b, lanes) + Zip<2, 1>(a, b, lanes);
+  const Raw cd = Zip<0, 1>(c, d, lanes) + Zip<2, 1>(c, d, lanes);
+  const Raw abcd = Zip<0, 2>(ab, cd, lanes) + Zip<2, 2>(ab, cd, lanes);
+  return AddGroups<Number, kLanes>(abcd, std::make_index_sequence<kLanes / 2>());
+}
+
+[[gnu::always_inline]] inline Quad Sum4(Vec a, Vec b, Vec c, Vec d) {
+  return AddLanes<float>(a.raw, b.raw, c.raw, d.raw);
 }
 
 }  // namespace edgernn::EDGERNN_ISA
