@@ -76,6 +76,11 @@ class Stepper:
         """One step from self.x; False, and no step, where x is refused: `refusal` says why."""
         return bool(self._step(*self._given) == 0)
 
+    @property
+    def native(self) -> tuple[ctypes.c_void_p, ...]:
+        """The C function of a step, and what it is given: the model, x and y."""
+        return ctypes.cast(self._step, ctypes.c_void_p), *self._given
+
     def refusal(self) -> str:
         return str(self._library.edgernn_message().decode())
 

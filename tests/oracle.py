@@ -314,6 +314,8 @@ def run(cell: str, rule: str, parameters: dict[str, Any], x: Any, state: Any) ->
     p |= {name: _thinned(p[name], decider, mid_rows[name], H) for name in mid_rows if name in p}
     y, updates, margin = [], np.zeros((T, B), np.int64), np.inf
     macs, needed = np.zeros(B, np.int64), np.zeros(B, np.int64)
+    # the input part of a chunk of steps is multiplied at once, expecting all neurons, if all took part in the last one
+    chunk, ahead, whole = -(-16 // B), False, np.zeros((T, B), bool)
     for t in range(T):
         u, closest = decider.decide(x[t], state)
         margin = min(margin, closest)
@@ -326,7 +328,11 @@ def run(cell: str, rule: str, parameters: dict[str, Any], x: Any, state: Any) ->
         k = (u > 0).sum(-1)
         updates[t] = k
         needed += decider.step_macs(k, row, I, H)
-        macs += decider.step_macs(np.where(decider.whole & (4 * k > 3 * H), H, k), row, I, H)
+        whole[t] = decider.whole & (4 * k > 3 * H)
+        if t % chunk == 0:
+            ahead = t > 0 and bool(whole[t - chunk : t].all())
+        macs += decider.step_macs(np.where(whole[t], H, k), row, I, H)
+        macs += np.where(ahead & ~whole[t], H * row.x * I, 0)
         y.append(state[0])
     return Result(np.stack(y), state, updates, macs, margin, needed)
 

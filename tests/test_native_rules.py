@@ -25,6 +25,23 @@ def test_none_and_all_neurons_updated(cell: str, share: float) -> None:
         np.testing.assert_array_equal(got[0], np.broadcast_to(feed[list(feed)[1]], (5, 2, 33)))
 
 
+@pytest.mark.parametrize("batch", [1, 3, 20])
+@pytest.mark.parametrize("cell", CELLS)
+def test_work_done_ahead_is_reported_where_neurons_stop_to_change(cell: str, batch: int) -> None:
+    steps, inputs = 75, 3
+    weights = draw(cell, "selective", 33, inputs)
+    weights["rule_W"][:] = [100.0, 0.0, 0.0]
+    # in a band between the two few neurons change
+    weights["rule_b"][:] = np.where(np.arange(33) < 5, 50.0, 0.0)
+    feed = draw_call(cell, "selective", 33, inputs, steps, batch)
+    feed["X"][:, :, 0] = 1.0
+    feed["X"][35:40, :, 0] = -0.25
+    feed["X"][52, -1, 0] = -1.0
+    want = truth(cell, "selective", weights | feed)
+    assert_equal(cell, "selective", session(cell, "selective", weights).run(None, feed), want)
+    assert set(want.updates.flat) == {0, 5, 33}
+
+
 def test_zero_is_not_above_zero() -> None:
     weights = draw("gru", "selective", 16, 1)
     for name in ("rule_W", "rule_d", "rule_b"):

@@ -9,8 +9,8 @@ from torch import nn
 import edgernn
 from edgernn.errors import EdgernnError
 from edgernn.runtime.bench import roofline
-from edgernn.runtime.bench.case import Case, measure
-from edgernn.runtime.bench.peers import OURS, PEERS, UnsupportedError, problem, reference
+from edgernn.runtime.bench.case import Case, Target, measure
+from edgernn.runtime.bench.peers import OURS, PEERS, UnsupportedError, problem, reference, stepper_of
 from edgernn.runtime.bench.timing import Rounds, interleaved
 
 SHORT = Rounds(rounds=2, warmup=0, block_ms=1)
@@ -128,6 +128,33 @@ def test_probe_of_the_peak_does_its_work():
     repeats = 1e6 / calls / 2 / 12 / lanes
     assert repeats == pytest.approx(round(repeats))
     assert np.isfinite(call())
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_steps_in_c_are_those_of_the_model(cell):
+    given = problem(cell, 3, 8, 1)
+    made, alone = stepper_of(given), stepper_of(given)
+    made.x[...] = alone.x[...] = given.x[0]
+    # the call makes 1000 steps, half of all
+    call, calls = roofline.steps_in_c(made, roofline._WORK / 1000)
+    assert calls == 1 / 1000
+    call()
+    call()
+    for _ in range(2000):
+        alone.step()
+    np.testing.assert_array_equal(made.y, alone.y)
+    made.x[0, 1] = np.nan
+    with pytest.raises(EdgernnError, match="x: expected finite numbers, got nan at index 1"):
+        call()
+
+
+def test_a_stream_in_c_stands_beside_one_in_python_and_the_roofline():
+    made = measure(Case("g", "gru", 2, 8, 1, in_c=True, targets=(Target("roofline", 1e9),)), SHORT)
+    assert made["name"] == "gru (2, 8), T=1, from C"
+    assert set(made["contenders"]) == {"edgernn", "edgernn from Python", "roofline"}
+    assert made["contenders"]["edgernn"]["us"] < made["contenders"]["edgernn from Python"]["us"]
+    assert made["contenders"]["edgernn"]["error"] < 1e-5
+    assert made["targets"][0]["met"]
 
 
 def test_a_library_without_probes_is_named(monkeypatch, tmp_path):

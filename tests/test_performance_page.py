@@ -140,6 +140,7 @@ def test_suite_has_every_case_that_was_aimed_at():
     for cell in ("gru", "lstm"):
         for sizes in ((2, 128), (64, 128), (128, 256), (400, 1150)):
             assert {f"{cell} {sizes}, T=500", f"{cell} {sizes}, T=1"} <= set(names)
+            assert (f"{cell} {sizes}, T=1, from C" in names) == (sizes[1] < 1150)
         assert {f"{cell} (64, 128), T=100, B=32", f"{cell} (64, 128), T=100, B=32, 2 threads"} <= set(names)
     assert len([case for case in CASES if case.cell == "sarnn"]) == 6
     for part in ("skiprnn", "irc-gru", "irc-lstm", "ihc-lstm", "eins", "fastgrnn", "load"):

@@ -13,13 +13,24 @@ from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError
 from edgernn.runtime.bench.measure import verify
-from edgernn.runtime.bench.peers import OURS, PEERS, ROUNDING, SMALL, Peer, UnsupportedError, problem, reference
-from edgernn.runtime.bench.roofline import matvec, multiply_adds
+from edgernn.runtime.bench.peers import (
+    OURS,
+    PEERS,
+    ROUNDING,
+    SMALL,
+    Peer,
+    Problem,
+    UnsupportedError,
+    problem,
+    reference,
+    stepper_of,
+)
+from edgernn.runtime.bench.roofline import matvec, multiply_adds, steps_in_c
 from edgernn.runtime.bench.timing import Rounds, interleaved
 from edgernn.runtime.session import Session
 
 # the names of contenders that are no peers
-EDGERNN, FLOAT32, DENSE = "edgernn", "edgernn float32", "edgernn gru"
+EDGERNN, FLOAT32, DENSE, PYTHON = "edgernn", "edgernn float32", "edgernn gru", "edgernn from Python"
 ROOFLINE, WITH_INPUT, BEST = "roofline", "roofline and input", "best peer"
 ORT = PEERS[0].name
 # a peer's error, not ours: some trade accuracy for speed
@@ -44,7 +55,7 @@ class Case:
     session that is made and not run.
 
     cell: with its rule if it has a name of its own. skip, rank: as in `edgernn.synthetic.random_model`. weights: as in
-    `edgernn.export.to_onnx`, of gru and lstm.
+    `edgernn.export.to_onnx`, of gru and lstm. in_c: the steps of a stream are called from C; ours alone is measured.
     """
 
     group: str
@@ -57,12 +68,14 @@ class Case:
     skip: float | None = None
     rank: int | None = None
     weights: str = "float32"
+    in_c: bool = False
     targets: tuple[Target, ...] = field(default=())
 
     @property
     def name(self) -> str:
         parts = [f"{self.cell} ({self.input_size}, {self.hidden_size})", f"T={self.steps}" if self.steps else "load"]
         parts += [f"B={self.batch}"] * (self.batch > 1) + [f"{self.threads} threads"] * (self.threads > 1)
+        parts += ["from C"] * self.in_c
         parts += [] if self.skip is None else [f"{100 * self.skip:.0f} % skipped"]
         parts += [] if self.rank is None else [f"rank {self.rank}"]
         parts += [] if self.weights == "float32" else [self.weights]
@@ -89,7 +102,8 @@ def measure(case: Case, settings: Rounds) -> dict[str, Any]:
 
     Raises EdgernnError where ours is wrong, or the library is missing.
     """
-    contenders, left_out, facts = (_plain if case.is_plain else _ours_alone)(case)
+    made_of = _stream_in_c if case.in_c else _plain if case.is_plain else _ours_alone
+    contenders, left_out, facts = made_of(case)
     seconds = interleaved({name: each.call for name, each in contenders.items()}, settings)
     times = {
         name: np.array([np.median(block) for block in seconds[name]]) * 1e6 * each.calls / case.steps
@@ -156,24 +170,31 @@ def _plain(case: Case) -> Made:
             left_out[peer.name] = str(error)
         except Exception as error:  # a peer may fail in any way of its own
             left_out[peer.name] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
-    gates = 3 if case.cell == "gru" else 4
-    macs = gates * case.hidden_size * (case.input_size + case.hidden_size)
+    macs = _macs(case)
     contenders[ROOFLINE] = _roofline(case, macs)
     if case.batch == 1 and case.steps > 1:
-        contenders[WITH_INPUT] = Contender(
-            *multiply_adds(gates * case.hidden_size * case.input_size * case.steps, case.threads)
-        )
+        of_input = macs * case.input_size // (case.input_size + case.hidden_size)
+        contenders[WITH_INPUT] = Contender(*multiply_adds(of_input * case.steps, case.threads))
     return contenders, left_out, {"macs": macs}
+
+
+def _problem(case: Case) -> Problem:
+    """Of a stream so many steps as it is verified over."""
+    kind, stream = cast(Literal["gru", "lstm"], case.cell), case.steps == 1
+    steps, start = (_CHECKED, 0.0) if stream else (case.steps, 0.5)
+    return problem(kind, case.input_size, case.hidden_size, steps, case.batch, case.threads, start=start)
+
+
+def _macs(case: Case) -> int:
+    return (3 if case.cell == "gru" else 4) * case.hidden_size * (case.input_size + case.hidden_size)
 
 
 def _verified(peer: Peer, case: Case, tolerance: float = TOLERANCE) -> Contender:
     """Raises EdgernnError where its output is wrong."""
-    kind, stream = cast(Literal["gru", "lstm"], case.cell), case.steps == 1
-    steps, start = (_CHECKED, 0.0) if stream else (case.steps, 0.5)
-    given = problem(kind, case.input_size, case.hidden_size, steps, case.batch, case.threads, start=start)
+    given = _problem(case)
     expected = reference(given)
     call: Callable[[], Any]
-    if stream:
+    if case.steps == 1:
         step = peer.stream(given)
         error = max(float(np.abs(step(x) - y).max()) for x, y in zip(given.x, expected, strict=True))
         x = given.x[0]
@@ -187,6 +208,27 @@ def _verified(peer: Peer, case: Case, tolerance: float = TOLERANCE) -> Contender
     if not error <= tolerance:
         raise EdgernnError(f"wrong by {error:.1e} (allowed {tolerance:g}), not timed")
     return Contender(call, error=error)
+
+
+def _stream_in_c(case: Case) -> Made:
+    """Our packed model beside `Session.step` of the same one."""
+    given = _problem(case)
+    stepper, error = stepper_of(given), 0.0
+    for x, y in zip(given.x, reference(given), strict=True):
+        stepper.x[...] = x
+        if not stepper.step():
+            raise EdgernnError(stepper.refusal())
+        error = max(error, float(np.abs(stepper.y - y).max()))
+    if not error <= TOLERANCE:
+        raise EdgernnError(f"wrong by {error:.1e} (allowed {TOLERANCE:g}), not timed")
+    macs = _macs(case)
+    call, calls = steps_in_c(stepper, macs)
+    contenders = {
+        EDGERNN: Contender(call, calls, error),
+        PYTHON: _verified(OURS, case),
+        ROOFLINE: _roofline(case, macs),
+    }
+    return contenders, {}, {"macs": macs}
 
 
 def _ours_alone(case: Case) -> Made:

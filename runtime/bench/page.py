@@ -5,16 +5,19 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from edgernn.runtime.bench.case import BEST, DENSE, EDGERNN, FLOAT32, ROOFLINE, ROUNDED, WITH_INPUT
+from edgernn.runtime.bench.case import BEST, DENSE, EDGERNN, FLOAT32, PYTHON, ROOFLINE, ROUNDED, WITH_INPUT
 
-_OURS = (EDGERNN, FLOAT32, DENSE, ROOFLINE, WITH_INPUT)
+_OURS = (EDGERNN, FLOAT32, DENSE, PYTHON, ROOFLINE, WITH_INPUT)
 
 
 def page(report: dict[str, Any]) -> str:
     """Every case as tables by group, targets beside figures, and where a peer or a target is ahead of us."""
-    cases = report["cases"]
-    whole = [case for case in cases if "failed" not in case]
-    parts = [_machine(report), _explained(report)]
+    return "\n\n".join([_machine(report), _explained(report), *tables(report["cases"])]) + "\n"
+
+
+def tables(cases: list[dict[str, Any]]) -> list[str]:
+    """Of the cases: targets, losses, figures by group, and what was not timed."""
+    whole, parts = [case for case in cases if "failed" not in case], []
     if any(case["targets"] for case in whole):
         parts += ["## Targets", _targets(whole)]
     parts += ["## Where we lose", _losses(whole)]
@@ -26,8 +29,7 @@ def page(report: dict[str, Any]) -> str:
             for case in whole
             if case["group"] == group and "library_bytes" in case
         ]
-    parts += ["## Not timed", _left_out(cases)]
-    return "\n\n".join(parts) + "\n"
+    return [*parts, "## Not timed", _left_out(cases)]
 
 
 def _machine(report: dict[str, Any]) -> str:
@@ -53,7 +55,8 @@ def _explained(report: dict[str, Any]) -> str:
         f"{short}A case is measured in a process of its own, held to as many processors as it has threads. What it "
         "compares is verified first; then every round visits all in shuffled order, "
         f"{rounds} rounds of blocks of {block:g} ms. A figure is the median over rounds of the median of a block, µs a "
-        "step; a ratio is the median over rounds of ours by the other's in the same round: below 1 we are faster.\n\n"
+        "step; a ratio is the median over rounds of ours by the other's in the same round: below 1 we are faster. "
+        "Steps from C are those of a packed model (`edgernn pack`), one call a step, in a loop without Python.\n\n"
         "The roofline is measured in the same rounds. For one sequence it is the product with the recurrent weights "
         "alone, packed and warm in cache (with the input weights too where T=1; for other cells and low rank a product "
         "of as many multiply-adds as are executed); for a batch it is all multiply-adds at the peak rate. "

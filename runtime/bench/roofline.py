@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError
 from edgernn.runtime.library import train_library
+from edgernn.runtime.stepper import Stepper
 
 # registers of rows of a panel, and of those that the rows left over are in
 PANEL, REST = 12, 4
@@ -76,6 +77,18 @@ def multiply_adds(count: float, threads: int) -> tuple[Callable[[], float], floa
     repeats = 20 * _WORK // (PANEL * int(library.edgernn_probe_lanes()))
     done = repeats * PANEL * int(library.edgernn_probe_lanes()) * threads
     return lambda: float(library.edgernn_probe_fma(repeats, threads)), count / done
+
+
+def steps_in_c(stepper: Stepper, macs: float) -> tuple[Callable[[], None], float]:
+    """A call that steps a packed model over and over without Python, and how many of them make a step of `macs`."""
+    library, repeats = _library(), max(1, int(_WORK / macs))
+    given = *stepper.native, ctypes.c_int64(repeats)
+
+    def call() -> None:
+        if library.edgernn_probe_steps(*given) != 0:
+            raise EdgernnError(stepper.refusal())
+
+    return call, 1 / repeats
 
 
 def _aligned(size: int) -> NDArray[np.float32]:

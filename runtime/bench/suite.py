@@ -34,6 +34,10 @@ def _cases() -> Iterable[Case]:
         for sizes in _SIZES:
             targets = (Target("LiteRT", 1.0), _FASTEST)
             yield Case("GRU and LSTM, one step a call, from Python", cell, *sizes, steps=1, targets=targets)
+    for cell in ("gru", "lstm"):
+        for sizes in _SIZES[:3]:
+            targets = (Target(ROOFLINE, 1.3),)
+            yield Case("GRU and LSTM, one step a call, from C", cell, *sizes, steps=1, in_c=True, targets=targets)
     for sizes in ((2, 128), (128, 256)):
         for skip, target in ((0.0, Target(DENSE, 1.02)), (0.75, Target(ORT, 1 / 4)), (0.9, Target(ORT, 1 / 10))):
             yield Case("Skipping", "sarnn", *sizes, skip=skip, targets=(target,))

@@ -78,7 +78,8 @@ struct GroupWeights {
     v.Carve(type, of.m.count, rows, MidSize(cell, sizes), carver);
   }
 
-  [[gnu::noinline, gnu::cold]] void Pack(const CellTable& cell, const Sizes& sizes, const Weights& from) const {
+  [[gnu::noinline, gnu::cold]] void Pack(const CellTable& cell, const Sizes& sizes,
+                                         const Weights& from) const {
     const auto find = [&](unsigned term, const GateList& places, std::int64_t* first) {
       for (int i = 0; i < places.count; ++i) {
         first[i] = FirstRow(cell, sizes, term, group->all.at[places.at[i]]);
@@ -107,11 +108,14 @@ struct GroupWeights {
   // Of one row's sums.
   std::int64_t Floats() const { return Padded(size) * group->all.count; }
 
-  // Of a step of one sample.
+  // Of a step of one sample: what Project multiplies, and all.
+  std::int64_t InputMacs(const CellTable& cell, const Sizes& sizes) const {
+    return size * InputColumns(cell, sizes) * group->x.count;
+  }
+
   std::int64_t Macs(const CellTable& cell, const Sizes& sizes) const {
-    return size * (InputColumns(cell, sizes) * group->x.count + sizes.hidden * group->c.count +
-                   MidSize(cell, sizes) * group->m.count) +
-           sparse.kind->macs;
+    return InputMacs(cell, sizes) + sparse.kind->macs +
+           size * (sizes.hidden * group->c.count + MidSize(cell, sizes) * group->m.count);
   }
 
   // `begun`: the gates, by bits, that have sums; those of the product are added. Of a factor a
@@ -120,8 +124,8 @@ struct GroupWeights {
                std::int64_t rows, std::int64_t stride, std::int64_t columns,
                const ShortRows& shorts, unsigned* begun) const {
     if (weights.type == NumberType::kInt8) shorts.Read(a, stride, rows, columns, weights.depth);
-    Product made{a,         stride, columns, weights.depth, weights.w, places, group->all.count,
-                 blocks(),  b,      0,       weights.type,  weights.scales, shorts};
+    Product made{a,        stride, columns, weights.depth, weights.w,      places, group->all.count,
+                 blocks(), b,      0,       weights.type,  weights.scales, shorts};
     for (int i = 0; i < places.count; ++i) {
       const unsigned gate = 1u << places.at[i];
       if ((*begun & gate) == 0) made.fresh |= 1u << i;

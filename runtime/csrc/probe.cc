@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two probes, with one set of functions an instruction set.
+// The probes; the first two with one set of functions an instruction set.
 
 #include "probe.h"
 
@@ -129,6 +129,16 @@ float edgernn_probe_fma(std::int64_t repeats, std::int64_t threads) {
   for (std::thread& other : others) other.join();
   for (std::size_t i = 1; i < results.size(); ++i) results[0] += results[i];
   return results[0];
+}
+
+int edgernn_probe_steps(int (*step)(void*, const float*, float*), void* model, const float* x,
+                        float* y, std::int64_t repeats) {
+  int refused = 0;
+  for (; repeats > 0; --repeats) {
+    const int status = step(model, x, y);
+    if (status != 0) refused = status;
+  }
+  return refused;
 }
 
 }  // extern "C"

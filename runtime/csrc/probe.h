@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What this processor can do at best, for the benchmark to compare with: plain C functions of the
-// training library. They use the instruction set that edgernn_train_isa() names.
+// training library. The first three use the instruction set that edgernn_train_isa() names.
 
 #ifndef EDGERNN_PROBE_H_
 #define EDGERNN_PROBE_H_
@@ -18,13 +18,20 @@ extern "C" {
 // packed: R by panels, columns of a panel one after the other, at a multiple of 64 bytes; rows: a
 // multiple of 4 registers.
 [[gnu::visibility("default")]] void edgernn_probe_matvec(const float* packed, std::int64_t rows,
-                                                         std::int64_t columns, float* h,  // (columns,)
+                                                         std::int64_t columns,
+                                                         float* h,  // (columns,)
                                                          float* y,  // (rows,), as `packed`
                                                          std::int64_t repeats);
 
 // `repeats` times 12 independent multiply-adds of registers on each of `threads` threads. What is
 // returned only keeps the work from being left out.
 [[gnu::visibility("default")]] float edgernn_probe_fma(std::int64_t repeats, std::int64_t threads);
+
+// step(model, x, y) `repeats` times, as an app does that has no Python; returns the last status
+// that was not 0, or 0.
+[[gnu::visibility("default")]] int edgernn_probe_steps(int (*step)(void*, const float*, float*),
+                                                       void* model, const float* x, float* y,
+                                                       std::int64_t repeats);
 
 }  // extern "C"
 

@@ -4,99 +4,10 @@
 #ifndef EDGERNN_ROWS_H_
 #define EDGERNN_ROWS_H_
 
-#include "lister.h"
-#include "neuron_pairs.h"
+#include "row_memory.h"
 #include "state.h"
 
 namespace edgernn::EDGERNN_ISA {
-
-struct RowWeights {
-  void* rule;    // the lister's
-  void* rows;    // see neuron_rows.h and neuron_pairs.h
-  float* row_b;  // (H, stored sums)
-  float* q;      // a packed matrix
-  GroupWeights mid;
-  GroupWeights whole;  // the same as `rows`, for steps at which most neurons change
-  PackedParams params;
-  std::size_t bytes;
-
-  RowWeights(const Kernel& kernel, const Sizes& sizes, void* base) {
-    const CellTable& cell = *kernel.cell;
-    Carver carver(base);
-    rule = carver.Take<char>(static_cast<std::int64_t>(kernel.lister->packed_bytes(sizes)));
-    rows = carver.Take(RowBytes(cell, sizes));
-    row_b = carver.Take<float>(sizes.hidden * StoredSums(cell));
-    q = carver.Take<float>(Padded(sizes.rank) * sizes.hidden);
-    mid.Carve(cell, cell.mid_gates, MidSize(cell, sizes), sizes, &carver);
-    whole.Carve(cell, cell.update_gates, sizes.hidden, sizes, &carver);
-    params.Carve(cell, sizes, &carver);
-    bytes = carver.used();
-  }
-
-  static std::size_t RowBytes(const CellTable& cell, const Sizes& sizes) {
-    if (sizes.weights == NumberType::kFloat32) {
-      return Bytes(sizes.hidden * RowLayout(cell, sizes).floats);
-    }
-    return static_cast<std::size_t>(sizes.hidden * PairLayout(cell, sizes).bytes);
-  }
-};
-
-struct RowScratch {
-  std::int64_t chunk;
-  void* rule;                       // the lister's, for (chunk, B) rows
-  float* x;                         // (padded I,), then the last x likewise
-  float* pair;                      // (2I,): both without padding, cells that read both only
-  float* mid_sums;                  // (blocks of M, mid gates, lanes)
-  float* mid;                       // (padded M,)
-  float* factor;                    // (padded rank,): Q h
-  GroupShorts shorts;               // of one row
-  ShortRows parts[kMaxParts];       // of one row each: what single neurons multiply
-  float* sums;                      // (gates, padded H) of the listed neurons, or as `whole` has them
-  float* picked_x;                  // (padded H,): their x
-  float* picked[kMaxStates];        // (padded H,) each: their states
-  float* picked_param[kMaxParams];  // (padded H,) each: their parameters, if one a neuron
-  float* masked[kMaxStates];        // (padded H,) each: the states as the cell sees them
-  float* state[kMaxStates];         // (B, padded H) each
-  float* memory;                    // (B,)
-  std::int64_t* macs;               // (B,)
-  std::size_t bytes;
-
-  RowScratch(const Kernel& kernel, const Sizes& sizes, std::int64_t steps, std::int64_t batch,
-             void* base) {
-    const CellTable& cell = *kernel.cell;
-    const std::int64_t padded = Padded(sizes.hidden), middle = Padded(MidSize(cell, sizes));
-    Carver carver(base);
-    chunk = ChunkSteps(steps, batch);
-    rule = carver.Take<char>(
-        static_cast<std::int64_t>(kernel.lister->scratch_bytes(sizes, chunk * batch)));
-    x = carver.Take<float>(Padded(sizes.input) * InputCount(cell));
-    pair = carver.Take<float>(cell.reads_last ? 2 * sizes.input : 0);
-    mid_sums = carver.Take<float>(middle * cell.mid_gates.all.count);
-    mid = carver.Take<float>(cell.has_mid ? middle : 0);
-    factor = carver.Take<float>(Padded(sizes.rank));
-    shorts.Carve(cell, sizes, 1, 1, &carver);
-    const std::int64_t columns[kMaxParts] = {sizes.input, sizes.input, RecurrentColumns(sizes),
-                                             sizes.hidden, MidSize(cell, sizes)};
-    for (int p = 0; p < kMaxParts; ++p) parts[p].Carve(sizes.weights, 1, columns[p], &carver);
-    sums = carver.Take<float>(padded * cell.update_gates.all.count);
-    picked_x = carver.Take<float>(cell.square ? padded : 0);
-    for (int s = 0; s < cell.states; ++s) picked[s] = carver.Take<float>(padded);
-    for (int i = 0; i < cell.params; ++i) {
-      picked_param[i] = carver.Take<float>(IsPicked(cell, i) ? padded : 0);
-    }
-    for (int s = 0; s < cell.states; ++s) masked[s] = carver.Take<float>(padded);
-    for (int s = 0; s < cell.states; ++s) state[s] = carver.Take<float>(batch * padded);
-    memory = carver.Take<float>(batch);
-    macs = carver.Take<std::int64_t>(batch);
-    bytes = carver.used();
-  }
-
-  // Whether each neuron has a value of its own of parameter i.
-  static bool IsPicked(const CellTable& cell, int i) {
-    const Extent extent = cell.extents[i];
-    return extent == Extent::kHidden || (cell.square && extent == Extent::kInput);
-  }
-};
 
 // One time step of one sample.
 struct RowStep {
@@ -106,6 +17,7 @@ struct RowStep {
   const float* const* params;
   const RowScratch& scratch;
   const Listing& listing;
+  float* ahead;             // the sums of `whole` with their products with x, or null: none yet
   float* const* state;      // (padded H,) each
   float* seen[kMaxStates];  // (padded H,) each: `state`, or where the rule masks it, masked
   Factors factors;
@@ -182,8 +94,14 @@ struct RowStep {
       if (listing.starts != nullptr) {
         for (end = first + 1; end < listing.count && Begin(end) == begin;) ++end;
       }
-      const NeuronSums sums{factors,     begin,  weights.rows,         weights.row_b,
-                            listing.neurons + first, end - first, scratch.sums + first, stride};
+      const NeuronSums sums{factors,
+                            begin,
+                            weights.rows,
+                            weights.row_b,
+                            listing.neurons + first,
+                            end - first,
+                            scratch.sums + first,
+                            stride};
       if (sizes.weights == NumberType::kFloat32) {
         cell.multiply(sizes, sums);
       } else {
@@ -208,8 +126,8 @@ struct RowStep {
     read(4, group.m, factors.m, factors.m_end, MidSize(cell, sizes));
   }
 
-  // Whether all neurons take less time than the listed ones. A neuron by itself was measured to take
-  // 1.3 times as long.
+  // Whether all neurons take less time than the listed ones. A neuron by itself was measured to
+  // take 1.3 times as long.
   bool IsWhole() const {
     return listing.starts == nullptr && listing.x_mask == nullptr &&
            4 * listing.count > 3 * sizes.hidden;
@@ -217,18 +135,20 @@ struct RowStep {
 
   // Computes all neurons, and of these keeps the listed ones. Returns the multiply-adds.
   std::int64_t RunWhole() const {
-    const float* x = factors.x;
-    if (cell.reads_last) {
-      std::memcpy(scratch.pair, x, Bytes(sizes.input));
-      std::memcpy(scratch.pair + sizes.input, x + Padded(sizes.input), Bytes(sizes.input));
-      x = scratch.pair;
+    float* const sums = ahead == nullptr ? scratch.sums : ahead;
+    if (ahead == nullptr) {
+      const float* x = factors.x;
+      if (cell.reads_last) {
+        std::memcpy(scratch.pairs, x, Bytes(sizes.input));
+        std::memcpy(scratch.pairs + sizes.input, x + Padded(sizes.input), Bytes(sizes.input));
+        x = scratch.pairs;
+      }
+      weights.whole.Project(x, 1, InputColumns(cell, sizes), scratch.shorts, sums);
     }
-    weights.whole.Project(x, 1, InputColumns(cell, sizes), scratch.shorts, scratch.sums);
     const std::int64_t stride = weights.whole.group->all.count * kLanes;
-    RunGroup(weights.whole, factors, 1, weights.whole.blocks(), scratch.shorts,
-             scratch.sums,
-             [&](std::int64_t, std::int64_t, std::int64_t block, std::int64_t count, Sums sums) {
-               cell.update({block * kLanes, count, sums.at, kLanes, stride, factors.x, params,
+    RunGroup(weights.whole, factors, 1, weights.whole.blocks(), scratch.shorts, sums,
+             [&](std::int64_t, std::int64_t, std::int64_t block, std::int64_t count, Sums made) {
+               cell.update({block * kLanes, count, made.at, kLanes, stride, factors.x, params,
                             state, scratch.picked});
              });
     for (int s = 0; s < cell.states && listing.count < sizes.hidden; ++s) {
@@ -237,7 +157,8 @@ struct RowStep {
         scratch.picked[s][i] = scratch.picked[s][listing.neurons[i]];
       }
     }
-    return weights.whole.Macs(cell, sizes);
+    return weights.whole.Macs(cell, sizes) -
+           (ahead == nullptr ? 0 : weights.whole.InputMacs(cell, sizes));
   }
 
   // The vector at which the i-th listed neuron starts to read states.
@@ -315,7 +236,8 @@ struct RowDriver {
     return RowScratch(kernel, sizes, steps, batch, nullptr).bytes;
   }
 
-  [[gnu::cold]] static void Pack(const Kernel& kernel, const Sizes& sizes, const Weights& from, void* packed) {
+  [[gnu::cold]] static void Pack(const Kernel& kernel, const Sizes& sizes, const Weights& from,
+                                 void* packed) {
     const CellTable& cell = *kernel.cell;
     const Lister& lister = *kernel.lister;
     const RowWeights to(kernel, sizes, packed);
@@ -333,26 +255,47 @@ struct RowDriver {
     to.params.Pack(cell, sizes, from);
   }
 
-  // Projects the rule's input part of `count` steps and runs them.
-  static void RunChunk(const Kernel& kernel, const Sizes& sizes, const RowWeights& weights,
+  // The input part of all neurons at `count` steps at once, which takes half the time.
+  static void LookAhead(const CellKernel& cell, const Sizes& sizes, const RowWeights& weights,
+                        const RowScratch& scratch, const Call& call, std::int64_t from,
+                        std::int64_t count) {
+    const float* x = call.x + from * call.batch * sizes.input;
+    if (cell.reads_last) {
+      PairInputs(call, sizes.input, from, count, scratch.pairs);
+      x = scratch.pairs;
+    }
+    weights.whole.Project(x, count * call.batch, InputColumns(cell, sizes), scratch.shorts,
+                          scratch.ahead);
+    const std::int64_t macs = count * weights.whole.InputMacs(cell, sizes);
+    for (std::int64_t b = 0; b < call.batch; ++b) scratch.macs[b] += macs;
+  }
+
+  // Projects the rule's input part of `count` steps and runs them, the cell's too if they are
+  // expected to be whole. Returns whether all were.
+  static bool RunChunk(const Kernel& kernel, const Sizes& sizes, const RowWeights& weights,
                        const float* const* params, const RowScratch& scratch, const Call& call,
-                       std::int64_t from, std::int64_t count) {
+                       std::int64_t from, std::int64_t count, bool expect_whole) {
     const CellKernel& cell = *kernel.cell;
     const std::int64_t hidden = sizes.hidden, input = sizes.input;
     const std::int64_t first = from * call.batch, rows = count * call.batch;
     kernel.lister->project(sizes, weights.rule, call.x + first * input, rows, scratch.rule);
+    if (expect_whole) LookAhead(cell, sizes, weights, scratch, call, from, count);
+    bool whole = true;
     for (std::int64_t row = 0; row < rows; ++row) {
       const std::int64_t at = first + row, sample = row % call.batch;
       float* state[kMaxStates];
       for (int s = 0; s < cell.states; ++s) state[s] = scratch.state[s] + sample * Padded(hidden);
       const Listing listing = kernel.lister->list(sizes, weights.rule, scratch.rule, row, state[0],
                                                   scratch.memory + sample);
-      RowStep step{cell, sizes, weights, params, scratch, listing, state, {}, {}};
+      float* const ahead = expect_whole ? scratch.ahead + row * weights.whole.Floats() : nullptr;
+      RowStep step{cell, sizes, weights, params, scratch, listing, ahead, state, {}, {}};
       const float* last = cell.reads_last ? LastInput(call, at, input) : nullptr;
       scratch.macs[sample] += listing.macs + step.Run(call.x + at * input, last);
+      whole = whole && step.IsWhole();
       if (call.updates != nullptr) call.updates[at] = listing.count;
       if (call.y != nullptr) std::memcpy(call.y + at * hidden, state[0], Bytes(hidden));
     }
+    return whole;
   }
 
   static void Run(const Kernel& kernel, const Sizes& sizes, const void* packed, const Call& call,
@@ -362,17 +305,19 @@ struct RowDriver {
     const RowWeights weights(kernel, sizes, const_cast<void*>(packed));
     const CallParams params(cell, weights.params, call.length);
     const RowScratch scratch(kernel, sizes, call.steps, batch, base);
-    std::memset(base, 0, scratch.bytes);
+    std::memset(base, 0, scratch.cleared);
     for (int s = 0; s < cell.states; ++s) {
       ReadState(call.state_in[s], batch, sizes.hidden, scratch.state[s]);
     }
     for (std::int64_t b = 0; call.memory_in != nullptr && b < batch; ++b) {
       scratch.memory[b] = call.memory_in[b];
     }
+    // steps are expected to go on as those before
+    bool whole = false;
     for (std::int64_t from = 0; from < call.steps; from += scratch.chunk) {
       const std::int64_t left = call.steps - from;
-      RunChunk(kernel, sizes, weights, params.at(), scratch, call, from,
-               left < scratch.chunk ? left : scratch.chunk);
+      whole = RunChunk(kernel, sizes, weights, params.at(), scratch, call, from,
+                       left < scratch.chunk ? left : scratch.chunk, whole);
     }
     for (int s = 0; s < cell.states; ++s) {
       WriteState(scratch.state[s], batch, sizes.hidden, call.state_out[s]);

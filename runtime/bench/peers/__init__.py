@@ -10,10 +10,21 @@ from edgernn.runtime.bench.peers.litert import LiteRt
 from edgernn.runtime.bench.peers.ncnn_layer import Ncnn
 from edgernn.runtime.bench.peers.onnx_runtime import DynamicLstm, OnnxRuntime
 from edgernn.runtime.bench.peers.open_vino import OpenVino
-from edgernn.runtime.bench.peers.ours import Edgernn
+from edgernn.runtime.bench.peers.ours import Edgernn, stepper_of
 from edgernn.runtime.bench.peers.pytorch import PyTorch
 
-__all__ = ["OURS", "PEERS", "ROUNDING", "SMALL", "Peer", "Problem", "UnsupportedError", "problem", "reference"]
+__all__ = [
+    "OURS",
+    "PEERS",
+    "ROUNDING",
+    "SMALL",
+    "Peer",
+    "Problem",
+    "UnsupportedError",
+    "problem",
+    "reference",
+    "stepper_of",
+]
 
 OURS = Edgernn("edgernn", "float32")
 # by the type of weights

@@ -9,7 +9,9 @@ from torch import nn
 
 from edgernn.runtime.bench.peers.base import Array, Peer, Problem, Sequence, Stream
 from edgernn.runtime.bench.peers.pytorch import torch_module
+from edgernn.runtime.packed import pack
 from edgernn.runtime.session import Session
+from edgernn.runtime.stepper import Stepper
 
 
 class Edgernn(Peer):
@@ -35,11 +37,22 @@ class Edgernn(Peer):
         return _session(given, self._weights).step
 
 
+def stepper_of(given: Problem) -> Stepper:
+    """The same as a packed model."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = _exported(given, "float32", folder)
+        return Stepper(pack(path.read_bytes(), path), given.batch)
+
+
 def _session(given: Problem, weights: str) -> Session:
+    with tempfile.TemporaryDirectory() as folder:
+        return Session(_exported(given, weights, folder), backend="native", threads=given.threads)
+
+
+def _exported(given: Problem, weights: str, folder: str) -> Path:
     import edgernn
     from edgernn.export import to_onnx
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        to_onnx(edgernn.from_torch(cast(nn.GRU | nn.LSTM, torch_module(given))), path, weights=weights)
-        return Session(path, backend="native", threads=given.threads)
+    path = Path(folder) / "model.onnx"
+    to_onnx(edgernn.from_torch(cast(nn.GRU | nn.LSTM, torch_module(given))), path, weights=weights)
+    return path

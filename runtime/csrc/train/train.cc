@@ -3,6 +3,9 @@
 
 #include "train/train.h"
 
+#include <dlfcn.h>
+
+#include <atomic>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -49,27 +52,65 @@ struct Split {
   }
 };
 
+// Runs work(data) on so many threads at once, or on fewer.
+using Team = void (*)(void (*work)(void*), void* data, unsigned threads, unsigned flags);
+
+void RunOnNewThreads(void (*work)(void*), void* data, unsigned threads, unsigned) {
+  std::vector<std::thread> others;
+  for (unsigned i = 1; i < threads; ++i) others.emplace_back(work, data);
+  work(data);
+  for (std::thread& other : others) other.join();
+}
+
+// OpenMP's, if the process has it: torch's threads go on spinning for milliseconds after each of
+// its ops, and others would share the processors with them.
+Team FindTeam() {
+  const auto found = reinterpret_cast<Team>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+  return found == nullptr ? &RunOnNewThreads : found;
+}
+
+// One direction of a call, in parts that threads take one after the other.
+struct Work {
+  const EdgernnTrainCall& call;
+  const bool back;
+  const std::int64_t rows;  // of a part, at most
+  void* prepared;
+  std::vector<void*> scratch;  // of each part
+  std::atomic<std::size_t> next;
+
+  static void Run(void* data) {
+    const TrainTable& table = *Chosen();
+    Work& work = *static_cast<Work*>(data);
+    for (std::size_t i = work.next++; i < work.scratch.size(); i = work.next++) {
+      const std::int64_t first = static_cast<std::int64_t>(i) * work.rows;
+      const std::int64_t batch = work.call.batch;
+      const std::int64_t end = first + work.rows < batch ? first + work.rows : batch;
+      (work.back ? table.backward : table.forward)(work.call, work.prepared, first, end,
+                                                   work.scratch[i]);
+    }
+  }
+};
+
 void Run(const EdgernnTrainCall& call, bool back) {
+  static const Team team = FindTeam();
   const TrainTable& table = *Chosen();
   const Split split(call);
   const std::size_t base = Aligned(reinterpret_cast<std::uintptr_t>(call.scratch));
-  void* const prepared = reinterpret_cast<void*>(base);
-  std::vector<void*> scratch;
+  Work work{call, back, split.rows, reinterpret_cast<void*>(base), {}, {0}};
   for (std::int64_t i = 0; i * split.rows < call.batch; ++i) {
-    scratch.push_back(reinterpret_cast<void*>(base + split.prepared +
-                                              static_cast<std::size_t>(i) * split.scratch));
+    work.scratch.push_back(reinterpret_cast<void*>(base + split.prepared +
+                                                   static_cast<std::size_t>(i) * split.scratch));
   }
-  table.prepare(call, back, prepared);
-  const auto work = [&](std::size_t i) {
-    const std::int64_t first = static_cast<std::int64_t>(i) * split.rows;
-    const std::int64_t end = first + split.rows < call.batch ? first + split.rows : call.batch;
-    (back ? table.backward : table.forward)(call, prepared, first, end, scratch[i]);
-  };
-  std::vector<std::thread> others;
-  for (std::size_t i = 1; i < scratch.size(); ++i) others.emplace_back(work, i);
-  work(0);
-  for (std::thread& other : others) other.join();
-  if (back) table.add_up(call, scratch.data(), static_cast<int>(scratch.size()));
+  table.prepare(call, back, work.prepared);
+  if (work.scratch.size() == 1) {
+    Work::Run(&work);
+  } else {
+    // OpenMP ends those of its threads that a team leaves out, so it is asked for all
+    const std::size_t parts = work.scratch.size();
+    const bool openmp = team != &RunOnNewThreads;
+    team(&Work::Run, &work, static_cast<unsigned>(openmp ? call.threads : parts), 0);
+  }
+  if (back) table.add_up(call, work.scratch.data(), static_cast<int>(work.scratch.size()));
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 // Both are plain C functions on row-major float32 memory of the caller, laid out as the inputs of
 // the op are: see docs/design.md. P counts the neurons of all gates, M or H a gate, and H more for the
 // rule `selective`; columns of W: I, or 2I if the cell reads the last input too. A call works on
-// threads of its own and leaves none behind.
+// OpenMP's threads where the process has them, or on threads of its own and leaves none behind.
 
 #ifndef EDGERNN_TRAIN_TRAIN_H_
 #define EDGERNN_TRAIN_TRAIN_H_
