@@ -26,6 +26,7 @@ def run_file(
     *,
     backend: Literal["auto", "native", "portable"] = "auto",
     threads: int = 1,
+    device: str = "cpu",
 ) -> dict[str, Any]:
     """Read x (T, I) or (N, T, I), write y, and say what was done. Formats by suffix: npz (x, y), npy, csv.
 
@@ -36,7 +37,7 @@ def run_file(
     for path in (source, target):
         if path.suffix not in FORMATS:
             raise UsageError(f"{path}: expected a file ending in {', '.join(FORMATS)}")
-    session = Session(model, backend=backend, threads=threads)
+    session = Session(model, backend=backend, threads=threads, device=device)
     x = read(source)
     words = session.vocabulary is not None
     if words and source.suffix == ".csv":

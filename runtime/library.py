@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.errors import EdgernnError
+from edgernn.runtime.cuda import CudaLibrary
 
 DOMAIN = "ai.edgernn"
 SCHEMA = 1
 TRAIN = "libedgernn_train"
 _NAMES = ("libedgernn_ops.so", "libedgernn_ops.dylib")
+CUDA = "libedgernn_cuda.so"
+# of CMake
+CUDA_OPTION = "EDGERNN_CUDA"
 
 
 def library_path() -> str:
@@ -20,24 +24,34 @@ def library_path() -> str:
 
     Raises EdgernnError where it was not built.
     """
+    return _found(_NAMES, "the native library libedgernn_ops", "build it with: pip install .")
+
+
+def cuda_library_path() -> str:
+    """The library for sessions on a GPU, to be registered in place of the other one.
+
+    Raises EdgernnError where it was not built.
+    """
+    how = f"where nvcc is, build it with: pip install . -C cmake.define.{CUDA_OPTION}=ON"
+    return _found((CUDA,), "the CUDA library libedgernn_cuda", how)
+
+
+def _found(names: Iterable[str], what: str, how: str) -> str:
     import edgernn.runtime
 
     # in an editable install the Python files and the library lie in different folders of the package's path
     folders = [Path(folder) for folder in edgernn.runtime.__path__]
     for folder in folders:
-        for name in _NAMES:
+        for name in names:
             if (folder / name).is_file():
                 return str(folder / name)
-    raise EdgernnError(
-        "the native library libedgernn_ops is not installed (looked in "
-        f"{', '.join(map(str, folders))}); build it with: pip install ."
-    )
+    raise EdgernnError(f"{what} is not installed (looked in {', '.join(map(str, folders))}); {how}")
 
 
-def library_missing() -> str | None:
-    """Why there is no native library, or None where there is one."""
+def library_missing(device: str = "cpu") -> str | None:
+    """Why there is no native library for this device, cpu or cuda, or None where there is one."""
     try:
-        library_path()
+        cuda_library_path() if device == "cuda" else library_path()
     except EdgernnError as error:
         return str(error)
     return None
@@ -63,8 +77,10 @@ def instruction_set() -> str | None:
     return str(library.edgernn_isa().decode())
 
 
-def native_ops() -> set[str]:
-    """The ops that the native library has kernels for."""
+def native_ops(device: str = "cpu") -> set[str]:
+    """The ops that the native library for this device has kernels for."""
+    if device == "cuda":
+        return set() if library_missing(device) else CudaLibrary(cuda_library_path()).ops()
     library = load_library()
     if library is None:
         return set()
@@ -85,10 +101,11 @@ def register(options: Any, path: str, ops: Iterable[str] = (), threads: int = 1)
     options.register_custom_ops_library(path)
 
 
-def no_native(ops: Iterable[str]) -> str | None:
-    """Why a model with these ops cannot run natively, or None where it can."""
-    missing = sorted(set(ops) - native_ops())
-    return library_missing() or (f"the native library has no kernel for {', '.join(missing)}" if missing else None)
+def no_native(ops: Iterable[str], device: str = "cpu") -> str | None:
+    """Why a model with these ops cannot run natively on this device, or None where it can."""
+    missing, name = sorted(set(ops) - native_ops(device)), "CUDA" if device == "cuda" else "native"
+    lacks = f"the {name} library has no kernel for {', '.join(missing)}" if missing else None
+    return library_missing(device) or lacks
 
 
 def onnxruntime() -> Any:

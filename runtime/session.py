@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgernn.errors import EdgernnError, UsageError
+from edgernn.runtime.device import DEVICE, RECORD, Call, gpu_session, ops_elsewhere, require_gpu, to_device
 from edgernn.runtime.info import layer_sizes, read_info, read_model
-from edgernn.runtime.library import library_missing, library_path, no_native, onnxruntime, register
+from edgernn.runtime.library import cuda_library_path, library_missing, library_path, no_native, onnxruntime, register
 from edgernn.runtime.packed import pack
-from edgernn.runtime.stream import NativeStream, PortableStream, Stream
+from edgernn.runtime.stream import NativeStream, OnnxStream, Stream
 
 _T = TypeVar("_T")
 Array = NDArray[np.float32]
@@ -32,12 +33,15 @@ class Session:
     backend: "auto" takes the native library where it is installed and warns where it is not; "native" insists on it;
     "portable" runs the standard operators that the file also carries. `s.backend` says which one runs, `s.onnx` is the
     onnxruntime.InferenceSession underneath.
-    threads: of ONNX Runtime within an operator. device: "cpu".
+    threads: of ONNX Runtime within an operator. device: "cpu", or "cuda", the first GPU, with the CUDA library for the
+    native one; the state of `step` is kept there, and what is copied is x in and y out. stream: of CUDA, for all of a
+    session's work there; ONNX Runtime's own unless given.
     After a run or step, `s.updates` (T, B) is the number of neurons updated and `s.macs` (B,) the multiply-adds
     executed; both are None for a model that always updates everything.
 
     Raises EdgernnError for a file that is missing, corrupt, not exported by edgernn or newer than this version, and
-    UsageError for a wrong shape, dtype or value of x, naming what was expected.
+    where the device cannot be used, with what to do about it; UsageError for a wrong shape, dtype or value of x, naming
+    what was expected.
     """
 
     def __init__(
@@ -47,38 +51,43 @@ class Session:
         backend: Literal["auto", "native", "portable"] = "auto",
         threads: int = 1,
         device: str = "cpu",
+        stream: int | None = None,
     ) -> None:
         if backend not in ("auto", "native", "portable"):
             raise UsageError(f"backend: expected auto, native or portable, got {backend!r}")
-        if device != "cpu":
-            raise UsageError(f"device: expected cpu, got {device!r}")
+        if device not in ("cpu", DEVICE):
+            raise UsageError(f"device: expected cpu or {DEVICE}, got {device!r}")
         if threads < 1:
             raise UsageError(f"threads: expected at least 1, got {threads}")
-        self.path = Path(path)
-        use_library = backend != "portable" and library_missing() is None
+        self.path, self.device = Path(path), device
+        library = None
+        if backend != "portable" and library_missing(device) is None:
+            library = cuda_library_path() if device == DEVICE else library_path()
         content = read_model(self.path)
-        self.onnx = open_session(self.path, content, library_path() if use_library else None, threads)
+        self.onnx = open_session(self.path, content, library, threads, device, stream)
         self.info = read_info(self.onnx.get_modelmeta().custom_metadata_map.get("edgernn"), self.path)
-        self.backend = _backend(backend, self.info["ops"])
+        self.backend = _backend(backend, self.onnx, self.info["ops"], device)
         names = [i.name for i in self.onnx.get_inputs()]
         self.state_names = names[1:]
         self._outputs = [o.name for o in self.onnx.get_outputs()]
         self._stream: Stream | None = None
         # of the file as it was, to be packed for the first step
-        self._content: bytes | None = content if self.backend == "native" else None
+        self._content: bytes | None = content if self.backend == "native" and device == "cpu" else None
         self._packed = b""
-        # of the last run, or the stream that made the last step
-        self._work: Stream | tuple[NDArray[np.int64] | None, NDArray[np.int64] | None] = (None, None)
+        # on a GPU, what the last run started from, of its batch
+        self._start: tuple[int, dict[str, Any]] = (0, {})
+        # of the last run, there if it was there, or the stream that made the last step
+        self._work: Stream | tuple[Any, Any] = (None, None)
 
     @property
     def updates(self) -> NDArray[np.int64] | None:
         """How many neurons the last run or step updated, (T, B)."""
-        return (self._work if isinstance(self._work, tuple) else self._work.work)[0]
+        return _host(self._work[0]) if isinstance(self._work, tuple) else self._work.work[0]
 
     @property
     def macs(self) -> NDArray[np.int64] | None:
         """The multiply-adds that the last run or step executed, (B,)."""
-        return (self._work if isinstance(self._work, tuple) else self._work.work)[1]
+        return _host(self._work[1]) if isinstance(self._work, tuple) else self._work.work[1]
 
     @property
     def input_size(self) -> int:
@@ -110,7 +119,7 @@ class Session:
         x (T, B, I) gives y (B, O) or (T, B, O); x (T, I) gives y (O,) or (T, O).
         """
         sequence = self.checked(x)
-        y, _ = self._call(sequence, self.initial_state(sequence.shape[1]))
+        y: Array = _host(self._call(sequence, self._starts(sequence.shape[1]))["y"])
         return y if np.ndim(x) == sequence.ndim else y[..., 0, :]
 
     def step(self, x_t: ArrayLike) -> Array:
@@ -147,8 +156,9 @@ class Session:
         return stream
 
     def _make_stream(self, frame: NDArray[Any]) -> Stream:
-        if self.backend == "portable":
-            return self._guarded(PortableStream, self.onnx, frame, self.initial_state(len(frame)))
+        if self.device == DEVICE or self.backend == "portable":
+            start = self.initial_state(len(frame))
+            return self._guarded(OnnxStream, self.onnx, frame, start, self.device, self.vocabulary)
         if self._content is not None:
             self._packed, self._content = pack(self._content, self.path), None
         return NativeStream(self._packed, len(frame))
@@ -176,13 +186,31 @@ class Session:
         got = {name: value.shape for name, value in given.items()}
         if got != expected:
             raise UsageError(f"state: expected {expected}, got {got}")
-        return self._call(sequence, given)
+        found = self._call(sequence, given)
+        return _host(found["y"]), {name: _host(found[f"{name}.next"]) for name in self.state_names}
 
-    def _call(self, x: NDArray[Any], state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
-        values = self._guarded(self.onnx.run, self._outputs, {"x": x, **state})
-        found = dict(zip(self._outputs, values, strict=True))
+    def _starts(self, batch: int) -> Mapping[str, Any]:
+        """The initial state where a run reads it."""
+        if self.device != DEVICE:
+            return self.initial_state(batch)
+        kept, start = self._start
+        if kept != batch:
+            start = {name: to_device(value) for name, value in self.initial_state(batch).items()}
+            self._start = batch, start
+        return start
+
+    def _call(self, x: NDArray[Any], state: Mapping[str, Any]) -> dict[str, Any]:
+        """All outputs by name, on the device."""
+        inputs = {"x": x, **state}
+        if self.device == DEVICE:
+            call = self._guarded(Call, self.onnx, inputs)
+            self._guarded(call)
+            found = call.outputs
+        else:
+            values = self._guarded(self.onnx.run, self._outputs, inputs)
+            found = dict(zip(self._outputs, values, strict=True))
         self._work = found.get("updates"), found.get("macs")
-        return found["y"], {name: found[f"{name}.next"] for name in self.state_names}
+        return found
 
     def _guarded(self, call: Callable[..., _T], *arguments: Any) -> _T:
         """call(*arguments), whose errors name the file."""
@@ -218,9 +246,13 @@ class Session:
             raise UsageError(f"x: expected {expected}, got {array[where]} at index {where}")
 
 
-def open_session(path: Path, content: bytes, library: str | None, threads: int) -> Any:
-    """An onnxruntime.InferenceSession on the CPU, with the native library registered where one is given."""
+def open_session(
+    path: Path, content: bytes, library: str | None, threads: int, device: str = "cpu", stream: int | None = None
+) -> Any:
+    """An onnxruntime.InferenceSession, with the native library for the device registered where one is given."""
     ort = onnxruntime()
+    if device == DEVICE:
+        require_gpu(ort, library)
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -229,7 +261,12 @@ def open_session(path: Path, content: bytes, library: str | None, threads: int) 
     try:
         if library is not None:
             register(options, library, _ops_of(content), threads)
+        if device == DEVICE:
+            options.add_session_config_entry(RECORD, "1")
+            return gpu_session(ort, content, options, stream=stream)
         return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except EdgernnError:
+        raise
     except Exception as error:  # onnxruntime raises plain classes of its own
         raise EdgernnError(f"{path}: ONNX Runtime cannot load it: {error}") from None
 
@@ -240,11 +277,18 @@ def _ops_of(content: bytes) -> list[str]:
     return [] if found is None else re.findall(r"\w+", found[1].decode())
 
 
-def _backend(wanted: str, ops: list[str]) -> Literal["native", "portable"]:
+def _host(value: Any) -> Any:
+    """The array of an OrtValue; None and arrays as they are."""
+    return value if value is None or isinstance(value, np.ndarray) else value.numpy()
+
+
+def _backend(wanted: str, session: Any, ops: list[str], device: str) -> Literal["native", "portable"]:
     """What a model with these ops runs on. Raises EdgernnError for "native" where it cannot be had."""
     if wanted == "portable":
         return "portable"
-    reason = no_native(ops)
+    reason = no_native(ops, device)
+    if reason is None and device == DEVICE and (left := ops_elsewhere(session, set(ops))):
+        reason = f"ONNX Runtime's CUDA provider was not given {', '.join(sorted(left))}"
     if reason is None:
         return "native"
     if wanted == "native":

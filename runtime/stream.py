@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgernn.runtime.library import onnxruntime
 from edgernn.runtime.stepper import Stepper
 
 Array = NDArray[Any]
@@ -81,49 +82,71 @@ class NativeStream(Stream):
         return None if updates is None else updates[None], self._stepper.macs
 
 
-class PortableStream(Stream):
-    """Of ONNX Runtime: each step reads one copy of the state and writes the other."""
+class OnnxStream(Stream):
+    """Of ONNX Runtime, on the CPU or a GPU: each step reads one copy of the state and writes the other.
 
-    def __init__(self, session: Any, x: Array, state: Mapping[str, Array]) -> None:
-        self._run, self._start = session.run_with_iobinding, state
-        self._states = [{name: value.copy() for name, value in state.items()} for _ in range(2)]
+    vocabulary: how many words there are, where x is words.
+    """
+
+    def __init__(
+        self, session: Any, x: Array, state: Mapping[str, Array], device: str = "cpu", vocabulary: int | None = None
+    ) -> None:
+        self._run, self._start, self._device, self._vocabulary = session.run_with_iobinding, state, device, vocabulary
         names = [o.name for o in session.get_outputs() if o.name.removesuffix(".next") not in state]
         # what comes out of a first step has the shapes of all others
         made = session.run(names, {"x": x[None], **state})
         outputs = {name: np.empty_like(value) for name, value in zip(names, made, strict=True)}
         # with an axis T of a model that has an output at every step
         super().__init__(x.copy(), outputs["y"].reshape(len(x), -1))
-        self._counts = outputs.get("updates"), outputs.get("macs")
-        # words have bounds, which Gather checks
-        self._finite = np.empty(x.shape, bool) if x.dtype == np.float32 else None
+        self._finite = np.empty(x.shape, bool)
+        # on the CPU an OrtValue is the memory of its array, on a GPU a copy of it
+        self._input, self._made_there = self._value(self.x[None]), {n: self._value(v) for n, v in outputs.items()}
+        self._states = [{name: self._value(value.copy()) for name, value in state.items()} for _ in range(2)]
+        self._inputs = [{"x": self._input, **before} for before in self._states]
         self._bindings = []
-        for before, after in (self._states, self._states[::-1]):
+        for inputs, after in zip(self._inputs, self._states[::-1], strict=True):
             binding = session.io_binding()
-            for name, array in {"x": self.x[None], **before}.items():
-                binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-            for name, array in {**outputs, **{f"{n}.next": v for n, v in after.items()}}.items():
-                binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+            for name, value in inputs.items():
+                binding.bind_ortvalue_input(name, value)
+            for name, value in {**self._made_there, **{f"{n}.next": v for n, v in after.items()}}.items():
+                binding.bind_ortvalue_output(name, value)
             self._bindings.append(binding)
+        self._turn = 0
+
+    def _value(self, array: Array) -> Any:
+        return onnxruntime().OrtValue.ortvalue_from_numpy(array, self._device, 0)
 
     def step(self) -> str | None:
-        if self._finite is not None and not np.isfinite(self.x, self._finite).all():
-            return "x is not finite"
-        binding, other = self._bindings
+        if self._refuses():
+            return "x is refused"
+        binding = self._bindings[self._turn]
         try:
+            if self._device != "cpu":
+                self._input.update_inplace(self.x[None])
+                # a node on the CPU would read a copy of its input, as it was when it was bound
+                for name, value in self._inputs[self._turn].items():
+                    binding.bind_ortvalue_input(name, value)
             self._run(binding)
+            if self._device != "cpu":
+                self.y[...] = self._made_there["y"].numpy().reshape(self.y.shape)
         except Exception as error:  # onnxruntime raises plain classes of its own
             return str(error)
-        self._bindings = [other, binding]
+        self._turn = 1 - self._turn
         self.started = True
         return None
+
+    def _refuses(self) -> bool:
+        if self._vocabulary is not None:
+            return bool((self.x < 0).any() or (self.x >= self._vocabulary).any())
+        return not bool(np.isfinite(self.x, self._finite).all())
 
     def restart(self) -> None:
         for copy in self._states:
             for name, value in self._start.items():
-                copy[name][...] = value
+                copy[name].update_inplace(value)
         self.started = False
 
     @property
     def work(self) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
-        updates, macs = self._counts
-        return None if updates is None else updates.copy(), None if macs is None else macs.copy()
+        updates, macs = (self._made_there.get(name) for name in ("updates", "macs"))
+        return None if updates is None else updates.numpy().copy(), None if macs is None else macs.numpy().copy()

@@ -28,6 +28,10 @@ from tests.tolerances import FLOAT32
 
 RULES = ("always", "selective", "skip")
 GPU_OPS = [op for op in OPS if op[1] in RULES]
+# for `make quick`: every rule on a one-stage and a two-stage cell
+EVERY_OP = pytest.mark.parametrize(
+    ("cell", "rule"), [op if op[0] in ("gru", "eins") else pytest.param(*op, marks=pytest.mark.slow) for op in GPU_OPS]
+)
 # H, I, T, B
 SIZES = [(5, 3, 9, 2), (33, 33, 4, 3), (16, 1, 12, 1)]
 # sequences and blocks of a cluster, threads of a block, bytes on the chip; 0: chosen
@@ -61,15 +65,17 @@ def address(array: np.ndarray) -> int:
     return int(array.ctypes.data)
 
 
-def run(library: CudaLibrary, cell: str, rule: str, weights: Inputs, feed: Inputs) -> list[np.ndarray]:
-    """y, the states, updates and macs of the op."""
+def run(
+    library: CudaLibrary, cell: str, rule: str, weights: Inputs, feed: Inputs, in_place: bool = False
+) -> list[np.ndarray]:
+    """y, the states, updates and macs of the op; in_place: the states come out where they went in."""
     T, B, I = feed["X"].shape
     H = next(feed[name].shape[1] for name in ("h", "s") if name in feed)
     made = layer(cell, rule, H, I)
     sizes = Sizes(I, H, int(cell.partition("/")[2] or 0))
     packed = np.full(library.packed_bytes(made.op, *astuple(sizes)), 255, np.uint8)
     library.pack(made.op, sizes, [address(w) for w in weights.values()], address(packed))
-    after = [np.full_like(feed[name], np.nan) for name in made.states]
+    after = [feed[name] if in_place else np.full_like(feed[name], np.nan) for name in made.states]
     y = np.full((T, B, H), np.nan, np.float32)
     updates, macs = np.full((T, B), -1), np.full(B, -1)
     states = [address(feed[name]) for name in made.states]
@@ -86,7 +92,7 @@ def assert_equal(rule: str, got: list[np.ndarray], want: oracle.Result) -> None:
         np.testing.assert_array_equal(got[-1], want.needed)
 
 
-@pytest.mark.parametrize(("cell", "rule"), GPU_OPS, ids=str)
+@EVERY_OP
 def test_op_equals_oracle_however_it_is_cut_up(played, cut, cell, rule) -> None:
     for H, I, T, B in SIZES:
         weights = draw(cell, rule, H, I)
@@ -159,6 +165,18 @@ def test_steps_with_carried_state_equal_whole_sequence(played, cell, rule) -> No
     for a, b in zip(parts[-1][1:-2], whole[1:-2], strict=True):
         np.testing.assert_array_equal(a, b)
     np.testing.assert_array_equal(np.concatenate([part[-2] for part in parts]), whole[-2])
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_states_may_come_out_where_they_went_in(played, cut, rule) -> None:
+    weights = draw("irc-t-lstm", rule, 16, 16)
+    cut(1, 4, 32, 0)
+    for steps in (1, 3, 7):
+        feed = draw_call("irc-t-lstm", rule, 16, 16, steps, 2)
+        want = run(played, "irc-t-lstm", rule, weights, feed)
+        got = run(played, "irc-t-lstm", rule, weights, feed, in_place=True)
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 def test_outputs_that_nobody_wants_are_left_out(played) -> None:

@@ -7,12 +7,14 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from edgernn.errors import EdgernnError
 from edgernn.files import write_json
 
 pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
-from edgernn.runtime.bench import gpu_suite
+from edgernn.runtime.bench import gpu_ops, gpu_suite
 from edgernn.runtime.bench.gpu_suite import Sizes, check, run, table
 from edgernn.training.kernels import gpu
+from tests.fake_gpu import TorchLibrary
 
 TINY = Sizes(
     check=(2, 2, 3, 5),
@@ -24,6 +26,16 @@ TINY = Sizes(
     workers=0,
     minutes=1,
 )
+
+
+@pytest.fixture(autouse=True)
+def _no_library(monkeypatch):
+    """Nothing is built here."""
+
+    def prepare(seconds):
+        raise EdgernnError("they were not built")
+
+    monkeypatch.setattr(gpu_ops, "prepare", prepare)
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +53,28 @@ def test_report_is_whole_and_fits_json(tmp_path):
     write_json(tmp_path / "gpu.json", report)
     text = table(json.loads((tmp_path / "gpu.json").read_text()))
     assert "gradients, ieee: 2 of 2 within 1e-05" in text
-    assert "left out: the CUDA ops of exported models: there are none yet" in text
+    assert report["ops"] is None
+    assert "left out: the CUDA ops of exported models: they were not built" in text
     assert "stopped: steps, 2 steps" in text
+
+
+def test_ops_are_in_the_report(monkeypatch, tmp_path):
+    made = TorchLibrary("GRU SelectiveLSTM Other")
+    monkeypatch.setattr(
+        gpu_ops, "prepare", lambda seconds: gpu_ops.Prepared("", [{"tool": "memcheck", "passed": True}], [])
+    )
+    monkeypatch.setattr(gpu_ops, "CudaLibrary", lambda path: made)
+    monkeypatch.setattr(gpu_ops, "SHAPES", ((3, 2, 3, 5),))
+    monkeypatch.setattr(gpu_ops, "TIMES", ((3, 1, 8),))
+    report = run("cpu", TINY, ["gru"], ["always"], [])
+    write_json(tmp_path / "gpu.json", report)
+    text = table(json.loads((tmp_path / "gpu.json").read_text()))
+    assert "CUDA ops: 2 of 3 within 0.0001 of torch, worst error" in text
+    assert "  failed: Other, EdgernnError: torch has no such layer" in text
+    assert "compute-sanitizer's memcheck: passed" in text
+    assert set(report["ops"]["timed"]["T=3 B=1 H=8"]) == {"torch.nn.GRU", "torch.nn.LSTM", "GRU"}
+    # this machine has no provider for it
+    assert "left out: exported files in ONNX Runtime: device cuda: " in text
 
 
 def test_wrong_gradient_is_found(monkeypatch):

@@ -37,8 +37,8 @@ T = TypeVar("T")
 # how long processes wait for another: as long as the longest evaluation, which process 0 makes alone
 _PATIENCE = timedelta(hours=6)
 _LAUNCHED = "EDGERNN_LAUNCHED"
-# process groups, for good: whoever is the last to hold one, DistributedDataParallel after an error, waits, with Python's
-# lock, for threads that may be waiting for that lock
+# process groups, for good: whoever is the last to hold one, DistributedDataParallel after an error, waits for threads,
+# with Python's lock, that may be waiting for that lock
 _kept: list[Any] = []
 # what a process draws has a number of its own
 _NOISE = 21

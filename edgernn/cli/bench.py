@@ -14,12 +14,14 @@ def _text(result: dict[str, Any]) -> str:
     from edgernn.runtime.bench import markdown
     from edgernn.runtime.bench.page import page
 
+    if result.get("device") == "cuda":
+        from edgernn.runtime.bench.gpu_cases import gpu_page as page
     return (page if "cases" in result else markdown)(result) + f"\nsaved: {', '.join(result['files'])}"
 
 
 @verb(example="edgernn bench --cell sarnn --hidden 128 --input 2 --steps 500 --skip 0.9", text=_text)
 @click.argument("model", required=False, type=click.Path(path_type=Path))
-@click.option("--device", type=click.Choice(["cpu"]), default="cpu", show_default=True)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Sequences in a call.")
 @click.option("--steps", type=click.IntRange(min=1), help="T of a call.  [as the example input, or 500]")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
@@ -67,6 +69,7 @@ def command(
     All are timed in one run, interleaved; figures are medians, ratios are taken within a round. Instead of MODEL,
     --cell and a size measure a cell with random weights. --peers takes every runtime that the extra `bench` installs,
     in a process of its own, and the roofline of this machine; T=1 with --steps 1 is a call a step.
+    --device cuda times the model on a GPU, beside cuDNN and our own kernel on the CPU; --suite has its cases, too.
     """
     import tempfile
 
@@ -77,15 +80,21 @@ def command(
     if suite:
         if model is not None or cell is not None or peers:
             raise UsageError("--suite goes with none of MODEL, --cell and --peers")
-        return _suite(out, quick, only)
+        return (_suite_on_gpu if device == "cuda" else _suite)(out, quick, only)
     if peers:
         plain = rule is None and layers == 1 and rank is None and density is None and not skip and example is None
-        if model is not None or cell not in ("gru", "lstm") or not plain:
-            raise UsageError("--peers: expected --cell gru or lstm, one layer, nothing skipped and no MODEL")
+        if model is not None or cell not in ("gru", "lstm") or not plain or device != "cpu":
+            raise UsageError("--peers: expected --cell gru or lstm, one layer, nothing skipped, no MODEL and the CPU")
         return _peers(out, cell, input_size, hidden_size, settings)
     if (model is None) == (cell is None):
         raise UsageError("give either a MODEL file or --cell NAME")
+    if device == "cuda":
+        from edgernn.runtime.bench.gpu import require
+
+        # before a model is made
+        require()
     x = None if example is None else read_example(example)
+    target = out or (model.parent if model is not None else Path("bench"))
     with tempfile.TemporaryDirectory() as folder:
         if cell is not None:
             from edgernn.export import to_onnx
@@ -97,19 +106,35 @@ def command(
             )
             to_onnx(made, model)
         assert model is not None
+        if device == "cuda":
+            from edgernn.runtime.bench.gpu_cases import bench_on_gpu
+
+            return bench_on_gpu(model, target, Settings(**settings), x=x, progress=_progress())
         report = bench(model, Settings(**settings), x=x, progress=_progress())
-    target = out or (model.parent if cell is None else Path("bench"))
     return {**report, "files": [str(path) for path in save(report, target)]}
 
 
 def _suite(out: Path | None, quick: bool, only: str | None) -> dict[str, Any]:
     from edgernn.runtime.bench.suite import FULL, QUICK, chosen, run_suite
 
-    words = ["edgernn bench --suite", *(["--quick"] * quick), *([] if only is None else [f"--only {only!r}"])]
     path = (out or Path("bench")) / "performance.json"
     settings = QUICK if quick else FULL
-    report = run_suite(path, chosen(only), settings, command=" ".join(words), progress=_lines)
+    report = run_suite(path, chosen(only), settings, command=_suite_words(quick, only), progress=_lines)
     return {**report, "files": [str(path)]}
+
+
+def _suite_on_gpu(out: Path | None, quick: bool, only: str | None) -> dict[str, Any]:
+    from edgernn.runtime.bench.gpu_cases import cases, run_cases
+    from edgernn.runtime.bench.suite import FULL, QUICK
+
+    path, settings = (out or Path("bench")) / "cuda.json", QUICK if quick else FULL
+    report = run_cases(path, cases(only), settings, command=_suite_words(quick, only, "cuda"), progress=_lines)
+    return {**report, "files": [str(path)]}
+
+
+def _suite_words(quick: bool, only: str | None, device: str = "cpu") -> str:
+    words = ["edgernn bench --suite", *(["--device cuda"] * (device == "cuda")), *(["--quick"] * quick)]
+    return " ".join([*words, *([] if only is None else [f"--only {only!r}"])])
 
 
 def _peers(out: Path | None, cell: str, input_size: int, hidden_size: int, settings: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ def _text(result: dict[str, Any]) -> str:
 @click.option("--input", "source", required=True, type=click.Path(path_type=Path), help="npz (array x), npy or csv.")
 @click.option("--output", "target", required=True, type=click.Path(path_type=Path), help="npz, npy or csv.")
 @click.option("--backend", type=click.Choice(["auto", "native", "portable"]), default="auto", show_default=True)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
 def command(model: Path, source: Path, target: Path, **options: Any) -> dict[str, Any]:
     """Run a model on a file: x (T, I), one sequence, or (N, T, I); in a csv file a row is a time step.

@@ -2,8 +2,9 @@
 """All checks and timings that need a GPU, in under 8 minutes: python -m edgernn.runtime.bench.gpu_suite --out gpu.json
 
 In turn: whether the fused kernels equal the torch loop, for every cell and rule; how long a training step takes,
-against the loop and torch.nn's own layers; from which width on recorded loops win; and one training at full scale. What
-there was no time for, or what this machine lacks, is named in the report. `run` takes any device, for tests.
+against the loop and torch.nn's own layers; from which width on recorded loops win; the CUDA ops of exported models
+(`gpu_ops`), whose library is built first if it is missing and nvcc is there; and one training at full scale. What there
+was no time for, or what this machine lacks, is named in the report. `run` takes any device, for tests.
 """
 
 import importlib.metadata
@@ -18,8 +19,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +35,14 @@ from edgernn.files import write_json
 from edgernn.layer import RecurrentLayer
 from edgernn.machine import processor
 from edgernn.names import resolve
+from edgernn.runtime.bench import gpu_ops
+from edgernn.runtime.bench.gpu_cases import summary
+from edgernn.runtime.bench.machine import gpu as gpu_facts
 from edgernn.training.kernels import common, gpu, graphs
 
 # largest error of a gradient over its largest value, by what the products are
 TOLERANCES = {"tf32": 1e-3, "ieee": 1e-5}
 TIMED = ("gru", "lstm", "pru", "sarnn", "skiprnn", "gru-before", "irc-gru", "eins")
-NEVER = ["the CUDA ops of exported models: there are none yet"]
 
 
 @dataclass(frozen=True)
@@ -61,12 +65,23 @@ class Sizes:
 def run(device: str, sizes: Sizes, cells: Sequence[str], rules: Sequence[str], timed: Sequence[str]) -> dict[str, Any]:
     """The report as plain values."""
     end = time.perf_counter() + 60 * sizes.minutes
-    left_out = list(NEVER)
+    left_out: list[str] = []
     report: dict[str, Any] = {"machine": machine(device), "sizes": sizes.__dict__, "left_out": left_out}
     pairs = [(cell, rule, how) for cell in cells for rule in rules for how in TOLERANCES]
-    report["checks"] = _checks(device, sizes, pairs, end - 240 * sizes.minutes / 7.5, left_out)
+    checked = end - 240 * sizes.minutes / 7.5
+    # beside the checks and not beside what is timed
+    with ThreadPoolExecutor(1) as pool:
+        prepared = pool.submit(gpu_ops.prepare, checked - time.perf_counter())
+        report["checks"] = _checks(device, sizes, pairs, checked, left_out)
     report["throughput"] = throughput(device, sizes, timed)
     report["widths"] = {str(width): _width(device, sizes, width) for width in sizes.widths}
+    try:
+        clock = partial(_measure, rounds=sizes.rounds, device=device)
+        until = end - 100 * sizes.minutes / 7.5
+        report["ops"] = gpu_ops.measured(prepared.result(), device, until, left_out, clock)
+    except (EdgernnError, OSError) as error:
+        left_out.append(f"the CUDA ops of exported models: {error}")
+        report["ops"] = None
     report["training"] = training(device, sizes, end - time.perf_counter())
     report["seconds"] = round(time.perf_counter() - end + 60 * sizes.minutes, 1)
     return report
@@ -83,11 +98,7 @@ def machine(device: str) -> dict[str, Any]:
     if torch.device(device).type != "cuda":
         return {"device": device, **found}
     name, memory = torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).total_memory
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
-    except (OSError, subprocess.CalledProcessError, IndexError):
-        driver = "unknown"
+    driver = gpu_facts()["driver"]
     capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
     return {"device": name, "memory_gb": round(memory / 1e9), "capability": capability, "driver": driver, **found}
 
@@ -297,12 +308,26 @@ def table(report: dict[str, Any]) -> str:
     lines += _rows(timings)
     for width, found in report["widths"].items():
         lines += [f"H={width}, T={report['sizes']['wide_steps']}", *_rows(found)]
+    if report["ops"] is not None:
+        lines += ["", *_ops(report["ops"])]
     trained = report["training"]
     value = f"{trained['metric']} {trained[trained['metric']]:.3g}, " if "metric" in trained else ""
     steps = f", {trained['steps']} steps in {trained['seconds']:.0f} s" if "seconds" in trained else ""
     lines += ["", f"training: {value}stopped: {trained['stopped']}{steps}", ""]
     lines += [f"left out: {what}" for what in report["left_out"]]
     return "\n".join([*lines, f"{report['seconds']:.0f} s in all"])
+
+
+def _ops(found: dict[str, Any]) -> list[str]:
+    checks = found["checks"]
+    worst = max((c["error"] for c in checks if c["error"] is not None), default=float("nan"))
+    passed = sum(c["passed"] for c in checks)
+    lines = [f"CUDA ops: {passed} of {len(checks)} within {gpu_ops.TOLERANCE:g} of torch, worst error {worst:.1e}"]
+    lines += [f"  failed: {c['op']}, {c['failure']}" for c in checks if not c["passed"]]
+    lines += [f"compute-sanitizer's {s['tool']}: {'passed' if s['passed'] else s['said']}" for s in found["sanitized"]]
+    for name, timed in found["timed"].items():
+        lines += [f"CUDA ops, forward, {name}: ms, against torch.nn.GRU", *_rows(timed)]
+    return [*lines, *(f"in ONNX Runtime: {summary(made)}" for made in found["exported"])]
 
 
 def _why(check: dict[str, Any]) -> str:

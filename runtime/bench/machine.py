@@ -4,6 +4,7 @@
 import importlib.metadata
 import os
 import platform
+import subprocess
 from typing import Any
 
 from edgernn.machine import processor
@@ -26,3 +27,14 @@ def machine() -> dict[str, Any]:
         "instruction_set": instruction_set(),
         "versions": versions,
     }
+
+
+def gpu() -> dict[str, str]:
+    """The first GPU and its driver, as far as the driver's own tool says."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout
+        name, driver = (word.strip() for word in said.splitlines()[0].split(","))
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        name, driver = "unknown GPU", "unknown"
+    return {"gpu": name, "driver": driver}

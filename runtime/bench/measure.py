@@ -63,7 +63,7 @@ def bench(
     if missing is None:
         sessions = {NATIVE: Session(path, backend="native", threads=settings.threads)} | sessions
     info = sessions[PORTABLE].info
-    x, source = _input(path, sessions[PORTABLE], settings, x)
+    x, source = example_input(path, sessions[PORTABLE], settings, x)
     verified = {}
     if NATIVE in sessions:
         verified["native against portable"] = verify(sessions[NATIVE], sessions[PORTABLE], x)
@@ -101,7 +101,7 @@ def read_example(path: Path) -> NDArray[Any]:
     return x.swapaxes(0, 1).astype(np.float32)
 
 
-def _input(path: Path, session: Session, settings: Settings, x: NDArray[Any] | None) -> tuple[NDArray[Any], str]:
+def example_input(path: Path, session: Session, settings: Settings, x: NDArray[Any] | None) -> tuple[NDArray[Any], str]:
     """The input at the batch and steps asked for, and where it comes from."""
     info, source = session.info, "given"
     example = path.parent / EXAMPLE
@@ -122,14 +122,14 @@ def _input(path: Path, session: Session, settings: Settings, x: NDArray[Any] | N
     return np.ascontiguousarray(np.take(x, np.arange(settings.batch) % x.shape[1], axis=1)), source
 
 
-def verify(native: Session, portable: Session, x: NDArray[Any]) -> float:
-    """The worst error of native against portable, every step from the portable one's state.
+def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) -> float:
+    """The worst error of native against portable, every step, or so many at once, from the portable one's state.
 
     Raises EdgernnError where it is more than float32 explains.
     """
     worst, turned = 0.0, 0
     state = portable.initial_state(x.shape[1])
-    frames = x[:, None] if portable.info["streaming"] else x[None]
+    frames = [x[t : t + steps] for t in range(0, len(x), steps)] if portable.info["streaming"] else [x]
     for frame in frames:
         before = state
         y, state = portable.run_from(frame, before)

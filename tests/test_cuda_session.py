@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A session on a GPU, and the CUDA library's C functions, on a machine that only seems to have them."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import edgernn
+from edgernn.runtime import Session, library
+from edgernn.runtime.cuda import CudaLibrary, Sizes
+from edgernn.runtime.files import run_file
+from tests import fake_gpu
+from tests.models import exported
+
+backends = pytest.mark.parametrize("backend", ["portable", "native"])
+STACK = {"layers": 2, "output": "all", "mean": 0.5, "std": 2.0}
+
+
+@pytest.fixture(scope="module")
+def fake(tmp_path_factory):
+    return fake_gpu.build_library(tmp_path_factory.mktemp("cuda"))
+
+
+@pytest.fixture
+def gpu(fake, monkeypatch):
+    fake_gpu.install(monkeypatch, fake)
+    return fake
+
+
+def random_input(*shape):
+    return np.random.default_rng(0).standard_normal(shape, np.float32)
+
+
+@backends
+@pytest.mark.parametrize("batch", [None, 1, 5], ids=["no batch axis", "B=1", "B=5"])
+def test_runs_and_steps_equal_those_of_the_cpu(gpu, backend, batch):
+    _, path, _ = exported("lstm", "selective", **STACK)
+    x = random_input(9, 3) if batch is None else random_input(9, batch, 3)
+    cpu, session = (Session(path, backend=backend, device=device) for device in ("cpu", "cuda"))
+    assert (session.device, session.backend) == ("cuda", backend)
+    for _ in range(2):
+        np.testing.assert_array_equal(session.run(x), cpu.run(x))
+        np.testing.assert_array_equal(session.updates, cpu.updates)
+        np.testing.assert_array_equal(session.macs, cpu.macs)
+    whole = cpu.run(x)
+    for _ in range(2):
+        np.testing.assert_allclose(np.stack([session.step(x_t) for x_t in x]), whole, rtol=0, atol=1e-6)
+        np.testing.assert_array_equal(session.updates, cpu.updates[-1:])
+        session.reset()
+
+
+def test_only_x_is_copied_in(gpu):
+    _, path, _ = exported("gru", "selective")
+    session = Session(path, device="cuda")
+    for _ in range(3):
+        session.run(random_input(4, 2, 3))
+    # the initial state is there already
+    assert session.onnx.copied == ["x"] * 3
+    session.step(random_input(2, 3))
+    session.step(random_input(2, 3))
+    assert session.onnx.copied == ["x"] * 3
+    assert len(session.onnx.runs) == 5
+
+
+def test_the_state_kept_is_that_of_the_last_step(gpu):
+    _, path, _ = exported("gru")
+    x = random_input(7, 2, 3)
+    session = Session(path, device="cuda")
+    first = session.step(x[0])
+    session.run(x)
+    later = [session.step(x_t) for x_t in x[1:]]
+    np.testing.assert_allclose(later[-1], Session(path, device="cpu").run(x), rtol=0, atol=1e-6)
+    # what was returned is the caller's
+    session.reset()
+    np.testing.assert_array_equal(session.step(x[0]), first)
+
+
+def test_run_from_takes_and_gives_a_state(gpu):
+    _, path, _ = exported("lstm")
+    x = random_input(6, 2, 3)
+    session = Session(path, device="cuda")
+    _, state = session.run_from(x[:3], session.initial_state(2))
+    y, last = session.run_from(x[3:], state)
+    np.testing.assert_allclose(y, session.run(x), rtol=0, atol=1e-6)
+    assert {name: value.shape for name, value in last.items()} == {"layer0.h": (2, 33), "layer0.c": (2, 33)}
+    assert all(type(value) is np.ndarray for value in last.values())
+
+
+def test_threads_share_a_session(gpu):
+    session = Session(exported("gru", "selective", layers=2)[1], device="cuda")
+    inputs = [random_input(10, b, 3) for b in (1, 2, 1, 3)]
+    expected, wrong = [session.run(x) for x in inputs], []
+
+    def work(i):
+        for _ in range(10):
+            if not np.array_equal(session.run(inputs[i]), expected[i]):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(inputs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@backends
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (np.zeros((0, 2, 3)), r"x: expected shape \(T, B, 3\) with no empty axis, got \(0, 2, 3\)"),
+        (np.zeros((4, 2, 5)), r"x: expected shape \(T, B, 3\), or without B, got \(4, 2, 5\)"),
+        (np.array([[0, np.nan, 0]]), r"x: expected finite numbers, got nan at index \(0, 1\)"),
+    ],
+    ids=["T=0", "wrong I", "NaN"],
+)
+def test_wrong_input_is_named_and_nothing_runs(gpu, backend, x, message):
+    session = Session(exported("gru")[1], backend=backend, device="cuda")
+    with pytest.raises(edgernn.UsageError, match=message):
+        session.run(x)
+    with pytest.raises(edgernn.UsageError, match=r"state: expected"):
+        session.run_from(random_input(2, 1, 3), {"layer0.h": np.zeros((2, 33))})
+    with pytest.raises(edgernn.UsageError, match=r"x: expected shape \(B, 3\)"):
+        session.step(np.zeros((2, 4)))
+    assert session.onnx.runs == []
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("bad", [-1, 11])
+def test_words_that_are_none_are_named_at_a_step(gpu, device, bad):
+    path = exported("gru", vocabulary=11, input_size=4, output="all", tied=False)[1]
+    session = Session(path, backend="portable", device=device)
+    first = session.step(np.array([3]))
+    with pytest.raises(edgernn.UsageError, match=f"x: expected words from 0 to 10, got {bad}"):
+        session.step(np.array([bad]))
+    session.reset()
+    np.testing.assert_array_equal(session.step(np.array([3])), first)
+
+
+def test_refused_steps_change_nothing(gpu):
+    session = Session(exported("gru", "selective")[1], device="cuda")
+    x = random_input(4, 3)
+    expected = [session.step(x_t) for x_t in x]
+    session.reset()
+    for x_t, y in zip(x, expected, strict=True):
+        with pytest.raises(edgernn.UsageError, match="expected finite numbers"):
+            session.step(np.full(3, np.inf, np.float32))
+        np.testing.assert_array_equal(session.step(x_t), y)
+
+
+def test_a_session_asks_for_float32_and_the_stream_it_is_given(gpu):
+    path = exported("gru")[1]
+    assert Session(path, device="cuda").onnx.settings == {"device_id": "0", "use_tf32": "0"}
+    assert Session(path, device="cuda", stream=1234).onnx.settings["user_compute_stream"] == "1234"
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        (
+            {"provides": False},
+            r"has no CUDA provider; pip uninstall onnxruntime, and then pip install 'edgernn\[gpu\]'$",
+        ),
+        ({"starts": False}, r"cannot start its CUDA provider, .* pip install 'onnxruntime-gpu\[cuda,cudnn\]'$"),
+    ],
+    ids=["no provider", "it does not start"],
+)
+@pytest.mark.parametrize("backend", ["auto", "portable", "native"])
+def test_a_provider_that_is_missing_is_one_sentence(fake, monkeypatch, capsys, facts, message, backend):
+    fake_gpu.install(monkeypatch, fake, **facts)
+    with pytest.raises(edgernn.EdgernnError, match=message):
+        Session(exported("gru")[1], backend=backend, device="cuda")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_driver_that_is_missing_is_one_sentence(gpu, monkeypatch):
+    monkeypatch.setenv("FAKE_CUDA_MISSING", "no NVIDIA driver is installed")
+    with pytest.raises(edgernn.EdgernnError, match=r"^device cuda: no NVIDIA driver is installed$"):
+        Session(exported("gru")[1], device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("there", "ops", "takes", "message"),
+    [
+        (False, "GRU", "CUDAExecutionProvider", "CUDA library libedgernn_cuda is not installed"),
+        (True, "LSTM", "CUDAExecutionProvider", "the CUDA library has no kernel for GRU"),
+        (True, "GRU", "CPUExecutionProvider", "ONNX Runtime's CUDA provider was not given GRU"),
+    ],
+    ids=["no library", "no such op", "op not taken"],
+)
+def test_without_a_kernel_auto_warns_and_native_refuses(fake, monkeypatch, there, ops, takes, message):
+    monkeypatch.setenv("FAKE_CUDA_OPS", ops)
+    fake_gpu.install(monkeypatch, fake if there else None, takes=takes)
+    path, x = exported("gru")[1], random_input(5, 2, 3)
+    with pytest.warns(RuntimeWarning, match=f"{message}.*; running the portable operators"):
+        session = Session(path, device="cuda")
+    assert session.backend == "portable"
+    np.testing.assert_allclose(session.run(x), Session(path, backend="portable").run(x), rtol=0, atol=1e-6)
+    with pytest.raises(edgernn.EdgernnError, match=message):
+        Session(path, backend="native", device="cuda")
+
+
+def test_here_it_is_said_what_to_do():
+    with pytest.raises(edgernn.UsageError, match="device: expected cpu or cuda, got 'tpu'"):
+        Session(exported("gru")[1], device="tpu")
+
+
+def test_the_cuda_library_is_looked_for_beside_the_other(monkeypatch):
+    monkeypatch.setattr(library, "CUDA", "libnone.so")
+    with pytest.raises(
+        edgernn.EdgernnError, match=r"where nvcc is, .* pip install \. -C cmake\.define\.EDGERNN_CUDA=ON"
+    ):
+        library.cuda_library_path()
+    assert library.native_ops("cuda") == set()
+
+
+def test_a_file_is_run(gpu, tmp_path):
+    np.savez(tmp_path / "x.npz", x=random_input(2, 5, 3))
+    made = [run_file(exported("gru")[1], tmp_path / "x.npz", tmp_path / f"{d}.npy", device=d) for d in ("cpu", "cuda")]
+    assert [found["backend"] for found in made] == ["native", "native"]
+    np.testing.assert_array_equal(np.load(tmp_path / "cpu.npy"), np.load(tmp_path / "cuda.npy"))
+
+
+def addresses(*arrays):
+    return [array.ctypes.data for array in arrays]
+
+
+def test_the_library_gets_what_it_is_given(fake):
+    cuda, sizes = CudaLibrary(fake), Sizes(3, 5, 2)
+    assert cuda.ops() == {"GRU", "LSTM", "SelectiveGRU", "SelectiveLSTM"}
+    assert cuda.missing() is None
+    assert cuda.packed_bytes("GRU", 3, 5, 2) == 30502
+    weights = [np.full(4, value, np.float32) for value in (2, 3, 5)]
+    packed = np.full(4, -1, np.float32)
+    cuda.pack("GRU", sizes, addresses(*weights), packed.ctypes.data)
+    np.testing.assert_array_equal(packed, [2, 3, 5, -1])
+    x, states = random_input(4, 2, 3), [random_input(2, 5), random_input(2, 5)]
+    y, last = np.empty((4, 2, 5), np.float32), [np.empty((2, 5), np.float32) for _ in range(2)]
+    updates, macs = np.zeros((4, 2), np.int64), np.zeros(2, np.int64)
+    given = (packed.ctypes.data, 4, 2, x.ctypes.data, addresses(*states), y.ctypes.data, addresses(*last))
+    cuda.run("GRU", sizes, *given, updates.ctypes.data, macs.ctypes.data)
+    np.testing.assert_array_equal(y, np.broadcast_to(x[..., :1] + np.float32(2), y.shape))
+    for got, state in zip(last, states, strict=True):
+        np.testing.assert_array_equal(got, 10 * state)
+    np.testing.assert_array_equal(updates, np.arange(8).reshape(4, 2))
+    np.testing.assert_array_equal(macs, [7, 7])
+    cuda.run("GRU", sizes, *given[:5], 0, addresses(*last))
+
+
+def test_the_library_refuses_in_its_own_words(fake):
+    cuda, sizes = CudaLibrary(fake), Sizes(3, 5)
+    with pytest.raises(edgernn.EdgernnError, match=r"^CUDA: no such stream$"):
+        cuda.pack("GRU", sizes, [], 0, stream=13)
+    other: list[str] = []
+
+    def elsewhere():
+        try:
+            cuda.pack("LSTM", sizes, [], 0)
+        except edgernn.EdgernnError as error:
+            other.append(str(error))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert other == ["the CUDA library failed"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda c: c.packed_bytes("GRU", 0, 5, 0), "input: expected at least 1, got 0"),
+        (lambda c: c.packed_bytes("GRU", 3, 5, -1), "rank: expected at least 0, got -1"),
+        (lambda c: c.packed_bytes("GRUU", 3, 5, 0), "unknown op 'GRUU': did you mean 'GRU'"),
+        (lambda c: c.run("GRU", Sizes(3, 5), 1, 0, 1, 1, [1], 1, [1]), "steps: expected at least 1, got 0"),
+        (
+            lambda c: c.run("GRU", Sizes(3, 5), 1, 1, 1, 1, [1], 1, []),
+            "new_states: expected 1, as many as states, got 0",
+        ),
+    ],
+    ids=["I", "rank", "op", "T", "states"],
+)
+def test_wrong_arguments_are_named(fake, call, message):
+    with pytest.raises(edgernn.UsageError, match=message):
+        call(CudaLibrary(fake))
+
+
+def test_another_library_is_named(tmp_path):
+    for path in (library.library_path(), tmp_path / "none.so"):
+        with pytest.raises(edgernn.EdgernnError, match="expected the CUDA library of this version"):
+            CudaLibrary(path)

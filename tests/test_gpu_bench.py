@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The comparison on a GPU, on a machine that only seems to have one: whole reports, and no figure of wrong code."""
+
+import contextlib
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from edgernn.__main__ import main
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.runtime import Session
+from edgernn.runtime.bench import Settings, gpu
+from edgernn.runtime.bench.baseline import weights_of
+from edgernn.runtime.bench.case import EDGERNN, Case
+from edgernn.runtime.bench.gpu import COPIED, CPU, torch_layers
+from edgernn.runtime.bench.gpu_cases import bench_on_gpu, cases, gpu_page, run_cases
+from edgernn.runtime.bench.measure import GRU, LSTM
+from edgernn.runtime.bench.timing import Rounds, interleaved
+from tests import fake_gpu
+from tests.models import exported
+from tests.test_docs import generator
+
+SHORT = Rounds(rounds=2, warmup=1, block_ms=0.5)
+
+
+@pytest.fixture(scope="module")
+def fake(tmp_path_factory):
+    return fake_gpu.build_library(tmp_path_factory.mktemp("cuda"))
+
+
+@pytest.fixture
+def machine(fake, monkeypatch):
+    fake_gpu.install(monkeypatch, fake)
+
+
+class Stopwatch:
+    """In place of a stream's clock: counts what it times. A call takes ten milliseconds."""
+
+    name = "CUDA events"
+
+    class Stream:
+        cuda_stream = 77
+
+        def synchronize(self):
+            pass
+
+    def __init__(self):
+        self.stream, self.calls = self.Stream(), 0
+
+    def __call__(self, call, count):
+        for _ in range(count):
+            call()
+        self.calls += count
+        return count * 1e-2
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize("options", [{}, {"layers": 2, "bidirectional": True}], ids=["one layer", "both directions"])
+def test_torchs_layers_with_our_weights_compute_our_function(cell, options):
+    import onnx
+
+    _, path, _ = exported(cell, output="all", **options)
+    session, x = Session(path, backend="portable"), np.random.default_rng(0).standard_normal((7, 2, 3), np.float32)
+    own = weights_of(onnx.load(str(path)))
+    with torch.no_grad():
+        y = torch_layers(cell, session.info, own)(torch.from_numpy(x))[0].numpy()
+    np.testing.assert_allclose(y @ own["head.W"] + own["head.b"], session.run(x), rtol=0, atol=1e-5)
+
+
+def test_a_report_holds_every_contender(machine, monkeypatch, tmp_path):
+    clock = Stopwatch()
+    monkeypatch.setattr(gpu, "clock", lambda: clock)
+    # torch's GPU is the processor
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    for kind in (torch.Tensor, torch.nn.Module):
+        monkeypatch.setattr(kind, "cuda", lambda self: self)
+    chosen = [case for case in cases("gru (2, 128), T=500") if case.batch == 1]
+    report = run_cases(tmp_path / "cuda.json", chosen, SHORT, command="edgernn bench --suite --device cuda")
+    assert report == json.loads((tmp_path / "cuda.json").read_text())
+    (case,) = report["cases"]
+    assert set(case["contenders"]) == {EDGERNN, COPIED, CPU, GRU, LSTM, "torch.nn.GRU", "torch.nn.LSTM"}, case
+    assert case["left_out"] == {}
+    assert case["contenders"]["torch.nn.GRU"]["error"] < 1e-5
+    assert case["contenders"][EDGERNN]["us"] == pytest.approx(20)
+    assert clock.calls > 0
+    assert case["contenders"][EDGERNN]["error"] < 1e-5
+    assert case["contenders"][GRU]["error"] < 1e-5
+    assert case["contenders"][LSTM]["error"] is None
+    (target,) = case["targets"]
+    assert (target["against"], target["limit"], target["met"]) == (GRU, 0.5, False)
+    text = gpu_page(report)
+    assert "unknown GPU, driver unknown; " in text
+    assert "Timed by CUDA events, one call after another" in text
+    # ten milliseconds are long beside the CPU's time
+    assert "Our kernel on the CPU is faster than ours on the GPU in: gru (2, 128), T=500." in text
+    assert f"| gru (2, 128), T=500 | {GRU} | 1 | 0.5 | **no** |" in text
+    page = generator().performance(tmp_path)
+    assert "None of it is measured yet: neither target" not in page
+    assert "### One sequence on a GPU" in page.split("## On a GPU")[1].split("## Training")[0]
+
+
+def test_a_model_is_measured_where_it_lies(machine, tmp_path):
+    path = exported("gru", "selective", layers=2)[1]
+    settings = Settings(steps=9, batch=2, rounds=2, warmup=0, block_ms=1)
+    report = bench_on_gpu(path, tmp_path, settings)
+    assert report["files"] == [str(tmp_path / name) for name in ("cuda.json", "cuda.md")]
+    (case,) = report["cases"]
+    assert case["name"] == "gru + selective (3, 33), T=9, B=2"
+    assert case["clock"] == "the processor's clock, every call waited for"
+    assert case["left_out"] == dict.fromkeys(("torch.nn.GRU", "torch.nn.LSTM"), "EdgernnError: torch sees no GPU")
+    assert report["input"] == "standard normal"
+    assert (tmp_path / "cuda.md").read_text() == gpu_page(report)
+
+
+def test_wrong_code_is_not_timed(machine, monkeypatch, tmp_path):
+    right = Session.run_from
+
+    def wrong(self, x, state):
+        y, last = right(self, x, state)
+        return (y + 1e-3 * (self.device == "cuda" and len(x) > 1)), last
+
+    monkeypatch.setattr(Session, "run_from", wrong)
+    report = run_cases(tmp_path / "cuda.json", [Case("One", "gru", 2, 8, 60)], SHORT)
+    assert "disagree: worst error 0.001" in report["cases"][0]["failed"]
+    assert "worst error 0.001" in gpu_page(report)
+
+
+def test_a_peer_that_is_wrong_is_left_out(machine, monkeypatch, tmp_path):
+    right = gpu.baseline
+
+    def wrong(kind, info, own):
+        return right(kind, info, {name: value * 1.5 for name, value in own.items()})
+
+    monkeypatch.setattr(gpu, "baseline", wrong)
+    report = run_cases(tmp_path / "cuda.json", [Case("One", "gru", 2, 8, 20)], SHORT)
+    assert "EdgernnError: wrong by" in report["cases"][0]["left_out"][GRU]
+    # it has no weights of ours
+    assert LSTM in report["cases"][0]["contenders"]
+
+
+def test_without_a_gpu_nothing_is_measured(tmp_path, capsys):
+    for words in (["--suite"], ["--cell", "gru"]):
+        assert main(["bench", "--device", "cuda", *words, "--out", str(tmp_path)]) == 1
+        said = capsys.readouterr()
+        assert said.err.startswith("edgernn: error: device cuda: ")
+        assert said.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_page_says_what_is_not_measured(tmp_path):
+    page = generator().performance(tmp_path)
+    assert "None of it is measured yet: neither target is known to be met or missed." in page
+
+
+def test_without_the_cuda_library_nothing_is_measured(monkeypatch):
+    fake_gpu.install(monkeypatch, None)
+    with pytest.raises(EdgernnError, match="CUDA library libedgernn_cuda is not installed"):
+        gpu.require()
+
+
+def test_the_command_line_prints_the_table(machine, tmp_path, capsys):
+    words = ["bench", "--device", "cuda", "--cell", "gru", "--hidden", "8", "--steps", "6", "--rounds", "1"]
+    assert main([*words, "--warmup", "0", "--out", str(tmp_path)]) == 0
+    assert "gru + always (2, 8), T=6" in capsys.readouterr().out
+    assert main([*words, "--peers"]) == 2
+    assert main(["bench", "--device", "cuda", "--suite", "--only", "nothing", "--out", str(tmp_path)]) == 2
+
+
+def test_cases_are_those_of_the_targets():
+    names = [case.name for case in cases()]
+    assert len(names) == len(set(names)) == 16
+    aimed = [(case.batch, case.hidden_size, case.targets[0].limit) for case in cases() if case.targets]
+    assert aimed == [(1, 128, 0.5), (1, 128, 0.5), (256, 128, 1.0), (256, 128, 1.0), (256, 256, 1.0)]
+    with pytest.raises(UsageError, match="only: expected a part of a case's name"):
+        cases("no such case")
+
+
+def test_events_are_of_the_stream_that_does_the_work(monkeypatch):
+    said = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self, stream):
+            said.append(stream)
+
+        def synchronize(self):
+            said.append("wait")
+
+        def elapsed_time(self, end):
+            return 3.0
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: "stream")
+    assert gpu.Events()(lambda: said.append("call"), 2) == pytest.approx(0.003)
+    assert said == ["stream", "call", "call", "stream", "wait"]
+
+
+def test_a_clock_of_its_own_times_a_call():
+    clock = Stopwatch()
+    found = interleaved({"a": lambda: None, "b": lambda: None}, SHORT, clocks={"a": clock})
+    assert {second for block in found["a"] for second in block} == {1e-2}
+    assert max(found["b"][0]) < 1e-2
+
+
+def test_report_of_a_case_without_the_cpus_library(machine, monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "library_missing", lambda device="cpu": "it was not built" if device == "cpu" else None)
+    report = run_cases(tmp_path / "cuda.json", [Case("One", "gru", 2, 8, 6)], SHORT)
+    assert report["cases"][0]["left_out"][CPU] == "it was not built"
+    assert "Our kernel on the CPU was not measured beside it." in gpu_page(report)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of the CUDA library's ops, on one that torch plays: that they pass what is right, and nothing else."""
+
+import ctypes
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from edgernn.errors import EdgernnError
+from edgernn.runtime.bench import gpu_ops
+from edgernn.runtime.bench.gpu_ops import check, check_all, find_or_build, forms, prepare, sanitize
+from tests.fake_gpu import TorchLibrary
+
+SHAPES = [(1, 1, 3, 5), (6, 3, 2, 7)]
+
+
+@pytest.mark.parametrize("op", ["LSTM", "TLSTM", "SelectiveGRU", "SkipGRU", "GRUBeforeLowRank", "SRU"])
+def test_right_ops_pass(op):
+    found = check(TorchLibrary(op), op, forms()[op], SHAPES, "cpu")
+    assert found["passed"], found
+    assert 0 < found["error"] < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [({"error": 2e-4}, "wrong by 2.0e-04"), ({"unwritten": 1}, "wrong by nan")],
+    ids=["wrong", "not written"],
+)
+def test_wrong_ops_do_not(fault, why):
+    found = check(TorchLibrary("GRU", **fault), "GRU", forms()["GRU"], SHAPES, "cpu")
+    assert not found["passed"]
+    assert found["failure"] == why
+
+
+def test_wrong_counts_do_not(monkeypatch):
+    library = TorchLibrary("SelectiveGRU")
+    right = library.run
+
+    def run(*words, **named):
+        right(*words, **named)
+        # the last two but the stream are updates and macs
+        ctypes.c_int64.from_address(words[9]).value += 1
+
+    library.run = run
+    found = check(library, "SelectiveGRU", forms()["SelectiveGRU"], SHAPES[:1], "cpu")
+    assert found["failure"] == "its decisions differ in all draws"
+
+
+def test_every_op_has_a_layer_of_its_own():
+    found = forms()
+    assert {"GRU", "SelectiveGRU", "SkipGRU", "EINSFromXForget", "SRU", "SRUProjected", "IRCLSTMLowRank"} <= set(found)
+    assert set(gpu_ops.SMALL) | set(gpu_ops.TIMED) <= set(found)
+    for op, form in found.items():
+        assert form.layer(6, 6 if form.square else 7).op == op
+
+
+def test_what_there_is_no_time_for_is_named():
+    left_out = []
+    assert check_all(TorchLibrary("GRU LSTM"), "cpu", time.perf_counter() - 1, left_out) == []
+    assert left_out == ["2 of 2 CUDA ops, for want of time"]
+
+
+def test_the_command_checks_a_few(capsys):
+    assert gpu_ops.main(TorchLibrary("GRU SkipLSTM"), "cpu") == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["GRU", "SkipLSTM"]
+    assert gpu_ops.main(TorchLibrary("GRU", error=1.0), "cpu") == 1
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """Puts programs that only say what they were given on the path, alone."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+
+    def add(name: str, script: str) -> None:
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+
+    return add
+
+
+def test_without_nvcc_it_is_said_how_to_build(tools, monkeypatch):
+    monkeypatch.setattr(gpu_ops, "library_missing", lambda device="cpu": "it is not installed; build it so")
+    with pytest.raises(EdgernnError, match="it is not installed; build it so"):
+        find_or_build(1)
+
+
+def test_the_library_is_built_and_laid_beside_the_other(tools, monkeypatch, tmp_path):
+    said, ran = tmp_path / "said", []
+    monkeypatch.setattr(gpu_ops, "library_missing", lambda device="cpu": None if device == "cpu" else "missing")
+    monkeypatch.setattr(gpu_ops, "library_path", lambda: str(tmp_path / "libedgernn_ops.so"))
+    monkeypatch.setattr(gpu_ops, "cuda_library_path", lambda: str(tmp_path / "libedgernn_cuda.so"))
+    tools("nvcc", "exit 0")
+    tools("cmake", "exit 0")
+
+    def run(words, **named):
+        ran.append(words)
+        folder = Path(words[words.index("-B") + 1] if "-B" in words else words[2])
+        assert folder.parts[-2:] == ("build", "cuda")
+        return subprocess.CompletedProcess(words, 0, "", "")
+
+    monkeypatch.setattr(gpu_ops.subprocess, "run", run)
+    monkeypatch.setattr(gpu_ops.shutil, "copy2", lambda source, target: said.write_text(f"{source} {target}"))
+    assert find_or_build(1) == str(tmp_path / "libedgernn_cuda.so")
+    assert "-DEDGERNN_CUDA=ON" in ran[0]
+    assert ran[1][-2:] == ["--target", "edgernn_cuda"]
+    assert said.read_text().endswith(f"build/cuda/libedgernn_cuda.so {tmp_path}/libedgernn_cuda.so")
+
+
+@pytest.mark.parametrize(
+    ("script", "message"), [("echo no >&2; exit 3", "failed: no"), ("exec /bin/sleep 9", "was not done in 1 s")]
+)
+def test_a_build_that_fails_is_named(tools, monkeypatch, script, message):
+    monkeypatch.setattr(gpu_ops, "library_missing", lambda device="cpu": "missing")
+    tools("nvcc", "exit 0")
+    tools("cmake", script)
+    with pytest.raises(EdgernnError, match=message):
+        find_or_build(0.2 if "sleep" not in script else 1)
+
+
+def test_the_sanitizer_runs_the_small_checks(tools, monkeypatch):
+    with pytest.raises(EdgernnError, match="it is not installed"):
+        sanitize("memcheck", 5)
+    monkeypatch.setattr(gpu_ops, "find_or_build", lambda seconds: "somewhere")
+    assert prepare(1).left_out == [
+        f"compute-sanitizer's {tool}: it is not installed" for tool in ("memcheck", "racecheck")
+    ]
+    tools("compute-sanitizer", 'echo "$*" "$PYTORCH_NO_CUDA_MEMORY_CACHING"')
+    found = sanitize("memcheck", 5)
+    assert found["passed"]
+    assert found["said"].startswith("--tool memcheck --error-exitcode 9 ")
+    assert found["said"].endswith("-m edgernn.runtime.bench.gpu_ops 1\n")
+    tools("compute-sanitizer", "exit 9")
+    assert [each["passed"] for each in prepare(5).sanitized] == [False, False]
+    tools("compute-sanitizer", "exec /bin/sleep 9")
+    with pytest.raises(EdgernnError, match="it was not done in"):
+        sanitize("memcheck", 0.2)
+
+
+def test_calls_are_those_that_are_timed():
+    made = gpu_ops.calls(TorchLibrary("GRU SkipGRU Other"), "cpu", 3, 2, 8)
+    assert list(made) == ["torch.nn.GRU", "torch.nn.LSTM", "GRU", "SkipGRU"]
+    for call in made.values():
+        call()
