@@ -86,10 +86,11 @@ def _private() -> dict[str, str]:
     """What keeps others out of a cluster of this process, unless the user has chosen.
 
     Ray's own way is a token in the home folder, and processes that find none there at the same time make one each. It
-    reads a token once in a process.
+    reads a token once in a process, and leaves in the environment that there is one.
     """
-    chosen = any(name in os.environ for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
-    return {} if chosen else {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    given = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    wanted = os.environ.get("RAY_AUTH_MODE", "token").lower() == "token"
+    return {"RAY_AUTH_TOKEN": secrets.token_hex(32)} if wanted and not given else {}
 
 
 def _connect(ray: ModuleType, address: str | None, processors: int) -> None:
