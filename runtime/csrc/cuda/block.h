@@ -13,10 +13,11 @@ template <class Cell, int kTile, class Team>
 struct Block {
   static constexpr int kStates = kStateCount<Cell>;
 
+  // the kernel's arguments, not another object's: else the compiler keeps all of it in memory
   const Plan& plan;
   const Call& call;
   const float* const packed;
-  const Team& team;
+  const Team team;
   float* const chip;
   const std::int64_t first_row;  // the first sequence of the tile
 

@@ -26,7 +26,7 @@ class Recurrence {
         packed_(packed),
         team_(team),
         chip_(team.memory()),
-        block_{plan_, call_, packed_, team_, chip_, std::int64_t{team.cluster()} * kTile},
+        block_{plan, call, packed, team, team.memory(), std::int64_t{team.cluster()} * kTile},
         group_(team.thread() / kLanes),
         lane_(team.thread() % kLanes),
         groups_(team.threads() / kLanes) {}
