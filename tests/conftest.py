@@ -58,3 +58,12 @@ def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _no_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What a user has fetched must not be found by tests of data that is missing."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def fake(tmp_path_factory):
+    """The CUDA library for a machine that only seems to have a GPU: see tests/fake_gpu.py."""
+    # which imports what few tests need
+    from tests import fake_gpu
+
+    return fake_gpu.build_library(tmp_path_factory.mktemp("cuda"))

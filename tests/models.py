@@ -3,13 +3,16 @@
 
 import functools
 import tempfile
+import threading
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import torch
 
 import edgernn
 from edgernn.export import Check, graph, to_onnx
+from edgernn.runtime import Session
 from edgernn.runtime.packed import pack
 from tests.native import OPTIONS
 
@@ -49,3 +52,20 @@ def exported(cell: str, rule: str = "always", **options) -> tuple[edgernn.Sequen
     model = contractive(cell, rule, **options)
     path = Path(_FOLDER.name) / f"{len(list(Path(_FOLDER.name).iterdir()))}.onnx"
     return model, path, to_onnx(model, path)
+
+
+def assert_threads_get_the_same(session: Session, inputs: list[np.ndarray], repeats: int) -> None:
+    """What one session answers to threads at once, an input each, and again and again, is what it answers to one."""
+    expected, wrong = [session.run(x) for x in inputs], []
+
+    def work(i: int) -> None:
+        for _ in range(repeats):
+            if not np.array_equal(session.run(inputs[i]), expected[i]):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(inputs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

@@ -11,15 +11,10 @@ from edgernn.runtime import Session, library
 from edgernn.runtime.cuda import CudaLibrary, Sizes
 from edgernn.runtime.files import run_file
 from tests import fake_gpu
-from tests.models import exported
+from tests.models import assert_threads_get_the_same, exported
 
 backends = pytest.mark.parametrize("backend", ["portable", "native"])
 STACK = {"layers": 2, "output": "all", "mean": 0.5, "std": 2.0}
-
-
-@pytest.fixture(scope="module")
-def fake(tmp_path_factory):
-    return fake_gpu.build_library(tmp_path_factory.mktemp("cuda"))
 
 
 @pytest.fixture
@@ -89,20 +84,7 @@ def test_run_from_takes_and_gives_a_state(gpu):
 
 def test_threads_share_a_session(gpu):
     session = Session(exported("gru", "selective", layers=2)[1], device="cuda")
-    inputs = [random_input(10, b, 3) for b in (1, 2, 1, 3)]
-    expected, wrong = [session.run(x) for x in inputs], []
-
-    def work(i):
-        for _ in range(10):
-            if not np.array_equal(session.run(inputs[i]), expected[i]):
-                wrong.append(i)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(inputs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    assert_threads_get_the_same(session, [random_input(10, b, 3) for b in (1, 2, 1, 3)], repeats=10)
 
 
 @backends

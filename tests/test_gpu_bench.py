@@ -25,11 +25,6 @@ from tests.test_docs import generator
 SHORT = Rounds(rounds=2, warmup=1, block_ms=0.5)
 
 
-@pytest.fixture(scope="module")
-def fake(tmp_path_factory):
-    return fake_gpu.build_library(tmp_path_factory.mktemp("cuda"))
-
-
 @pytest.fixture
 def machine(fake, monkeypatch):
     fake_gpu.install(monkeypatch, fake)

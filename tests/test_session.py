@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The session: whole sequences, single steps, and what it says to wrong input."""
 
-import threading
-
 import numpy as np
 import onnx
 import pytest
@@ -10,7 +8,7 @@ import pytest
 import edgernn
 from edgernn.runtime import Session, library, library_path
 from edgernn.runtime.files import run_file
-from tests.models import exported
+from tests.models import assert_threads_get_the_same, exported
 
 STACK = {"layers": 2, "output": "all", "mean": 0.5, "std": 2.0}
 backends = pytest.mark.parametrize("backend", ["portable", "native"])
@@ -79,21 +77,7 @@ def test_always_reports_no_updates():
 def test_threads_share_one_session(backend):
     _, path, _ = exported("gru", "selective", layers=2)
     session = Session(path, backend=backend)
-    inputs = [random_input(30, 2, 3) + i for i in range(8)]
-    expected = [session.run(x) for x in inputs]
-    wrong = []
-
-    def work(i):
-        for _ in range(20):
-            if not np.array_equal(session.run(inputs[i]), expected[i]):
-                wrong.append(i)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert wrong == []
+    assert_threads_get_the_same(session, [random_input(30, 2, 3) + i for i in range(8)], repeats=20)
 
 
 @backends
