@@ -307,7 +307,7 @@ def test_laws_hold_for_instruction_set(name: str) -> None:
     )
     if found.stdout.strip() != f"b'{name}'":
         pytest.skip(f"this machine or this build lacks {name}")
-    if cpu.library().edgernn_train_isa().decode() == name:
+    if cpu.library().edgernn_train_isa().decode().removesuffix("vnni") == name:
         return  # this process has just run them
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__],

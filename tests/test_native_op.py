@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native ops against the float64 oracle, for every instruction set here.
 
-The instruction set is chosen once per process, so `EDGERNN_ISA` repeats the laws of this file, test_native_rules.py and
-test_native_weights.py in one subprocess per set; in this process the best one runs.
+The instruction set is chosen once per process, so `EDGERNN_ISA` repeats the laws of this file, test_native_rules.py,
+test_native_weights.py and test_weight_types.py in one subprocess per set; in this process the best one runs.
 """
 
 import os
@@ -257,6 +257,16 @@ def test_cosine_is_exact_to_rounding_and_at_its_ends() -> None:
     np.testing.assert_array_equal(got[-3:, 0], [1.0, 0.0, 0.0])
 
 
+# of test_weight_types.py, those that need the library alone
+LAWS_OF_BYTES = (
+    "test_op_equals_oracle",
+    "test_low_rank_equals_oracle",
+    "test_sums_of_bytes_do_not_depend_on_the_batch",
+    "test_the_largest_sums_do_not_overflow",
+    "test_what_is_not_finite_stays_so",
+)
+
+
 @cache
 def supported() -> list[str]:
     """The instruction sets that the library offers on this machine."""
@@ -264,7 +274,7 @@ def supported() -> list[str]:
         "f.restype = ctypes.c_char_p; print((f() or b'').decode())"
     )
     names: list[str] = []
-    for name in ("baseline", "avx2", "avx512", "native"):
+    for name in ("baseline", "avx2", "avx512", "avx512vnni", "native"):
         command = [sys.executable, "-c", code, library()]
         done = subprocess.run(
             command, env=os.environ | {"EDGERNN_ISA": name}, capture_output=True, text=True, check=False
@@ -281,15 +291,17 @@ def test_instruction_set_in_use_is_the_one_asked_for_or_one_of_those_here() -> N
 
 @pytest.mark.slow
 @pytest.mark.skipif("EDGERNN_ISA" in os.environ, reason="EDGERNN_ISA already names a set")
-@pytest.mark.parametrize("name", ["baseline", "avx2", "avx512"])
+@pytest.mark.parametrize("name", ["baseline", "avx2", "avx512", "avx512vnni"])
 def test_laws_hold_for_instruction_set(name: str, request: pytest.FixtureRequest) -> None:
     if name not in supported():
         pytest.skip(f"this machine lacks {name}")
     if name == in_use():
         return  # this process has just run them
     chosen = str(request.config.getoption("-m"))
-    others = ("test_native_rules.py", "test_native_weights.py")
-    files = [__file__, *(str(Path(__file__).with_name(name)) for name in others)]
+    folder = Path(__file__).parent
+    files = [f"{folder}/test_weight_types.py::{law}" for law in LAWS_OF_BYTES]
+    if {name, in_use()} != {"avx512", "avx512vnni"}:  # they differ in products of bytes
+        files += [__file__, *(f"{folder}/test_native_{name}.py" for name in ("rules", "weights"))]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", chosen, *files],
         cwd=Path(__file__).parents[1],

@@ -31,7 +31,8 @@ extern const EDGERNN_TABLE kTable;
 #ifdef EDGERNN_HAS_AVX512
 namespace avx512 {
 extern const EDGERNN_TABLE kTable;
-}
+extern const EDGERNN_TABLE kVnniTable;
+}  // namespace avx512
 #endif
 
 namespace {
@@ -58,6 +59,7 @@ std::vector<const EDGERNN_TABLE*> ListSupported() {
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     list.push_back(&avx512::kTable);
+    if (__builtin_cpu_supports("avx512vnni")) list.push_back(&avx512::kVnniTable);
   }
 #endif
   return list;

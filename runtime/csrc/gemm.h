@@ -23,6 +23,7 @@ struct Product {
   unsigned fresh;       // bit i: the sums of the i-th gate of w begin with b
   NumberType type = NumberType::kFloat32;  // of w
   // of kInt8 only
+  bool dots = false;
   const float* scales = nullptr;  // (blocks, gates of w, lanes)
   ShortRows shorts{};             // in place of a
 };
@@ -157,7 +158,7 @@ template <int kCount, int MB, int NB>
 }
 
 // The same with weights of one byte.
-template <int kCount, int MB, int NB>
+template <int kCount, int MB, int NB, bool kDots>
 [[gnu::noinline]] void AddByteTile(const Product& product, std::int64_t row, std::int64_t block,
                                    Sums from, Sums to) {
   const Panel panel(LargestPanel(kCount), block, product.blocks);
@@ -175,7 +176,7 @@ template <int kCount, int MB, int NB>
         const Shorts weights = Widen(w + (j * kCount + g) * kShorts);
 #pragma GCC unroll 16
         for (int i = 0; i < MB; ++i) {
-          p[i][j][g] = AddPairs(p[i][j][g], weights, FillPair(a + i * stride + 2 * k));
+          p[i][j][g] = AddPairs<kDots>(p[i][j][g], weights, FillPair(a + i * stride + 2 * k));
         }
       }
     }
@@ -202,26 +203,26 @@ using TileFunction = void (*)(const Product&, std::int64_t row, std::int64_t blo
                               Sums to);
 
 struct TileTable {
-  // by the type of weights, gates, log2 of rows, log2 of blocks
-  TileFunction of[kNumberTypes][kMaxTerm][kTileSizes][kTileSizes];
+  // by the type of weights, gates, log2 of rows, log2 of blocks; after the types, bytes with dots
+  TileFunction of[kNumberTypes + kHasDots][kMaxTerm][kTileSizes][kTileSizes];
 };
 
-template <NumberType kType, int kCount, int MB, int NB>
+template <int kType, int kCount, int MB, int NB>
 constexpr TileFunction ChooseTile() {
   if constexpr (kCount * MB * NB > kTileSums) {
     return nullptr;
-  } else if constexpr (kType == NumberType::kInt8) {
-    return &AddByteTile<kCount, MB, NB>;
-  } else if constexpr (kType == NumberType::kBfloat16) {
+  } else if constexpr (kType >= static_cast<int>(NumberType::kInt8)) {
+    return &AddByteTile<kCount, MB, NB, kType == kNumberTypes>;
+  } else if constexpr (kType == static_cast<int>(NumberType::kBfloat16)) {
     return &AddHalfTile<kCount, MB, NB>;
   } else {
     return &AddTile<kCount, MB, NB>;
   }
 }
 
-template <NumberType kType, int kCount>
+template <int kType, int kCount>
 constexpr void FillTiles(TileTable* table) {
-  TileFunction(&to)[kTileSizes][kTileSizes] = table->of[static_cast<int>(kType)][kCount - 1];
+  TileFunction(&to)[kTileSizes][kTileSizes] = table->of[kType][kCount - 1];
   to[0][0] = ChooseTile<kType, kCount, 1, 1>();
   to[0][1] = ChooseTile<kType, kCount, 1, 2>();
   to[0][2] = ChooseTile<kType, kCount, 1, 4>();
@@ -233,23 +234,17 @@ constexpr void FillTiles(TileTable* table) {
   to[2][2] = ChooseTile<kType, kCount, 4, 4>();
 }
 
-template <NumberType kType>
-constexpr void FillType(TileTable* table) {
-  FillTiles<kType, 1>(table);
-  FillTiles<kType, 2>(table);
-  FillTiles<kType, 3>(table);
-  FillTiles<kType, 4>(table);
-}
-
-constexpr TileTable MakeTiles() {
+template <std::size_t... kTypes>
+constexpr TileTable MakeTiles(std::index_sequence<kTypes...>) {
   TileTable table{};
-  FillType<NumberType::kFloat32>(&table);
-  FillType<NumberType::kBfloat16>(&table);
-  FillType<NumberType::kInt8>(&table);
+  (FillTiles<kTypes, 1>(&table), ...);
+  (FillTiles<kTypes, 2>(&table), ...);
+  (FillTiles<kTypes, 3>(&table), ...);
+  (FillTiles<kTypes, 4>(&table), ...);
   return table;
 }
 
-constexpr TileTable kTiles = MakeTiles();
+constexpr TileTable kTiles = MakeTiles(std::make_index_sequence<kNumberTypes + kHasDots>());
 
 // Covers rows x blocks with body(row, block, shape). Rows are the inner loop, so that the weights
 // of a tile stay in the cache for all of them.
@@ -270,7 +265,9 @@ template <class Body>
 [[gnu::always_inline]] inline void AddProduct(const Product& product, std::int64_t row,
                                               std::int64_t block, TileShape shape, Sums from,
                                               Sums to) {
-  const int type = static_cast<int>(product.type), gates = product.places.count;
+  const int gates = product.places.count;
+  int type = static_cast<int>(product.type);
+  if (kHasDots && product.dots && product.type == NumberType::kInt8) type = kNumberTypes;
   kTiles.of[type][gates - 1][shape.rows][shape.blocks](product, row, block, from, to);
 }
 

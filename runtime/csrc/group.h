@@ -69,13 +69,12 @@ struct GroupWeights {
     const std::int64_t padded = Padded(rows);
     group = &of;
     size = rows;
-    const NumberType type = sizes.weights;
-    w.Carve(type, of.x.count, rows, InputColumns(cell, sizes), carver);
+    w.Carve(sizes, of.x.count, rows, InputColumns(cell, sizes), carver);
     b = carver->Take<float>(padded * of.all.count);
-    r.Carve(type, of.h.count, rows, RecurrentColumns(sizes), carver);
+    r.Carve(sizes, of.h.count, rows, RecurrentColumns(sizes), carver);
     sparse.Carve(r, carver);
-    c.Carve(type, of.c.count, rows, sizes.hidden, carver);
-    v.Carve(type, of.m.count, rows, MidSize(cell, sizes), carver);
+    c.Carve(sizes, of.c.count, rows, sizes.hidden, carver);
+    v.Carve(sizes, of.m.count, rows, MidSize(cell, sizes), carver);
   }
 
   [[gnu::noinline, gnu::cold]] void Pack(const CellTable& cell, const Sizes& sizes,
@@ -124,8 +123,9 @@ struct GroupWeights {
                std::int64_t rows, std::int64_t stride, std::int64_t columns,
                const ShortRows& shorts, unsigned* begun) const {
     if (weights.type == NumberType::kInt8) shorts.Read(a, stride, rows, columns, weights.depth);
-    Product made{a,        stride, columns, weights.depth, weights.w,      places, group->all.count,
-                 blocks(), b,      0,       weights.type,  weights.scales, shorts};
+    Product made{
+        a,        stride, columns, weights.depth, weights.w,    places,         group->all.count,
+        blocks(), b,      0,       weights.type,  weights.dots, weights.scales, shorts};
     for (int i = 0; i < places.count; ++i) {
       const unsigned gate = 1u << places.at[i];
       if ((*begun & gate) == 0) made.fresh |= 1u << i;

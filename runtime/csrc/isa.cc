@@ -67,10 +67,11 @@ template <>
 constexpr const Imputer* kImputerOf<Rits> = &kRits;
 
 template <class... AllCells, class... AllRules, class... AllImputers>
-constexpr KernelTable MakeTable(const char* isa, TypeList<AllCells...>, TypeList<AllRules...>,
-                                TypeList<AllImputers...>) {
+constexpr KernelTable MakeTable(const char* isa, bool dots, TypeList<AllCells...>,
+                                TypeList<AllRules...>, TypeList<AllImputers...>) {
   KernelTable table{};
   table.isa = isa;
+  table.dots = dots;
   int cell = 0, rule = 0, imputer = 0;
   ((table.cells[cell++] = &kCellOf<AllCells>), ...);
   table.drivers[static_cast<int>(DriverKind::kDense)] = MakeDriver<Dense>();
@@ -84,6 +85,12 @@ constexpr KernelTable MakeTable(const char* isa, TypeList<AllCells...>, TypeList
 }
 
 extern const KernelTable kTable;
-constexpr KernelTable kTable = MakeTable(EDGERNN_ISA_NAME, Cells{}, Rules{}, Imputers{});
+constexpr KernelTable kTable = MakeTable(EDGERNN_ISA_NAME, false, Cells{}, Rules{}, Imputers{});
+
+#if defined(__AVX512BW__)
+extern const KernelTable kVnniTable;
+constexpr KernelTable kVnniTable =
+    MakeTable(EDGERNN_ISA_NAME "vnni", true, Cells{}, Rules{}, Imputers{});
+#endif
 
 }  // namespace edgernn::EDGERNN_ISA

@@ -27,6 +27,7 @@ struct Sizes {
   std::int64_t hidden;    // H
   std::int64_t rank = 0;  // of R, which then is a product R Q; 0: R is whole
   NumberType weights = NumberType::kFloat32;  // what W, R, C and V are packed as
+  bool dots = false;                          // as the kernel's
 };
 
 // Numbers of any type, row-major.
@@ -106,6 +107,7 @@ struct Kernel {
   const Driver* driver;
   const CellKernel* cell;
   const Lister* lister;
+  bool dots = false;  // as the table's
 
   std::size_t PackedBytes(const Sizes& sizes) const { return driver->packed_bytes(*this, sizes); }
 
@@ -135,6 +137,7 @@ struct Linear {
 // One instruction set's kernels, in the order of the lists of cells and rules.
 struct KernelTable {
   const char* isa;
+  bool dots;  // whether products of whole numbers are summed up in one instruction
   const CellKernel* cells[Cells::kCount];
   Driver drivers[kDriverKinds];
   const Lister* listers[Rules::kCount];

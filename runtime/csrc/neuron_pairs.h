@@ -121,7 +121,7 @@ struct PairFactor {
 }
 
 // sums += factor · row for the gates of the part and N neurons from `first` on.
-template <NumberType kType, int kCount, int N>
+template <NumberType kType, bool kDots, int kCount, int N>
 [[gnu::always_inline]] inline void AddPairRows(const PairPart& part, const PairFactor& factor,
                                                const NeuronSums& call, std::int64_t bytes,
                                                std::int64_t first) {
@@ -143,7 +143,9 @@ template <NumberType kType, int kCount, int N>
       for (int n = 0; n < N; ++n) {
         const auto* row = reinterpret_cast<const std::int8_t*>(rows[n] + part.at) + k * kCount;
 #pragma GCC unroll 16
-        for (int g = 0; g < kCount; ++g) p[n][g] = AddPairs(p[n][g], Widen(row + g * kShorts), a);
+        for (int g = 0; g < kCount; ++g) {
+          p[n][g] = AddPairs<kDots>(p[n][g], Widen(row + g * kShorts), a);
+        }
       }
     } else {
       const Vec one = Load(factor.a + k);
@@ -176,20 +178,29 @@ template <NumberType kType, int kCount, int N>
 }
 
 // The same for all neurons.
-template <NumberType kType, int kCount>
+template <NumberType kType, bool kDots, int kCount>
 [[gnu::noinline]] void AddPairPart(const PairPart& part, const PairFactor& factor,
                                    const NeuronSums& call, std::int64_t bytes) {
   std::int64_t i = 0;
-  for (; i + 2 <= call.count; i += 2) AddPairRows<kType, kCount, 2>(part, factor, call, bytes, i);
-  if (i < call.count) AddPairRows<kType, kCount, 1>(part, factor, call, bytes, i);
+  for (; i + 2 <= call.count; i += 2) {
+    AddPairRows<kType, kDots, kCount, 2>(part, factor, call, bytes, i);
+  }
+  if (i < call.count) AddPairRows<kType, kDots, kCount, 1>(part, factor, call, bytes, i);
 }
 
 using PairFunction = void (*)(const PairPart&, const PairFactor&, const NeuronSums&, std::int64_t);
 
 // By the gates.
-template <NumberType kType>
-constexpr PairFunction kPairFunctions[kMaxTerm] = {&AddPairPart<kType, 1>, &AddPairPart<kType, 2>,
-                                                   &AddPairPart<kType, 3>, &AddPairPart<kType, 4>};
+template <NumberType kType, bool kDots = false>
+constexpr PairFunction kPairFunctions[kMaxTerm] = {
+    &AddPairPart<kType, kDots, 1>, &AddPairPart<kType, kDots, 2>, &AddPairPart<kType, kDots, 3>,
+    &AddPairPart<kType, kDots, 4>};
+
+inline const PairFunction* ChoosePairFunctions(const Sizes& sizes) {
+  if (sizes.weights == NumberType::kBfloat16) return kPairFunctions<NumberType::kBfloat16>;
+  if (kHasDots && sizes.dots) return kPairFunctions<NumberType::kInt8, kHasDots>;
+  return kPairFunctions<NumberType::kInt8>;
+}
 
 // As RunNeurons, of any cell; `shorts` are in the order of the layout's parts.
 [[gnu::noinline]] inline void RunPairNeurons(const CellTable& cell, const Sizes& sizes,
@@ -210,8 +221,7 @@ constexpr PairFunction kPairFunctions[kMaxTerm] = {&AddPairPart<kType, 1>, &AddP
     float* const sums = call.sums + g * call.stride;
     for (std::int64_t i = 0; i < call.count; ++i) sums[i] = call.b[call.neurons[i] * stored + g];
   }
-  const auto& functions =
-      bytes ? kPairFunctions<NumberType::kInt8> : kPairFunctions<NumberType::kBfloat16>;
+  const PairFunction* const functions = ChoosePairFunctions(sizes);
   for (int p = 0; p < kMaxParts; ++p) {
     const PairPart& part = layout.parts[p];
     if (part.gates == nullptr || part.gates->count == 0) continue;

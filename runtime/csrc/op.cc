@@ -165,6 +165,7 @@ Sizes Op::CheckWeights(const std::vector<Tensor>& weights) const {
     refuse(0, "as many inputs as neurons, here I = H = " + std::to_string(sizes.hidden));
   }
   sizes.weights = weights[0].values.type;
+  sizes.dots = kernel.dots;
   return sizes;
 }
 
@@ -233,7 +234,7 @@ const std::deque<Op>& ListOps(const KernelTable& table) {
     std::deque<Op> made;
     ForOps([&](const Place& place, OpSpec spec) {
       const Kernel kernel{&table.drivers[static_cast<int>(place.driver)], table.cells[place.cell],
-                          table.listers[place.rule]};
+                          table.listers[place.rule], table.dots};
       const Imputer* const imputer = place.imputer < 0 ? nullptr : table.imputers[place.imputer];
       made.push_back({std::move(spec), place.cell, place.rule, kernel, imputer});
     });

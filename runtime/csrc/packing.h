@@ -75,9 +75,10 @@ inline std::int64_t LargestPanel(int gates) { return std::int64_t{1} << FitTile(
 
 // Packs the weights of `count` gates of `size` rows each, whose rows in `source` begin at `first`;
 // those of a gate that begins at -1 are 0.
-[[gnu::noinline, gnu::cold]] inline void PackGates(const Values& source, const std::int64_t* first, int count,
-                                        std::int64_t size, std::int64_t columns,
-                                        std::int64_t largest, float* packed) {
+[[gnu::noinline, gnu::cold]] inline void PackGates(const Values& source, const std::int64_t* first,
+                                                   int count, std::int64_t size,
+                                                   std::int64_t columns, std::int64_t largest,
+                                                   float* packed) {
   for (std::int64_t block = 0; block < Blocks(size); ++block) {
     const Panel panel(largest, block, Blocks(size));
     for (std::int64_t k = 0; k < columns; ++k) {
@@ -102,10 +103,10 @@ inline void PackMatrix(const Values& from, std::int64_t size, std::int64_t depth
 
 // The same in pairs of columns, of two bytes or of one; the rows of those have `scales` (blocks,
 // gates, lanes).
-[[gnu::noinline, gnu::cold]] inline void PackPairs(const Values& source, const std::int64_t* first, int count,
-                                        std::int64_t size, std::int64_t columns,
-                                        std::int64_t largest, NumberType type, void* packed,
-                                        float* scales) {
+[[gnu::noinline, gnu::cold]] inline void PackPairs(const Values& source, const std::int64_t* first,
+                                                   int count, std::int64_t size,
+                                                   std::int64_t columns, std::int64_t largest,
+                                                   NumberType type, void* packed, float* scales) {
   for (std::int64_t block = 0; block < Blocks(size); ++block) {
     const Panel panel(largest, block, Blocks(size));
     const std::int64_t start = 2 * PackedAt(panel, block, 0, count, Pairs(columns));
@@ -135,14 +136,17 @@ inline void PackMatrix(const Values& from, std::int64_t size, std::int64_t depth
 // A matrix of `gates` gates, of `size` rows each, packed.
 struct PackedMatrix {
   NumberType type;
+  bool dots;
   int gates;
   std::int64_t size;
   std::int64_t depth;
   void* w;
   float* scales;  // of kInt8
 
-  void Carve(NumberType kept, int count, std::int64_t rows, std::int64_t columns, Carver* carver) {
-    type = kept;
+  void Carve(const Sizes& sizes, int count, std::int64_t rows, std::int64_t columns,
+             Carver* carver) {
+    type = sizes.weights;
+    dots = sizes.dots;
     gates = count;
     size = rows;
     depth = columns;

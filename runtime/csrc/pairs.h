@@ -66,9 +66,22 @@ constexpr std::int64_t kShorts = 2 * kLanes;
 #endif
 }
 
+// Whether there are kernels for processors that sum up pairs in one instruction, AVX-512's VNNI.
+#if defined(__AVX512BW__)
+constexpr bool kHasDots = true;
+#else
+constexpr bool kHasDots = false;
+#endif
+
 // sum + a_even b_even + a_odd b_odd, pair by pair.
+template <bool kDots>
 [[gnu::always_inline]] inline Vec::Bits AddPairs(Vec::Bits sum, Shorts a, Shorts b) {
 #if defined(__AVX512BW__)
+  if constexpr (kDots) {
+    // its intrinsic is for functions that are compiled for VNNI as a whole
+    asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a.raw), "vm"(b.raw));
+    return sum;
+  }
   const __m512i made =
       _mm512_madd_epi16(reinterpret_cast<__m512i>(a.raw), reinterpret_cast<__m512i>(b.raw));
   return sum + reinterpret_cast<Vec::Bits>(made);

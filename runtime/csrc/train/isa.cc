@@ -55,9 +55,18 @@ void AddUp(const EdgernnTrainCall& call, void* const* scratch, int count) {
   sums(0).Write(layout, call);
 }
 
+constexpr TrainTable MakeTable(const char* isa) {
+  return {isa,           kCells,   Cells::kCount, &CountGates,  &PreparedBytes,
+          &ScratchBytes, &Prepare, &RunForward,   &RunBackward, &AddUp};
+}
+
 extern const TrainTable kTable;
-constexpr TrainTable kTable = {
-    EDGERNN_ISA_NAME, kCells,   Cells::kCount, &CountGates,  &PreparedBytes,
-    &ScratchBytes,    &Prepare, &RunForward,   &RunBackward, &AddUp};
+constexpr TrainTable kTable = MakeTable(EDGERNN_ISA_NAME);
+
+#if defined(__AVX512BW__)
+// training has no whole numbers: the same under the other name
+extern const TrainTable kVnniTable;
+constexpr TrainTable kVnniTable = MakeTable(EDGERNN_ISA_NAME "vnni");
+#endif
 
 }  // namespace edgernn::EDGERNN_ISA
