@@ -30,7 +30,7 @@ from edgernn.training.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parent.parent
 # what of a page written by hand is made
-PART = re.compile(r"(<!-- (cells|apps|packed) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
+PART = re.compile(r"(<!-- (cells|apps|packed|sizes) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 APPS = ROOT / "docs" / "results" / "apps.json"
 # page: (title, modules)
 PAGES = {
@@ -71,14 +71,30 @@ def with_parts(path: Path, parts: dict[str, str]) -> str:
 def packed() -> str:
     """What packed models and the library weigh, of what `python -m tests.measure_apps` measured."""
     found = json.loads(APPS.read_text(encoding="utf-8"))
-    rows = "\n".join(f"| {row['model']} | {row['file']:,} | {row['memory']:,} |" for row in found["packed"])
+    rows = "\n".join(
+        f"| {row['model']} | {row['packed']['float32']:,} | {row['memory']['float32']:,} | {row['packed']['int8']:,} | "
+        f"{row['memory']['int8']:,} |"
+        for row in found["models"]
+    )
     arm = found["bytes"]["arm"]
     how = (
         f"Memory for one sequence with {found['machine']['instruction_set']}. For 64-bit Arm, stripped, the library "
         f"takes {mb(arm['library'])} MB and the program, which needs no other file but the model, "
         f"{mb(arm['program'])} MB; both have every cell under every rule."
     )
-    return f"| model | file, bytes | memory, bytes |\n|---|---:|---:|\n{rows}\n\n{_filled(how)}"
+    head = "| model | file, bytes | memory, bytes | file with int8 | memory with int8 |\n|---|---:|---:|---:|---:|"
+    return f"{head}\n{rows}\n\n{_filled(how)}"
+
+
+def sizes() -> str:
+    """What smaller weights leave of the ONNX file, of what `python -m tests.measure_apps` measured."""
+    rows = []
+    for row in json.loads(APPS.read_text(encoding="utf-8"))["models"]:
+        whole = row["file"]["float32"]
+        small = (f"{row['file'][kind]:,} | {row['file'][kind] / whole:.3f}" for kind in ("bfloat16", "int8"))
+        rows.append(f"| {row['model']} | {whole:,} | {' | '.join(small)} |")
+    head = "| model | float32, bytes | bfloat16 | of it | int8 | of it |\n|---|---:|---:|---:|---:|---:|"
+    return "\n".join([head, *rows])
 
 
 def mb(count: int) -> str:
@@ -257,7 +273,7 @@ def generated() -> dict[Path, str]:
     """Every file that is made, with its content."""
     pages = {name: page(name) for name in PAGES}
     pages |= {"tasks": tasks(), "results": results(), "performance": performance()}
-    pages |= {"apps": with_parts(ROOT / "docs" / "apps.md", {"packed": packed()})}
+    pages |= {"apps": with_parts(ROOT / "docs" / "apps.md", {"packed": packed(), "sizes": sizes()})}
     return {ROOT / "README.md": readme()} | {ROOT / "docs" / f"{name}.md": text for name, text in pages.items()}
 
 

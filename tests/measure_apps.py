@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from edgernn.export import to_onnx
+from edgernn.export.rounding import WEIGHTS
 from edgernn.runtime import library_path
 from edgernn.runtime.bench.machine import machine
 from edgernn.runtime.packed import pack_file
-from edgernn.runtime.stepper import memory
 from tests import apps
-from tests.models import contractive, packed_alone
+from tests.models import contractive
 from tests.tolerances import FLOAT32
 
 MODEL = apps.ROOT / "models" / "adding-sarnn" / "model.onnx"
@@ -98,15 +99,30 @@ def arm_sizes() -> dict[str, int]:
         return {"program": size(program), "library": size(Path(folder, "libedgernn_ops.so"))}
 
 
-def packed_sizes() -> list[dict[str, Any]]:
-    """Of models of several sizes, O=1: the file's bytes, and those of the memory that a sequence needs."""
+def model_sizes() -> list[dict[str, Any]]:
+    """Of models of several sizes, O=1, by their weights: the bytes of the ONNX file, of the packed file, and of the
+    memory that a sequence needs.
+    """
     rows = [("gru", "always", 2, 32), ("fastgrnn", "always", 9, 32), ("lstm", "always", 9, 64)]
-    rows += [("gru", "always", 2, 128), ("gru", "selective", 2, 128), ("lstm", "always", 64, 256)]
+    rows += [("gru", "always", 2, 128), ("gru", "selective", 2, 128), ("gru", "always", 64, 128)]
+    rows += [("gru", "always", 64, 256), ("lstm", "always", 64, 256), ("gru", "always", 400, 1150)]
     sizes = []
     for cell, rule, inputs, hidden in rows:
-        content = packed_alone(contractive(cell, rule, input_size=inputs, hidden_size=hidden, output_size=1))
-        name = f"{cell}, {rule}, I={inputs}, H={hidden}"
-        sizes.append({"model": name, "file": len(content), "memory": memory(content)})
+        model = contractive(cell, rule, input_size=inputs, hidden_size=hidden, output_size=1)
+        row: dict[str, Any] = {
+            "model": f"{cell}, {rule}, I={inputs}, H={hidden}",
+            "file": {},
+            "packed": {},
+            "memory": {},
+        }
+        for weights in WEIGHTS:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder, "model.onnx")
+                to_onnx(model, path, weights=weights)
+                row["file"][weights] = size(path)
+                found = pack_file(path, Path(folder, "model.edgernn"))
+            row["packed"][weights], row["memory"][weights] = found["bytes"], found["memory"]
+        sizes.append(row)
     return sizes
 
 
@@ -131,7 +147,7 @@ def measure() -> dict[str, Any]:
             "browser": page_sizes(),
             "arm": arm_sizes(),
         },
-        "packed": packed_sizes(),
+        "models": model_sizes(),
         "versions": {
             "node": apps.run("node", "--version").stdout.strip(),
             "chromium": apps.run(apps.CHROMIUM, "--version").stdout.split()[1],

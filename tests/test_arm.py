@@ -20,7 +20,11 @@ QEMU = "qemu-aarch64", "qemu-aarch64-static"
 CLOSE = {"float32": 2e-6, "bfloat16": 2e-6, "int8": 2e-4}
 # to x86, with any weights: the whole numbers are the same ones
 SAME = 2e-6
-small_weights = pytest.mark.parametrize("weights", ["bfloat16", "int8"])
+# without and with the instruction that multiplies bytes and sums them up
+PLAIN, DOTS = "cortex-a72", "cortex-a76"
+small_weights = pytest.mark.parametrize(
+    ("weights", "processor"), [("bfloat16", DOTS), ("int8", PLAIN), ("int8", DOTS)], ids="-".join
+)
 
 
 def qemu() -> str:
@@ -30,17 +34,17 @@ def qemu() -> str:
     return found[0]
 
 
-def emulated() -> list[object]:
+def emulated(processor: str = DOTS) -> list[object]:
     """The words that start the program."""
-    return [qemu(), arm_program()]
+    return [qemu(), "-cpu", processor, arm_program()]
 
 
-def assert_arm_equals_torch(tmp_path, x, cell, rule="always", weights="float32", **options):
+def assert_arm_equals_torch(tmp_path, x, cell, rule="always", weights="float32", processor=DOTS, **options):
     """x: (sequences, T, I) or (sequences, T). What x86 says is nearer, and it updates as many neurons."""
     model = rounded(contractive(cell, rule, **options), weights)
     path = tmp_path / "model.edgernn"
     path.write_bytes(packed_alone(model, weights))
-    streamed = stream_packed(emulated(), path, x)
+    streamed = stream_packed(emulated(processor), path, x)
     expected = torch_says(model, np.swapaxes(x, 0, 1))
     np.testing.assert_allclose(streamed.y, np.swapaxes(expected, 0, 1), rtol=0, atol=CLOSE[weights])
     assert np.abs(expected).max() > 100 * CLOSE[weights]
@@ -80,11 +84,11 @@ def test_every_shape_of_model(rule, options, tmp_path):
 @small_weights
 @pytest.mark.parametrize("rule", ["always", "skip", "selective"])
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm", "irc-gru", "eins", "sru", "fastgrnn"])
-def test_weights_of_fewer_bytes(cell, rule, weights, tmp_path):
+def test_weights_of_fewer_bytes(cell, rule, weights, processor, tmp_path):
     # no whole vectors of columns
     options = {"input_size": 33 if cell == "sru" else 17}
     x = random_input(2, 9, options["input_size"])
-    assert_arm_equals_torch(tmp_path, x, cell, rule, weights, **options)
+    assert_arm_equals_torch(tmp_path, x, cell, rule, weights, processor, **options)
 
 
 @small_weights
@@ -99,10 +103,11 @@ def test_weights_of_fewer_bytes(cell, rule, weights, tmp_path):
     ],
     ids=["stack", "low rank", "one neuron", "large", "imputer"],
 )
-def test_shapes_with_weights_of_fewer_bytes(options, weights, tmp_path):
+def test_shapes_with_weights_of_fewer_bytes(options, weights, processor, tmp_path):
     x = np.abs(random_input(2, 6, 9))
     x[..., 3:6] = x[..., 3:6] > 0.7
-    assert_arm_equals_torch(tmp_path, x, "gru", weights=weights, **{"input_size": 9} | options)
+    options = {"weights": weights, "processor": processor, "input_size": 9} | options
+    assert_arm_equals_torch(tmp_path, x, "gru", **options)
 
 
 @pytest.mark.parametrize("imputer", IMPUTERS)
@@ -133,16 +138,16 @@ def side_by_side(tmp_path_factory):
     return folder / "side_by_side"
 
 
-@pytest.mark.parametrize("weights", CLOSE)
+@pytest.mark.parametrize(("weights", "processor"), [("float32", DOTS), *small_weights.args[1]])
 @pytest.mark.parametrize("batch", [1, 3, 8])
 @pytest.mark.parametrize("rule", ["always", "skip", "selective"])
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm", "irc-gru", "fastgrnn"])
-def test_sequences_side_by_side(side_by_side, cell, rule, batch, weights, tmp_path):
+def test_sequences_side_by_side(side_by_side, cell, rule, batch, weights, processor, tmp_path):
     # their products have tiles of several rows, of one to four gates
     model, x = rounded(contractive(cell, rule), weights), random_input(9, batch, 3)
     path = tmp_path / "model.edgernn"
     path.write_bytes(packed_alone(model, weights))
-    words = [qemu(), str(side_by_side), str(path), str(batch)]
+    words = [qemu(), "-cpu", processor, str(side_by_side), str(path), str(batch)]
     done = subprocess.run(words, input=x.tobytes(), capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr
     y = np.frombuffer(done.stdout, np.float32).reshape(9, batch, 2)
@@ -155,3 +160,16 @@ def test_what_is_wrong_is_said_on_arm_too(tmp_path):
     done = run(*emulated(), path, text="1,2,3\n")
     assert done.returncode == 1
     assert "the packed model: it should have" in done.stderr
+
+
+def test_a_processor_gets_what_it_can_run(tmp_path):
+    path = tmp_path / "model.edgernn"
+    path.write_bytes(packed_alone(contractive("gru"), "int8"))
+    tool, *words = emulated(PLAIN)
+    done = run(tool, "-E", "EDGERNN_ISA=nativedotprod", *words, path, text="1,2,3\n")
+    assert done.returncode == 1
+    assert "EDGERNN_ISA=nativedotprod: not known or not supported here; this processor runs native" in done.stderr
+    tool, *words = emulated(DOTS)
+    for name in ("native", "nativedotprod"):
+        done = run(tool, "-E", f"EDGERNN_ISA={name}", *words, path, text="1,2,3\n")
+        assert done.returncode == 0, done.stderr

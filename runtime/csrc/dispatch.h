@@ -10,13 +10,18 @@
 #include <string>
 #include <vector>
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
 namespace edgernn {
 
 // which instruction sets were built: see EDGERNN_ISAS in CMakeLists.txt
 #ifdef EDGERNN_HAS_NATIVE
 namespace native {
 extern const EDGERNN_TABLE kTable;
-}
+extern const EDGERNN_TABLE kDotsTable;
+}  // namespace native
 #endif
 #ifdef EDGERNN_HAS_BASELINE
 namespace baseline {
@@ -31,17 +36,27 @@ extern const EDGERNN_TABLE kTable;
 #ifdef EDGERNN_HAS_AVX512
 namespace avx512 {
 extern const EDGERNN_TABLE kTable;
-extern const EDGERNN_TABLE kVnniTable;
+extern const EDGERNN_TABLE kDotsTable;
 }  // namespace avx512
 #endif
 
 namespace {
+
+// Whether this processor has Arm's dot products.
+inline bool HasDotProducts() {
+#if defined(__aarch64__) && defined(__linux__)
+  return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#else
+  return false;
+#endif
+}
 
 // The tables that this processor runs, from the slowest to the fastest.
 std::vector<const EDGERNN_TABLE*> ListSupported() {
   std::vector<const EDGERNN_TABLE*> list;
 #ifdef EDGERNN_HAS_NATIVE
   list.push_back(&native::kTable);
+  if (HasDotProducts()) list.push_back(&native::kDotsTable);
 #endif
 #ifdef EDGERNN_HAS_BASELINE
   list.push_back(&baseline::kTable);
@@ -59,7 +74,7 @@ std::vector<const EDGERNN_TABLE*> ListSupported() {
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     list.push_back(&avx512::kTable);
-    if (__builtin_cpu_supports("avx512vnni")) list.push_back(&avx512::kVnniTable);
+    if (__builtin_cpu_supports("avx512vnni")) list.push_back(&avx512::kDotsTable);
   }
 #endif
   return list;

@@ -131,7 +131,7 @@ template <int kCount, int MB, int NB>
   const Panel panel(LargestPanel(kCount), block, product.blocks);
   const float* a = product.a + row * stride;
   const float* w = static_cast<const float*>(product.w) +
-                   PackedAt(panel, block, 0, kCount, Pairs(product.depth));
+                   PackedAt(panel, block, 0, kCount, Words(product.depth, 2));
   const std::int64_t step = panel.size * kCount * kLanes;
   const TileSums<kCount> sums(product, block, from, to);
   Vec p[MB][NB][kCount];
@@ -161,22 +161,35 @@ template <int kCount, int MB, int NB>
 template <int kCount, int MB, int NB, bool kDots>
 [[gnu::noinline]] void AddByteTile(const Product& product, std::int64_t row, std::int64_t block,
                                    Sums from, Sums to) {
+  using Bytes = ByteProduct<kDots>;
+  constexpr int kWide = kLanes * Bytes::kColumns;
   const Panel panel(LargestPanel(kCount), block, product.blocks);
   const std::int64_t stride = product.shorts.stride;
-  const std::int16_t* a = product.shorts.at + row * stride;
-  const std::int8_t* w = static_cast<const std::int8_t*>(product.w) +
-                         2 * PackedAt(panel, block, 0, kCount, Pairs(product.depth));
-  const std::int64_t step = panel.size * kCount * kShorts, pairs = Pairs(product.columns);
+  const std::int16_t* const a = product.shorts.at + row * stride;
+  const std::int64_t deep = Words(product.depth, Bytes::kColumns);
+  const std::int64_t words = Words(product.columns, Bytes::kColumns);
+  const std::int8_t* const start = static_cast<const std::int8_t*>(product.w) +
+                                   Bytes::kColumns * PackedAt(panel, block, 0, kCount, deep);
+  const std::int64_t step = panel.size * kCount * kWide;
   Vec::Bits p[MB][NB][kCount] = {};
-  for (std::int64_t k = 0; k < pairs; ++k, w += step) {
+#pragma GCC unroll 2
+  for (int pass = 0; pass < Bytes::kPasses; ++pass) {
+    if (pass > 0) {
+#pragma GCC unroll 32
+      for (int i = 0; i < MB * NB * kCount; ++i) (&p[0][0][0])[i] <<= 8;
+    }
+    const std::int8_t* w = start;
+    for (std::int64_t k = 0; k < words; ++k, w += step) {
 #pragma GCC unroll 16
-    for (int j = 0; j < NB; ++j) {
+      for (int j = 0; j < NB; ++j) {
 #pragma GCC unroll 16
-      for (int g = 0; g < kCount; ++g) {
-        const Shorts weights = Widen(w + (j * kCount + g) * kShorts);
+        for (int g = 0; g < kCount; ++g) {
+          const auto weights = Bytes::Load(w + (j * kCount + g) * kWide);
 #pragma GCC unroll 16
-        for (int i = 0; i < MB; ++i) {
-          p[i][j][g] = AddPairs<kDots>(p[i][j][g], weights, FillPair(a + i * stride + 2 * k));
+          for (int i = 0; i < MB; ++i) {
+            const auto factor = Bytes::Fill(a + i * stride + Bytes::kColumns * k, pass);
+            p[i][j][g] = Bytes::Add(p[i][j][g], weights, factor);
+          }
         }
       }
     }

@@ -46,10 +46,10 @@ struct GroupShorts {
 
   void Carve(const CellTable& cell, const Sizes& sizes, std::int64_t rows, std::int64_t x_rows,
              Carver* carver) {
-    x.Carve(sizes.weights, x_rows, InputColumns(cell, sizes), carver);
-    h.Carve(sizes.weights, rows, RecurrentColumns(sizes), carver);
-    c.Carve(sizes.weights, cell.factor_states > 1 ? rows : 0, sizes.hidden, carver);
-    m.Carve(sizes.weights, cell.has_mid ? rows : 0, MidSize(cell, sizes), carver);
+    x.Carve(sizes, x_rows, InputColumns(cell, sizes), carver);
+    h.Carve(sizes, rows, RecurrentColumns(sizes), carver);
+    c.Carve(sizes, cell.factor_states > 1 ? rows : 0, sizes.hidden, carver);
+    m.Carve(sizes, cell.has_mid ? rows : 0, MidSize(cell, sizes), carver);
   }
 };
 

@@ -87,10 +87,7 @@ constexpr KernelTable MakeTable(const char* isa, bool dots, TypeList<AllCells...
 extern const KernelTable kTable;
 constexpr KernelTable kTable = MakeTable(EDGERNN_ISA_NAME, false, Cells{}, Rules{}, Imputers{});
 
-#if defined(__AVX512BW__)
-extern const KernelTable kVnniTable;
-constexpr KernelTable kVnniTable =
-    MakeTable(EDGERNN_ISA_NAME "vnni", true, Cells{}, Rules{}, Imputers{});
-#endif
+extern const KernelTable kDotsTable;
+constexpr KernelTable kDotsTable = MakeTable(kDotsName, true, Cells{}, Rules{}, Imputers{});
 
 }  // namespace edgernn::EDGERNN_ISA

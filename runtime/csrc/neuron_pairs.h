@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of single neurons, as in neuron_rows.h, with weights of two bytes and of one.
 //
-// The parts of a row are [vector of kShorts columns][gate][kShorts numbers]. Those of two bytes lie
-// in words: a vector's first half of columns in the lower halves of its words. Rows of bytes begin
-// with the scales of all parts' gates.
+// The parts of a row are [vector of VectorColumns columns][gate][its numbers]. Those of two bytes
+// lie in words: a vector's first half of columns in the lower halves of its words. Rows of bytes
+// begin with the scales of all parts' gates.
 
 #ifndef EDGERNN_NEURON_PAIRS_H_
 #define EDGERNN_NEURON_PAIRS_H_
@@ -44,7 +44,7 @@ struct PairLayout {
     for (PairPart& part : parts) {
       if (part.gates == nullptr) continue;
       part.at = bytes;
-      bytes += Aligned(PaddedShorts(part.columns) * part.gates->count * size);
+      bytes += Aligned(PaddedColumns(sizes, part.columns) * part.gates->count * size);
     }
   }
 
@@ -66,6 +66,7 @@ struct PairSource {
   const PairLayout layout(cell, sizes);
   const bool bytes = sizes.weights == NumberType::kInt8;
   const std::int64_t input = sizes.input, inputs = InputColumns(cell, sizes);
+  const std::int64_t wide = VectorColumns(sizes);
   const PairSource sources[kMaxParts] = {
       {&from.w, kX, 0, inputs},
       {&from.w, kX, input, inputs},
@@ -89,12 +90,10 @@ struct PairSource {
         for (std::int64_t k = 0; k < part.columns; ++k) {
           if (thins && !((*ranks)[k] >= (*ranks)[neuron])) continue;
           const float value = (*source.values)[start + source.column + k];
-          const std::int64_t vector = (k / kShorts * part.gates->count + g) * kShorts;
+          const std::int64_t vector = (k / wide * part.gates->count + g) * wide, place = k % wide;
           if (bytes) {
-            reinterpret_cast<std::int8_t*>(row + part.at)[vector + k % kShorts] =
-                ToByte(value, *scale);
+            reinterpret_cast<std::int8_t*>(row + part.at)[vector + place] = ToByte(value, *scale);
           } else {
-            const std::int64_t place = k % kShorts;
             reinterpret_cast<std::uint16_t*>(
                 row + part.at)[vector + 2 * (place % kLanes) + place / kLanes] = ToHalf(value);
           }
@@ -136,18 +135,29 @@ template <NumberType kType, bool kDots, int kCount, int N>
 #pragma GCC unroll 16
     for (Sum& sum : p[n]) sum = Sum{};
   }
-  for (std::int64_t k = factor.begin; k < factor.end; k += kShorts) {
-    if constexpr (kBytes) {
-      const Shorts a = LoadShorts(factor.shorts + k);
+  if constexpr (kBytes) {
+    using Bytes = ByteProduct<kDots>;
+    constexpr int kWide = kLanes * Bytes::kColumns;
+#pragma GCC unroll 2
+    for (int pass = 0; pass < Bytes::kPasses; ++pass) {
+      if (pass > 0) {
+#pragma GCC unroll 8
+        for (int i = 0; i < 4 * N; ++i) (&p[0][0])[i] <<= 8;
+      }
+      for (std::int64_t k = factor.begin; k < factor.end; k += kWide) {
+        const auto a = Bytes::LoadFactor(factor.shorts + k, pass);
 #pragma GCC unroll 16
-      for (int n = 0; n < N; ++n) {
-        const auto* row = reinterpret_cast<const std::int8_t*>(rows[n] + part.at) + k * kCount;
+        for (int n = 0; n < N; ++n) {
+          const auto* row = reinterpret_cast<const std::int8_t*>(rows[n] + part.at) + k * kCount;
 #pragma GCC unroll 16
-        for (int g = 0; g < kCount; ++g) {
-          p[n][g] = AddPairs<kDots>(p[n][g], Widen(row + g * kShorts), a);
+          for (int g = 0; g < kCount; ++g) {
+            p[n][g] = Bytes::Add(p[n][g], Bytes::Load(row + g * kWide), a);
+          }
         }
       }
-    } else {
+    }
+  } else {
+    for (std::int64_t k = factor.begin; k < factor.end; k += kShorts) {
       const Vec one = Load(factor.a + k);
       // a is padded to whole vectors, and not to two
       const Vec other = k + kLanes < factor.end ? Load(factor.a + k + kLanes) : Zero();
@@ -208,7 +218,7 @@ inline const PairFunction* ChoosePairFunctions(const Sizes& sizes) {
   const PairLayout layout(cell, sizes);
   const Factors& from = call.factors;
   const bool bytes = sizes.weights == NumberType::kInt8;
-  const std::int64_t begin = call.begin & -kShorts;
+  const std::int64_t begin = call.begin & -VectorColumns(sizes);
   PairFactor factors[kMaxParts] = {
       {from.x, nullptr, 0.0f, 0, from.x_end},
       {from.x + Padded(sizes.input), nullptr, 0.0f, 0, from.x_end},

@@ -24,7 +24,10 @@ namespace edgernn::EDGERNN_ISA {
   return static_cast<std::size_t>(floats) * sizeof(float);
 }
 
-[[gnu::always_inline]] inline std::int64_t Pairs(std::int64_t columns) { return (columns + 1) / 2; }
+// So many words have the columns, `side` of which lie in one.
+[[gnu::always_inline]] inline std::int64_t Words(std::int64_t columns, int side) {
+  return (columns + side - 1) / side;
+}
 
 // So many sums of one row, and of several, are kept in registers.
 constexpr int kRowSums = kRegisters == 32 ? 16 : 8;
@@ -101,27 +104,29 @@ inline void PackMatrix(const Values& from, std::int64_t size, std::int64_t depth
   PackGates(from, &first, 1, size, depth, largest, to);
 }
 
-// The same in pairs of columns, of two bytes or of one; the rows of those have `scales` (blocks,
-// gates, lanes).
+// The same with `side` columns side by side, of two bytes or of one; the rows of those have
+// `scales` (blocks, gates, lanes).
 [[gnu::noinline, gnu::cold]] inline void PackPairs(const Values& source, const std::int64_t* first,
                                                    int count, std::int64_t size,
                                                    std::int64_t columns, std::int64_t largest,
-                                                   NumberType type, void* packed, float* scales) {
+                                                   NumberType type, int side, void* packed,
+                                                   float* scales) {
   for (std::int64_t block = 0; block < Blocks(size); ++block) {
     const Panel panel(largest, block, Blocks(size));
-    const std::int64_t start = 2 * PackedAt(panel, block, 0, count, Pairs(columns));
-    const std::int64_t step = panel.size * count * kShorts;
+    const std::int64_t words = Words(columns, side), lanes = kLanes * side;
+    const std::int64_t start = side * PackedAt(panel, block, 0, count, words);
+    const std::int64_t step = panel.size * count * lanes;
     for (int g = 0; g < count; ++g) {
       for (int lane = 0; lane < kLanes; ++lane) {
         const std::int64_t row = block * kLanes + lane;
         const bool given = row < size && first[g] >= 0;
         const std::int64_t from = (first[g] + row) * columns;
-        const std::int64_t place = start + g * kShorts + 2 * lane;
+        const std::int64_t place = start + g * lanes + side * lane;
         float* const scale = scales + (block * count + g) * kLanes + lane;
         if (type == NumberType::kInt8) *scale = given ? ByteScale(source, from, columns) : 0.0f;
-        for (std::int64_t k = 0; k < 2 * Pairs(columns); ++k) {
+        for (std::int64_t k = 0; k < side * words; ++k) {
           const float value = given && k < columns ? source[from + k] : 0.0f;
-          const std::int64_t at = place + k / 2 * step + k % 2;
+          const std::int64_t at = place + k / side * step + k % side;
           if (type == NumberType::kInt8) {
             static_cast<std::int8_t*>(packed)[at] = ToByte(value, *scale);
           } else {
@@ -154,9 +159,10 @@ struct PackedMatrix {
     if (type == NumberType::kFloat32) {
       w = carver->Take<float>(sums * columns);
     } else if (type == NumberType::kBfloat16) {
-      w = carver->Take<std::uint16_t>(sums * 2 * Pairs(columns));
+      w = carver->Take<std::uint16_t>(sums * 2 * Words(columns, 2));
     } else {
-      w = carver->Take<std::int8_t>(sums * 2 * Pairs(columns));
+      const int side = SideColumns(dots);
+      w = carver->Take<std::int8_t>(sums * side * Words(columns, side));
     }
     scales = carver->Take<float>(type == NumberType::kInt8 ? sums : 0);
   }
@@ -166,7 +172,8 @@ struct PackedMatrix {
     if (type == NumberType::kFloat32) {
       PackGates(source, first, gates, size, depth, largest, static_cast<float*>(w));
     } else {
-      PackPairs(source, first, gates, size, depth, largest, type, w, scales);
+      const int side = SideColumns(type == NumberType::kInt8 && dots);
+      PackPairs(source, first, gates, size, depth, largest, type, side, w, scales);
     }
   }
 };

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with weights of two bytes and of one, which are read two columns at a time.
 //
-// Packed as in gemm.h, but for [panel][pair of columns][block of the panel][gate][lane][2]. Weights
-// of one byte have a scale a row, and what they multiply becomes 16-bit whole numbers with a scale
-// a vector: their sums are exact, the same for every instruction set and every order.
+// Packed as in gemm.h, but for [panel][pair of columns][block of the panel][gate][lane][2]; bytes
+// may lie four by four instead, see ByteProduct. Weights of one byte have a scale a row, and what
+// they multiply becomes 16-bit whole numbers with a scale a vector: their sums are exact, the same
+// for every instruction set and every order.
 
 #ifndef EDGERNN_PAIRS_H_
 #define EDGERNN_PAIRS_H_
@@ -28,10 +29,6 @@ struct Shorts {
 
 // So many numbers are in one vector of Shorts.
 constexpr std::int64_t kShorts = 2 * kLanes;
-
-[[gnu::always_inline]] inline std::int64_t PaddedShorts(std::int64_t count) {
-  return (count + kShorts - 1) / kShorts * kShorts;
-}
 
 [[gnu::always_inline]] inline Shorts LoadShorts(const std::int16_t* from) {
   Shorts made;
@@ -58,6 +55,8 @@ constexpr std::int64_t kShorts = 2 * kLanes;
   const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
   const __m128i high = _mm_unpacklo_epi8(_mm_setzero_si128(), bytes);
   return {reinterpret_cast<Shorts::Raw>(_mm_srai_epi16(high, 8))};
+#elif defined(__aarch64__)
+  return {reinterpret_cast<Shorts::Raw>(vmovl_s8(vld1_s8(from)))};
 #else
   typedef std::int8_t Raw __attribute__((vector_size(kShorts)));
   Raw bytes;
@@ -66,46 +65,121 @@ constexpr std::int64_t kShorts = 2 * kLanes;
 #endif
 }
 
-// Whether there are kernels for processors that sum up pairs in one instruction, AVX-512's VNNI.
-#if defined(__AVX512BW__)
+// Whether there are kernels for processors that multiply whole numbers and sum them up in one
+// instruction: AVX-512's VNNI takes pairs of 16 bits, Arm's dot product fours of 8 bits. Their
+// intrinsics are for functions compiled for such processors alone, hence assembler.
+#if defined(__AVX512BW__) || defined(__aarch64__)
 constexpr bool kHasDots = true;
 #else
 constexpr bool kHasDots = false;
 #endif
-
-// sum + a_even b_even + a_odd b_odd, pair by pair.
-template <bool kDots>
-[[gnu::always_inline]] inline Vec::Bits AddPairs(Vec::Bits sum, Shorts a, Shorts b) {
-#if defined(__AVX512BW__)
-  if constexpr (kDots) {
-    // its intrinsic is for functions that are compiled for VNNI as a whole
-    asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a.raw), "vm"(b.raw));
-    return sum;
-  }
-  const __m512i made =
-      _mm512_madd_epi16(reinterpret_cast<__m512i>(a.raw), reinterpret_cast<__m512i>(b.raw));
-  return sum + reinterpret_cast<Vec::Bits>(made);
-#elif defined(__AVX2__)
-  const __m256i made =
-      _mm256_madd_epi16(reinterpret_cast<__m256i>(a.raw), reinterpret_cast<__m256i>(b.raw));
-  return sum + reinterpret_cast<Vec::Bits>(made);
-#elif defined(__SSE2__)
-  const __m128i made =
-      _mm_madd_epi16(reinterpret_cast<__m128i>(a.raw), reinterpret_cast<__m128i>(b.raw));
-  return sum + reinterpret_cast<Vec::Bits>(made);
-#elif defined(__aarch64__)
-  const int16x8_t first = reinterpret_cast<int16x8_t>(a.raw);
-  const int16x8_t second = reinterpret_cast<int16x8_t>(b.raw);
-  const int32x4_t low = vmull_s16(vget_low_s16(first), vget_low_s16(second));
-  const int32x4_t high = vmull_high_s16(first, second);
-  return sum + reinterpret_cast<Vec::Bits>(vpaddq_s32(low, high));
+#if defined(__aarch64__)
+constexpr int kDotColumns = 4;
+constexpr const char* kDotsName = EDGERNN_ISA_NAME "dotprod";
 #else
-  for (int lane = 0; lane < kLanes; ++lane) {
-    sum[lane] += a.raw[2 * lane] * b.raw[2 * lane] + a.raw[2 * lane + 1] * b.raw[2 * lane + 1];
-  }
-  return sum;
+constexpr int kDotColumns = 2;
+constexpr const char* kDotsName = EDGERNN_ISA_NAME "vnni";
 #endif
+
+// So many columns of bytes lie side by side, in a word of the sums' size.
+[[gnu::always_inline]] inline int SideColumns(bool dots) { return dots ? kDotColumns : 2; }
+
+// A neuron's row has vectors of so many columns, and its columns are padded to whole ones.
+[[gnu::always_inline]] inline std::int64_t VectorColumns(const Sizes& sizes) {
+  return kLanes * SideColumns(sizes.weights == NumberType::kInt8 && sizes.dots);
 }
+
+[[gnu::always_inline]] inline std::int64_t PaddedColumns(const Sizes& sizes, std::int64_t count) {
+  const std::int64_t vector = VectorColumns(sizes);
+  return (count + vector - 1) / vector * vector;
+}
+
+// How weights of bytes are multiplied, with and without dots: `kColumns` side by side, in so many
+// passes, before each of which the sums are multiplied by 256.
+template <bool kDots>
+struct ByteProduct {
+  static constexpr int kColumns = 2;
+  static constexpr int kPasses = 1;
+  using Weights = Shorts;
+  using Factor = Shorts;
+
+  [[gnu::always_inline]] static Weights Load(const std::int8_t* from) { return Widen(from); }
+
+  // What ShortRows has for columns side by side, for all lanes.
+  [[gnu::always_inline]] static Factor Fill(const std::int16_t* from, int) {
+    return FillPair(from);
+  }
+
+  // Likewise, for each lane its own.
+  [[gnu::always_inline]] static Factor LoadFactor(const std::int16_t* from, int) {
+    return LoadShorts(from);
+  }
+
+  // sum + a_even b_even + a_odd b_odd, pair by pair.
+  [[gnu::always_inline]] static Vec::Bits Add(Vec::Bits sum, Weights a, Factor b) {
+#if defined(__AVX512BW__)
+    if constexpr (kDots) {
+      asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a.raw), "vm"(b.raw));
+      return sum;
+    }
+    const __m512i made =
+        _mm512_madd_epi16(reinterpret_cast<__m512i>(a.raw), reinterpret_cast<__m512i>(b.raw));
+    return sum + reinterpret_cast<Vec::Bits>(made);
+#elif defined(__AVX2__)
+    const __m256i made =
+        _mm256_madd_epi16(reinterpret_cast<__m256i>(a.raw), reinterpret_cast<__m256i>(b.raw));
+    return sum + reinterpret_cast<Vec::Bits>(made);
+#elif defined(__SSE2__)
+    const __m128i made =
+        _mm_madd_epi16(reinterpret_cast<__m128i>(a.raw), reinterpret_cast<__m128i>(b.raw));
+    return sum + reinterpret_cast<Vec::Bits>(made);
+#elif defined(__aarch64__)
+    const int16x8_t first = reinterpret_cast<int16x8_t>(a.raw);
+    const int16x8_t second = reinterpret_cast<int16x8_t>(b.raw);
+    const int32x4_t low = vmull_s16(vget_low_s16(first), vget_low_s16(second));
+    const int32x4_t high = vmull_high_s16(first, second);
+    return sum + reinterpret_cast<Vec::Bits>(vpaddq_s32(low, high));
+#else
+    for (int lane = 0; lane < kLanes; ++lane) {
+      sum[lane] += a.raw[2 * lane] * b.raw[2 * lane] + a.raw[2 * lane + 1] * b.raw[2 * lane + 1];
+    }
+    return sum;
+#endif
+  }
+};
+
+#if defined(__aarch64__)
+// The first pass takes the upper bytes of four numbers of 16 bits, the second the lower ones.
+template <>
+struct ByteProduct<true> {
+  static constexpr int kColumns = 4;
+  static constexpr int kPasses = 2;
+  using Weights = int8x16_t;
+  using Factor = int8x16_t;
+
+  [[gnu::always_inline]] static Weights Load(const std::int8_t* from) { return vld1q_s8(from); }
+
+  [[gnu::always_inline]] static Factor Fill(const std::int16_t* from, int pass) {
+    return vreinterpretq_s8_s32(
+        vld1q_dup_s32(reinterpret_cast<const std::int32_t*>(from + 2 * pass)));
+  }
+
+  [[gnu::always_inline]] static Factor LoadFactor(const std::int16_t* from, int pass) {
+    const int32x4x2_t both = vld2q_s32(reinterpret_cast<const std::int32_t*>(from));
+    return vreinterpretq_s8_s32(both.val[pass]);
+  }
+
+  // sum + the products, four by four.
+  [[gnu::always_inline]] static Vec::Bits Add(Vec::Bits sum, Weights a, Factor b) {
+#if defined(__ARM_FEATURE_DOTPROD)
+    return reinterpret_cast<Vec::Bits>(vdotq_s32(reinterpret_cast<int32x4_t>(sum), a, b));
+#else
+    asm(".arch armv8.2-a+dotprod\n\tsdot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(a), "w"(b));
+    return sum;
+#endif
+  }
+};
+#endif
 
 [[gnu::always_inline]] inline Vec ToFloats(Vec::Bits a) {
   return {__builtin_convertvector(a, Vec::Raw)};
@@ -151,10 +225,12 @@ inline std::int8_t ToByte(float value, float scale) {
   return static_cast<std::int8_t>(bounded < 0.0f ? bounded - 0.5f : bounded + 0.5f);
 }
 
-// The largest 16-bit number with which `depth` products with a byte cannot overflow 32 bits.
+// The largest 16-bit number with which `depth` products with a byte cannot overflow 32 bits, and
+// which is 256 times a byte and a byte.
 inline float LargestShort(std::int64_t depth) {
+  constexpr std::int64_t kLargest = 127 * 256 + 127;
   const std::int64_t most = 0x7fffffff / (127 * (depth < 1 ? 1 : depth));
-  return static_cast<float>(most < 32767 ? most : 32767);
+  return static_cast<float>(most < kLargest ? most : kLargest);
 }
 
 // The largest lane, where every lane has that of so many.
@@ -168,15 +244,18 @@ template <int kOf = 1, std::size_t... kLane>
   }
 }
 
-// Rows as whole numbers: `scales` times those at `at`, each row padded with zeros.
+// Rows as whole numbers: `scales` times those at `at`, each row padded with zeros. Where columns
+// lie four by four, these are the upper bytes of four numbers and then the lower ones.
 struct ShortRows {
   std::int16_t* at;
   float* scales;
   std::int64_t stride;
+  bool dots;
 
-  void Carve(NumberType type, std::int64_t rows, std::int64_t depth, Carver* carver) {
-    if (type != NumberType::kInt8) rows = 0;
-    stride = PaddedShorts(depth);
+  void Carve(const Sizes& sizes, std::int64_t rows, std::int64_t depth, Carver* carver) {
+    if (sizes.weights != NumberType::kInt8) rows = 0;
+    dots = sizes.dots;
+    stride = PaddedColumns(sizes, depth);
     at = carver->Take<std::int16_t>(rows * stride);
     scales = carver->Take<float>(rows);
   }
@@ -211,8 +290,10 @@ struct ShortRows {
     std::memcpy(&top, &bits, sizeof top);
     // of numbers so small that their scale would be denormal nothing is left
     const float factor = top > 1e-30f ? largest / top : 0.0f;
-    for (std::int64_t j = 0; j < whole; j += kLanes) Shorten(Load(from + j) * factor, to + j);
-    if (whole < columns) Shorten(rest * factor, to + whole);
+    for (std::int64_t j = 0; j < whole; j += kLanes) {
+      Shorten(Load(from + j) * factor, dots, to + j);
+    }
+    if (whole < columns) Shorten(rest * factor, dots, to + whole);
     return top / largest;
   }
 
@@ -221,12 +302,22 @@ struct ShortRows {
   }
 
   // Stores the whole numbers nearest to a.
-  [[gnu::always_inline]] static void Shorten(Vec a, std::int16_t* to) {
+  [[gnu::always_inline]] static void Shorten(Vec a, bool dots, std::int16_t* to) {
     constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
     const Vec shifted = a + kShift;
     const Vec::Bits whole = reinterpret_cast<Vec::Bits>(shifted.raw) - 0x4b400000;
     typedef std::int16_t Raw __attribute__((vector_size(kLanes * 2)));
-    const Raw made = __builtin_convertvector(whole, Raw);
+    Raw made = __builtin_convertvector(whole, Raw);
+#if defined(__aarch64__)
+    if (dots) {
+      const Raw upper = (made + 128) >> 8, lower = made - (upper << 8);
+      const int8x8_t both = vmovn_s16(
+          vcombine_s16(reinterpret_cast<int16x4_t>(upper), reinterpret_cast<int16x4_t>(lower)));
+      made = reinterpret_cast<Raw>(both);
+    }
+#else
+    static_cast<void>(dots);  // two by two they lie as they are
+#endif
     std::memcpy(to, &made, sizeof made);
   }
 };

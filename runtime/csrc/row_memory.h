@@ -81,7 +81,7 @@ struct RowScratch {
     shorts.Carve(cell, sizes, 1, rows, &carver);
     const std::int64_t columns[kMaxParts] = {sizes.input, sizes.input, RecurrentColumns(sizes),
                                              sizes.hidden, MidSize(cell, sizes)};
-    for (int p = 0; p < kMaxParts; ++p) parts[p].Carve(sizes.weights, 1, columns[p], &carver);
+    for (int p = 0; p < kMaxParts; ++p) parts[p].Carve(sizes, 1, columns[p], &carver);
     sums = carver.Take<float>(sums_size);
     picked_x = carver.Take<float>(cell.square ? padded : 0);
     for (int s = 0; s < cell.states; ++s) picked[s] = carver.Take<float>(padded);

@@ -63,10 +63,8 @@ constexpr TrainTable MakeTable(const char* isa) {
 extern const TrainTable kTable;
 constexpr TrainTable kTable = MakeTable(EDGERNN_ISA_NAME);
 
-#if defined(__AVX512BW__)
 // training has no whole numbers: the same under the other name
-extern const TrainTable kVnniTable;
-constexpr TrainTable kVnniTable = MakeTable(EDGERNN_ISA_NAME "vnni");
-#endif
+extern const TrainTable kDotsTable;
+constexpr TrainTable kDotsTable = MakeTable(kDotsName);
 
 }  // namespace edgernn::EDGERNN_ISA
