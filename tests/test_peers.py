@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The adapters of other runtimes, each against torch and a reference in double precision, and the probes."""
 
+import ctypes
+
 import numpy as np
 import pytest
 import torch
@@ -118,13 +120,20 @@ def test_probe_multiplies(shape):
     np.testing.assert_allclose(made.y, R @ h, rtol=0, atol=1e-4)
 
 
+def test_probes_have_the_registers_of_the_instruction_set():
+    lanes = {"baseline": 4, "avx2": 8, "avx512": 16, "avx512vnni": 16, "native": 4}
+    library = roofline._library()
+    library.edgernn_train_isa.restype = ctypes.c_char_p
+    assert library.edgernn_probe_lanes() == lanes[library.edgernn_train_isa().decode()]
+
+
 def test_probe_of_the_peak_does_its_work():
-    """sums of i after n times · 0.999 + 1e-6, the same on every thread and lane."""
+    """sums of i after n times · 0.999 + 1e-6, the same on every lane."""
     call, calls = roofline.multiply_adds(1e6, threads=2)
     sums, lanes = np.arange(12.0), roofline._library().edgernn_probe_lanes()
     for _ in range(50):
         sums = sums * 0.999 + 1e-6
-    assert roofline._library().edgernn_probe_fma(50, 2) == pytest.approx(2 * sums.sum(), rel=1e-5)
+    assert roofline._library().edgernn_probe_fma(50) == pytest.approx(sums.sum(), rel=1e-5)
     repeats = 1e6 / calls / 2 / 12 / lanes
     assert repeats == pytest.approx(round(repeats))
     assert np.isfinite(call())

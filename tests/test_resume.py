@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 import edgernn.training
@@ -217,6 +218,18 @@ def test_another_machine_is_told(tmp_path):
     notes = Notes()
     run(tmp_path / "run", resume=True, progress=notes)
     assert re.match(r"started with torch 0.1, now .*; threads 99, now \d+: the last digits may differ", notes.texts[0])
+
+
+def test_random_numbers_of_a_gpu_go_on(tmp_path, monkeypatch):
+    """As far as a machine without one can tell: what torch gives for a checkpoint comes back."""
+    given, back = torch.arange(16, dtype=torch.uint8), []
+    monkeypatch.setattr("edgernn.training.run._is_on_gpu", lambda model: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: given)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", back.append)
+    stopped(tmp_path / "run", 8)
+    run(tmp_path / "run", resume=True)
+    assert len(back) == 1
+    assert torch.equal(back[0], given)
 
 
 def garble(path):

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from edgernn.errors import EdgernnError, UsageError
+from edgernn.training import train
 from edgernn.training.settings import bind, fields_of
 from edgernn.training.tasks import FashionRows, MnistPermuted, MnistRows
+from edgernn.training.tasks.sources import Sequences
 from tests.task_helpers import Trained, opened
 from tests.training_helpers import data_folder, idx_bytes, without_pictures, write_mnist
 
@@ -94,6 +96,26 @@ def test_fashion_files_are_not_those_of_mnist(tmp_path):
     assert len(opened(MnistRows(), tmp_path).test) == 6
     assert len(opened(MnistPermuted(), tmp_path).test) == 6
     assert len(opened(FashionRows(), tmp_path).test) == 7
+
+
+def test_stored_sequences_are_told_apart():
+    x, y = torch.arange(24, dtype=torch.uint8).reshape(4, 3, 2), torch.arange(4)
+    one = Sequences(x, y).fingerprint
+    assert one == Sequences(x.clone(), y.clone(), seed=3).fingerprint
+    others = [Sequences(x + 1, y), Sequences(x, y + 1), Sequences(x.reshape(4, 2, 3), y), Sequences(x.flip(0), y)]
+    assert len({one, *(other.fingerprint for other in others)}) == 5
+
+
+def test_a_run_does_not_go_on_with_other_images(tmp_path):
+    write_mnist(tmp_path)
+    settings = {"steps": 1, "hidden_size": 4, "batch_size": 4}
+    train("mnist-rows", "gru", out=tmp_path / "run", data=tmp_path, settings=settings)
+    (path,) = tmp_path.glob("train-images*")
+    content = bytearray(path.read_bytes())
+    content[-400:] = bytes(400)
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=r"fingerprint: the run in .* has '\w{64}', got '\w{64}'"):
+        train("mnist-rows", "gru", out=tmp_path / "run", data=tmp_path, settings=settings, resume=True)
 
 
 # the permutation

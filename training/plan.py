@@ -49,7 +49,7 @@ class Plan:
         task = {
             "name": self.task_name,
             "settings": asdict(self.task),  # type: ignore[call-overload]
-            "fingerprint": self.task.fingerprint,
+            "fingerprint": self.task.fingerprint or self.task.train.fingerprint,
             "classes": self.task.classes,
         }
         record = {

@@ -35,7 +35,7 @@ STATE, STATE_JSON, METRICS, RESULT = "state.safetensors", "state.json", "metrics
 BEST = "best.safetensors"
 LEARNING, PATTERN, SAMPLES = "learning.png", "pattern.png", "samples.png"
 _FILES = (CONFIG, WEIGHTS, STATE, STATE_JSON, BEST, METRICS, EXAMPLE, RESULT, LEARNING, PATTERN, SAMPLES)
-_MODEL, _OPTIMIZER, _CARRY, _RNG = "model.", "optimizer.", "carry.", "rng"
+_MODEL, _OPTIMIZER, _CARRY, _RNG, _GPU_RNG = "model.", "optimizer.", "carry.", "rng", "gpu_rng"
 
 
 @dataclass
@@ -129,6 +129,8 @@ class RunDirectory:
             tensors |= {f"{_OPTIMIZER}{i}.{name}": torch.as_tensor(value) for name, value in slots.items()}
         tensors |= {f"{_CARRY}{i}": tensor for i, tensor in enumerate(carry or ())}
         tensors[_RNG] = torch.get_rng_state()
+        if _is_on_gpu(model):
+            tensors[_GPU_RNG] = torch.cuda.get_rng_state()
         metadata = {"position": json.dumps(asdict(position)), "tensors": str(len(tensors))}
         write_tensors(self.path / STATE, tensors, metadata)
         write_json(self.path / STATE_JSON, asdict(position))
@@ -165,6 +167,9 @@ class RunDirectory:
         _load_model(path, model, tensors)
         _load_optimizer(path, model, optimizer, tensors)
         torch.set_rng_state(tensors[_RNG])
+        # a run that goes on elsewhere, as config.json then says, has no numbers of that generator to go on with
+        if _GPU_RNG in tensors and _is_on_gpu(model):
+            torch.cuda.set_rng_state(tensors[_GPU_RNG])
         count = sum(name.startswith(_CARRY) for name in tensors)
         return position, tuple(tensors[f"{_CARRY}{i}"].to(device) for i in range(count)) or None
 
@@ -209,6 +214,10 @@ def _metadata(content: bytes) -> dict[str, str]:
     size = int.from_bytes(content[:8], "little")
     header: dict[str, dict[str, str]] = json.loads(content[8 : 8 + size])
     return header.get("__metadata__", {})
+
+
+def _is_on_gpu(model: RecurrentModel) -> bool:
+    return next(model.parameters()).is_cuda
 
 
 def _load_model(path: Path, model: RecurrentModel, tensors: dict[str, Tensor]) -> None:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from edgernn.runtime.bench.case import BEST, DENSE, EDGERNN, FLOAT32, PYTHON, ROOFLINE, ROUNDED, WITH_INPUT
+from edgernn.runtime.bench.case import BEST, DENSE, EDGERNN, FLOAT32, PAUSE_MS, PYTHON, ROOFLINE, ROUNDED, WITH_INPUT
 
 _OURS = (EDGERNN, FLOAT32, DENSE, PYTHON, ROOFLINE, WITH_INPUT)
 
@@ -56,13 +56,14 @@ def _explained(report: dict[str, Any]) -> str:
         "compares is verified first; then every round visits all in shuffled order, "
         f"{rounds} rounds of blocks of {block:g} ms. A figure is the median over rounds of the median of a block, µs a "
         "step; a ratio is the median over rounds of ours by the other's in the same round: below 1 we are faster. "
+        f"With several threads there is a pause of {PAUSE_MS:g} ms before each visit, for the others to stop spinning. "
         "Steps from C are those of a packed model (`edgernn pack`), one call a step, in a loop without Python.\n\n"
         "The roofline is measured in the same rounds. For one sequence it is the product with the recurrent weights "
         "alone, packed and warm in cache (with the input weights too where T=1; for other cells and low rank a product "
-        "of as many multiply-adds as are executed); for a batch it is all multiply-adds at the peak rate. "
-        f"`{WITH_INPUT}` adds the products with a sequence's input weights, at the peak rate. Where ours has weights "
-        f"of fewer bits, we and the runtimes that round as well may be off by {ROUNDED:g}, and the best peer is the "
-        "fastest in float32."
+        "of as many multiply-adds as are executed); for a batch it is all multiply-adds at the peak rate, that of one "
+        f"thread times the threads. `{WITH_INPUT}` adds the products with a sequence's input weights, at the peak "
+        f"rate. Where ours has weights of fewer bits, we and those that round as well may be off by {ROUNDED:g}, "
+        "and the best peer is the fastest in float32."
     )
 
 

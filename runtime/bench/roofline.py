@@ -2,7 +2,8 @@
 """What this processor can do at best, measured in the same rounds as what is compared with it.
 
 For one sequence it is the product y = R h once a step and nothing else, with R packed in the order in which it is read
-and warm in cache; for a batch, the multiply-adds of all products at the peak rate. `csrc/probe.h` has both.
+and warm in cache; for a batch, the multiply-adds of all products at the peak rate, that of one thread times the
+threads. `csrc/probe.h` has both.
 """
 
 import ctypes
@@ -33,7 +34,7 @@ def _library() -> ctypes.CDLL:
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.edgernn_probe_matvec.argtypes = [pointer, number, number, pointer, pointer, number]
     library.edgernn_probe_matvec.restype = None
-    library.edgernn_probe_fma.argtypes = [number, number]
+    library.edgernn_probe_fma.argtypes = [number]
     library.edgernn_probe_fma.restype = ctypes.c_float
     return library
 
@@ -72,11 +73,14 @@ def matvec(rows: int, columns: int, times: float) -> tuple[Callable[[], None], f
 
 
 def multiply_adds(count: float, threads: int) -> tuple[Callable[[], float], float]:
-    """A call of the second probe, and how many of them make `count` multiply-adds on so many threads."""
+    """A call of the second probe, and how many of them make `count` multiply-adds if so many threads share them.
+
+    It runs on one: two that are started together may be given the same processor for as long as this takes.
+    """
     library = _library()
     repeats = 20 * _WORK // (PANEL * int(library.edgernn_probe_lanes()))
-    done = repeats * PANEL * int(library.edgernn_probe_lanes()) * threads
-    return lambda: float(library.edgernn_probe_fma(repeats, threads)), count / done
+    done = repeats * PANEL * int(library.edgernn_probe_lanes())
+    return lambda: float(library.edgernn_probe_fma(repeats)), count / done / threads
 
 
 def steps_in_c(stepper: Stepper, macs: float) -> tuple[Callable[[], None], float]:

@@ -26,12 +26,14 @@ class Rounds:
     """How much is measured: visits to each call, calls before the first, and about how long a visit lasts.
 
     group_us: calls that are shorter are timed several at once, so that the clock takes no part of the time.
+    pause_ms: before each visit, for what the call before may have left running, as threads that spin while they wait.
     """
 
     rounds: int = 15
     warmup: int = 3
     block_ms: float = 20.0
     group_us: float = 0.0
+    pause_ms: float = 0.0
 
 
 def interleaved(
@@ -61,6 +63,7 @@ def interleaved(
         for done in range(settings.rounds):
             shuffle.shuffle(order)
             for name in order:
+                time.sleep(settings.pause_ms / 1e3)
                 seconds[name].append(_block(calls[name], *plans[name]))
             progress(done + 1, settings.rounds)
     finally:

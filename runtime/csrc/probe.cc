@@ -4,8 +4,6 @@
 #include "probe.h"
 
 #include <cstring>
-#include <thread>
-#include <vector>
 
 extern "C" const char* edgernn_train_isa();
 
@@ -102,8 +100,12 @@ const Probes kProbes[] = {
 
 const Probes& Chosen() {
   const char* isa = edgernn_train_isa();
+  // a name may go on: avx512vnni has the registers of avx512
+  const auto is = [isa](const char* name) {
+    return isa != nullptr && std::strncmp(isa, name, std::strlen(name)) == 0;
+  };
   const Probes* probes = kProbes;
-  while (*probes->isa != '\0' && (isa == nullptr || std::strcmp(probes->isa, isa) != 0)) ++probes;
+  while (*probes->isa != '\0' && !is(probes->isa)) ++probes;
   return *probes;
 }
 
@@ -118,18 +120,7 @@ void edgernn_probe_matvec(const float* packed, std::int64_t rows, std::int64_t c
   Chosen().matvec(packed, rows, columns, h, y, repeats);
 }
 
-float edgernn_probe_fma(std::int64_t repeats, std::int64_t threads) {
-  const Probes& probes = Chosen();
-  std::vector<float> results(static_cast<std::size_t>(threads));
-  std::vector<std::thread> others;
-  for (std::size_t i = 1; i < results.size(); ++i) {
-    others.emplace_back([&, i] { results[i] = probes.multiply_add(repeats); });
-  }
-  results[0] = probes.multiply_add(repeats);
-  for (std::thread& other : others) other.join();
-  for (std::size_t i = 1; i < results.size(); ++i) results[0] += results[i];
-  return results[0];
-}
+float edgernn_probe_fma(std::int64_t repeats) { return Chosen().multiply_add(repeats); }
 
 int edgernn_probe_steps(int (*step)(void*, const float*, float*), void* model, const float* x,
                         float* y, std::int64_t repeats) {

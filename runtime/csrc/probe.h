@@ -23,9 +23,9 @@ extern "C" {
                                                          float* y,  // (rows,), as `packed`
                                                          std::int64_t repeats);
 
-// `repeats` times 12 independent multiply-adds of registers on each of `threads` threads. What is
-// returned only keeps the work from being left out.
-[[gnu::visibility("default")]] float edgernn_probe_fma(std::int64_t repeats, std::int64_t threads);
+// `repeats` times 12 independent multiply-adds of registers. What is returned only keeps the work
+// from being left out.
+[[gnu::visibility("default")]] float edgernn_probe_fma(std::int64_t repeats);
 
 // step(model, x, y) `repeats` times, as an app does that has no Python; returns the last status
 // that was not 0, or 0.

@@ -79,7 +79,8 @@ class Task(abc.ABC):
     objective: loss and metrics. solved: the value of the main metric at which the task counts as solved.
     input_size, output_size, output: of the model ("all": one target a step). mean, std: its input standardisation.
     train, validation, test: the splits.
-    fingerprint: tells two data files of one name apart. classes: what the numbers of a target mean, if that has names.
+    fingerprint: tells two data files of one name apart, where those of `train` do not. classes: what the numbers of a
+    target mean, if that has names.
 
     What trains is a SequenceModel on an Objective, unless a task says otherwise: then it sets `network` and `without`,
     the settings of TrainConfig that the network does not know, and overrides `arguments`, `loss` and `evaluate`.
