@@ -160,13 +160,16 @@ struct ByteProduct<true> {
   [[gnu::always_inline]] static Weights Load(const std::int8_t* from) { return vld1q_s8(from); }
 
   [[gnu::always_inline]] static Factor Fill(const std::int16_t* from, int pass) {
-    return vreinterpretq_s8_s32(
-        vld1q_dup_s32(reinterpret_cast<const std::int32_t*>(from + 2 * pass)));
+    std::int32_t word;
+    std::memcpy(&word, from + 2 * pass, sizeof word);
+    return vreinterpretq_s8_s32(vdupq_n_s32(word));
   }
 
   [[gnu::always_inline]] static Factor LoadFactor(const std::int16_t* from, int pass) {
-    const int32x4x2_t both = vld2q_s32(reinterpret_cast<const std::int32_t*>(from));
-    return vreinterpretq_s8_s32(both.val[pass]);
+    int32x4_t words[2];
+    std::memcpy(words, from, sizeof words);
+    return vreinterpretq_s8_s32(pass == 0 ? vuzp1q_s32(words[0], words[1])
+                                          : vuzp2q_s32(words[0], words[1]));
   }
 
   // sum + the products, four by four.
