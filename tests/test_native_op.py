@@ -301,7 +301,7 @@ def test_laws_hold_for_instruction_set(name: str, request: pytest.FixtureRequest
     folder = Path(__file__).parent
     files = [f"{folder}/test_weight_types.py::{law}" for law in LAWS_OF_BYTES]
     if {name, in_use()} != {"avx512", "avx512vnni"}:  # they differ in products of bytes
-        files += [__file__, *(f"{folder}/test_native_{name}.py" for name in ("rules", "weights"))]
+        files += [__file__, f"{folder}/test_native_rules.py", f"{folder}/test_native_weights.py"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", chosen, *files],
         cwd=Path(__file__).parents[1],

@@ -279,8 +279,7 @@ template <class Body>
                                               std::int64_t block, TileShape shape, Sums from,
                                               Sums to) {
   const int gates = product.places.count;
-  int type = static_cast<int>(product.type);
-  if (kHasDots && product.dots && product.type == NumberType::kInt8) type = kNumberTypes;
+  const int type = product.dots ? kNumberTypes : static_cast<int>(product.type);
   kTiles.of[type][gates - 1][shape.rows][shape.blocks](product, row, block, from, to);
 }
 

@@ -208,7 +208,7 @@ constexpr PairFunction kPairFunctions[kMaxTerm] = {
 
 inline const PairFunction* ChoosePairFunctions(const Sizes& sizes) {
   if (sizes.weights == NumberType::kBfloat16) return kPairFunctions<NumberType::kBfloat16>;
-  if (kHasDots && sizes.dots) return kPairFunctions<NumberType::kInt8, kHasDots>;
+  if (UsesDots(sizes)) return kPairFunctions<NumberType::kInt8, kHasDots>;
   return kPairFunctions<NumberType::kInt8>;
 }
 

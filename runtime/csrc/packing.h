@@ -151,18 +151,18 @@ struct PackedMatrix {
   void Carve(const Sizes& sizes, int count, std::int64_t rows, std::int64_t columns,
              Carver* carver) {
     type = sizes.weights;
-    dots = sizes.dots;
+    dots = UsesDots(sizes);
     gates = count;
     size = rows;
     depth = columns;
     const std::int64_t sums = Padded(rows) * count;
+    const std::int64_t words = Words(columns, SideColumns(dots));
     if (type == NumberType::kFloat32) {
       w = carver->Take<float>(sums * columns);
     } else if (type == NumberType::kBfloat16) {
-      w = carver->Take<std::uint16_t>(sums * 2 * Words(columns, 2));
+      w = carver->Take<std::uint16_t>(sums * SideColumns(dots) * words);
     } else {
-      const int side = SideColumns(dots);
-      w = carver->Take<std::int8_t>(sums * side * Words(columns, side));
+      w = carver->Take<std::int8_t>(sums * SideColumns(dots) * words);
     }
     scales = carver->Take<float>(type == NumberType::kInt8 ? sums : 0);
   }
@@ -172,8 +172,7 @@ struct PackedMatrix {
     if (type == NumberType::kFloat32) {
       PackGates(source, first, gates, size, depth, largest, static_cast<float*>(w));
     } else {
-      const int side = SideColumns(type == NumberType::kInt8 && dots);
-      PackPairs(source, first, gates, size, depth, largest, type, side, w, scales);
+      PackPairs(source, first, gates, size, depth, largest, type, SideColumns(dots), w, scales);
     }
   }
 };

@@ -81,12 +81,17 @@ constexpr int kDotColumns = 2;
 constexpr const char* kDotsName = EDGERNN_ISA_NAME "vnni";
 #endif
 
-// So many columns of bytes lie side by side, in a word of the sums' size.
+// Whether weights of bytes are multiplied so.
+[[gnu::always_inline]] inline bool UsesDots(const Sizes& sizes) {
+  return kHasDots && sizes.dots && sizes.weights == NumberType::kInt8;
+}
+
+// So many columns lie side by side, in a word of the sums' size.
 [[gnu::always_inline]] inline int SideColumns(bool dots) { return dots ? kDotColumns : 2; }
 
 // A neuron's row has vectors of so many columns, and its columns are padded to whole ones.
 [[gnu::always_inline]] inline std::int64_t VectorColumns(const Sizes& sizes) {
-  return kLanes * SideColumns(sizes.weights == NumberType::kInt8 && sizes.dots);
+  return kLanes * SideColumns(UsesDots(sizes));
 }
 
 [[gnu::always_inline]] inline std::int64_t PaddedColumns(const Sizes& sizes, std::int64_t count) {
@@ -257,7 +262,7 @@ struct ShortRows {
 
   void Carve(const Sizes& sizes, std::int64_t rows, std::int64_t depth, Carver* carver) {
     if (sizes.weights != NumberType::kInt8) rows = 0;
-    dots = sizes.dots;
+    dots = UsesDots(sizes);
     stride = PaddedColumns(sizes, depth);
     at = carver->Take<std::int16_t>(rows * stride);
     scales = carver->Take<float>(rows);
