@@ -366,6 +366,17 @@ def test_an_address_that_does_not_answer_says_how_long_it_was_given(file, monkey
     assert time.monotonic() - begun < 4
 
 
+def test_a_cluster_that_was_not_reached_leaves_rays_settings_as_it_was_imported(file, tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray/auth_token").write_text("0123456789abcdef" * 4)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with pytest.raises(UsageError, match="address: expected HOST:PORT"):
+        sweep(file, address="nowhere")
+    assert "RAY_AUTH_MODE" not in os.environ
+
+
 def test_a_machine_without_the_folder_or_of_another_version_says_so(tmp_path):
     (job,) = jobs_of(tmp_path, 1)
     import edgernn

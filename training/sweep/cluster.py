@@ -67,8 +67,8 @@ def load(address: str | None) -> ModuleType:
     """Ray, told to be quiet. Raises EdgernnError where it is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
-    # as `ray start` does, which finds the same token
-    if address is not None and (Path.home() / _TOKEN).is_file():
+    # as `ray start` does, which finds the same token; Ray reads this when it is imported, what it starts reads it later
+    if address is not None and "ray" not in sys.modules and (Path.home() / _TOKEN).is_file():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     # it warns of what it is going to do with the GPUs of tasks that ask for none
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
