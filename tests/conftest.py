@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all tests share."""
 
+import functools
 import os
+import signal
+import sys
 
 # before torch and numpy are imported: small tensors are faster on one thread, and threads would only disturb timings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,6 +21,9 @@ from tests.tolerances import POISON
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # a shell tells what it starts in the background to ignore Ctrl-C, which tests press
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "slow: minutes rather than seconds; `make quick` leaves them out")
 
 
@@ -44,6 +50,16 @@ def _poison(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = True
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _exporter_is_read_once() -> None:
+    """torch.onnx reads the source of each of its 500 functions at each export, half of the time that this takes."""
+    if "onnxscript" in sys.modules:
+        from onnxscript._internal.values import TracedOnnxFunction
+
+        read = TracedOnnxFunction.function_ir.fget
+        TracedOnnxFunction.function_ir = property(functools.cache(read))
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables: the runs that they need, several at once, and what is laid out."""
 
+import copy
 import json
 import math
 import os
+import shutil
 import signal
 import statistics
 import time
@@ -40,20 +42,36 @@ eval_every = 3
 ROW = 'stands-for = "row {0}"\ntask = "adding"\ncell = "{0}"\n[settings]\nlambda = 0.5\n'
 
 
-@pytest.fixture
-def table(tmp_path, monkeypatch):
-    folder = tmp_path / "recipes/sums"
+def write_table(recipes_folder):
+    folder = recipes_folder / "sums"
     folder.mkdir(parents=True)
     (folder / "table.toml").write_text(TABLE)
     (folder / "gru.toml").write_text(ROW.format("gru") + "[reported]\nmse = 0.25\n")
     (folder / "sarnn.toml").write_text(ROW.format("sarnn") + "[search]\nlambda = [0.5, 0.0]\n")
-    monkeypatch.setattr(recipes, "RECIPES", tmp_path / "recipes")
     return folder
 
 
 @pytest.fixture
-def made(table, tmp_path):
-    return reproduce("sums", out=tmp_path / "runs", jobs=2)
+def table(tmp_path, monkeypatch):
+    monkeypatch.setattr(recipes, "RECIPES", tmp_path / "recipes")
+    return write_table(tmp_path / "recipes")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    write_table(folder / "recipes")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipes, "RECIPES", folder / "recipes")
+        return folder / "runs", reproduce("sums", out=folder / "runs", jobs=2)
+
+
+@pytest.fixture
+def made(table, trained, tmp_path):
+    """A table and its runs, which are the test's own to change."""
+    runs, report = trained
+    shutil.copytree(runs, tmp_path / "runs")
+    return copy.deepcopy(report)
 
 
 def test_a_table_holds_what_its_runs_measured(made, tmp_path):
