@@ -46,13 +46,16 @@ class _Graph:
         """Add a matrix of the graph's type; returns its `kept_names`."""
         names = self.kept_names(name)
         if names[1] is None:
-            raw = value.detach().to(torch.bfloat16).contiguous().view(torch.int16).numpy().tobytes()
-            self.weights.append(helper.make_tensor(names[0], TensorProto.BFLOAT16, tuple(value.shape), raw, raw=True))
+            self._bfloat16(names[0], value)
         else:
-            q, scale = whole(value.detach().numpy())
+            q, scale = whole(value.detach())
             self.weight(names[0], q)
-            self.weight(names[1], scale)
+            self._bfloat16(names[1], scale)
         return names
+
+    def _bfloat16(self, name: str, value: Tensor) -> None:
+        raw = value.detach().to(torch.bfloat16).contiguous().view(torch.int16).numpy().tobytes()
+        self.weights.append(helper.make_tensor(name, TensorProto.BFLOAT16, tuple(value.shape), raw, raw=True))
 
     def kept_names(self, name: str) -> tuple[str, str | None]:
         """Of a matrix and, of whole numbers, of its scales (rows, 1); runtime/packed.py reads them."""
@@ -63,7 +66,9 @@ class _Graph:
         value, scale = kept
         if scale is None:
             return self.node("Cast", [value], name, to=TensorProto.FLOAT)
-        return self.node("Mul", [self.node("Cast", [value], f"{name}.whole", to=TensorProto.FLOAT), scale], name)
+        return self.node(
+            "Mul", [self.floats(f"{name}.q32", (value, None)), self.floats(f"{name}.s32", (scale, None))], name
+        )
 
     def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
         self.nodes.append(helper.make_node(op, inputs, [output], output, **attributes))

@@ -3,11 +3,8 @@
 
 import copy
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from edgernn.errors import UsageError, nearest
@@ -45,7 +42,7 @@ def rounded(model: SequenceModel, weights: str) -> SequenceModel:
     """The model with its matrices as a file with such weights has them; itself for float32.
 
     bfloat16: the upper half of a float32, rounded to the nearest. int8: W_ij = s_i q_ij with a scale a row,
-    s_i = max_j |W_ij| / 127, and q_ij = W_ij / s_i rounded. Vectors stay as they are.
+    s_i = max_j |W_ij| / 127 rounded to bfloat16, and q_ij = W_ij / s_i rounded. Vectors stay as they are.
     Raises UsageError for another type.
     """
     if weights not in WEIGHTS:
@@ -63,15 +60,16 @@ def rounded(model: SequenceModel, weights: str) -> SequenceModel:
 def _rounded(matrix: Tensor, weights: str) -> Tensor:
     if weights == "bfloat16":
         return matrix.to(torch.bfloat16).to(matrix.dtype)
-    q, scale = whole(matrix.detach().numpy())
-    return torch.from_numpy(q * scale).to(matrix.dtype)
+    q, scale = whole(matrix)
+    return q * scale.to(matrix.dtype)
 
 
-def whole(matrix: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """q (rows, columns) and s (rows, 1)."""
-    scale = (np.abs(matrix).max(1, keepdims=True) / np.float32(127)).astype(np.float32)
-    q = np.rint(matrix / np.where(scale == 0, 1, scale)).astype(np.int8)
-    return q, scale
+def whole(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """q (rows, columns), of which one a row is 127 or -127, and s (rows, 1)."""
+    most = matrix.abs().amax(1, keepdim=True)
+    # rounded by at most 1/512, so that the most is 126.75 to 127.25 of it: 127; but of numbers below 1e-36
+    scale = (most / 127).to(torch.bfloat16)
+    return (matrix / torch.where(scale == 0, 1, scale)).round().clamp(-127, 127).to(torch.int8), scale
 
 
 def check_goes_with(layers: list[RecurrentLayer], weights: str) -> None:

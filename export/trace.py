@@ -180,6 +180,16 @@ def _nodes(
     return nodes
 
 
+def _named(known: dict[str, str], prefix: str) -> Callable[[str], str]:
+    """Values by what they are known as, all others by numbers: the tracer's names are a third of a small function."""
+    names = {"": ""} | known
+
+    def rename(name: str) -> str:
+        return names.setdefault(name, f"{prefix}.{len(names)}")
+
+    return rename
+
+
 def _size_nodes(state: str) -> list[onnx.NodeProto]:
     """size.I and size.H, read off X (T, B, I) and a state (B, H)."""
     return [
@@ -222,11 +232,9 @@ def _scan(layer: RecurrentLayer, x: Tensor, several: bool) -> list[onnx.NodeProt
     inputs = {"a": a, "e": e, "x": read[0], **state, **{f"constant.{name}": value for name, value in made.items()}}
     axes: list[Any] = [{0: "B"}] * (3 + len(state)) + [None] * len(made)
     graph = _trace(_Step(layer, list(made)), inputs, axes)
-    outer = _outer_names(layer) | {f"constant.{name}": f"seq.{name}" for name in made}
-
-    def rename(name: str) -> str:
-        return outer.get(name, f"step.{name}") if name else ""
-
+    known = _outer_names(layer) | {name: f"step.{name}" for name in inputs}
+    known |= {f"constant.{name}": f"seq.{name}" for name in made}
+    rename = _named(known, "step")
     body = _nodes(graph, rename, layer, several)
     used = {name for node in body for name in node.input}
     scanned = {"a": "seq.a", "e": "seq.e", "x": "seq.inputs"}
@@ -286,7 +294,7 @@ def layer_function(layer: RecurrentLayer, several: bool = False) -> onnx.Functio
     names = dict(zip((o.name for o in graph.output), outputs, strict=True))
     names |= _outer_names(layer) | {name: name for name in ("X", *outside)}
     nodes = _size_nodes(layer.cell.states[0])
-    nodes += _nodes(graph, lambda name: names.get(name, f"seq.{name}") if name else "", layer, several)
+    nodes += _nodes(graph, _named(names, "seq"), layer, several)
     if LAST in outside:
         nodes.append(helper.make_node("Constant", [], ["last.index"], value_int=-1))
         nodes.append(helper.make_node("Gather", ["X", "last.index"], [f"{LAST}_next"], axis=0))

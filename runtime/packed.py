@@ -40,6 +40,11 @@ class _Tensor:
         return 2 if self.scales is not None else int(self.bfloat16)
 
     @property
+    def floats(self) -> NDArray[np.float32]:
+        """The numbers of one that has no scales."""
+        return (self.values.astype("<u4") << 16).view(np.float32) if self.bfloat16 else self.values
+
+    @property
     def content(self) -> bytes:
         return np.ascontiguousarray(self.values, ("<f4", "<u2", "i1")[self.type]).tobytes()
 
@@ -112,7 +117,7 @@ class _Packer:
         """The weight of this name, or what export/graph.py keeps in its place."""
         whole, scales = self._weights.get(f"{name}.q"), self._weights.get(f"{name}.s")
         if whole is not None and scales is not None:
-            self._tensors.append(_Tensor(whole.values, scales.values))
+            self._tensors.append(_Tensor(whole.values, scales.floats))
         else:
             self._tensors.append(self._weights.get(f"{name}.b") or self._weights[name])
 

@@ -9,6 +9,7 @@ import torch
 import edgernn
 from edgernn.cli.frame import main
 from edgernn.export import to_onnx
+from edgernn.export.rounding import whole
 from edgernn.rules import RULES
 from edgernn.runtime import Session
 from edgernn.runtime.info import read_model
@@ -166,7 +167,27 @@ def test_matrices_take_fewer_bytes_and_vectors_stay(tmp_path, kind):
     suffix = {"bfloat16": "b", "int8": "q"}[kind]
     assert types[f"layer0.R.{suffix}"] == types[f"layer0.W.{suffix}"] == types[f"head.W.T.{suffix}"] == number
     assert types["layer0.b"] == types["head.b"] == onnx.TensorProto.FLOAT
+    assert kind == "bfloat16" or types["layer0.R.s"] == onnx.TensorProto.BFLOAT16
     assert "layer0.R" not in types
+
+
+def test_a_row_of_bytes_uses_all_of_them():
+    torch.manual_seed(0)
+    rows = torch.randn(2000, 5) * torch.logspace(-30, 30, 2000)[:, None]
+    q, scale = whole(rows)
+    assert (q.int().abs().amax(1) == 127).all()
+    # half a step; what the scale was rounded by costs nothing
+    assert ((q * scale.float() - rows).abs() <= 0.5001 * scale.float()).all()
+    assert (scale.float() * 127 / rows.abs().amax(1, keepdim=True) - 1).abs().max() <= 1 / 256
+    assert all(torch.equal(*pair) for pair in zip(whole(q * scale.float()), (q, scale), strict=True))
+
+
+@pytest.mark.parametrize("number", [0.0, 1e-45, 1e-39])
+def test_rows_of_next_to_nothing_are_rounded_to_it(number):
+    q, scale = whole(torch.full((2, 3), number) * torch.tensor([1.0, -1.0, 0.5]))
+    assert (q[:, 0] >= 0).all()
+    assert (q[:, 1] <= 0).all()
+    assert (q * scale.float()).abs().max() <= 1.01 * number
 
 
 def test_what_does_not_go_together_is_refused(tmp_path):
