@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that a user can cause, and the one way to suggest a nearby name."""
+"""Errors and warnings that a user can cause, and the one way to suggest a nearby name."""
 
 import difflib
 from collections.abc import Iterable
@@ -11,6 +11,10 @@ class EdgernnError(ValueError):
 
 class UsageError(EdgernnError):
     """A wrong word on the command line or a wrong argument's name or value. Exit code 2."""
+
+
+class EdgernnWarning(RuntimeWarning):
+    """Something that works, but not as the user may think. The command line prints it in one line."""
 
 
 def nearest(kind: str, name: str, known: Iterable[str]) -> UsageError:

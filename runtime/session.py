@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.runtime.device import DEVICE, RECORD, Call, gpu_session, ops_elsewhere, require_gpu, to_device
 from edgernn.runtime.info import layer_sizes, read_info, read_model
 from edgernn.runtime.library import cuda_library_path, library_missing, library_path, no_native, onnxruntime, register
@@ -293,5 +293,5 @@ def _backend(wanted: str, session: Any, ops: list[str], device: str) -> Literal[
         return "native"
     if wanted == "native":
         raise EdgernnError(reason)
-    warnings.warn(f"{reason}; running the portable operators, which are slower", RuntimeWarning, stacklevel=3)
+    warnings.warn(f"{reason}; running the portable operators, which are slower", EdgernnWarning, stacklevel=3)
     return "portable"

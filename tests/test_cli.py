@@ -7,6 +7,7 @@ import resource
 import shlex
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -75,6 +76,18 @@ def test_json_is_one_document_and_nothing_else(verb, tmp_path):
     done = edgernn(verb, *words[verb], "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)
+
+
+def test_a_warning_of_ours_is_one_line(tmp_path, monkeypatch, capsys):
+    model = exported("gru")[1]
+    monkeypatch.setattr("edgernn.runtime.session.no_native", lambda *_: "there is no library here")
+    np.save(tmp_path / "x.npy", np.zeros((4, 3)))
+    words = ["run", str(model), "--input", str(tmp_path / "x.npy"), "--output", str(tmp_path / "y.csv")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert main(words) == 0
+    said = "edgernn: warning: there is no library here; running the portable operators, which are slower\n"
+    assert said in capsys.readouterr().err
 
 
 def test_help_imports_nothing_heavy():

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tasks on the files of MNIST and Fashion-MNIST."""
 
+import hashlib
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.training import train
+from edgernn.training.datasets import SETS, File
+from edgernn.training.formats.stream import read_all
 from edgernn.training.settings import bind, fields_of
 from edgernn.training.tasks import FashionRows, MnistPermuted, MnistRows
 from edgernn.training.tasks.sources import Sequences
@@ -96,6 +101,19 @@ def test_fashion_files_are_not_those_of_mnist(tmp_path):
     assert len(opened(MnistRows(), tmp_path).test) == 6
     assert len(opened(MnistPermuted(), tmp_path).test) == 6
     assert len(opened(FashionRows(), tmp_path).test) == 7
+
+
+def test_files_of_another_set_are_refused(tmp_path, monkeypatch):
+    write_mnist(tmp_path, suffix=".gz")
+    digest = hashlib.sha256(read_all(tmp_path / "train-labels-idx1-ubyte.gz")).hexdigest()
+    digits = replace(SETS["mnist"], forms=(("labels",),), others=(File("labels", sha256=digest),))
+    monkeypatch.setitem(SETS, "mnist", digits)
+    opened(MnistRows(), tmp_path)
+    message = (
+        r"labels-idx1-ubyte\.gz: fashion-rows needs Fashion-MNIST, .*, and this is MNIST, .*`edgernn data fetch fash"
+    )
+    with pytest.raises(EdgernnError, match=message):
+        opened(FashionRows(), tmp_path)
 
 
 def test_stored_sequences_are_told_apart():

@@ -13,13 +13,14 @@ import json
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
 import edgernn
-from edgernn.errors import EdgernnError, UsageError, nearest
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, nearest
 
 # the verbs and their one line in `edgernn --help`
 VERBS = {
@@ -123,6 +124,20 @@ def verb(example: str, text: Callable[[Any], str]) -> Callable[[Callable[..., An
 def main(args: Sequence[str] | None = None) -> int:
     """Run a command line; the exit status: 0, 1 for a failure, 2 for wrong usage, 130 after Ctrl-C."""
     words = list(sys.argv[1:] if args is None else args)
+    with warnings.catch_warnings():
+        warnings.showwarning = functools.partial(_show, warnings.showwarning)
+        return _main(words)
+
+
+def _show(others: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any) -> None:
+    """A warning of ours in one line, and those of other packages as Python shows them."""
+    if issubclass(category, EdgernnWarning):
+        print(f"edgernn: warning: {_one_line(str(message))}", file=sys.stderr)
+    else:
+        others(message, category, *where)
+
+
+def _main(words: list[str]) -> int:
     try:
         # not group.main: it turns an interrupt into an error without its message
         with group.make_context("edgernn", list(words)) as context:

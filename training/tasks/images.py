@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images of 28 rows of 28 pixels, read row by row or pixel by pixel."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -11,7 +12,9 @@ from torch import Tensor
 
 from edgernn.errors import EdgernnError
 from edgernn.training.data import find_files
+from edgernn.training.datasets import SETS
 from edgernn.training.formats import read_idx
+from edgernn.training.formats.stream import read_all
 from edgernn.training.settings import setting
 from edgernn.training.tasks.base import CLASSIFICATION, Task
 from edgernn.training.tasks.sources import Sequences, random_split
@@ -45,6 +48,7 @@ class LabelledImages(Task):
 
     def open(self, source: Path | None, seed: int) -> None:
         files = find_files(self.name, self.folder, FILES, source)
+        self._check_whose(files[1])
         images, labels = self._read(files[0], files[1])
         if len(images) < _HELD_OUT:
             raise EdgernnError(f"{files[0]}: expected at least {_HELD_OUT} images, got {len(images)}")
@@ -54,6 +58,18 @@ class LabelledImages(Task):
         self.test = Sequences(*self._read(files[2], files[3]))
         self.mean = (WHITE * self.pixel_mean,) * self.input_size
         self.std = (WHITE * self.pixel_std,) * self.input_size
+
+    def _check_whose(self, labels_file: Path) -> None:
+        """Raises EdgernnError for another data set's labels: all of this format have files of the same names."""
+        digest = hashlib.sha256(read_all(labels_file)).hexdigest()
+        for key, other in SETS.items():
+            if key != self.folder and digest in {file.sha256 for file in other.files.values()}:
+                hint = (
+                    f"put the right files into {self.folder}/ of the data folder, or `edgernn data fetch {self.folder}`"
+                )
+                raise EdgernnError(
+                    f"{labels_file}: {self.name} needs {SETS[self.folder].title}, and this is {other.title}; {hint}"
+                )
 
     def steps(self, images: Tensor) -> Tensor:
         """The sequences (N, T, I) of images (N, 28, 28): row by row, unless a task reads them otherwise."""

@@ -2,6 +2,7 @@
 """Learning to learn: a recurrent network that trains other networks."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,12 @@ import torch
 from torch import Tensor
 
 from edgernn.cells.base import State
-from edgernn.errors import EdgernnError, UsageError, nearest
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, nearest
 from edgernn.files import replacing
 from edgernn.model import RecurrentModel
 from edgernn.training.data import find_either
+from edgernn.training.datasets import SETS
+from edgernn.training.datasets.registry import CIFAR_SUBSET
 from edgernn.training.formats import read_cifar10
 from edgernn.training.networks.learned_optimizer import UPDATES, LearnedOptimizer
 from edgernn.training.networks.optimisees import HAND_MADE, RATES, perceptron, residual, train_by_hand
@@ -33,7 +36,7 @@ _BATCHES = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
 CIFAR10 = [
     _BATCHES,
     [f"cifar-10-batches-bin/{name}" for name in _BATCHES],
-    ["cifar10_subset_train2500_test1000.npz"],
+    [CIFAR_SUBSET],
 ]
 # one in 12 of the training images is for validation
 _HELD_OUT = 12
@@ -330,6 +333,8 @@ class LearningToLearn(Task):
     def _photographs(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
         """Images (N, 3, 32, 32) and labels to train on, to validate and to test."""
         files = find_either(self.name, "cifar10", CIFAR10, source)
+        if files[0].name.startswith(CIFAR_SUBSET):
+            warnings.warn(SETS["cifar10"].note, EdgernnWarning, stacklevel=2)
         (x, y), test = (
             (torch.from_numpy(part.x).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(part.y).long())
             for part in read_cifar10(files)
