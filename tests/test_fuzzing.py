@@ -14,7 +14,7 @@ from edgernn.runtime.stepper import Stepper
 from tests.kernel_builds import build, need
 from tests.make_corpus import FOLDER, models
 
-SECONDS = 120
+SECONDS = 60
 
 
 def need_fuzzer() -> None:
