@@ -48,7 +48,7 @@ class _Graph:
         if names[1] is None:
             self._bfloat16(names[0], value)
         else:
-            q, scale = whole(value.detach())
+            q, scale = whole(value)
             self.weight(names[0], q)
             self._bfloat16(names[1], scale)
         return names
@@ -65,10 +65,11 @@ class _Graph:
         """The floats of what `kept` names, or of rows of it."""
         value, scale = kept
         if scale is None:
-            return self.node("Cast", [value], name, to=TensorProto.FLOAT)
-        return self.node(
-            "Mul", [self.floats(f"{name}.q32", (value, None)), self.floats(f"{name}.s32", (scale, None))], name
-        )
+            return self._cast(value, name)
+        return self.node("Mul", [self._cast(value, f"{name}.q32"), self._cast(scale, f"{name}.s32")], name)
+
+    def _cast(self, value: str, output: str) -> str:
+        return self.node("Cast", [value], output, to=TensorProto.FLOAT)
 
     def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
         self.nodes.append(helper.make_node(op, inputs, [output], output, **attributes))

@@ -54,7 +54,7 @@ def _poison(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _exporter_is_read_once() -> None:
-    """torch.onnx reads the source of each of its 500 functions at each export, half of the time that this takes."""
+    """torch.onnx reads the source of each of its 500 functions at each export, a third of the time that this takes."""
     if "onnxscript" in sys.modules:
         from onnxscript._internal.values import TracedOnnxFunction
 

@@ -106,7 +106,8 @@ def test_fashion_files_are_not_those_of_mnist(tmp_path):
 def test_files_of_another_set_are_refused(tmp_path, monkeypatch):
     write_mnist(tmp_path, suffix=".gz")
     digest = hashlib.sha256(read_all(tmp_path / "train-labels-idx1-ubyte.gz")).hexdigest()
-    digits = replace(SETS["mnist"], forms=(("labels",),), others=(File("labels", sha256=digest),))
+    mnist = SETS["mnist"]
+    digits = replace(mnist, forms=(*mnist.forms, ("labels",)), others=(File("labels", sha256=digest),))
     monkeypatch.setitem(SETS, "mnist", digits)
     opened(MnistRows(), tmp_path)
     message = (

@@ -19,7 +19,6 @@ from edgernn.training.settings import setting
 from edgernn.training.tasks.base import CLASSIFICATION, Task
 from edgernn.training.tasks.sources import Sequences, random_split
 
-FILES = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
 SIDE = 28
 WHITE = 255.0
 _DIGITS = tuple("0123456789")
@@ -47,7 +46,7 @@ class LabelledImages(Task):
     input_size, output_size = SIDE, 10
 
     def open(self, source: Path | None, seed: int) -> None:
-        files = find_files(self.name, self.folder, FILES, source)
+        files = find_files(self.name, self.folder, SETS[self.folder].forms[0], source)
         self._check_whose(files[1])
         images, labels = self._read(files[0], files[1])
         if len(images) < _HELD_OUT:

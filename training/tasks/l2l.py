@@ -3,7 +3,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from edgernn.files import replacing
 from edgernn.model import RecurrentModel
 from edgernn.training.data import find_either
 from edgernn.training.datasets import SETS
-from edgernn.training.datasets.registry import CIFAR_SUBSET
 from edgernn.training.formats import read_cifar10
 from edgernn.training.networks.learned_optimizer import UPDATES, LearnedOptimizer
 from edgernn.training.networks.optimisees import HAND_MADE, RATES, perceptron, residual, train_by_hand
@@ -31,13 +30,9 @@ from edgernn.training.tasks.sources import EVALUATION_BATCH, Batch, Sequences, S
 OPTIMISEES = ("mlp", "resnet")
 META_LOSSES = ("mean", "change")
 CLASSES = 10
-_BATCHES = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+_BATCHES, _SUBSET = SETS["cifar10"].forms
 # the binary version, as it is or in the folder that unpacking makes; or some of its images
-CIFAR10 = [
-    _BATCHES,
-    [f"cifar-10-batches-bin/{name}" for name in _BATCHES],
-    [CIFAR_SUBSET],
-]
+CIFAR10: list[Sequence[str]] = [_BATCHES, [f"cifar-10-batches-bin/{name}" for name in _BATCHES], _SUBSET]
 # one in 12 of the training images is for validation
 _HELD_OUT = 12
 # every use of minibatches and first parameters has a number of its own
@@ -333,7 +328,7 @@ class LearningToLearn(Task):
     def _photographs(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
         """Images (N, 3, 32, 32) and labels to train on, to validate and to test."""
         files = find_either(self.name, "cifar10", CIFAR10, source)
-        if files[0].name.startswith(CIFAR_SUBSET):
+        if files[0].name.startswith(_SUBSET):
             warnings.warn(SETS["cifar10"].note, EdgernnWarning, stacklevel=2)
         (x, y), test = (
             (torch.from_numpy(part.x).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(part.y).long())
