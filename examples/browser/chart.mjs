@@ -176,7 +176,9 @@ function grid({ g, width, line, muted }, { low, high, tick }, y) {
   g.lineWidth = 1;
   g.textAlign = "right";
   g.textBaseline = "middle";
-  for (let v = low; v <= high + tick / 2; v += tick) {
+  // multiples: a sum of ticks would miss zero
+  for (let i = Math.round(low / tick); i <= Math.round(high / tick); i++) {
+    const v = i * tick;
     g.beginPath();
     g.moveTo(LEFT, Math.round(y(v)) + 0.5);
     g.lineTo(LEFT + width, Math.round(y(v)) + 0.5);
