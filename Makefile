@@ -1,6 +1,17 @@
-# make demo   train, export and benchmark a selective cell, from a fresh clone
-# make test   every check and test, from a fresh clone
-# make fuzz   packed models that may be anything, for FUZZ_SECONDS=600
+# make demo    train, export and benchmark a selective cell, from a fresh clone
+# make test    format, lint and every test, from a fresh clone
+# make quick   the tests to repeat while working
+# make checks  all of the following, which take tools of their own; a check names the tool that it lacks
+#   make check-format         check the format of C and C++
+#   make check-types          check the types of Python with mypy, strict
+#   make check-wheel          build a wheel, use it from another folder, and in an environment without torch
+#   make check-instructions   count the instructions of three kernels with valgrind
+#   make check-added-rule     add a rule as its files and a line in each list, and run the tests of every reader for it
+#   make check-sanitizers     run the tests of the kernels with address and undefined behaviour sanitizers
+#   make check-fuzz           fuzz the reader of packed models for FUZZ_SECONDS
+#   make check-models         use MODELS exported files made wrong
+#   make check-arm            run the kernels on 64-bit Arm in qemu
+#   make check-apps           run the example apps, in a browser too
 # make example-cpp, example-c, example-node, example-browser   an app that streams a trained model: docs/apps.md
 
 PYTHON ?= python3
@@ -9,6 +20,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/edgernn.stamp
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find runtime/csrc -type f)
 
+NATIVE := $(shell find runtime/csrc examples/c examples/cpp tests -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.c')
+
 # a process a processor, which takes whole files
 SPREAD := -n auto --dist loadfile
 
@@ -16,10 +29,24 @@ SPREAD := -n auto --dist loadfile
 EXAMPLE := models/adding-sarnn/model.onnx
 STEPS := for i in 0 1 2 3 4 5 6 7 8 9; do tail -n +2 examples/adding.csv; echo; done
 
-# what `make fuzz` takes
-FUZZ_SECONDS := 600
+FUZZ_SECONDS := 60
+MODELS := 4000
 
-.PHONY: setup demo test quick fuzz docs format clean example-cpp example-c example-node example-browser
+# the kernels of one instruction set are enough to check; they compile in a third of the time
+CHECKED_ISA := avx2
+# every cell under every rule, every size class, and refused calls; the other tests differ in what they compare
+SANITIZED_TESTS := tests/test_native_op.py::test_op_equals_oracle \
+    tests/test_native_op.py::test_batch_equals_its_samples_one_by_one \
+    tests/test_native_op.py::test_final_state_may_share_memory_with_initial_state \
+    tests/test_native_rules.py tests/test_native_refusals.py tests/test_native_programs.py \
+    tests/test_native_functions.py tests/test_program_refusals.py \
+    tests/test_native_weights.py::test_low_rank_equals_oracle \
+    tests/test_native_weights.py::test_sparse_weights_equal_oracle
+
+CHECKS := check-format check-types check-wheel check-instructions check-added-rule check-sanitizers check-fuzz \
+    check-models check-arm check-apps
+
+.PHONY: setup demo test quick checks $(CHECKS) docs format clean example-cpp example-c example-node example-browser
 
 setup: $(STAMP)
 
@@ -27,7 +54,7 @@ setup: $(STAMP)
 $(STAMP): $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cpu,dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cpu,train,dev]'
 	touch $@
 
 # an interrupted demo goes on where it was
@@ -73,21 +100,65 @@ test: setup
 quick: setup
 	$(BIN)/python -m pytest $(SPREAD) -m 'not slow'
 
-# what it finds interesting is kept, so that the next one goes on from there; a file that does harm is named
-fuzz:
-	cmake -S . -B build/fuzz -DEDGERNN_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_CXX_FLAGS_RELEASE='-O1 -DNDEBUG'
-	cmake --build build/fuzz --parallel 2 --target edgernn_fuzz
-	mkdir -p build/fuzz/found
-	build/fuzz/edgernn_fuzz -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
-	    -print_final_stats=1 -artifact_prefix=build/fuzz/ build/fuzz/found tests/corpus/packed tests/corpus/found
+checks: $(CHECKS)
 
-# what the documents take from the code
+check-types: setup
+	$(BIN)/python -m pytest tests/checks/types.py
+
+check-wheel: setup
+	$(BIN)/python -m pytest tests/checks/wheel.py
+
+check-instructions: setup
+	$(BIN)/python -m pytest tests/checks/instruction_counts.py
+
+check-added-rule: setup
+	$(BIN)/python -m pytest tests/checks/added_rule.py
+
+# the checks are the same without optimisation, and compile far faster. Python and torch free nothing at their end.
+check-sanitizers: setup
+	cmake -S . -B build/sanitized -DEDGERNN_SANITIZE=ON -DEDGERNN_ISAS=$(CHECKED_ISA) \
+	    -DCMAKE_CXX_FLAGS_RELEASE='-O0 -DNDEBUG'
+	cmake --build build/sanitized --parallel 2 --target edgernn_ops
+	EDGERNN_ISA=$(CHECKED_ISA) EDGERNN_LIBRARY=build/sanitized/libedgernn_ops.so \
+	    LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so.6)" \
+	    ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 \
+	    $(BIN)/python -m pytest -x -m 'not slow' --capture=sys -p no:cacheprovider $(SANITIZED_TESTS)
+
+# new inputs are kept, so that the next run goes on from there; a file that does harm is named
+check-fuzz:
+	@command -v clang++ >/dev/null || { echo 'check-fuzz: skipped, clang++ is not installed'; exit 0; }; set -e; \
+	cmake -S . -B build/fuzz -DEDGERNN_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++ -DEDGERNN_ISAS=$(CHECKED_ISA) \
+	    -DCMAKE_CXX_FLAGS_RELEASE='-O1 -DNDEBUG'; \
+	cmake --build build/fuzz --parallel 2 --target edgernn_fuzz; \
+	mkdir -p build/fuzz/found; \
+	build/fuzz/edgernn_fuzz -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
+	    -print_final_stats=1 -artifact_prefix=build/fuzz/ build/fuzz/found tests/corpus/packed tests/corpus/found \
+	    2> build/fuzz/log || { cat build/fuzz/log; exit 1; }; \
+	awk '/number_of_executed_units/ {print "libFuzzer: " $$2 " packed models in $(FUZZ_SECONDS) s"; exit $$2 < 2000}' \
+	    build/fuzz/log
+
+check-models: setup
+	$(BIN)/python -m tests.use_mutants $(MODELS)
+
+check-arm: setup
+	$(BIN)/python -m pytest -n auto -rs tests/checks/arm.py
+
+check-apps: setup
+	$(BIN)/python -m pytest -n auto -rs tests/checks/apps.py
+
+# what the documents and the C++ take from the code
 docs: setup
 	$(BIN)/python docs/generate.py
+	$(BIN)/python runtime/csrc/generate.py
 
+# C, C++ and CUDA
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	@$(BIN)/clang-format -i $(NATIVE)
+
+check-format: setup
+	@$(BIN)/clang-format --dry-run --Werror $(NATIVE)
 
 clean:
 	rm -rf build dist $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -5,8 +5,8 @@ The README's table of cells, and that of the apps, of what `python -m tests.meas
 docs/results/apps.json, as are the tables in docs/apps.md; a page a family under docs/: the docstrings of its module
 and classes, with the cost of each cell at one size (a paragraph of a class docstring with " = " in its first line is
 an equation); docs/tasks.md, of the tasks' docstrings; docs/results.md, of what `edgernn reproduce` measured,
-docs/results/TABLE.json; docs/performance.md, of what `edgernn bench --suite` measured, docs/results/performance.json,
-and the notes beside it.
+docs/results/TABLE.json, with the pictures docs/results/TABLE-NAME.png; docs/performance.md, of what `edgernn bench
+--suite` measured, docs/results/performance.json, and the notes beside it.
 """
 
 import dataclasses
@@ -18,20 +18,25 @@ import textwrap
 from pathlib import Path
 from types import ModuleType
 
+from edgernn.bench.gpu_cases import gpu_page
+from edgernn.bench.gpu_suite import table as gpu_table
+from edgernn.bench.page import page as performance_page
 from edgernn.cells import CELLS
-from edgernn.listing import listing, table
-from edgernn.runtime.bench.gpu_cases import gpu_page
-from edgernn.runtime.bench.gpu_suite import table as gpu_table
-from edgernn.runtime.bench.page import page as performance_page
+from edgernn.cli.cell_costs import cell_costs, table
+from edgernn.rules import RULES
+from edgernn.settings import as_word
 from edgernn.training.kernels.bench import table as training_table
+from edgernn.training.overview import overview, overview_table
 from edgernn.training.recipe import load_table, table_names
 from edgernn.training.report import markdown
+from edgernn.training.table_pictures import draw_pictures
 from edgernn.training.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parent.parent
 # what of a page written by hand is made
 PART = re.compile(r"(<!-- (cells|apps|packed|sizes) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
-APPS = ROOT / "docs" / "results" / "apps.json"
+RESULTS = ROOT / "docs" / "results"
+APPS = RESULTS / "apps.json"
 # page: (title, modules)
 PAGES = {
     "rnn": ("Simple recurrent network", ["edgernn.cells.rnn"]),
@@ -48,7 +53,7 @@ PAGES = {
         "Update rules",
         [
             "edgernn.rules",
-            *(f"edgernn.rules.{m}" for m in ("always", "fixed", "phased", "variable", "skip", "selective")),
+            *dict.fromkeys(rule.__module__ for rule in RULES.values()),
         ],
     ),
     "imputers": ("GRU-D and RITS", ["edgernn.imputers"]),
@@ -60,7 +65,7 @@ SIZE = (64, 256)
 
 def readme() -> str:
     """The README with its tables."""
-    return with_parts(ROOT / "README.md", {"cells": table(listing(2, 128)), "apps": apps()})
+    return with_parts(ROOT / "README.md", {"cells": table(cell_costs(2, 128)), "apps": apps()})
 
 
 def with_parts(path: Path, parts: dict[str, str]) -> str:
@@ -141,7 +146,7 @@ def page(name: str) -> str:
         parts += _prose(inspect.getdoc(module) or "")
     names = [cell for cell, kind in CELLS.items() if kind.__module__ in modules]
     if names:
-        entries = [entry for entry in listing(*SIZE) if entry["name"] in names]
+        entries = [entry for entry in cell_costs(*SIZE) if entry["name"] in names]
         parts += [f"At I = {SIZE[0]}, H = {SIZE[1]}:", table(entries)]
     for module in loaded:
         for item in _public(module):
@@ -156,13 +161,9 @@ def tasks() -> str:
     for name, task in TASKS.items():
         parts += [f"## {name}", *_class(task)]
         fields = dataclasses.fields(task)  # type: ignore[arg-type]
-        if settings := ", ".join(f"`{field.name}={_word(field.default)}`" for field in fields):
+        if settings := ", ".join(f"`{field.name}={as_word(field.default)}`" for field in fields):
             parts.append(f"Settings: {settings}.")
     return "\n\n".join(parts) + "\n"
-
-
-def _word(value: object) -> str:
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def results() -> str:
@@ -173,17 +174,34 @@ def results() -> str:
         "Each table is made by the command under its title, from the recipes in `training/recipes`. A figure is of the "
         "test split, with the weights of the last step unless the recipe or the task keeps the best (`keep`). Where a "
         "paper has no validation part, ours is taken from the training part.",
+        "All tables, as `edgernn reproduce --list` shows them: a table is measured when every row has as many seeds as "
+        "its recipe asks for; hours are those of all trainings on one core; the last columns count the paper's figures "
+        "by how ours lie beside them.",
     ]
+    parts += ["\n".join(overview_table(overview([ROOT / "docs" / "results"])))]
     for name in table_names():
-        path = ROOT / "docs" / "results" / f"{name}.json"
+        table = load_table(name)
+        path = RESULTS / f"{name}.json"
         if path.is_file():
             parts.append(markdown(json.loads(path.read_text(encoding="utf-8"))).rstrip())
         else:
-            made = load_table(name)
-            parts += [f"## {made.title}", f"{made.paper}. Not run yet: `edgernn reproduce {name}`"]
-        for picture in sorted((ROOT / "docs" / "results").glob(f"{name}-*.png")):
-            parts += [f"![{picture.stem}](results/{picture.name})", picture.with_suffix(".md").read_text().strip()]
+            hours = "" if table.hours is None else f", about {table.hours:g} h of one CPU core"
+            needs = f", which needs {table.needs}" if table.needs else ""
+            parts += [f"## {table.title}", f"{table.paper}. Not run yet: `edgernn reproduce {name}`{hours}{needs}."]
+        for picture in table.pictures:
+            file = RESULTS / f"{name}-{picture.name}.png"
+            if file.is_file():
+                parts += [f"![{file.stem}](results/{file.name})", picture.text]
     return "\n\n".join(parts) + "\n"
+
+
+def draw() -> None:
+    """The pictures of the papers' tables, but for those that need run directories, of docs/results/TABLE.json."""
+    for name in table_names():
+        path = RESULTS / f"{name}.json"
+        report = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"rows": []}
+        pictures = [picture for picture in load_table(name).pictures if not picture.of_runs]
+        draw_pictures(pictures, report, RESULTS, {}, prefix=f"{name}-")
 
 
 def performance(folder: Path = ROOT / "docs" / "results") -> str:
@@ -223,7 +241,7 @@ def _training(folder: Path) -> list[str]:
     command = "python -m edgernn.training.kernels.bench --out docs/results/training.json"
     parts = [f"On a CPU, by `{command}`; the target for gru, pru and sarnn is half of torch.nn.GRU's time."]
     parts.append(training_table(json.loads(cpu.read_text(encoding="utf-8"))) if cpu.is_file() else "Not measured yet.")
-    command = "python -m edgernn.runtime.bench.gpu_suite --out docs/results/gpu.json"
+    command = "python -m edgernn.bench.gpu_suite --out docs/results/gpu.json"
     parts.append(
         f"On a GPU, by `{command}`; the targets, at B = 128, T = 500, H = 128, forward and backward: every cell 10 "
         "times faster than its loop, gru as fast as torch.nn.GRU, sarnn at most 1.3 times as slow, gradients within "
@@ -278,6 +296,7 @@ def generated() -> dict[Path, str]:
 
 
 def main() -> None:
+    draw()
     for path, text in generated().items():
         path.write_text(text, encoding="utf-8")
 

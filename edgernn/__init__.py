@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """edgernn: train a light recurrent cell, export it as one ONNX file, run it fast, and know what it costs.
 
-The names below are imported when first used, so that `import edgernn` costs nothing.
+The names below are imported when first used, so that `import edgernn` costs nothing, and those that run models work
+without torch.
 """
 
 import importlib
@@ -27,8 +28,10 @@ __all__ = [*_NAMES, *_MODULES, "__version__"]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        return getattr(importlib.import_module(_NAMES[name]), name)
-    if name in _MODULES:
-        return importlib.import_module(f"edgernn.{name}")
-    raise AttributeError(f"module 'edgernn' has no attribute {name!r}")
+    if name not in _NAMES and name not in _MODULES:
+        raise AttributeError(f"module 'edgernn' has no attribute {name!r}")
+    from edgernn.extras import needed_by
+
+    with needed_by(f"edgernn.{name}"):
+        module = importlib.import_module(_NAMES.get(name, f"edgernn.{name}"))
+    return getattr(module, name) if name in _NAMES else module

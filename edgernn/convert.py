@@ -61,13 +61,13 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
     name, rule = model.cell_type.name, model.rule_type.name
     if name not in _MODULES:
         raise UsageError(f"cell: torch.nn has {', '.join(_MODULES)}, the model is {name}")
-    if rule != "always":
+    if model.rule_type.can_skip:
         raise UsageError(f"rule: torch.nn updates every neuron at every step, the model has the rule {rule}")
     layers = model.recurrent_layers()
     if layers[0].imputer is not None:
         raise UsageError("imputer: torch.nn has none, the model does")
-    if layers[0].cell.op != model.cell_type.op:
-        raise UsageError(f"cell: torch.nn has plain weights, the model's op is {layers[0].cell.op}")
+    if layers[0].kind != name:
+        raise UsageError(f"cell: torch.nn has plain weights, the model's layers are {layers[0].kind}")
     if model.last_size not in (None, model.hidden_size):
         raise UsageError(f"last_size: torch.nn has layers of one size, the model's last one has {model.last_size}")
     if model.standardises:

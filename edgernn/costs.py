@@ -9,6 +9,7 @@ flops_paper     the SA-RNN paper's convention: a row of n inputs costs 2n - 1 op
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -43,7 +44,7 @@ def cost(
     mid, update = cell.macs()
     # a gate with neither x nor m is the recurrent part of another one's row (the candidate of gru)
     rows = sum(cell.mid_size if g.mid else cell.hidden_size for g in cell.gates if g.x or g.m or g.mid)
-    rows += cell.rank or 0
+    rows += cell.recurrent.rank or 0
     modules = [module for module in (cell, rule, imputer) if module is not None]
     parameters = sum(p.numel() for module in modules for p in module.parameters()) - cell.held_zeros()
     before = 0 if imputer is None else imputer.macs()
@@ -63,17 +64,17 @@ def named_cost(
     rule: str | None,
     input_size: int,
     hidden_size: int,
-    layers: int = 1,
-    bidirectional: bool = False,
-    last_size: int | None = None,
     *,
     update_rate: float = 1.0,
+    **settings: Any,
 ) -> Cost:
-    """The cost of a stack without a head, by the names of its cell and rule. Raises UsageError for unknown ones."""
+    """The cost of a stack without a head, by the names of its cell and rule; settings: as of SequenceModel.
+
+    Raises:
+        UsageError: An unknown name or a bad setting.
+    """
     with torch.device("meta"):
-        model = SequenceModel(
-            cell, input_size, hidden_size, rule=rule, layers=layers, bidirectional=bidirectional, last_size=last_size
-        )
+        model = SequenceModel(cell, input_size, hidden_size, rule=rule, **settings)
     return model_cost(model, update_rate)
 
 

@@ -54,7 +54,7 @@ def check_weights(layer: RecurrentLayer, recurrent: float) -> None:
     """Raises UsageError where `with_dropped_weights` finds no recurrent weights to drop, or only a product's factor."""
     if recurrent and not _weights(layer, "RC"):
         raise UsageError(f"weight_drop: {layer.cell.name} has no recurrent weights; weight_drop_input drops the others")
-    if recurrent and layer.cell.rank is not None:
+    if recurrent and layer.cell.recurrent.rank is not None:
         raise UsageError("weight_drop: expected either it or rank, not both")
 
 

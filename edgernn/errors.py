@@ -13,6 +13,10 @@ class UsageError(EdgernnError):
     """A wrong word on the command line or a wrong argument's name or value. Exit code 2."""
 
 
+class MissingPackageError(UsageError, ImportError):
+    """A package of an extra that is not installed. Exit code 2."""
+
+
 class EdgernnWarning(RuntimeWarning):
     """Something that works, but not as the user may think. The command line prints it in one line."""
 

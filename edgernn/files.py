@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that are never half there: everything is written beside its place and renamed."""
 
-import fcntl
+import errno
 import io
 import json
 import os
 import tempfile
-import time
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,20 +13,41 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import EdgernnError
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import Tensor
-
 
 # beside a model: some of its task's inputs x (N, T, I), and what it should answer, y
 EXAMPLE = "example.npz"
+# what a write fails with for want of space
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` to write to; renamed to `path` at the end, removed on an error."""
+    """Yield a temporary path beside `path` to write to; renamed to `path` at the end, removed on an error.
+
+    Raises:
+        OSError: Nothing can be written there; it names `path`.
+    """
+    with naming(path), _temporary(path) as temporary:
+        yield temporary
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Inside, an OSError without a file name gets that of `path`: a failed write does not know its file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
     os.close(handle)
@@ -44,39 +64,6 @@ def replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-@contextmanager
-def locked(path: Path, seconds: float = 0.0) -> Iterator[None]:
-    """Inside, no other process is inside for the same file, which is made for it and holds a number: the process's.
-
-    A process that is killed is inside no more. seconds: how long to wait for another one. Raises UsageError if it is
-    still inside then.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + seconds
-    while True:
-        with path.open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    waited = f" after {seconds:.0f} s" if seconds else ""
-                    holder = path.read_text() or "another one"
-                    raise UsageError(f"{path}: process {holder} still holds this lock{waited}") from None
-                time.sleep(0.1)
-                continue
-            # what was removed in between is no lock any more
-            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                continue
-            try:
-                file.truncate(0)
-                file.write(str(os.getpid()))
-                file.flush()
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -101,27 +88,6 @@ def read_json(path: Path) -> Any:
         raise EdgernnError(f"{path}: no such file") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise EdgernnError(f"{path}: not a JSON file ({error})") from None
-
-
-def write_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: Mapping[str, str] | None = None) -> None:
-    """A safetensors file."""
-    from safetensors.torch import save
-
-    write_bytes(path, save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, dict(metadata or {})))
-
-
-def read_tensors(path: Path) -> dict[str, "Tensor"]:
-    """Raises EdgernnError where the file is missing, truncated or not safetensors."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        tensors: dict[str, Tensor] = load_file(path)
-        return tensors
-    except FileNotFoundError:
-        raise EdgernnError(f"{path}: no such file") from None
-    except SafetensorError as error:
-        raise EdgernnError(f"{path}: corrupt or truncated ({error})") from None
 
 
 def write_arrays(path: Path, arrays: Mapping[str, "np.ndarray[Any, Any]"]) -> None:

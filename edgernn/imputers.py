@@ -45,7 +45,6 @@ class Imputer(nn.Module, abc.ABC):
     """
 
     name: ClassVar[str]
-    prefix: ClassVar[str]
     paper: ClassVar[str]
     memory: ClassVar[tuple[str, ...]] = ()
     total: Callable[[Tensor], Tensor] | None = None
@@ -105,7 +104,6 @@ class GRUD(Imputer):
     """
 
     name = "gru-d"
-    prefix = "GRUD"
     paper = "Che et al. 2018, arXiv:1606.01865; EINS, System C.1"
     memory = ("x_seen",)
 
@@ -150,7 +148,6 @@ class RITS(Imputer):
     """
 
     name = "rits"
-    prefix = "RITS"
     paper = "Cao et al. 2018, arXiv:1805.10572; EINS, appendix C.2"
 
     def __init__(self, input_size: int, hidden_size: int) -> None:

@@ -62,7 +62,7 @@ class RecurrentLayer(nn.Module):
         self.cell, self.rule = cell, rule
         self.imputer = imputer
         self.unroller: Unroller | None = None
-        self.widths = dict.fromkeys(cell.states, cell.hidden_size) | dict.fromkeys(rule.memory, 1)
+        self.widths = dict.fromkeys(cell.states, cell.hidden_size) | rule.widths
         if imputer is not None:
             self.widths |= dict.fromkeys(imputer.memory, imputer.features)
         if cell.counts_steps:
@@ -83,9 +83,17 @@ class RecurrentLayer(nn.Module):
         return "torch" if self.unroller is None else self.unroller.name
 
     @property
-    def op(self) -> str:
-        """The name of the op that the layer becomes."""
-        return ("" if self.imputer is None else self.imputer.prefix) + self.rule.prefix + self.cell.op
+    def kind(self) -> str:
+        """The names of what the layer is made of, as gru-d+gru-before+selective; its kernel goes by them."""
+        return self.kind_of(self.cell.form)
+
+    def kind_of(self, form: str) -> str:
+        """The kind of such a layer of another cell, by the name of its equations."""
+        cell = self.cell
+        parts = [] if self.imputer is None else [self.imputer.name]
+        parts += [form] if self.rule.implied else [form, self.rule.name]
+        parts += [] if cell.recurrent.rank is None else ["low-rank"]
+        return "+".join(parts if cell.norm is None else [*parts, cell.norm.name])
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -149,7 +157,7 @@ class RecurrentLayer(nn.Module):
         new = blend(decision.u, self.cell.step(a, x, seen, constants, t), old)
         if t is not None:
             rest[COUNT] = t + 1
-        return Step((*new, *self.rule.remember(decision.u, new, memory), *rest.values()), decision, imputed)
+        return Step((*new, *self.rule.remember(decision, new, memory), *rest.values()), decision, imputed)
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State, Trace]:
         if state is None:

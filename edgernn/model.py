@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stack of recurrent layers and a linear head; and what it shares with any other network that has such layers."""
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
-from edgernn.dropout import check_rate, check_weights, locked, with_dropped_weights, words
+from edgernn.config import ModelConfig
+from edgernn.dropout import check_weights, locked, with_dropped_weights, words
 from edgernn.errors import UsageError
-from edgernn.imputers import Imputer
 from edgernn.layer import RecurrentLayer, Trace
 from edgernn.names import resolve_imputer
-from edgernn.rules.base import UpdateRule
-from edgernn.spec import LayerSpec
 
 
 class RecurrentModel(nn.Module):
@@ -68,12 +66,12 @@ class RecurrentModel(nn.Module):
         if step < steps // 3 or step > held or (step < held and step % 15):
             return
         for layer in self.recurrent_layers():
-            if layer.cell.density is not None:
+            if layer.cell.is_sparse:
                 layer.cell.threshold(hold=step == held)
 
     def pruned(self, step: int, steps: int) -> bool:
         """Whether after so many steps of a training no weight is still to be set to zero."""
-        return step > _held(steps) or all(layer.cell.density is None for layer in self.recurrent_layers())
+        return step > _held(steps) or all(not layer.cell.is_sparse for layer in self.recurrent_layers())
 
 
 def _held(steps: int) -> int:
@@ -85,6 +83,21 @@ def joined(traces: list[Trace]) -> Trace:
     """The trace of a layer that ran over a sequence in parts: decisions one after the other, the sum of the budgets."""
     parts = [trace.decisions for trace in traces if trace.decisions is not None]
     return Trace(torch.cat(parts) if parts else None, torch.stack([trace.budget for trace in traces]).sum())
+
+
+def _check_together(config: ModelConfig) -> None:
+    """Raises UsageError for settings that do not go together."""
+    words, imputes = config.input.vocabulary is not None, config.layer.imputer is not None
+    if config.last_size is not None and config.layers == 1:
+        raise UsageError("last_size: expected at least 2 layers; the size of a single one is hidden_size")
+    if words and (set(config.input.mean), set(config.input.std)) != ({0.0}, {1.0}):
+        raise UsageError("mean, std: words of a vocabulary cannot be standardised")
+    if imputes and config.bidirectional:
+        raise UsageError("bidirectional: an imputer needs times that run with its direction; use a model each way")
+    if config.dropout.embedding and not words:
+        raise UsageError("dropout_embedding: expected a vocabulary, whose words are left out")
+    if imputes and (words or config.dropout.input):
+        raise UsageError("imputer: its input is values, masks and times, expected no vocabulary or dropout_input")
 
 
 class TiedHead(nn.Module):
@@ -109,16 +122,16 @@ class SequenceModel(RecurrentModel):
 
     model(x (T, B, I), state) returns y and the last state: y (B, O) with output="last", (T, B, O) with output="all";
     O is `output_size`, or `width`, that of the last layer's output, where it is None (no head). The state is a flat
-    tuple of tensors, (B, H) each and (B, 1) for a rule's memory, in the order of `state_names`.
+    tuple of tensors, (B, H) each, for a rule's memory also (B, 1), in the order of `state_names`.
 
-    cell, rule: names (see `edgernn cells`) or classes; `rule` overrides what the cell's name implies.
+    The argument is a ModelConfig, or the arguments of `ModelConfig.of`: the cell's name and sizes, then settings by
+    their short names, as in SequenceModel("sarnn", 2, 128, 1, layers=2, rank=16).
+
     layers, bidirectional: a bidirectional layer has two cells, the second reads the sequence backwards.
-    last_size: H of the last of several layers, where it is not hidden_size.
     mean, std (I,): the input is standardised as (x - mean) / std first.
-    cell_options, rule_options: passed to the cell's and the rule's constructor.
-    rank: recurrent weights as products of this rank (`Cell.factorise`). density: the share of their blocks that stays
-    (`Cell.sparsify`); `prune` leaves the others out, bit by bit. norm: "layer" or "recurrent-batch", with
-    statistics for norm_steps steps (`Cell.normalise`).
+    rank: recurrent weights as products of this rank (`LowRank`). density: the share of their blocks that stays
+    (`BlockSparse`); `prune` leaves the others out, bit by bit. norm: "layer" or "recurrent-batch", with
+    statistics for norm_steps steps (`cells.norm`).
     imputer: "gru-d" or "rits", before the first layer; x is then (T, B, 3F): values, masks, times (`imputers`).
     vocabulary: x is then (T, B) whole numbers below it, and the layers read their rows of a learned matrix E
     (vocabulary, I), which starts as U(-0.1, 0.1). tied: the head's weight is E, so O is vocabulary and `width` is I.
@@ -137,104 +150,73 @@ class SequenceModel(RecurrentModel):
     input_mean: Tensor
     input_std: Tensor
 
-    def __init__(
-        self,
-        cell: str | type[Cell] = "gru",
-        input_size: int = 1,
-        hidden_size: int = 128,
-        output_size: int | None = None,
-        *,
-        rule: str | type[UpdateRule] | None = None,
-        layers: int = 1,
-        bidirectional: bool = False,
-        output: Literal["last", "all"] = "last",
-        mean: Tensor | float = 0.0,
-        std: Tensor | float = 1.0,
-        cell_options: dict[str, Any] | None = None,
-        rule_options: dict[str, Any] | None = None,
-        rank: int | None = None,
-        density: float | None = None,
-        norm: str | None = None,
-        norm_steps: int = 1000,
-        imputer: str | type[Imputer] | None = None,
-        last_size: int | None = None,
-        vocabulary: int | None = None,
-        tied: bool = False,
-        dropout_embedding: float = 0.0,
-        dropout_input: float = 0.0,
-        dropout_hidden: float = 0.0,
-        dropout_output: float = 0.0,
-        weight_drop: float = 0.0,
-        weight_drop_input: float = 0.0,
-    ) -> None:
+    def __init__(self, config: ModelConfig | str | type[Cell] = "gru", *sizes: int | None, **settings: Any) -> None:
         super().__init__()
-        for name, size in (("input_size", input_size), ("hidden_size", hidden_size), ("layers", layers)):
-            if size < 1:
-                raise UsageError(f"{name}: expected at least 1, got {size}")
-        for name, given in (("output_size", output_size), ("last_size", last_size), ("vocabulary", vocabulary)):
-            if given is not None and given < 1:
-                raise UsageError(f"{name}: expected at least 1 or None, got {given}")
-        if output not in ("last", "all"):
-            raise UsageError(f"output: expected 'last' or 'all', got {output!r}")
-        if last_size is not None and layers == 1:
-            raise UsageError("last_size: expected at least 2 layers; the size of a single one is hidden_size")
-        if vocabulary is not None and not all(isinstance(v, int | float) and v == n for v, n in ((mean, 0), (std, 1))):
-            raise UsageError("mean, std: words of a vocabulary cannot be standardised")
-        spec = LayerSpec(cell, rule, cell_options, rule_options, rank, density, norm, norm_steps)
-        self.cell_type, self.rule_type = spec.types
-        self.imputer_type = resolve_imputer(cell, imputer)
-        if self.imputer_type is not None and bidirectional:
-            raise UsageError("bidirectional: an imputer needs times that run with its direction; use a model each way")
-        self.input_size, self.hidden_size, self.output_size = input_size, hidden_size, output_size
-        self.last_size, self.vocabulary = last_size, vocabulary
-        self.bidirectional, self.output = bidirectional, output
-        self.directions = 2 if bidirectional else 1
-        self.dropout_embedding, self.dropout_input = dropout_embedding, dropout_input
-        self.dropout_hidden, self.dropout_output = dropout_hidden, dropout_output
-        self.weight_drop, self.weight_drop_input = weight_drop, weight_drop_input
-
-        self.embedding = None if vocabulary is None else nn.Embedding(vocabulary, input_size)
+        if not isinstance(config, ModelConfig):
+            config = ModelConfig.of(settings.pop("cell", config), *sizes, **settings)  # type: ignore[arg-type]
+        elif sizes or settings:
+            raise UsageError("config: expected no further arguments beside a ModelConfig")
+        _check_together(config)
+        self.config = config
+        self.output = config.head.output
+        self.directions = 2 if config.bidirectional else 1
+        self.cell_type, self.rule_type = config.layer.types
+        self.imputer_type = resolve_imputer(config.layer.cell.name, config.layer.imputer)
+        size, vocabulary = config.input.size, config.input.vocabulary
+        self.embedding = None if vocabulary is None else nn.Embedding(vocabulary, size)
         if self.embedding is not None:
             nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
-        first = None if self.imputer_type is None else self.imputer_type(input_size, hidden_size)
-        widths = [hidden_size] * (layers - 1) + [last_size or hidden_size]
-        sizes = [input_size] + [size * self.directions for size in widths[:-1]]
+        first = None if self.imputer_type is None else self.imputer_type(size, config.hidden_size)
+        widths = [size] + [hidden * self.directions for hidden in config.sizes]
         self.layers = nn.ModuleList(
-            spec.make(size, width, None if i else first)
-            for i, (size, width) in enumerate(zip(sizes, widths, strict=True))
+            config.layer.make(widths[i], hidden, None if i else first)
+            for i, hidden in enumerate(config.sizes)
             for _ in range(self.directions)
         )
-        self.width = widths[-1] * self.directions
-        self.head = self._head(tied)
-        for name, value in (("input_mean", mean), ("input_std", std)):
-            numbers = torch.as_tensor(value, dtype=torch.get_default_dtype())
-            self.register_buffer(name, numbers.expand(input_size).clone())
-        self._check_together()
+        self.width = widths[-1]
+        self.head = self._head()
+        for name, numbers in (("input_mean", config.input.mean), ("input_std", config.input.std)):
+            self.register_buffer(name, torch.tensor(numbers).expand(size).clone())
+        for layer in self.recurrent_layers():
+            check_weights(layer, config.dropout.weight)
 
-    def _head(self, tied: bool) -> nn.Linear | TiedHead | None:
-        if not tied:
-            return None if self.output_size is None else nn.Linear(self.width, self.output_size)
+    def _head(self) -> nn.Linear | TiedHead | None:
+        size, words = self.config.head.size, self.config.input.vocabulary
+        if not self.config.head.tied:
+            return None if size is None else nn.Linear(self.width, size)
         if self.embedding is None:
             raise UsageError("tied: expected a vocabulary, whose embedding the head shares")
-        if self.output_size != self.vocabulary:
-            raise UsageError(f"tied: expected output_size={self.vocabulary}, the vocabulary, got {self.output_size}")
-        if self.width != self.input_size:
-            hint = "" if self.bidirectional else "; hidden_size or, of several layers, last_size sets it"
-            wanted = f"a last layer as wide as the embedding, {self.input_size}"
+        if size != words:
+            raise UsageError(f"tied: expected output_size={words}, the vocabulary, got {size}")
+        if self.width != self.config.input.size:
+            hint = "" if self.config.bidirectional else "; hidden_size or, of several layers, last_size sets it"
+            wanted = f"a last layer as wide as the embedding, {self.config.input.size}"
             raise UsageError(f"tied: expected {wanted}, got {self.width}{hint}")
         return TiedHead(self.embedding)
 
-    def _check_together(self) -> None:
-        for name in ("embedding", "input", "hidden", "output"):
-            check_rate(f"dropout_{name}", getattr(self, f"dropout_{name}"))
-        for name in ("weight_drop", "weight_drop_input"):
-            check_rate(name, getattr(self, name))
-        for layer in self.recurrent_layers():
-            check_weights(layer, self.weight_drop)
-        if self.dropout_embedding and self.embedding is None:
-            raise UsageError("dropout_embedding: expected a vocabulary, whose words are left out")
-        if self.imputer_type is not None and (self.embedding is not None or self.dropout_input):
-            raise UsageError("imputer: its input is values, masks and times, expected no vocabulary or dropout_input")
+    @property
+    def input_size(self) -> int:
+        return self.config.input.size
+
+    @property
+    def hidden_size(self) -> int:
+        return self.config.hidden_size
+
+    @property
+    def last_size(self) -> int | None:
+        return self.config.last_size
+
+    @property
+    def output_size(self) -> int | None:
+        return self.config.head.size
+
+    @property
+    def vocabulary(self) -> int | None:
+        return self.config.input.vocabulary
+
+    @property
+    def bidirectional(self) -> bool:
+        return self.config.bidirectional
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
         """One a layer and direction, forward before backward."""
@@ -276,15 +258,15 @@ class SequenceModel(RecurrentModel):
         last: list[Tensor] = []
         self.traces = []
         layers = self.recurrent_layers()
-        drops = self.weight_drop, self.weight_drop_input
+        dropout = self.config.dropout
         tops: list[Tensor] = []
         for i in range(0, len(layers), self.directions):
             if self.training:
-                y = locked(y, self.dropout_hidden if i else self.dropout_input)
+                y = locked(y, dropout.hidden if i else dropout.input)
             outputs, tops = [], []
             for direction, layer in enumerate(layers[i : i + self.directions]):
                 own, state = state[: len(layer.states)], state[len(layer.states) :]
-                run = with_dropped_weights(layer, *drops) if self.training else layer
+                run = with_dropped_weights(layer, dropout.weight, dropout.weight_input) if self.training else layer
                 out, final, trace = run(y.flip(0) if direction else y, own)
                 outputs.append(out.flip(0) if direction else out)
                 # of the backward direction the last output is the one that has read the whole sequence
@@ -298,7 +280,7 @@ class SequenceModel(RecurrentModel):
 
     def drop_output(self, y: Tensor) -> Tensor:
         """What recur() gives, as the head reads it in this mode."""
-        return locked(y, self.dropout_output) if self.training else y
+        return locked(y, self.config.dropout.output) if self.training else y
 
     def inputs(self, x: Tensor) -> Tensor:
         """What the first layer reads (T, B, I): the rows of E that x (T, B) names, or x standardised."""
@@ -315,5 +297,5 @@ class SequenceModel(RecurrentModel):
             raise UsageError(f"x: expected {expected}, got numbers from {low} to {high}")
         embedded: Tensor = self.embedding(x)
         if self.training:
-            embedded = words(embedded, x, self.embedding.num_embeddings, self.dropout_embedding)
+            embedded = words(embedded, x, self.embedding.num_embeddings, self.config.dropout.embedding)
         return embedded

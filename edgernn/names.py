@@ -14,6 +14,8 @@ COMBINATIONS = {
     "phasedlstm": ("lstm", "phased"),
     "vcrnn": ("gru", "variable"),
 }
+# the rule of a cell whose name implies none
+DEFAULT_RULE = "always"
 # a paper's name: (cell, imputer)
 IMPUTING = {
     "gru-d": ("gru-before", "gru-d"),
@@ -26,7 +28,7 @@ def resolve(cell: str | type[Cell], rule: str | type[UpdateRule] | None = None) 
 
     Raises UsageError for an unknown name, with the nearest known one.
     """
-    default = "always"
+    default = DEFAULT_RULE
     if isinstance(cell, str):
         if cell in COMBINATIONS:
             cell, default = COMBINATIONS[cell]
@@ -35,12 +37,24 @@ def resolve(cell: str | type[Cell], rule: str | type[UpdateRule] | None = None) 
         if cell not in CELLS:
             raise nearest("cell", cell, [*CELLS, *COMBINATIONS, *IMPUTING])
         cell = CELLS[cell]
-    rule = default if rule is None else rule
-    if isinstance(rule, str):
-        if rule not in RULES:
-            raise nearest("rule", rule, RULES)
-        rule = RULES[rule]
-    return cell, rule
+    name_or_type = default if rule is None else rule
+    if not isinstance(name_or_type, str):
+        return cell, name_or_type
+    if name_or_type not in RULES:
+        raise nearest("rule", name_or_type, RULES)
+    return cell, RULES[name_or_type]
+
+
+def parts(cell: str, rule: str | None, imputer: str | None = None) -> list[str]:
+    """The names that tell a layer apart: of its imputer, its cell and its rule. A rule that is implied is left out."""
+    implied = rule in RULES and RULES[rule].implied
+    return [name for name in (imputer, cell, None if implied else rule) if name is not None]
+
+
+def combined_name(cell: str, rule: str) -> str:
+    """The name of a cell with a rule as a user writes it, where it has one: sarnn, or gru, or gru + random."""
+    names = {pair: name for name, pair in COMBINATIONS.items()} | {(cell, DEFAULT_RULE): cell}
+    return names.get((cell, rule), f"{cell} + {rule}")
 
 
 def resolve_imputer(cell: str | type[Cell], imputer: str | type[Imputer] | None = None) -> type[Imputer] | None:

@@ -1,14 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model in a folder: config.json, whose key "model" holds the arguments of SequenceModel, and model.safetensors."""
+"""A model in a folder: config.json, whose key "model" holds a ModelConfig, and model.safetensors."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError
-from edgernn.files import read_json, read_tensors, write_tensors
+from edgernn.files import read_json, write_bytes
 from edgernn.model import RecurrentModel, SequenceModel
+from edgernn.settings import load
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file."""
+    write_bytes(path, save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, dict(metadata or {})))
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Raises EdgernnError where the file is missing, truncated or not safetensors."""
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+        return tensors
+    except FileNotFoundError:
+        raise EdgernnError(f"{path}: no such file") from None
+    except SafetensorError as error:
+        raise EdgernnError(f"{path}: corrupt or truncated ({error})") from None
 
 
 def save_weights(model: RecurrentModel, folder: Path, name: str = WEIGHTS) -> None:
@@ -28,23 +51,27 @@ def load_weights(model: RecurrentModel, folder: Path, name: str = WEIGHTS) -> No
     model.load_state_dict(found)
 
 
-def model_from(config: dict[str, Any], where: str) -> SequenceModel:
-    """A new model from the arguments in a config."""
-    try:
-        return SequenceModel(**config)
-    except TypeError as error:
-        raise EdgernnError(f"{where}: not a model of this version of edgernn ({error})") from None
+def read_config(folder: Path) -> dict[str, Any]:
+    """The config of a run directory. Raises EdgernnError for a file that is none, or of an older form."""
+    path = folder / CONFIG
+    config = read_json(path)
+    if not isinstance(config, dict) or not isinstance(config.get("model"), dict):
+        raise EdgernnError(f"{path}: not the config of a run")
+    if "layer" not in config["model"]:
+        version = config.get("edgernn", "an older version")
+        raise EdgernnError(
+            f"{path}: written by edgernn {version} in a form that this version does not read; train again"
+        )
+    return config
 
 
 def load_model(folder: Path) -> tuple[SequenceModel, dict[str, Any]]:
     """The model of a run directory, ready to run, and the whole config. Raises EdgernnError if either file is bad."""
     if not folder.is_dir():
         raise EdgernnError(f"{folder}: no such run directory")
-    config = read_json(folder / CONFIG)
-    if not isinstance(config, dict) or not isinstance(config.get("model"), dict):
-        raise EdgernnError(f"{folder / CONFIG}: not the config of a run")
+    config = read_config(folder)
     if (network := config.get("network", SequenceModel.__name__)) != SequenceModel.__name__:
         raise EdgernnError(f"{folder}: its network is a {network}; only a {SequenceModel.__name__} can be used alone")
-    model = model_from(config["model"], str(folder / CONFIG))
+    model = SequenceModel(load(ModelConfig, config["model"], str(folder / CONFIG)))
     load_weights(model, folder)
     return model.eval(), config

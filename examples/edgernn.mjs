@@ -35,12 +35,13 @@ export class Stream {
 
   /** How many numbers a step reads: I, or 1 where the model reads words. */
   get inputSize() {
-    return this.info.vocabulary == null ? this.info.input_size : 1;
+    return this.info.model.input.vocabulary == null ? this.info.model.input.size : 1;
   }
 
   /** How many neurons the model has, of all layers. */
   get neurons() {
-    const { layers, hidden_size: hidden, last_size: last = hidden } = this.info;
+    const { layers, hidden_size: hidden, last_size } = this.info.model;
+    const last = last_size ?? hidden;
     return hidden * (layers - 1) + last;
   }
 
@@ -72,7 +73,7 @@ export class Stream {
   }
 
   #tensor(x) {
-    if (this.info.vocabulary == null) {
+    if (this.info.model.input.vocabulary == null) {
       return new this.#ort.Tensor("float32", Float32Array.from(x), [1, 1, x.length]);
     }
     return new this.#ort.Tensor("int64", BigInt64Array.from(x, BigInt), [1, 1]);
@@ -86,7 +87,7 @@ function describe(bytes) {
     const { 1: key, 2: value } = Object.fromEntries(fields(entry));
     if (text(key) !== "edgernn") continue;
     const info = JSON.parse(text(value));
-    if (info.schema !== 1) throw new Error(`schema ${info.schema}, this program reads 1`);
+    if (info.schema !== 2) throw new Error(`schema ${info.schema}, this program reads 2`);
     if (!info.streaming) throw new Error("this model needs the whole sequence and cannot be streamed");
     return info;
   }

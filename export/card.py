@@ -57,7 +57,7 @@ def card(
     )
     counts = "; `updates` (T, B), neurons updated; `macs` (B,), multiply-adds executed" * model.rule_type.can_skip
     lines = [
-        f"# {task['name']}, {config['model']['cell']}",
+        f"# {task['name']}, {result['cell']}",
         "",
         "Made by",
         "",

@@ -3,24 +3,34 @@
 
 import copy
 import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from torch import Tensor
+from torch import Tensor, nn
 
 from edgernn import __version__
 from edgernn.cells.norm import RecurrentBatchNorm
+from edgernn.cells.recurrent import DENSE
+from edgernn.config import ModelConfig
+from edgernn.errors import UsageError
+from edgernn.export.kernels import Kernel, find_kernel
 from edgernn.export.rounding import WEIGHTS, whole
-from edgernn.export.trace import OPSET, layer_function, layer_weights, op_inputs, op_outputs
+from edgernn.export.trace import OPSET, layer_function, layer_weights, op_attributes, op_inputs, op_outputs
 from edgernn.layer import RecurrentLayer
 from edgernn.model import SequenceModel, TiedHead
-from edgernn.runtime.library import DOMAIN, SCHEMA
+from edgernn.program import ProgramError
+from edgernn.runtime.library import DOMAIN, MOST_OPS, OP, SCHEMA, op_names
+from edgernn.settings import record
 
 # what ONNX Runtime 1.17 and all later ones read
 IR_VERSION = 9
+# the name of functions that the native library has no kernel for, where others are called OP
+PORTABLE = "Portable"
 
 
 class _Graph:
@@ -37,8 +47,8 @@ class _Graph:
         return name
 
     def matrix(self, name: str, value: Tensor) -> str:
-        """A weight, of the graph's type where it is a matrix: then nodes that ONNX Runtime folds make floats of it."""
-        if self.type == "float32" or value.ndim != 2:
+        """A weight; a learned matrix has the graph's type, and nodes that ONNX Runtime folds make floats of it."""
+        if self.type == "float32" or value.ndim != 2 or not isinstance(value, nn.Parameter):
             return self.weight(name, value)
         return self.floats(name, self.kept(name, value))
 
@@ -90,8 +100,11 @@ def build(model: SequenceModel, extra: dict[str, Any] | None = None, weights: st
 
     weights: what matrices are kept as; those of the model are rounded so already.
     """
-    metadata = _metadata(model) | {"weights": weights} | (extra or {})
-    model = _folded(model)
+    folded = _folded(model)
+    layers = folded.recurrent_layers()
+    functions = _functions(layers)
+    metadata = _metadata(model, functions) | {"weights": weights} | (extra or {})
+    model = folded
     graph = _Graph(weights)
     x = "x"
     if model.embedding is not None:
@@ -101,14 +114,14 @@ def build(model: SequenceModel, extra: dict[str, Any] | None = None, weights: st
         x = graph.node("Div", [graph.node("Sub", [x, mean], "input.centred"), std], "input.standardised")
     counters: dict[str, list[str]] = {"updates": [], "macs": []}
     tops: list[str] = []
-    layers = model.recurrent_layers()
     for i in range(0, len(layers), model.directions):
         is_top = i + model.directions == len(layers)
         outputs, tops = [], []
         for direction in range(model.directions):
             name = f"layer{i // model.directions}{'.reverse' * direction}"
+            layer, function = layers[i + direction], functions[i + direction]
             needs_y = not is_top or model.output == "all"
-            y, last = _layer(graph, layers[i + direction], name, x, needs_y, bool(direction), counters)
+            y, last = _layer(graph, layer, function, name, x, needs_y, bool(direction), counters)
             outputs.append(y)
             tops.append(last)
         if outputs[0]:
@@ -121,13 +134,13 @@ def build(model: SequenceModel, extra: dict[str, Any] | None = None, weights: st
             _sum(graph, values, name)
     result = helper.make_model(
         helper.make_graph(graph.nodes, "edgernn", *_interface(model), initializer=graph.weights),
-        functions=[layer_function(layer, several) for layer, several in _one_of_each_op(layers)],
+        functions=_define(dict.fromkeys(functions)),
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)],
         ir_version=IR_VERSION,
         producer_name="edgernn",
         producer_version=__version__,
     )
-    helper.set_model_props(result, {"edgernn": json.dumps(metadata)})
+    helper.set_model_props(result, {"edgernn": json.dumps(metadata, separators=(",", ":"))})
     onnx.checker.check_model(result, full_check=True)
     return result
 
@@ -145,7 +158,7 @@ def _embedded(graph: _Graph, rows: Tensor, x: str) -> str:
 def _folded(model: SequenceModel) -> SequenceModel:
     """The model with the statistics of its normalisations made constants, and the weights that it drops made zeros."""
     cells = [layer.cell for layer in model.recurrent_layers()]
-    if not any(cell.counts_steps or cell.density is not None for cell in cells):
+    if not any(cell.counts_steps or cell.is_sparse for cell in cells):
         return model
     model = copy.deepcopy(model)
     with torch.no_grad():
@@ -153,30 +166,72 @@ def _folded(model: SequenceModel) -> SequenceModel:
             for name, norm in cell.norms.items():
                 if isinstance(norm, RecurrentBatchNorm):
                     cell.norms[name] = norm.folded()
-            if cell.density is not None:
+            if cell.is_sparse:
                 cell.R.mul_(cell.kept)
-                cell.density = None
+                cell.recurrent = DENSE
                 del cell.kept
     return model
 
 
-def _one_of_each_op(layers: list[RecurrentLayer]) -> list[tuple[RecurrentLayer, bool]]:
-    """A layer for each op, and whether there are others of another H.
+@dataclass(eq=False)
+class _Function:
+    """A function of the file.
 
-    It is one whose input and hidden size differ if there is one, so that the tracer's sizes are told apart.
+    layer: One that calls it. Its input and hidden size differ if those of any such layer do, so that the tracer's
+    sizes are told apart. sizes: H of all that call it. kernel: What runs it natively, None where nothing does.
     """
-    chosen: dict[str, RecurrentLayer] = {}
-    sizes: dict[str, set[int]] = {}
+
+    name: str
+    layer: RecurrentLayer
+    sizes: set[int]
+    kernel: Kernel | None
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Attributes of its nodes beside those of every layer."""
+        program = None if self.kernel is None else self.kernel.program
+        return {} if program is None else program.attributes()
+
+
+def _functions(layers: list[RecurrentLayer]) -> list[_Function]:
+    """The function of each layer; layers with the same equations share one.
+
+    Raises UsageError for more of them than the native library has names.
+    """
+    functions: dict[Any, _Function] = {}
+    of_layers = []
     for layer in layers:
-        sizes.setdefault(layer.op, set()).add(layer.cell.hidden_size)
-        if layer.op not in chosen or layer.cell.input_size != layer.cell.hidden_size:
-            chosen[layer.op] = layer
-    return [(layer, len(sizes[op]) > 1) for op, layer in chosen.items()]
+        cell, kernel = layer.cell, _kernel(layer)
+        key = layer.kind, cell.recurrent.rank, kernel, *op_inputs(layer)
+        if key not in functions:
+            if len(functions) == MOST_OPS:
+                raise UsageError(f"layers: a file holds at most {MOST_OPS} that differ in more than sizes and weights")
+            name = op_names(len(functions) + 1)[-1]
+            name = name.replace(OP, PORTABLE) if kernel is None else name
+            functions[key] = _Function(name, layer, set(), kernel)
+        elif cell.input_size != cell.hidden_size:
+            functions[key].layer = layer
+        functions[key].sizes.add(cell.hidden_size)
+        of_layers.append(functions[key])
+    return of_layers
+
+
+def _kernel(layer: RecurrentLayer) -> Kernel | None:
+    """A registered op keeps ONNX Runtime from the function of its name: a layer without a kernel has another name."""
+    try:
+        return find_kernel(layer)
+    except ProgramError:
+        return None
+
+
+def _define(functions: Iterable[_Function]) -> list[onnx.FunctionProto]:
+    return [layer_function(f.layer, f.name, f.attributes, len(f.sizes) > 1) for f in functions]
 
 
 def _layer(
     graph: _Graph,
     layer: RecurrentLayer,
+    function: _Function,
     name: str,
     x: str,
     needs_y: bool,
@@ -199,11 +254,12 @@ def _layer(
         if key == "Y":
             outputs.append(f"{name}.Y" if needs_y else "")
         elif key in counters:
-            outputs.append(f"{name}.{key}")
+            outputs.append(f"{name}.{key}" if layer.rule.can_skip else "")
         else:
             outputs.append(f"{name}.{key.removesuffix('_next')}.next")
     bits = {} if graph.type == "float32" else {"weight_bits": WEIGHTS[graph.type]}
-    node = helper.make_node(layer.op, inputs, outputs, name, domain=DOMAIN, schema=SCHEMA, macs=layer.macs(), **bits)
+    attributes = op_attributes(layer) | function.attributes | bits
+    node = helper.make_node(function.name, inputs, outputs, name, domain=DOMAIN, **attributes)
     graph.nodes.append(node)
     if layer.rule.can_skip:
         updates = f"{name}.updates"
@@ -212,7 +268,7 @@ def _layer(
     y = outputs[0]
     if y and backwards:
         y = graph.reversed(y, f"{name}.Y.in_time")
-    return y, outputs[1]
+    return y, outputs[op_outputs(layer).index(f"{layer.states[0]}_next")]
 
 
 def _head(graph: _Graph, model: SequenceModel, x: str) -> None:
@@ -267,7 +323,13 @@ def _initial_state(model: SequenceModel) -> dict[str, list[float]]:
     return {name: value[0].tolist() for name, value in zip(model.state_names, state, strict=True)}
 
 
-def _metadata(model: SequenceModel) -> dict[str, Any]:
+def _config(model: SequenceModel) -> ModelConfig:
+    """The model's configuration, with the numbers that its input is standardised with now."""
+    mean, std = (_once(numbers) for numbers in (model.input_mean, model.input_std))
+    return replace(model.config, input=replace(model.config.input, mean=mean, std=std))
+
+
+def _metadata(model: SequenceModel, functions: list[_Function]) -> dict[str, Any]:
     from edgernn.costs import model_cost
 
     cost, idle = model_cost(model), model_cost(model, 0.0)
@@ -275,22 +337,13 @@ def _metadata(model: SequenceModel) -> dict[str, Any]:
     return {
         "version": __version__,
         "schema": SCHEMA,
-        "ops": sorted({layer.op for layer in model.recurrent_layers()}),
-        "cell": model.cell_type.name,
-        "rule": model.rule_type.name,
-        "imputer": None if model.imputer_type is None else model.imputer_type.name,
-        "input_size": model.input_size,
-        "hidden_size": model.hidden_size,
-        "last_size": model.last_size or model.hidden_size,
-        "vocabulary": model.vocabulary,
-        "output_size": model.output_size,
-        "layers": len(model.layers) // model.directions,
-        "bidirectional": model.bidirectional,
-        "output": model.output,
+        # those of the functions, in their order
+        "kernels": [f.layer.kind for f in dict.fromkeys(functions)],
+        # the kernels that run nodes by the program of their cell
+        "programs": {f.layer.kind: f.kernel.name for f in functions if f.kernel is not None and f.kernel.program},
+        "model": record(_config(model)),
         "initial_state": {n: s for n, s in _initial_state(model).items() if any(s)},
         "streaming": model.streaming,
-        "input_mean": model.input_mean.tolist(),
-        "input_std": model.input_std.tolist(),
         "parameters": cost.parameters,
         "macs": cost.macs,
         # of a step of the recurrent layers with every neuron updated, and flops_paper with none
@@ -301,3 +354,9 @@ def _metadata(model: SequenceModel) -> dict[str, Any]:
             "flops_paper_idle": idle.flops_paper,
         },
     }
+
+
+def _once(numbers: Tensor) -> tuple[float, ...]:
+    """The numbers (I,), or the one that they all are."""
+    values = tuple(numbers.tolist())
+    return values[:1] if len(set(values)) == 1 else values

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.machine import processor
-from edgernn.runtime.bench.timing import Rounds, interleaved
+from edgernn.runtime.info import kernels
 from edgernn.runtime.library import instruction_set, no_native
 from edgernn.runtime.session import Session
+from edgernn.runtime.timing import Rounds, interleaved
 
 # a quarter of a second, unless a sequence takes longer than a block
 _ROUNDS = Rounds(rounds=9, warmup=1, block_ms=10.0)
@@ -40,9 +41,9 @@ def microseconds(value: float) -> str:
 
 
 def latency(path: Path, x: NDArray[Any]) -> Latency:
-    """Measured with the sequences of x (T, B, I) or (T, B), with the native library where it has the model's ops."""
+    """Measured with the sequences of x (T, B, I) or (T, B), natively where the library has the kernels."""
     session = Session(path, backend="portable")
-    if no_native(session.info["ops"]) is None:
+    if no_native(kernels(session.info)) is None:
         session = Session(path, backend="native")
     sequences = itertools.cycle(np.ascontiguousarray(x.swapaxes(0, 1)))
 

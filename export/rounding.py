@@ -74,5 +74,5 @@ def whole(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 def check_goes_with(layers: list[RecurrentLayer], weights: str) -> None:
     """Raises UsageError where smaller weights would undo what makes a model small otherwise."""
-    if weights != "float32" and any(layer.cell.density is not None for layer in layers):
+    if weights != "float32" and any(layer.cell.is_sparse for layer in layers):
         raise UsageError(f"weights: {weights} does not go with density, whose blocks of zeros are left out of float32")

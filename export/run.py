@@ -11,11 +11,15 @@ import torch
 from edgernn.errors import EdgernnError
 from edgernn.export import to_onnx
 from edgernn.export.card import card
+from edgernn.export.kernels import without_kernel
 from edgernn.export.latency import latency
 from edgernn.export.rounding import Loss, rounded
 from edgernn.files import EXAMPLE, read_arrays, read_json, write_arrays, write_text
+from edgernn.locks import hold_file
 from edgernn.model import SequenceModel
+from edgernn.runtime.info import kernels
 from edgernn.runtime.library import no_native
+from edgernn.runtime.session import Session
 from edgernn.store import load_model
 
 # numbers in y of example.npz; of a model with many outputs fewer sequences are kept
@@ -31,13 +35,27 @@ def export_run(run: Path, out: Path, weights: str = "float32", score: Score | No
     weights: as in `to_onnx`. score: what the metric of a model on the run's test sequences is, and whether more of it
     is better; asked where weights are rounded, and what that costs stands in the file, its card and the result.
 
-    Raises EdgernnError if the directory is not a run that has been trained to its end, or the check fails.
+    Raises EdgernnError if the directory is not a run that has been trained to its end, or the check fails; UsageError
+    where another process is writing `out`.
     """
     model, config = load_model(run)
     result_file = run / "result.json"
     if not result_file.is_file():
         raise EdgernnError(f"{run}: the training has not finished; go on with it: edgernn train ... --resume")
     result = read_json(result_file)
+    with hold_file(out):
+        return _export(run, model, config, result, out, weights, score)
+
+
+def _export(
+    run: Path,
+    model: SequenceModel,
+    config: dict[str, Any],
+    result: dict[str, Any],
+    out: Path,
+    weights: str,
+    score: Score | None,
+) -> dict[str, Any]:
     x = torch.from_numpy(read_arrays(run / EXAMPLE, ("x",))["x"].swapaxes(0, 1))
     x = x.long() if model.vocabulary is not None else x.float()
     x = x[:, : max(1, _NUMBERS // (len(x) * (model.output_size or model.width)))]
@@ -55,6 +73,7 @@ def export_run(run: Path, out: Path, weights: str = "float32", score: Score | No
             loss = Loss(result["metric"], result[result["metric"]], *score(model))
             metadata |= {"metric_value": loss.after, "metric_float32": loss.before}
     checks = to_onnx(model, out, metadata=metadata, example=x, weights=weights)
+    session = Session(out, backend="portable")
     with torch.no_grad():
         y, _ = model(x)
     if model.output == "all":
@@ -70,5 +89,5 @@ def export_run(run: Path, out: Path, weights: str = "float32", score: Score | No
         "checks": [{**dataclasses.asdict(c), "worst": c.worst} for c in checks],
         "weights": weights,
         "loss": None if loss is None else {**dataclasses.asdict(loss), "is_large": loss.is_large},
-        "native_missing": no_native(layer.op for layer in model.recurrent_layers()),
+        "native_missing": without_kernel(model.recurrent_layers()) or no_native(kernels(session.info)),
     }

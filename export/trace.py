@@ -7,10 +7,11 @@ parameters) becomes the function's own nodes, one step becomes the body of a Sca
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import onnx
 import torch
 from onnx import helper, numpy_helper
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from edgernn.errors import EdgernnError
 from edgernn.layer import COUNT, LAST, RecurrentLayer
-from edgernn.runtime.library import DOMAIN
+from edgernn.runtime.library import DOMAIN, SCHEMA
 
 OPSET = 20
 # which input of these operators is a list of sizes
@@ -213,7 +214,20 @@ def op_inputs(layer: RecurrentLayer) -> list[str]:
 
 
 def op_outputs(layer: RecurrentLayer) -> list[str]:
-    return ["Y", *(f"{s}_next" for s in layer.states), *(["updates", "macs"] if layer.rule.can_skip else [])]
+    return ["Y", "updates", "macs", *(f"{s}_next" for s in layer.states)]
+
+
+def op_attributes(layer: RecurrentLayer) -> dict[str, Any]:
+    """What tells kinds of layers apart, schema, and macs: the multiply-adds of a step with nothing skipped."""
+    cell, imputer = layer.cell, layer.imputer
+    parts = {
+        "cell": cell.form,
+        "rule": layer.rule.name,
+        "imputer": None if imputer is None else imputer.name,
+        "rank": cell.recurrent.rank,
+        "norm": None if cell.norm is None else cell.norm.name,
+    }
+    return {"schema": SCHEMA, "macs": layer.macs(), **{name: part for name, part in parts.items() if part is not None}}
 
 
 def _outer_names(layer: RecurrentLayer) -> dict[str, str]:
@@ -283,8 +297,20 @@ def _dense_macs() -> list[onnx.NodeProto]:
     ]
 
 
-def layer_function(layer: RecurrentLayer, several: bool = False) -> onnx.FunctionProto:
-    """The model-local function of a layer's op; several: of layers of any H, and not of this one's alone."""
+def _nothing_to_count() -> list[onnx.NodeProto]:
+    """Empty updates (0, 0) and macs (0,), where nothing is ever skipped."""
+    empty = ((name, np.empty((0,) * axes, np.int64)) for name, axes in (("updates", 2), ("macs", 1)))
+    return [helper.make_node("Constant", [], [n], value=numpy_helper.from_array(value)) for n, value in empty]
+
+
+def layer_function(
+    layer: RecurrentLayer, name: str, attributes: Iterable[str] = (), several: bool = False
+) -> onnx.FunctionProto:
+    """The model-local function `name` of a layer.
+
+    attributes: those that its nodes have beside those of every layer. several: it is of layers of any H, and not of
+    this one's alone.
+    """
     like = next(layer.parameters())
     x = like.new_zeros(3, 2, layer.input_size)
     outside = {name: like.new_zeros(2, layer.widths[name]) for name in _outside(layer)}
@@ -299,16 +325,15 @@ def layer_function(layer: RecurrentLayer, several: bool = False) -> onnx.Functio
         nodes.append(helper.make_node("Constant", [], ["last.index"], value_int=-1))
         nodes.append(helper.make_node("Gather", ["X", "last.index"], [f"{LAST}_next"], axis=0))
     nodes += _scan(layer, x, several)
-    if layer.rule.can_skip:
-        nodes += _dense_macs()
+    nodes += _dense_macs() if layer.rule.can_skip else _nothing_to_count()
     return helper.make_function(
         DOMAIN,
-        layer.op,
+        name,
         op_inputs(layer),
         op_outputs(layer),
         _needed(nodes, op_outputs(layer)),
         [helper.make_opsetid("", OPSET)],
-        attributes=["schema", "macs"],
+        attributes=[*op_attributes(layer), *attributes],
     )
 
 

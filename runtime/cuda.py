@@ -3,9 +3,9 @@
 
 cuda = CudaLibrary(cuda_library_path())
 sizes = Sizes(2, 128)
-packed = torch.empty(cuda.packed_bytes("GRU", 2, 128, 0), dtype=torch.uint8, device="cuda")
-cuda.pack("GRU", sizes, [w.data_ptr() for w in weights], packed.data_ptr())
-cuda.run("GRU", sizes, packed.data_ptr(), T, B, x.data_ptr(), [h.data_ptr()], y.data_ptr(), [h_next.data_ptr()])
+packed = torch.empty(cuda.packed_bytes("gru", sizes), dtype=torch.uint8, device="cuda")
+cuda.pack("gru", sizes, [w.data_ptr() for w in weights], packed.data_ptr())
+cuda.run("gru", sizes, packed.data_ptr(), T, B, x.data_ptr(), [h.data_ptr()], y.data_ptr(), [h_next.data_ptr()])
 """
 
 import ctypes
@@ -18,11 +18,12 @@ from edgernn.errors import EdgernnError, UsageError, nearest
 
 @dataclass(frozen=True)
 class Sizes:
-    """I, H, and the rank of R, 0 where it is whole."""
+    """I, H, the rank of R, 0 where it is whole, and whether gates whose bias is optional have one."""
 
     input: int
     hidden: int
     rank: int = 0
+    biases: bool = False
 
     def __post_init__(self) -> None:
         for name, value, least in (("input", self.input, 1), ("hidden", self.hidden, 1), ("rank", self.rank, 0)):
@@ -35,45 +36,46 @@ class CudaLibrary:
 
     Nothing waits for the device: work is put on `stream`, 0 for the default one, and what it reads and writes must
     live until it is done. Raises EdgernnError in the library's words where it refuses or a launch fails, and UsageError
-    for an op that it does not have and for sizes that no sequence has.
+    for a layer that it has no kernel for and for sizes that no sequence has.
     """
 
     def __init__(self, path: str | Path) -> None:
         try:
             library = ctypes.CDLL(str(path))
-            for name in ("edgernn_cuda_ops", "edgernn_cuda_missing", "edgernn_cuda_error"):
+            for name in ("edgernn_cuda_kernels", "edgernn_cuda_missing", "edgernn_cuda_error"):
                 getattr(library, name).restype = ctypes.c_char_p
-            op, size, at = ctypes.c_char_p, ctypes.c_int64, ctypes.c_void_p
-            library.edgernn_cuda_packed_bytes.argtypes = [op, size, size, size, at]
-            library.edgernn_cuda_pack.argtypes = [op, size, size, size, at, at, at]
-            library.edgernn_cuda_run.argtypes = [op, size, size, size, at, size, size, *[at] * 7]
+            size, at = ctypes.c_int64, ctypes.c_void_p
+            layer = (ctypes.c_char_p, size, size, size, ctypes.c_int)
+            library.edgernn_cuda_packed_bytes.argtypes = [*layer, at]
+            library.edgernn_cuda_pack.argtypes = [*layer, at, at, at]
+            library.edgernn_cuda_run.argtypes = [*layer, at, size, size, *[at] * 7]
         except (OSError, AttributeError) as error:
             raise EdgernnError(f"{path}: expected the CUDA library of this version: {error}") from None
         self._library = library
-        self._ops = frozenset(library.edgernn_cuda_ops().decode().split())
+        self._kernels = frozenset(library.edgernn_cuda_kernels().decode().split())
 
-    def ops(self) -> set[str]:
-        """The ops that the library has kernels for."""
-        return set(self._ops)
+    def kernels(self) -> set[str]:
+        """The layers, by their `kind`, that the library has kernels for."""
+        return set(self._kernels)
 
     def missing(self) -> str | None:
         """Why no GPU can be used here, or None where one can."""
         reason = self._library.edgernn_cuda_missing()
         return None if reason is None else str(reason.decode())
 
-    def packed_bytes(self, op: str, input_size: int, hidden_size: int, rank: int) -> int:
-        """How many bytes of the device's memory the weights of an op take, packed."""
-        sizes, need = Sizes(input_size, hidden_size, rank), ctypes.c_int64()
-        self._check(self._library.edgernn_cuda_packed_bytes(*self._named(op, sizes), ctypes.byref(need)))
+    def packed_bytes(self, kind: str, sizes: Sizes) -> int:
+        """How many bytes of the device's memory the weights of a layer take, packed."""
+        need = ctypes.c_int64()
+        self._check(self._library.edgernn_cuda_packed_bytes(*self._named(kind, sizes), ctypes.byref(need)))
         return need.value
 
-    def pack(self, op: str, sizes: Sizes, weights: Sequence[int], packed: int, stream: int = 0) -> None:
-        """Pack the weights, in the order of the op's inputs, into `packed_bytes` bytes."""
-        self._check(self._library.edgernn_cuda_pack(*self._named(op, sizes), _table(weights), packed, stream))
+    def pack(self, kind: str, sizes: Sizes, weights: Sequence[int], packed: int, stream: int = 0) -> None:
+        """Pack the weights, in the order of the layer's inputs, into `packed_bytes` bytes."""
+        self._check(self._library.edgernn_cuda_pack(*self._named(kind, sizes), _table(weights), packed, stream))
 
     def run(
         self,
-        op: str,
+        kind: str,
         sizes: Sizes,
         packed: int,
         steps: int,
@@ -86,8 +88,9 @@ class CudaLibrary:
         macs: int = 0,
         stream: int = 0,
     ) -> None:
-        """T steps of B sequences from x (T, B, I) and states (B, H) in the op's order; a memory of the rule is (B, 1),
-        the last input (B, I).
+        """T steps of B sequences from x (T, B, I) and states (B, H) in the layer's order.
+
+        A memory of the rule is (B, 1) or (B, H), the last input (B, I).
 
         Writes y (T, B, H), the last states, int64 updates (T, B) and macs (B,); 0 for one that is not wanted.
         """
@@ -97,12 +100,12 @@ class CudaLibrary:
         if len(states) != len(new_states):
             raise UsageError(f"new_states: expected {len(states)}, as many as states, got {len(new_states)}")
         places = (x, _table(states), y, _table(new_states), updates, macs, stream)
-        self._check(self._library.edgernn_cuda_run(*self._named(op, sizes), packed, steps, batch, *places))
+        self._check(self._library.edgernn_cuda_run(*self._named(kind, sizes), packed, steps, batch, *places))
 
-    def _named(self, op: str, sizes: Sizes) -> tuple[bytes, int, int, int]:
-        if op not in self._ops:
-            raise nearest("op", op, self._ops)
-        return op.encode(), sizes.input, sizes.hidden, sizes.rank
+    def _named(self, kind: str, sizes: Sizes) -> tuple[bytes, int, int, int, bool]:
+        if kind not in self._kernels:
+            raise nearest("kind", kind, self._kernels)
+        return kind.encode(), sizes.input, sizes.hidden, sizes.rank, sizes.biases
 
     def _check(self, status: int) -> None:
         if status != 0:

@@ -62,7 +62,7 @@ def gpu_session(ort: Any, content: bytes, options: Any, *, stream: int | None = 
 
 
 def ops_elsewhere(session: Any, ops: set[str]) -> set[str]:
-    """Those of our ops that the CUDA provider was not given, as far as the session recorded it."""
+    """Those of these ops of ours that the CUDA provider was not given, as far as the session recorded it."""
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return set()
     groups = [group for group in session.get_provider_graph_assignment_info() if group.ep_name == PROVIDER]

@@ -53,7 +53,7 @@ def run_file(
     parts, updates = [], []
     for start in range(0, len(batches), CHUNK):
         y = session.run(batches[start : start + CHUNK].swapaxes(0, 1))
-        parts.append(y if session.info["output"] == "last" else y.swapaxes(0, 1))
+        parts.append(y if session.info["model"]["head"]["output"] == "last" else y.swapaxes(0, 1))
         if session.updates is not None:
             updates.append(session.updates)
     y = np.concatenate(parts)

@@ -2,15 +2,71 @@
 """What an exported file says of itself."""
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from edgernn.errors import EdgernnError
 from edgernn.runtime.library import SCHEMA
 
-# what is read
-_KEYS = {"ops", "input_size", "hidden_size", "layers", "bidirectional", "output", "streaming", "initial_state", "cost"}
+Check = Callable[[Any], bool]
+
+
+def _is_number(value: Any) -> bool:
+    """True for what is finite as float32, too."""
+    return type(value) in (int, float) and abs(value) < 3e38
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 1 <= value < 2**31
+
+
+def _is_name(value: Any) -> bool:
+    return type(value) is str and value != "" and value.isascii()
+
+
+def _is_flag(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _list_of(check: Check) -> Check:
+    return lambda value: type(value) is list and len(value) > 0 and all(map(check, value))
+
+
+def _is_state(value: Any) -> bool:
+    return type(value) is dict and all(map(_list_of(_is_number), value.values()))
+
+
+_SIZE = "a whole number of at least 1", _is_size
+_OPTIONAL_SIZE = "null or a whole number of at least 1", lambda value: value is None or _is_size(value)
+_NUMBER = "a number", _is_number
+_NUMBERS = "a list of numbers", _list_of(_is_number)
+_NAME, _FLAG = ("a name", _is_name), ("true or false", _is_flag)
+# the values that are read, by dotted name: what is expected, in words and as a check
+_FIELDS: dict[str, tuple[str, Check]] = {
+    "kernels": ("a list of names", _list_of(_is_name)),
+    "programs": ("names by name", lambda value: type(value) is dict and all(map(_is_name, value.values()))),
+    "model.layer.cell.name": _NAME,
+    "model.layer.rule.name": _NAME,
+    "model.hidden_size": _SIZE,
+    "model.layers": _SIZE,
+    "model.last_size": _OPTIONAL_SIZE,
+    "model.bidirectional": _FLAG,
+    "model.input.size": _SIZE,
+    "model.input.mean": _NUMBERS,
+    "model.input.std": _NUMBERS,
+    "model.input.vocabulary": _OPTIONAL_SIZE,
+    "model.head.size": _OPTIONAL_SIZE,
+    "model.head.output": ("last or all", lambda value: value in ("last", "all")),
+    "streaming": _FLAG,
+    "initial_state": ("lists of numbers by state", _is_state),
+    "macs": _NUMBER,
+    "cost.parameters": _NUMBER,
+    "cost.macs_executed": _NUMBER,
+    "cost.flops_paper": _NUMBER,
+    "cost.flops_paper_idle": _NUMBER,
+}
 
 
 def read_model(path: Path) -> bytes:
@@ -21,21 +77,53 @@ def read_model(path: Path) -> bytes:
 
 
 def read_info(text: str | None, path: Path) -> dict[str, Any]:
-    """A model's description of itself, from the text in its metadata. Raises EdgernnError where it cannot be read."""
+    """A model's description of itself, from the text in its metadata.
+
+    Raises:
+        EdgernnError: There is no text, or it cannot be read, is of another schema, or lacks or misstates a value.
+    """
     if text is None:
         raise EdgernnError(f"{path}: not exported by edgernn (no metadata)")
     try:
-        info: dict[str, Any] = json.loads(text)
-        schema, missing = info["schema"], _KEYS - info.keys()
-    except (ValueError, TypeError, KeyError, AttributeError):
+        info: dict[str, Any] = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        schema = info["schema"]
+        # a file without cells of its own may leave them out
+        info.setdefault("programs", {})
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise EdgernnError(f"{path}: its edgernn metadata cannot be read") from None
     if schema != SCHEMA:
-        raise EdgernnError(f"{path}: schema {schema}, this version of edgernn reads {SCHEMA}; update edgernn")
-    if missing:
-        raise EdgernnError(f"{path}: its edgernn metadata lacks {', '.join(sorted(missing))}; export it again")
+        remedy = "export it again" if isinstance(schema, int) and schema < SCHEMA else "update edgernn"
+        raise EdgernnError(f"{path}: schema {schema!r:.50}, this version of edgernn reads {SCHEMA}; {remedy}")
+    for name, (expected, is_valid) in _FIELDS.items():
+        value: Any = info
+        for key in name.split("."):
+            if type(value) is not dict or key not in value:
+                raise EdgernnError(f"{path}: its edgernn metadata lacks {name}; export it again")
+            value = value[key]
+        if not is_valid(value):
+            got = f"expected {expected}, got {value!r:.50}"
+            raise EdgernnError(f"{path}: {name} in its edgernn metadata: {got}; export it again")
     return info
+
+
+def not_utf8(path: Path) -> EdgernnError:
+    """The error for a file with a name that is not text."""
+    return EdgernnError(f"{path}: a name in it is not UTF-8: it is damaged; export it again")
+
+
+def _finite(text: str) -> float:
+    """Python's JSON reads NaN and Infinity, too, and makes infinity of what is too large."""
+    if not math.isfinite(value := float(text)):
+        raise ValueError(text)
+    return value
+
+
+def kernels(info: Mapping[str, Any]) -> list[str]:
+    """What the native library has to list so that it runs a file, from the file's description."""
+    return [info["programs"].get(kind, kind) for kind in info["kernels"]]
 
 
 def layer_sizes(info: Mapping[str, Any]) -> list[int]:
     """H of each layer, from a file's description."""
-    return [info["hidden_size"]] * (info["layers"] - 1) + [info.get("last_size", info["hidden_size"])]
+    model = info["model"]
+    return [model["hidden_size"]] * (model["layers"] - 1) + [model["last_size"] or model["hidden_size"]]

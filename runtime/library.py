@@ -11,7 +11,10 @@ from edgernn.errors import EdgernnError
 from edgernn.runtime.cuda import CudaLibrary
 
 DOMAIN = "ai.edgernn"
-SCHEMA = 1
+SCHEMA = 2
+OP = "Recurrent"
+# of names under which the library has the op
+MOST_OPS = 16
 TRAIN = "libedgernn_train"
 _NAMES = ("libedgernn_ops.so", "libedgernn_ops.dylib")
 CUDA = "libedgernn_cuda.so"
@@ -77,34 +80,37 @@ def instruction_set() -> str | None:
     return str(library.edgernn_isa().decode())
 
 
-def native_ops(device: str = "cpu") -> set[str]:
-    """The ops that the native library for this device has kernels for."""
+def op_names(count: int) -> list[str]:
+    """Names of the op for so many different layers of a file."""
+    return [OP, *(f"{OP}{number}" for number in range(2, count + 1))][:count]
+
+
+def native_kernels(device: str = "cpu") -> set[str]:
+    """The layers, by their `kind`, that the native library for this device has kernels for."""
     if device == "cuda":
-        return set() if library_missing(device) else CudaLibrary(cuda_library_path()).ops()
+        return set() if library_missing(device) else CudaLibrary(cuda_library_path()).kernels()
     library = load_library()
     if library is None:
         return set()
-    library.edgernn_ops.restype = ctypes.c_char_p
-    return set(library.edgernn_ops().decode().split())
+    library.edgernn_kernels.restype = ctypes.c_char_p
+    return set(library.edgernn_kernels().decode().split())
 
 
-def register(options: Any, path: str, ops: Iterable[str] = (), threads: int = 1) -> None:
-    """Register the library at `path` with an onnxruntime.SessionOptions: its `ops`, or all where none are named.
+def register(options: Any, path: str, threads: int = 1) -> None:
+    """Register the library at `path` with an onnxruntime.SessionOptions.
 
-    threads: as many as the session has; batches are cut for them. ONNX Runtime takes about 0.2 ms for each op in every
-    session.
+    threads: as many as the session has; batches are cut for them.
     """
-    library = ctypes.CDLL(path)
-    library.edgernn_only.argtypes, library.edgernn_only.restype = [ctypes.c_char_p], None
-    library.edgernn_only(" ".join(ops).encode())
-    library.edgernn_threads(threads)
+    ctypes.CDLL(path).edgernn_threads(threads)
     options.register_custom_ops_library(path)
 
 
-def no_native(ops: Iterable[str], device: str = "cpu") -> str | None:
-    """Why a model with these ops cannot run natively on this device, or None where it can."""
-    missing, name = sorted(set(ops) - native_ops(device)), "CUDA" if device == "cuda" else "native"
+def no_native(kinds: Iterable[str], device: str = "cpu") -> str | None:
+    """Why a model with layers of these kinds cannot run natively on this device, or None where it can."""
+    missing, name = sorted(set(kinds) - native_kernels(device)), "CUDA" if device == "cuda" else "native"
     lacks = f"the {name} library has no kernel for {', '.join(missing)}" if missing else None
+    if any("*" in kind for kind in missing):
+        lacks = f"{lacks} (* is any cell, run by its program)"
     return library_missing(device) or lacks
 
 

@@ -3,50 +3,37 @@
 
 import struct
 import zlib
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import write_bytes
-from edgernn.runtime.info import read_info, read_model
+from edgernn.runtime.info import layer_sizes, read_info, read_model
+from edgernn.runtime.interface import FLOATS, INTEGERS, Value, state_sizes
 from edgernn.runtime.library import DOMAIN, SCHEMA, library_path
 from edgernn.runtime.stepper import memory
+from edgernn.runtime.weights import Weight, Weights, parse
 
 if TYPE_CHECKING:
     import onnx
 
-# as runtime/csrc/packed.h has them
-VERSION = 1
+# as runtime/csrc/packed/file.h has them
+VERSION = 3
 _MAGIC = b"EDGERNN\0"
-_HEADER, _LAYER, _TENSOR = struct.Struct("<8sIIQIIIIIII12x"), struct.Struct("<64s"), struct.Struct("<IIIIQQ")
+_HEADER, _LAYER, _TENSOR = struct.Struct("<8sIIQIIIIIII12x"), struct.Struct("<60sIQ24x"), struct.Struct("<IIIIQQ")
+_CELL = struct.Struct("<60s9I")
+# bytes of a name in the file
+_NAME = 60
+# the attributes of a node that hold its cell, where the library does not know it
+_INTS = ("gates", "vectors", "layout", "update", "mid", "map")
+_NUMBERS = ("update_numbers", "mid_numbers", "map_numbers")
 _STANDARDISES, _HAS_HEAD = 1, 2
 _PART = 64
-
-
-@dataclass(frozen=True)
-class _Tensor:
-    """Numbers as the file of a packed model keeps them; int8 with the scales of its rows."""
-
-    values: NDArray[Any]
-    scales: NDArray[np.float32] | None = None
-    bfloat16: bool = False
-
-    @property
-    def type(self) -> int:
-        return 2 if self.scales is not None else int(self.bfloat16)
-
-    @property
-    def floats(self) -> NDArray[np.float32]:
-        """The numbers of one that has no scales."""
-        return (self.values.astype("<u4") << 16).view(np.float32) if self.bfloat16 else self.values
-
-    @property
-    def content(self) -> bytes:
-        return np.ascontiguousarray(self.values, ("<f4", "<u2", "i1")[self.type]).tobytes()
+# of numbers in the file, by the kind of their array: float32, bfloat16 and int8
+_TYPES, _DTYPES = {"f": 0, "u": 1, "i": 2}, ("<f4", "<u2", "i1")
 
 
 def pack_file(model: Path, out: Path) -> dict[str, Any]:
@@ -64,81 +51,98 @@ def pack_file(model: Path, out: Path) -> dict[str, Any]:
 
 def pack(content: bytes, path: Path) -> bytes:
     """The packed model of what an exported file, at `path`, contains; raises as `pack_file`."""
-    import onnx
-
-    try:
-        model = onnx.load_from_string(content)
-    except Exception as error:  # protobuf raises classes of its own
-        raise EdgernnError(f"{path}: no ONNX file: {error}") from None
+    model = parse(content, path)
     info = read_info({p.key: p.value for p in model.metadata_props}.get("edgernn"), path)
     if not info["streaming"]:
         raise UsageError(f"{path}: it needs whole sequences, and a packed model is stepped")
-    return _Packer(model.graph, info).content()
+    states = state_sizes(info, _values(model.graph.input), _values(model.graph.output), len(content), path)
+    return _Packer(model, info, states, path).content()
+
+
+def _values(values: "Iterable[onnx.ValueInfoProto]") -> list[Value]:
+    """Inputs or outputs as ONNX Runtime describes them."""
+    from onnx import TensorProto
+
+    types = {TensorProto.FLOAT: FLOATS, TensorProto.INT64: INTEGERS}
+    return [
+        Value(
+            value.name,
+            types.get(value.type.tensor_type.elem_type, "another type"),
+            tuple(axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim),
+        )
+        for value in values
+    ]
 
 
 class _Packer:
     """The parts of a packed model while they are put together."""
 
-    def __init__(self, graph: "onnx.GraphProto", info: dict[str, Any]) -> None:
-        from onnx import numpy_helper
-
-        self._weights = {w.name: _Tensor(*_read(w, numpy_helper)) for w in graph.initializer}
-        self._info = info
-        self._tensors: list[_Tensor] = []
-        flags = 0
-        if info.get("vocabulary") is not None:
+    def __init__(self, model: "onnx.ModelProto", info: dict[str, Any], states: Mapping[str, int], path: Path) -> None:
+        self._weights, self._info = Weights(model, path), info
+        self._tensors: list[Weight] = []
+        self._flags = 0
+        if info["model"]["input"]["vocabulary"] is not None:
             self._take("embedding.E")
         if "input.mean" in self._weights:
-            flags |= _STANDARDISES
+            self._flags |= _STANDARDISES
             for name in ("input.mean", "input.std"):
-                self._tensors.append(_Tensor(np.broadcast_to(self._weights[name].values, info["input_size"])))
-        nodes = [node for node in graph.node if node.domain == DOMAIN]
-        states = {i.name: i.type.tensor_type.shape.dim[1].dim_value for i in graph.input if i.name != "x"}
+                size, values = info["model"]["input"]["size"], self._weights[name].values
+                if values.shape not in ((1,), (size,)):
+                    raise EdgernnError(f"{path}: {name}: expected {size} numbers, or one, got shape {values.shape}")
+                self._tensors.append(Weight(np.broadcast_to(values, size)))
+        nodes = [node for node in model.graph.node if node.domain == DOMAIN]
         for node in nodes:
             for name in node.input[1:]:
                 if name in states:
                     start = np.zeros(states[name], np.float32)
                     start[:] = info["initial_state"].get(name, 0)
-                    self._tensors.append(_Tensor(start))
+                    self._tensors.append(Weight(start))
                 else:
                     self._take(name)
         if "head.b" in self._weights:
-            flags |= _HAS_HEAD
-            if "head.W" in self._weights:
-                self._tensors.append(_Tensor(self._weights["head.W"].values.T))
-            else:
-                # a tied head shares the embedding's matrix
-                tied = not any(name.startswith("head.W.T.") for name in self._weights)
-                self._take("embedding.E" if tied else "head.W.T")
+            self._flags |= _HAS_HEAD
+            # a tied head shares the embedding's matrix
+            self._take("head.W.T" if "head.W.T" in self._weights else "embedding.E")
             self._take("head.b")
-        self._flags, self._ops = flags, [node.op_type for node in nodes]
+        names = list(dict.fromkeys(node.op_type for node in nodes))
+        if len(names) != len(info["kernels"]):
+            kernels = ", ".join(info["kernels"])
+            raise EdgernnError(
+                f"{path}: it names the kernels {kernels:.100} for {len(names)} functions; export it again"
+            )
+        kinds = dict(zip(names, info["kernels"], strict=True))
+        for kind in kinds.values():
+            if len(kind.encode()) > _NAME:
+                raise EdgernnError(f"{path}: expected at most {_NAME} bytes in the name of a layer, got {kind:.100}")
+        self._layers = [(kinds[node.op_type], len(node.input[1:]), _cell(node, path)) for node in nodes]
 
     def _take(self, name: str) -> None:
-        """The weight of this name, or what export/graph.py keeps in its place."""
-        whole, scales = self._weights.get(f"{name}.q"), self._weights.get(f"{name}.s")
-        if whole is not None and scales is not None:
-            self._tensors.append(_Tensor(whole.values, scales.floats))
-        else:
-            self._tensors.append(self._weights.get(f"{name}.b") or self._weights[name])
+        self._tensors.append(self._weights[name])
 
     def content(self) -> bytes:
         info = self._info
         records, data = [], bytearray()
-        first = _HEADER.size + len(self._ops) * _LAYER.size + len(self._tensors) * _TENSOR.size
+        first = _HEADER.size + len(self._layers) * _LAYER.size + len(self._tensors) * _TENSOR.size
         gap = -first % _PART
+        layers = []
+        for kind, count, cell in self._layers:
+            layers.append(_LAYER.pack(kind.encode(), count, first + gap + len(data) if cell else 0))
+            data += cell
+            data += bytes(-len(data) % _PART)
         for tensor in self._tensors:
             values = tensor.values
             rows, columns = values.shape if values.ndim == 2 else (len(values), 1)
             place, scales = first + gap + len(data), 0
-            data += tensor.content
+            type = _TYPES[values.dtype.kind]
+            data += np.ascontiguousarray(values, _DTYPES[type]).tobytes()
             data += bytes(-len(data) % _PART)
             if tensor.scales is not None:
                 scales = first + gap + len(data)
                 data += np.ascontiguousarray(tensor.scales, "<f4").tobytes()
                 data += bytes(-len(data) % _PART)
-            records.append(_TENSOR.pack(tensor.type, values.ndim, rows, columns, place, scales))
-        body = b"".join([*(_LAYER.pack(op.encode()) for op in self._ops), *records, bytes(gap), bytes(data)])
-        output = info["output_size"] or info.get("last_size", info["hidden_size"])
+            records.append(_TENSOR.pack(type, values.ndim, rows, columns, place, scales))
+        body = b"".join([*layers, *records, bytes(gap), bytes(data)])
+        output = info["model"]["head"]["size"] or layer_sizes(info)[-1]
         header = _HEADER.pack(
             _MAGIC,
             VERSION,
@@ -146,19 +150,26 @@ class _Packer:
             _HEADER.size + len(body),
             zlib.crc32(body),
             self._flags,
-            info["input_size"],
-            info.get("vocabulary") or 0,
+            info["model"]["input"]["size"],
+            info["model"]["input"]["vocabulary"] or 0,
             output,
-            len(self._ops),
+            len(self._layers),
             len(self._tensors),
         )
         return header + body
 
 
-def _read(weight: "onnx.TensorProto", helper: Any) -> tuple[NDArray[Any], None, bool]:
-    """The numbers of an initializer; bfloat16 as the 16 bits that they are."""
-    from onnx import TensorProto
-
-    if weight.data_type != TensorProto.BFLOAT16:
-        return helper.to_array(weight), None, False
-    return np.frombuffer(weight.raw_data, "<u2").reshape(tuple(weight.dims)), None, True
+def _cell(node: "onnx.NodeProto", path: Path) -> bytes:
+    """The cell that a node carries, empty where the library knows it."""
+    attributes = {a.name: a for a in node.attribute}
+    if "gates" not in attributes:
+        return b""
+    try:
+        lists = [np.array(attributes[name].ints if name in attributes else [], "<i4") for name in _INTS]
+    except OverflowError:
+        raise EdgernnError(
+            f"{path}: {node.op_type}: expected numbers of 32 bits in its cell; export it again"
+        ) from None
+    lists += [np.array(attributes[name].floats if name in attributes else [], "<f4") for name in _NUMBERS]
+    name = attributes["cell"].s if "cell" in attributes else b""
+    return _CELL.pack(name, *map(len, lists)) + b"".join(values.tobytes() for values in lists)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model file, ready to run: whole sequences, or one step at a time with the state kept."""
 
-import re
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,8 +11,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.runtime.device import DEVICE, RECORD, Call, gpu_session, ops_elsewhere, require_gpu, to_device
-from edgernn.runtime.info import layer_sizes, read_info, read_model
-from edgernn.runtime.library import cuda_library_path, library_missing, library_path, no_native, onnxruntime, register
+from edgernn.runtime.info import kernels, layer_sizes, not_utf8, read_info, read_model
+from edgernn.runtime.interface import Value, state_sizes
+from edgernn.runtime.library import (
+    cuda_library_path,
+    library_missing,
+    library_path,
+    no_native,
+    onnxruntime,
+    op_names,
+    register,
+)
 from edgernn.runtime.packed import pack
 from edgernn.runtime.stream import NativeStream, OnnxStream, Stream
 
@@ -64,11 +72,9 @@ class Session:
         if backend != "portable" and library_missing(device) is None:
             library = cuda_library_path() if device == DEVICE else library_path()
         content = read_model(self.path)
-        self.onnx = open_session(self.path, content, library, threads, device, stream)
-        self.info = read_info(self.onnx.get_modelmeta().custom_metadata_map.get("edgernn"), self.path)
-        self.backend = _backend(backend, self.onnx, self.info["ops"], device)
-        names = [i.name for i in self.onnx.get_inputs()]
-        self.state_names = names[1:]
+        self.onnx, self.info, self._state_sizes = _open(self.path, content, library, threads, device, stream)
+        self.backend = _backend(backend, self.onnx, kernels(self.info), device)
+        self.state_names = list(self._state_sizes)
         self._outputs = [o.name for o in self.onnx.get_outputs()]
         self._stream: Stream | None = None
         # of the file as it was, to be packed for the first step
@@ -91,18 +97,18 @@ class Session:
 
     @property
     def input_size(self) -> int:
-        return int(self.info["input_size"])
+        return int(self.info["model"]["input"]["size"])
 
     @property
     def vocabulary(self) -> int | None:
         """How many words there are, where x is words."""
-        size = self.info.get("vocabulary")
+        size = self.info["model"]["input"]["vocabulary"]
         return None if size is None else int(size)
 
     @property
     def neurons(self) -> int:
         """Of all layers and directions."""
-        return sum(layer_sizes(self.info)) * (2 if self.info["bidirectional"] else 1)
+        return sum(layer_sizes(self.info)) * (2 if self.info["model"]["bidirectional"] else 1)
 
     def shape(self, *leading: str) -> str:
         """What x is like with these axes before the one of its channels, if it has that, in words."""
@@ -175,8 +181,7 @@ class Session:
     def initial_state(self, batch: int) -> dict[str, Array]:
         """What a sequence starts from: zeros but for what the file says."""
         starts = self.info["initial_state"]
-        sizes = {i.name: i.shape[1] for i in self.onnx.get_inputs()[1:]}
-        return {n: np.full((batch, size), starts.get(n, 0), np.float32) for n, size in sizes.items()}
+        return {n: np.full((batch, size), starts.get(n, 0), np.float32) for n, size in self._state_sizes.items()}
 
     def run_from(self, x: NDArray[Any], state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
         """y (with its batch axis) and the last state of x (T, B, I) or (T, B) from a state, by name (B, H) each."""
@@ -217,7 +222,7 @@ class Session:
         try:
             return call(*arguments)
         except Exception as error:  # onnxruntime raises plain classes of its own
-            raise EdgernnError(f"{self.path}: {error}") from None
+            raise EdgernnError(f"{self.path}: {_first_line(error)}") from None
 
     def _checked(self, x: ArrayLike, leading: tuple[str, ...]) -> NDArray[Any]:
         """x as float32 (T, B, I) or int64 (T, B); `leading` names its axes before I: the batch may be left out."""
@@ -246,6 +251,32 @@ class Session:
             raise UsageError(f"x: expected {expected}, got {array[where]} at index {where}")
 
 
+def _open(
+    path: Path, content: bytes, library: str | None, threads: int, device: str, stream: int | None
+) -> tuple[Any, dict[str, Any], dict[str, int]]:
+    """A session, with the library where that has all kernels of the file, its description and its states' sizes."""
+    try:
+        session, refused = open_session(path, content, library, threads, device, stream), None
+    except EdgernnError as error:
+        if library is None:
+            raise
+        # a node for which the library has no kernel keeps ONNX Runtime from its function, too
+        session, refused = open_session(path, content, None, threads, device, stream), error
+    try:
+        text = session.get_modelmeta().custom_metadata_map.get("edgernn")
+        inputs, outputs = (
+            [Value(v.name, v.type, tuple(v.shape)) for v in values]
+            for values in (session.get_inputs(), session.get_outputs())
+        )
+    except UnicodeDecodeError:
+        raise not_utf8(path) from None
+    info = read_info(text, path)
+    sizes = state_sizes(info, inputs, outputs, len(content), path)
+    if refused is not None and no_native(kernels(info), device) is None:
+        raise refused
+    return session, info, sizes
+
+
 def open_session(
     path: Path, content: bytes, library: str | None, threads: int, device: str = "cpu", stream: int | None = None
 ) -> Any:
@@ -260,21 +291,23 @@ def open_session(
     options.log_severity_level = 4
     try:
         if library is not None:
-            register(options, library, _ops_of(content), threads)
+            register(options, library, threads)
         if device == DEVICE:
             options.add_session_config_entry(RECORD, "1")
             return gpu_session(ort, content, options, stream=stream)
-        return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        # a session of Python would catch an error, print it and try once more
+        return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     except EdgernnError:
         raise
+    except UnicodeDecodeError:
+        raise not_utf8(path) from None
     except Exception as error:  # onnxruntime raises plain classes of its own
-        raise EdgernnError(f"{path}: ONNX Runtime cannot load it: {error}") from None
+        raise EdgernnError(f"{path}: ONNX Runtime cannot load it: {_first_line(error)}") from None
 
 
-def _ops_of(content: bytes) -> list[str]:
-    """The ops that a file's own description names, found without reading the model; none if they are not found."""
-    found = re.search(rb'"ops": \[([\w", ]*)\]', content)
-    return [] if found is None else re.findall(r"\w+", found[1].decode())
+def _first_line(error: Exception) -> str:
+    """ONNX Runtime lists what follows from an error on further lines."""
+    return str(error).partition("\n")[0]
 
 
 def _host(value: Any) -> Any:
@@ -282,12 +315,12 @@ def _host(value: Any) -> Any:
     return value if value is None or isinstance(value, np.ndarray) else value.numpy()
 
 
-def _backend(wanted: str, session: Any, ops: list[str], device: str) -> Literal["native", "portable"]:
-    """What a model with these ops runs on. Raises EdgernnError for "native" where it cannot be had."""
+def _backend(wanted: str, session: Any, kernels: list[str], device: str) -> Literal["native", "portable"]:
+    """What a model that needs these kernels runs on. Raises EdgernnError for "native" where it cannot be had."""
     if wanted == "portable":
         return "portable"
-    reason = no_native(ops, device)
-    if reason is None and device == DEVICE and (left := ops_elsewhere(session, set(ops))):
+    reason = no_native(kernels, device)
+    if reason is None and device == DEVICE and (left := ops_elsewhere(session, set(op_names(len(kernels))))):
         reason = f"ONNX Runtime's CUDA provider was not given {', '.join(sorted(left))}"
     if reason is None:
         return "native"

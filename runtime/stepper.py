@@ -11,12 +11,12 @@ from edgernn.errors import EdgernnError
 from edgernn.runtime.library import load_library
 
 Array = NDArray[Any]
-# EDGERNN_ALIGNMENT of runtime/csrc/edgernn.h
+# EDGERNN_ALIGNMENT of runtime/csrc/include/edgernn.h
 _ALIGNMENT = 64
 
 
 class _Sizes(ctypes.Structure):
-    """EdgernnSizes of runtime/csrc/edgernn.h."""
+    """EdgernnSizes of runtime/csrc/include/edgernn.h."""
 
     _fields_ = [(name, ctypes.c_int64) for name in ("batch", "input", "vocabulary", "output", "state", "neurons")]
 

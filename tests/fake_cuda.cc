@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands in for libedgernn_cuda.so where there is no GPU: to ONNX Runtime it is the library for the CPU, at REAL; its
-// own C functions show what they were given.
+// What stands in for libedgernn_cuda.so where there is no GPU: to ONNX Runtime it is the library
+// for the CPU, at REAL; its own C functions show what they were given.
 
 #include <dlfcn.h>
 
@@ -30,37 +30,37 @@ int Refuse(const char* why) {
 EXPORT void* RegisterCustomOps(void* options, const void* base) {
   return Real<void*(void*, const void*)>("RegisterCustomOps")(options, base);
 }
-EXPORT void edgernn_only(const char* ops) { Real<void(const char*)>("edgernn_only")(ops); }
 EXPORT void edgernn_threads(int threads) { Real<void(int)>("edgernn_threads")(threads); }
 
-EXPORT const char* edgernn_cuda_ops() {
-  const char* ops = std::getenv("FAKE_CUDA_OPS");
-  return ops == nullptr ? "GRU LSTM SelectiveGRU SelectiveLSTM" : ops;
+EXPORT const char* edgernn_cuda_kernels() {
+  const char* kernels = std::getenv("FAKE_CUDA_KERNELS");
+  return kernels == nullptr ? "gru lstm gru+selective lstm+selective" : kernels;
 }
 EXPORT const char* edgernn_cuda_missing() { return std::getenv("FAKE_CUDA_MISSING"); }
 EXPORT const char* edgernn_cuda_error() { return error; }
 
 EXPORT int edgernn_cuda_packed_bytes(const char*, std::int64_t I, std::int64_t H, std::int64_t rank,
-                                     std::int64_t* bytes) {
+                                     int, std::int64_t* bytes) {
   *bytes = I * 10000 + H * 100 + rank;
   return 0;
 }
 
 // The first number of every weight, until the null behind them.
-EXPORT int edgernn_cuda_pack(const char* op, std::int64_t, std::int64_t, std::int64_t,
+EXPORT int edgernn_cuda_pack(const char* layer, std::int64_t, std::int64_t, std::int64_t, int,
                              const float* const* weights, void* packed, void* stream) {
   if (stream == reinterpret_cast<void*>(13)) return Refuse("CUDA: no such stream");
-  if (std::strcmp(op, "LSTM") == 0) return 2;
+  if (std::strcmp(layer, "lstm") == 0) return 2;
   float* out = static_cast<float*>(packed);
   for (; *weights != nullptr; ++weights) *out++ = **weights;
   return 0;
 }
 
 // y = x[..., 0] + packed[0], the new state of each is 10 of the old one.
-EXPORT int edgernn_cuda_run(const char*, std::int64_t I, std::int64_t H, std::int64_t, const void* packed,
-                            std::int64_t steps, std::int64_t batch, const float* x,
-                            const float* const* states, float* y, float* const* new_states,
-                            std::int64_t* updates, std::int64_t* macs, void*) {
+EXPORT int edgernn_cuda_run(const char*, std::int64_t I, std::int64_t H, std::int64_t, int,
+                            const void* packed, std::int64_t steps, std::int64_t batch,
+                            const float* x, const float* const* states, float* y,
+                            float* const* new_states, std::int64_t* updates, std::int64_t* macs,
+                            void*) {
   for (std::int64_t row = 0; row < steps * batch; ++row) {
     for (std::int64_t j = 0; j < H && y != nullptr; ++j) {
       y[row * H + j] = x[row * I] + *static_cast<const float*>(packed);

@@ -12,10 +12,10 @@ import onnxruntime
 import pytest
 import torch
 
+from edgernn.bench.gpu_ops import form_name, forms
 from edgernn.export.trace import layer_weights
 from edgernn.layer import RecurrentLayer
 from edgernn.runtime import library_path
-from edgernn.runtime.bench.gpu_ops import forms
 from edgernn.runtime.cuda import Sizes
 from edgernn.runtime.device import PROVIDER
 from tests.kernel_builds import compiler
@@ -126,10 +126,10 @@ class FakeRuntime:
 
 def install(monkeypatch: pytest.MonkeyPatch, library: Path | None, **facts: Any) -> None:
     """Make this machine one with a GPU, with these facts of FakeRuntime; library: the CUDA library, if it has that."""
+    from edgernn.bench import gpu as bench
     from edgernn.errors import EdgernnError
     from edgernn.runtime import device, session, stream
     from edgernn.runtime import library as libraries
-    from edgernn.runtime.bench import gpu as bench
 
     def path() -> str:
         if library is None:
@@ -147,27 +147,27 @@ def install(monkeypatch: pytest.MonkeyPatch, library: Path | None, **facts: Any)
 class TorchLibrary:
     """CudaLibrary on the processor's memory, by torch's own loop; error is added to y, and unwritten steps are not."""
 
-    def __init__(self, ops: str, error: float = 0.0, unwritten: int = 0) -> None:
-        self._ops, self._error, self._unwritten = ops, error, unwritten
+    def __init__(self, kernels: str, error: float = 0.0, unwritten: int = 0) -> None:
+        self._kernels, self._error, self._unwritten = kernels, error, unwritten
         self._layers: dict[int, RecurrentLayer] = {}
 
-    def ops(self) -> set[str]:
-        return set(self._ops.split())
+    def kernels(self) -> set[str]:
+        return set(self._kernels.split())
 
     def missing(self) -> str | None:
         return None
 
-    def packed_bytes(self, op: str, input_size: int, hidden_size: int, rank: int) -> int:
+    def packed_bytes(self, kind: str, sizes: Sizes) -> int:
         return 1
 
-    def pack(self, op: str, sizes: Sizes, weights: Sequence[int], packed: int, stream: int = 0) -> None:
-        layer = self._layers[packed] = forms()[op].layer(sizes.input, sizes.hidden)
+    def pack(self, kind: str, sizes: Sizes, weights: Sequence[int], packed: int, stream: int = 0) -> None:
+        layer = self._layers[packed] = forms()[form_name(kind, sizes.biases)].layer(sizes.input, sizes.hidden)
         for weight, at in zip(layer_weights(layer).values(), weights, strict=True):
             weight.data.copy_(_memory(at, *weight.shape))
 
     def run(
         self,
-        op: str,
+        kind: str,
         sizes: Sizes,
         packed: int,
         steps: int,

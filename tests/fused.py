@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from edgernn.cells import CELLS
+from edgernn.cells.recurrent import DENSE, Recurrent
 from edgernn.layer import RecurrentLayer, Trace
 from edgernn.names import resolve
-from edgernn.rules import RULES, Phased, Timed
+from edgernn.rules import RULES, Kind, Phased
 from edgernn.training.kernels.common import RULES as FUSED_RULES
 from tests.native import VARIANTS
 from tests.tolerances import FLOAT32
@@ -22,11 +23,11 @@ CELL_RULE_IDS = [f"{cell}-{rule}" for cell, rule in CELLS_AND_RULES]
 Gradients = dict[str, Tensor | None]
 
 
-def make(cell: str, rule: str, I: int, H: int, **options: Any) -> RecurrentLayer:
+def make(cell: str, rule: str, I: int, H: int, recurrent: Recurrent = DENSE, **options: Any) -> RecurrentLayer:
     cell_type = VARIANTS.get(cell) or resolve(cell)[0]
     if rule == "phased":
         options.setdefault("open", 0.5)
-    layer = RecurrentLayer(cell_type(I, H), RULES[rule](I, H, **options))
+    layer = RecurrentLayer(cell_type(I, H, recurrent=recurrent), RULES[rule](I, H, **options))
     # a slope other than 1, so that it is not forgotten
     layer.rule.anneal(30)
     return layer
@@ -36,9 +37,9 @@ def inputs(layer: RecurrentLayer, T: int, B: int) -> tuple[Tensor, tuple[Tensor,
     x = torch.randn(T, B, layer.input_size)
     state = {name: 0.5 * torch.randn(B, width) for name, width in layer.widths.items()}
     # some change at the first step and some do not
-    state |= {name: torch.rand(B, 1) for name in layer.rule.memory}
-    if isinstance(layer.rule, Timed):
-        state["rule_t"] = torch.randint(0, 9, (B, 1)).float()
+    steps = layer.rule.kind is Kind.TIME
+    for name, width in layer.rule.widths.items():
+        state[name] = torch.randint(0, 9, (B, width)).float() if steps else torch.rand(B, width)
     return x, tuple(state.values())
 
 

@@ -6,16 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from edgernn.cells.recurrent import DENSE, Recurrent
 from edgernn.export.trace import weights_of
 from edgernn.layer import RecurrentLayer
 from edgernn.names import resolve
 from tests import oracle
 
 
-def layer_of(cell: str, rule: str, I: int, H: int, **options: Any) -> RecurrentLayer:
+def layer_of(cell: str, rule: str, I: int, H: int, recurrent: Recurrent = DENSE, **options: Any) -> RecurrentLayer:
     """In float64, with the options of the rule; weights of the rule that start at 0 are drawn."""
     cell_type, rule_type = resolve(cell, rule)
-    layer = RecurrentLayer(cell_type(I, H), rule_type(I, H, **options)).double()
+    layer = RecurrentLayer(cell_type(I, H, recurrent=recurrent), rule_type(I, H, **options)).double()
     for parameter in layer.rule.parameters():
         if not parameter.any():
             torch.nn.init.normal_(parameter, std=0.5)

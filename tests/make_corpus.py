@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes what the fuzzer of packed models starts from: `python -m tests.make_corpus`.
+"""Makes what fuzzing starts from: `python -m tests.make_corpus`.
 
 Each file of tests/corpus/packed is the packed model of a freshly made one with random weights and the sizes I=2, H=3,
-O=1 where the cell allows them, by way of the exporter. All are written anew, the same ones every time.
+O=1 where the cell allows them, by way of the exporter; those of tests/corpus/models are exported files. All are written
+anew, the same ones every time.
 """
 
 import struct
 from pathlib import Path
 
 import edgernn
+from edgernn.export import graph
+from edgernn.export.rounding import rounded
 from tests.models import contractive, packed_alone
+from tests.use_mutants import MODELS
 
 FOLDER = Path(__file__).resolve().parent / "corpus" / "packed"
 SIZES = {"input_size": 2, "hidden_size": 3, "output_size": 1}
@@ -33,12 +37,28 @@ def models() -> dict[str, edgernn.SequenceModel]:
     return made
 
 
+def exported_files() -> dict[str, bytes]:
+    """Files that have every kind of part between them: words, imputers, layers, directions, heads, types of weights."""
+    sizes = {"input_size": 3, "hidden_size": 4, "output_size": 2}
+    words = {"input_size": 4, "hidden_size": 4, "output_size": 5, "vocabulary": 5, "tied": True, "output": "all"}
+    made = {
+        "both-directions": (contractive("fastgrnn", "skip", **sizes, bidirectional=True), "bfloat16"),
+        "imputer": (contractive("lstm", "phased", **sizes | {"output_size": None}, imputer="gru-d"), "float32"),
+        "layers": (contractive("gru", "selective", **sizes, layers=2, mean=0.5, std=2.0), "float32"),
+        "words": (contractive("lstm", **words), "int8"),
+    }
+    return {
+        name: graph.build(rounded(model, weights), weights=weights).SerializeToString()
+        for name, (model, weights) in made.items()
+    }
+
+
 def retyped(content: bytes, number_type: int) -> bytes:
     """With the same bytes taken for numbers of another type (and for their scales) wherever a tensor has two axes."""
     made = bytearray(content)
     layers, tensors = struct.unpack_from("<II", content, 44)
     for i in range(tensors):
-        at = 64 + 64 * layers + 32 * i
+        at = 64 + 96 * layers + 32 * i
         axes, data = struct.unpack_from("<4xI8xQ", content, at)
         if axes == 2:
             struct.pack_into("<I12xQQ", made, at, number_type, data, data)
@@ -46,9 +66,12 @@ def retyped(content: bytes, number_type: int) -> bytes:
 
 
 def main() -> None:
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for path in FOLDER.iterdir():
-        path.unlink()
+    for folder in (FOLDER, MODELS):
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir():
+            path.unlink()
+    for name, content in exported_files().items():
+        (MODELS / f"{name}.onnx").write_bytes(content)
     for name, model in models().items():
         (FOLDER / name).write_bytes(packed_alone(model))
     for name in ("always", "selective", "skip", "rits", "words"):

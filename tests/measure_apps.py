@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
+from edgernn.bench.machine import machine
 from edgernn.export import to_onnx
 from edgernn.export.rounding import WEIGHTS
 from edgernn.runtime import library_path
-from edgernn.runtime.bench.machine import machine
 from edgernn.runtime.packed import pack_file
 from tests import apps
 from tests.models import contractive

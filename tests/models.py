@@ -41,7 +41,7 @@ def packed_alone(model: edgernn.SequenceModel, weights: str = "float32") -> byte
 
     weights: what its matrices, which are rounded so already, are kept as.
     """
-    with mock.patch.object(graph, "_one_of_each_op", return_value=[]):
+    with mock.patch.object(graph, "_define", return_value=[]):
         proto = graph.build(model, weights=weights)
     return pack(proto.SerializeToString(), Path("model.onnx"))
 

@@ -3,9 +3,10 @@
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,8 +14,9 @@ import onnxruntime as ort
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from edgernn.cells import CELLS, EINS, Cell
-from edgernn.export.trace import layer_weights
+from edgernn.cells import CELLS, EINS, Cell, ForgetBias
+from edgernn.cells.recurrent import DENSE, LowRank
+from edgernn.export.trace import layer_weights, op_attributes
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES
 from edgernn.runtime import library_path
@@ -24,11 +26,13 @@ from tests.tolerances import FLOAT32
 
 Inputs = dict[str, np.ndarray]
 
-# options of a cell that make it another op
+# options of a cell that change its gates
 VARIANTS: dict[str, Callable[[int, int], Cell]] = {
-    "eins-forget": partial(EINS, forget_bias=1.0),
     "eins-from-x": partial(EINS, a="x"),
     "eins-from-x-forget": partial(EINS, a="x", forget_bias=1.0),
+    **{
+        f"{name}-forget": partial(cell, forget_bias=1.0) for name, cell in CELLS.items() if issubclass(cell, ForgetBias)
+    },
 }
 OPS = [*product(CELLS, RULES), *product(VARIANTS, ("always", "selective"))]
 OP_IDS = [f"{cell}-{rule}" for cell, rule in OPS]
@@ -55,18 +59,18 @@ def layer(cell: str, rule: str, hidden: int, inputs: int) -> RecurrentLayer:
     name, _, rank = cell.partition("/")
     with torch.random.fork_rng():
         torch.manual_seed(hidden + inputs)
-        made = (VARIANTS.get(name) or CELLS[name])(inputs, hidden)
-        if rank:
-            made.factorise(int(rank))
+        recurrent = LowRank(int(rank)) if rank else DENSE
+        made = (VARIANTS.get(name) or CELLS[name])(inputs, hidden, recurrent=recurrent)
         return RecurrentLayer(made, RULES[rule](inputs, hidden, **OPTIONS.get(rule, {}))).eval()
 
 
 def truth(cell: str, rule: str, inputs: Inputs) -> oracle.Result:
     hidden = next(inputs[name].shape[1] for name in ("h", "s") if name in inputs)
-    states = layer(cell, rule, hidden, inputs["X"].shape[2]).states
-    name = "eins" if cell in VARIANTS else cell
+    made = layer(cell, rule, hidden, inputs["X"].shape[2])
     with np.errstate(invalid="ignore", over="ignore"):
-        return oracle.run(name, rule, inputs, inputs["X"], [inputs[s] for s in states])
+        return oracle.run(
+            made.cell.name if cell in VARIANTS else cell, rule, inputs, inputs["X"], [inputs[s] for s in made.states]
+        )
 
 
 def draw(cell: str, rule: str, hidden: int, inputs: int, seed: int = 0) -> Inputs:
@@ -94,7 +98,7 @@ def draw_call(cell: str, rule: str, hidden: int, inputs: int, steps: int, batch:
     for name, width in made.widths.items():
         start = made.rule.memory.get(name)
         drawn = rng.standard_normal((batch, width)) * 0.5
-        feed[name] = (drawn if start is None else np.full((batch, 1), start)).astype(np.float32)
+        feed[name] = (drawn if start is None else np.full((batch, width), start.start)).astype(np.float32)
     return feed
 
 
@@ -109,15 +113,45 @@ def session(
     weights: Inputs,
     constant: bool = True,
     outputs: list[str] | None = None,
-    attributes: dict[str, int] | None = None,
+    attributes: Mapping[str, Any] | None = None,
     sizes: tuple[int, int] = (5, 3),
+    counts: bool = False,
 ) -> ort.InferenceSession:
-    """A model of one node; outputs named "" are left out. sizes: H, I, where the op's name depends on them."""
+    """A model of one node; outputs named "" are left out.
+
+    attributes: in place of those of the layer, or beside them; one that is None is left out. sizes: H, I, where the
+    cell's gates depend on them. counts: updates and macs of a rule that never skips, too.
+    """
     made = layer(cell, rule, *sizes)
-    outputs = output_names(cell, rule) if outputs is None else outputs
-    attributes = {"schema": 1} if attributes is None else attributes
-    names = ["X", *weights, *made.states]
-    node = helper.make_node(made.op, names, outputs, domain="ai.edgernn", **attributes)
+    known = [*output_names(cell, rule), *(["updates", "macs"] if counts else [])]
+    outputs = known if outputs is None else outputs
+    wanted = dict(zip(known, outputs, strict=False))
+    places = ["Y", "updates", "macs", *(f"{name}_out" for name in made.states)]
+    return node_session(
+        weights,
+        [*made.states],
+        [wanted.get(name, "") for name in places],
+        op_attributes(made) | dict(attributes or {}),
+        constant=constant,
+        ordered=outputs,
+    )
+
+
+def node_session(
+    weights: Inputs,
+    states: list[str],
+    outputs: list[str],
+    attributes: Mapping[str, Any],
+    constant: bool = True,
+    ordered: list[str] | None = None,
+) -> ort.InferenceSession:
+    """A model of one node of these inputs, X, weights and states, and outputs; attributes that are None are left out.
+
+    ordered: the outputs as the session returns them.
+    """
+    given = {name: value for name, value in attributes.items() if value is not None}
+    names = ["X", *weights, *states]
+    node = helper.make_node("Recurrent", names, outputs, domain="ai.edgernn", **given)
     free = [n for n in names if not (constant and n in weights)]
     integers = ("updates", "macs")
     graph = helper.make_graph(
@@ -126,7 +160,7 @@ def session(
         [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in free],
         [
             helper.make_tensor_value_info(n, TensorProto.INT64 if n in integers else TensorProto.FLOAT, None)
-            for n in outputs
+            for n in ordered or outputs
             if n
         ],
         [numpy_helper.from_array(a, n) for n, a in weights.items()] if constant else [],
@@ -136,13 +170,13 @@ def session(
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    register(options, library(), [made.op])
+    register(options, library())
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def assert_equal(cell: str, rule: str, got: list[np.ndarray], want: oracle.Result, rtol: float = 0) -> None:
-    """The rule's memory and the last input, which are no states of the cell, are left to other tests."""
-    expected = [want.y, *want.state]
+    """The last input is left to other tests."""
+    expected = [want.y, *want.state, *want.memory]
     for a, b in zip(got, expected, strict=False):
         np.testing.assert_allclose(a, b, rtol=rtol, atol=FLOAT32)
     if RULES[rule].can_skip:

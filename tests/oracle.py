@@ -49,13 +49,18 @@ def gru_before(p: Parameters, x: Array, state: State) -> State:
     return ((1 - z) * h + z * s,)
 
 
+def output(p: Parameters, o: Array, c: Array) -> Array:
+    # Cooijmans et al. 2016, eq 8, with fixed statistics as a scale and a shift; without them N is the identity
+    return o * np.tanh(p.get("N_scale", 1.0) * c + p.get("N_shift", 0.0))
+
+
 def lstm(p: Parameters, x: Array, state: State) -> State:
     # torch.nn.LSTM's documented equations
     h, c = state
     H = h.shape[-1]
     i, f, g, o = (x @ rows(p["W"], k, H).T + h @ rows(p["R"], k, H).T + rows(p["b"], k, H) for k in range(4))
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-    return sigmoid(o) * np.tanh(c), c
+    return output(p, sigmoid(o), c), c
 
 
 def lstm_peephole(p: Parameters, x: Array, state: State) -> State:
@@ -65,7 +70,7 @@ def lstm_peephole(p: Parameters, x: Array, state: State) -> State:
     i, f, g, o = (x @ rows(p["W"], k, H).T + h @ rows(p["R"], k, H).T + rows(p["b"], k, H) for k in range(4))
     i, f, o = (v + c @ rows(p["C"], k, H).T for k, v in enumerate((i, f, o)))
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-    return sigmoid(o) * np.tanh(c), c
+    return output(p, sigmoid(o), c), c
 
 
 def decaynet(p: Parameters, x: Array, state: State) -> State:
@@ -78,7 +83,7 @@ def decaynet(p: Parameters, x: Array, state: State) -> State:
     polar = np.pi / 2 - decay - np.pi / (2 * D) / 6 * (f + 3)
     f = np.where(polar > np.pi / 2, 1, np.where(polar < 0, 0, np.sin(polar)))
     c = f * c + sigmoid(i) * np.tanh(g)
-    return sigmoid(o) * np.tanh(c), c, np.pi / 2 - polar
+    return output(p, sigmoid(o), c), c, np.pi / 2 - polar
 
 
 def sru(p: Parameters, x: Array, state: State) -> State:
@@ -128,7 +133,7 @@ def eins(p: Parameters, x: Array, state: State) -> State:
     i, o = (sigmoid(v @ rows(p["V"], k, theta).T) for k in (1, 2))
     a = x @ p["W"][2 * xi :].T if len(p["W"]) > 2 * xi else v @ rows(p["V"], 3, theta).T
     s = sigmoid(f) * s + i * a
-    return o * np.tanh(s), s
+    return output(p, o, s), s
 
 
 def irc(p: Parameters, x: Array, h: Array) -> Array:
@@ -141,27 +146,32 @@ def irc_diagonal(p: Parameters, x: Array, h: Array) -> Array:
     return x + sigmoid(p["alpha"]) * np.tanh(p["omega"]) * h if "omega" in p else irc(p, x, h)
 
 
+def forget_bias(p: Parameters, H: int) -> Array:
+    # facts.md 3.1: a learned vector that the code adds to the forget gate and the paper leaves out; the last H of b
+    return p["b"][-H:] if "b" in p else np.zeros(H)
+
+
 def irc_gru(p: Parameters, x: Array, state: State) -> State:
-    # irc.md eqs 14-17
+    # irc.md eqs 14-17; b, where given, is minus the code's bias of F = 1 - i, as 1 - sigmoid(z) = sigmoid(-z)
     (h,) = state
     M = h.shape[-1]
     v = irc(p, x, h)
-    i, r = sigmoid(v @ p["V"][:M].T), sigmoid(v @ p["V"][M:].T)
+    i, r = 1 - sigmoid(-(v @ p["V"][:M].T) - forget_bias(p, M)), sigmoid(v @ p["V"][M:].T)
     return ((1 - i) * h + i * (r * (x @ p["W"].T)),)
 
 
-def gated_cell(v: Array, V: Array, a: Array, c: Array) -> State:
+def gated_cell(p: Parameters, v: Array, bias: Array | float, a: Array, c: Array) -> State:
     # irc.md eqs 23, 25, 26
     M = c.shape[-1]
-    f, i, o = (sigmoid(v @ rows(V, k, M).T) for k in range(3))
-    c = f * c + i * a
-    return o * np.tanh(c), c
+    f, i, o = (v @ rows(p["V"], k, M).T for k in range(3))
+    c = sigmoid(f + bias) * c + sigmoid(i) * a
+    return output(p, sigmoid(o), c), c
 
 
 def irc_lstm(p: Parameters, x: Array, state: State) -> State:
     # irc.md eqs 22-26
     h, c = state
-    return gated_cell(irc(p, x, h), p["V"], x @ p["W"].T, c)
+    return gated_cell(p, irc(p, x, h), forget_bias(p, c.shape[-1]), x @ p["W"].T, c)
 
 
 def irc_sru(p: Parameters, x: Array, state: State) -> State:
@@ -169,7 +179,7 @@ def irc_sru(p: Parameters, x: Array, state: State) -> State:
     h, c = state
     H = h.shape[-1]
     v = irc_diagonal(p, x, h)
-    f, highway = sigmoid(v @ p["V"][:H].T), sigmoid(v @ p["V"][H:].T)
+    f, highway = sigmoid(v @ p["V"][:H].T + forget_bias(p, H)), sigmoid(v @ p["V"][H:].T)
     c = f * c + (1 - f) * (x @ p["W"][:H].T)
     return highway * c + (1 - highway) * (x if x.shape[-1] == H else x @ p["W"][H:].T), c
 
@@ -179,24 +189,25 @@ def irc_t_lstm(p: Parameters, x: Array, state: State) -> State:
     h, c = state
     H = h.shape[-1]
     v = irc_diagonal(p, x, h)
-    f, o = sigmoid(v @ p["V"][:H].T), sigmoid(v @ p["V"][H:].T)
+    f, o = sigmoid(v @ p["V"][:H].T + forget_bias(p, H)), sigmoid(v @ p["V"][H:].T)
     c = f * c + (1 - f) * (x @ p["W"].T)
     return o * c, c
 
 
 def ihc_lstm(p: Parameters, x: Array, state: State) -> State:
-    # irc.md eqs 52, 53 and 23-26; W is W_G, W_A; R is Gamma (N by M), U_V
+    # irc.md eqs 52, 53 and 23-26; W is W_G, W_A; R is Gamma (N by M), U_V; b is b_G and where given a forget bias
     h, c = state
     N = x.shape[-1]
-    g = sigmoid(x @ p["W"][:N].T + h @ p["R"][:N].T + p["b"])
+    g = sigmoid(x @ p["W"][:N].T + h @ p["R"][:N].T + p["b"][:N])
     v = (1 - g) * x + g * (h @ p["R"][N:].T)
-    return gated_cell(v, p["V"], x @ p["W"][N:].T, c)
+    bias = p["b"][N:] if len(p["b"]) > N else 0
+    return gated_cell(p, v, bias, x @ p["W"][N:].T, c)
 
 
 def irc_fastgrnn(p: Parameters, x: Array, state: State) -> State:
     # irc.md eqs 48-51
     (h,) = state
-    f = sigmoid(irc(p, x, h) @ p["V"].T)
+    f = sigmoid(irc(p, x, h) @ p["V"].T + forget_bias(p, h.shape[-1]))
     return (f * h + sigmoid(p["beta"]) * (1 - f) * (x @ p["W"].T),)
 
 
@@ -287,11 +298,12 @@ def row_of(cell: str, I: int, H: int) -> Row:
 
 @dataclass(frozen=True)
 class Result:
-    """y (T, B, H); the last state; updates (T, B); macs (B,) as kernels execute them; the closest decision to its
-    threshold; macs (B,) that the updates need."""
+    """y (T, B, H); the last state of the cell, and of the rule; updates (T, B); macs (B,) as kernels execute them; the
+    closest decision to its threshold; macs (B,) that the updates need."""
 
     y: Array
     state: State
+    memory: State
     updates: NDArray[np.int64]
     macs: NDArray[np.int64]
     margin: float
@@ -334,7 +346,7 @@ def run(cell: str, rule: str, parameters: dict[str, Any], x: Any, state: Any) ->
         macs += decider.step_macs(np.where(whole[t], H, k), row, I, H)
         macs += np.where(ahead & ~whole[t], H * row.x * I, 0)
         y.append(state[0])
-    return Result(np.stack(y), state, updates, macs, margin, needed)
+    return Result(np.stack(y), state, decider.memory, updates, macs, margin, needed)
 
 
 def _blend(u: Array | NDArray[np.bool_], new: Array, old: Array) -> Array:

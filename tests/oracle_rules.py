@@ -30,6 +30,11 @@ class Always:
     def after(self, u: NDArray[np.bool_], state: State) -> None:
         self.t += 1
 
+    @property
+    def memory(self) -> State:
+        """The states of the rule's own, (B, size) each."""
+        return ()
+
     def thin(self, rows: Array) -> Array:
         """R of one gate (H, H) as the rule leaves it."""
         return rows
@@ -56,7 +61,15 @@ class Selective(Always):
         return self.H * self.I + self.H
 
 
-class Random(Always):
+class Timed(Always):
+    """Rules that remember the step alone."""
+
+    @property
+    def memory(self) -> State:
+        return (np.full((self.B, 1), self.t, np.float64),)
+
+
+class Random(Timed):
     """The rule's own definition, in Python's unbounded integers."""
 
     def decide(self, x: Array, state: State) -> tuple[NDArray[np.bool_], float]:
@@ -69,7 +82,7 @@ class Random(Always):
         return np.broadcast_to(np.array(u), (self.B, self.H)), np.inf
 
 
-class Clockwork(Always):
+class Clockwork(Timed):
     whole = False
 
     groups = 5
@@ -93,7 +106,7 @@ class Clockwork(Always):
         return np.concatenate([[0], np.cumsum(one)])[k] + (k > 0) * M * row.mid_macs(I, H)
 
 
-class Phased(Always):
+class Phased(Timed):
     """Phased LSTM's time gate with the leak at 0, as after training."""
 
     def decide(self, x: Array, state: State) -> tuple[Array, float]:
@@ -115,6 +128,10 @@ class Skip(Always):
     def decide(self, x: Array, state: State) -> tuple[NDArray[np.bool_], float]:
         u = np.broadcast_to(self.pressure >= 0.5, (self.B, self.H))
         return u, float(np.abs(self.pressure - 0.5).min())
+
+    @property
+    def memory(self) -> State:
+        return (self.pressure,)
 
     def after(self, u: NDArray[np.bool_], state: State) -> None:
         delta = 1 / (1 + np.exp(-(state[1 if len(state) > 1 else 0] @ self.p["rule_w"] + self.p["rule_b"])))[:, None]

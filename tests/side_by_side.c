@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* side_by_side MODEL B < x > y: steps B sequences of a packed model of numbers at once; x and y are
- * raw floats, (T, B, I) and (T, B, O). For tests/test_arm.py. */
+ * raw floats, (T, B, I) and (T, B, O). For tests/checks/arm.py. */
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,20 +2,29 @@
 """The benchmark: what it verifies, what it counts, and that its report is whole. Times are never asserted."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
 import edgernn
+from edgernn.bench import Settings, bench, markdown, save
+from edgernn.bench.baseline import parameters
+from edgernn.bench.suite import CASES
+from edgernn.cli.frame import main
+from edgernn.config import ModelConfig
 from edgernn.costs import named_cost
 from edgernn.export import to_onnx
 from edgernn.names import COMBINATIONS, IMPUTING
 from edgernn.runtime import Session
-from edgernn.runtime.bench import Settings, bench, markdown, save
+from edgernn.settings import fields_of
 from edgernn.synthetic import random_model
 from tests.models import exported
+from tests.use_mutants import MODELS
 
+RESULTS = Path(__file__).parent.parent / "docs/results/performance.json"
 QUICK = Settings(rounds=2, warmup=0, block_ms=1, steps=20)
 
 
@@ -25,6 +34,13 @@ def test_baseline_with_our_weights_computes_our_function(cell):
     verified = bench(path, QUICK)["verified"]
     assert verified["native against portable"] < 1e-5
     assert verified[f"against ONNX Runtime {cell.upper()}"] < 1e-5
+
+
+@pytest.mark.parametrize("name", ["both-directions", "words"])
+def test_weights_of_fewer_bytes_are_measured(name):
+    verified = bench(MODELS / f"{name}.onnx", QUICK)["verified"]
+    assert ("against ONNX Runtime LSTM" in verified) == (name == "words")
+    assert max(verified.values()) < 1e-5
 
 
 def test_report_holds_every_figure(tmp_path):
@@ -38,14 +54,14 @@ def test_report_holds_every_figure(tmp_path):
     assert report["timings"]["ONNX Runtime GRU"]["times_faster_than_gru"] == 1
     costs = report["costs"]
     rate = 1 - report["skip_percent"] / 100
-    expected = named_cost("gru", "selective", 3, 33, 2, update_rate=rate)
+    expected = named_cost("gru", "selective", 3, 33, layers=2, update_rate=rate)
     assert costs["parameters"] == expected.parameters
     assert costs["flops_paper"] == pytest.approx(expected.flops_paper)
     assert costs["macs"] == expected.macs
     assert costs["macs_executed_by"] == "native"
     assert costs["macs_executed"] < costs["macs"]
     assert costs["parameters_saved_percent_lstm"] == pytest.approx(
-        100 * (1 - expected.parameters / named_cost("lstm", None, 3, 33, 2).parameters)
+        100 * (1 - expected.parameters / named_cost("lstm", None, 3, 33, layers=2).parameters)
     )
     files = save(report, tmp_path)
     assert json.loads(files[0].read_text()) == report
@@ -53,6 +69,15 @@ def test_report_holds_every_figure(tmp_path):
     assert text == markdown(report)
     for word in ("macs_executed (native)", "flops_paper", "neurons skipped", "against LSTM", "edgernn portable"):
         assert word in text
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize("sizes", [(3, 8, 1, False, None), (5, 4, 3, False, 6), (2, 7, 2, True, None)], ids=str)
+def test_parameters_of_operators_are_those_of_our_cells(kind, sizes):
+    input_size, *others = sizes
+    layers = dict(zip(("hidden_size", "layers", "bidirectional", "last_size"), others, strict=True))
+    info = {"model": {"input": {"size": input_size}, **layers}}
+    assert parameters(kind, info) == named_cost(kind, None, input_size, **layers).parameters
 
 
 def test_example_beside_the_model_is_the_input(tmp_path):
@@ -125,3 +150,37 @@ def test_sparse_and_low_rank_weights_are_measured(tmp_path):
         report = bench(tmp_path / "m.onnx", QUICK)
         assert report["native_missing"] is None
         assert report["costs"]["macs_executed"] < 0.5 * named_cost("gru", None, 2, 32).macs
+
+
+def test_words_of_bench_are_those_of_train(tmp_path, capsys):
+    words = ["bench", "--cell", "irc-lstm", "--rounds", "1", "--warmup", "0", "--steps", "3", "--out", str(tmp_path)]
+    assert main([*words, "rank=4", "layers=2", "layer.norm.steps=7", "cell.forget_bias=1.0", "hidden_size=16"]) == 0
+    model = json.loads((tmp_path / "bench.json").read_text())["info"]["model"]
+    assert model["hidden_size"] == 16
+    assert model["layers"] == 2
+    assert model["input"]["size"] == 2
+    assert model["layer"]["recurrent"]["rank"] == 4
+    assert model["layer"]["norm"]["steps"] == 7
+    assert model["layer"]["cell"] == {"name": "irc-lstm", "options": {"forget_bias": 1.0}}
+    capsys.readouterr()
+    for word, message in {
+        "rankk=4": "unknown setting 'rankk': did you mean 'rank'",
+        "hidden_size=0": "hidden_size: expected a whole number of at least 1, got '0'",
+        "input_size=3": "unknown setting 'input_size'",
+        "m.onnx": "expected key=value, got 'm.onnx'",
+    }.items():
+        assert main(["bench", "--cell", "gru", word]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["bench", "--cell", "gru", "--peers", "rank=4"]) == 2
+    assert "--peers: expected --cell gru or lstm with no other setting than hidden_size" in capsys.readouterr().err
+
+
+def test_help_of_bench_lists_the_settings_of_a_model(capsys):
+    assert main(["bench", "--cell", "phasedlstm", "--help"]) == 0
+    listed = re.findall(r"^  (\w+)=\S+ ", capsys.readouterr().out, re.MULTILINE)
+    assert sorted(listed) == sorted([*fields_of(ModelConfig), "open", "leak", "shortest", "longest"])
+
+
+def test_names_of_cases_stay():
+    saved = {case["name"] for case in json.loads(RESULTS.read_text())["cases"]}
+    assert {case.name for case in CASES} == saved

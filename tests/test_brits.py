@@ -10,6 +10,7 @@ import torch
 
 from edgernn import SequenceModel
 from edgernn.cli.frame import main
+from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.export.run import export_run
 from edgernn.runtime import Session
@@ -292,8 +293,9 @@ def test_a_network_without_an_imputer_is_refused():
 
 
 def network(task, cell="lstm", **options):
-    given = {"cell": cell, "input_size": task.input_size, "hidden_size": 6, "output_size": 1, "imputer": None}
-    return task.network(**task.arguments({**given, "mean": task.mean, "std": task.std, **options}))
+    options = {"hidden_size": 6, "mean": task.mean, "std": task.std, **options}
+    model = ModelConfig.of(cell, task.input_size, output_size=1, **options)
+    return task.build_network(task.adapted(model))
 
 
 def models_in(model):
@@ -400,7 +402,8 @@ def test_the_imputer_is_rits_unless_another_is_named():
         ("gru-d", None, "gru-d"),
         ("rits", None, "rits"),
     ):
-        assert task.arguments({"cell": cell, "imputer": imputer})["imputer"] == expected
+        model = ModelConfig.of(cell, task.input_size, imputer=imputer)
+        assert task.adapted(model).layer.imputer == expected
 
 
 # the rows of the paper's tables 3 and 5: parameters are those of the cells

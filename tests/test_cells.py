@@ -8,13 +8,12 @@ import pytest
 import torch
 
 import edgernn
-from edgernn.cells import CELLS
+from edgernn.cells import CELLS, ForgetBias
 from edgernn.costs import cost, named_cost
 from edgernn.export.trace import weights_of
 from edgernn.layer import LAST, RecurrentLayer
 from edgernn.names import COMBINATIONS, resolve
 from edgernn.rules import RULES
-from edgernn.rules.selective import HardGate
 from tests import oracle
 from tests.tolerances import FLOAT64
 
@@ -75,7 +74,10 @@ def test_oracle_covers_every_cell():
 @every_cell
 @every_size
 def test_gradients_equal_finite_differences(cell, I, H):
-    layer = layer_of(cell, "always", I, H)
+    assert_gradients_are_right(layer_of(cell, "always", I, H), I)
+
+
+def assert_gradients_are_right(layer, I):
     names = [n for n, _ in layer.named_parameters()]
     x, state = torch.randn(4, 2, I, dtype=torch.float64, requires_grad=True), random_state(layer, 2)
     state = tuple(s.requires_grad_() for s in state)
@@ -95,7 +97,11 @@ def test_straight_through_gradient_is_that_of_the_hard_sigmoid(slope):
     weight = torch.randn(41, dtype=torch.float64)
     soft = ((slope * v + 1) / 2).clamp(0, 1)
     hard = (soft > 0.5).to(v.dtype)
-    u = HardGate.apply(v, slope)
+    rule = RULES["selective"](1, 41).double()
+    rule.slope = slope
+    with torch.no_grad():
+        rule.rule_d.zero_()
+    u = rule.decide(v, (torch.zeros_like(v),), ()).u
     assert torch.equal(u, hard)
     (got,) = torch.autograd.grad((u * weight).sum(), v)
     (wanted,) = torch.autograd.grad(((hard + soft - soft.detach()) * weight).sum(), v)
@@ -189,28 +195,49 @@ def test_backward_direction_reads_the_sequence_backwards(cell):
     torch.testing.assert_close(both(x)[0][:, 4:], back(x.flip(0))[0][-1])
 
 
-EINS_OPTIONS = [
-    ({"a": "x"}, "EINSFromX"),
-    ({"forget_bias": 1.0}, "EINSForget"),
-    ({"a": "x", "forget_bias": -0.5}, "EINSFromXForget"),
+# options of a cell, I, H, and its form then
+OPTIONS = [
+    ("eins", {"a": "x"}, 5, 11, "eins-from-x"),
+    ("eins", {"forget_bias": 1.0}, 5, 11, "eins"),
+    ("eins", {"a": "x", "forget_bias": -0.5}, 5, 11, "eins-from-x"),
+    ("irc-gru", {"forget_bias": 1.0}, 5, 11, "irc-gru"),
+    ("irc-lstm", {"forget_bias": 1}, 5, 11, "irc-lstm"),
+    ("irc-sru", {"forget_bias": 1.0}, 7, 7, "irc-sru"),
+    ("irc-sru", {"forget_bias": 1.0}, 5, 11, "irc-sru-projected"),
+    ("irc-t-lstm", {"forget_bias": 1.0}, 7, 7, "irc-t-lstm"),
+    ("irc-t-lstm", {"forget_bias": 1.0}, 5, 11, "irc-t-lstm-projected"),
+    ("irc-fastgrnn", {"forget_bias": 1.0}, 5, 11, "irc-fastgrnn"),
+    ("ihc-lstm", {"forget_bias": 1.0}, 5, 11, "ihc-lstm"),
 ]
+every_option = pytest.mark.parametrize(
+    ("cell", "options", "I", "H", "form"),
+    OPTIONS,
+    ids=[f"{row[-1]}{'-forget' * ('forget_bias' in row[1])}" for row in OPTIONS],
+)
 
 
-@pytest.mark.parametrize(("options", "op"), EINS_OPTIONS, ids=[op for _, op in EINS_OPTIONS])
+@every_option
 @pytest.mark.parametrize("rule", ["always", "selective"])
-def test_eins_options_equal_oracle(options, op, rule):
-    T, B, I, H = 7, 3, 5, 11
-    assert CELLS["eins"](I, H).op == "EINS"
-    layer = layer_of("eins", rule, I, H, **options)
-    assert layer.cell.op == op
+def test_options_equal_oracle(cell, options, I, H, form, rule):
+    T, B = 7, 3
+    plain = CELLS[cell](I, H)
+    assert plain.form == form.removesuffix("-from-x")
+    layer = layer_of(cell, rule, I, H, **options)
+    assert layer.cell.form == form
+    assert layer.cell.biases == plain.biases + ("forget_bias" in options)
     x, state = torch.randn(T, B, I, dtype=torch.float64), random_state(layer, B)
-    expected = oracle.run("eins", rule, op_parameters(layer), x.numpy(), [s.numpy() for s in state])
+    expected = oracle.run(cell, rule, op_parameters(layer), x.numpy(), [s.numpy() for s in state])
     y, last, _ = layer(x, state)
     np.testing.assert_allclose(y.detach(), expected.y, rtol=0, atol=FLOAT64)
     for got, wanted in zip(last[: len(expected.state)], expected.state, strict=True):
         np.testing.assert_allclose(got.detach(), wanted, rtol=0, atol=FLOAT64)
-    made = cost(layer.cell, layer.rule)
-    assert made.parameters - cost(CELLS["eins"](I, H), layer.rule).parameters == H * ("forget_bias" in options)
+    more = cost(layer.cell, layer.rule).parameters - cost(plain, layer.rule).parameters
+    assert more == H * ("forget_bias" in options)
+
+
+@every_option
+def test_gradients_of_options_equal_finite_differences(cell, options, I, H, form):
+    assert_gradients_are_right(layer_of(cell, "always", I, H, **options), I)
 
 
 @pytest.mark.parametrize("length", [None, 1, 4, 50])
@@ -244,12 +271,12 @@ def test_decaynet_forgets_all_by_the_end_of_its_length():
 
 
 @pytest.mark.parametrize("cell", ["sru", "irc-sru", "irc-t-lstm"])
-def test_other_sizes_have_an_op_of_their_own(cell):
+def test_other_sizes_have_equations_of_their_own(cell):
     same, other = CELLS[cell](6, 6), CELLS[cell](5, 6)
-    assert (same.op, other.op) == (CELLS[cell].op, f"{CELLS[cell].op}Projected")
+    assert (same.form, other.form) == (cell, f"{cell}-projected")
     # two layers of different kinds in one model
     model = edgernn.SequenceModel(cell, 3, 4, layers=2)
-    assert [layer.cell.op for layer in model.recurrent_layers()] == [other.op, same.op]
+    assert [layer.kind for layer in model.recurrent_layers()] == [other.form, same.form]
 
 
 def test_strongly_typed_cell_carries_its_last_input():
@@ -279,9 +306,34 @@ def test_parameters_with_a_first_value_have_it():
             assert 0 < made.W.abs().max() <= 40**-0.5
             torch.nn.init.zeros_(made.W)
             made.reset_parameters()
-    eins = CELLS["eins"](3, 40, forget_bias=1.5)
-    assert (eins.b[3:] == 1.5).all()
-    assert (eins.b[:3].abs() <= 40**-0.5).all()
+
+
+@pytest.mark.parametrize("cell", [name for name, kind in CELLS.items() if issubclass(kind, ForgetBias)])
+@pytest.mark.parametrize("I", [3, 40])
+def test_forget_bias_starts_at_its_value(cell, I):
+    made = CELLS[cell](I, 40, forget_bias=1.5)
+    # the gate of irc-gru is the share of what is new, 1 - f
+    start = -1.5 if cell == "irc-gru" else 1.5
+    # two cells have a bias of another gate, before it
+    others = I if cell in ("eins", "ihc-lstm") else 0
+    for _ in range(2):
+        assert made.b.shape == (others + 40,)
+        assert (made.b[others:] == start).all()
+        assert ((made.b[:others] != start) & (made.b[:others].abs() <= 40**-0.5)).all()
+        torch.nn.init.zeros_(made.b)
+        made.reset_parameters()
+
+
+def test_forget_bias_keeps_the_memory():
+    """The state after a step on x = 0: all that f keeps of it, as the gate sees nothing else."""
+    for cell, kept in (("irc-gru", 0), ("irc-lstm", 1), ("irc-sru", 1), ("irc-t-lstm", 1), ("irc-fastgrnn", 0)):
+        made = CELLS[cell](3, 4, forget_bias=2.0).double()
+        with torch.no_grad():
+            made.V.zero_()
+        layer = RecurrentLayer(made, RULES["always"](3, 4))
+        state = random_state(layer, 2)
+        _, last, _ = layer(torch.zeros(1, 2, 3, dtype=torch.float64), state)
+        torch.testing.assert_close(last[kept], torch.sigmoid(torch.tensor(2.0, dtype=torch.float64)) * state[kept])
 
 
 def test_gru_and_lstm_equal_torch():
@@ -390,9 +442,9 @@ def test_unknown_names_suggest_the_nearest():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"hidden_size": 0}, "hidden_size: expected at least 1, got 0"),
-        ({"layers": 0}, "layers: expected at least 1, got 0"),
-        ({"output_size": 0}, "output_size: expected at least 1 or None, got 0"),
+        ({"hidden_size": 0}, "hidden_size: expected a whole number of at least 1, got 0"),
+        ({"layers": 0}, "layers: expected a whole number of at least 1, got 0"),
+        ({"output_size": 0}, "output_size: expected a whole number of at least 1 or none, got 0"),
         ({"output": "first"}, "output: expected 'last' or 'all', got 'first'"),
         ({"cell": "eins", "cell_options": {"a": "y"}}, "a: expected one of v, x, got 'y'"),
         ({"cell": "eins", "cell_options": {"forget_bias": "1"}}, "forget_bias: expected a number or None, got '1'"),

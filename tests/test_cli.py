@@ -146,7 +146,11 @@ def test_damaged_runs_are_named(tmp_path, monkeypatch, capsys):
         (config, "{", "config.json: not a JSON file"),
         (config, "[]", "config.json: not the config of a run"),
         (config, text.replace('"hidden_size": 4', '"hidden_size": 5'), "expected (10, 2), got (8, 2)"),
-        (config, text.replace('"layers": 1', '"floors": 1'), "not a model of this version of edgernn"),
+        (
+            config,
+            text.replace('"layers": 1', '"floors": 1'),
+            "not a configuration of this version of edgernn (floors: ",
+        ),
     ):
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         assert main(["export", "r"]) == 1
@@ -180,7 +184,9 @@ def test_full_disk_is_one_line_and_leaves_nothing(tmp_path):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
     )
     assert done.returncode == 1
-    assert re.fullmatch(r"edgernn: error: .*File too large\n", done.stderr)
+    assert re.fullmatch(
+        r"edgernn: error: y\.npy: File too large; what was there before is kept; free some space and .*\n", done.stderr
+    )
     assert sorted(tmp_path.iterdir()) == before
 
 

@@ -15,7 +15,10 @@ import pytest
 
 import edgernn
 from edgernn.cli.frame import VERBS, main, verb
+from edgernn.config import ModelConfig
+from edgernn.settings import as_word, fields_of
 from edgernn.training import TASKS
+from edgernn.training.config import TrainConfig
 from tests.training_helpers import SMALL, command_line, without_pictures, words
 
 TRAIN = ["train", "--task", "adding", "--cell", "sarnn"]
@@ -148,7 +151,18 @@ def one_verb(monkeypatch):
     [
         (edgernn.UsageError("wrong\n word"), 2, "edgernn: error: wrong word"),
         (edgernn.EdgernnError("bad data"), 1, "edgernn: error: bad data"),
-        (OSError(28, "No space left on device", "a.bin"), 1, "edgernn: error: a.bin: No space left on device"),
+        (
+            OSError(28, "No space left on device", "a.bin"),
+            1,
+            "edgernn: error: a.bin: No space left on device; what was there before is kept; free some space and give "
+            "the command again",
+        ),
+        (
+            FileExistsError(17, "File exists", "a"),
+            1,
+            "edgernn: error: a: File exists; expected a folder, and a file of that name is there; remove it, or name "
+            "another place",
+        ),
         (PermissionError(13, "Permission denied"), 1, "edgernn: error: Permission denied"),
         (RuntimeError("odd"), 1, "edgernn: error: RuntimeError: odd (--debug shows where)"),
         (KeyboardInterrupt(), 130, "edgernn: interrupted"),
@@ -243,6 +257,28 @@ def test_help_names_every_task(capsys):
     assert main(["train", "--help"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in TASKS)
+
+
+def test_help_lists_every_setting_once_with_its_default(capsys):
+    assert main(["train", "--help"]) == 0
+    words = re.findall(r"^  (\w+)=(\S+)  +[A-Za-z]", capsys.readouterr().out, re.MULTILINE)
+    tree = [*fields_of(TrainConfig).values(), *fields_of(ModelConfig).values()]
+    assert all(setting.doc for setting in tree)
+    # a training without settings
+    others = {"epochs": 20, "hidden_size": 64}
+    assert sorted(words) == sorted((s.name, as_word(others.get(s.name, s.default))) for s in tree)
+
+
+def test_help_lists_the_settings_of_what_is_named(capsys):
+    assert main(["train", "--task", "adding", "--cell", "sarnn", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "Remember two of T numbers and add them." in out
+    assert re.search(r"Settings of the task adding:(.|\n)*\n  T=50 +A whole number of at least 2\.", out)
+    assert re.search(r"Settings of the rule selective:(.|\n)*\n  budget=decisions ", out)
+    # the default of the task, not of the tree
+    assert "\n  steps=6000 " in out
+    assert main(["train", "--task", "ading", "--help"]) == 2
+    assert "unknown task 'ading': did you mean 'adding'" in capsys.readouterr().err
 
 
 def test_the_example_runs(capsys, tmp_path):

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels for a GPU against the float64 oracle, on a GPU that a processor plays.
+"""The kernels for a GPU against the float64 oracle, on a GPU that the CPU emulates.
 
-The source is the one that nvcc compiles, down to the cells; only the threads of a block, and how they meet and add up,
-are played (runtime/csrc/cuda/played.cc). `edgernn_cuda_geometry` has every way of cutting a call up tried.
+The source is the one that nvcc compiles, down to the cells; runtime/csrc/tests/cpu_emulator.cc emulates the threads of
+a block, how they meet and how they add up. `edgernn_cuda_geometry` splits calls in every way that is tried.
 """
 
 import ctypes
 import re
 import shutil
-from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 import pytest
 
+from edgernn.bench import gpu_ops
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.cuda import CudaLibrary, Sizes
 from tests import oracle
@@ -26,7 +26,7 @@ from tests.test_native_refusals import test_bad_weights_are_refused_by_name as r
 from tests.test_native_weights import low_rank, product_of
 from tests.tolerances import FLOAT32
 
-RULES = ("always", "selective", "skip")
+RULES = gpu_ops.ON_GPU
 GPU_OPS = [op for op in OPS if op[1] in RULES]
 # for `make quick`: every rule on a one-stage and a two-stage cell
 EVERY_OP = pytest.mark.parametrize(
@@ -41,21 +41,21 @@ GEOMETRIES = [(0, 0, 0, 0), (1, 1, 32, 0), (4, 2, 64, 0), (1, 8, 32, 0), (1, 4, 
 @pytest.fixture(scope="session")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     need("cmake")
-    folder = build(tmp_path_factory.mktemp("cuda"), "-DCMAKE_CXX_FLAGS_RELEASE=-O1", targets=("edgernn_cuda_played",))
-    return folder / "libedgernn_cuda_played.so"
+    folder = build(tmp_path_factory.mktemp("cuda"), "-DCMAKE_CXX_FLAGS_RELEASE=-O1", targets=("edgernn_cuda_emulated",))
+    return folder / "libedgernn_cuda_emulated.so"
 
 
 @pytest.fixture(scope="session")
-def played(path: Path) -> CudaLibrary:
+def emulated(path: Path) -> CudaLibrary:
     return CudaLibrary(path)
 
 
 @pytest.fixture
-def cut(played: CudaLibrary):
+def cut(emulated: CudaLibrary):
     """Cuts calls up as it is told, until the test ends."""
 
     def cut(*geometry: int) -> None:
-        assert played._library.edgernn_cuda_geometry(*geometry) == 0
+        assert emulated._library.edgernn_cuda_geometry(*geometry) == 0
 
     yield cut
     cut(0, 0, 0, 0)
@@ -72,20 +72,20 @@ def run(
     T, B, I = feed["X"].shape
     H = next(feed[name].shape[1] for name in ("h", "s") if name in feed)
     made = layer(cell, rule, H, I)
-    sizes = Sizes(I, H, int(cell.partition("/")[2] or 0))
-    packed = np.full(library.packed_bytes(made.op, *astuple(sizes)), 255, np.uint8)
-    library.pack(made.op, sizes, [address(w) for w in weights.values()], address(packed))
+    sizes = Sizes(I, H, int(cell.partition("/")[2] or 0), "forget" in cell)
+    packed = np.full(library.packed_bytes(made.kind, sizes), 255, np.uint8)
+    library.pack(made.kind, sizes, [address(w) for w in weights.values()], address(packed))
     after = [feed[name] if in_place else np.full_like(feed[name], np.nan) for name in made.states]
     y = np.full((T, B, H), np.nan, np.float32)
     updates, macs = np.full((T, B), -1), np.full(B, -1)
     states = [address(feed[name]) for name in made.states]
     outputs = address(y), [address(state) for state in after], address(updates), address(macs)
-    library.run(made.op, sizes, address(packed), T, B, address(feed["X"]), states, *outputs)
+    library.run(made.kind, sizes, address(packed), T, B, address(feed["X"]), states, *outputs)
     return [y, *after, updates, macs]
 
 
 def assert_equal(rule: str, got: list[np.ndarray], want: oracle.Result) -> None:
-    for a, b in zip(got, [want.y, *want.state], strict=False):
+    for a, b in zip(got, [want.y, *want.state, *want.memory], strict=False):
         np.testing.assert_allclose(a, b, rtol=0, atol=FLOAT32)
     if rule != "always":
         np.testing.assert_array_equal(got[-2], want.updates)
@@ -93,13 +93,13 @@ def assert_equal(rule: str, got: list[np.ndarray], want: oracle.Result) -> None:
 
 
 @EVERY_OP
-def test_op_equals_oracle_however_it_is_cut_up(played, cut, cell, rule) -> None:
+def test_op_equals_oracle_however_it_is_cut_up(emulated, cut, cell, rule) -> None:
     for H, I, T, B in SIZES:
         weights = draw(cell, rule, H, I)
         feed, want = clear(cell, rule, weights, (H, I, T, B))
         for geometry in GEOMETRIES:
             cut(*geometry)
-            assert_equal(rule, run(played, cell, rule, weights, feed), want)
+            assert_equal(rule, run(emulated, cell, rule, weights, feed), want)
 
 
 def clear(cell: str, rule: str, weights: Inputs, sizes: tuple[int, int, int, int]) -> tuple[Inputs, oracle.Result]:
@@ -114,51 +114,51 @@ def clear(cell: str, rule: str, weights: Inputs, sizes: tuple[int, int, int, int
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "gru-before", "eins", "irc-lstm", "fastgrnn"])
-def test_low_rank_equals_oracle(played, cut, monkeypatch, cell, rule) -> None:
+def test_low_rank_equals_oracle(emulated, cut, monkeypatch, cell, rule) -> None:
     name, weights = low_rank(monkeypatch, cell, rule, 3, 33, 5)
     feed, want = clear(name, rule, weights, (33, 5, 7, 3))
     for geometry in GEOMETRIES:
         cut(*geometry)
-        assert_equal(rule, run(played, name, rule, weights, feed), want)
+        assert_equal(rule, run(emulated, name, rule, weights, feed), want)
 
 
 @pytest.mark.parametrize(
     ("cell", "rule"), [("gru", "always"), ("lstm", "always"), ("gru", "selective"), ("gru", "skip")]
 )
-def test_weights_that_are_too_many_for_the_chip_are_read_where_they_are(played, cut, cell, rule) -> None:
+def test_weights_that_are_too_many_for_the_chip_are_read_where_they_are(emulated, cut, cell, rule) -> None:
     weights = draw(cell, rule, 200, 40)
     feed, want = clear(cell, rule, weights, (200, 40, 3, 2))
     for blocks in (1, 2):
         # weights of 0.5 MB and more, on a chip of 0.2
         cut(0, blocks, 0, 0)
-        assert_equal(rule, run(played, cell, rule, weights, feed), want)
+        assert_equal(rule, run(emulated, cell, rule, weights, feed), want)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 @pytest.mark.parametrize("cell", ["gru", "lstm", "eins", "gru-before"])
-def test_none_and_all_neurons_updated(played, cut, cell, share) -> None:
+def test_none_and_all_neurons_updated(emulated, cut, cell, share) -> None:
     weights = draw(cell, "selective", 33, 3)
     weights["rule_b"][:] = 100.0 * (2.0 * share - 1.0)
     feed = draw_call(cell, "selective", 33, 3, 5, 2)
     for geometry in GEOMETRIES:
         cut(*geometry)
-        got = run(played, cell, "selective", weights, feed)
+        got = run(emulated, cell, "selective", weights, feed)
         assert_equal("selective", got, truth(cell, "selective", weights | feed))
         np.testing.assert_array_equal(got[-2], np.full((5, 2), int(33 * share)))
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("cell", ["gru", "decaynet", "irc-t-lstm"])
-def test_steps_with_carried_state_equal_whole_sequence(played, cell, rule) -> None:
+def test_steps_with_carried_state_equal_whole_sequence(emulated, cell, rule) -> None:
     weights = draw(cell, rule, 16, 4)
     if "length" in weights:
         weights["length"][:] = 6
     feed = draw_call(cell, rule, 16, 4, 6, 3)
-    whole = run(played, cell, rule, weights, feed)
+    whole = run(emulated, cell, rule, weights, feed)
     names = list(feed)[1:]
     parts = []
     for t in range(6):
-        got = run(played, cell, rule, weights, feed | {"X": feed["X"][t : t + 1]})
+        got = run(emulated, cell, rule, weights, feed | {"X": feed["X"][t : t + 1]})
         feed |= dict(zip(names, got[1:], strict=False))
         parts.append(got)
     np.testing.assert_array_equal(np.concatenate([part[0] for part in parts]), whole[0])
@@ -168,59 +168,59 @@ def test_steps_with_carried_state_equal_whole_sequence(played, cell, rule) -> No
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_states_may_come_out_where_they_went_in(played, cut, rule) -> None:
+def test_states_may_come_out_where_they_went_in(emulated, cut, rule) -> None:
     weights = draw("irc-t-lstm", rule, 16, 16)
     cut(1, 4, 32, 0)
     for steps in (1, 3, 7):
         feed = draw_call("irc-t-lstm", rule, 16, 16, steps, 2)
-        want = run(played, "irc-t-lstm", rule, weights, feed)
-        got = run(played, "irc-t-lstm", rule, weights, feed, in_place=True)
+        want = run(emulated, "irc-t-lstm", rule, weights, feed)
+        got = run(emulated, "irc-t-lstm", rule, weights, feed, in_place=True)
         for a, b in zip(got, want, strict=True):
             np.testing.assert_array_equal(a, b)
 
 
-def test_outputs_that_nobody_wants_are_left_out(played) -> None:
+def test_outputs_that_nobody_wants_are_left_out(emulated) -> None:
     weights, feed = draw("gru", "selective", 5, 3), draw_call("gru", "selective", 5, 3, 4, 2)
-    packed = np.empty(played.packed_bytes("SelectiveGRU", 3, 5, 0), np.uint8)
-    played.pack("SelectiveGRU", Sizes(3, 5), [address(w) for w in weights.values()], address(packed))
+    packed = np.empty(emulated.packed_bytes("gru+selective", Sizes(3, 5)), np.uint8)
+    emulated.pack("gru+selective", Sizes(3, 5), [address(w) for w in weights.values()], address(packed))
     x, h = address(feed["X"]), address(feed["h"])
-    played.run("SelectiveGRU", Sizes(3, 5), address(packed), 4, 2, x, [h], 0, [0])
+    emulated.run("gru+selective", Sizes(3, 5), address(packed), 4, 2, x, [h], 0, [0])
 
 
 # what is asked for: the op, sizes, steps, and what is said of it
 REFUSED = {
-    "sizes": ("GRU", (3, 1 << 17, 0), 1, r"ai.edgernn.GRU: H: expected 1 to 65536, got 131072"),
-    "rank": ("GRU", (3, 5, 2), 1, r"ai.edgernn.GRU: rank: R is whole, got 2"),
-    "no rank": ("GRULowRank", (3, 5, 0), 1, r"ai.edgernn.GRULowRank: rank: expected 1 to 65536, got 0"),
-    "square": ("SRU", (3, 5, 0), 1, r"ai.edgernn.SRU: I: expected H = 5, got 3"),
-    "chip": ("GRU", (3, 60000, 0), 1, r"ai.edgernn.GRU: I = 3 and H = 60000 need \d+ bytes on the chip, this GPU has"),
+    "sizes": ("gru", (3, 1 << 17, 0), 1, r"edgernn: gru: H: expected 1 to 65536, got 131072"),
+    "rank": ("gru", (3, 5, 2), 1, r"edgernn: gru: rank: R is whole, got 2"),
+    "no rank": ("gru+low-rank", (3, 5, 0), 1, r"edgernn: gru\+low-rank: rank: expected 1 to 65536, got 0"),
+    "square": ("sru", (3, 5, 0), 1, r"edgernn: sru: I: expected H = 5, got 3"),
+    "chip": ("gru", (3, 60000, 0), 1, r"edgernn: gru: I = 3 and H = 60000 need \d+ bytes on the chip, this GPU has"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_run_is_refused_before_anything_is_done(played, case) -> None:
+def test_what_cannot_be_run_is_refused_before_anything_is_done(emulated, case) -> None:
     op, sizes, steps, said = REFUSED[case]
     feed = np.zeros(8, np.float32)
     # nothing may be read from these
     with pytest.raises(EdgernnError, match=said):
-        played.run(op, Sizes(*sizes), address(feed), steps, 1, address(feed), [address(feed)], 0, [0])
+        emulated.run(op, Sizes(*sizes), address(feed), steps, 1, address(feed), [address(feed)], 0, [0])
 
 
-def test_an_op_that_is_not_there_is_refused(played) -> None:
-    assert "RITSGRU" not in played.ops()
-    assert "PhasedGRU" not in played.ops()
-    with pytest.raises(UsageError, match=r"unknown op .PhasedGRU."):
-        played.packed_bytes("PhasedGRU", 3, 5, 0)
-    assert played._library.edgernn_cuda_packed_bytes(b"PhasedGRU", 3, 5, 0, ctypes.byref(ctypes.c_int64())) == 2
-    assert played._library.edgernn_cuda_error() == b"op: no kernel for a GPU is called PhasedGRU"
-    assert played._library.edgernn_cuda_pack(b"GRU", 3, 5, 0, None, None, None) == 2
-    assert b"null" in played._library.edgernn_cuda_error()
+def test_an_op_that_is_not_there_is_refused(emulated) -> None:
+    assert "rits+gru" not in emulated.kernels()
+    assert "gru+phased" not in emulated.kernels()
+    with pytest.raises(UsageError, match=r"unknown kind .gru\+phased."):
+        emulated.packed_bytes("gru+phased", Sizes(3, 5))
+    assert emulated._library.edgernn_cuda_packed_bytes(b"gru+phased", 3, 5, 0, 0, ctypes.byref(ctypes.c_int64())) == 2
+    assert emulated._library.edgernn_cuda_error() == b"layer: no kernel for a GPU is called gru+phased"
+    assert emulated._library.edgernn_cuda_pack(b"gru", 3, 5, 0, 0, None, None, None) == 2
+    assert b"null" in emulated._library.edgernn_cuda_error()
     for geometry in [(2, 1, 32, 0), (1, 3, 32, 0), (1, 1, 33, 0), (1, 1, 1024, 0)]:
-        assert played._library.edgernn_cuda_geometry(*geometry) == 2
+        assert emulated._library.edgernn_cuda_geometry(*geometry) == 2
 
 
-def test_every_cell_has_an_op_under_every_rule(played) -> None:
-    assert {layer(cell, rule, 5, 3).op for cell, rule in GPU_OPS} <= played.ops()
+def test_every_cell_has_an_op_under_every_rule(emulated) -> None:
+    assert {layer(cell, rule, 5, 3).kind for cell, rule in GPU_OPS} <= emulated.kernels()
 
 
 # as nodes of ONNX Runtime
@@ -275,13 +275,13 @@ def test_bad_weights_are_refused_as_on_a_processor(in_onnx, case, constant) -> N
 
 
 @pytest.mark.slow
-def test_library_is_compiled_for_gpus(played, tmp_path) -> None:
+def test_library_is_compiled_for_gpus(emulated, tmp_path) -> None:
     need("cmake")
     if shutil.which("nvcc") is None:
         pytest.skip("nvcc is not installed")
     made = build(tmp_path, "-DEDGERNN_CUDA=ON", targets=("edgernn_cuda",)) / "libedgernn_cuda.so"
     library = CudaLibrary(made)
-    assert library.ops() == played.ops()
+    assert library.kernels() == emulated.kernels()
     why = library.missing()
     if why is not None:
         options = ort.SessionOptions()

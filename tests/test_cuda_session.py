@@ -163,16 +163,16 @@ def test_a_driver_that_is_missing_is_one_sentence(gpu, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("there", "ops", "takes", "message"),
+    ("there", "kernels", "takes", "message"),
     [
-        (False, "GRU", "CUDAExecutionProvider", "CUDA library libedgernn_cuda is not installed"),
-        (True, "LSTM", "CUDAExecutionProvider", "the CUDA library has no kernel for GRU"),
-        (True, "GRU", "CPUExecutionProvider", "ONNX Runtime's CUDA provider was not given GRU"),
+        (False, "gru", "CUDAExecutionProvider", "CUDA library libedgernn_cuda is not installed"),
+        (True, "lstm", "CUDAExecutionProvider", "the CUDA library has no kernel for gru"),
+        (True, "gru", "CPUExecutionProvider", "ONNX Runtime's CUDA provider was not given Recurrent"),
     ],
     ids=["no library", "no such op", "op not taken"],
 )
-def test_without_a_kernel_auto_warns_and_native_refuses(fake, monkeypatch, there, ops, takes, message):
-    monkeypatch.setenv("FAKE_CUDA_OPS", ops)
+def test_without_a_kernel_auto_warns_and_native_refuses(fake, monkeypatch, there, kernels, takes, message):
+    monkeypatch.setenv("FAKE_CUDA_KERNELS", kernels)
     fake_gpu.install(monkeypatch, fake if there else None, takes=takes)
     path, x = exported("gru")[1], random_input(5, 2, 3)
     with pytest.warns(RuntimeWarning, match=f"{message}.*; running the portable operators"):
@@ -194,7 +194,7 @@ def test_the_cuda_library_is_looked_for_beside_the_other(monkeypatch):
         edgernn.EdgernnError, match=r"where nvcc is, .* pip install \. -C cmake\.define\.EDGERNN_CUDA=ON"
     ):
         library.cuda_library_path()
-    assert library.native_ops("cuda") == set()
+    assert library.native_kernels("cuda") == set()
 
 
 def test_a_file_is_run(gpu, tmp_path):
@@ -210,35 +210,35 @@ def addresses(*arrays):
 
 def test_the_library_gets_what_it_is_given(fake):
     cuda, sizes = CudaLibrary(fake), Sizes(3, 5, 2)
-    assert cuda.ops() == {"GRU", "LSTM", "SelectiveGRU", "SelectiveLSTM"}
+    assert cuda.kernels() == {"gru", "lstm", "gru+selective", "lstm+selective"}
     assert cuda.missing() is None
-    assert cuda.packed_bytes("GRU", 3, 5, 2) == 30502
+    assert cuda.packed_bytes("gru", sizes) == 30502
     weights = [np.full(4, value, np.float32) for value in (2, 3, 5)]
     packed = np.full(4, -1, np.float32)
-    cuda.pack("GRU", sizes, addresses(*weights), packed.ctypes.data)
+    cuda.pack("gru", sizes, addresses(*weights), packed.ctypes.data)
     np.testing.assert_array_equal(packed, [2, 3, 5, -1])
     x, states = random_input(4, 2, 3), [random_input(2, 5), random_input(2, 5)]
     y, last = np.empty((4, 2, 5), np.float32), [np.empty((2, 5), np.float32) for _ in range(2)]
     updates, macs = np.zeros((4, 2), np.int64), np.zeros(2, np.int64)
     given = (packed.ctypes.data, 4, 2, x.ctypes.data, addresses(*states), y.ctypes.data, addresses(*last))
-    cuda.run("GRU", sizes, *given, updates.ctypes.data, macs.ctypes.data)
+    cuda.run("gru", sizes, *given, updates.ctypes.data, macs.ctypes.data)
     np.testing.assert_array_equal(y, np.broadcast_to(x[..., :1] + np.float32(2), y.shape))
     for got, state in zip(last, states, strict=True):
         np.testing.assert_array_equal(got, 10 * state)
     np.testing.assert_array_equal(updates, np.arange(8).reshape(4, 2))
     np.testing.assert_array_equal(macs, [7, 7])
-    cuda.run("GRU", sizes, *given[:5], 0, addresses(*last))
+    cuda.run("gru", sizes, *given[:5], 0, addresses(*last))
 
 
 def test_the_library_refuses_in_its_own_words(fake):
     cuda, sizes = CudaLibrary(fake), Sizes(3, 5)
     with pytest.raises(edgernn.EdgernnError, match=r"^CUDA: no such stream$"):
-        cuda.pack("GRU", sizes, [], 0, stream=13)
+        cuda.pack("gru", sizes, [], 0, stream=13)
     other: list[str] = []
 
     def elsewhere():
         try:
-            cuda.pack("LSTM", sizes, [], 0)
+            cuda.pack("lstm", sizes, [], 0)
         except edgernn.EdgernnError as error:
             other.append(str(error))
 
@@ -251,12 +251,12 @@ def test_the_library_refuses_in_its_own_words(fake):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda c: c.packed_bytes("GRU", 0, 5, 0), "input: expected at least 1, got 0"),
-        (lambda c: c.packed_bytes("GRU", 3, 5, -1), "rank: expected at least 0, got -1"),
-        (lambda c: c.packed_bytes("GRUU", 3, 5, 0), "unknown op 'GRUU': did you mean 'GRU'"),
-        (lambda c: c.run("GRU", Sizes(3, 5), 1, 0, 1, 1, [1], 1, [1]), "steps: expected at least 1, got 0"),
+        (lambda c: c.packed_bytes("gru", Sizes(0, 5)), "input: expected at least 1, got 0"),
+        (lambda c: c.packed_bytes("gru", Sizes(3, 5, -1)), "rank: expected at least 0, got -1"),
+        (lambda c: c.packed_bytes("gruu", Sizes(3, 5)), "unknown kind 'gruu': did you mean 'gru'"),
+        (lambda c: c.run("gru", Sizes(3, 5), 1, 0, 1, 1, [1], 1, [1]), "steps: expected at least 1, got 0"),
         (
-            lambda c: c.run("GRU", Sizes(3, 5), 1, 1, 1, 1, [1], 1, []),
+            lambda c: c.run("gru", Sizes(3, 5), 1, 1, 1, 1, [1], 1, []),
             "new_states: expected 1, as many as states, got 0",
         ),
     ],

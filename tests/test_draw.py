@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """DRAW: its window, its bound and its gradients against NumPy, and runs of the task."""
 
-import dataclasses
 import json
 import math
 
@@ -11,8 +10,8 @@ import torch
 from matplotlib.image import imread
 
 from edgernn.cli.frame import main
+from edgernn.config import LayerConfig
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.spec import LayerSpec
 from edgernn.training import evaluate
 from edgernn.training.config import TrainConfig
 from edgernn.training.loop import train_step
@@ -30,7 +29,7 @@ SMALL = {"hidden_size": 8, "glimpses": 3, "latent": 4, "batch_size": 10, "steps"
 
 
 def layer(cell="lstm", rule=None, **changes):
-    return dataclasses.asdict(LayerSpec(cell, rule)) | changes
+    return LayerConfig.of(cell, rule, **changes)
 
 
 def draw(cell="lstm", rule=None, **changes):
@@ -168,12 +167,12 @@ def test_parameters_of_the_papers_decoder(cell, expected):
 def test_forget_gates_start_open():
     model = draw("eins", hidden_size=5)
     assert (model.encoder.cell.b.detach()[5:10] == 1).all()
-    # the paper's own cell has no such bias, but as an option; d comes before it, f has the state's size
+    # the papers' own cells have such a bias as an option only; one of another gate, of size I, comes before it
     assert model.decoder.cell.b.shape == (4,)
-    torch.manual_seed(0)
-    biased = Draw(layer("eins", cell_options={"forget_bias": 0.0}), **SIZES, read_size=3, write_size=3)
-    assert (biased.decoder.cell.b.detach()[4:] == 1).all()
-    assert not (biased.decoder.cell.b.detach()[:4] == 1).any()
+    for cell in ("eins", "ihc-lstm"):
+        biased = Draw(layer(cell, cell_options={"forget_bias": 0.5}), **SIZES, read_size=3, write_size=3)
+        assert (biased.decoder.cell.b.detach()[4:] == 0.5).all()
+        assert not (biased.decoder.cell.b.detach()[:4] == 1).any()
 
 
 @pytest.mark.parametrize("encoder", ["lstm", "same"])

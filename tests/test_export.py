@@ -2,6 +2,7 @@
 """One file, two speeds: what is written, and that it computes what torch computes."""
 
 import json
+import re
 
 import numpy as np
 import onnx
@@ -9,8 +10,12 @@ import pytest
 import torch
 
 import edgernn
-from edgernn.cells import CELLS, Cell, Gate
+from edgernn.cell_program import cell_program
+from edgernn.cells import CELLS, Cell, Gate, Vector
+from edgernn.errors import UsageError
 from edgernn.export import graph, to_onnx
+from edgernn.export.graph import build
+from edgernn.export.kernels import without_kernel
 from edgernn.names import COMBINATIONS
 from edgernn.rules import RULES
 from edgernn.runtime import Session
@@ -69,19 +74,78 @@ def test_file_is_what_the_design_says(cell, rule):
     onnx.checker.check_model(path, full_check=True)
     assert proto.ir_version == 9
     assert {o.domain: o.version for o in proto.opset_import} == {"": 20, "ai.edgernn": 1}
-    name = RULES[rule].prefix + CELLS[cell].op
-    assert [(f.domain, f.name) for f in proto.functions] == [("ai.edgernn", name)]
+    assert [(f.domain, f.name) for f in proto.functions] == [("ai.edgernn", "Recurrent")]
     nodes = [n for n in proto.graph.node if n.domain == "ai.edgernn"]
-    assert [n.op_type for n in nodes] == [name] * 2
+    assert [n.op_type for n in nodes] == ["Recurrent"] * 2
     for node in nodes:
         assert "" not in node.input
-        assert {a.name: a.i for a in node.attribute} == {
-            "schema": 1,
+        assert {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute} == {
+            "schema": 2,
+            "cell": cell.encode(),
+            "rule": rule.encode(),
             "macs": model.layers[0 if node.name == "layer0" else 1].macs(),
         }
     info = json.loads(next(p.value for p in proto.metadata_props if p.key == "edgernn"))
-    assert (info["cell"], info["rule"], info["hidden_size"], info["streaming"]) == (cell, rule, 33, True)
-    assert (info["input_mean"], info["input_std"], info["version"]) == ([0.5] * 3, [2.0] * 3, edgernn.__version__)
+    assert (
+        info["model"]["layer"]["cell"]["name"],
+        info["model"]["layer"]["rule"]["name"],
+        info["model"]["hidden_size"],
+        info["streaming"],
+    ) == (cell, rule, 33, True)
+    assert (info["model"]["input"]["mean"], info["model"]["input"]["std"], info["version"]) == (
+        [0.5],
+        [2.0],
+        edgernn.__version__,
+    )
+
+
+def graph_of(*arguments, **options):
+    return build(edgernn.SequenceModel(*arguments, **options)).graph
+
+
+def attributes_of(node):
+    found = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"cell": "sarnn"}, {"cell": "gru", "rule": "selective"}),
+        ({"cell": "rits"}, {"cell": "lstm", "rule": "always", "imputer": "rits"}),
+        ({"cell": "gru", "rank": 3}, {"cell": "gru", "rule": "always", "rank": 3}),
+        ({"cell": "gru", "norm": "layer"}, {"cell": "gru", "rule": "always", "norm": "layer"}),
+        ({"cell": "eins", "cell_options": {"a": "x"}}, {"cell": "eins-from-x", "rule": "always"}),
+    ],
+    ids=["rule", "imputer", "rank", "norm", "form"],
+)
+def test_a_node_says_what_its_layer_is_made_of(options, expected):
+    (node,) = (n for n in graph_of(options.pop("cell"), 6, 4, **options).node if n.domain == "ai.edgernn")
+    found = attributes_of(node)
+    assert found.pop("macs") > 0
+    assert found == {"schema": 2, **expected}
+
+
+def test_layers_that_differ_have_functions_of_their_own(tmp_path):
+    model = edgernn.SequenceModel("irc-sru", 3, 4, layers=3)
+    checks = to_onnx(model, tmp_path / "m.onnx")
+    assert {check.backend for check in checks} == {"portable", "native"}
+    proto = onnx.load(tmp_path / "m.onnx")
+    assert [f.name for f in proto.functions] == ["Recurrent", "Recurrent2"]
+    assert [n.op_type for n in proto.graph.node if n.domain == "ai.edgernn"] == [
+        "Recurrent",
+        "Recurrent2",
+        "Recurrent2",
+    ]
+    assert Session(tmp_path / "m.onnx").info["kernels"] == ["irc-sru-projected", "irc-sru"]
+
+
+def test_a_file_has_at_most_sixteen_functions_of_layers():
+    model = edgernn.SequenceModel("gru", 3, 4, layers=17)
+    for number, layer in enumerate(model.recurrent_layers()):
+        layer.cell.variant = f"{number}"
+    with pytest.raises(UsageError, match="layers: a file holds at most 16 that differ in more than sizes and weights"):
+        build(model)
 
 
 def test_file_holds_no_paths_of_the_machine_it_was_made_on():
@@ -98,7 +162,6 @@ class Leaky(Cell):
     """
 
     name = "leaky"
-    op = "Leaky"
     gates = (Gate("u"),)
 
     def __init__(self, input_size, hidden_size):
@@ -117,7 +180,69 @@ def test_a_users_own_cell_exports_with_no_further_code(rule, tmp_path):
     assert checks[0].backend == "portable"
     assert checks[0].worst <= FLOAT32
     session = Session(tmp_path / "m.onnx", backend="portable")
-    assert (session.info["cell"], session.info["task"]) == ("leaky", "mine")
+    assert (session.info["model"]["layer"]["cell"]["name"], session.info["task"]) == ("leaky", "mine")
+
+
+class Softsign(Cell):
+    """A user's own cell that is point-wise: a gated unit with softsign for tanh, and a learned slope."""
+
+    name = "softsign"
+    gates = (Gate("z"), Gate("n"))
+    own = {"slope": Vector("H", 1.0, torch.nn.functional.softplus)}  # noqa: RUF012
+
+    turned = False
+
+    def update(self, p, state):
+        (h,) = state
+        n = torch.nn.functional.softsign(p.slope * p.n)
+        z = torch.sigmoid(-p.z if self.turned else p.z)
+        return (torch.lerp(h, n, z),)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_users_own_cell_carries_its_program_and_runs_in_stock_onnxruntime(rule, tmp_path):
+    model = edgernn.SequenceModel(Softsign, 3, 7, 2, rule=rule)
+    checks = to_onnx(model, tmp_path / "m.onnx")
+    assert all(check.worst <= FLOAT32 for check in checks)
+    proto = onnx.load(tmp_path / "m.onnx")
+    (node,) = (n for n in proto.graph.node if n.domain == "ai.edgernn")
+    assert node.op_type == "Recurrent"
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    program = cell_program(model.recurrent_layers()[0].cell).attributes()
+    assert {name: attributes[name] for name in program} == program
+    assert program.keys() <= set(proto.functions[0].attribute)
+    kind = "softsign" if rule == "always" else f"softsign+{rule}"
+    info = json.loads(proto.metadata_props[0].value)
+    assert (info["kernels"], info["programs"]) == ([kind], {kind: kind.replace("softsign", "*")})
+
+
+def test_layers_of_other_equations_do_not_share_a_function():
+    model = edgernn.SequenceModel(Softsign, 3, 3, 2, layers=3)
+    for turned, layer in zip((False, True, False), model.recurrent_layers(), strict=True):
+        layer.cell.turned = turned
+    nodes = [n.op_type for n in build(model).graph.node if n.domain == "ai.edgernn"]
+    assert nodes == ["Recurrent", "Recurrent2", "Recurrent"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cell": Leaky}, r"leaky: update: it cannot be traced .*; read .* vectors of `own` alone"),
+        ({"cell": Softsign, "norm": "layer"}, "layer: a norm has no kernel"),
+        ({"cell": "gru"}, "None"),
+    ],
+)
+def test_a_layer_without_a_kernel_says_why(change, message):
+    layers = edgernn.SequenceModel(input_size=3, hidden_size=4, **change).recurrent_layers()
+    assert re.fullmatch(message, str(without_kernel(layers)))
+
+
+def test_a_users_own_cell_needs_a_name_of_its_own():
+    class Mine(Leaky):
+        name = "gru"
+
+    with pytest.raises(UsageError, match="cell: expected a name of its own for Mine, got 'gru'; rename it"):
+        build(edgernn.SequenceModel(Mine, 3, 7, 2))
 
 
 def test_a_cell_without_native_kernel_runs_portably_beside_the_library(tmp_path):
@@ -126,11 +251,11 @@ def test_a_cell_without_native_kernel_runs_portably_beside_the_library(tmp_path)
     x = np.random.default_rng(0).standard_normal((5, 2, 3), np.float32)
     with torch.no_grad():
         y, _ = model(torch.from_numpy(x))
-    with pytest.warns(RuntimeWarning, match="the native library has no kernel for Leaky; running the portable"):
+    with pytest.warns(RuntimeWarning, match="the native library has no kernel for leaky; running the portable"):
         session = Session(tmp_path / "m.onnx")
     assert session.backend == "portable"
     np.testing.assert_allclose(session.run(x), y, rtol=0, atol=FLOAT32)
-    with pytest.raises(edgernn.EdgernnError, match="no kernel for Leaky"):
+    with pytest.raises(edgernn.EdgernnError, match="no kernel for leaky"):
         Session(tmp_path / "m.onnx", backend="native")
 
 

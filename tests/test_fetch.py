@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fetching data sets from a server on loopback: right, wrong, hostile and missing files, and cut connections."""
 
-import fcntl
 import functools
 import gzip
 import json
@@ -13,10 +12,11 @@ import tarfile
 import pytest
 
 from edgernn.cli.frame import main
-from edgernn.errors import EdgernnError
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.locks import LOCK, hold
+from edgernn.progress import Progress
 from edgernn.training.data import find_files
 from edgernn.training.datasets import Download, File, fetch
-from edgernn.training.datasets.meter import Lines
 from tests.file_server import CONTENT, CUT, SIZE, SUM, home, offer, plain, server, sha
 from tests.test_unpack import ARCHIVES
 
@@ -33,7 +33,7 @@ def ranges(server):
 
 def test_file_is_fetched_checked_and_found(server, monkeypatch, home, capsys):
     offer(monkeypatch, plain(server))
-    result = get("small", meter=Lines())
+    result = get("small", progress=Progress())
     path = home / "small" / "f.bin"
     assert path.read_bytes() == CONTENT
     assert result == {
@@ -98,7 +98,7 @@ def test_next_address_is_asked(server, monkeypatch, home, capsys):
     server.files["/wrong/f.bin"] = CONTENT[::-1]
     urls = (f"{server.url}/none/f.bin", f"{server.url}/wrong/f.bin", *right.urls)
     offer(monkeypatch, Download(urls, right.gives, right.size, right.sha256))
-    get("small", meter=Lines())
+    get("small", progress=Progress())
     assert (home / "small" / "f.bin").read_bytes() == CONTENT
     assert "/none/f.bin: expected the file, got 404" in capsys.readouterr().err
     assert ranges(server) == [None] * 3
@@ -189,7 +189,7 @@ def test_preferred_form_is_enough(server, monkeypatch, home):
 def test_cut_download_goes_on_where_it_was(server, monkeypatch, home, capsys):
     offer(monkeypatch, plain(server))
     server.cuts = 2
-    get("small", meter=Lines())
+    get("small", progress=Progress())
     assert (home / "small" / "f.bin").read_bytes() == CONTENT
     assert ranges(server) == [None, "bytes=100000-", "bytes=200000-"]
     tag = f'"{SUM[:8]}"'
@@ -285,7 +285,9 @@ def test_full_disk_is_one_line_and_goes_on(server, monkeypatch, home, capsys):
     out, errors = capsys.readouterr()
     assert out == ""
     line = errors.splitlines()[-1]
-    assert re.fullmatch(r"edgernn: error: .*f\.bin\.part: File too large; 150,000 bytes are kept: .*", line)
+    assert re.fullmatch(
+        r"edgernn: error: .*f\.bin\.part: File too large; free some space; 150,000 bytes are kept: .*", line
+    )
     get("small")
     assert ranges(server) == [None, "bytes=150000-"]
     assert (home / "small" / "f.bin").read_bytes() == CONTENT
@@ -294,10 +296,11 @@ def test_full_disk_is_one_line_and_goes_on(server, monkeypatch, home, capsys):
 def test_one_process_at_a_time(server, monkeypatch, home):
     offer(monkeypatch, plain(server))
     (home / "small" / ".fetch").mkdir(parents=True)
-    with (home / "small" / ".fetch" / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(EdgernnError, match="small: another process is fetching this data set"):
-            get("small")
+    with (
+        hold(home / "small" / ".fetch" / LOCK, home),
+        pytest.raises(UsageError, match=r"small: in use by process \d+ on .*name another place with --data"),
+    ):
+        get("small")
     get("small")
     assert len(server.seen) == 1
 

@@ -15,8 +15,9 @@ from torch import Tensor
 
 import edgernn
 from edgernn.cells import CELLS
+from edgernn.cells.recurrent import BlockSparse
 from edgernn.layer import RecurrentLayer
-from edgernn.rules import RULES, Timed
+from edgernn.rules import RULES, Kind
 from edgernn.training.api import train
 from edgernn.training.kernels import attach, cpu
 from edgernn.training.kernels.common import RULES as FUSED_RULES
@@ -106,7 +107,7 @@ def test_learned_start_gets_its_gradient() -> None:
         torch.testing.assert_close(got.double(), want, rtol=0, atol=FLOAT32 * max(0.1, float(want.abs().max())))
 
 
-@pytest.mark.parametrize("rule", [name for name in FUSED_RULES if issubclass(RULES[name], Timed)])
+@pytest.mark.parametrize("rule", [name for name in FUSED_RULES if RULES[name].kind is Kind.TIME])
 def test_rules_of_the_step_alone_start_as_in_the_loop(rule: str) -> None:
     layer = make("lstm", rule, 3, 7)
     x = torch.randn(6, 4, 3)
@@ -140,8 +141,7 @@ def test_random_sequences_of_a_batch_start_at_steps_of_their_own() -> None:
 
 
 def test_sparse_weights_equal_the_loop() -> None:
-    layer = make("gru", "always", 3, 33)
-    layer.cell.sparsify(0.5)
+    layer = make("gru", "always", 3, 33, BlockSparse(0.5))
     layer.cell.threshold(hold=True)
     assert_same(layer, 5, 4)
 
@@ -252,8 +252,8 @@ def test_other_precisions_are_left_to_the_loop() -> None:
         ({"cell": "skiprnn"}, "fused", None),
         ({"cell": "sarnn", "layers": 2, "bidirectional": True}, "fused", None),
         ({"cell": "gru", "rule": "variable"}, "torch", "no kernels for the rule variable"),
-        ({"cell": "gru", "norm": "layer"}, "torch", "no kernel for GRULayerNorm"),
-        ({"cell": "gru", "rank": 2}, "torch", "no kernel for GRULowRank"),
+        ({"cell": "gru", "norm": "layer"}, "torch", r"no kernel for gru\+layer"),
+        ({"cell": "gru", "rank": 2}, "torch", r"no kernel for gru\+low-rank"),
         ({"cell": "gru-d", "input_size": 6}, "torch", "imputer"),
     ],
     ids=["gru", "skip", "sarnn", "rule", "norm", "rank", "imputer"],

@@ -9,15 +9,16 @@ import pytest
 import torch
 
 from edgernn.__main__ import main
+from edgernn.bench import Settings, gpu
+from edgernn.bench.case import EDGERNN, Case
+from edgernn.bench.gpu import COPIED, CPU, torch_layers
+from edgernn.bench.gpu_cases import bench_on_gpu, cases, gpu_page, run_cases
+from edgernn.bench.measure import GRU, LSTM
+from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime import Session
-from edgernn.runtime.bench import Settings, gpu
-from edgernn.runtime.bench.baseline import weights_of
-from edgernn.runtime.bench.case import EDGERNN, Case
-from edgernn.runtime.bench.gpu import COPIED, CPU, torch_layers
-from edgernn.runtime.bench.gpu_cases import bench_on_gpu, cases, gpu_page, run_cases
-from edgernn.runtime.bench.measure import GRU, LSTM
-from edgernn.runtime.bench.timing import Rounds, interleaved
+from edgernn.runtime.timing import Rounds, interleaved
+from edgernn.runtime.weights import Weight, read_weights
 from tests import fake_gpu
 from tests.models import exported
 from tests.test_docs import generator
@@ -54,14 +55,13 @@ class Stopwatch:
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 @pytest.mark.parametrize("options", [{}, {"layers": 2, "bidirectional": True}], ids=["one layer", "both directions"])
 def test_torchs_layers_with_our_weights_compute_our_function(cell, options):
-    import onnx
-
     _, path, _ = exported(cell, output="all", **options)
     session, x = Session(path, backend="portable"), np.random.default_rng(0).standard_normal((7, 2, 3), np.float32)
-    own = weights_of(onnx.load(str(path)))
+    weights = read_weights(path)
     with torch.no_grad():
-        y = torch_layers(cell, session.info, own)(torch.from_numpy(x))[0].numpy()
-    np.testing.assert_allclose(y @ own["head.W"] + own["head.b"], session.run(x), rtol=0, atol=1e-5)
+        y = torch_layers(cell, session.info, weights)(torch.from_numpy(x))[0].numpy()
+    y = y @ weights["head.W.T"].floats.T + weights["head.b"].floats
+    np.testing.assert_allclose(y, session.run(x), rtol=0, atol=1e-5)
 
 
 def test_a_report_holds_every_contender(machine, monkeypatch, tmp_path):
@@ -102,7 +102,7 @@ def test_a_model_is_measured_where_it_lies(machine, tmp_path):
     report = bench_on_gpu(path, tmp_path, settings)
     assert report["files"] == [str(tmp_path / name) for name in ("cuda.json", "cuda.md")]
     (case,) = report["cases"]
-    assert case["name"] == "gru + selective (3, 33), T=9, B=2"
+    assert case["name"] == "sarnn (3, 33), T=9, B=2"
     assert case["clock"] == "the processor's clock, every call waited for"
     assert case["left_out"] == dict.fromkeys(("torch.nn.GRU", "torch.nn.LSTM"), "EdgernnError: torch sees no GPU")
     assert report["input"] == "standard normal"
@@ -117,7 +117,7 @@ def test_wrong_code_is_not_timed(machine, monkeypatch, tmp_path):
         return (y + 1e-3 * (self.device == "cuda" and len(x) > 1)), last
 
     monkeypatch.setattr(Session, "run_from", wrong)
-    report = run_cases(tmp_path / "cuda.json", [Case("One", "gru", 2, 8, 60)], SHORT)
+    report = run_cases(tmp_path / "cuda.json", [Case("One", ModelConfig.of("gru", 2, 8), 60)], SHORT)
     assert "disagree: worst error 0.001" in report["cases"][0]["failed"]
     assert "worst error 0.001" in gpu_page(report)
 
@@ -125,11 +125,11 @@ def test_wrong_code_is_not_timed(machine, monkeypatch, tmp_path):
 def test_a_peer_that_is_wrong_is_left_out(machine, monkeypatch, tmp_path):
     right = gpu.baseline
 
-    def wrong(kind, info, own):
-        return right(kind, info, {name: value * 1.5 for name, value in own.items()})
+    def wrong(kind, info, weights):
+        return right(kind, info, {name: Weight(1.5 * weight.floats) for name, weight in weights.items()})
 
     monkeypatch.setattr(gpu, "baseline", wrong)
-    report = run_cases(tmp_path / "cuda.json", [Case("One", "gru", 2, 8, 20)], SHORT)
+    report = run_cases(tmp_path / "cuda.json", [Case("One", ModelConfig.of("gru", 2, 8), 20)], SHORT)
     assert "EdgernnError: wrong by" in report["cases"][0]["left_out"][GRU]
     # it has no weights of ours
     assert LSTM in report["cases"][0]["contenders"]
@@ -156,9 +156,9 @@ def test_without_the_cuda_library_nothing_is_measured(monkeypatch):
 
 
 def test_the_command_line_prints_the_table(machine, tmp_path, capsys):
-    words = ["bench", "--device", "cuda", "--cell", "gru", "--hidden", "8", "--steps", "6", "--rounds", "1"]
+    words = ["bench", "--device", "cuda", "--cell", "gru", "hidden_size=8", "--steps", "6", "--rounds", "1"]
     assert main([*words, "--warmup", "0", "--out", str(tmp_path)]) == 0
-    assert "gru + always (2, 8), T=6" in capsys.readouterr().out
+    assert "gru (2, 8), T=6" in capsys.readouterr().out
     assert main([*words, "--peers"]) == 2
     assert main(["bench", "--device", "cuda", "--suite", "--only", "nothing", "--out", str(tmp_path)]) == 2
 
@@ -166,7 +166,7 @@ def test_the_command_line_prints_the_table(machine, tmp_path, capsys):
 def test_cases_are_those_of_the_targets():
     names = [case.name for case in cases()]
     assert len(names) == len(set(names)) == 16
-    aimed = [(case.batch, case.hidden_size, case.targets[0].limit) for case in cases() if case.targets]
+    aimed = [(case.batch, case.sizes[1], case.targets[0].limit) for case in cases() if case.targets]
     assert aimed == [(1, 128, 0.5), (1, 128, 0.5), (256, 128, 1.0), (256, 128, 1.0), (256, 256, 1.0)]
     with pytest.raises(UsageError, match="only: expected a part of a case's name"):
         cases("no such case")
@@ -203,6 +203,6 @@ def test_a_clock_of_its_own_times_a_call():
 
 def test_report_of_a_case_without_the_cpus_library(machine, monkeypatch, tmp_path):
     monkeypatch.setattr(gpu, "library_missing", lambda device="cpu": "it was not built" if device == "cpu" else None)
-    report = run_cases(tmp_path / "cuda.json", [Case("One", "gru", 2, 8, 6)], SHORT)
+    report = run_cases(tmp_path / "cuda.json", [Case("One", ModelConfig.of("gru", 2, 8), 6)], SHORT)
     assert report["cases"][0]["left_out"][CPU] == "it was not built"
     assert "Our kernel on the CPU was not measured beside it." in gpu_page(report)

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from edgernn.bench import gpu_ops
+from edgernn.bench.gpu_ops import check, check_all, find_or_build, forms, prepare, sanitize
+from edgernn.cells import CELLS
 from edgernn.errors import EdgernnError
-from edgernn.runtime.bench import gpu_ops
-from edgernn.runtime.bench.gpu_ops import check, check_all, find_or_build, forms, prepare, sanitize
 from tests.fake_gpu import TorchLibrary
 
 SHAPES = [(1, 1, 3, 5), (6, 3, 2, 7)]
 
 
-@pytest.mark.parametrize("op", ["LSTM", "TLSTM", "SelectiveGRU", "SkipGRU", "GRUBeforeLowRank", "SRU"])
+@pytest.mark.parametrize("op", ["lstm", "t-lstm", "gru+selective", "gru+skip", "gru-before+low-rank", "sru"])
 def test_right_ops_pass(op):
     found = check(TorchLibrary(op), op, forms()[op], SHAPES, "cpu")
     assert found["passed"], found
@@ -29,13 +30,13 @@ def test_right_ops_pass(op):
     ids=["wrong", "not written"],
 )
 def test_wrong_ops_do_not(fault, why):
-    found = check(TorchLibrary("GRU", **fault), "GRU", forms()["GRU"], SHAPES, "cpu")
+    found = check(TorchLibrary("gru", **fault), "gru", forms()["gru"], SHAPES, "cpu")
     assert not found["passed"]
     assert found["failure"] == why
 
 
 def test_wrong_counts_do_not(monkeypatch):
-    library = TorchLibrary("SelectiveGRU")
+    library = TorchLibrary("gru+selective")
     right = library.run
 
     def run(*words, **named):
@@ -44,28 +45,38 @@ def test_wrong_counts_do_not(monkeypatch):
         ctypes.c_int64.from_address(words[9]).value += 1
 
     library.run = run
-    found = check(library, "SelectiveGRU", forms()["SelectiveGRU"], SHAPES[:1], "cpu")
+    found = check(library, "gru+selective", forms()["gru+selective"], SHAPES[:1], "cpu")
     assert found["failure"] == "its decisions differ in all draws"
 
 
 def test_every_op_has_a_layer_of_its_own():
     found = forms()
-    assert {"GRU", "SelectiveGRU", "SkipGRU", "EINSFromXForget", "SRU", "SRUProjected", "IRCLSTMLowRank"} <= set(found)
+    assert {
+        "gru",
+        "gru+selective",
+        "gru+skip",
+        "eins-from-x with biases",
+        "sru",
+        "sru-projected",
+        "irc-lstm+low-rank",
+    } <= set(found)
     assert set(gpu_ops.SMALL) | set(gpu_ops.TIMED) <= set(found)
-    for op, form in found.items():
-        assert form.layer(6, 6 if form.square else 7).op == op
+    for form in found.values():
+        layer = form.layer(6, 6 if form.square else 7)
+        assert layer.kind == form.kind
+        assert layer.cell.biases == CELLS[layer.cell.name](6, 7).biases + form.biases
 
 
 def test_what_there_is_no_time_for_is_named():
     left_out = []
-    assert check_all(TorchLibrary("GRU LSTM"), "cpu", time.perf_counter() - 1, left_out) == []
+    assert check_all(TorchLibrary("gru lstm"), "cpu", time.perf_counter() - 1, left_out) == []
     assert left_out == ["2 of 2 CUDA ops, for want of time"]
 
 
 def test_the_command_checks_a_few(capsys):
-    assert gpu_ops.main(TorchLibrary("GRU SkipLSTM"), "cpu") == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["GRU", "SkipLSTM"]
-    assert gpu_ops.main(TorchLibrary("GRU", error=1.0), "cpu") == 1
+    assert gpu_ops.main(TorchLibrary("gru lstm+skip"), "cpu") == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["gru", "lstm+skip"]
+    assert gpu_ops.main(TorchLibrary("gru", error=1.0), "cpu") == 1
 
 
 @pytest.fixture
@@ -132,7 +143,7 @@ def test_the_sanitizer_runs_the_small_checks(tools, monkeypatch):
     found = sanitize("memcheck", 5)
     assert found["passed"]
     assert found["said"].startswith("--tool memcheck --error-exitcode 9 ")
-    assert found["said"].endswith("-m edgernn.runtime.bench.gpu_ops 1\n")
+    assert found["said"].endswith("-m edgernn.bench.gpu_ops 1\n")
     tools("compute-sanitizer", "exit 9")
     assert [each["passed"] for each in prepare(5).sanitized] == [False, False]
     tools("compute-sanitizer", "exec /bin/sleep 9")
@@ -141,7 +152,7 @@ def test_the_sanitizer_runs_the_small_checks(tools, monkeypatch):
 
 
 def test_calls_are_those_that_are_timed():
-    made = gpu_ops.calls(TorchLibrary("GRU SkipGRU Other"), "cpu", 3, 2, 8)
-    assert list(made) == ["torch.nn.GRU", "torch.nn.LSTM", "GRU", "SkipGRU"]
+    made = gpu_ops.calls(TorchLibrary("gru gru+skip other"), "cpu", 3, 2, 8)
+    assert list(made) == ["torch.nn.GRU", "torch.nn.LSTM", "gru", "gru+skip"]
     for call in made.values():
         call()

@@ -11,8 +11,8 @@ from edgernn.errors import EdgernnError
 from edgernn.files import write_json
 
 pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
-from edgernn.runtime.bench import gpu_ops, gpu_suite
-from edgernn.runtime.bench.gpu_suite import Sizes, check, run, table
+from edgernn.bench import gpu_ops, gpu_suite
+from edgernn.bench.gpu_suite import Sizes, check, run, table
 from edgernn.training.kernels import gpu
 from tests.fake_gpu import TorchLibrary
 
@@ -59,7 +59,7 @@ def test_report_is_whole_and_fits_json(tmp_path):
 
 
 def test_ops_are_in_the_report(monkeypatch, tmp_path):
-    made = TorchLibrary("GRU SelectiveLSTM Other")
+    made = TorchLibrary("gru lstm+selective other")
     monkeypatch.setattr(
         gpu_ops, "prepare", lambda seconds: gpu_ops.Prepared("", [{"tool": "memcheck", "passed": True}], [])
     )
@@ -70,9 +70,9 @@ def test_ops_are_in_the_report(monkeypatch, tmp_path):
     write_json(tmp_path / "gpu.json", report)
     text = table(json.loads((tmp_path / "gpu.json").read_text()))
     assert "CUDA ops: 2 of 3 within 0.0001 of torch, worst error" in text
-    assert "  failed: Other, EdgernnError: torch has no such layer" in text
+    assert "  failed: other, EdgernnError: torch has no such layer" in text
     assert "compute-sanitizer's memcheck: passed" in text
-    assert set(report["ops"]["timed"]["T=3 B=1 H=8"]) == {"torch.nn.GRU", "torch.nn.LSTM", "GRU"}
+    assert set(report["ops"]["timed"]["T=3 B=1 H=8"]) == {"torch.nn.GRU", "torch.nn.LSTM", "gru"}
     # this machine has no provider for it
     assert "left out: exported files in ONNX Runtime: device cuda: " in text
 

@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional
 
 from edgernn.cli.frame import main
+from edgernn.config import LayerConfig, ModelConfig
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.training import train
 from edgernn.training.networks.learned_optimizer import LearnedOptimizer, log_and_sign
@@ -31,9 +32,15 @@ SETTINGS = {
     "tuning": 1,
 }
 # of the three updates, as their papers have them but for their sizes
-LSTM_2 = {"layer": {"cell": "lstm"}, "hidden_size": 3, "layers": 2}
-GATED = {"layer": {"cell": "lstm"}, "hidden_size": 3, "update": "gated", "inputs": 5}
-RATES_UPDATE = {"layer": {"cell": "decaynet"}, "hidden_size": 3, "update": "rates", "inputs": 5, "propagations": 2}
+LSTM_2 = {"layer": LayerConfig.of("lstm"), "hidden_size": 3, "layers": 2}
+GATED = {"layer": LayerConfig.of("lstm"), "hidden_size": 3, "update": "gated", "inputs": 5}
+RATES_UPDATE = {
+    "layer": LayerConfig.of("decaynet"),
+    "hidden_size": 3,
+    "update": "rates",
+    "inputs": 5,
+    "propagations": 2,
+}
 
 
 @pytest.fixture
@@ -104,6 +111,14 @@ def additive_by_hand(model, theta, gradient, loss, carried):
     return theta + 0.1 * (h @ out["weight"][0] + out["bias"][0]), carried
 
 
+def decayed_by_hand(model, theta, gradient, loss, carried):
+    rows = np.zeros((len(theta), 3))
+    h, carried = layers_by_hand(model, np.stack(preprocessed(gradient), -1), carried or [(rows, rows)] * 2)
+    out = numbers(model.update.out)
+    eta, decay = 0.1 * (out["weight"] @ h.T + out["bias"][:, None])
+    return (1 - eta * decay) * theta - eta * gradient, carried
+
+
 def gated_by_hand(model, theta, gradient, loss, carried):
     rows = np.zeros((len(theta), 3))
     states, a = carried or ([(rows, rows)], np.zeros((3, len(theta))))
@@ -128,8 +143,13 @@ def rates_by_hand(model, theta, gradient, loss, carried):
 
 @pytest.mark.parametrize(
     ("settings", "by_hand"),
-    [(LSTM_2, additive_by_hand), (GATED, gated_by_hand), (RATES_UPDATE, rates_by_hand)],
-    ids=["additive", "gated", "rates"],
+    [
+        (LSTM_2, additive_by_hand),
+        (LSTM_2 | {"update": "decayed"}, decayed_by_hand),
+        (GATED, gated_by_hand),
+        (RATES_UPDATE, rates_by_hand),
+    ],
+    ids=["additive", "decayed", "gated", "rates"],
 )
 def test_updates_are_the_papers(settings, by_hand):
     model = LearnedOptimizer(**settings, coordinates=7).double()
@@ -172,7 +192,7 @@ def test_gated_update_starts_by_keeping_nearly_all():
 @pytest.mark.parametrize(("cell", "count"), [("eins", 2820), ("lstm", 3280)])
 def test_parameters_of_the_papers_optimisers(cell, count):
     # facts: 20 inputs and 20 neurons
-    model = LearnedOptimizer({"cell": cell}, coordinates=1, update="gated", hidden_size=20)
+    model = LearnedOptimizer(LayerConfig.of(cell), coordinates=1, update="gated", hidden_size=20)
     (layer,) = model.recurrent_layers()
     assert layer.cell.input_size == 20
     assert sum(p.numel() for p in layer.parameters()) == count
@@ -181,7 +201,7 @@ def test_parameters_of_the_papers_optimisers(cell, count):
 def test_sizes_of_the_rates_update_are_the_papers():
     # 15,910 parameters of the perceptron to 28 numbers, 64 neurons to 15,910 learning rates
     theta = perceptron(784, 20, 10, "uniform").start()
-    model = LearnedOptimizer({"cell": "decaynet"}, coordinates=len(theta), update="rates", hidden_size=64)
+    model = LearnedOptimizer(LayerConfig.of("decaynet"), coordinates=len(theta), update="rates", hidden_size=64)
     assert model.input.weight.shape == (28, 784 * 20 + 20 + 20 * 10 + 10)
     assert model.update.out.weight.shape == (15910, 64)
 
@@ -189,7 +209,7 @@ def test_sizes_of_the_rates_update_are_the_papers():
 def test_a_decay_begins_anew_at_each_step_unless_its_length_is_given():
     theta, x = torch.randn(4), torch.randn(4, 4)
     for options, grows in (({}, False), ({"length": 50}, True)):
-        model = LearnedOptimizer({"cell": "decaynet", "cell_options": options}, coordinates=4, hidden_size=3)
+        model = LearnedOptimizer(LayerConfig.of("decaynet", cell_options=options), coordinates=4, hidden_size=3)
         after = [bowl_unroll(model, theta, x[: k + 1]).state[2] for k in (1, 3)]
         assert bool((after[1] > 1.5 * after[0]).all()) == grows
 
@@ -199,7 +219,7 @@ def test_a_decay_begins_anew_at_each_step_unless_its_length_is_given():
 
 @pytest.mark.parametrize(
     "settings",
-    [LSTM_2, GATED, RATES_UPDATE, {"layer": {"cell": "sarnn"}, "hidden_size": 3}],
+    [LSTM_2, GATED, RATES_UPDATE, {"layer": LayerConfig.of("sarnn"), "hidden_size": 3}],
     ids=["additive", "gated", "rates", "sarnn"],
 )
 def test_two_unrolls_equal_one(settings):
@@ -235,7 +255,7 @@ def test_the_derivative_is_that_of_the_losses_with_gradients_held():
 @pytest.mark.parametrize("cell", ["lstm", "sarnn"])
 def test_a_learned_optimiser_learns_to_descend(cell):
     torch.manual_seed(0)
-    model = LearnedOptimizer({"cell": cell}, coordinates=6, hidden_size=8)
+    model = LearnedOptimizer(LayerConfig.of(cell), coordinates=6, hidden_size=8)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
 
     def last(goal):
@@ -379,7 +399,7 @@ def test_images_are_standardised_and_split(digits):
 def test_losses_of_the_training(digits):
     for meta_loss in ("mean", "change"):
         task = opened(digits, meta_loss=meta_loss)
-        model = task.network(**task.arguments(given()))
+        model = task.build_network(given())
         theta, batch = task.classifier.start(), task.train.batch(0, 0)
         loss, carry = task.loss(model, batch, (theta, *model.initial_state(theta)))
         place, state, before, after, after_next = theta, model.initial_state(theta), [], [], []
@@ -396,14 +416,13 @@ def test_losses_of_the_training(digits):
 
 
 def given(**changes):
-    layer = dict.fromkeys(["rule", "cell_options", "rule_options", "rank", "density", "norm"])
-    return {"cell": "lstm", **layer, "norm_steps": 1000, "hidden_size": 3, "layers": 2, **changes}
+    return ModelConfig.of("lstm", hidden_size=3, layers=2, **changes)
 
 
 def test_hand_made_optimisers_get_the_same_optimisees(digits):
     """SGD once more, on a perceptron in NumPy, from the starts and minibatches that the learned optimiser gets."""
     task = opened(digits, test_steps=3)
-    model = task.network(**task.arguments(given()))
+    model = task.build_network(given())
     seen = []
 
     def spy(theta, gradient, loss, state):
@@ -419,7 +438,7 @@ def test_hand_made_optimisers_get_the_same_optimisees(digits):
     starts = [seen[0], seen[3]]
     lr = found["sgd_lr"]
     assert lr in RATES
-    means, finals = [], []
+    means, lates, finals = [], [], []
     images, labels = task.images.take(torch.arange(22)).x, task.images.y
     (test,) = task.test.chunks(99)
     for number, (start, first) in enumerate(starts):
@@ -432,9 +451,12 @@ def test_hand_made_optimisers_get_the_same_optimisees(digits):
             curve.append(loss)
         assert curve[0] == pytest.approx(first, rel=1e-5)
         means.append(np.mean(curve))
+        # the last fifth of 3 steps is the last one
+        lates.append(curve[-1])
         loss, _, right = perceptron_by_hand(theta, test.x, test.target)
         finals.append((loss, right))
     assert found["sgd_mean_loss"] == pytest.approx(np.mean(means), rel=1e-4)
+    assert found["sgd_late_loss"] == pytest.approx(np.mean(lates), rel=1e-4)
     assert found["sgd_final_loss"] == pytest.approx(np.mean([loss for loss, _ in finals]), rel=1e-4)
     assert found["sgd_final_accuracy"] == pytest.approx(np.mean([right for _, right in finals]))
     # an optimiser that makes all parameters zero leaves each class as likely as another
@@ -463,7 +485,7 @@ def test_the_learning_rate_is_the_best_on_the_validation_images(digits, monkeypa
     for images in (task.images, task.validation, task.test):
         images.x = (images.y[:, None] == torch.arange(784) % 10).view(-1, 1, 28, 28) * 255
     with torch.no_grad():
-        found = task.evaluate(task.network(**task.arguments(given())), task.test, "cpu")
+        found = task.evaluate(task.build_network(given()), task.test, "cpu")
     assert found["sgd_lr"] == 0.1
 
 
@@ -473,7 +495,7 @@ def run(digits, out, cell="lstm", rule=None, resume=False, progress=None, **chan
 
 
 @pytest.mark.usefixtures("_no_pictures")
-@pytest.mark.parametrize("update", ["additive", "gated", "rates"])
+@pytest.mark.parametrize("update", ["additive", "decayed", "gated", "rates"])
 def test_every_update_trains(digits, tmp_path, update):
     result = run(digits, tmp_path / "run", update=update, norm="layer")
     assert result["metric"] == "final_loss"
@@ -481,6 +503,8 @@ def test_every_update_trains(digits, tmp_path, update):
     for name in ("", "sgd_", "momentum_", "rmsprop_", "adam_"):
         assert 0 < result[f"{name}final_loss"] < 10
         assert 0 <= result[f"{name}final_accuracy"] <= 1
+        curve = json.loads((tmp_path / "run/series.json").read_text())[f"{name}loss_by_step"]
+        assert np.mean(curve) == pytest.approx(result[f"{name}mean_loss"], rel=1e-5)
     config = json.loads((tmp_path / "run/config.json").read_text())
     assert config["network"] == "LearnedOptimizer"
 
@@ -549,9 +573,9 @@ def test_cells_that_impute_are_refused(digits, tmp_path):
 def test_bad_arguments_of_the_network():
     for name in ("coordinates", "hidden_size", "layers", "propagations"):
         with pytest.raises(UsageError, match=f"{name}: expected at least 1, got 0"):
-            LearnedOptimizer({"cell": "lstm"}, **{"coordinates": 1, name: 0})
+            LearnedOptimizer(LayerConfig.of("lstm"), **{"coordinates": 1, name: 0})
     with pytest.raises(UsageError, match="unknown update"):
-        LearnedOptimizer({"cell": "lstm"}, coordinates=1, update="new")
+        LearnedOptimizer(LayerConfig.of("lstm"), coordinates=1, update="new")
 
 
 def test_missing_files_are_named(tmp_path):

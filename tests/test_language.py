@@ -16,9 +16,8 @@ from edgernn.cli.frame import main
 from edgernn.costs import model_cost
 from edgernn.dropout import locked, with_dropped_weights, words
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import read_tensors
 from edgernn.runtime import Session
-from edgernn.store import load_model
+from edgernn.store import load_model, read_tensors
 from edgernn.training import train
 from edgernn.training.config import TrainConfig
 from edgernn.training.optim import NTASGD, averaged, schedule, watch
@@ -159,7 +158,7 @@ def test_what_is_no_word_is_refused(x, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"vocabulary": 0}, "vocabulary: expected at least 1 or None, got 0"),
+        ({"vocabulary": 0}, "vocabulary: expected a whole number of at least 1 or none, got 0"),
         ({"vocabulary": 9, "mean": 1.0}, "mean, std: words of a vocabulary cannot be standardised"),
         ({"vocabulary": 9, "cell": "rits", "input_size": 6}, "expected no vocabulary"),
         ({"cell": "rits", "input_size": 6, "dropout_input": 0.5}, "expected no vocabulary or dropout_input"),
@@ -167,10 +166,10 @@ def test_what_is_no_word_is_refused(x, message):
         ({"tied": True, "vocabulary": 9, "output_size": 8}, "tied: expected output_size=9, the vocabulary, got 8"),
         ({"tied": True, "vocabulary": 9, "output_size": 9}, "as wide as the embedding, 4, got 5; hidden_size or"),
         ({"last_size": 3}, "last_size: expected at least 2 layers"),
-        ({"last_size": 0, "layers": 2}, "last_size: expected at least 1 or None, got 0"),
+        ({"last_size": 0, "layers": 2}, "last_size: expected a whole number of at least 1 or none, got 0"),
         ({"dropout_embedding": 0.1}, "dropout_embedding: expected a vocabulary"),
-        ({"dropout_hidden": 1.0}, "dropout_hidden: expected at least 0 and below 1, got 1.0"),
-        ({"weight_drop_input": -0.1}, "weight_drop_input: expected at least 0 and below 1, got -0.1"),
+        ({"dropout_hidden": 1.0}, "dropout_hidden: expected a number of at least 0 and below 1, got 1.0"),
+        ({"weight_drop_input": -0.1}, "weight_drop_input: expected a number of at least 0 and below 1, got -0.1"),
         ({"weight_drop": 0.5, "cell": "sru"}, "weight_drop: sru has no recurrent weights; weight_drop_input drops"),
         ({"weight_drop": 0.5, "rank": 2}, "weight_drop: expected either it or rank, not both"),
     ],
@@ -416,13 +415,13 @@ def test_average_is_the_mean_of_what_follows_the_switch():
 )
 def test_non_monotone_trigger(values, averages):
     optimizer = NTASGD(torch.nn.Linear(1, 1).parameters(), lr=1.0)
-    watch(optimizer, TrainConfig(optimizer="ntasgd", nonmono=2), Score("perplexity", False), values)
+    watch(optimizer, TrainConfig.of(optimizer="ntasgd", nonmono=2), Score("perplexity", False), values)
     assert bool(optimizer.averages) == averages
 
 
 def test_schedule_of_the_eins_paper():
     """30 epochs of SGD at 30, 100 of averaging at 30, then 50."""
-    config = TrainConfig(
+    config = TrainConfig.of(
         optimizer="ntasgd", lr=30.0, average_from=30, lr_hold=129, lr_decay=5 / 3, lr_decays=1, batch_size=20
     )
     optimizer = NTASGD(torch.nn.Linear(1, 1).parameters(), lr=1.0)
@@ -446,7 +445,7 @@ def test_schedule_of_the_eins_paper():
         ({"nonmono": 5}, "nonmono: adam does not average; optimizer=ntasgd does"),
         ({"bidirectional": True}, "bidirectional: the network of the task ptb has no such setting"),
         ({"cell": "decaynet"}, "cell: decaynet is run in parts here, so it must be told length="),
-        ({"dropout_output": 1}, "dropout_output: expected at least 0 and below 1"),
+        ({"dropout_output": 1}, "dropout_output: expected a number of at least 0 and below 1"),
     ],
 )
 def test_bad_settings(tmp_path, folder, settings, message):
@@ -565,7 +564,11 @@ def test_the_card_and_the_example_say_words(exported):
     assert x.dtype == np.int64
     assert y.shape == (*x.shape, model.vocabulary)
     info = Session(out / "model.onnx").info
-    assert (info["vocabulary"], info["last_size"], info["metric"]) == (model.vocabulary, 6, "perplexity")
+    assert (info["model"]["input"]["vocabulary"], info["model"]["last_size"], info["metric"]) == (
+        model.vocabulary,
+        6,
+        "perplexity",
+    )
     # neither the embedding nor the head
     assert info["parameters"] - info["cost"]["parameters"] == model.vocabulary * 7
 
@@ -644,4 +647,5 @@ def test_settings_are_words_of_the_command_line(tmp_path, folder):
     arguments = ["--task", "ptb", "--cell", "lstm", "--data", str(folder), "--out", str(tmp_path / "run")]
     assert main(["train", *arguments, *as_words(settings)]) == 0
     model, _ = load_model(tmp_path / "run")
-    assert (model.weight_drop, model.dropout_output, model.last_size) == (0.5, 0.4, 6)
+    dropout = model.config.dropout
+    assert (dropout.weight, dropout.output, model.last_size) == (0.5, 0.4, 6)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native ops against the float64 oracle, for every instruction set here.
 
-The instruction set is chosen once per process, so `EDGERNN_ISA` repeats the laws of this file, test_native_rules.py,
-test_native_weights.py and test_weight_types.py in one subprocess per set; in this process the best one runs.
+The instruction set is chosen once per process, so `EDGERNN_ISA` repeats the laws of this file, of LAWS and of
+test_weight_types.py in one subprocess per set; in this process the best one runs.
 """
 
 import os
@@ -199,11 +199,12 @@ def test_extreme_input_gives_what_the_equations_give(cell: str, rule: str, value
         # a neuron that is closed keeps its value, and is not 0 times what is no number; so leave that sample out
         names = output_names(cell, rule)
         got = [a[:, untouched] if n in ("Y", "updates") else a[untouched] for n, a in zip(names, got, strict=True)]
-        state = tuple(a[untouched] for a in want.state)
+        state, memory = (tuple(a[untouched] for a in part) for part in (want.state, want.memory))
         y, updates = want.y[:, untouched], want.updates[:, untouched]
-        want = oracle.Result(y, state, updates, want.macs[untouched], want.margin, want.needed[untouched])
+        want = oracle.Result(y, state, memory, updates, want.macs[untouched], want.margin, want.needed[untouched])
     # some cells let the input into the state as it is, and the float32 of 1e30 is not exact to 1e-5
-    huge = max(float(np.nanmax(np.abs(a), initial=0, where=np.isfinite(a))) for a in (want.y, *want.state)) > 1e3
+    states = (want.y, *want.state, *want.memory)
+    huge = max(float(np.nanmax(np.abs(a), initial=0, where=np.isfinite(a))) for a in states) > 1e3
     assert_equal(cell, rule, got, want, rtol=1e-5 if huge else 0)
 
 
@@ -257,6 +258,8 @@ def test_cosine_is_exact_to_rounding_and_at_its_ends() -> None:
     np.testing.assert_array_equal(got[-3:, 0], [1.0, 0.0, 0.0])
 
 
+# of the files test_native_….py
+LAWS = ("rules", "weights", "programs", "functions")
 # of test_weight_types.py, those that need the library alone
 LAWS_OF_BYTES = (
     "test_op_equals_oracle",
@@ -301,7 +304,7 @@ def test_laws_hold_for_instruction_set(name: str, request: pytest.FixtureRequest
     folder = Path(__file__).parent
     files = [f"{folder}/test_weight_types.py::{law}" for law in LAWS_OF_BYTES]
     if {name, in_use()} != {"avx512", "avx512vnni"}:  # they differ in products of bytes
-        files += [__file__, f"{folder}/test_native_rules.py", f"{folder}/test_native_weights.py"]
+        files += [__file__, *(f"{folder}/test_native_{laws}.py" for laws in LAWS)]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", chosen, *files],
         cwd=Path(__file__).parents[1],

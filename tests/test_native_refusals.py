@@ -34,7 +34,7 @@ def test_bad_call_is_refused_by_name(case: str, constant: bool) -> None:
     feed = draw_call(cell, rule, 5, 3, 2, 2)
     feed[name] = np.zeros(shape, np.float32)
     run = session(cell, rule, weights, constant=constant)
-    with pytest.raises(Exception, match=r"INVALID_ARGUMENT.*ai\.edgernn\.[A-Za-z]+LSTM: " + message):
+    with pytest.raises(Exception, match=rf"INVALID_ARGUMENT.*edgernn: {cell}\+{rule}: {message}"):
         run.run(None, feed if constant else weights | feed)
 
 
@@ -81,13 +81,13 @@ def test_bad_weights_are_refused_by_name(case: str, constant: bool) -> None:
         run = session(cell, rule, weights, constant=constant)
         run.run(None, feed if constant else weights | feed)
 
-    with pytest.raises(Exception, match=r"ai\.edgernn\.[A-Za-z]+: " + message):
+    with pytest.raises(Exception, match=rf"edgernn: [a-z+-]+: {message}"):
         build_and_run()
 
 
 @pytest.mark.parametrize("constant", [True, False], ids=["constant", "given"])
 def test_cell_whose_states_meet_its_inputs_is_refused_other_sizes(constant: bool) -> None:
-    """SRU is for I = H; other sizes are another op."""
+    """SRU is for I = H; other sizes have other gates."""
     weights = draw("sru", "always", 5, 5)
     weights["W"] = np.zeros((15, 3), np.float32)
     feed = draw_call("sru", "always", 5, 3, 2, 2)
@@ -96,7 +96,7 @@ def test_cell_whose_states_meet_its_inputs_is_refused_other_sizes(constant: bool
         run = session("sru", "always", weights, constant=constant, sizes=(5, 5))
         run.run(None, feed if constant else weights | feed)
 
-    message = r"ai\.edgernn\.SRU: W: expected as many inputs as neurons, here I = H = 5, got \(15, 3\)"
+    message = r"edgernn: sru: W: expected as many inputs as neurons, here I = H = 5, got \(15, 3\)"
     with pytest.raises(Exception, match=message):
         build_and_run()
 
@@ -104,18 +104,64 @@ def test_cell_whose_states_meet_its_inputs_is_refused_other_sizes(constant: bool
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"schema": 2}, "this file needs schema 2, the library has 1; update edgernn"),
-        ({}, "the node lacks the int attribute schema"),
+        ({"schema": 3}, "schema: expected 2, got 3; update edgernn"),
+        ({"schema": 1}, "schema: expected 2, got 1; export the file again"),
+        ({"schema": None}, "schema: expected 2, got none; export the file again"),
+        ({"cell": None}, "cell: the node lacks this attribute"),
+        ({"rule": None}, "rule: the node lacks this attribute"),
+        ({"cell": "mine"}, "this library has no kernel for mine; update edgernn"),
+        ({"rule": "sometimes"}, r"this library has no kernel for pru\+sometimes; update"),
+        ({"norm": "layer"}, r"this library has no kernel for pru\+layer; update"),
+        ({"imputer": "mean"}, r"this library has no kernel for mean\+pru; update"),
+        ({"weight_bits": 4}, "pru: weight_bits: expected 32, 16 or 8, got 4"),
     ],
-    ids=["newer", "missing"],
+    ids=lambda value: "-".join(map(str, *value.items())) if isinstance(value, dict) else "",
 )
-def test_other_schema_is_refused(attributes: dict[str, int], message: str) -> None:
-    with pytest.raises(Exception, match="ai.edgernn.PRU: " + message):
+def test_other_attributes_are_refused(attributes: dict[str, str | int | None], message: str) -> None:
+    with pytest.raises(Exception, match="edgernn: " + message):
         session("pru", "always", draw("pru", "always", 5, 3), attributes=attributes)
 
 
+def test_rank_that_is_not_that_of_the_weights_is_refused() -> None:
+    weights = draw("gru/2", "always", 5, 3)
+    with pytest.raises(Exception, match=r"edgernn: gru\+low-rank: rank: expected 2, the columns of R, got 3"):
+        session("gru/2", "always", weights, attributes={"rank": 3})
+
+
+@pytest.mark.parametrize(
+    ("cell", "names"),
+    [("gru", "X, W, R, b, h"), ("irc-gru", r"X, W, R, V, b \(optional\), alpha, h")],
+)
+def test_wrong_number_of_inputs_is_refused_with_their_names(cell: str, names: str) -> None:
+    weights = draw(cell, "always", 5, 3)
+    del weights["R"]
+    if cell == "irc-gru":
+        del weights["V"]
+    count = 2 + len(weights)
+    with pytest.raises(Exception, match=f"edgernn: {cell}: expected the inputs {names}, got {count} inputs"):
+        session(cell, "always", weights)
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [("irc-gru-forget", r"\(5,\)"), ("eins-forget", r"\(3,\) or \(8,\)")],
+)
+def test_optional_bias_of_another_size_is_refused(cell: str, expected: str) -> None:
+    weights = draw(cell, "always", 5, 3)
+    weights["b"] = np.zeros(4, np.float32)
+    with pytest.raises(Exception, match=f"b: expected {expected} as W is .*, got \\(4,\\)"):
+        session(cell, "always", weights)
+
+
+def test_kernel_that_skips_nothing_counts_nothing() -> None:
+    weights, feed = draw("gru", "always", 5, 3), draw_call("gru", "always", 5, 3, 2, 2)
+    run = session("gru", "always", weights, counts=True)
+    *_, updates, macs = run.run(None, feed)
+    assert (updates.shape, macs.shape) == ((0, 0), (0,))
+
+
 def test_library_tells_its_schema() -> None:
-    assert ctypes.CDLL(library()).edgernn_schema_version() == 1
+    assert ctypes.CDLL(library()).edgernn_schema_version() == 2
 
 
 def test_unknown_instruction_set_is_refused() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from edgernn.cells import CELLS
-from edgernn.cells.base import BLOCK
+from edgernn.cells.recurrent import BLOCK, BlockSparse
 from edgernn.rules import RULES
 from tests import oracle
 from tests.native import MARGIN, Inputs, assert_equal, draw, draw_call, layer, library, output_names, session, truth
@@ -44,8 +44,7 @@ def sizes_of(weights: Inputs) -> tuple[int, int]:
 
 def draw_sparse(cell: str, rule: str, hidden: int, inputs: int, density: float) -> Inputs:
     weights = draw(cell, rule, hidden, inputs)
-    made = CELLS[cell](inputs, hidden)
-    made.sparsify(density)
+    made = CELLS[cell](inputs, hidden, recurrent=BlockSparse(density))
     with torch.no_grad():
         made.R.copy_(torch.from_numpy(weights["R"]))
     made.threshold(hold=False)
@@ -235,7 +234,7 @@ def test_bad_factors_are_refused_by_name(case: str, constant: bool) -> None:
         run = session(f"{cell}/4", "always", weights, constant=constant)
         run.run(None, feed if constant else weights | feed)
 
-    with pytest.raises(Exception, match=r"ai\.edgernn\.[A-Za-z]+LowRank: " + message):
+    with pytest.raises(Exception, match=rf"edgernn: {cell}\+low-rank: {message}"):
         build_and_run()
 
 
@@ -248,10 +247,10 @@ def test_factors_given_at_run_equal_constant_ones() -> None:
         np.testing.assert_array_equal(a, b)
 
 
-def test_every_cell_with_recurrent_weights_has_a_low_rank_op_under_the_rules_that_leave_them_whole() -> None:
-    ops = ctypes.CDLL(library()).edgernn_ops
-    ops.restype = ctypes.c_char_p
-    there = {name for name in ops().decode().split() if name.endswith("LowRank")}
-    torch_ops = {layer(f"{cell}/2", rule, 33, 3).op for cell in RECURRENT for rule in WHOLE_RULES}
-    assert torch_ops <= there
-    assert not any(name.startswith("Clockwork") for name in there)
+def test_every_cell_with_recurrent_weights_has_a_low_rank_kernel_under_the_rules_that_leave_them_whole() -> None:
+    kernels = ctypes.CDLL(library()).edgernn_kernels
+    kernels.restype = ctypes.c_char_p
+    there = {name for name in kernels().decode().split() if name.endswith("+low-rank")}
+    needed = {layer(f"{cell}/2", rule, 33, 3).kind for cell in RECURRENT for rule in WHOLE_RULES}
+    assert needed <= there
+    assert not any("clockwork" in name for name in there)

@@ -24,7 +24,7 @@ SMALL = {"T": 6, "hidden_size": 5, "batch_size": 8}
 @pytest.mark.parametrize(("start", "deviation"), [("uniform", 0.3 / math.sqrt(3)), ("normal", 0.3)])
 def test_all_parameters_start_as_they_are_told(start, deviation):
     model = SequenceModel("gru", 40, 60, 50)
-    initialise(model, TrainConfig(start=start, start_scale=0.3))
+    initialise(model, TrainConfig.of(start=start, start_scale=0.3))
     for name, parameter in model.named_parameters():
         assert parameter.std().item() == pytest.approx(deviation, rel=0.25 if parameter.ndim == 1 else 0.05), name
         if start == "uniform":
@@ -34,7 +34,7 @@ def test_all_parameters_start_as_they_are_told(start, deviation):
 def test_biases_may_start_at_zero_and_norms_keep_their_own_start():
     model = SequenceModel("lstm", 3, 8, 2, norm="recurrent-batch", norm_steps=4)
     before = {n: p.clone() for n, p in model.named_parameters() if "norms" in n}
-    initialise(model, TrainConfig(start="uniform", start_scale=1.0, start_biases=False))
+    initialise(model, TrainConfig.of(start="uniform", start_scale=1.0, start_biases=False))
     for name, parameter in model.named_parameters():
         if name in before:
             assert torch.equal(parameter, before[name]), name
@@ -51,8 +51,8 @@ def test_a_cells_own_start_is_left_alone():
 
 
 def test_the_learning_rate_falls_after_the_epochs_that_hold_it():
-    optimizer = make_optimizer(SequenceModel("gru", 1, 2, 1), TrainConfig(optimizer="sgd"))
-    config = TrainConfig(lr=0.8, lr_decay=0.5, lr_hold=2, lr_decays=3)
+    optimizer = make_optimizer(SequenceModel("gru", 1, 2, 1), TrainConfig.of(optimizer="sgd"))
+    config = TrainConfig.of(lr=0.8, lr_decay=0.5, lr_hold=2, lr_decays=3)
     found = []
     for epoch in range(8):
         schedule(optimizer, config, epoch)
@@ -64,7 +64,7 @@ def step(optimizer, gradients, **settings):
     """The value of one parameter, 1 at first, after steps with the given gradients."""
     model = torch.nn.Linear(1, 1, bias=False).double()
     torch.nn.init.ones_(model.weight)
-    made = make_optimizer(model, TrainConfig(optimizer=optimizer, **settings))
+    made = make_optimizer(model, TrainConfig.of(optimizer=optimizer, **settings))
     for gradient in gradients:
         model.weight.grad = torch.full_like(model.weight, gradient)
         made.step()
@@ -115,7 +115,7 @@ def test_every_optimizer_trains_and_is_resumed(tmp_path, monkeypatch, optimizer)
 def test_a_value_is_clipped_before_the_norm():
     task = Adding(T=4)
     task.open(None, 0)
-    config = TrainConfig(optimizer="sgd", lr=1.0, clip=None, clip_value=1e-3)
+    config = TrainConfig.of(optimizer="sgd", lr=1.0, clip=None, clip_value=1e-3)
     model = SequenceModel("gru", 2, 3, 1)
     before = [p.clone() for p in model.parameters()]
     train_step(model, make_optimizer(model, config), task.train.batch(0, 5), task, config)
@@ -134,7 +134,7 @@ def test_a_value_is_clipped_before_the_norm():
 )
 def test_bad_words_are_named(settings, said):
     with pytest.raises(UsageError, match=said):
-        check_names(TrainConfig(**settings))
+        check_names(TrainConfig.of(**settings))
 
 
 def test_the_best_weights_are_kept(tmp_path, monkeypatch):

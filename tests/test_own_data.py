@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edgernn.cli.frame import main
-from edgernn.training.settings import fields_of
+from edgernn.settings import fields_of
 from edgernn.training.tasks import Arrays, Folder
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "own-data.md").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import edgernn
-from edgernn.cells import CELLS
+from edgernn.cells import CELLS, Cell, ForgetBias, Gate, Vector
 from edgernn.export import to_onnx
 from edgernn.imputers import IMPUTERS
 from edgernn.rules import RULES
@@ -20,6 +20,7 @@ from edgernn.runtime.packed import pack
 from edgernn.runtime.stepper import Stepper, _aligned, memory
 from tests.models import exported
 from tests.native import library
+from tests.tolerances import FLOAT32
 
 HEADER = 64
 
@@ -64,6 +65,49 @@ def assert_steps_equal_torch(x, *arguments, **options):
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if cell != "decaynet"])
 def test_every_cell(cell):
     assert_steps_equal_torch(random_input(6, 2, 3), cell)
+
+
+@pytest.mark.parametrize("rule", ["always", "selective"])
+@pytest.mark.parametrize("cell", [name for name, kind in CELLS.items() if issubclass(kind, ForgetBias)])
+def test_a_forget_bias(cell, rule, tmp_path):
+    """As packed model and as file; layers of 3 and of H inputs are two kinds of `irc-sru` and `irc-t-lstm`."""
+    torch.manual_seed(0)
+    model = edgernn.SequenceModel(cell, 3, 33, 2, rule=rule, layers=2, cell_options={"forget_bias": 1.0}).eval()
+    with torch.no_grad():
+        # not what it starts at, and another for each neuron
+        for layer in model.recurrent_layers():
+            layer.cell.b += 0.3 * torch.randn_like(layer.cell.b)
+    path = tmp_path / "model.onnx"
+    # compares the portable function and the kernel with torch
+    checks = to_onnx(model, path)
+    assert {check.backend for check in checks} == {"portable", "native"}
+    assert max(check.worst for check in checks) <= FLOAT32
+    x = random_input(6, 2, 3)
+    np.testing.assert_allclose(steps(pack(read_model(path), path), x)[0], torch_says(model, x), rtol=0, atol=FLOAT32)
+
+
+class Softsign(Cell):
+    """A cell that the library does not know; one vector is mapped, a number in its equations is not 0 or 1."""
+
+    name = "softsign"
+    gates = (Gate("z"), Gate("f", mid=True), Gate("n", h=False, m=True))
+    own = {"slope": Vector("H", 1.0, torch.nn.functional.softplus), "rest": Vector("1", 0.5)}  # noqa: RUF012
+
+    def mid(self, p, state):
+        return torch.sigmoid(p.f) * state[0]
+
+    def update(self, p, state):
+        return (torch.lerp(state[0], 0.3 * p.rest + torch.nn.functional.softsign(p.slope * p.n), torch.sigmoid(p.z)),)
+
+
+@pytest.mark.parametrize("rule", ["always", "selective", "skip"])
+def test_a_users_own_cell(rule, tmp_path):
+    torch.manual_seed(0)
+    model = edgernn.SequenceModel(Softsign, 3, 33, 2, rule=rule, layers=2).eval()
+    path = tmp_path / "model.onnx"
+    to_onnx(model, path)
+    x = random_input(6, 2, 3)
+    np.testing.assert_allclose(steps(pack(read_model(path), path), x)[0], torch_says(model, x), rtol=0, atol=2e-6)
 
 
 def test_a_cell_that_is_told_its_length(tmp_path):
@@ -146,7 +190,7 @@ def test_reset_starts_anew_and_a_refused_step_changes_nothing():
 
 
 def test_an_op_without_a_kernel_is_named():
-    with pytest.raises(edgernn.EdgernnError, match="the library has no op GRULayerNorm; update edgernn"):
+    with pytest.raises(edgernn.EdgernnError, match=r"the library has no kernel for gru\+layer; update edgernn"):
         memory(packed("gru", norm="layer"))
 
 
@@ -176,8 +220,8 @@ def word(value):
         (lambda c: c[:40], "it is cut short, to 40 bytes"),
         (lambda c: c[:-1], r"it should have \d+ bytes, here are \d+"),
         (lambda c: damaged(c, 0, b"ONNX"), "it does not begin as one"),
-        (lambda c: damaged(c, 8, word(2)), "it has version 2 and schema 1, the library reads 1 and 1; pack it again"),
-        (lambda c: damaged(c, 12, word(9)), "it has version 1 and schema 9"),
+        (lambda c: damaged(c, 8, word(1)), "it has version 1 and schema 2, the library reads 3 and 2; pack it again"),
+        (lambda c: damaged(c, 12, word(9)), "it has version 3 and schema 9"),
         (lambda c: damaged(c, len(c) - 8, b"\xff", whole=False), "its checksum is wrong: it is damaged"),
         (lambda c: damaged(c, 28, word(0)), "2 outputs of 33 neurons and no head"),
         (lambda c: damaged(c, 32, word(0)), "a size of input, output or vocabulary that cannot be"),
@@ -185,18 +229,42 @@ def word(value):
         (lambda c: damaged(c, 40, word(7)), r"W of the head: expected \(7, 33\), got \(2, 33\)"),
         (lambda c: damaged(c, 44, word(0)), "0 layers"),
         (lambda c: damaged(c, 48, word(1)), "it lacks tensors"),
-        (lambda c: damaged(c, 64, b"LSTM\0"), r"ai.edgernn.LSTM: W: expected .* got \(99, 3\)"),
-        (lambda c: damaged(c, 64, b"XYZ"), "the library has no op XYZ; update edgernn"),
-        (lambda c: damaged(c, 128, word(7)), "a tensor of the unknown type 7"),
-        (lambda c: damaged(c, 136, word(1 << 31)), "tensor 0 has an impossible shape"),
-        (lambda c: damaged(c, 136, word(1 << 29)), "it is cut short"),
-        (lambda c: damaged(c, 144, word(len(c))), "it is cut short"),
-        (lambda c: damaged(c, 144, word(513)), "it has an unaligned part"),
+        (lambda c: damaged(c, 64, b"lstm\0"), r"edgernn: lstm: expected the inputs X, W, R, b, h, c, got 5 inputs"),
+        (lambda c: damaged(c, 64, b"XYZ"), "the library has no kernel for XYZ; update edgernn"),
+        (lambda c: damaged(c, 160, word(7)), "a tensor of the unknown type 7"),
+        (lambda c: damaged(c, 168, word(1 << 31)), "tensor 0 has an impossible shape"),
+        (lambda c: damaged(c, 168, word(1 << 29)), "it is cut short"),
+        (lambda c: damaged(c, 176, word(len(c))), "it is cut short"),
+        (lambda c: damaged(c, 176, word(513)), "it has an unaligned part"),
     ],
 )
 def test_a_bad_file_is_named(change, message):
     with pytest.raises(edgernn.EdgernnError, match=message):
         Stepper(change(packed("gru")), 1)
+
+
+def test_a_name_that_is_too_long_is_refused(tmp_path):
+    named = type("Named", (Softsign,), {"name": "softsign-" * 7})
+    to_onnx(edgernn.SequenceModel(named, 3, 5, 2), tmp_path / "m.onnx")
+    with pytest.raises(edgernn.EdgernnError, match="expected at most 60 bytes in the name of a layer, got softsign-"):
+        pack(read_model(tmp_path / "m.onnx"), tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c, at: damaged(c, at + 60, word(9)), "gates: expected 1 to 8 numbers, got 9"),
+        (lambda c, at: damaged(c, 128, word(at + 4)), "it has an unaligned part"),
+        (lambda c, at: damaged(c, 128, word(len(c))), "it is cut short"),
+        (lambda c, at: damaged(c, at + 96, word(64)), "gates: "),
+    ],
+)
+def test_a_bad_cell_is_named(change, message, tmp_path):
+    to_onnx(edgernn.SequenceModel(Softsign, 3, 33, 2), tmp_path / "m.onnx")
+    content = pack(read_model(tmp_path / "m.onnx"), tmp_path / "m.onnx")
+    at = int.from_bytes(content[128:136], "little")
+    with pytest.raises(edgernn.EdgernnError, match=message):
+        Stepper(change(content, at), 1)
 
 
 def test_no_cut_of_a_file_is_read():

@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 import edgernn
+from edgernn.bench import roofline
+from edgernn.bench.case import Case, Target, measure
+from edgernn.bench.peers import OURS, PEERS, UnsupportedError, problem, reference, stepper_of
+from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError
-from edgernn.runtime.bench import roofline
-from edgernn.runtime.bench.case import Case, Target, measure
-from edgernn.runtime.bench.peers import OURS, PEERS, UnsupportedError, problem, reference, stepper_of
-from edgernn.runtime.bench.timing import Rounds, interleaved
+from edgernn.runtime.timing import Rounds, interleaved
 
 SHORT = Rounds(rounds=2, warmup=0, block_ms=1)
 cells = pytest.mark.parametrize("cell", ["gru", "lstm"])
@@ -91,8 +92,8 @@ def test_what_is_wrong_or_fails_is_named_and_not_timed(monkeypatch):
         Wrong("breaks", RuntimeError("two\nlines")),
         Wrong("absent", version=None),
     )
-    monkeypatch.setattr("edgernn.runtime.bench.case.PEERS", (PEERS[0], *peers))
-    made = measure(Case("g", "gru", 2, 8, 5), SHORT)
+    monkeypatch.setattr("edgernn.bench.case.PEERS", (PEERS[0], *peers))
+    made = measure(Case("g", ModelConfig.of("gru", 2, 8), 5), SHORT)
     assert set(made["contenders"]) == {"edgernn", "ONNX Runtime", "roofline", "roofline and input"}
     assert made["left_out"] == {
         "off": "wrong by 2.0e-03 (allowed 0.001), not timed",
@@ -100,9 +101,9 @@ def test_what_is_wrong_or_fails_is_named_and_not_timed(monkeypatch):
         "breaks": "RuntimeError: two lines",
         "absent": "not installed",
     }
-    monkeypatch.setattr("edgernn.runtime.bench.case.OURS", Wrong("ours"))
+    monkeypatch.setattr("edgernn.bench.case.OURS", Wrong("ours"))
     with pytest.raises(EdgernnError, match=r"wrong by 2\.0e-03"):
-        measure(Case("g", "gru", 2, 8, 5), SHORT)
+        measure(Case("g", ModelConfig.of("gru", 2, 8), 5), SHORT)
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (192, 7), (384, 128), (500, 33), (64, 1)], ids=str)
@@ -158,7 +159,7 @@ def test_steps_in_c_are_those_of_the_model(cell):
 
 
 def test_a_stream_in_c_stands_beside_one_in_python_and_the_roofline():
-    made = measure(Case("g", "gru", 2, 8, 1, in_c=True, targets=(Target("roofline", 1e9),)), SHORT)
+    made = measure(Case("g", ModelConfig.of("gru", 2, 8), 1, in_c=True, targets=(Target("roofline", 1e9),)), SHORT)
     assert made["name"] == "gru (2, 8), T=1, from C"
     assert set(made["contenders"]) == {"edgernn", "edgernn from Python", "roofline"}
     assert made["contenders"]["edgernn"]["us"] < made["contenders"]["edgernn from Python"]["us"]

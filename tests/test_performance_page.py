@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 
 import edgernn
+from edgernn.bench.case import BEST, Case, Target, described
+from edgernn.bench.page import page
+from edgernn.bench.suite import CASES, QUICK, chosen, run_suite
 from edgernn.cli.frame import main
-from edgernn.runtime.bench.case import BEST, Case, Target, described
-from edgernn.runtime.bench.page import page
-from edgernn.runtime.bench.suite import CASES, QUICK, chosen, run_suite
-from edgernn.runtime.bench.timing import Rounds
+from edgernn.config import CellConfig, InputConfig, LayerConfig, ModelConfig
+from edgernn.progress import Silent
+from edgernn.runtime.timing import Rounds
 from tests.test_docs import generator
 
 SHORT = Rounds(rounds=1, warmup=0, block_ms=0.1)
-SMALL = Case("Small", "gru", 2, 8, 4, targets=(Target("roofline", 0.0), Target("ONNX Runtime", 1e9)))
+SMALL = Case("Small", ModelConfig.of("gru", 2, 8), 4, targets=(Target("roofline", 0.0), Target("ONNX Runtime", 1e9)))
 
 
 def figures(case, **times):
@@ -26,7 +28,7 @@ def figures(case, **times):
 @pytest.mark.slow
 def test_bench_beside_peers(tmp_path, capsys):
     """In a process of its own; stands first, before that is replaced."""
-    words = ["bench", "--peers", "--cell", "lstm", "--hidden", "8", "--steps", "1", "--rounds", "1", "--warmup", "0"]
+    words = ["bench", "--peers", "--cell", "lstm", "hidden_size=8", "--steps", "1", "--rounds", "1", "--warmup", "0"]
     assert main([*words, "--out", str(tmp_path)]) == 0
     said = capsys.readouterr()
     assert "| roofline |" in said.out
@@ -59,24 +61,29 @@ class Inline:
 @pytest.fixture(scope="module")
 def inline():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("edgernn.runtime.bench.suite.ProcessPoolExecutor", Inline)
+        patch.setattr("edgernn.bench.suite.ProcessPoolExecutor", Inline)
         yield
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory, inline):
     path = tmp_path_factory.mktemp("suite") / "performance.json"
-    cases = [SMALL, Case("Small", "nonesuch", 2, 8, 4), Case("Few", "fastgrnn", 2, 16, 4, rank=2)]
+    nonesuch = ModelConfig(layer=LayerConfig(cell=CellConfig("nonesuch")), hidden_size=8, input=InputConfig(size=2))
+    cases = [SMALL, Case("Small", nonesuch, 4), Case("Few", ModelConfig.of("fastgrnn", 2, 16, rank=2), 4)]
     lines = []
-    made = run_suite(path, cases, SHORT, command="a command", progress=lambda *words: lines.append(words))
+    progress = Silent()
+    progress.note = lines.append
+    made = run_suite(path, cases, SHORT, command="a command", progress=progress)
     assert json.loads(path.read_text()) == made
-    assert [(done, total) for done, total, _ in lines] == [(1, 3), (2, 3), (3, 3)]
+    assert [line.split()[0] for line in lines] == ["[1/3]", "[2/3]", "[3/3]"]
     return made
 
 
 def test_ratios_are_taken_within_a_round():
     """A machine that is twice as slow in a round slows all, and changes no ratio."""
-    case = Case("g", "gru", 2, 8, targets=(Target("roofline", 1.5), Target(BEST, 1.0), Target("absent", 1.0)))
+    case = Case(
+        "g", ModelConfig.of("gru", 2, 8), targets=(Target("roofline", 1.5), Target(BEST, 1.0), Target("absent", 1.0))
+    )
     times = {"edgernn": [1, 2, 8], "ONNX Runtime": [2, 4, 4], "JAX": [0.5, 1.5, 10], "roofline": [1, 1, 4]}
     made = described(case, {n: np.array(t, float) for n, t in times.items()}, {"edgernn": 1e-7})
     ratios = {name: each["ratio"] for name, each in made["contenders"].items()}
@@ -110,7 +117,7 @@ def test_page_says_where_we_lose(report):
     assert "`a command`" in text
     assert "quick" not in text
     targets = (Target(BEST, 1.0), Target("PyTorch", 0.5))
-    faster = figures(Case("g", "lstm", 2, 8, targets=targets), edgernn=[3], PyTorch=[2], roofline=[1])
+    faster = figures(Case("g", ModelConfig.of("lstm", 2, 8), targets=targets), edgernn=[3], PyTorch=[2], roofline=[1])
     faster |= {"left_out": {"JAX": "no"}}
     text = page({**report, "quick": True, "cases": [faster, faster]})
     assert "**A quick run" in text
@@ -142,7 +149,7 @@ def test_suite_has_every_case_that_was_aimed_at():
             assert {f"{cell} {sizes}, T=500", f"{cell} {sizes}, T=1"} <= set(names)
             assert (f"{cell} {sizes}, T=1, from C" in names) == (sizes[1] < 1150)
         assert {f"{cell} (64, 128), T=100, B=32", f"{cell} (64, 128), T=100, B=32, 2 threads"} <= set(names)
-    assert len([case for case in CASES if case.cell == "sarnn"]) == 6
+    assert len([case for case in CASES if case.model.layer.name == "sarnn"]) == 6
     for part in ("skiprnn", "irc-gru", "irc-lstm", "ihc-lstm", "eins", "fastgrnn", "load"):
         assert len(chosen(part)) == 1, part
     # the largest lstm and gru sequences have the roofline as no target: their weights do not fit the cache

@@ -9,7 +9,7 @@ from matplotlib import image
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.model import SequenceModel
 from edgernn.training import train
-from edgernn.training.pictures import Outcome, _map, _states, tradeoff, update_patterns
+from edgernn.training.pictures import Outcome, tradeoff, update_patterns
 from edgernn.training.plot import plot
 
 SMALL = {"T": 8, "hidden_size": 6, "batch_size": 10, "steps": 6, "eval_every": 2}
@@ -23,6 +23,7 @@ def runs(tmp_path_factory):
         ("sarnn-0", "sarnn", {"lambda": 0.0}),
         ("sarnn-1", "sarnn", {"lambda": 1.0}),
         ("decaynet", "decaynet", {"length": 8}),
+        ("decaynet-any", "decaynet", {}),
         ("skiprnn", "skiprnn", {}),
     ):
         train("adding", cell, out=folder / name, settings={**SMALL, **settings})
@@ -32,12 +33,13 @@ def runs(tmp_path_factory):
 @pytest.mark.parametrize(
     ("names", "kinds"),
     [
-        (["gru"], ["learning", "cobweb"]),
-        (["decaynet"], ["learning", "cobweb"]),
-        (["sarnn-0"], ["learning", "pattern", "cobweb"]),
+        (["gru"], ["learning", "cobweb", "kept"]),
+        (["decaynet"], ["learning", "cobweb", "kept"]),
+        (["decaynet-any"], ["learning", "cobweb", "kept"]),
+        (["sarnn-0"], ["learning", "pattern", "cobweb", "kept"]),
         # the start of its states is learned
-        (["skiprnn"], ["learning", "pattern", "cobweb"]),
-        (["sarnn-0", "sarnn-1", "gru"], ["learning", "pattern", "tradeoff"]),
+        (["skiprnn"], ["learning", "pattern", "cobweb", "kept"]),
+        (["sarnn-0", "sarnn-1", "gru"], ["learning", "pattern", "tradeoff", "kept"]),
     ],
 )
 def test_runs_give_all_the_pictures_they_can(runs, tmp_path, names, kinds):
@@ -61,7 +63,9 @@ def test_what_cannot_be_drawn_says_why(runs, tmp_path):
         plot([runs / "gru"], tmp_path, ["pattern"])
     with pytest.raises(EdgernnError, match="tradeoff: it takes several runs"):
         plot([runs / "gru"], tmp_path, ["tradeoff"])
-    with pytest.raises(UsageError, match="kind: expected one of learning, pattern, tradeoff, cobweb, got 'lerning'"):
+    with pytest.raises(
+        UsageError, match="kind: expected one of learning, pattern, tradeoff, cobweb, kept, got 'lerning'"
+    ):
         plot([runs / "gru"], tmp_path, ["lerning"])
     with pytest.raises(EdgernnError, match="no such run directory"):
         plot([tmp_path / "nothing"], tmp_path)
@@ -82,22 +86,6 @@ def test_runs_of_different_metrics_are_not_mixed(runs, tmp_path):
     train(str(tmp_path / "own.npz"), "gru", out=tmp_path / "own", settings={"steps": 2, "hidden_size": 4})
     with pytest.raises(EdgernnError, match="expected runs of one metric, got accuracy, mse"):
         plot([runs / "gru", tmp_path / "own"], tmp_path / "out", ["learning"])
-
-
-@pytest.mark.parametrize("cell", ["gru", "lstm", "decaynet"])
-def test_a_cobweb_goes_through_the_states_of_the_run(cell):
-    torch.manual_seed(1)
-    model = SequenceModel(cell, 2, 5, cell_options={"length": 7} if cell == "decaynet" else None).eval()
-    x = torch.randn(7, 1, 2)
-    layer = model.recurrent_layers()[0]
-    which = 0 if cell == "gru" else 1
-    states = _states(layer, x, which)
-    _, last, _ = layer(x)
-    torch.testing.assert_close(states[-1], last[which][0].detach())
-    for t in (0, 3, 6):
-        for neuron in (0, 4):
-            here = states[t, neuron].numpy().reshape(1)
-            np.testing.assert_allclose(_map(layer, x, t, which, neuron, here), states[t + 1, neuron], atol=1e-6)
 
 
 def test_a_pattern_is_black_where_a_neuron_changes(tmp_path):

@@ -9,12 +9,12 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.training import recipe as recipes
 from edgernn.training import train
 from edgernn.training.plan import choose
-from edgernn.training.recipe import RECIPES, TABLE, load_recipe, load_table, over, table_names
-from edgernn.training.report import COLUMNS
+from edgernn.training.recipe import RECIPES, label, load_recipe, load_table, over, table_names
+from edgernn.training.report import figure
+from edgernn.training.series import series_of
 from tests.training_helpers import without_pictures
 
-FILES = sorted(RECIPES.glob("*/*.toml"))
-NAMES = [f"{path.parent.name}/{path.stem}" for path in FILES if path.name != TABLE]
+NAMES = [row.name for table in table_names() for row in load_table(table).rows]
 # what is asked for in print; a table may come beside these
 PROMISED = {
     *(
@@ -29,7 +29,9 @@ PROMISED = {
         "sarnn-ptb",
     ),
     *("sarnn-ptb", "decay-pmnist", "decay-rows", "decay-l2l", "eins-ptb", "eins-vae", "eins-brits", "eins-rits"),
-    *("eins-draw", "eins-l2l", "irc-ptb", "irc-l2l"),
+    *("eins-draw", "eins-l2l", "eins-updates", "irc-ptb", "irc-l2l", "irc-draw", "draw-mnist", "decay-states"),
+    *(f"pru-memorization-{what}" for what in ("parameters", "bits", "variance", "size")),
+    *("pru-adding-parameters", "pru-adding-variance", "sarnn-lambda-adding", "sarnn-lambda-seizures"),
 }
 
 
@@ -38,19 +40,51 @@ def test_every_promised_table_is_there():
 
 
 @pytest.mark.parametrize("name", table_names())
-def test_a_table_has_exactly_the_recipes_beside_it(name):
+def test_a_table_begins_with_its_commands_and_is_complete(name):
     table = load_table(name)
-    assert sorted(row.name for row in table.rows) == sorted(n for n in NAMES if n.startswith(f"{name}/"))
-    assert (RECIPES / name / TABLE).read_text().splitlines()[0] == f"# edgernn reproduce {name}"
+    commands = [f"# edgernn reproduce {name}", f"# edgernn train --recipe {name}/ROW"]
+    assert (RECIPES / f"{name}.toml").read_text().splitlines()[:2] == commands
+    assert table.title
+    assert table.paper
+    assert table.columns
     for row in table.rows:
-        figures = [v for value in row.reported.values() for v in (value if isinstance(value, dict) else [])]
-        columns = figures or [key for key, value in row.reported.items() if not isinstance(value, dict)]
-        assert set(columns) <= set(table.columns), row.name
+        columns = {column for figures in row.reported.values() for column in figures}
+        assert columns | row.not_comparable.keys() <= set(table.columns), row.name
+    labels = {label(variant) for variant in table.variants()}
+    for claim in table.claims:
+        assert claim.column in table.columns
+        assert {claim.variant, claim.variant if claim.than is None else claim.than} <= labels
+    names = [picture.name for picture in table.pictures]
+    assert len(set(names)) == len(names)
+    for picture in table.pictures:
+        assert picture.text.endswith("."), picture.name
+        check_picture(picture, table, labels)
+
+
+def check_picture(picture, table, labels):
+    """Everything that a picture names is in the table."""
+    panels = getattr(picture, "panels", None)
+    groups = [
+        *getattr(picture, "groups", []),
+        getattr(picture, "rows", []),
+        *([] if isinstance(panels, str) else panels or []),
+    ]
+    assert {row for group in groups for row in group} <= {row.row for row in table.rows}
+    settings = {getattr(picture, "over", None), panels if isinstance(panels, str) else None} - {None}
+    assert settings <= table.vary.keys()
+    columns = {getattr(picture, key) for key in ("column", "against") if hasattr(picture, key)}
+    series = {*([picture.series] if hasattr(picture, "series") else []), *getattr(picture, "baselines", [])}
+    assert columns <= set(table.columns)
+    assert series <= set(table.series)
+    assert set(getattr(picture, "of", [])) <= {*table.columns, *table.series}
+    assert getattr(picture, "variant", "") in labels | {""}
+    if picture.kind == "tradeoff":
+        assert "lambda" in table.vary
+        assert "skip_percent" in table.columns
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_begins_with_its_command_and_binds(name):
-    assert (RECIPES / f"{name}.toml").read_text().splitlines()[0] == f"# edgernn train --recipe {name}"
+def test_a_recipe_binds(name):
     recipe, table = load_recipe(name), load_table(name.split("/")[0])
     assert recipe.stands_for
     for variant in table.variants():
@@ -78,57 +112,112 @@ def test_a_recipe_trains(name, tmp_path, small_data, monkeypatch):
     assert result["steps"] == 20
     line = json.loads((tmp_path / "run/metrics.jsonl").read_text())
     assert result["metric"] in line
-    figures = [column for column in table.columns if column not in ("gmean", "flops")]
-    assert set(figures) <= result.keys()
-    assert {"gmean", "flops"} <= COLUMNS.keys()
+    values = [figure(result, column) for column in table.columns]
+    assert len(values) == len(table.columns)
+    assert series_of(table.series, [tmp_path / "run"]).keys() == set(table.series)
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def file(tmp_path, monkeypatch):
+    """A table of one row, "t", among the recipes."""
     monkeypatch.setattr(recipes, "RECIPES", tmp_path)
-    (tmp_path / "t").mkdir()
-    (tmp_path / "t/table.toml").write_text(
-        'title = "T"\npaper = "P"\nrows = ["a"]\ncolumns = ["mse"]\nseeds = 2\n'
+    path = tmp_path / "t.toml"
+    path.write_text(
+        'title = "T"\npaper = "P"\ncolumns = ["mse"]\nseeds = 2\ntask = "adding"\nrule = "skip"\n'
         "[settings]\nT = 10\nlr = 0.1\nepochs = 3\n"
         "[vary]\nhidden_size = [2, 3]\nlayers = [1, 2]\n"
+        "[search]\nlr = [0.1, 0.2]\n"
+        '[rows.a]\nstands-for = "A"\ncell = "gru"\nsettings = { lr = 0.2, clip = "none" }\n'
+        'reported.mse = 1.50\nreported."hidden_size=2,layers=2".mse = 2.5\n'
     )
-    (tmp_path / "t/a.toml").write_text(
-        'stands-for = "A"\ntask = "adding"\ncell = "gru"\n[settings]\nlr = 0.2\nclip = "none"\n'
-        '[reported]\nmse = 1.5\n[reported."hidden_size=2,layers=2"]\nmse = 2.5\n'
-    )
-    return tmp_path / "t"
+    return path
 
 
-def test_settings_of_a_row_stand_over_those_of_its_table(folder):
-    assert load_recipe("t/a").settings == {"T": 10, "lr": 0.2, "epochs": 3, "clip": None, "hidden_size": 2, "layers": 1}
-    assert load_recipe(str(folder / "a.toml")).settings == load_table("t").rows[0].settings
+def test_what_a_row_says_stands_over_what_its_table_says(file):
+    row = load_recipe("t/a")
+    assert row.settings == {"T": 10, "lr": 0.2, "epochs": 3, "clip": None, "hidden_size": 2, "layers": 1}
+    assert (row.task, row.cell, row.rule) == ("adding", "gru", "skip")
+    file.write_text(file.read_text().replace('cell = "gru"', 'cell = "lstm"\ntask = "char"\nrule = "random"'))
+    row = load_recipe("t/a")
+    assert (row.task, row.cell, row.rule) == ("char", "lstm", "random")
 
 
-def test_variants_are_all_combinations(folder):
+def test_all_rows_share_a_search_and_may_add_to_it(file):
+    assert load_recipe("t/a").search == {"lr": [0.1, 0.2]}
+    file.write_text(file.read_text() + "search.lambda = [0.0, 1.0]\nsearch.lr = [0.3]\n")
+    assert load_recipe("t/a").search == {"lr": [0.3], "lambda": [0.0, 1.0]}
+
+
+def test_a_file_of_ones_own_needs_only_rows_with_task_and_cell(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('[rows.a]\ntask = "adding"\ncell = "gru"\n')
+    assert load_recipe(str(path)) == load_recipe(f"{path}:a")
+    assert (load_recipe(str(path)).name, load_recipe(str(path)).settings) == ("mine/a", {})
+    path.write_text(path.read_text() + '[rows.b]\ntask = "adding"\ncell = "lstm"\nsettings.T = 5\n')
+    assert load_recipe(f"{path}:b").settings == {"T": 5}
+    with pytest.raises(UsageError, match=rf"unknown recipe '{path}'.*known: {path}:a, {path}:b"):
+        load_recipe(str(path))
+    with pytest.raises(UsageError, match=rf"unknown recipe '{path}:bb': did you mean '{path}:b'"):
+        load_recipe(f"{path}:bb")
+
+
+def test_figures_keep_the_digits_that_the_paper_prints(file):
+    assert load_recipe("t/a").paper({}, "mse").rounding == pytest.approx(0.01)
+
+
+def test_variants_are_all_combinations(file):
     variants = load_table("t").variants()
     assert [tuple(v.values()) for v in variants] == [(2, 1), (2, 2), (3, 1), (3, 2)]
-    assert [load_recipe("t/a").paper(v, "mse") for v in variants] == [1.5, 2.5, 1.5, 1.5]
+    printed = [load_recipe("t/a").paper(v, "mse") for v in variants]
+    assert [figure.mean for figure in printed] == [1.5, 2.5, 1.5, 1.5]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("task =", "tusk =", r"a\.toml: expected the key 'task'"),
-        ('cell = "gru"', 'cell = "gru"\nrulle = "skip"', r"a\.toml: unknown key 'rulle': did you mean 'rule'"),
-        ('stands-for = "A"', "stands-for = 3", r"a\.toml: stands-for: expected str, got 3"),
-        ("[reported]", "[search]\nlr = 3\n[reported]", r"a\.toml: search\.lr: expected a list of values, got 3"),
-        ("[reported]", "[reported", r"a\.toml: not a TOML file"),
+        ('task = "adding"', "", r"t\.toml: rows\.a: expected the key 'task', which is missing"),
+        ("task =", "tusk =", r"t\.toml: unknown key 'tusk': did you mean 'task'"),
+        ("cell =", "sell =", r"t\.toml: rows\.a: expected the key 'cell', which is missing; did you mean 'sell'\?"),
+        ("seeds =", "seds =", r"t\.toml: unknown key 'seds': did you mean 'seeds'"),
+        ('cell = "gru"', 'cell = "gru"\nrulle = "skip"', r"t\.toml: rows\.a: unknown key 'rulle': did you mean 'rule'"),
+        ('stands-for = "A"', "stands-for = 3", r"rows\.a: stands-for: expected a word, got 3"),
+        ("reported.mse", "search.lr = 3\nreported.mse", r"rows\.a: search\.lr: expected a list of values, got 3"),
+        ("[rows.a]", "[rows.a", r"t\.toml: not a TOML file"),
+        (
+            "mse = 1.50",
+            "mse = '1.5'",
+            r"rows\.a: reported\.mse: expected a number, or a table of mean, interval and sd",
+        ),
+        ("seeds = 2", "seeds = true", r"t\.toml: seeds: expected a whole number of at least 1, got True"),
+        (
+            "[vary]",
+            "[[claims]]\ntext = 'X'\ncolumn = 'mse'\nrows = ['a']\n[vary]",
+            r"claims\.0\.rows: expected two rows",
+        ),
+        (
+            "[vary]",
+            "[[pictures]]\nkind = 'trends'\n[vary]",
+            r"pictures\.0: unknown kind 'trends': did you mean 'trend'",
+        ),
+        (
+            "[vary]",
+            "[[pictures]]\nkind = 'trend'\nname = 'n'\ntext = 'X.'\ncolumn = 'mse'\n[vary]",
+            r"pictures\.0: trend: expected the key 'over', which is missing",
+        ),
+        ('title = "T"', 'title = "T"\nclaims = [3]', r"t\.toml: claims\.0: expected a table, got 3"),
+        ('columns = ["mse"]', 'columns = "mse"', r"t\.toml: columns: expected a list, got 'mse'"),
+        ("[rows.a]", "[rows]", r"t\.toml: rows: expected tables \[rows\.NAME\]"),
     ],
 )
-def test_a_mistake_in_a_recipe_is_named(folder, old, new, said):
-    text = (folder / "a.toml").read_text()
+def test_a_mistake_in_a_table_is_named(file, old, new, said):
+    text = file.read_text()
     assert old in text
-    (folder / "a.toml").write_text(text.replace(old, new, 1))
+    file.write_text(text.replace(old, new, 1))
     with pytest.raises(EdgernnError, match=said):
         load_table("t")
 
 
-def test_unknown_names_suggest_a_near_one(folder):
+def test_unknown_names_suggest_a_near_one(file):
     with pytest.raises(UsageError, match=r"unknown recipe 't/b'.*did you mean 't/a'"):
         load_recipe("t/b")
     with pytest.raises(UsageError, match=r"unknown table 'tt'.*did you mean 't'"):

@@ -5,6 +5,7 @@ import copy
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -13,19 +14,23 @@ import time
 import numpy as np
 import pytest
 
+from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.training import recipe as recipes
+from edgernn.training.agreement import Reported, agreement
+from edgernn.training.overview import overview
 from edgernn.training.report import figure, markdown
 from edgernn.training.reproduce import reproduce, search
 from tests.training_helpers import command_line, leftovers
 
 TABLE = """title = "Two sums"
 paper = "A paper, Table 9"
-rows = ["gru", "sarnn"]
+task = "adding"
 columns = ["mse", "skip_percent", "flops"]
 seeds = 2
 paper-seeds = 50
 note = "A note."
+interval = "± is a guess"
 [settings]
 T = 8
 hidden_size = 4
@@ -38,17 +43,29 @@ layers = [1, 2]
 [quick]
 steps = 3
 eval_every = 3
+[[claims]]
+text = "GRU errs more"
+column = "mse"
+rows = ["gru", "sarnn"]
+variant = "layers=1"
+[rows.gru]
+stands-for = "row gru"
+cell = "gru"
+settings.lambda = 0.5
+reported.mse = { mean = 0.25, interval = 0.01 }
+[rows.sarnn]
+stands-for = "row sarnn"
+cell = "sarnn"
+settings.lambda = 0.5
+search.lambda = [0.5, 0.0]
 """
-ROW = 'stands-for = "row {0}"\ntask = "adding"\ncell = "{0}"\n[settings]\nlambda = 0.5\n'
 
 
 def write_table(recipes_folder):
-    folder = recipes_folder / "sums"
-    folder.mkdir(parents=True)
-    (folder / "table.toml").write_text(TABLE)
-    (folder / "gru.toml").write_text(ROW.format("gru") + "[reported]\nmse = 0.25\n")
-    (folder / "sarnn.toml").write_text(ROW.format("sarnn") + "[search]\nlambda = [0.5, 0.0]\n")
-    return folder
+    recipes_folder.mkdir(parents=True)
+    path = recipes_folder / "sums.toml"
+    path.write_text(TABLE)
+    return path
 
 
 @pytest.fixture
@@ -90,7 +107,9 @@ def test_a_table_holds_what_its_runs_measured(made, tmp_path):
         assert values[0] != values[1]
         assert ours["mean"] == pytest.approx(sum(values) / 2)
         assert ours["sd"] == pytest.approx(abs(values[0] - values[1]) / math.sqrt(2))
-        assert ours["paper"] == (0.25 if row["name"] == "gru" else None)
+        printed = {"mean": 0.25, "rounding": 0.01, "interval": 0.01, "sd": None}
+        assert ours["paper"] == (printed if row["name"] == "gru" else None)
+        assert ours["agreement"] == (agreement(Reported(**printed), ours) if row["name"] == "gru" else None)
         assert row["columns"]["flops"]["values"] == [8 * result["flops_paper"] for result in results]
         assert row["parameters"] == results[0]["parameters"]
         assert row["seeds"] == [0, 1]
@@ -107,8 +126,44 @@ def test_a_page_shows_paper_and_ours_side_by_side(made, tmp_path):
     assert head.split(" | ")[1:4] == ["layers", "MSE: paper", "ours"]
     line = next(line for line in page.splitlines() if line.startswith("| gru | 1"))
     ours = made["rows"][0]["columns"]["mse"]
-    assert line.startswith(f"| gru | 1 | 0.25 | {ours['mean']:.4g} ± {ours['sd']:.2g} |")
+    half = (ours["interval"][1] - ours["interval"][0]) / 2
+    assert line.startswith(f"| gru | 1 | 0.25 ± 0.01 | {ours['mean']:.4g} ± {half:.2g}, {ours['agreement']} |")
     assert "The paper has 50 runs a row." in page
+    assert "Paper: ± is a guess." in page
+    counts = made["agreement"]
+    assert sum(counts.values()) == 2
+    assert f"Of 2 printed figures that were measured: {counts['within']} within" in page
+    assert "not comparable" in page
+
+
+def test_a_claim_stands_with_its_test(made, tmp_path):
+    (claim,) = made["claims"]
+    runs = {row: next(r for r in made["rows"] if r["name"] == row) for row in ("gru", "sarnn")}
+    differences = [
+        a - b for a, b in zip(*(runs[row]["columns"]["mse"]["values"] for row in claim["rows"]), strict=True)
+    ]
+    assert claim["result"]["value"] == pytest.approx(statistics.mean(differences))
+    page = (tmp_path / "runs/table.md").read_text()
+    assert (
+        f"- Claim: GRU errs more (layers=1). **{claim['result']['verdict'].capitalize()}**: MSE, gru less sarnn is"
+        in page
+    )
+    assert "(paired t-test, 2 seeds, p = " in page
+
+
+def test_reasons_why_figures_cannot_be_compared_stand_under_the_table(table, tmp_path):
+    reported = "reported.mse = { mean = 0.25, interval = 0.01 }\n"
+    table.write_text(TABLE.replace(reported, "reported.mse = 0.25\nnot-comparable.mse = 'other data'\n"))
+    report = reproduce("sums", quick=True, out=tmp_path / "quick", rows=["gru"])
+    assert report["rows"][0]["columns"]["mse"]["agreement"] == "not comparable: other data"
+    page = markdown(report)
+    assert re.search(r"^\| gru \| 1 \| 0\.25 \| [0-9.e-]+ \(1\) \|", page, re.MULTILINE)
+    assert "\n1. Not comparable: other data.\n" in page
+    assert "2. Not comparable" not in page
+
+
+def test_a_page_says_what_it_does_not_do(made, tmp_path):
+    page = (tmp_path / "runs/table.md").read_text()
     assert "A note." in page
     assert "cut-down" not in page
 
@@ -132,9 +187,8 @@ def test_a_quick_table_says_that_it_is_one(table, tmp_path):
 
 
 def test_rows_that_cannot_train_say_why(table, tmp_path):
-    text = (table / "gru.toml").read_text().replace('"adding"', '"mnist-rows"').replace("0.5", "0")
-    (table / "gru.toml").write_text(text)
-    (table / "table.toml").write_text(TABLE.replace("T = 8\n", ""))
+    row = 'cell = "gru"\nsettings.lambda = '
+    table.write_text(TABLE.replace("T = 8\n", "").replace(f"{row}0.5", f'task = "mnist-rows"\n{row}0.0'))
     (tmp_path / "empty").mkdir()
     report = reproduce("sums", out=tmp_path / "runs", seeds=1, data=tmp_path / "empty")
     gru, sarnn = report["rows"][0], report["rows"][2]
@@ -183,7 +237,7 @@ def test_bad_words_are_refused_before_anything_runs(table, tmp_path):
     ],
 )
 def test_runs_of_other_settings_are_not_taken(made, table, tmp_path, old, new, said):
-    (table / "table.toml").write_text(TABLE.replace(old, new))
+    table.write_text(TABLE.replace(old, new))
     with pytest.raises(UsageError, match=said):
         reproduce("sums", out=tmp_path / "runs", seeds=1)
 
@@ -192,6 +246,35 @@ def test_a_row_named_twice_is_trained_once(table, tmp_path):
     report = reproduce("sums", quick=True, out=tmp_path / "quick", rows=["gru", "gru"])
     assert len(list((tmp_path / "quick").glob("gru-*"))) == 2
     assert [row["failed"] for row in report["rows"]] == [{}] * 4
+
+
+def test_the_overview_says_how_far_a_table_is(made, table, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (line,) = overview()
+    assert (line["state"], line["seeds"]["most"], line["agreement"]) == ("not run", 0, None)
+    folder = tmp_path / "runs/sums"
+    folder.mkdir()
+    shutil.copy(tmp_path / "runs/table.json", folder)
+    (line,) = overview()
+    assert (line["state"], line["rows"], line["results"]) == ("measured", 4, "runs/sums/table.json")
+    assert line["seeds"] == {"asked": 2, "fewest": 2, "most": 2}
+    assert line["agreement"] == made["agreement"]
+    assert main(["reproduce", "--list"]) == 0
+    row = capsys.readouterr().out.splitlines()[2]
+    assert row.startswith("| sums | Two sums | A paper, Table 9 | measured | 4 | 2 of 2 | ")
+    # a row that has been added since is not measured
+    table.write_text(table.read_text() + '[rows.rnn]\nstands-for = "row rnn"\ncell = "rnn"\n')
+    (line,) = overview()
+    assert (line["state"], line["rows"], line["seeds"]["fewest"]) == ("partly", 6, 0)
+    # results that are named count alone
+    (tmp_path / "results").mkdir()
+    assert main(["reproduce", "--list", "--results", "results", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["state"] == "not run"
+    (tmp_path / "results/sums.json").write_text('{"rows": [{"name": "gru"}]}')
+    assert main(["reproduce", "--list", "--results", "results"]) == 1
+    assert "results/sums.json: not a table of `edgernn reproduce`" in capsys.readouterr().err
+    for words in (["sums", "--list"], [], ["sums", "--results", "results"]):
+        assert main(["reproduce", *words]) == 2
 
 
 def test_the_score_of_the_paper_is_a_geometric_mean():

@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 
 import edgernn.training
 from edgernn.errors import EdgernnError, UsageError
+from edgernn.progress import Silent
 from edgernn.training import Interrupted, train
-from edgernn.training.progress import Silent
 from tests.training_helpers import SMALL, Stop, command_line, leftovers, snapshot, without_pictures, words
 
 SETTINGS = {**SMALL, "steps": 30, "eval_every": 4, "checkpoint_every": 3, "epoch_steps": 10}
@@ -131,8 +131,8 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
 
 def test_an_interrupt_loses_no_step(tmp_path, whole):
     class Press(Silent):
-        def step(self, step, loss):
-            if step == 16:
+        def update(self, step, line="", **figures):
+            if step == 16 and not line:
                 os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
@@ -145,7 +145,7 @@ def test_an_interrupt_loses_no_step(tmp_path, whole):
 
 def test_a_second_interrupt_does_not_wait(tmp_path):
     class Press(Silent):
-        def step(self, step, loss):
+        def update(self, step, line="", **figures):
             os.kill(os.getpid(), signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(1)

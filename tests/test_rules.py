@@ -7,6 +7,7 @@ import torch
 
 import edgernn
 from edgernn.cells import CELLS
+from edgernn.cells.recurrent import recurrent_weights
 from edgernn.costs import cost, named_cost
 from edgernn.layer import RecurrentLayer
 from edgernn.names import resolve
@@ -164,9 +165,7 @@ def test_executed_macs_are_what_the_oracle_counts(cell, rule):
 @pytest.mark.parametrize("rule", [r for r in RULES if r != "clockwork"])
 def test_nothing_skipped_costs_everything(rule, rank):
     for cell in ("lstm", "gru-before", "eins"):
-        layer = layer_of(cell, rule, 4, 8)
-        if rank is not None:
-            layer.cell.factorise(rank)
+        layer = layer_of(cell, rule, 4, 8, recurrent_weights(rank))
         made = cost(layer.cell, layer.rule, 1.0)
         assert made.macs_executed == made.macs
         nothing = cost(layer.cell, layer.rule, 0.0).macs_executed

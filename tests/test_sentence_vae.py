@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The RNN-VAE of sentences: its bound against NumPy, what it fills in, and runs of the task."""
 
-import dataclasses
 import json
 import math
 
@@ -10,8 +9,8 @@ import pytest
 import torch
 
 from edgernn.cli.frame import main
+from edgernn.config import LayerConfig
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.spec import LayerSpec
 from edgernn.training import evaluate
 from edgernn.training.config import TrainConfig
 from edgernn.training.loop import train_step
@@ -28,7 +27,7 @@ WORDS, END, UNKNOWN = 11, 0, 1
 
 
 def layer(cell="lstm", rule=None, **changes):
-    return dataclasses.asdict(LayerSpec(cell, rule)) | changes
+    return LayerConfig.of(cell, rule, **changes)
 
 
 def network(cell="lstm", rule=None, **changes):
@@ -73,7 +72,7 @@ def _double():
 @pytest.mark.parametrize("cell", ["lstm", "t-lstm"])
 def test_each_sequence_stops_at_its_own_length(cell, rule):
     torch.manual_seed(0)
-    made = LayerSpec(cell, rule).make(3, 4)
+    made = LayerConfig.of(cell, rule).make(3, 4)
     lengths = [6, 6, 4, 1]
     x = torch.randn(7, 4, 3)
     last, trace = run_to_length(made, x, made.initial_state(4, x), torch.tensor(lengths))
@@ -322,9 +321,9 @@ def test_an_imputed_sentence_stops_at_its_end():
 def test_words_come_from_the_training_part(tmp_path):
     write_ptb(tmp_path)
     task = opened(SentenceCodes(), tmp_path)
-    assert set(task.vocabulary.words) == {"<eos>", "<unk>"} | {f"w{i}" for i in range(20)}
+    assert set(task.words.words) == {"<eos>", "<unk>"} | {f"w{i}" for i in range(20)}
     assert (len(task.train), len(task.validation), len(task.test)) == (60, 15, 15)
-    assert task.test.sentences[0] == task.vocabulary.encode(("w0", "<unk>", "w1"))
+    assert task.test.sentences[0] == task.words.encode(("w0", "<unk>", "w1"))
 
 
 def test_metrics_are_means_over_sentences_and_words(tmp_path):
@@ -376,7 +375,7 @@ def test_a_network_that_is_sure_of_the_wrong_word_has_no_finite_perplexity(tmp_p
     plan = make_plan("sentence-vae", "gru", None, {"hidden_size": 6, "embedding": 5}, data=tmp_path)
     model = plan.network().eval()
     with torch.no_grad():
-        model.head.bias[plan.task.vocabulary.unknown] = 1e5
+        model.head.bias[plan.task.words.unknown] = 1e5
         assert plan.task.evaluate(model, plan.task.test, "cpu")["perplexity"] == math.inf
     with pytest.raises(EdgernnError, match="perplexity"):
         evaluate(model, plan.task, plan.task.test)
@@ -406,7 +405,7 @@ def test_a_run_leaves_imputed_sentences_and_cannot_be_exported(tmp_path, monkeyp
     assert len(paragraphs) == len(long_enough)
     for paragraph, sentence in zip(paragraphs, long_enough, strict=True):
         lines = paragraph.splitlines()
-        decoded = task.vocabulary.decode(sentence)
+        decoded = task.words.decode(sentence)
         assert lines[0] == " ".join(decoded[:-2]) + " ..."
         assert lines[1] == "  true: " + " ".join(decoded[-2:])
         assert lines[2].startswith("  likeliest (")
@@ -415,6 +414,40 @@ def test_a_run_leaves_imputed_sentences_and_cannot_be_exported(tmp_path, monkeyp
     capsys.readouterr()
     assert main(["export", str(run)]) != 0
     assert "its network is a SentenceVAE; only a SequenceModel can be used alone" in capsys.readouterr().err
+
+
+def test_beginnings_are_filled_in_twenty_times(tmp_path):
+    write_ptb(tmp_path)
+    settings = {"hidden_size": 6, "embedding": 5, "beginnings": "w1 w2 | w3 never-seen w4 w5"}
+    plan = make_plan("sentence-vae", "eins", None, settings, data=tmp_path)
+    torch.manual_seed(0)
+    model = plan.network()
+    asked = []
+    impute = model.impute
+
+    def spy(beginning, count, *, sample):
+        asked.append((plan.task.words.decode(beginning.tolist()), count, sample))
+        return impute(beginning, count, sample=sample)
+
+    model.impute = spy
+    result = evaluate(model, plan.task, plan.task.test)
+    assert asked == [(("w1", "w2"), 20, True), (("w3", "<unk>", "w4", "w5"), 20, True)]
+    assert evaluate(model, plan.task, plan.task.test) == result
+    series = plan.task.series(model, "cpu")
+    assert {name: len(values) for name, values in series.items()} == {
+        f"sample_{name}_{k}": 20 for name in ("nll", "words") for k in (1, 2)
+    }
+    for k in (1, 2):
+        for name in ("nll", "words"):
+            assert result[f"fill_{name}_{k}"] == pytest.approx(np.mean(series[f"sample_{name}_{k}"]))
+        assert 0 <= max(series[f"sample_words_{k}"]) <= 30
+        assert result[f"fill_unknown_{k}"] in range(21)
+    assert "fill_nll_1" not in evaluate(model, plan.task, plan.task.validation)
+
+
+def test_a_beginning_has_words():
+    with pytest.raises(UsageError, match=r"beginnings: expected words between the \|, got 'a \| '"):
+        SentenceCodes(beginnings="a | ")
 
 
 def test_training_lowers_the_bound(tmp_path):
@@ -434,6 +467,6 @@ def test_training_lowers_the_bound(tmp_path):
 def test_the_sentences_of_the_penn_treebank():
     task = opened(SentenceCodes())
     assert (len(task.train), len(task.validation), len(task.test)) == (42_068, 3_370, 3_761)
-    assert len(task.vocabulary) == 10_000
+    assert len(task.words) == 10_000
     # the words and ends of the training part, as the literature counts them
     assert sum(len(sentence) + 1 for sentence in task.train.sentences) == 929_589

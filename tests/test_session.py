@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The session: whole sequences, single steps, and what it says to wrong input."""
 
+from functools import partial
+from itertools import product
+
 import numpy as np
 import onnx
 import pytest
@@ -138,16 +141,17 @@ def test_bad_files_are_named(tmp_path):
     for text, message in (
         ("{", "cannot be read"),
         ("[]", "cannot be read"),
-        ('{"schema": 1}', "metadata lacks bidirectional"),
+        ('{"schema": 2}', "metadata lacks kernels"),
     ):
         onnx.helper.set_model_props(proto, {"edgernn": text})
         onnx.save(proto, bad)
         with pytest.raises(edgernn.EdgernnError, match=message):
             Session(bad)
-    onnx.helper.set_model_props(proto, {"edgernn": '{"schema": 2}'})
-    onnx.save(proto, bad)
-    with pytest.raises(edgernn.EdgernnError, match=r"schema 2, .* reads 1; update edgernn"):
-        Session(bad)
+    for schema, remedy in ((1, "export it again"), (3, "update edgernn")):
+        onnx.helper.set_model_props(proto, {"edgernn": f'{{"schema": {schema}}}'})
+        onnx.save(proto, bad)
+        with pytest.raises(edgernn.EdgernnError, match=rf"schema {schema}, .* reads 2; {remedy}"):
+            Session(bad)
 
 
 def test_missing_library_is_said(monkeypatch):
@@ -192,20 +196,44 @@ def test_an_app_can_register_the_library_itself():
     np.testing.assert_array_equal(y, Session(exported("gru")[1], backend="native").run(x))
 
 
-def test_listed_native_ops_are_those_that_exist():
+def test_native_kernels_are_those_that_export_expects():
+    """The exporter names layers that the library knows, without asking the library."""
     from edgernn.cells import CELLS
+    from edgernn.cells.recurrent import DENSE, LowRank
+    from edgernn.export.kernels import find_kernel
     from edgernn.imputers import IMPUTERS
+    from edgernn.layer import RecurrentLayer
     from edgernn.rules import RULES
 
-    made = [kind(3, hidden) for kind in CELLS.values() for hidden in (3, 4)]
-    made += [CELLS["eins"](3, 4, a=a, forget_bias=bias) for a in ("v", "x") for bias in (None, 1.0)]
-    before = ["", *(imputer.prefix for imputer in IMPUTERS.values())]
-    expected = {first + rule.prefix + cell.op for first in before for cell in made for rule in RULES.values()}
-    for cell in made:
-        if hasattr(cell, "R"):
-            cell.factorise(2)
-            expected |= {rule.prefix + cell.op for rule in RULES.values() if rule.name != "clockwork"}
-    assert library.native_ops() == expected
+    makers = [*CELLS.values(), partial(CELLS["eins"], a="x")]
+    expected = set()
+    for make, hidden, recurrent in product(makers, (4, 6), (DENSE, LowRank(2))):
+        if recurrent is not DENSE and not hasattr(make(4, hidden), "R"):
+            continue
+        for rule, imputer in product(RULES.values(), (None, *IMPUTERS.values())):
+            if rule.name == "clockwork" and recurrent is not DENSE:
+                continue
+            before = None if imputer is None else imputer(6, hidden)
+            layer = RecurrentLayer(make(4, hidden, recurrent=recurrent), rule(4, hidden), before)
+            if imputer is None or recurrent is DENSE:
+                expected.add(find_kernel(layer).name)
+    # and with `*` for a cell that a file brings, as for one with all kinds of weights
+    expected |= {"+".join("*" if part == "gru" else part for part in name.split("+")) for name in expected}
+    assert library.native_kernels() == expected
+
+
+def test_a_file_without_kernels_loads_beside_the_library(tmp_path):
+    import onnxruntime
+
+    from edgernn.export import to_onnx
+
+    to_onnx(edgernn.SequenceModel("gru", 3, 4, norm="layer"), tmp_path / "m.onnx")
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(library_path())
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", options, providers=["CPUExecutionProvider"])
+    x = random_input(5, 2, 3)
+    (y,) = session.run(["y"], {"x": x, "layer0.h": np.zeros((2, 4), np.float32)})
+    np.testing.assert_array_equal(y, Session(tmp_path / "m.onnx", backend="portable").run(x))
 
 
 @pytest.mark.parametrize("suffix", ["npz", "npy", "csv"])

@@ -2,10 +2,8 @@
 """Sweeps: what they train, what they say of it, and that neither kills nor a full disk cost what is finished."""
 
 import errno
-import math
 import os
 import re
-import subprocess
 import sys
 import time
 from contextlib import contextmanager
@@ -14,12 +12,12 @@ import pytest
 
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import locked
+from edgernn.locks import hold_folder
 from edgernn.training.jobs import TRIES, Job, Outcome, Workers, attempt, run_missing
 from edgernn.training.sweep import cluster, sweep
 from edgernn.training.sweep.plan import load_sweep
-from edgernn.training.sweep.statistics import Price, front, quantile, spread, student
 from edgernn.training.sweep.table import markdown
+from edgernn.training.table import trained
 from tests.training_helpers import leftovers, snapshot, without_pictures
 
 SWEEP = """task = "adding"
@@ -63,12 +61,19 @@ def test_every_combination_is_a_row_and_every_seed_a_run(file, tmp_path):
         *(f"sarnn-lambda={weight},lr={lr}" for weight in (0.0, 0.5) for lr in (0.01, 0.001)),
     ]
     assert [row.rivals for row in plan.rows] == [0, 0, 2, 2, 3, 3]
-    assert [job.out.name for job in plan.jobs[:2]] == ["gru-lr=0.01-seed0", "gru-lr=0.001-seed0"]
-    assert len(plan.jobs) == 12
-    assert [job.seed for job in plan.jobs] == [0] * 6 + [1] * 6
-    assert plan.jobs[-1].settings["lambda"] == 0.5
-    assert plan.jobs[-1].settings["lr"] == 0.001
-    assert plan.jobs[-1].settings["skip_target"] is None
+    assert [job.out.name for job in plan.rows[1].jobs] == ["gru-lr=0.001-seed0", "gru-lr=0.001-seed1"]
+    assert [job.seed for job in plan.rows[1].jobs] == [0, 1]
+    job = plan.rows[-1].jobs[-1]
+    assert job.settings["lambda"] == 0.5
+    assert job.settings["lr"] == 0.001
+    assert job.settings["skip_target"] is None
+
+
+def test_all_first_seeds_are_trained_first(file, tmp_path):
+    workers = Pretended(lambda job, n: Outcome())
+    with trained(load_sweep(file, tmp_path / "runs").rows, tmp_path / "runs", workers) as failures:
+        assert not failures
+    assert [job.seed for job in workers.begun] == [0] * 6 + [1] * 6
 
 
 def test_two_names_of_one_model_are_one_row(file, tmp_path):
@@ -81,7 +86,7 @@ def test_two_names_of_one_model_are_one_row(file, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("cells =", "cell =", "expected the key 'cells', which is missing; did you mean it by 'cell'"),
+        ("cells =", "cell =", "expected the key 'cells', which is missing; did you mean 'cell'"),
         ("seeds = 2", 'seeds = 2\nrule = ["skip"]', "unknown key 'rule': did you mean 'rules'"),
         ("[vary]", "[vari]", "unknown key 'vari': did you mean 'vary'"),
         ("steps = 12", "stepps = 12", "unknown setting 'stepps': did you mean 'steps'"),
@@ -112,36 +117,6 @@ def test_a_file_that_is_not_there(tmp_path):
 
 
 # figures
-
-
-def test_student_is_that_of_the_tables():
-    # of the 0.975 quantile
-    for freedom, t in {1: 12.7062, 2: 4.30265, 3: 3.18245, 4: 2.77645, 9: 2.26216, 30: 2.04227}.items():
-        assert quantile(0.95, freedom) == pytest.approx(t, rel=2e-6)
-    assert quantile(0.99, 7) == pytest.approx(3.49948, rel=2e-6)
-    assert student(0.0, 5) == 0
-    assert student(1e9, 4) == pytest.approx(1)
-
-
-def test_an_interval_needs_two_seeds():
-    assert spread([]) == {"n": 0, "mean": None, "sd": None, "interval": None, "values": []}
-    assert spread([3.0]) == {"n": 1, "mean": 3.0, "sd": None, "interval": None, "values": [3.0]}
-    found = spread([1.0, 2.0, 3.0, 4.0])
-    half = 3.18245 * math.sqrt(5 / 3) / 2
-    assert found["interval"] == pytest.approx([2.5 - half, 2.5 + half], rel=1e-5)
-
-
-def test_a_front_holds_what_nothing_beats():
-    prices = {
-        "cheap": Price(1, 1),
-        "beaten": Price(3, 2),
-        "middle": Price(2, 2),
-        "same": Price(2, 2),
-        "worse": Price(2, 1.5),
-        "best": Price(9, 5),
-    }
-    assert front(prices) == ["cheap", "middle", "same", "best"]
-    assert front({}) == []
 
 
 # what happens to workers
@@ -219,26 +194,6 @@ def test_half_a_result_is_none(tmp_path, monkeypatch):
         assert snapshot(job.out) == whole
     # nothing was trained for it
     assert state.stat().st_mtime_ns == before
-
-
-def test_a_lock_is_held_by_one_and_let_go_by_a_kill(tmp_path):
-    code = (
-        "import sys, time\nfrom pathlib import Path\nfrom edgernn.files import locked\n"
-        "with locked(Path(sys.argv[1])):\n print('inside', flush=True)\n time.sleep(60)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code, tmp_path / "lock"], stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"inside\n"
-    with (
-        pytest.raises(UsageError, match=f"process {process.pid} still holds this lock after 0 s"),
-        locked(tmp_path / "lock", 0.2),
-    ):
-        pass
-    process.kill()
-    process.wait()
-    process.stdout.close()
-    with locked(tmp_path / "lock"):
-        assert (tmp_path / "lock").read_text() == str(os.getpid())
-    assert list(tmp_path.iterdir()) == []
 
 
 # the table
@@ -331,9 +286,12 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(here, capsys):
 
 
 def test_another_sweep_in_the_same_folder_is_refused(here):
-    said = r"runs/sweep/.sweep.lock: process \d+ still holds this lock"
-    with locked(here.parent / "runs/sweep/.sweep.lock"), pytest.raises(UsageError, match=said):
-        sweep(here)
+    said = r"runs/sweep: in use by process \d+ on .*; wait until it ends, or name another place with --out"
+    with hold_folder(here.parent / "runs/sweep"):
+        with pytest.raises(UsageError, match=said):
+            sweep(here)
+        # a table of what is there so far may be laid out meanwhile
+        assert not any(row["seeds"] for row in sweep(here, run=False)["rows"])
 
 
 # Ray
@@ -345,7 +303,7 @@ def test_without_ray_there_is_a_hint(file, monkeypatch):
         EdgernnError, match=r"a sweep runs on Ray, which is not installed: pip install 'edgernn\[sweep\]'"
     ):
         sweep(file)
-    assert not leftovers(file.parent / "runs/sweep")
+    assert not (file.parent / "runs/sweep").exists()
 
 
 @pytest.mark.parametrize("address", ["nowhere", "host:", ":1", "host:http", "host:99999"])

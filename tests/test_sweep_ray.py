@@ -11,21 +11,19 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+from edgernn.locks import LOCK
 from edgernn.training import train
-from edgernn.training.sweep.statistics import spread
+from edgernn.training.statistics import spread
 from edgernn.training.sweep.table import markdown
 from tests.test_sweep import SWEEP
 from tests.training_helpers import command_line, leftovers, snapshot
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("ray")
-
-
-# who has no token may not join
-TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
 
 
 def wait_for(found, seconds=90):
@@ -79,9 +77,9 @@ class Story:
     def at_work(self, after=0.0):
         """A run that has saved a checkpoint since then and goes on, and the process that trains it."""
         for path in self.runs.glob("*/state.json"):
-            lock = path.parent.with_name(f".{path.parent.name}.lock")
-            if path.stat().st_mtime > after and lock.exists() and lock.read_text():
-                return path.parent, int(lock.read_text())
+            lock = path.with_name(LOCK)
+            if path.stat().st_mtime > after and lock.exists() and (holder := lock.read_text()):
+                return path.parent, int(holder.split()[0])
         return None
 
 
@@ -131,7 +129,8 @@ def test_nothing_finished_is_lost_and_nothing_is_run_twice(tmp_path):
     for run in {killed, interrupted}:
         config = json.loads((run / "config.json").read_text())
         words = dict(word.split("=") for word in config["command"] if "=" in word and "/" not in word)
-        train("adding", config["model"]["cell"], out=tmp_path / run.name, seed=config["seed"], settings=words)
+        cell = json.loads((run / "result.json").read_text())["cell"]
+        train("adding", cell, out=tmp_path / run.name, seed=config["seed"], settings=words)
         assert snapshot(run) == snapshot(tmp_path / run.name)
 
 
@@ -159,36 +158,84 @@ def check_table(story, table):
         assert (story.runs / f"front.{kind}").read_bytes().startswith(begins)
 
 
-@pytest.fixture
-def address(tmp_path):
-    """Of a Ray cluster of its own, on the loopback interface."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    words = ["start", "--head", "--block", f"--port={port}", "--node-ip-address=127.0.0.1", "--num-cpus=2"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ray.scripts.scripts", *words, "--include-dashboard=false", "--disable-usage-stats"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env={**os.environ, **TOKEN, "OMP_NUM_THREADS": "1"},
-    )
-    yield f"127.0.0.1:{port}"
-    # it ends what it has started; what it leaves is of its process group
-    process.terminate()
+class Cluster:
+    """Two nodes of a Ray cluster on the loopback interface, started by the commands of docs/sweeps.md.
+
+    The head has no processors, so that only the second node can train.
+    """
+
+    def __init__(self, folder):
+        page = (Path(__file__).resolve().parent.parent / "docs/sweeps.md").read_text(encoding="utf-8")
+        section = page.split("## A sweep on a cluster")[1]
+        self.token, self.head, self.join, self.sweep = re.findall(r"^ {4}(\S.*?)(?:\s+#.*)?$", section, re.MULTILINE)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.home, self.nodes = folder / "home", []
+        self.home.mkdir()
+
+    def shell(self, command, *words, home=None):
+        """What a process takes to run a command of the page as a user who has set no variable of Ray."""
+        host, port = self.address.split(":")
+        command = command.replace("HOST", host).replace("6379", port)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        environment = {**kept, "PATH": path, "HOME": str(home or self.home), "OMP_NUM_THREADS": "1"}
+        return {"args": " ".join([command, *words]), "shell": True, "env": environment, "text": True}
+
+    def run(self, command, *words, home=None, cwd=None):
+        done = subprocess.run(**self.shell(command, *words, home=home), cwd=cwd, capture_output=True, timeout=180)
+        return done.returncode, done.stdout, done.stderr
+
+    def start(self, command, *words):
+        """Start a node and wait until it is up."""
+        command = self.shell(command, *words, "--node-ip-address=127.0.0.1", "--block", "--disable-usage-stats")
+        log = self.home / f"node{len(self.nodes)}.log"
+        with log.open("w") as file:
+            process = subprocess.Popen(**command, stdout=file, stderr=file, start_new_session=True)
+        self.nodes.append(process)
+        wait_for(lambda: "Ray runtime started" in log.read_text() or process.poll() is not None)
+        assert process.poll() is None, log.read_text()
+
+    def stop(self):
+        # a node ends what it has started; what it leaves is of its process group
+        for process in self.nodes:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
     try:
-        process.wait(20)
+        status, _, error = cluster.run(cluster.token)
+        assert status == 0, error
+        cluster.start(cluster.head, "--num-cpus=0", "--include-dashboard=false")
+        cluster.start(cluster.join, "--num-cpus=2")
+        yield cluster
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        cluster.stop()
 
 
-def test_a_cluster_trains_what_one_machine_would(tmp_path, address):
+def test_who_has_not_copied_the_token_is_refused(tmp_path, cluster):
     (tmp_path / "sweep.toml").write_text(SWEEP)
-    words = ["sweep", "sweep.toml", "--address", address, "--no-latency", "--json"]
-    process = command_line(*words, cwd=tmp_path, env=TOKEN)
-    out, error = process.communicate(timeout=120)
-    assert process.returncode == 0, error
+    (tmp_path / "runs").mkdir()
+    status, _, error = cluster.run(cluster.sweep, home=tmp_path, cwd=tmp_path)
+    assert status == 1
+    assert f"edgernn: error: address: {cluster.address} could not be joined" in error
+    assert "the cluster's token is another one, or missing here" in error
+    assert not list((tmp_path / "runs").glob("*/*/config.json"))
+    status, _, error = cluster.run(cluster.join, home=tmp_path)
+    assert status == 1
+    assert "token" in error
+
+
+def test_a_cluster_trains_what_one_machine_would(tmp_path, cluster):
+    (tmp_path / "sweep.toml").write_text(SWEEP)
+    status, out, error = cluster.run(cluster.sweep, "--no-latency", "--json", cwd=tmp_path)
+    assert status == 0, error
     table = json.loads(out)
     assert [row["seeds"] for row in table["rows"]] == [[0, 1]] * 6
     assert sum(row["chosen"] for row in table["rows"]) == 3

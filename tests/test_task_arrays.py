@@ -3,6 +3,7 @@
 
 import gzip
 import io
+import json
 import zipfile
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 import torch
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.training import find_task
+from edgernn.store import load_model
+from edgernn.training import find_task, train
+from edgernn.training.score import scorer
 from edgernn.training.tasks import Arrays, Folder
 from tests.task_helpers import Trained, accuracy, mean_squared_error, opened, parts
 from tests.training_helpers import without_pictures
@@ -245,3 +248,20 @@ def test_a_few_steps_train_and_the_metric_is_right(tmp_path, monkeypatch, kind):
     assert trained.result["metric"] == metric
     assert trained.result[metric] == pytest.approx(computed(trained.outputs(test.x), test.y.numpy()), rel=1e-5)
     assert trained.config["task"]["classes"] is None
+
+
+def test_a_run_is_scored_again_from_what_its_config_says(tmp_path, monkeypatch):
+    without_pictures(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    # the name of a task is no obstacle
+    (tmp_path / "adding").mkdir()
+    name = str(save(tmp_path, x=inputs()).rename("adding/adding.npz"))
+    settings = {"predict": "next", "steps": 3, "hidden_size": 4}
+    result = train(name, "gru", settings=settings, seed=3, out="run", device="cpu")
+    model, config = load_model(tmp_path / "run")
+    assert config["source"] == name
+    del config["command"]
+    (tmp_path / "run/config.json").write_text(json.dumps(config))
+    value, higher_is_better = scorer(tmp_path / "run")(model)
+    assert value == pytest.approx(result["mse"])
+    assert not higher_is_better

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.training.settings import bind, fields_of
+from edgernn.settings import bind, fields_of
 from edgernn.training.tasks import Char
 from tests.task_helpers import Trained, opened
 from tests.training_helpers import PACK, data_folder, without_pictures
@@ -155,7 +155,7 @@ def test_an_even_guess_costs_the_logarithm_of_the_alphabet():
 
 def test_a_window_needs_a_step():
     with pytest.raises(UsageError, match="window: expected a whole number of at least 1, got '0'"):
-        bind({"window": "0"}, fields_of(Char))
+        bind({"window": "0"}, task=fields_of(Char))
 
 
 def test_a_missing_file_is_named(tmp_path, monkeypatch):

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from edgernn.errors import EdgernnError, UsageError
+from edgernn.settings import bind, fields_of
 from edgernn.training import train
 from edgernn.training.datasets import SETS, File
 from edgernn.training.formats.stream import read_all
-from edgernn.training.settings import bind, fields_of
 from edgernn.training.tasks import FashionRows, MnistPermuted, MnistRows
 from edgernn.training.tasks.sources import Sequences
 from tests.task_helpers import Trained, opened
@@ -179,7 +179,7 @@ def test_another_permutation_is_another_order(tmp_path):
 )
 def test_bad_settings_are_named(kind, word, message):
     with pytest.raises(UsageError, match=message):
-        bind(word, fields_of(kind))
+        bind(word, task=fields_of(kind))
 
 
 @every_task

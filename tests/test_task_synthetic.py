@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from edgernn.errors import UsageError
-from edgernn.training.settings import bind, fields_of
+from edgernn.settings import bind, build, fields_of
 from edgernn.training.tasks import Adding, BinaryAddition, Memorization
 from tests.task_helpers import Trained, opened
 from tests.training_helpers import without_pictures
@@ -90,7 +90,7 @@ def test_an_endless_stream_has_epochs_of_as_many_steps_as_asked():
 )
 def test_bad_settings_are_named(kind, word, message):
     with pytest.raises(UsageError, match=message):
-        kind(**bind(word, fields_of(kind))[0])
+        build(kind, bind(word, task=fields_of(kind))["task"])
 
 
 # adding

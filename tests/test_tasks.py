@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from edgernn.cells import CELLS
+from edgernn.config import ModelConfig
 from edgernn.errors import UsageError
 from edgernn.rules import RULES
+from edgernn.settings import bind, fields_of, options_of
 from edgernn.training import TASKS, find_task
 from edgernn.training.config import TrainConfig
-from edgernn.training.settings import fields_of, options_of
 from edgernn.training.tasks import CLASSIFICATION, REGRESSION, Arrays, Folder
 from edgernn.training.tasks.sources import Sequences, random_split
 
@@ -21,7 +22,7 @@ from edgernn.training.tasks.sources import Sequences, random_split
 
 @pytest.mark.parametrize("task", [*TASKS.values(), Arrays, Folder], ids=lambda t: t.name)
 def test_settings_of_a_task_share_no_name_with_others(task):
-    others = set(fields_of(TrainConfig))
+    others = set(fields_of(TrainConfig)) | set(fields_of(ModelConfig))
     for owner in (*CELLS.values(), *RULES.values()):
         others |= set(options_of(owner))
     assert not others & set(fields_of(task))
@@ -29,7 +30,7 @@ def test_settings_of_a_task_share_no_name_with_others(task):
 
 @pytest.mark.parametrize("task", [*TASKS.values(), Arrays, Folder], ids=lambda t: t.name)
 def test_a_recipe_names_settings_of_the_config(task):
-    TrainConfig(**task.defaults)
+    bind(task.defaults, train=fields_of(TrainConfig), model=fields_of(ModelConfig))
 
 
 def test_unknown_task_suggests_the_nearest():

@@ -9,14 +9,15 @@ import pytest
 import torch
 
 import edgernn.training
+from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.model import SequenceModel
+from edgernn.settings import Setting, bind, fields_of, options_of, split_words
 from edgernn.store import load_model
 from edgernn.training import evaluate, loop, train
 from edgernn.training.config import TrainConfig, resolve_config
 from edgernn.training.loop import gradient_norm, train_step
 from edgernn.training.plan import first_difference, make_plan
-from edgernn.training.settings import bind, fields_of, options_of, split_words
 from edgernn.training.tasks import Adding
 from tests.training_helpers import SMALL, leftovers, without_pictures, write_mnist
 
@@ -28,12 +29,28 @@ def _no_pictures(monkeypatch):
 
 # settings
 
+OWNERS = {"train": fields_of(TrainConfig), "model": fields_of(ModelConfig)}
+
+
+def test_a_name_that_two_owners_have_is_written_with_its_owner():
+    owners = {"cell": {"length": Setting("length", ("length",), int, 1)}, "task": fields_of(Adding)}
+    owners["rule"] = owners["cell"]
+    with pytest.raises(UsageError, match=r"length: ambiguous; write cell\.length or rule\.length"):
+        bind({"length": 3}, **owners)
+    assert bind({"cell.length": 3, "task.T": 7}, **owners) == {
+        "cell": {("length",): 3},
+        "task": {("T",): 7},
+        "rule": {},
+    }
+    with pytest.raises(UsageError, match=r"lr: given twice, by its short and by its dotted name"):
+        bind({"optimizer.lr": 1.0, "lr": 2.0}, **OWNERS)
+
 
 def test_words_become_values():
-    (found,) = bind(
-        split_words(["lambda=1e-4", "steps=1_000", "bidirectional=yes", "clip=none"]), fields_of(TrainConfig)
-    )
-    assert found == {"lambda_": 1e-4, "steps": 1000, "bidirectional": True, "clip": None}
+    words = split_words(["lambda=1e-4", "steps=1_000", "bidirectional=yes", "clip=none", "dropout.input=0.1"])
+    found = bind(words, **OWNERS)
+    assert found["train"] == {("lambda_",): 1e-4, ("steps",): 1000, ("optimizer", "clip"): None}
+    assert found["model"] == {("bidirectional",): True, ("dropout", "input"): 0.1}
 
 
 @pytest.mark.parametrize("word", ["steps", "=3", ""])
@@ -63,14 +80,14 @@ BAD_VALUES = {
 @pytest.mark.parametrize("word", BAD_VALUES)
 def test_a_bad_value_names_key_type_and_value(word):
     with pytest.raises(UsageError) as caught:
-        bind(split_words([word]), fields_of(TrainConfig))
+        bind(split_words([word]), **OWNERS)
     assert BAD_VALUES[word] in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [True, 1.5, None, [1]])
 def test_python_values_are_checked_too(value):
     with pytest.raises(UsageError, match="hidden_size: expected a whole number"):
-        bind({"hidden_size": value}, fields_of(TrainConfig))
+        bind({"hidden_size": value}, **OWNERS)
 
 
 def test_an_unknown_key_suggests_one_of_any_owner():
@@ -81,7 +98,7 @@ def test_an_unknown_key_suggests_one_of_any_owner():
 
 def test_options_of_the_rule_reach_the_model():
     plan = make_plan("adding", "sarnn", None, {"budget": "likelihoods"})
-    assert SequenceModel(**plan.model).recurrent_layers()[0].rule.budget_of == "likelihoods"
+    assert SequenceModel(plan.model).recurrent_layers()[0].rule.counts_likelihoods
 
 
 def test_only_plain_types_are_settings():
@@ -93,9 +110,9 @@ def test_only_plain_types_are_settings():
 
 def test_steps_and_epochs_exclude_each_other():
     with pytest.raises(UsageError, match="steps, epochs: expected one of the two, got steps=3 epochs=2"):
-        resolve_config({}, {"steps": 3, "epochs": 2})
-    assert resolve_config({"steps": 9}, {"epochs": 2}).steps is None
-    assert resolve_config({"epochs": 9}, {"steps": 2}).epochs is None
+        resolve_config({}, {("steps",): 3, ("epochs",): 2})
+    assert resolve_config({("steps",): 9}, {("epochs",): 2}).steps is None
+    assert resolve_config({("epochs",): 9}, {("steps",): 2}).epochs is None
     assert resolve_config({}, {}).epochs == 20
 
 
@@ -138,7 +155,7 @@ def test_one_step_is_adam_on_the_clipped_gradient_of_loss_and_budget():
     task = Adding(T=7)
     task.open(None, 0)
     batch = task.train.batch(0, 5)
-    config = TrainConfig(lambda_=0.3, clip=0.01, lr=0.1)
+    config = TrainConfig.of(lambda_=0.3, clip=0.01, lr=0.1)
     value, _ = train_step(model, torch.optim.Adam(model.parameters(), lr=0.1), batch, task, config)
     y, _ = twin(batch.x)
     loss = ((y - batch.target) ** 2).mean() + 0.3 * twin.budget

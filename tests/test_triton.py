@@ -16,7 +16,9 @@ from torch import Tensor
 import edgernn
 from edgernn.cells import CELLS, Cell, Gate, Gates
 from edgernn.cells.base import State
+from edgernn.cells.recurrent import BlockSparse
 from edgernn.layer import RecurrentLayer
+from edgernn.program import OPS, ProgramError
 from edgernn.rules import RULES
 from edgernn.training.kernels import WIDEST, attach
 from tests.fused import CELL_RULE_IDS, CELLS_AND_RULES, assert_equals_loop, inputs, make, run, whole_loss
@@ -26,7 +28,6 @@ pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, 
 from edgernn.training.kernels import gpu
 from edgernn.training.kernels.graphs import GraphUnroller
 from edgernn.training.kernels.layout import make_layout
-from edgernn.training.kernels.pointwise import UntranslatedError
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") != "1", reason="TRITON_INTERPRET=1 is not set: the kernels need a GPU"
@@ -118,8 +119,7 @@ def test_both_budgets_equal_the_loop(budget: str, monkeypatch: pytest.MonkeyPatc
 
 def test_sparse_weights_and_a_learned_start_equal_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     take(RESIDENT, monkeypatch)
-    layer = make("gru", "skip", 3, 18)
-    layer.cell.sparsify(0.5)
+    layer = make("gru", "skip", 3, 18, BlockSparse(0.5))
     layer.cell.threshold(hold=True)
     assert_same(layer, 2, 2)
     x = torch.randn(2, 3, 3)
@@ -134,16 +134,16 @@ def test_sparse_weights_and_a_learned_start_equal_the_loop(monkeypatch: pytest.M
 class Own(Cell):
     """A cell that a user might write, with ops that no cell here has."""
 
-    name, op = "own", "Own"
+    name = "own"
     gates = (Gate("a"), Gate("b", bias=False))
 
     def update(self, p: Gates, state: State) -> State:
         (h,) = state
         share = torch.exp(-torch.relu(p.a)) / 2
-        new = torch.where(p.b > 0.25, p.b.square(), torch.nn.functional.leaky_relu(p.b) if self.leaks else p.b.abs())
+        new = torch.where(p.b > 0.25, p.b.square(), torch.erf(p.b) if self.has_erf else p.b.abs())
         return (share * h + (1 - share) * new / (1 + new.clamp(min=0.5)),)
 
-    leaks = False
+    has_erf = False
 
 
 def test_cell_of_a_user_equals_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,20 +156,29 @@ class Summing(Own):
         return (p.a - p.b.mean(-1, keepdim=True),)
 
 
-class Leaking(Own):
-    leaks = True
+class Erring(Own):
+    has_erf = True
+
+
+class Detaching(Own):
+    def update(self, p: Gates, state: State) -> State:
+        return (p.a.detach() * p.b,)
 
 
 @pytest.mark.parametrize(
     ("cell", "why"),
-    [(Summing, "mean in update is not point-wise"), (Leaking, "torch's leaky_relu has no translation")],
+    [
+        (Summing, "update: torch's mean is not point-wise here; use operators that act on each neuron alone"),
+        (Erring, f"update: torch's erf is not supported; use what follows from {', '.join(OPS)}"),
+        (Detaching, "update: its gradient by argument 0 in torch is not that of its equations"),
+    ],
 )
 def test_equations_without_a_translation_are_left_to_the_loop(cell: type[Cell], why: str) -> None:
     layer = RecurrentLayer(cell(3, 5), RULES["always"](3, 5))
     with pytest.raises(edgernn.UsageError) as refused:
         gpu.GpuUnroller(layer)
-    assert str(refused.value) == f"there is no kernel for Own: {why}"
-    with pytest.raises(UntranslatedError, match=why):
+    assert str(refused.value) == f"there is no kernel for own: {why}"
+    with pytest.raises(ProgramError, match=why):
         make_layout(layer)
 
 

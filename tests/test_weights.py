@@ -7,8 +7,8 @@ import torch
 
 import edgernn
 from edgernn.cells import CELLS
-from edgernn.cells.base import BLOCK
-from edgernn.cells.norm import NORMS
+from edgernn.cells.norm import NORMS, RecurrentBatchNorm
+from edgernn.cells.recurrent import BLOCK, LowRank
 from edgernn.costs import model_cost
 from edgernn.export import to_onnx
 from edgernn.runtime import Session
@@ -19,6 +19,7 @@ I, H, STEPS = 3, 20, 5
 recurrent = [c for c in CELLS if hasattr(CELLS[c](I, H), "R")]
 with_weights = pytest.mark.parametrize("cell", recurrent)
 every_norm = pytest.mark.parametrize("norm", NORMS)
+with_normalised_c = pytest.mark.parametrize("cell", [c for c in CELLS if "tanh(N(c_t))" in CELLS[c].__doc__])
 
 
 def model_of(cell, rule=None, **options):
@@ -60,8 +61,7 @@ def test_low_rank_is_a_product(cell, rule):
 
 @with_weights
 def test_low_rank_starts_as_wide_as_a_whole_matrix(cell):
-    made, whole = CELLS[cell](100, 400), CELLS[cell](100, 400)
-    made.factorise(30)
+    made, whole = CELLS[cell](100, 400, recurrent=LowRank(30)), CELLS[cell](100, 400)
     assert float((made.R @ made.Q).detach().std()) == pytest.approx(float(whole.R.detach().std()), rel=0.1)
 
 
@@ -120,39 +120,88 @@ def layer_norm(p, gain):
 @pytest.mark.parametrize("training", [False, True])
 @every_norm
 def test_lstm_with_normalised_terms_equals_the_equations(norm, training):
-    """Ba et al. eq 20 and Cooijmans et al. eq 6, with the cell state left as it is."""
+    """Ba et al. eq 20, which leaves the cell state as it is, and Cooijmans et al. eqs 6-8."""
     model = model_of("lstm", norm=norm)
     model.train(training)
     p = weights(model)
     T, B = 8, 6
     x = torch.randn(T, B, I, dtype=torch.float64)
 
-    def normalise(key, product, t):
+    def normalise(key, value, t):
         gain = p[f"norms.{key}.gain"]
         if norm == "layer":
-            return layer_norm(product, gain)
+            return layer_norm(value, gain)
         mean, var = (p[f"norms.{key}.{name}"][min(t, STEPS - 1)] for name in ("mean", "var"))
         if training:
-            mean, var = product.mean(0), product.var(0)
-        return gain * (product - mean) / np.sqrt(var + 1e-5)
+            mean, var = value.mean(0), value.var(0)
+        return gain * (value - mean) / np.sqrt(var + 1e-5)
 
     h, c, y, statistics = np.zeros((B, H)), np.zeros((B, H)), [], []
     for t in range(T):
         products = {"W": x[t].numpy() @ p["W"].T, "R": h @ p["R"].T}
-        statistics.append({key: (value.mean(0), value.var(0)) for key, value in products.items()})
         a = sum(normalise(key, value, t) for key, value in products.items()) + p["b"]
         i, f, g, o = np.split(a, 4, -1)
         c = oracle.sigmoid(f) * c + oracle.sigmoid(i) * np.tanh(g)
-        h = oracle.sigmoid(o) * np.tanh(c)
+        n = c if norm == "layer" else normalise("c", c, t) + p["norms.c.shift"]
+        h = oracle.sigmoid(o) * np.tanh(n)
         y.append(h)
+        statistics.append({key: (value.mean(0), value.var(0)) for key, value in (products | {"c": c}).items()})
     before = {n: v.copy() for n, v in p.items()}
     np.testing.assert_allclose(model(x)[0].detach(), np.stack(y), rtol=0, atol=1e-9 if training else FLOAT64)
     if training and norm == "recurrent-batch":
-        for key in ("W", "R"):
+        for key in ("W", "R", "c"):
             for k, name in enumerate(("mean", "var")):
                 new = np.stack([s[key][k] for s in statistics[:STEPS]])
                 got = getattr(model.layers[0].cell.norms[key], name).numpy()
                 np.testing.assert_allclose(got, 0.9 * before[f"norms.{key}.{name}"] + 0.1 * new, rtol=0, atol=1e-9)
+
+
+def test_cells_say_whether_they_normalise_their_state():
+    for cell in CELLS.values():
+        assert cell.normalises_c == ("tanh(N(c_t))" in cell.__doc__), cell.name
+    for norm in NORMS:
+        assert ("c" in model_of("lstm", norm=norm).layers[0].cell.norms) == (norm == "recurrent-batch")
+
+
+@with_normalised_c
+@pytest.mark.parametrize("rule", ["always", "selective", "skip", "phased", "clockwork"])
+def test_any_cell_state_is_normalised_for_the_output_alone(cell, rule):
+    """With products of mean 0 and the statistics of one step, all normalisations but that of c scale the weights."""
+    model = edgernn.SequenceModel(cell, I, H, rule=rule, output="all", norm="recurrent-batch", norm_steps=1).double()
+    with torch.no_grad():
+        for norm in model.layers[0].cell.norms.values():
+            norm.gain.uniform_(0.2, 0.7)
+            norm.var.uniform_(0.5, 2)
+        norms = model.layers[0].cell.norms
+        norms["c"].mean.normal_(std=0.3)
+        norms["c"].shift.normal_(std=0.3)
+    p = weights(model.eval())
+    for key in norms:
+        scale = p[f"norms.{key}.gain"] / np.sqrt(p[f"norms.{key}.var"][0] + 1e-5)
+        if key == "c":
+            p |= {"N_scale": scale, "N_shift": p["norms.c.shift"] - p["norms.c.mean"][0] * scale}
+        else:
+            p[key] = scale[:, None] * p[key]
+    x = torch.randn(9, 2, I, dtype=torch.float64)
+    start = [s.detach().numpy() for s in model.layers[0].initial_state(2, x)]
+    expected = oracle.run(cell, rule, p, x.numpy(), [*start, np.zeros((2, I))])
+    y, state = model(x)
+    np.testing.assert_allclose(y.detach(), expected.y, rtol=0, atol=FLOAT64)
+    for s, want in zip(state, expected.state, strict=False):
+        np.testing.assert_allclose(s.detach(), want, rtol=0, atol=FLOAT64)
+
+
+@with_normalised_c
+@pytest.mark.parametrize("rule", ["always", "selective"])
+def test_training_equals_evaluation_with_the_statistics_of_the_batch(cell, rule, monkeypatch):
+    monkeypatch.setattr(RecurrentBatchNorm, "momentum", 1.0)
+    model = model_of(cell, rule, norm="recurrent-batch")
+    x = torch.randn(STEPS, 6, I, dtype=torch.float64)
+    y = model.train()(x)[0]
+    y.square().sum().backward()
+    for key, norm in model.layers[0].cell.norms.items():
+        assert all(bool(p.grad.any()) for p in norm.parameters()), key
+    torch.testing.assert_close(model.eval()(x)[0], y, rtol=0, atol=1e-9)
 
 
 @every_norm
@@ -167,7 +216,7 @@ def test_any_cell_with_a_norm_is_the_same_in_parts_and_in_a_file(norm, cell, tmp
         rest, state = model(x[4:], state)
     torch.testing.assert_close(torch.cat([first, rest]), whole, rtol=0, atol=FLOAT64)
     torch.testing.assert_close(state, end, rtol=0, atol=FLOAT64)
-    if cell in ("gru", "eins", "t-lstm"):
+    if cell in ("gru", "eins", "t-lstm", "lstm-peephole", "decaynet"):
         model = model.float()
         (check,) = to_onnx(model, tmp_path / "m.onnx")
         assert check.worst <= FLOAT32
@@ -177,8 +226,9 @@ def test_any_cell_with_a_norm_is_the_same_in_parts_and_in_a_file(norm, cell, tmp
 
 
 @every_norm
-def test_gradients_with_a_norm_equal_finite_differences(norm):
-    model = model_of("gru", norm=norm).train()
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_gradients_with_a_norm_equal_finite_differences(norm, cell):
+    model = model_of(cell, norm=norm).train()
     names = [n for n, _ in model.named_parameters()]
     x = torch.randn(3, 4, I, dtype=torch.float64)
 
@@ -191,14 +241,23 @@ def test_gradients_with_a_norm_equal_finite_differences(norm):
 def test_a_files_normalisation_is_constant(tmp_path):
     import onnx
 
-    model = model_of("gru", norm="recurrent-batch").float()
+    model = model_of("lstm", norm="recurrent-batch").float()
     to_onnx(model, tmp_path / "m.onnx")
     names = [w.name for w in onnx.load(tmp_path / "m.onnx").graph.initializer]
-    assert {f"layer0.norms.{key}.{part}" for key in "WR" for part in ("scale", "shift")} <= set(names)
+    assert {f"layer0.norms.{key}.{part}" for key in "WRc" for part in ("scale", "shift")} <= set(names)
     assert not any(n.endswith((".mean", ".var", ".gain")) for n in names)
 
 
-@pytest.mark.parametrize("options", [{"rank": 4}, {"density": 0.25}, {"density": 0.25, "norm": "layer"}])
+@pytest.mark.parametrize("type", ["bfloat16", "int8"])
+def test_a_files_statistics_are_not_rounded(type, tmp_path):
+    model = model_of("lstm", norm="recurrent-batch").float()
+    (check,) = to_onnx(model, tmp_path / "m.onnx", weights=type)
+    assert check.worst <= FLOAT32
+
+
+@pytest.mark.parametrize(
+    "options", [{"rank": 4}, {"density": 0.25}, {"density": 0.25, "norm": "layer"}, {"norm": "recurrent-batch"}]
+)
 @pytest.mark.parametrize(("cell", "rule"), [("gru", "always"), ("ihc-lstm", "selective"), ("gru-before", "skip")])
 def test_file_equals_torch(cell, rule, options, tmp_path):
     model = model_of(cell, rule, layers=2, **options).float()
@@ -211,13 +270,13 @@ def test_file_equals_torch(cell, rule, options, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"cell": "gru", "rank": 0}, "rank: expected at least 1, got 0"),
+        ({"cell": "gru", "rank": 0}, "rank: expected a whole number of at least 1 or none, got 0"),
         ({"cell": "sru", "rank": 2}, "rank: sru has no recurrent weights to factorise"),
         ({"cell": "sru", "density": 0.5}, "density: sru has no recurrent weights to thin out"),
-        ({"cell": "gru", "density": 1.5}, "density: expected above 0 and at most 1, got 1.5"),
+        ({"cell": "gru", "density": 1.5}, "density: expected a number above 0 and of at most 1 or none, got 1.5"),
         ({"cell": "gru", "density": 0.5, "rank": 2}, "expected either rank or density"),
         ({"cell": "gru", "norm": "batch"}, "unknown norm 'batch': did you mean 'recurrent-batch'"),
-        ({"cell": "gru", "norm": "layer", "norm_steps": 0}, "norm_steps: expected at least 1, got 0"),
+        ({"cell": "gru", "norm": "layer", "norm_steps": 0}, "norm_steps: expected a whole number of at least 1, got 0"),
     ],
 )
 def test_wrong_options_are_named(arguments, message):

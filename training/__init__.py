@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training: tasks, data sets, the loop, run directories."""
 
+from edgernn.signals import Interrupted
 from edgernn.training.api import train
 from edgernn.training.evaluate import evaluate
-from edgernn.training.loop import Interrupted
 from edgernn.training.tasks import TASKS, Task, find_task
 
 __all__ = ["TASKS", "Interrupted", "Task", "evaluate", "find_task", "train"]

@@ -2,7 +2,8 @@
 """Train a model in one call."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,22 @@ import torch
 
 from edgernn.costs import model_cost
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import EXAMPLE, write_arrays, write_json
+from edgernn.files import EXAMPLE, FULL, read_json, write_arrays, write_json
+from edgernn.locks import hold_folder
 from edgernn.model import RecurrentModel, SequenceModel
+from edgernn.progress import Progress, Silent
+from edgernn.settings import as_word
+from edgernn.signals import Interrupted
 from edgernn.store import save_weights
 from edgernn.training.evaluate import evaluate
 from edgernn.training.kernels import attach
-from edgernn.training.loop import Interrupted, fit
+from edgernn.training.loop import fit
 from edgernn.training.optim import initialise, make_optimizer
 from edgernn.training.parallel import Group, check_size, size_of, together
 from edgernn.training.pictures import learning_curve, update_pattern
 from edgernn.training.plan import Plan, first_difference, make_plan
-from edgernn.training.progress import Progress, Silent
-from edgernn.training.run import LEARNING, PATTERN, RESULT, Position, RunDirectory
+from edgernn.training.run import LEARNING, PATTERN, RESULT, STATE_JSON, Position, RunDirectory
+from edgernn.training.series import save_series
 
 # how many test sequences are kept beside the model, to check and time it with
 _EXAMPLES = 16
@@ -40,6 +45,7 @@ def train(
     devices: int | None = None,
     settings: Mapping[str, object] | None = None,
     progress: Progress | None = None,
+    wait: float = 0.0,
 ) -> dict[str, Any]:
     """Train a model and leave a run directory; returns what its result.json holds, and "run", the directory.
 
@@ -48,9 +54,10 @@ def train(
     device: auto, cpu or cuda. resume: go on with the run in `out`; a finished one is only read.
     devices: so many processes share each batch, on a GPU each, or on the CPU; the result is that of one. Where torchrun
     has started this process, all of its processes do.
+    wait: seconds to wait for another process that trains in `out`.
     Raises UsageError for a bad argument, an `out` that is in use or batches that cannot be shared, EdgernnError for bad
-    data, a diverged training or a process that was lost, Interrupted (a KeyboardInterrupt) after Ctrl-C; the run can be
-    resumed then.
+    data, a diverged training or a process that was lost, OSError where nothing can be written, Interrupted (a
+    KeyboardInterrupt) after Ctrl-C, SIGTERM or SIGHUP; the run can be resumed after the last two.
     """
     settings = settings or {}
     progress = progress or Silent()
@@ -60,9 +67,12 @@ def train(
     run = RunDirectory(Path(out) if out else default_out(task, cell, rule))
     command = command_words(task, cell, rule, run.path, seed, device, data, settings, devices)
     # a caller's random numbers are its own
-    with together(plan, size, command) as group, torch.random.fork_rng(devices=[]):
+    with together(plan, size, command) as group, torch.random.fork_rng(devices=[]), ExitStack() as stack:
         record = plan.record(command, size)
         _check_same(group, record)
+        group.first(lambda: stack.enter_context(hold_folder(run.path, wait)))
+        resuming = shlex.join([*command, "--resume"])
+        stack.enter_context(_telling_what_is_kept(run, resuming))
         if note := group.first(lambda: run.open(record, resume)):
             progress.note(note)
         result = group.first(run.result)
@@ -70,14 +80,27 @@ def train(
             try:
                 result = _train(plan, run, progress, group)
             except Interrupted as stop:
-                raise Interrupted(f"{stop}; go on with: {shlex.join([*command, '--resume'])}") from None
+                raise Interrupted.by(stop.number, f"{stop}; go on with: {resuming}") from None
             except EdgernnError:
                 if group.leads:
                     run.discard()
                 raise
             finally:
-                progress.end()
+                progress.close()
     return {**result, "run": str(run.path)}
+
+
+@contextmanager
+def _telling_what_is_kept(run: RunDirectory, resuming: str) -> Iterator[None]:
+    """Add to the error of a full disk what of the run is saved, and the command that goes on with it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            state = run.path / STATE_JSON
+            kept = f"step {read_json(state)['step']} is saved" if state.is_file() else "no step is saved yet"
+            error.add_note(f"{kept}; free some space and go on with: {resuming}")
+        raise
 
 
 def _check_same(group: Group, record: dict[str, Any]) -> None:
@@ -99,27 +122,30 @@ def _train(plan: Plan, run: RunDirectory, progress: Progress, group: Group) -> d
     initialise(model, plan.config)
     optimizer = make_optimizer(model, plan.config)
     position = fit(plan, model, optimizer, run, progress, group)
-    progress.end()
+    progress.close()
     return group.first(lambda: _finish(plan, model, backend, run, position))
 
 
 def _finish(plan: Plan, model: RecurrentModel, backend: str, run: RunDirectory, position: Position) -> dict[str, Any]:
     """Write what a run leaves beside its checkpoint; the result."""
     save_weights(model, run.path)
-    result = _result(plan, model.eval(), position) | {"backend": backend}
+    lines = run.metrics()
+    result = _result(plan, model.eval(), position, lines[-1]["loss"]) | {"backend": backend}
     task = plan.task
-    learning_curve(run.path / LEARNING, {plan.cell: run.metrics()}, task.objective.metric, task.solved, plan.can_skip)
+    learning_curve(run.path / LEARNING, {plan.cell: lines}, task.objective.metric, task.solved, plan.can_skip)
     if isinstance(model, SequenceModel):
         example = next(task.test.chunks(_EXAMPLES)).x
         write_arrays(run.path / EXAMPLE, {"x": example.transpose(0, 1).numpy()})
         if plan.can_skip:
             update_pattern(run.path / PATTERN, model, example[:, :1].to(plan.device))
     task.pictures(model, run.path, plan.device)
+    with torch.no_grad():
+        save_series(run.path, task.series(model, plan.device))
     write_json(run.path / RESULT, result)
     return result
 
 
-def _result(plan: Plan, model: RecurrentModel, position: Position) -> dict[str, Any]:
+def _result(plan: Plan, model: RecurrentModel, position: Position, training_loss: float) -> dict[str, Any]:
     task = plan.task
     metrics = evaluate(model, task, task.test, plan.device)
     cost = model_cost(model, 1 - metrics["skip_percent"] / 100)
@@ -138,9 +164,11 @@ def _result(plan: Plan, model: RecurrentModel, position: Position) -> dict[str, 
         "best_validation": position.best,
         "stopped": position.stopped,
         "steps": position.step,
+        "training_loss": training_loss,
         "seconds": round(position.seconds, 3),
         "seconds_per_epoch": round(position.seconds / (position.step / plan.steps_per_epoch), 6),
         "steps_a_sequence": len(next(task.test.chunks(1)).x) if isinstance(model, SequenceModel) else None,
+        "neurons": sum(layer.cell.hidden_size for layer in model.recurrent_layers()),
         "parameters": cost.parameters,
         "macs": cost.macs,
         "macs_executed": cost.macs_executed,
@@ -164,5 +192,5 @@ def command_words(
     options["--devices"] = devices
     words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
     device_words = [] if device == "auto" else ["--device", device]
-    values = [f"{key}={'none' if value is None else value}" for key, value in settings.items()]
+    values = [f"{key}={as_word(value)}" for key, value in settings.items()]
     return ["edgernn", "train", *words, *device_words, *values]

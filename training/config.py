@@ -1,113 +1,127 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings of training that every task has."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from edgernn.errors import UsageError
-from edgernn.training.settings import setting
+from edgernn.settings import Values, Word, bind, build, configuration, fields_of
+
+_Count = Annotated[int | None, Field(ge=1)]
+_Positive = Annotated[float, Field(gt=0)]
+_Weight = Annotated[float, Field(ge=0)]
 
 
-@dataclass(frozen=True)
+@configuration
+class OptimizerConfig:
+    """The steps that a training takes."""
+
+    name: Annotated[str, Field(description="Optimiser: adam, sgd, rmsprop, adadelta or ntasgd."), Word("optimizer")] = (
+        "adam"
+    )
+    lr: Annotated[_Positive, Field(description="Learning rate.")] = 1e-3
+    momentum: Annotated[_Weight, Field(description="Momentum of sgd and rmsprop.")] = 0.0
+    weight_decay: Annotated[_Weight, Field(description="Weight decay.")] = 0.0
+    clip: Annotated[float | None, Field(gt=0, description="Largest norm of the whole gradient.")] = 1.0
+    clip_value: Annotated[
+        float | None, Field(gt=0, description="Largest size of each number of the gradient; comes before clip.")
+    ] = None
+    average_from: Annotated[
+        int | None, Field(ge=0, description="Epoch, counted from 0, at which ntasgd begins to average.")
+    ] = None
+    nonmono: Annotated[
+        _Count,
+        Field(description="ntasgd averages once the metric is worse than the best of all but the last N evaluations."),
+    ] = None
+
+
+@configuration
+class ScheduleConfig:
+    """How the learning rate falls."""
+
+    decay: Annotated[
+        _Positive, Field(description="Factor of the learning rate after each epoch beyond the first."), Word("lr_decay")
+    ] = 1.0
+    hold: Annotated[int, Field(ge=0, description="Further epochs before the learning rate falls."), Word("lr_hold")] = 0
+    decays: Annotated[
+        int | None, Field(ge=0, description="How often the learning rate falls at most."), Word("lr_decays")
+    ] = None
+
+
+@configuration
+class StartConfig:
+    """How the parameters begin; those of a normalisation keep their own start."""
+
+    name: Annotated[
+        str, Field(description="Initialisation: cell (each its own), uniform or normal."), Word("start")
+    ] = "cell"
+    scale: Annotated[
+        _Positive, Field(description="Bound or standard deviation of the initialisation."), Word("start_scale")
+    ] = 0.1
+    biases: Annotated[
+        bool, Field(description="Draw parameters of one dimension too; else they start at 0."), Word("start_biases")
+    ] = True
+
+
+@configuration
+class StopConfig:
+    """When a training ends before its time."""
+
+    solved: Annotated[
+        bool, Field(description="Stop once the validation metric reaches the task's threshold."), Word("stop_solved")
+    ] = True
+    skip_target: Annotated[
+        _Weight | None, Field(description="Percentage to skip before the task counts as solved, if the rule can skip.")
+    ] = None
+    patience: Annotated[_Count, Field(description="Stop after N evaluations without a better metric.")] = None
+
+
+@configuration
 class TrainConfig:
-    """How long and how a model is trained. A task's `defaults` stand before these, the user's words before both.
+    """How long and how a model is trained. A task's `defaults` stand before these, the user's words before both."""
 
-    steps, epochs: the most to train, one of the two; neither is `DEFAULT_EPOCHS`.
-    hidden_size, layers, bidirectional: of the model.
-    last_size: of the last of several layers, where it is not hidden_size.
-    tied: the head's weights are those of the embedding, where the task's input is words.
-    dropout_embedding, dropout_input, dropout_hidden, dropout_output, weight_drop, weight_drop_input: the shares that
-    training leaves out (`SequenceModel`).
-    rank, density: recurrent weights of this rank, or with this share of blocks (`SequenceModel`); none: whole.
-    norm, norm_steps: layer or recurrent-batch, the latter with statistics for so many steps; none: no normalisation.
-    imputer: gru-d or rits, for values that are missing; the input is then values, masks and times.
-    imputation: weighs the loss of an imputer's estimates.
-    lambda_: weighs the update budget (`SequenceModel.budget`) in the loss. Written `lambda`.
-    clip, clip_value: the largest norm of the whole gradient, and the largest size of each of its numbers, which comes
-    first; none leaves it alone.
-    optimizer: adam, sgd, rmsprop, adadelta or ntasgd; momentum of sgd and rmsprop; weight_decay of each.
-    average_from, nonmono: when ntasgd begins to average: at this epoch, counted from 0; or once the metric is worse
-    than the best of all evaluations but the last nonmono before it.
-    lr_decay: the learning rate is multiplied by it after every epoch beyond the first 1 + lr_hold, lr_decays times at
-    most.
-    start: how all parameters begin: cell (each its own way), uniform in ±start_scale, or normal with that deviation;
-    without start_biases, all parameters of one dimension begin at zero then; those of a normalisation keep their own
-    start.
-    keep: the weights of the last step, or of the best evaluation, are those of the run.
-    anneal: the slope of a learned rule grows with the epochs.
-    eval_every: steps between two evaluations on the validation split; none is once an epoch.
-    checkpoint_every: steps between two checkpoints.
-    stop_solved: stop once the validation metric reaches the task's threshold, and the skip percentage `skip_target`
-    (if the rule can skip and it is not none).
-    patience: stop after so many evaluations without a better metric; none never does.
-    backend: what runs the layers' steps: fused kernels, torch, or auto, which is fused wherever there are kernels.
-    """
+    steps: Annotated[_Count, Field(description="Training length in steps, in place of epochs.")] = None
+    epochs: Annotated[_Count, Field(description="Training length in epochs, in place of steps.")] = None
+    batch_size: Annotated[int, Field(ge=1, description="Sequences in a batch.")] = 100
+    lambda_: Annotated[_Weight, Field(description="Weight of the update budget in the loss.")] = 0.0
+    imputation: Annotated[_Weight, Field(description="Weight of the loss of an imputer's estimates.")] = 1.0
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    start: StartConfig = StartConfig()
+    stop: StopConfig = StopConfig()
+    keep: Annotated[str, Field(description="Weights that the run ends with: last, or best evaluation.")] = "last"
+    anneal: Annotated[bool, Field(description="Let the slope of a learned rule grow with the epochs.")] = True
+    eval_every: Annotated[_Count, Field(description="Steps between two evaluations. Default: an epoch.")] = None
+    checkpoint_every: Annotated[int, Field(ge=1, description="Steps between two checkpoints.")] = 200
+    backend: Annotated[
+        str, Field(description="What runs the layers' steps: fused, torch, or auto (fused where there are kernels).")
+    ] = "auto"
 
-    steps: int | None = setting(None, at_least=1)
-    epochs: int | None = setting(None, at_least=1)
-    hidden_size: int = setting(64, at_least=1)
-    layers: int = setting(1, at_least=1)
-    bidirectional: bool = False
-    last_size: int | None = setting(None, at_least=1)
-    tied: bool = False
-    dropout_embedding: float = setting(0.0, at_least=0)
-    dropout_input: float = setting(0.0, at_least=0)
-    dropout_hidden: float = setting(0.0, at_least=0)
-    dropout_output: float = setting(0.0, at_least=0)
-    weight_drop: float = setting(0.0, at_least=0)
-    weight_drop_input: float = setting(0.0, at_least=0)
-    rank: int | None = setting(None, at_least=1)
-    density: float | None = setting(None, above=0)
-    norm: str | None = None
-    norm_steps: int = setting(1000, at_least=1)
-    imputer: str | None = None
-    imputation: float = setting(1.0, at_least=0)
-    batch_size: int = setting(100, at_least=1)
-    lr: float = setting(1e-3, above=0)
-    lambda_: float = setting(0.0, at_least=0)
-    clip: float | None = setting(1.0, above=0)
-    clip_value: float | None = setting(None, above=0)
-    optimizer: str = "adam"
-    momentum: float = setting(0.0, at_least=0)
-    weight_decay: float = setting(0.0, at_least=0)
-    lr_decay: float = setting(1.0, above=0)
-    lr_hold: int = setting(0, at_least=0)
-    lr_decays: int | None = setting(None, at_least=0)
-    average_from: int | None = setting(None, at_least=0)
-    nonmono: int | None = setting(None, at_least=1)
-    start: str = "cell"
-    start_scale: float = setting(0.1, above=0)
-    start_biases: bool = True
-    keep: str = "last"
-    anneal: bool = True
-    eval_every: int | None = setting(None, at_least=1)
-    checkpoint_every: int = setting(200, at_least=1)
-    stop_solved: bool = True
-    skip_target: float | None = setting(None, at_least=0)
-    patience: int | None = setting(None, at_least=1)
-    backend: str = "auto"
-
-    def record(self) -> dict[str, Any]:
-        """By the names that the user writes."""
-        return {name.rstrip("_"): value for name, value in asdict(self).items()}
+    @classmethod
+    def of(cls, **settings: Any) -> "TrainConfig":
+        """From settings by short name. Raises UsageError as `bind` does."""
+        words = {name.rstrip("_"): value for name, value in settings.items()}
+        return build(cls, bind(words, train=fields_of(cls))["train"])
 
 
 DEFAULT_EPOCHS = 20
+_STEPS, _EPOCHS = ("steps",), ("epochs",)
 
 
-def resolve_config(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> TrainConfig:
-    """The config from a task's defaults and the user's values, both by Python name.
+def resolve_config(defaults: Values, settings: Values) -> TrainConfig:
+    """The config from a task's defaults and the user's settings, both by path.
 
     Raises UsageError if the user gives steps and epochs.
     """
-    if given.get("steps") is not None and given.get("epochs") is not None:
-        raise UsageError(f"steps, epochs: expected one of the two, got steps={given['steps']} epochs={given['epochs']}")
-    values = {**defaults, **given}
-    if given.get("epochs") is not None:
-        values["steps"] = None
-    elif given.get("steps") is not None:
-        values["epochs"] = None
-    if values.get("steps") is None and values.get("epochs") is None:
-        values["epochs"] = DEFAULT_EPOCHS
-    return TrainConfig(**values)
+    steps, epochs = settings.get(_STEPS), settings.get(_EPOCHS)
+    if steps is not None and epochs is not None:
+        raise UsageError(f"steps, epochs: expected one of the two, got steps={steps} epochs={epochs}")
+    values = {**defaults, **settings}
+    if epochs is not None:
+        values[_STEPS] = None
+    elif steps is not None:
+        values[_EPOCHS] = None
+    if values.get(_STEPS) is None and values.get(_EPOCHS) is None:
+        values[_EPOCHS] = DEFAULT_EPOCHS
+    return build(TrainConfig, values)

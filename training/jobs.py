@@ -5,25 +5,29 @@ What is finished is never trained again, and what was begun goes on from its che
 """
 
 import abc
-import errno
+import multiprocessing
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import edgernn
+from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import locked, read_json
+from edgernn.files import FULL, read_json
 from edgernn.machine import processor
-from edgernn.store import CONFIG
+from edgernn.progress import Progress, in_words
+from edgernn.settings import fields_of, flat, record
+from edgernn.signals import Interrupted, number_of, raising
+from edgernn.store import CONFIG, read_config
+from edgernn.training.config import TrainConfig
 from edgernn.training.plan import choose
-from edgernn.training.progress import Watch
 from edgernn.training.recipe import Settings
+from edgernn.training.report import duration
 from edgernn.training.run import RunDirectory
 
 # what config.json says of where a run was made
@@ -32,7 +36,6 @@ ORIGIN = ("machine", "edgernn", "threads", "device")
 TRIES = 4
 # how long a worker of a driver that was killed may take to notice that, in seconds
 _ORPHAN = 60.0
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -56,24 +59,24 @@ class Job:
 
     def check(self) -> None:
         """Raises UsageError for a bad setting, and where a training with others is in the directory."""
-        choice = choose(self.task, self.cell, self.rule, self.settings)
+        choice = choose(self.task, self.cell, self.rule, self.settings, self.seed)
         if not (self.out / CONFIG).is_file():
             return
-        there = read_json(self.out / CONFIG)
-        ours = {"seed": self.seed, **choice.config.record(), **asdict(choice.task)}  # type: ignore[call-overload]
-        theirs = {"seed": there["seed"], **there["train"], **there["task"]["settings"]}
-        options = {
-            "cell": self.cell,
-            "rule": self.rule,
-            "cell_options": choice.cell_options,
-            "rule_options": choice.rule_options,
-        }
-        for key in options.keys() & there["model"].keys():
-            ours[key], theirs[key] = options[key], there["model"][key]
+        there = read_config(self.out)
+        ours = {"seed": self.seed, **_settings(record(choice.config), record(choice.model), asdict(choice.task))}  # type: ignore[call-overload]
+        theirs = {"seed": there["seed"], **_settings(there["train"], there["model"], there["task"]["settings"])}
         for key, value in ours.items():
             if key in theirs and theirs[key] != value:
                 hint = "remove it, or give another --out"
                 raise UsageError(f"{self.out}: trained with {key}={theirs[key]}, now it is {value}; {hint}")
+
+
+def _settings(train: dict[str, Any], model: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
+    """What a user can choose of a training, by short name, from the parts of its config."""
+    values = {**flat(fields_of(TrainConfig), train), **flat(fields_of(ModelConfig), model), **task}
+    for part in ("cell", "rule"):
+        values |= {part: model["layer"][part]["name"], f"{part}_options": model["layer"][part]["options"]}
+    return values
 
 
 def origin(results: list[dict[str, Any]]) -> dict[str, str]:
@@ -119,17 +122,26 @@ def run_missing(wanted: list[Job], workers: Callable[[int], AbstractContextManag
     workers: opens workers for at most so many jobs; when it is left, those that still run save their checkpoints.
     A job whose worker dies is gone on with, TRIES times in all.
     Raises UsageError for bad settings and a run of other ones in a job's place, before anything is trained;
-    EdgernnError where a disk is full, KeyboardInterrupt after Ctrl-C: all runs can be gone on with then.
+    EdgernnError where a disk is full, Interrupted after Ctrl-C, SIGTERM or SIGHUP: the same command goes on then.
     """
     for job in wanted:
         job.check()
     missing = deque(job for job in wanted if job.result() is None)
     if not missing:
         return {}
+    try:
+        return _run(missing, len(wanted), workers)
+    except KeyboardInterrupt as stop:
+        text = "interrupted; what ran is saved, and the same command goes on"
+        raise Interrupted.by(number_of(stop), text) from None
+
+
+def _run(missing: deque[Job], total: int, workers: Callable[[int], AbstractContextManager[Workers]]) -> dict[Path, str]:
     failed: dict[Path, str] = {}
     tries: Counter[Path] = Counter()
-    watch = Watch(len(wanted), len(wanted) - len(missing))
-    with workers(len(missing)) as pool:
+    progress, finished = Progress(every=60.0), total - len(missing)
+    progress.begin("runs", total, finished, line=f"{total} runs, {finished} of them are finished")
+    with closing(progress), workers(len(missing)) as pool:
         running: list[Job] = []
         while missing or running:
             # no more than there are workers: what a pool has queued it cannot always take back
@@ -139,28 +151,40 @@ def run_missing(wanted: list[Job], workers: Callable[[int], AbstractContextManag
             for job, outcome in pool.ended(seconds=2.0):
                 running.remove(job)
                 if outcome.full:
-                    done = f"{watch.finished} of {len(wanted)} runs are finished and stay"
+                    done = f"{progress.done} of {total} runs are finished and stay"
                     raise EdgernnError(
                         f"{job.out}: {outcome.error}: {done}; free some space and give the command again"
                     )
                 tries[job.out] += 1
                 if outcome.lost and tries[job.out] < TRIES:
-                    watch.again(job.out, outcome.error)
+                    progress.note(f"      {job.out.name}: {outcome.error}; it is gone on with")
                     missing.appendleft(job)
                     continue
                 if outcome.error is not None:
                     failed[job.out] = outcome.error
-                watch.done(job.out, outcome.error)
-            watch.look([job.out for job in running])
+                progress.update(progress.done + 1)
+                left = f"about {duration(progress.seconds_left)} left"
+                progress.note(f"{progress.done}/{total}  {job.out.name}: {outcome.error or 'done'}  {left}")
+            if progress.is_due():
+                for job in running:
+                    _tell_figures(job.out, progress)
     return failed
 
 
+def _tell_figures(run: Path, progress: Progress) -> None:
+    """Print the last evaluation of a run, if there is one; a run that failed at its first step is removed."""
+    with suppress(OSError):
+        if lines := RunDirectory(run).metrics():
+            figures = {key: value for key, value in lines[-1].items() if key not in ("seconds", "epoch")}
+            progress.note(f"      {run.name}: {in_words(figures)}")
+
+
 def attempt(job: Job, data: Path | None, device: str) -> Outcome:
-    """Train a job to its end, in a worker. Raises Interrupted after Ctrl-C, when its checkpoint is saved."""
+    """Train a job to its end, in a worker. Raises Interrupted after a signal to end, when its checkpoint is saved."""
     from edgernn.training.api import train
 
     try:
-        with locked(job.out.with_name(f".{job.out.name}.lock"), _ORPHAN):
+        with raising():
             train(
                 job.task,
                 job.cell,
@@ -171,9 +195,10 @@ def attempt(job: Job, data: Path | None, device: str) -> Outcome:
                 data=data,
                 resume=True,
                 settings=job.settings,
+                wait=_ORPHAN,
             )
     except OSError as error:
-        return Outcome(f"{error.filename or job.out}: {error.strerror}", full=error.errno in _FULL)
+        return Outcome(f"{error.filename or job.out}: {error.strerror}", full=error.errno in FULL)
     except EdgernnError as error:
         return Outcome(str(error))
     except Exception as error:
@@ -192,11 +217,14 @@ def processes(
     if jobs is not None and jobs < 1:
         raise UsageError(f"jobs: expected at least 1, got {jobs}")
     slots = min(count, jobs or max(1, (os.cpu_count() or 1) // threads))
-    with environment(thread_variables(threads)), ProcessPoolExecutor(slots, get_context("spawn")) as pool:
+    others, context = multiprocessing.active_children(), multiprocessing.get_context("spawn")
+    with environment(thread_variables(threads)), ProcessPoolExecutor(slots, context) as pool:
         try:
             yield _ProcessWorkers(pool, slots, data, device)
         except BaseException:
-            # a worker that was interrupted saves its run before it ends
+            # a worker that is interrupted saves its run before it ends; a signal may have reached this process alone
+            for worker in set(multiprocessing.active_children()) - set(others):
+                worker.terminate()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
 

@@ -2,12 +2,7 @@
 """The training loop."""
 
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
 
 import torch
 from torch import Tensor, nn
@@ -15,18 +10,15 @@ from torch import Tensor, nn
 from edgernn.cells.base import State
 from edgernn.errors import EdgernnError
 from edgernn.model import RecurrentModel
+from edgernn.progress import Progress, in_words
+from edgernn.signals import Interrupted, noting
 from edgernn.training.config import TrainConfig
 from edgernn.training.evaluate import evaluate
 from edgernn.training.optim import averaged, schedule, settle, watch
 from edgernn.training.parallel import Group
 from edgernn.training.plan import Plan
-from edgernn.training.progress import Progress
 from edgernn.training.run import Position, RunDirectory
 from edgernn.training.tasks import Batch, Task
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, after a checkpoint was saved."""
 
 
 class TrainingLoss(nn.Module):
@@ -76,13 +68,13 @@ def train_step(
         raise FloatingPointError(f"the loss is {value}")
     optimizer.zero_grad()
     loss.backward()
-    if config.clip_value is not None:
-        torch.nn.utils.clip_grad_value_(model.parameters(), config.clip_value)
+    if config.optimizer.clip_value is not None:
+        torch.nn.utils.clip_grad_value_(model.parameters(), config.optimizer.clip_value)
     norm = gradient_norm([p.grad for p in model.parameters() if p.grad is not None])
     if not math.isfinite(norm):
         raise FloatingPointError(f"the norm of the gradient is {norm:g}")
-    if config.clip is not None:
-        torch.nn.utils.clip_grads_with_norm_(model.parameters(), config.clip, norm)
+    if config.optimizer.clip is not None:
+        torch.nn.utils.clip_grads_with_norm_(model.parameters(), config.optimizer.clip, norm)
     optimizer.step()
     return value, carry
 
@@ -113,7 +105,7 @@ def fit(
     had it if that is to be kept.
     A step depends on seed, step and weights alone, so that a resumed run equals one that was never stopped.
     group: the processes that train together, each with its own model; the first one has the run directory.
-    Raises EdgernnError if the training diverges, Interrupted after Ctrl-C.
+    Raises EdgernnError if the training diverges, Interrupted after Ctrl-C, SIGTERM and SIGHUP: the step is saved then.
     """
     task, config = plan.task, plan.config
     per_epoch = plan.steps_per_epoch
@@ -125,10 +117,12 @@ def fit(
         run.cut_metrics(position.step)
     loss_of = group.wrap(TrainingLoss(model, task, config, group), model)
     before, started = position.seconds, time.perf_counter()
-    progress.begin(f"{plan.task_name} {plan.cell}", position, total)
+    title, at = f"{plan.task_name} {plan.cell}", position.step
+    begins = f"resumed at step {at} of" if at else "training for at most"
+    progress.begin(title, total, at, line=f"{title}: {begins} {total} steps")
     model.train()
     epoch = -1
-    with _catching_interrupt() as interrupted:
+    with noting() as signalled:
         while position.stopped is None:
             step = position.step
             if step // per_epoch != epoch:
@@ -143,28 +137,30 @@ def fit(
             try:
                 loss, carry = train_step(model, optimizer, batch, task, config, carry, group, loss_of)
             except FloatingPointError as error:
-                now = f"lr (now {config.lr:g}) or clip (now {config.clip})"
+                now = f"lr (now {config.optimizer.lr:g}) or clip (now {config.optimizer.clip})"
                 raise EdgernnError(f"step {step + 1}: {error}: the training diverged; lower {now}") from None
             position.step += 1
             position.loss_sum += loss
             position.loss_count += 1
             position.seconds = before + time.perf_counter() - started
-            progress.step(position.step, loss)
+            progress.update(position.step, loss=loss)
             if position.step % eval_every == 0 or position.step == total:
                 with averaged(optimizer):
                     _validate(plan, model, run, position, total, progress, group)
-                if config.nonmono is not None:
+                if config.optimizer.nonmono is not None:
                     values = group.first(lambda: [line[task.objective.metric] for line in run.metrics()])
                     watch(optimizer, config, task.objective, values)
                 if position.stopped is None and position.step == total:
                     position.stopped = "steps"
-            stop = group.any(interrupted())
+            stop = group.any(signalled() > 0)
             if position.stopped or stop or position.step % config.checkpoint_every == 0:
                 carried = group.whole(carry)
                 if group.leads:
                     run.save(model, optimizer, position, carried)
             if stop and position.stopped is None:
-                raise Interrupted(f"interrupted at step {position.step} of {total}, which is saved")
+                # another process of the group may have been told to end
+                number = signalled() or Interrupted.number
+                raise Interrupted.by(number, f"interrupted at step {position.step} of {total}, which is saved")
     settle(optimizer)
     if config.keep == "best" and group.leads:
         run.load_best(model)
@@ -193,7 +189,11 @@ def _validate(
     }
     if group.leads:
         run.log(line)
-    progress.evaluated(line, objective.metric, plan.can_skip)
+    figures: dict[str, float | str] = {"loss": line["loss"], objective.metric: value}
+    if plan.can_skip:
+        figures["skip"] = f"{found['skip_percent']:.1f} %"
+    left = f"{progress.seconds_left:.0f} s left at most"
+    progress.update(position.step, f"step {position.step}/{total}  {in_words(figures)}  {left}", **figures)
     position.loss_sum, position.loss_count = 0.0, 0
     # weights that are still to be set to zero are not those of the run
     if not model.pruned(position.step, total):
@@ -204,30 +204,8 @@ def _validate(
             run.save_best(model)
     else:
         position.stale += 1
-    skips = not plan.can_skip or config.skip_target is None or found["skip_percent"] >= config.skip_target
-    if config.stop_solved and skips and task.is_solved(value):
+    skips = not plan.can_skip or config.stop.skip_target is None or found["skip_percent"] >= config.stop.skip_target
+    if config.stop.solved and skips and task.is_solved(value):
         position.stopped = "solved"
-    elif config.patience is not None and position.stale >= config.patience:
+    elif config.stop.patience is not None and position.stale >= config.stop.patience:
         position.stopped = "patience"
-
-
-@contextmanager
-def _catching_interrupt() -> Iterator[Callable[[], bool]]:
-    """Inside, the first Ctrl-C only makes the yielded function true; a second one interrupts as usual."""
-    caught = False
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        nonlocal caught
-        if caught:
-            raise KeyboardInterrupt
-        caught = True
-
-    # Python allows signal handlers in the main thread only
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    previous = signal.signal(signal.SIGINT, handler)
-    try:
-        yield lambda: caught
-    finally:
-        signal.signal(signal.SIGINT, previous)

@@ -64,16 +64,18 @@ STARTS = ("cell", "uniform", "normal")
 
 def check_names(config: TrainConfig) -> None:
     """Raises UsageError for an unknown optimizer or start, and for a setting that the chosen one does not have."""
-    if config.optimizer not in OPTIMIZERS:
-        raise nearest("optimizer", config.optimizer, OPTIMIZERS)
-    if config.start not in STARTS:
-        raise nearest("start", config.start, STARTS)
-    if config.momentum and config.optimizer not in _WITH_MOMENTUM:
-        raise UsageError(f"momentum: {config.optimizer} has none of that kind; {' and '.join(_WITH_MOMENTUM)} have")
-    triggers = [name for name in ("average_from", "nonmono") if getattr(config, name) is not None]
-    if triggers and config.optimizer != "ntasgd":
-        raise UsageError(f"{triggers[0]}: {config.optimizer} does not average; optimizer=ntasgd does")
-    if not triggers and config.optimizer == "ntasgd":
+    if config.optimizer.name not in OPTIMIZERS:
+        raise nearest("optimizer", config.optimizer.name, OPTIMIZERS)
+    if config.start.name not in STARTS:
+        raise nearest("start", config.start.name, STARTS)
+    if config.optimizer.momentum and config.optimizer.name not in _WITH_MOMENTUM:
+        raise UsageError(
+            f"momentum: {config.optimizer.name} has none of that kind; {' and '.join(_WITH_MOMENTUM)} have"
+        )
+    triggers = [name for name in ("average_from", "nonmono") if getattr(config.optimizer, name) is not None]
+    if triggers and config.optimizer.name != "ntasgd":
+        raise UsageError(f"{triggers[0]}: {config.optimizer.name} does not average; optimizer=ntasgd does")
+    if not triggers and config.optimizer.name == "ntasgd":
         raise UsageError("optimizer: ntasgd expects average_from, nonmono or both, which say when it begins to average")
     if config.keep not in ("last", "best"):
         raise UsageError(f"keep: expected last or best, got {config.keep!r}")
@@ -81,10 +83,12 @@ def check_names(config: TrainConfig) -> None:
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     """The optimiser of a config, over all parameters."""
-    extra: dict[str, Any] = {"momentum": config.momentum} if config.optimizer in _WITH_MOMENTUM else {}
-    kind = OPTIMIZERS[config.optimizer]
+    extra: dict[str, Any] = {"momentum": config.optimizer.momentum} if config.optimizer.name in _WITH_MOMENTUM else {}
+    kind = OPTIMIZERS[config.optimizer.name]
     # foreach: one call for all parameters instead of one each
-    return kind(model.parameters(), lr=config.lr, weight_decay=config.weight_decay, foreach=True, **extra)  # type: ignore[call-arg]
+    return kind(
+        model.parameters(), lr=config.optimizer.lr, weight_decay=config.optimizer.weight_decay, foreach=True, **extra
+    )  # type: ignore[call-arg]
 
 
 @torch.no_grad()
@@ -93,18 +97,18 @@ def initialise(model: nn.Module, config: TrainConfig) -> None:
 
     Those of a normalisation stay: at 0 nothing would pass it.
     """
-    if config.start == "cell":
+    if config.start.name == "cell":
         return
     norms = {p for module in model.modules() if isinstance(module, tuple(NORMS.values())) for p in module.parameters()}
     for parameter in model.parameters():
         if parameter in norms:
             continue
-        if parameter.ndim == 1 and not config.start_biases:
+        if parameter.ndim == 1 and not config.start.biases:
             parameter.zero_()
-        elif config.start == "uniform":
-            parameter.uniform_(-config.start_scale, config.start_scale)
+        elif config.start.name == "uniform":
+            parameter.uniform_(-config.start.scale, config.start.scale)
         else:
-            parameter.normal_(0.0, config.start_scale)
+            parameter.normal_(0.0, config.start.scale)
 
 
 def schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, epoch: int, scale: float = 1.0) -> None:
@@ -112,19 +116,23 @@ def schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, epoch: int, 
 
     The learning rate is lr · lr_decay^n with n = max(0, epoch - lr_hold), or lr_decays if that is less.
     """
-    decays = max(0, epoch - config.lr_hold)
-    if config.lr_decays is not None:
-        decays = min(decays, config.lr_decays)
+    decays = max(0, epoch - config.schedule.hold)
+    if config.schedule.decays is not None:
+        decays = min(decays, config.schedule.decays)
     for group in optimizer.param_groups:
-        group["lr"] = config.lr * config.lr_decay**decays * scale
-    if isinstance(optimizer, NTASGD) and config.average_from is not None and epoch >= config.average_from:
+        group["lr"] = config.optimizer.lr * config.schedule.decay**decays * scale
+    if (
+        isinstance(optimizer, NTASGD)
+        and config.optimizer.average_from is not None
+        and epoch >= config.optimizer.average_from
+    ):
         optimizer.switch()
 
 
 def watch(optimizer: torch.optim.Optimizer, config: TrainConfig, score: Score, values: Sequence[float]) -> None:
     """Begin to average where the last of all evaluations calls for it: the non-monotone trigger of NTASGD."""
-    if isinstance(optimizer, NTASGD) and config.nonmono is not None:
-        earlier = values[: -1 - config.nonmono]
+    if isinstance(optimizer, NTASGD) and config.optimizer.nonmono is not None:
+        earlier = values[: -1 - config.optimizer.nonmono]
         if any(score.better(value, values[-1]) for value in earlier):
             optimizer.switch()
 

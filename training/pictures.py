@@ -12,10 +12,15 @@ import torch
 from torch import Tensor
 
 from edgernn.files import replacing
-from edgernn.layer import RecurrentLayer
 from edgernn.model import SequenceModel
 
 Array = npt.NDArray[Any]
+
+
+class NothingToDrawError(Exception):
+    """The runs do not have what the picture shows."""
+
+
 # of a single run; several take the colours of matplotlib
 _INK = "black"
 # metrics that are drawn so where they are positive
@@ -58,7 +63,7 @@ def learning_curve(
     if len(runs) > 1:
         axes[0].legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     axes[-1].set_xlabel("step")
-    _save(figure, path)
+    save(figure, path)
 
 
 def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
@@ -86,7 +91,7 @@ def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
     below.set_ylabel("neuron")
     below.locator_params(integer=True)
     below.set_xlabel(f"time step ({100 * (1 - pattern.mean()):.1f} % of the updates skipped)")
-    _save(figure, path)
+    save(figure, path)
 
 
 def update_patterns(path: Path, models: Mapping[str, SequenceModel], x: Tensor) -> None:
@@ -110,17 +115,21 @@ def update_patterns(path: Path, models: Mapping[str, SequenceModel], x: Tensor) 
     # the lowest one of each column
     for ax in axes[max(0, len(models) - columns) : len(models)]:
         ax.set_xlabel("time step", fontsize="small")
-    _save(figure, path)
+    save(figure, path)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one finished run: what it skipped, what it reached, and the weight λ of its budget."""
+    """What a run, or several, skipped and reached with a weight λ of the budget.
+
+    interval: The confidence interval of the value, of several runs.
+    """
 
     group: str
     skip_percent: float
     value: float
     weight: float
+    interval: tuple[float, float] | None = None
 
 
 def tradeoff(path: Path, outcomes: Sequence[Outcome], metric: str) -> None:
@@ -133,10 +142,13 @@ def tradeoff(path: Path, outcomes: Sequence[Outcome], metric: str) -> None:
     for outcome in outcomes:
         groups.setdefault(outcome.group, []).append(outcome)
     for name, group in groups.items():
-        by_weight = sorted(group, key=lambda o: o.weight)
-        left.plot([o.weight for o in by_weight], [o.value for o in by_weight], marker=".", linewidth=1, label=name)
-        by_skip = sorted(group, key=lambda o: o.skip_percent)
-        right.plot([o.skip_percent for o in by_skip], [o.value for o in by_skip], marker=".", linewidth=1, label=name)
+        for ax, place in ((left, "weight"), (right, "skip_percent")):
+            line = sorted(group, key=lambda o: getattr(o, place))
+            places, values = ([getattr(o, key) for o in line] for key in (place, "value"))
+            errors = np.array(
+                [(o.value - o.interval[0], o.interval[1] - o.value) if o.interval else (0, 0) for o in line]
+            )
+            ax.errorbar(places, values, errors.T, marker=".", linewidth=1, capsize=2, label=name)
     weights = [o.weight for o in outcomes if o.weight > 0]
     # zero stands in the linear part, at the left end
     left.set_xscale("symlog", linthresh=min(weights, default=1.0))
@@ -145,7 +157,7 @@ def tradeoff(path: Path, outcomes: Sequence[Outcome], metric: str) -> None:
     right.set_xlabel("updates skipped, %")
     right.set_xlim(-2, 102)
     right.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
-    _save(figure, path)
+    save(figure, path)
 
 
 @dataclass(frozen=True)
@@ -189,96 +201,26 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
             ax.annotate(point.label, place, offset, textcoords="offset points", fontsize="x-small")
         numbers = [point.costs[name] for point in points if name in point.costs]
         if min(numbers) > 0 and max(numbers) > _WIDE * min(numbers):
-            _logarithmic(ax.xaxis, ax.set_xscale)
+            plain_logarithm(ax.xaxis, ax.set_xscale)
         # room for the labels
         ax.margins(x=0.2)
         ax.set_xlabel(costs[name])
     axes[0].set_ylabel(f"{metric.replace('_', ' ')}, test")
     if metric in _LOGARITHMIC and all(point.value > 0 for point in points):
-        _logarithmic(axes[0].yaxis, axes[0].set_yscale)
+        plain_logarithm(axes[0].yaxis, axes[0].set_yscale)
     axes[-1].plot([], [], color="gray", linewidth=1, label="front, of the validation split")
     axes[-1].legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
-    _save(figure, path)
+    save(figure, path)
 
 
-def _logarithmic(axis: Any, set_scale: Any) -> None:
-    """A logarithmic axis whose labels are plain numbers."""
+def plain_logarithm(axis: Any, set_scale: Any) -> None:
+    """Make an axis logarithmic, with plain numbers for labels."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     set_scale("log")
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
-
-
-def cobweb(path: Path, model: SequenceModel, x: Tensor, steps: int = 6) -> None:
-    """How the cell state of one neuron moves over some steps of a sequence x (T, 1, I), as cobweb diagrams.
-
-    Of the first layer it takes the neuron whose state varies most, where it moves most; the state is c where the cell
-    has one, else h. The solid line of a step t is the map s_{t-1} to s_t of that neuron, all else being as it is; the
-    dashed one is y = x. The dotted trail begins at s_{t-1} (rhombus), goes up or down to the map and across to s_t
-    (circle). Where the map crosses y = x the neuron would stay.
-    """
-    from matplotlib.figure import Figure
-
-    layer = model.recurrent_layers()[0]
-    which = len(layer.cell.states) - 1 if layer.cell.states[-1] == "c" or len(layer.cell.states) == 1 else 1
-    x = model.inputs(x)
-    values = _states(layer, x, which)
-    neuron = int(values.std(0).argmax())
-    track = values[:, neuron].numpy()
-    steps = min(steps, len(x))
-    moved = np.abs(np.diff(track))
-    first = int(np.convolve(moved, np.ones(steps), "valid").argmax())
-    columns = min(steps, 3)
-    rows = -(-steps // columns)
-    figure = Figure(figsize=(3 * columns, 3 * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    reach = 1.25 * max(1e-3, float(np.abs(track[first : first + steps + 1]).max()))
-    grid = np.linspace(-reach, reach, 201, dtype=np.float32)
-    for ax in axes[steps:]:
-        ax.set_axis_off()
-    for ax, t in zip(axes, range(first, first + steps), strict=False):
-        ax.plot(grid, grid, color="gray", linewidth=0.8, linestyle="--")
-        ax.plot(grid, _map(layer, x, t, which, neuron, grid), color=_INK, linewidth=1.2)
-        before, after = track[t], track[t + 1]
-        ax.plot([before, before, after], [before, after, after], color="tab:blue", linewidth=1, linestyle=":")
-        ax.plot([before], [before], "D", color="tab:blue", markersize=5)
-        ax.plot([after], [after], "o", color="tab:blue", markersize=5)
-        ax.set_title(f"t = {t + 1}", fontsize="small")
-        ax.set_aspect("equal")
-        ax.set_xlim(-reach, reach)
-        ax.set_ylim(-reach, reach)
-        ax.tick_params(labelsize="x-small")
-    name = layer.cell.states[which]
-    figure.suptitle(
-        f"{layer.cell.name}: {name} of neuron {neuron}, before (across) and after a step (up)", fontsize="small"
-    )
-    _save(figure, path)
-
-
-def _states(layer: RecurrentLayer, x: Tensor, which: int) -> Tensor:
-    """One of the cell's states before each step and at the end (T + 1, H)."""
-    with torch.no_grad():
-        state = layer.initial_state(1, x)
-        found = [state[which][0]]
-        for t in range(len(x)):
-            _, state, _ = layer(x[t : t + 1], state)
-            found.append(state[which][0])
-        return torch.stack(found).cpu()
-
-
-def _map(layer: RecurrentLayer, x: Tensor, t: int, which: int, neuron: int, grid: Array) -> Array:
-    """What a neuron's state becomes at step t from each value of the grid."""
-    with torch.no_grad():
-        state = layer.initial_state(1, x)
-        if t:
-            _, state, _ = layer(x[:t], state)
-        many = [s.expand(len(grid), -1).clone() for s in state]
-        many[which][:, neuron] = torch.from_numpy(grid).to(x)
-        _, after, _ = layer(x[t : t + 1].expand(-1, len(grid), -1), tuple(many))
-    moved: Array = after[which][:, neuron].cpu().numpy()
-    return moved
 
 
 def _pattern(model: SequenceModel, x: Tensor) -> Array:
@@ -296,6 +238,7 @@ def _pattern(model: SequenceModel, x: Tensor) -> Array:
     return pattern
 
 
-def _save(figure: Any, path: Path) -> None:
+def save(figure: Any, path: Path) -> None:
+    """Write a figure to a file, whose suffix is that of an image."""
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=120)

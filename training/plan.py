@@ -3,38 +3,47 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import edgernn
+from edgernn.config import InputConfig, ModelConfig
 from edgernn.errors import UsageError
 from edgernn.machine import processor
 from edgernn.model import RecurrentModel
-from edgernn.names import resolve, resolve_imputer
+from edgernn.names import resolve
+from edgernn.rules.fixed import SEEDS
+from edgernn.settings import Values, bind, build, fields_of, options_of, record
 from edgernn.training.config import TrainConfig, resolve_config
 from edgernn.training.optim import check_names
-from edgernn.training.settings import bind, fields_of, options_of
 from edgernn.training.tasks import Task, find_task
 
-# what a config says of the machine; a resumed run may change it, and the command
+# what a config says of the machine; a resumed run may change it
 MACHINE = ("edgernn", "torch", "threads", "processes", "machine")
+# what it may change too: the command, and where the data lie
+_FREE = (*MACHINE, "command", "source", "data")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that decides a run. task_name is what a run directory is called after."""
+    """Everything that decides a run.
+
+    task_name is what a run directory is called after. source: the user's own data. data: the folder of data sets.
+    """
 
     task_name: str
     cell: str
     task: Task
     config: TrainConfig
-    model: dict[str, Any]
+    model: ModelConfig
     can_skip: bool
     seed: int
     device: str
+    source: Path | None = None
+    data: Path | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -42,7 +51,7 @@ class Plan:
 
     def network(self) -> RecurrentModel:
         """A new one, on the device."""
-        return self.task.network(**self.model).to(self.device)
+        return self.task.build_network(self.model).to(self.device)
 
     def record(self, command: list[str], processes: int = 1) -> dict[str, Any]:
         """The content of config.json; processes: that train together."""
@@ -52,7 +61,7 @@ class Plan:
             "fingerprint": self.task.fingerprint or self.task.train.fingerprint,
             "classes": self.task.classes,
         }
-        record = {
+        content = {
             "edgernn": edgernn.__version__,
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),
@@ -61,12 +70,14 @@ class Plan:
             "command": command,
             "seed": self.seed,
             "device": self.device,
+            "source": self.source and str(self.source),
+            "data": self.data and str(self.data),
             "task": task,
-            "train": self.config.record(),
+            "train": record(self.config),
             "network": self.task.network.__name__,
-            "model": self.model,
+            "model": record(self.model),
         }
-        loaded: dict[str, Any] = json.loads(json.dumps(record, allow_nan=False))
+        loaded: dict[str, Any] = json.loads(json.dumps(content, allow_nan=False))
         return loaded
 
 
@@ -82,27 +93,57 @@ def choose_device(name: str) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """Names and settings, read and checked, before any data is."""
+    """Names and settings, read and checked, before any data is; the model is without what follows from the data."""
 
     task: Task
     source: Path | None
     can_skip: bool
     config: TrainConfig
-    cell_options: dict[str, Any]
-    rule_options: dict[str, Any]
+    model: ModelConfig
 
 
-def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object]) -> Choice:
-    """Raises UsageError for an unknown name or a bad setting."""
+# a model that is trained is smaller than that of SequenceModel(), unless the task or the user says otherwise
+_DEFAULTS: Values = {("hidden_size",): 64}
+
+
+def configure(defaults: Mapping[str, object], train: Values, model: Values) -> tuple[TrainConfig, ModelConfig]:
+    """The user's settings of training and model by path, over a task's `defaults`; the model is a GRU."""
+    values = bind(defaults, train=fields_of(TrainConfig), model=fields_of(ModelConfig))
+    config = resolve_config(values["train"], train)
+    return config, build(ModelConfig, {**_DEFAULTS, **values["model"], **model})
+
+
+def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object], seed: int = 0) -> Choice:
+    """Read and check names and settings.
+
+    Args:
+        task: The task's name, or a path to the user's data.
+        cell: The cell's name.
+        rule: The rule's name; None where the cell's name implies it.
+        settings: Settings of the training, the model, the task, the cell and the rule, by short or dotted name.
+        seed: The seed of the run. A rule that draws has it as its own seed, unless the settings give another.
+
+    Raises:
+        UsageError: an unknown name, a bad setting or seed.
+    """
+    if seed < 0:
+        raise UsageError(f"seed: expected a whole number of at least 0, got {seed}")
     task_type, source = find_task(task)
     cell_type, rule_type = resolve(cell, rule)
-    owners = (fields_of(TrainConfig), fields_of(task_type), options_of(cell_type), options_of(rule_type))
-    given, task_settings, cell_options, rule_options = bind(settings, *owners)
-    config = resolve_config(task_type.defaults, given)
+    owners = {"train": fields_of(TrainConfig), "model": fields_of(ModelConfig)}
+    parts = {"task": fields_of(task_type), "cell": options_of(cell_type), "rule": options_of(rule_type)}
+    values = bind(settings, **owners, **parts)
+    for name in sorted(task_type.without):
+        if any(name in owner and owner[name].path in values[key] for key, owner in owners.items()):
+            raise UsageError(f"{name}: the network of the task {task_type.name} has no such setting")
+    options = {part: {path[0]: value for path, value in values[part].items()} for part in parts}
+    if "seed" in parts["rule"]:
+        options["rule"].setdefault("seed", seed % SEEDS)
+    config, model = configure(task_type.defaults, values["train"], values["model"])
     check_names(config)
-    if unknown := sorted(task_type.without & given.keys()):
-        raise UsageError(f"{unknown[0]}: the network of the task {task_type.name} has no such setting")
-    return Choice(task_type(**task_settings), source, rule_type.can_skip, config, cell_options, rule_options)
+    layer = model.layer.named(cell, rule, options["cell"], options["rule"])
+    chosen = task_type(**options["task"])
+    return Choice(chosen, source, rule_type.can_skip, config, chosen.adapted(replace(model, layer=layer)))
 
 
 def make_plan(
@@ -116,65 +157,53 @@ def make_plan(
     data: Path | None = None,
 ) -> Plan:
     """Raises UsageError for an unknown name or a bad setting, EdgernnError for data that is missing or bad."""
-    choice = choose(task, cell, rule, settings)
-    if seed < 0:
-        raise UsageError(f"seed: expected a whole number of at least 0, got {seed}")
+    choice = choose(task, cell, rule, settings, seed)
     device = choose_device(device)
-    opened, config = choice.task, choice.config
+    opened, model = choice.task, choice.model
     opened.open(choice.source or data, seed)
-    mean, std = _standardisation(opened, resolve_imputer(cell, config.imputer) is not None)
-    model: dict[str, Any] = {
-        "cell": cell,
-        "rule": rule,
-        "input_size": opened.input_size,
-        "hidden_size": config.hidden_size,
-        "output_size": opened.output_size,
-        "layers": config.layers,
-        "bidirectional": config.bidirectional,
-        "last_size": config.last_size,
-        "tied": config.tied,
-        "dropout_embedding": config.dropout_embedding,
-        "dropout_input": config.dropout_input,
-        "dropout_hidden": config.dropout_hidden,
-        "dropout_output": config.dropout_output,
-        "weight_drop": config.weight_drop,
-        "weight_drop_input": config.weight_drop_input,
-        "imputer": config.imputer,
-        "rank": config.rank,
-        "density": config.density,
-        "norm": config.norm,
-        "norm_steps": config.norm_steps,
-        "output": opened.output,
-        "mean": mean,
-        "std": std,
-        "cell_options": choice.cell_options,
-        "rule_options": choice.rule_options,
-    }
+    mean, std = _standardisation(opened, model.layer.imputer is not None)
+    model = replace(
+        model,
+        input=InputConfig(size=opened.input_size, mean=mean, std=std, vocabulary=opened.vocabulary),
+        head=replace(model.head, size=opened.output_size, output=opened.output),
+    )
     name = choice.source.name if choice.source else task
-    return Plan(name, cell, opened, config, opened.arguments(model), choice.can_skip, seed, device)
+    return Plan(name, cell, opened, choice.config, model, choice.can_skip, seed, device, choice.source, data)
 
 
-def _standardisation(task: Task, imputes: bool) -> tuple[list[float] | float, list[float] | float]:
+def _standardisation(task: Task, imputes: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of the input, for the model; an imputer's masks and times stay as they are."""
 
-    def of(numbers: Sequence[float], neutral: float) -> list[float] | float:
-        if imputes:
-            values = list(numbers) * (task.input_size if len(numbers) == 1 else 1)
-            return values[: task.input_size // 3] + [neutral] * (task.input_size - task.input_size // 3)
-        return list(numbers) if len(numbers) > 1 else numbers[0]
+    def of(numbers: Sequence[float], neutral: float) -> tuple[float, ...]:
+        values = tuple(map(float, numbers))
+        if not imputes:
+            return values
+        count = task.input_size // 3
+        return (values * (task.input_size if len(values) == 1 else 1))[:count] + (neutral,) * (task.input_size - count)
 
     return of(task.mean, 0.0), of(task.std, 1.0)
 
 
-def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+def first_difference(
+    old: Mapping[str, Any], new: Mapping[str, Any], path: tuple[str, ...] = ()
+) -> tuple[str, Any, Any] | None:
     """The first setting in which two configs differ, if it matters for the result: its name and both values."""
     for key in sorted(old.keys() | new.keys(), key=["task", "train", *sorted({*old, *new})].index):
-        if key in (*MACHINE, "command"):
+        if key in _FREE:
             continue
         a, b = old.get(key), new.get(key)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            if found := first_difference(a, b):
-                return found
+            if difference := first_difference(a, b, (*path, key)):
+                return difference
         elif a != b:
-            return key, a, b
+            return _short_name((*path, key)), a, b
     return None
+
+
+def _short_name(path: tuple[str, ...]) -> str:
+    """Of the setting at a place in config.json."""
+    for key, owner in (("train", TrainConfig), ("model", ModelConfig)):
+        for setting in fields_of(owner).values():
+            if f"{key}.{setting.dotted}" == ".".join(path):
+                return setting.name
+    return path[-2] if path[-1] == "name" and len(path) > 1 else path[-1]

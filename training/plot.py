@@ -11,22 +11,40 @@ from torch import Tensor
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import EXAMPLE, read_arrays, read_json
 from edgernn.model import SequenceModel
+from edgernn.names import parts
 from edgernn.store import CONFIG, load_model
-from edgernn.training.pictures import Outcome, cobweb, learning_curve, tradeoff, update_pattern, update_patterns
+from edgernn.training.pictures import (
+    NothingToDrawError,
+    Outcome,
+    learning_curve,
+    tradeoff,
+    update_pattern,
+    update_patterns,
+)
 from edgernn.training.run import METRICS, RESULT, RunDirectory
+from edgernn.training.states import cobweb, kept_shares
 
-KINDS = ("learning", "pattern", "tradeoff", "cobweb")
+KINDS = ("learning", "pattern", "tradeoff", "cobweb", "kept")
 SUFFIXES = ("png", "svg")
 
 
 def plot(runs: list[Path], out: Path | None = None, kinds: list[str] | None = None) -> list[Path]:
-    """Draw the runs, each picture as PNG and as SVG; the files' paths.
+    """Draw the runs, each picture as PNG and as SVG.
 
-    learning: loss, metric and skip percentage over steps, the runs over each other. pattern: which neuron changes when.
-    tradeoff: the metric over λ and over what is skipped, for several finished runs. cobweb: how a state moves, of one
-    run. kinds: only these; else all that the runs allow. out: the folder, that of the run where there is one run.
-    Raises UsageError for an unknown kind, EdgernnError for a directory that is no run, runs of several metrics, or a
-    kind that is asked for but cannot be drawn.
+    Args:
+        runs: The run directories.
+        out: The folder of the pictures. Default: the directory of the run, or plots for several runs.
+        kinds: What to draw. Default: all that the runs allow. learning: loss, metric and skip percentage over steps,
+            the runs over each other. pattern: which neuron changes when. tradeoff: the metric over λ and over what is
+            skipped, of several finished runs. cobweb: how a state moves, of one run. kept: what neurons keep of their
+            state at each step.
+
+    Returns:
+        The files.
+
+    Raises:
+        UsageError: An unknown kind.
+        EdgernnError: A directory that is no run, runs of several metrics, or a kind in `kinds` that cannot be drawn.
     """
     for kind in kinds or []:
         if kind not in KINDS:
@@ -37,12 +55,13 @@ def plot(runs: list[Path], out: Path | None = None, kinds: list[str] | None = No
         "pattern": _patterns,
         "tradeoff": _tradeoff,
         "cobweb": _cobweb,
+        "kept": _kept,
     }
     made = []
     for kind in kinds or KINDS:
         try:
             draw = drawers[kind](runs)
-        except _NothingToDrawError as error:
+        except NothingToDrawError as error:
             if kinds:
                 raise EdgernnError(f"{kind}: {error}") from None
             continue
@@ -50,10 +69,6 @@ def plot(runs: list[Path], out: Path | None = None, kinds: list[str] | None = No
             made.append(folder / f"{kind}.{suffix}")
             draw(made[-1])
     return made
-
-
-class _NothingToDrawError(Exception):
-    """The runs do not have what a kind of picture shows."""
 
 
 def _config(run: Path) -> dict[str, Any]:
@@ -66,7 +81,7 @@ def _config(run: Path) -> dict[str, Any]:
 def _results(runs: list[Path]) -> list[dict[str, Any]]:
     for run in runs:
         if not (run / RESULT).is_file():
-            raise _NothingToDrawError(f"{run} is not finished: it has no {RESULT}")
+            raise NothingToDrawError(f"{run} is not finished: it has no {RESULT}")
     return [read_json(run / RESULT) for run in runs]
 
 
@@ -82,7 +97,7 @@ def _learning(runs: list[Path]) -> Callable[[Path], None]:
         _config(run)
         lines[name] = RunDirectory(run).metrics()
         if not lines[name]:
-            raise _NothingToDrawError(f"{run / METRICS} has no evaluation yet")
+            raise NothingToDrawError(f"{run / METRICS} has no evaluation yet")
     metrics = {_metric(run, lines[name][0]) for name, run in zip(lines, runs, strict=True)}
     if len(metrics) > 1:
         raise EdgernnError(
@@ -100,25 +115,30 @@ def _metric(run: Path, line: dict[str, Any]) -> str:
     return next(key for key in line if key not in ("step", "epoch", "loss"))
 
 
-def _load(run: Path) -> tuple[SequenceModel, Tensor]:
+def load_run(run: Path) -> tuple[SequenceModel, Tensor]:
+    """The model of a finished run, and some test sequences (T, B, I).
+
+    Raises:
+        NothingToDrawError: The run is not finished, or not of a SequenceModel.
+    """
     config = _config(run)
     if config.get("network", SequenceModel.__name__) != SequenceModel.__name__:
-        raise _NothingToDrawError(f"{run}: its network is a {config['network']}")
+        raise NothingToDrawError(f"{run}: its network is a {config['network']}")
     if not (run / EXAMPLE).is_file():
-        raise _NothingToDrawError(f"{run} is not finished: it has no {EXAMPLE}")
+        raise NothingToDrawError(f"{run} is not finished: it has no {EXAMPLE}")
     model, _ = load_model(run)
     (x,) = read_arrays(run / EXAMPLE, ["x"]).values()
-    return model, torch.from_numpy(x[:1]).transpose(0, 1)
+    return model, torch.from_numpy(x).transpose(0, 1)
 
 
 def _patterns(runs: list[Path]) -> Callable[[Path], None]:
-    loaded = {name: _load(run) for name, run in zip(_names(runs), runs, strict=True)}
+    loaded = {name: load_run(run) for name, run in zip(_names(runs), runs, strict=True)}
     models = {name: model for name, (model, _) in loaded.items()}
-    x = next(iter(loaded.values()))[1]
+    x = next(iter(loaded.values()))[1][:, :1]
     if not any(model.rule_type.can_skip for model in models.values()):
-        raise _NothingToDrawError("no run has a rule that skips")
-    if any(other.shape != x.shape for _, other in loaded.values()):
-        raise _NothingToDrawError("the runs have sequences of several shapes")
+        raise NothingToDrawError("no run has a rule that skips")
+    if any(other[:, :1].shape != x.shape for _, other in loaded.values()):
+        raise NothingToDrawError("the runs have sequences of several shapes")
     if len(models) == 1:
         return lambda path: update_pattern(path, next(iter(models.values())), x)
     return lambda path: update_patterns(path, models, x)
@@ -126,10 +146,10 @@ def _patterns(runs: list[Path]) -> Callable[[Path], None]:
 
 def _tradeoff(runs: list[Path]) -> Callable[[Path], None]:
     if len(runs) < 2:
-        raise _NothingToDrawError("it takes several runs")
+        raise NothingToDrawError("it takes several runs")
     outcomes = []
     for run, result in zip(runs, _results(runs), strict=True):
-        group = result["cell"] if result["rule"] == "always" else f"{result['cell']}, {result['rule']}"
+        group = ", ".join(parts(result["cell"], result["rule"]))
         weight = _config(run)["train"]["lambda"]
         outcomes.append(Outcome(group, result["skip_percent"], result[result["metric"]], weight))
     metrics = {result["metric"] for result in _results(runs)}
@@ -140,8 +160,19 @@ def _tradeoff(runs: list[Path]) -> Callable[[Path], None]:
 
 def _cobweb(runs: list[Path]) -> Callable[[Path], None]:
     if len(runs) > 1:
-        raise _NothingToDrawError("it takes one run")
-    model, x = _load(runs[0])
-    if model.imputer_type is not None or not model.recurrent_layers()[0].cell.streaming:
-        raise _NothingToDrawError("the model cannot be run step by step without its imputer or its length")
-    return lambda path: cobweb(path, model, x)
+        raise NothingToDrawError("it takes one run")
+    model, x = _with_steps(runs[0])
+    return lambda path: cobweb(path, model, x[:, :1])
+
+
+def _kept(runs: list[Path]) -> Callable[[Path], None]:
+    models = {name: _with_steps(run) for name, run in zip(_names(runs), runs, strict=True)}
+    return lambda path: kept_shares(path, models)
+
+
+def _with_steps(run: Path) -> tuple[SequenceModel, Tensor]:
+    """As load_run, of a model that can be run step by step."""
+    model, x = load_run(run)
+    if model.imputer_type is not None:
+        raise NothingToDrawError("the model cannot be run step by step without its imputer")
+    return model, x

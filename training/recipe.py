@@ -1,77 +1,157 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes: what to train, and how, for one row of a paper's table; and the tables that they make up.
+"""Recipes: the training settings of one row of a paper's table, and the tables that they form.
 
-A table is a folder in `recipes`. Its table.toml has
+A table is one file, `recipes/TABLE.toml`; a recipe is a row of it, TABLE/ROW. The file has
 
 title, paper       what the table shows, and where it is printed
-rows               the recipes, in the order of the paper's rows
-columns            figures of a run's result.json, and "gmean", "flops" (see `report`), in the order of the paper's
-seeds              how many trainings a row gets here; paper-seeds: in the paper, where it says
-note               what a reader of the table should know (optional)
-[settings]         of all rows
-[vary]             settings and their values: each row is trained for every combination (optional); a row that is
-                   trained alone takes the first ones
-[quick]            settings of the cut-down version, over all others; it has one seed
+columns            metrics of result.json, and "gmean", "flops" (see `report`), in the paper's order
+seeds              number of trainings a row; paper-seeds: the number in the paper (optional)
+note               remarks for a reader of the table (optional)
+interval           the meaning of the ± or (·) beside the paper's figures (optional)
+hours              time of all trainings on one CPU core, in hours (optional)
+needs              requirements that are not met everywhere, such as a GPU or a data set (optional)
+task, cell, rule   as in `edgernn train`, for every row that does not name its own (optional)
+[not-comparable]   columns whose figures cannot be compared with the paper's, and the reason (optional)
+[[claims]]         sentences of the paper that our runs can test (see `agreement.Claim`): text, column, rows (the row
+                   that is said to have more, then the other), kind ("mean", "no-more" or "spread"), variant, than, size
+                   (optional)
+series             rows of numbers that the table keeps of each run, for pictures (see `series`) (optional)
+[[pictures]]       pictures of the table (see `table_pictures`) (optional)
+[search]           what every row is searched for alike, beside a search of its own (optional)
+[settings]         settings of all rows
+[vary]             settings and their values: each row is trained with every combination (optional); a row that is
+                   trained alone takes the first value of each
+[quick]            settings of the cut-down version, which override all others; it has one seed
+[rows.ROW]         a recipe; the rows stand in the paper's order
 
-and every other file is a recipe, a row:
+and a row has
 
 stands-for         the row of the paper
-task, cell, rule   as in `edgernn train`; the rule is optional
-[settings]         of this row, over those of the table
-[search]           settings and the values that `edgernn reproduce TABLE --search` tries on the validation split; the
-                   chosen ones stand in [settings] (optional)
-[reported]         the paper's figures by column, in the unit of the table; or by variant, as [reported."T=10"]
+task, cell, rule   over those of the table
+settings           over those of the table
+search             settings and the values that `edgernn reproduce TABLE --search` tries on the validation split; the
+                   chosen values stand in `settings` (optional)
+reported           the paper's figures by column, in the unit of the table and with the digits that it prints; or by
+                   variant, as reported."T=10". A figure is a number, or {mean, interval, sd} (see
+                   `agreement.Reported`)
+not-comparable     as in the table, over it (optional)
+
+A user's own file has the same form; `edgernn train --recipe FILE.toml:ROW` reads it, and FILE.toml alone will do where
+it has one row. It needs no more than its rows with their task and cell.
 """
 
-import difflib
 import itertools
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, StrictFloat, StrictInt, with_config
 
 from edgernn.errors import EdgernnError, UsageError, nearest
+from edgernn.settings import FILE, Expected, parse
+from edgernn.training.agreement import PARTS, Claim, Reported
+from edgernn.training.report_pictures import Picture
+from edgernn.training.table_pictures import read_picture
 
 RECIPES = Path(__file__).parent / "recipes"
-TABLE = "table.toml"
-Settings = dict[str, Any]
+SUFFIX = ".toml"
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """One row. `settings` are those of the table and its own together."""
+def _with_none(settings: dict[str, Any]) -> dict[str, Any]:
+    """TOML has no null."""
+    return {name: None if value == "none" else value for name, value in settings.items()}
 
-    name: str
-    path: Path
-    stands_for: str
+
+def _by_variant(reported: object) -> object:
+    """Figures by column, for each variant's label; those of all other variants have the label ""."""
+    if not isinstance(reported, dict):
+        return reported
+    variants = {key: value for key, value in reported.items() if isinstance(value, dict) and not value.keys() <= PARTS}
+    return {"": {key: value for key, value in reported.items() if key not in variants}, **variants}
+
+
+Settings = Annotated[dict[str, Any], AfterValidator(_with_none)]
+Choices = dict[str, Annotated[list[Any], Field(min_length=1), Expected("a list of values")]]
+Figures = Annotated[
+    dict[str, dict[str, Annotated[Reported, PlainValidator(Reported.read)]]], BeforeValidator(_by_variant)
+]
+
+
+@with_config(FILE)
+@dataclass(frozen=True, kw_only=True)
+class _Row:
+    """A recipe as a file has it, with what it takes from its table."""
+
+    stands_for: str = ""
     task: str
     cell: str
-    rule: str | None
-    settings: Settings
-    search: dict[str, list[Any]]
-    reported: dict[str, Any]
+    rule: str | None = None
+    settings: Settings = field(default_factory=dict)
+    search: Choices = field(default_factory=dict)
+    reported: Figures = field(default_factory=lambda: {"": {}})
+    not_comparable: dict[str, str] = field(default_factory=dict)
 
-    def paper(self, variant: Settings, column: str) -> float | None:
+
+@with_config(FILE)
+@dataclass(frozen=True, kw_only=True)
+class _Table:
+    """What a file says of its table."""
+
+    title: str = ""
+    paper: str = ""
+    columns: list[str] = field(default_factory=list)
+    seeds: Annotated[StrictInt, Field(ge=1)] = 1
+    paper_seeds: StrictInt | None = None
+    note: str = ""
+    interval: str = ""
+    hours: StrictFloat | None = None
+    needs: str = ""
+    claims: list[Claim] = field(default_factory=list)
+    series: list[str] = field(default_factory=list)
+    pictures: list[Annotated[Picture, PlainValidator(read_picture)]] = field(default_factory=list)
+    vary: Choices = field(default_factory=dict)
+    quick: Settings = field(default_factory=dict)
+
+
+@with_config(FILE)
+@dataclass(frozen=True, kw_only=True)
+class _File(_Table):
+    """A file: its table, its rows, and what these share."""
+
+    task: str | None = None
+    cell: str | None = None
+    rule: str | None = None
+    settings: Settings = field(default_factory=dict)
+    search: Choices = field(default_factory=dict)
+    not_comparable: dict[str, str] = field(default_factory=dict)
+    rows: Annotated[dict[str, dict[str, Any]], Field(min_length=1), Expected("tables [rows.NAME]")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(_Row):
+    """One row of a table; `settings` include those of the table."""
+
+    table: str
+    row: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.table}/{self.row}"
+
+    def paper(self, variant: Settings, column: str) -> Reported | None:
         """The paper's figure, if it prints one."""
-        value = self.reported.get(label(variant), self.reported).get(column)
-        return None if value is None else float(value)
+        return self.reported.get(label(variant), self.reported[""]).get(column)
 
 
-@dataclass(frozen=True)
-class Table:
+@dataclass(frozen=True, kw_only=True)
+class Table(_Table):
     """A table of a paper, and the recipes of its rows."""
 
     name: str
-    title: str
-    paper: str
     rows: list[Recipe]
-    columns: list[str]
-    seeds: int
-    paper_seeds: int | None
-    note: str
-    vary: dict[str, list[Any]]
-    quick: Settings
 
     def variants(self) -> list[Settings]:
         return combinations(self.vary)
@@ -88,50 +168,44 @@ def label(settings: Settings) -> str:
 
 
 def table_names() -> list[str]:
-    return sorted(path.parent.name for path in RECIPES.glob(f"*/{TABLE}"))
+    return sorted(path.stem for path in RECIPES.glob(f"*{SUFFIX}"))
 
 
 def load_table(name: str) -> Table:
-    """The table of a name. Raises UsageError for an unknown one, EdgernnError for a file with a mistake."""
+    """Load a table of `recipes` by its name.
+
+    Raises:
+        UsageError: There is no such table.
+        EdgernnError: Its file has a mistake.
+    """
     if name not in table_names():
         raise nearest("table", name, table_names())
-    path = RECIPES / name / TABLE
-    content = Content(path)
-    vary = content.choices("vary")
-    shared = _shared(content)
-    rows = [_read_recipe(path.parent / f"{row}.toml", shared) for row in content.take("rows", list)]
-    table = Table(
-        name=name,
-        title=content.take("title", str),
-        paper=content.take("paper", str),
-        rows=rows,
-        columns=content.take("columns", list),
-        seeds=content.take("seeds", int),
-        paper_seeds=content.take("paper-seeds", int, None),
-        note=content.take("note", str, ""),
-        vary=vary,
-        quick=content.settings("quick"),
-    )
-    content.finish()
-    return table
+    return _read_table(RECIPES / f"{name}{SUFFIX}")
 
 
 def load_recipe(name: str) -> Recipe:
-    """The recipe of a name TABLE/ROW, or of a file's path.
+    """Load a recipe by its name TABLE/ROW, or from a user's FILE.toml:ROW.
 
-    Raises UsageError for an unknown name, EdgernnError for a file with a mistake.
+    Raises:
+        UsageError: There is no such table, row or file, or the row is missing where a file has several.
+        EdgernnError: The file has a mistake.
     """
-    path = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
-    if not path.is_file() or path.name == TABLE:
-        if name.endswith(".toml"):
-            raise UsageError(f"recipe: no such file: {name}")
-        folder = name.partition("/")[0]
-        if folder not in table_names():
-            raise nearest("table", folder, table_names())
-        known = [f"{folder}/{p.stem}" for p in (RECIPES / folder).glob("*.toml") if p.name != TABLE]
-        raise nearest("recipe", name, known)
-    table = path.parent / TABLE
-    return _read_recipe(path, _shared(Content(table)) if table.is_file() else {})
+    path, colon, row = name.rpartition(":")
+    if not colon:
+        path, row = name, ""
+    if path.endswith(SUFFIX):
+        if not Path(path).is_file():
+            raise UsageError(f"recipe: no such file: {path}")
+        table, prefix = _read_table(Path(path)), f"{path}:"
+    else:
+        folder, _, row = name.partition("/")
+        table, prefix = load_table(folder), f"{folder}/"
+    by_name = {prefix + recipe.row: recipe for recipe in table.rows}
+    if not row and len(by_name) == 1:
+        return table.rows[0]
+    if prefix + row not in by_name:
+        raise nearest("recipe", name, by_name)
+    return by_name[prefix + row]
 
 
 def follow(name: str | None, options: dict[str, Any], settings: Settings) -> Settings:
@@ -164,70 +238,44 @@ def over(settings: Settings, others: Settings) -> Settings:
 _LENGTHS = {"steps", "epochs"}
 
 
-def _shared(table: "Content") -> Settings:
-    """What a table sets for its rows; of what varies, the first value."""
-    first = {name: values[0] for name, values in table.choices("vary").items()}
-    return {**first, **table.settings("settings")}
+def _read_table(path: Path) -> Table:
+    file = parse(_File, read_toml(path), str(path))
+    names = {key: getattr(file, key) for key in ("task", "cell", "rule") if getattr(file, key) is not None}
+    settings = {**{key: values[0] for key, values in file.vary.items()}, **file.settings}
+    rows = []
+    for name, content in file.rows.items():
+        row = parse(_Row, {**names, **content}, f"{path}: rows.{name}")
+        merged = {
+            "settings": over(settings, row.settings),
+            "search": {**file.search, **row.search},
+            "not_comparable": {**file.not_comparable, **row.not_comparable},
+        }
+        rows.append(Recipe(**{**vars(row), **merged}, table=path.stem, row=name))
+    for name in (name for claim in file.claims for name in claim.rows):
+        if name not in file.rows:
+            raise EdgernnError(f"{path}: claims: {nearest('row', name, file.rows)}")
+    return Table(**{each.name: getattr(file, each.name) for each in fields(_Table)}, name=path.stem, rows=rows)
 
 
-def _read_recipe(path: Path, shared: Settings) -> Recipe:
-    content = Content(path)
-    recipe = Recipe(
-        name=f"{path.parent.name}/{path.stem}",
-        path=path,
-        stands_for=content.take("stands-for", str),
-        task=content.take("task", str),
-        cell=content.take("cell", str),
-        rule=content.take("rule", str, None),
-        settings=over(shared, content.settings("settings")),
-        search=content.choices("search"),
-        reported=content.take("reported", dict, {}),
-    )
-    content.finish()
-    return recipe
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a file; numbers below a key "reported" are Decimal, as the digits that a paper prints tell its rounding.
+
+    Raises:
+        EdgernnError: There is no such file, or it is no TOML.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
+    except FileNotFoundError:
+        raise EdgernnError(f"{path}: no such file") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise EdgernnError(f"{path}: not a TOML file ({error})") from None
+    values: dict[str, Any] = _floats(content)
+    return values
 
 
-_NEEDED = object()
-
-
-class Content:
-    """What a TOML file says; every key must be taken, and be of its type."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self.values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise EdgernnError(f"{path}: no such file") from None
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise EdgernnError(f"{path}: not a TOML file ({error})") from None
-        self.known: list[str] = []
-
-    def take(self, key: str, kind: type, default: Any = _NEEDED) -> Any:
-        self.known.append(key)
-        if key not in self.values:
-            if default is _NEEDED:
-                near = difflib.get_close_matches(key, self.values.keys() - set(self.known), 1)
-                instead = f"; did you mean it by {near[0]!r}?" if near else ""
-                raise EdgernnError(f"{self.path}: expected the key {key!r}, which is missing{instead}")
-            return default
-        value = self.values[key]
-        if not isinstance(value, kind):
-            raise EdgernnError(f"{self.path}: {key}: expected {kind.__name__}, got {value!r}")
-        return value
-
-    def settings(self, key: str) -> Settings:
-        found: Settings = self.take(key, dict, {})
-        # TOML has no null
-        return {name: None if value == "none" else value for name, value in found.items()}
-
-    def choices(self, key: str) -> dict[str, list[Any]]:
-        found: dict[str, list[Any]] = self.take(key, dict, {})
-        for name, values in found.items():
-            if not isinstance(values, list) or not values:
-                raise EdgernnError(f"{self.path}: {key}.{name}: expected a list of values, got {values!r}")
-        return found
-
-    def finish(self) -> None:
-        for key in self.values.keys() - set(self.known):
-            raise EdgernnError(f"{self.path}: {nearest('key', key, self.known)}")
+def _floats(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, dict):
+        return {key: entry if key == "reported" else _floats(entry) for key, entry in value.items()}
+    return [_floats(entry) for entry in value] if isinstance(value, list) else value

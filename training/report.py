@@ -2,11 +2,11 @@
 """A paper's table beside ours: gathered from finished runs, and laid out as text."""
 
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from edgernn.errors import EdgernnError
+from edgernn.training.agreement import INCOMPARABLE, VERDICTS
 
 # how a column is called, and by what a run's figure is multiplied; any other column is a figure as it is
 COLUMNS = {
@@ -22,6 +22,14 @@ COLUMNS = {
     "mre": ("MRE", 1.0),
     "solved": ("solved, % of the seeds", 100.0),
     "seconds_per_epoch": ("s an epoch", 1.0),
+    "neurons_updated": ("neurons updated a step", 1.0),
+    "mse_over_delta2": ("MSE / δ²", 1.0),
+}
+# columns that are made of other figures, and of which
+_MADE = {
+    "gmean": ("accuracy", "skip_percent"),
+    "flops": ("flops_paper", "steps_a_sequence"),
+    "neurons_updated": ("neurons", "skip_percent"),
 }
 
 
@@ -30,24 +38,22 @@ def figure(result: dict[str, Any], column: str) -> float | None:
 
     Raises EdgernnError where the run has no such figure.
     gmean: √(accuracy · skip), both in per cent, the score of the SA-RNN paper. flops: its operations a sequence.
+    neurons_updated: the mean of a step.
     """
-    needed = {"gmean": ("accuracy", "skip_percent"), "flops": ("flops_paper", "steps_a_sequence")}.get(
-        column, (column,)
-    )
-    if missing := [name for name in needed if name not in result]:
+    if missing := [name for name in _MADE.get(column, (column,)) if name not in result]:
         raise EdgernnError(f"{column}: no such figure in a run of this table: it has no {missing[0]}")
     if column == "gmean":
         return math.sqrt(100 * result["accuracy"] * result["skip_percent"])
     if column == "flops":
         return float(result["flops_paper"] * result["steps_a_sequence"])
+    if column == "neurons_updated":
+        return float(result["neurons"] * (1 - result["skip_percent"] / 100))
     value = result[column]
     return None if value is None else float(value) * COLUMNS.get(column, ("", 1.0))[1]
 
 
-def summary(values: Sequence[float]) -> dict[str, Any]:
-    """Mean and sample standard deviation; the latter is null of one value."""
-    spread = statistics.stdev(values) if len(values) > 1 else None
-    return {"mean": statistics.fmean(values), "sd": spread, "values": list(values)}
+# columns that depend on the machine, so that a paper's figures say nothing of ours
+MACHINE_COLUMNS = {"seconds_per_epoch": "another machine"}
 
 
 def markdown(report: dict[str, Any]) -> str:
@@ -59,15 +65,26 @@ def markdown(report: dict[str, Any]) -> str:
     for name in names:
         heads += [f"{name}: paper", "ours"]
     heads += ["parameters", "seeds", "time a run"]
-    lines = [line(heads), line("---" for _ in heads)]
+    lines = []
+    reasons: dict[str, int] = {}
     for row in report["rows"]:
         cells = [row["name"], *(str(row["variant"][key]) for key in varied)]
         for column in columns:
-            found = row["columns"][column]
-            cells += [number(found["paper"]), _spread(found)]
-        cells += [count(row["parameters"]), _seeds(row), duration(row["seconds"])]
-        lines.append(line(cells))
-    return "\n".join([f"## {report['title']}", "", *_about(report), "", *lines, ""])
+            entry = row["columns"][column]
+            cells += [_paper(entry["paper"]), _ours(entry, reasons)]
+        lines.append([*cells, count(row["parameters"]), seeds_done(row), duration(row["seconds"])])
+    notes = [f"{place}. Not comparable: {reason}." for reason, place in reasons.items()]
+    parts = [_about(report), grid(heads, lines), notes, _claims(report["claims"])]
+    return "\n".join([f"## {report['title']}", *("\n".join(["", *part]) for part in parts if part), ""])
+
+
+def agreement_line(counts: dict[str, int]) -> str:
+    """How many of a paper's figures agree with ours, in words."""
+    printed = sum(counts.values())
+    if not printed:
+        return "The paper prints no figures that could be compared."
+    parts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
+    return f"Of {printed} printed figures that were measured: {parts}."
 
 
 def _about(report: dict[str, Any]) -> list[str]:
@@ -76,14 +93,69 @@ def _about(report: dict[str, Any]) -> list[str]:
         lines.append("**A cut-down version, which shows that the recipes run; its figures say nothing of the paper.**")
     if report["paper_seeds"]:
         lines.append(f"The paper has {report['paper_seeds']} runs a row.")
-    lines.append(f"Ours: mean ± standard deviation over the seeds; {report['machine']}, edgernn {report['edgernn']}.")
+    if report["interval"]:
+        lines.append(f"Paper: {report['interval']}.")
+    where = f"{report['machine']}, edgernn {report['edgernn']}"
+    lines.append(f"Ours: mean ± half of its 95 % confidence interval over the seeds; {where}.")
     if "seconds_per_epoch" in report["columns"]:
         lines.append("Seconds include validation and checkpoints, and several trainings share the processor.")
+    lines.append(agreement_line(report["agreement"]))
     return [*lines, *([report["note"]] if report["note"] else [])]
 
 
-def line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _paper(figure: dict[str, Any] | None) -> str:
+    if figure is None:
+        return ""
+    # %g drops the zeros that a paper prints
+    decimals = max(0, -round(math.log10(figure["rounding"])))
+    mean = f"{figure['mean']:.{decimals}f}" if 1e-3 <= abs(figure["mean"]) < 1e5 else number(figure["mean"])
+    return mean + (f" ± {figure['interval']:.2g}" if figure["interval"] is not None else "")
+
+
+def _ours(entry: dict[str, Any], reasons: dict[str, int]) -> str:
+    """Our figure and its verdict; a reason stands once under the table, numbered in the order of its first use."""
+    if entry["mean"] is None:
+        return "not run"
+    text = number(entry["mean"])
+    if entry["interval"] is not None:
+        text += f" ± {(entry['interval'][1] - entry['interval'][0]) / 2:.2g}"
+    verdict, _, reason = (entry["agreement"] or "").partition(": ")
+    if verdict == INCOMPARABLE:
+        return f"{text} ({reasons.setdefault(reason, len(reasons) + 1)})"
+    return f"{text}, {verdict}" if verdict else text
+
+
+def _claims(claims: list[dict[str, Any]]) -> list[str]:
+    lines = []
+    for claim in claims:
+        where = f" ({claim['variant']})" if claim["variant"] and not claim.get("than") else ""
+        lines.append(f"- Claim: {claim['text']}{where}. {_tested(claim)}")
+    return lines
+
+
+def _tested(claim: dict[str, Any]) -> str:
+    result = claim["result"]
+    if result is None:
+        return "Not tested: it takes two seeds of both rows."
+    first, second = claim["rows"]
+    if claim.get("than"):
+        first, second = f"{first} ({claim['variant']})", f"{second} ({claim['than']})"
+    unit = COLUMNS.get(claim["column"], (claim["column"].replace("_", " "), 1.0))[0]
+    seeds = " and ".join(str(n) for n in dict.fromkeys(result["seeds"]))
+    p = "all values are equal" if result["p"] is None else f"p = {result['p']:.2g}"
+    test = f"{result['test']}, {seeds} seeds, {p}"
+    if claim["kind"] == "spread":
+        what = f"the standard deviation of {first} is {number(result['value'])} times that of {second}"
+    else:
+        low, high = result["interval"]
+        what = f"{first} less {second} is {number(result['value'])}, 95 % interval {number(low)} to {number(high)}"
+    paper = f"; in the paper {number(claim['size'])}" if claim["size"] is not None else ""
+    return f"**{result['verdict'].capitalize()}**: {unit}, {what}{paper} ({test})."
+
+
+def grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a Markdown table."""
+    return [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows)]
 
 
 def number(value: float | None) -> str:
@@ -92,17 +164,11 @@ def number(value: float | None) -> str:
     return f"{value:.3e}" if value and not 1e-3 <= abs(value) < 1e5 else f"{value:.4g}"
 
 
-def _spread(found: dict[str, Any]) -> str:
-    if found["mean"] is None:
-        return "not run"
-    return number(found["mean"]) + (f" ± {found['sd']:.2g}" if found["sd"] is not None else "")
-
-
 def count(value: int | None) -> str:
     return "" if value is None else f"{value:,}"
 
 
-def _seeds(row: dict[str, Any]) -> str:
+def seeds_done(row: dict[str, Any]) -> str:
     failed = f", {len(row['failed'])} failed" if row["failed"] else ""
     return f"{len(row['seeds'])}{failed}"
 

@@ -2,28 +2,33 @@
 """Train what a paper's table needs, several runs at once, and lay the table out beside the paper's."""
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from edgernn.errors import UsageError, nearest
-from edgernn.files import write_json, write_text
-from edgernn.training.jobs import Job, origin, processes, run_missing
+from edgernn.files import write_json
+from edgernn.training.agreement import agreement, count_verdicts
+from edgernn.training.jobs import Job, origin, processes
 from edgernn.training.recipe import Recipe, Settings, Table, combinations, label, load_table, over
-from edgernn.training.report import figure, markdown, summary
+from edgernn.training.report import MACHINE_COLUMNS, markdown
 from edgernn.training.run import RunDirectory
-
-REPORT = "table"
+from edgernn.training.series import series_of
+from edgernn.training.table import Failures, Row, results_of, save, trained
+from edgernn.training.table_pictures import draw_pictures
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One training of a table, and the row and the variant that it is for."""
+class RecipeRow(Row):
+    """A recipe with one variant of its table, or with values of its search, as `settings`."""
 
     recipe: Recipe
-    variant: Settings
-    job: Job
+
+    @property
+    def finished(self) -> list[Path]:
+        """The directories of the finished trainings, in the order of their seeds."""
+        return [job.out for job in self.jobs if job.seed in self.results]
 
 
 def reproduce(
@@ -39,46 +44,72 @@ def reproduce(
     device: str = "auto",
     run: bool = True,
 ) -> dict[str, Any]:
-    """Run or resume what is missing of a table, then write table.json and table.md in `out` and return the former.
+    """Run or resume what is missing of a table, then write table.json, table.md and its pictures in `out`.
 
     quick: the cut-down version. seeds: trainings a row, else what the table says.
     rows: train only these; the table has all. jobs: trainings at once, each with `threads` threads; else what the
     processors can bear.
     out: runs/TABLE, or runs/TABLE-quick. run: False only lays out what is there.
-    Raises UsageError for unknown names, bad settings and a run of other settings in its place; KeyboardInterrupt after
-    Ctrl-C: what was running can be resumed then.
+    Returns what table.json holds, and the files.
+    Raises UsageError for unknown names, bad settings, a run of other settings in its place and a folder
+    that another command trains in; Interrupted after Ctrl-C, SIGTERM or SIGHUP: the same command goes on then.
     """
     table = load_table(name)
     chosen = _chosen(table, rows)
     out = out or Path("runs") / (f"{name}-quick" if quick else name)
     count = 1 if quick else seeds or table.seeds
     wanted = [
-        _entry(recipe, variant, seed, _settings(table, recipe, variant, quick), out)
-        for recipe in table.rows
-        for variant in table.variants()
-        for seed in range(count)
+        _row(table, recipe, variant, count, out, quick=quick) for recipe in table.rows for variant in table.variants()
     ]
-    trained = [entry.job for entry in wanted if entry.recipe in chosen] if run else []
-    failed = run_missing(trained, partial(processes, jobs=jobs, threads=threads, data=data, device=device))
-    command = ["edgernn", "reproduce", name, *(["--quick"] if quick else [])]
+    workers = partial(processes, jobs=jobs, threads=threads, data=data, device=device)
+    with trained([row for row in wanted if row.recipe in chosen], out, workers if run else None) as failures:
+        report = _report(table, wanted, failures, quick, seeds)
+        files = save(report, markdown(report), out)
+        runs = {(row.name, label(row.settings)): row.finished[0] for row in wanted if row.finished}
+        return {**report, "files": files + list(map(str, draw_pictures(table.pictures, report, out, runs)))}
+
+
+def _report(table: Table, rows: list[RecipeRow], failures: Failures, quick: bool, seeds: int | None) -> dict[str, Any]:
+    command = ["edgernn", "reproduce", table.name, *(["--quick"] if quick else [])]
     if seeds is not None and not quick:
         command += ["--seeds", str(seeds)]
-    report = {
-        "table": name,
+    records = [_record(table, row, failures) for row in rows]
+    return {
+        "table": table.name,
         "title": table.title,
         "paper": table.paper,
         "note": table.note,
         "command": shlex.join(command),
         "quick": quick,
-        **origin([result for entry in wanted if (result := entry.job.result())]),
+        **origin(results_of(rows)),
         "paper_seeds": table.paper_seeds,
+        "interval": table.interval,
         "vary": list(table.vary),
         "columns": table.columns,
-        "rows": [_row(table, recipe, variant, wanted, failed) for recipe in table.rows for variant in table.variants()],
+        "rows": records,
+        **compared(table, records),
     }
-    write_json(out / f"{REPORT}.json", report)
-    write_text(out / f"{REPORT}.md", markdown(report))
-    return {**report, "files": [str(out / f"{REPORT}.{kind}") for kind in ("json", "md")]}
+
+
+def compared(table: Table, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a report says of the paper as a whole: how many figures agree, and which claims hold.
+
+    Args:
+        table: The table.
+        rows: Its rows as a report has them.
+    """
+    verdicts = [column["agreement"] for row in rows for column in row["columns"].values()]
+    by_name = {(row["name"], label(row["variant"])): row for row in rows}
+    claims = []
+    for claim in table.claims:
+        places = zip(claim.rows, (claim.variant, claim.variant if claim.than is None else claim.than), strict=True)
+        # a figure that a run does not have has no values
+        first, second = (
+            dict(zip(row["seeds"], values, strict=True)) if (values := row["columns"][claim.column]["values"]) else {}
+            for row in (by_name[place] for place in places)
+        )
+        claims.append({**asdict(claim), "rows": list(claim.rows), "result": claim.test(first, second)})
+    return {"agreement": count_verdicts(verdicts), "claims": claims}
 
 
 def search(
@@ -97,68 +128,79 @@ def search(
     """
     table = load_table(name)
     out = out or Path("runs") / f"{name}-search"
-    variant = table.variants()[0]
-    wanted = []
-    for recipe in _chosen(table, rows):
-        for tried in combinations(recipe.search) if recipe.search else []:
-            settings = {**_settings(table, recipe, variant, False), **tried}
-            wanted.append(_entry(recipe, tried, 0, settings, out))
+    wanted = [
+        _row(table, recipe, choice, 1, out, table.variants()[0])
+        for recipe in _chosen(table, rows)
+        if recipe.search
+        for choice in combinations(recipe.search)
+    ]
     if not wanted:
         raise UsageError(f"search: no [search] in {', '.join(rows or [name])}: there is nothing to try")
-    trained = [entry.job for entry in wanted]
-    failed = run_missing(trained, partial(processes, jobs=jobs, threads=threads, data=data, device=device))
-    lines = []
-    for entry in wanted:
-        line: dict[str, Any] = {"row": entry.recipe.path.stem, "settings": entry.variant}
-        if result := entry.job.result():
-            last = RunDirectory(entry.job.out).metrics()[-1]
-            line |= {"metric": result["metric"], "value": last[result["metric"]], "best": result["best_validation"]}
-            line |= {"skip_percent": last["skip_percent"], "seconds": result["seconds"]}
-        else:
-            line["failed"] = failed.get(entry.job.out, "not run")
-        lines.append(line)
-    write_json(out / "search.json", lines)
+    with trained(wanted, out, partial(processes, jobs=jobs, threads=threads, data=data, device=device)) as failures:
+        lines = [_tried(row, failures) for row in wanted]
+        write_json(out / "search.json", lines)
+        draw_pictures(table.pictures, {"rows": [], "search": lines}, out, {})
     return lines
 
 
+def _tried(row: RecipeRow, failures: Failures) -> dict[str, Any]:
+    """A line of a search."""
+    line: dict[str, Any] = {"row": row.name, "settings": row.settings}
+    (job,) = row.jobs
+    if not row.results:
+        return line | {"failed": failures.get(job.out, "not run")}
+    result, last = row.results[job.seed], RunDirectory(job.out).metrics()[-1]
+    line |= {"metric": result["metric"], "value": last[result["metric"]], "best": result["best_validation"]}
+    return line | {"skip_percent": last["skip_percent"], "seconds": result["seconds"]}
+
+
 def _chosen(table: Table, rows: list[str] | None) -> list[Recipe]:
-    by_name = {recipe.path.stem: recipe for recipe in table.rows}
+    by_name = {recipe.row: recipe for recipe in table.rows}
     for row in rows or []:
         if row not in by_name:
             raise nearest("row", row, by_name)
     return [by_name[row] for row in dict.fromkeys(rows)] if rows else table.rows
 
 
-def _settings(table: Table, recipe: Recipe, variant: Settings, quick: bool) -> Settings:
-    settings = over(recipe.settings, variant)
-    return over(settings, table.quick) if quick else settings
-
-
-def _entry(recipe: Recipe, variant: Settings, seed: int, settings: Settings, out: Path) -> Entry:
-    place = out / "-".join([recipe.path.stem, *([label(variant)] if variant else []), f"seed{seed}"])
-    return Entry(recipe, variant, Job(recipe.task, recipe.cell, recipe.rule, seed, settings, place))
-
-
 def _row(
-    table: Table, recipe: Recipe, variant: Settings, wanted: list[Entry], failed: dict[Path, str]
-) -> dict[str, Any]:
-    jobs = [entry.job for entry in wanted if (entry.recipe, entry.variant) == (recipe, variant)]
-    results = {job.seed: result for job in jobs if (result := job.result())}
-    columns = {}
-    for column in table.columns:
-        values = [value for result in results.values() if (value := figure(result, column)) is not None]
-        ours = summary(values) if values else {"mean": None, "sd": None, "values": []}
-        columns[column] = {"paper": recipe.paper(variant, column), **ours}
-    first = next(iter(results.values()), {})
+    table: Table,
+    recipe: Recipe,
+    choice: Settings,
+    seeds: int,
+    out: Path,
+    variant: Settings | None = None,
+    *,
+    quick: bool = False,
+) -> RecipeRow:
+    """The trainings of a recipe with some settings of the table's choice, over its own and those of a variant."""
+    settings = over(over(recipe.settings, variant or {}), choice)
+    if quick:
+        settings = over(settings, table.quick)
+    place = "-".join([recipe.row, *([label(choice)] if choice else [])])
+    jobs = tuple(
+        Job(recipe.task, recipe.cell, recipe.rule, seed, settings, out / f"{place}-seed{seed}") for seed in range(seeds)
+    )
+    return RecipeRow(recipe.row, choice, jobs, recipe)
+
+
+def _record(table: Table, row: RecipeRow, failures: Failures) -> dict[str, Any]:
     return {
-        "name": recipe.path.stem,
-        "stands_for": recipe.stands_for,
-        "variant": variant,
-        "recipe": recipe.name,
-        "seeds": list(results),
-        "failed": {job.seed: failed[job.out] for job in jobs if job.out in failed},
-        "parameters": first.get("parameters"),
-        "macs": first.get("macs"),
-        "seconds": summary([result["seconds"] for result in results.values()])["mean"] if results else None,
-        "columns": columns,
+        **row.record(failures),
+        "stands_for": row.recipe.stands_for,
+        "variant": row.settings,
+        "recipe": row.recipe.name,
+        "seconds": row.spread("seconds")["mean"],
+        "columns": {column: _compare(row, column) for column in table.columns},
+        "series": series_of(table.series, row.finished),
+    }
+
+
+def _compare(row: RecipeRow, column: str) -> dict[str, Any]:
+    """One figure of a row: the paper's, ours over the seeds, and whether they agree."""
+    paper, ours = row.recipe.paper(row.settings, column), row.spread(column)
+    reason = row.recipe.not_comparable.get(column, MACHINE_COLUMNS.get(column))
+    return {
+        "paper": None if paper is None else asdict(paper),
+        **ours,
+        "agreement": agreement(paper, ours, reason),
     }

@@ -9,6 +9,7 @@ best.safetensors   the weights of the best evaluation, where these are to be kep
 model.safetensors  the weights again, for everything else that reads a run
 example.npz        some test sequences, x (N, T, I)
 metrics.jsonl      a line for each evaluation; on resume it is cut back to the checkpoint
+series.json        rows of numbers that the task has measured on the trained network, for pictures
 result.json        written last: with it the run is finished
 """
 
@@ -26,15 +27,17 @@ from torch import Tensor
 
 from edgernn.cells.base import State
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import EXAMPLE, read_json, write_json, write_tensors, write_text
+from edgernn.files import EXAMPLE, naming, read_json, write_json, write_text
+from edgernn.locks import LOCK
 from edgernn.model import RecurrentModel
-from edgernn.store import CONFIG, WEIGHTS, load_weights, save_weights
+from edgernn.store import CONFIG, WEIGHTS, load_weights, read_config, save_weights, write_tensors
 from edgernn.training.plan import MACHINE, first_difference
+from edgernn.training.tasks.base import SAMPLES
 
 STATE, STATE_JSON, METRICS, RESULT = "state.safetensors", "state.json", "metrics.jsonl", "result.json"
 BEST = "best.safetensors"
-LEARNING, PATTERN, SAMPLES = "learning.png", "pattern.png", "samples.png"
-_FILES = (CONFIG, WEIGHTS, STATE, STATE_JSON, BEST, METRICS, EXAMPLE, RESULT, LEARNING, PATTERN, SAMPLES)
+LEARNING, PATTERN, SERIES = "learning.png", "pattern.png", "series.json"
+_FILES = (CONFIG, WEIGHTS, STATE, STATE_JSON, BEST, METRICS, EXAMPLE, RESULT, LEARNING, PATTERN, SAMPLES, SERIES)
 _MODEL, _OPTIMIZER, _CARRY, _RNG, _GPU_RNG = "model.", "optimizer.", "carry.", "rng", "gpu_rng"
 
 
@@ -56,7 +59,7 @@ class Position:
 
 
 class RunDirectory:
-    """The files of one run."""
+    """The files of one run; whoever writes to them holds the directory (see `edgernn.locks`)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -66,11 +69,9 @@ class RunDirectory:
 
         Raises UsageError where the directory holds anything but is not to be resumed, or is of another config.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise UsageError(f"out: {self.path} is not a directory")
         if resume:
             self._sweep()
-        names = {p.name for p in self.path.iterdir()} if self.path.exists() else set()
+        names = {p.name for p in self.path.iterdir()} - {LOCK} if self.path.exists() else set()
         if names and not resume:
             hint = "--resume goes on with the run there" if CONFIG in names else "--out names another"
             raise UsageError(f"out: expected a new or empty directory, got {self.path} with {len(names)} files; {hint}")
@@ -95,8 +96,6 @@ class RunDirectory:
             for name in _FILES:
                 (self.path / name).unlink(missing_ok=True)
             self._sweep()
-            if self.path.is_dir() and not any(self.path.iterdir()):
-                self.path.rmdir()
 
     def _sweep(self) -> None:
         # what a kill left of files that were being written
@@ -105,9 +104,7 @@ class RunDirectory:
                 leftover.unlink(missing_ok=True)
 
     def _check_same(self, record: dict[str, Any]) -> str | None:
-        old = read_json(self.path / CONFIG)
-        if not isinstance(old, dict):
-            raise EdgernnError(f"{self.path / CONFIG}: not the config of a run")
+        old = read_config(self.path)
         if found := first_difference(old, record):
             name, there, now = found
             hint = "resume with the settings it was started with, or give another --out"
@@ -202,7 +199,8 @@ class RunDirectory:
         write_text(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
 
     def log(self, line: dict[str, Any]) -> None:
-        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+        path = self.path / METRICS
+        with naming(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
             # the checkpoint that follows must not outlive this line
             file.flush()

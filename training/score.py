@@ -4,37 +4,23 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from edgernn.files import read_json
 from edgernn.model import SequenceModel
-from edgernn.store import CONFIG
+from edgernn.store import read_config
 from edgernn.training.evaluate import evaluate
-from edgernn.training.plan import make_plan
-from edgernn.training.settings import split_words
+from edgernn.training.tasks import find_task
 
 
 def scorer(run: Path) -> Callable[[SequenceModel], tuple[float, bool]]:
     """A function that gives the run's metric for a model on its task's test sequences, and whether more is better.
 
-    It reads the task's data again, and raises what `make_plan` does where that is missing.
+    It reads the task's data again, and raises EdgernnError where they are missing.
     """
 
     def score(model: SequenceModel) -> tuple[float, bool]:
-        config = read_json(run / CONFIG)
-        options, settings = _read(config["command"])
-        data = Path(options["data"]) if "data" in options else None
-        names = options["task"], options["cell"], options.get("rule")
-        plan = make_plan(*names, split_words(settings), seed=config["seed"], device="cpu", data=data)
-        objective = plan.task.objective
-        return evaluate(model, plan.task, plan.task.test)[objective.metric], objective.higher_is_better
+        config = read_config(run)
+        kind, source = find_task(config.get("source") or config["task"]["name"])
+        task = kind(**config["task"]["settings"])
+        task.open(source or (Path(config["data"]) if config.get("data") else None), config["seed"])
+        return evaluate(model, task, task.test)[task.objective.metric], task.objective.higher_is_better
 
     return score
-
-
-def _read(command: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The options and the settings of `edgernn train --task … KEY=VALUE …`."""
-    words = command[2:]
-    options = {}
-    while words and words[0].startswith("--"):
-        options[words[0].removeprefix("--")] = words[1]
-        words = words[2:]
-    return options, tuple(words)

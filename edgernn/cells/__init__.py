@@ -5,6 +5,7 @@ from edgernn.cells.base import Cell, Gate, Gates, State, Vector
 from edgernn.cells.decaynet import DecayNet
 from edgernn.cells.eins import EINS
 from edgernn.cells.fastgrnn import FastGRNN, FastGRNNSplit
+from edgernn.cells.forget import ForgetBias
 from edgernn.cells.gru import GRU, GRUBefore
 from edgernn.cells.irc import IHCLSTM, IRCGRU, IRCLSTM, IRCSRU, IRCTLSTM, IRCFastGRNN
 from edgernn.cells.lstm import LSTM, LSTMPeephole
@@ -55,6 +56,7 @@ __all__ = [
     "DecayNet",
     "FastGRNN",
     "FastGRNNSplit",
+    "ForgetBias",
     "GRUBefore",
     "Gate",
     "Gates",

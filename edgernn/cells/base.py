@@ -3,19 +3,20 @@
 
 import abc
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from functools import partial
+from itertools import product
+from typing import Any, ClassVar, Literal, Self, TypedDict
 
 import torch
 from torch import Tensor, nn
 
-from edgernn.cells.norm import NORMS
-from edgernn.errors import UsageError, nearest
+from edgernn.cells.norm import Norm
+from edgernn.cells.recurrent import DENSE, BlockSparse, Recurrent
+from edgernn.errors import UsageError
 
 State = tuple[Tensor, ...]
-# neurons in a block of sparse weights: the widest vector of the native kernels
-BLOCK = 16
 
 
 @dataclass(frozen=True)
@@ -41,22 +42,38 @@ class Vector:
 
     size: "H", "I" or "1". start: its first value; without one it starts as the weights do.
     learned: a parameter; else a constant, which is an input of the op all the same.
+    steps: 0 stands for the number of steps T of the sequence at hand.
     """
 
     size: Literal["H", "I", "1"]
     start: float | None = None
     map: Callable[[Tensor], Tensor] | None = None
     learned: bool = True
+    steps: bool = False
 
 
 class Gates:
-    """By name: the pre-activations of a step, (B, H) or (B, M) each, the input `x` (B, I), the cell's vectors."""
+    """By name: the pre-activations of a step, (B, H) or (B, M) each, the input `x` (B, I), the cell's vectors.
 
-    def __init__(self, values: dict[str, Tensor]) -> None:
-        self._values = values
+    norm_c: The normalisation of the cell state at this step. Default: none.
+    """
+
+    def __init__(self, values: dict[str, Tensor], norm_c: Callable[[Tensor], Tensor] | None = None) -> None:
+        self._values, self._norm_c = values, norm_c
 
     def __getattr__(self, name: str) -> Tensor:
         return self._values[name]
+
+    def norm_c(self, c: Tensor) -> Tensor:
+        """N(c) (B, H), which the output's non-linearity reads; c itself where there is no normalisation of it."""
+        return c if self._norm_c is None else self._norm_c(c)
+
+
+class Parts(TypedDict, total=False):
+    """Arguments of every cell beside its sizes and options; a subclass passes them on to its base."""
+
+    recurrent: Recurrent
+    norm: Norm | None
 
 
 class Cell(nn.Module, abc.ABC):
@@ -68,10 +85,14 @@ class Cell(nn.Module, abc.ABC):
 
     Shapes: x (B, I), every state (B, H), m (B, M); W (rows of the gates with x, I), R and C (…, H), V (…, M), b (…,).
     The first state is the cell's output and the h that R sees. The initial state is zero.
+    variant: Which of its tables of gates the cell has, if a choice of its constructor leads to another one.
     reads_last: W has 2I columns, for x_t and then for x_{t-1}, which is carried as a further state of size I.
-    mid_vanishes: m is zero where the states are, so that whoever masks the states need not make it there.
-    Any cell may be changed once it is made: `factorise` stores R as a product, `sparsify` keeps blocks of it,
-    `normalise` normalises the terms.
+    mid_vanishes: m is zero where the states are, so that whoever masks the states need not compute it there.
+    choices: Values of options that change the table of gates. other_if_square: It is another one where I = H.
+    normalises_c: `update` reads the new c as `p.norm_c(c)` for the output's non-linearity; the c that it returns is as
+    it was. N(c) = c unless the cell has a norm with a normalisation of c.
+    recurrent: How R is stored, whole unless given. norm: What normalises the terms W x, R h, C c and V m, and c before
+    the output; nothing unless given.
     Parameters start as U(-1/√H, 1/√H), as in torch.nn.GRU, but for vectors with a first value.
     A subclass is final: it sets the class attributes and defines `update`, and nothing else of it is known elsewhere.
     """
@@ -80,9 +101,12 @@ class Cell(nn.Module, abc.ABC):
     paper: ClassVar[str] = ""
     reads_last: ClassVar[bool] = False
     mid_vanishes: ClassVar[bool] = False
+    normalises_c: ClassVar[bool] = False
+    choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    other_if_square: ClassVar[bool] = False
     states: ClassVar[tuple[str, ...]] = ("h",)
     # class attributes too, unless an option of the cell's constructor, or its sizes, change them
-    op: str
+    variant: str = ""
     gates: tuple[Gate, ...]
     own: Mapping[str, Vector] = {}
 
@@ -92,22 +116,26 @@ class Cell(nn.Module, abc.ABC):
     C: Tensor
     V: Tensor
     b: Tensor
-    # R is R Q where it is factorised, and 0 but where it is kept
+    # those of `recurrent`: R is R Q where it has a rank, and 0 but where it is kept
     Q: Tensor
     kept: Tensor
 
-    def __init__(self, input_size: int, hidden_size: int) -> None:
+    def __init__(
+        self, input_size: int, hidden_size: int, *, recurrent: Recurrent = DENSE, norm: Norm | None = None
+    ) -> None:
         super().__init__()
         self.input_size, self.hidden_size = input_size, hidden_size
+        self.recurrent, self.norm = recurrent, norm
         rows = {g.name: self.mid_size if g.mid else hidden_size for g in self.gates}
         self._rows = rows
         self._x = [g.name for g in self.gates if g.x]
         self._h = [g.name for g in self.gates if g.h]
         self._c = [g.name for g in self.gates if g.c]
         self._m = [g.name for g in self.gates if g.m]
+        recurrent.check(self.name, bool(self._h))
         sizes = (
             ("W", self._x, input_size * (1 + self.reads_last)),
-            ("R", self._h, hidden_size),
+            ("R", self._h, recurrent.columns(hidden_size)),
             ("C", self._c, hidden_size),
             ("V", self._m, self.mid_size),
         )
@@ -118,103 +146,79 @@ class Cell(nn.Module, abc.ABC):
         if any(g.bias for g in self.gates):
             self.b = nn.Parameter(torch.empty(sum(rows[g.name] for g in self.gates if g.bias)))
         for name, vector in self.own.items():
-            made = torch.empty({"H": hidden_size, "I": input_size, "1": 1}[vector.size])
+            value = torch.empty({"H": hidden_size, "I": input_size, "1": 1}[vector.size])
             if vector.learned:
-                self.register_parameter(name, nn.Parameter(made))
+                self.register_parameter(name, nn.Parameter(value))
             else:
-                self.register_buffer(name, made, persistent=False)
-        self.norms = nn.ModuleDict()
-        self.rank: int | None = None
-        self.density: float | None = None
+                self.register_buffer(name, value, persistent=False)
+        if self._h:
+            for name, parameter in recurrent.parameters(hidden_size).items():
+                self.register_parameter(name, parameter)
+            for name, buffer in recurrent.buffers(self.R).items():
+                self.register_buffer(name, buffer)
+        self.norms = nn.ModuleDict({} if norm is None else self._normalisations(norm))
         self.reset_parameters()
 
-    def factorise(self, rank: int) -> None:
-        """Store R as the product R Q of R (rows, rank) and Q (rank, H), both new; H·rank more multiply-adds a step.
-
-        Saves where rank < rows·H / (rows + H). The start of R is wider, so that the product is as U(-1/√H, 1/√H) is.
-        Source: the low rank of Kusupati et al. 2018, arXiv:1901.02358. Raises UsageError for a rank below 1 or a cell
-        without R.
-        """
-        if not self._h:
-            raise UsageError(f"rank: {self.name} has no recurrent weights to factorise")
-        if rank < 1:
-            raise UsageError(f"rank: expected at least 1, got {rank}")
-        self.rank = rank
-        self.R = nn.Parameter(self.R.new_empty(self.R.shape[0], rank))
-        self.Q = nn.Parameter(self.R.new_empty(rank, self.hidden_size))
-        self.op += "LowRank"
-        self.reset_parameters()
-
-    def sparsify(self, density: float) -> None:
-        """Allow R only a share `density` of its blocks: BLOCK neighbouring neurons of one column, in all gates at once.
-
-        R starts whole; `threshold` picks the blocks. The dense native kernels skip the others.
-        Source: the sparsity of Kusupati et al. 2018, arXiv:1901.02358, there of single weights. Raises UsageError for a
-        density outside (0, 1], a cell without R, or one that is factorised.
-        """
-        if not self._h:
-            raise UsageError(f"density: {self.name} has no recurrent weights to thin out")
-        if not 0 < density <= 1:
-            raise UsageError(f"density: expected above 0 and at most 1, got {density}")
-        if self.rank is not None:
-            raise UsageError("density: expected either rank or density, not both")
-        self.density = density
-        self.register_buffer("kept", torch.ones_like(self.R, dtype=torch.bool))
+    def _normalisations(self, norm: Norm) -> dict[str, nn.Module]:
+        """By the names of the weights whose products they normalise, and "c"."""
+        norms: dict[str, nn.Module] = {}
+        for name in ("W", "R", "C", "V"):
+            if name in self._parameters:
+                norms[name] = norm.of_product(len(getattr(self, name)))
+        norm_c = norm.of_state(self.hidden_size) if self.normalises_c else None
+        return norms if norm_c is None else norms | {"c": norm_c}
 
     @torch.no_grad()
     def threshold(self, hold: bool) -> None:
         """Set all but the largest blocks of R to zero; hold: from now on, else they may grow again."""
-        assert self.density is not None
+        assert isinstance(self.recurrent, BlockSparse)
         parts = self._split(self.R, self._h, 0)
         mids = {g.name for g in self.gates if g.mid}
         masks: dict[str, Tensor] = {}
         for names in ([n for n in parts if n in mids], [n for n in parts if n not in mids]):
-            if not names:
-                continue
-            size = self._rows[names[0]]
-            energy = torch.stack([parts[name] for name in names]).square().sum(0)
-            energy = nn.functional.pad(energy, (0, 0, 0, -size % BLOCK)).reshape(-1, BLOCK, energy.shape[1]).sum(1)
-            count = max(1, round(self.density * energy.numel()))
-            mask = torch.zeros_like(energy, dtype=torch.bool)
-            mask.view(-1)[energy.flatten().topk(count).indices] = True
-            masks |= dict.fromkeys(names, mask.repeat_interleave(BLOCK, 0)[:size])
+            if names:
+                mask = self.recurrent.largest(torch.stack([parts[name] for name in names]))
+                masks |= dict.fromkeys(names, mask)
         kept = torch.cat([masks[name] for name in parts])
         self.R.mul_(kept)
         if hold:
             self.kept.copy_(kept)
 
-    def held_zeros(self) -> int:
-        """How many weights of R are zero for good."""
-        return 0 if self.density is None else int((~self.kept).sum())
-
-    def normalise(self, kind: str, steps: int) -> None:
-        """Normalise each of the terms W x, R h, C c and V m: kind is a name in NORMS, steps the longest sequence.
-
-        Raises UsageError for an unknown kind or steps below 1.
-        """
-        if kind not in NORMS:
-            raise nearest("norm", kind, NORMS)
-        if steps < 1:
-            raise UsageError(f"norm_steps: expected at least 1, got {steps}")
-        for name in ("W", "R", "C", "V"):
-            if name in self._parameters:
-                self.norms[name] = NORMS[kind](getattr(self, name).shape[0], steps)
-        self.op += NORMS[kind].suffix
+    @classmethod
+    def forms(cls) -> Iterator[Self]:
+        """A cell of each table of gates that it may have; the native kernels are made from them."""
+        for sizes in ((3, 3), (2, 3)) if cls.other_if_square else ((2, 3),):
+            for values in product(*cls.choices.values()):
+                yield cls(*sizes, **dict(zip(cls.choices, values, strict=True)))
 
     @property
-    def norm(self) -> nn.Module | None:
-        """One of the normalisations, if there are any."""
-        return next(iter(self.norms.values()), None)
+    def form(self) -> str:
+        """The name of the equations: that of the cell, and its variant."""
+        return f"{self.name}-{self.variant}" if self.variant else self.name
+
+    @property
+    def biases(self) -> int:
+        """How many gates have a bias."""
+        return sum(g.bias for g in self.gates)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether R has blocks of zeros, or is to get them."""
+        return self.recurrent.density is not None
+
+    def held_zeros(self) -> int:
+        """How many weights of R are zero for good."""
+        return int((~self.kept).sum()) if self.is_sparse else 0
 
     @property
     def couples(self) -> bool:
         """Whether a neuron needs the rows of all others, so that single rows cannot be skipped."""
-        return self.norm is not None and bool(self.norm.couples)
+        return self.norm is not None and self.norm.couples
 
     @property
     def counts_steps(self) -> bool:
         """Whether a step depends on its place in the sequence, which then is a state."""
-        return self.norm is not None and bool(self.norm.counts_steps)
+        return self.norm is not None and self.norm.counts_steps
 
     @property
     def streaming(self) -> bool:
@@ -231,10 +235,8 @@ class Cell(nn.Module, abc.ABC):
         bound = 1 / math.sqrt(self.hidden_size)
         for parameter in self.parameters(recurse=False):
             nn.init.uniform_(parameter, -bound, bound)
-        if self.rank is not None:
-            # a product of two uniform factors, summed over the rank, has the variance of one
-            for factor in (self.R, self.Q):
-                nn.init.uniform_(factor, -1, 1).mul_(math.sqrt(bound * math.sqrt(3 / self.rank)))
+        if self._h:
+            self.recurrent.reset(dict(self.named_parameters(recurse=False)), bound)
         for name, vector in self.own.items():
             if vector.start is not None:
                 getattr(self, name).fill_(vector.start)
@@ -252,17 +254,17 @@ class Cell(nn.Module, abc.ABC):
 
     def row_macs(self, inputs: int, hidden: int, middle: int) -> int:
         """Multiply-adds of one neuron's rows, if they read so many columns of x, of each state and of m."""
-        columns, factor = inputs * (1 + self.reads_last), self.rank or hidden
+        columns, factor = inputs * (1 + self.reads_last), self.recurrent.columns(hidden)
         return sum(g.x * columns + g.h * factor + g.c * hidden + g.m * middle for g in self.gates if not g.mid)
 
     def mid_macs(self, inputs: int, hidden: int) -> int:
         """Multiply-adds of one row of every gate that feeds `mid`, as above."""
-        return sum(g.x * inputs + g.h * (self.rank or hidden) for g in self.gates if g.mid)
+        return sum(g.x * inputs + g.h * (self.recurrent.columns(hidden)) for g in self.gates if g.mid)
 
     def macs(self) -> tuple[int, int]:
         """Multiply-adds of a step in Q and the gates that feed `mid`, and in all others."""
         inputs, hidden, middle = self.input_size, self.hidden_size, self.mid_size
-        mid = middle * self.mid_macs(inputs, hidden) + (self.rank or 0) * hidden
+        mid = middle * self.mid_macs(inputs, hidden) + (self.recurrent.rank or 0) * hidden
         return mid, hidden * self.row_macs(inputs, hidden, middle)
 
     def constants(self, x: Tensor) -> dict[str, Tensor]:
@@ -277,10 +279,13 @@ class Cell(nn.Module, abc.ABC):
                 # a gate with several terms takes its bias with the first of them
                 parts = [b.pop(n) if n in b and n not in self._x else self.b.new_zeros(self._rows[n]) for n in names]
                 made[key] = torch.cat(parts)
-        if self.density is not None:
+        if self.is_sparse:
             made["R"] = self.R * self.kept
         for name, vector in self.own.items():
             value = getattr(self, name)
+            if vector.steps:
+                # T as a sum, so that an exported sequence may have any length
+                value = torch.where(value == 0, x.new_ones(x.shape[0]).sum(), value)
             made[name] = value if vector.map is None else vector.map(value)
         return made
 
@@ -297,14 +302,14 @@ class Cell(nn.Module, abc.ABC):
 
     def thinned(self, mask: Tensor) -> dict[str, Tensor]:
         """R and C with the rows of every gate of size H multiplied by mask (H, H); those of mid gates stay whole."""
-        if self.rank is not None:
+        if self.recurrent.rank is not None:
             raise UsageError("rank: a rule that thins the recurrent weights needs them whole")
         mids = {g.name for g in self.gates if g.mid}
         made = {}
         for key, names in (("R", self._h), ("C", self._c)):
             if names:
                 weight = getattr(self, key)
-                parts = self._split(weight * self.kept if key == "R" and self.density is not None else weight, names, 0)
+                parts = self._split(weight * self.kept if key == "R" and self.is_sparse else weight, names, 0)
                 made[key] = torch.cat([part if name in mids else part * mask for name, part in parts.items()])
         return made
 
@@ -319,12 +324,13 @@ class Cell(nn.Module, abc.ABC):
                 _accumulate(p, self._split(self._product(key, factor, weight, given.get(f"b{key}"), t), names))
 
         if self._h:
-            add(self._h, state[0] if self.rank is None else nn.functional.linear(state[0], self.Q), "R")
+            add(self._h, state[0] if self.recurrent.rank is None else nn.functional.linear(state[0], self.Q), "R")
         if self._c:
             add(self._c, state[1], "C")
         if self._m:
             add(self._m, self.mid(Gates(p | given), state), "V")
-        return self.update(Gates(p | given), state)
+        norm_c = partial(self.norms["c"], t=t) if "c" in self.norms else None
+        return self.update(Gates(p | given, norm_c), state)
 
     def _product(self, key: str, factor: Tensor, weight: Tensor, bias: Tensor | None, t: Tensor | None) -> Tensor:
         """A weight times a factor, normalised if it is to be, and a bias."""

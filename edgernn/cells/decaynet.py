@@ -6,11 +6,11 @@ Choose it for sequences of one known length, of which the last output is read, a
 """
 
 import math
+from typing import Unpack
 
 import torch
-from torch import Tensor
 
-from edgernn.cells.base import Cell, Gate, Gates, State, Vector
+from edgernn.cells.base import Cell, Gate, Gates, Parts, State, Vector
 from edgernn.errors import UsageError
 
 
@@ -22,12 +22,13 @@ class DecayNet(Cell):
     g_t = tanh(W_g x_t + R_g h_{t-1} + b_g)
     o_t = σ(W_o x_t + R_o h_{t-1} + b_o)
     c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t
-    h_t = o_t ⊙ tanh(c_t)
+    h_t = o_t ⊙ tanh(N(c_t))
     Φ(p) = 1 where p > π/2, 0 where p < 0, else sin(p)        p_0 = π/2
 
     Shapes: x (B, I), h, c and decay (B, H), W (4H, I), R (4H, H), b (3H,): i, g, o. Gates: i, f, g, o.
     h_0 = c_0 = decay_0 = 0. In place of p_t the state has decay_t = π/2 - p_t, which starts at zero as others do, and
     f_t = cos(clamp(decay_t, 0, π/2)).
+    N is the identity unless `norm=recurrent-batch` normalises the cell state.
     length: D, at least 1, as the constant `length` (1,); steps after the D-th go on decaying. Default: none (stored as
     0), D is the T of the sequence at hand, which then has to be given as a whole.
     The paper's initialisation of W_f and R_f, U(-1, 1), is not part of the cell.
@@ -37,37 +38,29 @@ class DecayNet(Cell):
     """
 
     name = "decaynet"
-    op = "DecayNet"
     paper = "DecayNet, under double-blind review, System 2"
     gates = (Gate("i"), Gate("f", bias=False), Gate("g"), Gate("o"))
-    own = {"length": Vector("1", 0.0, learned=False)}  # noqa: RUF012
+    own = {"length": Vector("1", 0.0, learned=False, steps=True)}  # noqa: RUF012
+    normalises_c = True
     states = ("h", "c", "decay")
 
-    def __init__(self, input_size: int, hidden_size: int, length: int | None = None) -> None:
+    def __init__(self, input_size: int, hidden_size: int, length: int | None = None, **parts: Unpack[Parts]) -> None:
         if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
             raise UsageError(f"length: expected a whole number of at least 1 or None, got {length!r}")
         self.knows_length = length is not None
-        self.own = {"length": Vector("1", float(length or 0), learned=False)}
-        super().__init__(input_size, hidden_size)
+        self.own = {"length": Vector("1", float(length or 0), learned=False, steps=True)}
+        super().__init__(input_size, hidden_size, **parts)
 
     @property
     def streaming(self) -> bool:
         return self.knows_length
 
-    def constants(self, x: Tensor) -> dict[str, Tensor]:
-        made = super().constants(x)
-        length = made.pop("length")
-        # T as a sum, so that an exported sequence may have any length
-        steps = x.new_ones(x.shape[0]).sum()
-        made["rate"] = math.pi / 12 / torch.where(length == 0, steps, length)
-        return made
-
     def update(self, p: Gates, state: State) -> State:
         _, c, decay = state
         i = torch.sigmoid(p.i)
-        decay = decay + p.rate * (p.f + 3)
+        decay = decay + math.pi / 12 / p.length * (p.f + 3)
         f = torch.cos(decay.clamp(0.0, math.pi / 2))
         g = torch.tanh(p.g)
         o = torch.sigmoid(p.o)
         c = f * c + i * g
-        return (o * torch.tanh(c), c, decay)
+        return (o * torch.tanh(p.norm_c(c)), c, decay)

@@ -6,14 +6,17 @@ H = 800. It saves where I is small beside H, and is twice as large as an LSTM wh
 Choose it for a wide state on a narrow input, as in a decoder. Memory reaches the gates only through I numbers.
 """
 
-import torch
-from torch import Tensor, nn
+from typing import Unpack
 
-from edgernn.cells.base import Cell, Gate, Gates, State
+import torch
+from torch import Tensor
+
+from edgernn.cells.base import Gate, Gates, Parts, State
+from edgernn.cells.forget import ForgetBias
 from edgernn.errors import UsageError
 
 
-class EINS(Cell):
+class EINS(ForgetBias):
     """Extrapolated input for network simplification: an LSTM whose gates see only a mix of input and memory.
 
     d_t = σ(W_d x_t + R_d h_{t-1} + b_d)
@@ -24,10 +27,11 @@ class EINS(Cell):
     o_t = σ(V_o v_t)
     a_t = V_a v_t
     c_t = f_t ⊙ c_{t-1} + i_t ⊙ a_t
-    h_t = o_t ⊙ tanh(c_t)
+    h_t = o_t ⊙ tanh(N(c_t))
 
     Shapes: x (B, I), h and c (B, H), m = v (B, I), W (2I, I): d, e; R (I, H): d; V (4H, I): f, i, o, a; b (I,): d.
     Gates: d, e, f, i, o, a. h_0 = c_0 = 0. This is the paper's System 4.1.
+    N is the identity unless `norm=recurrent-batch` normalises the cell state.
     a="x" is its eq 11 instead: a_t = W_a x_t, with W (2I + H, I): d, e, a and V (3H, I): f, i, o.
     forget_bias: f_t = σ(V_f v_t + b_f) with b_f (H,) learned, starting at this value, and b (I + H,): d, f. The paper's
     appendix D calls for a forget bias of 1, which its equations do not have. Default: none.
@@ -37,7 +41,6 @@ class EINS(Cell):
     """
 
     name = "eins"
-    op = "EINS"
     paper = "EINS, under double-blind review, System 4.1"
     gates: tuple[Gate, ...] = (
         Gate("d", mid=True),
@@ -47,33 +50,28 @@ class EINS(Cell):
         Gate("o", x=False, h=False, m=True, bias=False),
         Gate("a", x=False, h=False, m=True, bias=False),
     )
+    choices = {**ForgetBias.choices, "a": ("v", "x")}  # noqa: RUF012
+    normalises_c = True
     states = ("h", "c")
 
-    def __init__(self, input_size: int, hidden_size: int, a: str = "v", forget_bias: float | None = None) -> None:
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        a: str = "v",
+        forget_bias: float | None = None,
+        **parts: Unpack[Parts],
+    ) -> None:
         if a not in ("v", "x"):
             raise UsageError(f"a: expected one of v, x, got {a!r}")
-        if forget_bias is not None and (isinstance(forget_bias, bool) or not isinstance(forget_bias, int | float)):
-            raise UsageError(f"forget_bias: expected a number or None, got {forget_bias!r}")
-        self.forget_bias = forget_bias
-        gates = {gate.name: gate for gate in self.gates}
         if a == "x":
-            gates["a"] = Gate("a", h=False, bias=False)
-        if forget_bias is not None:
-            gates["f"] = Gate("f", x=False, h=False, m=True)
-        self.gates = tuple(gates.values())
-        self.op = "EINS" + "FromX" * (a == "x") + "Forget" * (forget_bias is not None)
-        super().__init__(input_size, hidden_size)
+            self.gates = (*self.gates[:-1], Gate("a", h=False, bias=False))
+            self.variant = "from-x"
+        super().__init__(input_size, hidden_size, forget_bias, **parts)
 
     @property
     def mid_size(self) -> int:
         return self.input_size
-
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        if self.forget_bias is not None:
-            # b holds d, then f
-            with torch.no_grad():
-                nn.init.constant_(self.b[self.input_size :], self.forget_bias)
 
     def mid(self, p: Gates, state: State) -> Tensor:
         d = torch.sigmoid(p.d)
@@ -85,4 +83,4 @@ class EINS(Cell):
         i = torch.sigmoid(p.i)
         o = torch.sigmoid(p.o)
         c = f * c + i * p.a
-        return (o * torch.tanh(c), c)
+        return (o * torch.tanh(p.norm_c(c)), c)

@@ -30,7 +30,6 @@ class FastGRNN(Cell):
     """
 
     name = "fastgrnn"
-    op = "FastGRNN"
     paper = "Kusupati et al. 2018, arXiv:1901.02358"
     gates = (Gate("p", bias=False),)
     own = {"b_z": Vector("H", 1.0), "b_n": Vector("H", 1.0), **_SCALARS}  # noqa: RUF012
@@ -57,7 +56,6 @@ class FastGRNNSplit(Cell):
     """
 
     name = "fastgrnn-split"
-    op = "FastGRNNSplit"
     paper = "Kuo et al. 2020, eqs 45-47"
     gates = (Gate("z"), Gate("n"))
     own = _SCALARS

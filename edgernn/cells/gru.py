@@ -29,7 +29,6 @@ class GRU(Cell):
     """
 
     name = "gru"
-    op = "GRU"
     paper = "Cho et al. 2014, arXiv:1406.1078v1"
     gates = (Gate("r"), Gate("z"), Gate("n", h=False), Gate("k", x=False))
 
@@ -58,7 +57,6 @@ class GRUBefore(Cell):
     """
 
     name = "gru-before"
-    op = "GRUBefore"
     paper = "Hartvigsen et al. 2020, eqs 1-4"
     mid_vanishes = True
     gates = (Gate("r", mid=True), Gate("z"), Gate("n", h=False, m=True))

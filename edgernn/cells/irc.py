@@ -4,16 +4,20 @@
 Saves: one matrix from h to the size of x in place of one a gate, and no biases. `irc-gru` has 4IH weights where a GRU
 has 3IH + 3H², `irc-lstm` 5IH and `ihc-lstm` I² + 6IH where an LSTM has 4IH + 4H². Where I = H, `irc-t-lstm` has half
 the weights of `t-lstm`, and `irc-sru` has as many as `sru`.
+The authors' code gives every forget gate a bias, which their equations leave out: the option `forget_bias`.
 Choose it where H is larger than I. Memory reaches the gates only through I numbers.
 """
+
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from edgernn.cells.base import Cell, Gate, Gates, State, Vector
+from edgernn.cells.base import Gate, Gates, Parts, State, Vector
+from edgernn.cells.forget import ForgetBias
 
 
-class _InputResidual(Cell):
+class _InputResidual(ForgetBias):
     """v_t = x_t + σ(alpha) ⊙ (R_u h_{t-1}) in place of m, for the cells that have it."""
 
     own = {"alpha": Vector("I", 2.0, torch.sigmoid)}  # noqa: RUF012
@@ -34,16 +38,18 @@ class _InputResidual(Cell):
 class _DiagonalInputResidual(_InputResidual):
     """v_t = x_t + σ(alpha) ⊙ (tanh(omega) ⊙ h_{t-1}): with a diagonal R_u, where I = H; a gate u makes it elsewhere."""
 
+    other_if_square = True
     own = {**_InputResidual.own, "omega": Vector("H", map=torch.tanh)}  # noqa: RUF012
-    gates: tuple[Gate, ...]
 
-    def __init__(self, input_size: int, hidden_size: int) -> None:
+    def __init__(
+        self, input_size: int, hidden_size: int, forget_bias: float | None = None, **parts: Unpack[Parts]
+    ) -> None:
         self.projects = input_size != hidden_size
         if self.projects:
-            self.op = f"{self.op}Projected"
+            self.variant = "projected"
             self.own = _InputResidual.own
             self.gates = (Gate("u", x=False, bias=False, mid=True), *self.gates)
-        super().__init__(input_size, hidden_size)
+        super().__init__(input_size, hidden_size, forget_bias, **parts)
 
     def feedback(self, p: Gates, h: Tensor) -> Tensor:
         u: Tensor = p.u if self.projects else p.omega * h
@@ -62,14 +68,17 @@ class IRCGRU(_InputResidual):
 
     Shapes: x (B, I), h (B, H), m = v (B, I), W (H, I): a; R (I, H): u; V (2H, I): i, r; alpha (I,). h_0 = 0.
     Gates: u, i, r, a. alpha starts at 2, as in the authors' code.
-    These are the paper's equations; the code has a forget gate 1 - i_t, with a learned bias that starts at 1.
+    These are the paper's equations. The code has a forget gate 1 - i_t with a learned bias that starts at 1.
+    forget_bias: i_t = σ(V_i v_t + b_i) with b (H,): i, learned, starting at minus this value, as 1 - i_t is the forget
+    gate. Default: none.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 14-17; the authors' code: https://github.com/Nic5472K/IJCNN2020_IRC
     """
 
     name = "irc-gru"
-    op = "IRCGRU"
     paper = "Kuo et al. 2020, eqs 14-17"
+    forget_gate = "i"
+    forget_sign = -1
     gates = (
         Gate("u", x=False, bias=False, mid=True),
         Gate("i", x=False, h=False, m=True, bias=False),
@@ -94,17 +103,18 @@ class IRCLSTM(_InputResidual):
     o_t = σ(V_o v_t)
     a_t = W_a x_t
     c_t = f_t ⊙ c_{t-1} + i_t ⊙ a_t
-    h_t = o_t ⊙ tanh(c_t)
+    h_t = o_t ⊙ tanh(N(c_t))
 
     Shapes: x (B, I), h and c (B, H), m = v (B, I), W (H, I): a; R (I, H): u; V (3H, I): f, i, o; alpha (I,).
     Gates: u, f, i, o, a. h_0 = c_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`.
+    N is the identity unless `norm=recurrent-batch` normalises the cell state.
+    forget_bias: f_t = σ(V_f v_t + b_f) with b (H,): f, learned, starting at this value. Default: none.
     `ihc-lstm` has a gate in place of alpha.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 22-26.
     """
 
     name = "irc-lstm"
-    op = "IRCLSTM"
     paper = "Kuo et al. 2020, eqs 22-26"
     gates = (
         Gate("u", x=False, bias=False, mid=True),
@@ -113,6 +123,7 @@ class IRCLSTM(_InputResidual):
         Gate("o", x=False, h=False, m=True, bias=False),
         Gate("a", h=False, bias=False),
     )
+    normalises_c = True
     states = ("h", "c")
 
     def update(self, p: Gates, state: State) -> State:
@@ -121,7 +132,7 @@ class IRCLSTM(_InputResidual):
         i = torch.sigmoid(p.i)
         o = torch.sigmoid(p.o)
         c = f * c + i * p.a
-        return (o * torch.tanh(c), c)
+        return (o * torch.tanh(p.norm_c(c)), c)
 
 
 class IRCFastGRNN(_InputResidual):
@@ -135,13 +146,14 @@ class IRCFastGRNN(_InputResidual):
 
     Shapes: x (B, I), h (B, H), m = v (B, I), W (H, I): a; R (I, H): u; V (H, I): f; alpha (I,), beta (1,).
     Gates: u, f, a. h_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`; beta at 1, as FastGRNN's zeta.
+    forget_bias: f_t = σ(V_f v_t + b_f) with b (H,): f, learned, starting at this value; the authors' code has it, at 1.
+    Default: none.
     Half again as many weights as `fastgrnn` where I = H; the paper's comparison is with `fastgrnn-split`.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 48-51.
     """
 
     name = "irc-fastgrnn"
-    op = "IRCFastGRNN"
     paper = "Kuo et al. 2020, eqs 48-51"
     gates = (
         Gate("u", x=False, bias=False, mid=True),
@@ -171,14 +183,15 @@ class IRCSRU(_DiagonalInputResidual):
     Shapes: x (B, I), h and c (B, H), m = v (B, I), W (H, I): a; V (2H, I): f, p; alpha (I,), omega (H,).
     Gates: f, p, a. h_0 = c_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`.
     The paper's cell has I = H. Elsewhere, where ω has no meaning, the feedback is that of the other cells here and the
-    highway that of `sru`: W (2H, I): a, s; R (I, H): u; no omega; gates u, f, p, a, s. This is an op of its own.
+    highway that of `sru`: W (2H, I): a, s; R (I, H): u; no omega; gates u, f, p, a, s.
+    forget_bias: f_t = σ(V_f v_t + b_f) with b (H,): f, learned, starting at this value; the authors' code has it, at 1,
+    and a bias of p that starts at -1, which is no option here. Default: none.
     `sru` reads c_{t-1} in its gates, and has biases.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 31-35; the authors' code: https://github.com/Nic5472K/IJCNN2020_IRC
     """
 
     name = "irc-sru"
-    op = "IRCSRU"
     paper = "Kuo et al. 2020, eqs 31-35"
     gates: tuple[Gate, ...] = (
         Gate("f", x=False, h=False, m=True, bias=False),
@@ -187,10 +200,12 @@ class IRCSRU(_DiagonalInputResidual):
     )
     states = ("h", "c")
 
-    def __init__(self, input_size: int, hidden_size: int) -> None:
+    def __init__(
+        self, input_size: int, hidden_size: int, forget_bias: float | None = None, **parts: Unpack[Parts]
+    ) -> None:
         if input_size != hidden_size:
             self.gates = (*self.gates, Gate("s", h=False, bias=False))
-        super().__init__(input_size, hidden_size)
+        super().__init__(input_size, hidden_size, forget_bias, **parts)
 
     def update(self, p: Gates, state: State) -> State:
         _, c = state
@@ -215,14 +230,15 @@ class IRCTLSTM(_DiagonalInputResidual):
     Shapes: x (B, I), h and c (B, H), m = v (B, I), W (H, I): a; V (2H, I): f, o; alpha (I,), omega (H,).
     Gates: f, o, a. h_0 = c_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`.
     The paper's cell has I = H. Elsewhere, where ω has no meaning, the feedback is that of the other cells here:
-    R (I, H): u; no omega; gates u, f, o, a. This is an op of its own.
+    R (I, H): u; no omega; gates u, f, o, a.
+    forget_bias: f_t = σ(V_f v_t + b_f) with b (H,): f, learned, starting at this value; the authors' code has it, at 1.
+    Default: none.
     These are the paper's equations; the authors' code has x_{t-1}, which `t-lstm` reads, in the place of h_{t-1}.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 40-44; the authors' code: https://github.com/Nic5472K/IJCNN2020_IRC
     """
 
     name = "irc-t-lstm"
-    op = "IRCTLSTM"
     paper = "Kuo et al. 2020, eqs 40-44"
     gates: tuple[Gate, ...] = (
         Gate("f", x=False, h=False, m=True, bias=False),
@@ -239,7 +255,7 @@ class IRCTLSTM(_DiagonalInputResidual):
         return (o * c, c)
 
 
-class IHCLSTM(Cell):
+class IHCLSTM(ForgetBias):
     """Long short-term memory with an input highway connection.
 
     g_t = σ(W_g x_t + R_g h_{t-1} + b_g)
@@ -250,18 +266,20 @@ class IHCLSTM(Cell):
     o_t = σ(V_o v_t)
     a_t = W_a x_t
     c_t = f_t ⊙ c_{t-1} + i_t ⊙ a_t
-    h_t = o_t ⊙ tanh(c_t)
+    h_t = o_t ⊙ tanh(N(c_t))
 
     Shapes: x (B, I), h and c (B, H), m = v (B, I), W (I + H, I): g, a; R (2I, H): g, u; V (3H, I): f, i, o; b (I,): g.
     Gates: g, u, f, i, o, a. h_0 = c_0 = 0.
-    These are the paper's equations, with its Γ (our R_g) of shape (I, H); the authors' code has neither W_g nor b_g,
-    and a learned forget bias that starts at 1. `eins` mixes x with a map of x, and makes a from v.
+    N is the identity unless `norm=recurrent-batch` normalises the cell state.
+    forget_bias: f_t = σ(V_f v_t + b_f) with b_f (H,) learned, starting at this value, and b (I + H,): g, f. The
+    authors' code has it, at 1. Default: none.
+    These are the paper's equations, with its Γ (our R_g) of shape (I, H); the authors' code has neither W_g nor b_g.
+    `eins` mixes x with a map of x, and makes a from v.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 23-26, 52, 53; the authors' code: https://github.com/Nic5472K/IJCNN2020_IRC
     """
 
     name = "ihc-lstm"
-    op = "IHCLSTM"
     paper = "Kuo et al. 2020, eqs 23-26, 52, 53"
     gates = (
         Gate("g", mid=True),
@@ -271,6 +289,7 @@ class IHCLSTM(Cell):
         Gate("o", x=False, h=False, m=True, bias=False),
         Gate("a", h=False, bias=False),
     )
+    normalises_c = True
     states = ("h", "c")
 
     @property
@@ -287,4 +306,4 @@ class IHCLSTM(Cell):
         i = torch.sigmoid(p.i)
         o = torch.sigmoid(p.o)
         c = f * c + i * p.a
-        return (o * torch.tanh(c), c)
+        return (o * torch.tanh(p.norm_c(c)), c)

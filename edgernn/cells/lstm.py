@@ -11,8 +11,9 @@ from edgernn.cells.base import Cell, Gate, Gates, State
 
 
 class _LSTM(Cell):
-    """c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t and h_t = o_t ⊙ tanh(c_t), whatever the gates read."""
+    """c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t and h_t = o_t ⊙ tanh(N(c_t)), whatever the gates read."""
 
+    normalises_c = True
     states = ("h", "c")
 
     def update(self, p: Gates, state: State) -> State:
@@ -22,7 +23,7 @@ class _LSTM(Cell):
         g = torch.tanh(p.g)
         o = torch.sigmoid(p.o)
         c = f * c + i * g
-        return (o * torch.tanh(c), c)
+        return (o * torch.tanh(p.norm_c(c)), c)
 
 
 class LSTM(_LSTM):
@@ -33,16 +34,16 @@ class LSTM(_LSTM):
     g_t = tanh(W_g x_t + R_g h_{t-1} + b_g)
     o_t = σ(W_o x_t + R_o h_{t-1} + b_o)
     c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t
-    h_t = o_t ⊙ tanh(c_t)
+    h_t = o_t ⊙ tanh(N(c_t))
 
     Shapes: x (B, I), h and c (B, H), W (4H, I), R (4H, H), b (4H,). Gates: i, f, g, o. h_0 = c_0 = 0.
+    N is the identity unless `norm=recurrent-batch` normalises the cell state.
     This is torch.nn.LSTM, with one bias where that has a redundant second.
     Source: Hochreiter and Schmidhuber, "Long Short-Term Memory", 1997; forget gate: Gers et al., "Learning to Forget",
     2000, https://doi.org/10.1162/089976600300015015
     """
 
     name = "lstm"
-    op = "LSTM"
     paper = "Hochreiter and Schmidhuber 1997; Gers et al. 2000"
     gates = (Gate("i"), Gate("f"), Gate("g"), Gate("o"))
 
@@ -55,16 +56,16 @@ class LSTMPeephole(_LSTM):
     g_t = tanh(W_g x_t + R_g h_{t-1} + b_g)
     o_t = σ(W_o x_t + R_o h_{t-1} + C_o c_{t-1} + b_o)
     c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t
-    h_t = o_t ⊙ tanh(c_t)
+    h_t = o_t ⊙ tanh(N(c_t))
 
     Shapes: x (B, I), h and c (B, H), W (4H, I), R (4H, H), C (3H, H): i, f, o; b (4H,). Gates: i, f, g, o.
     h_0 = c_0 = 0.
+    N is the identity unless `norm=recurrent-batch` normalises the cell state.
     This is the LSTM that the PRU paper compares with. The peepholes of Gers et al. are vectors (diagonal C), and their
     output gate reads c_t; the P of ONNX LSTM is theirs.
     Source: Long, Zhang, Mao, "Prototypical Recurrent Unit", 2016, eqs 3-8.
     """
 
     name = "lstm-peephole"
-    op = "LSTMPeephole"
     paper = "Long, Zhang, Mao 2016, eqs 3-8"
     gates = (Gate("i", c=True), Gate("f", c=True), Gate("g"), Gate("o", c=True))

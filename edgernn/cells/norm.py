@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Normalisations of a cell's matrix-vector products, for any cell: one for each of W, R, C and V.
 
+`recurrent-batch` also normalises the cell state for the output, in every cell with h_t = o_t ⊙ tanh(N(c_t)) among its
+equations. The c that the next step reads is not normalised.
+
 `SequenceModel(..., norm="layer")` or `norm="recurrent-batch"`; on the command line `norm=layer`. Two more options of
 any cell change how its recurrent weights R are stored: `rank=r` makes R a product of (rows, r) and (r, H), and
 `density=d` keeps a share d of its blocks of 16 neurons by one column, which training picks in three equal parts.
@@ -12,9 +15,12 @@ and large batches; rank or density for a state so wide that R is most of the mod
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+from edgernn.errors import UsageError, nearest
 
 
 class LayerNorm(nn.Module):
@@ -29,7 +35,6 @@ class LayerNorm(nn.Module):
     """
 
     name = "layer"
-    suffix = "LayerNorm"
     # a row's value depends on all other rows
     couples = True
     counts_steps = False
@@ -38,6 +43,11 @@ class LayerNorm(nn.Module):
         super().__init__()
         self.gain = nn.Parameter(torch.ones(rows))
 
+    @classmethod
+    def of_state(cls, size: int, steps: int) -> nn.Module | None:
+        """The normalisation of a cell state (B, size): none."""
+        return None
+
     def forward(self, p: Tensor, t: Tensor | None) -> Tensor:
         return nn.functional.layer_norm(p, self.gain.shape, self.gain, None, 1e-5)
 
@@ -45,7 +55,6 @@ class LayerNorm(nn.Module):
 class StepAffine(nn.Module):
     """N_t(p) = scale_t ⊙ p + shift_t, with scale and shift (steps, rows); later steps use the last ones."""
 
-    suffix = "BatchNorm"
     couples = False
     counts_steps = True
 
@@ -63,22 +72,23 @@ class StepAffine(nn.Module):
 
 
 class RecurrentBatchNorm(nn.Module):
-    """Each product is brought to mean 0 and variance γ² over the batch, with statistics of their own for every step.
+    """Products, and the cell state for the output, get mean β and variance γ² over the batch, with statistics per step.
 
-    N_t(p) = γ ⊙ (p - mean_t) / √(var_t + ε)
+    N_t(p) = γ ⊙ (p - mean_t) / √(var_t + ε) + β
 
     In training mean_t and var_t (biased) are those of the batch; the averages that evaluation uses follow them with
     a weight of 0.1. Steps beyond `steps` use those of the last one. In a file they are folded into a scale and a shift
     a step.
     Shapes: p (B, rows) or (T, B, rows), t (B, 1): the step that p (or its first row) belongs to; γ = gain (rows,),
-    shared over time, 0.1 at the start; ε = 1e-5. There is no shift of its own: the cell's biases follow. The cell state
-    is not normalised, which the source does before the output.
+    0.1 at the start, and β = shift (rows,), 0 at the start, are shared over time; ε = 1e-5. Only the cell state has a
+    β: the cell's biases follow the products.
     `total` sums, differentiably, what each of the processes has that share the batches of a training, if several do.
-    Source: Cooijmans et al., "Recurrent Batch Normalization", 2016, https://arxiv.org/abs/1603.09025.
+    Source: Cooijmans et al., "Recurrent Batch Normalization", 2016, https://arxiv.org/abs/1603.09025. Its population
+    statistics are averages over the training set; the authors' code has moving averages with a weight of 0.01. That
+    code also learns h_0 and c_0, which are 0 here, and starts the forget bias at 1 and R at the identity or orthogonal.
     """
 
     name = "recurrent-batch"
-    suffix = "BatchNorm"
     couples = False
     counts_steps = True
     eps, momentum = 1e-5, 0.1
@@ -87,11 +97,17 @@ class RecurrentBatchNorm(nn.Module):
     mean: Tensor
     var: Tensor
 
-    def __init__(self, rows: int, steps: int) -> None:
+    def __init__(self, rows: int, steps: int, shifts: bool = False) -> None:
         super().__init__()
         self.gain = nn.Parameter(torch.full((rows,), 0.1))
+        self.shift = nn.Parameter(torch.zeros(rows)) if shifts else None
         self.register_buffer("mean", torch.zeros(steps, rows))
         self.register_buffer("var", torch.ones(steps, rows))
+
+    @classmethod
+    def of_state(cls, size: int, steps: int) -> "RecurrentBatchNorm":
+        """The normalisation of a cell state (B, size), with a β."""
+        return cls(size, steps, shifts=True)
 
     def forward(self, p: Tensor, t: Tensor | None) -> Tensor:
         assert t is not None
@@ -105,7 +121,8 @@ class RecurrentBatchNorm(nn.Module):
             count = max(0, min(len(now_mean), len(self.mean) - first))
             self.mean[first : first + count].lerp_(now_mean[:count].to(self.mean.dtype), self.momentum)
             self.var[first : first + count].lerp_(now_var[:count].to(self.var.dtype), self.momentum)
-        return self.gain * (p - mean.unsqueeze(-2)) * torch.rsqrt(var.unsqueeze(-2) + self.eps)
+        normalised = self.gain * (p - mean.unsqueeze(-2)) * torch.rsqrt(var.unsqueeze(-2) + self.eps)
+        return normalised if self.shift is None else normalised + self.shift
 
     def _shared(self, p: Tensor, total: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Variance (biased) and mean over the parts of a batch that several processes have."""
@@ -119,7 +136,8 @@ class RecurrentBatchNorm(nn.Module):
 
     def _fold(self) -> tuple[Tensor, Tensor]:
         scale = self.gain * torch.rsqrt(self.var + self.eps)
-        return scale, -self.mean * scale
+        shift = -self.mean * scale
+        return scale, shift if self.shift is None else shift + self.shift
 
 
 def _affine(p: Tensor, t: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -133,3 +151,38 @@ def _affine(p: Tensor, t: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 NORMS: dict[str, type[LayerNorm] | type[RecurrentBatchNorm]] = {
     norm.name: norm for norm in (LayerNorm, RecurrentBatchNorm)
 }
+
+
+@dataclass(frozen=True)
+class Norm:
+    """The normalisation of a cell: a name in NORMS, and the length of the longest sequence.
+
+    Raises UsageError for an unknown name or steps below 1.
+    """
+
+    name: str
+    steps: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.name not in NORMS:
+            raise nearest("norm", self.name, NORMS)
+        if self.steps < 1:
+            raise UsageError(f"norm_steps: expected at least 1, got {self.steps}")
+
+    @property
+    def couples(self) -> bool:
+        """Whether a row's value depends on all other rows."""
+        return NORMS[self.name].couples
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether a value depends on its step."""
+        return NORMS[self.name].counts_steps
+
+    def of_product(self, rows: int) -> nn.Module:
+        """A new normalisation of a product (..., rows)."""
+        return NORMS[self.name](rows, self.steps)
+
+    def of_state(self, size: int) -> nn.Module | None:
+        """A new normalisation of a cell state (B, size), where this kind has one."""
+        return NORMS[self.name].of_state(size, self.steps)

@@ -23,7 +23,6 @@ class PRU(Cell):
     """
 
     name = "pru"
-    op = "PRU"
     paper = "Long, Zhang, Mao 2016, eqs 10-13"
     gates = (Gate("u"), Gate("c"))
     states = ("s",)

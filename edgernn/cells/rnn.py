@@ -22,7 +22,6 @@ class RNN(Cell):
     """
 
     name = "rnn"
-    op = "RNN"
     paper = "Elman 1990"
     gates = (Gate("n"),)
 

@@ -6,9 +6,11 @@ state, so that all products of a sequence are made at once, before the first ste
 Choose it for long sequences that are known as a whole.
 """
 
+from typing import Unpack
+
 import torch
 
-from edgernn.cells.base import Cell, Gate, Gates, State, Vector
+from edgernn.cells.base import Cell, Gate, Gates, Parts, State, Vector
 
 
 class SRU(Cell):
@@ -22,7 +24,7 @@ class SRU(Cell):
     h_t = p_t ⊙ c_t + (1 - p_t) ⊙ s_t
 
     Shapes: x (B, I), h and c (B, H), W (3H, I): f, p, a, or (4H, I) with s; w_f and w_p (H,), b (2H,): f, p.
-    Gates: f, p, a and s where I and H differ, which is an op of its own. h_0 = c_0 = 0.
+    Gates: f, p, a and s where I and H differ. h_0 = c_0 = 0.
     These are the equations of the IRC paper; W_s, which they leave out, is that of Lei et al. Not part of the cell: the
     factor √(1 + 2 exp(b_p)) of s and the tanh of c that their code has as options, their initialisation, and the first
     biases of the IRC paper's code (b_f at 1, b_p at -1).
@@ -32,18 +34,18 @@ class SRU(Cell):
     """
 
     name = "sru"
-    op = "SRU"
     paper = "Lei et al. 2018, arXiv:1709.02755"
     gates: tuple[Gate, ...] = (Gate("f", h=False), Gate("p", h=False), Gate("a", h=False, bias=False))
     own = {"w_f": Vector("H"), "w_p": Vector("H")}  # noqa: RUF012
     states = ("h", "c")
+    other_if_square = True
 
-    def __init__(self, input_size: int, hidden_size: int) -> None:
+    def __init__(self, input_size: int, hidden_size: int, **parts: Unpack[Parts]) -> None:
         self.projects = input_size != hidden_size
         if self.projects:
-            self.op = "SRUProjected"
+            self.variant = "projected"
             self.gates = (*self.gates, Gate("s", h=False, bias=False))
-        super().__init__(input_size, hidden_size)
+        super().__init__(input_size, hidden_size, **parts)
 
     def update(self, p: Gates, state: State) -> State:
         _, c = state

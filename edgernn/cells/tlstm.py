@@ -29,7 +29,6 @@ class TLSTM(Cell):
     """
 
     name = "t-lstm"
-    op = "TLSTM"
     paper = "Balduzzi and Ghifary 2016, arXiv:1602.02218"
     reads_last = True
     gates = (Gate("f", h=False), Gate("o", h=False), Gate("a", h=False))

@@ -9,7 +9,7 @@ from edgernn.cli.frame import verb
 
 
 def _text(result: list[dict[str, Any]]) -> str:
-    from edgernn.listing import table
+    from edgernn.cli.cell_costs import table
 
     return table(result)
 
@@ -25,6 +25,6 @@ def command(input_size: int, hidden_size: int) -> list[dict[str, Any]]:
     macs: multiply-adds of a step with nothing skipped. flops_paper: operations of a step as the SA-RNN paper counts
     them. native: the native library has a kernel for it; without one it runs as a portable function.
     """
-    from edgernn.listing import listing
+    from edgernn.cli.cell_costs import cell_costs
 
-    return listing(input_size, hidden_size)
+    return cell_costs(input_size, hidden_size)

@@ -52,10 +52,10 @@ def _fetch(name: str, data: Path | None) -> dict[str, Any]:
     Its SHA-256 is checked, and what is packed is unpacked. The same command goes on with a download that was cut. Tasks
     look in the user's cache by themselves; a folder given with --data must be given to them, too.
     """
+    from edgernn.progress import Progress
     from edgernn.training.datasets import fetch
-    from edgernn.training.datasets.meter import for_terminal
 
-    return fetch(name, data, for_terminal())
+    return fetch(name, data, Progress())
 
 
 command.add_command(_list, "list")

@@ -12,15 +12,19 @@ import importlib
 import json
 import os
 import sys
+import textwrap
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
 
 import edgernn
-from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, nearest
+from edgernn.errors import EdgernnError, EdgernnWarning, MissingPackageError, UsageError, nearest
+from edgernn.extras import needed_by
+from edgernn.files import FULL
+from edgernn.signals import number_of, raising
 
 # the verbs and their one line in `edgernn --help`
 VERBS = {
@@ -35,16 +39,42 @@ VERBS = {
     "data": "List data sets, and fetch one.",
     "cells": "List the cells and update rules, and what they cost.",
 }
-FAILURE, USAGE, INTERRUPTED = 1, 2, 130
+FAILURE, USAGE = 1, 2
+# and the number of a signal: the exit status of what a signal ended
+SIGNAL = 128
+
+
+# title, text and rows (word, what it is) of parts of a help, from the eager options that stand before --help
+Sections = Callable[..., Iterable[tuple[str, str, list[tuple[str, str]]]]]
 
 
 class Verb(click.Command):
-    """A command whose help ends with an example that can be run as it stands."""
+    """A command whose help ends with its settings, if any, and an example that can be run as it stands."""
 
     example: str = ""
+    sections: Sections | None = None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with needed_by(ctx.command_path):
+            return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.sections is not None:
+            try:
+                with needed_by("The list of settings"):
+                    _write(formatter, self.sections(**ctx.params))
+            except MissingPackageError as error:
+                formatter.write(f"\n{error}\n")
         formatter.write(f"\nExample:\n  {self.example}\n")
+
+
+def _write(formatter: click.HelpFormatter, sections: Iterable[tuple[str, str, list[tuple[str, str]]]]) -> None:
+    for title, text, rows in sections:
+        with formatter.section(title):
+            if text:
+                formatter.write(textwrap.indent(text, " " * formatter.current_indent) + "\n\n")
+            if rows:
+                formatter.write_dl(rows)
 
 
 class Family(click.Group):
@@ -98,12 +128,14 @@ def group() -> None:
     """
 
 
-def verb(example: str, text: Callable[[Any], str]) -> Callable[[Callable[..., Any]], Verb]:
+def verb(
+    example: str, text: Callable[[Any], str], sections: Sections | None = None
+) -> Callable[[Callable[..., Any]], Verb]:
     """Make a verb from a function that returns its result, an object that JSON can hold.
 
     example: a command line that runs. text: turns the result into what is printed without --json; None prints
-    nothing. The function's options stand below this decorator; --json and --debug are added. Only the result goes to
-    standard output: whatever is printed on the way goes to standard error.
+    nothing. sections: further parts of the help. The function's options stand below this decorator; --json and --debug
+    are added. Only the result goes to standard output: whatever is printed on the way goes to standard error.
     """
 
     def decorate(function: Callable[..., Any]) -> Verb:
@@ -115,14 +147,19 @@ def verb(example: str, text: Callable[[Any], str]) -> Callable[[Callable[..., An
                 click.echo(json.dumps(result, indent=2, allow_nan=False) if as_json else text(result))
 
         made: Verb = click.command(cls=Verb)(_json(_debug(run)))
-        made.example = example
+        made.example, made.sections = example, sections
         return made
 
     return decorate
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run a command line; the exit status: 0, 1 for a failure, 2 for wrong usage, 130 after Ctrl-C."""
+    """Run a command line.
+
+    Returns:
+        The exit status: 0, 1 for a failure, 2 for wrong usage, 128 plus the number of the signal that ended it, such as
+        130 after Ctrl-C.
+    """
     words = list(sys.argv[1:] if args is None else args)
     with warnings.catch_warnings():
         warnings.showwarning = functools.partial(_show, warnings.showwarning)
@@ -140,7 +177,7 @@ def _show(others: Callable[..., None], message: Warning | str, category: type[Wa
 def _main(words: list[str]) -> int:
     try:
         # not group.main: it turns an interrupt into an error without its message
-        with group.make_context("edgernn", list(words)) as context:
+        with raising(), group.make_context("edgernn", list(words)) as context:
             group.invoke(context)
         # what is still in the buffer may fail to be written
         sys.stdout.flush()
@@ -156,7 +193,7 @@ def _main(words: list[str]) -> int:
         return FAILURE
     except KeyboardInterrupt as error:
         print(f"edgernn: {str(error) or 'interrupted'}", file=sys.stderr)
-        return INTERRUPTED
+        return SIGNAL + number_of(error)
     except Exception as error:
         if "--debug" in words:
             traceback.print_exc()
@@ -176,9 +213,19 @@ def _explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, EdgernnError):
         return _one_line(str(error)), FAILURE
     if isinstance(error, OSError) and error.strerror:
-        where = f"{error.filename}: " if error.filename else ""
-        return where + error.strerror, FAILURE
+        return _explain_system(error), FAILURE
     return f"{type(error).__name__}: {_one_line(str(error))} (--debug shows where)", FAILURE
+
+
+def _explain_system(error: OSError) -> str:
+    """The operating system's error: its path, the reason, and what to do."""
+    text = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+    notes = getattr(error, "__notes__", [])
+    if not notes and error.errno in FULL:
+        notes = ["what was there before is kept; free some space and give the command again"]
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        notes = ["expected a folder, and a file of that name is there; remove it, or name another place"]
+    return "; ".join([text, *notes])
 
 
 def _one_line(text: str) -> str:

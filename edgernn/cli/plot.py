@@ -15,10 +15,12 @@ def _text(result: dict[str, Any]) -> str:
 
 @verb(example="edgernn plot runs/adding-sarnn", text=_text)
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
-@click.option("--kind", "kinds", multiple=True, metavar="NAME", help="learning, pattern, tradeoff or cobweb.  [all]")
+@click.option(
+    "--kind", "kinds", multiple=True, metavar="NAME", help="learning, pattern, tradeoff, cobweb or kept.  [all]"
+)
 @click.option("--out", type=click.Path(path_type=Path), help="The folder.  [RUN; plots for several]")
 def command(runs: tuple[Path, ...], kinds: tuple[str, ...], out: Path | None) -> dict[str, Any]:
-    """Draw run directories, as PNG and SVG: learning curves, update patterns, the price of skipping, cobwebs."""
+    """Draw run directories, as PNG and SVG: learning curves, update patterns, cobwebs, forget gates and more."""
     from edgernn.training.plot import plot
 
     return {"files": [str(path) for path in plot(list(runs), out, list(kinds))]}

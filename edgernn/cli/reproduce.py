@@ -7,12 +7,16 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import verb
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import UsageError
 
 
 def _text(result: Any) -> str:
     if isinstance(result, list):
-        return "\n".join(_tried(line) for line in result)
+        if "row" in result[0]:
+            return "\n".join(_tried(line) for line in result)
+        from edgernn.training.overview import overview_table
+
+        return "\n".join(overview_table(result))
     from edgernn.training.report import markdown
 
     return f"{markdown(result)}\nsaved: {', '.join(result['files'])}"
@@ -27,7 +31,13 @@ def _tried(line: dict[str, Any]) -> str:
 
 
 @verb(example="edgernn reproduce sarnn-4 --quick --rows gru,sarnn-0", text=_text)
-@click.argument("table")
+@click.argument("table", required=False)
+@click.option("--list", "lists", is_flag=True, help="Show the state of all tables instead.")
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder of TABLE.json or TABLE/table.json for --list.  [runs, docs/results]",
+)
 @click.option("--quick", is_flag=True, help="A cut-down version that takes minutes and says that it is one.")
 @click.option("--seeds", type=click.IntRange(min=1), help="Trainings a row.  [what the table says]")
 @click.option("--rows", metavar="NAME,NAME", help="Train only these rows.")
@@ -38,22 +48,38 @@ def _tried(line: dict[str, Any]) -> str:
 @click.option("--out", type=click.Path(path_type=Path), help="The folder of the runs.  [runs/TABLE]")
 @click.option("--data", type=click.Path(path_type=Path), help="The folder of data sets.  [$EDGERNN_DATA]")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-def command(searches: bool, table_only: bool, rows: str | None, quick: bool, seeds: int | None, **options: Any) -> Any:
+def command(
+    table: str | None,
+    lists: bool,
+    results: Path | None,
+    searches: bool,
+    table_only: bool,
+    rows: str | None,
+    quick: bool,
+    seeds: int | None,
+    **options: Any,
+) -> Any:
     """Train what a paper's TABLE needs, going on with what was stopped, and lay our figures beside the paper's.
 
-    The tables and their recipes are TOML files in edgernn/training/recipes. The result is saved as table.json and
-    table.md in the folder of the runs.
+    Each table is a TOML file in edgernn/training/recipes, with a recipe for each row. The result is saved as table.json
+    and table.md in the folder of the runs. --list shows which tables there are, how far each is measured, the hours of
+    its trainings on one core, and how our figures agree with the paper's.
     """
+    from edgernn.training.overview import RESULTS, overview
     from edgernn.training.reproduce import reproduce, search
+    from edgernn.training.table import check_none_failed
 
     chosen = rows.split(",") if rows else None
-    name = options.pop("table")
+    if lists:
+        if table is not None:
+            raise UsageError("list: it shows all tables; give no TABLE")
+        return overview(RESULTS if results is None else [results])
+    if table is None or results is not None:
+        raise UsageError("table: expected a TABLE, or --list, which alone takes --results")
     if searches:
         if quick or seeds or table_only:
             raise UsageError("search: it goes with none of --quick, --seeds and --table-only")
-        return search(name, rows=chosen, **options)
-    report = reproduce(name, quick=quick, seeds=seeds, rows=chosen, run=not table_only, **options)
-    reasons = [reason for row in report["rows"] for reason in row["failed"].values()]
-    if reasons:
-        raise EdgernnError(f"{len(reasons)} runs failed, {report['files'][-1]} has the others; the first: {reasons[0]}")
+        return search(table, rows=chosen, **options)
+    report = reproduce(table, quick=quick, seeds=seeds, rows=chosen, run=not table_only, **options)
+    check_none_failed(report)
     return report

@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import verb
-from edgernn.errors import EdgernnError
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -34,9 +33,8 @@ def command(path: Path, table_only: bool, **options: Any) -> dict[str, Any]:
     front of the metric against work and latency as front.png and front.svg. docs/sweeps.md says what the file may have.
     """
     from edgernn.training.sweep import sweep
+    from edgernn.training.table import check_none_failed
 
     report = sweep(path, run=not table_only, **options)
-    reasons = [reason for row in report["rows"] for reason in row["failed"].values()]
-    if reasons:
-        raise EdgernnError(f"{len(reasons)} runs failed, {report['files'][1]} has the others; the first: {reasons[0]}")
+    check_none_failed(report)
     return report

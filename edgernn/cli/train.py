@@ -34,16 +34,28 @@ def _to_look_at(run: Path) -> list[str]:
     return sorted(path.name for path in run.iterdir() if path.suffix in (".png", ".txt"))
 
 
-@verb(example="edgernn train --task adding --cell sarnn T=50 hidden_size=128", text=_text)
-@click.option("--recipe", metavar="NAME|FILE", help="A row of a table, as sarnn-1/sarnn, says task and cell.")
+def _sections(task: str | None = None, cell: str | None = None, rule: str | None = None) -> Any:
+    from edgernn.training.help import sections
+
+    return sections(task, cell, rule)
+
+
+@verb(example="edgernn train --task adding --cell sarnn T=50 hidden_size=128", text=_text, sections=_sections)
+@click.option(
+    "--recipe",
+    metavar="ROW",
+    help="Take task, cell, rule and settings from a row of a table, such as sarnn-1/sarnn, or of your own "
+    "FILE.toml:ROW.",
+)
 @click.option(
     "--task",
     metavar="NAME|FILE|FOLDER",
+    is_eager=True,
     help="adding, binary-addition, brits, char, draw, fashion-rows, l2l, memorization, mnist-permuted, mnist-rows, "
     "ptb, seizures, sentence-vae, twitter, yahoo; or your own .npz file or folder of csv files.",
 )
-@click.option("--cell", metavar="NAME", help="A cell; `edgernn cells` lists them.")
-@click.option("--rule", metavar="NAME", help="An update rule; overrides what the cell's name implies.")
+@click.option("--cell", metavar="NAME", is_eager=True, help="A cell; `edgernn cells` lists them.")
+@click.option("--rule", metavar="NAME", is_eager=True, help="An update rule; overrides what the cell's name implies.")
 @click.option("--out", type=click.Path(path_type=Path), help="The run directory.  [runs/TASK-CELL[-RULE]]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of weights and data.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
@@ -54,9 +66,9 @@ def _to_look_at(run: Path) -> list[str]:
 def command(recipe: str | None, resume: bool, settings: tuple[str, ...], **options: Any) -> dict[str, Any] | None:
     """Train a cell on a task and leave a run directory.
 
-    Settings are KEY=VALUE words: steps or epochs, hidden_size, layers, batch_size, lr, lambda, clip, eval_every,
-    checkpoint_every, patience, ...; rank=16 or density=0.25, norm=layer, imputer=rits; those of the task (T of adding),
-    of the cell (length of decaynet) and of the rule (budget=likelihoods).
+    Settings are KEY=VALUE words, listed below with their defaults: lr=0.01, or with the part that has it,
+    optimizer.lr=0.01. --task, --cell and --rule before --help add the settings of that task, cell and rule, and show
+    the task's own defaults: edgernn train --task adding --cell decaynet --help.
 
     --devices N is `torchrun --standalone --nproc-per-node N -m edgernn train ...`; see docs/sweeps.md.
     """
@@ -65,12 +77,12 @@ def command(recipe: str | None, resume: bool, settings: tuple[str, ...], **optio
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # nor shall DistributedDataParallel warn that all parameters were reached where it looks for those that are not
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from edgernn.progress import Progress, Silent
+    from edgernn.settings import split_words
     from edgernn.training import train
     from edgernn.training.parallel import leads
-    from edgernn.training.progress import Silent, for_terminal
     from edgernn.training.recipe import follow
-    from edgernn.training.settings import split_words
 
     words = follow(recipe, options, split_words(settings))
-    result = train(**options, resume=resume, settings=words, progress=for_terminal() if leads() else Silent())
+    result = train(**options, resume=resume, settings=words, progress=Progress() if leads() else Silent())
     return result if leads() else None

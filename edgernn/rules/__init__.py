@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The update rules: which neurons change at a step. To add one: its file, a line in RULES.
+"""The update rules: which neurons change at a step. To add one: its file, a line in RULES, a row in the table of
+oracles, and for native kernels its header in runtime/csrc/rules and a line in the list there (CONTRIBUTING.md).
 
 Saves: the work of the neurons that keep their value. The native kernels do not multiply their rows, and `skip` does not
 even read x. What a rule decides by itself costs a vector (`skip`), a number a neuron and an input (`variable`) or a
@@ -10,7 +11,7 @@ Choose `selective` where different neurons are needed at different times, `skip`
 """
 
 from edgernn.rules.always import Always
-from edgernn.rules.base import Decision, Timed, UpdateRule
+from edgernn.rules.base import Decision, Kind, Memory, UpdateRule
 from edgernn.rules.fixed import Clockwork, Random
 from edgernn.rules.phased import Phased
 from edgernn.rules.selective import Selective
@@ -35,11 +36,12 @@ __all__ = [
     "Always",
     "Clockwork",
     "Decision",
+    "Kind",
+    "Memory",
     "Phased",
     "Random",
     "Selective",
     "Skip",
-    "Timed",
     "UpdateRule",
     "Variable",
 ]

@@ -4,14 +4,15 @@
 from torch import Tensor
 
 from edgernn.cells.base import State
-from edgernn.rules.base import Decision, UpdateRule
+from edgernn.rules.base import Decision, Kind, UpdateRule
 
 
 class Always(UpdateRule):
     """Every neuron changes at every step: u_t = 1."""
 
     name = "always"
-    prefix = ""
+    kind = Kind.TIME
+    implied = True
     can_skip = False
     skips_zeros = True
 

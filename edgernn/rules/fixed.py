@@ -10,6 +10,8 @@ from edgernn.rules.base import Timed
 
 # the prime M is such that k -> k^5 mod M is one to one; products of two numbers below it fit 64 bits
 _M, _C = 2**31 - 1, 12345
+# seeds are stored as float32, which is exact below this
+SEEDS = 2**24
 
 
 class Random(Timed):
@@ -20,15 +22,15 @@ class Random(Timed):
 
     The numbers depend on the step t (the memory rule_t), the neuron j and the seed alone. In training every sequence
     of a batch starts from a t of its own, so that no two see the same at a step: these t follow one drawn below 2^20,
-    in any order. After it t counts from 0, so that every run and every runtime sees the same. rate in [0, 1]: of
-    updates. seed: below 2^24.
+    in any order. After training t counts from 0, so that every sequence and every runtime sees the same mask.
+    rate: the share of updates, in [0, 1]. seed: below 2^24; a training sets it to its own seed unless it is given, so
+    that trainings differ in their masks.
     Constants rule_rate and rule_seed (1,); k and M rate are compared in the precision of the state.
     Source: the baseline "Random Updates" of Hartvigsen et al., "Learning to Selectively Update State Neurons in
     Recurrent Networks", CIKM 2020, section 4.1, which does not say how the numbers are drawn.
     """
 
     name = "random"
-    prefix = "Random"
     paper = "Hartvigsen et al. 2020, section 4.1"
 
     rule_rate: Tensor
@@ -38,8 +40,8 @@ class Random(Timed):
         super().__init__(input_size, hidden_size)
         if not 0 <= rate <= 1:
             raise UsageError(f"rate: expected between 0 and 1, got {rate}")
-        if not 0 <= seed < 2**24:
-            raise UsageError(f"seed: expected a whole number from 0 to {2**24 - 1}, got {seed}")
+        if not 0 <= seed < SEEDS:
+            raise UsageError(f"seed: expected a whole number from 0 to {SEEDS - 1}, got {seed}")
         self.register_buffer("rule_rate", torch.tensor([float(rate)]), persistent=False)
         self.register_buffer("rule_seed", torch.tensor([float(seed)]), persistent=False)
 
@@ -73,7 +75,6 @@ class Clockwork(Timed):
     """
 
     name = "clockwork"
-    prefix = "Clockwork"
     paper = "Koutník et al. 2014, arXiv:1402.3511"
 
     rule_periods: Tensor

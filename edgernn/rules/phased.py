@@ -31,7 +31,6 @@ class Phased(Timed):
     """
 
     name = "phased"
-    prefix = "Phased"
     paper = "Neil et al. 2016, arXiv:1610.09513"
     # φ depends on no sum whose order could differ
     tie = 1e-6

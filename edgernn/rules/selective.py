@@ -2,35 +2,15 @@
 """The learned rule of SA-RNN."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from edgernn.cells.base import State
 from edgernn.errors import UsageError
-from edgernn.rules.base import Decision, UpdateRule
+from edgernn.rules.base import Kind, UpdateRule
 
 BUDGETS = ("decisions", "likelihoods")
-
-
-class HardGate(torch.autograd.Function):
-    """1 where v > 0, else 0; the gradient is that of the hard sigmoid clamp((α v + 1) / 2, 0, 1).
-
-    This is binarize(clamp((α v + 1) / 2, 0, 1)) with the straight-through estimator: the derivative of binarize is
-    taken as 1, so what is left is the clamp's, α / 2 where |α v| < 1 and 0 elsewhere.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, v: Tensor, slope: float) -> Tensor:
-        ctx.save_for_backward(v)
-        ctx.slope = slope
-        return (v > 0).to(v.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (v,) = ctx.saved_tensors
-        return grads[0] * ((v * ctx.slope).abs() < 1).to(v.dtype).mul_(ctx.slope / 2), None
 
 
 class Selective(UpdateRule):
@@ -50,15 +30,14 @@ class Selective(UpdateRule):
     """
 
     name = "selective"
-    prefix = "Selective"
     paper = "Hartvigsen et al. 2020"
+    kind = Kind.NEURON
 
     def __init__(self, input_size: int, hidden_size: int, budget: str = "decisions") -> None:
         super().__init__(input_size, hidden_size)
         if budget not in BUDGETS:
             raise UsageError(f"budget: expected one of {', '.join(BUDGETS)}, got {budget!r}")
-        self.budget_of = budget
-        self.slope = 1.0
+        self.counts_likelihoods = budget == "likelihoods"
         self.rule_W = nn.Parameter(torch.empty(hidden_size, input_size))
         self.rule_d = nn.Parameter(torch.empty(hidden_size))
         self.rule_b = nn.Parameter(torch.empty(hidden_size))
@@ -69,18 +48,11 @@ class Selective(UpdateRule):
     def project(self, x: Tensor) -> Tensor:
         return nn.functional.linear(x, self.rule_W, self.rule_b)
 
-    def decide(self, e: Tensor, state: State, memory: State) -> Decision:
-        v = e + self.rule_d * state[0]
-        if not torch.is_grad_enabled():
-            return Decision(v > 0)
-        u: Tensor = HardGate.apply(v, self.slope)  # type: ignore[no-untyped-call]
-        return Decision(u, ((self.slope * v + 1) / 2).clamp(0, 1) if self.budget_of == "likelihoods" else None)
+    def score(self, e: Tensor, state: State, memory: State) -> Tensor:
+        return e + self.rule_d * state[0]
 
-    def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
-        return (e + self.rule_d * state[0]).abs().amin(-1)
-
-    def budget(self, decisions: Tensor, likelihoods: Tensor | None) -> Tensor:
-        return super().budget(decisions if likelihoods is None else likelihoods, None)
+    def likelihood(self, score: Tensor, slope: float) -> Tensor:
+        return ((slope * score + 1) / 2).clamp(0, 1)
 
     def anneal(self, epoch: int) -> None:
         self.slope = min(5.0, 1.0 + 0.04 * epoch)

@@ -2,25 +2,12 @@
 """The learned rule of Skip RNN: all neurons or none."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
-from edgernn.rules.base import Decision, UpdateRule
-
-
-class Round(torch.autograd.Function):
-    """1 where v >= 1/2, else 0; the derivative is taken as 1 (straight-through)."""
-
-    @staticmethod
-    def forward(ctx: Any, v: Tensor) -> Tensor:
-        return (v >= 0.5).to(v.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return grads[0]
+from edgernn.rules.base import Kind, Memory, UpdateRule
 
 
 class Skip(UpdateRule):
@@ -40,9 +27,10 @@ class Skip(UpdateRule):
     """
 
     name = "skip"
-    prefix = "Skip"
     paper = "Campos et al. 2018, arXiv:1708.06834"
-    memory = {"rule_pressure": 1.0}  # noqa: RUF012
+    kind = Kind.SAMPLE
+    inclusive = True
+    memory = {"rule_pressure": Memory(1)}  # noqa: RUF012
     learns_start = True
     skips_zeros = True
 
@@ -52,22 +40,18 @@ class Skip(UpdateRule):
         self.rule_w = nn.Parameter(torch.empty(hidden_size).uniform_(-bound, bound))
         self.rule_b = nn.Parameter(torch.ones(1))
 
-    def decide(self, e: Tensor, state: State, memory: State) -> Decision:
-        (pressure,) = memory
-        if not torch.is_grad_enabled():
-            return Decision(pressure >= 0.5)
-        return Decision(Round.apply(pressure))  # type: ignore[no-untyped-call]
+    def score(self, e: Tensor, state: State, memory: State) -> Tensor:
+        return memory[0] - 0.5
 
-    def remember(self, u: Tensor | None, state: State, memory: State) -> State:
-        assert u is not None
-        (pressure,) = memory
-        u = u.to(pressure.dtype)
-        delta = torch.sigmoid((state[1 if len(state) > 1 else 0] * self.rule_w).sum(-1, keepdim=True) + self.rule_b)
-        grown = pressure + torch.minimum(delta, 1 - pressure)
-        return (u * delta + (1 - u) * grown,)
+    def evidence(self, state: State) -> Tensor:
+        return super().evidence(state) * self.rule_w
 
-    def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
-        return (memory[0] - 0.5).abs().squeeze(-1)
+    def drive(self, evidence: Tensor) -> Tensor:
+        return torch.sigmoid(evidence + self.rule_b)
+
+    def advance(self, u: Tensor, score: Tensor, memory: State, drive: Tensor) -> State:
+        (pressure,) = memory
+        return (u * drive + (1 - u) * (pressure + torch.minimum(drive, 1 - pressure)),)
 
     @torch.no_grad()
     def force(self, rate: float) -> None:

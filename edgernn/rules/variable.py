@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
-from edgernn.rules.base import Decision, UpdateRule
+from edgernn.rules.base import Decision, Kind, UpdateRule
 
 
 class Variable(UpdateRule):
@@ -30,8 +30,9 @@ class Variable(UpdateRule):
     """
 
     name = "variable"
-    prefix = "Variable"
     paper = "Jernite et al. 2016, arXiv:1611.06188"
+    kind = Kind.NEURON
+    masks = True
 
     rule_sharpness: Tensor
     rule_epsilon: Tensor

@@ -110,7 +110,8 @@ async function chooseModel(name, bytes) {
   Object.assign(model, { name, stream: null });
   element("model").textContent = name;
   model.stream = await Stream.open(ort, bytes, { executionProviders: ["wasm"] });
-  const { cell, rule, task, parameters } = model.stream.info;
+  const { task, parameters } = model.stream.info;
+  const [cell, rule] = ["cell", "rule"].map((part) => model.stream.info.model.layer[part].name);
   element("model").textContent = [
     `${name}: ${rule === "always" ? cell : `${cell} + ${rule}`}`,
     ...(task === undefined ? [] : [`task ${task}`]),

@@ -3,8 +3,6 @@
 
 #include "stream.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -53,28 +51,15 @@ std::string Between(const std::string& text, const std::string& before, const st
 
 // The model's own description: a line of JSON among the file's metadata.
 std::string Description(const std::string& file) {
-  const std::size_t start = file.find("{\"version\": \"");
+  const std::size_t start = file.find("{\"version\":\"");
   const std::string text = start == std::string::npos ? "" : file.substr(start);
-  const std::string schema = Between(text, "\"schema\": ", ",");
+  const std::string schema = Between(text, "\"schema\":", ",");
   if (schema.empty()) throw std::runtime_error("not exported by edgernn (no metadata)");
-  if (schema != "1") throw std::runtime_error("schema " + schema + ", this program reads 1");
-  if (Between(text, "\"streaming\": ", ",") == "false") {
+  if (schema != "2") throw std::runtime_error("schema " + schema + ", this program reads 2");
+  if (Between(text, "\"streaming\":", ",") == "false") {
     throw std::runtime_error("this model needs the whole sequence and cannot be streamed");
   }
   return text;
-}
-
-// Registers the ops of these names, of all that the library has: ONNX Runtime takes 0.2 ms for
-// each.
-void Register(OrtSessionOptions* options, const std::string& library, std::string ops) {
-  void* handle = dlopen(library.c_str(), RTLD_NOW);
-  if (handle == nullptr) throw std::runtime_error(dlerror());
-  const auto only = reinterpret_cast<void (*)(const char*)>(dlsym(handle, "edgernn_only"));
-  if (only == nullptr) throw std::runtime_error(library + ": not edgernn's library");
-  // "A", "B" in JSON, blanks between names here
-  std::replace_if(ops.begin(), ops.end(), [](char c) { return c == '"' || c == ','; }, ' ');
-  only(ops.c_str());
-  Check(Api().RegisterCustomOpsLibrary(options, library.c_str(), &handle));
 }
 
 // Numbers with commas between them, `size` of them; zeros where there are none.
@@ -111,10 +96,13 @@ Stream::Stream(const std::string& model, const std::string& library) try {
   memory_ = Made<OrtMemoryInfo>(Api().CreateCpuMemoryInfo, OrtDeviceAllocator, OrtMemTypeDefault);
   const auto options = Made<OrtSessionOptions>(Api().CreateSessionOptions);
   Check(Api().SetIntraOpNumThreads(options.get(), 1));
-  if (!library.empty()) Register(options.get(), library, Between(description, "\"ops\": [", "]"));
+  void* handle = nullptr;
+  if (!library.empty()) {
+    Check(Api().RegisterCustomOpsLibrary(options.get(), library.c_str(), &handle));
+  }
   session_ = Made<OrtSession>(Api().CreateSessionFromArray, env_.get(), file.data(), file.size(),
                               options.get());
-  AllocateInputs(Between(description, "\"initial_state\": {", "}"));
+  AllocateInputs(Between(description, "\"initial_state\":{", "}"));
   AllocateOutputs();
   Reset();
 } catch (const std::exception& error) {
@@ -158,7 +146,7 @@ void Stream::AllocateInputs(const std::string& initial_state) {
       continue;
     }
     State state{name, name + ".next", {}, {Allocate(info.get()), Allocate(info.get())}};
-    state.start = ParseStart(Between(initial_state, "\"" + name + "\": [", "]"),
+    state.start = ParseStart(Between(initial_state, "\"" + name + "\":[", "]"),
                              state.values[0].floats.size());
     states_.push_back(std::move(state));
   }

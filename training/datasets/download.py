@@ -20,8 +20,9 @@ from typing import Any
 
 import edgernn
 from edgernn.errors import EdgernnError
-from edgernn.files import read_json, write_json
-from edgernn.training.datasets.meter import Meter
+from edgernn.files import FULL, read_json, write_json
+from edgernn.progress import Progress
+from edgernn.signals import Interrupted, number_of
 from edgernn.training.formats.stream import LIMIT
 
 _CHUNK = 1 << 18
@@ -48,21 +49,23 @@ class Resuming:
     OSError where the disk is full. What has come of a right file is kept for the next call.
     """
 
-    def __init__(self, part: Path, size: int | None, checked: bool, meter: Meter, pause: float = 1.0) -> None:
-        self.part, self.size, self.checked, self.meter, self.pause = part, size, checked, meter, pause
+    def __init__(self, part: Path, size: int | None, checked: bool, progress: Progress, pause: float = 1.0) -> None:
+        self.part, self.size, self.checked, self.progress, self.pause = part, size, checked, progress, pause
         self._notes = part.with_name(part.name + ".json")
 
     def __call__(self, url: str, output_file: str, pooch: object) -> None:
         try:
             self._download(url)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"interrupted; {self._how_far()}") from None
+        except KeyboardInterrupt as stop:
+            raise Interrupted.by(number_of(stop), f"interrupted; {self._how_far()}") from None
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if error.errno not in FULL:
                 raise
-            raise OSError(error.errno, f"{error.strerror}; {self._how_far()}", str(self.part)) from None
+            full = OSError(error.errno, error.strerror, str(self.part))
+            full.add_note(f"free some space; {self._how_far()}")
+            raise full from None
         finally:
-            self.meter.end()
+            self.progress.close()
         self.part.replace(output_file)
         self._notes.unlink(missing_ok=True)
 
@@ -164,14 +167,16 @@ class Resuming:
     def _copy(self, url: str, answer: Any, start: int, total: int | None) -> None:
         have, whole = start, self.size if total is None else total
         most = LIMIT if whole is None else whole
-        self.meter.begin(url, start, whole)
+        size = "?" if whole is None else f"{whole:,}"
+        line = f"{url}: {size} bytes" + (f", from byte {start:,} on" if start else "")
+        self.progress.begin(url.rpartition("/")[2], whole, start, line=line, in_bytes=True)
         with self.part.open("ab") as file:
             while chunk := answer.read1(_CHUNK):
                 have += len(chunk)
                 if have > most:
                     raise EdgernnError(f"{url}: expected at most {most:,} bytes, got more")
                 file.write(chunk)
-                self.meter.at(have)
+                self.progress.update(have, f"{have:,} of {size} bytes")
         if whole is not None and have < whole:
             raise ConnectionError(f"after {have:,} of {whole:,} bytes")
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Download a data set, check it, and put it in its place."""
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -14,9 +13,10 @@ from typing import Any
 
 from edgernn.errors import EdgernnError, nearest
 from edgernn.files import read_json, write_json
+from edgernn.locks import LOCK, hold
+from edgernn.progress import Progress, Silent
 from edgernn.training.data import VARIABLE, cache_folder, locate
 from edgernn.training.datasets.download import Resuming
-from edgernn.training.datasets.meter import Meter, Quiet
 from edgernn.training.datasets.registry import SETS, DataSet, Download, File
 from edgernn.training.datasets.unpack import unpack
 from edgernn.training.formats.stream import opened
@@ -34,7 +34,7 @@ def find_set(name: str) -> DataSet:
     return SETS[name]
 
 
-def fetch(name: str, data: Path | None = None, meter: Meter | None = None, pause: float = 1.0) -> dict[str, Any]:
+def fetch(name: str, data: Path | None = None, progress: Progress | None = None, pause: float = 1.0) -> dict[str, Any]:
     """Download a data set to its folder under `data`, else under EDGERNN_DATA, else in the user's cache.
 
     Returns name, folder, fetched (whether anything had to be downloaded), cache (whether it is in the cache) and files:
@@ -43,7 +43,7 @@ def fetch(name: str, data: Path | None = None, meter: Meter | None = None, pause
     Raises UsageError for an unknown name; EdgernnError where a set cannot be downloaded, comes with another sum, is
     corrupt or does not come; OSError where the disk is full. Then nothing but what is needed to go on is left.
     """
-    wanted, meter = find_set(name), meter or Quiet()
+    wanted, progress = find_set(name), progress or Silent()
     given = data or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
     folder = (given or cache_folder()) / wanted.folder
     if not wanted.downloads:
@@ -52,7 +52,7 @@ def fetch(name: str, data: Path | None = None, meter: Meter | None = None, pause
     found = _complete(wanted, where)
     if found is None:
         with _working(folder):
-            files = [file for download in wanted.downloads for file in _get(download, folder, where, meter, pause)]
+            files = [file for download in wanted.downloads for file in _get(download, folder, where, progress, pause)]
     else:
         files = [_check(path, file) for file, path in found if path.is_file()]
     return {"name": name, "folder": str(folder), "fetched": found is None, "cache": given is None, "files": files}
@@ -63,20 +63,15 @@ def _working(folder: Path) -> Iterator[None]:
     """A folder to work in, for one process at a time; what is needed to go on stays in it after an error."""
     work = folder / _WORK
     work.mkdir(parents=True, exist_ok=True)
-    with (work / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise EdgernnError(f"{folder}: another process is fetching this data set") from None
-        try:
+    try:
+        with hold(work / LOCK, folder, option="--data"):
             yield
             shutil.rmtree(work, ignore_errors=True)
-        finally:
-            (work / "lock").unlink(missing_ok=True)
-            for made in (work, folder):
-                # where nothing came, nothing stays; a folder that is not empty cannot be removed
-                with suppress(OSError):
-                    made.rmdir()
+    finally:
+        for made in (work, folder):
+            # where nothing came, nothing stays; a folder that is not empty cannot be removed
+            with suppress(OSError):
+                made.rmdir()
 
 
 def _complete(wanted: DataSet, where: list[Path]) -> list[tuple[File, Path]] | None:
@@ -91,7 +86,7 @@ def _complete(wanted: DataSet, where: list[Path]) -> list[tuple[File, Path]] | N
     return None
 
 
-def _get(download: Download, folder: Path, where: list[Path], meter: Meter, pause: float) -> list[dict[str, Any]]:
+def _get(download: Download, folder: Path, where: list[Path], progress: Progress, pause: float) -> list[dict[str, Any]]:
     """What a download gives: checked where it is there already, else from the first address that has it."""
     paths = locate([file.name for file in download.gives], where)
     if None not in paths:
@@ -99,20 +94,20 @@ def _get(download: Download, folder: Path, where: list[Path], meter: Meter, paus
     *others, last = download.urls
     for url in others:
         try:
-            return _get_from(url, download, folder, meter, pause)
+            return _get_from(url, download, folder, progress, pause)
         except EdgernnError as error:
-            meter.note(f"{error}; trying another address")
-    return _get_from(last, download, folder, meter, pause)
+            progress.note(f"{error}; trying another address")
+    return _get_from(last, download, folder, progress, pause)
 
 
-def _get_from(url: str, download: Download, folder: Path, meter: Meter, pause: float) -> list[dict[str, Any]]:
+def _get_from(url: str, download: Download, folder: Path, progress: Progress, pause: float) -> list[dict[str, Any]]:
     import pooch
 
-    # it would repeat what the meter says
+    # it would repeat what the progress says
     pooch.get_logger().setLevel("WARNING")
     work = folder / _WORK
     name = urllib.parse.unquote(urllib.parse.urlsplit(url).path.rpartition("/")[2])
-    downloader = Resuming(work / f"{name}.part", download.size, download.checked, meter, pause)
+    downloader = Resuming(work / f"{name}.part", download.size, download.checked, progress, pause)
     try:
         path = Path(pooch.retrieve(url, download.sha256, name, work, downloader=downloader))
     except EdgernnError:

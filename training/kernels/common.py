@@ -7,17 +7,20 @@ from edgernn.cells.base import State
 from edgernn.errors import EdgernnError
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES as ALL_RULES
-from edgernn.rules import Always, Selective, Skip, Timed
 
-RULES = tuple(name for name, rule in ALL_RULES.items() if issubclass(rule, (Always, Selective, Skip, Timed)))
+RULES = tuple(name for name, rule in ALL_RULES.items() if not rule.masks)
 
 
 def refusal(layer: RecurrentLayer) -> str | None:
     """Why no kernels can run a layer, or None where some may."""
     if layer.imputer is not None:
         return f"an imputer ({layer.imputer.name}) stands before the cell"
-    if layer.rule.name not in RULES:
-        return f"there are no kernels for the rule {layer.rule.name}, only for {', '.join(RULES)}"
+    rule = layer.rule
+    for name, memory in rule.memory.items():
+        if memory.size != rule.kind.size:
+            return f"the memory {name} of the rule {rule.name} has the size {memory.size}, not {rule.kind.size}"
+    if rule.masks:
+        return f"there are no kernels for the rule {rule.name}, which masks what the cell reads"
     return None
 
 

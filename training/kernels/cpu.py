@@ -10,44 +10,52 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from edgernn.cells.base import State
+from edgernn.cells import CELLS
+from edgernn.cells.base import Cell, State
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.layer import LAST, RecurrentLayer, Trace
-from edgernn.rules import Selective, Skip, Timed
+from edgernn.rules import RULES, Kind, UpdateRule
 from edgernn.runtime.library import TRAIN, library_missing, train_library
 from edgernn.training.kernels.common import check, refusal
 
-_MAX_PARAMS = _MAX_STATES = 4
+_MAX_PARAMS = _MAX_STATES = _MAX_MEMORIES = 4
+_MAX_RULE_PARAMS = 5
 _POINTER = ctypes.c_void_p
-# the inputs between x and the cell's own vectors, which the states follow, by the names of EdgernnTrainCall
-_WEIGHTS = ("w", "r", "c", "v", "b", "rule_w", "rule_b", "rule_d", "skip_w", "skip_b", "pressure", "share")
+# the inputs between x and the vectors of cell and rule, which states and memories follow, by the names of
+# EdgernnTrainCall
+_WEIGHTS = ("w", "r", "c", "v", "b", "u")
 
 
 class _Call(ctypes.Structure):
-    """EdgernnTrainCall of runtime/csrc/train/train.h, which says what each field is."""
+    """EdgernnTrainCall of runtime/csrc/train/c_api.h, which says what each field is."""
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("cell", "steps", "batch", "input", "hidden", "threads", "keep")),
+        *((name, ctypes.c_int64) for name in ("cell", "rule", "steps", "batch", "input", "hidden", "threads", "keep")),
         *((name, _POINTER) for name in ("x", "w", "r", "c", "v", "b")),
-        ("own", _POINTER * _MAX_PARAMS),
+        ("params", _POINTER * _MAX_PARAMS),
         ("start", _POINTER * _MAX_STATES),
-        *((name, _POINTER) for name in ("rule_w", "rule_b", "rule_d", "skip_w", "skip_b", "pressure", "share")),
-        *((name, ctypes.c_float) for name in ("slope", "decision_weight", "likelihood_weight")),
+        ("rule_params", _POINTER * _MAX_RULE_PARAMS),
+        ("memory", _POINTER * _MAX_MEMORIES),
+        *((name, ctypes.c_float) for name in ("slope", "decision_weight")),
         *((name, _POINTER) for name in ("p", "m")),
         ("state", _POINTER * _MAX_STATES),
-        *((name, _POINTER) for name in ("decisions", "pressures", "y_grad")),
+        ("memories", _POINTER * _MAX_MEMORIES),
+        *((name, _POINTER) for name in ("u", "y_grad")),
         ("last_grad", _POINTER * _MAX_STATES),
-        *((name, _POINTER) for name in ("pressures_grad", "x_grad", "w_grad", "r_grad", "c_grad", "v_grad", "b_grad")),
-        ("own_grad", _POINTER * _MAX_PARAMS),
+        ("last_memory_grad", _POINTER * _MAX_MEMORIES),
+        *((name, _POINTER) for name in ("x_grad", "w_grad", "r_grad", "c_grad", "v_grad", "b_grad")),
+        ("params_grad", _POINTER * _MAX_PARAMS),
         ("start_grad", _POINTER * _MAX_STATES),
-        *((name, _POINTER) for name in ("rule_w_grad", "rule_b_grad", "rule_d_grad")),
-        *((name, _POINTER) for name in ("skip_w_grad", "skip_b_grad", "pressure_grad", "share_grad", "scratch")),
+        ("rule_params_grad", _POINTER * _MAX_RULE_PARAMS),
+        ("memory_grad", _POINTER * _MAX_MEMORIES),
+        *((name, _POINTER) for name in ("u_grad", "scratch")),
     ]
 
     def give(self, tensors: Mapping[str, Tensor | Sequence[Tensor | None] | None]) -> None:
@@ -91,7 +99,10 @@ def library() -> ctypes.CDLL | None:
     if size() != ctypes.sizeof(_Call):
         raise EdgernnError(f"{path} was built for another version of edgernn: install edgernn again")
     loaded.edgernn_train_isa.restype = ctypes.c_char_p
-    loaded.edgernn_train_cell.argtypes, loaded.edgernn_train_cell.restype = [ctypes.c_char_p], ctypes.c_int64
+    loaded.edgernn_train_cell.argtypes = [ctypes.c_char_p, ctypes.c_int64]
+    loaded.edgernn_train_rule.argtypes = [ctypes.c_char_p]
+    for number in (loaded.edgernn_train_cell, loaded.edgernn_train_rule):
+        number.restype = ctypes.c_int64
     for count in (loaded.edgernn_train_scratch, loaded.edgernn_train_gates):
         count.argtypes, count.restype = [_POINTER], ctypes.c_int64
     for run in (loaded.edgernn_train_forward, loaded.edgernn_train_backward):
@@ -101,44 +112,51 @@ def library() -> ctypes.CDLL | None:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the function is told besides tensors: sizes by the names of the call, M where the cell has an m.
+    """What the function is told besides tensors.
 
-    own: how many vectors the cell has. slope, likelihoods: of the rule `selective`.
+    sizes: by the names of the call. middle: M where the cell has an m. vectors: how many the cell has. rule_weights,
+    memories: how many the equations of the rule read. likelihoods: whether the budget sums these up, in place of
+    decisions.
     """
 
     sizes: dict[str, int]
     middle: int | None
-    own: int
-    slope: float
+    vectors: int
+    rule: UpdateRule
+    rule_weights: int
+    memories: int
     likelihoods: bool
 
     def call(self, keep: bool, given: Sequence[Tensor | None]) -> _Call:
         """A call with everything that forward and backward are both given."""
-        call = _Call(**self.sizes, keep=keep, threads=torch.get_num_threads(), slope=self.slope)
+        call = _Call(**self.sizes, keep=keep, threads=torch.get_num_threads(), slope=self.rule.slope)
         call.give(self.named(given))
         return call
 
     def named(self, given: Sequence[Tensor | None], suffix: str = "") -> dict[str, Any]:
         """The tensors of forward, or their gradients, by the names of the call."""
         x, *rest = given
-        own, start = rest[len(_WEIGHTS) : len(_WEIGHTS) + self.own], rest[len(_WEIGHTS) + self.own :]
-        tensors = {"x": x, **dict(zip(_WEIGHTS, rest, strict=False)), "own": own, "start": start}
+        count = len(_WEIGHTS)
+        params, rule_params = count + self.vectors, count + self.vectors + self.rule_weights
+        places = (count, params, rule_params, len(rest) - self.memories, len(rest))
+        lists = [rest[first:end] for first, end in pairwise(places)]
+        tensors: dict[str, Any] = {"x": x, **dict(zip(_WEIGHTS, rest, strict=False))}
+        tensors |= zip(("params", "rule_params", "start", "memory"), lists, strict=True)
         return {f"{name}{suffix}": tensor for name, tensor in tensors.items()}
 
 
 class Unrolled(torch.autograd.Function):
-    """All steps of a layer, from the inputs of its op: x (T, B, columns of W), the weights, and the states (B, H).
+    """All steps of a layer, from the inputs of its op: x (T, B, columns of W), the weights, the states (B, H), and the
+    memories that the rule's equations read.
 
-    Returns y (T, B, H), the last states, and where something is decided the last pressure (B, 1) or None, the decisions
-    (T, B, H), or (T, B, 1) under the rule `skip`, and the budget.
+    Returns y (T, B, H), the last states, and where the rule decides its last memories, u (T, B, H), and the budget.
     """
 
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *inputs: Tensor | None) -> tuple[Tensor | None, ...]:
         given = [None if t is None else t.contiguous() for t in inputs]
         named = plan.named(given)
-        # the budget may ask for the likelihoods of all steps where nothing asks for a gradient
-        keep = plan.likelihoods or any(ctx.needs_input_grad)
+        keep = any(ctx.needs_input_grad)
         call = plan.call(keep, given)
         loaded = library()
         assert loaded is not None
@@ -147,54 +165,48 @@ class Unrolled(torch.autograd.Function):
         states = [torch.empty(T if s == 0 else kept, B, H) for s in range(len(named["start"]))]
         p = torch.empty(kept, B, loaded.edgernn_train_gates(ctypes.byref(call)))
         m = None if plan.middle is None else torch.empty(kept, B, plan.middle)
-        decisions = torch.empty(T, B, H, dtype=torch.bool) if call.rule_d else None
-        pressures = torch.empty(T, B, 1) if call.skip_w else None
-        call.give({"p": p, "m": m, "state": states, "decisions": decisions, "pressures": pressures})
+        decides = plan.rule.kind is not Kind.TIME
+        u = torch.empty(T, B, H) if decides else named["u"]
+        memories = [torch.empty(T, *memory.shape) for memory in named["memory"]]
+        call.give({"p": p, "m": m, "state": states, "u": u, "memories": memories})
         call.run(back=False)
         ctx.plan, ctx.count = plan, len(states)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(p, m, pressures, *states, *given)
+        ctx.save_for_backward(p, m, u, *states, *memories, *given)
         last = tuple(s[-1].clone() for s in states)
-        if pressures is not None:
-            decisions = torch.cat([named["pressure"][None], pressures[:-1]]) >= 0.5
-        if decisions is None:
+        if not decides:
             return (states[0], *last)
-        ctx.mark_non_differentiable(decisions)
-        budget = _budget(plan, decisions, p, named, states[0])
-        return (states[0], *last, None if pressures is None else pressures[-1].clone(), decisions, budget)
+        ctx.mark_non_differentiable(u)
+        budget = plan.rule.budget(u, _likelihoods(plan.rule, named, memories, states[0]) if plan.likelihoods else None)
+        return (states[0], *last, *(memory[-1].clone() for memory in memories), u, budget)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         plan, count = ctx.plan, ctx.count
-        p, m, pressures, *rest = ctx.saved_tensors
-        states, given = rest[:count], rest[count:]
-        y_grad, *last_grad = (None if g is None else g.contiguous() for g in grads[: 1 + count])
+        p, m, u, *rest = ctx.saved_tensors
+        states, memories, given = rest[:count], rest[count : count + plan.memories], rest[count + plan.memories :]
+        y_grad, *last_grad = (None if g is None else g.contiguous() for g in grads[: 1 + count + plan.memories])
+        last_grad, last_memory_grad = last_grad[:count], last_grad[count:]
         call = plan.call(True, given)
-        decided = grads[1 + count :]
+        decided = grads[1 + count + plan.memories :]
         if decided and decided[-1] is not None:
             # the budget is a sum over steps, and a mean over all that is decided at one
-            weight = decided[-1].item() / (call.batch * (call.hidden if call.rule_d else 1))
-            call.likelihood_weight, call.decision_weight = (weight, 0.0) if plan.likelihoods else (0.0, weight)
-        pressures_grad = decided[0].contiguous() if decided and decided[0] is not None else None
+            call.decision_weight = decided[-1].item() / (call.batch * call.hidden)
         needed = ctx.needs_input_grad[1:]
         made = [torch.empty_like(t) if need else None for t, need in zip(given, needed, strict=True)]
-        call.give({"p": p, "m": m, "pressures": pressures, "state": states})
-        call.give({"y_grad": y_grad, "last_grad": last_grad, "pressures_grad": pressures_grad})
+        call.give({"p": p, "m": m, "memories": memories, "u": u, "state": states})
+        call.give({"y_grad": y_grad, "last_grad": last_grad, "last_memory_grad": last_memory_grad})
         call.give(plan.named(made, "_grad"))
         call.run(back=True)
         return (None, *made)
 
 
-def _budget(plan: _Plan, decisions: Tensor, p: Tensor, named: Mapping[str, Any], y: Tensor) -> Tensor:
-    """What the rule's `budget` makes of the decisions, or of the likelihoods."""
-    size = decisions[0].numel()
-    if not plan.likelihoods:
-        return torch.count_nonzero(decisions).to(y.dtype) / size
-    # the rule's part of p comes last
-    v = p[..., -y.shape[-1] :] + named["rule_d"] * torch.cat([named["start"][0][None], y[:-1]])
-    total: Tensor = v.mul_(plan.slope).add_(1).div_(2).clamp_(0, 1).sum()
-    return total / size
+def _likelihoods(rule: UpdateRule, named: Mapping[str, Any], memories: Sequence[Tensor], y: Tensor) -> Tensor:
+    """The likelihoods of all steps."""
+    e = rule.project(named["x"][..., : rule.input_size])
+    before = tuple(torch.cat([m[None], after[:-1]]) for m, after in zip(named["memory"], memories, strict=True))
+    return rule.likelihood(rule.score(e, (torch.cat([named["start"][0][None], y[:-1]]),), before), rule.slope)
 
 
 class CpuUnroller:
@@ -210,7 +222,8 @@ class CpuUnroller:
             raise UsageError(why)
         loaded = library()
         assert loaded is not None
-        self._cell = int(loaded.edgernn_train_cell(layer.cell.op.encode()))
+        self._cell = _number(loaded, layer.cell)
+        self._rule = _rule_number(loaded, layer.rule)
 
     def __call__(self, layer: RecurrentLayer, x: Tensor, state: State) -> tuple[Tensor, State, Trace] | None:
         cell, rule = layer.cell, layer.rule
@@ -223,33 +236,34 @@ class CpuUnroller:
         constants = layer.constants(x)
         weights = [constants.get(key, getattr(cell, key, None)) for key in ("W", "R", "C", "V", "b")]
         count = len(cell.states)
-        weights += [rule.rule_W, rule.rule_b, rule.rule_d] if isinstance(rule, Selective) else [None] * 3
-        weights += [rule.rule_w, rule.rule_b, state[count]] if isinstance(rule, Skip) else [None] * 3
-        share = rule.shares(x.shape[0], state[count : count + 1]).to(x.dtype) if isinstance(rule, Timed) else None
-        weights.append(share)
-        own = [constants.get(name, getattr(cell, name)) for name in cell.own]
-        if not all(t is None or _native(t) for t in (*weights, *own)):
+        memory = state[count : count + len(rule.memory)]
+        u = rule.shares(x.shape[0], memory)
+        u = None if u is None else u.to(x.dtype)
+        weights.append(u)
+        vectors = [constants.get(name, getattr(cell, name)) for name in cell.own]
+        decides = rule.kind is not Kind.TIME
+        rule_weights = list(rule.weights.values()) if decides else []
+        memories = memory if decides else ()
+        if not all(t is None or _native(t) for t in (*weights, *vectors, *rule_weights)):
             return None
         (T, B, I), H = x.shape, cell.hidden_size
-        plan = _Plan(
-            {"cell": self._cell, "steps": T, "batch": B, "input": I, "hidden": H},
-            cell.mid_size if weights[3] is not None else None,
-            len(own),
-            rule.slope if isinstance(rule, Selective) else 0.0,
-            # without a gradient the layer does not ask for likelihoods
-            isinstance(rule, Selective) and rule.budget_of == "likelihoods" and torch.is_grad_enabled(),
-        )
+        sizes = {"cell": self._cell, "rule": self._rule, "steps": T, "batch": B, "input": I, "hidden": H}
+        middle = cell.mid_size if weights[3] is not None else None
+        # without a gradient the layer does not ask for likelihoods
+        likelihoods = rule.counts_likelihoods and torch.is_grad_enabled()
+        plan = _Plan(sizes, middle, len(vectors), rule, len(rule_weights), len(memories), likelihoods)
         inputs = layer.inputs(x, last)
-        y, *rest = Unrolled.apply(plan, inputs, *weights, *own, *state[:count])  # type: ignore[no-untyped-call]
-        final, decided = rest[:count], rest[count:]
+        tensors = (inputs, *weights, *vectors, *rule_weights, *state[:count], *memories)
+        y, *rest = Unrolled.apply(plan, *tensors)  # type: ignore[no-untyped-call]
+        final = rest[: count + len(memories)]
         trace = Trace(None, x.new_zeros(()))
-        if decided:
-            pressure, decisions, budget = decided
-            trace = Trace(decisions.expand(-1, -1, H), budget)
-            final += [] if pressure is None else [pressure]
-        elif share is not None:
-            trace = Trace(share != 0, rule.budget(share, None))
-            final.append(state[count] + T)
+        if decides:
+            u, budget = rest[len(final) :]
+            trace = Trace(u != 0, budget)
+        else:
+            final += [steps + T for steps in memory]
+            if u is not None:
+                trace = Trace(u != 0, rule.budget(u, None))
         return y, (*final, *([] if last is None else [x[-1]])), trace
 
 
@@ -260,9 +274,23 @@ def why_not(layer: RecurrentLayer) -> str | None:
         return f"the native library {TRAIN} is not installed or does not run here"
     if why := refusal(layer):
         return why
-    if loaded.edgernn_train_cell(layer.cell.op.encode()) < 0:
-        return f"there is no kernel for {layer.cell.op}"
+    if _number(loaded, layer.cell) < 0:
+        return f"there is no kernel for {layer.kind}"
+    if _rule_number(loaded, layer.rule) < 0:
+        return f"there is no kernel for the rule {layer.rule.name}"
     return None
+
+
+def _number(loaded: ctypes.CDLL, cell: Cell) -> int:
+    """What the library calls a cell; negative where it has no kernel."""
+    if CELLS.get(cell.name) is not type(cell) or cell.norm is not None or cell.recurrent.rank is not None:
+        return -1
+    return int(loaded.edgernn_train_cell(cell.form.encode(), cell.biases))
+
+
+def _rule_number(loaded: ctypes.CDLL, rule: UpdateRule) -> int:
+    """What the library calls a rule; negative where it has no kernel."""
+    return int(loaded.edgernn_train_rule(rule.name.encode())) if RULES.get(rule.name) is type(rule) else -1
 
 
 def _native(tensor: Tensor) -> bool:

@@ -23,10 +23,9 @@ from torch import Tensor
 from edgernn.cells.base import State
 from edgernn.errors import UsageError
 from edgernn.layer import LAST, RecurrentLayer, Trace
-from edgernn.rules import Selective, Skip, Timed
+from edgernn.program import ProgramError
 from edgernn.training.kernels.common import check, refusal
 from edgernn.training.kernels.layout import Layout, make_layout
-from edgernn.training.kernels.pointwise import UntranslatedError
 from edgernn.training.kernels.sequence import source
 from edgernn.training.kernels.writer import padded
 
@@ -152,7 +151,8 @@ def _shapes(layout: Layout, T: int, B: int, keep: bool) -> dict[str, tuple[int, 
     """Of what forward makes; without `keep` no p is kept."""
     shapes: dict[str, tuple[int, ...]] = {f"s_{state}": (T + 1, B, layout.H) for state in layout.states}
     shapes |= {"p": (T, B, layout.P) if keep else (0,), "m": (T, B, layout.M)}
-    return shapes | {"pressures": (T + 1, B, 1), "growths": (T, B, 1)}
+    shapes |= {f"all_{name}": (T + 1, B, layout.memory_width) for name in layout.memory}
+    return shapes | {"evidence": (T, B, 1)}
 
 
 def _sizes(layout: Layout, named: Mapping[str, Tensor]) -> tuple[int, int]:
@@ -172,9 +172,9 @@ def sequence(given: Sequence[Tensor], key: str, keep: bool, slope: float) -> lis
     made = {name: like.new_empty(shapes[name]) for name in layout.made}
     for state in layout.states:
         made[f"s_{state}"][0] = named[f"s_{state}"]
-    if layout.rule == "skip":
-        made["pressures"][0] = named["pressure"]
-    starts = {*made, "pressure"}
+    for name in layout.memory:
+        made[f"all_{name}"][0] = named[name]
+    starts = {*made, *layout.memory}
     read = {name: tensor for name, tensor in named.items() if name not in starts} | _weights(layout, named, how)
     if B:
         _launch(key, "forward", [*read.values(), *made.values()], T, B, slope, how, {"KEEP": keep})
@@ -211,11 +211,13 @@ def sequence_backward(
         elif name.startswith("sum_"):
             outs[name] = like.new_zeros(B, layout.length(layout.sums[name[4:]][1]))
         else:
-            outs[name] = like.new_zeros(B, 1 if name == "d_pressure" else H)
-    for state in layout.states:
-        if (last := found[f"s_{state}"]) is not None:
-            outs[f"d_s_{state}"].copy_(last[T])
-    skipped = {"a", "pressure", "rule_b", *layout.biases, *(f"s_{state}" for state in layout.states)}
+            outs[name] = like.new_zeros(B, layout.memory_width if name.removeprefix("d_") in layout.memory else H)
+    starts = {f"s_{name}": f"d_s_{name}" for name in layout.states}
+    starts |= {f"all_{name}": f"d_{name}" for name in layout.neuron_memory}
+    for state, name in starts.items():
+        if (last := found[state]) is not None:
+            outs[name].copy_(last[T])
+    skipped = {"a", *layout.memory, *layout.biases, *(f"s_{state}" for state in layout.states)}
     read = {name: tensor for name, tensor in named.items() if name not in skipped} | _weights(layout, named, how)
     pointers = [*read.values(), *(tensor for name, tensor in kept.items() if name != "m")]
     # a gradient that is not given is not read
@@ -311,34 +313,34 @@ class GpuUnroller:
         last = state[-1] if LAST in layer.widths else None
         inputs = layer.inputs(x, last)
         a, e = layer.projected(inputs, x, None)
-        share = rule.shares(x.shape[0], state[count : count + 1]).to(x.dtype) if isinstance(rule, Timed) else None
+        memory = state[count : count + len(rule.memory)]
+        u = rule.shares(x.shape[0], memory)
+        share = None if u is None else u.to(x.dtype)
         constants = layer.constants(x)
         values: dict[str, Tensor | None] = {**constants, "a": a, "x": inputs, "e": e, "share": share}
         values |= {f"v_{name}": constants[name] for name, _ in layout.vectors}
         values |= {f"s_{name}": s for name, s in zip(cell.states, state, strict=False)}
-        if isinstance(rule, Skip):
-            values["pressure"] = state[count]
+        values |= zip(rule.memory, memory, strict=True)
         given = [
             _first(values.get(name), getattr(cell, name, None), getattr(rule, name, None)) for name in layout.inputs
         ]
         if not all(map(_runs, given)):
             return None
-        slope = rule.slope if isinstance(rule, Selective) else 0.0
-        made = sequence(given, self._key, torch.is_grad_enabled(), slope)
+        made = sequence(given, self._key, torch.is_grad_enabled(), rule.slope)
         found = dict(zip(layout.made, made, strict=True))
         states = [found[f"s_{name}"] for name in cell.states]
         final = [s[-1] for s in states]
         trace = Trace(None, x.new_zeros(()))
         if share is not None:
             trace = Trace(share != 0, rule.budget(share, None))
-            final.append(state[count] + x.shape[0])
-        elif isinstance(rule, Selective | Skip):
-            pressures = found.get("pressures")
-            decided = rule.decide(e, tuple(s[:-1] for s in states), () if pressures is None else (pressures[:-1],))
+            final += [steps + x.shape[0] for steps in memory]
+        elif rule.can_skip:
+            memories = [found[f"all_{name}"] for name in layout.memory]
+            decided = rule.decide(e, tuple(s[:-1] for s in states), tuple(m[:-1] for m in memories))
             assert decided.u is not None
             updated = (decided.u != 0).expand(-1, -1, cell.hidden_size)
             trace = Trace(updated, rule.budget(decided.u.to(x.dtype), decided.likelihood))
-            final += [] if pressures is None else [pressures[-1]]
+            final += [m[-1] for m in memories]
         return states[0][1:], (*final, *([] if last is None else [x[-1]])), trace
 
 
@@ -349,14 +351,14 @@ def _layout(layer: RecurrentLayer) -> Layout:
         raise UsageError("triton, which makes the kernels, is not installed")
     if why := refusal(layer):
         raise UsageError(why)
-    if cell.norm is not None or cell.rank is not None:
-        raise UsageError(f"there is no kernel for {cell.op}")
+    if cell.norm is not None or cell.recurrent.rank is not None:
+        raise UsageError(f"there is no kernel for {layer.kind}")
     try:
         layout = make_layout(layer)
-    except UntranslatedError as error:
-        raise UsageError(f"there is no kernel for {cell.op}: {error}") from None
+    except ProgramError as error:
+        raise UsageError(f"there is no kernel for {layer.kind}: {error}") from None
     if not any(name in layout.inputs for name in ("a", "x", "e", "share")):
-        raise UsageError(f"there is no kernel for {cell.op}, which reads no input")
+        raise UsageError(f"there is no kernel for {layer.kind}, which reads no input")
     return layout
 
 

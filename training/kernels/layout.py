@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the Triton kernels of a layer depend on: the tables of its cell, its sizes, its rule, its equations as text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from edgernn.cells.base import Gate, Gates
+from edgernn.cell_program import GATE, INPUT, STATE, VECTOR, trace_equations
+from edgernn.cells.base import Gate, State
 from edgernn.layer import RecurrentLayer
-from edgernn.rules import Timed
-from edgernn.training.kernels.pointwise import Pointwise, UntranslatedError, translate
+from edgernn.rules import Kind, UpdateRule
+from edgernn.tracing import check_gradient, trace
+from edgernn.training.kernels.pointwise import Pointwise, print_map
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,47 @@ class Product:
 
 
 @dataclass(frozen=True)
+class Rule:
+    """A rule's equations.
+
+    maps: score and likelihood of the kinds NEURON and SAMPLE; evidence, drive and advance of those with a `memory`,
+    which has the size of the kind's decisions. A rule of the kind TIME has none: its u is given as `share`, and
+    share_grad says whether the gradient of that is asked for.
+    vectors: names and sizes, "H" or "1", of the weights that the equations read.
+    """
+
+    kind: Kind
+    vectors: tuple[tuple[str, str], ...] = ()
+    memory: tuple[str, ...] = ()
+    inclusive: bool = False
+    maps: tuple[Pointwise, ...] = ()
+    share_grad: bool = False
+
+    def map(self, method: str) -> Pointwise:
+        """The translation of a method of the rule."""
+        return next(part for part in self.maps if part.name == f"rule_{method}")
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What the op is given for it at all steps, and its weights."""
+        if self.kind is Kind.TIME:
+            return ("share",)
+        return (*(["e"] if "e" in self.map("score").arguments else []), *(name for name, _ in self.vectors))
+
+    @property
+    def evidence_states(self) -> tuple[str, ...]:
+        """The states that the evidence is read from."""
+        if not self.memory:
+            return ()
+        return tuple(a[2:] for a in self.map("evidence").arguments if a.startswith("s_"))
+
+
+@dataclass(frozen=True)
 class Layout:
     """What the kernels of a layer depend on.
 
     H, M, X: sizes of a state, of m, and of the columns of x. vectors: names and sizes, "H", "M" or "1", of the cell's
-    own. biases: of gates without x, "bR" and so on. rule: "always", "selective", "skip" or "timed", a rule whose shares
-    are given; share_grad: whether their gradient is asked for.
+    own. biases: of gates without x, "bR" and so on. rule: the equations of the rule, None where u is 1 at every step.
     Pre-activations p (T, B, P) have the gates with x first, in the order of W.
     """
 
@@ -50,8 +88,7 @@ class Layout:
     biases: tuple[str, ...]
     update: Pointwise
     mid: Pointwise | None
-    rule: str
-    share_grad: bool = False
+    rule: "Rule | None"
 
     def size(self, gate: Gate) -> str:
         return "M" if gate.mid else "H"
@@ -104,25 +141,39 @@ class Layout:
         return any("x" in part.arguments for part in (self.update, self.mid) if part is not None)
 
     @property
-    def read(self) -> str:
-        """The state that the rule `skip` reads."""
-        return self.states[1 if len(self.states) > 1 else 0]
+    def memory(self) -> tuple[str, ...]:
+        """The rule's memories."""
+        return self.rule.memory if self.rule else ()
+
+    @property
+    def sample_memory(self) -> tuple[str, ...]:
+        """Those of one number a sample."""
+        return self.memory if self.rule and self.rule.kind is Kind.SAMPLE else ()
+
+    @property
+    def neuron_memory(self) -> tuple[str, ...]:
+        """Those of one number a neuron."""
+        return self.memory if self.rule and self.rule.kind is Kind.NEURON else ()
+
+    @property
+    def memory_width(self) -> int:
+        return self.H if self.neuron_memory else 1
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
         """What the op is given, in order."""
         keys = [key for key in ("R", "C", "V") if any(p.key == key for p in self.products)]
-        rule = {"always": [], "selective": ["e", "rule_d"], "skip": ["rule_w", "rule_b"], "timed": ["share"]}[self.rule]
+        rule = self.rule.inputs if self.rule else ()
         names = [*(["a"] if self.A else []), *(["x"] if self.reads_x else []), *keys, *self.biases]
-        names += [f"v_{name}" for name, _ in self.vectors] + rule + [f"s_{name}" for name in self.states]
-        return (*names, *(["pressure"] if self.rule == "skip" else []))
+        names += [*(f"v_{name}" for name, _ in self.vectors), *rule, *(f"s_{name}" for name in self.states)]
+        return (*names, *self.memory)
 
     @cached_property
     def made(self) -> tuple[str, ...]:
-        """What forward makes: all states (T + 1, B, H), p, m, and the pressures (T + 1, B) with their growths."""
+        """What forward makes: all states (T + 1, B, H), p, m, the memories (T + 1, B, H or 1), the summed evidence."""
         names = [*(f"s_{name}" for name in self.states), "p"]
         names += ["m"] if self.mid else []
-        return (*names, *(["pressures", "growths"] if self.rule == "skip" else []))
+        return (*names, *(f"all_{name}" for name in self.memory), *(["evidence"] if self.sample_memory else []))
 
     @cached_property
     def sums(self) -> dict[str, tuple[str, str]]:
@@ -136,71 +187,119 @@ class Layout:
                     for v in part.arguments
                     if v in sizes
                 }
-        if self.rule == "selective":
-            found["rule_d"] = ("rule_d", "H")
-        if self.rule == "skip":
-            found |= {"rule_w": ("rule_w", "H"), "rule_b": ("rule_b", "1")}
+        if self.rule is None:
+            return found
+        for part in self.rule.maps:
+            # only the evidence of the kind SAMPLE is one of neurons
+            sample = self.rule.kind is Kind.SAMPLE
+            size = "1" if sample and part.name != "rule_evidence" else "H"
+            found |= {f"{part.name}_{v}": (v, size) for v, _ in self.rule.vectors if v in part.arguments}
         return found
 
     @cached_property
     def gradients(self) -> tuple[str, ...]:
-        """What backward makes: of p, x, e and shares at every step, the states' own (B, H), the pressure's, sums."""
-        names = ["d_p", *(["d_x"] if self.reads_x else []), *(["d_e"] if self.rule == "selective" else [])]
-        names += ["d_share"] if self.share_grad else []
-        names += [f"d_s_{name}" for name in self.states] + (["d_pressure"] if self.rule == "skip" else [])
+        """What backward makes: of p, x, e and shares at every step, of states and memories before the first, sums."""
+        names = ["d_p", *(["d_x"] if self.reads_x else []), *(["d_e"] if "e" in self.inputs else [])]
+        names += ["d_share"] if self.rule and self.rule.share_grad else []
+        names += [f"d_s_{name}" for name in self.states] + [f"d_{name}" for name in self.memory]
         return (*names, *(f"sum_{name}" for name in self.sums))
 
     @cached_property
     def given(self) -> tuple[str, ...]:
         """Gradients that backward may be given: of what forward made."""
-        return (*(f"s_{name}" for name in self.states), *(["pressures"] if self.rule == "skip" else []))
+        return (*(f"s_{name}" for name in self.states), *(f"all_{name}" for name in self.memory))
 
 
 def make_layout(layer: RecurrentLayer) -> Layout:
-    """What the kernels of a layer depend on; raises UntranslatedError where a cell's equations cannot be translated."""
+    """What the kernels of a layer depend on; raises ProgramError where a cell's equations have no program."""
     cell, rule = layer.cell, layer.rule
-    H, I, M = cell.hidden_size, cell.input_size, cell.mid_size
-    X = I * (1 + cell.reads_last)
     with torch.no_grad():
-        constants = layer.constants(cell.b.new_zeros(1, 1, I) if hasattr(cell, "b") else torch.zeros(1, 1, I))
-    weights = ("R", "C", "V", "bR", "bC", "bV")
-    vectors = {name: value.numel() for name, value in constants.items() if name not in weights}
-    # widths of tiles that stand for H, M and X: sizes that differ are not to be mixed
-    places = {size: 3 + i for i, size in enumerate(dict.fromkeys((H, M, X)))}
-
-    def part(name: str, size: int, gates: Sequence[str]) -> Pointwise:
-        given = dict.fromkeys(gates, size) | {"x": X}
-        given |= {v: size if n == 1 else n for v, n in vectors.items() if n in (1, size)}
-        given |= {f"s_{state}": H for state in cell.states}
-
-        def function(values: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-            states = tuple(values[f"s_{state}"] for state in cell.states)
-            p = Gates({key: value for key, value in values.items() if not key.startswith("s_") or key in gates})
-            return (cell.mid(p, states),) if name == "mid" else cell.update(p, states)
-
-        return translate(name, function, {key: places[n] for key, n in given.items()}, places[size])
-
-    mids = [gate.name for gate in cell.gates if gate.mid]
-    mid = part("mid", M, mids) if any(gate.m for gate in cell.gates) else None
-    if mid is None and mids:
-        raise UntranslatedError("a gate feeds mid, which nothing reads")
-    update = part("update", H, [gate.name for gate in cell.gates if not gate.mid])
+        equations = trace_equations(cell, differentiable=True)
+        constants = layer.constants(next(cell.parameters()).new_zeros(1, 1, cell.input_size))
+    names = {GATE + i: gate.name for i, gate in enumerate(cell.gates)} | {INPUT: "x"}
+    names |= {VECTOR + i: name for i, name in enumerate(equations.vectors)}
+    names |= {STATE + i: f"s_{state}" for i, state in enumerate(cell.states)}
+    update = print_map("update", equations.update, names)
+    mid = None if equations.mid is None else print_map("mid", equations.mid, names)
 
     def size(name: str) -> str:
-        return "1" if vectors[name] == 1 else "M" if mid is not None and name in mid.arguments else "H"
+        return "1" if equations.vectors[name] == 1 else "M" if mid is not None and name in mid.arguments else "H"
 
     used = {*update.arguments, *(mid.arguments if mid is not None else ())}
     return Layout(
-        layer.op,
+        layer.kind,
         cell.gates,
         cell.states,
-        H,
-        M,
-        X,
-        tuple((name, size(name)) for name in vectors if name in used),
+        cell.hidden_size,
+        cell.mid_size,
+        cell.input_size * (1 + cell.reads_last),
+        tuple((name, size(name)) for name in equations.vectors if name in used),
         tuple(key for key in ("bR", "bC", "bV") if key in constants),
         update,
         mid,
-        "timed" if isinstance(rule, Timed) else rule.name,
-        isinstance(rule, Timed) and any(p.requires_grad for p in rule.parameters()),
+        _make_rule(rule, cell.states) if rule.can_skip else None,
     )
+
+
+class _Equation(nn.Module):
+    """One method of a rule as a function of its weights."""
+
+    def __init__(self, rule: UpdateRule, method: str) -> None:
+        super().__init__()
+        self.rule, self.method = rule, method
+
+    def forward(self, *values: Any) -> Any:
+        return getattr(self.rule, self.method)(*values)
+
+
+def _make_rule(rule: UpdateRule, states: tuple[str, ...]) -> Rule:
+    """The equations of a rule; raises ProgramError where they have no program."""
+    if rule.kind is Kind.TIME:
+        return Rule(rule.kind, share_grad=any(p.requires_grad for p in rule.parameters()))
+    sample, wide = rule.kind is Kind.SAMPLE, 3
+    narrow = 1 if sample else wide
+    # weights of other sizes are in the projection, which comes as e
+    weights = {name: w for name, w in rule.weights.items() if w.shape in ((1,), (rule.hidden_size,))}
+    scalars = [name for name, w in weights.items() if w.numel() == 1]
+
+    def part(method: str, names: Sequence[str], width: int, call: Callable[..., tuple[Any, ...]]) -> Pointwise:
+        """call: the arguments of the method from tiles by name."""
+        equation = _Equation(rule, method)
+        read = [name for name in weights if name in scalars or width == wide]
+        keys = dict(enumerate([*names, *read]))
+
+        def function(tiles: Mapping[int, Tensor]) -> tuple[Tensor, ...]:
+            values = {keys[key]: tile for key, tile in tiles.items()}
+            replaced = {f"rule.{name}": values[name] for name in read}
+            result = torch.func.functional_call(equation, replaced, call(values))
+            return result if isinstance(result, tuple) else (result,)
+
+        widths = dict.fromkeys(keys, width)
+        program = trace(method, function, widths, width)
+        check_gradient(method, program, function, widths)
+        return print_map(f"rule_{method}", program, keys)
+
+    def all_states(values: Mapping[str, Tensor]) -> State:
+        return tuple(values[f"s_{name}"] for name in states)
+
+    def memories(values: Mapping[str, Tensor]) -> State:
+        return tuple(values[name] for name in rule.memory)
+
+    states_read = [f"s_{name}" for name in states]
+    maps = [part("likelihood", ["score", "slope"], narrow, lambda v: (v["score"], v["slope"]))]
+    if sample:
+        # it decides from its memory alone
+        maps.append(part("score", [*rule.memory], 1, lambda v: (torch.zeros(2, 0), (), memories(v))))
+    else:
+        tiles = ["e", *states_read, *rule.memory]
+        maps.append(part("score", tiles, wide, lambda v: (v["e"], all_states(v), memories(v))))
+    if rule.memory:
+        after = ["u", "score", *rule.memory, "drive"]
+        maps += [
+            part("evidence", states_read, wide, lambda v: (all_states(v),)),
+            part("drive", ["evidence"], narrow, lambda v: (v["evidence"],)),
+            part("advance", after, narrow, lambda v: (v["u"], v["score"], memories(v), v["drive"])),
+        ]
+    used = {name for part in maps for name in part.arguments}
+    vectors = tuple((name, "1" if name in scalars else "H") for name in weights if name in used)
+    return Rule(rule.kind, vectors, tuple(rule.memory), rule.inclusive, tuple(maps))

@@ -11,14 +11,17 @@ What a cell multiplies outside the recurrence is no part of it: W x + b of all s
 pre-activations come out. Sums are float32; factors are what the weights are, or what PRECISION makes of float32.
 """
 
-from edgernn.training.kernels.layout import Layout, Product
+from edgernn.rules import Kind
+from edgernn.training.kernels.layout import Layout, Product, Rule
 from edgernn.training.kernels.pointwise import Pointwise
+from edgernn.training.kernels.rule import RuleGradients
 from edgernn.training.kernels.writer import HEADER, Kernel
 
 
 def source(layout: Layout, resident: bool, held: int) -> str:
     """The text of a module with the functions `forward` and `backward`."""
-    parts = "".join(part.text for part in (layout.mid, layout.update) if part is not None)
+    maps = [part for part in (layout.mid, layout.update) if part is not None]
+    parts = "".join(part.text for part in (*maps, *(layout.rule.maps if layout.rule else ())))
     return HEADER + parts + _Forward(layout, resident, held).text() + _Backward(layout, resident, held).text()
 
 
@@ -28,7 +31,7 @@ class _Forward(Kernel):
 
     @property
     def parameters(self) -> tuple[str, ...]:  # type: ignore[override]
-        starts = {f"s_{name}" for name in self.layout.states} | {"pressure"}
+        starts = {f"s_{name}" for name in self.layout.states} | {*self.layout.memory}
         return (*(name for name in self.layout.inputs if name not in starts), *self.layout.made)
 
     def body(self) -> None:
@@ -38,12 +41,15 @@ class _Forward(Kernel):
         if self.resident:
             for state in layout.states:
                 self.load(f"s_{state}", "H", f"s_{state}", "row")
-        if layout.rule == "skip":
-            self.put("pressure = tl.load(pressures_ptr + row, live, 0.0)", "rule_b = tl.load(rule_b_ptr)")
+            for name in layout.neuron_memory:
+                self.load(name, "H", f"all_{name}", "row")
+        for name in layout.sample_memory:
+            self.put(f"{name} = tl.load(all_{name}_ptr + row, live, 0.0)")
         with self.block("for t in range(T):"):
             self.put("at = tl.cast(t, tl.int64) * B + row")
-            if layout.rule == "skip":
-                self.put("u = pressure >= 0.5", "drive = tl.zeros((ROWS, 1), tl.float32)")
+            if layout.rule and layout.rule.kind is Kind.SAMPLE:
+                self.decide(layout.rule)
+                self.put("evidence = tl.zeros((ROWS, 1), tl.float32)")
             if layout.mid is not None:
                 with self.stage("M"):
                     self._preactivations(layout.mid, "M", self.states_of(layout.mid))
@@ -54,14 +60,19 @@ class _Forward(Kernel):
                 self._preactivations(layout.update, "H", list(layout.states))
                 self._update()
             self.barrier()
-            if layout.rule == "skip":
-                self.put(
-                    "growth = tl.sigmoid(drive + rule_b)",
-                    "grown = pressure + tl.minimum(growth, 1.0 - pressure)",
-                    "pressure = tl.where(u, growth, grown)",
-                    "tl.store(growths_ptr + at, growth, live)",
-                    "tl.store(pressures_ptr + at + B, pressure, live)",
-                )
+            if layout.rule and layout.rule.kind is Kind.SAMPLE:
+                self.put("tl.store(evidence_ptr + at, evidence, live)")
+                self._advance(layout.rule)
+                for name in layout.memory:
+                    self.put(f"tl.store(all_{name}_ptr + at + B, {name}, live)")
+
+    def _advance(self, rule: Rule) -> None:
+        """From u and the evidence to the memory after the step."""
+        self.put(
+            f"drive = rule_drive({', '.join(rule.map('drive').arguments)})",
+            "u = tl.where(u, 1.0, 0.0)",
+            f"{', '.join(rule.memory)} = rule_advance({', '.join(rule.map('advance').arguments)})",
+        )
 
     def tile(self, product: Product) -> str:
         k, n = product.columns, product.rows
@@ -77,15 +88,16 @@ class _Forward(Kernel):
             self.load(f"x_{size.lower()}", size, "x", width=str(layout.X))
         biases = [f"b_{gate.name}" for gate in gates if layout.bias(gate) is not None]
         if part is layout.update:
-            if layout.rule == "selective":
-                self.load("e", "H", "e")
-            if layout.rule == "timed":
-                self.load("share", "H", "share")
+            for name in ("e", "share"):
+                if name in layout.inputs:
+                    self.load(name, "H", name)
             biases += self.rule_vectors()
         self.vectors(self.needed(part) + biases, size)
         if not self.resident:
             for state in states:
                 self.load(f"s_{state}", size, f"s_{state}", width="H")
+            for name in layout.neuron_memory if part is layout.update else ():
+                self.load(name, size, f"all_{name}")
         for gate in gates:
             name = f"g_{gate.name}"
             terms = ([f"a_{gate.name}"] if gate.x else []) + ([f"b_{gate.name}"] if layout.bias(gate) else [])
@@ -117,23 +129,33 @@ class _Forward(Kernel):
         layout = self.layout
         made = ", ".join(f"n_{state}" for state in layout.states)
         self.put(f"{made} = update({self.arguments(layout.update)})")
-        if layout.rule == "selective":
-            self.put(f"u = tl.fma(rule_d + tl.zeros_like(e), s_{layout.states[0]}, e) > 0")
+        if layout.rule and layout.rule.kind is Kind.NEURON:
+            self.decide(layout.rule)
         for state in layout.states:
             new, old = f"n_{state}", f"s_{state}"
-            if layout.rule == "timed":
+            if layout.rule and layout.rule.kind is Kind.TIME:
                 self.put(f"{new} = lerp({old}, {new}, share)")
-            elif layout.rule != "always":
+            elif layout.rule:
                 self.put(f"{new} = tl.where(u, {new}, {old})")
             self.put(f"{new} = tl.where(h_mask, {new}, 0.0)")
             self.store(new, "H", old, "(at + B)")
             if self.resident:
                 self.put(f"{old} = {new}")
-        if layout.rule == "skip":
-            self.put(f"drive += tl.sum(n_{layout.read} * rule_w, 1, keep_dims=True)")
+        if not layout.memory:
+            return
+        assert layout.rule is not None
+        values = ", ".join(f"n_{a[2:]}" if a.startswith("s_") else a for a in layout.rule.map("evidence").arguments)
+        if layout.rule.kind is Kind.SAMPLE:
+            self.put(f"evidence += tl.sum(tl.where(h_mask, rule_evidence({values}), 0.0), 1, keep_dims=True)")
+            return
+        self.put(f"evidence = rule_evidence({values})")
+        self._advance(layout.rule)
+        for name in layout.neuron_memory:
+            self.put(f"{name} = tl.where(h_mask, {name}, 0.0)")
+            self.store(name, "H", f"all_{name}", "(at + B)")
 
 
-class _Backward(Kernel):
+class _Backward(RuleGradients):
     name = "backward"
 
     @property
@@ -143,7 +165,7 @@ class _Backward(Kernel):
     @property
     def parameters(self) -> tuple[str, ...]:  # type: ignore[override]
         layout = self.layout
-        skipped = ("a", "pressure", "rule_b", *layout.biases, *(f"s_{name}" for name in layout.states))
+        skipped = ("a", *layout.memory, *layout.biases, *(f"s_{name}" for name in layout.states))
         read = [name for name in layout.inputs if name not in skipped]
         made = [name for name in layout.made if name != "m"]
         return (*read, *made, *(f"y_{name}" for name in layout.given), *layout.gradients)
@@ -155,20 +177,25 @@ class _Backward(Kernel):
         if self.resident:
             for state in layout.states:
                 self.load(f"d_{state}", "H", f"d_s_{state}", "row")
+            for name in layout.neuron_memory:
+                self.load(f"to_{name}", "H", f"d_{name}", "row")
             for name, (_, size) in layout.sums.items():
                 if size != "1":
                     self.put(f"sum_{name} = tl.zeros((ROWS, {size}P), tl.float32)")
-        if layout.rule == "skip":
-            self.put("to_pressure = tl.zeros((ROWS, 1), tl.float32)", "sum_rule_b = tl.zeros((ROWS, 1), tl.float32)")
+        numbers = [f"to_{name}" for name in layout.sample_memory]
+        numbers += [f"sum_{name}" for name, (_, size) in layout.sums.items() if size == "1"]
+        self.put(*(f"{name} = tl.zeros((ROWS, 1), tl.float32)" for name in numbers))
         self.put("at = tl.cast(T - 1, tl.int64) * B + row")
         if self.resident:
             self._read_all()
         with self.block("for step in range(T):"):
-            if layout.rule == "skip":
-                self._pressure()
+            if layout.rule and layout.rule.kind is Kind.SAMPLE:
+                self.memory_grads(layout.rule)
             with self.stage("H"):
                 self._update()
             self.barrier()
+            if layout.rule and layout.rule.kind is Kind.SAMPLE:
+                self.decision_grads(layout.rule, "to_u")
             if layout.mid is not None:
                 with self.stage("M"):
                     self._mid(layout.mid)
@@ -186,40 +213,21 @@ class _Backward(Kernel):
         if self.resident:
             for state in layout.states:
                 self.store(f"d_{state}", "H", f"d_s_{state}", "row")
+            for name in layout.neuron_memory:
+                self.store(f"to_{name}", "H", f"d_{name}", "row")
             for name, (_, size) in layout.sums.items():
                 if size != "1":
                     self.store(f"sum_{name}", size, f"sum_{name}", "row")
-        if layout.rule == "skip":
-            self.put("if HAS_pressures:", "    to_pressure += tl.load(y_pressures_ptr + row, live, 0.0)")
-            self.put("tl.store(d_pressure_ptr + row, to_pressure, live)")
-            self.put("tl.store(sum_rule_b_ptr + row, sum_rule_b, live)")
+        for name in layout.sample_memory:
+            self.put(f"if HAS_all_{name}:", f"    to_{name} += tl.load(y_all_{name}_ptr + row, live, 0.0)")
+            self.put(f"tl.store(d_{name}_ptr + row, to_{name}, live)")
+        for name, (_, size) in layout.sums.items():
+            if size == "1":
+                self.put(f"tl.store(sum_{name}_ptr + row, sum_{name}, live)")
 
     def tile(self, product: Product) -> str:
         k, n = product.rows, product.columns
         return f"weights({self.weights_at(product)}, {k.lower()}_k, {n.lower()}_col, {k}, {n}, {n}, 1)"
-
-    def _pressure(self) -> None:
-        if not self.resident:
-            self._read_pressure()
-        self.put(
-            "if HAS_pressures:",
-            "    to_pressure += y_pressure",
-            "u = pressure >= 0.5",
-            "room = 1.0 - pressure",
-            "# of two equal numbers the smaller one is half either",
-            "part = tl.where(growth < room, 1.0, tl.where(growth == room, 0.5, 0.0))",
-            "to_drive = to_pressure * tl.where(u, 1.0, part) * growth * (1.0 - growth)",
-            "sum_rule_b += to_drive",
-            "to_pressure = to_pressure * (growth - pressure - tl.minimum(growth, room) + tl.where(u, 0.0, part))",
-        )
-
-    def _read_pressure(self) -> None:
-        self.put(
-            "pressure = tl.load(pressures_ptr + at, live, 0.0)",
-            "growth = tl.load(growths_ptr + at, live, 0.0)",
-            "if HAS_pressures:",
-            "    y_pressure = tl.load(y_pressures_ptr + at + B, live, 0.0)",
-        )
 
     def _read(self, part: Pointwise, size: str) -> None:
         """What a stage reads that forward made, or was given."""
@@ -232,29 +240,34 @@ class _Backward(Kernel):
         if part is layout.mid and self.resident:
             # the other stage reads all states
             return
-        whole = part is layout.update and (layout.rule != "always" or (layout.mid is not None and self.resident))
+        whole = part is layout.update and (layout.rule is not None or (layout.mid is not None and self.resident))
         for state in layout.states if whole else self.states_of(part):
             self.load(f"s_{state}", size, f"s_{state}", width="H")
         if part is layout.update:
             for name in ("e", "share"):
                 if name in layout.inputs:
                     self.load(name, "H", name)
-            if layout.rule == "skip":
-                self.load("after", "H", f"s_{layout.read}", "(at + B)")
+            for state in layout.rule.evidence_states if layout.rule else ():
+                self.load(f"after_{state}", "H", f"s_{state}", "(at + B)")
 
     def _read_all(self) -> None:
-        if self.layout.rule == "skip":
-            self._read_pressure()
+        if self.layout.memory:
+            self.read_memory()
         self._read(self.layout.update, "H")
         if self.layout.mid is not None:
             self._read(self.layout.mid, "M")
         for state in self.layout.states:
             with self.block(f"if HAS_s_{state}:"):
                 self.load(f"y_{state}", "H", f"y_s_{state}")
+        for name in self.layout.neuron_memory:
+            with self.block(f"if HAS_all_{name}:"):
+                self.load(f"y_{name}", "H", f"y_all_{name}")
 
     def _add_given(self) -> None:
         for state in self.layout.states:
             self.put(f"if HAS_s_{state}:", f"    d_{state} += y_{state}")
+        for name in self.layout.neuron_memory:
+            self.put(f"if HAS_all_{name}:", f"    to_{name} += y_{name}")
 
     def _update(self) -> None:
         layout, states = self.layout, self.layout.states
@@ -264,42 +277,23 @@ class _Backward(Kernel):
         if not self.resident:
             for state in states:
                 self.load(f"d_{state}", "H", f"d_s_{state}", "row")
-        if layout.rule == "skip":
-            self._add("rule_w", "to_drive * after")
-            self.put(f"d_{layout.read} += to_drive * rule_w")
-        self._rule()
+            for name in layout.neuron_memory:
+                self.load(f"to_{name}", "H", f"d_{name}", "row")
+        if layout.rule and layout.memory:
+            if layout.rule.kind is Kind.NEURON:
+                self.memory_grads(layout.rule)
+            self.evidence_grads(layout.rule)
+        self.rule_grads()
         grads = ", ".join(f"dn_{state}" for state in states)
         self._back(layout.update, "H", grads)
         if not self.resident:
             for state in states:
                 self.store(f"d_{state}", "H", f"d_s_{state}", "row")
-
-    def _rule(self) -> None:
-        """From the gradient of the state that a step leaves to those of the new state and of the old one."""
-        layout, states = self.layout, self.layout.states
-        if layout.rule == "always":
-            for state in states:
-                self.put(f"dn_{state} = d_{state}", f"d_{state} = tl.zeros_like(d_{state})")
-            return
-        made = ", ".join(f"n_{state}" for state in states)
-        self.put(f"{made} = update({self.arguments(layout.update)})")
-        self.put("to_u = " + " + ".join(f"d_{s} * (n_{s} - s_{s})" for s in states))
-        new, old = "tl.where(u, d_{0}, 0.0)", "tl.where(u, 0.0, d_{0})"
-        if layout.rule == "selective":
-            self.put(f"v = tl.fma(rule_d + tl.zeros_like(e), s_{states[0]}, e)", "u = v > 0")
-            self.put("to_v = tl.where(tl.abs(v * slope) < 1, to_u * slope * 0.5, 0.0)")
-            self.store("to_v", "H", "d_e")
-            self._add("rule_d", f"to_v * s_{states[0]}")
-        elif layout.rule == "skip":
-            self.put("to_pressure += tl.sum(tl.where(h_mask, to_u, 0.0), 1, keep_dims=True)")
-        else:
-            new, old = "share * d_{0}", "(1.0 - share) * d_{0}"
-            if layout.share_grad:
-                self.store("to_u", "H", "d_share")
-        for state in states:
-            self.put(f"dn_{state} = {new.format(state)}", f"d_{state} = {old.format(state)}")
-        if layout.rule == "selective":
-            self.put(f"d_{states[0]} += to_v * rule_d")
+            for name in layout.neuron_memory:
+                with self.block(f"if HAS_all_{name}:"):
+                    self.load("given", "H", f"y_all_{name}")
+                    self.put(f"to_{name} += given")
+                self.store(f"to_{name}", "H", f"d_{name}", "row")
 
     def _back(self, part: Pointwise, size: str, grads: str) -> None:
         """The derivatives of a map, to where they belong."""
@@ -314,7 +308,7 @@ class _Backward(Kernel):
         self.put(f"{', '.join(names.values())} = {part.name}_back({grads}, {self.arguments(part)})")
         for argument, name in names.items():
             if argument in sizes:
-                self._add(f"{part.name}_{argument}", name, size)
+                self.add(f"{part.name}_{argument}", name, size)
             elif argument.startswith("s_") and argument not in gates:
                 self.put(f"d_{argument[2:]} += {name}")
         for gate in self.gates_of(part):
@@ -370,11 +364,3 @@ class _Backward(Kernel):
                 f"{total} = stream({total}, d_p_ptr + at * {layout.P} + {layout.offsets[product.gate]}, live, "
                 f"{self.weights_at(product)}, {size.lower()}_col, {k}, {n}, {n}, 1, BLOCK_K, PRECISION)"
             )
-
-    def _add(self, name: str, value: str, size: str = "H") -> None:
-        if self.resident:
-            self.put(f"sum_{name} += {value}")
-            return
-        self.load(f"sum_{name}", size, f"sum_{name}", "row")
-        self.put(f"sum_{name} += {value}")
-        self.store(f"sum_{name}", size, f"sum_{name}", "row")

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from edgernn.cells.base import Gate
 from edgernn.training.kernels import pointwise
-from edgernn.training.kernels.layout import Layout, Product
+from edgernn.training.kernels.layout import Layout, Product, Rule
 from edgernn.training.kernels.pointwise import Pointwise
 
 HEADER = (
@@ -100,6 +100,9 @@ class Kernel:
         for name, size in self.layout.vectors:
             if size == "1":
                 self.put(f"v_{name} = tl.load(v_{name}_ptr)")
+        for name, size in self.layout.rule.vectors if self.layout.rule else ():
+            if size == "1":
+                self.put(f"{name} = tl.load({name}_ptr)")
 
     def _sizes(self) -> list[str]:
         return ["H", "M"] if self.layout.mid else ["H"]
@@ -139,7 +142,7 @@ class Kernel:
         return found | {name: ("H", f"{name}_ptr") for name in self.rule_vectors()}
 
     def rule_vectors(self) -> list[str]:
-        return [name for name in self.layout.inputs if name in ("rule_d", "rule_w")]
+        return [name for name, size in self.layout.rule.vectors if size != "1"] if self.layout.rule else []
 
     def vectors(self, names: list[str], size: str) -> None:
         """At the start of a stage of that size."""
@@ -167,6 +170,11 @@ class Kernel:
         names |= {name: f"v_{name}" for name, _ in self.layout.vectors}
         names["x"] = "x_m" if part is self.layout.mid else "x_h"
         return ", ".join(names.get(argument, argument) for argument in part.arguments)
+
+    def decide(self, rule: Rule) -> None:
+        """Puts u, true where a neuron or a sample changes."""
+        limit = ">=" if rule.inclusive else ">"
+        self.put(f"score = rule_score({', '.join(rule.map('score').arguments)})", f"u = score {limit} 0")
 
     def needed(self, part: Pointwise) -> list[str]:
         """Vectors that a map reads."""

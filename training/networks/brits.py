@@ -16,7 +16,7 @@ class BRITS(RecurrentModel):
 
     model(x (T, B, 3F)) returns y (2, B, O) and x without gaps (2, T, B, F), standardised: the answers of `ahead`, which
     reads x, and those of `behind`, which reads backwards(x). Both in the order of x. Who uses them takes their mean.
-    arguments: of each of the two SequenceModels, which share no weight.
+    The arguments are those of each of the two SequenceModels, which share no weight.
     The imputation loss is the sum of both; the paper adds a consistency loss, 0.1 times the mean of the distance of
     both, and the losses of both answers.
     Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", NeurIPS 2018, section 4.2,
@@ -24,9 +24,9 @@ class BRITS(RecurrentModel):
     Raises UsageError where the arguments name no imputer.
     """
 
-    def __init__(self, **arguments: Any) -> None:
+    def __init__(self, *config: Any, **settings: Any) -> None:
         super().__init__()
-        self.ahead, self.behind = SequenceModel(**arguments), SequenceModel(**arguments)
+        self.ahead, self.behind = SequenceModel(*config, **settings), SequenceModel(*config, **settings)
         if self.ahead.imputer_type is None:
             raise UsageError("imputer: expected gru-d or rits, got none")
 

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A network that draws images glimpse by glimpse."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from edgernn.cells.base import State
+from edgernn.config import LayerConfig
 from edgernn.errors import UsageError
 from edgernn.layer import RecurrentLayer, Trace
 from edgernn.model import RecurrentModel, joined
-from edgernn.spec import LayerSpec
 from edgernn.training.networks.recurrent import open_forget_gate
 
 ENCODERS = ("lstm", "same")
@@ -67,12 +67,13 @@ class Draw(RecurrentModel):
     σ(c_T) is the probability of each pixel to be 1; c_0 = 0. The loss, -log p(x | c_T) + Σ_t KL(N(μ_t, σ_t²), N(0, 1)),
     is in expectation an upper bound of -log p(x). To generate, z_t ~ N(0, 1) and there is no encoder.
 
-    layer: the fields of a LayerSpec, of the decoder. Its input is z_t alone: only so do the papers' parameters come
+    layer: the configuration of the decoder. Its input is z_t alone: only so do the papers' parameters come
     out, 420,100 for eins and 2,883,200 for lstm at 100 inputs and 800 neurons, although appendix D of the EINS paper
     writes hdec_{t-1} and c_{t-1} beside it. hidden_size: of decoder and encoder.
     encoder: "lstm", as in the DRAW paper and, since they do not say otherwise, the others; or "same", a layer like the
     decoder. An LSTM is not counted among the recurrent layers, whose costs and updates are looked at.
-    The bias of a forget gate starts at 1, where the cell has one (appendix D); `eins` has one with forget_bias=1.
+    The bias of a forget gate starts at 1, where the cell has one (appendix D). `eins` and `ihc-lstm` have one with
+    forget_bias=1.
     channels, height, width: of the images. glimpses: T. read_size, write_size: R and W, at least 2.
     Raises UsageError for an unknown encoder or a window below 2.
     Source: Gregor et al., "DRAW: A Recurrent Neural Network for Image Generation", arXiv:1502.04623, sections 2 and 3;
@@ -81,7 +82,7 @@ class Draw(RecurrentModel):
 
     def __init__(
         self,
-        layer: dict[str, Any],
+        layer: LayerConfig,
         *,
         channels: int,
         height: int,
@@ -102,11 +103,10 @@ class Draw(RecurrentModel):
         self.shape = (channels, height, width)
         self.glimpses, self.latent = glimpses, latent
         self.read_size, self.write_size = read_size, write_size
-        spec = LayerSpec(**layer)
         self.same = encoder == "same"
         seen = 2 * channels * read_size**2
-        self.encoder = (spec if self.same else LayerSpec("lstm")).make(seen + hidden_size, hidden_size)
-        self.decoder = spec.make(latent, hidden_size)
+        self.encoder = (layer if self.same else LayerConfig.of("lstm")).make(seen + hidden_size, hidden_size)
+        self.decoder = layer.make(latent, hidden_size)
         for made in (self.encoder, self.decoder):
             open_forget_gate(made.cell)
         self.posterior = nn.Linear(hidden_size, 2 * latent)

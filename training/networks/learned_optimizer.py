@@ -4,15 +4,15 @@
 import abc
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from edgernn.cells.base import State
+from edgernn.config import LayerConfig
 from edgernn.errors import UsageError, nearest
 from edgernn.model import RecurrentModel, joined
-from edgernn.spec import LayerSpec
 from edgernn.training.networks.optimisees import Optimisee
 
 # e^-p is the least size whose logarithm is told apart
@@ -35,12 +35,14 @@ class Update(nn.Module, abc.ABC):
     features: numbers a row of the input. width: the paper's size of the input of the first layer; None: `features`.
     coordinate_wise: every parameter is a row of its own, B = P; else all of them make one row, B = 1.
     memory: numbers that each parameter has carried on from step to step, beside the state of the layers.
+    scaled: what the layers' output becomes is multiplied by `scale`.
     """
 
     name: ClassVar[str]
     width: ClassVar[int | None] = None
     coordinate_wise: ClassVar[bool] = True
     memory: ClassVar[int] = 0
+    scaled: ClassVar[bool] = False
 
     features: int
 
@@ -63,6 +65,7 @@ class AdditiveUpdate(Update):
     """
 
     name = "additive"
+    scaled = True
     features = 2
 
     def __init__(self, hidden_size: int, coordinates: int, scale: float) -> None:
@@ -75,6 +78,31 @@ class AdditiveUpdate(Update):
 
     def forward(self, h: Tensor, theta: Tensor, gradient: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         return theta + self.scale * self.out(h).squeeze(-1), memory
+
+
+class DecayedUpdate(Update):
+    """θ_t = (1 - η_t λ_t) θ_{t-1} - η_t ∇_t, with a learning rate and a weight decay for each parameter.
+
+    (η_t, λ_t) = scale (w h_t + b), from the pre-processed gradient. Shapes: w (2, H), b (2,).
+    Source: EINS, appendix E.2, equations 18 and 19, which do not say how η and λ follow from h: as the additive update
+    does here, so that either may have any sign.
+    """
+
+    name = "decayed"
+    scaled = True
+    features = 2
+
+    def __init__(self, hidden_size: int, coordinates: int, scale: float) -> None:
+        super().__init__(hidden_size, coordinates, scale)
+        self.scale = scale
+        self.out = nn.Linear(hidden_size, 2)
+
+    def inputs(self, theta: Tensor, gradient: Tensor, loss: Tensor) -> Tensor:
+        return torch.stack(log_and_sign(gradient), -1)
+
+    def forward(self, h: Tensor, theta: Tensor, gradient: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        rate, decay = (self.scale * self.out(h)).unbind(-1)
+        return (1 - rate * decay) * theta - rate * gradient, memory
 
 
 class GatedUpdate(Update):
@@ -136,7 +164,9 @@ class RatesUpdate(Update):
         return theta - self.out(h)[0] * gradient, memory
 
 
-UPDATES: dict[str, type[Update]] = {update.name: update for update in (AdditiveUpdate, GatedUpdate, RatesUpdate)}
+UPDATES: dict[str, type[Update]] = {
+    update.name: update for update in (AdditiveUpdate, DecayedUpdate, GatedUpdate, RatesUpdate)
+}
 
 
 @dataclass(frozen=True)
@@ -161,8 +191,9 @@ class LearnedOptimizer(RecurrentModel):
     or 1 where the update is not coordinate-wise; last the update's memory (P, ·).
 
     update: a name of UPDATES. coordinates: P, which decides sizes of "rates".
-    inputs: a linear map makes so many numbers of what is read; none: the paper's size, or no map. scale: of "additive".
-    layer: the arguments of a LayerSpec, of every layer alike; `layers` of them have hidden_size neurons each.
+    inputs: a linear map makes so many numbers of what is read; none: the paper's size, or no map. scale: of
+    "additive" and "decayed".
+    layer: the configuration of every layer alike; `layers` of them have hidden_size neurons each.
     propagations: the layers run so many times on one input before their output is used. A cell that has to be given a
     sequence whole, as decaynet without a length, is given these; its decay begins anew at each input.
     Raises UsageError for an unknown name or a size below 1.
@@ -170,7 +201,7 @@ class LearnedOptimizer(RecurrentModel):
 
     def __init__(
         self,
-        layer: dict[str, Any],
+        layer: LayerConfig,
         *,
         coordinates: int,
         hidden_size: int = 20,
@@ -187,13 +218,12 @@ class LearnedOptimizer(RecurrentModel):
         for name, size in sizes.items():
             if size < 1:
                 raise UsageError(f"{name}: expected at least 1, got {size}")
-        spec = LayerSpec(**layer)
         self.propagations = propagations
         self.update = UPDATES[update](hidden_size, coordinates, scale)
         width = inputs or self.update.width
         self.input: nn.Module = nn.Linear(self.update.features, width, bias=False) if width else nn.Identity()
         widths = [width or self.update.features] + [hidden_size] * (layers - 1)
-        self.layers = nn.ModuleList(spec.make(size, hidden_size) for size in widths)
+        self.layers = nn.ModuleList(layer.make(size, hidden_size) for size in widths)
 
     def initial_state(self, theta: Tensor) -> State:
         """For an optimisee that begins at theta (P,)."""

@@ -1,65 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a network may do with a recurrent layer beside running it over whole sequences."""
 
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from edgernn.cells.base import Cell, State
+from edgernn.cells import Cell, ForgetBias, State
+from edgernn.config import LayerConfig, ModelConfig
 from edgernn.dropout import Runs
 from edgernn.errors import UsageError
 from edgernn.layer import Trace
-from edgernn.names import resolve, resolve_imputer
-from edgernn.spec import LayerSpec
+from edgernn.settings import fields_of
 
-# settings of TrainConfig that are of a SequenceModel, but of none of its layers, or of an imputer
-NOT_OF_A_LAYER = frozenset(
-    {
-        "layers",
-        "last_size",
-        "bidirectional",
-        "imputer",
-        "imputation",
-        "tied",
-        "dropout_embedding",
-        "dropout_input",
-        "dropout_hidden",
-        "dropout_output",
-        "weight_drop",
-        "weight_drop_input",
-    }
-)
+# settings of a SequenceModel that are of none of its layers, and those of an imputer
+NOT_OF_A_LAYER = frozenset(fields_of(ModelConfig).keys() - fields_of(LayerConfig).keys() - {"hidden_size"}) | {
+    "imputer",
+    "imputation",
+}
 
 
-def layer_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a LayerSpec, from the arguments of a SequenceModel.
-
-    Raises UsageError for a cell that is meant to have an imputer before it.
-    """
-    if resolve_imputer(given["cell"]) is not None:
-        raise UsageError(f"cell: {given['cell']} imputes what is missing, and nothing is missing here")
-    return {field.name: given[field.name] for field in fields(LayerSpec)}
+def without_imputer(model: ModelConfig) -> ModelConfig:
+    """The same. Raises UsageError for a cell that is meant to have an imputer before it."""
+    if model.layer.imputer is not None:
+        raise UsageError(f"cell: {model.layer.imputer} imputes what is missing, and nothing is missing here")
+    return model
 
 
-def check_in_parts(given: Mapping[str, Any]) -> None:
-    """Raises UsageError for a cell that needs its sequence whole, where a network runs it in parts.
-
-    given: the arguments of a SequenceModel.
-    """
-    cell_type, _ = resolve(given["cell"])
-    if not cell_type(1, 1, **given["cell_options"]).streaming:
-        raise UsageError(f"cell: {given['cell']} is run in parts here, so it must be told length=…")
+def check_in_parts(layer: LayerConfig) -> None:
+    """Raises UsageError for a cell that needs its sequence whole, where a network runs it in parts."""
+    cell_type, _ = layer.types
+    if not cell_type(1, 1, **layer.cell.options).streaming:
+        raise UsageError(f"cell: {cell_type.name} is run in parts here, so it must be told length=…")
 
 
 @torch.no_grad()
 def open_forget_gate(cell: Cell) -> None:
-    """Let the bias of the gate f start at 1, where the cell has one, so that it remembers from the beginning.
+    """Let the bias of the gate f start at 1, so that the cell remembers from the beginning.
 
+    Changes nothing where the gate has no bias, or has one with a start of its own (the option `forget_bias`).
     Source: Gers, Schmidhuber, Cummins, "Learning to Forget", 2000.
     """
+    if isinstance(cell, ForgetBias):
+        return
     row = 0
     for gate in cell.gates:
         if gate.bias:

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A variational autoencoder of sentences."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from edgernn.config import LayerConfig
 from edgernn.dropout import Runs, check_rate, check_weights, with_dropped_weights
 from edgernn.layer import RecurrentLayer
 from edgernn.model import RecurrentModel
-from edgernn.spec import LayerSpec
 from edgernn.training.networks.draw import gaussian_divergence
 from edgernn.training.networks.recurrent import run_to_length
 
@@ -32,7 +32,7 @@ class SentenceVAE(RecurrentModel):
 
     The loss is -Σ_t log p(w_t | ...) + KL(N(μ, σ²), N(0, 1)), in expectation an upper bound of -log p(w_1..w_n).
 
-    words: the size of the vocabulary; end, unknown: the numbers of these two. layer: the fields of a LayerSpec, of the
+    words: the size of the vocabulary; end, unknown: the numbers of these two. layer: the configuration of the
     encoder; the language model's GRU is not counted among the recurrent layers, whose costs and updates are looked at.
     embedding: of e, which both share. hidden_size: of both states, and so of z: the Gaussian is on the cells of the
     language model. In training: decoder_dropout is the rate at which entries of e are left out before the GRU,
@@ -46,7 +46,7 @@ class SentenceVAE(RecurrentModel):
 
     def __init__(
         self,
-        layer: dict[str, Any],
+        layer: LayerConfig,
         *,
         words: int,
         end: int,
@@ -65,11 +65,11 @@ class SentenceVAE(RecurrentModel):
         self.decoder_dropout, self.word_dropout, self.weight_drop = decoder_dropout, word_dropout, weight_drop
         self.embedding = nn.Embedding(words, embedding)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
-        self.encoder = LayerSpec(**layer).make(embedding, hidden_size)
+        self.encoder = layer.make(embedding, hidden_size)
         if any(gate.h or gate.c for gate in self.encoder.cell.gates):
             check_weights(self.encoder, weight_drop)
         self.posterior = nn.Linear(hidden_size, 2 * hidden_size)
-        self.decoder = LayerSpec("gru").make(embedding, hidden_size)
+        self.decoder = LayerConfig.of("gru").make(embedding, hidden_size)
         self.head = nn.Linear(hidden_size, words)
 
     def recurrent_layers(self) -> list[RecurrentLayer]:

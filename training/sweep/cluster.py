@@ -17,6 +17,8 @@ from typing import Any
 
 import edgernn
 from edgernn.errors import EdgernnError, UsageError
+from edgernn.locks import LOCK
+from edgernn.signals import raising
 from edgernn.training.jobs import Job, Outcome, Workers, attempt, environment, thread_variables
 
 # how long a cluster may take to answer and to be joined, and what is interrupted to save its checkpoint, in seconds
@@ -55,7 +57,9 @@ def on_ray(
         _connect(ray, address, processors)
         workers = RayWorkers(ray, min(count, jobs or count), out, threads, gpus, data)
         try:
-            yield workers
+            # Ray has put a handler of SIGTERM in place of ours
+            with raising():
+                yield workers
         except BaseException:
             workers.interrupt()
             raise
@@ -188,7 +192,7 @@ def _try(job: Job, out: Path, threads: int, data: Path | None, device: str, fold
         return Outcome(f"edgernn {edgernn.__version__} is installed on {where}, expected {version}")
     with suppress(OSError):
         os.chdir(folder)
-    if Path.cwd() != folder or not lock_of(out).exists():
+    if Path.cwd() != folder or not (out / LOCK).exists():
         return Outcome(f"{where} does not see the folder {folder / out}: all machines must, at the same path")
     import torch
 
@@ -199,8 +203,3 @@ def _try(job: Job, out: Path, threads: int, data: Path | None, device: str, fold
 def device_of(gpus: float) -> str:
     """Where a training with so many GPUs runs."""
     return "cuda" if gpus else "cpu"
-
-
-def lock_of(out: Path) -> Path:
-    """What lies in the folder of a sweep's runs while the sweep is going on."""
-    return out / ".sweep.lock"

@@ -14,30 +14,51 @@ seeds              how many trainings a row gets, with the seeds 0, 1, ...; or a
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field, StrictInt, with_config
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.names import resolve, resolve_imputer
+from edgernn.settings import FILE, Expected, parse
 from edgernn.training.jobs import Job
 from edgernn.training.plan import choose
-from edgernn.training.recipe import Content, Settings, combinations, label, over
+from edgernn.training.recipe import Choices, Settings, combinations, label, over, read_toml
+from edgernn.training.table import Row
 
 LAMBDA = "lambda"
 
 
-@dataclass(frozen=True)
-class Row:
-    """One combination. varied: its settings of [vary] and [search]. rivals: the number of those it is chosen from."""
+_Names = Annotated[list[str], Field(min_length=1), Expected("a list of names")]
+_Seeds = Annotated[
+    Annotated[StrictInt, Field(ge=1)] | Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(min_length=1)],
+    Expected("how many, at least 1, or a list of numbers"),
+]
 
-    name: str
+
+@with_config(FILE)
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    task: str
+    cells: _Names
+    rules: _Names | None = None
+    seeds: _Seeds
+    settings: Settings = field(default_factory=dict)
+    vary: Choices = field(default_factory=dict)
+    search: Choices = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SweepRow(Row):
+    """One combination; `settings` are those of [vary] and [search]. rivals: the number of those it is chosen from."""
+
     cell: str
     rule: str | None
-    varied: Settings
     rivals: int
-    jobs: tuple[Job, ...]
 
 
 @dataclass(frozen=True)
@@ -49,12 +70,7 @@ class Sweep:
     seeds: tuple[int, ...]
     varied: tuple[str, ...]
     searched: tuple[str, ...]
-    rows: tuple[Row, ...]
-
-    @property
-    def jobs(self) -> list[Job]:
-        """The first seed of every row, then the second: a sweep that is stopped has something of each."""
-        return [job for of_seed in zip(*(row.jobs for row in self.rows), strict=True) for job in of_seed]
+    rows: tuple[SweepRow, ...]
 
 
 def load_sweep(path: Path, out: Path) -> Sweep:
@@ -65,42 +81,24 @@ def load_sweep(path: Path, out: Path) -> Sweep:
     """
     if not path.is_file():
         raise UsageError(f"sweep: no such file: {path}")
-    content = Content(path)
-    task, seeds = content.take("task", str), _seeds(path, content.take("seeds", object))
-    cells = _names(path, "cells", content.take("cells", list))
-    rules: list[str | None] = [None]
-    if given := content.take("rules", list, []):
-        rules = list(_names(path, "rules", given))
-    settings, vary, search = content.settings("settings"), content.choices("vary"), content.choices("search")
-    content.finish()
-    for name in [*vary, *search]:
-        if (name in settings) + (name in vary) + (name in search) > 1:
+    file = parse(_File, read_toml(path), str(path))
+    task, seeds = file.task, tuple(range(file.seeds) if isinstance(file.seeds, int) else dict.fromkeys(file.seeds))
+    for name in [*file.vary, *file.search]:
+        if (name in file.settings) + (name in file.vary) + (name in file.search) > 1:
             raise EdgernnError(f"{path}: {name}: expected in one of [settings], [vary] and [search], got it in two")
-    rows: dict[object, Row] = {}
-    for rivals, (cell, rule, varied) in enumerate(product(cells, rules, combinations(vary))):
-        for searched in combinations(search):
+    rules: Sequence[str | None] = file.rules or [None]
+    rows: dict[object, SweepRow] = {}
+    for rivals, (cell, rule, varied) in enumerate(product(file.cells, rules, combinations(file.vary))):
+        for searched in combinations(file.search):
             own = {**varied, **searched}
             try:
-                if not choose(task, cell, rule, over(settings, own)).can_skip:
+                if not choose(task, cell, rule, over(file.settings, own)).can_skip:
                     own.pop(LAMBDA, None)
             except UsageError as error:
                 raise UsageError(f"{path}: {error}") from None
             # two names of one model are one row
             key = (*resolve(cell, rule), resolve_imputer(cell), label(own))
             name = re.sub(r"[^\w=,.+-]", "_", "-".join(filter(None, [cell, rule, label(own)])))
-            jobs = (Job(task, cell, rule, seed, over(settings, own), out / f"{name}-seed{seed}") for seed in seeds)
-            rows.setdefault(key, Row(name, cell, rule, own, rivals, tuple(jobs)))
-    return Sweep(path, task, seeds, tuple(vary), tuple(search), tuple(rows.values()))
-
-
-def _names(path: Path, key: str, given: list[Any]) -> list[str]:
-    if not given or not all(isinstance(name, str) for name in given):
-        raise EdgernnError(f"{path}: {key}: expected a list of names, got {given!r}")
-    return given
-
-
-def _seeds(path: Path, given: object) -> tuple[int, ...]:
-    numbers = list(range(given)) if type(given) is int else given
-    if isinstance(numbers, list) and numbers and all(type(n) is int and n >= 0 for n in numbers):
-        return tuple(dict.fromkeys(numbers))
-    raise EdgernnError(f"{path}: seeds: expected how many, at least 1, or a list of numbers, got {given!r}")
+            jobs = (Job(task, cell, rule, seed, over(file.settings, own), out / f"{name}-seed{seed}") for seed in seeds)
+            rows.setdefault(key, SweepRow(name, own, tuple(jobs), cell, rule, rivals))
+    return Sweep(path, task, seeds, tuple(file.vary), tuple(file.search), tuple(rows.values()))

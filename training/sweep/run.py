@@ -3,21 +3,22 @@
 
 import shlex
 import shutil
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from edgernn.errors import EdgernnError
-from edgernn.files import EXAMPLE, locked, write_json, write_text
-from edgernn.training.jobs import origin, run_missing
+from edgernn.files import EXAMPLE
+from edgernn.names import parts
+from edgernn.training.jobs import origin
+from edgernn.training.latency import MODEL, exported, latencies, measured
 from edgernn.training.pictures import Point, fronts
-from edgernn.training.sweep.cluster import device_of, load, lock_of, on_ray
-from edgernn.training.sweep.latency import MODEL, exported, latencies, measured
+from edgernn.training.sweep.cluster import device_of, load, on_ray
 from edgernn.training.sweep.plan import LAMBDA, load_sweep
-from edgernn.training.sweep.table import COSTS, Measured, markdown, measure, tabulate
+from edgernn.training.sweep.table import COSTS, markdown, tabulate
+from edgernn.training.table import results_of, save, trained
 
-TABLE, FRONT = "table", "front"
+FRONT = "front"
 _SYMBOLS = {LAMBDA: "λ"}
 
 
@@ -43,47 +44,38 @@ def sweep(
     What fails has its reason in the table; the others go on.
     Raises UsageError for bad words in the file, a run of other settings in the place of one of its own and another
     sweep that is going on in `out`; EdgernnError for other mistakes in the file, a cluster that cannot be reached and a
-    full disk; KeyboardInterrupt after Ctrl-C. The same command then goes on where it was.
+    full disk; Interrupted after Ctrl-C, SIGTERM or SIGHUP. The same command then goes on where it was.
     """
     out = out or Path("runs") / path.stem
     plan = load_sweep(path, out)
-    failed: Mapping[Path, str] = {}
-    with locked(lock_of(out)):
-        if run:
-            load(address)
-            workers = partial(on_ray, out=out, address=address, jobs=jobs, threads=threads, gpus=gpus, data=data)
-            try:
-                failed = run_missing(plan.jobs, workers)
-            except KeyboardInterrupt:
-                raise KeyboardInterrupt("interrupted; what ran is saved, and the same command goes on") from None
-        rows = [measure(row) for row in plan.rows]
-        best = {found.row.name: found.best for found in rows if found.best is not None}
+    if run:
+        load(address)
+    workers = partial(on_ray, out=out, address=address, jobs=jobs, threads=threads, gpus=gpus, data=data)
+    with trained(plan.rows, out, workers if run else None) as failures:
+        best = {row.name: row.best for row in plan.rows if row.best is not None}
         times = latencies(out, best) if latency and run and best else measured(out)
         report = {
             "command": shlex.join(["edgernn", "sweep", str(path)]),
-            **origin([result for found in rows for result in found.results.values()]),
-            **tabulate(plan, rows, failed, times, (device_of(gpus), data)),
+            **origin(results_of(plan.rows)),
+            **tabulate(plan, failures, times, (device_of(gpus), data)),
         }
-        return {**report, "files": _save(report, out, rows, export)}
+        files = [*save(report, markdown(report), out), *_draw(report, out), *(_export(report, out) if export else [])]
+        return {**report, "files": list(map(str, files))}
 
 
-def _save(report: dict[str, Any], out: Path, rows: list[Measured], export: bool) -> list[str]:
-    """Write table, picture and, if they are wanted, the front's models; the files."""
-    files = [out / f"{TABLE}.{kind}" for kind in ("json", "md")]
-    write_json(files[0], report)
-    write_text(files[1], markdown(report))
+def _draw(report: dict[str, Any], out: Path) -> list[Path]:
+    """Draw the front, unless nothing is measured; the files."""
     points = _points(report)
-    if points:
-        for kind in ("png", "svg"):
-            files.append(out / f"{FRONT}.{kind}")
-            fronts(files[-1], points, COSTS, report["metric"])
-    return [str(file) for file in [*files, *(_export(report, out) if export else [])]]
+    files = [out / f"{FRONT}.{kind}" for kind in ("png", "svg") if points]
+    for file in files:
+        fronts(file, points, COSTS, report["metric"])
+    return files
 
 
 def _points(report: dict[str, Any]) -> list[Point]:
     return [
         Point(
-            group=row["cell"] if row["rule"] in (None, "always") else f"{row['cell']}, {row['rule']}",
+            group=", ".join(parts(row["cell"], row["rule"])),
             label=", ".join(f"{_SYMBOLS.get(key, key)} = {row['settings'][key]}" for key in _told(report, row)),
             value=row["test"]["mean"],
             interval=row["test"]["interval"],

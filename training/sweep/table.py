@@ -2,19 +2,16 @@
 """The one table of a sweep: what its finished runs measured, row by row, what is on the front, and all as a page."""
 
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from edgernn.errors import EdgernnError
-from edgernn.files import read_json
-from edgernn.store import CONFIG
 from edgernn.training.api import command_words
-from edgernn.training.report import COLUMNS, count, duration, figure, line, number
-from edgernn.training.run import RunDirectory
-from edgernn.training.sweep.plan import Row, Sweep
-from edgernn.training.sweep.statistics import CONFIDENCE, Price, front, spread
+from edgernn.training.report import COLUMNS, count, duration, grid, number, seeds_done
+from edgernn.training.statistics import CONFIDENCE, Price, front, spread
+from edgernn.training.sweep.plan import Sweep, SweepRow
+from edgernn.training.table import Failures
 
 # what fronts are of, beside the metric: keys of a row, and what a picture calls them
 COSTS = {"work": "multiply-adds executed a step", "latency": "latency, µs a step"}
@@ -24,60 +21,23 @@ COSTS = {"work": "multiply-adds executed a step", "latency": "latency, µs a ste
 Repeat = tuple[str, Path | None]
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What the finished runs of a row are worth; results by seed, as result.json has them."""
-
-    row: Row
-    results: dict[int, dict[str, Any]]
-    validation: dict[int, float]
-
-    @property
-    def best(self) -> Path | None:
-        """The run that is best on the validation split, which stands for the row where one model is needed."""
-        if not self.validation:
-            return None
-        sign = worth_sign(self.results)
-        seed = max(self.validation, key=lambda seed: sign * self.validation[seed])
-        return next(job.out for job in self.row.jobs if job.seed == seed)
-
-
-def measure(row: Row) -> Measured:
-    results = {job.seed: result for job in row.jobs if (result := job.result())}
-    validation = {job.seed: _validation(job.out, results[job.seed]) for job in row.jobs if job.seed in results}
-    return Measured(row, results, validation)
-
-
-def _validation(run: Path, result: dict[str, Any]) -> float:
-    """The metric on the validation split with the weights that the run has kept."""
-    kept_best = read_json(run / CONFIG)["train"]["keep"] == "best" and result["best_validation"] is not None
-    return float(result["best_validation"] if kept_best else RunDirectory(run).metrics()[-1][result["metric"]])
-
-
-def worth_sign(results: Mapping[int, dict[str, Any]]) -> int:
-    """1 where more of the metric is better, else -1."""
-    return 1 if next(iter(results.values()))["higher_is_better"] else -1
-
-
-def tabulate(
-    sweep: Sweep, rows: list[Measured], failed: Mapping[Path, str], latency: Mapping[str, Any], repeat: Repeat
-) -> dict[str, Any]:
-    """The table as plain values. failed: reasons, by the run's directory. latency: of `latencies`."""
-    made = [_row(found, failed, latency, repeat) for found in rows]
-    metrics = sorted({row["metric"] for row in made if row["metric"]})
+def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repeat: Repeat) -> dict[str, Any]:
+    """The table as plain values. latency: of `latencies`."""
+    records = [_record(row, failures, latency, repeat) for row in sweep.rows]
+    metrics = sorted({record["metric"] for record in records if record["metric"]})
     if len(metrics) > 1:
         raise EdgernnError(f"{sweep.path}: expected runs of one metric, got {', '.join(metrics)}")
-    sign = next((worth_sign(found.results) for found in rows if found.results), 1)
-    worth = {row["name"]: sign * row["validation"]["mean"] for row in made if row["seeds"]}
-    chosen = _chosen(rows, worth)
+    sign = next((row.sign for row in sweep.rows if row.results), 1)
+    worth = {record["name"]: sign * record["validation"]["mean"] for record in records if record["seeds"]}
+    chosen = _chosen(sweep.rows, worth)
     fronts = {}
     for cost in COSTS:
-        costs = {row["name"]: row[cost]["mean"] for row in made if row["name"] in chosen}
-        prices = {name: Price(found, worth[name]) for name, found in costs.items() if found is not None}
+        costs = {record["name"]: record[cost]["mean"] for record in records if record["name"] in chosen}
+        prices = {name: Price(value, worth[name]) for name, value in costs.items() if value is not None}
         fronts[cost] = front(prices)
-    for row in made:
-        row["chosen"] = row["name"] in chosen
-        row["front"] = [cost for cost in COSTS if row["name"] in fronts[cost]]
+    for record in records:
+        record["chosen"] = record["name"] in chosen
+        record["front"] = [cost for cost in COSTS if record["name"] in fronts[cost]]
     return {
         "sweep": str(sweep.path),
         "task": sweep.task,
@@ -88,47 +48,43 @@ def tabulate(
         "searched": list(sweep.searched),
         "confidence": CONFIDENCE,
         "latency_machine": latency["machine"],
-        "rows": made,
+        "rows": records,
     }
 
 
-def _chosen(rows: list[Measured], worth: Mapping[str, float]) -> set[str]:
+def _chosen(rows: Sequence[SweepRow], worth: Mapping[str, float]) -> set[str]:
     """Of each set of rivals the one that is best on the validation split."""
     rivals: dict[int, list[str]] = {}
-    for found in rows:
-        if found.row.name in worth:
-            rivals.setdefault(found.row.rivals, []).append(found.row.name)
+    for row in rows:
+        if row.name in worth:
+            rivals.setdefault(row.rivals, []).append(row.name)
     return {max(names, key=lambda name: worth[name]) for names in rivals.values()}
 
 
-def _row(found: Measured, failed: Mapping[Path, str], latency: Mapping[str, Any], repeat: Repeat) -> dict[str, Any]:
-    row, results = found.row, list(found.results.values())
-    first = results[0] if results else {}
-    unit = COLUMNS.get(first.get("metric", ""), ("", 1.0))[1]
-    timed = found.best is not None and latency["models"].get(row.name) == str(found.best)
+def _record(row: SweepRow, failures: Failures, latency: Mapping[str, Any], repeat: Repeat) -> dict[str, Any]:
+    first = next(iter(row.results.values()), {})
+    metric = first.get("metric")
+    unit = COLUMNS.get(metric or "", ("", 1.0))[1]
+    timed = row.best is not None and latency["models"].get(row.name) == str(row.best)
     time = latency["microseconds"].get(row.name) if timed else None
     return {
-        "name": row.name,
+        **row.record(failures),
         "cell": row.cell,
         "rule": first.get("rule", row.rule),
-        "settings": row.varied,
-        "metric": first.get("metric"),
-        "seeds": list(found.results),
-        "failed": {job.seed: failed[job.out] for job in row.jobs if job.out in failed},
-        "test": spread([value for r in results if (value := figure(r, r["metric"])) is not None]),
-        "validation": spread([unit * value for value in found.validation.values()]),
-        "skip_percent": spread([r["skip_percent"] for r in results]),
-        "work": spread([r["macs_executed"] for r in results]),
+        "settings": row.settings,
+        "metric": metric,
+        "test": row.spread(metric or ""),
+        "validation": spread([unit * value for value in row.validation.values()]),
+        "skip_percent": row.spread("skip_percent"),
+        "work": row.spread("macs_executed"),
         "latency": spread([] if time is None else [time]),
-        "macs": first.get("macs"),
-        "parameters": first.get("parameters"),
-        "seconds": spread([r["seconds"] for r in results]),
-        "best": None if found.best is None else str(found.best),
+        "seconds": row.spread("seconds"),
+        "best": None if row.best is None else str(row.best),
         "command": _command(row, repeat),
     }
 
 
-def _command(row: Row, repeat: Repeat) -> str:
+def _command(row: SweepRow, repeat: Repeat) -> str:
     """A command line that trains all seeds of a row again, in other directories."""
     job = row.jobs[0]
     again = Path("again") / job.out.name
@@ -148,7 +104,7 @@ def markdown(report: dict[str, Any]) -> str:
     named = [*report["varied"], *report["searched"]]
     heads = ["cell", "rule", *named, f"{name}: mean ± sd", f"{100 * report['confidence']:.0f} % interval", "validation"]
     heads += ["skip, %", "executed a step", "µs a step", "parameters", "seeds", "time a run", "front"]
-    lines = [line(heads), line("---" for _ in heads), *(line(_cells(row, named)) for row in report["rows"])]
+    lines = grid(heads, (_cells(row, named) for row in report["rows"]))
     commands = [f"    {row['command']}" for row in report["rows"]]
     return "\n".join(
         [
@@ -194,7 +150,6 @@ def _cells(row: dict[str, Any], named: list[str]) -> list[str]:
     test = row["test"]
     sd = f" ± {test['sd']:.2g}" if test["sd"] is not None else ""
     interval = "" if test["interval"] is None else " to ".join(number(bound) for bound in test["interval"])
-    missing = f", {len(row['failed'])} failed" if row["failed"] else ""
     fronts = ", ".join(row["front"]) or ("" if row["chosen"] or not row["seeds"] else "not chosen")
     return [
         row["cell"],
@@ -207,7 +162,7 @@ def _cells(row: dict[str, Any], named: list[str]) -> list[str]:
         "" if row["work"]["mean"] is None else f"{row['work']['mean']:,.0f}",
         number(row["latency"]["mean"]),
         count(row["parameters"]),
-        f"{test['n']}{missing}",
+        seeds_done(row),
         duration(row["seconds"]["mean"]),
         fronts,
     ]

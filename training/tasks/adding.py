@@ -2,14 +2,15 @@
 """The adding task."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from edgernn.errors import UsageError, nearest
-from edgernn.training.settings import setting
 from edgernn.training.tasks.base import REGRESSION, Objective
 from edgernn.training.tasks.synthetic import Synthetic
 
@@ -34,9 +35,9 @@ class Adding(Synthetic):
     T is N).
     """
 
-    T: int = setting(50, at_least=2)
+    T: Annotated[int, Field(ge=2)] = 50
     values: str = "uniform"
-    delta2: float | None = setting(None, above=0)
+    delta2: Annotated[float | None, Field(gt=0)] = None
     markers: str = "any"
 
     name = "adding"
@@ -46,7 +47,7 @@ class Adding(Synthetic):
         "hidden_size": 128,
         "batch_size": 100,
         "lr": 1e-3,
-        "lambda_": 1e-4,
+        "lambda": 1e-4,
         "clip": 1.0,
         "skip_target": 85.0,
     }

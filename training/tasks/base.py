@@ -11,8 +11,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from edgernn.cells.base import State
+from edgernn.config import ModelConfig
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.training.tasks.sources import Batch, Source, Split
+
+# the picture that a task's `pictures` draws into the run's directory
+SAMPLES = "samples.png"
 
 
 @dataclass(frozen=True)
@@ -75,15 +79,16 @@ REGRESSION = Objective("mse", False, functional.mse_loss, _regression)
 class Task(abc.ABC):
     """A task. A subclass is a final dataclass whose fields are its settings; `open` sets the rest.
 
-    name, help: for the command line. defaults: a small recipe, settings of TrainConfig by Python name.
+    name, help: for the command line. defaults: a small recipe, settings of training and model by short name.
     objective: loss and metrics. solved: the value of the main metric at which the task counts as solved.
     input_size, output_size, output: of the model ("all": one target a step). mean, std: its input standardisation.
+    vocabulary: the number of words, where the input is words.
     train, validation, test: the splits.
     fingerprint: tells two data files of one name apart, where those of `train` do not. classes: what the numbers of a
     target mean, if that has names.
 
     What trains is a SequenceModel on an Objective, unless a task says otherwise: then it sets `network` and `without`,
-    the settings of TrainConfig that the network does not know, and overrides `arguments`, `loss` and `evaluate`.
+    the settings that the network does not know, and overrides `build_network`, `loss` and `evaluate`.
     divides: a batch may be shared out among processes, sequence by sequence: the loss is a mean over its sequences, and
     what is carried has them along its first axis.
     """
@@ -101,6 +106,7 @@ class Task(abc.ABC):
     output: Literal["last", "all"] = "last"
     mean: Sequence[float] = (0.0,)
     std: Sequence[float] = (1.0,)
+    vocabulary: int | None = None
     solved: float | None = None
     fingerprint: str | None = None
     classes: Sequence[str] | None = None
@@ -115,9 +121,16 @@ class Task(abc.ABC):
         Raises EdgernnError where data is missing or bad.
         """
 
-    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Those of the network, from those of a SequenceModel that the settings make; plain enough for JSON."""
-        return given
+    def adapted(self, model: ModelConfig) -> ModelConfig:
+        """The model that the settings ask for, as the task needs it; called before the data is read.
+
+        Raises UsageError for a model that the task cannot train.
+        """
+        return model
+
+    def build_network(self, model: ModelConfig) -> RecurrentModel:
+        """A new network; the model's input and head are those of the data."""
+        return SequenceModel(model)
 
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
         """The loss of a batch, and what the next step gets as `carry`: tensors of fixed shapes, without a gradient.
@@ -141,7 +154,17 @@ class Task(abc.ABC):
         return means.result()
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:  # noqa: B027
-        """Draw into a finished run's directory what is to be seen of the trained network beside its learning curve."""
+        """Draw into a finished run's directory what is to be seen of the trained network beside its learning curve.
+
+        Called after `evaluate` on the test split.
+        """
+
+    def series(self, model: RecurrentModel, device: str) -> Mapping[str, Sequence[float]]:
+        """Rows of numbers that one figure does not tell, such as a loss by step, for pictures of a table.
+
+        Called without gradients, after `evaluate` on the test split.
+        """
+        return {}
 
     def is_solved(self, value: float) -> bool:
         """Whether a value of the main metric reaches the threshold."""

@@ -2,15 +2,16 @@
 """The sum of two binary numbers, digit by digit."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
 from edgernn.errors import UsageError
-from edgernn.training.settings import setting
 from edgernn.training.tasks.base import Objective
 from edgernn.training.tasks.synthetic import Synthetic
 
@@ -46,7 +47,7 @@ class BinaryAddition(Synthetic):
     Memories", appendix B: 16 digits, 32 neurons, gradient descent with a learning rate of 0.1. It names no loss.
     """
 
-    digits: int = setting(16, at_least=1)
+    digits: Annotated[int, Field(ge=1)] = 16
 
     name = "binary-addition"
     help = "add two binary numbers, digit by digit"

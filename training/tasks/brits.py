@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Imputation of, and death in, stays in intensive care."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
 from edgernn.cells.base import State
+from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.model import RecurrentModel, SequenceModel
-from edgernn.names import resolve_imputer
 from edgernn.training.data import find_either
 from edgernn.training.formats import read_physionet
 from edgernn.training.gaps import with_gaps
 from edgernn.training.networks.brits import BRITS, filled_by
-from edgernn.training.settings import setting
 from edgernn.training.tasks.base import Score, Task
 from edgernn.training.tasks.sources import Batch, Sequences, Split
 from edgernn.training.tasks.stays import FEATURES, died, hold_out, hourly, statistics, stratified_parts
@@ -54,9 +54,9 @@ class Mortality(Task):
     """
 
     direction: str = "forward"
-    consistency: float = setting(0.1, at_least=0)
-    label_weight: float = setting(1.0, at_least=0)
-    positive_weight: float = setting(1.0, above=0)
+    consistency: Annotated[float, Field(ge=0)] = 0.1
+    label_weight: Annotated[float, Field(ge=0)] = 1.0
+    positive_weight: Annotated[float, Field(gt=0)] = 1.0
 
     name = "brits"
     help = "fill the gaps of 48 hours in intensive care and foresee death (needs PhysioNet 2012, set a)"
@@ -104,9 +104,11 @@ class Mortality(Task):
             if part.y[..., :-1].isnan().all():
                 raise EdgernnError(f"{files[0]}: expected a stay with 10 measurements in the {what} part, got none")
 
-    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        implied = resolve_imputer(given["cell"], given["imputer"])
-        return {**given, "imputer": "rits" if implied is None else implied.name}
+    def adapted(self, model: ModelConfig) -> ModelConfig:
+        return replace(model, layer=replace(model.layer, imputer=model.layer.imputer or "rits"))
+
+    def build_network(self, model: ModelConfig) -> RecurrentModel:
+        return BRITS(model) if self.direction == "both" else SequenceModel(model)
 
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
         logits, filled = _answers(model, batch.x)

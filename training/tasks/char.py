@@ -6,15 +6,16 @@ import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from edgernn.errors import EdgernnError
 from edgernn.training.data import find_files
 from edgernn.training.formats import read_text
-from edgernn.training.settings import setting
 from edgernn.training.tasks.base import CLASSIFICATION, Objective, Task
 from edgernn.training.tasks.sources import Sequences
 
@@ -47,7 +48,7 @@ class Char(Task):
     """
 
     file: str | None = None
-    window: int = setting(64, at_least=1)
+    window: Annotated[int, Field(ge=1)] = 64
 
     name = "char"
     help = "predict the next character of tiny-shakespeare, or of your own text"

@@ -27,10 +27,13 @@ class Detection(Task, ABC):
     data hold fewer sequences of one class, most often those with an event; as many of the other are drawn, and both
     this and the split are by the seed.
     The model has one output a class and is trained on the cross entropy. That is the binary cross entropy of the paper,
-    taken of the difference of both outputs. The input is standardised by the training part, channel by channel.
+    taken of the difference of both outputs. The input is standardised by the training part, channel by channel: it is
+    centred, and with scale=true divided by the standard deviation too. The paper only centres its series.
     Source: Hartvigsen et al., "Learning to Selectively Update State Neurons in Recurrent Networks", CIKM 2020, sections
     4.2 and 4.3; the number of epochs and the batch size are not there.
     """
+
+    scale: bool = True
 
     defaults: ClassVar[Mapping[str, Any]] = {"epochs": 100, "hidden_size": 50, "batch_size": 32, "lr": 1e-3}
     objective = CLASSIFICATION
@@ -51,6 +54,8 @@ class Detection(Task, ABC):
         inputs, label = torch.from_numpy(x.astype(np.float32)), torch.from_numpy(event.astype(np.int64))
         self.train, self.validation, self.test = (Sequences(inputs[part], label[part], seed=seed) for part in parts)
         self.mean, self.std = standardisation(self.train.x)
+        if not self.scale:
+            self.std = [1.0] * len(self.std)
 
 
 def zero_or_one(path: Path, label: Array) -> Array:

@@ -4,24 +4,25 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
 from edgernn.cells.base import State
+from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import replacing
 from edgernn.model import RecurrentModel
 from edgernn.training.data import find_files
 from edgernn.training.formats import read_idx, read_svhn
 from edgernn.training.networks.draw import ENCODERS, Draw
-from edgernn.training.networks.recurrent import NOT_OF_A_LAYER, check_in_parts, layer_arguments
-from edgernn.training.settings import setting
-from edgernn.training.tasks.base import Means, Score, Task
+from edgernn.training.networks.recurrent import NOT_OF_A_LAYER, check_in_parts, without_imputer
+from edgernn.training.tasks.base import SAMPLES, Means, Score, Task
 from edgernn.training.tasks.sources import Batch, Sequences, Split, random_split
 
 Pixels = npt.NDArray[np.uint8]
@@ -49,10 +50,10 @@ class DrawImages(Task):
     """
 
     images: str = "mnist"
-    glimpses: int = setting(10, at_least=1)
-    latent: int = setting(10, at_least=1)
-    read_size: int = setting(5, at_least=2)
-    write_size: int = setting(5, at_least=2)
+    glimpses: Annotated[int, Field(ge=1)] = 10
+    latent: Annotated[int, Field(ge=1)] = 10
+    read_size: Annotated[int, Field(ge=2)] = 5
+    write_size: Annotated[int, Field(ge=2)] = 5
     encoder: str = "lstm"
 
     name = "draw"
@@ -98,21 +99,24 @@ class DrawImages(Task):
         train, test = (read_svhn(path).x.transpose(0, 3, 1, 2) for path in files)
         return train, test
 
-    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        check_in_parts(given)
+    def adapted(self, model: ModelConfig) -> ModelConfig:
+        check_in_parts(model.layer)
+        return without_imputer(model)
+
+    def build_network(self, model: ModelConfig) -> Draw:
         channels, height, width = self.shape
-        return {
-            "layer": layer_arguments(given),
-            "channels": channels,
-            "height": height,
-            "width": width,
-            "glimpses": self.glimpses,
-            "latent": self.latent,
-            "hidden_size": given["hidden_size"],
-            "read_size": self.read_size,
-            "write_size": self.write_size,
-            "encoder": self.encoder,
-        }
+        return Draw(
+            model.layer,
+            channels=channels,
+            height=height,
+            width=width,
+            glimpses=self.glimpses,
+            latent=self.latent,
+            hidden_size=model.hidden_size,
+            read_size=self.read_size,
+            write_size=self.write_size,
+            encoder=self.encoder,
+        )
 
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
         return self.figures(model, batch)["nll_bound"], None
@@ -135,9 +139,6 @@ class DrawImages(Task):
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
         """Images that the network makes up, and below them how some of them came to be."""
         from matplotlib.figure import Figure
-
-        # a module that knows of tasks
-        from edgernn.training.run import SAMPLES
 
         assert isinstance(model, Draw)
         with torch.no_grad():

@@ -7,15 +7,15 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from edgernn.errors import EdgernnError
 from edgernn.training.formats import read_csv, read_text
-from edgernn.training.settings import setting
 from edgernn.training.tasks.own import NEXT, OwnData
 from edgernn.training.tasks.parts import finite
 
@@ -51,7 +51,7 @@ class Folder(OwnData):
     The input is standardised by mean and standard deviation of the training part, channel by channel.
     """
 
-    T: int | None = setting(None, at_least=1)
+    T: Annotated[int | None, Field(ge=1)] = None
 
     name = "csv"
     help = "csv files of your own folder, one a sequence"

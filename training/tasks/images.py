@@ -4,10 +4,11 @@
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from edgernn.errors import EdgernnError
@@ -15,7 +16,6 @@ from edgernn.training.data import find_files
 from edgernn.training.datasets import SETS
 from edgernn.training.formats import read_idx
 from edgernn.training.formats.stream import read_all
-from edgernn.training.settings import setting
 from edgernn.training.tasks.base import CLASSIFICATION, Task
 from edgernn.training.tasks.sources import Sequences, random_split
 
@@ -38,7 +38,7 @@ class LabelledImages(Task):
     """
 
     pixel_mean: float = 0.0
-    pixel_std: float = setting(1.0, above=0)
+    pixel_std: Annotated[float, Field(gt=0)] = 1.0
 
     folder: ClassVar[str]
     defaults = {"epochs": 5, "hidden_size": 128, "batch_size": 100, "lr": 1e-3}  # noqa: RUF012
@@ -109,7 +109,7 @@ class FashionRows(LabelledImages):
     """
 
     pixel_mean: float = 0.5
-    pixel_std: float = setting(0.5, above=0)
+    pixel_std: Annotated[float, Field(gt=0)] = 0.5
 
     name = "fashion-rows"
     help = "name the piece of clothing in 28 rows of 28 pixels (needs the Fashion-MNIST files)"
@@ -127,7 +127,7 @@ class MnistPermuted(LabelledImages):
     arXiv:1504.00941; 100 neurons in the DecayNet paper, section 6.1.
     """
 
-    permutation: int = setting(0, at_least=0)
+    permutation: Annotated[int, Field(ge=0)] = 0
 
     name = "mnist-permuted"
     help = "name the digit in 784 pixels in a fixed random order (needs the MNIST files)"

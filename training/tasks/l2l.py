@@ -6,13 +6,15 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from edgernn.cells.base import State
+from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError, nearest
 from edgernn.files import replacing
 from edgernn.model import RecurrentModel
@@ -21,9 +23,8 @@ from edgernn.training.datasets import SETS
 from edgernn.training.formats import read_cifar10
 from edgernn.training.networks.learned_optimizer import UPDATES, LearnedOptimizer
 from edgernn.training.networks.optimisees import HAND_MADE, RATES, perceptron, residual, train_by_hand
-from edgernn.training.networks.recurrent import NOT_OF_A_LAYER, layer_arguments
-from edgernn.training.settings import setting
-from edgernn.training.tasks.base import CLASSIFICATION, Means, Score, Task
+from edgernn.training.networks.recurrent import NOT_OF_A_LAYER, without_imputer
+from edgernn.training.tasks.base import CLASSIFICATION, SAMPLES, Means, Score, Task
 from edgernn.training.tasks.images import SIDE, LabelledImages, MnistRows
 from edgernn.training.tasks.sources import EVALUATION_BATCH, Batch, Sequences, Source, Split, random_split
 
@@ -107,8 +108,8 @@ class Unrolls(Source):
 class Trial:
     """What came of one optimisee.
 
-    curve (steps,): its loss on the minibatch of each step, before the step. scores: final_loss, final_accuracy and
-    mean_loss.
+    curve (steps,): its loss on the minibatch of each step, before the step. scores: final_loss, final_accuracy,
+    mean_loss and late_loss.
     """
 
     curve: Tensor
@@ -126,14 +127,15 @@ class LearningToLearn(Task):
     optimisee: mlp, 784 - width (20) - 10 with sigmoids, on MNIST; or resnet, `ResNet` of a depth (16) and width (16),
     on CIFAR-10. first_weights of the mlp: normal (unless said) or uniform, see `STARTS`. minibatch: the optimisee's
     batch size. Channels are standardised by the training images.
-    update, inputs, scale (0.1) of the update additive, propagations: see `LearnedOptimizer`.
+    update, inputs, scale (0.1) of the updates additive and decayed, propagations: see `LearnedOptimizer`.
     run_steps: steps of an optimisee. unroll: of these for one step of the training; no derivative reaches further back.
     optimisees: in an epoch.
     meta_loss: mean, of the optimisee's losses after each step of an unroll, each on the next minibatch; or change, the
     mean of the loss after less that before a step, both on its own minibatch (DecayNet, appendix D).
     trials: an evaluation trains so many optimisees on the training images, with starts and minibatches of their own;
     in the test for test_steps, or run_steps if that is none. final_loss and final_accuracy are theirs at the end, on
-    all validation or test images; mean_loss is the mean over steps of the minibatch's loss.
+    all validation or test images; mean_loss is the mean over steps of the minibatch's loss,
+    late_loss that over the last fifth of the steps (updates 80 to 100 of 100 in the DecayNet paper, section 6.2).
     The test does the same by hand-made optimisers, `HAND_MADE`, from the same starts on the same minibatches:
     sgd_final_loss and so on. sgd_lr is that of `RATES` with the least final loss on the validation images, over
     `tuning` further optimisees.
@@ -146,21 +148,21 @@ class LearningToLearn(Task):
     """
 
     optimisee: str = "mlp"
-    width: int | None = setting(None, at_least=1)
-    depth: int | None = setting(None, at_least=1)
+    width: Annotated[int | None, Field(ge=1)] = None
+    depth: Annotated[int | None, Field(ge=1)] = None
     first_weights: str | None = None
-    minibatch: int = setting(128, at_least=1)
+    minibatch: Annotated[int, Field(ge=1)] = 128
     update: str = "additive"
-    inputs: int | None = setting(None, at_least=1)
-    scale: float | None = setting(None, above=0)
-    propagations: int = setting(1, at_least=1)
-    run_steps: int = setting(100, at_least=1)
-    unroll: int = setting(20, at_least=1)
-    optimisees: int = setting(10, at_least=1)
+    inputs: Annotated[int | None, Field(ge=1)] = None
+    scale: Annotated[float | None, Field(gt=0)] = None
+    propagations: Annotated[int, Field(ge=1)] = 1
+    run_steps: Annotated[int, Field(ge=1)] = 100
+    unroll: Annotated[int, Field(ge=1)] = 20
+    optimisees: Annotated[int, Field(ge=1)] = 10
     meta_loss: str = "mean"
-    trials: int = setting(10, at_least=1)
-    test_steps: int | None = setting(None, at_least=1)
-    tuning: int = setting(2, at_least=1)
+    trials: Annotated[int, Field(ge=1)] = 10
+    test_steps: Annotated[int | None, Field(ge=1)] = None
+    tuning: Annotated[int, Field(ge=1)] = 2
 
     name = "l2l"
     help = "train other networks from their gradients (needs the MNIST or CIFAR-10 files)"
@@ -181,7 +183,7 @@ class LearningToLearn(Task):
         if self.run_steps % self.unroll:
             raise UsageError(f"run_steps: expected a multiple of unroll={self.unroll}, got {self.run_steps}")
         absent = {"depth": self.optimisee == "mlp", "first_weights": self.optimisee == "resnet"}
-        for name, is_absent in {**absent, "scale": self.update != "additive"}.items():
+        for name, is_absent in {**absent, "scale": not UPDATES[self.update].scaled}.items():
             if is_absent and (value := getattr(self, name)) is not None:
                 chosen = f"optimisee={self.optimisee} update={self.update}"
                 raise UsageError(f"{name}: expected none with {chosen}, got {value}")
@@ -196,18 +198,22 @@ class LearningToLearn(Task):
         self.images, self.validation, self.test = (Images(x, y, *scales) for x, y in parts)
         self.train = self._unrolls(_TRAIN, self.run_steps, seed)
         self._compared: dict[str, tuple[float, list[Trial]]] = {}
+        self._tested: list[Trial] = []
 
-    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "layer": layer_arguments(given),
-            "coordinates": self.classifier.size,
-            "hidden_size": given["hidden_size"],
-            "layers": given["layers"],
-            "update": self.update,
-            "inputs": self.inputs,
-            "scale": self.scale or 0.1,
-            "propagations": self.propagations,
-        }
+    def adapted(self, model: ModelConfig) -> ModelConfig:
+        return without_imputer(model)
+
+    def build_network(self, model: ModelConfig) -> LearnedOptimizer:
+        return LearnedOptimizer(
+            model.layer,
+            coordinates=self.classifier.size,
+            hidden_size=model.hidden_size,
+            layers=model.layers,
+            update=self.update,
+            inputs=self.inputs,
+            scale=self.scale or 0.1,
+            propagations=self.propagations,
+        )
 
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
         assert isinstance(model, LearnedOptimizer)
@@ -222,8 +228,10 @@ class LearningToLearn(Task):
 
     def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
         skipped = Means()
-        figures = summary(self._learned(model, split, device, skipped)) | skipped.result()
+        trials = self._learned(model, split, device, skipped)
+        figures = summary(trials) | skipped.result()
         if split is self.test:
+            self._tested = trials
             for name, (lr, trials) in self._hand_made(device).items():
                 figures |= {f"{name}_{key}": value for key, value in {"lr": lr, **summary(trials)}.items()}
         return figures
@@ -233,13 +241,9 @@ class LearningToLearn(Task):
         from matplotlib.figure import Figure
         from matplotlib.ticker import LogLocator, NullFormatter
 
-        # a module that knows of tasks
-        from edgernn.training.run import SAMPLES
-
         figure = Figure(figsize=(7, 4.5), layout="constrained")
         ax = figure.subplots()
-        with torch.no_grad():
-            drawn = {f"learned: {model.recurrent_layers()[0].op}": self._learned(model, self.test, device, Means())}
+        drawn = {f"learned: {model.recurrent_layers()[0].kind}": self._tested}
         drawn |= {f"{name}, lr {lr:g}": trials for name, (lr, trials) in self._hand_made(device).items()}
         for (label, trials), colour in zip(drawn.items(), ("black", *_COLOURS), strict=True):
             curves = torch.stack([trial.curve for trial in trials]).numpy()
@@ -255,6 +259,18 @@ class LearningToLearn(Task):
         ax.legend(frameon=False)
         with replacing(folder / SAMPLES) as temporary:
             figure.savefig(temporary, dpi=120)
+
+    def series(self, model: RecurrentModel, device: str) -> dict[str, list[float]]:
+        """The loss on the minibatch of each step of the test's optimisees, as a mean over them: loss_by_step.
+
+        sgd_loss_by_step and so on are those of the hand-made optimisers.
+        """
+        by_hand = {f"{name}_": trials for name, (_, trials) in self._hand_made(device).items()}
+        runs = {"": self._tested, **by_hand}
+        return {
+            f"{name}loss_by_step": torch.stack([t.curve for t in trials]).mean(0).tolist()
+            for name, trials in runs.items()
+        }
 
     def _learned(self, model: RecurrentModel, split: Split, device: str, skipped: Means) -> list[Trial]:
         """The trials of an evaluation by the network; `skipped` gets the skip percentages."""
@@ -312,7 +328,9 @@ class LearningToLearn(Task):
                 found = CLASSIFICATION.metrics(self.classifier(theta, moved.x), moved.target)
                 named = {"final_loss": found["cross_entropy"], "final_accuracy": found["accuracy"]}
                 scores.add(len(batch.target), named)
-            made.append(Trial(curve.cpu(), {**scores.result(), "mean_loss": float(curve.mean())}))
+            late = curve[-max(1, len(curve) // 5) :]
+            losses = {"mean_loss": float(curve.mean()), "late_loss": float(late.mean())}
+            made.append(Trial(curve.cpu(), {**scores.result(), **losses}))
         return made
 
     def _unrolls(self, key: int, steps: int, seed: int = 0) -> Unrolls:

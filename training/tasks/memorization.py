@@ -2,12 +2,13 @@
 """The memorization task."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from edgernn.training.settings import setting
 from edgernn.training.tasks.base import Objective
 from edgernn.training.tasks.synthetic import Synthetic
 
@@ -34,10 +35,10 @@ class Memorization(Synthetic):
     squared_error, eq 14, is called MSE.
     """
 
-    train_size: int | None = setting(50_000, at_least=1)
-    bits: int = setting(2, at_least=1)
-    noise: int = setting(10, at_least=0)
-    delta2: float = setting(1.0, at_least=0)
+    train_size: Annotated[int | None, Field(ge=1)] = 50_000
+    bits: Annotated[int, Field(ge=1)] = 2
+    noise: Annotated[int, Field(ge=0)] = 10
+    delta2: Annotated[float, Field(ge=0)] = 1.0
 
     name = "memorization"
     help = "give back the first bits of a sequence after noise"

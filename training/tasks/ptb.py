@@ -5,19 +5,20 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
 from edgernn.cells.base import State
+from edgernn.config import ModelConfig
 from edgernn.errors import UsageError
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.training.data import find_either
 from edgernn.training.networks.recurrent import check_in_parts
-from edgernn.training.settings import setting
 from edgernn.training.tasks.base import Means, Score, Task
 from edgernn.training.tasks.sources import Batch, Source, Split
 from edgernn.training.text import Vocabulary, read_sentences
@@ -163,13 +164,13 @@ class NextWord(Task):
     https://arxiv.org/abs/1708.02182) is what EINS, appendix A, and IRC, section V-A, start from.
     """
 
-    embedding: int = setting(256, at_least=1)
-    bptt: int = setting(35, at_least=1)
+    embedding: Annotated[int, Field(ge=1)] = 256
+    bptt: Annotated[int, Field(ge=1)] = 35
     vary_bptt: bool = False
-    ar: float = setting(0.0, at_least=0)
-    tar: float = setting(0.0, at_least=0)
-    eval_batch: int = setting(10, at_least=1)
-    test_batch: int = setting(1, at_least=1)
+    ar: Annotated[float, Field(ge=0)] = 0.0
+    tar: Annotated[float, Field(ge=0)] = 0.0
+    eval_batch: Annotated[int, Field(ge=1)] = 10
+    test_batch: Annotated[int, Field(ge=1)] = 1
 
     name = "ptb"
     help = "predict the next word of the Penn Treebank, or of your own text"
@@ -190,7 +191,8 @@ class NextWord(Task):
         parts = [read_sentences(path) for path in find_either(self.name, "ptb", FORMS, source)]
         vocabulary = Vocabulary(parts[0])
         self.classes = vocabulary.words
-        self.input_size, self.output_size = self.embedding, len(vocabulary)
+        self.input_size = self.embedding
+        self.output_size = self.vocabulary = len(vocabulary)
         text = "\n\n".join("\n".join(map(" ".join, part)) for part in parts)
         self.fingerprint = hashlib.sha256(text.encode()).hexdigest()
 
@@ -200,9 +202,9 @@ class NextWord(Task):
 
         self.train, self.validation, self.test = stream(0), stream(1, self.eval_batch), stream(2, self.test_batch)
 
-    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        check_in_parts(given)
-        return {**given, "vocabulary": self.output_size}
+    def adapted(self, model: ModelConfig) -> ModelConfig:
+        check_in_parts(model.layer)
+        return model
 
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
         assert isinstance(model, SequenceModel)

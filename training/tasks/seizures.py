@@ -37,7 +37,7 @@ class Seizures(Detection):
     split=recordings: all series of a recording are in one part.
     The file: data.csv or Epileptic Seizure Recognition.csv as UCI and others give it, with an id, X1 … X178 and y; or
     epileptic_seizure_recognition.csv with recording and chunk in place of the id. X21.V1.791 is chunk 21 of V1.791.
-    The paper only centres the series; here the model also divides by the deviation of the training part.
+    scale=false leaves it at that centring, as in the paper (see `Detection`).
     Source: see `Detection`. Data: Andrzejak et al., "Indications of nonlinear deterministic and finite-dimensional
     structures in time series of brain electrical activity", Physical Review E 64, 2001; made into rows by Wu and Fokoue
     for the UCI repository, 2017.
@@ -47,7 +47,7 @@ class Seizures(Detection):
 
     name = "seizures"
     help = "find a seizure in a second of EEG (needs the UCI file)"
-    defaults = {**Detection.defaults, "lambda_": 2e-4}  # noqa: RUF012
+    defaults = {**Detection.defaults, "lambda": 2e-4}  # noqa: RUF012
     input_size = 1
     classes = ("no seizure", "seizure")
 

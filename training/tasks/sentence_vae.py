@@ -5,19 +5,21 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from edgernn.cells.base import State
+from edgernn.config import ModelConfig
+from edgernn.errors import UsageError
 from edgernn.files import write_text
 from edgernn.model import RecurrentModel
 from edgernn.training.data import find_either
-from edgernn.training.networks.recurrent import NOT_OF_A_LAYER, check_in_parts, layer_arguments
+from edgernn.training.networks.recurrent import NOT_OF_A_LAYER, check_in_parts, without_imputer
 from edgernn.training.networks.sentence_vae import Bound, Imputed, SentenceVAE
-from edgernn.training.settings import setting
 from edgernn.training.tasks.base import Means, Score, Task
 from edgernn.training.tasks.ptb import FORMS
 from edgernn.training.tasks.sources import Batch, Source, Split
@@ -91,15 +93,19 @@ class SentenceCodes(Task):
     Metrics: nll = reconstruction + kl, in nats a sentence, with one sample of z: a bound of -log p. perplexity: of a
     word, e^(Σ nll / Σ (n + 1)), where each sentence of n words also has its end.
     A run leaves test sentences whose last `removed` words were taken away and filled in again (`SentenceVAE.impute`).
+    beginnings: of sentences, with | between them, to be filled in 20 times each in the test. For the k-th one, counted
+    from 1, the metrics fill_nll_k and fill_words_k are means over these samples, fill_unknown_k the number of those
+    with an unknown word; the series sample_nll_k and sample_words_k hold all of them.
     Source: EINS, section 5.2 and appendix B (hidden_size 256, embedding 300, Adam at 1e-3 for 10 epochs); Bowman et
     al., arXiv:1511.06349.
     """
 
-    embedding: int = setting(300, at_least=1)
-    decoder_dropout: float = setting(0.5, at_least=0)
-    word_dropout: float = setting(0.0, at_least=0)
-    kl_steps: int = setting(2500, at_least=0)
-    removed: int = setting(4, at_least=1)
+    embedding: Annotated[int, Field(ge=1)] = 300
+    decoder_dropout: Annotated[float, Field(ge=0)] = 0.5
+    word_dropout: Annotated[float, Field(ge=0)] = 0.0
+    kl_steps: Annotated[int, Field(ge=0)] = 2500
+    removed: Annotated[int, Field(ge=1)] = 4
+    beginnings: str = ""
 
     name = "sentence-vae"
     help = "code sentences of the Penn Treebank, or of your own text, and fill in their last words"
@@ -114,28 +120,36 @@ class SentenceCodes(Task):
     without = NOT_OF_A_LAYER - {"weight_drop"}
     objective = Score("nll", False)
 
+    def __post_init__(self) -> None:
+        self.to_fill = [part.split() for part in self.beginnings.split("|")] if self.beginnings else []
+        if not all(self.to_fill):
+            raise UsageError(f"beginnings: expected words between the |, got {self.beginnings!r}")
+
     def open(self, source: Path | None, seed: int) -> None:
         parts = [read_sentences(path) for path in find_either(self.name, "ptb", FORMS, source)]
         self.fingerprint = hashlib.sha256(repr(parts).encode()).hexdigest()
-        self.vocabulary = Vocabulary(parts[0])
-        self.input_size, self.output_size = self.embedding, len(self.vocabulary)
-        encoded = [[self.vocabulary.encode(sentence) for sentence in part] for part in parts]
+        self.words = Vocabulary(parts[0])
+        self.input_size, self.output_size = self.embedding, len(self.words)
+        encoded = [[self.words.encode(sentence) for sentence in part] for part in parts]
         self.train = Sentences(encoded[0], seed)
         self.validation, self.test = Sentences(encoded[1]), Sentences(encoded[2])
 
-    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        check_in_parts(given)
-        return {
-            "layer": layer_arguments(given),
-            "words": len(self.vocabulary),
-            "end": self.vocabulary.end,
-            "unknown": self.vocabulary.unknown,
-            "embedding": self.embedding,
-            "hidden_size": given["hidden_size"],
-            "decoder_dropout": self.decoder_dropout,
-            "word_dropout": self.word_dropout,
-            "weight_drop": given["weight_drop"],
-        }
+    def adapted(self, model: ModelConfig) -> ModelConfig:
+        check_in_parts(model.layer)
+        return without_imputer(model)
+
+    def build_network(self, model: ModelConfig) -> SentenceVAE:
+        return SentenceVAE(
+            model.layer,
+            words=len(self.words),
+            end=self.words.end,
+            unknown=self.words.unknown,
+            embedding=self.embedding,
+            hidden_size=model.hidden_size,
+            decoder_dropout=self.decoder_dropout,
+            word_dropout=self.word_dropout,
+            weight_drop=model.dropout.weight,
+        )
 
     def kl_weight(self, step: int) -> float:
         """What the divergence weighs in the loss of a step, counted from 0."""
@@ -159,7 +173,29 @@ class SentenceCodes(Task):
         # of a network that has learned nothing it may be more than a float holds
         with np.errstate(over="ignore"):
             perplexity = float(np.exp(found["nll"] * len(split) / tokens))
-        return {**found, "perplexity": perplexity, **words.result()}
+        filled = self._fill_all(model, device) if split is self.test else {}
+        return {**found, "perplexity": perplexity, **words.result(), **filled}
+
+    def _fill_all(self, model: RecurrentModel, device: str) -> dict[str, float]:
+        """Fill in the beginnings; what came of it on average."""
+        assert isinstance(model, SentenceVAE)
+        figures: dict[str, float] = {}
+        self._samples: dict[str, list[float]] = {}
+        for k, beginning in enumerate(self.to_fill, 1):
+            encoded = torch.tensor(self.words.encode(beginning), device=device)
+            samples = model.impute(encoded, _SAMPLES, sample=True)
+            for name, values in (
+                ("nll", [sample.nll for sample in samples]),
+                ("words", [float(len(sample.words)) for sample in samples]),
+            ):
+                self._samples[f"sample_{name}_{k}"] = values
+                figures[f"fill_{name}_{k}"] = sum(values) / len(values)
+            figures[f"fill_unknown_{k}"] = sum(self.words.unknown in sample.words for sample in samples)
+        return figures
+
+    def series(self, model: RecurrentModel, device: str) -> dict[str, list[float]]:
+        """The surprise and the length of each sample that fills in one of the beginnings."""
+        return self._samples
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
         """Sentences of the test part with their last words removed, and what the network says instead."""
@@ -181,10 +217,10 @@ class SentenceCodes(Task):
         """The paragraph of a sentence, closed with what appendix B of the EINS paper compares."""
 
         def text(numbers: Sequence[int]) -> str:
-            return " ".join(self.vocabulary.decode(numbers))
+            return " ".join(self.words.decode(numbers))
 
         made = {"likeliest": likeliest, **{f"sample {i + 1}": samples[i] for i in range(_SHOWN)}}
-        unknown = sum(self.vocabulary.unknown in sample.words for sample in samples)
+        unknown = sum(self.words.unknown in sample.words for sample in samples)
         length = sum(len(sample.words) for sample in samples) / len(samples)
         return [
             f"{text(sentence[: -self.removed])} ...",

@@ -4,11 +4,12 @@
 import abc
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 from torch import Tensor
 
-from edgernn.training.settings import setting
 from edgernn.training.tasks.base import Task
 from edgernn.training.tasks.sources import Generated, Sequences
 
@@ -25,9 +26,9 @@ class Synthetic(Task):
     test_size: so many sequences are held out to validate, and as many others to test.
     """
 
-    train_size: int | None = setting(None, at_least=1)
-    test_size: int = setting(1000, at_least=1)
-    epoch_steps: int = setting(100, at_least=1)
+    train_size: Annotated[int | None, Field(ge=1)] = None
+    test_size: Annotated[int, Field(ge=1)] = 1000
+    epoch_steps: Annotated[int, Field(ge=1)] = 100
 
     @abc.abstractmethod
     def make(self, rng: np.random.Generator, count: int) -> tuple[Tensor, Tensor]:

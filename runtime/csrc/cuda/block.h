@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a block of threads has on the chip, and how it comes there and leaves.
+// The shared memory of a block of threads, and how it is filled and written back.
 
 #ifndef EDGERNN_CUDA_BLOCK_H_
 #define EDGERNN_CUDA_BLOCK_H_
 
-#include "cuda/products.h"
-#include "kernel.h"
+#include "common/kernel.h"
+#include "cuda/dot_products.h"
 
 namespace edgernn::cuda {
 
@@ -14,16 +14,17 @@ struct Block {
   static constexpr int kStates = kStateCount<Cell>;
 
   // the kernel's arguments, not another object's: else the compiler keeps all of it in memory
-  const Plan& plan;
+  const LaunchPlan& plan;
   const Call& call;
   const float* const packed;
   const Team team;
   float* const chip;
   const std::int64_t first_row;  // the first sequence of the tile
 
-  // The states that all blocks need: what weights multiply, and what the skip rule reads.
+  // The states that all blocks need: what weights multiply, and what the evidence of a rule is read
+  // from.
   EDGERNN_DEVICE bool IsShared(int state) const {
-    return state < kFactorStates<Cell> || (plan.mode == Mode::kSkip && state < 2);
+    return state < kFactorStates<Cell> || (plan.kind == RuleKind::kSample && state < 2);
   }
 
   // where things are
@@ -31,7 +32,7 @@ struct Block {
   EDGERNN_DEVICE float* Inputs(int side) const {
     return chip + plan.x_at + side * kTile * plan.x_columns;
   }
-  EDGERNN_DEVICE int Wide() const { return static_cast<int>(Padded(plan.hidden)); }
+  EDGERNN_DEVICE int Wide() const { return static_cast<int>(PadToFour(plan.hidden)); }
   // A shared state has two sides, which take turns.
   EDGERNN_DEVICE float* State(int state, int side) const {
     return chip + plan.state_at[state] + (IsShared(state) ? side * kTile * Wide() : 0);
@@ -50,8 +51,8 @@ struct Block {
   }
 
   // Where the weights of row `at` of this block's share are: on the chip if they are kept there.
-  EDGERNN_DEVICE const float* RowAt(const Rows& rows, int held, int held_at, const Share& share,
-                                    int at) const {
+  EDGERNN_DEVICE const float* RowAt(const PackedRows& rows, int held, int held_at,
+                                    const Share& share, int at) const {
     return at < held ? chip + held_at + at * rows.stride
                      : packed + rows.at + static_cast<std::int64_t>(share.first + at) * rows.stride;
   }
@@ -107,13 +108,13 @@ struct Block {
 
   // before and after
 
-  EDGERNN_DEVICE void Copy(const Rows& rows, int region) const {
+  EDGERNN_DEVICE void Copy(const PackedRows& rows, int region) const {
     const Share share = ShareOf(rows.count);
-    const int own = plan.held[region] < share.count ? plan.held[region] : share.count;
+    const int rows_held = plan.held[region] < share.count ? plan.held[region] : share.count;
     const float* const from =
         packed + rows.at + static_cast<std::int64_t>(share.first) * rows.stride;
     float* const to = chip + HeldAt(region);
-    for (int i = 4 * team.thread(); i < own * rows.stride; i += 4 * team.threads()) {
+    for (int i = 4 * team.thread(); i < rows_held * rows.stride; i += 4 * team.threads()) {
       const Four a = LoadFour(from + i);
       to[i] = a.x;
       to[i + 1] = a.y;
@@ -134,10 +135,15 @@ struct Block {
         State(s, 0)[row * Wide() + j] = call.state_in[s][Sample(row) * plan.hidden + j];
       }
     }
-    if (plan.mode == Mode::kSkip) {
-      for (int i = team.thread(); i < plan.hidden; i += team.threads()) {
-        chip[plan.skip_at + i] = packed[plan.skip + i];
+    const Share share = ShareOf(plan.hidden);
+    for (int i = 0; i < plan.neuron_memories; ++i) {
+      const float* const from = call.memory_in[i] + Sample(0) * plan.hidden + share.first;
+      for (int at = team.thread(); at < share.count; at += team.threads()) {
+        chip[plan.memory_at[i] + at] = from[at];
       }
+    }
+    for (int i = team.thread(); i < plan.sample_floats; i += team.threads()) {
+      chip[plan.sample_at + i] = packed[plan.sample + i];
     }
   }
 
@@ -150,6 +156,13 @@ struct Block {
         const int row = i / share.count, j = share.first + i % share.count;
         if (!IsThere(row)) continue;
         call.state_out[s][Sample(row) * plan.hidden + j] = State(s, side)[row * Wide() + j];
+      }
+    }
+    for (int i = 0; i < plan.neuron_memories; ++i) {
+      if (call.memory_out[i] == nullptr) continue;
+      float* const to = call.memory_out[i] + Sample(0) * plan.hidden + share.first;
+      for (int at = team.thread(); at < share.count; at += team.threads()) {
+        to[at] = chip[plan.memory_at[i] + at];
       }
     }
     if (call.last_out == nullptr || team.block() != 0) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is compiled for a GPU and, for the tests, for a processor that plays one.
+// Function qualifiers of code that is compiled for a GPU and, for the tests, for the CPU.
 
 #ifndef EDGERNN_CUDA_DEVICE_H_
 #define EDGERNN_CUDA_DEVICE_H_

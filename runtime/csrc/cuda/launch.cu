@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels on a GPU.
+// The CUDA kernels and their launches.
 
 #include <cuda_runtime.h>
 
 #include <string>
 
-#include "cells.h"
+#include "cells/list.h"
 #include "cuda/launch.h"
 #include "cuda/recurrence.h"
 #include "cuda/team.h"
@@ -28,7 +28,7 @@ constexpr int kMaxThreads = 512;
 
 template <class Cell, int kTile>
 __global__ void __launch_bounds__(kMaxThreads)
-    Recur(const __grid_constant__ Plan plan, const __grid_constant__ Call call,
+    Recur(const __grid_constant__ LaunchPlan plan, const __grid_constant__ Call call,
           const float* packed) {
   extern __shared__ __align__(16) float memory[];
   const Team team(plan.geometry, memory);
@@ -45,7 +45,7 @@ __global__ void CopyPiece(const __grid_constant__ Piece piece, float* packed) {
   }
 }
 
-using Kernel = void (*)(Plan, Call, const float*);
+using Kernel = void (*)(LaunchPlan, Call, const float*);
 
 struct CellKernels {
   Kernel one;
@@ -106,11 +106,11 @@ Memory Allocate(std::int64_t floats, void* stream) {
 }
 
 Memory Upload(const float* from, std::int64_t floats, void* stream) {
-  Memory made = Allocate(floats, stream);
-  Check(cudaMemcpyAsync(made.get(), from, static_cast<std::size_t>(floats) * sizeof(float),
+  Memory memory = Allocate(floats, stream);
+  Check(cudaMemcpyAsync(memory.get(), from, static_cast<std::size_t>(floats) * sizeof(float),
                         cudaMemcpyDefault, AsStream(stream)));
   Wait(stream);
-  return made;
+  return memory;
 }
 
 void Wait(void* stream) { Check(cudaStreamSynchronize(AsStream(stream))); }
@@ -124,7 +124,7 @@ void Pack(const std::vector<Piece>& pieces, std::int64_t floats, float* packed, 
   }
 }
 
-void Launch(std::size_t cell, const Plan& plan, const Call& call, const float* packed,
+void Launch(std::size_t cell, const LaunchPlan& plan, const Call& call, const float* packed,
             void* stream) {
   const Geometry& geometry = plan.geometry;
   const CellKernels kernels = Find(Cells{}, cell);

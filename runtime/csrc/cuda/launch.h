@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a GPU does for the ops, behind functions that host code calls.
+// What host code asks of a GPU: memory, packing and launches. tests/cpu_emulator.cc implements it
+// on the CPU.
 //
-// Everything is put on the caller's stream, and nothing waits for it.
+// Work is queued on the caller's stream; only Upload and Wait wait for it.
 
 #ifndef EDGERNN_CUDA_LAUNCH_H_
 #define EDGERNN_CUDA_LAUNCH_H_
@@ -9,7 +10,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "cuda/make_plan.h"
+#include "cuda/make_launch_plan.h"
 
 namespace edgernn::cuda {
 
@@ -43,7 +44,7 @@ void Wait(void* stream);
 void Pack(const std::vector<Piece>& pieces, std::int64_t floats, float* packed, void* stream);
 
 // Runs a call, whose pointers are the GPU's, of the cell at this place of the list.
-void Launch(std::size_t cell, const Plan& plan, const Call& call, const float* packed,
+void Launch(std::size_t cell, const LaunchPlan& plan, const Call& call, const float* packed,
             void* stream);
 
 }  // namespace edgernn::cuda

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole sequence of any cell, walked by a cluster of blocks without a word from the host.
+// The kernel: a cluster of blocks runs a whole sequence of any cell without the host.
 //
 // Each cluster has a tile of sequences and each of its blocks a share of the neurons, whose weights
 // lie on the chip as far as there is room. Every block has a copy of all that weights multiply; a
 // new value is written to all copies, and the cluster meets once a step, in between too where m or
 // Q h stands between the state and the gates.
 //
-// `Team` is the threads of a block: see team.h.
+// `Team` is the threads of a block: see cuda/team.h.
 
 #ifndef EDGERNN_CUDA_RECURRENCE_H_
 #define EDGERNN_CUDA_RECURRENCE_H_
 
 #include "cuda/block.h"
-#include "cuda/value.h"
+#include "cuda/rule.h"
+#include "cuda/scalar.h"
 
 namespace edgernn::cuda {
 
 template <class Cell, int kTile, class Team>
 class Recurrence {
  public:
-  EDGERNN_DEVICE Recurrence(const Plan& plan, const Call& call, const float* packed,
+  EDGERNN_DEVICE Recurrence(const LaunchPlan& plan, const Call& call, const float* packed,
                             const Team& team)
       : plan_(plan),
         call_(call),
@@ -27,39 +28,41 @@ class Recurrence {
         team_(team),
         chip_(team.memory()),
         block_{plan, call, packed, team, team.memory(), std::int64_t{team.cluster()} * kTile},
-        group_(team.thread() / kLanes),
-        lane_(team.thread() % kLanes),
-        groups_(team.threads() / kLanes) {}
+        rule_{plan, team.memory()},
+        group_(team.thread() / kRowThreads),
+        lane_(team.thread() % kRowThreads),
+        groups_(team.threads() / kRowThreads) {}
 
   EDGERNN_DEVICE void Run() {
     block_.Start();
     ReadSingle();
     // one loop for all rules, so that there is one copy of what they have in common
     const Share share = block_.ShareOf(plan_.hidden);
-    const bool skips = plan_.mode == Mode::kSkip, selects = plan_.mode == Mode::kSelective;
-    if (!skips) block_.PutInputs(0, 0, block_.InputAt(0, team_.thread()));
+    const bool waits = plan_.kind == RuleKind::kSample;
+    const bool selects = plan_.kind == RuleKind::kNeuron;
+    if (!waits) block_.PutInputs(0, 0, block_.InputAt(0, team_.thread()));
     team_.SyncAll();
-    if (skips) StartSkip();
+    if (waits) StartSample();
     for (std::int64_t t = 0; t < call_.steps; ++t) {
-      if (skips && Waits(share, t)) continue;
+      if (waits && SampleWaits(share, t)) continue;
       // on its way while this step is made
-      const float ahead = skips ? 0.0f : block_.InputAt(t + 1, team_.thread());
-      if (skips) {
+      const float ahead = waits ? 0.0f : block_.InputAt(t + 1, team_.thread());
+      if (waits) {
         block_.PutInputs(side_, t, block_.InputAt(t, team_.thread()));
         team_.Sync();
       }
-      const int count = selects ? List(share, t) : share.count;
+      const int count = selects ? Select(share, t) : share.count;
       if (Prepares()) {
         if (selects) team_.SyncAll();
         if (!selects || Total() > 0) Prepare();
       }
-      for (int i = group_; i < count; i += groups_) Update(share, t, selects ? Listed()[i] : i);
-      if (!skips) block_.PutInputs(1 - side_, t + 1, ahead);
+      for (int i = group_; i < count; i += groups_) Update(share, t, selects ? Active()[i] : i);
+      if (!waits) block_.PutInputs(1 - side_, t + 1, ahead);
       team_.SyncAll();
-      if (selects) EndSelective(t);
+      if (selects) EndNeurons(share, t);
       side_ = 1 - side_;
       if (selects) StartCount();
-      if (skips) EndSkip();
+      if (waits) EndSample();
     }
     // others may still read what comes out in the same place
     team_.SyncAll();
@@ -68,8 +71,8 @@ class Recurrence {
   }
 
  private:
-  using OwnBlock = Block<Cell, kTile, Team>;
-  using Share = typename OwnBlock::Share;
+  using ThisBlock = Block<Cell, kTile, Team>;
+  using Share = typename ThisBlock::Share;
   using Updates = Group<Cell, 0, kMid>;
   using Mids = Group<Cell, kMid, 0>;
   static constexpr int kStates = kStateCount<Cell>;
@@ -89,18 +92,18 @@ class Recurrence {
   }
 
   EDGERNN_DEVICE void ReadSingle() {
-    constexpr ParamKinds own = Kinds();
+    constexpr ParamKinds kinds = Kinds();
 #pragma unroll
     for (int i = 0; i < ParamsOf<Cell>::kCount; ++i) {
-      single_[i] = own.is_single[i] ? packed_[plan_.single + i] : 0.0f;
-      if (own.is_length[i] && single_[i] == 0.0f) single_[i] = static_cast<float>(call_.length);
+      single_[i] = kinds.is_single[i] ? packed_[plan_.single + i] : 0.0f;
+      if (kinds.is_length[i] && single_[i] == 0.0f) single_[i] = static_cast<float>(call_.length);
     }
   }
 
   // a step
 
   template <class Set>
-  EDGERNN_DEVICE void Multiply(const Rows& rows, const float* row,
+  EDGERNN_DEVICE void Multiply(const PackedRows& rows, const float* row,
                                float (&sums)[Set::kSlots][kTile]) const {
 #pragma unroll
     for (int g = 0; g < Set::kSlots; ++g) {
@@ -124,8 +127,8 @@ class Recurrence {
 
   // The pre-activations of the gates of a group, of the row of the tile that this lane looks after.
   template <class Set>
-  EDGERNN_DEVICE void Gates(const Rows& rows, const float* row,
-                            const float (&sums)[Set::kSlots][kTile], Value* p) const {
+  EDGERNN_DEVICE void Gates(const PackedRows& rows, const float* row,
+                            const float (&sums)[Set::kSlots][kTile], Scalar* p) const {
     constexpr GateList all = Set::kGroup.all;
 #pragma unroll
     for (int g = 0; g < Set::kCount; ++g) {
@@ -136,11 +139,11 @@ class Recurrence {
     }
   }
 
-  EDGERNN_DEVICE void Params(const Rows& rows, const float* row, Value* q) const {
-    constexpr ParamKinds own = Kinds();
+  EDGERNN_DEVICE void Params(const PackedRows& rows, const float* row, Scalar* q) const {
+    constexpr ParamKinds kinds = Kinds();
 #pragma unroll
     for (int i = 0; i < ParamsOf<Cell>::kCount; ++i) {
-      q[i] = {own.is_single[i] ? single_[i] : row[rows.params + i]};
+      q[i] = {kinds.is_single[i] ? single_[i] : row[rows.params + i]};
     }
   }
 
@@ -174,14 +177,15 @@ class Recurrence {
         Multiply<Mids>(plan_.mid, row, sums);
         if (lane_ >= kTile) continue;
         const int j = share.first + at;
-        Value p[kGivenCount<Cell>] = {}, q[kMaxParams] = {}, state[kStates] = {};
+        Scalar p[kUpdateInputs<Cell>] = {}, q[kMaxParams] = {}, state[kStates] = {};
         Gates<Mids>(plan_.mid, row, sums, p);
         Params(plan_.mid, row, q);
         for (int s = 0; kStatesToo && s < kStates; ++s) {
           state[s] = {block_.State(s, side_)[lane_ * block_.Wide() + j]};
         }
-        const Value x{kReadsInput<Cell> ? block_.Inputs(side_)[lane_ * plan_.x_columns + j] : 0.0f};
-        const Value* const old = state;
+        const Scalar x{kReadsInput<Cell> ? block_.Inputs(side_)[lane_ * plan_.x_columns + j]
+                                         : 0.0f};
+        const Scalar* const old = state;
         block_.Spread(chip_ + plan_.m_at + lane_ * plan_.m_columns + j,
                       Cell::Mid(p, q, x, old).raw);
       }
@@ -191,13 +195,13 @@ class Recurrence {
 
   // The new states of neuron `at` of this block's share.
   EDGERNN_DEVICE void Update(const Share& share, std::int64_t t, int at) const {
-    const Rows& rows = plan_.update;
+    const PackedRows& rows = plan_.update;
     const float* const row = block_.RowAt(rows, plan_.held[0], block_.HeldAt(0), share, at);
     float sums[Updates::kSlots][kTile];
     Multiply<Updates>(rows, row, sums);
     if (lane_ >= kTile) return;
     const int j = share.first + at, place = lane_ * block_.Wide() + j;
-    Value p[kGivenCount<Cell>] = {}, q[kMaxParams] = {}, state[kStates];
+    Scalar p[kUpdateInputs<Cell>] = {}, q[kMaxParams] = {}, state[kStates];
     Gates<Updates>(rows, row, sums, p);
     if constexpr (kSquare<Cell>) {
       p[kGateCount<Cell>] = {block_.Inputs(side_)[lane_ * plan_.x_columns + j]};
@@ -235,9 +239,9 @@ class Recurrence {
   // the rules
 
   // The neurons of this block that change, by their places in its share.
-  EDGERNN_DEVICE int* Listed() const { return reinterpret_cast<int*>(chip_ + plan_.list_at); }
+  EDGERNN_DEVICE int* Active() const { return reinterpret_cast<int*>(chip_ + plan_.list_at); }
 
-  // How many neurons each block has listed at this step, as this block knows.
+  // How many neurons each block has selected at this step, as this block knows.
   EDGERNN_DEVICE int* Counts() const {
     return reinterpret_cast<int*>(chip_ + plan_.counts_at) + side_ * team_.blocks();
   }
@@ -250,20 +254,23 @@ class Recurrence {
 
   // Lists the neurons of this block that change at step t; the others keep what they have. Returns
   // how many they are, which the other blocks are told.
-  EDGERNN_DEVICE int List(const Share& share, std::int64_t t) const {
-    const Rows& rows = plan_.update;
-    int* const own = Counts() + team_.block();
+  EDGERNN_DEVICE int Select(const Share& share, std::int64_t t) const {
+    const PackedRows& rows = plan_.update;
+    int* const selected = Counts() + team_.block();
     for (int at = group_; at < share.count; at += groups_) {
       const float* const row = block_.RowAt(rows, plan_.held[0], block_.HeldAt(0), share, at);
-      float sums[1][kTile] = {};
-      Accumulate<1u>(lane_, row + rows.rule, block_.Inputs(side_), plan_.x_columns,
-                     static_cast<int>(Padded(plan_.input)), sums);
-      const float sum = team_.Sum(sums[0][0]);
-      if (lane_ > 0) continue;
       const int j = share.first + at;
       const float h = block_.State(0, side_)[j];
-      if (sum + row[rows.own + 1] + row[rows.own] * h > 0.0f) {
-        Listed()[team_.Count(own)] = at;
+      const auto decision = rule_.DecideNeuron(row, at, h, [&] {
+        float sums[1][kTile] = {};
+        Accumulate<1u>(lane_, row + rows.rule, block_.Inputs(side_), plan_.x_columns,
+                       static_cast<int>(PadToFour(plan_.input)), sums);
+        return team_.Sum(sums[0][0]);
+      });
+      if (lane_ > 0) continue;
+      if (plan_.neuron_memories > 0) chip_[plan_.scores_at + at] = decision.score;
+      if (decision.changes) {
+        Active()[team_.Count(selected)] = at;
         continue;
       }
       for (int s = 0; s < kStates; ++s) {
@@ -272,18 +279,28 @@ class Recurrence {
       Write(t, 0, j, h);
     }
     team_.Sync();
-    const int count = *own;
+    const int count = *selected;
     for (int block = team_.thread(); block < team_.blocks(); block += team_.threads()) {
-      if (block != team_.block()) *team_.Of(block, own) = count;
+      if (block != team_.block()) *team_.Of(block, selected) = count;
     }
     return count;
   }
 
-  EDGERNN_DEVICE void EndSelective(std::int64_t t) {
+  EDGERNN_DEVICE void EndNeurons(const Share& share, std::int64_t t) {
+    if (plan_.neuron_memories > 0) AdvanceNeurons(share);
     const std::int64_t total = Total();
     macs_ += plan_.rule_macs + (total > 0 ? plan_.step_macs + total * plan_.neuron_macs : 0);
     if (team_.block() == 0 && team_.thread() == 0 && call_.updates != nullptr) {
       call_.updates[t * call_.batch + block_.Sample(0)] = total;
+    }
+  }
+
+  EDGERNN_DEVICE void AdvanceNeurons(const Share& share) const {
+    const float* const after = block_.State(EvidenceState(kStates), 1 - side_);
+    for (int at = team_.thread(); at < share.count; at += team_.threads()) {
+      const float* const row =
+          block_.RowAt(plan_.update, plan_.held[0], block_.HeldAt(0), share, at);
+      rule_.AdvanceNeuron(row, at, chip_[plan_.scores_at + at], after[share.first + at]);
     }
   }
 
@@ -293,32 +310,28 @@ class Recurrence {
     team_.Sync();
   }
 
-  // Δ, which every group of threads finds for itself.
-  EDGERNN_DEVICE float Growth() const {
-    const float* const w = chip_ + plan_.skip_at;
-    const float* const state = block_.State(kStates > 1 ? 1 : 0, side_);
-    float sum = 0.0f;
-    for (int j = lane_; j < plan_.hidden; j += kLanes) sum += w[j] * state[j];
-    sum = team_.Sum(sum) + packed_[plan_.skip + Padded(plan_.hidden)];
-    return Sigmoid(Value{sum}).raw;
+  EDGERNN_DEVICE float Drive() const {
+    return rule_.Drive(block_.State(EvidenceState(kStates), side_), lane_, team_);
   }
 
-  EDGERNN_DEVICE void StartSkip() {
-    pressure_ = call_.memory_in[block_.Sample(0)];
-    if (pressure_ >= 0.5f) return;
-    growth_ = Growth();
+  EDGERNN_DEVICE void StartSample() {
+#pragma unroll
+    for (int i = 0; i < kMaxMemories; ++i) {
+      if (i < plan_.sample_memories) memory_[i].raw = call_.memory_in[i][block_.Sample(0)];
+    }
+    if (rule_.SampleChanges(memory_)) return;
+    drive_ = Drive();
     macs_ += plan_.rule_macs;
   }
 
   // Whether the sequence waits at step t; then its output stays.
-  EDGERNN_DEVICE bool Waits(const Share& share, std::int64_t t) {
-    const bool waits = !(pressure_ >= 0.5f);
+  EDGERNN_DEVICE bool SampleWaits(const Share& share, std::int64_t t) {
+    const bool waits = !rule_.SampleChanges(memory_);
     if (team_.block() == 0 && team_.thread() == 0 && call_.updates != nullptr) {
       call_.updates[t * call_.batch + block_.Sample(0)] = waits ? 0 : plan_.hidden;
     }
     if (!waits) return false;
-    const float room = 1.0f - pressure_;
-    pressure_ += room < growth_ ? room : growth_;
+    rule_.AdvanceSample(0.0f, drive_, memory_);
     const float* const h = block_.State(0, side_) + share.first;
     for (int at = team_.thread(); at < share.count; at += team_.threads()) {
       Write(t, 0, share.first + at, h[at]);
@@ -326,23 +339,29 @@ class Recurrence {
     return true;
   }
 
-  EDGERNN_DEVICE void EndSkip() {
-    pressure_ = growth_ = Growth();
+  EDGERNN_DEVICE void EndSample() {
+    drive_ = Drive();
+    rule_.AdvanceSample(1.0f, drive_, memory_);
     macs_ += plan_.rule_macs + plan_.step_macs + plan_.hidden * plan_.neuron_macs;
   }
 
   EDGERNN_DEVICE void FinishRule() const {
-    if (team_.block() != 0 || team_.thread() != 0 || plan_.mode == Mode::kAlways) return;
-    if (call_.memory_out != nullptr) call_.memory_out[block_.Sample(0)] = pressure_;
+    if (team_.block() != 0 || team_.thread() != 0 || plan_.kind == RuleKind::kTime) return;
+#pragma unroll
+    for (int i = 0; i < kMaxMemories; ++i) {
+      if (i >= plan_.sample_memories || call_.memory_out[i] == nullptr) continue;
+      call_.memory_out[i][block_.Sample(0)] = memory_[i].raw;
+    }
     if (call_.macs != nullptr) call_.macs[block_.Sample(0)] = macs_;
   }
 
-  const Plan& plan_;
+  const LaunchPlan& plan_;
   const Call& call_;
   const float* const packed_;
   const Team team_;
   float* const chip_;
-  const OwnBlock block_;
+  const ThisBlock block_;
+  const RuleOnChip rule_;
   const int group_;
   const int lane_;
   const int groups_;
@@ -350,8 +369,8 @@ class Recurrence {
   float single_[kMaxParams];
   // of the tile's only sequence, where the rule decides
   std::int64_t macs_ = 0;
-  float pressure_ = 0.0f;
-  float growth_ = 0.0f;
+  Scalar memory_[kMaxMemories] = {};  // of a sample
+  float drive_ = 0.0f;
 };
 
 }  // namespace edgernn::cuda

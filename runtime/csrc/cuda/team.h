@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads of a block on a GPU, as recurrence.h sees them. Its other user, tests/gpu.h, plays
-// them on a processor.
+// The threads of a block on a GPU, as recurrence.h uses them. tests/cpu_emulator.cc has a class of
+// the same interface that emulates them on the CPU.
 
 #ifndef EDGERNN_CUDA_TEAM_H_
 #define EDGERNN_CUDA_TEAM_H_
 
 #include <cooperative_groups.h>
 
-#include "cuda/plan.h"
+#include "cuda/launch_plan.h"
 
 namespace edgernn::cuda {
 
@@ -39,12 +39,12 @@ class Team {
     __syncthreads();
   }
 
-  // The sum over the kLanes threads side by side that call it together.
+  // The sum over the kRowThreads threads side by side that call it together.
   __device__ float Sum(float a) const {
-    const unsigned first = threadIdx.x % 32 / kLanes * kLanes;
-    const unsigned mask = ((1u << kLanes) - 1) << first;
+    const unsigned first = threadIdx.x % 32 / kRowThreads * kRowThreads;
+    const unsigned mask = ((1u << kRowThreads) - 1) << first;
 #pragma unroll
-    for (int step = kLanes / 2; step > 0; step /= 2) a += __shfl_xor_sync(mask, a, step);
+    for (int step = kRowThreads / 2; step > 0; step /= 2) a += __shfl_xor_sync(mask, a, step);
     return a;
   }
 

@@ -4,45 +4,46 @@
 #ifndef EDGERNN_IMPUTERS_GRUD_H_
 #define EDGERNN_IMPUTERS_GRUD_H_
 
-#include "imputers/filling.h"
+#include "imputers/make_imputer.h"
 
 namespace edgernn::EDGERNN_ISA {
 
 struct GrudImputer {
   struct Packed {
-    Layer decay;
+    LinearLayer decay;
     float* d;  // (padded F,), as are the next two
     float* e;
     float* mean;
 
-    Packed(const Sizes& sizes, Carver* carver) : decay(sizes.hidden, Features(sizes), carver) {
-      for (float** v : {&d, &e, &mean}) *v = carver->Take<float>(Padded(Features(sizes)));
+    Packed(const LayerSizes& sizes, Arena* arena) : decay(sizes.hidden, Features(sizes), arena) {
+      for (float** v : {&d, &e, &mean}) *v = arena->Allocate<float>(PadToLanes(Features(sizes)));
     }
   };
 
   struct Scratch {
-    Parts parts;
+    MaskedInput parts;
     float* seen;   // (padded F,)
     float* times;  // (B, F)
     float* decay;  // (B, padded H)
 
-    Scratch(const Sizes& sizes, std::int64_t batch, Carver* carver)
-        : parts(Features(sizes), carver) {
-      seen = carver->Take<float>(Padded(Features(sizes)));
-      times = carver->Take<float>(batch * Features(sizes));
-      decay = carver->Take<float>(batch * Padded(sizes.hidden));
+    Scratch(const LayerSizes& sizes, std::int64_t batch, Arena* arena)
+        : parts(Features(sizes), arena) {
+      seen = arena->Allocate<float>(PadToLanes(Features(sizes)));
+      times = arena->Allocate<float>(batch * Features(sizes));
+      decay = arena->Allocate<float>(batch * PadToLanes(sizes.hidden));
     }
   };
 
-  static void Pack(const Sizes& sizes, const Weights& from, const Packed& to) {
+  static void Pack(const LayerSizes& sizes, const Weights& from, const Packed& to) {
     to.decay.Pack(from.impute[0], from.impute[1]);
     PackVector(from.impute[2], Features(sizes), to.d);
     PackVector(from.impute[3], Features(sizes), to.e);
     PackVector(from.impute[4], Features(sizes), to.mean);
   }
 
-  static void Step(const Sizes& sizes, const Packed& packed, const float* x, std::int64_t batch,
-                   float* h, float* seen, float* inputs, const Scratch& scratch) {
+  static void Step(const LayerSizes& sizes, const Packed& packed, const float* x,
+                   std::int64_t batch, float* h, float* seen, float* inputs,
+                   const Scratch& scratch) {
     const std::int64_t features = Features(sizes);
     const std::size_t bytes = Bytes(features);
     GatherTimes(x, batch, features, scratch.times);
@@ -55,7 +56,7 @@ struct GrudImputer {
       for (std::int64_t j = 0; j < features; j += kLanes) {
         const Vec value = Load(scratch.parts.values + j), mask = Load(scratch.parts.masks + j);
         const Vec keep =
-            Keep(Load(packed.d + j) * Load(scratch.parts.times + j) + Load(packed.e + j));
+            DecayFactor(Load(packed.d + j) * Load(scratch.parts.times + j) + Load(packed.e + j));
         const Vec last = Pick(mask, value, Load(scratch.seen + j));
         const Vec drawn = keep * last + (1.0f - keep) * Load(packed.mean + j);
         StoreFirst(seen + b * features + j, last, features - j);
@@ -65,7 +66,7 @@ struct GrudImputer {
     }
   }
 
-  static std::int64_t Macs(const Sizes& sizes) { return sizes.hidden * Features(sizes); }
+  static std::int64_t Macs(const LayerSizes& sizes) { return sizes.hidden * Features(sizes); }
 };
 
 }  // namespace edgernn::EDGERNN_ISA

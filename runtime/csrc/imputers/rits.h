@@ -4,30 +4,30 @@
 #ifndef EDGERNN_IMPUTERS_RITS_H_
 #define EDGERNN_IMPUTERS_RITS_H_
 
-#include "imputers/filling.h"
+#include "imputers/make_imputer.h"
 
 namespace edgernn::EDGERNN_ISA {
 
 struct RitsImputer {
   struct Packed {
-    Layer decay;
-    Layer from_state;
-    Layer from_others;
-    Layer trust;
+    LinearLayer decay;
+    LinearLayer from_state;
+    LinearLayer from_others;
+    LinearLayer trust;
     float* d;  // (padded F,), as is the next
     float* e;
 
-    Packed(const Sizes& sizes, Carver* carver)
-        : decay(sizes.hidden, Features(sizes), carver),
-          from_state(Features(sizes), sizes.hidden, carver),
-          from_others(Features(sizes), Features(sizes), carver),
-          trust(Features(sizes), sizes.input, carver) {
-      for (float** v : {&d, &e}) *v = carver->Take<float>(Padded(Features(sizes)));
+    Packed(const LayerSizes& sizes, Arena* arena)
+        : decay(sizes.hidden, Features(sizes), arena),
+          from_state(Features(sizes), sizes.hidden, arena),
+          from_others(Features(sizes), Features(sizes), arena),
+          trust(Features(sizes), sizes.input, arena) {
+      for (float** v : {&d, &e}) *v = arena->Allocate<float>(PadToLanes(Features(sizes)));
     }
   };
 
   struct Scratch {
-    Parts parts;
+    MaskedInput parts;
     float* times;        // (B, F)
     float* decay;        // (B, padded H)
     float* from_state;   // (B, padded F)
@@ -36,20 +36,20 @@ struct RitsImputer {
     float* known;        // (2F,): what is left of the past, and the masks
     float* trust;        // (padded F,)
 
-    Scratch(const Sizes& sizes, std::int64_t batch, Carver* carver)
-        : parts(Features(sizes), carver) {
-      const std::int64_t padded = Padded(Features(sizes));
-      times = carver->Take<float>(batch * Features(sizes));
-      decay = carver->Take<float>(batch * Padded(sizes.hidden));
-      from_state = carver->Take<float>(batch * padded);
-      partly = carver->Take<float>(padded);
-      from_others = carver->Take<float>(padded);
-      known = carver->Take<float>(2 * padded);
-      trust = carver->Take<float>(padded);
+    Scratch(const LayerSizes& sizes, std::int64_t batch, Arena* arena)
+        : parts(Features(sizes), arena) {
+      const std::int64_t padded = PadToLanes(Features(sizes));
+      times = arena->Allocate<float>(batch * Features(sizes));
+      decay = arena->Allocate<float>(batch * PadToLanes(sizes.hidden));
+      from_state = arena->Allocate<float>(batch * padded);
+      partly = arena->Allocate<float>(padded);
+      from_others = arena->Allocate<float>(padded);
+      known = arena->Allocate<float>(2 * padded);
+      trust = arena->Allocate<float>(padded);
     }
   };
 
-  static void Pack(const Sizes& sizes, const Weights& from, const Packed& to) {
+  static void Pack(const LayerSizes& sizes, const Weights& from, const Packed& to) {
     const std::int64_t features = Features(sizes);
     to.decay.Pack(from.impute[0], from.impute[1]);
     to.from_state.Pack(from.impute[2], from.impute[3]);
@@ -57,15 +57,15 @@ struct RitsImputer {
     // a feature does not speak for itself
     for (std::int64_t j = 0; j < features; ++j) {
       const Panel panel(LargestPanel(1), j / kLanes, Blocks(features));
-      to.from_others.w[PackedAt(panel, j / kLanes, j, 1, features) + j % kLanes] = 0.0f;
+      to.from_others.w[PackedOffset(panel, j / kLanes, j, 1, features) + j % kLanes] = 0.0f;
     }
     PackVector(from.impute[6], features, to.d);
     PackVector(from.impute[7], features, to.e);
     to.trust.Pack(from.impute[8], from.impute[9]);
   }
 
-  static void Step(const Sizes& sizes, const Packed& packed, const float* x, std::int64_t batch,
-                   float* h, float*, float* inputs, const Scratch& scratch) {
+  static void Step(const LayerSizes& sizes, const Packed& packed, const float* x,
+                   std::int64_t batch, float* h, float*, float* inputs, const Scratch& scratch) {
     const std::int64_t features = Features(sizes);
     const std::size_t bytes = Bytes(features);
     GatherTimes(x, batch, features, scratch.times);
@@ -73,13 +73,14 @@ struct RitsImputer {
     Decay(scratch.decay, batch, sizes.hidden, h);
     packed.from_state.Run(h, batch, scratch.from_state);
     for (std::int64_t b = 0; b < batch; ++b) {
-      const Parts& parts = scratch.parts;
-      const float* const from_state = scratch.from_state + b * Padded(features);
+      const MaskedInput& parts = scratch.parts;
+      const float* const from_state = scratch.from_state + b * PadToLanes(features);
       parts.Read(x + 3 * b * features, features);
       for (std::int64_t j = 0; j < features; j += kLanes) {
         const Vec mask = Load(parts.masks + j), value = Load(parts.values + j);
         Store(scratch.partly + j, Pick(mask, value, Load(from_state + j)));
-        const Vec keep = Keep(Load(packed.d + j) * Load(parts.times + j) + Load(packed.e + j));
+        const Vec keep =
+            DecayFactor(Load(packed.d + j) * Load(parts.times + j) + Load(packed.e + j));
         StoreFirst(scratch.known + j, keep, features - j);
       }
       std::memcpy(scratch.known + features, parts.masks, bytes);
@@ -96,7 +97,7 @@ struct RitsImputer {
     }
   }
 
-  static std::int64_t Macs(const Sizes& sizes) {
+  static std::int64_t Macs(const LayerSizes& sizes) {
     const std::int64_t features = Features(sizes);
     return features * (2 * sizes.hidden + features + sizes.input);
   }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules that follow the step t, their memory, and nothing else.
+// Rules that depend on the step t alone, which is their memory.
 
 #ifndef EDGERNN_RULES_CLOCK_H_
 #define EDGERNN_RULES_CLOCK_H_
 
-#include "rules/listing.h"
+#include "rules/neuron_selector.h"
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -12,39 +12,44 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// `Rule` has Packed and List(sizes, packed, scratch, t).
+// `Rule` has Packed and Select(sizes, packed, scratch, t).
 template <class Rule>
-struct ClockLister : Rule {
+struct ClockSelector : Rule {
   using Packed = typename Rule::Packed;
 
   struct Scratch {
-    float* open;    // (padded H,): above 0 where a neuron changes
-    float* shares;  // (padded H,)
+    float* open;   // (padded H,): above 0 where a neuron changes
+    float* blend;  // (padded H,)
     std::int32_t* neurons;
-    float* t;       // of the listing
-    Listing* made;  // without a list: none yet
+    float* t;           // of the selection
+    ActiveSet* active;  // without neurons: none yet
 
-    Scratch(const Sizes& sizes, std::int64_t, Carver* carver) {
-      open = carver->Take<float>(Padded(sizes.hidden));
-      shares = carver->Take<float>(Padded(sizes.hidden));
-      neurons = TakeList(sizes.hidden, carver);
-      t = carver->Take<float>(1);
-      made = carver->Take<Listing>(1);
+    Scratch(const LayerSizes& sizes, std::int64_t, Arena* arena) {
+      open = arena->Allocate<float>(PadToLanes(sizes.hidden));
+      blend = arena->Allocate<float>(PadToLanes(sizes.hidden));
+      neurons = AllocateList(sizes.hidden, arena);
+      t = arena->Allocate<float>(1);
+      active = arena->Allocate<ActiveSet>(1);
     }
   };
 
-  static void Project(const Sizes&, const Packed&, const float*, std::int64_t, const Scratch&) {}
+  static void Project(const LayerSizes&, const Packed&, const float*, std::int64_t,
+                      const Scratch&) {}
 
-  static Listing List(const Sizes& sizes, const Packed& packed, const Scratch& scratch,
-                      std::int64_t, const float*, float* memory) {
+  static ActiveSet Select(const LayerSizes& sizes, const Packed& packed, const Scratch& scratch,
+                          std::int64_t, const float*, const float* const* memory) {
     // the samples of a batch are mostly at the same step
-    const float t = *memory;
-    if (scratch.made->neurons == nullptr || *scratch.t != t) {
-      *scratch.made = Rule::List(sizes, packed, scratch, t);
+    const float t = *memory[0];
+    if (scratch.active->neurons == nullptr || *scratch.t != t) {
+      *scratch.active = Rule::Select(sizes, packed, scratch, t);
       *scratch.t = t;
     }
-    *memory = t + 1.0f;
-    return *scratch.made;
+    return *scratch.active;
+  }
+
+  static void Remember(const LayerSizes&, const Packed&, const Scratch&, const float*,
+                       float* const* memory) {
+    *memory[0] += 1.0f;
   }
 };
 

@@ -1,56 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Neurons whose period divides the step; a neuron reads from those of its own period and longer
-// ones.
+// Neuron j changes at the steps that its period divides, and reads from its own kind and slower.
 
 #ifndef EDGERNN_RULES_CLOCKWORK_H_
 #define EDGERNN_RULES_CLOCKWORK_H_
 
-#include "rules/clock.h"
+#include "rules/rule.h"
 
-namespace edgernn::EDGERNN_ISA {
+namespace edgernn {
 
-struct ClockworkRule {
-  static constexpr int kRanks = 0;
-
-  struct Packed {
-    float* periods;        // (padded H,)
-    std::int32_t* starts;  // (H,): the first neuron that a neuron reads
-
-    Packed(const Sizes& sizes, Carver* carver) {
-      periods = carver->Take<float>(Padded(sizes.hidden));
-      starts = carver->Take<std::int32_t>(sizes.hidden);
-    }
-  };
-
-  static void Pack(const Sizes& sizes, const Weights& from, const Packed& to) {
-    const Values& periods = from.rule[0];
-    PackVector(periods, sizes.hidden, to.periods);
-    // where periods ever decrease, what a neuron leaves out is no prefix, so nothing is
-    bool sorted = periods[0] == periods[0];
-    for (std::int64_t j = 1; j < sizes.hidden; ++j) sorted &= periods[j - 1] <= periods[j];
-    for (std::int64_t j = 0; j < sizes.hidden; ++j) {
-      const bool same = j > 0 && periods[j - 1] == periods[j];
-      to.starts[j] = !sorted ? 0 : same ? to.starts[j - 1] : static_cast<std::int32_t>(j);
-    }
-  }
-
-  template <class Scratch>
-  static Listing List(const Sizes& sizes, const Packed& packed, const Scratch& scratch, float t) {
-    Remainders(t, packed.periods, Padded(sizes.hidden), scratch.open);
-    for (std::int64_t j = 0; j < sizes.hidden; j += kLanes) {
-      const Vec left = Load(scratch.open + j);
-      // the padding has no period, so that it has no remainder either
-      Store(scratch.open + j, {left.raw == 0.0f ? Fill(1.0f).raw : Zero().raw});
-    }
-    Listing made{ListPositives(scratch.open, sizes.hidden, scratch.neurons), scratch.neurons, 0};
-    made.starts = packed.starts;
-    for (std::int64_t i = 0; i < made.count; ++i) made.unread += packed.starts[made.neurons[i]];
-    return made;
-  }
+struct Clockwork : RuleDefaults {
+  static constexpr const char* kName = "clockwork";
+  static constexpr RuleKind kKind = RuleKind::kTime;
+  static constexpr MemorySpec kMemories[] = {{"rule_t"}};
+  static constexpr WeightSpec kParams[] = {{"rule_periods", HiddenRows()}};
+  static constexpr bool kThins = true;
 };
 
-using ClockworkLister = ClockLister<ClockworkRule>;
-
-}  // namespace edgernn::EDGERNN_ISA
+}  // namespace edgernn
 
 #endif  // EDGERNN_RULES_CLOCKWORK_H_

@@ -1,73 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Neurons that are open for the first share of their own period, first ever more and then ever
-// less.
+// Neuron j is open for the first part of its period; its gate fades in and out.
 
 #ifndef EDGERNN_RULES_PHASED_H_
 #define EDGERNN_RULES_PHASED_H_
 
-#include "rules/clock.h"
+#include "rules/rule.h"
 
-namespace edgernn::EDGERNN_ISA {
+namespace edgernn {
 
-struct PhasedRule {
-  static constexpr int kRanks = -1;
-
-  struct Packed {
-    float* periods;  // (padded H,)
-    float* shifts;   // (padded H,), less than a period
-    float* open;     // (1,)
-
-    Packed(const Sizes& sizes, Carver* carver) {
-      periods = carver->Take<float>(Padded(sizes.hidden));
-      shifts = carver->Take<float>(Padded(sizes.hidden));
-      open = carver->Take<float>(1);
-    }
-  };
-
-  static void Pack(const Sizes& sizes, const Weights& from, const Packed& to) {
-    PackVector(from.rule[0], sizes.hidden, to.periods);
-    PackVector(from.rule[1], sizes.hidden, to.shifts);
-    for (std::int64_t j = 0; j < sizes.hidden; j += Wide::kCount) {
-      auto* shifts = reinterpret_cast<Wide::Floats*>(to.shifts + j);
-      *shifts = Remainder(*shifts, *reinterpret_cast<const Wide::Floats*>(to.periods + j));
-    }
-    *to.open = from.rule[2][0];
-  }
-
-  template <class Scratch>
-  static Listing List(const Sizes& sizes, const Packed& packed, const Scratch& scratch, float t) {
-    const float open = *packed.open;
-    Remainders(t, packed.periods, Padded(sizes.hidden), scratch.open);
-    for (std::int64_t j = 0; j < sizes.hidden; j += kLanes) {
-      // the padding has no period, and is no number here
-      const Vec turns =
-          (Load(scratch.open + j) + Load(packed.shifts + j)) / Load(packed.periods + j);
-      const Vec phase = turns - Floor(turns);
-      const Vec rising = phase * 2.0f / Fill(open), falling = 2.0f - rising;
-      const Vec::Raw share = rising.raw < falling.raw ? rising.raw : falling.raw;
-      Store(scratch.open + j, {phase.raw < open ? share : Zero().raw});
-    }
-    Listing made{ListPositives(scratch.open, sizes.hidden, scratch.neurons), scratch.neurons, 0};
-    for (std::int64_t i = 0; i < made.count; ++i) {
-      scratch.shares[i] = scratch.open[made.neurons[i]];
-    }
-    made.shares = scratch.shares;
-    return made;
-  }
-
- private:
-  // Of some turns; what is no number stays as it is when this is taken from it.
-  [[gnu::always_inline]] static Vec Floor(Vec a) {
-    const auto few = (a.raw > -4.0f) & (a.raw < 4.0f);
-    const Vec::Raw bounded = few ? a.raw : Zero().raw;
-    const Vec::Raw whole =
-        __builtin_convertvector(__builtin_convertvector(bounded, Vec::Bits), Vec::Raw);
-    return {whole > a.raw ? whole - 1.0f : whole};
-  }
+struct Phased : RuleDefaults {
+  static constexpr const char* kName = "phased";
+  static constexpr RuleKind kKind = RuleKind::kTime;
+  static constexpr MemorySpec kMemories[] = {{"rule_t"}};
+  static constexpr WeightSpec kParams[] = {
+      {"rule_tau", HiddenRows()}, {"rule_s", HiddenRows()}, {"rule_open", OneRow()}};
 };
 
-using PhasedLister = ClockLister<PhasedRule>;
-
-}  // namespace edgernn::EDGERNN_ISA
+}  // namespace edgernn
 
 #endif  // EDGERNN_RULES_PHASED_H_

@@ -1,92 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Neurons whose number, drawn from the step and the seed, is below a share of all numbers.
+// Neuron j changes at step t iff a number that depends on t, j and the seed is below the rate.
 
 #ifndef EDGERNN_RULES_RANDOM_H_
 #define EDGERNN_RULES_RANDOM_H_
 
-#include "rules/clock.h"
+#include "rules/rule.h"
 
-namespace edgernn::EDGERNN_ISA {
+namespace edgernn {
 
-struct RandomRule {
-  static constexpr int kRanks = -1;
-  static constexpr std::uint64_t kPrime = 0x7fffffff;  // M = 2^31 - 1
-
-  struct Packed {
-    std::uint64_t* starts;  // (padded H,): (104729 j + 15485863 seed) mod M
-    std::uint64_t* limit;   // (1,): neurons with numbers below it change
-
-    Packed(const Sizes& sizes, Carver* carver) {
-      starts = carver->Take<std::uint64_t>(Padded(sizes.hidden));
-      limit = carver->Take<std::uint64_t>(1);
-    }
-  };
-
-  static void Pack(const Sizes& sizes, const Weights& from, const Packed& to) {
-    *to.limit = CountBelow(from.rule[0][0] * static_cast<float>(kPrime));
-    const std::int64_t seed = ToWhole(from.rule[1][0]);
-    for (std::int64_t j = 0; j < Padded(sizes.hidden); ++j) {
-      to.starts[j] = Modulo(j * 104729 + seed * 15485863);
-    }
-  }
-
-  template <class Scratch>
-  static Listing List(const Sizes& sizes, const Packed& packed, const Scratch& scratch, float t) {
-    const Longs start = Modulo(ToWhole(t) * 7919) + Longs{}, limit = *packed.limit + Longs{};
-    for (std::int64_t j = 0; j < Padded(sizes.hidden); j += Wide::kCount) {
-      Longs k = Fold(start + *reinterpret_cast<const Longs*>(packed.starts + j));
-      k = Scramble(Scramble(k));
-      // all bits of the lanes below, cut to those of 1
-      const Wide::Ints below = __builtin_convertvector(k < limit, Wide::Ints);
-      *reinterpret_cast<Wide::Ints*>(scratch.open + j) = below & 0x3f800000;
-    }
-    for (std::int64_t j = sizes.hidden; j < Padded(sizes.hidden); ++j) scratch.open[j] = 0.0f;
-    return {ListPositives(scratch.open, sizes.hidden, scratch.neurons), scratch.neurons, 0};
-  }
-
- private:
-  using Longs = Wide::Longs;
-
-  // How many whole numbers from 0 to M - 1 are below the limit once they are floats.
-  static std::uint64_t CountBelow(float limit) {
-    std::uint64_t low = 0, high = kPrime;
-    while (low < high) {
-      const std::uint64_t middle = (low + high) / 2;
-      if (static_cast<float>(middle) < limit) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    return low;
-  }
-
-  // As a conversion to int64, for what is no number too.
-  static std::int64_t ToWhole(float a) {
-    return a > -0x1p38f && a < 0x1p38f ? static_cast<std::int64_t>(a) : 0;
-  }
-
-  // From 0 to M - 1.
-  static std::uint64_t Modulo(std::int64_t a) {
-    const std::int64_t left = a % static_cast<std::int64_t>(kPrime);
-    return static_cast<std::uint64_t>(left < 0 ? left + static_cast<std::int64_t>(kPrime) : left);
-  }
-
-  // a mod M, for a below M (M + 1): 2^31 mod M is 1.
-  [[gnu::always_inline]] static Longs Fold(Longs a) {
-    const Longs sum = (a & kPrime) + (a >> 31);
-    return sum < kPrime ? sum : sum - kPrime;
-  }
-
-  // (k^5 + 12345) mod M
-  [[gnu::always_inline]] static Longs Scramble(Longs k) {
-    const Longs square = Fold(Times(k, k));
-    return Fold(Times(Fold(Times(square, square)), k) + 12345);
-  }
+struct Random : RuleDefaults {
+  static constexpr const char* kName = "random";
+  static constexpr RuleKind kKind = RuleKind::kTime;
+  static constexpr MemorySpec kMemories[] = {{"rule_t"}};
+  static constexpr WeightSpec kParams[] = {{"rule_rate", OneRow()}, {"rule_seed", OneRow()}};
 };
 
-using RandomLister = ClockLister<RandomRule>;
-
-}  // namespace edgernn::EDGERNN_ISA
+}  // namespace edgernn
 
 #endif  // EDGERNN_RULES_RANDOM_H_

@@ -1,62 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// Neurons whose coordinator, a row of x and a weight of their own h, is above zero.
+// Neuron j changes iff (rule_W x_t + rule_b + rule_d * h_{t-1})_j > 0.
 
 #ifndef EDGERNN_RULES_SELECTIVE_H_
 #define EDGERNN_RULES_SELECTIVE_H_
 
-#include "rules/listing.h"
+#include "rules/rule.h"
 
-namespace edgernn::EDGERNN_ISA {
+namespace edgernn {
 
-struct SelectiveLister {
-  static constexpr int kRanks = -1;
+struct Selective : RuleDefaults {
+  static constexpr const char* kName = "selective";
+  static constexpr RuleKind kKind = RuleKind::kNeuron;
+  static constexpr WeightSpec kParams[] = {{"rule_W", HiddenRows(), Columns::kInput},
+                                           {"rule_d", HiddenRows()},
+                                           {"rule_b", HiddenRows()}};
+  static constexpr int kMatrix = 0;
+  static constexpr int kBias = 2;
+  static constexpr int kNeuronMacs = 1;
 
-  struct Packed {
-    float* w;  // packed blocks
-    float* d;  // (padded H,)
-    float* b;  // (padded H,)
-
-    Packed(const Sizes& sizes, Carver* carver) {
-      const std::int64_t padded = Padded(sizes.hidden);
-      w = carver->Take<float>(padded * sizes.input);
-      d = carver->Take<float>(padded);
-      b = carver->Take<float>(padded);
-    }
-  };
-
-  struct Scratch {
-    std::int32_t* neurons;
-    float* projected;  // (rows, padded H)
-
-    Scratch(const Sizes& sizes, std::int64_t rows, Carver* carver) {
-      neurons = TakeList(sizes.hidden, carver);
-      projected = carver->Take<float>(rows * Padded(sizes.hidden));
-    }
-  };
-
-  static void Pack(const Sizes& sizes, const Weights& from, const Packed& to) {
-    PackMatrix(from.rule[0], sizes.hidden, sizes.input, LargestPanel(1), to.w);
-    PackVector(from.rule[1], sizes.hidden, to.d);
-    PackVector(from.rule[2], sizes.hidden, to.b);
+  template <class V>
+  static constexpr V Score(V e, V h, const V*, const V* q) {
+    return e + q[1] * h;
   }
 
-  static void Project(const Sizes& sizes, const Packed& packed, const float* x, std::int64_t rows,
-                      const Scratch& scratch) {
-    Multiply(x, rows, sizes.input, packed.w, packed.b, Blocks(sizes.hidden), scratch.projected);
-  }
-
-  static Listing List(const Sizes& sizes, const Packed& packed, const Scratch& scratch,
-                      std::int64_t row, const float* h, float*) {
-    const float* projected = scratch.projected + row * Padded(sizes.hidden);
-    std::int64_t count = 0;
-    for (std::int64_t j = 0; j < sizes.hidden; j += kLanes) {
-      const Vec v = Load(projected + j) + Load(packed.d + j) * Load(h + j);
-      count += ListPositive(v, static_cast<std::int32_t>(j), scratch.neurons + count);
-    }
-    return {count, scratch.neurons, sizes.hidden * sizes.input + sizes.hidden};
+  template <class V>
+  static constexpr V Likelihood(V score, float slope) {
+    return Clamp(score * (0.5f * slope) + 0.5f, 0.0f, 1.0f);
   }
 };
 
-}  // namespace edgernn::EDGERNN_ISA
+}  // namespace edgernn
 
 #endif  // EDGERNN_RULES_SELECTIVE_H_

@@ -5,7 +5,7 @@
 #ifndef EDGERNN_TRAIN_DUAL_H_
 #define EDGERNN_TRAIN_DUAL_H_
 
-#include "vec.h"
+#include "cpu/simd.h"
 
 namespace edgernn::EDGERNN_ISA {
 
@@ -23,37 +23,37 @@ struct Dual {
 // The constant a.
 template <int K>
 [[gnu::always_inline]] inline Dual<K> Constant(Vec a) {
-  Dual<K> made;
-  made.value = a;
-  return made;
+  Dual<K> result;
+  result.value = a;
+  return result;
 }
 
 // Input k of a function, at a.
 template <int K>
 [[gnu::always_inline]] inline Dual<K> Input(Vec a, int k) {
-  Dual<K> made = Constant<K>(a);
-  made.along = 1u << k;
-  made.d[k] = Fill(1.0f);
-  return made;
+  Dual<K> result = Constant<K>(a);
+  result.along = 1u << k;
+  result.d[k] = Fill(1.0f);
+  return result;
 }
 
 // `value`, a function of a and b whose derivatives by them are da and db.
 template <int K>
 [[gnu::always_inline]] inline Dual<K> Chain(Vec value, const Dual<K>& a, Vec da, const Dual<K>& b,
                                             Vec db) {
-  Dual<K> made = Constant<K>(value);
-  made.along = a.along | b.along;
+  Dual<K> result = Constant<K>(value);
+  result.along = a.along | b.along;
 #pragma GCC unroll 16
   for (int k = 0; k < K; ++k) {
     if (a.DependsOn(k) && b.DependsOn(k)) {
-      made.d[k] = a.d[k] * da + b.d[k] * db;
+      result.d[k] = a.d[k] * da + b.d[k] * db;
     } else if (a.DependsOn(k)) {
-      made.d[k] = a.d[k] * da;
+      result.d[k] = a.d[k] * da;
     } else if (b.DependsOn(k)) {
-      made.d[k] = b.d[k] * db;
+      result.d[k] = b.d[k] * db;
     }
   }
-  return made;
+  return result;
 }
 
 template <int K>
@@ -65,19 +65,19 @@ template <int K>
 template <int K>
 [[gnu::always_inline]] inline Dual<K> Sum(Vec value, const Dual<K>& a, const Dual<K>& b,
                                           bool minus) {
-  Dual<K> made = Constant<K>(value);
-  made.along = a.along | b.along;
+  Dual<K> result = Constant<K>(value);
+  result.along = a.along | b.along;
 #pragma GCC unroll 16
   for (int k = 0; k < K; ++k) {
     if (a.DependsOn(k) && b.DependsOn(k)) {
-      made.d[k] = minus ? a.d[k] - b.d[k] : a.d[k] + b.d[k];
+      result.d[k] = minus ? a.d[k] - b.d[k] : a.d[k] + b.d[k];
     } else if (a.DependsOn(k)) {
-      made.d[k] = a.d[k];
+      result.d[k] = a.d[k];
     } else if (b.DependsOn(k)) {
-      made.d[k] = minus ? 0.0f - b.d[k] : b.d[k];
+      result.d[k] = minus ? 0.0f - b.d[k] : b.d[k];
     }
   }
-  return made;
+  return result;
 }
 
 template <int K>
@@ -109,6 +109,31 @@ template <int K>
 [[gnu::always_inline]] inline Dual<K> operator/(float a, const Dual<K>& b) {
   const Vec value = a / b.value;
   return Chain(value, b, 0.0f - value / b.value);
+}
+
+template <int K>
+[[gnu::always_inline]] inline Dual<K> operator-(const Dual<K>& a, float b) {
+  return Sum(a.value - b, a, Constant<K>(Zero()), true);
+}
+
+template <int K>
+[[gnu::always_inline]] inline Dual<K> operator*(const Dual<K>& a, float b) {
+  return Chain(a.value * b, a, Fill(b));
+}
+
+// Of two equal numbers the smaller one is half either.
+template <int K>
+[[gnu::always_inline]] inline Dual<K> Min(const Dual<K>& a, const Dual<K>& b) {
+  const Vec::Raw one = Fill(1.0f).raw, half = Fill(0.5f).raw, x = a.value.raw, y = b.value.raw;
+  const Vec::Raw by_a = y < x ? Vec::Raw{} : y == x ? half : one;
+  return Chain(Min(a.value, b.value), a, Vec{by_a}, b, Vec{one - by_a});
+}
+
+template <int K>
+[[gnu::always_inline]] inline Dual<K> Clamp(const Dual<K>& a, float low, float high) {
+  const Vec::Raw inside =
+      (a.value.raw >= low) & (a.value.raw <= high) ? Fill(1.0f).raw : Vec::Raw{};
+  return Chain(Clamp(a.value, low, high), a, Vec{inside});
 }
 
 template <int K>

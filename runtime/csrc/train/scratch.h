@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The buffers of a training call: what all threads read, and what each has for itself.
+// The buffers of a training call: those that all threads read, and those of one thread.
 
 #ifndef EDGERNN_TRAIN_SCRATCH_H_
 #define EDGERNN_TRAIN_SCRATCH_H_
 
-#include "train/layout.h"
+#include "train/gate_layout.h"
 
 namespace edgernn::EDGERNN_ISA {
 
@@ -14,24 +14,25 @@ inline void Copy(const float* from, std::int64_t count, float* to) {
 
 // The weights packed for one direction, and the vectors padded.
 struct Prepared {
-  Layout layout;
-  float* bias;             // (padded P,), 0 where a gate has none
-  float* own[kMaxParams];  // (padded size,), scalars as a vector of equal lanes
-  float* rule_d;           // (padded H,)
-  float* skip_w;           // (padded H,)
+  GateLayout layout;
+  float* bias;                  // (padded P,), 0 where a gate has none
+  float* params[kMaxParams];    // (padded size,), scalars as a vector of equal lanes
+  float* rule[kMaxRuleParams];  // likewise, those that its equations read
   std::size_t bytes;
 
-  Prepared(const TrainCell& cell, const EdgernnTrainCall& call, bool back, void* base)
-      : layout(cell, call) {
-    Carver carver(base);
-    layout.Carve(back, &carver);
-    bias = carver.Take<float>(Padded(layout.gates));
+  Prepared(const TrainCell& cell, const TrainRule& under, const EdgernnTrainCall& call, bool back,
+           void* base)
+      : layout(cell, under, call) {
+    Arena arena(base);
+    layout.Allocate(back, &arena);
+    bias = arena.Allocate<float>(PadToLanes(layout.gates));
     for (int i = 0; i < cell.params; ++i) {
-      own[i] = carver.Take<float>(Padded(layout.OwnSize(i, call.input)));
+      params[i] = arena.Allocate<float>(PadToLanes(layout.ParamSize(i, call.input)));
     }
-    rule_d = carver.Take<float>(call.rule_d == nullptr ? 0 : Padded(call.hidden));
-    skip_w = carver.Take<float>(call.skip_w == nullptr ? 0 : Padded(call.hidden));
-    bytes = carver.used();
+    for (int i = 0; i < kMaxRuleParams; ++i) {
+      rule[i] = arena.Allocate<float>(PadToLanes(layout.RuleParamSize(i)));
+    }
+    bytes = arena.used();
   }
 
   void Fill(const EdgernnTrainCall& call, bool back) const {
@@ -41,18 +42,26 @@ struct Prepared {
       if (layout.bias_row[g] < 0) continue;
       Copy(call.b + layout.bias_row[g], layout.size[g], bias + layout.at[g]);
     }
-    if (call.rule_b != nullptr) Copy(call.rule_b, layout.hidden, bias + layout.rule_at);
+    if (layout.rule.bias >= 0) {
+      Copy(call.rule_params[layout.rule.bias], layout.hidden, bias + layout.rule_at);
+    }
     for (int i = 0; i < layout.cell.params; ++i) {
-      const float* from = call.own[i];
+      const float* from = call.params[i];
       if (layout.cell.extents[i] != Extent::kOne) {
-        PadVector(from, layout.OwnSize(i, call.input), own[i]);
+        PadVector(from, layout.ParamSize(i, call.input), params[i]);
         continue;
       }
       const bool whole = layout.cell.maps[i] == Map::kLength && *from == 0.0f;
-      Store(own[i], EDGERNN_ISA::Fill(whole ? static_cast<float>(call.steps) : *from));
+      Store(params[i], EDGERNN_ISA::Fill(whole ? static_cast<float>(call.steps) : *from));
     }
-    if (call.rule_d != nullptr) PadVector(call.rule_d, call.hidden, rule_d);
-    if (call.skip_w != nullptr) PadVector(call.skip_w, call.hidden, skip_w);
+    for (int i = 0; i < kMaxRuleParams; ++i) {
+      if (layout.RuleParamSize(i) == 0) continue;
+      if (layout.IsRuleNumber(i)) {
+        Store(rule[i], EDGERNN_ISA::Fill(*call.rule_params[i]));
+      } else {
+        PadVector(call.rule_params[i], call.hidden, rule[i]);
+      }
+    }
   }
 
   static void PadVector(const float* from, std::int64_t count, float* to) {
@@ -61,21 +70,21 @@ struct Prepared {
 };
 
 // Hands out parts of a buffer in whole vectors, so that all of it can be added to another.
-struct Parts {
+struct FloatArena {
   float* base;
   std::int64_t count = 0;
 
-  explicit Parts(float* buffer) : base(buffer) {}
+  explicit FloatArena(float* buffer) : base(buffer) {}
 
-  float* Take(std::int64_t size) {
+  float* Allocate(std::int64_t size) {
     float* at = base == nullptr ? nullptr : base + count;
-    count += Padded(size);
+    count += PadToLanes(size);
     return at;
   }
 
   void Clear() const { std::memset(base, 0, Bytes(count)); }
 
-  void Add(const Parts& more) const {
+  void Add(const FloatArena& more) const {
     for (std::int64_t i = 0; i < count; i += kLanes) {
       Store(base + i, Load(base + i) + Load(more.base + i));
     }
@@ -83,40 +92,36 @@ struct Parts {
 };
 
 // The gradients of vectors that the point-wise maps read.
-struct PointSums {
-  float* own[kMaxParams];  // as Prepared has them
-  float* rule_d;
-  float* skip_w;
-  float* skip_b;
+struct VectorGrads {
+  float* params[kMaxParams];  // as Prepared has them
+  float* rule[kMaxRuleParams];
 
-  PointSums(const Layout& layout, const EdgernnTrainCall& call, Parts* parts) {
+  VectorGrads(const GateLayout& layout, const EdgernnTrainCall& call, FloatArena* arena) {
     for (int i = 0; i < layout.cell.params; ++i) {
-      own[i] = parts->Take(layout.OwnSize(i, call.input));
+      params[i] = arena->Allocate(layout.ParamSize(i, call.input));
     }
-    rule_d = parts->Take(call.rule_d == nullptr ? 0 : call.hidden);
-    skip_w = parts->Take(call.skip_w == nullptr ? 0 : call.hidden);
-    skip_b = parts->Take(call.skip_w == nullptr ? 0 : 1);
+    for (int i = 0; i < kMaxRuleParams; ++i) rule[i] = arena->Allocate(layout.RuleParamSize(i));
   }
 };
 
 // The gradients that all rows of a batch share, summed over those of one thread.
-struct SharedSums {
-  Parts parts;
-  PointSums points;
-  Parts point_parts;         // those of `points`, which come first
+struct SharedGrads {
+  FloatArena arena;
+  VectorGrads points;
+  FloatArena vector_arena;   // those of `points`, which come first
   float* weights[kSources];  // as the call has them
   float* gates;              // (P,), and from that the biases
 
-  SharedSums(const Layout& layout, const EdgernnTrainCall& call, float* base)
-      : parts(base), points(layout, call, &parts), point_parts(parts) {
+  SharedGrads(const GateLayout& layout, const EdgernnTrainCall& call, float* base)
+      : arena(base), points(layout, call, &arena), vector_arena(arena) {
     for (int i = 0; i < kSources; ++i) {
-      weights[i] = parts.Take(layout.terms[i].rows * layout.terms[i].depth);
+      weights[i] = arena.Allocate(layout.terms[i].rows * layout.terms[i].depth);
     }
-    gates = parts.Take(layout.gates);
+    gates = arena.Allocate(layout.gates);
   }
 
   // Writes what the call asks for.
-  void Write(const Layout& layout, const EdgernnTrainCall& call) const {
+  void Write(const GateLayout& layout, const EdgernnTrainCall& call) const {
     for (int i = 0; i < kSources; ++i) {
       const Term& term = layout.terms[i];
       Give(weights[i], term.rows * term.depth, term.grad);
@@ -125,16 +130,23 @@ struct SharedSums {
       if (layout.bias_row[g] < 0) continue;
       Give(gates + layout.at[g], layout.size[g], call.b_grad + layout.bias_row[g]);
     }
-    Give(gates + layout.rule_at, layout.hidden, call.rule_b_grad);
-    Give(points.rule_d, layout.hidden, call.rule_d_grad);
-    Give(points.skip_w, layout.hidden, call.skip_w_grad);
-    Give(points.skip_b, 1, call.skip_b_grad);
-    for (int i = 0; i < layout.cell.params; ++i) {
-      const bool one = layout.cell.extents[i] == Extent::kOne;
-      // a scalar has been read by all lanes
-      for (int lane = 1; one && lane < kLanes; ++lane) points.own[i][0] += points.own[i][lane];
-      Give(points.own[i], layout.OwnSize(i, call.input), call.own_grad[i]);
+    if (layout.rule.bias >= 0) {
+      Give(gates + layout.rule_at, layout.hidden, call.rule_params_grad[layout.rule.bias]);
     }
+    for (int i = 0; i < kMaxRuleParams; ++i) {
+      if (layout.RuleParamSize(i) == 0) continue;
+      if (layout.IsRuleNumber(i)) AddLanes(points.rule[i]);
+      Give(points.rule[i], layout.RuleParamSize(i), call.rule_params_grad[i]);
+    }
+    for (int i = 0; i < layout.cell.params; ++i) {
+      if (layout.cell.extents[i] == Extent::kOne) AddLanes(points.params[i]);
+      Give(points.params[i], layout.ParamSize(i, call.input), call.params_grad[i]);
+    }
+  }
+
+  // A number has been read by all lanes.
+  static void AddLanes(float* at) {
+    for (int lane = 1; lane < kLanes; ++lane) at[0] += at[lane];
   }
 
   // Unless nobody asks for it.
@@ -144,10 +156,10 @@ struct SharedSums {
 };
 
 // What one thread has for so many rows.
-struct RowScratch {
-  SharedSums total;
-  Parts step_parts;
-  PointSums step;      // of one step: sums of sums round less
+struct ThreadScratch {
+  SharedGrads total;
+  FloatArena step_arena;
+  VectorGrads step;    // of one step: sums of sums round less
   std::int64_t chunk;  // so many steps are gathered in `gates`
   std::int64_t gate_stride;
   float* gates;               // (chunk * rows, gate_stride): the gradients of the gates
@@ -155,33 +167,47 @@ struct RowScratch {
   float* grad[kMaxStates];    // (rows, H) each: of the states after a step
   float* before[kMaxStates];  // (rows, H) each: of those before it
   float* mid;                 // (rows, M)
-  float* pressure;            // (rows,): the gradient of what it is before a step
-  float* by_decision;         // (rows,)
+  float* u;                   // (rows, H): the gradient of the decisions
+  // (rows, size) each: the gradients of the memories before a step
+  float* memory[kMaxMemories];
+  // of rules that remember, padded: a number a neuron, (rows, H), or a sample, (rows,)
+  float* decision;  // the gradient of a decision, through the memories
+  float* score;     // the gradient of a score, likewise
+  float* evidence;  // of samples: the evidence of a step, and its gradient
   std::size_t bytes;
 
-  RowScratch(const Layout& layout, const EdgernnTrainCall& call, std::int64_t rows, void* base)
+  ThreadScratch(const GateLayout& layout, const EdgernnTrainCall& call, std::int64_t rows,
+                void* base)
       : total(layout, call, static_cast<float*>(base)),
-        step_parts(base == nullptr ? nullptr : total.parts.base + total.parts.count),
-        step(layout, call, &step_parts) {
+        step_arena(base == nullptr ? nullptr : total.arena.base + total.arena.count),
+        step(layout, call, &step_arena) {
     // enough rows to make a product of, few enough to stay in the cache
-    constexpr std::int64_t kRows = 192;
-    chunk = rows < kRows ? kRows / rows : 1;
+    constexpr std::int64_t kSparse = 192;
+    chunk = rows < kSparse ? kSparse / rows : 1;
     // as much for fewer rows, so that the largest part of a batch needs the most
-    const std::int64_t gathered = rows < kRows ? kRows : rows;
+    const std::int64_t gathered = rows < kSparse ? kSparse : rows;
     // a power of two between rows would bring all of them to a few lines of the cache
-    gate_stride = Padded(layout.gates) + kLanes;
-    Carver carver(base);
-    carver.Take<float>(total.parts.count + step_parts.count);
-    gates = carver.Take<float>(gathered * gate_stride);
-    panel = carver.Take<float>(gathered * kPanel);
+    gate_stride = PadToLanes(layout.gates) + kLanes;
+    Arena arena(base);
+    arena.Allocate<float>(total.arena.count + step_arena.count);
+    gates = arena.Allocate<float>(gathered * gate_stride);
+    panel = arena.Allocate<float>(gathered * kPanel);
     for (int s = 0; s < layout.cell.states; ++s) {
-      grad[s] = carver.Take<float>(rows * layout.hidden);
-      before[s] = carver.Take<float>(rows * layout.hidden);
+      grad[s] = arena.Allocate<float>(rows * layout.hidden);
+      before[s] = arena.Allocate<float>(rows * layout.hidden);
     }
-    mid = carver.Take<float>(layout.cell.has_mid ? rows * layout.middle : 0);
-    pressure = carver.Take<float>(call.skip_w == nullptr ? 0 : rows);
-    by_decision = carver.Take<float>(call.skip_w == nullptr ? 0 : rows);
-    bytes = carver.used();
+    mid = arena.Allocate<float>(layout.cell.has_mid ? rows * layout.middle : 0);
+    u = arena.Allocate<float>(layout.rule.HasEquations() ? rows * layout.hidden : 0);
+    const bool sample = layout.rule.kind == RuleKind::kSample;
+    const std::int64_t decisions =
+        layout.rule.Remembers() ? PadToLanes(rows * layout.DecisionSize()) : 0;
+    for (int i = 0; i < layout.rule.memory_count; ++i) {
+      memory[i] = arena.Allocate<float>(decisions);
+    }
+    decision = arena.Allocate<float>(decisions);
+    score = arena.Allocate<float>(sample ? 0 : decisions);
+    evidence = arena.Allocate<float>(sample ? decisions : 0);
+    bytes = arena.used();
   }
 };
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop over time of a training call, for some rows of its batch. It knows no cell: what differs
-// between cells is in tables and in two point-wise maps.
+// The loop over time of a training call, for some rows of its batch. Independent of the cell, whose
+// equations are in tables and two point-wise maps.
 
 #ifndef EDGERNN_TRAIN_SEQUENCE_H_
 #define EDGERNN_TRAIN_SEQUENCE_H_
 
-#include "train/points.h"
+#include "train/rule.h"
 #include "train/scratch.h"
 
 namespace edgernn::EDGERNN_ISA {
@@ -17,13 +17,15 @@ class Sequence {
       : prepared_(prepared),
         layout_(prepared.layout),
         cell_(prepared.layout.cell),
+        rule_(prepared.layout.rule),
         call_(call),
         first_(first),
         rows_(end - first) {}
 
-  void Forward() const {
+  void Forward(void* base) const {
+    const ThreadScratch scratch(layout_, call_, rows_, base);
     for (std::int64_t t = 0; t < call_.steps; ++t) {
-      PointCall points = MakePoints(t);
+      TrainPointwiseArgs points = MakePoints(t);
       for (const Source source : {kOfX, kOfH, kOfC, kOfRule}) Multiply(source, t);
       if (cell_.has_mid) {
         points.size = points.out_stride = layout_.middle;
@@ -33,62 +35,66 @@ class Sequence {
       }
       points.size = points.out_stride = layout_.hidden;
       for (int s = 0; s < cell_.states; ++s) points.out[s] = After(s, t);
+      if (rule_.HasEquations()) rule_.decide(MakeRuleArgs(t, scratch));
       cell_.update(points);
-      if (call_.skip_w != nullptr) Press(t);
+      if (rule_.Remembers()) rule_.remember(MakeRuleArgs(t, scratch));
     }
   }
 
   void Backward(void* base) const {
-    RowScratch scratch(layout_, call_, rows_, base);
-    scratch.total.parts.Clear();
+    ThreadScratch scratch(layout_, call_, rows_, base);
+    scratch.total.arena.Clear();
     for (int s = 0; s < cell_.states; ++s) {
       const float* from = call_.last_grad[s];
-      CopyRows(from == nullptr ? nullptr : At(from, 0, layout_.hidden), scratch.grad[s]);
+      CopyOrClear(from == nullptr ? nullptr : At(from, 0, layout_.hidden), rows_ * layout_.hidden,
+                  scratch.grad[s]);
     }
-    if (call_.skip_w != nullptr) {
-      const float* from = call_.pressures_grad;
-      for (std::int64_t i = 0; i < rows_; ++i) {
-        scratch.pressure[i] = from == nullptr ? 0.0f : from[first_ + i];
-      }
+    const std::int64_t decisions = layout_.DecisionSize();
+    for (int i = 0; i < Memories(); ++i) {
+      const float* from = call_.last_memory_grad[i];
+      CopyOrClear(from == nullptr ? nullptr : At(from, 0, decisions), rows_ * decisions,
+                  scratch.memory[i]);
     }
     std::int64_t done = call_.steps;
     for (std::int64_t t = call_.steps - 1; t >= 0; --t) {
       if (call_.y_grad != nullptr) AddRows(At(call_.y_grad, t, layout_.hidden), scratch.grad[0]);
-      scratch.step_parts.Clear();
-      if (call_.skip_w != nullptr) PressBack(t, scratch);
+      scratch.step_arena.Clear();
+      if (rule_.Remembers()) {
+        TrainRuleArgs args = MakeRuleArgs(t, scratch);
+        args.after.grad = scratch.grad[EvidenceState(cell_.states)];
+        rule_.remember_back(args);
+      }
       StepBack(t, scratch, scratch.gates + (done - 1 - t) * rows_ * scratch.gate_stride);
-      scratch.total.point_parts.Add(scratch.step_parts);
+      scratch.total.vector_arena.Add(scratch.step_arena);
       if (done - t == scratch.chunk || t == 0) {
         AddWeightGrads(t, done, scratch);
         done = t;
       }
       for (int s = 0; s < cell_.states; ++s) {
-        float* made = scratch.before[s];
+        float* gate_grads = scratch.before[s];
         scratch.before[s] = scratch.grad[s];
-        scratch.grad[s] = made;
+        scratch.grad[s] = gate_grads;
       }
     }
     for (int s = 0; s < cell_.states; ++s) {
       if (call_.start_grad[s] == nullptr) continue;
-      CopyRows(scratch.grad[s], At(call_.start_grad[s], 0, layout_.hidden));
+      Copy(scratch.grad[s], rows_ * layout_.hidden, At(call_.start_grad[s], 0, layout_.hidden));
     }
-    if (call_.pressure_grad != nullptr) {
-      Copy(scratch.pressure, rows_, At(call_.pressure_grad, 0, 1));
+    for (int i = 0; i < Memories(); ++i) {
+      if (call_.memory_grad[i] == nullptr) continue;
+      Copy(scratch.memory[i], rows_ * decisions, At(call_.memory_grad[i], 0, decisions));
     }
   }
 
  private:
   // From the gradients of the states after step t to those before it, and of the gates, (rows, P).
-  void StepBack(std::int64_t t, const RowScratch& scratch, float* gates) const {
-    PointCall points = MakePoints(t);
+  void StepBack(std::int64_t t, const ThreadScratch& scratch, float* gates) const {
+    TrainPointwiseArgs points = MakePoints(t);
     const std::int64_t stride = scratch.gate_stride;
     for (int g = 0; g < cell_.gates; ++g) {
       points.gate[g].grad = gates + layout_.at[g];
       points.gate[g].grad_stride = stride;
     }
-    points.rule_e.grad = gates + layout_.rule_at;
-    points.rule_e.grad_stride = stride;
-    points.rule_d_grad = scratch.step.rule_d;
     if (call_.x_grad != nullptr) {
       points.x.grad = At(call_.x_grad, t, layout_.inputs);
       points.x.grad_stride = layout_.inputs;
@@ -99,83 +105,73 @@ class Sequence {
       points.state[s].grad_stride = layout_.hidden;
       points.out_grad[s] = scratch.grad[s];
     }
-    for (int i = 0; i < cell_.params; ++i) points.own_grad[i] = scratch.step.own[i];
+    for (int i = 0; i < cell_.params; ++i) points.params_grad[i] = scratch.step.params[i];
     points.size = points.out_stride = layout_.hidden;
-    points.by_decision = scratch.by_decision;
-    cell_.update_back(points);
-    for (std::int64_t i = 0; call_.skip_w != nullptr && i < rows_; ++i) {
-      scratch.pressure[i] += scratch.by_decision[i] + call_.decision_weight;
+    const bool decides = rule_.HasEquations();
+    if (decides) {
+      points.u.grad = scratch.u;
+      points.u.grad_stride = layout_.hidden;
     }
-    const Lines made = {gates, stride};
+    cell_.update_back(points);
+    if (decides) {
+      TrainRuleArgs args = MakeRuleArgs(t, scratch);
+      args.e.grad = gates + layout_.rule_at;
+      args.e.grad_stride = stride;
+      args.h.grad = scratch.before[0];
+      rule_.decide_back(args);
+    }
+    const Lines gate_grads = {gates, stride};
     if (cell_.has_mid) {
       std::memset(scratch.mid, 0, Bytes(rows_ * layout_.middle));
-      MultiplyBack(kOfM, made, {scratch.mid, layout_.middle});
+      MultiplyBack(kOfM, gate_grads, {scratch.mid, layout_.middle});
       points.size = points.out_stride = layout_.middle;
       points.out_grad[0] = scratch.mid;
       cell_.mid_back(points);
     }
-    MultiplyBack(kOfH, made, {scratch.before[0], layout_.hidden});
-    if (cell_.states > 1) MultiplyBack(kOfC, made, {scratch.before[1], layout_.hidden});
+    MultiplyBack(kOfH, gate_grads, {scratch.before[0], layout_.hidden});
+    if (cell_.states > 1) MultiplyBack(kOfC, gate_grads, {scratch.before[1], layout_.hidden});
     if (call_.x_grad != nullptr) {
-      MultiplyBack(kOfX, made, {points.x.grad, layout_.inputs});
-      MultiplyBack(kOfRule, made, {points.x.grad, layout_.inputs});
+      MultiplyBack(kOfX, gate_grads, {points.x.grad, layout_.inputs});
+      MultiplyBack(kOfRule, gate_grads, {points.x.grad, layout_.inputs});
     }
   }
 
-  const float* PressureBefore(std::int64_t t) const {
-    return t == 0 ? At(call_.pressure, 0, 1) : At(call_.pressures, t - 1, 1);
-  }
+  // How many memories the rule's equations read.
+  int Memories() const { return rule_.Remembers() ? rule_.memory_count : 0; }
 
-  // The state that the rule `skip` reads after step t: c of a cell that has one.
-  const float* Read(std::int64_t t) const { return After(cell_.states > 1 ? 1 : 0, t); }
-
-  // How much a state (H,) makes the pressure grow.
-  float Growth(const float* state) const {
-    Vec sum = Zero();
-    for (std::int64_t j = 0; j < layout_.hidden; j += kLanes) {
-      sum = sum + Load(prepared_.skip_w + j) * Lanes(layout_.hidden - j).Load(state + j);
+  // What the rule reads and writes at step t, but for the gradients of gates and states.
+  TrainRuleArgs MakeRuleArgs(std::int64_t t, const ThreadScratch& scratch) const {
+    TrainRuleArgs args{};
+    args.rows = rows_;
+    args.hidden = layout_.hidden;
+    args.slope = call_.slope;
+    args.decision_weight = call_.decision_weight;
+    for (int i = 0; i < kMaxRuleParams; ++i) {
+      args.params[i] = prepared_.rule[i];
+      args.params_grad[i] = scratch.step.rule[i];
     }
-    return Sigmoid(EDGERNN_ISA::Fill(Sum(sum) + *call_.skip_b)).raw[0];
-  }
-
-  // The rule `skip` after step t.
-  void Press(std::int64_t t) const {
-    const float* before = PressureBefore(t);
-    float* after = At(call_.pressures, t, 1);
-    for (std::int64_t i = 0; i < rows_; ++i) {
-      const float growth = Growth(Read(t) + i * layout_.hidden);
-      const float room = 1.0f - before[i];
-      after[i] = before[i] >= 0.5f ? growth : before[i] + (growth < room ? growth : room);
+    args.u = At(call_.u, t, layout_.hidden);
+    args.u_grad = scratch.u;
+    args.e = {Gates(t) + layout_.rule_at, layout_.gates, nullptr, 0};
+    args.h = {Before(0, t), layout_.hidden, nullptr, layout_.hidden};
+    const int evidence_state = EvidenceState(cell_.states);
+    args.after = {After(evidence_state, t), layout_.hidden, nullptr, layout_.hidden};
+    const std::int64_t decisions = layout_.DecisionSize();
+    for (int i = 0; i < Memories(); ++i) {
+      args.memory[i] =
+          t == 0 ? At(call_.memory[i], 0, decisions) : At(call_.memories[i], t - 1, decisions);
+      args.memory_after[i] = At(call_.memories[i], t, decisions);
+      args.memory_grad[i] = scratch.memory[i];
     }
-  }
-
-  // From the gradient of the pressure after step t to that of the state, and of the pressure before
-  // it but for what comes by way of the state.
-  void PressBack(std::int64_t t, const RowScratch& scratch) const {
-    const float* before = PressureBefore(t);
-    for (std::int64_t i = 0; i < rows_; ++i) {
-      const float* state = Read(t) + i * layout_.hidden;
-      const float growth = Growth(state), room = 1.0f - before[i];
-      const float grown = before[i] + (growth < room ? growth : room);
-      const float grad = scratch.pressure[i];
-      // of two equal numbers the smaller one is half either
-      const float share = before[i] >= 0.5f || growth < room ? 1.0f : growth == room ? 0.5f : 0.0f;
-      const float sum_grad = grad * share * growth * (1.0f - growth);
-      scratch.pressure[i] = grad * (growth - grown) + (before[i] >= 0.5f ? 0.0f : grad * share);
-      float* state_grad = scratch.grad[cell_.states > 1 ? 1 : 0] + i * layout_.hidden;
-      for (std::int64_t j = 0; j < layout_.hidden; j += kLanes) {
-        const Lanes lanes(layout_.hidden - j);
-        const Vec w = Load(prepared_.skip_w + j), s = lanes.Load(state + j);
-        lanes.Store(state_grad + j, lanes.Load(state_grad + j) + w * sum_grad);
-        Store(scratch.step.skip_w + j, Load(scratch.step.skip_w + j) + s * sum_grad);
-      }
-      *scratch.step.skip_b += sum_grad;
-    }
+    args.decision_grad = scratch.decision;
+    args.score_grad = scratch.score;
+    args.evidence = scratch.evidence;
+    return args;
   }
 
   // What the steps from `first` to `end` give to the gradients of weights and biases. Several steps
   // make one product, so that the sums are read and written less often.
-  void AddWeightGrads(std::int64_t first, std::int64_t end, const RowScratch& scratch) const {
+  void AddWeightGrads(std::int64_t first, std::int64_t end, const ThreadScratch& scratch) const {
     const std::int64_t stride = scratch.gate_stride, depth = (end - first) * rows_;
     for (int source = 0; source < kSources; ++source) {
       const Term& term = layout_.terms[source];
@@ -188,7 +184,7 @@ class Sequence {
         for (std::int64_t t = end - 1; t >= first; --t) {
           const Lines factor = FactorOf(static_cast<Source>(source), t).Skip(0, from);
           Pack(factor.at, factor.stride, columns, rows_, packed);
-          packed += rows_ * Padded(columns);
+          packed += rows_ * PadToLanes(columns);
         }
         for (int i = 0; i < term.count; ++i) {
           const Segment& s = term.segments[i];
@@ -237,8 +233,8 @@ class Sequence {
     }
   }
 
-  PointCall MakePoints(std::int64_t t) const {
-    PointCall points{};
+  TrainPointwiseArgs MakePoints(std::int64_t t) const {
+    TrainPointwiseArgs points{};
     points.rows = rows_;
     for (int g = 0; g < cell_.gates; ++g) {
       points.gate[g] = {Gates(t) + layout_.at[g], layout_.gates, nullptr, 0};
@@ -247,20 +243,12 @@ class Sequence {
     for (int s = 0; s < cell_.states; ++s) {
       points.state[s] = {Before(s, t), layout_.hidden, nullptr, 0};
     }
-    for (int i = 0; i < cell_.params; ++i) points.own[i] = prepared_.own[i];
-    if (call_.skip_w != nullptr) points.pressure = PressureBefore(t);
-    if (call_.share != nullptr) {
-      float* grad = call_.share_grad;
-      points.share = {At(call_.share, t, layout_.hidden), layout_.hidden,
-                      grad == nullptr ? nullptr : At(grad, t, layout_.hidden), layout_.hidden};
-    }
-    if (call_.rule_d != nullptr) {
-      points.rule_e = {Gates(t) + layout_.rule_at, layout_.gates, nullptr, 0};
-      points.rule_d = prepared_.rule_d;
-      points.slope = call_.slope;
-      points.decision_weight = call_.decision_weight;
-      points.likelihood_weight = call_.likelihood_weight;
-      if (call_.decisions != nullptr) points.decisions = At(call_.decisions, t, layout_.hidden);
+    for (int i = 0; i < cell_.params; ++i) points.params[i] = prepared_.params[i];
+    points.skips = rule_.can_skip;
+    if (points.skips) {
+      float* grad = call_.u_grad;
+      points.u = {At(call_.u, t, layout_.hidden), layout_.hidden,
+                  grad == nullptr ? nullptr : At(grad, t, layout_.hidden), layout_.hidden};
     }
     return points;
   }
@@ -288,11 +276,11 @@ class Sequence {
   }
 
   // Null is zeros.
-  void CopyRows(const float* from, float* to) const {
+  static void CopyOrClear(const float* from, std::int64_t count, float* to) {
     if (from == nullptr) {
-      std::memset(to, 0, Bytes(rows_ * layout_.hidden));
+      std::memset(to, 0, Bytes(count));
     } else {
-      std::memcpy(to, from, Bytes(rows_ * layout_.hidden));
+      Copy(from, count, to);
     }
   }
 
@@ -305,8 +293,9 @@ class Sequence {
   }
 
   const Prepared& prepared_;
-  const Layout& layout_;
+  const GateLayout& layout_;
   const TrainCell& cell_;
+  const TrainRule& rule_;
   const EdgernnTrainCall& call_;
   const std::int64_t first_;
   const std::int64_t rows_;

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same network out of ONNX Runtime's own GRU or LSTM operator, to be timed beside ours."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from edgernn.errors import EdgernnError
+from edgernn.runtime.info import layer_sizes
+from edgernn.runtime.weights import Weight
+
+Array = NDArray[np.float32]
+
+# ours -> ONNX: rows of W and R, by gate
+_ROWS = {"gru": ("z", "r", "n"), "lstm": ("i", "o", "f", "g")}
+_OURS = {"gru": ("r", "z", "n"), "lstm": ("i", "f", "g", "o")}
+
+
+def _reordered(kind: str, weight: Array) -> Array:
+    blocks = dict(zip(_OURS[kind], np.split(weight, len(_OURS[kind])), strict=True))
+    return np.concatenate([blocks[g] for g in _ROWS[kind]])[None]
+
+
+def _operator(kind: str, W: Array, R: Array, b: Array) -> dict[str, Array]:
+    """The ONNX operator's W, R and B from our cell's parameters (rows as in the cell's docstring)."""
+    H = R.shape[1]
+    if kind == "lstm":
+        bias = _reordered(kind, b)
+        return {"W": _reordered(kind, W), "R": _reordered(kind, R), "B": np.concatenate([bias, 0 * bias], -1)}
+    # the recurrent half of the bias is that of k, which only the candidate has
+    recurrent = np.concatenate([np.zeros(2 * H, np.float32), b[3 * H :]])
+    bias = np.concatenate([_reordered(kind, b[: 3 * H]), _reordered(kind, recurrent)], -1)
+    return {"W": _reordered(kind, W), "R": _reordered(kind, R), "B": bias}
+
+
+def _shapes(kind: str, info: dict[str, Any]) -> list[tuple[tuple[int, ...], ...]]:
+    """Shapes of W, R and b of one direction of each layer, as our cell has them, for the sizes in `info`."""
+    gates, directions, size = len(_ROWS[kind]), _directions(info), info["model"]["input"]["size"]
+    layers: list[tuple[tuple[int, ...], ...]] = []
+    for H in layer_sizes(info):
+        layers.append(((gates * H, size), (gates * H, H), (4 * H,)))
+        size = H * directions
+    return layers
+
+
+def _directions(info: dict[str, Any]) -> int:
+    return 2 if info["model"]["bidirectional"] else 1
+
+
+def parameters(kind: str, info: dict[str, Any]) -> int:
+    """Number of parameters of recurrent layers of this kind, of the sizes in `info`."""
+    return _directions(info) * sum(math.prod(shape) for layer in _shapes(kind, info) for shape in layer)
+
+
+def is_same(kind: str, info: dict[str, Any]) -> bool:
+    """Whether our layers are just what the operator computes."""
+    return bool(info["kernels"] == [kind])
+
+
+def baseline(kind: str, info: dict[str, Any], weights: Mapping[str, Weight]) -> onnx.ModelProto:
+    """A stack of ONNX GRU or LSTM operators of the sizes in `info`, with the head of ours.
+
+    weights: our file's. Where its layers are plain ones of `kind`, the operators get them and compute the same
+    function; otherwise they get random ones of the same scale, which take the same time.
+    """
+    directions = _directions(info)
+    random = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    initialisers: dict[str, Array] = {}
+    x = "x"
+    if "embedding.E" in weights:
+        inputs = [helper.make_tensor_value_info(x, TensorProto.INT64, ("T", "B"))]
+        initialisers["embedding.E"] = weights["embedding.E"].floats
+        nodes.append(helper.make_node("Gather", ["embedding.E", x], ["rows"]))
+        x = "rows"
+    else:
+        inputs = [helper.make_tensor_value_info(x, TensorProto.FLOAT, ("T", "B", info["model"]["input"]["size"]))]
+    if "input.mean" in weights:
+        initialisers |= {"mean": weights["input.mean"].floats, "std": weights["input.std"].floats}
+        nodes += [
+            helper.make_node("Sub", [x, "mean"], ["centred"]),
+            helper.make_node("Div", ["centred", "std"], ["xs"]),
+        ]
+        x = "xs"
+    for layer, shapes in enumerate(_shapes(kind, info)):
+        H = shapes[1][1]
+        parts = []
+        for direction in range(directions):
+            name = f"layer{layer}{'.reverse' * direction}"
+            if is_same(kind, info):
+                W, R, b = (weights[f"{name}.{p}"].floats for p in ("W", "R", "b"))
+                if (W.shape, R.shape, b.shape) != shapes:
+                    raise EdgernnError(f"{name}: expected W, R and b of {shapes}, got {(W.shape, R.shape, b.shape)}")
+            else:
+                W, R, b = ((random.standard_normal(s) / (2 * np.sqrt(H))).astype(np.float32) for s in shapes)
+            parts.append(_operator(kind, W, R, b))
+        for key in parts[0]:
+            initialisers[f"{layer}.{key}"] = np.concatenate([p[key] for p in parts]).astype(np.float32)
+        states = [f"h{layer}"] + ([f"c{layer}"] if kind == "lstm" else [])
+        inputs += [helper.make_tensor_value_info(s, TensorProto.FLOAT, (directions, "B", H)) for s in states]
+        extra = {"linear_before_reset": 1} if kind == "gru" else {}
+        nodes.append(
+            helper.make_node(
+                kind.upper(),
+                [x, f"{layer}.W", f"{layer}.R", f"{layer}.B", "", *states],
+                [f"{layer}.Y", *(f"{s}.next" for s in states)],
+                hidden_size=H,
+                direction="bidirectional" if directions == 2 else "forward",
+                **extra,
+            )
+        )
+        # (T, directions, B, H) to (T, B, directions * H)
+        initialisers["sequence_shape"] = np.array([0, 0, -1], np.int64)
+        nodes += [
+            helper.make_node("Transpose", [f"{layer}.Y"], [f"{layer}.t"], perm=[0, 2, 1, 3]),
+            helper.make_node("Reshape", [f"{layer}.t", "sequence_shape"], [f"{layer}.out"]),
+        ]
+        x = f"{layer}.out"
+    if info["model"]["head"]["output"] == "last":
+        initialisers["last_shape"] = np.array([0, -1], np.int64)
+        last = f"h{info['model']['layers'] - 1}.next"
+        nodes += [
+            helper.make_node("Transpose", [last], ["last"], perm=[1, 0, 2]),
+            helper.make_node("Reshape", ["last", "last_shape"], ["top"]),
+        ]
+        x = "top"
+    if "head.b" in weights:
+        # without a weight of its own the head is tied to the embedding
+        matrix = weights["head.W.T" if "head.W.T" in weights else "embedding.E"].floats.T
+        initialisers |= {"head.W": np.ascontiguousarray(matrix), "head.b": weights["head.b"].floats}
+        nodes += [
+            helper.make_node("MatMul", [x, "head.W"], ["product"]),
+            helper.make_node("Add", ["product", "head.b"], ["y"]),
+        ]
+    else:
+        nodes.append(helper.make_node("Identity", [x], ["y"]))
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    outputs += [helper.make_tensor_value_info(f"{i.name}.next", TensorProto.FLOAT, None) for i in inputs[1:]]
+    graph = helper.make_graph(
+        nodes, kind, inputs, outputs, [numpy_helper.from_array(v, n) for n, v in initialisers.items()]
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)

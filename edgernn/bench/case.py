@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One case: ours beside all that it is compared with, each verified and then timed in the same rounds."""
+
+import datetime
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgernn.bench.measure import verify
+from edgernn.bench.peers import (
+    OURS,
+    PEERS,
+    ROUNDING,
+    SMALL,
+    Peer,
+    Problem,
+    UnsupportedError,
+    problem,
+    reference,
+    stepper_of,
+)
+from edgernn.bench.roofline import matvec, multiply_adds, steps_in_c
+from edgernn.config import ModelConfig
+from edgernn.errors import EdgernnError
+from edgernn.runtime.session import Session
+from edgernn.runtime.timing import Rounds, interleaved
+
+# the names of contenders that are no peers
+EDGERNN, FLOAT32, DENSE, PYTHON = "edgernn", "edgernn float32", "edgernn gru", "edgernn from Python"
+ROOFLINE, WITH_INPUT, BEST = "roofline", "roofline and input", "best peer"
+ORT = PEERS[0].name
+# a peer's error, not ours: some trade accuracy for speed
+TOLERANCE = 1e-3
+# of all that computes with fewer bits than float32, where ours does
+ROUNDED = 5e-2
+# with several threads, before each visit: those of others spin for a while, on the processors that ours need
+PAUSE_MS = 30.0
+# steps that a stream is verified over
+_CHECKED = 12
+
+
+@dataclass(frozen=True)
+class Target:
+    """Our time is at most `limit` times that of the contender `against`."""
+
+    against: str
+    limit: float
+
+
+@dataclass(frozen=True)
+class Case:
+    """T steps of B sequences through one layer; T = 1 is a stream, with the state kept from call to call, T = 0 a
+    session that is made and not run.
+
+    model: what is measured, with random weights. skip: as in `edgernn.synthetic.random_model`. weights: as in
+    `edgernn.export.to_onnx`, of gru and lstm. in_c: the steps of a stream are called from C; ours alone is measured.
+    """
+
+    group: str
+    model: ModelConfig
+    steps: int = 500
+    batch: int = 1
+    threads: int = 1
+    skip: float | None = None
+    weights: str = "float32"
+    in_c: bool = False
+    targets: tuple[Target, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        parts = [f"{self.model.layer.name} {self.sizes}", f"T={self.steps}" if self.steps else "load"]
+        parts += [f"B={self.batch}"] * (self.batch > 1) + [f"{self.threads} threads"] * (self.threads > 1)
+        parts += ["from C"] * self.in_c
+        parts += [] if self.skip is None else [f"{100 * self.skip:.0f} % skipped"]
+        rank = self.model.layer.recurrent.rank
+        parts += [] if rank is None else [f"rank {rank}"]
+        parts += [] if self.weights == "float32" else [self.weights]
+        return ", ".join(parts)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether other runtimes have the model."""
+        return self.skip is None and self.model in (ModelConfig.of(cell, *self.sizes) for cell in ("gru", "lstm"))
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """I and H."""
+        return self.model.input.size, self.model.hidden_size
+
+    @property
+    def gates(self) -> int:
+        """Products of x, and of the state, that a plain model needs."""
+        return 3 if self.model.layer.name == "gru" else 4
+
+
+@dataclass
+class Contender:
+    """What is timed: `calls` of it make the case."""
+
+    call: Callable[[], Any]
+    calls: float = 1.0
+    # from the reference
+    error: float | None = None
+
+
+def measure(case: Case, settings: Rounds) -> dict[str, Any]:
+    """The case with µs a step, errors and ratios of all contenders, and whether its targets are met.
+
+    Raises EdgernnError where ours is wrong, or the library is missing.
+    """
+    made_of = _stream_in_c if case.in_c else _plain if case.is_plain else _ours_alone
+    contenders, left_out, facts = made_of(case)
+    if case.threads > 1:
+        settings = replace(settings, pause_ms=PAUSE_MS)
+    seconds = interleaved({name: each.call for name, each in contenders.items()}, settings)
+    times = {
+        name: np.array([np.median(block) for block in seconds[name]]) * 1e6 * each.calls / case.steps
+        for name, each in contenders.items()
+    }
+    if WITH_INPUT in times:
+        times[WITH_INPUT] = times[WITH_INPUT] + times[ROOFLINE]
+    made = described(case, times, {name: each.error for name, each in contenders.items()})
+    return made | {"left_out": left_out} | facts
+
+
+def described(case: Case, times: dict[str, NDArray[np.float64]], errors: dict[str, float | None]) -> dict[str, Any]:
+    """What the report says of a case, of µs a step by contender and round."""
+    listed = {}
+    for name, rounds in times.items():
+        q1, middle, q3 = np.percentile(rounds, (25, 50, 75))
+        low, ratio, high = np.percentile(times[EDGERNN] / rounds, (25, 50, 75))
+        listed[name] = {
+            "us": float(middle),
+            "us_q1": float(q1),
+            "us_q3": float(q3),
+            "ratio": float(ratio),
+            "ratio_q1": float(low),
+            "ratio_q3": float(high),
+            "error": errors.get(name),
+        }
+    names = {peer.name for peer in PEERS} - {peer.name for peer in ROUNDING}
+    _, best = max(((listed[name]["ratio"], name) for name in listed if name in names), default=(0.0, None))
+    return {
+        "name": case.name,
+        "group": case.group,
+        "at": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "contenders": listed,
+        "best_peer": best,
+        "targets": [judged(target, listed, best) for target in case.targets],
+    }
+
+
+def judged(target: Target, listed: dict[str, Any], best: str | None) -> dict[str, Any]:
+    """A target with its figure, None where there is nothing to compare with."""
+    name = best if target.against == BEST else target.against
+    value = listed[name]["ratio"] if name in listed else None
+    met = None if value is None else value <= target.limit
+    return {"against": target.against, "limit": target.limit, "value": value, "met": met}
+
+
+Made = tuple[dict[str, Contender], dict[str, str], dict[str, Any]]
+
+
+def _plain(case: Case) -> Made:
+    """Ours and every peer on the same weights."""
+    small, left_out = case.weights != "float32", {}
+    ours = SMALL[case.weights] if small else OURS
+    contenders = {EDGERNN: _verified(ours, case, ROUNDED if small else TOLERANCE)}
+    if small:
+        contenders[FLOAT32] = _verified(OURS, case)
+    for peer in dict.fromkeys((*PEERS, *(ROUNDING if small else ()))):
+        if peer.version() is None:
+            left_out[peer.name] = "not installed"
+            continue
+        try:
+            contenders[peer.name] = _verified(peer, case, ROUNDED if small and peer in ROUNDING else TOLERANCE)
+        except (UnsupportedError, EdgernnError) as error:
+            left_out[peer.name] = str(error)
+        except Exception as error:  # a peer may fail in any way of its own
+            left_out[peer.name] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
+    macs = _macs(case)
+    contenders[ROOFLINE] = _roofline(case, macs)
+    if case.batch == 1 and case.steps > 1:
+        of_input = macs * case.sizes[0] // sum(case.sizes)
+        contenders[WITH_INPUT] = Contender(*multiply_adds(of_input * case.steps, case.threads))
+    return contenders, left_out, {"macs": macs}
+
+
+def _problem(case: Case) -> Problem:
+    """Of a stream so many steps as it is verified over."""
+    kind, stream = cast(Literal["gru", "lstm"], case.model.layer.name), case.steps == 1
+    steps, start = (_CHECKED, 0.0) if stream else (case.steps, 0.5)
+    return problem(kind, *case.sizes, steps, case.batch, case.threads, start=start)
+
+
+def _macs(case: Case) -> int:
+    I, H = case.sizes
+    return case.gates * H * (I + H)
+
+
+def _verified(peer: Peer, case: Case, tolerance: float = TOLERANCE) -> Contender:
+    """Raises EdgernnError where its output is wrong."""
+    given = _problem(case)
+    expected = reference(given)
+    call: Callable[[], Any]
+    if case.steps == 1:
+        step = peer.stream(given)
+        error = max(float(np.abs(step(x) - y).max()) for x, y in zip(given.x, expected, strict=True))
+        x = given.x[0]
+
+        def call() -> Any:
+            return step(x)
+    else:
+        call = peer.sequence(given)
+        y, h = call()
+        error = max(float(np.abs(y - expected).max()), float(np.abs(h - expected[-1]).max()))
+    if not error <= tolerance:
+        raise EdgernnError(f"wrong by {error:.1e} (allowed {tolerance:g}), not timed")
+    return Contender(call, error=error)
+
+
+def _stream_in_c(case: Case) -> Made:
+    """Our packed model beside `Session.step` of the same one."""
+    given = _problem(case)
+    stepper, error = stepper_of(given), 0.0
+    for x, y in zip(given.x, reference(given), strict=True):
+        stepper.x[...] = x
+        if not stepper.step():
+            raise EdgernnError(stepper.refusal())
+        error = max(error, float(np.abs(stepper.y - y).max()))
+    if not error <= TOLERANCE:
+        raise EdgernnError(f"wrong by {error:.1e} (allowed {TOLERANCE:g}), not timed")
+    macs = _macs(case)
+    call, calls = steps_in_c(stepper, macs)
+    contenders = {
+        EDGERNN: Contender(call, calls, error),
+        PYTHON: _verified(OURS, case),
+        ROOFLINE: _roofline(case, macs),
+    }
+    return contenders, {}, {"macs": macs}
+
+
+def _ours_alone(case: Case) -> Made:
+    """Our cell beside our gru and ONNX Runtime's GRU of the same size."""
+    from edgernn.export import to_onnx
+    from edgernn.synthetic import random_model
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+        to_onnx(random_model(case.model, skip=case.skip or 0.0), path)
+        session = Session(path, backend="native", threads=case.threads)
+        portable = Session(path, backend="portable")
+    random = np.random.default_rng(0)
+    x = random.standard_normal((case.steps, case.batch, case.sizes[0])).astype(np.float32)
+    start = session.initial_state(case.batch)
+    error = verify(session, portable, x)
+    session.run_from(x, start)
+    executed = float(session.info["cost"]["macs_executed"])
+    facts: dict[str, Any] = {"macs": session.info["macs"]}
+    if session.macs is not None and session.updates is not None:
+        executed = float(session.macs.mean()) / case.steps
+        facts["skip_percent"] = 100 * (1 - float(session.updates.mean()) / session.neurons)
+    plain = Case(case.group, ModelConfig.of("gru", *case.sizes), case.steps, case.batch, case.threads)
+    contenders = {
+        EDGERNN: Contender(lambda: session.run_from(x, start), error=error),
+        DENSE: _verified(OURS, plain),
+        ORT: _verified(PEERS[0], plain),
+        ROOFLINE: _roofline(case, executed),
+    }
+    return contenders, {}, {**facts, "macs_executed": executed}
+
+
+def _roofline(case: Case, macs: float) -> Contender:
+    """For a batch, all macs at the peak rate; for one gru or lstm the product with R, with W too if it is a stream;
+    for one sequence of another cell a product of as many macs as it executes.
+    """
+    I, H = case.sizes
+    if case.batch > 1:
+        return Contender(*multiply_adds(macs * case.steps * case.batch, case.threads))
+    if case.is_plain:
+        return Contender(*matvec(case.gates * H, H + I * (case.steps == 1), case.steps))
+    rows = max(1, round(macs / H))
+    return Contender(*matvec(rows, H, case.steps))

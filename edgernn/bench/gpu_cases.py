@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`edgernn bench --device cuda`: a model, or all cases of the GPU part of docs/performance.md, and the report."""
+
+import datetime
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgernn.bench.case import EDGERNN, Case, Target
+from edgernn.bench.gpu import COPIED, CPU, measure_on_gpu, require
+from edgernn.bench.machine import gpu, machine
+from edgernn.bench.measure import GRU, Settings, example_input
+from edgernn.bench.page import tables
+from edgernn.bench.suite import FULL, QUICK
+from edgernn.config import ModelConfig
+from edgernn.errors import UsageError
+from edgernn.files import write_json, write_text
+from edgernn.progress import Progress, Silent
+from edgernn.runtime.session import Session
+from edgernn.runtime.timing import Rounds
+from edgernn.settings import load
+
+ALONE, MANY = "One sequence on a GPU", "Batches on a GPU"
+
+
+def cases(only: str | None = None) -> list[Case]:
+    """Those whose names contain `only`, all where it is None. Raises UsageError where there are none."""
+    made = []
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for group, steps, batch, cores in ((ALONE, 500, 1, 1), (MANY, 100, 256, threads)):
+        for cell in ("gru", "lstm"):
+            for sizes in ((2, 128), (64, 128), (128, 256)):
+                # the targets are of the gru, and of one sequence with H = 128
+                limit = 0.5 if batch == 1 else 1.0
+                aimed = cell == "gru" and (batch > 1 or sizes[1] == 128)
+                targets = (Target(GRU, limit),) * aimed
+                made.append(Case(group, ModelConfig.of(cell, *sizes), steps, batch, cores, targets=targets))
+        for cell, skip in (("sarnn", 0.9), ("skiprnn", 0.8)):
+            made.append(Case(group, ModelConfig.of(cell, 2, 128), steps, batch, cores, skip=skip))
+    found = [case for case in made if only is None or only in case.name]
+    if not found:
+        raise UsageError(f"only: expected a part of a case's name, such as {made[0].name!r}, got {only!r}")
+    return found
+
+
+def run_cases(
+    path: Path,
+    chosen: Sequence[Case],
+    settings: Rounds = FULL,
+    *,
+    command: str = "",
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Measure the cases on models with random weights; the report is written to `path` after each.
+
+    A case that fails is in the report with its reason. Raises EdgernnError where there is no GPU to measure.
+    """
+    from edgernn.export import to_onnx
+    from edgernn.synthetic import random_model
+
+    require()
+    report = _report(settings, command)
+    progress = progress or Silent()
+    for done, case in enumerate(chosen):
+        random = np.random.default_rng(0)
+        x = random.standard_normal((case.steps, case.batch, case.sizes[0])).astype(np.float32)
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                model = Path(folder) / "model.onnx"
+                to_onnx(random_model(case.model, skip=case.skip or 0.0), model)
+                made = measure_on_gpu(model, case, x, settings)
+        except (
+            Exception
+        ) as error:  # a driver or a runtime may raise what it likes; the others are measured all the same
+            made = {"name": case.name, "group": case.group, "failed": " ".join(str(error).split())}
+        report["cases"].append(made)
+        write_json(path, report)
+        progress.note(f"[{done + 1}/{len(chosen)}] {summary(made)}")
+    return report
+
+
+def bench_on_gpu(
+    path: Path,
+    folder: Path,
+    settings: Settings | None = None,
+    *,
+    x: NDArray[Any] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Verify and time a model file on a GPU; x and settings as of `bench`. It leaves cuda.json and cuda.md there."""
+    require()
+    settings = settings or Settings()
+    session = Session(path, backend="portable")
+    x, source = example_input(path, session, settings, x)
+    info, (T, B) = session.info, x.shape[:2]
+    case = Case(path.name, load(ModelConfig, info["model"], str(path)), T, B, settings.threads)
+    rounds = Rounds(settings.rounds, settings.warmup, settings.block_ms)
+    report = {**_report(rounds, "edgernn bench --device cuda"), "input": source}
+    report["cases"].append(measure_on_gpu(path, case, x, rounds, progress))
+    files = [folder / "cuda.json", folder / "cuda.md"]
+    write_json(files[0], report)
+    write_text(files[1], gpu_page(report))
+    return {**report, "files": list(map(str, files))}
+
+
+def _report(settings: Rounds, command: str) -> dict[str, Any]:
+    return {
+        "device": "cuda",
+        "quick": settings == QUICK,
+        "command": command,
+        "begun": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "machine": {**machine(), **gpu()},
+        "settings": {"rounds": settings.rounds, "block_ms": settings.block_ms},
+        "cases": [],
+    }
+
+
+def summary(made: dict[str, Any]) -> str:
+    """A case in one line."""
+    if "failed" in made:
+        return f"{made['name']}: {made['failed']}"
+    listed = made["contenders"]
+    others = [f"{each['ratio']:.2f} x {name}" for name, each in listed.items() if name != EDGERNN]
+    return f"{made['name']}: {listed[EDGERNN]['us']:.3g} µs, {', '.join(others)}"
+
+
+def gpu_page(report: dict[str, Any]) -> str:
+    """The report as Markdown."""
+    machine, settings = report["machine"], report["settings"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    clocks = sorted({case["clock"] for case in report["cases"] if "clock" in case})
+    threads = sorted({case["cpu_threads"] for case in report["cases"] if "clock" in case})
+    short = "**A quick run, whose figures are rough.** " if report["quick"] else ""
+    parts = [
+        f"{machine['gpu']}, driver {machine['driver']}; {machine['cpu']}, {machine['cores']} cores, instruction set "
+        f"{machine['instruction_set']}; Python {machine['python']}, {versions}. Begun {report['begun']} by "
+        f"`{report['command']}`.",
+        f"{short}What is compared is verified first; then every round visits all in shuffled order, "
+        f"{settings['rounds']} rounds of blocks of {settings['block_ms']:g} ms. A figure is the median over rounds of "
+        "the median of a block, µs a step of the whole batch; a ratio is the median over rounds of ours by the other's "
+        f"in the same round: below 1 we are faster. Timed by {' or '.join(clocks) or 'nothing'}, one call after "
+        f"another, with x, y and all states on the GPU; `{COPIED}` is `Session.run_from`, from and to NumPy, and "
+        f"`{CPU}` ({' or '.join(map(str, threads)) or 'no'} threads) has all in its own memory. ONNX Runtime and torch "
+        "run cuDNN in tf32, as they do unless told not to; ours is float32.",
+        _processor(report["cases"]),
+    ]
+    return "\n\n".join([*parts, *tables(report["cases"])]) + "\n"
+
+
+def _processor(found: list[dict[str, Any]]) -> str:
+    """Where there is no use for a GPU."""
+    wins = [case["name"] for case in found if case.get("contenders", {}).get(CPU, {"ratio": 0.0})["ratio"] > 1]
+    if not any(CPU in case.get("contenders", {}) for case in found):
+        return "Our kernel on the CPU was not measured beside it."
+    if not wins:
+        return "Our kernel on the CPU is slower in all cases."
+    return f"Our kernel on the CPU is faster than ours on the GPU in: {'; '.join(wins)}."

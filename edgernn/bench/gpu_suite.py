@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All checks and timings that need a GPU, in under 8 minutes: python -m edgernn.bench.gpu_suite --out gpu.json
+
+In turn: whether the fused kernels equal the torch loop, for every cell and rule; how long a training step takes,
+against the loop and torch.nn's own layers; from which width on recorded loops win; the CUDA ops of exported models
+(`gpu_ops`), whose library is built first if it is missing and nvcc is there; and one training at full scale. What there
+was no time for, or what this machine lacks, is named in the report. `run` takes any device, for tests.
+"""
+
+import importlib.metadata
+import json
+import multiprocessing
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from torch import Tensor, nn
+
+from edgernn.bench import gpu_ops
+from edgernn.bench.gpu_cases import summary
+from edgernn.bench.machine import gpu as gpu_facts
+from edgernn.cells import CELLS
+from edgernn.errors import EdgernnError
+from edgernn.files import write_json
+from edgernn.layer import RecurrentLayer
+from edgernn.machine import processor
+from edgernn.names import resolve
+from edgernn.rules import RULES, Kind
+from edgernn.training.kernels import common, gpu, graphs
+
+# largest error of a gradient over its largest value, by what the products are
+TOLERANCES = {"tf32": 1e-3, "ieee": 1e-5}
+TIMED = ("gru", "lstm", "pru", "sarnn", "skiprnn", "gru-before", "irc-gru", "eins")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """check: T, B, I, H. timed: the same of the throughput, widths: other H, at `wide_steps` steps. training: settings.
+
+    workers: processes that check side by side, 0 for none; minutes: in all.
+    """
+
+    check: tuple[int, int, int, int] = (6, 17, 24, 60)
+    timed: tuple[int, int, int, int] = (500, 128, 2, 128)
+    widths: tuple[int, ...] = (256, 512, 1150)
+    wide_steps: int = 100
+    rounds: int = 7
+    training: tuple[str, ...] = ("--task", "adding", "--cell", "sarnn", "T=500", "hidden_size=128", "lambda=0")
+    workers: int = 8
+    minutes: float = 7.5
+
+
+def run(device: str, sizes: Sizes, cells: Sequence[str], rules: Sequence[str], timed: Sequence[str]) -> dict[str, Any]:
+    """The report as plain values."""
+    end = time.perf_counter() + 60 * sizes.minutes
+    left_out: list[str] = []
+    report: dict[str, Any] = {"machine": machine(device), "sizes": sizes.__dict__, "left_out": left_out}
+    pairs = [(cell, rule, how) for cell in cells for rule in rules for how in TOLERANCES]
+    checked = end - 240 * sizes.minutes / 7.5
+    # beside the checks and not beside what is timed
+    with ThreadPoolExecutor(1) as pool:
+        prepared = pool.submit(gpu_ops.prepare, checked - time.perf_counter())
+        report["checks"] = _checks(device, sizes, pairs, checked, left_out)
+    report["throughput"] = throughput(device, sizes, timed)
+    report["widths"] = {str(width): _width(device, sizes, width) for width in sizes.widths}
+    try:
+        clock = partial(_measure, rounds=sizes.rounds, device=device)
+        until = end - 100 * sizes.minutes / 7.5
+        report["ops"] = gpu_ops.measured(prepared.result(), device, until, left_out, clock)
+    except (EdgernnError, OSError) as error:
+        left_out.append(f"the CUDA ops of exported models: {error}")
+        report["ops"] = None
+    report["training"] = training(device, sizes, end - time.perf_counter())
+    report["seconds"] = round(time.perf_counter() - end + 60 * sizes.minutes, 1)
+    return report
+
+
+def machine(device: str) -> dict[str, Any]:
+    versions: dict[str, str | None] = {}
+    for name in ("torch", "triton", "onnxruntime-gpu", "edgernn"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = None
+    found = {"cpu": processor(), "python": platform.python_version(), "versions": versions, "cuda": torch.version.cuda}
+    if torch.device(device).type != "cuda":
+        return {"device": device, **found}
+    name, memory = torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).total_memory
+    driver = gpu_facts()["driver"]
+    capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
+    return {"device": name, "memory_gb": round(memory / 1e9), "capability": capability, "driver": driver, **found}
+
+
+def check(device: str, size: tuple[int, int, int, int], cell: str, rule: str, how: str) -> dict[str, Any]:
+    """The worst error of any gradient against the loop in float64, relative to that gradient's largest value.
+
+    A decision near its threshold may fall either way and changes all that follows: inputs are drawn again where it did.
+    A slope near its threshold does so too, unseen: under the rules that have one, inexact products get the best of
+    several draws. `drawn` counts the draws.
+    """
+    T, B, I, H = size
+    found: dict[str, Any] = {"cell": cell, "rule": rule, "precision": how, "drawn": 0, "error": None, "tensor": None}
+    begun = time.perf_counter()
+    with torch.backends.cudnn.flags(allow_tf32=how == "tf32"):
+        again = RULES[rule].kind is not Kind.TIME and how != "ieee"
+        while found["drawn"] < 8 and (found["error"] is None or (again and found["error"] > TOLERANCES[how])):
+            torch.manual_seed(found["drawn"])
+            found["drawn"] += 1
+            loop, fused = (_layer(cell, rule, I, H).to(device) for _ in range(2))
+            fused.load_state_dict(loop.state_dict())
+            fused.unroller = gpu.GpuUnroller(fused)
+            x = torch.randn(T, B, I, device=device)
+            state = [s.detach() for s in fused.initial_state(B, x)]
+            mine, u = _gradients(fused, x, state)
+            truth, other_u = _gradients(loop.double(), x.double(), [s.double() for s in state])
+            if u is not None and other_u is not None and not torch.equal(u, other_u):
+                continue
+            errors = {n: float((mine[n] - t).abs().max() / t.abs().max().clamp(min=1e-6)) for n, t in truth.items()}
+            tensor, error = max(errors.items(), key=lambda item: item[1])
+            if found["error"] is None or error < found["error"]:
+                found |= {"tensor": tensor, "error": error}
+    found["seconds"] = round(time.perf_counter() - begun, 2)
+    found["passed"] = found["error"] is not None and found["error"] <= TOLERANCES[how]
+    return found
+
+
+# closed neurons would hide what is wrong
+_OPTIONS = {"phased": {"open": 1.0}}
+
+
+def _layer(cell: str, rule: str, I: int, H: int) -> RecurrentLayer:
+    kind, rule_kind = resolve(cell, rule)
+    # a short share of a period is a steep one, which makes rounding errors as much larger
+    return RecurrentLayer(kind(I, H), rule_kind(I, H, **_OPTIONS.get(rule_kind.name, {})))
+
+
+def _gradients(layer: RecurrentLayer, x: Tensor, state: list[Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
+    x = x.detach().requires_grad_()
+    state = [s.detach().clone().requires_grad_() for s in state]
+    y, last, trace = layer(x, tuple(state))
+    (y.sin().sum() + sum(s.cos().sum() for s in last) + trace.budget).backward()
+    given = {"y": y.detach(), "x": x.grad, **{f"state {i}": s.grad for i, s in enumerate(state)}}
+    given |= {name: p.grad for name, p in layer.named_parameters()}
+    return {name: g.double() for name, g in given.items() if g is not None}, trace.decisions
+
+
+def _checks(
+    device: str, sizes: Sizes, pairs: Sequence[tuple[str, str, str]], end: float, left_out: list[str]
+) -> list[dict[str, Any]]:
+    if not sizes.workers:
+        return [check(device, sizes.check, *pair) for pair in pairs]
+    found = []
+    # compiling takes far longer than running
+    with ProcessPoolExecutor(sizes.workers, multiprocessing.get_context("spawn")) as pool:
+        waiting = {pool.submit(check, device, sizes.check, *pair): pair for pair in pairs}
+        try:
+            for done in as_completed(waiting, timeout=max(1.0, end - time.perf_counter())):
+                cell, rule, how = waiting.pop(done)
+                if (error := done.exception()) is None:
+                    found.append(done.result())
+                else:
+                    named = {"cell": cell, "rule": rule, "precision": how, "passed": False}
+                    found.append({**named, "error": None, "failure": f"{type(error).__name__}: {error}"[:500]})
+        except TimeoutError:
+            left_out.append(f"{len(waiting)} of {len(pairs)} checks, for want of time")
+        pool.shutdown(cancel_futures=True)
+    return found
+
+
+def throughput(device: str, sizes: Sizes, names: Sequence[str]) -> dict[str, Any]:
+    """Milliseconds of forward and backward: tf32 where not said otherwise, of torch's matrix products too."""
+    T, B, I, H = sizes.timed
+    x = torch.randn(T, B, I, device=device)
+    runs: dict[str, Callable[[], None]] = {}
+    for name, kind in (("torch.nn.GRU", nn.GRU), ("torch.nn.LSTM", nn.LSTM)):
+        runs[name] = _both_ways(kind(I, H).to(device), x, "high")
+    for name in names:
+        loop, fused = (_layer_of(name, I, H, device) for _ in range(2))
+        fused.unroller = gpu.GpuUnroller(fused)
+        runs[f"{name}, loop"] = _both_ways(loop, x, "high")
+        runs[f"{name}, fused"] = _both_ways(fused, x, "high")
+        if torch.device(device).type == "cuda":
+            runs[f"{name}, fused bf16"] = _both_ways(fused, x, "medium")
+    return _measure(runs, sizes.rounds, device)
+
+
+def _width(device: str, sizes: Sizes, H: int) -> dict[str, Any]:
+    """The GRU alone, wider."""
+    _, B, I, _ = sizes.timed
+    x = torch.randn(sizes.wide_steps, B, I, device=device)
+    loop, fused = (_layer_of("gru", I, H, device) for _ in range(2))
+    fused.unroller = gpu.GpuUnroller(fused)
+    runs = {
+        "torch.nn.GRU": _both_ways(nn.GRU(I, H).to(device), x, "high"),
+        "gru, loop": _both_ways(loop, x, "high"),
+        "gru, fused": _both_ways(fused, x, "high"),
+    }
+    if torch.device(device).type == "cuda":
+        recorded = _layer_of("gru", I, H, device)
+        recorded.unroller = graphs.GraphUnroller()
+        runs["gru, graphs"] = _both_ways(recorded, x, "high")
+    return _measure(runs, sizes.rounds, device)
+
+
+def _layer_of(name: str, I: int, H: int, device: str) -> RecurrentLayer:
+    cell, rule = resolve(name)
+    return RecurrentLayer(cell(I, H), rule(I, H)).to(device)
+
+
+def _both_ways(module: nn.Module, x: Tensor, products: str) -> Callable[[], None]:
+    def run() -> None:
+        torch.set_float32_matmul_precision(products)
+        module.zero_grad()
+        module(x)[0].sum().backward()
+
+    return run
+
+
+def _measure(runs: dict[str, Callable[[], None]], rounds: int, device: str) -> dict[str, Any]:
+    """Medians and quartiles of interleaved rounds; the first two warm up. A contender that fails is told, not timed."""
+    before = torch.get_float32_matmul_precision()
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    failures: dict[str, str] = {}
+    try:
+        for number in range(rounds + 2):
+            for name, run in runs.items():
+                if name in failures:
+                    continue
+                try:
+                    spent = _clock(run, device)
+                # whatever a compiler or a driver makes of it belongs in the report; the others are timed all the same
+                except Exception as error:
+                    failures[name] = f"{type(error).__name__}: {error}"[:500]
+                    continue
+                if number >= 2:
+                    times[name].append(spent)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    found: dict[str, Any] = {name: {"failure": failure} for name, failure in failures.items()}
+    for name, all_spent in times.items():
+        if name in failures:
+            continue
+        low, median, high = statistics.quantiles(all_spent, n=4) if len(all_spent) > 1 else all_spent * 3
+        found[name] = {"ms": round(median, 4), "q1": round(low, 4), "q3": round(high, 4)}
+    return found
+
+
+def _clock(run: Callable[[], None], device: str) -> float:
+    if torch.device(device).type != "cuda":
+        begun = time.perf_counter()
+        run()
+        return 1e3 * (time.perf_counter() - begun)
+    event: Any = torch.cuda.Event
+    begin, end = event(enable_timing=True), event(enable_timing=True)
+    begin.record()
+    run()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end))
+
+
+def training(device: str, sizes: Sizes, seconds: float) -> dict[str, Any]:
+    """`edgernn train` until solved or so many seconds; what its result, or the last line of its metrics, says."""
+    if seconds < 5:
+        return {"stopped": "not begun, for want of time"}
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        words = [sys.executable, "-m", "edgernn", "train", *sizes.training, "--device", device, "--out", str(out)]
+        begun = time.perf_counter()
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            try:
+                said, _ = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)
+                said, _ = process.communicate()
+        found: dict[str, Any] = {"command": " ".join(["edgernn train", *sizes.training]), "device": device}
+        found["wall_seconds"] = round(time.perf_counter() - begun, 1)
+        result, metrics = out / "result.json", out / "metrics.jsonl"
+        if result.exists():
+            return {**found, **json.loads(result.read_text(encoding="utf-8"))}
+        lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
+        last = json.loads(lines[-1]) if lines else {"said": said[-500:]}
+        return {**found, "stopped": "time", "last": last}
+
+
+def table(report: dict[str, Any]) -> str:
+    """The report in short."""
+    machine, checks, timings = report["machine"], report["checks"], report["throughput"]
+    T, B, I, H = report["sizes"]["timed"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
+    lines = [f"{machine['device']}, driver {machine.get('driver', 'none')}, {versions}", ""]
+    for how, tolerance in TOLERANCES.items():
+        mine = [c for c in checks if c["precision"] == how]
+        worst = max((c["error"] for c in mine if c["error"] is not None), default=float("nan"))
+        passed = sum(c["passed"] for c in mine)
+        lines.append(f"gradients, {how}: {passed} of {len(mine)} within {tolerance:g}, worst error {worst:.1e}")
+    lines += [f"  failed: {c['cell']} + {c['rule']}, {c['precision']}, {_why(c)}" for c in checks if not c["passed"]]
+    lines += ["", f"forward + backward, T={T} B={B} I={I} H={H}: ms, against torch.nn.GRU, against the loop"]
+    lines += _rows(timings)
+    for width, found in report["widths"].items():
+        lines += [f"H={width}, T={report['sizes']['wide_steps']}", *_rows(found)]
+    if report["ops"] is not None:
+        lines += ["", *_ops(report["ops"])]
+    trained = report["training"]
+    value = f"{trained['metric']} {trained[trained['metric']]:.3g}, " if "metric" in trained else ""
+    steps = f", {trained['steps']} steps in {trained['seconds']:.0f} s" if "seconds" in trained else ""
+    lines += ["", f"training: {value}stopped: {trained['stopped']}{steps}", ""]
+    lines += [f"left out: {what}" for what in report["left_out"]]
+    return "\n".join([*lines, f"{report['seconds']:.0f} s in all"])
+
+
+def _ops(found: dict[str, Any]) -> list[str]:
+    checks = found["checks"]
+    worst = max((c["error"] for c in checks if c["error"] is not None), default=float("nan"))
+    passed = sum(c["passed"] for c in checks)
+    lines = [f"CUDA ops: {passed} of {len(checks)} within {gpu_ops.TOLERANCE:g} of torch, worst error {worst:.1e}"]
+    lines += [f"  failed: {c['op']}, {c['failure']}" for c in checks if not c["passed"]]
+    lines += [f"compute-sanitizer's {s['tool']}: {'passed' if s['passed'] else s['said']}" for s in found["sanitized"]]
+    for name, timed in found["timed"].items():
+        lines += [f"CUDA ops, forward, {name}: ms, against torch.nn.GRU", *_rows(timed)]
+    return [*lines, *(f"in ONNX Runtime: {summary(made)}" for made in found["exported"])]
+
+
+def _why(check: dict[str, Any]) -> str:
+    if check.get("failure"):
+        return str(check["failure"])
+    if check["error"] is None:
+        return f"its decisions differ in all of {check['drawn']} draws"
+    return f"{check['tensor']}: {check['error']:.1e}"
+
+
+def _rows(timings: dict[str, Any]) -> list[str]:
+    baseline = timings.get("torch.nn.GRU", {}).get("ms")
+    rows = []
+    for name, found in timings.items():
+        if "failure" in found:
+            rows.append(f"  {name:24s} failed: {found['failure'][:120]}")
+            continue
+        loop = timings.get(f"{name.split(',')[0]}, loop", {}).get("ms")
+        ratios = [f"{found['ms'] / other:8.2f}" if other else " " * 8 for other in (baseline, loop)]
+        rows.append(f"  {name:24s} {found['ms']:10.3f} {' '.join(ratios)}")
+    return rows
+
+
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The JSON file to write.")
+@click.option("--device", default="cuda", show_default=True)
+def main(out: Path, device: str) -> None:
+    """Run everything, write the JSON, print a table."""
+    if not torch.cuda.is_available():
+        raise click.ClickException("this needs a GPU, and torch sees none")
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        raise click.ClickException("TRITON_INTERPRET=1 is set: the kernels would not run on the GPU")
+    try:
+        report = run(device, Sizes(), tuple(CELLS), common.RULES, TIMED)
+    except EdgernnError as error:
+        raise click.ClickException(str(error)) from None
+    write_json(out, report)
+    click.echo(table(report))
+
+
+if __name__ == "__main__":
+    main()

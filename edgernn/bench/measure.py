@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verify, then time: every round visits every contender in shuffled order, and ratios are taken within a round."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgernn.bench.baseline import baseline, is_same, parameters
+from edgernn.bench.machine import machine
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.files import EXAMPLE, read_arrays
+from edgernn.progress import Progress
+from edgernn.runtime.info import kernels
+from edgernn.runtime.library import no_native
+from edgernn.runtime.session import Session, open_session
+from edgernn.runtime.timing import Rounds, interleaved
+from edgernn.runtime.weights import read_weights
+
+Array = NDArray[np.float32]
+TOLERANCE = 1e-4
+NATIVE, PORTABLE, GRU, LSTM = "edgernn native", "edgernn portable", "ONNX Runtime GRU", "ONNX Runtime LSTM"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """steps: T of a call, as long as the example unless given. A block of calls takes about `block_ms`."""
+
+    batch: int = 1
+    steps: int | None = None
+    threads: int = 1
+    rounds: int = 15
+    warmup: int = 3
+    block_ms: float = 20.0
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None and value < (0 if field.name == "warmup" else 1):
+                raise UsageError(f"{field.name}: expected at least {0 if field.name == 'warmup' else 1}, got {value}")
+
+
+def bench(
+    path: str | Path,
+    settings: Settings | None = None,
+    *,
+    x: NDArray[Any] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Verify and time a model file; the report as a dict of plain values (see `markdown`).
+
+    x (T, B, I), or (T, B) of a model of words: example input, repeated to the batch and steps asked for; where None,
+    the file `example.npz` beside the model, and else random words, or standard normal numbers in the model's scale.
+    Raises EdgernnError if the backends disagree: wrong code is not timed.
+    """
+    settings = settings or Settings()
+    path = Path(path)
+    sessions = {PORTABLE: Session(path, backend="portable", threads=settings.threads)}
+    missing = no_native(kernels(sessions[PORTABLE].info))
+    if missing is None:
+        sessions = {NATIVE: Session(path, backend="native", threads=settings.threads)} | sessions
+    info = sessions[PORTABLE].info
+    x, source = example_input(path, sessions[PORTABLE], settings, x)
+    verified = {}
+    if NATIVE in sessions:
+        verified["native against portable"] = verify(sessions[NATIVE], sessions[PORTABLE], x)
+    skipping = next(iter(sessions.values()))
+    skipping.run(x)
+    calls, baselines_verified = _contenders(path, sessions, info, x, settings)
+    plan = Rounds(settings.rounds, settings.warmup, settings.block_ms)
+    timings = interleaved(calls, plan, progress)
+    rate = 1.0 if skipping.updates is None else float(skipping.updates.mean()) / skipping.neurons
+    if skipping.macs is not None:
+        executed = float(skipping.macs.mean()) / x.shape[0]
+    else:
+        executed = float(info["macs"] if missing else info["cost"]["macs_executed"])
+    return {
+        "model": path.name,
+        "info": info,
+        "machine": machine(),
+        "settings": {**dataclasses.asdict(settings), "batch": x.shape[1], "steps": x.shape[0]},
+        "input": source,
+        "native_missing": missing,
+        "verified": {**verified, **baselines_verified},
+        "skip_percent": 100 * (1 - rate),
+        "costs": _costs(info, rate, executed, skipping.backend),
+        "timings": _summary(timings, x.shape[0] * x.shape[1], x.shape[0]),
+    }
+
+
+def read_example(path: Path) -> NDArray[Any]:
+    """x (T, B, I) from a file that holds x (N, T, I); or words, (T, B) from whole numbers (N, T)."""
+    x = read_arrays(path, ("x",))["x"]
+    if x.ndim == 2 and x.dtype.kind in "iu":
+        return x.swapaxes(0, 1)
+    if x.ndim != 3:
+        raise UsageError(f"{path}: expected x of shape (N, T, I), or whole numbers (N, T), got {x.dtype} {x.shape}")
+    return x.swapaxes(0, 1).astype(np.float32)
+
+
+def example_input(path: Path, session: Session, settings: Settings, x: NDArray[Any] | None) -> tuple[NDArray[Any], str]:
+    """The input at the batch and steps asked for, and where it comes from."""
+    info, source = session.info, "given"
+    example = path.parent / EXAMPLE
+    if x is None and example.is_file():
+        x, source = read_example(example), example.name
+    if x is None:
+        random, shape = np.random.default_rng(0), (settings.steps or 500, settings.batch)
+        if session.vocabulary is not None:
+            x, source = random.integers(session.vocabulary, size=shape), "random words"
+        else:
+            normal = random.standard_normal((*shape, session.input_size))
+            x, source = (
+                (normal * info["model"]["input"]["std"] + info["model"]["input"]["mean"]).astype(np.float32),
+                "standard normal",
+            )
+    if x.ndim != 2 + len(session.channels) or x.shape[2:] != session.channels:
+        raise UsageError(f"x: expected shape {session.shape('T', 'B')}, got {x.shape}")
+    x = session.checked(x)
+    steps = settings.steps or x.shape[0]
+    x = np.take(x, np.arange(steps) % x.shape[0], axis=0)
+    return np.ascontiguousarray(np.take(x, np.arange(settings.batch) % x.shape[1], axis=1)), source
+
+
+def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) -> float:
+    """The worst error of native against portable, every step, or so many at once, from the portable one's state.
+
+    Raises EdgernnError where it is more than float32 explains.
+    """
+    worst, turned = 0.0, 0
+    state = portable.initial_state(x.shape[1])
+    frames = [x[t : t + steps] for t in range(0, len(x), steps)] if portable.info["streaming"] else [x]
+    for frame in frames:
+        before = state
+        y, state = portable.run_from(frame, before)
+        got_y, got = native.run_from(frame, before)
+        same = np.ones(x.shape[1], bool)
+        if portable.updates is not None and native.updates is not None:
+            same = (portable.updates == native.updates).all(0)
+        turned += int((~same).sum())
+        batch_axis = 0 if portable.info["model"]["head"]["output"] == "last" else 1
+        pairs = [(np.compress(same, v, batch_axis), np.compress(same, w, batch_axis)) for v, w in ((y, got_y),)]
+        pairs += [(state[n][same], got[n][same]) for n in state]
+        worst = max([worst, *(float(np.abs(v - w).max()) for v, w in pairs if v.size)])
+    # a decision that lies at its threshold may fall either way; it is rare or the kernel is wrong
+    if not worst <= TOLERANCE or turned > max(1, 0.002 * x.shape[0] * x.shape[1]):
+        raise EdgernnError(
+            f"native and portable disagree: worst error {worst:.3g} (allowed {TOLERANCE:g}), "
+            f"{turned} of {x.shape[0] * x.shape[1]} steps decided otherwise; not timed"
+        )
+    return worst
+
+
+def _contenders(
+    path: Path, sessions: dict[str, Session], info: dict[str, Any], x: NDArray[Any], settings: Settings
+) -> tuple[dict[str, Callable[[], Any]], dict[str, float]]:
+    """What is timed, by name, and the error of the baselines that compute the same function."""
+    calls: dict[str, Callable[[], Any]] = {}
+    for name, session in sessions.items():
+        calls[name] = _caller(session.onnx, x, session.initial_state(x.shape[1]), ("updates", "macs"))
+    weights = read_weights(path)
+    verified = {}
+    for name, kind in ((GRU, "gru"), (LSTM, "lstm")):
+        content = baseline(kind, info, weights).SerializeToString()
+        session = open_session(path, content, None, settings.threads)
+        # (directions, B, H) each
+        state = {i.name: np.zeros((i.shape[0], x.shape[1], i.shape[2]), np.float32) for i in session.get_inputs()[1:]}
+        calls[name] = _caller(session, x, state, ())
+        if is_same(kind, info):
+            error = float(np.abs(calls[name]()[0] - calls[PORTABLE]()[0]).max())
+            if not error <= TOLERANCE:
+                raise EdgernnError(f"{name} and ours differ by {error:.3g} on the same weights; not timed")
+            verified[f"against {name}"] = error
+    return calls, verified
+
+
+def _caller(session: Any, x: NDArray[Any], state: dict[str, Array], unread: tuple[str, ...]) -> Callable[[], Any]:
+    outputs = [o.name for o in session.get_outputs() if o.name not in unread]
+    feeds = {"x": x, **state}
+    return lambda: session.run(outputs, feeds)
+
+
+def _summary(timings: dict[str, list[list[float]]], samples: int, steps: int) -> dict[str, dict[str, float]]:
+    """By contender: µs a step, its quartiles over rounds, percentiles of a call, and the ratio to the GRU operator."""
+    medians = {name: np.array([np.median(block) for block in rounds]) for name, rounds in timings.items()}
+    made = {}
+    for name, rounds in timings.items():
+        calls = np.concatenate([np.array(block) for block in rounds]) * 1e6
+        quartiles = np.percentile(medians[name] * 1e6 / steps, (25, 50, 75))
+        ratios = np.percentile(medians[GRU] / medians[name], (25, 50, 75))
+        made[name] = {
+            "us_per_step": float(quartiles[1]),
+            "us_per_step_q1": float(quartiles[0]),
+            "us_per_step_q3": float(quartiles[2]),
+            "call_p50_us": float(np.percentile(calls, 50)),
+            "call_p90_us": float(np.percentile(calls, 90)),
+            "call_p99_us": float(np.percentile(calls, 99)),
+            "steps_per_second": float(samples / np.median(calls) * 1e6),
+            "times_faster_than_gru": float(ratios[1]),
+            "times_faster_than_gru_q1": float(ratios[0]),
+            "times_faster_than_gru_q3": float(ratios[2]),
+        }
+    return made
+
+
+def _costs(info: dict[str, Any], rate: float, executed: float, backend: str) -> dict[str, Any]:
+    """Parameters of the recurrent layers beside those of GRU and LSTM, and the three figures of work a step."""
+    own = info["cost"]
+    idle = own["flops_paper_idle"]
+    made = {"macs": info["macs"], "macs_executed": executed, "macs_executed_by": backend}
+    made |= {"parameters": own["parameters"], "flops_paper": idle + rate * (own["flops_paper"] - idle)}
+    for kind in ("gru", "lstm"):
+        made[f"parameters_{kind}"] = parameters(kind, info)
+        made[f"parameters_saved_percent_{kind}"] = 100 * (1 - own["parameters"] / made[f"parameters_{kind}"])
+    return made

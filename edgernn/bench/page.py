@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The suite's report as Markdown: docs/performance.md, and what `edgernn bench --suite` and `--peers` print."""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from edgernn.bench.case import BEST, DENSE, EDGERNN, FLOAT32, PAUSE_MS, PYTHON, ROOFLINE, ROUNDED, WITH_INPUT
+
+_OURS = (EDGERNN, FLOAT32, DENSE, PYTHON, ROOFLINE, WITH_INPUT)
+
+
+def page(report: dict[str, Any]) -> str:
+    """Every case as tables by group, targets beside figures, and where a peer or a target is ahead of us."""
+    return "\n\n".join([_machine(report), _explained(report), *tables(report["cases"])]) + "\n"
+
+
+def tables(cases: list[dict[str, Any]]) -> list[str]:
+    """Of the cases: targets, losses, figures by group, and what was not timed."""
+    whole, parts = [case for case in cases if "failed" not in case], []
+    if any(case["targets"] for case in whole):
+        parts += ["## Targets", _targets(whole)]
+    parts += ["## Where we lose", _losses(whole)]
+    for group in dict.fromkeys(case["group"] for case in whole):
+        parts += [f"## {group}", _group([case for case in whole if case["group"] == group])]
+        parts += [
+            f"The native library takes {case['library_bytes']:,} bytes, stripped. The times are µs from the file to a "
+            "session, with the library registered."
+            for case in whole
+            if case["group"] == group and "library_bytes" in case
+        ]
+    return [*parts, "## Not timed", _left_out(cases)]
+
+
+def _machine(report: dict[str, Any]) -> str:
+    machine, peers = report["machine"], report["peers"]
+    # a runtime with two settings is listed once
+    versions = {
+        **machine["versions"],
+        **{re.split(r"[ ,]", name)[0]: version for name, version in peers.items() if version},
+    }
+    versions = {name: version for name, version in versions.items() if name not in ("ONNX", "PyTorch")}
+    listed = [f"{name} {version}" for name, version in versions.items()]
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, instruction set "
+        f"{machine['instruction_set']}; Python {machine['python']}, {', '.join(listed)}. Begun {report['begun']}"
+        + (f" by `{report['command']}`." if report["command"] else ".")
+    )
+
+
+def _explained(report: dict[str, Any]) -> str:
+    short = "**A quick run, whose figures are rough.** " if report["quick"] else ""
+    rounds, block = report["settings"]["rounds"], report["settings"]["block_ms"]
+    return (
+        f"{short}A case is measured in a process of its own, held to as many processors as it has threads. What it "
+        "compares is verified first; then every round visits all in shuffled order, "
+        f"{rounds} rounds of blocks of {block:g} ms. A figure is the median over rounds of the median of a block, µs a "
+        "step; a ratio is the median over rounds of ours by the other's in the same round: below 1 we are faster. "
+        f"With several threads there is a pause of {PAUSE_MS:g} ms before each visit, for the others to stop spinning. "
+        "Steps from C are those of a packed model (`edgernn pack`), one call a step, in a loop without Python.\n\n"
+        "The roofline is measured in the same rounds. For one sequence it is the product with the recurrent weights "
+        "alone, packed and warm in cache (with the input weights too where T=1; for other cells and low rank a product "
+        "of as many multiply-adds as are executed); for a batch it is all multiply-adds at the peak rate, that of one "
+        f"thread times the threads. `{WITH_INPUT}` adds the products with a sequence's input weights, at the peak "
+        f"rate. Where ours has weights of fewer bits, we and those that round as well may be off by {ROUNDED:g}, "
+        "and the best peer is the fastest in float32."
+    )
+
+
+def _targets(cases: list[dict[str, Any]]) -> str:
+    rows = []
+    for case in cases:
+        for target in case["targets"]:
+            value = "-" if target["value"] is None else f"{target['value']:.3g}"
+            met = {True: "yes", False: "**no**", None: "not measured"}[target["met"]]
+            rows.append([case["name"], target["against"], value, f"{target['limit']:.3g}", met])
+    return _table(["case", "ours by", "ratio", "at most", "met"], rows)
+
+
+def _losses(cases: list[dict[str, Any]]) -> str:
+    lines = []
+    for case in cases:
+        for name, other in case["contenders"].items():
+            if name not in _OURS and other["ratio"] > 1:
+                lines.append(f"- {case['name']}: {name} is {other['ratio']:.2f} x as fast")
+        for target in case["targets"]:
+            # where the limit is a peer's own time, that peer is in the line above
+            listed = target["limit"] == 1 and target["against"] in (BEST, *case["contenders"])
+            if target["met"] is False and not listed:
+                lines.append(
+                    f"- {case['name']}: {target['value']:.3g} x {target['against']}, not {target['limit']:.3g}"
+                )
+    return "\n".join(lines) or "Nowhere in this run."
+
+
+def _group(cases: list[dict[str, Any]]) -> str:
+    """A row a contender, a column a case: µs a step with its quartiles, and the ratio."""
+    names = list(dict.fromkeys(name for case in cases for name in case["contenders"]))
+    rows = []
+    for name in names:
+        rows.append([name, *(_figure(case["contenders"].get(name), name) for case in cases)])
+    skipped = [case.get("skip_percent") for case in cases]
+    if any(share is not None for share in skipped):
+        rows.append(["neurons skipped", *("-" if share is None else f"{share:.1f} %" for share in skipped)])
+    if any("macs_executed" in case for case in cases):
+        rows.append(["macs executed", *(f"{case.get('macs_executed', case.get('macs', 0)):,.0f}" for case in cases)])
+    return _table(["µs (quartiles), ratio", *(case["name"] for case in cases)], rows)
+
+
+def _figure(found: dict[str, Any] | None, name: str) -> str:
+    if found is None:
+        return "-"
+    middle, low, high = (_number(found[key]) for key in ("us", "us_q1", "us_q3"))
+    text = f"{middle} ({low}-{high})"
+    return text if name == EDGERNN else f"{text}, {found['ratio']:.2f}"
+
+
+def _number(us: float) -> str:
+    return f"{us:,.0f}" if us >= 1000 else f"{us:.3g}"
+
+
+def _left_out(cases: list[dict[str, Any]]) -> str:
+    """Peers and cases without figures, a line a reason."""
+    reasons: dict[tuple[str, str], int] = {}
+    for case in cases:
+        for name, why in case.get("left_out", {}).items():
+            reasons[name, why] = reasons.get((name, why), 0) + 1
+    lines = [f"- {name}: {why} ({count} case{'s' * (count > 1)})" for (name, why), count in reasons.items()]
+    lines += [f"- {case['name']}: {case['failed']}" for case in cases if "failed" in case]
+    return "\n".join(lines) or "Everything was."
+
+
+def _table(head: list[str], rows: Iterable[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runtimes that a user would otherwise take, each with an adapter in a file of its own.
+
+MNN is not among them: its models come from a converter whose command installs packages and sends reports.
+"""
+
+from edgernn.bench.peers.base import Peer, Problem, UnsupportedError, problem, reference
+from edgernn.bench.peers.jax_scan import Jax
+from edgernn.bench.peers.litert import LiteRt
+from edgernn.bench.peers.ncnn_layer import Ncnn
+from edgernn.bench.peers.onnx_runtime import DynamicLstm, OnnxRuntime
+from edgernn.bench.peers.open_vino import OpenVino
+from edgernn.bench.peers.ours import Edgernn, stepper_of
+from edgernn.bench.peers.pytorch import PyTorch
+
+__all__ = [
+    "OURS",
+    "PEERS",
+    "ROUNDING",
+    "SMALL",
+    "Peer",
+    "Problem",
+    "UnsupportedError",
+    "problem",
+    "reference",
+    "stepper_of",
+]
+
+OURS = Edgernn("edgernn", "float32")
+# by the type of weights
+SMALL = {weights: Edgernn("edgernn", weights) for weights in ("bfloat16", "int8")}
+_OPENVINO = OpenVino("OpenVINO", None)
+PEERS: tuple[Peer, ...] = (
+    OnnxRuntime(),
+    OpenVino("OpenVINO f32", "f32"),
+    _OPENVINO,
+    LiteRt(),
+    Jax("JAX", False),
+    Jax("JAX, input first", True),
+    PyTorch(),
+    Ncnn(),
+)
+# which compute with fewer bits than float32
+ROUNDING: tuple[Peer, ...] = (_OPENVINO, DynamicLstm())

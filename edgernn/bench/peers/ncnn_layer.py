@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ncnn's GRU and LSTM layers, in float32."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgernn.bench.peers.base import Array, Peer, Problem, Sequence, Stream, UnsupportedError
+
+_ORDER = {"gru": ("r", "z", "n"), "lstm": ("i", "f", "o", "g")}
+
+
+class Ncnn(Peer):
+    """The layers have no axis for a batch."""
+
+    name = "ncnn"
+    package = "ncnn"
+
+    def sequence(self, given: Problem) -> Sequence:
+        import ncnn
+
+        net = _net(given)
+        x = np.ascontiguousarray(given.x[:, 0])
+        # a Mat of an array does not keep it alive; its copy needs nothing
+        inputs = {name: ncnn.Mat(value).clone() for name, value in {"x": x, **given.states}.items()}
+
+        def call() -> tuple[Array, Array]:
+            extractor = net.create_extractor()
+            for name, value in inputs.items():
+                extractor.input(name, value)
+            y, h = extractor.extract("y")[1], extractor.extract("h_next")[1]
+            return np.array(y)[:, None], np.array(h).reshape(1, -1)
+
+        return call
+
+    def stream(self, given: Problem) -> Stream:
+        import ncnn
+
+        net = _net(given)
+        state = {name: ncnn.Mat(value).clone() for name, value in given.states.items()}
+
+        def step(x_t: Array) -> Array:
+            extractor = net.create_extractor()
+            extractor.input("x", ncnn.Mat(x_t))
+            for name, value in state.items():
+                extractor.input(name, value)
+            for name in state:
+                state[name] = extractor.extract(f"{name}_next")[1]
+            return np.array(state["h"]).reshape(1, -1)
+
+        return step
+
+
+def _net(given: Problem) -> Any:
+    """A network of one layer, from a text that names its layers and a file of its weights."""
+    import ncnn
+
+    if given.batch != 1:
+        raise UnsupportedError("its recurrent layers have no axis for a batch")
+    order, count = _ORDER[given.cell], given.W.size
+    b_x, b_h = given.gates(given.b_x, order), given.gates(given.b_h, order)
+    if given.cell == "gru":
+        H = given.hidden_size
+        bias = np.concatenate([(b_x + b_h)[: 2 * H], b_x[2 * H :], b_h[2 * H :]])
+    else:
+        bias = b_x + b_h
+    states = list(given.states)
+    names = " ".join(["x", *states, "y", *(f"{name}_next" for name in states)])
+    ports = 1 + len(states)
+    extra = f" 3={given.hidden_size}" if given.cell == "lstm" else ""
+    lines = [
+        "7767517",
+        f"{ports + 1} {2 * ports}",
+        *(f"Input {name} 0 1 {name}" for name in ["x", *states]),
+        f"{given.cell.upper()} layer {ports} {ports} {names} 0={given.hidden_size} 1={count} 2=0{extra}",
+    ]
+    # each array follows a word that says how it is stored: 0 for float32
+    arrays = (given.gates(given.W, order), bias.astype(np.float32), given.gates(given.R, order))
+    net = ncnn.Net()
+    net.opt.num_threads = given.threads
+    for option in ("packed", "storage", "arithmetic"):
+        setattr(net.opt, f"use_fp16_{option}", False)
+    net.opt.use_bf16_storage = False
+    with tempfile.TemporaryDirectory() as folder:
+        texts, weights = Path(folder) / "net.param", Path(folder) / "net.bin"
+        texts.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        weights.write_bytes(b"".join(np.int32(0).tobytes() + array.tobytes() for array in arrays))
+        if net.load_param(str(texts)) or net.load_model(str(weights)):
+            raise UnsupportedError("it refused the model")
+    return net

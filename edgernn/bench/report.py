@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A benchmark's report as Markdown and as files."""
+
+from pathlib import Path
+from typing import Any
+
+from edgernn.files import write_json, write_text
+from edgernn.runtime.info import layer_sizes
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The report as it is printed and saved."""
+    info, settings, costs, machine = report["info"], report["settings"], report["costs"], report["machine"]
+    model = info["model"]
+    sizes = f"{model['input']['vocabulary']:,} words, " if model["input"]["vocabulary"] else ""
+    sizes += (
+        f"I={model['input']['size']}, H={model['hidden_size']}, {model['layers']} layer{'s' * (model['layers'] > 1)}"
+    )
+    last = layer_sizes(info)[-1]
+    sizes += f", the last one of {last}" * (last != model["hidden_size"])
+    sizes += ", bidirectional" * model["bidirectional"]
+    lines = [
+        f"### {model['layer']['cell']['name']} + {model['layer']['rule']['name']}, {sizes}",
+        "",
+        f"T={settings['steps']}, batch {settings['batch']}, {settings['threads']} thread(s), {settings['rounds']} "
+        f"interleaved rounds; input: {report['input']}. {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['instruction_set'] or 'no native library'}, onnxruntime "
+        f"{machine['versions'].get('onnxruntime') or machine['versions'].get('onnxruntime-gpu')}.",
+        "",
+    ]
+    if report["native_missing"]:
+        lines += [f"**Not native**: {report['native_missing']}", ""]
+    lines += [
+        "| | µs/step | quartiles | call p50 µs | p90 | p99 | steps/s | faster than GRU |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, t in report["timings"].items():
+        lines.append(
+            f"| {name} | {t['us_per_step']:.3g} | {t['us_per_step_q1']:.3g}-{t['us_per_step_q3']:.3g} "
+            f"| {t['call_p50_us']:.4g} | {t['call_p90_us']:.4g} | {t['call_p99_us']:.4g} "
+            f"| {t['steps_per_second']:,.0f} | {t['times_faster_than_gru']:.2f} x |"
+        )
+    lines += ["", "| cost of a step | |", "|---|---:|"]
+    lines += [
+        f"| parameters (recurrent) | {costs['parameters']:,} ({-costs['parameters_saved_percent_lstm']:+.1f} % "
+        f"against LSTM, {-costs['parameters_saved_percent_gru']:+.1f} % against GRU) |",
+        f"| macs | {costs['macs']:,} |",
+        f"| macs_executed ({costs['macs_executed_by']}) | {costs['macs_executed']:,.0f} |",
+        f"| flops_paper | {costs['flops_paper']:,.0f} |",
+        f"| neurons skipped | {report['skip_percent']:.1f} % |",
+    ]
+    checks = ", ".join(f"{name} {error:.1e}" for name, error in report["verified"].items())
+    return "\n".join([*lines, "", f"Verified before timing (worst error): {checks or 'one backend only'}."]) + "\n"
+
+
+def save(report: dict[str, Any], folder: Path, name: str = "bench") -> list[Path]:
+    """name.json and name.md in a folder."""
+    paths = [folder / f"{name}.json", folder / f"{name}.md"]
+    write_json(paths[0], report)
+    write_text(paths[1], markdown(report))
+    return paths

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All cases that docs/performance.md is made of, each in a process of its own."""
+
+import datetime
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from edgernn.bench.case import BEST, DENSE, FLOAT32, ORT, ROOFLINE, Case, Target, measure
+from edgernn.bench.load import GROUP as LOAD
+from edgernn.bench.load import LIMIT, measure_load
+from edgernn.bench.machine import machine
+from edgernn.bench.peers import PEERS
+from edgernn.config import ModelConfig
+from edgernn.errors import UsageError
+from edgernn.files import write_json
+from edgernn.progress import Progress, Silent
+from edgernn.runtime.timing import Rounds
+
+FULL = Rounds(rounds=15, warmup=3, block_ms=20, group_us=50)
+QUICK = Rounds(rounds=3, warmup=1, block_ms=2, group_us=50)
+_SIZES = ((2, 128), (64, 128), (128, 256), (400, 1150))
+_FASTEST = Target(BEST, 1.0)
+
+
+def _cases() -> Iterable[Case]:
+    plain = [ModelConfig.of(cell, *sizes) for cell in ("gru", "lstm") for sizes in _SIZES]
+    for model in plain:
+        # the largest is bound by the memory that its weights come from, and has no target but the first
+        targets = (Target(ROOFLINE, 1.25), _FASTEST) if model.hidden_size <= 256 else (_FASTEST,)
+        yield Case("GRU and LSTM, sequences", model, targets=targets)
+    for model in plain:
+        targets = (Target("LiteRT", 1.0), _FASTEST)
+        yield Case("GRU and LSTM, one step a call, from Python", model, steps=1, targets=targets)
+    for model in plain:
+        if model.hidden_size <= 256:
+            targets = (Target(ROOFLINE, 1.3),)
+            yield Case("GRU and LSTM, one step a call, from C", model, steps=1, in_c=True, targets=targets)
+    for sizes in ((2, 128), (128, 256)):
+        for skip, target in ((0.0, Target(DENSE, 1.02)), (0.75, Target(ORT, 1 / 4)), (0.9, Target(ORT, 1 / 10))):
+            yield Case("Skipping", ModelConfig.of("sarnn", *sizes), skip=skip, targets=(target,))
+    yield Case("Skipping", ModelConfig.of("skiprnn", 2, 128), skip=0.8, targets=(Target(ORT, 1 / 4.5),))
+    for cell in ("irc-gru", "irc-lstm", "ihc-lstm", "eins", "fastgrnn"):
+        model = ModelConfig.of(cell, 64, 128, rank=32 if cell == "fastgrnn" else None)
+        yield Case("Cells with fewer macs", model, targets=(Target(ROOFLINE, 1.4),))
+    for cell in ("gru", "lstm"):
+        for threads in (1, 2):
+            targets = (Target(ROOFLINE, 1.4), _FASTEST)
+            yield Case("Batches", ModelConfig.of(cell, 64, 128), 100, 32, threads, targets=targets)
+    group = "Weights of fewer bytes"
+    for cell, steps in (("gru", 1), ("gru", 100), ("lstm", 1)):
+        targets = (Target(BEST, 1 / 3.5), Target("OpenVINO", 0.5))
+        yield Case(group, ModelConfig.of(cell, 400, 1150), steps, weights="int8", targets=targets)
+    for cell, sizes in (("gru", (2, 128)), ("gru", (64, 128)), ("gru", (128, 256)), ("lstm", (128, 256))):
+        yield Case(group, ModelConfig.of(cell, *sizes), weights="int8", targets=(Target(FLOAT32, 1 / 1.5),))
+    yield Case(group, ModelConfig.of("gru", 128, 256), weights="bfloat16", targets=(Target(FLOAT32, 1.0),))
+    yield Case(LOAD, ModelConfig.of("gru", 2, 128), 0, targets=(Target(LIMIT, 1.0),))
+
+
+CASES = tuple(_cases())
+
+
+def chosen(only: str | None) -> tuple[Case, ...]:
+    """The cases whose names contain `only`, all where it is None. Raises UsageError where there are none."""
+    cases = tuple(case for case in CASES if only is None or only in case.name)
+    if not cases:
+        raise UsageError(f"only: expected a part of a case's name, such as {CASES[0].name!r}, got {only!r}")
+    return cases
+
+
+def run_suite(
+    path: Path,
+    cases: Sequence[Case] = CASES,
+    settings: Rounds = FULL,
+    *,
+    command: str = "",
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Measure the cases; the report (see `page`) is written to `path` after each.
+
+    A case that fails, or takes its process with it, is in the report with its reason.
+    """
+    report: dict[str, Any] = {
+        "quick": settings == QUICK,
+        "command": command,
+        "begun": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "machine": machine(),
+        "settings": {"rounds": settings.rounds, "block_ms": settings.block_ms},
+        "peers": {peer.name: peer.version() for peer in PEERS},
+        "cases": [],
+    }
+    progress = progress or Silent()
+    for done, case in enumerate(cases):
+        report["cases"].append(alone(case, settings))
+        write_json(path, report)
+        progress.note(f"[{done + 1}/{len(cases)}] {summary(report['cases'][-1])}")
+    return report
+
+
+def alone(case: Case, settings: Rounds) -> dict[str, Any]:
+    """A case measured in a process of its own, on as many processors as it has threads."""
+    work = measure_load if case.group == LOAD else measure
+    try:
+        with ProcessPoolExecutor(1, get_context("spawn"), _pin, (case.threads,)) as pool:
+            return pool.submit(work, case, settings).result()
+    except Exception as error:  # a runtime may raise what it likes, or end the process
+        return {"name": case.name, "group": case.group, "failed": " ".join(str(error).split())}
+
+
+def _pin(threads: int) -> None:
+    """A thread pool that a runtime makes for itself finds no more processors than it may use."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+
+
+def summary(made: dict[str, Any]) -> str:
+    """A case in one line."""
+    if "failed" in made:
+        return f"{made['name']}: {made['failed']}"
+    us = made["contenders"]["edgernn"]["us"]
+    figures = [f"{t['value']:.3g} x {t['against']} (at most {t['limit']:.3g})" for t in made["targets"] if t["value"]]
+    return f"{made['name']}: {us:.3g} µs, {', '.join(figures)}".rstrip(", ")

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Progress of long commands on standard error: a bar on a terminal, a line now and then elsewhere."""
+
+import importlib.util
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+# seconds between two pictures of a bar; no thread draws it, as that would disturb what is timed
+_REFRESH = 0.1
+
+
+class Progress:
+    """A bar of rich on a terminal, if rich is installed; else lines.
+
+    Args:
+        every: Seconds between two lines of `update`.
+    """
+
+    def __init__(self, every: float = 5.0) -> None:
+        self.done, self._every = 0, every
+        self.total: int | None = None
+        self._bar: Any = None
+
+    def note(self, text: str) -> None:
+        """Print a line."""
+        if self._bar is None:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def begin(self, title: str, total: int | None, done: int = 0, *, line: str = "", in_bytes: bool = False) -> None:
+        """Begin a task in place of the last one.
+
+        Args:
+            title: The name beside the bar.
+            total: Number of its parts; None if unknown.
+            done: Number of those done before.
+            line: The line to print without a bar.
+            in_bytes: The parts are bytes.
+        """
+        self.close()
+        self.done, self.total, self._first = done, total, done
+        self._started = self._told = time.monotonic()
+        self._drawn = 0.0
+        self._figures: dict[str, float | str] = {}
+        if sys.stderr.isatty() and importlib.util.find_spec("rich"):
+            self._bar = _bar(in_bytes)
+            self._task = self._bar.add_task(title, total=total, completed=done, figures="")
+            self._bar.start()
+        elif line:
+            self.note(line)
+
+    def update(self, done: int, line: str = "", **figures: float | str) -> None:
+        """Move on to `done`.
+
+        Args:
+            done: Number of parts done.
+            line: The line to print without a bar, unless the last one is too recent; the last part's is always printed.
+            figures: Figures to show beside the bar until there are newer ones.
+        """
+        self.done = done
+        if self._bar is None:
+            if line and (self.is_due() or done == self.total):
+                self.note(line)
+            return
+        self._figures |= figures
+        now = time.monotonic()
+        refresh = now - self._drawn >= _REFRESH or done == self.total
+        self._drawn = now if refresh else self._drawn
+        self._bar.update(self._task, completed=done, figures=in_words(self._figures), refresh=refresh)
+
+    def is_due(self) -> bool:
+        """Whether the last line is long enough ago; if so, this counts as a line."""
+        now = time.monotonic()
+        is_due = now - self._told >= self._every
+        self._told = now if is_due else self._told
+        return is_due
+
+    @property
+    def seconds_left(self) -> float:
+        """Time that the remaining parts take at the mean pace since the beginning."""
+        pace = (time.monotonic() - self._started) / max(1, self.done - self._first)
+        return pace * ((self.total or 0) - self.done)
+
+    def close(self) -> None:
+        """End the task, if one has begun, also after an error."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def in_words(figures: Mapping[str, float | str]) -> str:
+    """Figures in a line."""
+    return "  ".join(f"{name} {value if isinstance(value, str) else f'{value:.4g}'}" for name, value in figures.items())
+
+
+def _bar(in_bytes: bool) -> Any:
+    from rich import progress
+    from rich.console import Console
+
+    count = (
+        (progress.DownloadColumn(), progress.TransferSpeedColumn()) if in_bytes else (progress.MofNCompleteColumn(),)
+    )
+    figures = progress.TextColumn("{task.fields[figures]}")
+    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), *count, figures)
+    console = Console(stderr=True)
+    return progress.Progress(*columns, progress.TimeRemainingColumn(), console=console, auto_refresh=False)
+
+
+class Silent(Progress):
+    """Prints nothing: for calls from Python."""
+
+    def note(self, text: str) -> None: ...
+
+    def begin(
+        self, title: str, total: int | None, done: int = 0, *, line: str = "", in_bytes: bool = False
+    ) -> None: ...
+
+    def update(self, done: int, line: str = "", **figures: float | str) -> None: ...
+
+    @property
+    def seconds_left(self) -> float:
+        return 0.0
+
+    def close(self) -> None: ...

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings: where they are declared, and how a word `key=value` or a JSON file becomes a configuration.
+
+A configuration is a tree of frozen dataclasses. A field is declared once, with its type, limits, default and doc:
+
+    lr: Annotated[float, Field(gt=0, description="Learning rate.")] = 1e-3
+
+Its short name is that of the field, or of the `Word` among its annotations; its dotted name is the path to it.
+"""
+
+import dataclasses
+import difflib
+import inspect
+import json
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
+
+import annotated_types
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
+from pydantic.fields import FieldInfo
+
+from edgernn.errors import EdgernnError, UsageError, nearest
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+_STRICT = ConfigDict(strict=True, allow_inf_nan=False)
+# of a dataclass that `parse` reads from a file, where hyphens join the words of a key; its numbers are StrictInt and
+# StrictFloat, as a strict config would refuse tables for dataclasses
+FILE = ConfigDict(extra="forbid", alias_generator=lambda name: name.replace("_", "-"), allow_inf_nan=False)
+_LIMITS: dict[type, tuple[str, str]] = {
+    annotated_types.Ge: ("of at least", "ge"),
+    annotated_types.Gt: ("above", "gt"),
+    annotated_types.Le: ("of at most", "le"),
+    annotated_types.Lt: ("below", "lt"),
+}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Word:
+    """Annotation: the short name of a setting that is not called as its field; None if a user cannot set it."""
+
+    name: str | None
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Annotation: what a value has to be, in words; its type says it elsewhere."""
+
+    words: str
+
+
+# of a field that follows from the data, or from other names
+NOT_SET = Word(None)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting: its short name, the fields that lead to it, its type with limits, its default and its doc."""
+
+    name: str
+    path: tuple[str, ...]
+    hint: Any
+    default: Any
+    doc: str = ""
+
+    @property
+    def dotted(self) -> str:
+        return ".".join(name.rstrip("_") for name in self.path)
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        return TypeAdapter(self.hint, config=_STRICT)
+
+    def read(self, value: object) -> Any:
+        """The value of a word, or of a Python object of the right type. Raises UsageError for any other."""
+        try:
+            if value == "none" and _is_optional(self.hint):
+                return None
+            if isinstance(value, str) and str not in _plain_types(self.hint):
+                return self._adapter.validate_strings(value, strict=False)
+            return self._adapter.validate_python(value)
+        except ValidationError:
+            raise UsageError(f"{self.name}: expected {expected(self.hint)}, got {value!r}") from None
+
+
+def _parts(hint: Any) -> Iterable[Any]:
+    """The members of a union, without their annotations."""
+    if typing.get_origin(hint) is Annotated:
+        yield from _parts(typing.get_args(hint)[0])
+    elif isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        for part in typing.get_args(hint):
+            yield from _parts(part)
+    else:
+        yield hint
+
+
+def _is_optional(hint: Any) -> bool:
+    return types.NoneType in _parts(hint)
+
+
+def _plain_types(hint: Any) -> list[type]:
+    """The types of what a word can say; empty for a type that no word can."""
+    plain = []
+    for part in _parts(hint):
+        kind = type(typing.get_args(part)[0]) if typing.get_origin(part) is Literal else part
+        # a name may stand for a class
+        if kind is not types.NoneType and typing.get_origin(kind) is not type:
+            plain.append(kind)
+    return plain if len(plain) == 1 and plain[0] in _KINDS else []
+
+
+def _annotations(hint: Any) -> Iterable[Any]:
+    for note in typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ():
+        yield note
+        if isinstance(note, FieldInfo):
+            yield from note.metadata
+
+
+def _doc(hint: Any) -> str:
+    notes = (note.description for note in _annotations(hint) if isinstance(note, FieldInfo))
+    return next((text for text in notes if text), "")
+
+
+def _in_words(hint: Any) -> str | None:
+    return next((note.words for note in _annotations(hint) if isinstance(note, Expected)), None)
+
+
+def _container(kind: Any) -> str:
+    table = dataclasses.is_dataclass(kind) or typing.get_origin(kind) is dict
+    return "a table" if table else "a list" if typing.get_origin(kind) is list else "a value of another type"
+
+
+def expected(hint: Any) -> str:
+    """What a setting's value has to be, in words."""
+    if words := _in_words(hint):
+        return words
+    plain = _plain_types(hint)
+    choices = [repr(c) for part in _parts(hint) if typing.get_origin(part) is Literal for c in typing.get_args(part)]
+    words = " or ".join(choices) or (_KINDS[plain[0]] if plain else _container(next(iter(_parts(hint)))))
+    limits = [
+        f"{_LIMITS[type(n)][0]} {getattr(n, _LIMITS[type(n)][1]):g}" for n in _annotations(hint) if type(n) in _LIMITS
+    ]
+    return " ".join([words, " and ".join(limits)]).strip() + " or none" * _is_optional(hint)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, Field))
+def configuration(cls: type[T]) -> type[T]:
+    """Make a class a frozen dataclass that raises UsageError for a field of another type or beyond its limits."""
+    checked = checked_dataclass(cls, frozen=True, config=ConfigDict(extra="forbid", **_STRICT))
+    construct: Callable[..., None] = checked.__init__
+
+    def init(self: Any, *args: Any, **values: Any) -> None:
+        try:
+            construct(self, *args, **values)
+        except ValidationError as error:
+            raise _usage_error(checked, error) from None
+
+    checked.__init__ = init  # type: ignore[method-assign]
+    return typing.cast(type[T], checked)
+
+
+def _usage_error(owner: type, error: ValidationError) -> UsageError:
+    """The first thing that is wrong, in our words."""
+    problem = error.errors()[0]
+    name = str(problem["loc"][0]).rstrip("_") if problem["loc"] else owner.__name__
+    hints = typing.get_type_hints(owner, include_extras=True)
+    if problem["type"] in ("unexpected_keyword_argument", "dataclass_exact_type"):
+        return nearest("setting", name, [key.rstrip("_") for key in hints])
+    hint = hints.get(str(problem["loc"][0])) if problem["loc"] else None
+    if hint is None or not _plain_types(hint):
+        return UsageError(f"{name}: {problem['msg']}")
+    word = next((note.name for note in _annotations(hint) if isinstance(note, Word) and note.name), name)
+    return UsageError(f"{word}: expected {expected(hint)}, got {problem['input']!r}")
+
+
+def fields_of(owner: type) -> dict[str, Setting]:
+    """The settings that a tree of dataclasses declares, by short name."""
+    return {setting.name: setting for setting in _leaves(owner, ())}
+
+
+def _leaves(owner: type, path: tuple[str, ...]) -> Iterable[Setting]:
+    hints = typing.get_type_hints(owner, include_extras=True)
+    for field in dataclasses.fields(owner):
+        hint, here = hints[field.name], (*path, field.name)
+        words = [note for note in _annotations(hint) if isinstance(note, Word)]
+        if dataclasses.is_dataclass(hint):
+            yield from _leaves(typing.cast(type, hint), here)
+        elif _plain_types(hint) and NOT_SET not in words:
+            name = words[0].name if words else field.name.rstrip("_")
+            yield Setting(name or field.name, here, hint, field.default, _doc(hint))
+
+
+def options_of(owner: type) -> dict[str, Setting]:
+    """The settings of a cell or rule: what its constructor takes beside the sizes, if of a plain type."""
+    hints = typing.get_type_hints(owner.__init__, include_extras=True)  # type: ignore[misc]
+    options = {}
+    for name, parameter in inspect.signature(owner).parameters.items():
+        if name not in ("input_size", "hidden_size") and name in hints and _plain_types(hints[name]):
+            options[name] = Setting(name, (name,), hints[name], parameter.default, _doc(hints[name]))
+    return options
+
+
+def split_words(words: Iterable[str]) -> dict[str, str]:
+    """`key=value` words as a dictionary. Raises UsageError for a word of another form, or a key given twice."""
+    settings: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise UsageError(f"expected key=value, got {word!r}")
+        if key in settings:
+            raise UsageError(f"{key}: given twice, {settings[key]!r} and {value!r}")
+        settings[key] = value
+    return settings
+
+
+def as_word(value: object) -> str:
+    """A value as a word has it."""
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+Values = dict[tuple[str, ...], Any]
+
+
+def bind(values: Mapping[str, object], **owners: Mapping[str, Setting]) -> dict[str, Values]:
+    """Share out settings among their owners.
+
+    Args:
+        values: By short name or by dotted name, from any field on; the owner's name may stand before it.
+        owners: The settings that each owner has, by short name.
+
+    Returns:
+        For each owner the values that it is given, read, by path.
+
+    Raises:
+        UsageError: A key that no owner has, with the nearest one, or that two have; a bad value; a setting given twice.
+    """
+    shares: dict[str, Values] = {name: {} for name in owners}
+    for key, value in values.items():
+        matches = [
+            (name, setting)
+            for name, owner in owners.items()
+            for setting in owner.values()
+            if key == setting.name or ("." in key and f".{name}.{setting.dotted}".endswith(f".{key}"))
+        ]
+        if not matches:
+            raise nearest("setting", key, [name for owner in owners.values() for name in owner])
+        if len(matches) > 1:
+            names = " or ".join(f"{name}.{setting.dotted}" for name, setting in matches)
+            raise UsageError(f"{key}: ambiguous; write {names}")
+        ((name, setting),) = matches
+        if setting.path in shares[name]:
+            raise UsageError(f"{key}: given twice, by its short and by its dotted name")
+        shares[name][setting.path] = setting.read(value)
+    return shares
+
+
+def build(owner: type[T], values: Values) -> T:
+    """A configuration with these values by path, and defaults elsewhere."""
+    hints = typing.get_type_hints(owner)
+    arguments: dict[str, Any] = {}
+    for name in {path[0] for path in values}:
+        inner = {path[1:]: value for path, value in values.items() if path[0] == name}
+        arguments[name] = inner[()] if () in inner else build(hints[name], inner)
+    return owner(**arguments)
+
+
+def record(configuration: Any) -> dict[str, Any]:
+    """A configuration as JSON has it; a class stands there by its name."""
+    text = json.dumps(dataclasses.asdict(configuration), allow_nan=False, default=lambda value: value.name)
+    fields: dict[str, Any] = json.loads(text, object_hook=lambda d: {key.rstrip("_"): v for key, v in d.items()})
+    return fields
+
+
+def load(owner: type[T], fields: object, where: str) -> T:
+    """A configuration from what `record` made of it. Raises EdgernnError where it has another form."""
+    try:
+        return TypeAdapter(owner).validate_json(json.dumps(fields))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = ".".join(map(str, problem["loc"]))
+        problem_text = f"{name}: {problem['msg'].lower()}"
+        raise EdgernnError(f"{where}: not a configuration of this version of edgernn ({problem_text})") from None
+
+
+def parse(owner: type[T], values: object, where: str) -> T:
+    """A dataclass from a part of a user's file.
+
+    Args:
+        owner: A dataclass with the config FILE.
+        values: The content of that part.
+        where: The file's path, and the part's name; errors begin with it.
+
+    Raises:
+        EdgernnError: A missing or an unknown key, or a bad value.
+    """
+    try:
+        return TypeAdapter(owner).validate_python(values)
+    except ValidationError as error:
+        keys, text = _mistake(owner, error)
+    raise EdgernnError(": ".join([where, *([".".join(keys)] if keys else []), text]))
+
+
+def _mistake(owner: type, error: ValidationError) -> tuple[list[str], str]:
+    """The keys that lead to the first mistake in a file, and what it is.
+
+    A missing key comes first, as an unknown key may be a misspelling of it.
+    """
+    problem = min(error.errors(), key=lambda problem: problem["type"] != "missing")
+    hint: Any = owner
+    keys: list[str] = []
+    for key in map(str, problem["loc"]):
+        if _in_words(hint):
+            break
+        if dataclasses.is_dataclass(hint):
+            fields = typing.get_type_hints(hint, include_extras=True)
+            known = {name.replace("_", "-"): fields[name] for name in fields}
+            if problem["type"] == "missing" and key == problem["loc"][-1]:
+                near = difflib.get_close_matches(key, problem["input"].keys() - known.keys(), 1)
+                instead = f"; did you mean {near[0]!r}?" if near else ""
+                return keys, f"expected the key {key!r}, which is missing{instead}"
+            if key not in known:
+                return keys, str(nearest("key", key, known))
+            hint = known[key]
+        else:
+            hint = typing.get_args(next(iter(_parts(hint))))[-1]
+        # an empty key stands for none
+        keys += [key] if key else []
+    if problem["type"] == "value_error":
+        return keys, str(problem["ctx"]["error"])
+    return keys, f"expected {expected(hint)}, got {problem['input']!r}"
+
+
+def flat(settings: Mapping[str, Setting], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of settings, by short name, in what `record` made of a configuration; absent ones left out."""
+    values = {}
+    for name, setting in settings.items():
+        value: Any = fields
+        try:
+            for key in setting.path:
+                value = value[key.rstrip("_")]
+        except (KeyError, TypeError):
+            continue
+        values[name] = value
+    return values

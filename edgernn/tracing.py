@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a point-wise function in torch to its program: the equations of cells and rules are not written a second time.
+
+The function is traced on tiles of values, own vectors spread out to them, so that nothing is summed up inside. Every
+operator of torch that follows from the ops of programs is rewritten to these; all others are refused.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from edgernn.program import OPS, Builder, Program, ProgramError, gradient
+
+Function = Callable[[Mapping[int, Tensor]], tuple[Tensor, ...]]
+# tiles have so many rows, which no size of a layer is taken for
+_ROWS = 2
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A value of a builder, to write equations with."""
+
+    builder: Builder
+    number: int
+
+    def op(self, name: str, *operands: "_Value | float") -> "_Value":
+        numbers = [v.number if isinstance(v, _Value) else self.builder.constant(v) for v in operands]
+        return _Value(self.builder, self.builder.op(name, *numbers))
+
+    def __add__(self, other: "_Value | float") -> "_Value":
+        return self.op("add", self, other)
+
+    def __radd__(self, other: float) -> "_Value":
+        return self.op("add", other, self)
+
+    def __sub__(self, other: "_Value | float") -> "_Value":
+        return self.op("sub", self, other)
+
+    def __rsub__(self, other: float) -> "_Value":
+        return self.op("sub", other, self)
+
+    def __mul__(self, other: "_Value | float") -> "_Value":
+        return self.op("mul", self, other)
+
+    def __rmul__(self, other: float) -> "_Value":
+        return self.op("mul", other, self)
+
+    def __truediv__(self, other: "_Value | float") -> "_Value":
+        return self.op("div", self, other)
+
+    def __rtruediv__(self, other: float) -> "_Value":
+        return self.op("div", other, self)
+
+    def __neg__(self) -> "_Value":
+        return self.op("neg", self)
+
+    def select(self, then: "_Value | float", otherwise: "_Value | float") -> "_Value":
+        """`then` where this is not 0."""
+        return self.op("select", self, then, otherwise)
+
+
+def _clamp(a: _Value, low: _Value | float | None = None, high: _Value | float | None = None) -> _Value:
+    # the value first: gradients pass at both ends
+    a = a if low is None else a.op("max", a, low)
+    return a if high is None else a.op("min", a, high)
+
+
+def _between(a: _Value, low: float = -1.0, high: float = 1.0) -> _Value:
+    # the number first: no gradient passes at the ends
+    return a.op("min", high, a.op("max", low, a))
+
+
+def _pow(a: _Value, exponent: Any) -> _Value:
+    powers: dict[float, Callable[[_Value], _Value]] = {
+        0.5: _unary("sqrt"),
+        -0.5: lambda a: 1.0 / _unary("sqrt")(a),
+        -1: lambda a: 1.0 / a,
+    }
+    powers |= {1: lambda a: a, 2: lambda a: a * a, 3: lambda a: a * a * a, 4: lambda a: a * a * (a * a)}
+    powers[-2] = lambda a: 1.0 / (a * a)
+    if isinstance(exponent, _Value) or exponent not in powers:
+        raise ProgramError("torch's pow is supported with the exponents -2, -1, -1/2, 1/2, 1, 2, 3 and 4")
+    return powers[exponent](a)
+
+
+def _softplus(a: _Value, beta: float = 1.0, threshold: float = 20.0) -> _Value:
+    scaled = a * beta
+    # the exponential of what is cut off must not overflow
+    bent = _unary("log")(1.0 + _unary("exp")(_clamp(scaled, None, threshold))) / beta
+    return a.op("less", threshold, scaled).select(a, bent)
+
+
+def _elu(a: _Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> _Value:
+    bent = (_unary("exp")(_clamp(a, None, 0.0) * input_scale) - 1.0) * (scale * alpha)
+    return a.op("less", 0.0, a).select(a * scale, bent)
+
+
+def _unary(name: str) -> Callable[[_Value], _Value]:
+    return lambda a: a.op(name, a)
+
+
+def _binary(name: str) -> Callable[[_Value, _Value | float], _Value]:
+    return lambda a, b: a.op(name, a, b)
+
+
+def _swapped(name: str) -> Callable[[_Value, _Value | float], _Value]:
+    return lambda a, b: a.op(name, b, a)
+
+
+# operators of torch by the equations that they stand for; comparisons are 1 or 0
+_REWRITES: dict[str, Callable[..., _Value]] = {
+    "add": lambda a, b, alpha=1: a + b * alpha,
+    "sub": lambda a, b, alpha=1: a - b * alpha,
+    "rsub": lambda a, b, alpha=1: a.op("sub", b, a * alpha),
+    "mul": _binary("mul"),
+    "div": _binary("div"),
+    "addcmul": lambda a, b, c, value=1: a + b * c * value,
+    "addcdiv": lambda a, b, c, value=1: a + b / c * value,
+    "minimum": _binary("min"),
+    "maximum": _binary("max"),
+    "clamp_min": _clamp,
+    "clamp_max": lambda a, high: _clamp(a, None, high),
+    "clamp": _clamp,
+    "hardtanh": _between,
+    "relu6": lambda a: _between(a, 0.0, 6.0),
+    "relu": lambda a: a.op("max", 0.0, a),
+    "leaky_relu": lambda a, slope=0.01: a.op("less", 0.0, a).select(a, a * slope),
+    "threshold": lambda a, at, value: a.op("less", at, a).select(a, value),
+    **{name: _unary(name) for name in ("neg", "abs", "sqrt", "exp", "log", "sin", "cos", "tanh", "sigmoid", "sign")},
+    "sgn": _unary("sign"),
+    "exp2": lambda a: _unary("exp")(a * 0.6931471805599453),
+    "expm1": lambda a: _unary("exp")(a) - 1.0,
+    "log1p": lambda a: _unary("log")(a + 1.0),
+    "log2": lambda a: _unary("log")(a) * 1.4426950408889634,
+    "tan": lambda a: _unary("sin")(a) / _unary("cos")(a),
+    "reciprocal": lambda a: 1.0 / a,
+    "square": lambda a: a * a,
+    "rsqrt": lambda a: 1.0 / _unary("sqrt")(a),
+    "pow": _pow,
+    "silu": lambda a: a * _unary("sigmoid")(a),
+    "mish": lambda a: a * _unary("tanh")(_softplus(a)),
+    "softplus": _softplus,
+    "log_sigmoid": lambda a: -_softplus(-a),
+    "log_sigmoid_forward": lambda a: -_softplus(-a),
+    "elu": _elu,
+    "celu": lambda a, alpha=1.0: _elu(a, alpha, 1.0, 1.0 / alpha),
+    "hardsigmoid": lambda a: _between(a + 3.0, 0.0, 6.0) / 6.0,
+    "hardswish": lambda a: a * _between(a + 3.0, 0.0, 6.0) / 6.0,
+    "lerp": lambda a, b, c: a.op("lerp", a, b, c),
+    "lt": _binary("less"),
+    "le": _binary("less_equal"),
+    "gt": _swapped("less"),
+    "ge": _swapped("less_equal"),
+    "eq": _binary("equal"),
+    "ne": lambda a, b: 1.0 - a.op("equal", a, b),
+    "where": lambda a, b, c: a.select(b, c),
+    "masked_fill": lambda a, mask, number: mask.select(number, a),
+    **dict.fromkeys(("logical_and", "bitwise_and"), _binary("mul")),
+    **dict.fromkeys(("logical_or", "bitwise_or"), _binary("max")),
+    **dict.fromkeys(("logical_not", "bitwise_not"), lambda a: a.op("equal", a, 0.0)),
+    **dict.fromkeys(("logical_xor", "bitwise_xor"), lambda a, b: 1.0 - a.op("equal", a, b)),
+    **dict.fromkeys(("detach", "alias", "clone", "lift_fresh", "view", "expand", "_unsafe_view"), lambda a, *_: a),
+}
+# operators that give a number, whatever their tensor is: where in their arguments it is, or which it is
+_FILLS: dict[str, float | None] = {
+    **dict.fromkeys(("zeros_like", "zeros", "new_zeros"), 0.0),
+    **dict.fromkeys(("ones_like", "ones", "new_ones"), 1.0),
+    **dict.fromkeys(("full_like", "full", "new_full", "scalar_tensor", "fill"), None),
+}
+
+
+def trace(name: str, function: Function, widths: Mapping[int, int], width: int) -> Program:
+    """The program of a function of tiles (rows, widths[key]) by key to tiles (rows, width).
+
+    The program has the arguments that matter, by their keys. Raises ProgramError where there is none.
+    """
+    tiles = {key: torch.rand(_ROWS, size) for key, size in widths.items()}
+
+    def flat(*values: Tensor) -> tuple[Tensor, ...]:
+        return function(dict(zip(tiles, values, strict=True)))
+
+    try:
+        pure = torch.func.functionalize(flat, remove="mutations_and_views")
+        graph = make_fx(pure)(*tiles.values()).graph
+    except (RuntimeError, TypeError, KeyError, AttributeError, ValueError, IndexError) as error:
+        remedy = "read gates, states and the vectors of `own` alone"
+        raise ProgramError(f"{name}: it cannot be traced ({' '.join(str(error).split())}); {remedy}") from error
+    graph.eliminate_dead_code()
+    try:
+        program = _rewrite(graph, list(tiles), width)
+    except ProgramError as error:
+        raise ProgramError(f"{name}: {error}") from None
+    _compare(name, program, function, widths)
+    return program
+
+
+@torch.enable_grad()
+def check_gradient(name: str, program: Program, function: Function, widths: Mapping[int, int]) -> None:
+    """Raise ProgramError where torch differentiates the function in another way, as behind `detach`."""
+    values = {key: value.requires_grad_() for key, value in _points(widths).items()}
+    keys = range(max(widths, default=0) + 1, max(widths, default=0) + 1 + len(program.results))
+    try:
+        results = function(values)
+        grads = [torch.rand_like(result) for result in results]
+        loss = torch.stack([(result * grad).sum() for result, grad in zip(results, grads, strict=True)]).sum()
+        wanted = torch.autograd.grad(loss, [values[key] for key in program.arguments], materialize_grads=True)
+    except RuntimeError as error:
+        raise ProgramError(f"{name}: torch cannot differentiate it ({' '.join(str(error).split())})") from error
+    inputs = {key: value.detach() for key, value in values.items()} | dict(zip(keys, grads, strict=True))
+    back = gradient(program, keys)
+    computed = back.run([inputs[key] for key in back.arguments])
+    for key, grad, expected in zip(program.arguments, computed, wanted, strict=True):
+        if not torch.allclose(grad.expand_as(expected), expected, rtol=1e-6, atol=1e-9, equal_nan=True):
+            raise ProgramError(f"{name}: its gradient by argument {key} in torch is not that of its equations")
+
+
+def _points(widths: Mapping[int, int]) -> dict[int, Tensor]:
+    """Values of both signs and several sizes, a seed's."""
+    generator = torch.Generator().manual_seed(0)
+    draw = torch.randn
+    return {key: 2 * draw(_ROWS, n, dtype=torch.float64, generator=generator) for key, n in widths.items()}
+
+
+def _compare(name: str, program: Program, function: Function, widths: Mapping[int, int]) -> None:
+    """Raise ProgramError where the function depends on more than its arguments, or on their values as no op does."""
+    points = _points(widths)
+    with torch.no_grad():
+        expected = function(points)
+    if program.arguments:
+        computed = program.run([points[key] for key in program.arguments])
+        for result, wanted in zip(computed, expected, strict=True):
+            if not torch.allclose(result, wanted.to(result.dtype), rtol=1e-6, atol=1e-9, equal_nan=True):
+                raise ProgramError(f"{name}: it depends on more than its arguments; use no random numbers or state")
+
+
+def _rewrite(graph: fx.Graph, keys: Sequence[int], width: int) -> Program:
+    """The program of a graph of torch's operators."""
+    builder = Builder()
+    values: dict[fx.Node, _Value] = {}
+    places = iter(keys)
+    results: Sequence[Any] = ()
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            values[node] = _Value(builder, builder.argument(next(places)))
+        elif node.op == "call_function":
+            values[node] = _translate(node, values, builder, width)
+        elif node.op == "output":
+            outputs = node.args[0]
+            results = [outputs] if isinstance(outputs, fx.Node) else outputs
+        elif node.users:
+            raise ProgramError("expected numbers, got a constant tensor; declare a vector in `own`")
+    for result in results:
+        if not isinstance(result, fx.Node) or tuple(result.meta["val"].shape) != (_ROWS, width):
+            raise ProgramError("expected results of the size of the gates")
+    return builder.finish([values[result].number for result in results])
+
+
+def _translate(node: fx.Node, values: Mapping[fx.Node, _Value], builder: Builder, width: int) -> _Value:
+    """The value of one operator of torch."""
+    name = str(getattr(node.target, "_opname", getattr(node.target, "__name__", node.target)))
+    # what is a view to torch is a copy to its functional form
+    name = name if name == "_to_copy" else name.removesuffix("_copy")
+    if name == "getitem" and node.args[1] == 0:
+        return values[node.args[0]]  # type: ignore[index]
+    outputs = node.meta["val"]
+    output = outputs[0] if isinstance(outputs, tuple) else outputs
+    if tuple(output.shape) not in ((_ROWS, width), ()):
+        raise ProgramError(f"torch's {name} is not point-wise here; use operators that act on each neuron alone")
+    if output.dtype not in (torch.float32, torch.bool):
+        raise ProgramError(f"{name}: expected float32 or bool, got {str(output.dtype).removeprefix('torch.')}")
+    operands: list[Any] = [values[a] if isinstance(a, fx.Node) else a for a in node.args]
+    if name in _FILLS:
+        number = _FILLS[name]
+        last = operands[-1] if number is None else number
+        return last if isinstance(last, _Value) else _Value(builder, builder.constant(float(last)))
+    if name == "_to_copy":
+        value: _Value = operands[0]
+        return value if output.dtype == torch.float32 else 1.0 - value.op("equal", value, 0.0)
+    if name not in _REWRITES or node.kwargs.keys() - {"alpha", "value"}:
+        raise ProgramError(f"torch's {name} is not supported; use what follows from {', '.join(OPS)}")
+    # a number may come first, as in 1 - z
+    first = operands[0] if isinstance(operands[0], _Value) else _Value(builder, builder.constant(operands[0]))
+    return _REWRITES[name](first, *operands[1:], **node.kwargs)

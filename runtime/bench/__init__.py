@@ -1,7 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Measure a model file, or a whole suite beside other runtimes: verified first, then timed in one run."""
-
-from edgernn.runtime.bench.measure import Settings, bench, read_example
-from edgernn.runtime.bench.report import markdown, save
-
-__all__ = ["Settings", "bench", "markdown", "read_example", "save"]

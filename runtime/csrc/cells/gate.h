@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a cell describes itself: its gates and parameters, and the constexpr tables made from them.
+//
+// Everything here is evaluated by the compiler in files built for different instruction sets, which
+// must not call it at run time. Only the tables of cells that files bring are made then, elsewhere.
+
+#ifndef EDGERNN_CELLS_GATE_H_
+#define EDGERNN_CELLS_GATE_H_
+
+#include <type_traits>
+
+namespace edgernn {
+
+constexpr int kMaxGates = 8;
+constexpr int kMaxParams = 4;
+constexpr int kMaxStates = 4;
+
+// So many gates of a group may have the same term.
+constexpr int kMaxTerm = 4;
+
+// The terms of p_g = W_g x + R_g h + C_g c + V_g m + b_g, where h is the first state and c the
+// second; kMid marks a gate that `Mid` reads. Only gates without it have kC or kM. A bias starts a
+// sum, so a gate with kOptionalBias has one kernel whether a model gives it a bias or not.
+constexpr unsigned kX = 1;
+constexpr unsigned kH = 2;
+constexpr unsigned kM = 4;
+constexpr unsigned kBias = 8;
+constexpr unsigned kMid = 16;
+constexpr unsigned kC = 32;
+constexpr unsigned kOptionalBias = 64;
+
+struct Gate {
+  const char* name;
+  unsigned terms;
+};
+
+enum class Extent { kHidden, kInput, kOne, kFeatures };
+
+// What becomes of a parameter before the cell sees it. kLength, for an extent of kOne: the value,
+// or the steps of the call if it is 0; it is a constant of the model.
+enum class Map { kIdentity, kSigmoid, kTanh, kLength };
+
+// A weight input of the cell's own besides W, R, C, V and b.
+struct Param {
+  const char* name;
+  Extent extent;
+  Map map;
+};
+
+// Rows of a weight input: hidden * H + input * I + one + rank * the rank of R + features * F, which
+// is I / 2 behind an imputer.
+struct RowCount {
+  int hidden = 0;
+  int input = 0;
+  int one = 0;
+  int rank = 0;
+  int features = 0;
+};
+
+constexpr RowCount HiddenRows() {
+  RowCount rows{};
+  rows.hidden = 1;
+  return rows;
+}
+
+constexpr RowCount InputRows() {
+  RowCount rows{};
+  rows.input = 1;
+  return rows;
+}
+
+constexpr RowCount OneRow() {
+  RowCount rows{};
+  rows.one = 1;
+  return rows;
+}
+
+constexpr RowCount RankRows() {
+  RowCount rows{};
+  rows.rank = 1;
+  return rows;
+}
+
+constexpr RowCount FeatureRows() {
+  RowCount rows{};
+  rows.features = 1;
+  return rows;
+}
+
+struct GateList {
+  int count;
+  int at[kMaxGates];
+};
+
+// A cell is a struct with
+//   kName                its name; one that an option or its sizes give other gates has its own
+//   kGates               its gates; W, R, C, V and b stack their rows in this order
+//   kStates              names of its states, all (B, H); the first is h, the output, and the
+//                        second the c of gates that have it
+//   Update(p, q, state)  new states from the pre-activations of its gates, its parameters (mapped)
+//                        and the old states; neither gates marked kMid nor, if M is I, parameters
+//                        of size I are there
+// and may have
+//   kParams              further weight inputs, after b in this order
+//   kMidExtent           kInput if M, the size of m and of the gates marked kMid, is I, not H
+//   Mid(p, q, x, state)  m, from the gates marked kMid, the parameters of size M or 1, and x if M
+//                        is I, else the states; where a gate has the term kM
+//   kMidVanishes         true: m is zero where the states are
+//   kReadsLast           true: W has 2I columns, for x_t and then x_{t-1}; there is no m
+//   kSquare              true: I must be H. Update finds the neuron's x after its gates in p; Mid
+//                        gets x, the states and all parameters, and gates marked kMid if any
+template <class Cell>
+constexpr int kGateCount = sizeof(Cell::kGates) / sizeof(Gate);
+
+template <class Cell>
+constexpr int kStateCount = sizeof(Cell::kStates) / sizeof(Cell::kStates[0]);
+
+template <class Cell, class = void>
+struct ParamsOf {
+  static constexpr int kCount = 0;
+  static constexpr const Param* kList = nullptr;
+};
+
+template <class Cell>
+struct ParamsOf<Cell, std::void_t<decltype(Cell::kParams)>> {
+  static constexpr int kCount = sizeof(Cell::kParams) / sizeof(Param);
+  static constexpr const Param* kList = Cell::kParams;
+};
+
+template <class Cell, class = void>
+struct MidExtentOf {
+  static constexpr Extent kExtent = Extent::kHidden;
+};
+
+template <class Cell>
+struct MidExtentOf<Cell, std::void_t<decltype(Cell::kMidExtent)>> {
+  static constexpr Extent kExtent = Cell::kMidExtent;
+};
+
+// Whether m and the gates marked kMid have the size of the input.
+template <class Cell>
+constexpr bool kMidIsInput = MidExtentOf<Cell>::kExtent == Extent::kInput;
+
+template <class Cell, class = void>
+struct ReadsLastOf : std::false_type {};
+
+template <class Cell>
+struct ReadsLastOf<Cell, std::void_t<decltype(Cell::kReadsLast)>>
+    : std::bool_constant<Cell::kReadsLast> {};
+
+// Whether W has 2I columns, for x_t and then for x_{t-1}.
+template <class Cell>
+constexpr bool kReadsLast = ReadsLastOf<Cell>::value;
+
+template <class Cell, class = void>
+struct SquareOf : std::false_type {};
+
+template <class Cell>
+struct SquareOf<Cell, std::void_t<decltype(Cell::kSquare)>> : std::bool_constant<Cell::kSquare> {};
+
+// Whether I must equal H, as Update reads each neuron's x.
+template <class Cell>
+constexpr bool kSquare = SquareOf<Cell>::value;
+
+template <class Cell, class = void>
+struct MidVanishesOf : std::false_type {};
+
+template <class Cell>
+struct MidVanishesOf<Cell, std::void_t<decltype(Cell::kMidVanishes)>>
+    : std::bool_constant<Cell::kMidVanishes> {};
+
+// Whether m is zero where the states are.
+template <class Cell>
+constexpr bool kMidVanishes = MidVanishesOf<Cell>::value;
+
+// Whether m and Update read x itself, neuron by neuron, and not only its products.
+template <class Cell>
+constexpr bool kReadsInput = kMidIsInput<Cell> || kSquare<Cell>;
+
+// The gates that have all of `with` and none of `without`, in gate order.
+template <class Cell>
+constexpr GateList SelectGates(unsigned with, unsigned without = 0) {
+  GateList list{};
+  for (int g = 0; g < kGateCount<Cell>; ++g) {
+    const unsigned terms = Cell::kGates[g].terms;
+    if ((terms & with) == with && (terms & without) == 0) list.at[list.count++] = g;
+  }
+  return list;
+}
+
+template <class Cell>
+constexpr int CountGates(unsigned with, unsigned without = 0) {
+  return SelectGates<Cell>(with, without).count;
+}
+
+// Whether the cell has an m; it may have one without any gate marked kMid.
+template <class Cell>
+constexpr bool kHasMid = CountGates<Cell>(kM) > 0;
+
+// So many states, the first ones, are multiplied by weights.
+template <class Cell>
+constexpr int kFactorStates = CountGates<Cell>(kC) > 0 ? 2 : 1;
+
+// So many values of each neuron are given to Update: its gates, then its x if the cell is square.
+template <class Cell>
+constexpr int kUpdateInputs = kGateCount<Cell> + (kSquare<Cell> ? 1 : 0);
+
+// A list of gates as a type, so that what is written for a list can loop over it at compile time.
+template <class Cell, unsigned kWith, unsigned kWithout = 0>
+struct GateSet {
+  static constexpr GateList kList = SelectGates<Cell>(kWith, kWithout);
+  static constexpr int kCount = kList.count;
+};
+
+// The gates that are summed together, those marked kMid or the others, and for each term which of
+// them have it, by their places in `all`.
+struct GateGroup {
+  GateList all;
+  GateList x;
+  GateList h;
+  GateList c;
+  GateList m;
+};
+
+// What drivers know of a cell.
+struct CellTable {
+  const char* name;
+  int gates;
+  unsigned terms[kMaxGates];
+  GateGroup mid_gates;
+  GateGroup update_gates;
+  int states;
+  int factor_states;
+  int params;
+  Extent extents[kMaxParams];
+  Map maps[kMaxParams];
+  bool has_mid;
+  bool mid_is_input;
+  bool mid_vanishes;
+  bool reads_last;
+  bool reads_input;
+  bool square;
+};
+
+// The gates of a table that have all of `with` and none of `without`.
+constexpr GateGroup MakeGroup(const CellTable& cell, unsigned with, unsigned without) {
+  GateGroup group{};
+  for (int g = 0; g < cell.gates; ++g) {
+    const unsigned terms = cell.terms[g];
+    if ((terms & with) != with || (terms & without) != 0) continue;
+    const int place = group.all.count++;
+    group.all.at[place] = g;
+    if ((terms & kX) != 0) group.x.at[group.x.count++] = place;
+    if ((terms & kH) != 0) group.h.at[group.h.count++] = place;
+    if ((terms & kC) != 0) group.c.at[group.c.count++] = place;
+    if ((terms & kM) != 0) group.m.at[group.m.count++] = place;
+  }
+  return group;
+}
+
+// Fills in what follows from the gates of a table and from what else it says.
+constexpr void CompleteTable(CellTable* cell) {
+  cell->mid_gates = MakeGroup(*cell, kMid, 0);
+  cell->update_gates = MakeGroup(*cell, 0, kMid);
+  cell->factor_states = cell->mid_gates.c.count + cell->update_gates.c.count > 0 ? 2 : 1;
+  cell->has_mid = cell->mid_gates.m.count + cell->update_gates.m.count > 0;
+  cell->reads_input = cell->mid_is_input || cell->square;
+}
+
+constexpr bool HasTermTooOften(const GateGroup& group) {
+  return group.x.count > kMaxTerm || group.h.count > kMaxTerm || group.c.count > kMaxTerm ||
+         group.m.count > kMaxTerm;
+}
+
+// Why no driver can run a cell of this table, as a clause, or null if it can.
+constexpr const char* FindFault(const CellTable& cell) {
+  constexpr unsigned kProducts = kX | kH | kC | kM;
+  for (int g = 0; g < cell.gates; ++g) {
+    const unsigned terms = cell.terms[g];
+    if ((terms & kProducts) == 0) return "a gate has no term besides its bias";
+    if ((terms & kMid) != 0 && (terms & (kM | kC)) != 0) {
+      return "a gate that m is made from reads m or c";
+    }
+  }
+  if (cell.mid_gates.x.count + cell.update_gates.x.count == 0) {
+    return "no gate reads x, whose weights set I";
+  }
+  if (HasTermTooOften(cell.mid_gates) || HasTermTooOften(cell.update_gates)) {
+    return "more than 4 gates of a stage have the same term";
+  }
+  if (cell.factor_states > cell.states) return "a gate reads c, which needs two states";
+  if (!cell.has_mid && cell.mid_gates.all.count > 0) return "gates are marked mid and none reads m";
+  if (!cell.has_mid && cell.mid_is_input) return "m has the size of the input and no gate reads it";
+  if (cell.has_mid && cell.reads_last) return "m has no part of the last input";
+  if (cell.mid_vanishes && (!cell.has_mid || cell.mid_is_input)) {
+    return "only an m of the size of the states vanishes with them";
+  }
+  for (int i = 0; i < cell.params; ++i) {
+    if (cell.extents[i] == Extent::kInput && !cell.reads_input) {
+      return "a vector has the size of the input, which no stage has";
+    }
+  }
+  return nullptr;
+}
+
+template <class Cell>
+constexpr CellTable MakeCellTable() {
+  static_assert(kGateCount<Cell> <= kMaxGates && kStateCount<Cell> <= kMaxStates);
+  static_assert(ParamsOf<Cell>::kCount <= kMaxParams);
+  CellTable table{};
+  table.name = Cell::kName;
+  table.gates = kGateCount<Cell>;
+  for (int g = 0; g < table.gates; ++g) table.terms[g] = Cell::kGates[g].terms;
+  table.states = kStateCount<Cell>;
+  table.params = ParamsOf<Cell>::kCount;
+  for (int i = 0; i < table.params; ++i) {
+    table.extents[i] = ParamsOf<Cell>::kList[i].extent;
+    table.maps[i] = ParamsOf<Cell>::kList[i].map;
+  }
+  table.mid_is_input = kMidIsInput<Cell>;
+  table.mid_vanishes = kMidVanishes<Cell>;
+  table.reads_last = kReadsLast<Cell>;
+  table.square = kSquare<Cell>;
+  CompleteTable(&table);
+  return table;
+}
+
+}  // namespace edgernn
+
+#endif  // EDGERNN_CELLS_GATE_H_

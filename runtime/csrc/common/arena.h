@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Allocates parts of one buffer, aligned and one after the other.
+
+#ifndef EDGERNN_COMMON_ARENA_H_
+#define EDGERNN_COMMON_ARENA_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/kernel.h"
+
+namespace edgernn {
+
+// byte sizes computed from a file do not overflow 64 bits
+static_assert(sizeof(std::size_t) == 8);
+
+// A bump allocator; without a buffer it only adds up the bytes that are needed.
+// Always inlined: files built for different instruction sets include it.
+class Arena {
+ public:
+  [[gnu::always_inline]] explicit Arena(void* base) : base_(static_cast<char*>(base)) {}
+
+  template <class T>
+  [[gnu::always_inline]] T* Allocate(std::int64_t count) {
+    char* at = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += (static_cast<std::size_t>(count) * sizeof(T) + kAlignment - 1) & ~(kAlignment - 1);
+    return reinterpret_cast<T*>(at);
+  }
+
+  [[gnu::always_inline]] void* Allocate(std::size_t bytes) {
+    return Allocate<char>(static_cast<std::int64_t>(bytes));
+  }
+
+  [[gnu::always_inline]] std::size_t used() const { return used_; }
+
+ private:
+  char* base_;
+  std::size_t used_ = 0;
+};
+
+}  // namespace edgernn
+
+#endif  // EDGERNN_COMMON_ARENA_H_

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks the weights of an op, packs them and runs its kernel.
+
+#include "common/op.h"
+
+#include <map>
+#include <mutex>
+
+#include "common/flush_subnormals.h"
+#include "imputers/imputer.h"
+
+namespace edgernn {
+
+namespace {
+
+template <class... AllCells>
+std::vector<CellSpec> DescribeCells(TypeList<AllCells...>) {
+  return {DescribeCell<AllCells>()...};
+}
+
+template <class... AllRules>
+std::vector<RuleSpec> DescribeRules(TypeList<AllRules...>) {
+  return {DescribeRule<AllRules>()...};
+}
+
+template <class... AllImputers>
+std::vector<ImputerSpec> DescribeImputers(TypeList<AllImputers...>) {
+  return {AllImputers::kSpec...};
+}
+
+// Where an op is in the lists; imputer: -1 if it has none.
+struct Place {
+  std::size_t cell;
+  std::size_t rule;
+  int imputer;
+  bool low_rank;
+};
+
+struct Lists {
+  std::vector<CellSpec> cells = DescribeCells(Cells{});
+  std::vector<RuleSpec> rules = DescribeRules(Rules{});
+  std::vector<ImputerSpec> imputers = DescribeImputers(Imputers{});
+
+  const ImputerSpec* ImputerAt(const Place& place) const {
+    return place.imputer < 0 ? nullptr : &imputers[place.imputer];
+  }
+  std::string NameOf(const Place& place, const CellSpec& cell) const {
+    const ImputerSpec* const imputer = ImputerAt(place);
+    return LayerName(imputer == nullptr ? "" : imputer->name, cell.name, rules[place.rule].name,
+                     place.low_rank);
+  }
+  std::string NameOf(const Place& place) const { return NameOf(place, cells[place.cell]); }
+};
+
+const Lists& AllLists() {
+  static const Lists lists;
+  return lists;
+}
+
+// Calls visit(place) for every op of a cell, in the list or not.
+template <class Visit>
+void ForOpsOf(std::size_t c, const CellSpec& cell, const Visit& visit) {
+  const Lists& lists = AllLists();
+  for (std::size_t r = 0; r < lists.rules.size(); ++r) {
+    visit(Place{c, r, -1, false});
+    if (HasLowRank(cell, lists.rules[r])) visit(Place{c, r, -1, true});
+    for (std::size_t i = 0; i < lists.imputers.size(); ++i) {
+      visit(Place{c, r, static_cast<int>(i), false});
+    }
+  }
+}
+
+// The same for every op.
+template <class Visit>
+void ForOps(const Visit& visit) {
+  const Lists& lists = AllLists();
+  for (std::size_t c = 0; c < lists.cells.size(); ++c) ForOpsOf(c, lists.cells[c], visit);
+}
+
+Op MakeOp(const KernelTable& table, const Place& place, const CellSpec& cell,
+          const CellKernel* kernel) {
+  const Lists& lists = AllLists();
+  const RuleSpec& rule = lists.rules[place.rule];
+  Op op{};
+  op.kernel = {&table.drivers[place.rule], kernel, &rule, table.selectors[place.rule], table.dots};
+  op.imputer = place.imputer < 0 ? nullptr : table.imputers[place.imputer];
+  op.spec = DescribeOp(cell, rule, lists.ImputerAt(place), place.low_rank);
+  op.cell = place.cell;
+  op.rule = place.rule;
+  return op;
+}
+
+// The names of the weights and states that a file's cell brings, which has none for them.
+constexpr CellNames kFileNames = {{"vector 0", "vector 1", "vector 2", "vector 3"},
+                                  {"state 0", "state 1", "state 2", "state 3"}};
+static_assert(kMaxParams == 4 && kMaxStates == 4);
+
+// A cell in memory of its own.
+struct OwnedCell {
+  CheckedCell code;
+  ProgramCell view;
+
+  OwnedCell(const CellSource& source, const CellFunctions& functions)
+      : code(CheckCell(source)), view(code.View(functions)) {}
+};
+
+[[noreturn]] void Refuse(const std::string& op, const std::string& input,
+                         const std::string& expected, const Shape& got) {
+  throw InvalidArgument("edgernn: " + op + ": " + input + ": expected " + expected + ", got " +
+                        Print(got));
+}
+
+Shape ExpectedShape(const WeightSpec& spec, const LayerSizes& sizes) {
+  const RowCount& rows = spec.rows;
+  Shape shape = {rows.hidden * sizes.hidden + rows.input * sizes.input + rows.one +
+                 rows.rank * sizes.rank + rows.features * Features(sizes)};
+  if (spec.columns == Columns::kInput) shape.push_back(sizes.input);
+  if (spec.columns == Columns::kInputTwice) shape.push_back(2 * sizes.input);
+  if (spec.columns == Columns::kHidden) shape.push_back(sizes.hidden);
+  if (spec.columns == Columns::kRank) shape.push_back(sizes.rank);
+  if (spec.columns == Columns::kFeatures) shape.push_back(Features(sizes));
+  return shape;
+}
+
+// With the rows that the weight may have besides.
+WeightSpec WithOptionalRows(const WeightInput& weight) {
+  WeightSpec spec = weight.spec;
+  spec.rows.hidden += weight.optional_rows.hidden;
+  spec.rows.input += weight.optional_rows.input;
+  return spec;
+}
+
+// The shape in letters, as (H + 2 * I, H).
+std::string PrintLetters(const WeightSpec& spec) {
+  std::string text;
+  const auto add = [&text](int count, const std::string& letter) {
+    if (count == 0) return;
+    if (!text.empty()) text += " + ";
+    text += count == 1 ? letter : std::to_string(count) + " * " + letter;
+  };
+  add(spec.rows.hidden, "H");
+  add(spec.rows.input, "I");
+  add(spec.rows.one, "1");
+  add(spec.rows.rank, "rank");
+  add(spec.rows.features, "F");
+  const char* columns[] = {",)", ", I)", ", 2 * I)", ", H)", ", rank)", ", F)"};
+  return "(" + text + columns[static_cast<int>(spec.columns)];
+}
+
+bool TellsHidden(const WeightSpec& spec) {
+  return spec.rows.hidden > 0 || spec.columns == Columns::kHidden;
+}
+
+Values* Field(Weights* weights, int slot) {
+  Values* const first[kParamSlot] = {&weights->w, &weights->r, &weights->c, &weights->v,
+                                     &weights->b};
+  if (slot < kParamSlot) return first[slot];
+  if (slot == kFactorSlot) return &weights->q;
+  if (slot < kRuleSlot) return &weights->params[slot - kParamSlot];
+  return slot < kImputerSlot ? &weights->rule[slot - kRuleSlot]
+                             : &weights->impute[slot - kImputerSlot];
+}
+
+// I, given the shape of W; 0 if it fits none.
+std::int64_t FindInput(const WeightSpec& spec, const Shape& shape) {
+  const std::int64_t parts = spec.columns == Columns::kInputTwice ? 2 : 1;
+  return shape.size() == 2 && shape[1] % parts == 0 ? shape[1] / parts : 0;
+}
+
+// H, given I and the shape of a weight that tells it; 0 if the shape fits no H.
+std::int64_t FindHidden(const WeightSpec& spec, std::int64_t input, const Shape& shape) {
+  if (shape.size() != (spec.columns == Columns::kNone ? 1 : 2)) return 0;
+  if (spec.rows.hidden == 0) return shape[1];
+  const std::int64_t rows = shape[0] - spec.rows.input * input - spec.rows.one;
+  return rows > 0 && rows % spec.rows.hidden == 0 ? rows / spec.rows.hidden : 0;
+}
+
+}  // namespace
+
+std::string Print(const Shape& shape) {
+  std::string text = "(";
+  for (std::size_t i = 0; i < shape.kept(); ++i) {
+    text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
+  }
+  if (shape.size() > shape.kept()) text += ", ...";
+  return text + (shape.size() == 1 ? ",)" : ")");
+}
+
+LayerSizes Op::CheckWeights(const std::vector<Tensor>& weights) const {
+  const auto refuse = [&](std::size_t i, const std::string& expected) {
+    Refuse(spec.name, spec.weights[i].spec.name, expected, weights[i].shape);
+  };
+  const WeightSpec& first = spec.weights[0].spec;
+  const Shape& w = weights[0].shape;
+  const std::int64_t input = FindInput(first, w);
+  if (input < 1) refuse(0, PrintLetters(first));
+  // H is in the first weight that has rows or columns of that size, mostly W itself
+  std::size_t source = 0;
+  while (!TellsHidden(spec.weights[source].spec)) ++source;
+  const Shape& told = weights[source].shape;
+  LayerSizes sizes{input, FindHidden(spec.weights[source].spec, input, told)};
+  if (source > 0 && w != ExpectedShape(first, sizes)) refuse(0, PrintLetters(first));
+  if (sizes.hidden < 1) refuse(source, PrintLetters(spec.weights[source].spec));
+  std::string reason = " as W is " + Print(w);
+  if (source > 0)
+    reason += std::string(" and ") + spec.weights[source].spec.name + " is " + Print(told);
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i].IsAbsent()) continue;
+    if (spec.weights[i].spec.columns == Columns::kRank) {
+      const Shape& r = weights[i].shape;
+      sizes.rank = r.size() == 2 ? r[1] : 0;
+      if (sizes.rank < 1) refuse(i, PrintLetters(spec.weights[i].spec));
+      reason += " and R is " + Print(r);
+    }
+    const Shape whole = ExpectedShape(WithOptionalRows(spec.weights[i]), sizes);
+    const Shape expected = ExpectedShape(spec.weights[i].spec, sizes);
+    if (weights[i].shape == whole && whole != expected) {
+      sizes.bias_terms = kBias | kOptionalBias;
+    } else if (weights[i].shape != expected || spec.weights[i].MayBeAbsent()) {
+      const std::string either =
+          whole == expected || spec.weights[i].MayBeAbsent() ? "" : Print(expected) + " or ";
+      refuse(i, either + Print(whole) + reason);
+    }
+  }
+  if (spec.imputes && sizes.input % 2 != 0) {
+    refuse(0, "an even number of inputs, values and masks");
+  }
+  if (spec.square && sizes.input != sizes.hidden) {
+    refuse(0, "as many inputs as neurons, here I = H = " + std::to_string(sizes.hidden));
+  }
+  sizes.weights = weights[0].values.type;
+  sizes.dots = kernel.dots;
+  return sizes;
+}
+
+Weights Op::Arrange(const std::vector<Tensor>& weights) const {
+  Weights arranged{};
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    *Field(&arranged, spec.weights[i].slot) = weights[i].values;
+  }
+  return arranged;
+}
+
+std::size_t OpKernel::PackedBytes(const LayerSizes& sizes) const {
+  return imputer != nullptr ? ImputedPackedBytes(*imputer, kernel, sizes)
+                            : kernel.PackedBytes(sizes);
+}
+
+void OpKernel::Pack(const LayerSizes& sizes, const Weights& weights, void* packed) const {
+  if (imputer != nullptr) {
+    PackImputed(*imputer, kernel, sizes, weights, packed);
+  } else {
+    kernel.Pack(sizes, weights, packed);
+  }
+}
+
+std::size_t OpKernel::ScratchBytes(const LayerSizes& sizes, std::int64_t steps,
+                                   std::int64_t batch) const {
+  return imputer != nullptr ? ImputedScratchBytes(*imputer, kernel, sizes, batch)
+                            : kernel.ScratchBytes(sizes, steps, batch);
+}
+
+void OpKernel::Run(const LayerSizes& sizes, const void* packed, const Call& call,
+                   void* scratch) const {
+  const FlushSubnormals flush;
+  if (imputer != nullptr) {
+    RunImputed(*imputer, kernel, sizes, packed, call, scratch);
+  } else {
+    kernel.Run(sizes, packed, call, scratch);
+  }
+}
+
+std::int64_t Op::InputWidth(const LayerSizes& sizes) const {
+  return spec.imputes ? 3 * Features(sizes) : sizes.input;
+}
+
+StatePlace Op::PlaceOf(Call* call, const StateInput& state) {
+  switch (state.owner) {
+    case StateOwner::kCell:
+      return {&call->state_in[state.index], &call->state_out[state.index]};
+    case StateOwner::kRule:
+      return {&call->memory_in[state.index], &call->memory_out[state.index]};
+    case StateOwner::kImputer:
+      return {&call->seen_in, &call->seen_out};
+    default:
+      return {&call->last_in, &call->last_out};
+  }
+}
+
+bool Op::HasOptionalWeight(std::size_t count) const {
+  const std::size_t most = spec.weights.size() + spec.states.size();
+  bool optional = false;
+  for (const WeightInput& weight : spec.weights) optional |= weight.MayBeAbsent();
+  if (count == most || (optional && count + 1 == most)) return count == most;
+  std::string names = "X";
+  for (const WeightInput& weight : spec.weights) {
+    names += std::string(", ") + weight.spec.name + (weight.MayBeAbsent() ? " (optional)" : "");
+  }
+  for (const StateInput& state : spec.states) names += std::string(", ") + state.name;
+  throw InvalidArgument("edgernn: " + spec.name + ": expected the inputs " + names + ", got " +
+                        std::to_string(1 + count) + " inputs");
+}
+
+const Op* FindOp(const KernelTable& table, const std::string& name) {
+  static std::map<std::string, Op> ops;
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto known = ops.find(name);
+  if (known != ops.end()) return &known->second;
+  const Op* op = nullptr;
+  ForOps([&](const Place& place) {
+    if (AllLists().NameOf(place) != name) return;
+    const CellSpec& cell = AllLists().cells[place.cell];
+    op = &ops.emplace(name, MakeOp(table, place, cell, table.cells[place.cell])).first->second;
+  });
+  return op;
+}
+
+std::shared_ptr<const Op> MakeProgramOp(const KernelTable& table, const std::string& name,
+                                        const CellSource& source) {
+  if (table.program == nullptr) return nullptr;
+  std::shared_ptr<OwnedCell> cell;
+  try {
+    cell = std::make_shared<OwnedCell>(source, *table.program);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument("edgernn: " + name + ": " + error.what());
+  }
+  const CellSpec spec = DescribeCell(cell->view, kFileNames);
+  std::shared_ptr<Op> op;
+  ForOpsOf(Cells::kCount, spec, [&](const Place& place) {
+    if (AllLists().NameOf(place, spec) != name) return;
+    op = std::make_shared<Op>(MakeOp(table, place, spec, &cell->view));
+    op->program = std::shared_ptr<const ProgramCell>(cell, &cell->view);
+  });
+  return op;
+}
+
+std::vector<std::string> OpNames(const KernelTable& table) {
+  std::vector<std::string> names;
+  ForOps([&](const Place& place) { names.push_back(AllLists().NameOf(place)); });
+  if (table.program == nullptr) return names;
+  // a cell that has an R, so that it may be a product
+  CellSpec any{};
+  any.name = "*";
+  any.weights[kRecurrentSlot].rows = HiddenRows();
+  ForOpsOf(Cells::kCount, any,
+           [&](const Place& place) { names.push_back(AllLists().NameOf(place, any)); });
+  return names;
+}
+
+}  // namespace edgernn

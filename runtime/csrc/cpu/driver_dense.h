@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a cell under the rule `always`: every neuron at every step.
+
+#ifndef EDGERNN_CPU_DRIVER_DENSE_H_
+#define EDGERNN_CPU_DRIVER_DENSE_H_
+
+#include "cpu/gate_group.h"
+#include "cpu/state_copy.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+// The packed weights.
+struct DenseWeights {
+  GroupWeights mid;
+  GroupWeights update;
+  float* q;  // a packed matrix
+  PackedParams params;
+  std::size_t bytes;
+
+  DenseWeights(const CellTable& cell, const LayerSizes& sizes, void* base) {
+    Arena arena(base);
+    mid.Allocate(cell, cell.mid_gates, MidSize(cell, sizes), sizes, &arena);
+    update.Allocate(cell, cell.update_gates, sizes.hidden, sizes, &arena);
+    q = arena.Allocate<float>(PadToLanes(sizes.rank) * sizes.hidden);
+    params.Allocate(cell, sizes, &arena);
+    bytes = arena.used();
+  }
+
+  void Pack(const CellKernel& cell, const LayerSizes& sizes, const Weights& from) const {
+    mid.Pack(cell, sizes, from);
+    update.Pack(cell, sizes, from);
+    PackMatrix(from.q, sizes.rank, sizes.hidden, 1, q);
+    params.Pack(cell, sizes, from);
+  }
+
+  // Multiply-adds of a step of one sample.
+  std::int64_t Macs(const CellTable& cell, const LayerSizes& sizes) const {
+    return mid.Macs(cell, sizes) + update.Macs(cell, sizes) + sizes.rank * sizes.hidden;
+  }
+};
+
+struct DenseScratch {
+  std::int64_t chunk;
+  float* x;                    // (chunk, B, padded I), cells that read x itself only
+  float* pairs;                // (chunk, B, 2I): x_t and x_{t-1}, cells that read both only
+  float* mid_sums;             // (chunk, B, blocks of M, mid gates, lanes)
+  float* sums;                 // (chunk, B, blocks of H, other gates, lanes)
+  float* mid;                  // (B, padded M)
+  float* factor;               // (B, padded rank)
+  QuantizedFactors quantized;  // of B rows, of (chunk, B) of x
+  float* state[kMaxStates];    // (B, padded H) each
+  float* next[kMaxStates];     // (B, padded H) each, of the states that weights multiply
+  std::size_t bytes;
+
+  DenseScratch(const CellTable& cell, const LayerSizes& sizes, std::int64_t steps,
+               std::int64_t batch, void* base) {
+    const std::int64_t size = batch * PadToLanes(sizes.hidden);
+    const std::int64_t mid_size = batch * PadToLanes(MidSize(cell, sizes));
+    Arena arena(base);
+    chunk = ChunkSteps(steps, batch);
+    x = arena.Allocate<float>(cell.reads_input ? chunk * batch * PadToLanes(sizes.input) : 0);
+    pairs = arena.Allocate<float>(cell.reads_last ? chunk * batch * 2 * sizes.input : 0);
+    mid_sums = arena.Allocate<float>(chunk * mid_size * cell.mid_gates.all.count);
+    sums = arena.Allocate<float>(chunk * size * cell.update_gates.all.count);
+    mid = arena.Allocate<float>(cell.has_mid ? mid_size : 0);
+    factor = arena.Allocate<float>(batch * PadToLanes(sizes.rank));
+    quantized.Allocate(cell, sizes, batch, chunk * batch, &arena);
+    for (int s = 0; s < cell.states; ++s) state[s] = arena.Allocate<float>(size);
+    for (int s = 0; s < cell.factor_states; ++s) next[s] = arena.Allocate<float>(size);
+    bytes = arena.used();
+  }
+};
+
+// One time step of any B samples. All buffers are the caller's; those that the cell does not need
+// may be null. A caller that picks samples gathers their rows into buffers of its own, projects
+// them, calls Run, and scatters the states.
+struct DenseStep {
+  const CellKernel& cell;
+  const LayerSizes& sizes;
+  const DenseWeights& weights;
+  const float* const* params;
+  const float* x;   // (B, padded I), cells that read x itself only
+  float* mid_sums;  // (B, blocks of M, mid gates, lanes): with the products with x
+  float* sums;      // (B, blocks of H, other gates, lanes): likewise
+  float* mid;       // (B, padded M)
+  float* factor;    // (B, padded rank): Q h
+  const QuantizedFactors& quantized;
+  float** state;  // (B, padded H) each; Run exchanges the first ones with those of `next`
+  float** next;   // (B, padded H) each, as many as weights multiply
+  float* y;       // (B, H) or null
+
+  // With the buffers of `scratch`.
+  DenseStep(const CellKernel& cell, const LayerSizes& sizes, const DenseWeights& weights,
+            const float* const* params, DenseScratch* scratch)
+      : cell(cell),
+        sizes(sizes),
+        weights(weights),
+        params(params),
+        x(scratch->x),
+        mid_sums(scratch->mid_sums),
+        sums(scratch->sums),
+        mid(scratch->mid),
+        factor(scratch->factor),
+        quantized(scratch->quantized),
+        state(scratch->state),
+        next(scratch->next),
+        y(nullptr) {}
+
+  void Run(std::int64_t batch) const {
+    Factors from = MakeFactors(cell, sizes, x, state, mid);
+    if (sizes.rank > 0) {
+      MultiplyFactor(sizes, weights.q, state[0], batch, sizes.hidden, factor);
+      from.h = factor;
+      from.h_end = sizes.rank;
+    }
+    if (cell.has_mid) RunPart(weights.mid, cell.mid, from, batch, mid_sums, &mid, 1);
+    float* to[kMaxStates];
+    // other tiles still multiply the old values of the first states
+    for (int s = 0; s < cell.states; ++s) to[s] = s < cell.factor_states ? next[s] : state[s];
+    RunPart(weights.update, cell.update, from, batch, sums, to, cell.states);
+    for (int s = 0; s < cell.factor_states; ++s) {
+      float* const before = state[s];
+      state[s] = next[s];
+      next[s] = before;
+    }
+    WriteState(state[0], batch, sizes.hidden, y);
+  }
+
+  // Sums a group and maps the sums to `count` arrays `to` (B, padded size).
+  void RunPart(const GroupWeights& group, void (*map)(const PointwiseArgs&), const Factors& from,
+               std::int64_t batch, float* group_sums, float* const* to, int count) const {
+    const std::int64_t wide = PadToLanes(sizes.hidden), stride = group.group->all.count * kLanes;
+    const std::int64_t x_wide = cell.reads_input ? PadToLanes(sizes.input) : 0;
+    const float* old[kMaxStates];
+    float* results[kMaxStates];
+    PointwiseArgs points{};
+    points.cell = &cell;
+    points.gate_stride = kLanes;
+    points.stride = stride;
+    points.params = params;
+    points.state = old;
+    points.to = results;
+    std::int64_t pointed = -1;
+    const auto point_at = [&](std::int64_t row) {
+      points.x = x + row * x_wide;
+      for (int s = 0; s < cell.states; ++s) old[s] = state[s] + row * wide;
+      for (int s = 0; s < count; ++s) results[s] = to[s] + row * PadToLanes(group.size);
+      pointed = row;
+    };
+    RunGroup(cell, group, from, batch, group.blocks(), quantized, group_sums,
+             [&](std::int64_t row, std::int64_t rows, std::int64_t block, std::int64_t blocks,
+                 Sums tile_sums) {
+               points.first = block * kLanes;
+               points.count = blocks;
+               points.sums = tile_sums.at;
+               for (const std::int64_t end = row + rows; row < end; ++row) {
+                 if (row != pointed) point_at(row);
+                 map(points);
+                 points.sums += tile_sums.stride;
+               }
+             });
+  }
+};
+
+struct DenseDriver {
+  static std::size_t PackedBytes(const Kernel& kernel, const LayerSizes& sizes) {
+    return DenseWeights(*kernel.cell, sizes, nullptr).bytes;
+  }
+
+  static std::size_t ScratchBytes(const Kernel& kernel, const LayerSizes& sizes, std::int64_t steps,
+                                  std::int64_t batch) {
+    return DenseScratch(*kernel.cell, sizes, steps, batch, nullptr).bytes;
+  }
+
+  static void Pack(const Kernel& kernel, const LayerSizes& sizes, const Weights& from,
+                   void* packed) {
+    DenseWeights(*kernel.cell, sizes, packed).Pack(*kernel.cell, sizes, from);
+  }
+
+  // Projects the inputs of `count` steps from step `from` on.
+  static void Project(const CellKernel& cell, const LayerSizes& sizes, const DenseWeights& weights,
+                      const Call& call, std::int64_t from, std::int64_t count,
+                      const DenseScratch& scratch) {
+    const std::int64_t rows = count * call.batch, columns = InputColumns(cell, sizes);
+    const float* x = call.x + from * call.batch * sizes.input;
+    if (cell.reads_input) ReadState(x, rows, sizes.input, scratch.x);
+    if (cell.reads_last) {
+      PairInputs(call, sizes.input, from, count, scratch.pairs);
+      x = scratch.pairs;
+    }
+    weights.mid.Project(x, rows, columns, scratch.quantized, scratch.mid_sums);
+    weights.update.Project(x, rows, columns, scratch.quantized, scratch.sums);
+  }
+
+  static void Run(const Kernel& kernel, const LayerSizes& sizes, const void* packed,
+                  const Call& call, void* base) {
+    const CellKernel& cell = *kernel.cell;
+    const std::int64_t hidden = sizes.hidden, batch = call.batch;
+    const DenseWeights weights(cell, sizes, const_cast<void*>(packed));
+    const CallParams params(cell, weights.params, call.length);
+    DenseScratch scratch(cell, sizes, call.steps, batch, base);
+    for (int s = 0; s < cell.states; ++s) {
+      ReadState(call.state_in[s], batch, hidden, scratch.state[s]);
+    }
+    DenseStep step(cell, sizes, weights, params.at(), &scratch);
+    for (std::int64_t t = 0; t < call.steps; ++t) {
+      const std::int64_t place = t % scratch.chunk, left = call.steps - t;
+      if (place == 0) {
+        Project(cell, sizes, weights, call, t, left < scratch.chunk ? left : scratch.chunk,
+                scratch);
+      }
+      const std::int64_t row = place * batch;
+      if (cell.reads_input) step.x = scratch.x + row * PadToLanes(sizes.input);
+      step.mid_sums = scratch.mid_sums + row * weights.mid.Floats();
+      step.sums = scratch.sums + row * weights.update.Floats();
+      if (call.y != nullptr) step.y = call.y + t * batch * hidden;
+      step.Run(batch);
+    }
+    for (int s = 0; s < cell.states; ++s) {
+      WriteState(scratch.state[s], batch, hidden, call.state_out[s]);
+    }
+    if (cell.reads_last) WriteLast(call, sizes.input);
+  }
+};
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_CPU_DRIVER_DENSE_H_

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a cell under a rule of the kind kSample: all neurons of a sample or none. The drive stays
+// while the state does, so how long a sample waits is known when it starts to, and the steps
+// between are skipped.
+
+#ifndef EDGERNN_CPU_DRIVER_SAMPLE_H_
+#define EDGERNN_CPU_DRIVER_SAMPLE_H_
+
+#include "cpu/driver_dense.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+struct SampleWeights {
+  float* read[kMaxRuleParams];  // (H,) and a vector of 0, or a number in all lanes
+  void* base;
+  std::size_t bytes;
+
+  SampleWeights(const RuleSpec& rule, const CellTable& cell, const LayerSizes& sizes,
+                void* packed) {
+    Arena arena(packed);
+    for (int i = 0; i < kMaxRuleParams; ++i) {
+      const std::int64_t vector = PadToLanes(sizes.hidden) + kLanes;
+      const bool number = rule.params[i].rows.one > 0;
+      read[i] = arena.Allocate<float>(!IsRead(rule, i) ? 0 : number ? kLanes : vector);
+    }
+    const std::size_t dense = DenseWeights(cell, sizes, nullptr).bytes;
+    base = arena.Allocate<char>(static_cast<std::int64_t>(dense));
+    bytes = arena.used();
+  }
+};
+
+struct SampleScratch {
+  float* inputs;                // (B, columns of W): those of the samples in `active`
+  float* state[kMaxStates];     // (B, padded H) each
+  float* memory[kMaxMemories];  // (B,) each
+  std::int64_t* due;            // (B,): the step at which a sample changes next
+  std::int64_t* active;         // (B,): samples that change at the step at hand
+  std::int64_t* macs;           // (B,)
+  void* base;                   // DenseScratch of one step
+  std::size_t bytes;
+
+  SampleScratch(const RuleSpec& rule, const CellTable& cell, const LayerSizes& sizes,
+                std::int64_t batch, void* scratch) {
+    Arena arena(scratch);
+    inputs = arena.Allocate<float>(batch * InputColumns(cell, sizes));
+    for (int s = 0; s < cell.states; ++s) {
+      state[s] = arena.Allocate<float>(batch * PadToLanes(sizes.hidden));
+    }
+    for (int i = 0; i < rule.memory_count; ++i) memory[i] = arena.Allocate<float>(batch);
+    due = arena.Allocate<std::int64_t>(batch);
+    active = arena.Allocate<std::int64_t>(batch);
+    macs = arena.Allocate<std::int64_t>(batch);
+    const std::size_t dense = DenseScratch(cell, sizes, 1, batch, nullptr).bytes;
+    base = arena.Allocate<char>(static_cast<std::int64_t>(dense));
+    bytes = arena.used();
+  }
+};
+
+// Where one sample of a call stands.
+template <class Rule>
+struct Waiting {
+  static constexpr RuleSpec kSpec = DescribeRule<Rule>();
+  static_assert(kSpec.memory_count > 0 && FitDecisions(kSpec),
+                "a sample is decided for from memories of one number");
+
+  const LayerSizes& sizes;
+  const Call& call;
+  float* const* read;
+  std::int64_t sample;
+  float* const* memory;  // (B,) each
+  std::int64_t* due;
+
+  // The rule's vectors from neuron j on, and its numbers.
+  [[gnu::always_inline]] void Read(std::int64_t j, Vec* q) const {
+#pragma GCC unroll 8
+    for (int i = 0; i < kMaxRuleParams; ++i) {
+      const bool number = kSpec.params[i].rows.one > 0;
+      q[i] = IsRead(kSpec, i) ? Load(read[i] + (number ? 0 : j)) : Zero();
+    }
+  }
+
+  [[gnu::always_inline]] void ReadMemories(Vec* m) const {
+#pragma GCC unroll 8
+    for (int i = 0; i < kSpec.memory_count; ++i) m[i] = Fill(memory[i][sample]);
+  }
+
+  [[gnu::always_inline]] bool Changes(const Vec* q) const {
+    Vec m[kMaxMemories];
+    ReadMemories(m);
+    const float score = Rule::Score(m, q).raw[0];
+    return Rule::kInclusive ? score >= 0.0f : score > 0.0f;
+  }
+
+  // The drive, from a state (padded H,), whose padding may be anything.
+  [[gnu::noinline]] Vec Drive(const float* state) const {
+    Vec sum = Zero(), q[kMaxRuleParams];
+    std::int64_t j = 0;
+    for (; j + kLanes <= sizes.hidden; j += kLanes) {
+      Read(j, q);
+      sum = sum + Rule::Evidence(Load(state + j), q);
+    }
+    const std::int64_t left = sizes.hidden - j;
+    if (left > 0) {
+      Read(j, q);
+      Vec tail = Rule::Evidence(Load(state + j), q);
+      for (std::int64_t lane = left; lane < kLanes; ++lane) tail.raw[lane] = 0.0f;
+      sum = sum + tail;
+    }
+    Read(0, q);
+    return Rule::Drive(Fill(Sum4(sum, sum, sum, sum)[0]), q);
+  }
+
+  // To the memories after a step.
+  [[gnu::always_inline]] void Advance(Vec u, Vec drive, const Vec* q) const {
+    Vec m[kMaxMemories];
+    ReadMemories(m);
+    Rule::Advance(u, Rule::Score(m, q), drive, q, m);
+#pragma GCC unroll 8
+    for (int i = 0; i < kSpec.memory_count; ++i) memory[i][sample] = m[i].raw[0];
+  }
+
+  // From step `t` on: finds when the sample changes next, writes its output h until then.
+  [[gnu::noinline]] void Wait(std::int64_t t, Vec drive, const float* h) const {
+    Vec q[kMaxRuleParams];
+    Read(0, q);
+    for (; t < call.steps && !Changes(q); ++t) {
+      Advance(Zero(), drive, q);
+      Write(t, 0, h);
+    }
+    *due = t;
+  }
+
+  void Write(std::int64_t t, std::int64_t updates, const float* h) const {
+    const std::int64_t row = t * call.batch + sample;
+    if (call.updates != nullptr) call.updates[row] = updates;
+    if (call.y == nullptr) return;
+    std::memcpy(call.y + row * sizes.hidden, h, Bytes(sizes.hidden));
+  }
+};
+
+template <class Rule>
+struct SampleDriver {
+  using Sample = Waiting<Rule>;
+  static constexpr RuleSpec kSpec = Sample::kSpec;
+
+  static std::size_t PackedBytes(const Kernel& kernel, const LayerSizes& sizes) {
+    return SampleWeights(kSpec, *kernel.cell, sizes, nullptr).bytes;
+  }
+
+  static std::size_t ScratchBytes(const Kernel& kernel, const LayerSizes& sizes, std::int64_t,
+                                  std::int64_t batch) {
+    return SampleScratch(kSpec, *kernel.cell, sizes, batch, nullptr).bytes;
+  }
+
+  static void Pack(const Kernel& kernel, const LayerSizes& sizes, const Weights& from,
+                   void* packed) {
+    const SampleWeights to(kSpec, *kernel.cell, sizes, packed);
+    for (int i = 0; i < kMaxRuleParams; ++i) {
+      if (!IsRead(kSpec, i)) continue;
+      const bool number = kSpec.params[i].rows.one > 0;
+      for (std::int64_t j = 0; j < (number ? kLanes : PadToLanes(sizes.hidden) + kLanes); ++j) {
+        to.read[i][j] = number ? from.rule[i][0] : j < sizes.hidden ? from.rule[i][j] : 0.0f;
+      }
+    }
+    DenseDriver::Pack(kernel, sizes, from, to.base);
+  }
+
+  // Step t of the first `count` samples in `active`; `step` has the buffers of some of them.
+  static void Step(DenseStep step, const Call& call, std::int64_t t, std::int64_t count,
+                   SampleScratch* scratch, const DenseScratch& dense) {
+    const CellKernel& cell = step.cell;
+    const LayerSizes& sizes = step.sizes;
+    const std::int64_t input = sizes.input, columns = InputColumns(cell, sizes);
+    const std::int64_t padded = PadToLanes(sizes.hidden);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t row = t * call.batch + scratch->active[i];
+      float* to = scratch->inputs + i * columns;
+      std::memcpy(to, call.x + row * input, Bytes(input));
+      if (cell.reads_last) std::memcpy(to + input, LastInput(call, row, input), Bytes(input));
+    }
+    if (cell.reads_input) ReadState(scratch->inputs, count, input, dense.x);
+    step.weights.mid.Project(scratch->inputs, count, columns, dense.quantized, step.mid_sums);
+    step.weights.update.Project(scratch->inputs, count, columns, dense.quantized, step.sums);
+    // where all samples change their states are in place
+    const bool all = count == call.batch;
+    if (all) step.state = scratch->state;
+    for (std::int64_t i = 0; !all && i < count; ++i) {
+      for (int s = 0; s < cell.states; ++s) {
+        std::memcpy(dense.state[s] + i * padded, scratch->state[s] + scratch->active[i] * padded,
+                    Bytes(padded));
+      }
+    }
+    step.Run(count);
+    for (std::int64_t i = 0; !all && i < count; ++i) {
+      for (int s = 0; s < cell.states; ++s) {
+        std::memcpy(scratch->state[s] + scratch->active[i] * padded, dense.state[s] + i * padded,
+                    Bytes(padded));
+      }
+    }
+  }
+
+  static void Run(const Kernel& kernel, const LayerSizes& sizes, const void* packed,
+                  const Call& call, void* base) {
+    const CellKernel& cell = *kernel.cell;
+    const std::int64_t hidden = sizes.hidden, padded = PadToLanes(hidden), batch = call.batch;
+    const SampleWeights rule(kSpec, cell, sizes, const_cast<void*>(packed));
+    const DenseWeights weights(cell, sizes, rule.base);
+    const CallParams params(cell, weights.params, call.length);
+    SampleScratch scratch(kSpec, cell, sizes, batch, base);
+    DenseScratch dense(cell, sizes, 1, batch, scratch.base);
+    const DenseStep step(cell, sizes, weights, params.at(), &dense);
+    const int read = EvidenceState(cell.states);
+    const std::int64_t step_macs = weights.Macs(cell, sizes);
+    for (int s = 0; s < cell.states; ++s) {
+      ReadState(call.state_in[s], batch, hidden, scratch.state[s]);
+    }
+    const auto sample_of = [&](std::int64_t b) {
+      return Sample{sizes, call, rule.read, b, scratch.memory, scratch.due + b};
+    };
+    Vec q[kMaxRuleParams];
+    sample_of(0).Read(0, q);
+    const std::int64_t decision_macs = DecisionMacs(kSpec, sizes.input, hidden);
+    const auto wait = [&](std::int64_t b, std::int64_t t, bool updated) {
+      const Sample sample = sample_of(b);
+      const float* h = scratch.state[0] + b * padded;
+      const Vec drive = sample.Drive(scratch.state[read] + b * padded);
+      scratch.macs[b] += decision_macs;
+      if (updated) {
+        scratch.macs[b] += step_macs;
+        sample.Advance(Fill(1.0f), drive, q);
+        sample.Write(t++, hidden, h);
+      }
+      sample.Wait(t, drive, h);
+    };
+    for (int i = 0; i < kSpec.memory_count; ++i) {
+      std::memcpy(scratch.memory[i], call.memory_in[i], Bytes(batch));
+    }
+    for (std::int64_t b = 0; b < batch; ++b) {
+      scratch.macs[b] = scratch.due[b] = 0;
+      if (!sample_of(b).Changes(q)) wait(b, 0, false);
+    }
+    for (;;) {
+      std::int64_t t = call.steps, count = 0;
+      for (std::int64_t b = 0; b < batch; ++b) t = scratch.due[b] < t ? scratch.due[b] : t;
+      if (t == call.steps) break;
+      for (std::int64_t b = 0; b < batch; ++b) {
+        if (scratch.due[b] == t) scratch.active[count++] = b;
+      }
+      Step(step, call, t, count, &scratch, dense);
+      for (std::int64_t i = 0; i < count; ++i) wait(scratch.active[i], t, true);
+    }
+    for (int s = 0; s < cell.states; ++s) {
+      WriteState(scratch.state[s], batch, hidden, call.state_out[s]);
+    }
+    if (cell.reads_last) WriteLast(call, sizes.input);
+    for (int i = 0; i < kSpec.memory_count; ++i) {
+      if (call.memory_out[i] == nullptr) continue;
+      std::memcpy(call.memory_out[i], scratch.memory[i], Bytes(batch));
+    }
+    for (std::int64_t b = 0; b < batch; ++b) {
+      if (call.macs != nullptr) call.macs[b] = scratch.macs[b];
+    }
+  }
+};
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_CPU_DRIVER_SAMPLE_H_

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dot products of gathered rows of floats: weights are packed one row a neuron, and only the rows
+// of the active neurons are multiplied.
+//
+// The row of a neuron holds, for its gates outside kMid: [x][gates with x], [last x][gates with
+// x], [h][gates with h], [c][gates with c], [m][gates with m], where [x], [h], [c] and [m] count
+// vectors of I, H (or the rank, where R is a product), H and M; [last x] is there in cells that
+// read it.
+
+#ifndef EDGERNN_CPU_GATHER_F32_H_
+#define EDGERNN_CPU_GATHER_F32_H_
+
+#include "cpu/gate_group.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+// How many inputs W multiplies.
+inline int InputCount(const CellTable& cell) { return cell.reads_last ? 2 : 1; }
+
+// Gates are summed four at a time; so many of them are stored.
+inline int StoredSums(const CellTable& cell) { return (cell.update_gates.all.count + 3) / 4 * 4; }
+
+// Where the parts of a neuron's row begin.
+struct Float32RowLayout {
+  std::int64_t h;
+  std::int64_t c;
+  std::int64_t m;
+  std::int64_t floats;
+
+  Float32RowLayout(const CellTable& cell, const LayerSizes& sizes) {
+    const GateGroup& group = cell.update_gates;
+    h = PadToLanes(sizes.input) * group.x.count * InputCount(cell);
+    c = h + PadToLanes(RecurrentColumns(sizes)) * group.h.count;
+    m = c + PadToLanes(sizes.hidden) * group.c.count;
+    floats = m + PadToLanes(MidSize(cell, sizes)) * group.m.count;
+  }
+};
+
+// One term of the gates of a neuron's row: `count` of the `total` columns of a matrix from
+// `column` on, for `gates` gates whose rows begin at `first`; those with ranks[column] <
+// ranks[neuron] are 0.
+struct Float32RowPart {
+  Values source;
+  std::int64_t first[kMaxGates];
+  int gates;
+  std::int64_t column;
+  std::int64_t count;
+  std::int64_t total;
+  const Values* ranks;  // or null
+};
+
+// Packs (H, floats): every neuron's parts one after the other.
+[[gnu::noinline, gnu::cold]] inline void PackFloat32Parts(std::int64_t hidden,
+                                                          const Float32RowPart* parts, int count,
+                                                          float* packed) {
+  for (std::int64_t neuron = 0; neuron < hidden; ++neuron) {
+    for (const Float32RowPart* part = parts; part < parts + count; ++part) {
+      const Values* const ranks = part->ranks;
+      for (std::int64_t k = 0; k < PadToLanes(part->count); ++k) {
+        const bool read = k < part->count && (ranks == nullptr || (*ranks)[k] >= (*ranks)[neuron]);
+        for (int g = 0; g < part->gates; ++g) {
+          const std::int64_t row = (part->first[g] + neuron) * part->total;
+          packed[(k / kLanes * part->gates + g) * kLanes + k % kLanes] =
+              read ? part->source[row + part->column + k] : 0.0f;
+        }
+      }
+      packed += PadToLanes(part->count) * part->gates;
+    }
+  }
+}
+
+// rows (H, floats); ranks (H,) thin R and C, or null.
+[[gnu::noinline, gnu::cold]] inline void PackFloat32Rows(const CellTable& cell,
+                                                         const LayerSizes& sizes,
+                                                         const Weights& from, const Values* ranks,
+                                                         float* rows) {
+  const GateGroup& group = cell.update_gates;
+  const std::int64_t input = sizes.input, hidden = sizes.hidden, middle = MidSize(cell, sizes);
+  const std::int64_t columns = RecurrentColumns(sizes);
+  Float32RowPart parts[5];
+  int count = 0;
+  const auto add = [&](unsigned term, const GateList& places, const Values& source,
+                       std::int64_t column, std::int64_t read, std::int64_t total,
+                       const Values* thin) {
+    Float32RowPart& part = parts[count++];
+    part = {source, {}, places.count, column, read, total, thin};
+    for (int i = 0; i < places.count; ++i) {
+      part.first[i] = FirstRow(cell, sizes, term, group.all.at[places.at[i]]);
+    }
+  };
+  for (int i = 0; i < InputCount(cell); ++i) {
+    add(kX, group.x, from.w, i * input, input, InputColumns(cell, sizes), nullptr);
+  }
+  add(kH, group.h, from.r, 0, columns, columns, ranks);
+  add(kC, group.c, from.c, 0, hidden, hidden, ranks);
+  add(kM, group.m, from.v, 0, middle, middle, nullptr);
+  PackFloat32Parts(hidden, parts, count, rows);
+}
+
+// b (H, stored sums).
+[[gnu::noinline, gnu::cold]] inline void PackRowBiases(const CellTable& cell,
+                                                       const LayerSizes& sizes, const Weights& from,
+                                                       float* b) {
+  const GateGroup& group = cell.update_gates;
+  for (std::int64_t j = 0; j < sizes.hidden; ++j) {
+    for (int i = 0; i < StoredSums(cell); ++i) {
+      const std::int64_t first =
+          i < group.all.count ? FirstRow(cell, sizes, sizes.bias_terms, group.all.at[i]) : -1;
+      *b++ = first < 0 ? 0.0f : from.b[first + j];
+    }
+  }
+}
+
+// What the rows of a cell's neurons look like: four bits for each of their gates, which of x, h, c
+// and m it reads, and one bit more for the last x. Cells of one shape share the code.
+using RowShape = std::uint64_t;
+constexpr RowShape kLastInputShape = RowShape{1} << 4 * kMaxGates;
+
+constexpr RowShape RowShapeOf(const CellTable& cell) {
+  RowShape shape = cell.reads_last ? kLastInputShape : 0;
+  const GateList& gates = cell.update_gates.all;
+  for (int place = 0; place < gates.count; ++place) {
+    const unsigned terms = cell.terms[gates.at[place]];
+    const RowShape bits = ((terms & kX) != 0 ? 1 : 0) + ((terms & kH) != 0 ? 2 : 0) +
+                          ((terms & kC) != 0 ? 4 : 0) + ((terms & kM) != 0 ? 8 : 0);
+    shape |= bits << 4 * place;
+  }
+  return shape;
+}
+
+// The gates of a shape that read one of x (0), h (1), c (2) and m (3), as a type.
+template <RowShape kShape, int kTerm>
+struct ShapeGates {
+  static constexpr GateList MakeList() {
+    GateList list{};
+    for (int place = 0; place < kMaxGates; ++place) {
+      if ((kShape >> (4 * place + kTerm) & 1) != 0) list.at[list.count++] = place;
+    }
+    return list;
+  }
+  static constexpr GateList kList = MakeList();
+  static constexpr int kCount = kList.count;
+};
+
+constexpr int CountShapeGates(RowShape shape) {
+  int count = 0;
+  while (count < kMaxGates && (shape >> 4 * count & 15) != 0) ++count;
+  return count;
+}
+
+// p[n][g] += a · row n for the gates g of `Set` and the columns from `begin`, which starts a
+// vector, to `end`, lane by lane. The rows have this part at `offset`.
+template <class Set, int N, int G>
+[[gnu::always_inline]] inline void AddRowProducts(const float* a, std::int64_t begin,
+                                                  std::int64_t end, const float* const (&rows)[N],
+                                                  std::int64_t offset, Vec (&p)[N][G]) {
+  if constexpr (Set::kCount > 0) {
+    const float* row[N];
+#pragma GCC unroll 16
+    for (int n = 0; n < N; ++n) row[n] = rows[n] + offset + begin * Set::kCount;
+    for (std::int64_t k = begin; k < end; k += kLanes) {
+      const Vec factor = Load(a + k);
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) {
+#pragma GCC unroll 16
+        for (int i = 0; i < Set::kCount; ++i) {
+          Vec& sum = p[n][Set::kList.at[i]];
+          sum = sum + Load(row[n] + i * kLanes) * factor;
+        }
+        row[n] += Set::kCount * kLanes;
+      }
+    }
+  }
+}
+
+// Of N neurons, from the n-th one of a call on.
+template <RowShape kShape, int N>
+[[gnu::always_inline]] inline void MultiplySomeNeurons(const Factors& factors, std::int64_t input,
+                                                       const Float32RowLayout& layout,
+                                                       const NeuronSums& call, std::int64_t first) {
+  using InputGates = ShapeGates<kShape, 0>;
+  constexpr int kGates = CountShapeGates(kShape), kStored = (kGates + 3) / 4 * 4;
+  const std::int32_t* const neurons = call.neurons + first;
+  // what is stored after the last gate is not used
+  Vec p[N][kStored];
+  const float* row[N];
+#pragma GCC unroll 16
+  for (int n = 0; n < N; ++n) {
+    row[n] = static_cast<const float*>(call.rows) + neurons[n] * layout.floats;
+#pragma GCC unroll 16
+    for (Vec& sum : p[n]) sum = Zero();
+  }
+#pragma GCC unroll 2
+  for (int part = 0; part < ((kShape & kLastInputShape) != 0 ? 2 : 1); ++part) {
+    AddRowProducts<InputGates>(factors.x + part * input, 0, factors.x_end, row,
+                               part * input * InputGates::kCount, p);
+  }
+  AddRowProducts<ShapeGates<kShape, 1>>(factors.h, call.begin, factors.h_end, row, layout.h, p);
+  AddRowProducts<ShapeGates<kShape, 2>>(factors.c, call.begin, factors.c_end, row, layout.c, p);
+  AddRowProducts<ShapeGates<kShape, 3>>(factors.m, 0, factors.m_end, row, layout.m, p);
+#pragma GCC unroll 16
+  for (int n = 0; n < N; ++n) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kStored; i += 4) {
+      const Quad sum = Sum4(p[n][i], p[n][i + 1], p[n][i + 2], p[n][i + 3]) +
+                       *reinterpret_cast<const LooseQuad*>(call.b + neurons[n] * kStored + i);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) {
+        if (i + j < kGates) call.sums[(i + j) * call.stride + first + n] = sum[j];
+      }
+    }
+  }
+}
+
+template <RowShape kShape>
+void MultiplyNeurons(const CellTable& cell, const LayerSizes& sizes, const NeuronSums& call) {
+  const Float32RowLayout layout(cell, sizes);
+  const Factors factors = *call.factors;
+  const std::int64_t input = PadToLanes(sizes.input);
+  std::int64_t i = 0;
+  for (; i + 2 <= call.count; i += 2) {
+    MultiplySomeNeurons<kShape, 2>(factors, input, layout, call, i);
+  }
+  if (i < call.count) MultiplySomeNeurons<kShape, 1>(factors, input, layout, call, i);
+}
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_CPU_GATHER_F32_H_

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dot products of gathered rows, as in gather_f32.h, with bfloat16 and int8 weights.
+//
+// The parts of a row are [vector of VectorColumns columns][gate][its numbers]. Those of two bytes
+// lie in words: a vector's first half of columns in the lower halves of its words. Rows of bytes
+// begin with the scales of all parts' gates.
+
+#ifndef EDGERNN_CPU_GATHER_LOW_PRECISION_H_
+#define EDGERNN_CPU_GATHER_LOW_PRECISION_H_
+
+#include <type_traits>
+
+#include "cpu/gather_f32.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+// One term of a neuron's row.
+struct LowPrecisionPart {
+  const GateList* gates;
+  std::int64_t columns;
+  std::int64_t at;     // its bytes in the row
+  std::int64_t scale;  // of the first gate, among the row's scales
+};
+
+constexpr int kMaxParts = 5;
+
+struct LowPrecisionRowLayout {
+  LowPrecisionPart parts[kMaxParts];  // x, last x, h, c, m; without gates where the cell lacks it
+  std::int64_t bytes;
+
+  LowPrecisionRowLayout(const CellTable& cell, const LayerSizes& sizes) {
+    const GateGroup& group = cell.update_gates;
+    const std::int64_t size = sizes.weights == NumberType::kInt8 ? 1 : 2;
+    const std::int64_t columns[kMaxParts] = {sizes.input, sizes.input, RecurrentColumns(sizes),
+                                             sizes.hidden, MidSize(cell, sizes)};
+    const GateList* const gates[kMaxParts] = {&group.x, &group.x, &group.h, &group.c, &group.m};
+    std::int64_t scales = 0;
+    for (int i = 0; i < kMaxParts; ++i) {
+      const bool there = i != 1 || cell.reads_last;
+      parts[i] = {there ? gates[i] : nullptr, columns[i], 0, scales};
+      if (there) scales += gates[i]->count;
+    }
+    bytes = size == 1 ? Aligned(scales * 4) : 0;
+    for (LowPrecisionPart& part : parts) {
+      if (part.gates == nullptr) continue;
+      part.at = bytes;
+      bytes += Aligned(PaddedColumns(sizes, part.columns) * part.gates->count * size);
+    }
+  }
+
+  static std::int64_t Aligned(std::int64_t count) { return (count + 63) / 64 * 64; }
+};
+
+// Where the numbers of a part are in the weights.
+struct LowPrecisionSource {
+  const Values* values;
+  unsigned term;
+  std::int64_t column;
+  std::int64_t total;
+};
+
+// rows (H, bytes); ranks (H,) thin R and C, or null.
+[[gnu::noinline, gnu::cold]] inline void PackLowPrecisionRows(const CellTable& cell,
+                                                              const LayerSizes& sizes,
+                                                              const Weights& from,
+                                                              const Values* ranks, void* rows) {
+  const LowPrecisionRowLayout layout(cell, sizes);
+  const bool bytes = sizes.weights == NumberType::kInt8;
+  const std::int64_t input = sizes.input, inputs = InputColumns(cell, sizes);
+  const std::int64_t wide = VectorColumns(sizes);
+  const LowPrecisionSource sources[kMaxParts] = {
+      {&from.w, kX, 0, inputs},
+      {&from.w, kX, input, inputs},
+      {&from.r, kH, 0, RecurrentColumns(sizes)},
+      {&from.c, kC, 0, sizes.hidden},
+      {&from.v, kM, 0, MidSize(cell, sizes)},
+  };
+  for (std::int64_t neuron = 0; neuron < sizes.hidden; ++neuron) {
+    char* const row = static_cast<char*>(rows) + neuron * layout.bytes;
+    std::memset(row, 0, static_cast<std::size_t>(layout.bytes));
+    for (int p = 0; p < kMaxParts; ++p) {
+      const LowPrecisionPart& part = layout.parts[p];
+      const LowPrecisionSource& source = sources[p];
+      for (int g = 0; part.gates != nullptr && g < part.gates->count; ++g) {
+        const int gate = cell.update_gates.all.at[part.gates->at[g]];
+        const std::int64_t start =
+            (FirstRow(cell, sizes, source.term, gate) + neuron) * source.total;
+        float* const scale = reinterpret_cast<float*>(row) + part.scale + g;
+        if (bytes) *scale = Int8Scale(*source.values, start, source.total);
+        const bool thins = ranks != nullptr && (source.term & (kH | kC)) != 0;
+        for (std::int64_t k = 0; k < part.columns; ++k) {
+          if (thins && !((*ranks)[k] >= (*ranks)[neuron])) continue;
+          const float value = (*source.values)[start + source.column + k];
+          const std::int64_t vector = (k / wide * part.gates->count + g) * wide, place = k % wide;
+          if (bytes) {
+            reinterpret_cast<std::int8_t*>(row + part.at)[vector + place] = ToInt8(value, *scale);
+          } else {
+            reinterpret_cast<std::uint16_t*>(
+                row + part.at)[vector + 2 * (place % kLanes) + place / kLanes] = ToBfloat16(value);
+          }
+        }
+      }
+    }
+  }
+}
+
+// What a part is multiplied with: its columns from `begin`, which starts a vector, to `end`.
+struct LowPrecisionFactor {
+  const float* a;                 // weights of two bytes
+  const std::int16_t* quantized;  // weights of one
+  float scale;                    // likewise
+  std::int64_t begin;
+  std::int64_t end;
+};
+
+// The sums of all lanes, of one to four gates; those of whole numbers are exact.
+[[gnu::always_inline]] inline Quad SumGates(const Vec* p) { return Sum4(p[0], p[1], p[2], p[3]); }
+
+[[gnu::always_inline]] inline Quad SumGates(const Vec::Bits* p) {
+  return __builtin_convertvector(AddLanes<std::int32_t>(p[0], p[1], p[2], p[3]), Quad);
+}
+
+// sums += factor · row for the gates of the part and N neurons from `first` on.
+template <NumberType kType, bool kDots, int kCount, int N>
+[[gnu::always_inline]] inline void AddLowPrecisionRows(const LowPrecisionPart& part,
+                                                       const LowPrecisionFactor& factor,
+                                                       const NeuronSums& call, std::int64_t bytes,
+                                                       std::int64_t first) {
+  constexpr bool kBytes = kType == NumberType::kInt8;
+  using Sum = std::conditional_t<kBytes, Vec::Bits, Vec>;
+  const char* rows[N];
+  // past the last gate nothing is added up
+  Sum p[N][4];
+#pragma GCC unroll 16
+  for (int n = 0; n < N; ++n) {
+    rows[n] = static_cast<const char*>(call.rows) + call.neurons[first + n] * bytes;
+#pragma GCC unroll 16
+    for (Sum& sum : p[n]) sum = Sum{};
+  }
+  if constexpr (kBytes) {
+    using Bytes = Int8Product<kDots>;
+    constexpr int kWide = kLanes * Bytes::kColumns;
+#pragma GCC unroll 2
+    for (int pass = 0; pass < Bytes::kPasses; ++pass) {
+      if (pass > 0) {
+#pragma GCC unroll 8
+        for (int i = 0; i < 4 * N; ++i) (&p[0][0])[i] <<= 8;
+      }
+      for (std::int64_t k = factor.begin; k < factor.end; k += kWide) {
+        const auto a = Bytes::LoadFactor(factor.quantized + k, pass);
+#pragma GCC unroll 16
+        for (int n = 0; n < N; ++n) {
+          const auto* row = reinterpret_cast<const std::int8_t*>(rows[n] + part.at) + k * kCount;
+#pragma GCC unroll 16
+          for (int g = 0; g < kCount; ++g) {
+            p[n][g] = Bytes::Add(p[n][g], Bytes::Load(row + g * kWide), a);
+          }
+        }
+      }
+    }
+  } else {
+    for (std::int64_t k = factor.begin; k < factor.end; k += kShorts) {
+      const Vec one = Load(factor.a + k);
+      // a is padded to whole vectors, and not to two
+      const Vec other = k + kLanes < factor.end ? Load(factor.a + k + kLanes) : Zero();
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) {
+        const char* row = rows[n] + part.at + k * kCount * 2;
+#pragma GCC unroll 16
+        for (int g = 0; g < kCount; ++g) {
+          const Bfloat16Pair weights = LoadBfloat16Pair(row + g * kShorts * 2);
+          p[n][g] = p[n][g] + weights.first * one + weights.second * other;
+        }
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int n = 0; n < N; ++n) {
+    Quad result = SumGates(p[n]);
+    if constexpr (kBytes) {
+      // more than there are gates may be read, of what the row has behind them
+      const float* const scales = reinterpret_cast<const float*>(rows[n]) + part.scale;
+      result *= *reinterpret_cast<const LooseQuad*>(scales) * factor.scale;
+    }
+#pragma GCC unroll 16
+    for (int g = 0; g < kCount; ++g) {
+      call.sums[part.gates->at[g] * call.stride + first + n] += result[g];
+    }
+  }
+}
+
+// The same for all neurons.
+template <NumberType kType, bool kDots, int kCount>
+[[gnu::noinline]] void AddLowPrecisionPart(const LowPrecisionPart& part,
+                                           const LowPrecisionFactor& factor, const NeuronSums& call,
+                                           std::int64_t bytes) {
+  std::int64_t i = 0;
+  for (; i + 2 <= call.count; i += 2) {
+    AddLowPrecisionRows<kType, kDots, kCount, 2>(part, factor, call, bytes, i);
+  }
+  if (i < call.count) AddLowPrecisionRows<kType, kDots, kCount, 1>(part, factor, call, bytes, i);
+}
+
+using LowPrecisionFunction = void (*)(const LowPrecisionPart&, const LowPrecisionFactor&,
+                                      const NeuronSums&, std::int64_t);
+
+// By the gates.
+template <NumberType kType, bool kDots = false>
+constexpr LowPrecisionFunction kLowPrecisionFunctions[kMaxTerm] = {
+    &AddLowPrecisionPart<kType, kDots, 1>, &AddLowPrecisionPart<kType, kDots, 2>,
+    &AddLowPrecisionPart<kType, kDots, 3>, &AddLowPrecisionPart<kType, kDots, 4>};
+
+inline const LowPrecisionFunction* ChooseLowPrecisionFunctions(const LayerSizes& sizes) {
+  if (sizes.weights == NumberType::kBfloat16) return kLowPrecisionFunctions<NumberType::kBfloat16>;
+  if (UsesDots(sizes)) return kLowPrecisionFunctions<NumberType::kInt8, kHasDots>;
+  return kLowPrecisionFunctions<NumberType::kInt8>;
+}
+
+// As MultiplyNeurons; `quantized` are in the order of the layout's parts.
+[[gnu::noinline]] inline void MultiplyLowPrecisionNeurons(const CellTable& cell,
+                                                          const LayerSizes& sizes,
+                                                          const NeuronSums& call,
+                                                          const QuantizedRows* quantized) {
+  const LowPrecisionRowLayout layout(cell, sizes);
+  const Factors& from = *call.factors;
+  const bool bytes = sizes.weights == NumberType::kInt8;
+  const std::int64_t begin = call.begin & -VectorColumns(sizes);
+  LowPrecisionFactor factors[kMaxParts] = {
+      {from.x, nullptr, 0.0f, 0, from.x_end},
+      {from.x + PadToLanes(sizes.input), nullptr, 0.0f, 0, from.x_end},
+      {from.h, nullptr, 0.0f, begin, from.h_end},
+      {from.c, nullptr, 0.0f, begin, from.c_end},
+      {from.m, nullptr, 0.0f, 0, from.m_end},
+  };
+  const int gates = cell.update_gates.all.count, stored = StoredSums(cell);
+  for (int g = 0; g < gates; ++g) {
+    float* const sums = call.sums + g * call.stride;
+    for (std::int64_t i = 0; i < call.count; ++i) sums[i] = call.b[call.neurons[i] * stored + g];
+  }
+  const LowPrecisionFunction* const functions = ChooseLowPrecisionFunctions(sizes);
+  for (int p = 0; p < kMaxParts; ++p) {
+    const LowPrecisionPart& part = layout.parts[p];
+    if (part.gates == nullptr || part.gates->count == 0) continue;
+    if (bytes) {
+      factors[p].quantized = quantized[p].at;
+      factors[p].scale = quantized[p].scales[0];
+    }
+    functions[part.gates->count - 1](part, factors[p], call, layout.bytes);
+  }
+}
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_CPU_GATHER_LOW_PRECISION_H_

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products with an R that is not a whole matrix: block-sparse (a column of a block is zero in all
+// gates at once), or the left factor of a product R Q.
+//
+// A zero that is left out gives 0 whatever it would be multiplied with, where IEEE 754 has NaN for
+// NaN and infinity.
+
+#ifndef EDGERNN_CPU_GEMM_SPARSE_H_
+#define EDGERNN_CPU_GEMM_SPARSE_H_
+
+#include "cpu/gemm.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+// Which columns a matrix of floats, packed in panels of one block, has in each block: once the
+// zeros are left out, one after the other without a gap.
+struct SparseColumns {
+  struct Kind {
+    bool sparse;
+    std::int64_t macs;  // of the product with one vector
+  };
+
+  std::int32_t* columns;  // (at most blocks * depth,): those that are there, block by block
+  std::int64_t* ends;     // (blocks,): where in `columns` each block's end
+  Kind* kind;
+
+  // Nothing for no gates.
+  void Allocate(const PackedMatrix& matrix, Arena* arena) {
+    const std::int64_t blocks = matrix.gates == 0 ? 0 : Blocks(matrix.size);
+    const bool floats = matrix.type == NumberType::kFloat32;
+    columns = arena->Allocate<std::int32_t>(floats ? blocks * matrix.depth : 0);
+    ends = arena->Allocate<std::int64_t>(blocks);
+    kind = arena->Allocate<Kind>(1);
+  }
+
+  // Leaves the zeros out of a matrix, if they are enough to be worth it. One of fewer bytes stays
+  // whole.
+  [[gnu::noinline, gnu::cold]] void LeaveOutZeros(const PackedMatrix& matrix) const {
+    const std::int64_t size = matrix.size, depth = matrix.depth, gates = matrix.gates;
+    const std::int64_t column = gates * kLanes, whole = gates * size * depth;
+    *kind = {false, whole};
+    if (matrix.type != NumberType::kFloat32 || whole == 0) return;
+    float* const w = static_cast<float*>(matrix.w);
+    std::int64_t stored = 0, macs = 0;
+    for (std::int64_t block = 0; block < Blocks(size); ++block) {
+      const std::int64_t left = size - block * kLanes;
+      for (std::int64_t k = 0; k < depth; ++k) {
+        if (IsZero(w + (block * depth + k) * column, column)) continue;
+        columns[stored++] = static_cast<std::int32_t>(k);
+        macs += gates * (left < kLanes ? left : kLanes);
+      }
+      ends[block] = stored;
+    }
+    // as the sums take their way through memory to the gates' other terms, and the lists cost too
+    if (4 * macs > 3 * whole) return;
+    *kind = {true, macs};
+    for (std::int64_t block = 0, i = 0; block < Blocks(size); ++block) {
+      for (; i < ends[block]; ++i) {
+        std::memmove(w + i * column, w + (block * depth + columns[i]) * column, Bytes(column));
+      }
+    }
+  }
+
+  static bool IsZero(const float* from, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      // NaN is not
+      if (!(from[i] == 0.0f)) return false;
+    }
+    return true;
+  }
+};
+
+// The columns of a block: those that are there of a sparse matrix, or the first ones of a whole
+// one. The packed column i of all blocks is column At of the matrix.
+struct StoredColumns {
+  const SparseColumns& matrix;
+
+  std::int64_t Begin(std::int64_t block) const { return block == 0 ? 0 : matrix.ends[block - 1]; }
+  std::int64_t End(std::int64_t block) const { return matrix.ends[block]; }
+  std::int64_t At(std::int64_t, std::int64_t i) const { return matrix.columns[i]; }
+};
+
+struct FirstColumns {
+  std::int64_t count;
+  std::int64_t depth;
+
+  std::int64_t Begin(std::int64_t block) const { return block * depth; }
+  std::int64_t End(std::int64_t block) const { return block * depth + count; }
+  std::int64_t At(std::int64_t block, std::int64_t i) const { return i - block * depth; }
+};
+
+// A product with packed columns, in place of the product's own.
+template <int kGates, class Columns>
+struct ColumnProduct {
+  Columns columns;
+  const float* w;
+  const Product& product;
+  float* sums;
+
+  // How many sets of sums the columns are dealt out to: few sums wait for each other.
+  static constexpr int FitSets(int sums) { return sums <= 2 ? 4 : sums <= 4 ? 2 : 1; }
+
+  template <int MB>
+  void Tile(std::int64_t row, std::int64_t block) const {
+    constexpr int kSets = FitSets(kGates * MB);
+    Vec p[kSets][MB][kGates];
+    for (auto& set : p) {
+      for (auto& part : set) {
+        for (Vec& sum : part) sum = Zero();
+      }
+    }
+    const std::int64_t end = columns.End(block);
+    std::int64_t i = columns.Begin(block);
+    for (; i + kSets <= end; i += kSets) {
+#pragma GCC unroll 4
+      for (int s = 0; s < kSets; ++s) Add<MB>(row, block, i + s, p[s]);
+    }
+    for (; kSets > 1 && i < end; ++i) Add<MB>(row, block, i, p[0]);
+    const std::int64_t gates = product.gates * kLanes;
+    const float* const b = product.b + block * gates;
+    for (int m = 0; m < MB; ++m) {
+      float* const to = sums + ((row + m) * product.blocks + block) * gates;
+      for (int g = 0; g < kGates; ++g) {
+        const std::int64_t at = product.places.at[g] * kLanes;
+        for (int s = 1; s < kSets; ++s) p[0][m][g] = p[0][m][g] + p[s][m][g];
+        Store(to + at, Load(((product.fresh >> g & 1) != 0 ? b : to) + at) + p[0][m][g]);
+      }
+    }
+  }
+
+  template <int MB>
+  [[gnu::always_inline]] void Add(std::int64_t row, std::int64_t block, std::int64_t i,
+                                  Vec (&p)[MB][kGates]) const {
+    const float* from = product.a + row * product.stride + columns.At(block, i);
+#pragma GCC unroll 4
+    for (int m = 0; m < MB; ++m) {
+      const Vec factor = Fill(from[m * product.stride]);
+#pragma GCC unroll 8
+      for (int g = 0; g < kGates; ++g) {
+        p[m][g] = p[m][g] + Load(w + (i * kGates + g) * kLanes) * factor;
+      }
+    }
+  }
+
+  [[gnu::noinline]] void Run(std::int64_t rows) const {
+    for (std::int64_t block = 0; block < product.blocks; ++block) {
+      std::int64_t row = 0;
+      for (; row + 4 <= rows; row += 4) Tile<4>(row, block);
+      for (; row < rows; ++row) Tile<1>(row, block);
+    }
+  }
+};
+
+template <int kGates>
+void AddStored(const SparseColumns& columns, const Product& product, std::int64_t rows,
+               float* sums) {
+  const float* const w = static_cast<const float*>(product.w);
+  ColumnProduct<kGates, StoredColumns>{{columns}, w, product, sums}.Run(rows);
+}
+
+// Adds a product with a sparse matrix to all rows.
+inline void AddSparse(const SparseColumns& columns, const Product& product, std::int64_t rows,
+                      float* sums) {
+  constexpr decltype(&AddStored<1>) kByGates[kMaxTerm] = {&AddStored<1>, &AddStored<2>,
+                                                          &AddStored<3>, &AddStored<4>};
+  kByGates[product.places.count - 1](columns, product, rows, sums);
+}
+
+// k (rows, padded rank) = Q h, from the first `columns` of h (rows, padded H); q is packed in
+// panels of one block.
+[[gnu::noinline]] inline void MultiplyFactor(const LayerSizes& sizes, const float* q,
+                                             const float* h, std::int64_t rows,
+                                             std::int64_t columns, float* k) {
+  const std::int64_t blocks = Blocks(sizes.rank);
+  Product product{};
+  product.a = h;
+  product.stride = PadToLanes(sizes.hidden);
+  product.columns = columns;
+  product.depth = sizes.hidden;
+  product.w = q;
+  product.places.count = 1;
+  product.gates = 1;
+  product.blocks = blocks;
+  std::memset(k, 0, Bytes(rows * blocks * kLanes));
+  ColumnProduct<1, FirstColumns>{{columns, sizes.hidden}, q, product, k}.Run(rows);
+}
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_CPU_GEMM_SPARSE_H_

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of kernels of one instruction set. Compiled once for each; EDGERNN_ISA is its name.
+
+#include "cpu/driver_dense.h"
+#include "cpu/driver_sample.h"
+#include "cpu/driver_sparse.h"
+#include "cpu/linear.h"
+#include "cpu/pointwise.h"
+#include "imputers/grud.h"
+#include "imputers/rits.h"
+#include "program/cell_functions.h"
+#include "rules/selectors.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+template <class Type>
+constexpr Driver MakeDriver() {
+  return {&Type::PackedBytes, &Type::Pack, &Type::ScratchBytes, &Type::Run};
+}
+
+template <class Rule>
+constexpr Driver DriverOf() {
+  if constexpr (DescribeRule<Rule>().IsDense()) {
+    return MakeDriver<DenseDriver>();
+  } else if constexpr (Rule::kKind == RuleKind::kSample) {
+    return MakeDriver<SampleDriver<Rule>>();
+  } else {
+    return MakeDriver<SparseDriver>();
+  }
+}
+
+template <class Cell>
+constexpr CellKernel MakeCell() {
+  constexpr CellTable kTable = MakeCellTable<Cell>();
+  CellKernel kernel{
+      kTable, {&RunUpdate<Cell>, nullptr, &MultiplyNeurons<RowShapeOf(kTable)>, nullptr, false}};
+  if constexpr (kHasMid<Cell>) kernel.mid = &RunMid<Cell>;
+  return kernel;
+}
+
+template <class Cell>
+constexpr CellKernel kCellOf = MakeCell<Cell>();
+
+template <class Imputer>
+constexpr const edgernn::Imputer* kImputerOf = nullptr;
+
+constexpr Imputer kGrud = MakeImputer<GrudImputer>();
+template <>
+constexpr const Imputer* kImputerOf<Grud> = &kGrud;
+
+constexpr Imputer kRits = MakeImputer<RitsImputer>();
+template <>
+constexpr const Imputer* kImputerOf<Rits> = &kRits;
+
+template <class... AllCells, class... AllRules, class... AllImputers>
+constexpr KernelTable MakeTable(const char* isa, bool dots, TypeList<AllCells...>,
+                                TypeList<AllRules...>, TypeList<AllImputers...>) {
+  KernelTable table{};
+  table.isa = isa;
+  table.dots = dots;
+  table.program = &kProgramFunctions;
+  int cell = 0, rule = 0, imputer = 0;
+  ((table.cells[cell++] = &kCellOf<AllCells>), ...);
+  ((table.drivers[rule] = DriverOf<AllRules>(), table.selectors[rule++] = FindSelector<AllRules>()),
+   ...);
+  ((table.imputers[imputer++] = kImputerOf<AllImputers>), ...);
+  table.linear = {&LinearMap::PackedBytes, &LinearMap::Pack, &LinearMap::ScratchBytes,
+                  &LinearMap::Run};
+  return table;
+}
+
+extern const KernelTable kTable;
+constexpr KernelTable kTable = MakeTable(EDGERNN_ISA_NAME, false, Cells{}, Rules{}, Imputers{});
+
+extern const KernelTable kDotsTable;
+constexpr KernelTable kDotsTable = MakeTable(kDotsName, true, Cells{}, Rules{}, Imputers{});
+
+}  // namespace edgernn::EDGERNN_ISA

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packs weights into panels for the tiles of gemm.h.
+//
+// [panel][k][block of the panel][gate][lane]: a block is kLanes neighbouring rows (neurons), and a
+// panel so many blocks as a tile of one row has, which reads it from end to end and then the next;
+// see Panel. Those of less than four bytes lie in pairs of columns; see low_precision.h.
+
+#ifndef EDGERNN_CPU_PACK_PANELS_H_
+#define EDGERNN_CPU_PACK_PANELS_H_
+
+#include "cpu/low_precision.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+[[gnu::always_inline]] inline std::int64_t Blocks(std::int64_t count) {
+  return (count + kLanes - 1) / kLanes;
+}
+
+[[gnu::always_inline]] inline std::int64_t PadToLanes(std::int64_t count) {
+  return Blocks(count) * kLanes;
+}
+
+[[gnu::always_inline]] inline std::size_t Bytes(std::int64_t floats) {
+  return static_cast<std::size_t>(floats) * sizeof(float);
+}
+
+// So many words have the columns, `side` of which lie in one.
+[[gnu::always_inline]] inline std::int64_t Words(std::int64_t columns, int side) {
+  return (columns + side - 1) / side;
+}
+
+// So many sums of one row, and of several, are kept in registers.
+constexpr int kRowSums = kRegisters == 32 ? 16 : 8;
+constexpr int kTileSums = kRegisters == 32 ? 24 : 12;
+
+// A tile has at most 4 x 4 rows and blocks.
+constexpr int kTileSizes = 3;
+
+// log2 of the rows and blocks of a tile.
+struct TileShape {
+  int rows;
+  int blocks;
+};
+
+// The largest tile that keeps the sums of so many gates in registers.
+inline TileShape FitTile(int gates, std::int64_t rows) {
+  TileShape shape{0, 0};
+  const int sums = rows == 1 ? kRowSums : kTileSums;
+  if (rows > 1) shape.rows = gates * 4 <= kTileSums ? 2 : 1;
+  while (shape.blocks + 1 < kTileSizes && gates << (shape.rows + shape.blocks + 1) <= sums) {
+    ++shape.blocks;
+  }
+  return shape;
+}
+
+// The panel that a block is in: so many blocks, a power of two, from `first` on. The last ones,
+// where there are fewer blocks, are smaller and smaller.
+struct Panel {
+  std::int64_t first;
+  std::int64_t size;
+
+  [[gnu::always_inline]] Panel(std::int64_t largest, std::int64_t block, std::int64_t blocks)
+      : first(block & -largest), size(largest) {
+    while (first + size > blocks) {
+      size /= 2;
+      first = block & -size;
+    }
+  }
+};
+
+inline std::int64_t LargestPanel(int gates) { return std::int64_t{1} << FitTile(gates, 1).blocks; }
+
+// Where the first lane of a block is among packed weights, for column k and gate 0.
+[[gnu::always_inline]] inline std::int64_t PackedOffset(const Panel& panel, std::int64_t block,
+                                                        std::int64_t k, int gates,
+                                                        std::int64_t depth) {
+  return (panel.first * depth + k * panel.size + block - panel.first) * gates * kLanes;
+}
+
+// Packs the weights of `count` gates of `size` rows each, whose rows in `source` begin at `first`;
+// those of a gate that begins at -1 are 0.
+[[gnu::noinline, gnu::cold]] inline void PackGates(const Values& source, const std::int64_t* first,
+                                                   int count, std::int64_t size,
+                                                   std::int64_t columns, std::int64_t largest,
+                                                   float* packed) {
+  for (std::int64_t block = 0; block < Blocks(size); ++block) {
+    const Panel panel(largest, block, Blocks(size));
+    for (std::int64_t k = 0; k < columns; ++k) {
+      float* to = packed + PackedOffset(panel, block, k, count, columns);
+      for (int g = 0; g < count; ++g) {
+        for (int lane = 0; lane < kLanes; ++lane) {
+          const std::int64_t row = block * kLanes + lane;
+          const bool present = row < size && first[g] >= 0;
+          *to++ = present ? source[(first[g] + row) * columns + k] : 0.0f;
+        }
+      }
+    }
+  }
+}
+
+// Packs rows (size, depth) as those of one gate; for Multiply in panels as it takes them.
+inline void PackMatrix(const Values& from, std::int64_t size, std::int64_t depth,
+                       std::int64_t largest, float* to) {
+  const std::int64_t first = 0;
+  PackGates(from, &first, 1, size, depth, largest, to);
+}
+
+// The same with `side` columns side by side, of two bytes or of one; the rows of those have
+// `scales` (blocks, gates, lanes).
+[[gnu::noinline, gnu::cold]] inline void PackLowPrecision(const Values& source,
+                                                          const std::int64_t* first, int count,
+                                                          std::int64_t size, std::int64_t columns,
+                                                          std::int64_t largest, NumberType type,
+                                                          int side, void* packed, float* scales) {
+  for (std::int64_t block = 0; block < Blocks(size); ++block) {
+    const Panel panel(largest, block, Blocks(size));
+    const std::int64_t words = Words(columns, side), lanes = kLanes * side;
+    const std::int64_t start = side * PackedOffset(panel, block, 0, count, words);
+    const std::int64_t step = panel.size * count * lanes;
+    for (int g = 0; g < count; ++g) {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const std::int64_t row = block * kLanes + lane;
+        const bool present = row < size && first[g] >= 0;
+        const std::int64_t from = (first[g] + row) * columns;
+        const std::int64_t place = start + g * lanes + side * lane;
+        float* const scale = scales + (block * count + g) * kLanes + lane;
+        if (type == NumberType::kInt8) *scale = present ? Int8Scale(source, from, columns) : 0.0f;
+        for (std::int64_t k = 0; k < side * words; ++k) {
+          const float value = present && k < columns ? source[from + k] : 0.0f;
+          const std::int64_t at = place + k / side * step + k % side;
+          if (type == NumberType::kInt8) {
+            static_cast<std::int8_t*>(packed)[at] = ToInt8(value, *scale);
+          } else {
+            static_cast<std::uint16_t*>(packed)[at] = ToBfloat16(value);
+          }
+        }
+      }
+    }
+  }
+}
+
+// A matrix of `gates` gates, of `size` rows each, packed.
+struct PackedMatrix {
+  NumberType type;
+  bool dots;
+  int gates;
+  std::int64_t size;
+  std::int64_t depth;
+  void* w;
+  float* scales;  // of kInt8
+
+  void Allocate(const LayerSizes& sizes, int count, std::int64_t rows, std::int64_t columns,
+                Arena* arena) {
+    type = sizes.weights;
+    dots = UsesDots(sizes);
+    gates = count;
+    size = rows;
+    depth = columns;
+    const std::int64_t sums = PadToLanes(rows) * count;
+    const std::int64_t words = Words(columns, SideColumns(dots));
+    if (type == NumberType::kFloat32) {
+      w = arena->Allocate<float>(sums * columns);
+    } else if (type == NumberType::kBfloat16) {
+      w = arena->Allocate<std::uint16_t>(sums * SideColumns(dots) * words);
+    } else {
+      w = arena->Allocate<std::int8_t>(sums * SideColumns(dots) * words);
+    }
+    scales = arena->Allocate<float>(type == NumberType::kInt8 ? sums : 0);
+  }
+
+  // The gates' rows in `source` begin at `first`; those of a gate that begins at -1 are 0.
+  void Pack(const Values& source, const std::int64_t* first, std::int64_t largest) const {
+    if (type == NumberType::kFloat32) {
+      PackGates(source, first, gates, size, depth, largest, static_cast<float*>(w));
+    } else {
+      PackLowPrecision(source, first, gates, size, depth, largest, type, SideColumns(dots), w,
+                       scales);
+    }
+  }
+};
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_CPU_PACK_PANELS_H_

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// The point-wise part of a step: a cell's Update and Mid on vectors of neurons.
+
+#ifndef EDGERNN_CPU_POINTWISE_H_
+#define EDGERNN_CPU_POINTWISE_H_
+
+#include "common/cell_kernel.h"
+#include "cpu/simd.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+// A cell's parameters at element `at` that are `kRead` or scalars, 0 for the others. I is H in a
+// square cell, so there they are all read.
+template <class Cell, Extent kRead>
+[[gnu::always_inline]] inline void LoadParams(const PointwiseArgs& points, std::int64_t at,
+                                              Vec* q) {
+  using Params = ParamsOf<Cell>;
+#pragma GCC unroll 4
+  for (int i = 0; i < Params::kCount; ++i) {
+    const Extent extent = Params::kList[i].extent;
+    if (extent == Extent::kOne) {
+      q[i] = Load(points.params[i]);
+    } else {
+      q[i] = extent == kRead || kSquare<Cell> ? Load(points.params[i] + at) : Zero();
+    }
+  }
+}
+
+// At least one, so that arrays of them exist for every cell.
+template <class Cell>
+constexpr int kParamSlots = ParamsOf<Cell>::kCount > 0 ? ParamsOf<Cell>::kCount : 1;
+
+// The gates of a group, from their sums.
+template <class Set>
+[[gnu::always_inline]] inline void LoadGates(const PointwiseArgs& points, std::int64_t i, Vec* p) {
+#pragma GCC unroll 8
+  for (int g = 0; g < Set::kCount; ++g) {
+    p[Set::kList.at[g]] = Load(points.sums + i * points.stride + g * points.gate_stride);
+  }
+}
+
+template <class Cell>
+[[gnu::flatten]] void RunUpdate(const PointwiseArgs& points) {
+  constexpr int kStates = kStateCount<Cell>;
+  for (std::int64_t i = 0; i < points.count; ++i) {
+    const std::int64_t at = points.first + i * kLanes;
+    Vec p[kUpdateInputs<Cell>], q[kParamSlots<Cell>], state[kStates];
+    LoadGates<GateSet<Cell, 0, kMid>>(points, i, p);
+    if constexpr (kSquare<Cell>) p[kGateCount<Cell>] = Load(points.x + at);
+    LoadParams<Cell, Extent::kHidden>(points, at, q);
+#pragma GCC unroll 4
+    for (int s = 0; s < kStates; ++s) state[s] = Load(points.state[s] + at);
+    Cell::Update(p, q, state);
+#pragma GCC unroll 4
+    for (int s = 0; s < kStates; ++s) Store(points.to[s] + at, state[s]);
+  }
+}
+
+template <class Cell>
+[[gnu::flatten]] void RunMid(const PointwiseArgs& points) {
+  constexpr bool kStatesToo = !kMidIsInput<Cell> || kSquare<Cell>;
+  for (std::int64_t i = 0; i < points.count; ++i) {
+    const std::int64_t at = points.first + i * kLanes;
+    Vec p[kUpdateInputs<Cell>], q[kParamSlots<Cell>], state[kStateCount<Cell>];
+    LoadGates<GateSet<Cell, kMid>>(points, i, p);
+    LoadParams<Cell, MidExtentOf<Cell>::kExtent>(points, at, q);
+#pragma GCC unroll 4
+    for (int s = 0; s < kStateCount<Cell>; ++s) {
+      state[s] = kStatesToo ? Load(points.state[s] + at) : Zero();
+    }
+    const Vec x = kReadsInput<Cell> ? Load(points.x + at) : Zero();
+    Store(points.to[0] + at, Cell::Mid(p, q, x, state));
+  }
+}
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_CPU_POINTWISE_H_

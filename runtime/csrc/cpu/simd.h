@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// A vector of floats as wide as this instruction set's registers, and its functions.
+//
+// This header and those built on it are compiled once per instruction set, each time in a namespace
+// of its own. They must not call inline functions of other namespaces (std:: ones included): the
+// linker would keep one copy, maybe the one this processor cannot run.
+
+#ifndef EDGERNN_CPU_SIMD_H_
+#define EDGERNN_CPU_SIMD_H_
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+namespace edgernn::EDGERNN_ISA {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+constexpr int kRegisters = 32;
+#elif defined(__AVX__)
+constexpr int kLanes = 8;
+constexpr int kRegisters = 16;
+#elif defined(__aarch64__)
+constexpr int kLanes = 4;
+constexpr int kRegisters = 32;
+#else
+constexpr int kLanes = 4;
+constexpr int kRegisters = 16;
+#endif
+
+struct Vec {
+  typedef float Raw __attribute__((vector_size(kLanes * 4)));
+  typedef float Loose __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+  typedef std::int32_t Bits __attribute__((vector_size(kLanes * 4)));
+  Raw raw;
+};
+
+typedef float Quad __attribute__((vector_size(16)));
+typedef float LooseQuad __attribute__((vector_size(16), aligned(4), may_alias));
+
+[[gnu::always_inline]] inline Vec operator+(Vec a, Vec b) { return {a.raw + b.raw}; }
+[[gnu::always_inline]] inline Vec operator-(Vec a, Vec b) { return {a.raw - b.raw}; }
+[[gnu::always_inline]] inline Vec operator*(Vec a, Vec b) { return {a.raw * b.raw}; }
+[[gnu::always_inline]] inline Vec operator/(Vec a, Vec b) { return {a.raw / b.raw}; }
+[[gnu::always_inline]] inline Vec operator+(Vec a, float b) { return {a.raw + b}; }
+[[gnu::always_inline]] inline Vec operator-(Vec a, float b) { return {a.raw - b}; }
+[[gnu::always_inline]] inline Vec operator*(Vec a, float b) { return {a.raw * b}; }
+[[gnu::always_inline]] inline Vec operator-(float a, Vec b) { return {a - b.raw}; }
+[[gnu::always_inline]] inline Vec operator/(float a, Vec b) { return {a / b.raw}; }
+
+[[gnu::always_inline]] inline Vec Zero() { return {Vec::Raw{}}; }
+[[gnu::always_inline]] inline Vec Fill(float a) { return {a - Vec::Raw{}}; }
+
+[[gnu::always_inline]] inline Vec Load(const float* from) {
+  return {*reinterpret_cast<const Vec::Loose*>(from)};
+}
+
+[[gnu::always_inline]] inline void Store(float* to, Vec a) {
+  *reinterpret_cast<Vec::Loose*>(to) = a.raw;
+}
+
+// Stores the first `count` lanes, at most all.
+inline void StoreFirst(float* to, Vec a, std::int64_t count) {
+  if (count >= kLanes) {
+    Store(to, a);
+  } else {
+    std::memcpy(to, &a, static_cast<std::size_t>(count) * sizeof(float));
+  }
+}
+
+// The smaller one; a where either is NaN.
+[[gnu::always_inline]] inline Vec Min(Vec a, Vec b) { return {b.raw < a.raw ? b.raw : a.raw}; }
+
+// `a` brought between low and high; NaN stays NaN.
+[[gnu::always_inline]] inline Vec Clamp(Vec a, float low, float high) {
+  const Vec::Raw lows = low - Vec::Raw{};
+  const Vec::Raw highs = high - Vec::Raw{};
+  const Vec::Raw capped = highs < a.raw ? highs : a.raw;
+  return {lows > capped ? lows : capped};
+}
+
+// e^r - 1 for |r| <= ln(2) / 2.
+//
+// (e^r - 1) / r is the polynomial of degree 5 with the least relative error on that range, 1.2e-8.
+[[gnu::always_inline]] inline Vec ExpLessOne(Vec r) {
+  Vec q = r * 0.00138888729f + 0.00836907607f;
+  q = q * r + 0.0416671373f;
+  q = q * r + 0.166665062f;
+  q = q * r + 0.49999997f;
+  q = q * r + 1.0f;
+  return q * r;
+}
+
+// exp(a) = 2^n e^r with |r| <= ln(2) / 2: returns e^r - 1, sets scale to 2^n (n = 128: infinity).
+[[gnu::always_inline]] inline Vec SplitExp(Vec a, Vec* scale) {
+  constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  const Vec shifted = a * 1.44269504088896341f + kShift;
+  const Vec r = a - (shifted - kShift) * 0.693147180559945309f;
+  const Vec::Bits bits = (reinterpret_cast<Vec::Bits>(shifted.raw) << 23) + 0x3f800000;
+  scale->raw = reinterpret_cast<Vec::Raw>(bits);
+  return ExpLessOne(r);
+}
+
+// 1 / (1 + exp(-a)); absolute error below 2e-7, exactly 0 and 1 at the ends.
+[[gnu::always_inline]] inline Vec Sigmoid(Vec a) {
+  Vec scale;
+  const Vec less_one = SplitExp(Clamp(0.0f - a, -87.0f, 89.0f), &scale);
+  // scale may be infinite, so it must not meet the sign of less_one
+  return 1.0f / (scale * (less_one + 1.0f) + 1.0f);
+}
+
+// Absolute error below 2e-7, relative error below 4e-7 (near 0 too), exactly -1 and 1 at the ends.
+[[gnu::always_inline]] inline Vec Tanh(Vec a) {
+  Vec scale;
+  const Vec less_one = SplitExp(Clamp(a + a, -20.0f, 20.0f), &scale);
+  const Vec e = scale * less_one + (scale - 1.0f);
+  return e / (e + 2.0f);
+}
+
+// The cosine of `a` brought between 0 and pi / 2 =: e, as (e - a) (e + a) S(a^2); absolute error
+// below 2e-7, never rising, exactly 1 and 0 at the ends.
+//
+// S is the polynomial of degree 4 that gives the product the least absolute error, 2.5e-10, but for
+// the rounding of its first coefficient, which makes the 1 exact.
+[[gnu::always_inline]] inline Vec Cos(Vec a) {
+  constexpr float kEnd = 1.57079632679489662f;
+  const Vec angle = Clamp(a, 0.0f, kEnd);
+  const Vec square = angle * angle;
+  Vec s = square * 2.60260236e-07f - 2.41165690e-05f;
+  s = s * square + 1.32932817e-03f;
+  s = s * square - 3.83866467e-02f;
+  s = s * square + 4.05284703e-01f;
+  return (kEnd - angle) * (angle + kEnd) * s;
+}
+
+// Picks lanes of (a, b) within each group of four: lanes kLow, kLow + 1 of the group give the
+// first two as (a, b) pairs when kPairs is 1, as runs (a a b b) when it is 2.
+template <int kLow, int kPairs, class Raw, std::size_t... kLane>
+[[gnu::always_inline]] inline Raw Zip(Raw a, Raw b, std::index_sequence<kLane...>) {
+  constexpr auto source = [](int lane) {
+    const int group = lane / 4 * 4, i = lane % 4;
+    const bool second = kPairs == 1 ? i % 2 : i / 2;
+    return group + kLow + (kPairs == 1 ? i / 2 : i % 2) + (second ? kLanes : 0);
+  };
+  return __builtin_shufflevector(a, b, source(static_cast<int>(kLane))...);
+}
+
+template <class Number, int kCount>
+struct Numbers {
+  typedef Number Type __attribute__((vector_size(kCount * 4)));
+};
+
+// Adds up the groups of four.
+template <class Number, int kCount, std::size_t... kLane>
+[[gnu::always_inline]] inline typename Numbers<Number, 4>::Type AddGroups(
+    typename Numbers<Number, kCount>::Type a, std::index_sequence<kLane...>) {
+  if constexpr (kCount == 4) {
+    return a;
+  } else {
+    constexpr int kHalf = kCount / 2;
+    const typename Numbers<Number, kHalf>::Type sum =
+        __builtin_shufflevector(a, a, static_cast<int>(kLane)...) +
+        __builtin_shufflevector(a, a, static_cast<int>(kHalf + kLane)...);
+    return AddGroups<Number, kHalf>(sum, std::make_index_sequence<kHalf / 2>());
+  }
+}
+
+// The sums of all lanes of a, b, c and d.
+template <class Number, class Raw>
+[[gnu::always_inline]] inline typename Numbers<Number, 4>::Type AddLanes(Raw a, Raw b, Raw c,
+                                                                         Raw d) {
+  constexpr std::make_index_sequence<kLanes> lanes;
+  const Raw ab = Zip<0, 1>(a, b, lanes) + Zip<2, 1>(a, b, lanes);
+  const Raw cd = Zip<0, 1>(c, d, lanes) + Zip<2, 1>(c, d, lanes);
+  const Raw abcd = Zip<0, 2>(ab, cd, lanes) + Zip<2, 2>(ab, cd, lanes);
+  return AddGroups<Number, kLanes>(abcd, std::make_index_sequence<kLanes / 2>());
+}
+
+[[gnu::always_inline]] inline Quad Sum4(Vec a, Vec b, Vec c, Vec d) {
+  return AddLanes<float>(a.raw, b.raw, c.raw, d.raw);
+}
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_CPU_SIMD_H_

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies states and inputs between the caller's memory and the padded scratch.
+
+#ifndef EDGERNN_CPU_STATE_COPY_H_
+#define EDGERNN_CPU_STATE_COPY_H_
+
+#include "cpu/gemm.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+// The padding becomes 0.
+inline void ReadState(const float* from, std::int64_t batch, std::int64_t hidden, float* state) {
+  std::memset(state, 0, Bytes(batch * PadToLanes(hidden)));
+  for (std::int64_t row = 0; row < batch; ++row) {
+    std::memcpy(state + row * PadToLanes(hidden), from + row * hidden, Bytes(hidden));
+  }
+}
+
+inline void WriteState(const float* state, std::int64_t batch, std::int64_t hidden, float* to) {
+  if (to == nullptr) return;
+  for (std::int64_t row = 0; row < batch; ++row) {
+    std::memcpy(to + row * hidden, state + row * PadToLanes(hidden), Bytes(hidden));
+  }
+}
+
+// The input before that of a row of x (T * B, I).
+inline const float* LastInput(const Call& call, std::int64_t row, std::int64_t input) {
+  return row < call.batch ? call.last_in + row * input : call.x + (row - call.batch) * input;
+}
+
+// The inputs of `count` steps from step `from` on, each row x_t and then x_{t-1}: (count, B, 2I).
+inline void PairInputs(const Call& call, std::int64_t input, std::int64_t from, std::int64_t count,
+                       float* pairs) {
+  const std::size_t bytes = Bytes(input);
+  const std::int64_t end = (from + count) * call.batch;
+  for (std::int64_t row = from * call.batch; row < end; ++row, pairs += 2 * input) {
+    std::memcpy(pairs, call.x + row * input, bytes);
+    std::memcpy(pairs + input, LastInput(call, row, input), bytes);
+  }
+}
+
+// The x of the last step, for a call that goes on.
+inline void WriteLast(const Call& call, std::int64_t input) {
+  if (call.last_out == nullptr) return;
+  const std::int64_t size = call.batch * input;
+  std::memcpy(call.last_out, call.x + (call.steps - 1) * size, Bytes(size));
+}
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_CPU_STATE_COPY_H_

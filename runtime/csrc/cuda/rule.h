@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The equations of a plan's rule on a GPU, which is found in the list of rules by its place.
+
+#ifndef EDGERNN_CUDA_RULE_H_
+#define EDGERNN_CUDA_RULE_H_
+
+#include "cuda/launch_plan.h"
+#include "cuda/scalar.h"
+
+namespace edgernn::cuda {
+
+struct RuleOnChip {
+  const LaunchPlan& plan;
+  float* const chip;
+
+  // The score of neuron `at` of this block's share, which has the packed row `row` and the state h,
+  // and whether it changes; project() is its part of the product of the rule's matrix with x, for
+  // which all threads of the row are needed.
+  struct NeuronDecision {
+    float score;
+    bool changes;
+  };
+  template <class Project>
+  EDGERNN_DEVICE NeuronDecision DecideNeuron(const float* row, int at, float h,
+                                             const Project& project) const {
+    NeuronDecision decision{};
+    Find<RuleKind::kNeuron>(Rules{}, [&](auto rule) {
+      using Rule = decltype(rule);
+      Scalar e{0.0f}, q[kMaxRuleParams] = {}, m[kMaxMemories] = {};
+      if constexpr (Rule::kMatrix >= 0) e.raw = project();
+      if constexpr (Rule::kBias >= 0) e.raw += row[plan.update.rule_params + Rule::kBias];
+      ReadNeuron<Rule>(row, at, q, m);
+      const Scalar score = Rule::Score(e, Scalar{h}, m, q);
+      decision = {score.raw, IsActive<Rule>(score)};
+    });
+    return decision;
+  }
+
+  // Advances the memories of neuron `at` over a step that led to the state s.
+  EDGERNN_DEVICE void AdvanceNeuron(const float* row, int at, float score, float s) const {
+    Find<RuleKind::kNeuron>(Rules{}, [&](auto rule) {
+      using Rule = decltype(rule);
+      if constexpr (DescribeRule<Rule>().Remembers()) {
+        Scalar q[kMaxRuleParams] = {}, m[kMaxMemories] = {};
+        ReadNeuron<Rule>(row, at, q, m);
+        const Scalar drive = Rule::Drive(Rule::Evidence(Scalar{s}, q), q);
+        const Scalar u{IsActive<Rule>(Scalar{score}) ? 1.0f : 0.0f};
+        Rule::Advance(u, Scalar{score}, drive, q, m);
+#pragma unroll
+        for (int i = 0; i < DescribeRule<Rule>().memory_count; ++i) {
+          chip[plan.memory_at[i] + at] = m[i].raw;
+        }
+      }
+    });
+  }
+
+  // Whether a sample with these memories changes.
+  EDGERNN_DEVICE bool SampleChanges(const Scalar* m) const {
+    bool changes = false;
+    Find<RuleKind::kSample>(Rules{}, [&](auto rule) {
+      using Rule = decltype(rule);
+      Scalar q[kMaxRuleParams];
+      Read<Rule>(0, q);
+      changes = IsActive<Rule>(Rule::Score(m, q));
+    });
+    return changes;
+  }
+
+  // The drive from a state, which every group of threads finds for itself.
+  template <class Team>
+  EDGERNN_DEVICE float Drive(const float* state, int lane, const Team& team) const {
+    float drive = 0.0f;
+    Find<RuleKind::kSample>(Rules{}, [&](auto rule) {
+      using Rule = decltype(rule);
+      Scalar q[kMaxRuleParams];
+      float sum = 0.0f;
+      for (int j = lane; j < plan.hidden; j += kRowThreads) {
+        Read<Rule>(j, q);
+        sum += Rule::Evidence(Scalar{state[j]}, q).raw;
+      }
+      Read<Rule>(0, q);
+      drive = Rule::Drive(Scalar{team.Sum(sum)}, q).raw;
+    });
+    return drive;
+  }
+
+  // Advances the memories of a sample over a step.
+  EDGERNN_DEVICE void AdvanceSample(float u, float drive, Scalar* m) const {
+    Find<RuleKind::kSample>(Rules{}, [&](auto rule) {
+      using Rule = decltype(rule);
+      Scalar q[kMaxRuleParams];
+      Read<Rule>(0, q);
+      const Scalar score = Rule::Score(m, q);
+      Rule::Advance(Scalar{u}, score, Scalar{drive}, q, m);
+    });
+  }
+
+ private:
+  template <class Rule, RuleKind kKind, class Visit>
+  EDGERNN_DEVICE static void VisitIf(bool wanted, const Visit& visit) {
+    if constexpr (DescribeRule<Rule>().HasEquations() && Rule::kKind == kKind) {
+      if (wanted) visit(Rule{});
+    }
+  }
+
+  // Calls visit(rule) with the plan's rule, which is of that kind.
+  template <RuleKind kKind, class Visit, class... AllRules>
+  EDGERNN_DEVICE void Find(TypeList<AllRules...>, const Visit& visit) const {
+    int at = 0;
+    (VisitIf<AllRules, kKind>(at++ == plan.rule, visit), ...);
+  }
+
+  template <class Rule>
+  EDGERNN_DEVICE static bool IsActive(Scalar score) {
+    return Rule::kInclusive ? score.raw >= 0.0f : score.raw > 0.0f;
+  }
+
+  // The parameters and the memories of a neuron under a rule of the kind kNeuron.
+  template <class Rule>
+  EDGERNN_DEVICE void ReadNeuron(const float* row, int at, Scalar* q, Scalar* m) const {
+    constexpr RuleSpec kSpec = DescribeRule<Rule>();
+#pragma unroll
+    for (int i = 0; i < kMaxRuleParams; ++i) {
+      if (IsRead(kSpec, i)) q[i].raw = row[plan.update.rule_params + i];
+    }
+#pragma unroll
+    for (int i = 0; i < kSpec.memory_count; ++i) m[i].raw = chip[plan.memory_at[i] + at];
+  }
+
+  // The parameters of a rule of the kind kSample at neuron j.
+  template <class Rule>
+  EDGERNN_DEVICE void Read(int j, Scalar* q) const {
+    constexpr RuleSpec kSpec = DescribeRule<Rule>();
+#pragma unroll
+    for (int i = 0; i < kMaxRuleParams; ++i) {
+      const bool number = kSpec.params[i].rows.one > 0;
+      const float* const at = chip + plan.sample_at + SampleParamAt(kSpec, i, plan.hidden);
+      q[i].raw = IsRead(kSpec, i) ? at[number ? 0 : j] : 0.0f;
+    }
+  }
+};
+
+}  // namespace edgernn::cuda
+
+#endif  // EDGERNN_CUDA_RULE_H_

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs nodes on the CPU.
+
+#include <new>
+#include <utility>
+
+#include "cpu/shards.h"
+#include "onnx/node.h"
+
+namespace edgernn {
+
+namespace {
+
+struct FreeBuffer {
+  void operator()(void* buffer) const { ::operator delete(buffer, std::align_val_t(kAlignment)); }
+};
+using Buffer = std::unique_ptr<void, FreeBuffer>;
+
+Buffer Allocate(std::size_t bytes) {
+  return Buffer(::operator new(bytes, std::align_val_t(kAlignment)));
+}
+
+class CpuNode : public Node {
+ public:
+  CpuNode(std::int64_t threads, const OrtApi* api, const OrtKernelInfo* info)
+      : Node(api, info), threads_(threads) {
+    std::vector<Tensor> weights;
+    packed_once_ = ReadConstants(info, &weights);
+    if (!packed_once_) return;
+    sizes_ = CheckWeights(weights);
+    packed_ = Pack(sizes_, weights);
+  }
+
+  void Run(OrtKernelContext* context) const override;
+
+ private:
+  Buffer Pack(const LayerSizes& sizes, const std::vector<Tensor>& weights) const {
+    Buffer packed = Allocate(op_.PackedBytes(sizes));
+    op_.Pack(sizes, op_.Arrange(weights), packed.get());
+    return packed;
+  }
+
+  const std::int64_t threads_;
+  bool packed_once_;
+  LayerSizes sizes_{};
+  Buffer packed_;
+};
+
+void CpuNode::Run(OrtKernelContext* context) const {
+  LayerSizes sizes = sizes_;
+  Buffer packed_now;
+  const void* packed = packed_.get();
+  if (!packed_once_) {
+    const std::vector<Tensor> weights = ReadWeights(context);
+    sizes = CheckWeights(weights);
+    packed_now = Pack(sizes, weights);
+    packed = packed_now.get();
+  }
+  const Call call = MakeCall(sizes, context);
+  const std::int64_t parts = Shards::Choose(threads_, call.batch);
+  if (parts == 1) {
+    const Buffer scratch = Allocate(op_.ScratchBytes(sizes, call.steps, call.batch));
+    op_.Run(sizes, packed, call, scratch.get());
+    return;
+  }
+  const Shards shards(op_, sizes, call, parts);
+  const Buffer memory = Allocate(shards.bytes());
+  struct Job {
+    const Shards& shards;
+    const void* packed;
+    void* memory;
+  } job{shards, packed, memory.get()};
+  const auto run = [](void* data, std::size_t index) {
+    const Job& self = *static_cast<const Job*>(data);
+    self.shards.Run(self.packed, static_cast<std::int64_t>(index), self.memory);
+  };
+  const auto count = static_cast<std::size_t>(parts);
+  Check(ort::KernelContextParallelFor(api_, context, run, count, count, &job));
+}
+
+}  // namespace
+
+const char kProvider[] = "CPUExecutionProvider";
+
+void CheckProvider() {
+  const KernelChoice& choice = ChooseKernels();
+  if (choice.table == nullptr) throw InvalidArgument(choice.error);
+}
+
+std::shared_ptr<const Op> FindProviderOp(const std::string& name) {
+  return {std::shared_ptr<const Op>(), FindOp(*ChooseKernels().table, name)};
+}
+
+std::shared_ptr<const Op> MakeProviderOp(const std::string& name, const CellSource& cell) {
+  return MakeProgramOp(*ChooseKernels().table, name, cell);
+}
+
+std::unique_ptr<Node> MakeNode(std::int64_t threads, const OrtApi* api, const OrtKernelInfo* info) {
+  return std::make_unique<CpuNode>(threads, api, info);
+}
+
+}  // namespace edgernn
+
+extern "C" {
+
+// The instruction set in use, or null if EDGERNN_ISA asks for one that cannot be had.
+[[gnu::visibility("default")]] const char* edgernn_isa() {
+  const edgernn::KernelChoice& choice = edgernn::ChooseKernels();
+  return choice.table == nullptr ? nullptr : choice.table->isa;
+}
+
+// The names of the layers that have a kernel, see LayerName, separated by blanks.
+[[gnu::visibility("default")]] const char* edgernn_kernels() {
+  static const std::string names = [] {
+    std::string list;
+    const edgernn::KernelTable* const table = edgernn::ChooseKernels().table;
+    if (table == nullptr) return list;
+    for (const std::string& name : edgernn::OpNames(*table)) list += name + " ";
+    return list;
+  }();
+  return names.c_str();
+}
+
+}  // extern "C"

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs nodes on a GPU, on the stream of ONNX Runtime's CUDA provider.
+
+#include "cuda/gpu_ops.h"
+#include "onnx/node.h"
+
+namespace edgernn {
+
+namespace {
+
+using cuda::Memory;
+
+const float* Floats(const Tensor& tensor) { return static_cast<const float*>(tensor.values.data); }
+
+std::int64_t Count(const Shape& shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) count *= size;
+  return count;
+}
+
+class CudaNode : public Node {
+ public:
+  CudaNode(const OrtApi* api, const OrtKernelInfo* info) : Node(api, info) {
+    std::vector<Tensor> weights;
+    if (!ReadConstants(info, &weights)) return;
+    sizes_ = CheckWeights(weights);
+    // constants may lie on the host
+    std::vector<Memory> uploaded;
+    std::vector<const float*> on_gpu;
+    for (const Tensor& weight : weights) {
+      if (weight.IsAbsent()) {
+        on_gpu.push_back(nullptr);
+        continue;
+      }
+      uploaded.push_back(cuda::Upload(Floats(weight), Count(weight.shape), nullptr));
+      on_gpu.push_back(uploaded.back().get());
+    }
+    packed_ = Pack(sizes_, on_gpu, nullptr);
+    // calls come on another stream
+    cuda::Wait(nullptr);
+  }
+
+  void Run(OrtKernelContext* context) const override {
+    void* stream = nullptr;
+    Check(ort::KernelContextGetGpuComputeStream(api_, context, &stream));
+    if (packed_ != nullptr) {
+      cuda::RunOp(op_, sizes_, packed_.get(), MakeCall(sizes_, context), stream);
+      return;
+    }
+    const std::vector<Tensor> weights = ReadWeights(context);
+    const LayerSizes sizes = CheckWeights(weights);
+    // nothing is done on the GPU for a call that is refused
+    const Call call = MakeCall(sizes, context);
+    std::vector<const float*> on_gpu;
+    for (const Tensor& weight : weights) on_gpu.push_back(Floats(weight));
+    const Memory packed = Pack(sizes, on_gpu, stream);
+    cuda::RunOp(op_, sizes, packed.get(), call, stream);
+  }
+
+ private:
+  Memory Pack(const LayerSizes& sizes, const std::vector<const float*>& weights,
+              void* stream) const {
+    Memory packed = cuda::Allocate(cuda::PackedFloats(op_, sizes), stream);
+    cuda::PackOp(op_, sizes, weights.data(), packed.get(), stream);
+    return packed;
+  }
+
+  LayerSizes sizes_{};
+  Memory packed_{nullptr, {nullptr}};
+};
+
+}  // namespace
+
+// where the CPU emulates the GPU, the CPU provider has the memory
+#ifndef EDGERNN_PROVIDER
+#define EDGERNN_PROVIDER "CUDAExecutionProvider"
+#endif
+const char kProvider[] = EDGERNN_PROVIDER;
+
+void CheckProvider() {
+  if (const char* const why = cuda::Missing()) throw InvalidArgument(why);
+}
+
+std::shared_ptr<const Op> FindProviderOp(const std::string& name) {
+  return {std::shared_ptr<const Op>(), cuda::FindGpuOp(name)};
+}
+
+// GPUs have kernels of the library's cells alone.
+std::shared_ptr<const Op> MakeProviderOp(const std::string&, const CellSource&) { return nullptr; }
+
+std::unique_ptr<Node> MakeNode(std::int64_t, const OrtApi* api, const OrtKernelInfo* info) {
+  return std::make_unique<CudaNode>(api, info);
+}
+
+}  // namespace edgernn

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// The library's entry point: registers one op with ONNX Runtime, under several names.
+
+#include <climits>
+#include <deque>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "onnx/node.h"
+
+namespace edgernn {
+
+namespace {
+
+// The op under one of its names, as ONNX Runtime sees it, with what is ours behind it. Layers of a
+// file that differ in their functions take names of their own: Recurrent, Recurrent2 and so on.
+struct Entry : OrtCustomOp {
+  std::string name;
+  std::int64_t threads;
+};
+
+constexpr int kNames = 16;
+
+const Entry& AsEntry(const OrtCustomOp* entry) { return *static_cast<const Entry*>(entry); }
+
+// Calls `body`; what it throws becomes a status.
+template <class Body>
+OrtStatus* Guard(const OrtApi* api, const Body& body) {
+  try {
+    body();
+    return nullptr;
+  } catch (const OrtError& error) {
+    return error.status;
+  } catch (const InvalidArgument& error) {
+    return ort::CreateStatus(api, ort::kInvalidArgument, error.what());
+  } catch (const std::bad_alloc&) {
+    return ort::CreateStatus(api, ort::kFail, "edgernn: out of memory");
+  } catch (const std::exception& error) {
+    return ort::CreateStatus(api, ort::kFail, error.what());
+  }
+}
+
+OrtStatus* CreateNode(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info,
+                      void** node) {
+  return Guard(api, [&] { *node = MakeNode(AsEntry(op).threads, api, info).release(); });
+}
+
+OrtStatus* RunNode(void* node, OrtKernelContext* context) {
+  const Node& self = *static_cast<const Node*>(node);
+  return Guard(self.api(), [&] { self.Run(context); });
+}
+
+// X, then the weights and the states that the layer has.
+constexpr std::size_t kInputs = 2;
+// Y, updates and macs, then the states.
+constexpr std::size_t kOutputs = 4;
+
+void FillCallbacks(OrtCustomOp* op) {
+  *op = {};
+  op->version = ort::kApiVersion;
+  op->GetName = [](const OrtCustomOp* self) { return AsEntry(self).name.c_str(); };
+  op->GetExecutionProviderType = [](const OrtCustomOp*) { return kProvider; };
+  op->GetInputType = [](const OrtCustomOp*, std::size_t) { return ort::kFloat; };
+  op->GetInputTypeCount = [](const OrtCustomOp*) { return kInputs; };
+  op->GetOutputType = [](const OrtCustomOp*, std::size_t index) {
+    return index == 1 || index == 2 ? ort::kInt64 : ort::kFloat;
+  };
+  op->GetOutputTypeCount = [](const OrtCustomOp*) { return kOutputs; };
+  op->GetInputCharacteristic = [](const OrtCustomOp*, std::size_t index) {
+    return index + 1 == kInputs ? ort::kVariadic : ort::kRequired;
+  };
+  op->GetOutputCharacteristic = [](const OrtCustomOp*, std::size_t index) {
+    return index + 1 == kOutputs ? ort::kVariadic : ort::kOptional;
+  };
+  const auto one = [](const OrtCustomOp*) { return 1; };
+  op->GetVariadicInputMinArity = op->GetVariadicOutputMinArity = one;
+  op->GetVariadicInputHomogeneity = op->GetVariadicOutputHomogeneity = one;
+  op->GetInputMemoryType = [](const OrtCustomOp*, std::size_t) { return 0; };
+  op->GetStartVersion = [](const OrtCustomOp*) { return 1; };
+  op->GetEndVersion = [](const OrtCustomOp*) { return INT_MAX; };
+  op->CreateKernelV2 = &CreateNode;
+  op->KernelComputeV2 = &RunNode;
+  op->KernelDestroy = [](void* node) { delete static_cast<Node*>(node); };
+}
+
+// Of sessions that are registered next on this thread, see edgernn_threads.
+thread_local std::int64_t next_threads = 1;
+
+struct Domain {
+  OrtCustomOpDomain* handle = nullptr;
+  std::deque<Entry> entries;
+};
+
+// The domain with the op. Built once for a number of threads and never released: sessions may
+// outlive the options they were made with.
+OrtCustomOpDomain* FindDomain(const OrtApi* api, std::int64_t threads) {
+  const auto check = [](OrtStatus* status) {
+    if (status != nullptr) throw OrtError{status};
+  };
+  static std::map<std::int64_t, Domain> domains;
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  Domain& domain = domains[threads];
+  if (domain.handle != nullptr) return domain.handle;
+  OrtCustomOpDomain* handle = nullptr;
+  check(ort::CreateCustomOpDomain(api, "ai.edgernn", &handle));
+  domain.entries.clear();
+  for (int number = 1; number <= kNames; ++number) {
+    Entry& entry = domain.entries.emplace_back();
+    FillCallbacks(&entry);
+    entry.name = "Recurrent" + (number == 1 ? "" : std::to_string(number));
+    entry.threads = threads;
+    check(ort::CustomOpDomainAdd(api, handle, &entry));
+  }
+  return domain.handle = handle;
+}
+
+void Register(OrtSessionOptions* options, const OrtApi* api) {
+  CheckProvider();
+  OrtCustomOpDomain* const domain = FindDomain(api, std::exchange(next_threads, 1));
+  if (OrtStatus* status = ort::AddCustomOpDomain(api, options, domain)) throw OrtError{status};
+}
+
+}  // namespace
+
+}  // namespace edgernn
+
+extern "C" {
+
+[[gnu::visibility("default")]] OrtStatus* RegisterCustomOps(OrtSessionOptions* options,
+                                                            const OrtApiBase* base) {
+  using namespace edgernn;
+  if (const OrtApi* api = base->GetApi(ort::kApiVersion)) {
+    return Guard(api, [&] { Register(options, api); });
+  }
+  // the first version of the interface is enough to say so
+  const OrtApi* oldest = base->GetApi(1);
+  if (oldest == nullptr) return nullptr;
+  return ort::CreateStatus(oldest, ort::kFail, "edgernn needs ONNX Runtime 1.17 or newer");
+}
+
+// In sessions of the next registration on this thread, a large batch is cut into so many
+// parts at most, for as many threads of the session; 1 if this is not called.
+[[gnu::visibility("default")]] void edgernn_threads(int count) { edgernn::next_threads = count; }
+
+[[gnu::visibility("default")]] int edgernn_schema_version() { return edgernn::kSchemaVersion; }
+
+}  // extern "C"

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plain C functions of edgernn.h.
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "packed/model.h"
+
+namespace edgernn {
+namespace {
+
+constexpr std::int64_t kMaxBatch = 1 << 16;
+
+thread_local char last_message[512] = "";
+
+EdgernnStatus Say(EdgernnStatus status, const char* message) {
+  std::snprintf(last_message, sizeof last_message, "%s", message);
+  return status;
+}
+
+// Calls `body`; what it throws becomes a status.
+template <class Body>
+EdgernnStatus Guard(const Body& body) {
+  try {
+    body();
+    return EDGERNN_OK;
+  } catch (const Failure& failure) {
+    return Say(failure.status, failure.message.c_str());
+  } catch (const InvalidArgument& error) {
+    return Say(EDGERNN_BAD_MODEL, (std::string("the packed model: ") + error.what()).c_str());
+  } catch (const std::bad_alloc&) {
+    return Say(EDGERNN_BAD_ARGUMENT, "out of memory");
+  } catch (const std::exception& error) {
+    return Say(EDGERNN_BAD_MODEL, error.what());
+  }
+}
+
+void CheckGiven(const void* pointer, const char* name) {
+  if (pointer == nullptr) throw Failure{EDGERNN_BAD_ARGUMENT, std::string(name) + " is null"};
+}
+
+void CheckFile(const void* data, std::int64_t batch) {
+  CheckGiven(data, "data");
+  if (reinterpret_cast<std::uintptr_t>(data) % 8 != 0) {
+    throw Failure{EDGERNN_BAD_ARGUMENT, "data: expected to start at a multiple of 8 bytes"};
+  }
+  if (batch < 1 || batch > kMaxBatch) {
+    throw Failure{EDGERNN_BAD_ARGUMENT, "batch: expected 1 to " + std::to_string(kMaxBatch) +
+                                            ", got " + std::to_string(batch)};
+  }
+}
+
+// The first of `count` numbers that is not finite, or -1.
+std::int64_t FindNotFinite(const float* from, std::int64_t count) {
+  std::uint32_t not_finite = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::uint32_t bits;
+    std::memcpy(&bits, from + i, sizeof bits);
+    not_finite |= (bits & 0x7f800000u) == 0x7f800000u;
+  }
+  if (not_finite == 0) return -1;
+  std::int64_t at = 0;
+  while (std::isfinite(from[at])) ++at;
+  return at;
+}
+
+// One step of what is in model->x, or at `x`.
+void Step(EdgernnModel* model, const float* x, float* y) {
+  const std::int64_t batch = model->sizes.batch;
+  const bool counts = model->updates != nullptr;
+  for (std::int64_t b = 0; counts && b < batch; ++b) model->updates[b] = model->macs[b] = 0;
+  for (std::int64_t i = 0; i < model->layer_count; ++i) {
+    ModelLayer& layer = model->layers[i];
+    layer.call.x = x;
+    layer.op.Run(layer.sizes, layer.packed, layer.call, model->scratch);
+    x = layer.call.state_out[0];
+    if (!layer.skips) continue;
+    for (std::int64_t b = 0; b < batch; ++b) {
+      model->updates[b] += model->layer_updates[b];
+      model->macs[b] += model->layer_macs[b];
+    }
+  }
+  const std::int64_t width = model->layers[model->layer_count - 1].sizes.hidden;
+  if (model->head == nullptr) {
+    std::memcpy(y, x, static_cast<std::size_t>(batch * width) * sizeof(float));
+  } else {
+    model->table->linear.run(model->head, width, model->sizes.output, x, batch, y, model->scratch);
+  }
+}
+
+}  // namespace
+}  // namespace edgernn
+
+extern "C" {
+
+using edgernn::BuildModel;
+using edgernn::CheckGiven;
+using edgernn::Failure;
+using edgernn::Guard;
+using edgernn::PackedFile;
+using edgernn::Say;
+
+const char* edgernn_message(void) { return edgernn::last_message; }
+
+EdgernnStatus edgernn_memory(const void* data, std::size_t bytes, std::int64_t batch,
+                             std::size_t* memory) {
+  return Guard([&] {
+    edgernn::CheckFile(data, batch);
+    CheckGiven(memory, "memory");
+    *memory = BuildModel(PackedFile(data, bytes), batch, nullptr);
+  });
+}
+
+EdgernnStatus edgernn_open(const void* data, std::size_t bytes, std::int64_t batch, void* memory,
+                           std::size_t memory_bytes, EdgernnModel** model) {
+  return Guard([&] {
+    edgernn::CheckFile(data, batch);
+    CheckGiven(memory, "memory");
+    CheckGiven(model, "model");
+    if (reinterpret_cast<std::uintptr_t>(memory) % EDGERNN_ALIGNMENT != 0) {
+      throw Failure{EDGERNN_BAD_ARGUMENT, "memory: expected to start at a multiple of " +
+                                              std::to_string(EDGERNN_ALIGNMENT) + " bytes"};
+    }
+    // which reads all of the file, for its checksum
+    const PackedFile file(data, bytes);
+    const std::size_t need = BuildModel(file, batch, nullptr);
+    if (memory_bytes < need) {
+      throw Failure{EDGERNN_BAD_ARGUMENT, "memory: expected " + std::to_string(need) +
+                                              " bytes, got " + std::to_string(memory_bytes)};
+    }
+    BuildModel(file, batch, memory);
+    *model = static_cast<EdgernnModel*>(memory);
+    edgernn_reset(*model);
+  });
+}
+
+EdgernnStatus edgernn_sizes(const EdgernnModel* model, EdgernnSizes* sizes) {
+  if (model == nullptr || sizes == nullptr) return Say(EDGERNN_BAD_ARGUMENT, "a null pointer");
+  *sizes = model->sizes;
+  return EDGERNN_OK;
+}
+
+EdgernnStatus edgernn_step(EdgernnModel* model, const float* x, float* y) {
+  if (model == nullptr || x == nullptr || y == nullptr) {
+    return Say(EDGERNN_BAD_ARGUMENT, "a null pointer");
+  }
+  if (model->sizes.vocabulary > 0) {
+    return Say(EDGERNN_BAD_ARGUMENT, "x: this model reads words; use edgernn_step_words");
+  }
+  const std::int64_t width = model->width, count = model->sizes.batch * width;
+  const std::int64_t bad = edgernn::FindNotFinite(x, count);
+  if (bad >= 0) {
+    char text[96];
+    std::snprintf(text, sizeof text, "x: expected finite numbers, got %g at index %lld",
+                  static_cast<double>(x[bad]), static_cast<long long>(bad));
+    return Say(EDGERNN_BAD_INPUT, text);
+  }
+  if (model->mean == nullptr) {
+    edgernn::Step(model, x, y);
+    return EDGERNN_OK;
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t column = i % width;
+    model->x[i] = (x[i] - model->mean[column]) / model->std[column];
+  }
+  edgernn::Step(model, model->x, y);
+  return EDGERNN_OK;
+}
+
+EdgernnStatus edgernn_step_words(EdgernnModel* model, const std::int64_t* x, float* y) {
+  if (model == nullptr || x == nullptr || y == nullptr) {
+    return Say(EDGERNN_BAD_ARGUMENT, "a null pointer");
+  }
+  if (model->sizes.vocabulary == 0) {
+    return Say(EDGERNN_BAD_ARGUMENT, "x: this model reads numbers; use edgernn_step");
+  }
+  const std::int64_t width = model->width;
+  for (std::int64_t b = 0; b < model->sizes.batch; ++b) {
+    if (x[b] >= 0 && x[b] < model->sizes.vocabulary) continue;
+    char text[96];
+    std::snprintf(text, sizeof text, "x: expected words from 0 to %lld, got %lld at index %lld",
+                  static_cast<long long>(model->sizes.vocabulary - 1), static_cast<long long>(x[b]),
+                  static_cast<long long>(b));
+    return Say(EDGERNN_BAD_INPUT, text);
+  }
+  for (std::int64_t b = 0; b < model->sizes.batch; ++b) {
+    for (std::int64_t i = 0; i < width; ++i) {
+      model->x[b * width + i] = model->embedding[x[b] * width + i];
+    }
+  }
+  edgernn::Step(model, model->x, y);
+  return EDGERNN_OK;
+}
+
+EdgernnStatus edgernn_reset(EdgernnModel* model) {
+  if (model == nullptr) return Say(EDGERNN_BAD_ARGUMENT, "a null pointer");
+  std::memcpy(model->state, model->start,
+              static_cast<std::size_t>(model->sizes.state) * sizeof(float));
+  return EDGERNN_OK;
+}
+
+EdgernnStatus edgernn_state(EdgernnModel* model, float** state) {
+  if (model == nullptr || state == nullptr) return Say(EDGERNN_BAD_ARGUMENT, "a null pointer");
+  *state = model->state;
+  return EDGERNN_OK;
+}
+
+EdgernnStatus edgernn_work(const EdgernnModel* model, const std::int64_t** updates,
+                           const std::int64_t** macs) {
+  if (model == nullptr || updates == nullptr || macs == nullptr) {
+    return Say(EDGERNN_BAD_ARGUMENT, "a null pointer");
+  }
+  *updates = model->updates;
+  *macs = model->macs;
+  return EDGERNN_OK;
+}
+
+}  // extern "C"

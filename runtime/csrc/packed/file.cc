@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads and checks the file of a packed model, which may be damaged or malicious.
+
+#include "packed/file.h"
+
+#include <cstring>
+
+#include "common/schema.h"
+
+namespace edgernn {
+
+namespace {
+
+constexpr std::uint64_t kFileAlignment = 32;
+// so that products of two sizes cannot overflow
+constexpr std::uint32_t kMaxSize = 1u << 30;
+constexpr std::uint32_t kMaxLayers = 1024;
+
+[[noreturn]] void Fail(const std::string& message) {
+  throw Failure{EDGERNN_BAD_MODEL, "the packed model: " + message};
+}
+
+[[maybe_unused]] std::uint32_t Checksum(const unsigned char* from, std::size_t bytes) {
+  static const auto table = [] {
+    struct Table {
+      std::uint32_t of[256];
+    } crc{};
+    for (std::uint32_t i = 0; i < 256; ++i) {
+      std::uint32_t value = i;
+      for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ (value & 1 ? 0xedb88320u : 0u);
+      crc.of[i] = value;
+    }
+    return crc;
+  }();
+  std::uint32_t sum = 0xffffffffu;
+  for (std::size_t i = 0; i < bytes; ++i) sum = (sum >> 8) ^ table.of[(sum ^ from[i]) & 255u];
+  return ~sum;
+}
+
+// A name in the file, which ends up in messages: anything but printable ASCII becomes a question
+// mark.
+std::string Name(const char (&from)[60]) {
+  std::string name(from, strnlen(from, sizeof from));
+  for (char& c : name) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return name;
+}
+
+std::uint64_t NumberBytes(std::uint32_t type) {
+  switch (static_cast<NumberType>(type)) {
+    case NumberType::kFloat32:
+      return 4;
+    case NumberType::kBfloat16:
+      return 2;
+    case NumberType::kInt8:
+      return 1;
+  }
+  Fail("a tensor of the unknown type " + std::to_string(type));
+}
+
+}  // namespace
+
+PackedFile::PackedFile(const void* data, std::size_t bytes)
+    : data_(static_cast<const char*>(data)) {
+  if (bytes < sizeof header_) Fail("it is cut short, to " + std::to_string(bytes) + " bytes");
+  std::memcpy(&header_, data, sizeof header_);
+  if (std::memcmp(header_.magic, "EDGERNN", 8) != 0) Fail("it does not begin as one");
+  if (header_.version != kPackedVersion || header_.schema != kSchemaVersion) {
+    throw Failure{EDGERNN_BAD_VERSION, "the packed model: it has version " +
+                                           std::to_string(header_.version) + " and schema " +
+                                           std::to_string(header_.schema) + ", the library reads " +
+                                           std::to_string(kPackedVersion) + " and " +
+                                           std::to_string(kSchemaVersion) + "; pack it again"};
+  }
+  if (header_.bytes != bytes) {
+    Fail("it should have " + std::to_string(header_.bytes) + " bytes, here are " +
+         std::to_string(bytes));
+  }
+#ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+  const auto* const content = reinterpret_cast<const unsigned char*>(data_) + sizeof header_;
+  if (Checksum(content, bytes - sizeof header_) != header_.checksum) {
+    Fail("its checksum is wrong: it is damaged");
+  }
+#endif
+  if (header_.layers < 1 || header_.layers > kMaxLayers) {
+    Fail(std::to_string(header_.layers) + " layers");
+  }
+  if (header_.input < 1 || header_.input > kMaxSize || header_.vocabulary > kMaxSize ||
+      header_.output < 1 || header_.output > kMaxSize) {
+    Fail("a size of input, output or vocabulary that cannot be");
+  }
+  At(sizeof header_,
+     header_.layers * sizeof(PackedLayer) + std::uint64_t{header_.tensors} * sizeof(PackedTensor));
+}
+
+PackedLayer PackedFile::Layer(std::uint32_t layer) const {
+  PackedLayer record;
+  std::memcpy(&record, At(sizeof header_ + layer * sizeof record, sizeof record), sizeof record);
+  return record;
+}
+
+std::string PackedFile::NameOf(const PackedLayer& layer) { return Name(layer.name); }
+
+CellSource PackedFile::Cell(const PackedLayer& layer) const {
+  PackedCell record;
+  std::memcpy(&record, At(layer.cell, sizeof record), sizeof record);
+  std::uint64_t bytes = sizeof record;
+  for (const std::uint32_t count : record.ints) bytes += count * sizeof(std::int32_t);
+  for (const std::uint32_t count : record.numbers) bytes += count * sizeof(float);
+  const char* from = At(layer.cell, bytes) + sizeof record;
+  CellSource cell;
+  cell.name = Name(record.name);
+  std::vector<std::int64_t>* const ints[] = {&cell.gates,       &cell.vectors,  &cell.layout,
+                                             &cell.update.ints, &cell.mid.ints, &cell.map.ints};
+  for (int i = 0; i < PackedCell::kInts; ++i) {
+    for (std::uint32_t k = 0; k < record.ints[i]; ++k, from += sizeof(std::int32_t)) {
+      std::int32_t value;
+      std::memcpy(&value, from, sizeof value);
+      ints[i]->push_back(value);
+    }
+  }
+  std::vector<float>* const numbers[] = {&cell.update.numbers, &cell.mid.numbers,
+                                         &cell.map.numbers};
+  for (int i = 0; i < PackedCell::kNumbers; ++i) {
+    for (std::uint32_t k = 0; k < record.numbers[i]; ++k, from += sizeof(float)) {
+      float value;
+      std::memcpy(&value, from, sizeof value);
+      numbers[i]->push_back(value);
+    }
+  }
+  return cell;
+}
+
+Tensor PackedFile::NextTensor() {
+  if (tensors_read_ == header_.tensors) Fail("it lacks tensors");
+  PackedTensor record;
+  const std::uint64_t first = sizeof header_ + header_.layers * sizeof(PackedLayer);
+  std::memcpy(&record, At(first + tensors_read_ * sizeof record, sizeof record), sizeof record);
+  ++tensors_read_;
+  const std::uint64_t rows = record.size[0], columns = record.size[1];
+  if (record.axes < 1 || record.axes > 2 || rows < 1 || rows > kMaxSize || columns < 1 ||
+      columns > kMaxSize || (record.axes == 1 && columns != 1)) {
+    Fail("tensor " + std::to_string(tensors_read_ - 1) + " has an impossible shape");
+  }
+  Tensor tensor;
+  tensor.shape.push_back(record.size[0]);
+  if (record.axes == 2) tensor.shape.push_back(record.size[1]);
+  tensor.values.data = At(record.data, rows * columns * NumberBytes(record.type));
+  tensor.values.type = static_cast<NumberType>(record.type);
+  if (tensor.values.type == NumberType::kInt8) {
+    tensor.values.scales = reinterpret_cast<const float*>(At(record.scales, rows * sizeof(float)));
+    tensor.values.columns = record.size[1];
+  }
+  return tensor;
+}
+
+Tensor PackedFile::NextTensor(const char* what, const Shape& shape) {
+  const Tensor tensor = NextTensor();
+  if (tensor.shape != shape) {
+    Fail(std::string(what) + ": expected " + Print(shape) + ", got " + Print(tensor.shape));
+  }
+  return tensor;
+}
+
+void PackedFile::CheckAllRead() const {
+  if (tensors_read_ != header_.tensors) Fail("it has more tensors than its layers need");
+}
+
+const char* PackedFile::At(std::uint64_t offset, std::uint64_t bytes) const {
+  if (offset > header_.bytes || bytes > header_.bytes - offset) Fail("it is cut short");
+  if (offset % kFileAlignment != 0) Fail("it has an unaligned part");
+  return data_ + offset;
+}
+
+}  // namespace edgernn

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a checked program over vectors: each instruction is a loop over a block of them.
+
+#ifndef EDGERNN_PROGRAM_RUN_H_
+#define EDGERNN_PROGRAM_RUN_H_
+
+#include "program/functions.h"
+#include "program/program.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+// Where a value is: its first vector, and how far on each next one is. 0: it is the same for all.
+struct ValuePlace {
+  const float* at;
+  std::int64_t step;
+};
+
+// So many vectors are run at once at most: enough to hide what it takes to find the next
+// instruction, few enough to stay in the first-level cache.
+constexpr std::int64_t kProgramBlock = 16;
+
+// What an instruction does to `count` vectors.
+struct VectorLoop {
+  const ValuePlace* places;
+  const Instruction& instruction;
+  std::int64_t count;
+
+  const ValuePlace& From(int operand) const { return places[instruction.operands[operand]]; }
+  float* To() const { return const_cast<float*>(places[instruction.to].at); }
+
+  template <class Function>
+  [[gnu::always_inline]] void Run1(const Function& function) const {
+    const ValuePlace a = From(0);
+    float* const to = To();
+    for (std::int64_t i = 0; i < count; ++i) {
+      Store(to + i * kLanes, function(Load(a.at + i * a.step)));
+    }
+  }
+
+  template <class Function>
+  [[gnu::always_inline]] void Run2(const Function& function) const {
+    const ValuePlace a = From(0), b = From(1);
+    float* const to = To();
+    for (std::int64_t i = 0; i < count; ++i) {
+      Store(to + i * kLanes, function(Load(a.at + i * a.step), Load(b.at + i * b.step)));
+    }
+  }
+
+  template <class Function>
+  [[gnu::always_inline]] void Run3(const Function& function) const {
+    const ValuePlace a = From(0), b = From(1), c = From(2);
+    float* const to = To();
+    for (std::int64_t i = 0; i < count; ++i) {
+      Store(to + i * kLanes,
+            function(Load(a.at + i * a.step), Load(b.at + i * b.step), Load(c.at + i * c.step)));
+    }
+  }
+};
+
+[[gnu::noinline]] inline void RunInstructions(const Program& program, const ValuePlace* places,
+                                              std::int64_t count) {
+  for (int i = 0; i < program.instructions; ++i) {
+    const VectorLoop loop{places, program.instruction[i], count};
+    switch (loop.instruction.operation) {
+#define EDGERNN_RUN(name, code, arity)                                                            \
+  case Operation::name:                                                                           \
+    loop.Run##arity([](auto... operands)                                                          \
+                        __attribute__((always_inline)) { return functions::name(operands...); }); \
+    break;
+      EDGERNN_PROGRAM_OPS(EDGERNN_RUN)
+#undef EDGERNN_RUN
+      case Operation::copy:
+        loop.Run1([](Vec a) { return a; });
+        break;
+    }
+  }
+}
+
+// Runs a program for `count` vectors. The places of its arguments are given, at vector 0, and there
+// is room for kMaxPlaces. Calls finish(first, count, places) after each block, for the results.
+template <class Finish>
+[[gnu::always_inline]] inline void RunProgram(const Program& program, ValuePlace* places,
+                                              std::int64_t count, const Finish& finish) {
+  alignas(64) float memory[kMaxLiveValues * kLanes];
+  float* free = memory;
+  ValuePlace* place = places + program.arguments;
+  for (int i = 0; i < program.constants; ++i, free += kLanes) {
+    Store(free, Fill(program.constant[i]));
+    *place++ = {free, 0};
+  }
+  const std::int64_t room = (kMaxLiveValues - program.constants) / program.registers;
+  const std::int64_t most = room < kProgramBlock ? room : kProgramBlock;
+  const std::int64_t block = count < most ? count : most;
+  for (int i = 0; i < program.registers; ++i, free += block * kLanes) *place++ = {free, kLanes};
+  for (std::int64_t first = 0; first < count; first += block) {
+    const std::int64_t left = count - first, now = left < block ? left : block;
+    RunInstructions(program, places, now);
+    finish(first, now, places);
+    for (int i = 0; i < program.arguments; ++i) places[i].at += now * places[i].step;
+  }
+}
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_PROGRAM_RUN_H_

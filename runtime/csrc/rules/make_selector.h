@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Makes a Selector of a rule's type.
+//
+// The type's weights are a struct Packed and its buffers a struct Scratch, both allocated from the
+// driver's arena. Scratch is found again at every step, without the number of rows: fields whose
+// size depends on it come last.
+
+#ifndef EDGERNN_RULES_MAKE_SELECTOR_H_
+#define EDGERNN_RULES_MAKE_SELECTOR_H_
+
+#include "cpu/compress.h"
+#include "cpu/gemm.h"
+#include "rules/selector.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+// The padding becomes 0.
+[[gnu::noinline, gnu::cold]] inline void PackVector(const Values& from, std::int64_t count,
+                                                    float* to) {
+  for (std::int64_t j = 0; j < PadToLanes(count); ++j) to[j] = j < count ? from[j] : 0.0f;
+}
+
+// A list of neurons, with the slack that AppendPositive needs.
+inline std::int32_t* AllocateList(std::int64_t hidden, Arena* arena) {
+  return arena->Allocate<std::int32_t>(PadToLanes(hidden) + kLanes);
+}
+
+// Writes the indices of `values` (padded) above 0; the padding must not be.
+inline std::int64_t SelectPositive(const float* values, std::int64_t count, std::int32_t* list) {
+  std::int64_t listed = 0;
+  for (std::int64_t j = 0; j < count; j += kLanes) {
+    listed += AppendPositive(Load(values + j), static_cast<std::int32_t>(j), list + listed);
+  }
+  return listed;
+}
+
+// Functions on plain buffers for selectors and imputers, from the type's functions of Packed and
+// Scratch.
+template <class Type>
+struct ArenaFunctions {
+  using Packed = typename Type::Packed;
+  using Scratch = typename Type::Scratch;
+
+  static Packed PackedIn(const LayerSizes& sizes, const void* base) {
+    Arena arena(const_cast<void*>(base));
+    return Packed(sizes, &arena);
+  }
+
+  static std::size_t PackedBytes(const LayerSizes& sizes) {
+    Arena arena(nullptr);
+    static_cast<void>(Packed(sizes, &arena));
+    return arena.used();
+  }
+
+  [[gnu::cold]] static void Pack(const LayerSizes& sizes, const Weights& from, void* packed) {
+    Type::Pack(sizes, from, PackedIn(sizes, packed));
+  }
+
+  static std::size_t ScratchBytes(const LayerSizes& sizes, std::int64_t rows) {
+    Arena arena(nullptr);
+    static_cast<void>(Scratch(sizes, rows, &arena));
+    return arena.used();
+  }
+};
+
+// The functions of a Selector.
+template <class Rule>
+struct SelectorFunctions : ArenaFunctions<Rule> {
+  using typename ArenaFunctions<Rule>::Scratch;
+  using ArenaFunctions<Rule>::PackedIn;
+
+  static Scratch ScratchIn(const LayerSizes& sizes, void* base) {
+    Arena arena(base);
+    return Scratch(sizes, 0, &arena);
+  }
+
+  static void Project(const LayerSizes& sizes, const void* packed, const float* x,
+                      std::int64_t rows, void* scratch) {
+    Rule::Project(sizes, PackedIn(sizes, packed), x, rows, ScratchIn(sizes, scratch));
+  }
+
+  static ActiveSet Select(const LayerSizes& sizes, const void* packed, void* scratch,
+                          std::int64_t row, const float* h, const float* const* memory) {
+    return Rule::Select(sizes, PackedIn(sizes, packed), ScratchIn(sizes, scratch), row, h, memory);
+  }
+
+  static void Remember(const LayerSizes& sizes, const void* packed, void* scratch,
+                       const float* state, float* const* memory) {
+    Rule::Remember(sizes, PackedIn(sizes, packed), ScratchIn(sizes, scratch), state, memory);
+  }
+};
+
+template <class Rule>
+constexpr Selector MakeSelector() {
+  using Functions = SelectorFunctions<Rule>;
+  return {
+      Rule::kRanks,        &Functions::PackedBytes, &Functions::Pack,    &Functions::ScratchBytes,
+      &Functions::Project, &Functions::Select,      &Functions::Remember};
+}
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_RULES_MAKE_SELECTOR_H_

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Selects neurons that are open for the first part of their own period: the gate rises, then falls.
+
+#ifndef EDGERNN_RULES_PHASED_SELECTOR_H_
+#define EDGERNN_RULES_PHASED_SELECTOR_H_
+
+#include "rules/clock.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+struct PhasedRule {
+  static constexpr int kRanks = -1;
+
+  struct Packed {
+    float* periods;  // (padded H,)
+    float* shifts;   // (padded H,), less than a period
+    float* open;     // (1,)
+
+    Packed(const LayerSizes& sizes, Arena* arena) {
+      periods = arena->Allocate<float>(PadToLanes(sizes.hidden));
+      shifts = arena->Allocate<float>(PadToLanes(sizes.hidden));
+      open = arena->Allocate<float>(1);
+    }
+  };
+
+  static void Pack(const LayerSizes& sizes, const Weights& from, const Packed& to) {
+    PackVector(from.rule[0], sizes.hidden, to.periods);
+    PackVector(from.rule[1], sizes.hidden, to.shifts);
+    for (std::int64_t j = 0; j < sizes.hidden; j += Wide::kCount) {
+      auto* shifts = reinterpret_cast<Wide::Floats*>(to.shifts + j);
+      *shifts = Remainder(*shifts, *reinterpret_cast<const Wide::Floats*>(to.periods + j));
+    }
+    *to.open = from.rule[2][0];
+  }
+
+  template <class Scratch>
+  static ActiveSet Select(const LayerSizes& sizes, const Packed& packed, const Scratch& scratch,
+                          float t) {
+    const float open = *packed.open;
+    Remainders(t, packed.periods, PadToLanes(sizes.hidden), scratch.open);
+    for (std::int64_t j = 0; j < sizes.hidden; j += kLanes) {
+      // the padding has no period, and is no number here
+      const Vec turns =
+          (Load(scratch.open + j) + Load(packed.shifts + j)) / Load(packed.periods + j);
+      const Vec phase = turns - Floor(turns);
+      const Vec rising = phase * 2.0f / Fill(open), falling = 2.0f - rising;
+      const Vec::Raw gate = rising.raw < falling.raw ? rising.raw : falling.raw;
+      Store(scratch.open + j, {phase.raw < open ? gate : Zero().raw});
+    }
+    ActiveSet active{SelectPositive(scratch.open, sizes.hidden, scratch.neurons), scratch.neurons,
+                     0};
+    for (std::int64_t i = 0; i < active.count; ++i) {
+      scratch.blend[i] = scratch.open[active.neurons[i]];
+    }
+    active.blend = scratch.blend;
+    return active;
+  }
+
+ private:
+  // Of some turns; what is no number stays as it is when this is taken from it.
+  [[gnu::always_inline]] static Vec Floor(Vec a) {
+    const auto few = (a.raw > -4.0f) & (a.raw < 4.0f);
+    const Vec::Raw bounded = few ? a.raw : Zero().raw;
+    const Vec::Raw whole =
+        __builtin_convertvector(__builtin_convertvector(bounded, Vec::Bits), Vec::Raw);
+    return {whole > a.raw ? whole - 1.0f : whole};
+  }
+};
+
+using PhasedSelector = ClockSelector<PhasedRule>;
+
+template <>
+struct SelectorOf<Phased> {
+  using Type = PhasedSelector;
+};
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_RULES_PHASED_SELECTOR_H_

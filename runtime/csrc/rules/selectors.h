@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The selectors of the rules that have no equations for all neurons alike.
+
+#ifndef EDGERNN_RULES_SELECTORS_H_
+#define EDGERNN_RULES_SELECTORS_H_
+
+#include "rules/clockwork_selector.h"
+#include "rules/phased_selector.h"
+#include "rules/random_selector.h"
+#include "rules/variable_selector.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+template <class Rule>
+constexpr Selector kSelector = MakeSelector<typename SelectorOf<Rule>::Type>();
+
+// Null for a rule whose driver selects no neurons.
+template <class Rule>
+constexpr const Selector* FindSelector() {
+  if constexpr (Rule::kKind == RuleKind::kSample || DescribeRule<Rule>().IsDense()) {
+    return nullptr;
+  } else {
+    return &kSelector<Rule>;
+  }
+}
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_RULES_SELECTORS_H_

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the gates of a cell are in the memory of a call, and the matrix products they sum.
+
+#ifndef EDGERNN_TRAIN_GATE_LAYOUT_H_
+#define EDGERNN_TRAIN_GATE_LAYOUT_H_
+
+#include "train/c_api.h"
+#include "train/gemm.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+// What a product multiplies: x, h, c and m for the gates, and x for the rule.
+enum Source { kOfX, kOfH, kOfC, kOfM, kOfRule, kSources };
+
+// The gates of a product that lie side by side, as one matrix.
+struct Segment {
+  std::int64_t columns;
+  std::int64_t at;   // of its first column among the P
+  std::int64_t row;  // in the weights
+  bool first;        // nothing comes before this product but the bias
+  float* packed;
+};
+
+// W x, R h, C c, V m, or the rule's matrix times x.
+struct Term {
+  const float* weights;  // (rows, depth)
+  float* grad;
+  std::int64_t rows;
+  std::int64_t depth;
+  int count;
+  Segment segments[kMaxGates];
+};
+
+struct GateLayout {
+  const TrainCell& cell;
+  const TrainRule& rule;
+  std::int64_t hidden, middle, inputs;  // H, M, columns of W
+  std::int64_t gates;                   // P
+  std::int64_t size[kMaxGates];
+  std::int64_t at[kMaxGates];
+  std::int64_t bias_row[kMaxGates];  // -1: none
+  std::int64_t rule_at;              // of the rule's part, if P has one
+  Term terms[kSources];
+
+  GateLayout(const TrainCell& of, const TrainRule& under, const EdgernnTrainCall& call)
+      : cell(of),
+        rule(under),
+        hidden(call.hidden),
+        middle(of.mid_is_input ? call.input : call.hidden),
+        inputs(call.input * (of.reads_last ? 2 : 1)),
+        gates(0) {
+    std::int64_t biases = 0;
+    const unsigned bias_terms = call.cell < Cells::kCount ? kBias : kBias | kOptionalBias;
+    for (int g = 0; g < cell.gates; ++g) {
+      size[g] = (cell.terms[g] & kMid) != 0 ? middle : hidden;
+      at[g] = gates;
+      gates += size[g];
+      const bool biased = (cell.terms[g] & bias_terms) != 0;
+      bias_row[g] = biased ? biases : -1;
+      if (biased) biases += size[g];
+    }
+    rule_at = gates;
+    terms[kOfX] = MakeTerm(kX, 0, call.w, call.w_grad, inputs);
+    terms[kOfH] = MakeTerm(kH, kX, call.r, call.r_grad, hidden);
+    terms[kOfC] = MakeTerm(kC, kX | kH, call.c, call.c_grad, hidden);
+    terms[kOfM] = MakeTerm(kM, kX | kH | kC, call.v, call.v_grad, middle);
+    Term& of_rule = terms[kOfRule];
+    of_rule = {};
+    of_rule.depth = call.input;
+    if (rule.matrix >= 0) {
+      of_rule.weights = call.rule_params[rule.matrix];
+      of_rule.grad = call.rule_params_grad[rule.matrix];
+      of_rule.rows = hidden;
+      of_rule.count = 1;
+      of_rule.segments[0] = {hidden, rule_at, 0, true, nullptr};
+      gates += hidden;
+    }
+  }
+
+  // Of the gates with `with`; those with any of `before` have begun already.
+  Term MakeTerm(unsigned with, unsigned before, const float* weights, float* grad,
+                std::int64_t depth) const {
+    Term term{};
+    term.weights = weights;
+    term.grad = grad;
+    term.depth = depth;
+    int last = -1;
+    for (int g = 0; g < cell.gates; ++g) {
+      if ((cell.terms[g] & with) == 0) continue;
+      const bool first = (cell.terms[g] & before) == 0;
+      Segment* segment = term.segments + term.count - 1;
+      if (last >= 0 && last == g - 1 && segment->first == first) {
+        segment->columns += size[g];
+      } else {
+        segment = &term.segments[term.count++];
+        *segment = {size[g], at[g], term.rows, first, nullptr};
+      }
+      term.rows += size[g];
+      last = g;
+    }
+    return term;
+  }
+
+  // How many numbers a parameter of the cell's own has.
+  std::int64_t ParamSize(int i, std::int64_t input) const {
+    const Extent extent = cell.extents[i];
+    return extent == Extent::kOne ? 1 : extent == Extent::kInput ? input : hidden;
+  }
+
+  // Whether a parameter of the rule is one number.
+  bool IsRuleNumber(int i) const { return rule.params[i].rows.one > 0; }
+
+  // How many numbers the equations of a rule read of one of its parameters.
+  std::int64_t RuleParamSize(int i) const {
+    return !rule.HasEquations() || !IsRead(rule, i) ? 0 : IsRuleNumber(i) ? 1 : hidden;
+  }
+
+  // How many decisions there are for a sample, and numbers in each memory that equations read.
+  std::int64_t DecisionSize() const { return rule.kind == RuleKind::kNeuron ? hidden : 1; }
+
+  // Finds the weights of one direction in a buffer.
+  void Allocate(bool back, Arena* arena) {
+    for (Term& term : terms) {
+      for (int i = 0; i < term.count; ++i) {
+        Segment& s = term.segments[i];
+        s.packed = arena->Allocate<float>(back ? PackedFloats(s.columns, term.depth)
+                                               : PackedFloats(term.depth, s.columns));
+      }
+    }
+  }
+
+  void PackWeights(bool back) const {
+    for (const Term& term : terms) {
+      for (int i = 0; i < term.count; ++i) {
+        const Segment& s = term.segments[i];
+        const float* from = term.weights + s.row * term.depth;
+        if (back) {
+          Pack(from, term.depth, term.depth, s.columns, s.packed);
+        } else {
+          PackTransposed(from, term.depth, s.columns, term.depth, s.packed);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_TRAIN_GATE_LAYOUT_H_

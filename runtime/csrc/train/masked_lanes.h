@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Masked loads and stores of the first lanes of a vector.
+
+#ifndef EDGERNN_TRAIN_MASKED_LANES_H_
+#define EDGERNN_TRAIN_MASKED_LANES_H_
+
+#include "cpu/simd.h"
+
+// all of it is inlined, whatever the instruction set
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
+namespace edgernn::EDGERNN_ISA {
+
+// Loads and stores `count` lanes, at most all; the others are loaded as 0 and left alone.
+class Lanes {
+ public:
+#if defined(__AVX512F__)
+  [[gnu::always_inline]] explicit Lanes(std::int64_t count)
+      : mask_(count >= kLanes ? 0xffff : (1u << count) - 1) {}
+
+  [[gnu::always_inline]] Vec Load(const float* from) const {
+    return {_mm512_maskz_loadu_ps(mask_, from)};
+  }
+
+  [[gnu::always_inline]] void Store(float* to, Vec a) const {
+    _mm512_mask_storeu_ps(to, mask_, a.raw);
+  }
+
+ private:
+  __mmask16 mask_;
+#elif defined(__AVX__)
+  [[gnu::always_inline]] explicit Lanes(std::int64_t count) {
+    const int end = count < kLanes ? static_cast<int>(count) : kLanes;
+    for (int lane = 0; lane < kLanes; ++lane) mask_[lane] = lane < end ? -1 : 0;
+  }
+
+  [[gnu::always_inline]] Vec Load(const float* from) const {
+    return {_mm256_maskload_ps(from, reinterpret_cast<__m256i>(mask_))};
+  }
+
+  [[gnu::always_inline]] void Store(float* to, Vec a) const {
+    _mm256_maskstore_ps(to, reinterpret_cast<__m256i>(mask_), a.raw);
+  }
+
+ private:
+  Vec::Bits mask_;
+#else
+  explicit Lanes(std::int64_t count) : count_(count) {}
+
+  Vec Load(const float* from) const {
+    if (count_ >= kLanes) return edgernn::EDGERNN_ISA::Load(from);
+    Vec result = Zero();
+    for (int lane = 0; lane < count_; ++lane) result.raw[lane] = from[lane];
+    return result;
+  }
+
+  void Store(float* to, Vec a) const {
+    if (count_ >= kLanes) return edgernn::EDGERNN_ISA::Store(to, a);
+    for (int lane = 0; lane < count_; ++lane) to[lane] = a.raw[lane];
+  }
+
+ private:
+  std::int64_t count_;
+#endif
+};
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_TRAIN_MASKED_LANES_H_

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functions of a rule. Independent of the cell, to which a rule gives u and which gives the
+// gradient of u back.
+
+#ifndef EDGERNN_TRAIN_RULE_H_
+#define EDGERNN_TRAIN_RULE_H_
+
+#include "train/neuron_equations.h"
+#include "train/sample_equations.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+template <class Rule>
+constexpr TrainRule MakeTrainRule() {
+  TrainRule rule{};
+  static_cast<RuleSpec&>(rule) = DescribeRule<Rule>();
+  if constexpr (Rule::kKind == RuleKind::kSample) {
+    using Equations = SampleEquations<Rule>;
+    rule.decide = &Equations::Decide;
+    rule.remember = &Equations::Remember;
+    rule.remember_back = &Equations::RememberBack;
+    rule.decide_back = &Equations::DecideBack;
+  } else if constexpr (DescribeRule<Rule>().HasEquations()) {
+    using Equations = NeuronEquations<Rule>;
+    rule.decide = &Equations::Decide;
+    rule.decide_back = &Equations::DecideBack;
+    if constexpr (DescribeRule<Rule>().Remembers()) {
+      rule.remember = &Equations::Remember;
+      rule.remember_back = &Equations::RememberBack;
+    }
+  }
+  return rule;
+}
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_TRAIN_RULE_H_

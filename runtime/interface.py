@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inputs and outputs of an exported file's graph, held against the file's description of itself."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgernn.errors import EdgernnError
+from edgernn.runtime.info import layer_sizes
+
+FLOATS, INTEGERS = "tensor(float)", "tensor(int64)"
+# axes by name, T and B, or by size
+Shape = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Value:
+    """An input or output of a graph, whose type is named as ONNX Runtime does."""
+
+    name: str
+    type: str
+    shape: tuple[int | str | None, ...]
+
+    def fits(self, type: str, shape: Shape) -> bool:
+        """True if it has this type and shape; T and B may have a size in the file."""
+        axes = zip(shape, self.shape, strict=False)
+        return (
+            self.type == type
+            and len(self.shape) == len(shape)
+            and all(isinstance(axis, str) or axis == other for axis, other in axes)
+        )
+
+
+def state_sizes(
+    info: Mapping[str, Any], inputs: Iterable[Value], outputs: Iterable[Value], size: int, path: Path
+) -> dict[str, int]:
+    """Size of each state, by name, of a graph whose inputs and outputs are those that the file describes.
+
+    Args:
+        info: The file's description of itself.
+        inputs: Inputs of the graph.
+        outputs: Outputs of the graph.
+        size: Bytes of the file. Every channel and neuron has a weight in it, so that no axis can be longer; memory for
+            axes that passed takes no more than a few times the file.
+        path: The file, for the error.
+
+    Raises:
+        EdgernnError: An input or output is missing or another one.
+    """
+    model, read = info["model"], {value.name: value for value in inputs}
+    reads_words = model["input"]["vocabulary"] is not None
+    x = (INTEGERS, ("T", "B")) if reads_words else (FLOATS, ("T", "B", model["input"]["size"]))
+    _expect(path, "input", "x", read.pop("x", None), *x)
+    states = {}
+    for name, value in read.items():
+        H = value.shape[-1] if value.shape else None
+        if not isinstance(H, int) or not value.fits(FLOATS, ("B", H)) or H < 1:
+            raise _error(path, "input", name, f"{FLOATS} (B, H)", value)
+        states[name] = H
+    if (longest := max([model["input"]["size"], *states.values()])) > size:
+        raise EdgernnError(f"{path}: an axis of {longest} in a file of {size} bytes; it is damaged, export it again")
+    _check_layers(path, info, states)
+    for name, start in info["initial_state"].items():
+        if states.get(name) != len(start):
+            raise EdgernnError(
+                f"{path}: initial_state of {name:.50}: expected {states.get(name, 0)} numbers, got {len(start)}; "
+                "export it again"
+            )
+    _check_outputs(path, info, states, {value.name: value for value in outputs})
+    return states
+
+
+def _check_layers(path: Path, info: Mapping[str, Any], states: Mapping[str, int]) -> None:
+    """Raises EdgernnError where layers and their sizes, those of their first state, are not what `info` says."""
+    model = info["model"]
+    directions = ["", ".reverse"][: 1 + model["bidirectional"]]
+    sizes: dict[str, int] = {}
+    for name, H in states.items():
+        sizes.setdefault(name.rpartition(".")[0], H)
+    count = model["layers"] * len(directions)
+    if len(sizes) != count:
+        raise EdgernnError(f"{path}: its graph has states of {len(sizes)} layers, expected {count}; export it again")
+    for i, H in enumerate(layer_sizes(info)):
+        for direction in directions:
+            name = f"layer{i}{direction}"
+            if sizes.get(name) != H:
+                raise EdgernnError(f"{path}: neurons of {name}: expected {H}, got {sizes.get(name)}; export it again")
+
+
+def _check_outputs(path: Path, info: Mapping[str, Any], states: Mapping[str, int], values: Mapping[str, Value]) -> None:
+    """Raises EdgernnError for an output that is missing or is not of its type and shape."""
+    head, directions = info["model"]["head"], 1 + info["model"]["bidirectional"]
+    O = head["size"] or layer_sizes(info)[-1] * directions
+    _expect(path, "output", "y", values.get("y"), FLOATS, ("T", "B", O)[head["output"] == "last" :])
+    for name, H in states.items():
+        _expect(path, "output", f"{name}.next", values.get(f"{name}.next"), FLOATS, ("B", H))
+    counts: dict[str, Shape] = {"updates": ("T", "B"), "macs": ("B",)}
+    if values.keys() & counts.keys():
+        for name, shape in counts.items():
+            _expect(path, "output", name, values.get(name), INTEGERS, shape)
+
+
+def _expect(path: Path, kind: str, name: str, value: Value | None, type: str, shape: Shape) -> None:
+    if value is None or not value.fits(type, shape):
+        raise _error(path, kind, name, f"{type} {_words(shape)}", value)
+
+
+def _error(path: Path, kind: str, name: str, expected: str, value: Value | None) -> EdgernnError:
+    got = "none" if value is None else f"{value.type} {_words(value.shape)}"
+    return EdgernnError(f"{path}: {kind} {name:.50} of its graph: expected {expected}, got {got:.100}; export it again")
+
+
+def _words(shape: Iterable[Any]) -> str:
+    return f"({', '.join(map(str, shape))})"

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The weights in an exported file, in the types that it keeps them in."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgernn.errors import EdgernnError
+from edgernn.runtime.info import not_utf8, read_model
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A matrix or a vector: float32, the 16 bits of bfloat16, or int8 with the scales of its rows, (rows, 1)."""
+
+    values: NDArray[Any]
+    scales: NDArray[np.float32] | None = None
+
+    @property
+    def floats(self) -> NDArray[np.float32]:
+        if self.scales is not None:
+            return self.values * self.scales
+        return _floats(self.values) if self.values.dtype == np.uint16 else self.values
+
+
+class Weights(Mapping[str, Weight]):
+    """The weights of a file by their names in a file of float32, but for the head's matrix: head.W.T (O, H).
+
+    Raises EdgernnError for a weight that is missing or cannot be read.
+    """
+
+    def __init__(self, model: "onnx.ModelProto", path: Path) -> None:
+        from onnx import TensorProto
+
+        # export/graph.py keeps a matrix of bfloat16 as NAME.b, and one of int8 as NAME.q with the scales NAME.s
+        ends = {TensorProto.FLOAT: "", TensorProto.BFLOAT16: ".b", TensorProto.INT8: ".q"}
+        self._path, self._tensors = path, {tensor.name: tensor for tensor in model.graph.initializer}
+        self._kept = {}
+        for name, tensor in self._tensors.items():
+            end = ends.get(tensor.data_type)
+            if end is not None and name.endswith(end):
+                self._kept["head.W.T" if name == "head.W" else name.removesuffix(end)] = name
+
+    def __getitem__(self, name: str) -> Weight:
+        if name not in self._kept:
+            raise EdgernnError(f"{self._path}: it lacks the weight {name:.50}; export it again")
+        kept = self._kept[name]
+        if kept == "head.W":
+            return Weight(self._read(kept).T)
+        values = self._read(kept)
+        if values.dtype != np.int8:
+            return Weight(values)
+        scales = self._read(f"{name}.s")
+        if scales.dtype != np.uint16 or scales.shape != (len(values), 1):
+            raise EdgernnError(f"{self._path}: the scales of {name:.50} are not one a row; export it again")
+        return Weight(values, _floats(scales))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._kept
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kept)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def _read(self, name: str) -> NDArray[Any]:
+        """The numbers of an initializer; bfloat16 as its 16 bits."""
+        from onnx import TensorProto
+
+        types = {TensorProto.FLOAT: "<f4", TensorProto.BFLOAT16: "<u2", TensorProto.INT8: "i1"}
+        tensor = self._tensors.get(name)
+        if tensor is not None and tensor.data_type in types and len(tensor.dims) in (1, 2):
+            dtype, shape = np.dtype(types[tensor.data_type]), tuple(tensor.dims)
+            # whatever is elsewhere than in raw_data was not exported by edgernn
+            if min(shape) > 0 and math.prod(shape) * dtype.itemsize == len(tensor.raw_data):
+                return np.frombuffer(tensor.raw_data, dtype).reshape(shape)
+        raise EdgernnError(f"{self._path}: the weight {name:.50} cannot be read; export it again")
+
+
+def _floats(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def parse(content: bytes, path: Path) -> "onnx.ModelProto":
+    """Raises EdgernnError for what is no ONNX file."""
+    import onnx
+
+    try:
+        model = onnx.load_from_string(content)
+    except Exception as error:  # protobuf raises classes of its own
+        raise EdgernnError(f"{path}: no ONNX file: {error}") from None
+    graph = model.graph
+    names = [value.name for values in (graph.initializer, graph.input, graph.output) for value in values]
+    names += [name for node in graph.node for name in (node.op_type, node.domain, *node.input)]
+    # what is not UTF-8 is read as bytes
+    if not all(isinstance(name, str) for name in names):
+        raise not_utf8(path)
+    return model
+
+
+def read_weights(path: Path) -> Weights:
+    """Raises EdgernnError for what is no ONNX file."""
+    return Weights(parse(read_model(path), path), path)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make check-added-rule`: a rule that is added as its files and a line in each list runs everywhere.
+
+The native libraries are built from a copy of the sources with `tests/added_rule/tiring.h` in it, and the tests of every
+reader of rules run for that rule in a process of their own.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kernel_builds import ISA, ROOT, build, need
+
+READERS = (
+    *("cells", "rules", "export", "imputers", "packed"),
+    *("native_op", "native_rules", "native_weights", "weight_types"),
+    *("fused", "triton", "cuda"),
+)
+# in the list of rules: what is there, and what is added before it
+LINES = {
+    '#include "rules/variable.h"\n': '#include "rules/tiring.h"\n',
+    "Phased, Variable>": "Tiring, ",
+}
+
+
+def add_rule(sources: Path) -> None:
+    """A copy of the native sources that has the rule."""
+    shutil.copytree(ROOT / "runtime" / "csrc", sources / "runtime" / "csrc")
+    shutil.copy(ROOT / "CMakeLists.txt", sources)
+    shutil.copy(ROOT / "tests" / "added_rule" / "tiring.h", sources / "runtime" / "csrc" / "rules")
+    listed = sources / "runtime" / "csrc" / "rules" / "list.h"
+    text = listed.read_text(encoding="utf-8")
+    for place, line in LINES.items():
+        assert text.count(place) == 1, place
+        text = text.replace(place, line + place)
+    listed.write_text(text, encoding="utf-8")
+
+
+def test_readers_of_rules_equal_the_oracle_for_an_added_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need("cmake")
+    sources = tmp_path / "sources"
+    add_rule(sources)
+    monkeypatch.setattr("tests.kernel_builds.ROOT", sources)
+    targets = ("edgernn_ops", "edgernn_train")
+    libraries = build(tmp_path / "build", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG", targets=targets)
+    environment = os.environ | {
+        "EDGERNN_ADDED": str(libraries),
+        "EDGERNN_SOURCES": str(sources),
+        "EDGERNN_ISA": ISA,
+        "OMP_NUM_THREADS": "1",
+        "TRITON_INTERPRET": "1",
+    }
+    words = ["-q", "-x", "-m", "not slow", "-k", "tiring", "-p", "tests.added_rule.plugin", "-p", "no:cacheprovider"]
+    files = [f"tests/test_{name}.py" for name in READERS]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words, *files], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

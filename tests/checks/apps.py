@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make check-apps`: C++, C, Node and browser examples stream the same outputs as the session does in Python."""
+
+import functools
+import json
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from edgernn.export import to_onnx
+from edgernn.export.rounding import WHOLE_NUMBERS
+from edgernn.runtime import Session
+from edgernn.runtime.packed import pack_file
+from tests.apps import (
+    EXAMPLES,
+    ROOT,
+    c_program,
+    cpp_program,
+    csv_of,
+    figures,
+    need_chromium,
+    need_node,
+    on_the_page,
+    run,
+    serving,
+    stream_in_c,
+    stream_in_chromium,
+    stream_in_cpp,
+    stream_in_node,
+    stream_in_python,
+)
+from tests.models import contractive, exported
+from tests.tolerances import FLOAT32
+
+TRAINED = ROOT / "models" / "adding-sarnn" / "model.onnx"
+APPS = {
+    "cpp": stream_in_cpp,
+    "cpp without the library": lambda model, x: stream_in_cpp(model, x, ""),
+    "c": stream_in_c,
+    "node": stream_in_node,
+    "chromium": stream_in_chromium,
+}
+apps = pytest.mark.parametrize("app", APPS)
+
+
+def adding():
+    """The trained model with examples/adding.csv; no decision in it is closer than 4e-6 to turning over."""
+    text = (EXAMPLES / "adding.csv").read_text(encoding="utf-8")
+    _, *lines = text.split()
+    return TRAINED, np.array([line.split(",") for line in lines], np.float32).reshape(8, 50, 2)
+
+
+def layers():
+    """Two layers that learned where they start and have the rule's memory as a state, y at every step, x scaled."""
+    options = {"layers": 2, "output": "all", "mean": 0.5, "std": 2.0}
+    return exported("gru", "skip", **options)[1], np.random.default_rng(0).standard_normal((3, 20, 3), np.float32)
+
+
+def words():
+    return exported("lstm", vocabulary=11, output="all")[1], np.random.default_rng(0).integers(11, size=(2, 12))
+
+
+@functools.cache
+def small():
+    """Weights of one byte: whole numbers in the library, rounded float32 in the portable function."""
+    path = Path(_FOLDER.name) / "small.onnx"
+    to_onnx(contractive("lstm", layers=2, output="all"), path, weights="int8")
+    return path, np.random.default_rng(0).standard_normal((3, 20, 3), np.float32)
+
+
+_FOLDER = tempfile.TemporaryDirectory()
+MODELS = {"adding": adding, "layers": layers, "words": words, "int8": small}
+PORTABLE = ("cpp without the library", "node", "chromium")
+
+
+@apps
+@pytest.mark.parametrize("model", MODELS)
+def test_streams_equal_the_session(app, model):
+    path, x = MODELS[model]()
+    expected, streamed = stream_in_python(path, x), APPS[app](path, x)
+    rounds = model == "int8" and app in PORTABLE
+    np.testing.assert_allclose(streamed.y, expected.y, rtol=0, atol=WHOLE_NUMBERS if rounds else FLOAT32)
+    if streamed.updates is not None:
+        np.testing.assert_array_equal(streamed.updates, expected.updates)
+    median, updated = figures(streamed.said)
+    assert 0 < median < 1e5
+    if updated is not None:
+        assert updated == pytest.approx(expected.updates.mean(), abs=0.051)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_lost_state_would_show(model):
+    path, x = MODELS[model]()
+    session = Session(path)
+    y = stream_in_python(path, x).y
+    without = []
+    for x_t in x[0]:
+        session.reset()
+        without.append(session.step(x_t))
+    # and sequences that run on into each other, in all but their first steps
+    assert np.abs(np.array(without)[1:] - y[0, 1:]).max(-1).min() > 0
+    assert np.abs(np.array(without) - y[0]).max() > 100 * FLOAT32
+    joined = stream_in_python(path, x.reshape(1, -1, *x.shape[2:])).y.reshape(y.shape)
+    assert np.abs(joined[1:] - y[1:]).max() > 100 * FLOAT32
+
+
+@pytest.mark.parametrize("app", ["cpp", "c", "node"])
+def test_a_line_comes_out_before_the_next_goes_in(app, tmp_path):
+    words = [*program(app), packed(TRAINED, tmp_path) if app == "c" else TRAINED]
+    expected = stream_in_python(*adding()).y[0, :3]
+    with subprocess.Popen(list(map(str, words)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        for x_t, y in zip(adding()[1][0, :3], expected, strict=True):
+            process.stdin.write(",".join(map(str, x_t)) + "\n")
+            process.stdin.flush()
+            assert float(process.stdout.readline()) == pytest.approx(y, abs=FLOAT32)
+
+
+def program(app):
+    """The words that start an app which streams from its standard input to its standard output."""
+    if app in ("cpp", "c"):
+        return [cpp_program() if app == "cpp" else c_program()]
+    need_node("node", "onnxruntime-node")
+    return ["node", EXAMPLES / "node" / "stream.mjs"]
+
+
+def packed(model, tmp_path):
+    return pack_file(model, tmp_path / "model.edgernn")["packed"]
+
+
+def altered(tmp_path, **description):
+    """The path of a model whose description says something else."""
+    proto = onnx.load(exported("gru")[1])
+    info = json.loads(proto.metadata_props[0].value)
+    onnx.helper.set_model_props(proto, {"edgernn": json.dumps(info | description, separators=(",", ":"))})
+    onnx.save(proto, tmp_path / "altered.onnx")
+    return tmp_path / "altered.onnx"
+
+
+def truncated(tmp_path):
+    path = tmp_path / "truncated.onnx"
+    path.write_bytes(TRAINED.read_bytes()[:100_000])
+    return path
+
+
+def foreign(tmp_path):
+    proto = onnx.load(TRAINED)
+    del proto.metadata_props[:]
+    onnx.save(proto, tmp_path / "foreign.onnx")
+    return tmp_path / "foreign.onnx"
+
+
+STEPS = "1,2\n" * 3
+BAD = {
+    "no file": (lambda _: ROOT / "none.onnx", STEPS, r"none\.onnx: no such file"),
+    "a folder": (lambda _: ROOT / "tests", STEPS, r"tests: "),
+    "another file": (lambda _: ROOT / "README.md", STEPS, r"README\.md: not "),
+    "half a file": (truncated, STEPS, r"truncated\.onnx: not "),
+    "another's model": (foreign, STEPS, r"foreign\.onnx: not exported by edgernn"),
+    "another schema": (lambda p: altered(p, schema=3), STEPS, r"altered\.onnx: schema 3, this program reads 2"),
+    "no streaming": (lambda p: altered(p, streaming=False), STEPS, r"altered\.onnx: .* cannot be streamed"),
+    "too many": (lambda _: TRAINED, "1,2\n1,2,3\n", r"line 2: expected 2 finite numbers, got: 1,2,3"),
+    "no number": (lambda _: TRAINED, "a,b\n1,2\n1,\n", r"line 3: expected 2 finite numbers, got: 1,"),
+    "nan": (lambda _: TRAINED, "1,nan\n", r"line 1: expected 2 finite numbers, got: 1,nan"),
+    "not a word": (lambda _: words()[0], "3\n11\n", r"indices element out of data bounds"),
+}
+
+
+@pytest.mark.parametrize("app", ["cpp", "node"])
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_input_is_one_sentence(app, bad, tmp_path):
+    make, text, message = BAD[bad]
+    done = run(*program(app), make(tmp_path), text=text)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("stream: ")
+    assert re.search(message, line), line
+
+
+def part(tmp_path):
+    path = tmp_path / "part.edgernn"
+    path.write_bytes(Path(packed(TRAINED, tmp_path)).read_bytes()[:100_000])
+    return path
+
+
+def empty(tmp_path):
+    (tmp_path / "empty.edgernn").touch()
+    return tmp_path / "empty.edgernn"
+
+
+BAD_PACKED = {
+    "no file": (lambda _: ROOT / "none.edgernn", STEPS, r"none\.edgernn: no such file$"),
+    "a folder": (lambda _: ROOT / "tests", STEPS, r"tests: not a file$"),
+    "an empty file": (empty, STEPS, r"empty\.edgernn: an empty file$"),
+    "not packed": (lambda _: TRAINED, STEPS, r"model\.onnx: the packed model: it does not begin as one$"),
+    "half a file": (part, STEPS, r"part\.edgernn: the packed model: it should have \d+ bytes, here are 100000$"),
+    "too many": (lambda p: packed(TRAINED, p), "1,2\n1,2,3\n", r"line 2: expected 2 finite numbers, got: 1,2,3$"),
+    "too few": (lambda p: packed(TRAINED, p), "1,2\n1\n", r"line 2: expected 2 finite numbers, got: 1$"),
+    "no number": (lambda p: packed(TRAINED, p), "a,b\n1,2\n1,\n", r"line 3: expected 2 finite numbers, got: 1,$"),
+    "nan": (lambda p: packed(TRAINED, p), "1,nan\n", r"line 1: expected 2 finite numbers, got: 1,nan$"),
+    "half a word": (lambda p: packed(words()[0], p), "3\n1.5\n", r"line 2: expected 1 word, got: 1\.5$"),
+    "not a word": (lambda p: packed(words()[0], p), "3\n11\n", r"line 2: x: expected words from 0 to 10, got 11 at"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_PACKED)
+def test_a_bad_packed_model_or_line_is_one_sentence(bad, tmp_path):
+    make, text, message = BAD_PACKED[bad]
+    done = run(c_program(), make(tmp_path), text=text)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("stream: ")
+    assert re.search(message, line), line
+
+
+def test_the_memory_of_a_packed_model_is_said(tmp_path):
+    found = pack_file(TRAINED, tmp_path / "model.edgernn")
+    said = run(c_program(), found["packed"], text=STEPS).stderr
+    assert said.endswith(f"model.edgernn: {found['bytes']} bytes, and {found['memory']} of memory\n")
+
+
+@pytest.mark.parametrize(
+    ("library", "message"),
+    [("none.so", "none.so: cannot open"), ("libm.so.6", "libm.so.6: undefined symbol: RegisterCustomOps")],
+)
+def test_a_wrong_library_is_one_sentence(library, message):
+    done = run(cpp_program(), TRAINED, library, text=STEPS)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert message in line
+
+
+@pytest.mark.parametrize("bad", ["another's model", "too many"])
+def test_the_page_says_what_is_wrong(bad, tmp_path):
+    need_chromium()
+    make, text, message = BAD[bad]
+    (tmp_path / "x.csv").write_text(text, encoding="utf-8")
+    done = on_the_page(make(tmp_path), tmp_path / "x.csv", tmp_path / "y.csv")
+    assert done.returncode == 1
+    assert re.search(message.replace("foreign", "model"), done.stderr), done.stderr
+    assert not (tmp_path / "y.csv").exists()
+
+
+def test_the_server_says_what_is_wrong():
+    need_node("browser", "onnxruntime-web")
+    server = EXAMPLES / "browser" / "serve.mjs"
+    with serving(TRAINED, EXAMPLES / "adding.csv") as address:
+        port = address.split(":")[-1].rstrip("/")
+        for words, message in (
+            ([ROOT / "none.onnx"], "none.onnx: no such file"),
+            ([TRAINED, EXAMPLES / "adding.csv", "x"], "port: expected a number below 65536, got x"),
+            ([TRAINED, EXAMPLES / "adding.csv", port], f"port {port}: in use"),
+        ):
+            done = run("node", server, *words)
+            assert (done.returncode, message in done.stderr) == (1, True), done.stderr
+
+
+def test_lockfiles_name_no_registry():
+    for path in EXAMPLES.glob("*/package-lock.json"):
+        assert '"resolved"' not in path.read_text(encoding="utf-8"), path
+
+
+def test_the_file_of_steps_is_written_as_it_is_read():
+    _, x = adding()
+    assert "value,marker\n" + csv_of(x) == (EXAMPLES / "adding.csv").read_text(encoding="utf-8")

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make check-arm`: the kernels on 64-bit Arm. examples/c, cross-compiled and run by qemu, must equal torch here."""
+
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from edgernn.cells import CELLS
+from edgernn.export.rounding import rounded
+from edgernn.imputers import IMPUTERS
+from edgernn.rules import RULES
+from tests.apps import ROOT, arm_program, run, stream_packed
+from tests.models import contractive, packed_alone
+from tests.test_packed import random_input, steps, torch_says
+
+QEMU = "qemu-aarch64", "qemu-aarch64-static"
+# to torch, as packed models on x86: whole numbers of 16 bits take the place of what a matrix of bytes multiplies
+CLOSE = {"float32": 2e-6, "bfloat16": 2e-6, "int8": 2e-4}
+# to x86, with any weights: the whole numbers are the same ones
+SAME = 2e-6
+# without and with the instruction that multiplies bytes and sums them up
+PLAIN, DOTS = "cortex-a72", "cortex-a76"
+small_weights = pytest.mark.parametrize(
+    ("weights", "processor"), [("bfloat16", DOTS), ("int8", PLAIN), ("int8", DOTS)], ids="-".join
+)
+
+
+def qemu() -> str:
+    tools = [tool for tool in map(shutil.which, QEMU) if tool]
+    if not tools:
+        pytest.skip("qemu-aarch64 is not installed")
+    return tools[0]
+
+
+def emulated(processor: str = DOTS) -> list[object]:
+    """The words that start the program."""
+    return [qemu(), "-cpu", processor, arm_program()]
+
+
+def assert_arm_equals_torch(tmp_path, x, cell, rule="always", weights="float32", processor=DOTS, **options):
+    """x: (sequences, T, I) or (sequences, T). What x86 says is nearer, and it updates as many neurons."""
+    model = rounded(contractive(cell, rule, **options), weights)
+    path = tmp_path / "model.edgernn"
+    path.write_bytes(packed_alone(model, weights))
+    streamed = stream_packed(emulated(processor), path, x)
+    expected = torch_says(model, np.swapaxes(x, 0, 1))
+    np.testing.assert_allclose(streamed.y, np.swapaxes(expected, 0, 1), rtol=0, atol=CLOSE[weights])
+    assert np.abs(expected).max() > 100 * CLOSE[weights]
+    y, updates, _ = steps(path.read_bytes(), np.swapaxes(x, 0, 1))
+    np.testing.assert_allclose(streamed.y, np.swapaxes(y, 0, 1), rtol=0, atol=SAME)
+    said = [part for part in streamed.said.split(", ") if "neurons updated" in part]
+    if not model.rule_type.can_skip:
+        assert not said
+        return
+    assert said[0].startswith(f"{np.mean(updates):.1f} neurons updated a step")
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_cell_under_every_rule(cell, rule, tmp_path):
+    options = {"cell_options": {"length": 9}} if cell == "decaynet" else {}
+    assert_arm_equals_torch(tmp_path, np.swapaxes(random_input(9, 2, 3), 0, 1), cell, rule, **options)
+
+
+@pytest.mark.parametrize("rule", ["always", "selective"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"layers": 2, "output": "all", "mean": 0.5, "std": 2.0, "last_size": 17},
+        {"output_size": None},
+        {"rank": 4},
+        {"density": 0.25},
+        {"hidden_size": 1, "input_size": 3},
+        {"hidden_size": 128},
+    ],
+    ids=["stack", "no head", "low rank", "sparse", "one neuron", "large"],
+)
+def test_every_shape_of_model(rule, options, tmp_path):
+    assert_arm_equals_torch(tmp_path, np.swapaxes(random_input(6, 2, 3), 0, 1), "gru", rule, **options)
+
+
+@small_weights
+@pytest.mark.parametrize("rule", ["always", "skip", "selective"])
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm", "irc-gru", "eins", "sru", "fastgrnn"])
+def test_weights_of_fewer_bytes(cell, rule, weights, processor, tmp_path):
+    # no whole vectors of columns
+    options = {"input_size": 33 if cell == "sru" else 17}
+    x = random_input(2, 9, options["input_size"])
+    assert_arm_equals_torch(tmp_path, x, cell, rule, weights, processor, **options)
+
+
+@small_weights
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"layers": 2, "output": "all", "mean": 0.5, "std": 2.0, "last_size": 17, "rule": "selective"},
+        {"rank": 4, "rule": "selective"},
+        {"hidden_size": 1},
+        {"hidden_size": 128, "output_size": 40},
+        {"imputer": "rits"},
+    ],
+    ids=["stack", "low rank", "one neuron", "large", "imputer"],
+)
+def test_shapes_with_weights_of_fewer_bytes(options, weights, processor, tmp_path):
+    x = np.abs(random_input(2, 6, 9))
+    x[..., 3:6] = x[..., 3:6] > 0.7
+    options = {"weights": weights, "processor": processor, "input_size": 9} | options
+    assert_arm_equals_torch(tmp_path, x, "gru", **options)
+
+
+@pytest.mark.parametrize("imputer", IMPUTERS)
+def test_every_imputer(imputer, tmp_path):
+    x = np.abs(random_input(2, 6, 9))
+    x[..., 3:6] = x[..., 3:6] > 0.7
+    assert_arm_equals_torch(tmp_path, x, "lstm", input_size=9, imputer=imputer)
+
+
+@pytest.mark.parametrize("weights", CLOSE)
+def test_words(weights, tmp_path):
+    x = np.random.default_rng(0).integers(0, 40, (2, 7))
+    options = {"vocabulary": 40, "output": "all", "input_size": 8, "output_size": 5}
+    assert_arm_equals_torch(tmp_path, x, "lstm", weights=weights, **options)
+
+
+@pytest.fixture(scope="module")
+def side_by_side(tmp_path_factory):
+    """The program of tests/side_by_side.c for Arm, with the functions that the example has."""
+    qemu()
+    functions = arm_program().parent / "edgernn" / "libedgernn.a"
+    folder = tmp_path_factory.mktemp("side_by_side")
+    include = ROOT / "runtime" / "csrc" / "include"
+    compile_c = ["aarch64-linux-gnu-gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-I", include]
+    link = ["aarch64-linux-gnu-g++", "-static", folder / "main.o", functions, "-o", folder / "side_by_side"]
+    for words in ([*compile_c, "-c", ROOT / "tests" / "side_by_side.c", "-o", folder / "main.o"], link):
+        done = run(*words)
+        assert done.returncode == 0, done.stderr
+    return folder / "side_by_side"
+
+
+@pytest.mark.parametrize(("weights", "processor"), [("float32", DOTS), *small_weights.args[1]])
+@pytest.mark.parametrize("batch", [1, 3, 8])
+@pytest.mark.parametrize("rule", ["always", "skip", "selective"])
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm", "irc-gru", "fastgrnn"])
+def test_sequences_side_by_side(side_by_side, cell, rule, batch, weights, processor, tmp_path):
+    # their products have tiles of several rows, of one to four gates
+    model, x = rounded(contractive(cell, rule), weights), random_input(9, batch, 3)
+    path = tmp_path / "model.edgernn"
+    path.write_bytes(packed_alone(model, weights))
+    words = [qemu(), "-cpu", processor, str(side_by_side), str(path), str(batch)]
+    done = subprocess.run(words, input=x.tobytes(), capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    y = np.frombuffer(done.stdout, np.float32).reshape(9, batch, 2)
+    np.testing.assert_allclose(y, torch_says(model, x), rtol=0, atol=CLOSE[weights])
+
+
+def test_what_is_wrong_is_said_on_arm_too(tmp_path):
+    path = tmp_path / "model.edgernn"
+    path.write_bytes(packed_alone(contractive("gru"))[:-1])
+    done = run(*emulated(), path, text="1,2,3\n")
+    assert done.returncode == 1
+    assert "the packed model: it should have" in done.stderr
+
+
+def test_a_processor_gets_what_it_can_run(tmp_path):
+    path = tmp_path / "model.edgernn"
+    path.write_bytes(packed_alone(contractive("gru"), "int8"))
+    tool, *words = emulated(PLAIN)
+    done = run(tool, "-E", "EDGERNN_ISA=nativedotprod", *words, path, text="1,2,3\n")
+    assert done.returncode == 1
+    assert "EDGERNN_ISA=nativedotprod: not known or not supported here; this processor runs native" in done.stderr
+    tool, *words = emulated(DOTS)
+    for name in ("native", "nativedotprod"):
+        done = run(tool, "-E", f"EDGERNN_ISA={name}", *words, path, text="1,2,3\n")
+        assert done.returncode == 0, done.stderr

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instructions that three kernels execute, beside the stored counts: unlike times, they do not depend on the load.
+
+The counts are those of callgrind, in one call of 100 steps at (I, H) = (2, 128) by the AVX2 kernels, which valgrind can
+run. `python -m tests.checks.instruction_counts` stores them anew after a change that was meant.
+"""
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.kernel_builds import ISA, build, compiler, need
+
+STORED = Path(__file__).with_name("instruction_counts.json")
+# the layer of each kernel, and its inputs: all one value (=) or drawn between that and its negative (~)
+_GRU = ("W~0.5", "R~0.05", "b~0.05", "X~1", "h~0.5")
+KERNELS = {
+    "gru": ("gru", *_GRU),
+    # x is uniform in a square: one neuron in ten changes
+    "sarnn": ("gru+selective", *_GRU, "rule_W~1", "rule_d=0", "rule_b=-0.59"),
+    # the pressure grows by 0.11 a step: the state changes at every fifth
+    "skiprnn": ("gru+skip", *_GRU, "rule_w=0", "rule_b=-2.1", "rule_pressure=1"),
+}
+# of the same compiler, which makes the same code but for where it lies
+TOLERANCE = 0.01
+
+
+def version() -> str:
+    words = [compiler(), "-dumpfullversion"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def counted(folder: Path) -> dict[str, dict[str, float]]:
+    """Instructions of each kernel, and the share of its neurons that changed."""
+    program = build(folder, targets=("edgernn_count",)) / "edgernn_count"
+    made = {}
+    for kernel, inputs in KERNELS.items():
+        words = ["valgrind", "--tool=callgrind", "--toggle-collect=edgernn_count_run", program, *inputs]
+        words.insert(2, f"--callgrind-out-file={folder / kernel}.out")
+        environment = {**os.environ, "EDGERNN_ISA": ISA}
+        done = subprocess.run(list(map(str, words)), env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        (count,) = re.findall(r"^totals: (\d+)$", Path(f"{folder / kernel}.out").read_text(), re.MULTILINE)
+        made[kernel] = {"instructions": int(count), "changed": float(done.stdout)}
+    return made
+
+
+def test_kernels_take_the_instructions_that_are_stored(tmp_path, say):
+    need("cmake", "valgrind", compiler())
+    stored, got = json.loads(STORED.read_text(encoding="utf-8")), counted(tmp_path)
+    worst = 0.0
+    for kernel in KERNELS:
+        expected = stored["kernels"][kernel]
+        # otherwise the work differs, not the code
+        assert got[kernel]["changed"] == pytest.approx(expected["changed"], abs=0.002), kernel
+        ratio = got[kernel]["instructions"] / expected["instructions"]
+        worst = max(worst, abs(ratio - 1))
+        if abs(ratio - 1) > TOLERANCE:
+            say(
+                f"{kernel}: {got[kernel]['instructions']:,} instructions, stored {expected['instructions']:,} "
+                f"({100 * (ratio - 1):+.1f} %), compiler {version()}, stored with {stored['compiler']}"
+            )
+    if version() == stored["compiler"]:
+        assert worst <= TOLERANCE, "kernels changed: store the counts with python -m tests.checks.instruction_counts"
+    # what is skipped costs next to nothing
+    dense = got["gru"]["instructions"]
+    assert got["sarnn"]["instructions"] < 0.3 * dense
+    assert got["skiprnn"]["instructions"] < 0.3 * dense
+
+
+def main() -> None:
+    from edgernn.files import write_json
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_json(STORED, {"compiler": version(), "kernels": counted(Path(folder))})
+
+
+if __name__ == "__main__":
+    main()

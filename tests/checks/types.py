@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make check-types`: the types of the whole package are strict."""
+
+import os
+import sys
+
+from tests.rooms import ROOT, copy_package, run
+
+
+def test_types_of_the_package_are_strict(tmp_path):
+    copy_package(tmp_path)
+    words = ["--config-file", ROOT / "pyproject.toml", "--cache-dir", tmp_path / "cache", "-p", "edgernn"]
+    run(sys.executable, "-m", "mypy", *words, env=os.environ | {"MYPYPATH": str(tmp_path)}, cwd=tmp_path)

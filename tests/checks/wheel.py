@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make check-wheel`: the wheel works from another folder, and runs models in an environment that has no torch."""
+
+import os
+import shlex
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from tests.rooms import ROOT, python_without_editable_install, run
+from tests.test_packaging import USE
+
+MODEL = ROOT / "models" / "adding-sarnn" / "model.onnx"
+# packages of the extra train alone
+HEAVY = ("torch", "pydantic", "rich", "matplotlib", "scipy", "onnxscript", "safetensors", "pooch", "filelock")
+# steps and a whole sequence give the same, in Python
+STEP = """
+import sys, numpy as np
+from edgernn.runtime import Session
+session, x = Session(sys.argv[1]), np.ones((5, 2), np.float32)
+for x_t in x:
+    y = session.step(x_t)
+np.testing.assert_allclose(session.run(x), y, atol=1e-6)
+print(session.backend)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """A wheel built as `pip install .` builds it, and the folder it is unpacked to."""
+    folder = tmp_path_factory.mktemp("wheel")
+    copy = folder / "source"
+    # what git would clone, so that nothing left over from other builds can help
+    names = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
+    for name in names:
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_file():
+            (copy / name).write_bytes((ROOT / name).read_bytes())
+    environment = os.environ | {"PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, copy, env=environment)
+    (wheel_file,) = folder.glob("edgernn-*.whl")
+    with zipfile.ZipFile(wheel_file) as archive:
+        archive.extractall(folder / "site")
+    return wheel_file, folder / "site"
+
+
+def test_wheel_works_from_another_folder(wheel, tmp_path):
+    file, site = wheel
+    said = python_without_editable_install("-W", "ignore", "-c", USE, path=site, cwd=tmp_path)
+    shape, module, library = said.strip().split("|")
+    assert shape == "(1,)"
+    assert module.startswith(str(site))
+    assert library.startswith(str(site / "edgernn" / "runtime"))
+    names = zipfile.ZipFile(file).namelist()
+    assert [n for n in names if n.endswith((".cc", ".h"))] == ["edgernn/runtime/edgernn.h"]
+    assert not [n for n in names if n.startswith("tests")]
+    assert "edgernn/py.typed" in names
+
+
+@pytest.fixture(scope="module")
+def light(wheel, tmp_path_factory):
+    """The folder of programs of a fresh environment with the wheel and its extra cpu alone."""
+    folder = tmp_path_factory.mktemp("light") / "venv"
+    run(sys.executable, "-m", "venv", folder)
+    words = ["install", "--quiet", "--constraint", ROOT / "constraints.txt", f"{wheel[0]}[cpu]"]
+    run(folder / "bin" / "python", "-m", "pip", *words)
+    return folder / "bin"
+
+
+def python(light, code, *words):
+    """What code prints; -P keeps the folder of the sources out of its path."""
+    return run(light / "python", "-P", "-W", "error", "-c", code, *words).strip()
+
+
+def test_light_install_has_no_package_of_training(light):
+    code = f"from importlib.util import find_spec; print([name for name in {HEAVY} if find_spec(name)])"
+    assert python(light, code) == "[]"
+
+
+def test_light_install_steps_a_model(light):
+    assert python(light, STEP, MODEL) == "native"
+
+
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        ("--version", []),
+        ("--help", []),
+        ("train --help", []),
+        (f"run {MODEL} --input {ROOT}/examples/adding.csv --output y.csv", ["y.csv"]),
+        (f"bench {MODEL} --steps 20 --rounds 2 --warmup 0 --out bench", ["bench/bench.json", "bench/bench.md"]),
+        (f"pack {MODEL} --out model.edgernn", ["model.edgernn"]),
+    ],
+    ids=lambda value: value.split()[0] if isinstance(value, str) else "",
+)
+def test_light_install_runs_what_needs_no_training(command, files, light, tmp_path):
+    assert run(light / "edgernn", *shlex.split(command), cwd=tmp_path)
+    assert all((tmp_path / file).is_file() for file in files)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train --task adding --cell gru",
+        "export runs/adding-gru",
+        "plot runs/adding-gru",
+        "reproduce pru-adding",
+        "sweep sweep.toml",
+        "data list",
+        "cells",
+        "bench --cell gru",
+        "bench --cell gru --peers",
+        "bench --suite --quick",
+    ],
+)
+def test_other_verbs_say_what_to_install(command, light, tmp_path):
+    done = subprocess.run([light / "edgernn", *command.split()], cwd=tmp_path, capture_output=True, text=True)
+    verb = "data list" if command.startswith("data") else command.split()[0]
+    assert done.stderr == f"edgernn: error: edgernn {verb}: needs torch; pip install 'edgernn[cpu,train]'\n"
+    assert done.returncode == 2
+
+
+def test_names_of_python_say_what_to_install(light):
+    code = """
+import edgernn
+try:
+    edgernn.SequenceModel
+except edgernn.UsageError as error:
+    print(error)
+"""
+    assert python(light, code) == "edgernn.SequenceModel: needs torch; pip install 'edgernn[cpu,train]'"

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which room may import which: the contracts in pyproject.toml, kept by the sources and broken by a bad import."""
+
+import pytest
+
+from tests.rooms import ROOT, copy_package, python_without_editable_install
+
+LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+
+
+def lint(package, status=0):
+    words = ["-c", LINT, "--no-cache", "--no-logo", "--config", ROOT / "pyproject.toml"]
+    return python_without_editable_install(*words, path=package, status=status, cwd=package)
+
+
+@pytest.fixture
+def package(tmp_path):
+    copy_package(tmp_path)
+    return tmp_path
+
+
+def test_every_contract_is_kept(package):
+    said = lint(package)
+    assert "rooms import downwards KEPT" in said
+    assert " 0 broken." in said
+
+
+@pytest.mark.parametrize(
+    ("file", "imported", "said"),
+    [
+        ("runtime/stream.py", "torch", "edgernn.runtime is not allowed to import torch"),
+        ("bench/report.py", "edgernn.costs", "edgernn.bench.report is not allowed to import torch"),
+        ("cli/run.py", "edgernn.training.jobs", "edgernn.cli.run is not allowed to import pydantic"),
+        ("model.py", "edgernn.runtime.session", "edgernn.model is not allowed to import edgernn.runtime"),
+        ("rules/base.py", "edgernn.export.graph", "edgernn.rules is not allowed to import edgernn.export"),
+        ("export/graph.py", "edgernn.training.tasks", "edgernn.export is not allowed to import edgernn.training"),
+        ("training/loop.py", "edgernn.bench.measure", "edgernn.training is not allowed to import edgernn.bench"),
+        ("files.py", "edgernn.locks", "edgernn.files is not allowed to import edgernn.locks"),
+        ("training/tasks/draw.py", "edgernn.training.run", "No cycles are allowed in edgernn.training."),
+        ("mine.py", "edgernn.errors", "edgernn.mine"),
+    ],
+)
+def test_forbidden_import_inside_a_function_is_found(file, imported, said, package):
+    with (package / "edgernn" / file).open("a") as source:
+        source.write(f"\n\ndef lazy():\n    import {imported}\n")
+    assert said in lint(package, status=1)

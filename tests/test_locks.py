@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two commands that write to one place: the second is refused, in processes of their own."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from edgernn.errors import UsageError
+from edgernn.locks import LOCK, hold_file, hold_folder
+from edgernn.training import train
+from tests.training_helpers import SMALL, command_line, words
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from edgernn import locks
+with getattr(locks, sys.argv[1])(Path(sys.argv[2])):
+    print("inside", flush=True)
+    time.sleep(60)
+"""
+ENDLESS = ["--task", "adding", "--cell", "gru", *words(SMALL), "steps=1000000", "eval_every=1"]
+TABLE = """
+title = "T"
+paper = "P"
+columns = ["mse"]
+seeds = 1
+settings = { T = 10, hidden_size = 8, batch_size = 10, steps = 1000000, eval_every = 1 }
+[rows.gru]
+task = "adding"
+cell = "gru"
+"""
+SWEEP = """
+task = "adding"
+cells = ["gru"]
+seeds = 1
+settings = { T = 10, hidden_size = 8, batch_size = 10, steps = 1000000, eval_every = 1 }
+"""
+# a table of the test's own, as a command line
+REPRODUCE = """
+import sys
+from pathlib import Path
+from edgernn.cli.frame import main
+from edgernn.training import recipe
+recipe.RECIPES = Path("recipes")
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+def wait_for(path, process):
+    deadline = time.monotonic() + 120
+    while not (path.exists() and path.stat().st_size) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert path.exists(), process.poll()
+
+
+def ended(process):
+    out, error = process.communicate(timeout=120)
+    assert "Traceback" not in error
+    return process.returncode, out, error
+
+
+@pytest.mark.parametrize(("holder", "hold"), [("hold_folder", hold_folder), ("hold_file", hold_file)])
+def test_a_place_is_held_by_one_process_and_let_go_by_a_kill(tmp_path, holder, hold):
+    place = tmp_path / "place"
+    process = subprocess.Popen([sys.executable, "-c", HOLD, holder, place], stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"inside\n"
+    said = rf"place: in use by process {process.pid} on {socket.gethostname()}; wait until it ends, or name another"
+    with pytest.raises(UsageError, match=said), hold(place):
+        pass
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    with hold(place):
+        (lock,) = tmp_path.rglob(f"*{LOCK}")
+        assert lock.read_text() == f"{os.getpid()} on {socket.gethostname()}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_may_be_waited_for(tmp_path):
+    with hold_folder(tmp_path / "place"):
+        begun = time.monotonic()
+        with pytest.raises(UsageError, match="in use"), hold_folder(tmp_path / "place", seconds=0.3):
+            pass
+        assert time.monotonic() - begun >= 0.3
+
+
+def test_a_file_where_a_folder_is_wanted_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file/below"):
+        with pytest.raises(UsageError, match=f"out: {place} is not a directory; name another one with --out"):
+            train("adding", "gru", out=place, settings={**SMALL, "steps": 1})
+
+
+def test_a_second_training_is_refused_and_the_first_goes_on(tmp_path):
+    first = command_line("train", *ENDLESS, "--out", "run", cwd=tmp_path)
+    try:
+        wait_for(tmp_path / "run/metrics.jsonl", first)
+        for more in ([], ["--resume"]):
+            status, out, error = ended(command_line("train", *ENDLESS, "--out", "run", *more, cwd=tmp_path))
+            assert (status, out) == (2, "")
+            assert f"edgernn: error: run: in use by process {first.pid} on " in error
+            assert error.count("\n") == 1
+        assert first.poll() is None
+    finally:
+        first.send_signal(signal.SIGINT)
+        assert ended(first)[0] == 130
+    assert not (tmp_path / "run" / LOCK).exists()
+    step = json.loads((tmp_path / "run/state.json").read_text())["step"]
+    assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == step
+
+
+def test_a_second_table_is_refused(tmp_path):
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/t.toml").write_text(TABLE)
+    (tmp_path / "main.py").write_text(REPRODUCE)
+
+    def start():
+        return subprocess.Popen(
+            [sys.executable, "main.py", "reproduce", "t", "--jobs", "1"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    first = start()
+    try:
+        wait_for(tmp_path / "runs/t/gru-seed0/metrics.jsonl", first)
+        status, out, error = ended(start())
+        assert (status, out) == (2, "")
+        assert f"edgernn: error: runs/t: in use by process {first.pid} on " in error
+    finally:
+        # it reaches the command alone, which tells its workers
+        first.send_signal(signal.SIGTERM)
+        status, _, error = ended(first)
+    assert status == 128 + signal.SIGTERM
+    assert error.endswith("edgernn: interrupted; what ran is saved, and the same command goes on\n")
+    assert json.loads((tmp_path / "runs/t/gru-seed0/state.json").read_text())["step"] > 0
+    assert not list(tmp_path.rglob(LOCK))
+
+
+@pytest.mark.slow
+def test_a_second_sweep_is_refused(tmp_path):
+    pytest.importorskip("ray")
+    (tmp_path / "s.toml").write_text(SWEEP)
+    first = command_line("sweep", "s.toml", "--jobs", "1", cwd=tmp_path)
+    try:
+        wait_for(tmp_path / "runs/s/gru-seed0/metrics.jsonl", first)
+        status, _, error = ended(command_line("sweep", "s.toml", cwd=tmp_path))
+        assert status == 2
+        assert f"edgernn: error: runs/s: in use by process {first.pid} on " in error
+    finally:
+        first.send_signal(signal.SIGTERM)
+        status, _, error = ended(first)
+    assert status == 128 + signal.SIGTERM
+    assert error.endswith("edgernn: interrupted; what ran is saved, and the same command goes on\n")
+    assert json.loads((tmp_path / "runs/s/gru-seed0/state.json").read_text())["step"] > 0
+
+
+def test_a_second_export_is_refused(tmp_path):
+    train("adding", "gru", out=tmp_path / "run", settings={**SMALL, "steps": 1})
+    with hold_file(tmp_path / "run/model.onnx"):
+        status, _, error = ended(command_line("export", "run", cwd=tmp_path))
+    assert status == 2
+    assert f"run/model.onnx: in use by process {os.getpid()} on " in error
+    assert not (tmp_path / "run/model.onnx").exists()

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cells that the library does not know, run by their programs. Run for every instruction set by test_native_op.py.
+
+Most of them are the library's own cells under another name, so that the oracle and the kernels say what is right.
+"""
+
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+
+from edgernn.cell_program import STATE, cell_program
+from edgernn.cells import CELLS
+from edgernn.program import Builder
+from edgernn.rules import RULES
+from tests.native import MARGIN, assert_equal, draw, draw_call, layer, node_session, output_names, session, truth
+from tests.programs import TERMS, program_attributes
+from tests.test_native_weights import WHOLE_RULES, draw_sparse
+from tests.tolerances import FLOAT32
+
+# one stands for the length of the sequence, which no program has
+KNOWN = [cell for cell in CELLS if cell != "decaynet"]
+PAIRS = list(product(KNOWN, RULES))
+# for `make quick`: every cell, and every rule on cells of one stage and of two, of I = H and of two inputs
+SPINE = [pair for pair in PAIRS if pair[1] == "always" or pair[0] in ("gru", "eins", "irc-sru", "t-lstm")]
+EVERY_PAIR = pytest.mark.parametrize(
+    ("cell", "rule"),
+    [pair if pair in SPINE else pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS],
+    ids=["-".join(pair) for pair in PAIRS],
+)
+
+
+@cache
+def attributes(cell, hidden=5, inputs=3, **others):
+    """Those of a node whose cell has the equations of one of ours, under another name."""
+    return {"cell": "mine", **cell_program(layer(cell, "always", hidden, inputs).cell).attributes(), **others}
+
+
+def program_session(cell, rule, weights, hidden, inputs, **options):
+    given = attributes(cell.partition("/")[0], hidden, inputs) | options.pop("attributes", {})
+    return session(cell, rule, weights, sizes=(hidden, inputs), attributes=given, **options)
+
+
+@pytest.mark.parametrize(("hidden", "inputs"), [(1, 1), (5, 3), (33, 33), (128, 17)], ids=str)
+@EVERY_PAIR
+def test_program_equals_oracle(cell, rule, hidden, inputs):
+    weights = draw(cell, rule, hidden, inputs)
+    run = program_session(cell, rule, weights, hidden, inputs)
+    for steps, batch in ((1, 1), (37, 1), (6, 5)):
+        for seed in range(20):
+            feed = draw_call(cell, rule, hidden, inputs, steps, batch, seed)
+            want = truth(cell, rule, weights | feed)
+            if want.margin > MARGIN:
+                break
+        assert want.margin > MARGIN, "no draw without a near-tie"
+        assert_equal(cell, rule, run.run(None, feed), want)
+
+
+@EVERY_PAIR
+def test_steps_with_carried_state_equal_whole_sequence(cell, rule):
+    run = program_session(cell, rule, draw(cell, rule, 33, 3), 33, 3)
+    feed = draw_call(cell, rule, 33, 3, 19, 2)
+    whole = run.run(None, feed)
+    names = layer(cell, rule, 33, 3).states
+    states = [feed[n] for n in names]
+    for t in range(19):
+        got = run.run(None, {"X": feed["X"][t : t + 1], **dict(zip(names, states, strict=True))})
+        np.testing.assert_array_equal(got[0][0], whole[0][t])
+        states = got[1 : 1 + len(names)]
+
+
+@EVERY_PAIR
+def test_batch_equals_its_samples_one_by_one(cell, rule):
+    run = program_session(cell, rule, draw(cell, rule, 33, 3), 33, 3)
+    feed = draw_call(cell, rule, 33, 3, 21, 5)
+    whole = run.run(None, feed)
+    names = output_names(cell, rule)
+    for b in range(5):
+        one = {name: a[:, b : b + 1] if name == "X" else a[b : b + 1] for name, a in feed.items()}
+        for name, a, part in zip(names, whole, run.run(None, one), strict=True):
+            same = a[:, b : b + 1] if name in ("Y", "updates") else a[b : b + 1]
+            np.testing.assert_allclose(part, same, rtol=0, atol=FLOAT32)
+
+
+@pytest.mark.parametrize("rule", ["always", "selective"])
+def test_weights_given_at_run_equal_constant_weights(rule):
+    weights, feed = draw("irc-sru", rule, 33, 33), draw_call("irc-sru", rule, 33, 33, 5, 2)
+    constant = program_session("irc-sru", rule, weights, 33, 33).run(None, feed)
+    given = program_session("irc-sru", rule, weights, 33, 33, constant=False).run(None, weights | feed)
+    for a, b in zip(constant, given, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def assert_as_kernel(cell, rule, weights, hidden=33, inputs=17, steps=9, batch=3, close=FLOAT32, **options):
+    """The program gives what the kernel of the same cell gives."""
+    feed = draw_call(cell, rule, hidden, inputs, steps, batch)
+    want = session(cell, rule, weights, sizes=(hidden, inputs), attributes=options).run(None, feed)
+    got = program_session(cell, rule, weights, hidden, inputs, attributes=options).run(None, feed)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=close)
+
+
+@pytest.mark.parametrize("bits", [16, 8])
+@pytest.mark.parametrize("rule", ["always", "skip", "selective", "variable"])
+@pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "gru-before", "eins", "t-lstm", "fastgrnn"])
+def test_weights_of_fewer_bytes_are_those_of_the_kernel(cell, rule, bits):
+    # a whole number next to a tie may fall either way
+    close = 2e-4 if bits == 8 else FLOAT32
+    assert_as_kernel(cell, rule, draw(cell, rule, 33, 17), close=close, weight_bits=bits)
+
+
+@pytest.mark.parametrize("rule", WHOLE_RULES)
+@pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "gru-before", "eins"])
+def test_low_rank_is_that_of_the_kernel(cell, rule):
+    assert_as_kernel(f"{cell}/4", rule, draw(f"{cell}/4", rule, 33, 17))
+
+
+@pytest.mark.parametrize("rule", ["always", "skip", "selective"])
+@pytest.mark.parametrize("cell", ["gru", "gru-before", "lstm-peephole"])
+def test_sparse_weights_are_those_of_the_kernel(cell, rule):
+    assert_as_kernel(cell, rule, draw_sparse(cell, rule, 33, 17, 0.2))
+
+
+@pytest.mark.parametrize("rule", ["always", "selective", "skip"])
+@pytest.mark.parametrize("hidden", [5, 300])
+def test_states_that_change_places(rule, hidden):
+    """New states are written where old ones are read."""
+    builder = Builder()
+    states = [builder.argument(STATE + i) for i in range(4)]
+    program = program_attributes(update=builder.finish([*states[1:], states[0]]))
+    weights = {"W": np.zeros((hidden, 3), np.float32)}
+    if rule == "selective":
+        weights |= {"rule_W": np.zeros((hidden, 3)), "rule_d": np.zeros(hidden), "rule_b": np.ones(hidden)}
+        # one in two
+        weights["rule_b"][::2] = -1
+    if rule == "skip":
+        weights |= {"rule_w": np.zeros(hidden), "rule_b": np.zeros(1)}
+    weights = {name: value.astype(np.float32) for name, value in weights.items()}
+    given = {"schema": 2, "cell": "rotates", "rule": rule, "macs": 0, "gates": [1], "layout": [4, 0, 0, 0, 0]}
+    names = [f"s{i}" for i in range(4)]
+    memory = ["pressure"] if rule == "skip" else []
+    run = node_session(weights, names + memory, ["", "", "", *(f"{n}_out" for n in names)], given | program)
+    before = np.random.default_rng(0).standard_normal((4, 2, hidden)).astype(np.float32)
+    feed = dict(zip(names, before, strict=True)) | {"X": np.zeros((1, 2, 3), np.float32)}
+    got = run.run(None, feed | {name: np.ones((2, 1), np.float32) for name in memory})
+    for i in range(4):
+        want = before[(i + 1) % 4].copy()
+        if rule == "selective":
+            want[:, ::2] = before[i][:, ::2]
+        np.testing.assert_array_equal(got[i], want)
+
+
+# eight gates, as many of each term as there may be, in both stages
+ALL_GATES = ["x h mid", "x bias mid", "h mid", "x c bias", "h m", "x h c m bias", "m", "c"]
+# what h and c are made of: tanh(... tanh(tanh(p) + p') + p'' ...), of gates
+ALL_ORDERS = ([3, 4, 5, 6, 7], [7, 6, 5, 4, 3])
+
+
+def chain(values, add, tanh):
+    total = values[0]
+    for value in values[1:]:
+        total = add(tanh(total), value)
+    return tanh(total)
+
+
+def chains(*orders):
+    """A program of such chains of arguments."""
+    builder = Builder()
+
+    def add(a, b):
+        return builder.op("add", a, b)
+
+    def tanh(a):
+        return builder.op("tanh", a)
+
+    return builder.finish([chain([builder.argument(key) for key in keys], add, tanh) for keys in orders])
+
+
+def all_gates_program():
+    """m reads c, and the second state h."""
+    first, second = ALL_ORDERS
+    return program_attributes(
+        update=chains(first, [*second, STATE]),
+        mid=chains([0, 1, 2, STATE + 1]),
+    )
+
+
+def all_gates_oracle(p, x, h, c):
+    """One step, of the weights p."""
+    factors = {"W": ("x", x), "R": ("h", h), "C": ("c", c)}
+    row = dict.fromkeys("WRCVb", 0)
+    sums = []
+    for g, terms in enumerate(gate.split() for gate in ALL_GATES):
+        if g == 3:
+            factors["V"] = ("m", chain([*sums, c], np.add, np.tanh))
+        total = 0
+        for name, (term, factor) in factors.items():
+            if term in terms:
+                total = total + factor @ p[name][row[name] : row[name] + h.shape[1]].T
+                row[name] += h.shape[1]
+        if "bias" in terms:
+            total = total + p["b"][row["b"] : row["b"] + h.shape[1]]
+            row["b"] += h.shape[1]
+        sums.append(total)
+    first, second = ALL_ORDERS
+    return chain([sums[g] for g in first], np.add, np.tanh), chain([*(sums[g] for g in second), h], np.add, np.tanh)
+
+
+@pytest.mark.parametrize("bias", [0.0, 3.0])
+def test_gates_of_every_term(bias):
+    hidden, inputs = 21, 6
+    rng = np.random.default_rng(0)
+    rows = {term: sum(term in gate.split() for gate in ALL_GATES) for term in TERMS}
+    shapes = {"W": (rows["x"], inputs), "R": (rows["h"], hidden), "C": (rows["c"], hidden), "V": (rows["m"], hidden)}
+    weights = {name: rng.standard_normal((count * hidden, columns)) * 0.2 for name, (count, columns) in shapes.items()}
+    weights["b"] = rng.standard_normal(rows["bias"] * hidden)
+    weights |= {"rule_W": rng.standard_normal((hidden, inputs)), "rule_d": np.zeros(hidden)}
+    weights["rule_b"] = np.full(hidden, bias)
+    call = {"X": rng.standard_normal((4, 2, inputs)), "h": rng.standard_normal((2, hidden))}
+    call["c"] = rng.standard_normal((2, hidden))
+    weights, call = ({name: a.astype(np.float32) for name, a in part.items()} for part in (weights, call))
+    given = {"schema": 2, "cell": "all", "rule": "selective", "macs": 0, "layout": [2, 0, 0, 0, 0]}
+    given["gates"] = [sum(TERMS[term] for term in gate.split()) for gate in ALL_GATES]
+    outputs = ["Y", "updates", "macs", "h_out", "c_out"]
+    y, updates, _, *last = node_session(weights, ["h", "c"], outputs, given | all_gates_program()).run(None, call)
+    p = {name: a.astype(np.float64) for name, a in weights.items()}
+    h, c = (call[name].astype(np.float64) for name in ("h", "c"))
+    for t, x in enumerate(call["X"].astype(np.float64)):
+        u = x @ p["rule_W"].T + p["rule_b"] > 0
+        np.testing.assert_array_equal(updates[t], u.sum(-1))
+        h, c = (np.where(u, new, old) for new, old in zip(all_gates_oracle(p, x, h, c), (h, c), strict=True))
+        np.testing.assert_allclose(y[t], h, rtol=0, atol=FLOAT32)
+    np.testing.assert_allclose(last, [h, c], rtol=0, atol=FLOAT32)
+    assert 0 < updates.mean() < hidden
+
+
+def test_node_with_gates_runs_by_them_whatever_its_name():
+    weights, feed = draw("gru", "always", 5, 3), draw_call("gru", "always", 5, 3, 4, 2)
+    builder = Builder()
+    keeps = program_attributes(update=builder.finish([builder.argument(STATE)]))
+    run = session("gru", "always", weights, attributes=attributes("gru") | {"cell": "gru"} | keeps)
+    got = run.run(None, feed)
+    np.testing.assert_array_equal(got[1], feed["h"])

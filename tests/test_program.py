@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Point-wise programs: their checks, what they compute, their derivatives, and the files that follow from them."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from edgernn.cells import Cell, Gate, Vector
+from edgernn.program import MOST_VALUES, OPS, Builder, Instruction, Program, ProgramError, gradient
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# each op by numpy, of its operands
+ORACLE = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "min": np.minimum,
+    "max": np.maximum,
+    "neg": lambda a: -a,
+    "abs": np.abs,
+    "sqrt": np.sqrt,
+    "exp": np.exp,
+    "log": np.log,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+    "sigmoid": lambda a: 1 / (1 + np.exp(-a)),
+    "sign": np.sign,
+    "less": lambda a, b: (a < b) * 1.0,
+    "less_equal": lambda a, b: (a <= b) * 1.0,
+    "equal": lambda a, b: (a == b) * 1.0,
+    "select": lambda a, b, c: np.where(a != 0, b, c),
+    "lerp": lambda a, b, c: (1 - c) * a + c * b,
+}
+
+
+def generator():
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "runtime" / "csrc" / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def single(name: str) -> Program:
+    """The program of one op."""
+    arity = OPS[name].arity
+    return Program(tuple(range(arity)), (), (Instruction(name, tuple(range(arity))),), (arity,))
+
+
+def points(count: int, seed: int = 0) -> list[Tensor]:
+    """Positive numbers, so that every op is defined; some are equal."""
+    rng = np.random.default_rng(seed)
+    values = rng.uniform(0.6, 2.4, (count, 50))
+    values[:, :10] = np.round(values[:, :10])
+    return [torch.tensor(row, requires_grad=True) for row in values]
+
+
+def test_generated_files_are_what_the_code_says():
+    for path, text in generator().generated().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path} is out of date: python runtime/csrc/generate.py"
+
+
+def test_every_cell_header_is_generated():
+    headers = {path.name for path in (ROOT / "runtime" / "csrc" / "cells").glob("*.h")}
+    assert headers == {"gate.h"} | {path.name for path in generator().generated() if path.parent.name == "cells"}
+
+
+class Swapping(Cell):
+    """States that trade places, a gate with the name of an argument, and one that nothing reads."""
+
+    name = "swap-ping"
+    gates = (Gate("p"), Gate("x", h=False, bias=False))
+    own = {"alpha": Vector("1", map=torch.sigmoid)}  # noqa: RUF012
+    states = ("a", "b")
+
+    def update(self, p, state):
+        a, b = state
+        new = torch.tanh(p.p)
+        return (b + new * p.alpha, 2 * a - new)
+
+
+def test_header_of_a_cell():
+    header = generator().cell_header(Swapping)
+    assert header.startswith("// SPDX-License-Identifier: Apache-2.0\n// States that trade places")
+    struct = re.search(r"struct .*?\n};\n", header, re.DOTALL)[0]
+    assert (
+        struct
+        == """\
+struct SwapPing {
+  static constexpr const char* kName = "swap-ping";
+  static constexpr Gate kGates[] = {{"p", kX | kH | kBias}, {"x", kX}};
+  static constexpr Param kParams[] = {{"alpha", Extent::kOne, Map::kSigmoid}};
+  static constexpr const char* kStates[] = {"a", "b"};
+
+  template <class V>
+  static constexpr void Update(const V* p, const V* q, V* state) {
+    const V new_p = Tanh(p[0]);
+    const V new_b = state[0] * 2.0f - new_p;
+    state[0] = state[1] + new_p * q[0];
+    state[1] = new_b;
+  }
+};
+"""
+    )
+
+
+def test_header_of_a_cell_that_c_plus_plus_lacks_functions_for_is_refused():
+    class Exponential(Swapping):
+        def update(self, p, state):
+            return (torch.exp(p.p), state[1])
+
+    with pytest.raises(ProgramError, match="exp: C\\+\\+ has no function"):
+        generator().cell_header(Exponential)
+
+
+def test_codes_of_ops_stay():
+    assert [(op.name, op.code) for op in OPS.values()] == [(name, code) for code, name in enumerate(ORACLE)]
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_op_equals_its_oracle(name):
+    values = points(OPS[name].arity)
+    (y,) = single(name).run(values)
+    np.testing.assert_allclose(y.detach(), ORACLE[name](*(v.detach().numpy() for v in values)), rtol=1e-14)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_derivative_of_an_op_equals_autograd(name):
+    program = single(name)
+    values = points(OPS[name].arity, 1)
+    (y,) = program.run(values)
+    grad = torch.linspace(-1, 1, 50, dtype=torch.float64)
+    expected = torch.autograd.grad(y, values, grad, allow_unused=True) if y.requires_grad else [None] * len(values)
+    back = gradient(program, [9])
+    given = {i: v.detach() for i, v in enumerate(values)} | {9: grad}
+    pulled = back.run([given[key] for key in back.arguments]) if back.arguments else [torch.zeros(50)] * len(values)
+    for got, wanted in zip(pulled, expected, strict=True):
+        torch.testing.assert_close(got, torch.zeros(50) if wanted is None else wanted, check_dtype=False)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_derivative_of_a_program_equals_autograd(seed):
+    program = random_program(seed)
+    values = [torch.rand(20, dtype=torch.float64, requires_grad=True) for _ in program.arguments]
+    results = program.run(values)
+    grads = [torch.rand(20, dtype=torch.float64) for _ in results]
+    keys = range(100, 100 + len(results))
+    loss = sum((r * g).sum() for r, g in zip(results, grads, strict=True))
+    expected = torch.autograd.grad(loss, values, allow_unused=True, materialize_grads=True)
+    back = gradient(program, keys)
+    given = dict(zip((*program.arguments, *keys), (*(v.detach() for v in values), *grads), strict=True))
+    for got, wanted in zip(back.run([given[key] for key in back.arguments]), expected, strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def random_program(seed: int) -> Program:
+    """Of smooth ops that stay finite, three arguments and two results."""
+    rng = np.random.default_rng(seed)
+    builder = Builder()
+    values = [builder.argument(key) for key in range(3)] + [builder.constant(float(rng.normal()))]
+    names = ["add", "sub", "mul", "min", "max", "neg", "abs", "sin", "cos", "tanh", "sigmoid", "select", "lerp", "less"]
+    for _ in range(12):
+        name = str(rng.choice(names))
+        values.append(builder.op(name, *(int(v) for v in rng.choice(values, OPS[name].arity))))
+    # all arguments are read
+    total = values[0]
+    for value in values[1:3]:
+        total = builder.op("add", total, value)
+    return builder.finish([values[-1], builder.op("mul", total, values[-2])])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_serialised_program_is_read_back(seed):
+    program = random_program(seed)
+    ints, numbers = program.serialise()
+    again = Program.deserialise(ints, numbers)
+    assert (again.arguments, again.instructions, again.results) == (
+        program.arguments,
+        program.instructions,
+        program.results,
+    )
+    np.testing.assert_allclose(again.constants, program.constants, rtol=1e-7)
+
+
+def test_serialised_form():
+    builder = Builder()
+    p, h = builder.argument(2), builder.argument(48)
+    half = builder.constant(0.5)
+    program = builder.finish([builder.op("lerp", h, builder.op("tanh", p), half)])
+    assert program.serialise() == ([2, 1, 2, 1, 2, 48, 13, 0, 0, 0, 20, 1, 3, 2, 4], [0.5])
+
+
+def test_equal_values_are_one_and_constants_are_folded():
+    builder = Builder()
+    a, b = builder.argument(0), builder.argument(1)
+    assert builder.op("mul", a, b) == builder.op("mul", b, a) != builder.op("sub", a, b)
+    assert builder.op("sub", a, b) != builder.op("sub", b, a)
+    assert builder.number(builder.op("exp", builder.constant(0.0))) == 1
+    one, zero = builder.constant(1.0), builder.constant(0.0)
+    assert builder.op("mul", one, a) == builder.op("add", a, zero) == builder.op("div", a, one) == a
+    assert builder.op("neg", builder.op("sub", zero, a)) == a
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        (((0, 0), (), (), (0,)), "different numbers"),
+        (((0,), (float("inf"),), (), (0,)), "finite"),
+        (((0,), (1e39,), (), (0,)), "finite"),
+        (((0,), (), (Instruction("erf", (0,)),), (1,)), "expected an op"),
+        (((0,), (), (Instruction("add", (0,)),), (1,)), "expected an op and its operands"),
+        (((0,), (), (Instruction("neg", (1,)),), (1,)), "operands below 1"),
+        (((0,), (), (), (1,)), "numbers of values below 1"),
+        (((0,), (), (), ()), "results"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(parts, message):
+    with pytest.raises(ProgramError, match=message):
+        Program(*parts)
+
+
+@pytest.mark.parametrize(
+    ("ints", "numbers", "message"),
+    [
+        ([1, 0, 0], [], "four counts"),
+        ([1, 0, -1, 1], [], "four counts"),
+        ([1, 0, 1, 1, 0, 6, 0, 0, 0], [], "10 whole numbers"),
+        ([1, 1, 0, 1, 0, 0], [], "1 constants"),
+        ([1, 0, 1, 1, 0, 21, 0, 0, 0, 1], [], "codes of ops below 21"),
+        ([1, 0, 1, 1, 0, 6, 0, 1, 0, 1], [], "0 for operands"),
+        ([1, 0, 0, 5, 0, 0, 0, 0, 0, 0], [], "at most 128 values and 4 results"),
+    ],
+)
+def test_numbers_that_are_no_program_are_refused(ints, numbers, message):
+    with pytest.raises(ProgramError, match=message):
+        Program.deserialise(ints, numbers)
+
+
+def test_too_long_a_program_is_refused():
+    chain = tuple(Instruction("tanh", (i,)) for i in range(MOST_VALUES))
+    with pytest.raises(ProgramError, match=f"at most {MOST_VALUES} values, got {MOST_VALUES + 1}"):
+        Program((0,), (), chain, (MOST_VALUES,)).serialise()

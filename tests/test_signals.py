@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SIGTERM, SIGHUP and full disks: what is saved, what is said, and the exit status."""
+
+import json
+import os
+import pty
+import re
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from edgernn.signals import Interrupted, noting, raising
+from edgernn.training import train
+from tests.test_locks import ENDLESS, ended, wait_for
+from tests.training_helpers import SMALL, Silent, command_line, leftovers, snapshot, words
+
+ARGUMENTS = ["train", *ENDLESS, "--out", "run", "checkpoint_every=1000000"]
+
+
+def saved(folder):
+    return json.loads((folder / "run/state.json").read_text())["step"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_saves_as_ctrl_c_does(tmp_path, number):
+    process = command_line(*ARGUMENTS, cwd=tmp_path)
+    wait_for(tmp_path / "run/metrics.jsonl", process)
+    process.send_signal(number)
+    # a second one changes nothing
+    process.send_signal(number)
+    status, out, error = ended(process)
+    assert (status, out) == (128 + number, "")
+    assert f"interrupted at step {saved(tmp_path)} of 1000000, which is saved; go on with: edgernn train" in error
+    assert not leftovers(tmp_path / "run")
+
+
+def test_a_signal_loses_no_step(tmp_path):
+    class Kill(Silent):
+        def update(self, step, line="", **figures):
+            if step == 6 and not line:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    settings = {**SMALL, "steps": 12, "eval_every": 5}
+    with pytest.raises(Interrupted, match="interrupted at step 6 of 12") as caught:
+        train("adding", "gru", out=tmp_path / "run", settings=settings, progress=Kill())
+    assert caught.value.number == signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
+    train("adding", "gru", out=tmp_path / "run", settings=settings, resume=True)
+    train("adding", "gru", out=tmp_path / "whole", settings=settings)
+    assert snapshot(tmp_path / "run") == snapshot(tmp_path / "whole")
+
+
+def test_a_closed_terminal_saves(tmp_path):
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(tmp_path)
+        os.execv(sys.executable, [sys.executable, "-m", "edgernn", *ARGUMENTS])
+    try:
+        wait_for(tmp_path / "run/metrics.jsonl", Child(process))
+    finally:
+        os.close(terminal)
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    assert status == 128 + signal.SIGHUP
+    assert saved(tmp_path) > 0
+    assert not leftovers(tmp_path / "run")
+
+
+class Child:
+    """A process that fork has made, for `wait_for`."""
+
+    def __init__(self, process):
+        self.process = process
+
+    def poll(self):
+        return None
+
+
+def test_nohup_is_respected(tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with raising(), noting() as noted:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert noted() == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_between_trainings_ends_the_command():
+    with pytest.raises(Interrupted) as caught, raising():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert caught.value.number == signal.SIGTERM
+
+
+def test_a_full_disk_says_where_what_is_kept_and_what_to_do(tmp_path):
+    """A limit on the size of files stands for the end of the space: first checkpoints do not fit, then the picture."""
+    settings = [*words(SMALL), "steps=6", "eval_every=2", "checkpoint_every=2"]
+    command = [sys.executable, "-m", "edgernn", "train", "--task", "adding", "--cell", "gru", "--out", "run", *settings]
+
+    def limited(size):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, preexec_fn=limit)
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        return done.stderr.splitlines()[-1]
+
+    line = limited(6000)
+    said = "run/state.safetensors: File too large; no step is saved yet; free some space and go on with: edgernn train"
+    assert said in line
+    command.append("--resume")
+    line = limited(20_000)
+    said = r"edgernn: error: run/learning\.png: File too large; step 6 is saved; free some space and go on with: (.*)"
+    resuming = re.fullmatch(said, line)
+    assert resuming, line
+    words_again = shlex.split(resuming[1])
+    assert words_again[-1] == "--resume"
+    done = subprocess.run([sys.executable, "-m", *words_again], cwd=tmp_path, capture_output=True, timeout=300)
+    assert done.returncode == 0
+    assert not leftovers(tmp_path / "run")

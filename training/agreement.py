@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare our figures with those that a paper prints: figure by figure, and claim by claim."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import StrictFloat, with_config
+
+from edgernn.errors import UsageError
+from edgernn.settings import FILE, Expected
+from edgernn.training.statistics import Difference, mean_difference, spread_ratio
+
+WITHIN, ABOVE, BELOW, INCOMPARABLE = "within", "above", "below", "not comparable"
+VERDICTS = (WITHIN, ABOVE, BELOW, INCOMPARABLE)
+# a test shows a difference below this probability of one as large by chance
+SIGNIFICANCE = 0.05
+# keys of a figure in a recipe
+PARTS = frozenset({"mean", "interval", "sd"})
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A figure as a paper prints it.
+
+    mean: The printed figure. rounding: One unit of its last printed digit, as papers round or cut off. interval: The
+    printed ± or (·), if any; the recipe's `interval` says what it is. sd: The standard deviation over the paper's runs,
+    if it is printed.
+    """
+
+    mean: float
+    rounding: float
+    interval: float | None = None
+    sd: float | None = None
+
+    @classmethod
+    def read(cls, value: object) -> "Reported":
+        """Read a figure from TOML, where floats are Decimal: a number, or a table of mean, interval and sd.
+
+        Raises:
+            UsageError: any other value.
+        """
+        parts: dict[Any, Any] = dict(value) if isinstance(value, Mapping) else {"mean": value}
+        numbers = all(isinstance(n, int | Decimal) and not isinstance(n, bool) for n in parts.values())
+        if "mean" not in parts or parts.keys() - PARTS or not numbers:
+            raise UsageError(f"expected a number, or a table of mean, interval and sd, got {value!r}")
+        exponent = Decimal(parts["mean"]).as_tuple().exponent
+        assert isinstance(exponent, int)
+        optional = {key: float(parts[key]) for key in ("interval", "sd") if key in parts}
+        return cls(float(parts["mean"]), 10.0**exponent, **optional)
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the interval that the printed figure stands for."""
+        return max(self.rounding, self.interval or 0.0)
+
+
+def agreement(paper: Reported | None, ours: Mapping[str, Any], reason: str | None = None) -> str | None:
+    """Tell where our 95 % confidence interval lies beside the paper's figure.
+
+    Args:
+        paper: The paper's figure; None where it prints none.
+        ours: Our figure over the seeds, as `statistics.spread` returns it.
+        reason: Why the two cannot be compared, if they cannot.
+
+    Returns:
+        "within" where the intervals meet, "above" or "below" where ours lies wholly on that side, "not comparable: "
+        and the reason; None where nothing is printed or nothing was measured.
+    """
+    if paper is None or ours["mean"] is None:
+        return None
+    if reason is not None:
+        return f"{INCOMPARABLE}: {reason}"
+    if ours["interval"] is None:
+        return f"{INCOMPARABLE}: one seed has no interval"
+    low, high = ours["interval"]
+    # a printed bound has rounding errors of its own in binary
+    slack = 1e-9 * max(abs(paper.mean), paper.half_width)
+    if low > paper.mean + paper.half_width + slack:
+        return ABOVE
+    if high < paper.mean - paper.half_width - slack:
+        return BELOW
+    return WITHIN
+
+
+def count_verdicts(verdicts: Iterable[str | None]) -> dict[str, int]:
+    """Count the verdicts of `agreement` by kind, without their reasons."""
+    counts = Counter(verdict.partition(":")[0] for verdict in verdicts if verdict is not None)
+    return {verdict: counts[verdict] for verdict in VERDICTS}
+
+
+@with_config(FILE)
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of a paper that our runs can test: the first row is claimed to have more of a figure than the second.
+
+    text: The claim in words. kind: "mean", more of the figure's mean; "no-more", no more of it; "spread", more of its
+    standard deviation. column: The figure. rows: The names of both rows.
+    variant: The variant's label, for a table with variants. than: The variant of the second row, if it is another one.
+    size: The paper's own difference of means, or ratio of standard deviations, if it can be had from what it prints.
+    """
+
+    text: str
+    column: str
+    rows: Annotated[tuple[str, str], Expected("two rows")]
+    kind: Literal["mean", "no-more", "spread"] = "mean"
+    variant: str = ""
+    than: str | None = None
+    size: StrictFloat | None = None
+
+    def test(self, first: Mapping[int, float], second: Mapping[int, float]) -> dict[str, Any] | None:
+        """Test the claim on one figure of both rows, by seed; None with fewer than two seeds on a side.
+
+        Means of the same seeds are compared in pairs, as a seed sets a run's data and its start.
+        """
+        if min(len(first), len(second)) < 2:
+            return None
+        paired = first.keys() == second.keys()
+        if self.kind == "spread":
+            difference, name = spread_ratio(list(first.values()), list(second.values())), "Brown-Forsythe test"
+        elif paired:
+            in_pairs = [second[seed] for seed in first]
+            difference, name = mean_difference(list(first.values()), in_pairs, paired=True), "paired t-test"
+        else:
+            values = list(first.values()), list(second.values())
+            difference, name = mean_difference(*values, paired=False), "Welch's t-test"
+        return {
+            "test": name,
+            "seeds": [len(first), len(second)],
+            "value": difference.value if math.isfinite(difference.value) else None,
+            "interval": None if difference.interval is None else list(difference.interval),
+            "p": difference.p,
+            "verdict": self._verdict(difference),
+        }
+
+    def _verdict(self, difference: Difference) -> str:
+        neutral = 1.0 if self.kind == "spread" else 0.0
+        shown = difference.value != neutral and (difference.p is None or difference.p < SIGNIFICANCE)
+        if self.kind == "no-more":
+            if not shown:
+                return "not contradicted here"
+            return "the opposite holds here" if difference.value > 0 else "holds here"
+        if not shown:
+            return "not shown here"
+        if difference.value < neutral:
+            return "the opposite holds here"
+        if self.size is not None and difference.interval is not None:
+            low, high = difference.interval
+            if not low <= self.size <= high:
+                return (
+                    "holds here, with a smaller difference"
+                    if high < self.size
+                    else "holds here, with a larger difference"
+                )
+        return "holds here"

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of a training as `edgernn train --help` lists them."""
+
+import inspect
+from collections.abc import Iterable, Iterator
+
+from edgernn.config import ModelConfig
+from edgernn.names import resolve
+from edgernn.settings import Setting, as_word, expected, fields_of, flat, options_of, record
+from edgernn.training.config import TrainConfig
+from edgernn.training.plan import configure
+from edgernn.training.tasks import find_task
+
+# a title, a text, and rows: NAME=DEFAULT and what the setting is
+Section = tuple[str, str, list[tuple[str, str]]]
+
+
+def sections(task: str | None = None, cell: str | None = None, rule: str | None = None) -> Iterator[Section]:
+    """The settings of training and model, part by part, then those of the task, the cell and the rule that are named.
+
+    Defaults are those of the task, if there is one.
+
+    Raises:
+        UsageError: An unknown name.
+    """
+    kind = None if task is None else find_task(task)[0]
+    config, model = configure({} if kind is None else kind.defaults, {}, {})
+    yield from _tree("train", config)
+    if kind is not None:
+        yield _named("task", kind, fields_of(kind).values())
+    yield from model_sections(cell, rule, model)
+
+
+def model_sections(
+    cell: str | None = None, rule: str | None = None, model: ModelConfig | None = None
+) -> Iterator[Section]:
+    """The settings of a model, and those of the cell and the rule that are named.
+
+    Args:
+        cell: A cell's name, which may imply a rule.
+        rule: A rule's name.
+        model: What has the defaults; None: those of the tree.
+
+    Raises:
+        UsageError: An unknown name.
+    """
+    yield from _tree("model", model or ModelConfig())
+    cell_type, rule_type = resolve(cell or "gru", rule)
+    if cell is not None:
+        yield _named("cell", cell_type, options_of(cell_type).values())
+    if rule is not None or options_of(rule_type):
+        yield _named("rule", rule_type, options_of(rule_type).values())
+
+
+def _tree(name: str, config: TrainConfig | ModelConfig) -> Iterator[Section]:
+    settings = fields_of(type(config))
+    defaults = flat(settings, record(config))
+    parts: dict[str, list[tuple[str, str]]] = {}
+    for setting in sorted(settings.values(), key=lambda setting: len(setting.path)):
+        parts.setdefault(".".join((name, *setting.path[:-1])), []).append(_row(setting, defaults[setting.name]))
+    for part, rows in parts.items():
+        yield f"Settings of {part}", "", rows
+
+
+def _named(part: str, owner: type, settings: Iterable[Setting]) -> Section:
+    name: str = owner.name  # type: ignore[attr-defined]
+    rows = [_row(setting, setting.default) for setting in settings]
+    return f"Settings of the {part} {name}", inspect.getdoc(owner) or "", rows
+
+
+def _row(setting: Setting, default: object) -> tuple[str, str]:
+    return f"{setting.name}={as_word(default)}", setting.doc or f"{expected(setting.hint).capitalize()}."

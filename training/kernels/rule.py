@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backward pass of a rule in a Triton kernel: through its decision, and through its memory."""
+
+from edgernn.rules import Kind
+from edgernn.training.kernels.layout import Rule
+from edgernn.training.kernels.pointwise import Pointwise
+from edgernn.training.kernels.writer import Kernel
+
+
+class RuleGradients(Kernel):
+    """The part of a backward kernel that depends on the rule."""
+
+    def memory_grads(self, rule: Rule) -> None:
+        """From the gradients of the memory after a step to those of the evidence, of u and of the memory before."""
+        if not self.resident:
+            self.read_memory()
+        for name in self.layout.sample_memory:
+            self.put(f"if HAS_all_{name}:", f"    to_{name} += y_{name}")
+        self.decide(rule)
+        if rule.kind is Kind.NEURON:
+            self.put(f"evidence = rule_evidence({', '.join(self.after_step(rule.map('evidence')))})")
+        self.put(
+            "changes = u", "u = tl.where(u, 1.0, 0.0)", f"drive = rule_drive({', '.join(rule.map('drive').arguments)})"
+        )
+        self.through(rule.map("advance"), [f"to_{name}" for name in rule.memory])
+        for name in rule.memory:
+            self.put(f"before_{name} = {self.grad_of(rule.map('advance'), name)}")
+        self.put(f"to_u = {self.grad_of(rule.map('advance'), 'u')}")
+        self.through(rule.map("drive"), [self.grad_of(rule.map("advance"), "drive")])
+        self.put(f"to_evidence = {self.grad_of(rule.map('drive'), 'evidence')}", "u = changes")
+
+    def evidence_grads(self, rule: Rule) -> None:
+        """From the gradient of the evidence to that of the states that a step leaves."""
+        part = rule.map("evidence")
+        self.through(part, ["to_evidence"], self.after_step(part))
+        for state in rule.evidence_states:
+            self.put(f"d_{state} += {self.grad_of(part, f's_{state}')}")
+
+    @staticmethod
+    def after_step(evidence: Pointwise) -> tuple[str, ...]:
+        """The arguments of the evidence, with the states that a step leaves."""
+        return tuple(f"after_{a[2:]}" if a.startswith("s_") else a for a in evidence.arguments)
+
+    def decision_grads(self, rule: Rule, to_u: str) -> None:
+        """From the gradient of u to those of what the score reads, of which those of e are stored."""
+        self.through(rule.map("likelihood"), [to_u])
+        to_score = self.grad_of(rule.map("likelihood"), "score")
+        if rule.memory and "score" in rule.map("advance").arguments:
+            to_score += f" + {self.grad_of(rule.map('advance'), 'score')}"
+        self.through(rule.map("score"), [to_score])
+        if "e" in rule.map("score").arguments:
+            self.store(self.grad_of(rule.map("score"), "e"), "H", "d_e")
+        for name in rule.memory:
+            self.put(f"to_{name} = before_{name} + {self.grad_of(rule.map('score'), name)}")
+
+    def through(self, part: Pointwise, grads: list[str], values: tuple[str, ...] = ()) -> None:
+        """The derivatives of a rule's map; adds up those of weights."""
+        names = ", ".join(f"grad_{part.name}_{argument}" for argument in part.arguments)
+        self.put(f"{names} = {part.name}_back({', '.join((*grads, *(values or part.arguments)))})")
+        for argument in part.arguments:
+            if (name := f"{part.name}_{argument}") in self.layout.sums:
+                self.add(name, f"grad_{name}", self.layout.sums[name][1])
+
+    @staticmethod
+    def grad_of(part: Pointwise, argument: str) -> str:
+        return f"grad_{part.name}_{argument}" if argument in part.arguments else "0.0"
+
+    def read_memory(self) -> None:
+        for name in self.layout.neuron_memory:
+            self.load(name, "H", f"all_{name}")
+        for name in self.layout.sample_memory:
+            self.put(
+                f"{name} = tl.load(all_{name}_ptr + at, live, 0.0)",
+                f"if HAS_all_{name}:",
+                f"    y_{name} = tl.load(y_all_{name}_ptr + at + B, live, 0.0)",
+            )
+        if self.layout.sample_memory:
+            self.put("evidence = tl.load(evidence_ptr + at, live, 0.0)")
+
+    def rule_grads(self) -> None:
+        """From the gradient of the state that a step leaves to those of the new state and of the old one."""
+        layout, states = self.layout, self.layout.states
+        rule = layout.rule
+        if rule is None:
+            for state in states:
+                self.put(f"dn_{state} = d_{state}", f"d_{state} = tl.zeros_like(d_{state})")
+            return
+        made = ", ".join(f"n_{state}" for state in states)
+        self.put(f"{made} = update({self.arguments(layout.update)})")
+        self.put("by_u = " + " + ".join(f"d_{s} * (n_{s} - s_{s})" for s in states))
+        new, old = "tl.where(u, d_{0}, 0.0)", "tl.where(u, 0.0, d_{0})"
+        if rule.kind is Kind.NEURON:
+            if not rule.memory:
+                self.decide(rule)
+            self.decision_grads(rule, "by_u + to_u" if rule.memory else "by_u")
+        elif rule.kind is Kind.SAMPLE:
+            self.put("to_u += tl.sum(tl.where(h_mask, by_u, 0.0), 1, keep_dims=True)")
+        else:
+            new, old = "share * d_{0}", "(1.0 - share) * d_{0}"
+            if rule.share_grad:
+                self.store("by_u", "H", "d_share")
+        for state in states:
+            self.put(f"dn_{state} = {new.format(state)}", f"d_{state} = {old.format(state)}")
+            if rule.kind is Kind.NEURON and f"s_{state}" in rule.map("score").arguments:
+                self.put(f"d_{state} += {self.grad_of(rule.map('score'), f's_{state}')}")
+
+    def add(self, name: str, value: str, size: str = "H") -> None:
+        if self.resident or size == "1":
+            self.put(f"sum_{name} += {value}")
+            return
+        self.load(f"sum_{name}", size, f"sum_{name}", "row")
+        self.put(f"sum_{name} += {value}")
+        self.store(f"sum_{name}", size, f"sum_{name}", "row")

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of a table that are drawn from its report alone."""
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import Field, StrictBool, StrictInt, with_config
+
+from edgernn.settings import FILE, Expected
+from edgernn.training.pictures import NothingToDrawError, Outcome, plain_logarithm, save, tradeoff
+from edgernn.training.report import COLUMNS
+
+Row = dict[str, Any]
+Names = Annotated[list[str], Field(min_length=1), Expected("a list of names")]
+# a run of each row and variant's label, of the first seed
+Runs = Mapping[tuple[str, str], Path]
+# a setting whose values lie so many times apart stands on a logarithmic axis
+_WIDE = 8
+# letters that fit below a box
+_SHORT = 12
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One of the plots of a picture."""
+
+    title: str
+    rows: list[Row]
+
+
+@with_config(FILE)
+@dataclass(frozen=True, kw_only=True)
+class Picture(abc.ABC):
+    """A picture: the name of its file, and its caption."""
+
+    kind: ClassVar[str]
+    of_runs: ClassVar[bool] = False
+
+    name: str
+    text: str
+
+    @abc.abstractmethod
+    def draw(self, path: Path, report: Mapping[str, Any], runs: Runs) -> None:
+        """Write the file, whose suffix is that of an image.
+
+        Raises:
+            NothingToDrawError: What it shows is not measured.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend(Picture):
+    """A column over a setting that varies, a line for each row: means and 95 % confidence intervals over the seeds.
+
+    panels: Lists of rows with a plot each, or a further setting that varies, with a plot for each value.
+    """
+
+    kind = "trend"
+
+    column: str
+    over: str
+    panels: list[list[str]] | str | None = None
+    log: StrictBool = False
+
+    def draw(self, path: Path, report: Mapping[str, Any], runs: Runs) -> None:
+        rows = [row for row in report["rows"] if row["columns"][self.column]["mean"] is not None]
+        figure, axes = _plots(panels := _panels(rows, self.panels))
+        for ax, panel in zip(axes, panels, strict=True):
+            for label, line in _lines(panel.rows, self.over, self.panels).items():
+                points = sorted(line, key=lambda row: row["variant"][self.over])
+                entries = [row["columns"][self.column] for row in points]
+                values = [entry["mean"] for entry in entries]
+                places = [row["variant"][self.over] for row in points]
+                look = {"marker": ".", "linewidth": 1.2, "capsize": 2}
+                ax.errorbar(places, values, [_half_width(entry) for entry in entries], label=label, **look)
+            places = sorted({row["variant"][self.over] for row in panel.rows})
+            if places[0] > 0 and places[-1] > _WIDE * places[0]:
+                ax.set_xscale("log")
+            ax.set_xticks(places, [f"{place:g}" for place in places])
+            ax.minorticks_off()
+            ax.set_xlabel(self.over.replace("_", " "))
+            ax.legend(frameon=False, fontsize="small")
+        _finish(path, figure, axes, self.column, self.log)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves(Picture):
+    """A series over its steps or epochs, a line for each row: the mean, from the least to the greatest of the seeds.
+
+    baselines: Series that are the same in every row, drawn once. panels: As in `Trend`.
+    """
+
+    kind = "curves"
+
+    series: str
+    baselines: list[str] = field(default_factory=list)
+    panels: list[list[str]] | str | None = None
+    log: StrictBool = False
+
+    def draw(self, path: Path, report: Mapping[str, Any], runs: Runs) -> None:
+        rows = [row for row in report["rows"] if self.series in row.get("series", {})]
+        figure, axes = _plots(panels := _panels(rows, self.panels))
+        for ax, panel in zip(axes, panels, strict=True):
+            lines = {label: line[0]["series"][self.series] for label, line in _lines(panel.rows, self.panels).items()}
+            first = panel.rows[0]["series"]
+            # the baselines of loss are called sgd_loss and so on
+            baselines = {name: name.removesuffix(self.series).rstrip("_") or name for name in self.baselines}
+            lines |= {label: first[name] for name, label in baselines.items() if name in first}
+            for label, series in lines.items():
+                length = min(map(len, series["values"]))
+                values = np.array([of_seed[:length] for of_seed in series["values"]])
+                places = series["at"][:length]
+                (drawn,) = ax.plot(places, values.mean(0), linewidth=1.2, label=label)
+                shade = {"color": drawn.get_color(), "alpha": 0.15, "linewidth": 0}
+                ax.fill_between(places, values.min(0), values.max(0), **shade)
+            ax.set_xlabel(next(iter(lines.values()))["over"])
+            ax.legend(frameon=False, fontsize="small")
+        _finish(path, figure, axes, self.series, self.log)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boxes(Picture):
+    """Box plots, or violins with boxes in them, a box for each row: of a column over the seeds, or of a whole series.
+
+    of: Columns or series, each with a row of plots. every: Cut a series into parts of so many entries, a box each.
+    panels: As in `Trend`.
+    """
+
+    kind = "boxes"
+
+    of: Names
+    panels: list[list[str]] | str | None = None
+    every: Annotated[StrictInt, Field(ge=1)] | None = None
+    violins: StrictBool = False
+    log: StrictBool = False
+
+    def draw(self, path: Path, report: Mapping[str, Any], runs: Runs) -> None:
+        rows = [row for row in report["rows"] if all(_values(row, name) for name in self.of)]
+        panels = _panels(rows, self.panels)
+        figure, axes = _plots(panels * len(self.of), len(self.of))
+        for i, name in enumerate(self.of):
+            for ax, panel in zip(axes[i * len(panels) :], panels, strict=False):
+                self._draw_panel(ax, name, panel)
+                ax.set_ylabel(column_title(name))
+                if self.log:
+                    plain_logarithm(ax.yaxis, ax.set_yscale)
+        save(figure, path)
+
+    def _draw_panel(self, ax: Any, name: str, panel: Panel) -> None:
+        lines = {label: line[0] for label, line in _lines(panel.rows, self.panels).items()}
+        parts = {label: _parts(_series(row, name), self.every) for label, row in lines.items()}
+        count = len(lines)
+        for i, (label, values) in enumerate(parts.items()):
+            places = [part * (count + 1) + i for part in range(len(values))]
+            colour = f"C{i}"
+            if self.violins:
+                bodies = ax.violinplot(values, places, widths=0.9, showextrema=False)["bodies"]
+                for body in bodies:
+                    body.set_facecolor(colour)
+            boxes = {"color": colour}
+            look = {"boxprops": boxes, "whiskerprops": boxes, "capprops": boxes, "medianprops": {"color": "black"}}
+            ax.boxplot(
+                values, positions=places, widths=0.3 if self.violins else 0.7, flierprops={"marker": "."}, **look
+            )
+            ax.plot([], [], color=colour, linewidth=4, label=label)
+        if self.every is None:
+            long = max(len(line) for label in lines for line in label.split("\n")) > _SHORT
+            ax.set_xticks(range(count), lines, fontsize="small", **({"rotation": 25, "ha": "right"} if long else {}))
+        else:
+            cuts = range(len(next(iter(parts.values()))))
+            names = [f"{cut * self.every + 1}-{(cut + 1) * self.every}" for cut in cuts]
+            ax.set_xticks([cut * (count + 1) + (count - 1) / 2 for cut in cuts], names)
+            ax.set_xlabel(next(iter(lines.values()))["series"][name]["over"])
+            ax.legend(frameon=False, fontsize="small")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tradeoff(Picture):
+    """A column over λ, which varies, and over the percentage of updates that are skipped, a line for each row."""
+
+    kind = "tradeoff"
+
+    column: str
+
+    def draw(self, path: Path, report: Mapping[str, Any], runs: Runs) -> None:
+        outcomes = [
+            Outcome(
+                row["name"],
+                row["columns"]["skip_percent"]["mean"],
+                row["columns"][self.column]["mean"],
+                row["variant"]["lambda"],
+                row["columns"][self.column]["interval"],
+            )
+            for row in report["rows"]
+            if row["columns"][self.column]["mean"] is not None
+        ]
+        if not outcomes:
+            raise NothingToDrawError
+        tradeoff(path, outcomes, column_title(self.column))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scatter(Picture):
+    """A column against another one: a line for each group of rows, called as the part of their names before the dash.
+
+    Means, with 95 % confidence intervals over the seeds.
+    """
+
+    kind = "scatter"
+
+    column: str
+    against: str
+    groups: Annotated[list[Names], Field(min_length=1)]
+    log: StrictBool = False
+
+    def draw(self, path: Path, report: Mapping[str, Any], runs: Runs) -> None:
+        rows = [row for row in report["rows"] if row["columns"][self.column]["mean"] is not None]
+        figure, (ax,) = _plots([Panel("", rows)] if rows else [])
+        for i, group in enumerate(self.groups):
+            columns = [row["columns"] for row in rows if row["name"] in group]
+            columns.sort(key=lambda entry: entry[self.against]["mean"])
+            x, y = ([entry[name]["mean"] for entry in columns] for name in (self.against, self.column))
+            errors = [[_half_width(entry[name]) for entry in columns] for name in (self.column, self.against)]
+            if columns:
+                label, marker = group[0].partition("-")[0], "os^Dv<>Ph*"[i % 10]
+                ax.errorbar(x, y, *errors, label=label, marker=marker, markersize=4, linewidth=1, capsize=2)
+        ax.set_xlabel(column_title(self.against))
+        ax.legend(frameon=False, fontsize="small")
+        _finish(path, figure, [ax], self.column, self.log)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Searched(Picture):
+    """What a search tried: a value on the validation split against the percentage skipped, a point for each try.
+
+    `edgernn reproduce TABLE --search` draws it.
+    """
+
+    kind = "searched"
+
+    def draw(self, path: Path, report: Mapping[str, Any], runs: Runs) -> None:
+        tries = [line for line in report.get("search", []) if "value" in line]
+        figure, (ax,) = _plots([Panel("", tries)] if tries else [])
+        for name in dict.fromkeys(line["row"] for line in tries):
+            points = [line for line in tries if line["row"] == name]
+            ax.plot([p["skip_percent"] for p in points], [p["value"] for p in points], ".", label=name)
+        ax.set_xlabel(column_title("skip_percent"))
+        ax.legend(frameon=False, fontsize="small")
+        _finish(path, figure, [ax], tries[0]["metric"], False)
+
+
+def column_title(name: str) -> str:
+    """What a column or a series is called on an axis."""
+    return COLUMNS.get(name, (name.replace("_", " "), 1.0))[0]
+
+
+def _panels(rows: list[Row], panels: list[list[str]] | str | None) -> list[Panel]:
+    """The plots that have measured rows."""
+    if panels is None:
+        made = [Panel("", rows)]
+    elif isinstance(panels, str):
+        values = dict.fromkeys(row["variant"][panels] for row in rows)
+        made = [Panel(f"{panels} = {value}", [r for r in rows if r["variant"][panels] == value]) for value in values]
+    else:
+        made = [Panel("", [row for row in rows if row["name"] in names]) for names in panels]
+    return [panel for panel in made if panel.rows]
+
+
+def _plots(panels: list[Panel], lines: int = 1) -> tuple[Any, list[Any]]:
+    """A figure with a plot for each panel, in so many lines.
+
+    Raises:
+        NothingToDrawError: There is no panel.
+    """
+    from matplotlib.figure import Figure
+
+    if not panels:
+        raise NothingToDrawError
+    columns = len(panels) // lines
+    figure = Figure(figsize=(1.2 + 3.6 * columns, 3.4 * lines), layout="constrained")
+    axes = list(figure.subplots(lines, columns, squeeze=False).ravel())
+    for ax, panel in zip(axes, panels, strict=True):
+        ax.set_title(panel.title, fontsize="small")
+    return figure, axes
+
+
+def _lines(rows: list[Row], *apart: object) -> dict[str, list[Row]]:
+    """Rows by name and by the settings that vary, but for some; each is a line of a plot."""
+    lines: dict[str, list[Row]] = {}
+    for row in rows:
+        settings = [f"{key}={value}" for key, value in row["variant"].items() if key not in apart]
+        lines.setdefault("\n".join([row["name"], *settings]), []).append(row)
+    return lines
+
+
+def _values(row: Row, name: str) -> list[Any]:
+    """The values of a column or a series by seed; none where it was not measured."""
+    if name in row["columns"]:
+        return list(row["columns"][name]["values"])
+    return list(row.get("series", {}).get(name, {"values": []})["values"])
+
+
+def _series(row: Row, name: str) -> list[list[float]]:
+    """The values of each seed; a column has one a seed."""
+    return [value if isinstance(value, list) else [value] for value in _values(row, name)]
+
+
+def _parts(series: list[list[float]], every: int | None) -> list[list[float]]:
+    """The entries of all seeds together, cut into parts."""
+    size = every or max(map(len, series))
+    count = -(-max(map(len, series)) // size)
+    return [[x for of_seed in series for x in of_seed[i * size : (i + 1) * size]] for i in range(count)]
+
+
+def _half_width(entry: Mapping[str, Any]) -> float:
+    return 0.0 if entry["interval"] is None else (entry["interval"][1] - entry["interval"][0]) / 2
+
+
+def _finish(path: Path, figure: Any, axes: list[Any], name: str, log: bool) -> None:
+    for ax in axes:
+        if log:
+            plain_logarithm(ax.yaxis, ax.set_yscale)
+    axes[0].set_ylabel(column_title(name))
+    save(figure, path)

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the state of a cell moves from step to step, seen as a difference equation s_t = T(s_{t-1}).
+
+Source: anonymous authors (under double-blind review), "DecayNet: A Study on the Cell States of Long-Short Term
+Memories", section 3 and appendices A and B.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import StrictBool, StrictFloat, with_config
+from torch import Tensor
+
+from edgernn.cells import Cell, Gate, Gates, State
+from edgernn.errors import UsageError
+from edgernn.layer import RecurrentLayer
+from edgernn.model import SequenceModel
+from edgernn.settings import FILE
+from edgernn.training.pictures import save
+
+Array = npt.NDArray[Any]
+_NEURONS, _SEQUENCES = 4, 2
+_GRID = 201
+
+
+class CellState(Cell):
+    """The cell state of an LSTM whose gates are given, without its other parts.
+
+    s_t = f_t ⊙ s_{t-1} + i_t ⊙ tanh(k_t ⊙ s_{t-1})
+
+    Source: DecayNet, Figures 1 and 2.
+    """
+
+    name = "cell-state"
+    gates = (Gate("f", h=False, bias=False), Gate("i", h=False, bias=False), Gate("k", h=False, bias=False))
+    states = ("s",)
+
+    def update(self, p: Gates, state: State) -> State:
+        (s,) = state
+        return (p.f * s + p.i * torch.tanh(p.k * s),)
+
+
+@with_config(FILE)
+@dataclass(frozen=True, kw_only=True)
+class Equation:
+    """s_t = f_t s_{t-1} + i_t tanh(k s_{t-1}) from a start, with a value of f and i for each step.
+
+    apart: A plot for each step, with the map of the step before as a dash-dotted line; else all steps are in one plot.
+    """
+
+    title: str
+    start: StrictFloat
+    f: list[StrictFloat]
+    i: list[StrictFloat]
+    k: StrictFloat = 1.0
+    apart: StrictBool = False
+
+    def __post_init__(self) -> None:
+        if not self.f or len(self.f) != len(self.i):
+            raise UsageError(f"{self.title}: expected as many f as i, got {len(self.f)} and {len(self.i)}")
+
+    def layer(self) -> tuple[RecurrentLayer, Tensor]:
+        """One neuron, and the sequence (T, 1, 3) of its gates."""
+        model = SequenceModel(CellState, 3, 1).double().eval()
+        (layer,) = model.recurrent_layers()
+        with torch.no_grad():
+            layer.cell.W.copy_(torch.eye(3))
+        gates = [[f, i, self.k] for f, i in zip(self.f, self.i, strict=True)]
+        return layer, torch.tensor(gates, dtype=torch.float64)[:, None]
+
+
+def cobweb(path: Path, model: SequenceModel, x: Tensor, steps: int = 6) -> None:
+    """How the cell state of one neuron moves over some steps of a sequence x (T, 1, I), as cobweb diagrams.
+
+    Of the first layer it takes the neuron whose state varies most, where it moves most; the state is c where the cell
+    has one, else h. The solid line of a step t is the map s_{t-1} to s_t of that neuron, all else being as it is; the
+    dashed one is y = x. The dotted trail begins at s_{t-1} (rhombus), goes up or down to the map and across to s_t
+    (circle). Where the map crosses y = x the neuron would stay.
+    """
+    from matplotlib.figure import Figure
+
+    layer = first_layer(model, len(x))
+    which = memory_of(layer)
+    x = model.inputs(x)
+    start = layer.initial_state(1, x)
+    values = track_of(layer, x, which, start)
+    neuron = int(values.std(0).argmax())
+    track = values[:, neuron].numpy()
+    steps = min(steps, len(x))
+    moved = np.abs(np.diff(track))
+    first = int(np.convolve(moved, np.ones(steps), "valid").argmax())
+    columns = min(steps, 3)
+    rows = -(-steps // columns)
+    figure = Figure(figsize=(3 * columns, 3 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    reach = 1.25 * max(1e-3, float(np.abs(track[first : first + steps + 1]).max()))
+    grid = np.linspace(-reach, reach, _GRID, dtype=np.float32)
+    for ax in axes[steps:]:
+        ax.set_axis_off()
+    for ax, t in zip(axes, range(first, first + steps), strict=False):
+        _frame(ax, reach, f"t = {t + 1}")
+        ax.plot(grid, map_at(layer, x, t, which, neuron, grid, start), color="black", linewidth=1.2)
+        _trail(ax, track[t : t + 2])
+    name = layer.cell.states[which]
+    figure.suptitle(
+        f"{layer.cell.name}: {name} of neuron {neuron}, before (across) and after a step (up)", fontsize="small"
+    )
+    save(figure, path)
+
+
+def equations(path: Path, rows: Sequence[Equation]) -> None:
+    """Cobwebs of difference equations, as in Figures 1, 2 and 5 of the DecayNet paper; those drawn apart have a row."""
+    from matplotlib.figure import Figure
+
+    columns = max(len(row.f) if row.apart else 1 for row in rows)
+    columns, lines = (columns, len(rows)) if columns > 1 else (len(rows), 1)
+    figure = Figure(figsize=(3 * columns, 3.2 * lines), layout="constrained")
+    axes = iter(figure.subplots(lines, columns, squeeze=False).ravel())
+    for row in rows:
+        layer, x = row.layer()
+        start = (x.new_full((1, 1), row.start),)
+        track = track_of(layer, x, 0, start)[:, 0].numpy()
+        reach = 1.25 * float(np.abs(track).max())
+        grid = np.linspace(-reach, reach, _GRID)
+        maps = [map_at(layer, x, t, 0, 0, grid, start) for t in range(len(x))]
+        if not row.apart:
+            ax = next(axes)
+            _frame(ax, reach, row.title)
+            ax.plot(grid, maps[0], color="black", linewidth=1.2)
+            _trail(ax, track)
+            continue
+        for t, after in enumerate(maps):
+            ax = next(axes)
+            _frame(ax, reach, f"{row.title}, t = {t + 1}")
+            if t:
+                ax.plot(grid, maps[t - 1], color="gray", linewidth=1, linestyle="-.")
+            ax.plot(grid, after, color="black", linewidth=1.2)
+            _trail(ax, track[t : t + 2])
+    save(figure, path)
+
+
+def kept_shares(path: Path, models: Mapping[str, tuple[SequenceModel, Tensor]]) -> None:
+    """What neurons of the first layer keep of their state at each step, as in Figure 6 of the DecayNet paper.
+
+    Args:
+        path: The picture.
+        models: Models by name, each with test sequences (T, B, I): a line of plots each, a plot for each sequence.
+    """
+    from matplotlib.figure import Figure
+
+    columns = min(_SEQUENCES, *(x.shape[1] for _, x in models.values()))
+    figure = Figure(figsize=(1 + 3.6 * columns, 2.6 * len(models)), layout="constrained")
+    axes = figure.subplots(len(models), columns, squeeze=False)
+    for of_model, (name, (model, x)) in zip(axes, models.items(), strict=True):
+        layer = first_layer(model, len(x))
+        which = memory_of(layer)
+        hidden_size = layer.cell.hidden_size
+        neurons = np.unique(np.linspace(min(1, hidden_size - 1), hidden_size - 1, _NEURONS).round().astype(int))
+        for i, ax in enumerate(of_model):
+            shares = kept_share(layer, model.inputs(x[:, i : i + 1]), which).numpy()
+            for neuron in neurons:
+                ax.plot(range(1, len(shares) + 1), shares[:, neuron], linewidth=1.2, label=f"neuron {neuron}")
+            ax.set_title(f"{name}, sequence {i}", fontsize="small")
+            ax.locator_params(axis="x", integer=True)
+            ax.set_xlabel("time step")
+        symbol = layer.cell.states[which]
+        of_model[0].set_ylabel(f"∂{symbol}(t) / ∂{symbol}(t-1)")
+        of_model[-1].legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+    save(figure, path)
+
+
+def first_layer(model: SequenceModel, steps: int) -> RecurrentLayer:
+    """The first layer, to be run over so many steps one by one."""
+    layer = model.recurrent_layers()[0]
+    if not layer.cell.streaming:
+        # such a cell takes its constant `length` from the sequence at hand, and would take it for 1
+        layer.cell.get_buffer("length").fill_(steps)
+    return layer
+
+
+def memory_of(layer: RecurrentLayer) -> int:
+    """The number of the state that remembers: c where the cell has one, else the first."""
+    return layer.cell.states.index("c") if "c" in layer.cell.states else 0
+
+
+def track_of(layer: RecurrentLayer, x: Tensor, which: int, start: State) -> Tensor:
+    """One of the cell's states before each step and at the end (T + 1, H), of a sequence x (T, 1, I)."""
+    with torch.no_grad():
+        states = [start[which][0]]
+        state = start
+        for t in range(len(x)):
+            _, state, _ = layer(x[t : t + 1], state)
+            states.append(state[which][0])
+        return torch.stack(states).cpu()
+
+
+def map_at(layer: RecurrentLayer, x: Tensor, t: int, which: int, neuron: int, grid: Array, start: State) -> Array:
+    """What a neuron's state becomes at step t from each value of the grid, all else being as it is."""
+    with torch.no_grad():
+        state = start
+        if t:
+            _, state, _ = layer(x[:t], state)
+        many = [s.expand(len(grid), -1).clone() for s in state]
+        many[which][:, neuron] = torch.from_numpy(grid).to(x)
+        _, after, _ = layer(x[t : t + 1].expand(-1, len(grid), -1), tuple(many))
+    moved: Array = after[which][:, neuron].cpu().numpy()
+    return moved
+
+
+def kept_share(layer: RecurrentLayer, x: Tensor, which: int) -> Tensor:
+    """∂s_t / ∂s_{t-1} of each neuron at each step (T, H), all else being as it is, of a sequence x (T, 1, I).
+
+    This is the forget gate f_t where c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t and no gate reads c.
+    """
+    state = layer.initial_state(1, x)
+    shares = []
+    for t in range(len(x)):
+
+        def moved(s: Tensor, t: int = t, state: State = state) -> Tensor:
+            after: State
+            _, after, _ = layer(x[t : t + 1], (*state[:which], s[None], *state[which + 1 :]))
+            return after[which][0]
+
+        jacobian: Tensor = torch.autograd.functional.jacobian(moved, state[which][0], vectorize=True)  # type: ignore[no-untyped-call]
+        shares.append(jacobian.diagonal())
+        with torch.no_grad():
+            _, state, _ = layer(x[t : t + 1], state)
+    return torch.stack(shares).detach().cpu()
+
+
+def _frame(ax: Any, reach: float, title: str) -> None:
+    """Equal axes and the line y = x."""
+    ax.plot([-reach, reach], [-reach, reach], color="gray", linewidth=0.8, linestyle="--")
+    ax.set_title(title, fontsize="small")
+    ax.set_aspect("equal")
+    ax.set_xlim(-reach, reach)
+    ax.set_ylim(-reach, reach)
+    ax.tick_params(labelsize="x-small")
+
+
+def _trail(ax: Any, track: Array) -> None:
+    """The way of a state from y = x up or down to the map and across, from the rhombus to the circle."""
+    x = np.repeat(track, 2)
+    ax.plot(x[:-1], x[1:], color="tab:blue", linewidth=1, linestyle=":")
+    ax.plot(track[:1], track[:1], "D", color="tab:blue", markersize=5)
+    ax.plot(track[-1:], track[-1:], "o", color="tab:blue", markersize=5)

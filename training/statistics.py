@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statistics over seeds: confidence intervals of a mean, tests of a difference, and Pareto fronts."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+CONFIDENCE = 0.95
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Summarise one figure over n seeds.
+
+    The interval is Student's confidence interval of the mean, mean ± t s / √n with n - 1 degrees of freedom. It assumes
+    draws from a normal distribution.
+
+    Returns:
+        n, mean, sd (the sample standard deviation s), interval ([low, high]) and values. `mean` is None without values,
+        `sd` and `interval` are None with fewer than two.
+    """
+    summary: dict[str, Any] = {"n": len(values), "mean": None, "sd": None, "interval": None, "values": list(values)}
+    if values:
+        summary["mean"] = statistics.fmean(values)
+    if len(values) > 1:
+        summary["sd"] = statistics.stdev(values)
+        half = _quantile(len(values) - 1) * summary["sd"] / math.sqrt(len(values))
+        summary["interval"] = [summary["mean"] - half, summary["mean"] + half]
+    return summary
+
+
+def _quantile(freedom: float) -> float:
+    """The t with P(|T| < t) = CONFIDENCE for Student's T."""
+    from scipy.stats import t
+
+    return float(t.ppf((1 + CONFIDENCE) / 2, freedom))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference of means with its confidence interval, or a ratio of standard deviations (interval None).
+
+    p is the probability of a difference at least as large where there is none; None where all values are equal.
+    """
+
+    value: float
+    interval: tuple[float, float] | None
+    p: float | None
+
+
+def mean_difference(first: Sequence[float], second: Sequence[float], *, paired: bool) -> Difference:
+    """mean(first) - mean(second) by Student's paired t-test, or by Welch's where the values are not pairs.
+
+    Raises:
+        ValueError: fewer than two values on a side, or unequal numbers of them where they are pairs.
+    """
+    from scipy import stats
+
+    value = statistics.fmean(first) - statistics.fmean(second)
+    samples = [[a - b for a, b in zip(first, second, strict=True)]] if paired else [first, second]
+    if all(len(set(sample)) == 1 for sample in samples):
+        return Difference(value, (value, value), None)
+    test = stats.ttest_rel(first, second) if paired else stats.ttest_ind(first, second, equal_var=False)
+    bounds = test.confidence_interval(CONFIDENCE)
+    return Difference(value, (float(bounds.low), float(bounds.high)), float(test.pvalue))
+
+
+def spread_ratio(first: Sequence[float], second: Sequence[float]) -> Difference:
+    """sd(first) / sd(second), with the p of the Brown-Forsythe test that both spread alike.
+
+    The ratio is infinite, or 1, and has no p, where the second, or both, have no spread.
+    """
+    from scipy import stats
+
+    above, below = statistics.stdev(first), statistics.stdev(second)
+    if not below:
+        return Difference(math.inf if above else 1.0, None, None)
+    return Difference(above / below, None, float(stats.levene(first, second, center="median").pvalue))
+
+
+@dataclass(frozen=True)
+class Price:
+    """The cost of a row, where less is better, and its worth, where more is better."""
+
+    cost: float
+    worth: float
+
+    def beats(self, other: "Price") -> bool:
+        return self.cost <= other.cost and self.worth >= other.worth and self != other
+
+
+def front(prices: dict[str, Price]) -> list[str]:
+    """The Pareto front: the names that no other one beats, the cheapest first."""
+    best = [name for name, price in prices.items() if not any(other.beats(price) for other in prices.values())]
+    return sorted(best, key=lambda name: prices[name].cost)

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of `reproduce` and `sweep`: rows of runs that differ in their seeds, trained, summarised and written."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from edgernn.errors import EdgernnError
+from edgernn.files import read_json, write_json, write_text
+from edgernn.locks import hold_folder
+from edgernn.store import CONFIG
+from edgernn.training.jobs import Job, Workers, run_missing
+from edgernn.training.recipe import Settings
+from edgernn.training.report import figure
+from edgernn.training.run import RunDirectory
+from edgernn.training.statistics import spread
+
+TABLE = "table"
+Failures = Mapping[Path, str]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Trainings that differ in their seeds, and `settings`, which tell the row from others of its name or table.
+
+    Results are read when they are first asked for, so after the training.
+    """
+
+    name: str
+    settings: Settings
+    jobs: tuple[Job, ...]
+
+    @cached_property
+    def results(self) -> dict[int, dict[str, Any]]:
+        """The results of the finished trainings, by seed."""
+        return {job.seed: result for job in self.jobs if (result := job.result())}
+
+    @cached_property
+    def validation(self) -> dict[int, float]:
+        """The metric on the validation split, with the weights that each run has kept, by seed."""
+        return {job.seed: _validation(job.out, self.results[job.seed]) for job in self.jobs if job.seed in self.results}
+
+    @property
+    def sign(self) -> int:
+        """1 where more of the metric is better, else -1."""
+        return 1 if next(iter(self.results.values()))["higher_is_better"] else -1
+
+    @property
+    def best(self) -> Path | None:
+        """The run that is best on the validation split, which stands for the row where one model is needed."""
+        if not self.results:
+            return None
+        seed = max(self.validation, key=lambda seed: self.sign * self.validation[seed])
+        return next(job.out for job in self.jobs if job.seed == seed)
+
+    def spread(self, column: str) -> dict[str, Any]:
+        """A figure of a run's result over the seeds, in the unit of the table (see `report.figure`)."""
+        values = (figure(result, column) for result in self.results.values())
+        return spread([value for value in values if value is not None])
+
+    def record(self, failures: Failures) -> dict[str, Any]:
+        """What every table says of a row. failures: the reasons, by run directory."""
+        first = next(iter(self.results.values()), {})
+        return {
+            "name": self.name,
+            "seeds": list(self.results),
+            "failed": {job.seed: failures[job.out] for job in self.jobs if job.out in failures},
+            "parameters": first.get("parameters"),
+            "macs": first.get("macs"),
+        }
+
+
+def _validation(run: Path, result: dict[str, Any]) -> float:
+    kept_best = read_json(run / CONFIG)["train"]["keep"] == "best" and result["best_validation"] is not None
+    return float(result["best_validation"] if kept_best else RunDirectory(run).metrics()[-1][result["metric"]])
+
+
+def results_of(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    return [result for row in rows for result in row.results.values()]
+
+
+@contextmanager
+def trained(
+    rows: Sequence[Row], out: Path, workers: Callable[[int], AbstractContextManager[Workers]] | None
+) -> Iterator[Failures]:
+    """Hold the folder of the runs, and train or resume what is missing: all first seeds, then all second ones.
+
+    Args:
+        rows: The rows to train, with equally many seeds.
+        out: The folder of their runs.
+        workers: Opens the workers, see `run_missing`, which also says what is raised; None trains nothing.
+
+    Yields:
+        Why runs failed, by run directory.
+    """
+    with hold_folder(out) if workers else nullcontext():
+        jobs = [job for of_seed in zip(*(row.jobs for row in rows), strict=True) for job in of_seed]
+        yield run_missing(jobs, workers) if workers else {}
+
+
+def save(report: dict[str, Any], page: str, out: Path) -> list[str]:
+    """Write a table as table.json and table.md; the files."""
+    files = [out / f"{TABLE}.json", out / f"{TABLE}.md"]
+    write_json(files[0], report)
+    write_text(files[1], page)
+    return list(map(str, files))
+
+
+def check_none_failed(report: dict[str, Any]) -> None:
+    """Raises EdgernnError where runs of a saved table failed, with the first one's reason."""
+    reasons = [reason for row in report["rows"] for reason in row["failed"].values()]
+    if reasons:
+        raise EdgernnError(f"{len(reasons)} runs failed, {report['files'][1]} has the others; the first: {reasons[0]}")
