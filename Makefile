@@ -6,7 +6,7 @@
 #   make check-types          check the types of Python with mypy, strict
 #   make check-wheel          build a wheel, use it from another folder, and in an environment without torch
 #   make check-instructions   count the instructions of three kernels with valgrind
-#   make check-added-rule     add a rule as its files and a line in each list, and run the tests of every reader for it
+#   make check-added-rule     add a rule as its file and a line in the list, and run the tests of every reader for it
 #   make check-sanitizers     run the tests of the kernels with address and undefined behaviour sanitizers
 #   make check-fuzz           fuzz the reader of packed models with FUZZ_RUNS inputs, for at most FUZZ_SECONDS
 #   make check-models         use MODELS exported files made wrong
