@@ -95,10 +95,17 @@ class _Graph:
         return self.node("Slice", [value, *(f"reverse.{name}" for name, _ in ends)], output)
 
 
-def build(model: SequenceModel, extra: dict[str, Any] | None = None, weights: str = "float32") -> onnx.ModelProto:
-    """The model as a ModelProto; `extra` is added to its metadata (task, metric, …).
+def build(
+    model: SequenceModel, extra: dict[str, Any] | None = None, weights: str = "float32", portable: bool = True
+) -> onnx.ModelProto:
+    """The model as a ModelProto.
 
-    weights: what matrices are kept as; those of the model are rounded so already.
+    Args:
+        model: What is written; its matrices are rounded to `weights` already.
+        extra: Added to the metadata (task, metric, …).
+        weights: What matrices are kept as.
+        portable: Whether it has the functions that stock ONNX Runtime needs and a packed model does not. They take
+            seconds to trace.
     """
     folded = _folded(model)
     layers = folded.recurrent_layers()
@@ -134,7 +141,7 @@ def build(model: SequenceModel, extra: dict[str, Any] | None = None, weights: st
             _sum(graph, values, name)
     result = helper.make_model(
         helper.make_graph(graph.nodes, "edgernn", *_interface(model), initializer=graph.weights),
-        functions=_define(dict.fromkeys(functions)),
+        functions=_define(dict.fromkeys(functions)) if portable else [],
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)],
         ir_version=IR_VERSION,
         producer_name="edgernn",

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a layer in torch to the portable ONNX function of its op: the equations are not written a second time.
 
-The parts of a layer are traced separately: what is computed for all t at once (the input projections, constants of the
-parameters) becomes the function's own nodes, one step becomes the body of a Scan.
+The two parts of a layer: what is computed for all t at once (the input projections, constants of the parameters)
+becomes the function's own nodes, one step becomes the body of a Scan. Tracing takes seconds, half of them whatever is
+traced, so both parts are one trace, and layers that differ in the values of their weights alone share it.
 """
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,12 +20,16 @@ from onnxscript import opset20
 from torch import Tensor, nn
 
 from edgernn.errors import EdgernnError
+from edgernn.export.structure import structure
 from edgernn.layer import COUNT, LAST, RecurrentLayer
 from edgernn.runtime.library import DOMAIN, SCHEMA
 
 OPSET = 20
 # which input of these operators is a list of sizes
 _SIZES = {"Split": 1, "ConstantOfShape": 0, "Expand": 1}
+# nodes of functions that were traced, by the structure of their layer; the oldest ones give way
+_KEPT: dict[Hashable, list[onnx.NodeProto]] = {}
+_MOST_KEPT = 64
 
 
 def _outside(layer: RecurrentLayer) -> list[str]:
@@ -70,6 +75,20 @@ class _Step(nn.Module):
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
     """What becomes inputs of an op: a module's parameters, and then its constants, by name."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+class _Parts(nn.Module):
+    """_Sequence on the first inputs, `x` and the states of _outside, and _Step on all others."""
+
+    def __init__(self, layer: RecurrentLayer, constants: Sequence[str]) -> None:
+        super().__init__()
+        # named as in either part alone: the parameters are layer.cell.W and so on
+        self.layer = layer
+        self.constants = list(constants)
+
+    def forward(self, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        first = len(_outside(self.layer))
+        return *_Sequence(self.layer)(x, *rest[:first]), *_Step(self.layer, self.constants)(*rest[first:])
 
 
 class _Functional(nn.Module):
@@ -235,25 +254,48 @@ def _outer_names(layer: RecurrentLayer) -> dict[str, str]:
     return {f"layer.{name}.{n}": n for name, part in _parts(layer).items() for n in weights_of(part)}
 
 
-def _scan(layer: RecurrentLayer, x: Tensor, several: bool) -> list[onnx.NodeProto]:
-    """The Scan over one step; reads seq.a, seq.e, seq.x, the constants and the weights from the scope around it."""
-    cell = layer.cell
+def _traced(layer: RecurrentLayer) -> tuple[onnx.GraphProto, onnx.GraphProto, list[str]]:
+    """The graphs of _Sequence and of _Step, and the names of the constants.
+
+    Inputs of _Sequence are X and outside.STATE, those of _Step a, e, x, STATE and constant.NAME; both read weights.
+    """
+    like = next(layer.parameters())
+    x = like.new_zeros(3, 2, layer.input_size)
+    outside = {f"outside.{name}": like.new_zeros(2, layer.widths[name]) for name in _outside(layer)}
     with torch.no_grad():
-        state = dict(zip(layer.states, layer.initial_state(x.shape[1], x), strict=True))
+        state = dict(zip(layer.states, layer.initial_state(2, x), strict=True))
         read = layer.inputs(x, state.pop(LAST) if layer.shifts_input else None)
         a, e = (part[0] for part in layer.projected(read, x, state.get(COUNT)))
-        made = layer.constants(x)
-    inputs = {"a": a, "e": e, "x": read[0], **state, **{f"constant.{name}": value for name, value in made.items()}}
-    axes: list[Any] = [{0: "B"}] * (3 + len(state)) + [None] * len(made)
-    graph = _trace(_Step(layer, list(made)), inputs, axes)
+        constants = layer.constants(x)
+    step = {"a": a, "e": e, "x": read[0], **state, **{f"constant.{name}": value for name, value in constants.items()}}
+    axes: list[Any] = [{0: "T", 1: "B"}, *[{0: "B"}] * (len(outside) + 3 + len(state)), *[None] * len(constants)]
+    graph = _trace(_Parts(layer, list(constants)), {"X": x, **outside, **step}, axes)
+    first = 3 + len(constants)
+    return _ending_in(graph, graph.output[:first]), _ending_in(graph, graph.output[first:]), list(constants)
+
+
+def _ending_in(graph: onnx.GraphProto, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.GraphProto:
+    """The part of a graph that some of its outputs depend on."""
+    nodes = _needed(graph.node, [output.name for output in outputs])
+    read = {name for node in nodes for name in node.input} | {output.name for output in outputs}
+    part = onnx.GraphProto(node=nodes, output=outputs)
+    part.initializer.extend(tensor for tensor in graph.initializer if tensor.name in read)
+    return part
+
+
+def _scan(layer: RecurrentLayer, step: onnx.GraphProto, constants: list[str], several: bool) -> onnx.NodeProto:
+    """The Scan over one step; reads seq.a, seq.e, seq.x, the constants and the weights from the scope around it."""
+    cell = layer.cell
+    state = {name: width for name, width in layer.widths.items() if name != LAST or not layer.shifts_input}
+    inputs = ["a", "e", "x", *state, *(f"constant.{name}" for name in constants)]
     known = _outer_names(layer) | {name: f"step.{name}" for name in inputs}
-    known |= {f"constant.{name}": f"seq.{name}" for name in made}
+    known |= {f"constant.{name}": f"seq.{name}" for name in constants}
     rename = _named(known, "step")
-    body = _nodes(graph, rename, layer, several)
+    body = _nodes(step, rename, layer, several)
     used = {name for node in body for name in node.input}
     scanned = {"a": "seq.a", "e": "seq.e", "x": "seq.inputs"}
     scanned = {name: source for name, source in scanned.items() if f"step.{name}" in used}
-    results = [rename(output.name) for output in graph.output]
+    results = [rename(output.name) for output in step.output]
     next_states, counts = results[: len(state)], results[len(state) :]
     # a value may be an output of the body only once, and not an input as well
     ends = [f"step.{s}_next" for s in state]
@@ -267,21 +309,19 @@ def _scan(layer: RecurrentLayer, x: Tensor, several: bool) -> list[onnx.NodeProt
 
     scan_inputs = infos([f"step.{s}" for s in state] + [f"step.{name}" for name in scanned])
     scan_outputs = [
-        infos([e], None, None if several else s.shape[1])[0] for e, s in zip(ends, state.values(), strict=True)
+        infos([e], None, None if several else width)[0] for e, width in zip(ends, state.values(), strict=True)
     ]
     scan_outputs += infos(["step.Y"], None, None if several else cell.hidden_size) + infos(
         counts, None, kind=onnx.TensorProto.INT64
     )
     outputs = [f"{s}_next" for s in state] + ["Y"] + (["updates"] if counts else [])
-    return [
-        helper.make_node(
-            "Scan",
-            [*state, *scanned.values()],
-            outputs,
-            num_scan_inputs=len(scanned),
-            body=helper.make_graph(body, "step", scan_inputs, scan_outputs),
-        )
-    ]
+    return helper.make_node(
+        "Scan",
+        [*state, *scanned.values()],
+        outputs,
+        num_scan_inputs=len(scanned),
+        body=helper.make_graph(body, "step", scan_inputs, scan_outputs),
+    )
 
 
 def _dense_macs() -> list[onnx.NodeProto]:
@@ -311,33 +351,42 @@ def layer_function(
     attributes: those that its nodes have beside those of every layer. several: it is of layers of any H, and not of
     this one's alone.
     """
-    like = next(layer.parameters())
-    x = like.new_zeros(3, 2, layer.input_size)
-    outside = {name: like.new_zeros(2, layer.widths[name]) for name in _outside(layer)}
-    axes = [{0: "T", 1: "B"}, *({0: "B"} for _ in outside)]
-    graph = _trace(_Sequence(layer), {"X": x, **outside}, axes)
-    outputs = ["seq.a", "seq.e", "seq.inputs", *(f"seq.{name}" for name in layer.constants(x))]
-    names = dict(zip((o.name for o in graph.output), outputs, strict=True))
-    names |= _outer_names(layer) | {name: name for name in ("X", *outside)}
-    nodes = _size_nodes(layer.cell.states[0])
-    nodes += _nodes(graph, _named(names, "seq"), layer, several)
-    if LAST in outside:
-        nodes.append(helper.make_node("Constant", [], ["last.index"], value_int=-1))
-        nodes.append(helper.make_node("Gather", ["X", "last.index"], [f"{LAST}_next"], axis=0))
-    nodes += _scan(layer, x, several)
-    nodes += _dense_macs() if layer.rule.can_skip else _nothing_to_count()
     return helper.make_function(
         DOMAIN,
         name,
         op_inputs(layer),
         op_outputs(layer),
-        _needed(nodes, op_outputs(layer)),
+        _function_nodes(layer, several),
         [helper.make_opsetid("", OPSET)],
         attributes=[*op_attributes(layer), *attributes],
     )
 
 
-def _needed(nodes: list[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
+def _function_nodes(layer: RecurrentLayer, several: bool) -> list[onnx.NodeProto]:
+    """The nodes of `layer_function`, traced unless those of a layer of the same structure are kept."""
+    key = several, layer.shifts_input, *map(structure, _parts(layer).values())
+    if None not in key and key in _KEPT:
+        return _KEPT[key]
+    sequence, step, constants = _traced(layer)
+    outputs = ["seq.a", "seq.e", "seq.inputs", *(f"seq.{name}" for name in constants)]
+    names = dict(zip((o.name for o in sequence.output), outputs, strict=True))
+    names |= _outer_names(layer) | {"X": "X"} | {f"outside.{name}": name for name in _outside(layer)}
+    nodes = _size_nodes(layer.cell.states[0])
+    nodes += _nodes(sequence, _named(names, "seq"), layer, several)
+    if layer.shifts_input:
+        nodes.append(helper.make_node("Constant", [], ["last.index"], value_int=-1))
+        nodes.append(helper.make_node("Gather", ["X", "last.index"], [f"{LAST}_next"], axis=0))
+    nodes.append(_scan(layer, step, constants, several))
+    nodes += _dense_macs() if layer.rule.can_skip else _nothing_to_count()
+    nodes = _needed(nodes, op_outputs(layer))
+    if None not in key:
+        if len(_KEPT) >= _MOST_KEPT:
+            del _KEPT[next(iter(_KEPT))]
+        _KEPT[key] = nodes
+    return nodes
+
+
+def _needed(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
     """The nodes that the outputs depend on (an input part that the step does not read is traced all the same)."""
     wanted, kept = set(outputs), []
     for node in reversed(nodes):

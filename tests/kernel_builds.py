@@ -7,8 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parent.parent
+# the native sources, of this tree unless a check names a copy that it has changed
+SOURCES = Path(os.environ.get("EDGERNN_SOURCES", ROOT))
 ISA = "avx2"
 
 
@@ -26,10 +29,18 @@ def compiler() -> str:
     return os.environ.get("CXX", "c++")
 
 
-def build(folder: Path, *options: str, targets: tuple[str, ...] = ("all",)) -> Path:
+def build(folder: Path, *options: str, targets: tuple[str, ...] = ("all",), sources: Path = SOURCES) -> Path:
     """CMake's targets in a folder, with the options given."""
-    configure = ["cmake", "-S", ROOT, "-B", folder, f"-DEDGERNN_ISAS={ISA}", *options]
+    configure = ["cmake", "-S", sources, "-B", folder, f"-DEDGERNN_ISAS={ISA}", *options]
     for words in (configure, ["cmake", "--build", folder, "--parallel", "2", "--target", *targets]):
         done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
     return folder
+
+
+def incremental_build(name: str, *options: str, targets: tuple[str, ...]) -> Path:
+    """A build in a folder that stays, so that the next run compiles what has changed since."""
+    folder = SOURCES / "build" / "tests" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock"):
+        return build(folder, *options, targets=targets)

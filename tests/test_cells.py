@@ -88,7 +88,8 @@ def assert_gradients_are_right(layer, I):
         y, last, _ = torch.func.functional_call(layer, values, (x, rest[: len(state)]))
         return y, *last
 
-    assert torch.autograd.gradcheck(f, (x, *state, *parameters))
+    # along random directions, of all that goes in and of all that comes out: an entry at a time takes seconds a cell
+    assert torch.autograd.gradcheck(f, (x, *state, *parameters), fast_mode=True)
 
 
 @pytest.mark.parametrize("slope", [1.0, 3.0])

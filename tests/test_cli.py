@@ -19,6 +19,10 @@ from tests.models import exported
 # what makes an example short enough for a test; everything else of it is run as it stands
 SHORTER = {"train": "steps=20 eval_every=10", "bench": "--rounds 1 --warmup 0"}
 
+# verbs whose examples need each other's files, in this order, and verbs that start processes, which takes a minute
+IN_TURN = ("train", "plot", "export", "pack", "run", "bench", "cells", "data")
+TABLES = ("reproduce", "sweep")
+
 # what the example of `edgernn sweep` finds
 SWEEP = 'task = "adding"\ncells = ["gru", "sarnn"]\nseeds = 2\n[settings]\nT = 5\nhidden_size = 4\nsteps = 5\n'
 
@@ -36,21 +40,34 @@ def example_of(verb, capsys):
     return shlex.split(found[1])
 
 
-def test_every_example_runs_in_turn(tmp_path, monkeypatch, capsys):
+def run_example(verb, capsys):
+    words = example_of(verb, capsys)
+    assert words[0] == verb
+    if verb == "train":
+        words += ["--out", "runs/adding-sarnn"]
+    assert main([*words, *SHORTER.get(verb, "").split()]) == 0, capsys.readouterr().err
+    assert capsys.readouterr().out
+
+
+def test_every_verb_has_an_example_that_is_run():
+    assert sorted([*IN_TURN, *TABLES]) == sorted(VERBS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", TABLES)
+def test_examples_that_start_processes_run(verb, tmp_path, monkeypatch, capsys):
+    if verb == "sweep":
+        pytest.importorskip("ray")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweep.toml").write_text(SWEEP)
+    run_example(verb, capsys)
+
+
+def test_examples_run_in_turn(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     np.savez("x.npz", x=np.random.default_rng(0).random((4, 50, 2)))
-    order = ["train", "plot", "export", "pack", "run", "bench", "cells", "data", "reproduce", "sweep"]
-    assert sorted(order) == sorted(VERBS)
-    (tmp_path / "sweep.toml").write_text(SWEEP)
-    for verb in order:
-        if verb == "sweep":
-            pytest.importorskip("ray")
-        words = example_of(verb, capsys)
-        assert words[0] == verb
-        if verb == "train":
-            words += ["--out", "runs/adding-sarnn"]
-        assert main([*words, *SHORTER.get(verb, "").split()]) == 0, capsys.readouterr().err
-        assert capsys.readouterr().out
+    for verb in IN_TURN:
+        run_example(verb, capsys)
     assert np.load("y.npz")["y"].shape == (4, 1)
     card = (tmp_path / "runs" / "adding-sarnn" / "model.md").read_text()
     assert "    edgernn train --task adding --cell sarnn" in card
@@ -60,22 +77,28 @@ def test_every_example_runs_in_turn(tmp_path, monkeypatch, capsys):
     assert json.loads((tmp_path / "bench" / "bench.json").read_text())["timings"]
 
 
-@pytest.mark.parametrize("verb", ["export", "run", "bench", "cells"])
-def test_json_is_one_document_and_nothing_else(verb, tmp_path):
-    model = exported("gru")[1]
+def test_json_of_a_process_is_one_document_and_nothing_else():
+    done = edgernn("cells", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("verb", ["export", "run", "bench"])
+def test_json_is_one_document_and_nothing_else(verb, tmp_path, monkeypatch, capfd):
+    """All that this process writes to its standard output, by Python or by a library."""
+    monkeypatch.chdir(tmp_path)
+    model = str(exported("gru")[1])
     if verb == "export":
-        trained = edgernn("train", "--task", "adding", "--cell", "pru", "--out", "r", "steps=2", "T=5", cwd=tmp_path)
-        assert trained.returncode == 0, trained.stderr
+        assert main(["train", "--task", "adding", "--cell", "pru", "--out", "r", "steps=2", "T=5"]) == 0
     np.save(tmp_path / "x.npy", np.zeros((4, 3)))
     words = {
         "export": ["r"],
         "run": [model, "--input", "x.npy", "--output", "y.csv"],
         "bench": [model, "--steps", "4", "--rounds", "1", "--out", "b"],
-        "cells": [],
     }
-    done = edgernn(verb, *words[verb], "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)
+    capfd.readouterr()
+    assert main([verb, *words[verb], "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)
 
 
 def test_a_warning_of_ours_is_one_line(tmp_path, monkeypatch, capsys):

@@ -18,7 +18,7 @@ from edgernn.bench import gpu_ops
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.cuda import CudaLibrary, Sizes
 from tests import oracle
-from tests.kernel_builds import build, need
+from tests.kernel_builds import build, incremental_build, need
 from tests.native import MARGIN, OPS, Inputs, draw, draw_call, layer, session, truth
 from tests.test_native_refusals import BAD_CALLS, BAD_WEIGHTS
 from tests.test_native_refusals import test_bad_call_is_refused_by_name as refuses_call
@@ -39,9 +39,9 @@ GEOMETRIES = [(0, 0, 0, 0), (1, 1, 32, 0), (4, 2, 64, 0), (1, 8, 32, 0), (1, 4, 
 
 
 @pytest.fixture(scope="session")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def path() -> Path:
     need("cmake")
-    folder = build(tmp_path_factory.mktemp("cuda"), "-DCMAKE_CXX_FLAGS_RELEASE=-O1", targets=("edgernn_cuda_emulated",))
+    folder = incremental_build("cuda", "-DCMAKE_CXX_FLAGS_RELEASE=-O1", targets=("edgernn_cuda_emulated",))
     return folder / "libedgernn_cuda_emulated.so"
 
 

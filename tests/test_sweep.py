@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from edgernn.cli.frame import main
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import EdgernnError, MissingPackageError, UsageError
 from edgernn.locks import hold_folder
 from edgernn.training.jobs import TRIES, Job, Outcome, Workers, attempt, run_missing
 from edgernn.training.sweep import cluster, sweep
@@ -298,10 +298,9 @@ def test_another_sweep_in_the_same_folder_is_refused(here):
 
 
 def test_without_ray_there_is_a_hint(file, monkeypatch):
+    # a module that is None cannot be imported, as if it were not installed
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(
-        EdgernnError, match=r"a sweep runs on Ray, which is not installed: pip install 'edgernn\[sweep\]'"
-    ):
+    with pytest.raises(MissingPackageError, match=r"edgernn sweep: needs ray; pip install 'edgernn\[cpu,sweep\]'"):
         sweep(file)
     assert not (file.parent / "runs/sweep").exists()
 

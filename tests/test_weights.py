@@ -22,8 +22,8 @@ every_norm = pytest.mark.parametrize("norm", NORMS)
 with_normalised_c = pytest.mark.parametrize("cell", [c for c in CELLS if "tanh(N(c_t))" in CELLS[c].__doc__])
 
 
-def model_of(cell, rule=None, **options):
-    model = edgernn.SequenceModel(cell, I, H, rule=rule, output="all", norm_steps=STEPS, **options).double()
+def model_of(cell, rule=None, hidden=H, **options):
+    model = edgernn.SequenceModel(cell, I, hidden, rule=rule, output="all", norm_steps=STEPS, **options).double()
     with torch.no_grad():
         for p in model.parameters():
             torch.nn.init.normal_(p, std=0.5 / p.shape[-1] ** 0.5)
@@ -228,7 +228,8 @@ def test_any_cell_with_a_norm_is_the_same_in_parts_and_in_a_file(norm, cell, tmp
 @every_norm
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_gradients_with_a_norm_equal_finite_differences(norm, cell):
-    model = model_of(cell, norm=norm).train()
+    # small, as each of its numbers is moved
+    model = model_of(cell, norm=norm, hidden=4).train()
     names = [n for n, _ in model.named_parameters()]
     x = torch.randn(3, 4, I, dtype=torch.float64)
 

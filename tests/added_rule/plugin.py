@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plugin of pytest that adds the rule `tiring` to the list of rules and to the oracles, before tests are collected.
 
-EDGERNN_ADDED: the folder of the native libraries that have the rule; EDGERNN_SOURCES: what they were built from.
+EDGERNN_ADDED: the folder of the native libraries that have the rule.
 """
 
 import os
-from pathlib import Path
 
 import edgernn.runtime
 from edgernn.rules import RULES
-from tests import kernel_builds, oracle_rules
+from tests import oracle_rules
 from tests.added_rule import oracle
 from tests.added_rule.tiring import Tiring
 
 RULES[Tiring.name] = Tiring
 oracle_rules.RULES[Tiring.name] = oracle.Tiring
 edgernn.runtime.__path__.insert(0, os.environ["EDGERNN_ADDED"])
-kernel_builds.ROOT = Path(os.environ["EDGERNN_SOURCES"])

@@ -11,8 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.added_rule.tiring import Tiring
 from tests.kernel_builds import ISA, ROOT, build, need
 from tests.rooms import generator
@@ -43,13 +41,12 @@ def add_rule(sources: Path) -> None:
     listed.write_text(text, encoding="utf-8")
 
 
-def test_readers_of_rules_equal_the_oracle_for_an_added_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_of_rules_equal_the_oracle_for_an_added_rule(tmp_path: Path) -> None:
     need("cmake")
     sources = tmp_path / "sources"
     add_rule(sources)
-    monkeypatch.setattr("tests.kernel_builds.ROOT", sources)
-    targets = ("edgernn_ops", "edgernn_train")
-    libraries = build(tmp_path / "build", "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG", targets=targets)
+    flags, targets = "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG", ("edgernn_ops", "edgernn_train")
+    libraries = build(tmp_path / "build", flags, targets=targets, sources=sources)
     environment = os.environ | {
         "EDGERNN_ADDED": str(libraries),
         "EDGERNN_SOURCES": str(sources),

@@ -17,6 +17,7 @@ from typing import Any
 
 import edgernn
 from edgernn.errors import EdgernnError, UsageError
+from edgernn.extras import needed_by
 from edgernn.locks import LOCK
 from edgernn.signals import raising
 from edgernn.training.jobs import Job, Outcome, Workers, attempt, environment, thread_variables
@@ -45,7 +46,8 @@ def on_ray(
     """Workers on Ray for `count` jobs: on the cluster at an address, else on this machine until this is left.
 
     out: the folder of the runs. jobs: at once; else what the processors, or the machines, can bear. threads, gpus: of
-    each. Raises UsageError for a bad number, EdgernnError where Ray is not installed or the cluster cannot be reached.
+    each. Raises UsageError for a bad number, MissingPackageError where Ray is not installed, and EdgernnError where the
+    cluster cannot be reached.
     """
     if jobs is not None and jobs < 1:
         raise UsageError(f"jobs: expected at least 1, got {jobs}")
@@ -68,7 +70,7 @@ def on_ray(
 
 
 def load(address: str | None) -> ModuleType:
-    """Ray, told to be quiet. Raises EdgernnError where it is not installed."""
+    """Ray, told to be quiet. Raises MissingPackageError where it is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
     # as `ray start` does, which finds the same token; Ray reads this when it is imported, what it starts reads it later
@@ -76,10 +78,8 @@ def load(address: str | None) -> ModuleType:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     # it warns of what it is going to do with the GPUs of tasks that ask for none
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
+    with needed_by("edgernn sweep"):
         import ray
-    except ImportError:
-        raise EdgernnError("a sweep runs on Ray, which is not installed: pip install 'edgernn[sweep]'") from None
     logging.getLogger("ray").setLevel(logging.ERROR)
     module: ModuleType = ray
     return module

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tells whether two modules compute the same function of their inputs and weights, by their classes and attributes."""
+
+import types
+from collections.abc import Hashable
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_SCALARS = (
+    bool,
+    int,
+    float,
+    str,
+    bytes,
+    type,
+    torch.dtype,
+    torch.device,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+)
+
+
+def structure(module: nn.Module) -> Hashable:
+    """A key that is equal for modules which differ at most in the values of their parameters and buffers.
+
+    Returns:
+        The key, or None if an attribute of the module or of a part of it is not compared by value here.
+    """
+    try:
+        return _module(module)
+    except _NotComparedError:
+        return None
+
+
+class _NotComparedError(Exception):
+    """An attribute of a type that `_key` does not know."""
+
+
+def _module(module: nn.Module) -> Hashable:
+    attributes = []
+    for name, value in vars(module).items():
+        if name in ("_parameters", "_buffers"):
+            key: Hashable = tuple((n, None if t is None else (t.shape, t.dtype, t.device)) for n, t in value.items())
+        else:
+            key = _key(value)
+        attributes.append((name, key))
+    return type(module), *attributes
+
+
+def _key(value: Any) -> Hashable:
+    if value is None or isinstance(value, _SCALARS):
+        # 1, 1.0 and True are equal, and NaN is not; 0.0 and -0.0 are, too
+        return type(value), repr(value) if isinstance(value, float) else value
+    if isinstance(value, nn.Module):
+        return _module(value)
+    if isinstance(value, dict):
+        return type(value), *((_key(k), _key(v)) for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return type(value), *map(_key, value)
+    if isinstance(value, set | frozenset):
+        return type(value), frozenset(map(_key, value))
+    if is_dataclass(value) and not isinstance(value, Tensor):
+        return type(value), *(_key(getattr(value, field.name)) for field in fields(value))
+    raise _NotComparedError
