@@ -96,10 +96,10 @@ def test_training_lowers_the_loss(name, rule):
     model = contractive(case.cell, rule, input_size=case.I, hidden_size=case.H, output_size=1, output="all").train()
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     losses = []
-    for _ in range(25):
+    for _ in range(40):
         loss = (model(x)[0][..., 0] - y).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert losses[-1] < 0.7 * losses[0]
+    assert losses[-1] < 0.75 * losses[0]
