@@ -2,10 +2,13 @@
 """What the tests of fused training share: layers, and how their results are compared with the loop's."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import product
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -14,13 +17,25 @@ from edgernn.cells.recurrent import DENSE, Recurrent
 from edgernn.layer import RecurrentLayer, Trace
 from edgernn.names import resolve
 from edgernn.rules import RULES, Kind, Phased
+from edgernn.training.kernels import cpu
 from edgernn.training.kernels.common import RULES as FUSED_RULES
-from tests.native import VARIANTS
+from tests.native import VARIANTS, library
 from tests.tolerances import FLOAT32
 
 CELLS_AND_RULES = list(product([*CELLS, *VARIANTS], FUSED_RULES))
 CELL_RULE_IDS = [f"{cell}-{rule}" for cell, rule in CELLS_AND_RULES]
 Gradients = dict[str, Tensor | None]
+
+
+@contextmanager
+def train_library() -> Iterator[None]:
+    """Takes the training library beside the library that tests are told to take."""
+    with pytest.MonkeyPatch.context() as patch:
+        ops = Path(library())
+        patch.setattr(cpu, "train_library_path", lambda: ops.with_name("libedgernn_train" + ops.suffix))
+        cpu.library.cache_clear()
+        yield
+    cpu.library.cache_clear()
 
 
 def make(cell: str, rule: str, I: int, H: int, recurrent: Recurrent = DENSE, **options: Any) -> RecurrentLayer:

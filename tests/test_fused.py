@@ -21,7 +21,7 @@ from edgernn.rules import RULES, Kind
 from edgernn.training.api import train
 from edgernn.training.kernels import attach, cpu
 from edgernn.training.kernels.common import RULES as FUSED_RULES
-from tests.fused import CELL_RULE_IDS, CELLS_AND_RULES, assert_equals_loop, inputs, make, run, whole_loss
+from tests.fused import CELL_RULE_IDS, CELLS_AND_RULES, assert_equals_loop, inputs, make, run, train_library, whole_loss
 from tests.native import library
 from tests.tolerances import FLOAT32
 from tests.training_helpers import SMALL, without_pictures
@@ -32,13 +32,8 @@ SIZES = [(1, 1, 3, 5), (7, 3, 5, 11), (4, 2, 1, 1), (5, 9, 17, 17), (6, 10, 20, 
 
 @pytest.fixture(scope="module", autouse=True)
 def _library() -> Iterator[None]:
-    """The one beside the library that tests are told to take."""
-    with pytest.MonkeyPatch.context() as patch:
-        ops = Path(library())
-        patch.setattr(cpu, "train_library_path", lambda: ops.with_name("libedgernn_train" + ops.suffix))
-        cpu.library.cache_clear()
+    with train_library():
         yield
-    cpu.library.cache_clear()
 
 
 def fused(layer: RecurrentLayer) -> RecurrentLayer:
@@ -309,8 +304,9 @@ def test_laws_hold_for_instruction_set(name: str) -> None:
         pytest.skip(f"this machine or this build lacks {name}")
     if cpu.library().edgernn_train_isa().decode().removesuffix("vnni") == name:
         return  # this process has just run them
+    programs = str(Path(__file__).with_name("test_fused_programs.py"))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, programs],
         cwd=Path(__file__).parents[1],
         env=environment,
         capture_output=True,

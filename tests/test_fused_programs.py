@@ -5,7 +5,6 @@ import copy
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,14 @@ from edgernn.rules import RULES
 from edgernn.training.kernels import attach, cpu
 from edgernn.training.kernels.common import RULES as FUSED_RULES
 from edgernn.training.kernels.program_cell import CellSource, ProgramNumbers, describe_cell, to_c
-from tests.fused import assert_equals_loop, inputs, make, run, whole_loss
-from tests.native import library
+from tests.fused import assert_equals_loop, inputs, make, run, train_library, whole_loss
 from tests.tolerances import FLOAT32
 
-# T, B, I, H: one of each; odd ones; H = I; whole vectors; several blocks of vectors in a row
-SIZES = [(1, 1, 3, 5), (7, 3, 5, 11), (5, 9, 17, 17), (9, 4, 16, 32), (3, 2, 4, 300)]
+# T, B, I, H: odd ones; one of each; H = I; whole vectors; several blocks of vectors in a row
+SIZES = [(7, 3, 5, 11), (1, 1, 3, 5), (5, 9, 17, 17), (9, 4, 16, 32), (3, 2, 4, 300)]
+RULES_AND_SIZES = [
+    (rule, size) for rule in FUSED_RULES for size in SIZES if rule in ("always", "selective") or size == SIZES[0]
+]
 
 
 class Gru(CELLS["gru"]):
@@ -132,13 +133,8 @@ MINE = (Gru, Memory, TwoStages, InputStage, Highway, LastInput, Derived)
 
 @pytest.fixture(scope="module", autouse=True)
 def _library() -> Iterator[None]:
-    """The one beside the library that tests are told to take."""
-    with pytest.MonkeyPatch.context() as patch:
-        ops = Path(library())
-        patch.setattr(cpu, "train_library_path", lambda: ops.with_name("libedgernn_train" + ops.suffix))
-        cpu.library.cache_clear()
+    with train_library():
         yield
-    cpu.library.cache_clear()
 
 
 def mine(cell: type[Cell], rule: str, I: int, H: int, **options: Any) -> RecurrentLayer:
@@ -154,8 +150,7 @@ def fused(layer: RecurrentLayer) -> RecurrentLayer:
     return made
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("rule", FUSED_RULES)
+@pytest.mark.parametrize(("rule", "size"), RULES_AND_SIZES, ids=str)
 @pytest.mark.parametrize("cell", MINE)
 def test_forward_and_all_gradients_equal_the_loop(cell: type[Cell], rule: str, size: tuple[int, int, int, int]) -> None:
     T, B, I, H = size
@@ -188,7 +183,8 @@ def test_program_of_each_cell_of_ours_gives_what_its_kernel_gives(cell: str, rul
         if grad is None or own_grads[name] is None:
             assert name == "cell.length"
             continue
-        close = FLOAT32 * max(0.1, float(grad.abs().max()))
+        # either has rounding errors
+        close = 2 * FLOAT32 * max(0.1, float(grad.abs().max()))
         torch.testing.assert_close(own_grads[name], grad, rtol=0, atol=close, msg=lambda m, n=name: f"{n}: {m}")
 
 

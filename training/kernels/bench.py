@@ -2,7 +2,8 @@
 """How long a step of training takes: python -m edgernn.training.kernels.bench [CELL...]
 
 Forward and backward of a layer with kernels, of the same layer as a loop, and of torch.nn.GRU, one after the other over
-and over in the same process, so that a busy machine slows all of them; medians.
+and over in the same process, so that a busy machine slows all of them; medians. With --own, also of the same cell under
+another name, which runs by its program as any user's own cell does.
 """
 
 import statistics
@@ -57,7 +58,7 @@ def table(report: dict[str, Any]) -> str:
     ]
     found = report["ms"]
     for name, ms in found.items():
-        loop = found.get(name.replace(", fused", ", loop"))
+        loop = found.get(name.replace(" as a user's own", "").replace(", fused", ", loop"))
         beside = f"{ms / loop:.2f}" if loop and name.endswith(", fused") else ""
         lines.append(f"| {name} | {ms:.2f} | {ms / found['torch.nn.GRU']:.2f} | {beside} |")
     return "\n".join(lines)
@@ -72,6 +73,7 @@ def table(report: dict[str, Any]) -> str:
 @click.option("--threads", default=2, show_default=True)
 @click.option("--repeats", default=15, show_default=True)
 @click.option("--loop/--no-loop", default=True, help="Time the loops too.")
+@click.option("--own", is_flag=True, help="Also time each cell as a user's own cell, run by its program.")
 @click.option("--cpu-time", is_flag=True, help="Count processor time, for one thread on a busy machine.")
 @click.option("--out", type=click.Path(path_type=Path), help="A JSON file for the figures.")
 def main(
@@ -83,6 +85,7 @@ def main(
     threads: int,
     repeats: int,
     loop: bool,
+    own: bool,
     cpu_time: bool,
     out: Path | None,
 ) -> None:
@@ -92,12 +95,14 @@ def main(
     runs = {"torch.nn.GRU": both_ways(nn.GRU(input_size, hidden_size), x)}
     for name in cells or ("gru", "pru", "sarnn"):
         cell, rule = resolve(name)
-        layer = RecurrentLayer(cell(input_size, hidden_size), rule(input_size, hidden_size))
-        if loop:
-            runs[f"{name}, loop"] = both_ways(layer, x)
-            layer = RecurrentLayer(cell(input_size, hidden_size), rule(input_size, hidden_size))
-        layer.unroller = CpuUnroller(layer)
-        runs[f"{name}, fused"] = both_ways(layer, x)
+        kinds = {f"{name}, loop": cell} if loop else {}
+        kinds |= {f"{name}, fused": cell}
+        kinds |= {f"{name} as a user's own, fused": type("Own", (cell,), {"name": f"my-{name}"})} if own else {}
+        for key, kind in kinds.items():
+            layer = RecurrentLayer(kind(input_size, hidden_size), rule(input_size, hidden_size))
+            if key.endswith("fused"):
+                layer.unroller = CpuUnroller(layer)
+            runs[key] = both_ways(layer, x)
     found = measure(runs, repeats, time.process_time if cpu_time else time.perf_counter)
     report = {
         "cpu": processor(),
