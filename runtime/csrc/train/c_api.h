@@ -15,6 +15,7 @@
 
 #include "program/program.h"
 #include "rules/list.h"
+#include "train/norms.h"
 
 extern "C" {
 
@@ -94,7 +95,8 @@ struct EdgernnTrainCall {
   float* memory_grad[edgernn::kMaxMemories];
   float* u_grad;  // of a rule of the kind kTime
 
-  void* scratch;  // edgernn_train_scratch bytes
+  void* scratch;                   // edgernn_train_scratch bytes
+  const EdgernnTrainNorms* norms;  // null: nothing is normalised
 };
 
 #pragma GCC visibility push(default)
