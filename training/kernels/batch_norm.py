@@ -117,21 +117,23 @@ class BatchNorms:
                 norm.var[first:end].lerp_(self.variances[name][: end - first], norm.momentum)
 
 
-def is_shared(cell: Cell, t: Tensor) -> bool:
-    """Whether the kernels have the statistics that a batch needs.
+def has_statistics(cell: Cell, t: Tensor) -> bool:
+    """Whether the statistics of a call are the same for all samples, and all of its own.
 
     Args:
-        cell: The cell, whose normalisations may share a batch with other processes.
+        cell: The cell; in training its normalisations may share a batch with other processes.
         t: The step that each sample is at, (B, 1); in training all are at that of the first.
     """
-    parts = any(isinstance(norm, RecurrentBatchNorm) and norm.total is not None for norm in cell.norms.values())
-    return not parts and (cell.training or bool((t == t[0]).all()))
+    if cell.training:
+        return all(isinstance(norm, RecurrentBatchNorm) and norm.total is None for norm in cell.norms.values())
+    return bool((t == t[0]).all())
 
 
 def vectors(cell: Cell) -> list[Tensor]:
     """The gains of a cell's normalisations, in their order, and the shift of its state."""
     norms = [norm for norm in cell.norms.values() if isinstance(norm, RecurrentBatchNorm)]
-    return [norm.gain for norm in norms] + [norm.shift for norm in norms if norm.shift is not None]
+    gains: list[Tensor] = [norm.gain for norm in norms]
+    return gains + [norm.shift for norm in norms if norm.shift is not None]
 
 
 def refusal(layer: RecurrentLayer) -> str | None:

@@ -211,7 +211,8 @@ class Unrolled(torch.autograd.Function):
         T, B, H = call.steps, call.batch, call.hidden
         kept = T if keep else 1
         states = [torch.empty(T if s == 0 else kept, B, H) for s in range(len(named["start"]))]
-        p = torch.empty(kept, B, loaded.edgernn_train_gates(ctypes.byref(call)))
+        gates = loaded.edgernn_train_gates(ctypes.byref(call))
+        p = torch.empty(kept if plan.norms is None else 1, B, gates)
         m = None if plan.middle is None else torch.empty(kept, B, plan.middle)
         decides = plan.rule.kind is not Kind.TIME
         u = torch.empty(T, B, H) if decides else named["u"]
@@ -309,7 +310,7 @@ class CpuUnroller:
         if x.shape[1] == 0:
             return None
         t = state[layer.states.index(COUNT)] if COUNT in layer.widths else None
-        if t is not None and not batch_norm.is_shared(cell, t):
+        if t is not None and not batch_norm.has_statistics(cell, t):
             return None
         last = state[-1] if LAST in layer.widths else None
         constants = layer.constants(x)

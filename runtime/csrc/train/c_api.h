@@ -70,7 +70,7 @@ struct EdgernnTrainCall {
   float decision_weight;  // and the gradient of each u (or likelihood) by way of the budget
 
   // made by forward, read by backward
-  float* p;                                // (T, B, P), or (B, P) if not kept
+  float* p;                                // (T, B, P), or (B, P) if not kept or with norms
   float* m;                                // (T, B, M), or (B, M) if not kept
   float* state[edgernn::kMaxStates];       // (T, B, H) each; (B, H) but for the first if not kept
   float* memories[edgernn::kMaxMemories];  // (T, B, size) each: after every step

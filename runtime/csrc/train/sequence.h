@@ -246,7 +246,9 @@ class Sequence {
     return t == 0 ? At(call_.start[s], 0, layout_.hidden) : After(s, t - 1);
   }
 
-  float* Gates(std::int64_t t) const { return At(call_.p, call_.keep ? t : 0, layout_.gates); }
+  float* Gates(std::int64_t t) const {
+    return At(call_.p, call_.keep && call_.norms == nullptr ? t : 0, layout_.gates);
+  }
   float* Mid(std::int64_t t) const { return At(call_.m, call_.keep ? t : 0, layout_.middle); }
 
   // What a term's weights multiply.
