@@ -183,7 +183,12 @@ def results() -> str:
         table = load_table(name)
         path = RESULTS / f"{name}.json"
         if path.is_file():
-            parts.append(markdown(json.loads(path.read_text(encoding="utf-8"))).rstrip())
+            report = json.loads(path.read_text(encoding="utf-8"))
+            # a report that is older than the table's wish for times has none
+            parts.append(markdown({"latency": table.latency, **report}).rstrip())
+            known = {row["name"] for row in report["rows"]}
+            if missing := [recipe.row for recipe in table.rows if recipe.row not in known]:
+                parts.append(f"Not run yet: {', '.join(missing)}.")
         else:
             hours = "" if table.hours is None else f", about {table.hours:g} h of one CPU core"
             needs = f", which needs {table.needs}" if table.needs else ""

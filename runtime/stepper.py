@@ -81,6 +81,11 @@ class Stepper:
         """The C function of a step, and what it is given: the model, x and y."""
         return ctypes.cast(self._step, ctypes.c_void_p), *self._given
 
+    @property
+    def native_reset(self) -> ctypes.c_void_p:
+        """The C function that resets the model."""
+        return ctypes.cast(self._library.edgernn_reset, ctypes.c_void_p)
+
     def refusal(self) -> str:
         return str(self._library.edgernn_message().decode())
 

@@ -14,7 +14,12 @@ from edgernn.bench.case import Case, Target, measure
 from edgernn.bench.peers import OURS, PEERS, UnsupportedError, problem, reference, stepper_of
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError
+from edgernn.export import to_onnx
+from edgernn.runtime.packed import pack
+from edgernn.runtime.probes import probes, streamed
+from edgernn.runtime.stepper import Stepper
 from edgernn.runtime.timing import Rounds, interleaved
+from edgernn.synthetic import random_model
 
 SHORT = Rounds(rounds=2, warmup=0, block_ms=1)
 cells = pytest.mark.parametrize("cell", ["gru", "lstm"])
@@ -123,7 +128,7 @@ def test_probe_multiplies(shape):
 
 def test_probes_have_the_registers_of_the_instruction_set():
     lanes = {"baseline": 4, "avx2": 8, "avx512": 16, "avx512vnni": 16, "native": 4}
-    library = roofline._library()
+    library = probes()
     library.edgernn_train_isa.restype = ctypes.c_char_p
     assert library.edgernn_probe_lanes() == lanes[library.edgernn_train_isa().decode()]
 
@@ -131,10 +136,10 @@ def test_probes_have_the_registers_of_the_instruction_set():
 def test_probe_of_the_peak_does_its_work():
     """sums of i after n times · 0.999 + 1e-6, the same on every lane."""
     call, calls = roofline.multiply_adds(1e6, threads=2)
-    sums, lanes = np.arange(12.0), roofline._library().edgernn_probe_lanes()
+    sums, lanes = np.arange(12.0), probes().edgernn_probe_lanes()
     for _ in range(50):
         sums = sums * 0.999 + 1e-6
-    assert roofline._library().edgernn_probe_fma(50) == pytest.approx(sums.sum(), rel=1e-5)
+    assert probes().edgernn_probe_fma(50) == pytest.approx(sums.sum(), rel=1e-5)
     repeats = 1e6 / calls / 2 / 12 / lanes
     assert repeats == pytest.approx(round(repeats))
     assert np.isfinite(call())
@@ -158,6 +163,28 @@ def test_steps_in_c_are_those_of_the_model(cell):
         call()
 
 
+@pytest.mark.parametrize("words", [False, True])
+def test_sequences_in_c_are_those_of_the_model(words, tmp_path):
+    model = ModelConfig.of("gru", 3, 8, vocabulary=5 if words else None)
+    path = tmp_path / "model.onnx"
+    to_onnx(random_model(model), path)
+    made, alone = (Stepper(pack(path.read_bytes(), path), 1) for _ in range(2))
+    rng = np.random.default_rng(0)
+    x = rng.integers(5, size=(4, 6)) if words else rng.standard_normal((4, 6, 3)).astype(np.float32)
+    call = streamed(made, x)
+    made.x[...] = x[0, 0]
+    assert made.step()
+    for _ in range(2):
+        call()
+        for x_t in x[-1]:
+            alone.x[...] = x_t
+            assert alone.step()
+        np.testing.assert_array_equal(made.y, alone.y)
+        alone.restart()
+    with pytest.raises(EdgernnError, match=r"x: expected"):
+        streamed(made, np.full_like(x, 7) if words else x * np.nan)()
+
+
 def test_a_stream_in_c_stands_beside_one_in_python_and_the_roofline():
     made = measure(Case("g", ModelConfig.of("gru", 2, 8), 1, in_c=True, targets=(Target("roofline", 1e9),)), SHORT)
     assert made["name"] == "gru (2, 8), T=1, from C"
@@ -168,13 +195,13 @@ def test_a_stream_in_c_stands_beside_one_in_python_and_the_roofline():
 
 
 def test_a_library_without_probes_is_named(monkeypatch, tmp_path):
-    monkeypatch.setattr(roofline, "train_library", lambda: tmp_path / "libedgernn_train.so")
-    roofline._library.cache_clear()
+    monkeypatch.setattr("edgernn.runtime.probes.train_library", lambda: tmp_path / "libedgernn_train.so")
+    probes.cache_clear()
     try:
         with pytest.raises(edgernn.EdgernnError, match=r"libedgernn_train\.so: expected the probes"):
             roofline.matvec(4, 4, 1)
     finally:
-        roofline._library.cache_clear()
+        probes.cache_clear()
 
 
 def test_rounds_visit_all_and_short_calls_are_timed_together():

@@ -151,6 +151,9 @@ def _train(plan: Plan, run: RunDirectory, progress: Progress, group: Group) -> d
     torch.manual_seed(plan.seed)
     model = plan.network()
     backend = attach(model, plan.config.backend, plan.device)
+    if group.size > 1 and any(layer.cell.counts_steps for layer in model.recurrent_layers()):
+        # statistics of a batch are summed over processes in the loop
+        backend = "torch"
     initialise(model, plan.config)
     optimizer = make_optimizer(model, plan.config)
     position = fit(plan, model, optimizer, run, progress, group)

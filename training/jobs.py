@@ -50,12 +50,13 @@ class Job:
     out: Path
 
     def result(self) -> dict[str, Any] | None:
-        """Of a finished training, with what it ran on; half a result.json is none."""
-        result = RunDirectory(self.out).result()
+        """Of a finished training, with what it ran on, and its latency if measured; half a result.json is none."""
+        directory = RunDirectory(self.out)
+        result = directory.result()
         if result is None:
             return None
         config = read_json(self.out / CONFIG)
-        return {**{key: config[key] for key in ORIGIN}, **result}
+        return {**{key: config[key] for key in ORIGIN}, **result, "latency": directory.latency()}
 
     def check(self) -> None:
         """Raises UsageError for a bad setting, and where a training with others is in the directory."""

@@ -13,9 +13,8 @@ from edgernn.files import EXAMPLE, read_arrays, read_json, write_json
 from edgernn.machine import processor
 from edgernn.runtime import Session
 from edgernn.runtime.timing import Rounds, interleaved
-from edgernn.training.run import RESULT
+from edgernn.training.run import LATENCY, RESULT
 
-LATENCY = "latency.json"
 MODEL = "model.onnx"
 _ROUNDS = Rounds(rounds=9, warmup=1, block_ms=10.0)
 

@@ -9,6 +9,8 @@ seeds              number of trainings a row; paper-seeds: the number in the pap
 note               remarks for a reader of the table (optional)
 interval           the meaning of the ± or (·) beside the paper's figures (optional)
 hours              time of all trainings on one CPU core, in hours (optional)
+latency            whether the table shows how long its exported models take, which
+                   `edgernn reproduce TABLE --measure-latency` measures (see `run_latency`) (optional)
 needs              requirements that are not met everywhere, such as a GPU or a data set (optional)
 task, cell, rule   as in `edgernn train`, for every row that does not name its own (optional)
 [not-comparable]   columns whose figures cannot be compared with the paper's, and the reason (optional)
@@ -48,7 +50,16 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, StrictFloat, StrictInt, with_config
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    with_config,
+)
 
 from edgernn.errors import EdgernnError, UsageError, nearest
 from edgernn.settings import FILE, Expected, parse
@@ -108,6 +119,7 @@ class _Table:
     note: str = ""
     interval: str = ""
     hours: StrictFloat | None = None
+    latency: StrictBool = False
     needs: str = ""
     claims: list[Claim] = field(default_factory=list)
     series: list[str] = field(default_factory=list)

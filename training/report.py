@@ -64,6 +64,8 @@ def markdown(report: dict[str, Any]) -> str:
     heads = ["row", *varied]
     for name in names:
         heads += [f"{name}: paper", "ours"]
+    times = bool(report.get("latency"))
+    heads += LATENCY_HEADS * times
     heads += ["parameters", "seeds", "time a run"]
     lines = []
     reasons: dict[str, int] = {}
@@ -72,6 +74,7 @@ def markdown(report: dict[str, Any]) -> str:
         for column in columns:
             entry = row["columns"][column]
             cells += [_paper(entry["paper"]), _ours(entry, reasons)]
+        cells += latency_cells(row.get("latency")) * times
         lines.append([*cells, count(row["parameters"]), seeds_done(row), duration(row["seconds"])])
     notes = [f"{place}. Not comparable: {reason}." for reason, place in reasons.items()]
     parts = [_about(report), grid(heads, lines), notes, _claims(report["claims"])]
@@ -99,6 +102,8 @@ def _about(report: dict[str, Any]) -> list[str]:
     lines.append(f"Ours: mean ± half of its 95 % confidence interval over the seeds; {where}.")
     if "seconds_per_epoch" in report["columns"]:
         lines.append("Seconds include validation and checkpoints, and several trainings share the processor.")
+    if report.get("latency"):
+        lines.append(latency_line([row.get("latency") for row in report["rows"]]))
     lines.append(agreement_line(report["agreement"]))
     return [*lines, *([report["note"]] if report["note"] else [])]
 
@@ -116,13 +121,47 @@ def _ours(entry: dict[str, Any], reasons: dict[str, int]) -> str:
     """Our figure and its verdict; a reason stands once under the table, numbered in the order of its first use."""
     if entry["mean"] is None:
         return "not run"
-    text = number(entry["mean"])
-    if entry["interval"] is not None:
-        text += f" ± {(entry['interval'][1] - entry['interval'][0]) / 2:.2g}"
+    text = with_interval(entry)
     verdict, _, reason = (entry["agreement"] or "").partition(": ")
     if verdict == INCOMPARABLE:
         return f"{text} ({reasons.setdefault(reason, len(reasons) + 1)})"
     return f"{text}, {verdict}" if verdict else text
+
+
+def with_interval(entry: dict[str, Any]) -> str:
+    """The mean of `statistics.spread`, and half of its interval if it has one."""
+    text = number(entry["mean"])
+    if entry["interval"] is None:
+        return text
+    return f"{text} ± {(entry['interval'][1] - entry['interval'][0]) / 2:.2g}"
+
+
+LATENCY_HEADS = ["multiply-adds executed a step", "µs a sequence", "of a dense gru's time"]
+
+
+def latency_cells(latency: dict[str, Any] | None) -> list[str]:
+    """What a row executes and takes: the means over its seeds, and the interval of the ratio."""
+    if latency is None or not latency["ratio"]["n"]:
+        return ["", "not measured", ""]
+    executed, time = latency["macs_executed"]["mean"], latency["microseconds"]["mean"]
+    return [f"{executed:,.0f}", number(time), with_interval(latency["ratio"])]
+
+
+def latency_line(rows: Sequence[dict[str, Any] | None]) -> str:
+    """How the times of a table's rows were measured, and why some are missing."""
+    measured = [row for row in rows if row is not None]
+    errors = sorted({error for row in measured for error in row["errors"]})
+    if not any(row["ratio"]["n"] for row in measured):
+        reason = f"; {'; '.join(errors)}" if errors else ""
+        return f"Time a sequence: not measured{reason}. `--measure-latency` measures the runs that are at hand."
+    machines = "; ".join(sorted({machine for row in measured for machine in row["machines"]}))
+    counts = " or ".join(sorted({str(n) for row in measured for n in row["sequences"]}))
+    line = (
+        f"Time a sequence: {counts} test sequences streamed step by step through the exported model, called from C, "
+        f"batch 1, one thread, on {machines}; the multiply-adds are those executed for these sequences. A dense gru of "
+        "the same sizes with random weights is timed in the same rounds; compare rows by its ratio alone."
+    )
+    return f"{line} Not measured: {'; '.join(errors)}." if errors else line
 
 
 def _claims(claims: list[dict[str, Any]]) -> list[str]:

@@ -2,6 +2,7 @@
 """Train what a paper's table needs, several runs at once, and lay the table out beside the paper's."""
 
 import shlex
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import Any
 
 from edgernn.errors import UsageError, nearest
 from edgernn.files import write_json
+from edgernn.locks import hold_folder
+from edgernn.progress import Progress
 from edgernn.training.agreement import agreement, count_verdicts
 from edgernn.training.jobs import Job, origin, processes
 from edgernn.training.recipe import Recipe, Settings, Table, combinations, label, load_table, over
 from edgernn.training.report import MACHINE_COLUMNS, markdown
 from edgernn.training.run import RunDirectory
+from edgernn.training.run_latency import measure_latency, summary
 from edgernn.training.series import series_of
 from edgernn.training.table import Failures, Row, results_of, save, trained
 from edgernn.training.table_pictures import draw_pictures
@@ -43,6 +47,7 @@ def reproduce(
     data: Path | None = None,
     device: str = "auto",
     run: bool = True,
+    measure: bool = False,
 ) -> dict[str, Any]:
     """Run or resume what is missing of a table, then write table.json, table.md and its pictures in `out`.
 
@@ -50,6 +55,7 @@ def reproduce(
     rows: train only these; the table has all. jobs: trainings at once, each with `threads` threads; else what the
     processors can bear.
     out: runs/TABLE, or runs/TABLE-quick. run: False only lays out what is there.
+    measure: time the models of all finished runs of these rows at the end, also those that were timed before.
     Returns what table.json holds, and the files.
     Raises UsageError for unknown names, bad settings, a run of other settings in its place and a folder
     that another command trains in; Interrupted after Ctrl-C, SIGTERM or SIGHUP: the same command goes on then.
@@ -62,7 +68,12 @@ def reproduce(
         _row(table, recipe, variant, count, out, quick=quick) for recipe in table.rows for variant in table.variants()
     ]
     workers = partial(processes, jobs=jobs, threads=threads, data=data, device=device)
-    with trained([row for row in wanted if row.recipe in chosen], out, workers if run else None) as failures:
+    ours = [row for row in wanted if row.recipe in chosen]
+    with trained(ours, out, workers if run else None) as failures:
+        if measure:
+            with nullcontext() if run else hold_folder(out):
+                finished = (job.out for row in ours for job in row.jobs if job.result())
+                measure_latency(finished, Progress(every=60.0))
         report = _report(table, wanted, failures, quick, seeds)
         files = save(report, markdown(report), out)
         runs = {(row.name, label(row.settings)): row.finished[0] for row in wanted if row.finished}
@@ -74,6 +85,8 @@ def _report(table: Table, rows: list[RecipeRow], failures: Failures, quick: bool
     if seeds is not None and not quick:
         command += ["--seeds", str(seeds)]
     records = [_record(table, row, failures) for row in rows]
+    timed = any(record["latency"] for record in records)
+    command += ["--measure-latency"] * timed
     return {
         "table": table.name,
         "title": table.title,
@@ -86,6 +99,7 @@ def _report(table: Table, rows: list[RecipeRow], failures: Failures, quick: bool
         "interval": table.interval,
         "vary": list(table.vary),
         "columns": table.columns,
+        "latency": table.latency or timed,
         "rows": records,
         **compared(table, records),
     }
@@ -191,6 +205,7 @@ def _record(table: Table, row: RecipeRow, failures: Failures) -> dict[str, Any]:
         "recipe": row.recipe.name,
         "seconds": row.spread("seconds")["mean"],
         "columns": {column: _compare(row, column) for column in table.columns},
+        "latency": summary(result["latency"] for result in row.results.values()),
         "series": series_of(table.series, row.finished),
     }
 

@@ -12,6 +12,7 @@ example.npz        some test sequences, x (N, T, I)
 metrics.jsonl      a line for each evaluation; on resume it is cut back to the checkpoint
 series.json        rows of numbers that the task has measured on the trained network, for pictures
 result.json        written last: with it the run is finished
+latency.json       how long the exported model takes, measured afterwards (`edgernn.training.run_latency`)
 """
 
 import json
@@ -38,7 +39,7 @@ from edgernn.training.tasks.base import SAMPLES
 
 STATE, STATE_JSON, METRICS, RESULT = "state.safetensors", "state.json", "metrics.jsonl", "result.json"
 BEST = "best.safetensors"
-LEARNING, PATTERN, SERIES = "learning.png", "pattern.png", "series.json"
+LEARNING, PATTERN, SERIES, LATENCY = "learning.png", "pattern.png", "series.json", "latency.json"
 _FILES = (CONFIG, KEPT, WEIGHTS, STATE, STATE_JSON, BEST, METRICS, EXAMPLE, RESULT, LEARNING, PATTERN, SAMPLES, SERIES)
 _MODEL, _OPTIMIZER, _CARRY, _RNG, _GPU_RNG = "model.", "optimizer.", "carry.", "rng", "gpu_rng"
 
@@ -98,6 +99,14 @@ class RunDirectory:
         except EdgernnError:
             return None
         return result if isinstance(result, dict) and result.get("metric") in result else None
+
+    def latency(self) -> dict[str, Any] | None:
+        """What `measure_latency` has found of a finished run, if it was asked."""
+        try:
+            found = read_json(self.path / LATENCY)
+        except EdgernnError:
+            return None
+        return found if isinstance(found, dict) else None
 
     def discard(self) -> None:
         """Remove a run that failed before its first checkpoint, so that it can be started again."""

@@ -8,13 +8,12 @@ threads. `csrc/tests/probe.h` has both.
 
 import ctypes
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError
-from edgernn.runtime.library import train_library
+from edgernn.runtime.probes import probes
 from edgernn.runtime.stepper import Stepper
 
 # registers of rows of a panel, and of those that the rows left over are in
@@ -23,27 +22,11 @@ PANEL, REST = 12, 4
 _WORK = 4_000_000
 
 
-@cache
-def _library() -> ctypes.CDLL:
-    path = train_library()
-    try:
-        library = ctypes.CDLL(str(path))
-        library.edgernn_probe_lanes.restype = ctypes.c_int64
-    except (OSError, AttributeError):
-        raise EdgernnError(f"{path}: expected the probes of this version; build it with: pip install .") from None
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    library.edgernn_probe_matvec.argtypes = [pointer, number, number, pointer, pointer, number]
-    library.edgernn_probe_matvec.restype = None
-    library.edgernn_probe_fma.argtypes = [number]
-    library.edgernn_probe_fma.restype = ctypes.c_float
-    return library
-
-
 class MatVec:
     """y = R h with R (rows, columns), over and over; `y` and `h` as the last call left them."""
 
     def __init__(self, R: NDArray[np.float32]) -> None:
-        lanes = int(_library().edgernn_probe_lanes())
+        lanes = int(probes().edgernn_probe_lanes())
         self.rows, columns = R.shape
         padded = -(-self.rows // (REST * lanes)) * REST * lanes
         whole = padded // (PANEL * lanes) * PANEL * lanes
@@ -63,7 +46,7 @@ class MatVec:
         return self._y[: self.rows]
 
     def __call__(self, repeats: int | None = None) -> None:
-        _library().edgernn_probe_matvec(*self._arguments, repeats or self.repeats)
+        probes().edgernn_probe_matvec(*self._arguments, repeats or self.repeats)
 
 
 def matvec(rows: int, columns: int, times: float) -> tuple[Callable[[], None], float]:
@@ -77,7 +60,7 @@ def multiply_adds(count: float, threads: int) -> tuple[Callable[[], float], floa
 
     It runs on one: two that are started together may be given the same processor for as long as this takes.
     """
-    library = _library()
+    library = probes()
     repeats = 20 * _WORK // (PANEL * int(library.edgernn_probe_lanes()))
     done = repeats * PANEL * int(library.edgernn_probe_lanes())
     return lambda: float(library.edgernn_probe_fma(repeats)), count / done / threads
@@ -85,7 +68,7 @@ def multiply_adds(count: float, threads: int) -> tuple[Callable[[], float], floa
 
 def steps_in_c(stepper: Stepper, macs: float) -> tuple[Callable[[], None], float]:
     """A call that steps a packed model over and over without Python, and how many of them make a step of `macs`."""
-    library, repeats = _library(), max(1, int(_WORK / macs))
+    library, repeats = probes(), max(1, int(_WORK / macs))
     given = *stepper.native, ctypes.c_int64(repeats)
 
     def call() -> None:

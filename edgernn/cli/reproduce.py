@@ -43,6 +43,12 @@ def _tried(line: dict[str, Any]) -> str:
 @click.option("--rows", metavar="NAME,NAME", help="Train only these rows.")
 @click.option("--search", "searches", is_flag=True, help="Try the settings in [search] instead.")
 @click.option("--table-only", is_flag=True, help="Train nothing, lay out what is there.")
+@click.option(
+    "--measure-latency",
+    "measure",
+    is_flag=True,
+    help="Time the exported models of all finished runs on this machine; best with --table-only while it is idle.",
+)
 @click.option("--jobs", type=click.IntRange(min=1), help="Trainings at once.  [one a processor]")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Of each training.")
 @click.option("--out", type=click.Path(path_type=Path), help="The folder of the runs.  [runs/TABLE]")
@@ -54,6 +60,7 @@ def command(
     results: Path | None,
     searches: bool,
     table_only: bool,
+    measure: bool,
     rows: str | None,
     quick: bool,
     seeds: int | None,
@@ -77,9 +84,9 @@ def command(
     if table is None or results is not None:
         raise UsageError("table: expected a TABLE, or --list, which alone takes --results")
     if searches:
-        if quick or seeds or table_only:
-            raise UsageError("search: it goes with none of --quick, --seeds and --table-only")
+        if quick or seeds or table_only or measure:
+            raise UsageError("search: it goes with none of --quick, --seeds, --table-only and --measure-latency")
         return search(table, rows=chosen, **options)
-    report = reproduce(table, quick=quick, seeds=seeds, rows=chosen, run=not table_only, **options)
+    report = reproduce(table, quick=quick, seeds=seeds, rows=chosen, run=not table_only, measure=measure, **options)
     check_none_failed(report)
     return report

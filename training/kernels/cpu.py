@@ -20,10 +20,12 @@ from torch import Tensor
 from edgernn.cells import CELLS
 from edgernn.cells.base import Cell, State
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.layer import LAST, RecurrentLayer, Trace
+from edgernn.layer import COUNT, LAST, RecurrentLayer, Trace
 from edgernn.program import ProgramError
 from edgernn.rules import RULES, Kind, UpdateRule
 from edgernn.runtime.library import TRAIN, library_missing, train_library
+from edgernn.training.kernels import batch_norm
+from edgernn.training.kernels.batch_norm import BatchNorms
 from edgernn.training.kernels.common import check, refusal
 from edgernn.training.kernels.program_cell import CellSource, describe_cell, to_c
 
@@ -60,7 +62,7 @@ class _Call(ctypes.Structure):
         ("start_grad", _POINTER * _MAX_STATES),
         ("rule_params_grad", _POINTER * _MAX_RULE_PARAMS),
         ("memory_grad", _POINTER * _MAX_MEMORIES),
-        *((name, _POINTER) for name in ("u_grad", "scratch")),
+        *((name, _POINTER) for name in ("u_grad", "scratch", "norms")),
     ]
 
     def give(self, tensors: Mapping[str, Tensor | Sequence[Tensor | None] | None]) -> None:
@@ -147,7 +149,8 @@ class _Plan:
 
     program: a user's own cell, None for one of the library's. sizes: by the names of the call. middle: M where the cell
     has an m. vectors: how many the cell has. rule_weights, memories: how many the equations of the rule read.
-    likelihoods: whether the budget sums these up, in place of decisions.
+    likelihoods: whether the budget sums these up, in place of decisions. norms: the normalisations, whose vectors come
+    last among the tensors.
     """
 
     program: ProgramCell | None
@@ -158,12 +161,23 @@ class _Plan:
     rule_weights: int
     memories: int
     likelihoods: bool
+    norms: BatchNorms | None = None
+
+    @property
+    def products(self) -> int:
+        """How many products are normalised."""
+        return 0 if self.norms is None else len(self.norms.products)
+
+    def split(self, given: Sequence[Tensor | None]) -> tuple[Sequence[Tensor | None], Sequence[Tensor | None]]:
+        """All tensors of forward, or their gradients, without the vectors of normalisations, and those."""
+        end = len(given) - (0 if self.norms is None else self.norms.count)
+        return given[:end], given[end:]
 
     def call(self, keep: bool, given: Sequence[Tensor | None]) -> _Call:
         """A call with everything that forward and backward are both given."""
         program = None if self.program is None else self.program.address
         call = _Call(program, **self.sizes, keep=keep, threads=torch.get_num_threads(), slope=self.rule.slope)
-        call.give(self.named(given))
+        call.give(self.named(self.split(given)[0]))
         return call
 
     def named(self, given: Sequence[Tensor | None], suffix: str = "") -> dict[str, Any]:
@@ -188,7 +202,8 @@ class Unrolled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *inputs: Tensor | None) -> tuple[Tensor | None, ...]:
         given = [None if t is None else t.contiguous() for t in inputs]
-        named = plan.named(given)
+        tensors, vectors = plan.split(given)
+        named = plan.named(tensors)
         keep = any(ctx.needs_input_grad)
         call = plan.call(keep, given)
         loaded = library()
@@ -196,16 +211,22 @@ class Unrolled(torch.autograd.Function):
         T, B, H = call.steps, call.batch, call.hidden
         kept = T if keep else 1
         states = [torch.empty(T if s == 0 else kept, B, H) for s in range(len(named["start"]))]
-        p = torch.empty(kept, B, loaded.edgernn_train_gates(ctypes.byref(call)))
+        gates = loaded.edgernn_train_gates(ctypes.byref(call))
+        p = torch.empty(kept if plan.norms is None else 1, B, gates)
         m = None if plan.middle is None else torch.empty(kept, B, plan.middle)
         decides = plan.rule.kind is not Kind.TIME
         u = torch.empty(T, B, H) if decides else named["u"]
         memories = [torch.empty(T, *memory.shape) for memory in named["memory"]]
         call.give({"p": p, "m": m, "state": states, "u": u, "memories": memories})
+        normalised: list[Tensor] = []
+        if plan.norms is not None:
+            normalised = plan.norms.allocate(kept, B)
+            norms = plan.norms.describe(normalised, vectors)
+            call.norms = ctypes.addressof(norms)
         call.run(back=False)
         ctx.plan, ctx.count = plan, len(states)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(p, m, u, *states, *memories, *given)
+        ctx.save_for_backward(p, m, u, *states, *memories, *normalised, *given)
         last = tuple(s[-1].clone() for s in states)
         if not decides:
             return (states[0], *last)
@@ -218,7 +239,8 @@ class Unrolled(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         plan, count = ctx.plan, ctx.count
         p, m, u, *rest = ctx.saved_tensors
-        states, memories, given = rest[:count], rest[count : count + plan.memories], rest[count + plan.memories :]
+        places = (0, count, count + plan.memories, count + plan.memories + plan.products, len(rest))
+        states, memories, normalised, given = (rest[first:end] for first, end in pairwise(places))
         y_grad, *last_grad = (None if g is None else g.contiguous() for g in grads[: 1 + count + plan.memories])
         last_grad, last_memory_grad = last_grad[:count], last_grad[count:]
         call = plan.call(True, given)
@@ -230,7 +252,11 @@ class Unrolled(torch.autograd.Function):
         made = [torch.empty_like(t) if need else None for t, need in zip(given, needed, strict=True)]
         call.give({"p": p, "m": m, "memories": memories, "u": u, "state": states})
         call.give({"y_grad": y_grad, "last_grad": last_grad, "last_memory_grad": last_memory_grad})
-        call.give(plan.named(made, "_grad"))
+        made_tensors, made_vectors = plan.split(made)
+        call.give(plan.named(made_tensors, "_grad"))
+        if plan.norms is not None:
+            norms = plan.norms.describe(normalised, plan.split(given)[1], made_vectors)
+            call.norms = ctypes.addressof(norms)
         call.run(back=True)
         return (None, *made)
 
@@ -260,12 +286,16 @@ class CpuUnroller:
         if self._rule < 0:
             raise UsageError(f"there is no kernel for the rule {layer.rule.name}")
         cell = layer.cell
-        if cell.norm is not None or cell.recurrent.rank is not None:
+        if cell.recurrent.rank is not None:
             raise UsageError(f"there is no kernel for {layer.kind}")
+        if why := batch_norm.refusal(layer):
+            raise UsageError(why)
         self.program: ProgramCell | None = None
         self._vectors = tuple(cell.own)
         self._cell = _number(loaded, cell)
         if self._cell < 0:
+            if cell.norm is not None:
+                raise UsageError(f"there is no kernel for {layer.kind}, a cell of your own with a norm")
             try:
                 source, self._vectors = describe_cell(cell)
                 self.program = ProgramCell(source)
@@ -278,6 +308,9 @@ class CpuUnroller:
             return None
         check(layer, x, state)
         if x.shape[1] == 0:
+            return None
+        t = state[layer.states.index(COUNT)] if COUNT in layer.widths else None
+        if t is not None and not batch_norm.has_statistics(cell, t):
             return None
         last = state[-1] if LAST in layer.widths else None
         constants = layer.constants(x)
@@ -298,12 +331,17 @@ class CpuUnroller:
         middle = cell.mid_size if weights[3] is not None else None
         # without a gradient the layer does not ask for likelihoods
         likelihoods = rule.counts_likelihoods and torch.is_grad_enabled()
-        plan = _Plan(self.program, sizes, middle, len(vectors), rule, len(rule_weights), len(memories), likelihoods)
+        norms = None if t is None else BatchNorms.of(cell, int(t[0, 0]), T)
+        counts = len(vectors), rule, len(rule_weights), len(memories)
+        plan = _Plan(self.program, sizes, middle, *counts, likelihoods, norms)
         inputs = layer.inputs(x, last)
-        tensors = (inputs, *weights, *vectors, *rule_weights, *state[:count], *memories)
+        scales = [] if norms is None else batch_norm.vectors(cell)
+        tensors = (inputs, *weights, *vectors, *rule_weights, *state[:count], *memories, *scales)
         y, *rest = Unrolled.apply(plan, *tensors)  # type: ignore[no-untyped-call]
         final = rest[: count + len(memories)]
         trace = Trace(None, x.new_zeros(()))
+        if norms is not None and norms.learns and t is not None:
+            norms.follow(cell, int(t[0, 0]))
         if decides:
             u, budget = rest[len(final) :]
             trace = Trace(u != 0, budget)
@@ -311,7 +349,8 @@ class CpuUnroller:
             final += [steps + T for steps in memory]
             if u is not None:
                 trace = Trace(u != 0, rule.budget(u, None))
-        return y, (*final, *([] if last is None else [x[-1]])), trace
+        counted = [] if t is None else [t + T]
+        return y, (*final, *counted, *([] if last is None else [x[-1]])), trace
 
 
 def why_not(layer: RecurrentLayer) -> str | None:

@@ -33,6 +33,16 @@ extern "C" {
                                                        void* model, const float* x, float* y,
                                                        std::int64_t repeats);
 
+// Streams sequences x (sequences, steps, stride), each from the initial state, as an app does that
+// has no Python; returns the last status that was not 0, or 0.
+//
+// stride: floats from the input of a step to that of the next; a word takes two.
+[[gnu::visibility("default")]] int edgernn_probe_sequences(int (*step)(void*, const float*, float*),
+                                                           int (*reset)(void*), void* model,
+                                                           const float* x, std::int64_t sequences,
+                                                           std::int64_t steps, std::int64_t stride,
+                                                           float* y);
+
 }  // extern "C"
 
 #endif  // EDGERNN_TESTS_PROBE_H_

@@ -49,6 +49,8 @@ struct Split {
     threads = 1 + sums / kWorth;
     if (threads > call.threads) threads = call.threads;
     if (threads > call.batch) threads = call.batch;
+    // statistics are of all rows
+    if (call.norms != nullptr) threads = 1;
     if (threads < 1) threads = 1;
     rows = (call.batch + threads - 1) / threads;
     prepared = Aligned(table.prepared_bytes(call));

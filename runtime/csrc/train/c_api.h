@@ -15,6 +15,7 @@
 
 #include "program/program.h"
 #include "rules/list.h"
+#include "train/norms.h"
 
 extern "C" {
 
@@ -69,7 +70,7 @@ struct EdgernnTrainCall {
   float decision_weight;  // and the gradient of each u (or likelihood) by way of the budget
 
   // made by forward, read by backward
-  float* p;                                // (T, B, P), or (B, P) if not kept
+  float* p;                                // (T, B, P), or (B, P) if not kept or with norms
   float* m;                                // (T, B, M), or (B, M) if not kept
   float* state[edgernn::kMaxStates];       // (T, B, H) each; (B, H) but for the first if not kept
   float* memories[edgernn::kMaxMemories];  // (T, B, size) each: after every step
@@ -94,7 +95,8 @@ struct EdgernnTrainCall {
   float* memory_grad[edgernn::kMaxMemories];
   float* u_grad;  // of a rule of the kind kTime
 
-  void* scratch;  // edgernn_train_scratch bytes
+  void* scratch;                   // edgernn_train_scratch bytes
+  const EdgernnTrainNorms* norms;  // null: nothing is normalised
 };
 
 #pragma GCC visibility push(default)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loop over time of a training call, for some rows of its batch. Independent of the cell, whose
-// equations are in tables and two point-wise maps.
+// equations are in tables and two point-wise maps. A subclass may put functions between products
+// and gates: see norm_sequence.h.
 
 #ifndef EDGERNN_TRAIN_SEQUENCE_H_
 #define EDGERNN_TRAIN_SEQUENCE_H_
@@ -26,6 +27,7 @@ class Sequence {
     const ThreadScratch scratch(layout_, call_, rows_, base);
     for (std::int64_t t = 0; t < call_.steps; ++t) {
       TrainPointwiseArgs points = MakePoints(t);
+      StartGates(t);
       for (const Source source : {kOfX, kOfH, kOfC, kOfRule}) Multiply(source, t);
       if (cell_.has_mid) {
         points.size = points.out_stride = layout_.middle;
@@ -37,6 +39,7 @@ class Sequence {
       for (int s = 0; s < cell_.states; ++s) points.out[s] = After(s, t);
       if (rule_.HasEquations()) rule_.decide(MakeRuleArgs(t, scratch));
       cell_.update(points);
+      FinishStates(t);
       if (rule_.Remembers()) rule_.remember(MakeRuleArgs(t, scratch));
     }
   }
@@ -86,7 +89,26 @@ class Sequence {
     }
   }
 
- private:
+ protected:
+  // Before the products of step t are added to its gates.
+  virtual void StartGates(std::int64_t) const {}
+
+  // After the update of step t.
+  virtual void FinishStates(std::int64_t) const {}
+
+  // Before and after the update of step t is differentiated.
+  virtual void FinishStatesBack(std::int64_t, const ThreadScratch&) const {}
+  virtual void FinishGatesBack(Result) const {}
+
+  // The gradients of a term's product at step t, from those of the gates, and all those of a chunk,
+  // laid out as the gates are.
+  virtual Lines ProductGrads(Source, std::int64_t, Lines gates, const ThreadScratch&) const {
+    return gates;
+  }
+  virtual const float* ChunkGrads(Source, const ThreadScratch& scratch) const {
+    return scratch.gates;
+  }
+
   // From the gradients of the states after step t to those before it, and of the gates, (rows, P).
   void StepBack(std::int64_t t, const ThreadScratch& scratch, float* gates) const {
     TrainPointwiseArgs points = MakePoints(t);
@@ -112,7 +134,9 @@ class Sequence {
       points.u.grad = scratch.u;
       points.u.grad_stride = layout_.hidden;
     }
+    FinishStatesBack(t, scratch);
     cell_.update_back(points);
+    FinishGatesBack({gates, stride});
     if (decides) {
       TrainRuleArgs args = MakeRuleArgs(t, scratch);
       args.e.grad = gates + layout_.rule_at;
@@ -123,15 +147,20 @@ class Sequence {
     const Lines gate_grads = {gates, stride};
     if (cell_.has_mid) {
       std::memset(scratch.mid, 0, Bytes(rows_ * layout_.middle));
-      MultiplyBack(kOfM, gate_grads, {scratch.mid, layout_.middle});
+      const Lines product_grads = ProductGrads(kOfM, t, gate_grads, scratch);
+      MultiplyBack(kOfM, product_grads, {scratch.mid, layout_.middle});
       points.size = points.out_stride = layout_.middle;
       points.out_grad[0] = scratch.mid;
       cell_.mid_back(points);
     }
-    MultiplyBack(kOfH, gate_grads, {scratch.before[0], layout_.hidden});
-    if (cell_.states > 1) MultiplyBack(kOfC, gate_grads, {scratch.before[1], layout_.hidden});
+    for (int s = 0; s < 2 && s < cell_.states; ++s) {
+      const Source source = s == 0 ? kOfH : kOfC;
+      const Lines product_grads = ProductGrads(source, t, gate_grads, scratch);
+      MultiplyBack(source, product_grads, {scratch.before[s], layout_.hidden});
+    }
+    const Lines input_grads = ProductGrads(kOfX, t, gate_grads, scratch);
     if (call_.x_grad != nullptr) {
-      MultiplyBack(kOfX, gate_grads, {points.x.grad, layout_.inputs});
+      MultiplyBack(kOfX, input_grads, {points.x.grad, layout_.inputs});
       MultiplyBack(kOfRule, gate_grads, {points.x.grad, layout_.inputs});
     }
   }
@@ -176,6 +205,7 @@ class Sequence {
     for (int source = 0; source < kSources; ++source) {
       const Term& term = layout_.terms[source];
       if (term.count == 0 || term.grad == nullptr) continue;
+      const float* gate_grads = ChunkGrads(static_cast<Source>(source), scratch);
       for (std::int64_t from = 0; from < term.depth; from += kPanel) {
         const std::int64_t left = term.depth - from;
         const std::int64_t columns = left < kPanel ? left : kPanel;
@@ -189,7 +219,7 @@ class Sequence {
         for (int i = 0; i < term.count; ++i) {
           const Segment& s = term.segments[i];
           float* to = scratch.total.weights[source] + s.row * term.depth + from;
-          MultiplyAdd({scratch.gates + s.at, 1, stride}, s.columns, depth, scratch.panel,
+          MultiplyAdd({gate_grads + s.at, 1, stride}, s.columns, depth, scratch.panel,
                       {to, term.depth}, {to, term.depth}, columns);
         }
       }
@@ -216,7 +246,9 @@ class Sequence {
     return t == 0 ? At(call_.start[s], 0, layout_.hidden) : After(s, t - 1);
   }
 
-  float* Gates(std::int64_t t) const { return At(call_.p, call_.keep ? t : 0, layout_.gates); }
+  float* Gates(std::int64_t t) const {
+    return At(call_.p, call_.keep && call_.norms == nullptr ? t : 0, layout_.gates);
+  }
   float* Mid(std::int64_t t) const { return At(call_.m, call_.keep ? t : 0, layout_.middle); }
 
   // What a term's weights multiply.
@@ -255,7 +287,7 @@ class Sequence {
   }
 
   // Adds a term to the gates of step t.
-  void Multiply(Source source, std::int64_t t) const {
+  virtual void Multiply(Source source, std::int64_t t) const {
     const Term& term = layout_.terms[source];
     for (int i = 0; i < term.count; ++i) {
       const Segment& s = term.segments[i];

@@ -2,6 +2,7 @@
 // The training functions of one instruction set. Compiled once for each; EDGERNN_ISA is its name.
 
 #include "cells/list.h"
+#include "train/norm_table.h"
 #include "train/program_maps.h"
 #include "train/sequence.h"
 
@@ -41,7 +42,9 @@ std::size_t PreparedBytes(const EdgernnTrainCall& call) {
 }
 
 std::size_t ScratchBytes(const EdgernnTrainCall& call, std::int64_t rows) {
-  return ThreadScratch(GateLayout(CellOf(call), RuleOf(call), call), call, rows, nullptr).bytes;
+  const GateLayout layout(CellOf(call), RuleOf(call), call);
+  if (call.norms != nullptr) return NormScratchBytes(layout, call);
+  return ThreadScratch(layout, call, rows, nullptr).bytes;
 }
 
 void Prepare(const EdgernnTrainCall& call, bool back, void* base) {
@@ -51,12 +54,14 @@ void Prepare(const EdgernnTrainCall& call, bool back, void* base) {
 void RunForward(const EdgernnTrainCall& call, void* base, std::int64_t first, std::int64_t end,
                 void* scratch) {
   const Prepared prepared(CellOf(call), RuleOf(call), call, false, base);
+  if (call.norms != nullptr) return NormForward(prepared, call, scratch);
   Sequence(prepared, call, first, end).Forward(scratch);
 }
 
 void RunBackward(const EdgernnTrainCall& call, void* base, std::int64_t first, std::int64_t end,
                  void* scratch) {
   const Prepared prepared(CellOf(call), RuleOf(call), call, true, base);
+  if (call.norms != nullptr) return NormBackward(prepared, call, scratch);
   Sequence(prepared, call, first, end).Backward(scratch);
 }
 

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// Normalisation of columns over the rows of a batch, forward and backward. A few columns are read
+// again and again, row by row, while they are in the first-level cache.
+//
+//   n = (p - mean) / sqrt(var + eps)
+//   dp = gain / sqrt(var + eps) (dn - mean(dn) - n mean(dn n))     dn: the gradient of gain n
+
+#ifndef EDGERNN_TRAIN_BATCH_NORM_H_
+#define EDGERNN_TRAIN_BATCH_NORM_H_
+
+#include "train/gemm.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+// Neighbouring vectors of columns, from `at` on. One that is not whole is a block of its own.
+template <int N>
+struct ColumnBlock {
+  static constexpr int kVectors = N;
+  std::int64_t at;
+  Lanes lanes;
+
+  [[gnu::always_inline]] Vec Load(const float* row, int j) const {
+    return lanes.Load(row + at + j * kLanes);
+  }
+
+  [[gnu::always_inline]] void Store(float* row, int j, Vec value) const {
+    lanes.Store(row + at + j * kLanes, value);
+  }
+};
+
+template <class Run>
+[[gnu::always_inline]] inline void ForEachBlock(std::int64_t columns, const Run& run) {
+  constexpr int kVectors = 4;
+  std::int64_t at = 0;
+  for (; at + kVectors * kLanes <= columns; at += kVectors * kLanes) {
+    run(ColumnBlock<kVectors>{at, Lanes(kLanes)});
+  }
+  for (; at < columns; at += kLanes) run(ColumnBlock<1>{at, Lanes(columns - at)});
+}
+
+[[gnu::always_inline]] inline Vec InverseRoot(Vec a) {
+#if defined(__AVX512F__)
+  return 1.0f / Vec{_mm512_maskz_sqrt_ps(0xffff, a.raw)};
+#elif defined(__AVX__)
+  return 1.0f / Vec{_mm256_sqrt_ps(a.raw)};
+#else
+  for (int lane = 0; lane < kLanes; ++lane) a.raw[lane] = 1.0f / __builtin_sqrtf(a.raw[lane]);
+  return a;
+#endif
+}
+
+// The statistics of columns at one step, and where they are kept.
+struct Moments {
+  float* mean;
+  float* var;
+  float eps;
+  float share;  // of a row in a mean
+  bool learns;  // whether they are made, else given
+};
+
+// What normalises a block of columns.
+template <int N>
+struct BlockScale {
+  Vec mean[N];
+  Vec inverse[N];
+
+  [[gnu::always_inline]] Vec Normalise(int j, Vec p) const { return (p - mean[j]) * inverse[j]; }
+};
+
+template <int N>
+[[gnu::always_inline]] inline BlockScale<N> LoadScale(const ColumnBlock<N>& block,
+                                                      const Moments& moments) {
+  BlockScale<N> scale;
+#pragma GCC unroll 4
+  for (int j = 0; j < N; ++j) {
+    scale.mean[j] = block.Load(moments.mean, j);
+    scale.inverse[j] = InverseRoot(block.Load(moments.var, j) + moments.eps);
+  }
+  return scale;
+}
+
+// Of the values in `rows` rows, made and kept if the moments learn.
+template <int N>
+[[gnu::always_inline]] inline BlockScale<N> Measure(const ColumnBlock<N>& block, Lines from,
+                                                    std::int64_t rows, const Moments& moments) {
+  if (moments.learns) {
+    Vec mean[N], var[N];
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) mean[j] = var[j] = Zero();
+    for (std::int64_t row = 0; row < rows; ++row) {
+#pragma GCC unroll 4
+      for (int j = 0; j < N; ++j) {
+        mean[j] = mean[j] + block.Load(from.at + row * from.stride, j);
+      }
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) mean[j] = mean[j] * moments.share;
+    for (std::int64_t row = 0; row < rows; ++row) {
+#pragma GCC unroll 4
+      for (int j = 0; j < N; ++j) {
+        const Vec centred = block.Load(from.at + row * from.stride, j) - mean[j];
+        var[j] = var[j] + centred * centred;
+      }
+    }
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) {
+      block.Store(moments.mean, j, mean[j]);
+      block.Store(moments.var, j, var[j] * moments.share);
+    }
+  }
+  return LoadScale(block, moments);
+}
+
+// Where gradients of a normalisation go: gain and shift may be null.
+struct NormGrads {
+  float* gain;
+  float* shift;
+};
+
+// The gradients of the values of a block from those of the values times the gain; `normalised`(row,
+// vector) is a value after it was normalised. `adds`: they are added to `to`.
+template <bool kAdds, int N, class Normalised>
+[[gnu::always_inline]] inline void NormaliseBack(const ColumnBlock<N>& block, Lines grads,
+                                                 const Normalised& normalised, const float* gain,
+                                                 const BlockScale<N>& scale, std::int64_t rows,
+                                                 const Moments& moments, NormGrads sums,
+                                                 Result to) {
+  Vec sum[N], along[N], factor[N];
+#pragma GCC unroll 4
+  for (int j = 0; j < N; ++j) sum[j] = along[j] = Zero();
+  for (std::int64_t row = 0; row < rows; ++row) {
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) {
+      const Vec grad = block.Load(grads.at + row * grads.stride, j);
+      sum[j] = sum[j] + grad;
+      along[j] = along[j] + grad * normalised(row, j);
+    }
+  }
+  const float share = moments.learns ? moments.share : 0.0f;
+#pragma GCC unroll 4
+  for (int j = 0; j < N; ++j) {
+    if (sums.gain != nullptr) block.Store(sums.gain, j, block.Load(sums.gain, j) + along[j]);
+    if (sums.shift != nullptr) block.Store(sums.shift, j, block.Load(sums.shift, j) + sum[j]);
+    sum[j] = sum[j] * share;
+    along[j] = along[j] * share;
+    factor[j] = block.Load(gain, j) * scale.inverse[j];
+  }
+  for (std::int64_t row = 0; row < rows; ++row) {
+#pragma GCC unroll 4
+    for (int j = 0; j < N; ++j) {
+      const Vec grad = block.Load(grads.at + row * grads.stride, j);
+      float* place = to.at + row * to.stride;
+      Vec result = factor[j] * (grad - sum[j] - normalised(row, j) * along[j]);
+      if (kAdds) result = result + block.Load(place, j);
+      block.Store(place, j, result);
+    }
+  }
+}
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_TRAIN_BATCH_NORM_H_

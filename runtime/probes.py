@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of the training library's probes that run a packed model from C, without Python between its steps."""
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgernn.errors import EdgernnError
+from edgernn.runtime.library import train_library
+from edgernn.runtime.stepper import Stepper
+
+
+@cache
+def probes() -> ctypes.CDLL:
+    """The library that has the probes; `csrc/tests/probe.h` declares them.
+
+    Raises:
+        EdgernnError: It is missing, or one of another version.
+    """
+    path = train_library()
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    arguments = {
+        "edgernn_probe_lanes": ([], number),
+        "edgernn_probe_matvec": ([pointer, number, number, pointer, pointer, number], None),
+        "edgernn_probe_fma": ([number], ctypes.c_float),
+        "edgernn_probe_steps": ([pointer, pointer, pointer, pointer, number], ctypes.c_int),
+        "edgernn_probe_sequences": ([pointer] * 4 + [number] * 3 + [pointer], ctypes.c_int),
+    }
+    try:
+        library = ctypes.CDLL(str(path))
+        for name, (given, returned) in arguments.items():
+            probe = getattr(library, name)
+            probe.argtypes, probe.restype = given, returned
+    except (OSError, AttributeError):
+        raise EdgernnError(f"{path}: expected the probes of this version; build it with: pip install .") from None
+    return library
+
+
+def streamed(stepper: Stepper, x: NDArray[np.float32] | NDArray[np.int64]) -> Callable[[], None]:
+    """Make a call that streams sequences through a model of one sequence at a time.
+
+    Args:
+        stepper: The packed model, with B = 1.
+        x: The sequences (N, T, I), or int64 (N, T) of words. Each starts from the initial state.
+
+    Returns:
+        The call; it raises EdgernnError where the model refuses an input.
+    """
+    kind = stepper.x.dtype
+    given = np.ascontiguousarray(x, kind)
+    sequences, steps = given.shape[:2]
+    stride = stepper.x.size * kind.itemsize // ctypes.sizeof(ctypes.c_float)
+    library = probes()
+    step, model, _, y = stepper.native
+    # data_as keeps the array alive
+    data = given.ctypes.data_as(ctypes.c_void_p)
+    arguments = step, stepper.native_reset, model, data, sequences, steps, stride, y
+
+    def call() -> None:
+        if library.edgernn_probe_sequences(*arguments) != 0:
+            raise EdgernnError(stepper.refusal())
+
+    return call

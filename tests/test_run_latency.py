@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times of the models of a table, from a small recipe to the page."""
+
+import json
+
+import numpy as np
+import pytest
+
+from edgernn.cli.frame import main
+from edgernn.files import read_arrays
+from edgernn.machine import processor
+from edgernn.runtime import Session
+from edgernn.runtime.library import instruction_set
+from edgernn.training import recipe as recipes
+from edgernn.training import run_latency
+from edgernn.training.report import markdown
+from edgernn.training.reproduce import reproduce
+from tests.training_helpers import without_pictures
+
+TABLE = """title = "Two sums"
+paper = "A paper, Table 9"
+task = "adding"
+columns = ["mse"]
+seeds = 2
+latency = true
+[settings]
+T = 8
+hidden_size = 6
+batch_size = 10
+steps = 2
+eval_every = 2
+[rows.gru-before]
+stands-for = "GRU"
+cell = "gru-before"
+[rows.sarnn]
+stands-for = "SA-RNN"
+cell = "gru-before"
+rule = "selective"
+[rows.twice]
+stands-for = "a model that needs whole sequences"
+cell = "gru"
+settings.bidirectional = true
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The folder of a table's recipes, and of its runs, of which the first two rows are trained and timed."""
+    folder = tmp_path_factory.mktemp("timed")
+    (folder / "recipes").mkdir()
+    (folder / "recipes/sums.toml").write_text(TABLE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recipes, "RECIPES", folder / "recipes")
+        without_pictures(patch)
+        reproduce("sums", out=folder / "runs", jobs=1, measure=True, rows=["gru-before", "sarnn"])
+    return folder
+
+
+@pytest.fixture
+def table(runs, monkeypatch):
+    monkeypatch.setattr(recipes, "RECIPES", runs / "recipes")
+    return runs / "runs"
+
+
+def test_times_are_those_of_the_test_sequences(table):
+    for row in ("gru-before", "sarnn"):
+        for seed in (0, 1):
+            found = json.loads((table / f"{row}-seed{seed}/latency.json").read_text())
+            assert found["machine"] == processor()
+            assert found["instruction_set"] == instruction_set()
+            assert found["reference"] == "gru"
+            assert (found["sequences"], found["steps"]) == (16, 8)
+            assert 0.1 < found["microseconds"] < 1e4
+            ratio = found["microseconds"] / found["reference_microseconds"]
+            # both medians are of the same rounds
+            assert found["ratio"] == pytest.approx(ratio, rel=0.5)
+            session = Session(table / f"{row}-seed{seed}/model.onnx", backend="native")
+            session.run(read_arrays(table / f"{row}-seed{seed}/example.npz", ("x",))["x"].swapaxes(0, 1))
+            if row == "sarnn":
+                skip = 100 * (1 - session.updates.mean() / 6)
+                assert 0 < skip < 100
+                assert found["skip_percent"] == pytest.approx(skip)
+                # r of all neurons where one changes, z and n of those that do, and the coordinator: I = 2, H = 6
+                updates = session.updates
+                macs = 6 * 2 + 6 + np.where(updates > 0, 6 * 8, 0) + updates * 2 * 8
+                sparse = updates <= 0.75 * 6
+                assert found["macs_executed"] >= (macs * sparse).sum() / updates.size
+                assert found["macs_executed"] <= 6 * 2 + 6 + 3 * 6 * 8
+            else:
+                assert (found["skip_percent"], found["macs_executed"]) == (0, 3 * 6 * 8)
+
+
+def test_a_table_has_times_and_ratios(table):
+    report = reproduce("sums", out=table, run=False)
+    assert report["command"] == "edgernn reproduce sums --measure-latency"
+    found = [json.loads((table / f"sarnn-seed{seed}/latency.json").read_text()) for seed in (0, 1)]
+    row = report["rows"][1]["latency"]
+    for name in ("microseconds", "reference_microseconds", "ratio", "macs_executed", "skip_percent"):
+        assert row[name]["values"] == [each[name] for each in found]
+    assert row["machines"] == [f"{processor()}, {instruction_set()}"]
+    assert report["rows"][2]["latency"] is None
+    page = (table / "table.md").read_text()
+    head, _, *lines = (line.split(" | ") for line in page.splitlines() if line.startswith("| "))
+    first = head.index("multiply-adds executed a step")
+    assert head[first : first + 3] == ["multiply-adds executed a step", "µs a sequence", "of a dense gru's time"]
+    assert lines[0][first] == "144"
+    assert lines[1][first + 2].startswith(f"{row['ratio']['mean']:.4g} ± ")
+    assert lines[2][first : first + 3] == ["", "not measured", ""]
+    assert "16 test sequences streamed step by step through the exported model, called from C, batch 1, one " in page
+
+
+def test_models_are_timed_again_only_when_asked(table, monkeypatch):
+    before = {path: path.stat().st_mtime_ns for path in table.glob("*/latency.json")}
+    models = {path: path.stat().st_mtime_ns for path in table.glob("*/model.onnx")}
+    assert len(before) == len(models) == 4
+    reproduce("sums", out=table, run=False)
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    reproduce("sums", out=table, run=False, measure=True, seeds=1, rows=["sarnn"])
+    again = {path for path in before if path.stat().st_mtime_ns != before[path]}
+    assert again == {table / "sarnn-seed0/latency.json"}
+    assert models == {path: path.stat().st_mtime_ns for path in models}
+
+
+def test_a_model_that_cannot_be_streamed_says_why(runs, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(recipes, "RECIPES", runs / "recipes")
+    without_pictures(monkeypatch)
+    words = ["reproduce", "sums", "--seeds", "1", "--rows", "twice", "--measure-latency", "--out", str(tmp_path)]
+    assert main(words) == 0
+    found = json.loads((tmp_path / "twice-seed0/latency.json").read_text())
+    assert "it needs whole sequences" in found["error"]
+    assert "| not measured |" in capsys.readouterr().out
+
+
+def test_a_table_that_was_never_timed_says_so(table):
+    report = reproduce("sums", out=table, run=False)
+    for row in report["rows"]:
+        row["latency"] = None
+    assert "Time a sequence: not measured. `--measure-latency` measures the runs" in markdown(report)
+    # as a report that is older than these times
+    del report["latency"]
+    assert "a sequence" not in markdown(report)
+
+
+def test_a_search_times_nothing(runs, monkeypatch, capsys):
+    monkeypatch.setattr(recipes, "RECIPES", runs / "recipes")
+    assert main(["reproduce", "sums", "--search", "--measure-latency"]) == 2
+    assert "--measure-latency" in capsys.readouterr().err
+    assert run_latency.summary([None, None]) is None

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long the models of finished runs take for a test sequence, each beside a reference model.
+
+A model streams the run's test sequences (example.npz) step by step through the native library, called from C: batch 1,
+one thread, each sequence from the initial state. The reference is a dense `gru` of the same sizes with random weights.
+Both are timed in the same rounds, so that what else the machine does falls out of their ratio.
+"""
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgernn.config import InputConfig, LayerConfig
+from edgernn.errors import EdgernnError
+from edgernn.export import to_onnx
+from edgernn.files import EXAMPLE, read_arrays, read_json, write_json
+from edgernn.machine import processor
+from edgernn.progress import Progress, Silent
+from edgernn.runtime.info import read_model
+from edgernn.runtime.library import instruction_set
+from edgernn.runtime.packed import pack
+from edgernn.runtime.probes import streamed
+from edgernn.runtime.stepper import Stepper
+from edgernn.runtime.timing import Rounds, interleaved
+from edgernn.store import load_model
+from edgernn.synthetic import random_model
+from edgernn.training.latency import exported
+from edgernn.training.run import LATENCY, RESULT
+from edgernn.training.statistics import spread
+
+REFERENCE = "gru"
+# a visit is all sequences, several times if they are short
+_ROUNDS = Rounds(rounds=15, warmup=2, block_ms=10.0)
+_FIGURES = ("microseconds", "reference_microseconds", "ratio", "macs_executed", "skip_percent")
+
+
+def measure_latency(runs: Iterable[Path], progress: Progress | None = None) -> None:
+    """Time the models of finished runs and write latency.json into their directories, over one that is there.
+
+    It has microseconds and reference_microseconds a sequence (the mean over the sequences, the median over rounds),
+    ratio (the median over rounds of the one by the other), skip_percent and macs_executed (a step) of these sequences,
+    sequences, steps, machine and instruction_set. A model that cannot be exported or streamed has "error" instead.
+    """
+    chosen, progress = list(runs), progress or Silent()
+    references: dict[str, bytes] = {}
+    progress.begin("models timed", len(chosen))
+    try:
+        for done, run in enumerate(chosen, 1):
+            try:
+                found = _measured(run, references)
+            except EdgernnError as error:
+                found = {"error": str(error)}
+            write_json(run / LATENCY, {"machine": processor(), "instruction_set": instruction_set(), **found})
+            progress.update(done)
+    finally:
+        progress.close()
+
+
+def _measured(run: Path, references: dict[str, bytes]) -> dict[str, Any]:
+    """Raises EdgernnError for a model that cannot be exported or streamed."""
+    model = exported(run)
+    x = read_arrays(run / EXAMPLE, ("x",))["x"]
+    stepper = Stepper(pack(read_model(model), model), 1)
+    reference = Stepper(_reference(run, references), 1)
+    calls = {"model": streamed(stepper, x), "reference": streamed(reference, x)}
+    blocks = interleaved(calls, _ROUNDS)
+    ours, theirs = ([1e6 * statistics.median(block) / len(x) for block in blocks[name]] for name in calls)
+    return {
+        "sequences": len(x),
+        "steps": x.shape[1],
+        "microseconds": statistics.median(ours),
+        "reference": REFERENCE,
+        "reference_microseconds": statistics.median(theirs),
+        "ratio": statistics.median(a / b for a, b in zip(ours, theirs, strict=True)),
+        **_work(stepper, x, read_json(run / RESULT)),
+    }
+
+
+def _reference(run: Path, references: dict[str, bytes]) -> bytes:
+    """The packed reference model of a run's sizes, kept in `references`."""
+    model, _ = load_model(run)
+    config = dataclasses.replace(
+        model.config,
+        layer=LayerConfig().named(REFERENCE),
+        input=InputConfig(size=model.input_size, vocabulary=model.vocabulary),
+    )
+    key = repr(config)
+    if key not in references:
+        with TemporaryDirectory() as folder:
+            path = Path(folder) / "reference.onnx"
+            to_onnx(random_model(config), path)
+            references[key] = pack(read_model(path), path)
+    return references[key]
+
+
+def _work(stepper: Stepper, x: NDArray[Any], result: Mapping[str, Any]) -> dict[str, float]:
+    """The executed multiply-adds of a step and the skipped share of updates, in per cent, over all sequences."""
+    updates, macs = [], []
+    for sequence in x:
+        stepper.restart()
+        for x_t in sequence:
+            stepper.x[...] = x_t
+            if not stepper.step():
+                raise EdgernnError(stepper.refusal())
+            if stepper.updates is not None and stepper.macs is not None:
+                updates.append(int(stepper.updates[0]))
+                macs.append(int(stepper.macs[0]))
+    if not updates:
+        return {"macs_executed": float(result["macs"]), "skip_percent": 0.0}
+    return {
+        "macs_executed": float(np.mean(macs)),
+        "skip_percent": 100 * (1 - float(np.mean(updates)) / result["neurons"]),
+    }
+
+
+def summary(found: Iterable[Mapping[str, Any] | None]) -> dict[str, Any] | None:
+    """Summarise what was measured of runs that differ in their seed alone; None where nothing was."""
+    measured = [each for each in found if each is not None]
+    if not measured:
+        return None
+    timed = [each for each in measured if "error" not in each]
+    return {
+        **{name: spread([each[name] for each in timed]) for name in _FIGURES},
+        "sequences": sorted({each["sequences"] for each in timed}),
+        "machines": sorted({f"{each['machine']}, {each['instruction_set']}" for each in measured}),
+        "errors": sorted({each["error"] for each in measured if "error" in each}),
+    }
