@@ -6,9 +6,10 @@
 #   make check-types          check the types of Python with mypy, strict
 #   make check-wheel          build a wheel, use it from another folder, and in an environment without torch
 #   make check-instructions   count the instructions of three kernels with valgrind
-#   make check-added-rule     add a rule as its files and a line in each list, and run the tests of every reader for it
+#   make check-added-rule     add a rule as its file and a line in the list, and run the tests of every reader for it
 #   make check-sanitizers     run the tests of the kernels with address and undefined behaviour sanitizers
-#   make check-fuzz           fuzz the reader of packed models for FUZZ_SECONDS
+#   make check-fuzz           fuzz the reader of packed models with FUZZ_RUNS inputs, for at most FUZZ_SECONDS
+#   make check-programs       run PROGRAMS packed models whose cells are random programs, valid and not
 #   make check-models         use MODELS exported files made wrong
 #   make check-arm            run the kernels on 64-bit Arm in qemu
 #   make check-apps           run the example apps, in a browser too
@@ -29,7 +30,12 @@ SPREAD := -n auto --dist loadfile
 EXAMPLE := models/adding-sarnn/model.onnx
 STEPS := for i in 0 1 2 3 4 5 6 7 8 9; do tail -n +2 examples/adding.csv; echo; done
 
-FUZZ_SECONDS := 60
+# a fixed number of inputs from a fixed seed, so that only a change of the code can make the check fail;
+# a longer search with a random seed: make check-fuzz FUZZ_RUNS=-1 FUZZ_SEED=0 FUZZ_SECONDS=3600
+FUZZ_RUNS := 100000
+FUZZ_SEED := 1
+FUZZ_SECONDS := 600
+PROGRAMS := 10000
 MODELS := 4000
 
 # the kernels of one instruction set are enough to check; they compile in a third of the time
@@ -44,7 +50,7 @@ SANITIZED_TESTS := tests/test_native_op.py::test_op_equals_oracle \
     tests/test_native_weights.py::test_sparse_weights_equal_oracle
 
 CHECKS := check-format check-types check-wheel check-instructions check-added-rule check-sanitizers check-fuzz \
-    check-models check-arm check-apps
+    check-programs check-models check-arm check-apps
 
 .PHONY: setup demo test quick checks $(CHECKS) docs format clean example-cpp example-c example-node example-browser
 
@@ -124,18 +130,28 @@ check-sanitizers: setup
 	    ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	    $(BIN)/python -m pytest -x -m 'not slow' --capture=sys -p no:cacheprovider $(SANITIZED_TESTS)
 
+CONFIGURE_FUZZ := cmake -S . -B build/fuzz -DEDGERNN_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++ -DEDGERNN_ISAS=$(CHECKED_ISA) \
+    -DCMAKE_CXX_FLAGS_RELEASE='-O1 -DNDEBUG'
+
 # new inputs are kept, so that the next run goes on from there; a file that does harm is named
 check-fuzz:
 	@command -v clang++ >/dev/null || { echo 'check-fuzz: skipped, clang++ is not installed'; exit 0; }; set -e; \
-	cmake -S . -B build/fuzz -DEDGERNN_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++ -DEDGERNN_ISAS=$(CHECKED_ISA) \
-	    -DCMAKE_CXX_FLAGS_RELEASE='-O1 -DNDEBUG'; \
+	$(CONFIGURE_FUZZ); \
 	cmake --build build/fuzz --parallel 2 --target edgernn_fuzz; \
 	mkdir -p build/fuzz/found; \
-	build/fuzz/edgernn_fuzz -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
+	build/fuzz/edgernn_fuzz -seed=$(FUZZ_SEED) -runs=$(FUZZ_RUNS) -max_total_time=$(FUZZ_SECONDS) \
+	    -max_len=4096 -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
 	    -print_final_stats=1 -artifact_prefix=build/fuzz/ build/fuzz/found tests/corpus/packed tests/corpus/found \
 	    2> build/fuzz/log || { cat build/fuzz/log; exit 1; }; \
-	awk '/number_of_executed_units/ {print "libFuzzer: " $$2 " packed models in $(FUZZ_SECONDS) s"; exit $$2 < 2000}' \
+	awk '/number_of_executed_units/ {print "libFuzzer: " $$2 " packed models"; exit $$2 < 2000}' \
 	    build/fuzz/log
+
+# the same models at every call; docs/design.md says what a long run found
+check-programs:
+	@command -v clang++ >/dev/null || { echo 'check-programs: skipped, clang++ is not installed'; exit 0; }; set -e; \
+	$(CONFIGURE_FUZZ); \
+	cmake --build build/fuzz --parallel 2 --target edgernn_fuzz_programs; \
+	build/fuzz/edgernn_fuzz_programs $(PROGRAMS)
 
 check-models: setup
 	$(BIN)/python -m tests.use_mutants $(MODELS)

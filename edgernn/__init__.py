@@ -11,6 +11,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _NAMES = {
+    "Vector": "edgernn.cells",
     "CELLS": "edgernn.cells",
     "Cell": "edgernn.cells",
     "Gate": "edgernn.cells",

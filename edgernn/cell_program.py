@@ -140,30 +140,45 @@ def cell_program(cell: Cell) -> CellProgram:
         equations.mid,
         _map(cell),
     )
-    for fits, expected in _limits(cell, program):
-        if not fits:
-            raise ProgramError(f"a program needs {expected}")
+    _require(_table_limits(cell, len(cell.own)))
+    _require(_inference_limits(cell, program))
     program.attributes()
     return program
 
 
-def _limits(cell: Cell, program: CellProgram) -> Iterator[tuple[bool, str]]:
-    """What the native library expects of a cell, and whether it is so."""
+def check_table(cell: Cell, vectors: int) -> None:
+    """Raise ProgramError for a cell whose table is beyond what native libraries take; vectors: how many it reads."""
+    _require(_table_limits(cell, vectors))
+
+
+def _require(limits: Iterator[tuple[bool, str]]) -> None:
+    for fits, expected in limits:
+        if not fits:
+            raise ProgramError(f"a program needs {expected}")
+
+
+def _table_limits(cell: Cell, vectors: int) -> Iterator[tuple[bool, str]]:
+    """What native libraries expect of the table of a cell, and whether it is so."""
     gates, states = cell.gates, len(cell.states)
     yield len(gates) <= MOST_GATES, f"at most {MOST_GATES} gates, got {len(gates)}"
-    yield len(cell.own) <= MOST_VECTORS, f"at most {MOST_VECTORS} vectors of the cell's own, got {len(cell.own)}"
+    yield vectors <= MOST_VECTORS, f"at most {MOST_VECTORS} vectors of the cell's own, got {vectors}"
     yield states <= MOST_STATES, f"at most {MOST_STATES} states, got {states}"
     yield any(gate.x for gate in gates), "a gate with x"
     for gate in gates:
         yield gate.x or gate.h or gate.c or gate.m, f"a term of gate {gate.name} beside its bias"
         yield not gate.mid or not (gate.c or gate.m), f"no c and no m in gate {gate.name}, which feeds mid"
         yield not gate.c or states > 1, f"a second state for gate {gate.name}, which reads c"
+    has_mid = any(gate.m for gate in gates)
+    yield not has_mid or not cell.reads_last, "no m where the cell reads the last input"
+    yield cell.mid_size in (cell.input_size, cell.hidden_size), f"m of size H or I, got {cell.mid_size}"
+
+
+def _inference_limits(cell: Cell, program: CellProgram) -> Iterator[tuple[bool, str]]:
+    """What the library that runs models expects besides."""
     for term, mid in product("xhcm", (False, True)):
-        count = sum(getattr(gate, term) for gate in gates if gate.mid == mid)
+        count = sum(getattr(gate, term) for gate in cell.gates if gate.mid == mid)
         stage = "feed mid" if mid else "do not feed mid"
         yield count <= MOST_PRODUCTS, f"at most {MOST_PRODUCTS} gates with {term} that {stage}, got {count}"
-    yield program.mid is None or not cell.reads_last, "no m where the cell reads the last input"
-    yield cell.mid_size in (cell.input_size, cell.hidden_size), f"m of size H or I, got {cell.mid_size}"
     for name, vector in cell.own.items():
         yield not vector.steps, f"no vector like {name}, which stands for the length of the sequence"
         if vector.size == "I":

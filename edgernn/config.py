@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from torch import Tensor
 
+from edgernn.cells import CELLS
 from edgernn.cells.base import Cell, Parts
 from edgernn.cells.norm import Norm
 from edgernn.cells.recurrent import recurrent_weights
@@ -98,7 +99,7 @@ class LayerConfig:
         """The same with other cell and rule.
 
         Args:
-            cell: A class, or a name that may imply a rule or an imputer, as sarnn does.
+            cell: A class, FILE.py:CLASS, or a name that may imply a rule or an imputer, as sarnn does.
             rule: A name or a class, in place of the rule that the cell's name implies.
             cell_options: Options of the cell's constructor.
             rule_options: Options of the rule's constructor.
@@ -108,9 +109,13 @@ class LayerConfig:
         """
         cell_type, rule_type = resolve(cell, rule)
         imputer = resolve_imputer(cell, self.imputer)
+        options = dict(cell_options or {})
         return dataclasses.replace(
             self,
-            cell=CellConfig(cell_type if cell is cell_type else cell_type.name, dict(cell_options or {})),
+            # a class of the user's stays one, as no name leads to it
+            cell=CellConfig(
+                cell_type.name if cell_type.name in CELLS and cell is not cell_type else cell_type, options
+            ),
             rule=RuleConfig(rule_type if rule is rule_type else rule_type.name, dict(rule_options or {})),
             imputer=imputer if imputer is None or self.imputer is imputer else imputer.name,
         )

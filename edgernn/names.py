@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the names that a user writes to cells, rules and imputers."""
 
+from edgernn.cell_files import is_cell_file, load_cell
 from edgernn.cells import CELLS, Cell
 from edgernn.errors import nearest
 from edgernn.imputers import IMPUTERS, Imputer
@@ -26,9 +27,13 @@ IMPUTING = {
 def resolve(cell: str | type[Cell], rule: str | type[UpdateRule] | None = None) -> tuple[type[Cell], type[UpdateRule]]:
     """The cell and the rule that a name stands for; a rule given overrides the one that the name implies.
 
+    cell: A class, a name, or FILE.py:CLASS, which is loaded as `load_cell` does.
+
     Raises UsageError for an unknown name, with the nearest known one.
     """
     default = DEFAULT_RULE
+    if is_cell_file(cell):
+        cell = load_cell(str(cell), [*CELLS, *COMBINATIONS, *IMPUTING])
     if isinstance(cell, str):
         if cell in COMBINATIONS:
             cell, default = COMBINATIONS[cell]

@@ -269,10 +269,11 @@ class Builder:
         return None
 
 
-def gradient(program: Program, grads: Sequence[int]) -> Program:
+def gradient(program: Program, grads: Sequence[int], *, with_results: bool = False) -> Program:
     """The gradients of a program's arguments, one result each, from those of its results, by reverse mode.
 
-    grads: what the arguments that hold the gradients of the results are called. Of two equal operands min and max pass
+    grads: what the arguments that hold the gradients of the results are called. with_results: the results of the
+    program itself follow the gradients. Of two equal operands min and max pass
     half each, as torch does; of an operand and an equal constant the first, so that the order tells clamp from relu.
     """
     builder = Builder()
@@ -295,7 +296,8 @@ def gradient(program: Program, grads: Sequence[int]) -> Program:
             if grad is not None:
                 give(operand, grad)
     zero = builder.constant(0.0)
-    return builder.finish([sums.get(i, zero) for i in range(len(program.arguments))])
+    results = [values[number] for number in program.results] if with_results else []
+    return builder.finish([*(sums.get(i, zero) for i in range(len(program.arguments))), *results])
 
 
 def _pull(builder: Builder, name: str, grad: int, y: int, operands: Sequence[int]) -> Sequence[int | None]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model in a folder: config.json, whose key "model" holds a ModelConfig, and model.safetensors."""
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from edgernn.cell_files import kept_word, load_kept
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError
 from edgernn.files import read_json, write_bytes
@@ -66,12 +68,32 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def load_model(folder: Path) -> tuple[SequenceModel, dict[str, Any]]:
-    """The model of a run directory, ready to run, and the whole config. Raises EdgernnError if either file is bad."""
+    """The model of a run directory, ready to run, and the whole config.
+
+    A cell of the user's own is loaded from the run's copy of its file, which executes it.
+
+    Raises:
+        EdgernnError: A file of the run is bad.
+    """
     if not folder.is_dir():
         raise EdgernnError(f"{folder}: no such run directory")
     config = read_config(folder)
     if (network := config.get("network", SequenceModel.__name__)) != SequenceModel.__name__:
         raise EdgernnError(f"{folder}: its network is a {network}; only a {SequenceModel.__name__} can be used alone")
-    model = SequenceModel(load(ModelConfig, config["model"], str(folder / CONFIG)))
+    settings = load(ModelConfig, config["model"], str(folder / CONFIG))
+    if (cell := load_kept(folder, config)) is not None:
+        layer = settings.layer
+        layer = dataclasses.replace(layer, cell=dataclasses.replace(layer.cell, name=cell))
+        settings = dataclasses.replace(settings, layer=layer)
+    model = SequenceModel(settings)
     load_weights(model, folder)
     return model.eval(), config
+
+
+def kept_cell(folder: Path, cell: str) -> str:
+    """The word for a run's copy of the file in FILE.py:CLASS; `cell` itself where there is no run that keeps one.
+
+    Raises:
+        EdgernnError: The copy is missing, or is not what the run was begun with.
+    """
+    return kept_word(folder, read_config(folder), cell) if (folder / CONFIG).is_file() else cell

@@ -95,8 +95,8 @@ def csv_of(x: NDArray) -> str:
     return "\n\n".join("\n".join(",".join(f"{v:.9g}" for v in x_t) for x_t in sequence) for sequence in rows) + "\n"
 
 
-def run(*words: object, text: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(list(map(str, words)), input=text, capture_output=True, text=True, timeout=120)
+def run(*words: object, text: str = "", timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(list(map(str, words)), input=text, capture_output=True, text=True, timeout=timeout)
 
 
 def on_the_page(model: Path, source: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -147,7 +147,8 @@ def _built(example: str, *options: str) -> Path:
     atexit.register(shutil.rmtree, folder)
     configure = ["cmake", "-S", EXAMPLES / example, "-B", folder, *options]
     for words in (configure, ["cmake", "--build", folder, "--parallel", "2"]):
-        done = run(*words)
+        # the kernels of a processor take minutes where others compile, too
+        done = run(*words, timeout=1200)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "warning" not in done.stderr, done.stderr
     return folder / "stream"

@@ -310,14 +310,17 @@ class Result:
     needed: NDArray[np.int64]
 
 
-def run(cell: str, rule: str, parameters: dict[str, Any], x: Any, state: Any) -> Result:
-    """The whole sequence x (T, B, I), in float64. The state is that of the layer; only the cell's part of it is read,
-    and the last input where the cell reads that: a rule's own memory starts as it should."""
+def run(cell: str | Row, rule: str, parameters: dict[str, Any], x: Any, state: Any) -> Result:
+    """The whole sequence x (T, B, I), in float64, of a cell of CELLS or of any other row.
+
+    The state is that of the layer; only the cell's part of it is read, and the last input where the cell reads that: a
+    rule's own memory starts as it should.
+    """
     p = {k: np.asarray(v, np.float64) for k, v in parameters.items()}
     x = np.asarray(x, np.float64)
     T, B, I = x.shape
     H = np.shape(state[0])[-1]
-    row = row_of(cell, I, H)
+    row = cell if isinstance(cell, Row) else row_of(cell, I, H)
     last = np.asarray(state[-1], np.float64)
     state = tuple(np.asarray(s, np.float64) for s in state[: row.states])
     decider = RULES[rule](p, B, I, H)

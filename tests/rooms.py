@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package in one folder, as it is installed, for tools that read the sources; and how tests run these tools."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -18,6 +19,14 @@ def run(*words, status=0, **options):
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True, **options)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout
+
+
+def generator():
+    """The script runtime/csrc/generate.py as a module."""
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "runtime" / "csrc" / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def copy_package(folder):

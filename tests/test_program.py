@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Point-wise programs: their checks, what they compute, their derivatives, and the files that follow from them."""
 
-import importlib.util
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +10,9 @@ from torch import Tensor
 
 from edgernn.cells import Cell, Gate, Vector
 from edgernn.program import MOST_VALUES, OPS, Builder, Instruction, Program, ProgramError, gradient
-
-ROOT = Path(__file__).resolve().parent.parent
+from edgernn.rules import RULES
+from tests.added_rule.tiring import Tiring
+from tests.rooms import ROOT, generator
 
 # each op by numpy, of its operands
 ORACLE = {
@@ -41,13 +40,6 @@ ORACLE = {
 }
 
 
-def generator():
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "runtime" / "csrc" / "generate.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def single(name: str) -> Program:
     """The program of one op."""
     arity = OPS[name].arity
@@ -70,6 +62,14 @@ def test_generated_files_are_what_the_code_says():
 def test_every_cell_header_is_generated():
     headers = {path.name for path in (ROOT / "runtime" / "csrc" / "cells").glob("*.h")}
     assert headers == {"gate.h"} | {path.name for path in generator().generated() if path.parent.name == "cells"}
+
+
+def test_every_rule_header_is_generated():
+    written = {"rule.h", "clock.h", "make_selector.h", "selector.h", "selectors.h"}
+    headers = {path.name for path in (ROOT / "runtime" / "csrc" / "rules").glob("*.h")}
+    headers = {name for name in headers if name not in written and not name.endswith("_selector.h")}
+    assert headers == {path.name for path in generator().generated() if path.parent.name == "rules"}
+    assert {f"{rule}.h" for rule in RULES} < headers
 
 
 class Swapping(Cell):
@@ -118,6 +118,75 @@ def test_header_of_a_cell_that_c_plus_plus_lacks_functions_for_is_refused():
 
     with pytest.raises(ProgramError, match="exp: C\\+\\+ has no function"):
         generator().cell_header(Exponential)
+
+
+def test_header_of_a_rule():
+    header = generator().rule_header(Tiring)
+    struct = re.search(r"struct .*?\n};\n", header, re.DOTALL)[0]
+    assert (
+        struct
+        == """\
+struct Tiring : RuleDefaults {
+  static constexpr const char* kName = "tiring";
+  static constexpr RuleKind kKind = RuleKind::kNeuron;
+  static constexpr bool kInclusive = true;
+  static constexpr MemorySpec kMemories[] = {{"rule_m", Extent::kHidden},
+                                             {"rule_r", Extent::kHidden}};
+  static constexpr WeightSpec kParams[] = {{"rule_W", HiddenRows(), Columns::kInput},
+                                           {"rule_d", HiddenRows()},
+                                           {"rule_b", HiddenRows()},
+                                           {"rule_g", HiddenRows()},
+                                           {"rule_k", OneRow()}};
+  static constexpr int kMatrix = 0;
+  static constexpr int kBias = 2;
+  static constexpr int kNeuronMacs = 1;
+
+  template <class V>
+  static constexpr V Score(V e, V h, const V* m, const V* q) {
+    return e + q[1] * h - m[0] + q[4] * m[1];
+  }
+
+  template <class V>
+  static constexpr V Likelihood(V score, float slope) {
+    return Clamp((score * slope + 1.0f) * 0.5f, 0.0f, 1.0f);
+  }
+
+  template <class V>
+  static constexpr V Evidence(V s, const V* q) {
+    return q[1] * s;
+  }
+
+  template <class V>
+  static constexpr V Drive(V sum, const V* q) {
+    return Tanh(q[4] * sum);
+  }
+
+  template <class V>
+  static constexpr void Advance(V u, V score, V drive, const V* q, V* m) {
+    m[0] = Sigmoid(q[3]) * m[0] + u;
+    m[1] = (1.0f - u) * (m[1] * 0.5f + score * 0.25f) + drive;
+  }
+};
+"""
+    )
+
+
+def refused_rule(**methods):
+    return type("Refused", (Tiring,), {"name": "refused", **methods})
+
+
+@pytest.mark.parametrize(
+    ("methods", "sentence"),
+    [
+        ({"project": lambda self, x: x @ self.rule_W.T + self.rule_b * self.rule_g}, "refused: project.x.: expected a"),
+        ({"macs": lambda self: self.hidden_size * self.input_size + 1}, "refused: macs.*the same number a neuron"),
+        ({"drive": lambda self, evidence: evidence / 3}, "div by 3: C\\+\\+ has it by powers of 2 alone"),
+        ({"score": lambda self, e, state, memory: e + state[1]}, "refused: score: C\\+\\+ has no s_c there"),
+    ],
+)
+def test_header_of_a_rule_that_c_plus_plus_cannot_hold_is_refused(methods, sentence):
+    with pytest.raises(ProgramError, match=sentence):
+        generator().rule_header(refused_rule(**methods))
 
 
 def test_codes_of_ops_stay():

@@ -2,6 +2,7 @@
 """Train a model in one call."""
 
 import shlex
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -9,15 +10,16 @@ from typing import Any
 
 import torch
 
+from edgernn.cell_files import KEPT, differs, label, source_of, why_portable
 from edgernn.costs import model_cost
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.files import EXAMPLE, FULL, read_json, write_arrays, write_json
 from edgernn.locks import hold_folder
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.progress import Progress, Silent
 from edgernn.settings import as_word
 from edgernn.signals import Interrupted
-from edgernn.store import save_weights
+from edgernn.store import kept_cell, save_weights
 from edgernn.training.evaluate import evaluate
 from edgernn.training.kernels import attach
 from edgernn.training.loop import fit
@@ -49,7 +51,9 @@ def train(
 ) -> dict[str, Any]:
     """Train a model and leave a run directory; returns what its result.json holds, and "run", the directory.
 
-    task: a name of TASKS, or the path of an npz file. cell, rule: names. settings: as the words of `edgernn train`.
+    task: a name of TASKS, or the path of an npz file. cell, rule: names; cell may be FILE.py:CLASS, whose file is
+    executed, and copied to the run directory; a run that is gone on with has its copy executed.
+    settings: as the words of `edgernn train`.
     out: the run directory, runs/TASK-CELL[-RULE] unless given. data: the data folder, else the variable EDGERNN_DATA.
     device: auto, cpu or cuda. resume: go on with the run in `out`; a finished one is only read.
     devices: so many processes share each batch, on a GPU each, or on the CPU; the result is that of one. Where torchrun
@@ -61,10 +65,12 @@ def train(
     """
     settings = settings or {}
     progress = progress or Silent()
-    plan = make_plan(task, cell, rule, settings, seed=seed, device=device, data=Path(data) if data else None)
+    path = Path(out) if out else default_out(task, cell, rule)
+    used = _begun_with(path, cell) if resume else cell
+    plan = make_plan(task, used, rule, settings, seed=seed, device=device, data=Path(data) if data else None)
     size = size_of(devices)
     check_size(plan, size)
-    run = RunDirectory(Path(out) if out else default_out(task, cell, rule))
+    run = RunDirectory(path)
     command = command_words(task, cell, rule, run.path, seed, device, data, settings, devices)
     # a caller's random numbers are its own
     with together(plan, size, command) as group, torch.random.fork_rng(devices=[]), ExitStack() as stack:
@@ -73,8 +79,10 @@ def train(
         group.first(lambda: stack.enter_context(hold_folder(run.path, wait)))
         resuming = shlex.join([*command, "--resume"])
         stack.enter_context(_telling_what_is_kept(run, resuming))
-        if note := group.first(lambda: run.open(record, resume)):
+        if note := group.first(lambda: run.open(record, resume, _kept_files(plan))):
             progress.note(note)
+        if group.leads:
+            _warn_if_portable(plan)
         result = group.first(run.result)
         if result is None:
             try:
@@ -88,6 +96,30 @@ def train(
             finally:
                 progress.close()
     return {**result, "run": str(run.path)}
+
+
+def _begun_with(run: Path, cell: str) -> str:
+    """The cell that a run goes on with: its own copy of a user's file."""
+    kept = kept_cell(run, cell)
+    if kept != cell and differs(cell, kept):
+        text = (
+            f"{cell} is not what {run} was begun with, which goes on with its copy; give another --out for the new one"
+        )
+        warnings.warn(text, EdgernnWarning, stacklevel=3)
+    return kept
+
+
+def _kept_files(plan: Plan) -> dict[str, bytes]:
+    """What a run directory keeps beside config.json: the file of a user's own cell."""
+    source = source_of(plan.model.layer.types[0])
+    return {} if source is None else {KEPT: source.content}
+
+
+def _warn_if_portable(plan: Plan) -> None:
+    cell_type, options = plan.model.layer.types[0], plan.model.layer.cell.options
+    if why := why_portable(cell_type, options, plan.model.input.size, plan.model.hidden_size):
+        text = f"{why}; it trains, and an exported file runs it as a portable function, which is slow"
+        warnings.warn(text, EdgernnWarning, stacklevel=3)
 
 
 @contextmanager
@@ -112,7 +144,7 @@ def _check_same(group: Group, record: dict[str, Any]) -> None:
 
 
 def default_out(task: str, cell: str, rule: str | None) -> Path:
-    return Path("runs") / "-".join([Path(task).stem, cell, *([rule] if rule else [])])
+    return Path("runs") / "-".join([Path(task).stem, label(cell), *([rule] if rule else [])])
 
 
 def _train(plan: Plan, run: RunDirectory, progress: Progress, group: Group) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from edgernn.machine import processor
 from edgernn.progress import Progress, in_words
 from edgernn.settings import fields_of, flat, record
 from edgernn.signals import Interrupted, number_of, raising
-from edgernn.store import CONFIG, read_config
+from edgernn.store import CONFIG, kept_cell, read_config
 from edgernn.training.config import TrainConfig
 from edgernn.training.plan import choose
 from edgernn.training.recipe import Settings
@@ -59,7 +59,7 @@ class Job:
 
     def check(self) -> None:
         """Raises UsageError for a bad setting, and where a training with others is in the directory."""
-        choice = choose(self.task, self.cell, self.rule, self.settings, self.seed)
+        choice = choose(self.task, kept_cell(self.out, self.cell), self.rule, self.settings, self.seed)
         if not (self.out / CONFIG).is_file():
             return
         there = read_config(self.out)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import edgernn
+from edgernn.cell_files import is_cell_file, source_of
 from edgernn.config import InputConfig, ModelConfig
 from edgernn.errors import UsageError
 from edgernn.machine import processor
@@ -77,6 +78,8 @@ class Plan:
             "network": self.task.network.__name__,
             "model": record(self.model),
         }
+        if (source := source_of(self.model.layer.types[0])) is not None:
+            content["cell_file"] = source.record()
         loaded: dict[str, Any] = json.loads(json.dumps(content, allow_nan=False))
         return loaded
 
@@ -118,7 +121,7 @@ def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object
 
     Args:
         task: The task's name, or a path to the user's data.
-        cell: The cell's name.
+        cell: The cell's name, or FILE.py:CLASS.
         rule: The rule's name; None where the cell's name implies it.
         settings: Settings of the training, the model, the task, the cell and the rule, by short or dotted name.
         seed: The seed of the run. A rule that draws has it as its own seed, unless the settings give another.
@@ -168,6 +171,7 @@ def make_plan(
         head=replace(model.head, size=opened.output_size, output=opened.output),
     )
     name = choice.source.name if choice.source else task
+    cell = model.layer.types[0].name if is_cell_file(cell) else cell
     return Plan(name, cell, opened, choice.config, model, choice.can_skip, seed, device, choice.source, data)
 
 
@@ -188,7 +192,7 @@ def first_difference(
     old: Mapping[str, Any], new: Mapping[str, Any], path: tuple[str, ...] = ()
 ) -> tuple[str, Any, Any] | None:
     """The first setting in which two configs differ, if it matters for the result: its name and both values."""
-    for key in sorted(old.keys() | new.keys(), key=["task", "train", *sorted({*old, *new})].index):
+    for key in sorted(old.keys() | new.keys(), key=["task", "train", "model", *sorted({*old, *new})].index):
         if key in _FREE:
             continue
         a, b = old.get(key), new.get(key)

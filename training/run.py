@@ -2,6 +2,7 @@
 """The run directory. A kill at any moment leaves one that can be resumed.
 
 config.json        everything to repeat the run
+cell.py            the file of a user's own cell, where the run has one; its SHA-256 is in config.json
 state.safetensors  the checkpoint, one file so that it is never half of one step and half of another: weights,
                    optimiser, torch's generator, what the steps carry on, and the position in its metadata
 state.json         the position again, to read
@@ -15,7 +16,7 @@ result.json        written last: with it the run is finished
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,10 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from edgernn.cell_files import KEPT
 from edgernn.cells.base import State
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import EXAMPLE, naming, read_json, write_json, write_text
+from edgernn.files import EXAMPLE, naming, read_json, write_bytes, write_json, write_text
 from edgernn.locks import LOCK
 from edgernn.model import RecurrentModel
 from edgernn.store import CONFIG, WEIGHTS, load_weights, read_config, save_weights, write_tensors
@@ -37,7 +39,7 @@ from edgernn.training.tasks.base import SAMPLES
 STATE, STATE_JSON, METRICS, RESULT = "state.safetensors", "state.json", "metrics.jsonl", "result.json"
 BEST = "best.safetensors"
 LEARNING, PATTERN, SERIES = "learning.png", "pattern.png", "series.json"
-_FILES = (CONFIG, WEIGHTS, STATE, STATE_JSON, BEST, METRICS, EXAMPLE, RESULT, LEARNING, PATTERN, SAMPLES, SERIES)
+_FILES = (CONFIG, KEPT, WEIGHTS, STATE, STATE_JSON, BEST, METRICS, EXAMPLE, RESULT, LEARNING, PATTERN, SAMPLES, SERIES)
 _MODEL, _OPTIMIZER, _CARRY, _RNG, _GPU_RNG = "model.", "optimizer.", "carry.", "rng", "gpu_rng"
 
 
@@ -64,14 +66,19 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def open(self, record: dict[str, Any], resume: bool) -> str | None:
+    def open(self, record: dict[str, Any], resume: bool, files: Mapping[str, bytes] | None = None) -> str | None:
         """Begin a run here, or go on with the one that is here; returns what the user should know of it.
 
+        files: what a new run keeps beside config.json.
         Raises UsageError where the directory holds anything but is not to be resumed, or is of another config.
         """
         if resume:
             self._sweep()
         names = {p.name for p in self.path.iterdir()} - {LOCK} if self.path.exists() else set()
+        kept = files or {}
+        if CONFIG not in names:
+            # written first, so a kill may have left them alone
+            names -= {name for name in names & kept.keys() if (self.path / name).read_bytes() == kept[name]}
         if names and not resume:
             hint = "--resume goes on with the run there" if CONFIG in names else "--out names another"
             raise UsageError(f"out: expected a new or empty directory, got {self.path} with {len(names)} files; {hint}")
@@ -79,6 +86,8 @@ class RunDirectory:
             return self._check_same(record)
         if names:
             raise UsageError(f"out: {self.path} is not a run directory: it has no {CONFIG}")
+        for name, content in kept.items():
+            write_bytes(self.path / name, content)
         write_json(self.path / CONFIG, record)
         return f"nothing to resume in {self.path}: starting there" if resume else None
 

@@ -43,7 +43,12 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
 )
 @click.option("--example", type=click.Path(path_type=Path), help="npz with x (N, T, I).  [example.npz beside MODEL]")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for bench.json and bench.md.  [that of MODEL]")
-@click.option("--cell", is_eager=True, help="Measure this cell with random weights instead of MODEL.")
+@click.option(
+    "--cell",
+    metavar="NAME|FILE.py:CLASS",
+    is_eager=True,
+    help="Measure this cell with random weights instead of MODEL.",
+)
 @click.option("--rule", is_eager=True, help="Update rule for --cell; overrides what the cell's name implies.")
 @click.option(
     "--input", "input_size", type=click.IntRange(min=1), default=2, show_default=True, help="Input size for --cell."
@@ -92,9 +97,12 @@ def command(
         raise UsageError("--peers: expected --cell gru or lstm" if peers else "give either a MODEL file or --cell NAME")
     model = Path(words[0]) if cell is None else None
     if cell is not None:
+        from edgernn.cell_files import label
         from edgernn.config import ModelConfig
         from edgernn.settings import split_words
 
+        # FILE.py:CLASS is no name of a file
+        name = f"{label(cell)}.onnx"
         config = ModelConfig.from_words(split_words(words), cell, rule, input_size)
         if peers:
             if skip or example is not None or device != "cpu":
@@ -112,7 +120,7 @@ def command(
             from edgernn.export import to_onnx
             from edgernn.synthetic import random_model
 
-            model = Path(folder) / f"{cell}.onnx"
+            model = Path(folder) / name
             to_onnx(random_model(config, skip=skip), model)
         if device == "cuda":
             from edgernn.bench.gpu_cases import bench_on_gpu

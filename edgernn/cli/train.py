@@ -54,7 +54,12 @@ def _sections(task: str | None = None, cell: str | None = None, rule: str | None
     help="adding, binary-addition, brits, char, draw, fashion-rows, l2l, memorization, mnist-permuted, mnist-rows, "
     "ptb, seizures, sentence-vae, twitter, yahoo; or your own .npz file or folder of csv files.",
 )
-@click.option("--cell", metavar="NAME", is_eager=True, help="A cell; `edgernn cells` lists them.")
+@click.option(
+    "--cell",
+    metavar="NAME|FILE.py:CLASS",
+    is_eager=True,
+    help="A cell; `edgernn cells` lists them. Or your own, a subclass of edgernn.Cell in a file, which is executed.",
+)
 @click.option("--rule", metavar="NAME", is_eager=True, help="An update rule; overrides what the cell's name implies.")
 @click.option("--out", type=click.Path(path_type=Path), help="The run directory.  [runs/TASK-CELL[-RULE]]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of weights and data.")

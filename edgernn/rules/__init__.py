@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The update rules: which neurons change at a step. To add one: its file, a line in RULES, a row in the table of
-oracles, and for native kernels its header in runtime/csrc/rules and a line in the list there (CONTRIBUTING.md).
+oracles, and `make docs`, which writes the header of its native kernels (CONTRIBUTING.md).
 
 Saves: the work of the neurons that keep their value. The native kernels do not multiply their rows, and `skip` does not
 even read x. What a rule decides by itself costs a vector (`skip`), a number a neuron and an input (`variable`) or a

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make check-added-rule`: a rule that is added as its files and a line in each list runs everywhere.
+"""`make check-added-rule`: a rule that is added as one file and a line in the list runs everywhere.
 
-The native libraries are built from a copy of the sources with `tests/added_rule/tiring.h` in it, and the tests of every
-reader of rules run for that rule in a process of their own.
+The native libraries are built from a copy of the sources with the header that is generated for
+`tests/added_rule/tiring.py`, and the tests of every reader of rules run for that rule in a process of their own.
 """
 
 import os
@@ -11,17 +11,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.added_rule.tiring import Tiring
 from tests.kernel_builds import ISA, ROOT, build, need
+from tests.rooms import generator
 
 READERS = (
     *("cells", "rules", "export", "imputers", "packed"),
     *("native_op", "native_rules", "native_weights", "weight_types"),
     *("fused", "triton", "cuda"),
 )
-# in the list of rules: what is there, and what is added before it
+# in the generated list of rules: what is there, and what is added before it
 LINES = {
     '#include "rules/variable.h"\n': '#include "rules/tiring.h"\n',
-    "Phased, Variable>": "Tiring, ",
+    ", Selective>": ", Tiring",
 }
 
 
@@ -29,7 +31,8 @@ def add_rule(sources: Path) -> None:
     """A copy of the native sources that has the rule."""
     shutil.copytree(ROOT / "runtime" / "csrc", sources / "runtime" / "csrc")
     shutil.copy(ROOT / "CMakeLists.txt", sources)
-    shutil.copy(ROOT / "tests" / "added_rule" / "tiring.h", sources / "runtime" / "csrc" / "rules")
+    header = generator().rule_header(Tiring)
+    (sources / "runtime" / "csrc" / "rules" / "tiring.h").write_text(header, encoding="utf-8")
     listed = sources / "runtime" / "csrc" / "rules" / "list.h"
     text = listed.read_text(encoding="utf-8")
     for place, line in LINES.items():

@@ -13,6 +13,8 @@ from edgernn.imputers import IMPUTERS
 from edgernn.rules import RULES
 from tests.apps import ROOT, arm_program, run, stream_packed
 from tests.models import contractive, packed_alone
+from tests.own_cells_oracle import CASE_RULES, CASES
+from tests.test_own_cells import assert_is, case_model, case_truth
 from tests.test_packed import random_input, steps, torch_says
 
 QEMU = "qemu-aarch64", "qemu-aarch64-static"
@@ -62,6 +64,18 @@ def assert_arm_equals_torch(tmp_path, x, cell, rule="always", weights="float32",
 def test_every_cell_under_every_rule(cell, rule, tmp_path):
     options = {"cell_options": {"length": 9}} if cell == "decaynet" else {}
     assert_arm_equals_torch(tmp_path, np.swapaxes(random_input(9, 2, 3), 0, 1), cell, rule, **options)
+
+
+@pytest.mark.parametrize("rule", CASE_RULES)
+@pytest.mark.parametrize("name", CASES)
+def test_cells_that_the_library_does_not_know(name, rule, tmp_path):
+    model, path = case_model(name, rule), tmp_path / "model.edgernn"
+    x, want = case_truth(name, rule, model)
+    path.write_bytes(packed_alone(model))
+    streamed = stream_packed(emulated(), path, np.swapaxes(x, 0, 1))
+    assert_is(np.swapaxes(streamed.y, 0, 1), None, want, "always")
+    said = [part for part in streamed.said.split(", ") if "neurons updated" in part]
+    assert [part.split()[0] for part in said] == ([] if rule == "always" else [f"{want.updates.mean():.1f}"])
 
 
 @pytest.mark.parametrize("rule", ["always", "selective"])

@@ -38,7 +38,10 @@ def attach(model: RecurrentModel, backend: str, device: str) -> str:
 def _unroller(layer: RecurrentLayer, device: str, backend: str) -> Unroller | str:
     """What takes the place of a layer's loop, or why nothing can."""
     if device == "cpu":
-        return cpu.why_not(layer) or cpu.CpuUnroller(layer)
+        try:
+            return cpu.CpuUnroller(layer)
+        except UsageError as error:
+            return str(error)
     if device == "cuda":
         # the op that it registers is of no use elsewhere
         from edgernn.training.kernels import gpu, graphs

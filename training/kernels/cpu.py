@@ -21,13 +21,17 @@ from edgernn.cells import CELLS
 from edgernn.cells.base import Cell, State
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.layer import LAST, RecurrentLayer, Trace
+from edgernn.program import ProgramError
 from edgernn.rules import RULES, Kind, UpdateRule
 from edgernn.runtime.library import TRAIN, library_missing, train_library
 from edgernn.training.kernels.common import check, refusal
+from edgernn.training.kernels.program_cell import CellSource, describe_cell, to_c
 
 _MAX_PARAMS = _MAX_STATES = _MAX_MEMORIES = 4
 _MAX_RULE_PARAMS = 5
 _POINTER = ctypes.c_void_p
+# the most that the library says of a cell that it refuses
+_WHY_BYTES = 512
 # the inputs between x and the vectors of cell and rule, which states and memories follow, by the names of
 # EdgernnTrainCall
 _WEIGHTS = ("w", "r", "c", "v", "b", "u")
@@ -37,6 +41,7 @@ class _Call(ctypes.Structure):
     """EdgernnTrainCall of runtime/csrc/train/c_api.h, which says what each field is."""
 
     _fields_ = [
+        ("program", _POINTER),
         *((name, ctypes.c_int64) for name in ("cell", "rule", "steps", "batch", "input", "hidden", "threads", "keep")),
         *((name, _POINTER) for name in ("x", "w", "r", "c", "v", "b")),
         ("params", _POINTER * _MAX_PARAMS),
@@ -103,6 +108,9 @@ def library() -> ctypes.CDLL | None:
     loaded.edgernn_train_rule.argtypes = [ctypes.c_char_p]
     for number in (loaded.edgernn_train_cell, loaded.edgernn_train_rule):
         number.restype = ctypes.c_int64
+    loaded.edgernn_train_new_cell.argtypes = [_POINTER, ctypes.c_char_p, ctypes.c_int64]
+    loaded.edgernn_train_new_cell.restype = _POINTER
+    loaded.edgernn_train_free_cell.argtypes, loaded.edgernn_train_free_cell.restype = [_POINTER], None
     for count in (loaded.edgernn_train_scratch, loaded.edgernn_train_gates):
         count.argtypes, count.restype = [_POINTER], ctypes.c_int64
     for run in (loaded.edgernn_train_forward, loaded.edgernn_train_backward):
@@ -110,15 +118,39 @@ def library() -> ctypes.CDLL | None:
     return None if loaded.edgernn_train_isa() is None else loaded
 
 
+class ProgramCell:
+    """A user's own cell in the memory of the library, until this object is gone; copies are made anew.
+
+    Raises UsageError, with the library's sentence, for a cell that it cannot run.
+    """
+
+    def __init__(self, source: CellSource) -> None:
+        loaded = library()
+        assert loaded is not None
+        self.source, self._free = source, loaded.edgernn_train_free_cell
+        why = ctypes.create_string_buffer(_WHY_BYTES)
+        self.address: int | None = loaded.edgernn_train_new_cell(ctypes.byref(to_c(source)), why, len(why))
+        if self.address is None:
+            raise UsageError(why.value.decode())
+
+    def __del__(self) -> None:
+        if getattr(self, "address", None) is not None:
+            self._free(self.address)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ProgramCell, (self.source,)
+
+
 @dataclass(frozen=True)
 class _Plan:
     """What the function is told besides tensors.
 
-    sizes: by the names of the call. middle: M where the cell has an m. vectors: how many the cell has. rule_weights,
-    memories: how many the equations of the rule read. likelihoods: whether the budget sums these up, in place of
-    decisions.
+    program: a user's own cell, None for one of the library's. sizes: by the names of the call. middle: M where the cell
+    has an m. vectors: how many the cell has. rule_weights, memories: how many the equations of the rule read.
+    likelihoods: whether the budget sums these up, in place of decisions.
     """
 
+    program: ProgramCell | None
     sizes: dict[str, int]
     middle: int | None
     vectors: int
@@ -129,7 +161,8 @@ class _Plan:
 
     def call(self, keep: bool, given: Sequence[Tensor | None]) -> _Call:
         """A call with everything that forward and backward are both given."""
-        call = _Call(**self.sizes, keep=keep, threads=torch.get_num_threads(), slope=self.rule.slope)
+        program = None if self.program is None else self.program.address
+        call = _Call(program, **self.sizes, keep=keep, threads=torch.get_num_threads(), slope=self.rule.slope)
         call.give(self.named(given))
         return call
 
@@ -218,12 +251,26 @@ class CpuUnroller:
     name = "fused"
 
     def __init__(self, layer: RecurrentLayer) -> None:
-        if why := why_not(layer):
-            raise UsageError(why)
         loaded = library()
-        assert loaded is not None
-        self._cell = _number(loaded, layer.cell)
+        if loaded is None:
+            raise UsageError(f"the native library {TRAIN} is not installed or does not run here")
+        if why := refusal(layer):
+            raise UsageError(why)
         self._rule = _rule_number(loaded, layer.rule)
+        if self._rule < 0:
+            raise UsageError(f"there is no kernel for the rule {layer.rule.name}")
+        cell = layer.cell
+        if cell.norm is not None or cell.recurrent.rank is not None:
+            raise UsageError(f"there is no kernel for {layer.kind}")
+        self.program: ProgramCell | None = None
+        self._vectors = tuple(cell.own)
+        self._cell = _number(loaded, cell)
+        if self._cell < 0:
+            try:
+                source, self._vectors = describe_cell(cell)
+                self.program = ProgramCell(source)
+            except (ProgramError, UsageError) as error:
+                raise UsageError(f"there is no kernel for {layer.kind}: {error}") from None
 
     def __call__(self, layer: RecurrentLayer, x: Tensor, state: State) -> tuple[Tensor, State, Trace] | None:
         cell, rule = layer.cell, layer.rule
@@ -240,7 +287,7 @@ class CpuUnroller:
         u = rule.shares(x.shape[0], memory)
         u = None if u is None else u.to(x.dtype)
         weights.append(u)
-        vectors = [constants.get(name, getattr(cell, name)) for name in cell.own]
+        vectors = [constants[name] if name in constants else getattr(cell, name) for name in self._vectors]
         decides = rule.kind is not Kind.TIME
         rule_weights = list(rule.weights.values()) if decides else []
         memories = memory if decides else ()
@@ -251,7 +298,7 @@ class CpuUnroller:
         middle = cell.mid_size if weights[3] is not None else None
         # without a gradient the layer does not ask for likelihoods
         likelihoods = rule.counts_likelihoods and torch.is_grad_enabled()
-        plan = _Plan(sizes, middle, len(vectors), rule, len(rule_weights), len(memories), likelihoods)
+        plan = _Plan(self.program, sizes, middle, len(vectors), rule, len(rule_weights), len(memories), likelihoods)
         inputs = layer.inputs(x, last)
         tensors = (inputs, *weights, *vectors, *rule_weights, *state[:count], *memories)
         y, *rest = Unrolled.apply(plan, *tensors)  # type: ignore[no-untyped-call]
@@ -269,21 +316,16 @@ class CpuUnroller:
 
 def why_not(layer: RecurrentLayer) -> str | None:
     """Why the native training kernels cannot run a layer, or None where they can."""
-    loaded = library()
-    if loaded is None:
-        return f"the native library {TRAIN} is not installed or does not run here"
-    if why := refusal(layer):
-        return why
-    if _number(loaded, layer.cell) < 0:
-        return f"there is no kernel for {layer.kind}"
-    if _rule_number(loaded, layer.rule) < 0:
-        return f"there is no kernel for the rule {layer.rule.name}"
+    try:
+        CpuUnroller(layer)
+    except UsageError as error:
+        return str(error)
     return None
 
 
 def _number(loaded: ctypes.CDLL, cell: Cell) -> int:
-    """What the library calls a cell; negative where it has no kernel."""
-    if CELLS.get(cell.name) is not type(cell) or cell.norm is not None or cell.recurrent.rank is not None:
+    """What the library calls a cell of its own; negative for any other."""
+    if CELLS.get(cell.name) is not type(cell):
         return -1
     return int(loaded.edgernn_train_cell(cell.form.encode(), cell.biases))
 

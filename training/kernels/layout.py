@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the Triton kernels of a layer depend on: the tables of its cell, its sizes, its rule, its equations as text."""
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from edgernn.cell_program import GATE, INPUT, STATE, VECTOR, trace_equations
-from edgernn.cells.base import Gate, State
+from edgernn.cells.base import Gate
 from edgernn.layer import RecurrentLayer
+from edgernn.rule_program import trace_rule
 from edgernn.rules import Kind, UpdateRule
-from edgernn.tracing import check_gradient, trace
 from edgernn.training.kernels.pointwise import Pointwise, print_map
 
 
@@ -241,65 +238,12 @@ def make_layout(layer: RecurrentLayer) -> Layout:
     )
 
 
-class _Equation(nn.Module):
-    """One method of a rule as a function of its weights."""
-
-    def __init__(self, rule: UpdateRule, method: str) -> None:
-        super().__init__()
-        self.rule, self.method = rule, method
-
-    def forward(self, *values: Any) -> Any:
-        return getattr(self.rule, self.method)(*values)
-
-
 def _make_rule(rule: UpdateRule, states: tuple[str, ...]) -> Rule:
     """The equations of a rule; raises ProgramError where they have no program."""
     if rule.kind is Kind.TIME:
         return Rule(rule.kind, share_grad=any(p.requires_grad for p in rule.parameters()))
-    sample, wide = rule.kind is Kind.SAMPLE, 3
-    narrow = 1 if sample else wide
-    # weights of other sizes are in the projection, which comes as e
-    weights = {name: w for name, w in rule.weights.items() if w.shape in ((1,), (rule.hidden_size,))}
-    scalars = [name for name, w in weights.items() if w.numel() == 1]
-
-    def part(method: str, names: Sequence[str], width: int, call: Callable[..., tuple[Any, ...]]) -> Pointwise:
-        """call: the arguments of the method from tiles by name."""
-        equation = _Equation(rule, method)
-        read = [name for name in weights if name in scalars or width == wide]
-        keys = dict(enumerate([*names, *read]))
-
-        def function(tiles: Mapping[int, Tensor]) -> tuple[Tensor, ...]:
-            values = {keys[key]: tile for key, tile in tiles.items()}
-            replaced = {f"rule.{name}": values[name] for name in read}
-            result = torch.func.functional_call(equation, replaced, call(values))
-            return result if isinstance(result, tuple) else (result,)
-
-        widths = dict.fromkeys(keys, width)
-        program = trace(method, function, widths, width)
-        check_gradient(method, program, function, widths)
-        return print_map(f"rule_{method}", program, keys)
-
-    def all_states(values: Mapping[str, Tensor]) -> State:
-        return tuple(values[f"s_{name}"] for name in states)
-
-    def memories(values: Mapping[str, Tensor]) -> State:
-        return tuple(values[name] for name in rule.memory)
-
-    states_read = [f"s_{name}" for name in states]
-    maps = [part("likelihood", ["score", "slope"], narrow, lambda v: (v["score"], v["slope"]))]
-    if sample:
-        # it decides from its memory alone
-        maps.append(part("score", [*rule.memory], 1, lambda v: (torch.zeros(2, 0), (), memories(v))))
-    else:
-        tiles = ["e", *states_read, *rule.memory]
-        maps.append(part("score", tiles, wide, lambda v: (v["e"], all_states(v), memories(v))))
-    if rule.memory:
-        after = ["u", "score", *rule.memory, "drive"]
-        maps += [
-            part("evidence", states_read, wide, lambda v: (all_states(v),)),
-            part("drive", ["evidence"], narrow, lambda v: (v["evidence"],)),
-            part("advance", after, narrow, lambda v: (v["u"], v["score"], memories(v), v["drive"])),
-        ]
+    equations = trace_rule(rule, states)
+    maps = [print_map(f"rule_{method}", program, equations.names) for method, program in equations.programs.items()]
     used = {name for part in maps for name in part.arguments}
-    vectors = tuple((name, "1" if name in scalars else "H") for name in weights if name in used)
+    vectors = tuple((name, size) for name, size in equations.weights.items() if name in used)
     return Rule(rule.kind, vectors, tuple(rule.memory), rule.inclusive, tuple(maps))

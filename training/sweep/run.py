@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.errors import EdgernnError
-from edgernn.files import EXAMPLE
+from edgernn.files import EXAMPLE, write_bytes
 from edgernn.names import parts
 from edgernn.training.jobs import origin
 from edgernn.training.latency import MODEL, exported, latencies, measured
@@ -50,6 +50,8 @@ def sweep(
     plan = load_sweep(path, out)
     if run:
         load(address)
+        for copy, content in plan.cell_files.items():
+            write_bytes(copy, content)
     workers = partial(on_ray, out=out, address=address, jobs=jobs, threads=threads, gpus=gpus, data=data)
     with trained(plan.rows, out, workers if run else None) as failures:
         best = {row.name: row.best for row in plan.rows if row.best is not None}

@@ -267,13 +267,14 @@ constexpr void CompleteTable(CellTable* cell) {
   cell->reads_input = cell->mid_is_input || cell->square;
 }
 
-constexpr bool HasTermTooOften(const GateGroup& group) {
-  return group.x.count > kMaxTerm || group.h.count > kMaxTerm || group.c.count > kMaxTerm ||
-         group.m.count > kMaxTerm;
+constexpr bool HasTermTooOften(const GateGroup& group, int most) {
+  return group.x.count > most || group.h.count > most || group.c.count > most ||
+         group.m.count > most;
 }
 
-// Why no driver can run a cell of this table, as a clause, or null if it can.
-constexpr const char* FindFault(const CellTable& cell) {
+// Why drivers cannot run a cell of this table, as a clause, or null if they can. `most_term`: how
+// many gates of a group they let have the same term; those of training take any number.
+constexpr const char* FindFault(const CellTable& cell, int most_term = kMaxTerm) {
   constexpr unsigned kProducts = kX | kH | kC | kM;
   for (int g = 0; g < cell.gates; ++g) {
     const unsigned terms = cell.terms[g];
@@ -285,7 +286,7 @@ constexpr const char* FindFault(const CellTable& cell) {
   if (cell.mid_gates.x.count + cell.update_gates.x.count == 0) {
     return "no gate reads x, whose weights set I";
   }
-  if (HasTermTooOften(cell.mid_gates) || HasTermTooOften(cell.update_gates)) {
+  if (HasTermTooOften(cell.mid_gates, most_term) || HasTermTooOften(cell.update_gates, most_term)) {
     return "more than 4 gates of a stage have the same term";
   }
   if (cell.factor_states > cell.states) return "a gate reads c, which needs two states";

@@ -97,9 +97,9 @@ FindArgument ArgumentsOf(const CellTable& cell, bool for_mid) {
   };
 }
 
-CheckedCell CheckCell(const CellSource& source) {
+CheckedCell CheckCell(const CellSource& source, int most_term) {
   CheckedCell cell{source.name, MakeTable(source), {}, {}, {}};
-  if (const char* const fault = FindFault(cell.table)) {
+  if (const char* const fault = FindFault(cell.table, most_term)) {
     throw InvalidArgument(std::string("gates: ") + fault);
   }
   ProgramLimits limits = kUpdateLimits;

@@ -33,8 +33,8 @@ struct CheckedCell {
   ProgramCell View(const CellFunctions& functions) const;
 };
 
-// Throws InvalidArgument, a sentence, for what no driver can run.
-CheckedCell CheckCell(const CellSource& source);
+// Throws InvalidArgument, a sentence, for what no driver can run; most_term: see FindFault.
+CheckedCell CheckCell(const CellSource& source, int most_term = kMaxTerm);
 
 // What update, or mid, may read of a cell, for CheckProgram.
 FindArgument ArgumentsOf(const CellTable& cell, bool for_mid);

@@ -76,11 +76,13 @@ struct VectorLoop {
   }
 }
 
-// Runs a program for `count` vectors. The places of its arguments are given, at vector 0, and there
-// is room for kMaxPlaces. Calls finish(first, count, places) after each block, for the results.
-template <class Finish>
-[[gnu::always_inline]] inline void RunProgram(const Program& program, ValuePlace* places,
-                                              std::int64_t count, const Finish& finish) {
+// Runs a program for `count` vectors in blocks. begin(first, count) sets the places of the
+// arguments of a block, at its vector 0; finish(first, count, places) reads the results. There is
+// room for kMaxPlaces.
+template <class Begin, class Finish>
+[[gnu::always_inline]] inline void RunBlocks(const Program& program, ValuePlace* places,
+                                             std::int64_t count, const Begin& begin,
+                                             const Finish& finish) {
   alignas(64) float memory[kMaxLiveValues * kLanes];
   float* free = memory;
   ValuePlace* place = places + program.arguments;
@@ -88,16 +90,29 @@ template <class Finish>
     Store(free, Fill(program.constant[i]));
     *place++ = {free, 0};
   }
-  const std::int64_t room = (kMaxLiveValues - program.constants) / program.registers;
+  const int registers = program.registers > 0 ? program.registers : 1;
+  const std::int64_t room = (kMaxLiveValues - program.constants) / registers;
   const std::int64_t most = room < kProgramBlock ? room : kProgramBlock;
   const std::int64_t block = count < most ? count : most;
   for (int i = 0; i < program.registers; ++i, free += block * kLanes) *place++ = {free, kLanes};
   for (std::int64_t first = 0; first < count; first += block) {
     const std::int64_t left = count - first, now = left < block ? left : block;
+    begin(first, now);
     RunInstructions(program, places, now);
     finish(first, now, places);
-    for (int i = 0; i < program.arguments; ++i) places[i].at += now * places[i].step;
   }
+}
+
+// The same for arguments whose vectors are evenly spaced: their places are given, at vector 0.
+template <class Finish>
+[[gnu::always_inline]] inline void RunProgram(const Program& program, ValuePlace* places,
+                                              std::int64_t count, const Finish& finish) {
+  std::int64_t done = 0;
+  const auto begin = [&](std::int64_t first, std::int64_t) __attribute__((always_inline)) {
+    for (int i = 0; i < program.arguments; ++i) places[i].at += (first - done) * places[i].step;
+    done = first;
+  };
+  RunBlocks(program, places, count, begin, finish);
 }
 
 }  // namespace edgernn::EDGERNN_ISA

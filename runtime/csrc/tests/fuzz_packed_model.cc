@@ -1,88 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A libFuzzer target for packed models. A file that is not refused must step without a bad address
-// or undefined operation, in memory in proportion to its size, and give the same outputs whatever
-// that memory held before. See `make check-fuzz`.
+// A libFuzzer target for packed models. See `make check-fuzz`.
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <vector>
 
-#include "edgernn.h"
 #include "packed/file.h"
-
-namespace {
-
-constexpr int kSteps = 3;
-
-struct Free {
-  void operator()(void* memory) const { std::free(memory); }
-};
-using Memory = std::unique_ptr<void, Free>;
-
-// So many bytes where the library wants them; what lies behind them is not to be touched.
-Memory Allocate(std::size_t bytes) {
-  void* memory = nullptr;
-  if (posix_memalign(&memory, EDGERNN_ALIGNMENT, bytes) != 0) std::abort();
-  return Memory(memory);
-}
-
-void Expect(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "%s; the last message: %s\n", what, edgernn_message());
-  std::abort();
-}
-
-// The next of a row of numbers, from 0 to 2^24 - 1.
-std::uint32_t Draw(std::uint32_t* state) {
-  *state = *state * 1664525u + 1013904223u;
-  return *state >> 8;
-}
-
-// What the model says over some steps, in memory that was full of `fill`.
-std::vector<float> Run(const void* file, std::size_t bytes, std::int64_t batch, std::size_t need,
-                       int fill) {
-  const Memory memory = Allocate(need);
-  std::memset(memory.get(), fill, need);
-  EdgernnModel* model = nullptr;
-  Expect(edgernn_open(file, bytes, batch, memory.get(), need, &model) == EDGERNN_OK,
-         "what has a size can be opened");
-  EdgernnSizes sizes;
-  Expect(edgernn_sizes(model, &sizes) == EDGERNN_OK, "a model has sizes");
-  const auto count = static_cast<std::size_t>(batch * sizes.output);
-  std::vector<float> x(static_cast<std::size_t>(batch * sizes.input)), y(kSteps * count);
-  std::vector<std::int64_t> words(static_cast<std::size_t>(batch));
-  auto seed = static_cast<std::uint32_t>(bytes);
-  for (int t = 0; t < kSteps; ++t) {
-    // any size that a float has, so that sums overflow too
-    for (float& number : x) {
-      const std::uint32_t bits = Draw(&seed) << 8 ^ Draw(&seed);
-      const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
-      if (finite) std::memcpy(&number, &bits, sizeof number);
-    }
-    // one more than there are, too
-    bool known = true;
-    for (std::int64_t& word : words) {
-      word = Draw(&seed) % (sizes.vocabulary + 1);
-      known &= word < sizes.vocabulary || sizes.vocabulary == 0;
-    }
-    float* const to = y.data() + static_cast<std::size_t>(t) * count;
-    const EdgernnStatus status = sizes.vocabulary > 0 ? edgernn_step_words(model, words.data(), to)
-                                                      : edgernn_step(model, x.data(), to);
-    Expect(status == (known ? EDGERNN_OK : EDGERNN_BAD_INPUT),
-           "finite numbers and words that there are make a step");
-  }
-  Expect(edgernn_reset(model) == EDGERNN_OK, "a model can be reset");
-  return y;
-}
-
-}  // namespace
+#include "tests/try_packed_model.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
-  const Memory file = Allocate(bytes);
+  const edgernn_tests::Memory file = edgernn_tests::Allocate(bytes);
   if (bytes > 0) std::memcpy(file.get(), data, bytes);
   // so that a file may grow and shrink
   if (bytes >= sizeof(edgernn::PackedHeader)) {
@@ -90,16 +17,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
     std::memcpy(static_cast<char*>(file.get()) + offsetof(edgernn::PackedHeader, bytes), &whole,
                 sizeof whole);
   }
-  const std::int64_t batch = bytes % 3 + 1;
-  std::size_t need = 0;
-  if (edgernn_memory(file.get(), bytes, batch, &need) != EDGERNN_OK) {
-    Expect(*edgernn_message() != '\0', "what is refused is told why");
-    return 0;
-  }
-  Expect(need < (std::size_t{1} << 20) + 4096 * bytes, "memory in proportion to the file");
-  const std::vector<float> one = Run(file.get(), bytes, batch, need, 0x00);
-  const std::vector<float> other = Run(file.get(), bytes, batch, need, 0xff);
-  Expect(std::memcmp(one.data(), other.data(), one.size() * sizeof(float)) == 0,
-         "what the memory held before says nothing");
+  edgernn_tests::TryPackedModel(file.get(), bytes);
   return 0;
 }

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -13,6 +14,8 @@
 #define EDGERNN_TABLE TrainTable
 #include "common/dispatch.h"
 #include "common/flush_subnormals.h"
+#include "common/tensor.h"
+#include "train/program_cell.h"
 
 namespace edgernn {
 namespace {
@@ -136,6 +139,32 @@ std::int64_t edgernn_train_cell(const char* name, std::int64_t biases) {
     if (biases == most) return i + table->cell_count;
   }
   return -1;
+}
+
+const void* edgernn_train_new_cell(const EdgernnTrainCellSource* source, char* why,
+                                   std::int64_t why_bytes) {
+  try {
+    const edgernn::TrainTable* table = edgernn::Chosen();
+    if (table == nullptr) {
+      throw edgernn::InvalidArgument("this processor runs none of the built instruction sets");
+    }
+    return static_cast<const edgernn::TrainCell*>(
+        new edgernn::OwnedTrainCell(*source, *table->program));
+  } catch (const std::exception& error) {
+    if (why_bytes > 0) {
+      const std::size_t room = static_cast<std::size_t>(why_bytes) - 1;
+      const std::size_t length = std::strlen(error.what());
+      const std::size_t count = length < room ? length : room;
+      std::memcpy(why, error.what(), count);
+      why[count] = '\0';
+    }
+    return nullptr;
+  }
+}
+
+void edgernn_train_free_cell(const void* program) {
+  const auto* const cell = static_cast<const edgernn::TrainCell*>(program);
+  delete static_cast<const edgernn::OwnedTrainCell*>(cell);
 }
 
 std::int64_t edgernn_train_rule(const char* name) {

@@ -13,12 +13,39 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "program/program.h"
 #include "rules/list.h"
 
 extern "C" {
 
+// A program as edgernn/program.py serialises it; one that a cell lacks is empty.
+struct EdgernnTrainProgram {
+  const std::int64_t* ints;
+  std::int64_t int_count;
+  const float* numbers;
+  std::int64_t number_count;
+};
+
+// A cell that the library does not have. Its lists are those of the op's attributes; its vectors
+// are mapped by the caller. update_back has the arguments of update and the gradients of its
+// results for arguments (64 + i), and for results the gradient of each argument of update, then the
+// results of update. mid_back likewise, without the results of mid.
+struct EdgernnTrainCellSource {
+  const std::int64_t* gates;
+  std::int64_t gate_count;
+  const std::int64_t* vectors;
+  std::int64_t vector_count;
+  const std::int64_t* layout;
+  std::int64_t layout_count;
+  EdgernnTrainProgram update;
+  EdgernnTrainProgram update_back;
+  EdgernnTrainProgram mid;
+  EdgernnTrainProgram mid_back;
+};
+
 // One sequence. What the cell or rule lacks is null; memories are those of rules with equations.
 struct EdgernnTrainCall {
+  const void* program;   // edgernn_train_new_cell of the cell; null: it is the library's
   std::int64_t cell;     // edgernn_train_cell of it
   std::int64_t rule;     // edgernn_train_rule of its name
   std::int64_t steps;    // T
@@ -79,6 +106,12 @@ std::int64_t edgernn_train_call_bytes();
 // With optional biases it is higher by the count of all cells.
 std::int64_t edgernn_train_cell(const char* name, std::int64_t biases);
 
+// Checks a cell and returns it, to be freed by edgernn_train_free_cell; null: it cannot be run, and
+// `why`, which has room for so many bytes, says why.
+const void* edgernn_train_new_cell(const EdgernnTrainCellSource* source, char* why,
+                                   std::int64_t why_bytes);
+void edgernn_train_free_cell(const void* program);
+
 // The number of a rule by its name; -1: training has no kernel of it.
 std::int64_t edgernn_train_rule(const char* name);
 
@@ -104,11 +137,21 @@ namespace edgernn {
 struct TrainPointwiseArgs;
 struct TrainRuleArgs;
 
-struct TrainCell : CellTable {
+struct TrainCellFunctions {
   void (*update)(const TrainPointwiseArgs&);
   void (*mid)(const TrainPointwiseArgs&);
   void (*update_back)(const TrainPointwiseArgs&);
   void (*mid_back)(const TrainPointwiseArgs&);
+};
+
+struct TrainCell : CellTable, TrainCellFunctions {};
+
+// A cell that a user brings. Programs of m are without results if it has none.
+struct ProgramTrainCell : TrainCell {
+  Program update_program;
+  Program update_back_program;
+  Program mid_program;
+  Program mid_back_program;
 };
 
 // A rule and its functions: what precedes and what follows the update of a step, both ways. Those
@@ -126,6 +169,7 @@ struct TrainTable {
   const char* isa;
   const TrainCell* cells;
   int cell_count;
+  const TrainCellFunctions* program;  // of cells that users bring
   const TrainRule* rules;
   int rule_count;
   std::int64_t (*gates)(const EdgernnTrainCall&);

@@ -22,6 +22,7 @@ struct RowsWithGrad {
 
 // The rows of one step. What a map does not need is null.
 struct TrainPointwiseArgs {
+  const TrainCell* cell;
   std::int64_t rows;
   std::int64_t size;                  // H, or M for the maps of m
   RowsWithGrad gate[kMaxGates];       // pre-activations; gradients are written

@@ -235,6 +235,7 @@ class Sequence {
 
   TrainPointwiseArgs MakePoints(std::int64_t t) const {
     TrainPointwiseArgs points{};
+    points.cell = &cell_;
     points.rows = rows_;
     for (int g = 0; g < cell_.gates; ++g) {
       points.gate[g] = {Gates(t) + layout_.at[g], layout_.gates, nullptr, 0};

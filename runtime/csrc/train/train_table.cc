@@ -2,6 +2,7 @@
 // The training functions of one instruction set. Compiled once for each; EDGERNN_ISA is its name.
 
 #include "cells/list.h"
+#include "train/program_maps.h"
 #include "train/sequence.h"
 
 namespace edgernn::EDGERNN_ISA {
@@ -26,7 +27,10 @@ constexpr const TrainRule* kRules = TrainRules<Rules>::kList;
 
 constexpr const TrainCell* kCells = TrainCells<Cells>::kList;
 
-const TrainCell& CellOf(const EdgernnTrainCall& call) { return kCells[call.cell % Cells::kCount]; }
+const TrainCell& CellOf(const EdgernnTrainCall& call) {
+  if (call.program != nullptr) return *static_cast<const TrainCell*>(call.program);
+  return kCells[call.cell % Cells::kCount];
+}
 
 const TrainRule& RuleOf(const EdgernnTrainCall& call) { return kRules[call.rule]; }
 
@@ -74,6 +78,7 @@ constexpr TrainTable MakeTable(const char* isa) {
   table.isa = isa;
   table.cells = kCells;
   table.cell_count = Cells::kCount;
+  table.program = &kProgramFunctions;
   table.rules = kRules;
   table.rule_count = Rules::kCount;
   table.gates = &CountGates;

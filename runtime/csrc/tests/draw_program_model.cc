@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/draw_program_model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "common/op.h"
+#include "packed/file.h"
+
+namespace edgernn_tests {
+
+namespace {
+
+using edgernn::CellSource;
+using edgernn::CellTable;
+using edgernn::Columns;
+using edgernn::LayerSizes;
+using edgernn::Op;
+using edgernn::ProgramSource;
+
+// What tensors and programs are drawn from.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed) {}
+
+  std::uint64_t Bits() {
+    std::uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+
+  // From 0 to count - 1.
+  int Below(int count) { return static_cast<int>(Bits() % static_cast<std::uint64_t>(count)); }
+
+  bool OneIn(int count) { return Below(count) == 0; }
+
+  float Uniform() { return static_cast<float>(Below(1 << 24)) * 0x1p-23f - 1; }
+
+  // Any finite float.
+  float Wild() {
+    const auto bits = static_cast<std::uint32_t>(Bits());
+    float number;
+    std::memcpy(&number, &bits, sizeof number);
+    return (bits & 0x7f800000u) == 0x7f800000u ? 0.0f : number;
+  }
+
+  std::int32_t WildInt() {
+    constexpr std::int32_t kEdges[] = {-1,
+                                       0,
+                                       1,
+                                       127,
+                                       128,
+                                       256,
+                                       65535,
+                                       65536,
+                                       std::numeric_limits<std::int32_t>::max(),
+                                       std::numeric_limits<std::int32_t>::min()};
+    return OneIn(2) ? kEdges[Below(10)] : OneIn(2) ? Below(100) : static_cast<std::int32_t>(Bits());
+  }
+
+  template <class T>
+  T& Choose(std::vector<T>& list) {
+    return list[static_cast<std::size_t>(Below(static_cast<int>(list.size())))];
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+constexpr int kArities[] = {
+#define EDGERNN_ARITY(name, code, arity) arity,
+    EDGERNN_PROGRAM_OPS(EDGERNN_ARITY)
+#undef EDGERNN_ARITY
+};
+constexpr int kOperations = sizeof kArities / sizeof *kArities;
+
+// A program while it is drawn.
+struct ProgramDraft {
+  std::vector<std::int64_t> arguments;
+  std::vector<float> constants;
+  std::vector<std::int64_t> instructions;  // four numbers each
+  std::vector<std::int64_t> results;
+
+  int Values() const {
+    return static_cast<int>(arguments.size() + constants.size() + instructions.size() / 4);
+  }
+
+  void Add(int operation, int a, int b, int c) {
+    for (const int number : {operation, a, b, c}) instructions.push_back(number);
+  }
+
+  ProgramSource Source() const {
+    ProgramSource source;
+    for (const std::size_t count :
+         {arguments.size(), constants.size(), instructions.size() / 4, results.size()}) {
+      source.ints.push_back(static_cast<std::int64_t>(count));
+    }
+    for (const auto* const part : {&arguments, &instructions, &results}) {
+      source.ints.insert(source.ints.end(), part->begin(), part->end());
+    }
+    source.numbers = constants;
+    return source;
+  }
+};
+
+void AddConstants(Random* random, ProgramDraft* draft) {
+  for (int i = random->Below(5); i > 0; --i) {
+    draft->constants.push_back(random->OneIn(4) ? random->Wild() : 2 * random->Uniform());
+  }
+}
+
+ProgramSource DrawProgram(Random* random, const edgernn::FindArgument& find, int results) {
+  ProgramDraft draft;
+  for (int kind = 0; kind < edgernn::kArgumentKinds; ++kind) {
+    for (int i = 0; i < edgernn::kArgumentIndices; ++i) {
+      if (find(static_cast<edgernn::ArgumentKind>(kind), i) >= 0 && !random->OneIn(4)) {
+        draft.arguments.push_back(kind * edgernn::kArgumentIndices + i);
+      }
+    }
+  }
+  // in any order
+  for (std::size_t i = draft.arguments.size(); i > 1; --i) {
+    std::swap(draft.arguments[i - 1],
+              draft.arguments[static_cast<std::size_t>(random->Below(static_cast<int>(i)))]);
+  }
+  AddConstants(random, &draft);
+  if (draft.Values() == 0) draft.constants.push_back(1);
+  const int room = edgernn::kMaxProgramValues - draft.Values();
+  const int count = random->OneIn(16) ? room : random->Below(std::min(room, 20) + 1);
+  for (int i = 0; i < count; ++i) {
+    const int operation = random->Below(kOperations);
+    // near values, so that chains become long, or any
+    const int values = draft.Values(), reach = random->OneIn(2) ? std::min(values, 4) : values;
+    int operands[3] = {};
+    for (int k = 0; k < kArities[operation]; ++k) operands[k] = values - 1 - random->Below(reach);
+    draft.Add(operation, operands[0], operands[1], operands[2]);
+  }
+  for (int i = 0; i < results; ++i) {
+    const int values = draft.Values();
+    draft.results.push_back(random->OneIn(3) ? random->Below(values)
+                                             : values - 1 - random->Below(std::min(values, 4)));
+  }
+  return draft.Source();
+}
+
+// A map whose results depend on their own vector alone.
+ProgramSource DrawMap(Random* random, int vectors) {
+  ProgramDraft draft;
+  for (int i = 0; i < vectors; ++i) {
+    draft.arguments.push_back(
+        static_cast<int>(edgernn::ArgumentKind::kVector) * edgernn::kArgumentIndices + i);
+  }
+  AddConstants(random, &draft);
+  const int constants = static_cast<int>(draft.constants.size());
+  for (int i = 0; i < vectors; ++i) {
+    int value = i;
+    for (int k = random->Below(4); k > 0; --k) {
+      const int operation = random->Below(kOperations);
+      int operands[3] = {};
+      for (int j = 0; j < kArities[operation]; ++j) {
+        operands[j] =
+            constants > 0 && random->OneIn(3) ? vectors + random->Below(constants) : value;
+      }
+      draft.Add(operation, operands[0], operands[1], operands[2]);
+      value = draft.Values() - 1;
+    }
+    draft.results.push_back(value);
+  }
+  return draft.Source();
+}
+
+// The table that the checker makes of a source.
+CellTable TableOf(const CellSource& source) {
+  constexpr edgernn::Extent kExtents[] = {edgernn::Extent::kHidden, edgernn::Extent::kInput,
+                                          edgernn::Extent::kOne};
+  CellTable table{};
+  table.gates = static_cast<int>(source.gates.size());
+  for (std::size_t g = 0; g < source.gates.size(); ++g) {
+    table.terms[g] = static_cast<unsigned>(source.gates[g]);
+  }
+  table.params = static_cast<int>(source.vectors.size());
+  for (std::size_t i = 0; i < source.vectors.size(); ++i) {
+    table.extents[i] = kExtents[source.vectors[i]];
+  }
+  table.states = static_cast<int>(source.layout[0]);
+  table.mid_is_input = source.layout[1] != 0;
+  table.reads_last = source.layout[2] != 0;
+  table.square = source.layout[3] != 0;
+  table.mid_vanishes = source.layout[4] != 0;
+  edgernn::CompleteTable(&table);
+  return table;
+}
+
+CellSource DrawCell(Random* random) {
+  CellSource cell;
+  CellTable table;
+  do {
+    cell = {};
+    cell.name = "drawn";
+    const bool two_stages = random->OneIn(3);
+    for (int g = random->Below(random->OneIn(4) ? edgernn::kMaxGates : 4); g >= 0; --g) {
+      unsigned terms = static_cast<unsigned>(random->Below(64));
+      if (!two_stages) terms &= edgernn::kX | edgernn::kH | edgernn::kC | edgernn::kBias;
+      if ((terms & edgernn::kMid) != 0) terms &= ~(edgernn::kM | edgernn::kC);
+      if (random->OneIn(2)) terms |= edgernn::kX;
+      cell.gates.push_back(terms);
+    }
+    for (int i = random->Below(edgernn::kMaxParams + 1); i > 0; --i) {
+      cell.vectors.push_back(random->Below(3));
+    }
+    cell.layout = {1 + random->Below(edgernn::kMaxStates), random->OneIn(4), random->OneIn(4),
+                   random->OneIn(4), random->OneIn(4)};
+    table = TableOf(cell);
+  } while (edgernn::FindFault(table) != nullptr);
+  cell.update = DrawProgram(random, edgernn::ArgumentsOf(table, false), table.states);
+  if (table.has_mid) cell.mid = DrawProgram(random, edgernn::ArgumentsOf(table, true), 1);
+  if (table.params > 0 && random->OneIn(2)) cell.map = DrawMap(random, table.params);
+  return cell;
+}
+
+// Changes some integers of a cell, or a constant.
+void Mutate(Random* random, CellSource* cell) {
+  std::vector<std::vector<std::int64_t>*> lists;
+  for (auto* const list : {&cell->gates, &cell->vectors, &cell->layout, &cell->update.ints,
+                           &cell->update.ints, &cell->mid.ints, &cell->map.ints}) {
+    if (!list->empty()) lists.push_back(list);
+  }
+  // often one number that may be another one, as an operand
+  const bool gently = random->OneIn(2);
+  for (int i = gently ? 1 : 1 + random->Below(3); i > 0; --i) {
+    std::vector<std::int64_t>& list = gently ? cell->update.ints : *random->Choose(lists);
+    if (list.empty()) continue;
+    std::int64_t& number = random->Choose(list);
+    switch (gently ? 3 : random->Below(6)) {
+      case 0:
+        number = random->WildInt();
+        break;
+      case 1:
+        number = number == std::numeric_limits<std::int32_t>::max() ? 0 : number + 1;
+        break;
+      case 2:
+        number = number == std::numeric_limits<std::int32_t>::min() ? 0 : number - 1;
+        break;
+      case 3:
+        number = random->Below(random->OneIn(4) ? edgernn::kMaxProgramValues : 8);
+        break;
+      case 4:
+        list.erase(list.begin() + (&number - list.data()));
+        break;
+      default:
+        list.insert(list.begin() + (&number - list.data()), random->WildInt());
+    }
+  }
+  if (!gently && random->OneIn(8)) {
+    std::vector<float>& numbers = cell->update.numbers;
+    if (!numbers.empty() && random->OneIn(2)) {
+      random->Choose(numbers) = std::numeric_limits<float>::infinity();
+    } else {
+      numbers.push_back(1);
+    }
+  }
+}
+
+// The names of the library's ops for cells of files.
+const std::vector<std::string>& Names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> found;
+    for (const std::string& name : edgernn::OpNames(*edgernn::ChooseKernels().table)) {
+      if (name.find('*') != std::string::npos) found.push_back(name);
+    }
+    return found;
+  }();
+  return names;
+}
+
+// An op of a cell under any rule; null where the cell is refused.
+std::shared_ptr<const Op> DrawOp(Random* random, const CellSource& cell, bool imputes) {
+  for (;;) {
+    std::string name =
+        Names()[static_cast<std::size_t>(random->Below(static_cast<int>(Names().size())))];
+    name.replace(name.find('*'), 1, cell.name);
+    std::shared_ptr<const Op> op;
+    try {
+      op = edgernn::MakeProgramOp(*edgernn::ChooseKernels().table, name, cell);
+    } catch (const edgernn::InvalidArgument&) {
+      return nullptr;
+    }
+    // a product for R needs a cell with one
+    if (op != nullptr && (imputes || !op->spec.imputes)) return op;
+  }
+}
+
+// A file while it is written.
+class Writer {
+ public:
+  // Of a layer, where its cell is; numbers and tensors come later.
+  void AddLayer(const Op& op, const CellSource& cell, const LayerSizes& sizes, Random* random,
+                bool wild) {
+    edgernn::PackedLayer layer{};
+    std::strncpy(layer.name, op.spec.name.c_str(), sizeof layer.name - 1);
+    layer.tensors = static_cast<std::uint32_t>(op.spec.weights.size() + op.spec.states.size());
+    layers_.push_back(layer);
+    cells_.push_back(Bytes(cell));
+    const int type = random->OneIn(2) ? 0 : random->Below(3);
+    for (const edgernn::WeightInput& weight : op.spec.weights) {
+      const edgernn::RowCount& count = weight.spec.rows;
+      const std::int64_t rows = count.hidden * sizes.hidden + count.input * sizes.input +
+                                count.one + count.rank * sizes.rank +
+                                count.features * edgernn::Features(sizes);
+      const bool is_cells = weight.slot < edgernn::kBiasSlot || weight.slot == edgernn::kFactorSlot;
+      const std::string name = weight.spec.name;
+      AddTensor(rows, ColumnsOf(weight.spec.columns, sizes), is_cells ? type : 0, [&] {
+        if (name == "rule_periods" && !wild) return static_cast<float>(1 + random->Below(6));
+        return wild ? random->Wild() : random->Uniform();
+      });
+    }
+    for (const edgernn::StateInput& state : op.spec.states) {
+      AddTensor(edgernn::Width(state.extent, sizes), 0, 0, [&] { return random->Uniform(); });
+    }
+  }
+
+  template <class Draw>
+  void AddTensor(std::int64_t rows, std::int64_t columns, int type, const Draw& draw) {
+    edgernn::PackedTensor record{};
+    record.type = static_cast<std::uint32_t>(type);
+    record.axes = columns > 0 ? 2 : 1;
+    record.size[0] = static_cast<std::uint32_t>(rows);
+    record.size[1] = static_cast<std::uint32_t>(std::max<std::int64_t>(columns, 1));
+    record.data = Align();
+    for (std::int64_t i = 0; i < rows * std::max<std::int64_t>(columns, 1); ++i) {
+      const float number = draw();
+      unsigned char bytes[sizeof number];
+      std::memcpy(bytes, &number, sizeof number);
+      // the upper half is bfloat16
+      const int from = type == 0 ? 0 : type == 1 ? 2 : 3, count = type == 0 ? 4 : type == 1 ? 2 : 1;
+      data_.insert(data_.end(), bytes + from, bytes + from + count);
+    }
+    if (type == 2) {
+      record.scales = Align();
+      for (std::int64_t i = 0; i < rows; ++i) {
+        const float scale = 0.01f;
+        const auto* const bytes = reinterpret_cast<const unsigned char*>(&scale);
+        data_.insert(data_.end(), bytes, bytes + sizeof scale);
+      }
+    }
+    tensors_.push_back(record);
+  }
+
+  std::vector<unsigned char> Finish(edgernn::PackedHeader header) {
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      layers_[i].cell = Align();
+      data_.insert(data_.end(), cells_[i].begin(), cells_[i].end());
+    }
+    Align();
+    const std::size_t records = sizeof header + layers_.size() * sizeof layers_[0] +
+                                tensors_.size() * sizeof(edgernn::PackedTensor);
+    std::memcpy(header.magic, "EDGERNN", 8);
+    header.version = edgernn::kPackedVersion;
+    header.schema = edgernn::kSchemaVersion;
+    header.bytes = records + data_.size();
+    header.layers = static_cast<std::uint32_t>(layers_.size());
+    header.tensors = static_cast<std::uint32_t>(tensors_.size());
+    std::vector<unsigned char> file;
+    Append(&file, &header, 1);
+    for (edgernn::PackedLayer& layer : layers_) layer.cell += records;
+    for (edgernn::PackedTensor& tensor : tensors_) {
+      tensor.data += records;
+      if (tensor.type == 2) tensor.scales += records;
+    }
+    Append(&file, layers_.data(), layers_.size());
+    Append(&file, tensors_.data(), tensors_.size());
+    file.insert(file.end(), data_.begin(), data_.end());
+    return file;
+  }
+
+ private:
+  template <class T>
+  static void Append(std::vector<unsigned char>* to, const T* from, std::size_t count) {
+    const auto* const bytes = reinterpret_cast<const unsigned char*>(from);
+    to->insert(to->end(), bytes, bytes + count * sizeof *from);
+  }
+
+  static std::vector<unsigned char> Bytes(const CellSource& cell) {
+    edgernn::PackedCell record{};
+    std::strncpy(record.name, cell.name.c_str(), sizeof record.name - 1);
+    const std::vector<std::int64_t>* const ints[] = {&cell.gates,    &cell.vectors,
+                                                     &cell.layout,   &cell.update.ints,
+                                                     &cell.mid.ints, &cell.map.ints};
+    const std::vector<float>* const numbers[] = {&cell.update.numbers, &cell.mid.numbers,
+                                                 &cell.map.numbers};
+    for (std::size_t i = 0; i < edgernn::PackedCell::kInts; ++i) {
+      record.ints[i] = static_cast<std::uint32_t>(ints[i]->size());
+    }
+    for (std::size_t i = 0; i < edgernn::PackedCell::kNumbers; ++i) {
+      record.numbers[i] = static_cast<std::uint32_t>(numbers[i]->size());
+    }
+    std::vector<unsigned char> bytes;
+    Append(&bytes, &record, 1);
+    for (const auto* const list : ints) {
+      for (const std::int64_t number : *list) {
+        const auto narrow = static_cast<std::int32_t>(number);
+        Append(&bytes, &narrow, 1);
+      }
+    }
+    for (const auto* const list : numbers) Append(&bytes, list->data(), list->size());
+    return bytes;
+  }
+
+  static std::int64_t ColumnsOf(Columns columns, const LayerSizes& sizes) {
+    switch (columns) {
+      case Columns::kInput:
+        return sizes.input;
+      case Columns::kInputTwice:
+        return 2 * sizes.input;
+      case Columns::kHidden:
+        return sizes.hidden;
+      case Columns::kRank:
+        return sizes.rank;
+      case Columns::kFeatures:
+        return edgernn::Features(sizes);
+      default:
+        return 0;
+    }
+  }
+
+  // Where the next part of the data begins.
+  std::size_t Align() {
+    data_.resize((data_.size() + 31) / 32 * 32);
+    return data_.size();
+  }
+
+  std::vector<edgernn::PackedLayer> layers_;
+  std::vector<edgernn::PackedTensor> tensors_;
+  std::vector<std::vector<unsigned char>> cells_;
+  std::vector<unsigned char> data_;
+};
+
+int DrawSize(Random* random) {
+  return 1 + (random->OneIn(4) ? random->Below(40) : random->Below(9));
+}
+
+}  // namespace
+
+DrawnModel DrawProgramModel(std::uint64_t number) {
+  Random random(number);
+  const bool wild = random.OneIn(4), has_head = random.OneIn(2), standardises = random.OneIn(4);
+  const int layers = random.OneIn(4) ? 2 : 1;
+  bool is_valid = true;
+  edgernn::PackedHeader header{};
+  Writer weights;
+  std::int64_t width = 0;
+  for (int i = 0; i < layers; ++i) {
+    CellSource cell = DrawCell(&random);
+    std::shared_ptr<const Op> op = DrawOp(&random, cell, i == 0);
+    // a model that is given to the library must not be refused, so this is one that it cannot make
+    if (op == nullptr) return {{}, true};
+    if (random.OneIn(2 * layers)) {
+      is_valid = false;
+      Mutate(&random, &cell);
+      // weights of the cell as it was, or as it is now where it is one
+      const std::shared_ptr<const Op> other = random.OneIn(2) ? DrawOp(&random, cell, i == 0) : op;
+      if (other != nullptr) op = other;
+    }
+    LayerSizes sizes{};
+    sizes.input = i > 0 ? width : DrawSize(&random);
+    if (op->spec.imputes) sizes.input += sizes.input % 2;
+    sizes.hidden = op->spec.square ? sizes.input : DrawSize(&random);
+    sizes.rank = 1 + random.Below(4);
+    if (i == 0) {
+      header.input = static_cast<std::uint32_t>(op->InputWidth(sizes));
+      if (standardises) {
+        header.flags |= edgernn::kStandardises;
+        for (int k = 0; k < 2; ++k) {
+          weights.AddTensor(header.input, 0, 0, [&random] { return 2 + random.Uniform(); });
+        }
+      }
+    }
+    weights.AddLayer(*op, cell, sizes, &random, wild);
+    width = sizes.hidden;
+  }
+  header.output = static_cast<std::uint32_t>(width);
+  if (has_head) {
+    header.flags |= edgernn::kHasHead;
+    header.output = static_cast<std::uint32_t>(1 + random.Below(5));
+    weights.AddTensor(header.output, width, 0, [&random] { return random.Uniform(); });
+    weights.AddTensor(header.output, 0, 0, [&random] { return random.Uniform(); });
+  }
+  return {weights.Finish(header), is_valid};
+}
+
+}  // namespace edgernn_tests

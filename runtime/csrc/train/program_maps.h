@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// The point-wise maps of a cell that a user brings: they run its programs over the rows of a step.
+
+#ifndef EDGERNN_TRAIN_PROGRAM_MAPS_H_
+#define EDGERNN_TRAIN_PROGRAM_MAPS_H_
+
+#include "program/run.h"
+#include "train/gemm.h"
+#include "train/pointwise.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+inline const ProgramTrainCell& ProgramCellOf(const TrainPointwiseArgs& call) {
+  return static_cast<const ProgramTrainCell&>(*call.cell);
+}
+
+// A block of the vectors of all rows, row after row. The last vector of a row may be partial.
+struct VectorBlock {
+  const TrainPointwiseArgs& call;
+  std::int64_t row;  // of the first vector
+  std::int64_t at;   // its first column
+  std::int64_t count;
+
+  // Calls visit(i, row, at, lanes) for vector i.
+  template <class Visit>
+  [[gnu::always_inline]] void ForEach(const Visit& visit) const {
+    std::int64_t now = row, column = at;
+    for (std::int64_t i = 0; i < count; ++i) {
+      visit(i, now, column, Lanes(call.size - column));
+      column += kLanes;
+      if (column >= call.size) {
+        column = 0;
+        ++now;
+      }
+    }
+  }
+};
+
+// Runs a program over the rows. Calls finish(block, places) after each block, for the results.
+template <bool kForMid, class Finish>
+[[gnu::always_inline]] inline void RunOverRows(const Program& program,
+                                               const TrainPointwiseArgs& call,
+                                               const Finish& finish) {
+  const ProgramTrainCell& cell = ProgramCellOf(call);
+  const GateList& gates = (kForMid ? cell.mid_gates : cell.update_gates).all;
+  alignas(64) float memory[kMaxProgramArguments * kProgramBlock * kLanes];
+  ValuePlace places[kMaxPlaces];
+  Lines from[kMaxProgramArguments];
+  for (int i = 0; i < program.arguments; ++i) {
+    const int index = program.argument[i].index;
+    places[i] = {memory + i * kProgramBlock * kLanes, kLanes};
+    switch (program.argument[i].kind) {
+      case ArgumentKind::kGate:
+        from[i] = {call.gate[gates.at[index]].at, call.gate[gates.at[index]].stride};
+        break;
+      case ArgumentKind::kX:
+        from[i] = {call.x.at, call.x.stride};
+        break;
+      case ArgumentKind::kVector:
+        from[i] = {call.params[index], 0};
+        if (cell.extents[index] == Extent::kOne) places[i] = {call.params[index], 0};
+        break;
+      case ArgumentKind::kState:
+        from[i] = {call.state[index].at, call.state[index].stride};
+        break;
+      case ArgumentKind::kResultGrad:
+        from[i] = {call.out_grad[index], call.out_stride};
+        break;
+    }
+  }
+  const std::int64_t width = Blocks(call.size);
+  const auto block_at = [&](std::int64_t first, std::int64_t count) {
+    return VectorBlock{call, first / width, first % width * kLanes, count};
+  };
+  const auto begin = [&](std::int64_t first, std::int64_t count) {
+    const VectorBlock block = block_at(first, count);
+    for (int i = 0; i < program.arguments; ++i) {
+      if (places[i].step == 0) continue;
+      float* const to = memory + i * kProgramBlock * kLanes;
+      const Lines& lines = from[i];
+      const bool scaled =
+          !kForMid && call.skips && program.argument[i].kind == ArgumentKind::kResultGrad;
+      block.ForEach([&](std::int64_t k, std::int64_t row, std::int64_t at, Lanes lanes) {
+        Vec value = lanes.Load(lines.at + row * lines.stride + at);
+        // neurons that keep their state pass nothing on
+        if (scaled) value = value * lanes.Load(call.u.at + row * call.u.stride + at);
+        Store(to + k * kLanes, value);
+      });
+    }
+  };
+  RunBlocks(program, places, call.rows * width, begin,
+            [&](std::int64_t first, std::int64_t count, const ValuePlace* values) {
+              finish(block_at(first, count), values);
+            });
+}
+
+template <bool kForMid>
+[[gnu::noinline]] void RunForward(const TrainPointwiseArgs& call) {
+  const ProgramTrainCell& cell = ProgramCellOf(call);
+  const Program& program = kForMid ? cell.mid_program : cell.update_program;
+  RunOverRows<kForMid>(program, call, [&](const VectorBlock& block, const ValuePlace* values) {
+    for (int r = 0; r < program.results; ++r) {
+      const float* const result = values[program.result[r]].at;
+      block.ForEach([&](std::int64_t i, std::int64_t row, std::int64_t at, Lanes lanes) {
+        Vec value = Load(result + i * kLanes);
+        if (!kForMid && call.skips) {
+          const RowsWithGrad& state = call.state[r];
+          value = Blend(lanes.Load(call.u.at + row * call.u.stride + at), value,
+                        lanes.Load(state.at + row * state.stride + at));
+        }
+        lanes.Store(call.out[r] + row * call.out_stride + at, value);
+      });
+    }
+  });
+}
+
+// The gradients of a block that do not come from the program: of u, and of states that are kept.
+[[gnu::always_inline]] inline void PassKept(const VectorBlock& block, int states,
+                                            const Program& back, const ValuePlace* values) {
+  const TrainPointwiseArgs& call = block.call;
+  const int first = back.results - states;
+  block.ForEach([&](std::int64_t i, std::int64_t row, std::int64_t at, Lanes lanes) {
+    const Vec u = call.skips ? lanes.Load(call.u.at + row * call.u.stride + at) : Zero();
+    Vec by_u = Zero();
+    for (int s = 0; s < states; ++s) {
+      const RowsWithGrad& state = call.state[s];
+      Vec kept = Zero();
+      if (call.skips) {
+        const Vec grad = lanes.Load(call.out_grad[s] + row * call.out_stride + at);
+        const Vec updated = Load(values[back.result[first + s]].at + i * kLanes);
+        by_u = by_u + grad * (updated - lanes.Load(state.at + row * state.stride + at));
+        kept = grad * (1.0f - u);
+      }
+      lanes.Store(state.grad + row * state.grad_stride + at, kept);
+    }
+    if (call.skips && call.u.grad != nullptr) {
+      lanes.Store(call.u.grad + row * call.u.grad_stride + at, by_u);
+    }
+  });
+}
+
+template <bool kForMid>
+[[gnu::noinline]] void RunBackward(const TrainPointwiseArgs& call) {
+  const ProgramTrainCell& cell = ProgramCellOf(call);
+  const Program& forward = kForMid ? cell.mid_program : cell.update_program;
+  const Program& back = kForMid ? cell.mid_back_program : cell.update_back_program;
+  const GateList& gates = (kForMid ? cell.mid_gates : cell.update_gates).all;
+  bool read[kMaxGates] = {};
+  for (int i = 0; i < forward.arguments; ++i) {
+    if (forward.argument[i].kind == ArgumentKind::kGate) read[forward.argument[i].index] = true;
+  }
+  RunOverRows<kForMid>(back, call, [&](const VectorBlock& block, const ValuePlace* values) {
+    if (!kForMid) PassKept(block, cell.states, back, values);
+    for (int g = 0; g < gates.count; ++g) {
+      if (read[g]) continue;
+      const RowsWithGrad& gate = call.gate[gates.at[g]];
+      block.ForEach([&](std::int64_t, std::int64_t row, std::int64_t at, Lanes lanes) {
+        lanes.Store(gate.grad + row * gate.grad_stride + at, Zero());
+      });
+    }
+    for (int i = 0; i < forward.arguments; ++i) {
+      const float* const result = values[back.result[i]].at;
+      const int index = forward.argument[i].index;
+      const auto add = [&](float* grad, std::int64_t row_stride, bool one) {
+        block.ForEach([&](std::int64_t k, std::int64_t row, std::int64_t at, Lanes lanes) {
+          float* const to = grad + row * row_stride + (one ? 0 : at);
+          lanes.Store(to, lanes.Load(to) + Load(result + k * kLanes));
+        });
+      };
+      switch (forward.argument[i].kind) {
+        case ArgumentKind::kGate: {
+          const RowsWithGrad& gate = call.gate[gates.at[index]];
+          block.ForEach([&](std::int64_t k, std::int64_t row, std::int64_t at, Lanes lanes) {
+            lanes.Store(gate.grad + row * gate.grad_stride + at, Load(result + k * kLanes));
+          });
+          break;
+        }
+        case ArgumentKind::kX:
+          if (call.x.grad != nullptr) add(call.x.grad, call.x.grad_stride, false);
+          break;
+        case ArgumentKind::kVector:
+          add(call.params_grad[index], 0, cell.extents[index] == Extent::kOne);
+          break;
+        default:
+          add(call.state[index].grad, call.state[index].grad_stride, false);
+      }
+    }
+  });
+}
+
+constexpr TrainCellFunctions kProgramFunctions = {&RunForward<false>, &RunForward<true>,
+                                                  &RunBackward<false>, &RunBackward<true>};
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_TRAIN_PROGRAM_MAPS_H_

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A user's cell as FILE.py:CLASS: what is refused, and that a run needs its own copy of the file alone."""
+
+import json
+import re
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+
+from edgernn.cell_files import KEPT, load_cell
+from edgernn.cli.frame import main
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.files import write_bytes
+from edgernn.runtime import Session
+from edgernn.store import load_model
+from edgernn.training import train
+from edgernn.training.jobs import attempt
+from edgernn.training.sweep import sweep
+from edgernn.training.sweep.plan import load_sweep
+from tests.training_helpers import SMALL, Stop, snapshot, without_pictures, words
+
+CELL = """
+import torch
+from edgernn import Cell, Gate
+
+class Mine(Cell):
+    name = "mine"
+    gates = (Gate("f"), Gate("n"))
+
+    def update(self, p, state):
+        (h,) = state
+        f = torch.sigmoid(p.f)
+        return (torch.lerp(h, torch.tanh(p.n), f),)
+"""
+CHANGED = CELL.replace("torch.lerp(h, torch.tanh(p.n), f)", "torch.lerp(h, torch.tanh(p.n), 0 * f)")
+STEPS = {**SMALL, "steps": 6, "eval_every": 3, "checkpoint_every": 2}
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    without_pictures(monkeypatch)
+    Path("my_cells.py").write_text(CELL)
+
+
+def of(update, gates='Gate("f"), Gate("n")', more=""):
+    """A file whose cell has such an update and gates."""
+    head = 'import torch\nfrom edgernn import Cell, Gate, Vector\nclass Mine(Cell):\n    name = "mine"\n'
+    body = f"    def update(self, p, state):\n        (h,) = state\n        return {update}\n"
+    return f"{head}    gates = ({gates},)\n{more}{body}"
+
+
+WRONG = {
+    "file missing": (None, "absent.py:Mine", 2, "cell: no such file: absent.py"),
+    "folder": (None, "folder.py:Mine", 2, r"expected a file, got the folder folder.py"),
+    "class missing": (CELL, "f.py:Mien", 2, "f.py: unknown class 'Mien': did you mean 'Mine'"),
+    "no cell": ("x = 1", "f.py:Mine", 2, "unknown class 'Mine': the file has no subclass of edgernn.Cell"),
+    "no cell, no class": ("x = 1", "f.py", 2, "expected one subclass of edgernn.Cell, it has none"),
+    "two cells": (
+        CELL + "\nclass Two(Mine):\n    name = 'two'\n",
+        "f.py",
+        2,
+        "expected one subclass of edgernn.Cell, it has Mine, Two; write f.py:CLASS",
+    ),
+    "function": ("def Mine(): pass", "f.py:Mine", 2, "Mine: expected a subclass of edgernn.Cell, got a function"),
+    "other class": ("class Mine: pass", "f.py:Mine", 2, "Mine: expected a subclass of edgernn.Cell, got another class"),
+    "imported": ("from edgernn.cells import GRU", "f.py:GRU", 2, "GRU is imported from edgernn.cells.gru"),
+    "built-in name": (CELL.replace('"mine"', '"gru"'), "f.py:Mine", 2, "the name of a built-in cell, 'gru'; rename it"),
+    "paper's name": (CELL.replace('"mine"', '"sarnn"'), "f.py:Mine", 2, "built-in cell, 'sarnn'; rename it"),
+    "no name": (CELL.replace('name = "mine"', "pass"), "f.py:Mine", 2, "expected a name of letters, .* got None"),
+    "path for a name": (
+        CELL.replace('"mine"', '"../mine"'),
+        "f.py:Mine",
+        2,
+        "expected a name of letters, .* '../mine'",
+    ),
+    "no update": (CELL.replace("def update", "def other"), "f.py:Mine", 2, r"Mine defines no update\(p, state\)"),
+    "no gates": (CELL.replace("gates =", "gatse ="), "f.py:Mine", 2, "expected a tuple of gates"),
+    "neighbour": ("import my_cells\n" + CELL, "f.py:Mine", 2, "line 1: it imports my_cells, but a run keeps one file"),
+    "relative import": ("from . import other", "f.py:Mine", 2, "line 1: it imports what lies beside it"),
+    "syntax": ("class Mine(:", "f.py:Mine", 1, "f.py: line 1: SyntaxError: "),
+    "null byte": ("x = 1\0", "f.py:Mine", 1, "f.py: .*null bytes"),
+    "import": ("x = 1\nimport not_there", "f.py:Mine", 1, "line 2: ModuleNotFoundError: No module named 'not_there'"),
+    "raises": ("\n\nraise ValueError('why')", "f.py:Mine", 1, "f.py: line 3: ValueError: why"),
+    "exits": ("import sys\nsys.exit(3)", "f.py:Mine", 1, "line 2: SystemExit: 3"),
+    "unknown gate": (of("(p.z,)"), "f.py:Mine", 1, "Mine: line 8: p has no 'z'; it has f, n, x"),
+    "mistake in a step": (of("(h.nothing(),)"), "f.py:Mine", 1, "line 8: AttributeError: .*nothing"),
+    "no tuple": (of("p.f"), "f.py:Mine", 1, r"expected a tuple of one state of shape \(B, H\), got shapes \[\(3,\), "),
+    "too many states": (of("(h, h)"), "f.py:Mine", 1, "expected a tuple of one state"),
+    "wrong shape": (of("(h.sum(-1, keepdim=True),)"), "f.py:Mine", 1, r"got shapes \[\(2, 1\)\] with B=2, H=3"),
+}
+
+
+@pytest.mark.parametrize(("text", "word", "status", "message"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_said_in_a_line(capsys, text, word, status, message):
+    Path("folder.py").mkdir()
+    if text is not None:
+        Path("f.py").write_text(text)
+    assert main(["train", "--task", "adding", "--cell", word, *words(STEPS)]) == status
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert re.match(f"edgernn: error: .*{message}", err), err
+    assert not Path("runs").exists()
+
+
+def test_one_file_is_one_class_and_one_module():
+    shutil.copy("my_cells.py", "copy.py")
+    assert load_cell("my_cells.py:Mine") is load_cell("copy.py")
+    Path("copy.py").write_text(CHANGED)
+    assert load_cell("my_cells.py:Mine") is not load_cell("copy.py")
+
+
+def test_a_cell_of_equal_sizes_alone_and_one_with_options_are_loaded():
+    Path("highway.py").write_text(of("(torch.lerp(h, p.x, torch.sigmoid(p.f)),)"))
+    assert load_cell("highway.py:Mine").name == "mine"
+    more = "    def __init__(self, I, H, *, depth: int, **parts):\n        super().__init__(I, H, **parts)\n"
+    Path("options.py").write_text(of("(torch.tanh(p.f),)", more=more))
+    assert load_cell("options.py:Mine").name == "mine"
+
+
+def test_loading_leaves_random_numbers_alone():
+    import torch
+
+    torch.manual_seed(3)
+    first = torch.rand(1)
+    torch.manual_seed(3)
+    load_cell("my_cells.py:Mine")
+    assert torch.equal(torch.rand(1), first)
+
+
+def test_a_run_is_used_without_the_file(tmp_path, capsys):
+    status = main(["train", "--task", "adding", "--cell", "my_cells.py:Mine", "--rule", "selective", *words(STEPS)])
+    assert status == 0
+    run = tmp_path / "runs" / "adding-Mine-selective"
+    assert "adding, mine: " in capsys.readouterr().out
+    assert (run / KEPT).read_text() == CELL
+    assert json.loads((run / "result.json").read_text())["cell"] == "mine"
+    Path("my_cells.py").unlink()
+    assert main(["export", str(run)]) == 0
+    # the file needs no Python of the user's
+    (run / KEPT).unlink()
+    session = Session(run / "model.onnx")
+    assert session.backend == "native"
+    assert session.run([[[0.0, 1.0]]]).shape == (1, 1)
+    with pytest.raises(EdgernnError, match=r"cell.py: no such file; it has the cell that the run was trained with"):
+        load_model(run)
+
+
+def test_a_changed_copy_is_not_executed(tmp_path):
+    train("adding", "my_cells.py:Mine", out="run", settings=STEPS)
+    marker = tmp_path / "executed"
+    Path("run", KEPT).write_text(CELL + f"open({str(marker)!r}, 'w')\n")
+    for use in (lambda: load_model(Path("run")), lambda: train("adding", "my_cells.py:Mine", out="run", resume=True)):
+        with pytest.raises(EdgernnError, match=r"run/cell.py: changed since the run began, by the SHA-256"):
+            use()
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("end", ["moved", "changed"])
+def test_a_run_goes_on_with_its_copy(end):
+    given = {"task": "adding", "cell": "my_cells.py:Mine", "settings": STEPS}
+    train(**given, out="whole")
+    with pytest.raises(RuntimeError, match="stopped by the test"):
+        train(**given, out="part", progress=Stop(5))
+    if end == "moved":
+        Path("my_cells.py").rename("elsewhere.py")
+        train(**given, out="part", resume=True)
+    else:
+        Path("my_cells.py").write_text(CHANGED)
+        with pytest.warns(RuntimeWarning, match="my_cells.py:Mine is not what part was begun with, which goes on with"):
+            train(**given, out="part", resume=True)
+    assert snapshot(Path("part")) == snapshot(Path("whole"))
+
+
+def test_a_run_of_another_cell_is_not_gone_on_with():
+    Path("my_cells.py").write_text(CELL + '\nclass Two(Mine):\n    name = "two"\n')
+    train("adding", "my_cells.py:Mine", out="run", settings=STEPS)
+    for cell, got in (("my_cells.py:Two", "two"), ("gru", "gru")):
+        with pytest.raises(UsageError, match=f"cell: the run in run has 'mine', got '{got}'"):
+            train("adding", cell, out="run", settings=STEPS, resume=True)
+
+
+def test_a_kill_before_config_json_can_be_resumed():
+    # as a kill leaves it: the copy is written first
+    write_bytes(Path("run", KEPT), CELL.encode())
+    train("adding", "my_cells.py:Mine", out="run", settings=STEPS)
+    write_bytes(Path("other", KEPT), b"something else")
+    with pytest.raises(UsageError, match="expected a new or empty directory"):
+        train("adding", "my_cells.py:Mine", out="other", settings=STEPS)
+
+
+def test_a_cell_without_a_program_trains_with_a_warning():
+    Path("sums.py").write_text(of("(torch.tanh(p.f - h.mean(-1, keepdim=True)),)"))
+    with pytest.warns(RuntimeWarning, match="mine: update: .*mean.*; it trains, and an exported file runs it"):
+        train("adding", "sums.py:Mine", out="run", settings=STEPS)
+
+
+def test_a_recipe_may_name_a_file(capsys):
+    Path("mine.toml").write_text('[rows.one]\ntask = "adding"\ncell = "my_cells.py:Mine"\n')
+    assert main(["train", "--recipe", "mine.toml", *words(STEPS)]) == 0
+    assert Path("runs/mine/one", KEPT).read_text() == CELL
+
+
+def test_bench_cells_and_help_take_a_file(capsys):
+    assert main(["bench", "--cell", "my_cells.py:Mine", "--steps", "5", "--rounds", "1", "hidden_size=8"]) == 0
+    assert "mine" in capsys.readouterr().out
+    assert main(["cells", "my_cells.py:Mine", "--json"]) == 0
+    (entry,) = [e for e in json.loads(capsys.readouterr().out) if e["name"] == "mine"]
+    assert entry["native"]
+    assert entry["macs"] == 2 * 128 * (2 + 128)
+    assert main(["train", "--cell", "my_cells.py:Mine", "--help"]) == 0
+    assert "Settings of the cell mine" in capsys.readouterr().out
+
+
+# sweeps
+
+SWEEP = (
+    'task = "adding"\ncells = ["gru", "my_cells.py:Mine"]\nseeds = 1\n[settings]\nT = 10\nhidden_size = 8\nsteps = 4\n'
+)
+
+
+def no_workers(count, **options):
+    raise EdgernnError("no cluster")
+
+
+def test_a_sweep_goes_on_with_its_copy(monkeypatch):
+    Path("sweep.toml").write_text(SWEEP)
+    out = Path("out")
+    plan = load_sweep(Path("sweep.toml"), out)
+    assert [row.name for row in plan.rows] == ["gru", "mine"]
+    assert [job.cell for row in plan.rows for job in row.jobs] == ["gru", "out/cells/my_cells.py:Mine"]
+    monkeypatch.setattr("edgernn.training.sweep.run.load", lambda address: None)
+    monkeypatch.setattr("edgernn.training.sweep.run.on_ray", no_workers)
+    with pytest.raises(EdgernnError, match="no cluster"):
+        sweep(Path("sweep.toml"), out=out)
+    Path("my_cells.py").unlink()
+    (job,) = load_sweep(Path("sweep.toml"), out).rows[1].jobs
+    job.check()
+    assert attempt(job, None, "cpu").error is None
+    job.check()
+    Path("my_cells.py").write_text(CHANGED)
+    with pytest.warns(RuntimeWarning, match="my_cells.py is not what the sweep in out was begun with"):
+        again = load_sweep(Path("sweep.toml"), out)
+    (job,) = again.rows[1].jobs
+    assert job.result()["cell"] == "mine"
+    Path("my_cells.py").unlink()
+    report = sweep(Path("sweep.toml"), out=out, run=False)
+    assert report["rows"][1]["cell"] == "mine"
+    assert "--cell out/cells/my_cells.py:Mine" in report["rows"][1]["command"]
+
+
+def test_a_sweep_refuses_two_of_a_name():
+    Path("more").mkdir()
+    shutil.copy("my_cells.py", "more/my_cells.py")
+    Path("other.py").write_text(CHANGED)
+    for other, said in (("more/my_cells.py:Mine", "are copied to one folder"), ("other.py", "have the name 'mine'")):
+        Path("sweep.toml").write_text(SWEEP.replace('"gru"', f'"{other}"'))
+        with pytest.raises(UsageError, match=said), warnings.catch_warnings():
+            load_sweep(Path("sweep.toml"), Path("out"))

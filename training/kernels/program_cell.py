@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A user's own cell for the native training library: its gates as a table, its equations and derivatives as data."""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from edgernn.cell_program import SIZES, VECTOR, Equations, check_table, gate_terms, mixes, trace_equations
+from edgernn.cells.base import Cell
+from edgernn.program import Program, ProgramError, gradient
+
+# what an argument of a derivative is: the gradient of a result, by its number
+RESULT_GRAD = 64
+# limits of derivatives, as runtime/csrc/program/program.h has them
+_MOST_VALUES, _MOST_RESULTS = 512, 32
+
+
+class _Program(ctypes.Structure):
+    """EdgernnTrainProgram of runtime/csrc/train/c_api.h."""
+
+    _fields_ = (
+        ("ints", ctypes.POINTER(ctypes.c_int64)),
+        ("int_count", ctypes.c_int64),
+        ("numbers", ctypes.POINTER(ctypes.c_float)),
+        ("number_count", ctypes.c_int64),
+    )
+
+
+class _Source(ctypes.Structure):
+    """EdgernnTrainCellSource of runtime/csrc/train/c_api.h."""
+
+    _fields_ = (
+        ("gates", ctypes.POINTER(ctypes.c_int64)),
+        ("gate_count", ctypes.c_int64),
+        ("vectors", ctypes.POINTER(ctypes.c_int64)),
+        ("vector_count", ctypes.c_int64),
+        ("layout", ctypes.POINTER(ctypes.c_int64)),
+        ("layout_count", ctypes.c_int64),
+        *((name, _Program) for name in ("update", "update_back", "mid", "mid_back")),
+    )
+
+
+@dataclass(frozen=True)
+class ProgramNumbers:
+    """A serialised program; empty where a cell has none."""
+
+    ints: tuple[int, ...] = ()
+    numbers: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class CellSource:
+    """A cell as the native training library takes it.
+
+    gates: the terms of each. vectors: the size of each vector that the equations read. layout: as in `CellProgram`.
+    mid, mid_back: empty in cells without m.
+    """
+
+    gates: tuple[int, ...]
+    vectors: tuple[int, ...]
+    layout: tuple[int, ...]
+    update: ProgramNumbers
+    update_back: ProgramNumbers
+    mid: ProgramNumbers = ProgramNumbers()
+    mid_back: ProgramNumbers = ProgramNumbers()
+
+
+def describe_cell(cell: Cell) -> tuple[CellSource, tuple[str, ...]]:
+    """A cell as the native training library takes it, and the names of its vectors in `constants`, in that order.
+
+    Raises ProgramError for a cell whose equations cannot be traced, or which torch differentiates in another way.
+    """
+    for method in ("project", "step"):
+        if getattr(type(cell), method) is not getattr(Cell, method):
+            raise ProgramError(f"a cell with a {method}() of its own has no program")
+    # tracing draws numbers, which training is not to notice
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        equations = trace_equations(cell, differentiable=True)
+    equations = _read_vectors(equations)
+    check_table(cell, len(equations.vectors))
+    mid_is_input = equations.mid is not None and type(cell).mid_size is not Cell.mid_size
+    mid_is_input = mid_is_input and cell.mid_size == cell.input_size
+    sizes = [_size(equations, i, mid_is_input) for i in range(len(equations.vectors))]
+    square = mixes(equations, sizes, mid_is_input)
+    update, update_back = _both_ways(equations.update, with_results=True)
+    mid = mid_back = ProgramNumbers()
+    if equations.mid is not None:
+        mid, mid_back = _both_ways(equations.mid, with_results=False)
+    source = CellSource(
+        tuple(gate_terms(gate) for gate in cell.gates),
+        tuple(SIZES[size] for size in sizes),
+        (len(cell.states), int(mid_is_input), int(cell.reads_last), int(square), 0),
+        update,
+        update_back,
+        mid,
+        mid_back,
+    )
+    return source, tuple(equations.vectors)
+
+
+def to_c(source: CellSource) -> ctypes.Structure:
+    """The source as the library's structure, which keeps its memory."""
+    structure = _Source()
+    for name in ("gates", "vectors", "layout"):
+        numbers = getattr(source, name)
+        setattr(structure, name, (ctypes.c_int64 * len(numbers))(*numbers))
+        setattr(structure, f"{name.removesuffix('s')}_count", len(numbers))
+    for name in ("update", "update_back", "mid", "mid_back"):
+        program = getattr(source, name)
+        field = getattr(structure, name)
+        field.ints = (ctypes.c_int64 * len(program.ints))(*program.ints)
+        field.numbers = (ctypes.c_float * len(program.numbers))(*program.numbers)
+        field.int_count, field.number_count = len(program.ints), len(program.numbers)
+    return structure
+
+
+def _read_vectors(equations: Equations) -> Equations:
+    """The equations with those vectors alone that they read."""
+    programs = [program for program in (equations.update, equations.mid) if program is not None]
+    keys = {VECTOR + i: name for i, name in enumerate(equations.vectors)}
+    kept = [key for key in keys if any(key in program.arguments for program in programs)]
+    places = {key: VECTOR + i for i, key in enumerate(kept)}
+
+    def renumber(program: Program) -> Program:
+        return replace(program, arguments=tuple(places.get(key, key) for key in program.arguments))
+
+    vectors = {keys[key]: equations.vectors[keys[key]] for key in kept}
+    mid = None if equations.mid is None else renumber(equations.mid)
+    return Equations(renumber(equations.update), mid, vectors)
+
+
+def _size(equations: Equations, i: int, mid_is_input: bool) -> str:
+    """The size of a vector, by the stages that read it."""
+    if list(equations.vectors.values())[i] == 1:
+        return "1"
+    return "I" if mid_is_input and VECTOR + i not in equations.update.arguments else "H"
+
+
+def _both_ways(program: Program, *, with_results: bool) -> tuple[ProgramNumbers, ProgramNumbers]:
+    """A program and its derivative, serialised."""
+    grads = range(RESULT_GRAD, RESULT_GRAD + len(program.results))
+    back = gradient(program, grads, with_results=with_results)
+    forward = program.serialise()
+    return _numbers(*forward), _numbers(*back.serialise(_MOST_VALUES, _MOST_RESULTS))
+
+
+def _numbers(ints: Sequence[int], numbers: Sequence[float]) -> ProgramNumbers:
+    return ProgramNumbers(tuple(ints), tuple(numbers))
