@@ -372,6 +372,7 @@ def compile_for_real(*words: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_kernels_compile_for_a_gpu() -> None:
     # triton may make constants of arguments that are 1
     made = compile_for_real("--steps", "1", "--batch", "1", "gru+selective")
