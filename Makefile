@@ -39,7 +39,8 @@ SANITIZED_TESTS := tests/test_native_op.py::test_op_equals_oracle \
     tests/test_native_op.py::test_batch_equals_its_samples_one_by_one \
     tests/test_native_op.py::test_final_state_may_share_memory_with_initial_state \
     tests/test_native_rules.py tests/test_native_refusals.py tests/test_native_programs.py \
-    tests/test_native_functions.py tests/test_program_refusals.py tests/test_fused_programs.py \
+    tests/test_native_functions.py tests/test_program_refusals.py \
+    tests/test_fused_programs.py tests/test_fused_program_refusals.py \
     tests/test_native_weights.py::test_low_rank_equals_oracle \
     tests/test_native_weights.py::test_sparse_weights_equal_oracle
 
