@@ -46,6 +46,7 @@ SANITIZED_TESTS := tests/test_native_op.py::test_op_equals_oracle \
     tests/test_native_op.py::test_final_state_may_share_memory_with_initial_state \
     tests/test_native_rules.py tests/test_native_refusals.py tests/test_native_programs.py \
     tests/test_native_functions.py tests/test_program_refusals.py \
+    tests/test_fused_programs.py tests/test_fused_program_refusals.py \
     tests/test_native_weights.py::test_low_rank_equals_oracle \
     tests/test_native_weights.py::test_sparse_weights_equal_oracle
 
@@ -124,7 +125,7 @@ check-added-rule: setup
 check-sanitizers: setup
 	cmake -S . -B build/sanitized -DEDGERNN_SANITIZE=ON -DEDGERNN_ISAS=$(CHECKED_ISA) \
 	    -DCMAKE_CXX_FLAGS_RELEASE='-O0 -DNDEBUG'
-	cmake --build build/sanitized --parallel 2 --target edgernn_ops
+	cmake --build build/sanitized --parallel 2 --target edgernn_ops edgernn_train
 	EDGERNN_ISA=$(CHECKED_ISA) EDGERNN_LIBRARY=build/sanitized/libedgernn_ops.so \
 	    LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so.6)" \
 	    ASAN_OPTIONS=detect_leaks=0:abort_on_error=1 UBSAN_OPTIONS=print_stacktrace=1 \

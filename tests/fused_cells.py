@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cells of a user's own, for tests of fused training."""
+
+import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from edgernn.cells import CELLS, Cell, Gate, Gates, Vector
+from edgernn.cells.base import State
+from edgernn.layer import RecurrentLayer
+from edgernn.rules import RULES
+from edgernn.training.kernels import cpu
+
+
+class Gru(CELLS["gru"]):
+    """The library's GRU, which it does not know under another name."""
+
+    name = "my-gru"
+
+
+class Memory(Cell):
+    """An LSTM with a leak, a peephole of c in every gate, and another squashing function."""
+
+    name = "my-memory"
+    gates = (Gate("i", c=True), Gate("f", c=True), Gate("g"), Gate("o", c=True, bias=False))
+    states = ("h", "c")
+
+    def update(self, p: Gates, state: State) -> State:
+        _, c = state
+        c = torch.sigmoid(p.f) * c + torch.sigmoid(p.i) * F.softsign(p.g)
+        return (torch.sigmoid(p.o) * torch.tanh(c), 0.9 * c)
+
+
+class TwoStages(Cell):
+    """A gate feeds m, which has the size of the state; vectors of each kind, mapped and not, and one never read."""
+
+    name = "my-stages"
+    gates = (Gate("r", mid=True), Gate("z"), Gate("n", h=False, m=True), Gate("unread", h=False))
+    own = {  # noqa: RUF012
+        "slope": Vector("H", 0.5, F.softplus),
+        "scale": Vector("1", 0.7, torch.tanh),
+        "shift": Vector("H", 0.1),
+        "spare": Vector("H", 1.0),
+    }
+
+    def mid(self, p: Gates, state: State) -> Tensor:
+        return torch.sigmoid(p.slope * p.r) * state[0] + p.scale
+
+    def update(self, p: Gates, state: State) -> State:
+        (h,) = state
+        return (torch.lerp(h, torch.tanh(p.slope * p.n + p.shift) * p.scale, torch.sigmoid(p.z)),)
+
+
+class InputStage(Cell):
+    """m has the size of the input, and is made from x and a vector of that size."""
+
+    name = "my-input-stage"
+    gates = (Gate("d", mid=True), Gate("f", h=False, m=True), Gate("a"))
+    own = {"rho": Vector("I", 0.3, torch.sigmoid), "tau": Vector("H", 1.5)}  # noqa: RUF012
+
+    @property
+    def mid_size(self) -> int:
+        return self.input_size
+
+    def mid(self, p: Gates, state: State) -> Tensor:
+        return p.x * torch.sigmoid(p.d) + p.rho * torch.sin(p.x)
+
+    def update(self, p: Gates, state: State) -> State:
+        f = torch.sigmoid(p.tau * p.f)
+        return (f * state[0] + (1 - f) * torch.tanh(p.a),)
+
+
+class Highway(Cell):
+    """Reads x beside its gates, so I must be H; a state that is only handed on."""
+
+    name = "my-highway"
+    gates = (Gate("t"), Gate("n", h=False))
+    states = ("h", "old")
+
+    def update(self, p: Gates, state: State) -> State:
+        t = torch.sigmoid(p.t)
+        return (t * p.n.relu() + (1 - t) * p.x + 0.1 * state[1], state[0])
+
+
+class LastInput(Cell):
+    """Reads the input before, and five gates have the same terms, more than inference takes."""
+
+    name = "my-last"
+    gates = tuple(Gate(name) for name in "abcde")
+    reads_last = True
+
+    def update(self, p: Gates, state: State) -> State:
+        mixed = torch.where(p.a > p.b, p.a * torch.sigmoid(p.c), p.b.clamp(-1, 1)) + (p.d * p.d + 0.1).sqrt()
+        return (0.5 * state[0] + torch.tanh(mixed) * torch.exp(-p.e * p.e),)
+
+
+class Derived(Cell):
+    """Makes of its own vectors others, which its equations read."""
+
+    name = "my-derived"
+    gates = (Gate("n"),)
+    own = {"rate": Vector("H", 0.3), "gain": Vector("1", 2.0)}  # noqa: RUF012
+
+    def constants(self, x: Tensor) -> dict[str, Tensor]:
+        return {**super().constants(x), "product": self.rate * self.gain, "half": self.gain / 2}
+
+    def update(self, p: Gates, state: State) -> State:
+        return (torch.tanh(p.n * p.half) + p.product * state[0],)
+
+
+MINE = (Gru, Memory, TwoStages, InputStage, Highway, LastInput, Derived)
+
+
+def mine(cell: type[Cell], rule: str, I: int, H: int, **options: Any) -> RecurrentLayer:
+    options |= {"open": 0.5} if rule == "phased" else {}
+    made = RecurrentLayer(cell(I, H), RULES[rule](I, H, **options))
+    made.rule.anneal(30)
+    return made
+
+
+def fused(layer: RecurrentLayer) -> RecurrentLayer:
+    made = copy.deepcopy(layer)
+    made.unroller = cpu.CpuUnroller(made)
+    return made
