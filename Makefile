@@ -152,7 +152,7 @@ check-programs:
 	@command -v clang++ >/dev/null || { echo 'check-programs: skipped, clang++ is not installed'; exit 0; }; set -e; \
 	$(CONFIGURE_FUZZ); \
 	cmake --build build/fuzz --parallel 2 --target edgernn_fuzz_programs; \
-	build/fuzz/edgernn_fuzz_programs $(PROGRAMS)
+	ASAN_OPTIONS=malloc_context_size=0:quarantine_size_mb=8 build/fuzz/edgernn_fuzz_programs $(PROGRAMS)
 
 check-models: setup
 	$(BIN)/python -m tests.use_mutants $(MODELS)

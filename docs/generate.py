@@ -6,7 +6,7 @@ docs/results/apps.json, as are the tables in docs/apps.md; a page a family under
 and classes, with the cost of each cell at one size (a paragraph of a class docstring with " = " in its first line is
 an equation); docs/tasks.md, of the tasks' docstrings; docs/results.md, of what `edgernn reproduce` measured,
 docs/results/TABLE.json, with the pictures docs/results/TABLE-NAME.png; docs/performance.md, of what `edgernn bench
---suite` measured, docs/results/performance.json, and the notes beside it.
+--suite` measured, docs/results/performance.json and own-cell.json, and the notes beside it.
 """
 
 import dataclasses
@@ -21,6 +21,7 @@ from types import ModuleType
 from edgernn.bench.gpu_cases import gpu_page
 from edgernn.bench.gpu_suite import table as gpu_table
 from edgernn.bench.page import page as performance_page
+from edgernn.bench.page import section as performance_section
 from edgernn.cells import CELLS
 from edgernn.cli.cell_costs import cell_costs, table
 from edgernn.rules import RULES
@@ -217,6 +218,14 @@ def performance(folder: Path = ROOT / "docs" / "results") -> str:
         parts.append(performance_page(json.loads(measured.read_text(encoding="utf-8"))).rstrip())
     else:
         parts.append("Not measured yet: `edgernn bench --suite --out docs/results`")
+    own = folder / "own-cell.json"
+    if own.is_file():
+        text = (
+            "The equations of gru as a user's own cell, which the library runs by its program. Beside it: the "
+            "library's cell with the same weights, and the portable function. By `edgernn bench --suite --only "
+            "own-gru`; the report is docs/results/own-cell.json."
+        )
+        parts += ["## A cell of your own", text, performance_section(json.loads(own.read_text(encoding="utf-8")))]
     parts += ["## On a GPU", *_on_a_gpu(folder), "## Training", *_training(folder)]
     if notes.is_file():
         parts += ["## Notes", notes.read_text(encoding="utf-8").strip()]

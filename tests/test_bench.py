@@ -12,7 +12,7 @@ import pytest
 import edgernn
 from edgernn.bench import Settings, bench, markdown, save
 from edgernn.bench.baseline import parameters
-from edgernn.bench.suite import CASES
+from edgernn.bench.suite import CASES, OWN_CASES
 from edgernn.cli.frame import main
 from edgernn.config import ModelConfig
 from edgernn.costs import named_cost
@@ -184,3 +184,5 @@ def test_help_of_bench_lists_the_settings_of_a_model(capsys):
 def test_names_of_cases_stay():
     saved = {case["name"] for case in json.loads(RESULTS.read_text())["cases"]}
     assert {case.name for case in CASES} == saved
+    saved = {case["name"] for case in json.loads(RESULTS.with_name("own-cell.json").read_text())["cases"]}
+    assert {case.name for case in OWN_CASES} == saved

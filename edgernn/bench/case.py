@@ -27,11 +27,13 @@ from edgernn.bench.peers import (
 from edgernn.bench.roofline import matvec, multiply_adds, steps_in_c
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError
+from edgernn.model import SequenceModel
 from edgernn.runtime.session import Session
 from edgernn.runtime.timing import Rounds, interleaved
 
 # the names of contenders that are no peers
 EDGERNN, FLOAT32, DENSE, PYTHON = "edgernn", "edgernn float32", "edgernn gru", "edgernn from Python"
+COMPILED, PORTABLE = "the library's cell", "portable function"
 ROOFLINE, WITH_INPUT, BEST = "roofline", "roofline and input", "best peer"
 ORT = PEERS[0].name
 # a peer's error, not ours: some trade accuracy for speed
@@ -59,6 +61,7 @@ class Case:
 
     model: what is measured, with random weights. skip: as in `edgernn.synthetic.random_model`. weights: as in
     `edgernn.export.to_onnx`, of gru and lstm. in_c: the steps of a stream are called from C; ours alone is measured.
+    compiled: the library's cell with the equations of a user's own, beside which that is measured.
     """
 
     group: str
@@ -69,6 +72,7 @@ class Case:
     skip: float | None = None
     weights: str = "float32"
     in_c: bool = False
+    compiled: str | None = None
     targets: tuple[Target, ...] = field(default=())
 
     @property
@@ -246,15 +250,25 @@ def _stream_in_c(case: Case) -> Made:
 
 
 def _ours_alone(case: Case) -> Made:
-    """Our cell beside our gru and ONNX Runtime's GRU of the same size."""
+    """Our cell beside our gru and ONNX Runtime's GRU of the same size.
+
+    A user's own cell is beside the library's with the same weights, and its own portable function, too.
+    """
     from edgernn.export import to_onnx
     from edgernn.synthetic import random_model
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        to_onnx(random_model(case.model, skip=case.skip or 0.0), path)
+        model = random_model(case.model, skip=case.skip or 0.0)
+        to_onnx(model, path)
         session = Session(path, backend="native", threads=case.threads)
         portable = Session(path, backend="portable")
+        compiled = None
+        if case.compiled is not None:
+            twin = SequenceModel(_with_cell(case.model, case.compiled)).eval()
+            twin.load_state_dict(model.state_dict())
+            to_onnx(twin, path)
+            compiled = Session(path, backend="native", threads=case.threads)
     random = np.random.default_rng(0)
     x = random.standard_normal((case.steps, case.batch, case.sizes[0])).astype(np.float32)
     start = session.initial_state(case.batch)
@@ -272,7 +286,16 @@ def _ours_alone(case: Case) -> Made:
         ORT: _verified(PEERS[0], plain),
         ROOFLINE: _roofline(case, executed),
     }
+    if compiled is not None:
+        error = verify(compiled, portable, x)
+        contenders[COMPILED] = Contender(lambda: compiled.run_from(x, start), error=error)
+        contenders[PORTABLE] = Contender(lambda: portable.run_from(x, start))
     return contenders, {}, {**facts, "macs_executed": executed}
+
+
+def _with_cell(model: ModelConfig, cell: str) -> ModelConfig:
+    layer = model.layer
+    return replace(model, layer=replace(layer, cell=replace(layer.cell, name=cell)))
 
 
 def _roofline(case: Case, macs: float) -> Contender:

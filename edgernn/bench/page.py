@@ -5,14 +5,32 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from edgernn.bench.case import BEST, DENSE, EDGERNN, FLOAT32, PAUSE_MS, PYTHON, ROOFLINE, ROUNDED, WITH_INPUT
+from edgernn.bench.case import (
+    BEST,
+    COMPILED,
+    DENSE,
+    EDGERNN,
+    FLOAT32,
+    PAUSE_MS,
+    PORTABLE,
+    PYTHON,
+    ROOFLINE,
+    ROUNDED,
+    WITH_INPUT,
+)
 
-_OURS = (EDGERNN, FLOAT32, DENSE, PYTHON, ROOFLINE, WITH_INPUT)
+_OURS = (EDGERNN, FLOAT32, DENSE, PYTHON, COMPILED, PORTABLE, ROOFLINE, WITH_INPUT)
 
 
 def page(report: dict[str, Any]) -> str:
     """Every case as tables by group, targets beside figures, and where a peer or a target is ahead of us."""
     return "\n\n".join([_machine(report), _explained(report), *tables(report["cases"])]) + "\n"
+
+
+def section(report: dict[str, Any]) -> str:
+    """Cases that have a machine of their own, as a part of a page: targets and figures."""
+    cases = [case for case in report["cases"] if "failed" not in case]
+    return "\n\n".join([_machine(report), _targets(cases), _group(cases)])
 
 
 def tables(cases: list[dict[str, Any]]) -> list[str]:

@@ -9,10 +9,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from edgernn.bench.case import BEST, DENSE, FLOAT32, ORT, ROOFLINE, Case, Target, measure
+from edgernn.bench.case import BEST, COMPILED, DENSE, FLOAT32, ORT, PORTABLE, ROOFLINE, Case, Target, measure
 from edgernn.bench.load import GROUP as LOAD
 from edgernn.bench.load import LIMIT, measure_load
 from edgernn.bench.machine import machine
+from edgernn.bench.own_cell import OwnGRU
 from edgernn.bench.peers import PEERS
 from edgernn.config import ModelConfig
 from edgernn.errors import UsageError
@@ -60,12 +61,21 @@ def _cases() -> Iterable[Case]:
     yield Case(LOAD, ModelConfig.of("gru", 2, 128), 0, targets=(Target(LIMIT, 1.0),))
 
 
+def _own_cases() -> Iterable[Case]:
+    for rule, skip, limit in (("always", None, 1.25), ("selective", 0.9, 1.35)):
+        targets = (Target(COMPILED, limit), Target(PORTABLE, 1 / 10))
+        model = ModelConfig.of(OwnGRU, 16, 128, rule=rule)
+        yield Case("A cell of your own", model, skip=skip, compiled="gru", targets=targets)
+
+
 CASES = tuple(_cases())
+# measured by themselves, with `only`
+OWN_CASES = tuple(_own_cases())
 
 
 def chosen(only: str | None) -> tuple[Case, ...]:
-    """The cases whose names contain `only`, all where it is None. Raises UsageError where there are none."""
-    cases = tuple(case for case in CASES if only is None or only in case.name)
+    """The cases whose names contain `only`, CASES where it is None. Raises UsageError where there are none."""
+    cases = CASES if only is None else tuple(case for case in (*CASES, *OWN_CASES) if only in case.name)
     if not cases:
         raise UsageError(f"only: expected a part of a case's name, such as {CASES[0].name!r}, got {only!r}")
     return cases

@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cell as a user writes it, which the library runs by its program: the equations of `gru` under another name."""
+
+from edgernn.cells import GRU
+
+
+class OwnGRU(GRU):
+    """The gated recurrent unit; see `edgernn.cells.gru`."""
+
+    name = "own-gru"
