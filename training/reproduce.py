@@ -11,9 +11,9 @@ from edgernn.errors import UsageError, nearest
 from edgernn.files import write_json
 from edgernn.training.agreement import agreement, count_verdicts
 from edgernn.training.jobs import Job, origin, processes
+from edgernn.training.paper_table import MACHINE_COLUMNS, markdown
 from edgernn.training.recipe import Recipe, Settings, Table, combinations, label, load_table, over
-from edgernn.training.report import MACHINE_COLUMNS, markdown
-from edgernn.training.run import RunDirectory
+from edgernn.training.run_directory import RunDirectory
 from edgernn.training.series import series_of
 from edgernn.training.table import Failures, Row, results_of, save, trained
 from edgernn.training.table_pictures import draw_pictures

@@ -12,8 +12,8 @@ from typing import Any
 from edgernn.bench.case import BEST, DENSE, FLOAT32, ORT, ROOFLINE, Case, Target, measure
 from edgernn.bench.load import GROUP as LOAD
 from edgernn.bench.load import LIMIT, measure_load
-from edgernn.bench.machine import machine
 from edgernn.bench.peers import PEERS
+from edgernn.bench.provenance import machine
 from edgernn.config import ModelConfig
 from edgernn.errors import UsageError
 from edgernn.files import write_json
