@@ -22,14 +22,14 @@ from edgernn.bench.gpu_cases import gpu_page
 from edgernn.bench.gpu_suite import table as gpu_table
 from edgernn.bench.page import page as performance_page
 from edgernn.bench.page import section as performance_section
+from edgernn.bench.training_steps import table as training_table
 from edgernn.cells import CELLS
 from edgernn.cli.cell_costs import cell_costs, table
 from edgernn.rules import RULES
 from edgernn.settings import as_word
-from edgernn.training.kernels.bench import table as training_table
 from edgernn.training.overview import overview, overview_table
+from edgernn.training.paper_table import markdown
 from edgernn.training.recipe import load_table, table_names
-from edgernn.training.report import markdown
 from edgernn.training.table_pictures import draw_pictures
 from edgernn.training.tasks import TASKS
 
@@ -252,7 +252,7 @@ def _on_a_gpu(folder: Path) -> list[str]:
 
 def _training(folder: Path) -> list[str]:
     cpu, gpu = folder / "training.json", folder / "gpu.json"
-    command = "python -m edgernn.training.kernels.bench --out docs/results/training.json"
+    command = "python -m edgernn.bench.training_steps --out docs/results/training.json"
     parts = [f"On a CPU, by `{command}`; the target for gru, pru and sarnn is half of torch.nn.GRU's time."]
     parts.append(training_table(json.loads(cpu.read_text(encoding="utf-8"))) if cpu.is_file() else "Not measured yet.")
     command = "python -m edgernn.bench.gpu_suite --out docs/results/gpu.json"

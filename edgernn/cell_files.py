@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
 @dataclass(frozen=True)
-class Source:
+class ClassSource:
     """Where a class comes from: its name in the file, and the file's content."""
 
     name: str
@@ -47,7 +47,7 @@ class Source:
         return {"class": self.name, "sha256": self.sha256}
 
 
-_sources: dict[type[Cell], Source] = {}
+_sources: dict[type[Cell], ClassSource] = {}
 _modules: dict[str, ModuleType] = {}
 
 
@@ -72,7 +72,7 @@ def label(cell: str) -> str:
     return name or path.stem
 
 
-def source_of(cell: type[Cell]) -> Source | None:
+def source_of(cell: type[Cell]) -> ClassSource | None:
     """The source of a class that `load_cell` has loaded, None for any other."""
     return _sources.get(cell)
 
@@ -100,7 +100,7 @@ def load_cell(word: str, taken: Collection[str] = ()) -> type[Cell]:
     if cell.name in taken:
         raise UsageError(f"{path}: {cell.__name__} has the name of a built-in cell, {cell.name!r}; rename it")
     _try_step(path, cell)
-    _sources[cell] = Source(cell.__name__, content)
+    _sources[cell] = ClassSource(cell.__name__, content)
     return cell
 
 

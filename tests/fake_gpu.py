@@ -126,7 +126,7 @@ class FakeRuntime:
 
 def install(monkeypatch: pytest.MonkeyPatch, library: Path | None, **facts: Any) -> None:
     """Make this machine one with a GPU, with these facts of FakeRuntime; library: the CUDA library, if it has that."""
-    from edgernn.bench import gpu as bench
+    from edgernn.bench import gpu_times as bench
     from edgernn.errors import EdgernnError
     from edgernn.runtime import device, session, stream
     from edgernn.runtime import library as libraries

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from edgernn.bench.machine import machine
+from edgernn.bench.provenance import machine
 from edgernn.export import to_onnx
 from edgernn.export.rounding import WEIGHTS
 from edgernn.runtime import library_path

@@ -18,9 +18,9 @@ from edgernn.config import ModelConfig
 from edgernn.costs import named_cost
 from edgernn.export import to_onnx
 from edgernn.names import COMBINATIONS, IMPUTING
+from edgernn.random_models import random_model
 from edgernn.runtime import Session
 from edgernn.settings import fields_of
-from edgernn.synthetic import random_model
 from tests.models import exported
 from tests.use_mutants import MODELS
 

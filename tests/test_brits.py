@@ -12,7 +12,7 @@ from edgernn import SequenceModel
 from edgernn.cli.frame import main
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.export.run import export_run
+from edgernn.export.export_run import export_run
 from edgernn.runtime import Session
 from edgernn.store import load_model
 from edgernn.training.config import TrainConfig

@@ -9,7 +9,7 @@ import pytest
 import edgernn
 from edgernn.runtime import Session, library
 from edgernn.runtime.cuda import CudaLibrary, Sizes
-from edgernn.runtime.files import run_file
+from edgernn.runtime.run_file import run_file
 from tests import fake_gpu
 from tests.models import assert_threads_get_the_same, exported
 

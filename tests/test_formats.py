@@ -11,9 +11,9 @@ from edgernn.errors import EdgernnError
 from edgernn.training.data import find_either, find_files, locate, places
 from edgernn.training.datasets import SETS
 from edgernn.training.formats import read_cifar10, read_csv, read_physionet, read_svhn, read_text
+from edgernn.training.formats.byte_source import read_all
 from edgernn.training.formats.mat import read_mat
 from edgernn.training.formats.physionet import PARAMETERS
-from edgernn.training.formats.stream import read_all
 from tests.format_files import (
     CLASSES,
     RECORD,

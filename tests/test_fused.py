@@ -282,7 +282,7 @@ def test_training_is_the_same_with_both_backends(cell: str, tmp_path: Path, monk
     for backend in ("torch", "fused"):
         settings = {**SMALL, "steps": 20, "eval_every": 5, "lambda": 1e-3, "backend": backend}
         results[backend] = train("adding", cell, out=tmp_path / backend, settings=settings)
-        run = edgernn.training.run.RunDirectory(tmp_path / backend)
+        run = edgernn.training.run_directory.RunDirectory(tmp_path / backend)
         losses[backend] = [line["loss"] for line in run.metrics()]
         assert results[backend]["backend"] == backend
     assert len(losses["torch"]) == 4

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from edgernn.__main__ import main
-from edgernn.bench import Settings, gpu
+from edgernn.bench import Settings, gpu_times
 from edgernn.bench.case import EDGERNN, Case
-from edgernn.bench.gpu import COPIED, CPU, torch_layers
 from edgernn.bench.gpu_cases import bench_on_gpu, cases, gpu_page, run_cases
+from edgernn.bench.gpu_times import COPIED, CPU, torch_layers
 from edgernn.bench.measure import GRU, LSTM
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError
@@ -66,7 +66,7 @@ def test_torchs_layers_with_our_weights_compute_our_function(cell, options):
 
 def test_a_report_holds_every_contender(machine, monkeypatch, tmp_path):
     clock = Stopwatch()
-    monkeypatch.setattr(gpu, "clock", lambda: clock)
+    monkeypatch.setattr(gpu_times, "clock", lambda: clock)
     # torch's GPU is the processor
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     for kind in (torch.Tensor, torch.nn.Module):
@@ -123,12 +123,12 @@ def test_wrong_code_is_not_timed(machine, monkeypatch, tmp_path):
 
 
 def test_a_peer_that_is_wrong_is_left_out(machine, monkeypatch, tmp_path):
-    right = gpu.baseline
+    right = gpu_times.baseline
 
     def wrong(kind, info, weights):
         return right(kind, info, {name: Weight(1.5 * weight.floats) for name, weight in weights.items()})
 
-    monkeypatch.setattr(gpu, "baseline", wrong)
+    monkeypatch.setattr(gpu_times, "baseline", wrong)
     report = run_cases(tmp_path / "cuda.json", [Case("One", ModelConfig.of("gru", 2, 8), 20)], SHORT)
     assert "EdgernnError: wrong by" in report["cases"][0]["left_out"][GRU]
     # it has no weights of ours
@@ -152,7 +152,7 @@ def test_the_page_says_what_is_not_measured(tmp_path):
 def test_without_the_cuda_library_nothing_is_measured(monkeypatch):
     fake_gpu.install(monkeypatch, None)
     with pytest.raises(EdgernnError, match="CUDA library libedgernn_cuda is not installed"):
-        gpu.require()
+        gpu_times.require()
 
 
 def test_the_command_line_prints_the_table(machine, tmp_path, capsys):
@@ -190,7 +190,7 @@ def test_events_are_of_the_stream_that_does_the_work(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "Stream", lambda: "stream")
-    assert gpu.Events()(lambda: said.append("call"), 2) == pytest.approx(0.003)
+    assert gpu_times.Events()(lambda: said.append("call"), 2) == pytest.approx(0.003)
     assert said == ["stream", "call", "call", "stream", "wait"]
 
 
@@ -202,7 +202,9 @@ def test_a_clock_of_its_own_times_a_call():
 
 
 def test_report_of_a_case_without_the_cpus_library(machine, monkeypatch, tmp_path):
-    monkeypatch.setattr(gpu, "library_missing", lambda device="cpu": "it was not built" if device == "cpu" else None)
+    monkeypatch.setattr(
+        gpu_times, "library_missing", lambda device="cpu": "it was not built" if device == "cpu" else None
+    )
     report = run_cases(tmp_path / "cuda.json", [Case("One", ModelConfig.of("gru", 2, 8), 6)], SHORT)
     assert report["cases"][0]["left_out"][CPU] == "it was not built"
     assert "Our kernel on the CPU was not measured beside it." in gpu_page(report)

@@ -12,11 +12,11 @@ from edgernn.files import write_json
 
 pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
 from edgernn.bench import gpu_ops, gpu_suite
-from edgernn.bench.gpu_suite import Sizes, check, run, table
+from edgernn.bench.gpu_suite import SuiteSizes, check, run, table
 from edgernn.training.kernels import gpu
 from tests.fake_gpu import TorchLibrary
 
-TINY = Sizes(
+TINY = SuiteSizes(
     check=(2, 2, 3, 5),
     timed=(2, 2, 2, 4),
     widths=(6,),
@@ -40,7 +40,7 @@ def _no_library(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: gpu.Form(True, rows=2))
+    monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: gpu.KernelForm(True, rows=2))
 
 
 def test_report_is_whole_and_fits_json(tmp_path):

@@ -35,7 +35,7 @@ FORBIDDEN = [
     ("export/graph.py", "edgernn.training.tasks", "edgernn.export is not allowed to import edgernn.training"),
     ("training/loop.py", "edgernn.bench.measure", "edgernn.training is not allowed to import edgernn.bench"),
     ("files.py", "edgernn.locks", "edgernn.files is not allowed to import edgernn.locks"),
-    ("training/tasks/draw.py", "edgernn.training.run", "No cycles are allowed in edgernn.training."),
+    ("training/tasks/draw.py", "edgernn.training.run_directory", "No cycles are allowed in edgernn.training."),
     ("mine.py", "edgernn.errors", "edgernn.mine"),
 ]
 

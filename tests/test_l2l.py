@@ -17,7 +17,7 @@ from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.training import train
 from edgernn.training.networks.learned_optimizer import LearnedOptimizer, log_and_sign
 from edgernn.training.networks.optimisees import HAND_MADE, RATES, ResBlock, ResNet, perceptron, residual, train_by_hand
-from edgernn.training.tasks.l2l import CIFAR10, Images, LearningToLearn, Unrolls
+from edgernn.training.tasks.l2l import CIFAR10, ImageSplit, LearningToLearn, Unrolls
 from tests import oracle
 from tests.training_helpers import Stop, data_folder, snapshot, without_pictures, words, write_mnist
 
@@ -370,7 +370,7 @@ def opened(source, **settings):
 
 
 def test_parts_of_an_optimisee_overlap_by_a_minibatch():
-    images = Images(torch.arange(30).view(30, 1, 1, 1), torch.arange(30), torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
+    images = ImageSplit(torch.arange(30).view(30, 1, 1, 1), torch.arange(30), torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
     source = Unrolls(images, 10, 4, 5, key=1, seed=3, optimisees=2)
     assert source.steps_per_epoch(99) == 6
     assert [source.continues(step, 99) for step in range(6)] == [False, True, True] * 2

@@ -9,7 +9,7 @@ from matplotlib import image
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.model import SequenceModel
 from edgernn.training import train
-from edgernn.training.pictures import Outcome, tradeoff, update_patterns
+from edgernn.training.pictures import OperatingPoint, tradeoff, update_patterns
 from edgernn.training.plot import plot
 
 SMALL = {"T": 8, "hidden_size": 6, "batch_size": 10, "steps": 6, "eval_every": 2}
@@ -101,7 +101,11 @@ def test_a_pattern_is_black_where_a_neuron_changes(tmp_path):
 
 
 def test_a_price_is_drawn_for_every_group(tmp_path):
-    outcomes = [Outcome("a", 10.0, 0.9, 0.0), Outcome("a", 80.0, 0.8, 1e-3), Outcome("b", 50.0, 0.5, 1e-4)]
+    outcomes = [
+        OperatingPoint("a", 10.0, 0.9, 0.0),
+        OperatingPoint("a", 80.0, 0.8, 1e-3),
+        OperatingPoint("b", 50.0, 0.5, 1e-4),
+    ]
     tradeoff(tmp_path / "t.svg", outcomes, "accuracy")
     text = (tmp_path / "t.svg").read_text()
     # the legend and the axes, which the SVG keeps as comments beside the outlines

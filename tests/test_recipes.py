@@ -8,9 +8,9 @@ import pytest
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.training import recipe as recipes
 from edgernn.training import train
+from edgernn.training.paper_table import figure
 from edgernn.training.plan import choose
 from edgernn.training.recipe import RECIPES, label, load_recipe, load_table, over, table_names
-from edgernn.training.report import figure
 from edgernn.training.series import series_of
 from tests.training_helpers import without_pictures
 

@@ -19,7 +19,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.training import recipe as recipes
 from edgernn.training.agreement import Reported, agreement
 from edgernn.training.overview import overview
-from edgernn.training.report import figure, markdown
+from edgernn.training.paper_table import figure, markdown
 from edgernn.training.reproduce import reproduce, search
 from tests.training_helpers import command_line, leftovers
 

@@ -223,7 +223,7 @@ def test_another_machine_is_told(tmp_path):
 def test_random_numbers_of_a_gpu_go_on(tmp_path, monkeypatch):
     """As far as a machine without one can tell: what torch gives for a checkpoint comes back."""
     given, back = torch.arange(16, dtype=torch.uint8), []
-    monkeypatch.setattr("edgernn.training.run._is_on_gpu", lambda model: True)
+    monkeypatch.setattr("edgernn.training.run_directory._is_on_gpu", lambda model: True)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: given)
     monkeypatch.setattr(torch.cuda, "set_rng_state", back.append)
     stopped(tmp_path / "run", 8)
@@ -301,7 +301,7 @@ def test_a_kill_between_checkpoint_and_weights(tmp_path, whole, monkeypatch):
         raise RuntimeError("stopped by the test")
 
     with monkeypatch.context() as patch:
-        patch.setattr(edgernn.training.run, "save_weights", killed)
+        patch.setattr(edgernn.training.run_directory, "save_weights", killed)
         with pytest.raises(RuntimeError):
             run(tmp_path / "run")
     assert not (tmp_path / "run/model.safetensors").exists()

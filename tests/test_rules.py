@@ -11,8 +11,8 @@ from edgernn.cells.recurrent import recurrent_weights
 from edgernn.costs import cost, named_cost
 from edgernn.layer import RecurrentLayer
 from edgernn.names import resolve
+from edgernn.random_models import random_model
 from edgernn.rules import RULES, Clockwork, Phased, Random, Variable
-from edgernn.synthetic import random_model
 from tests import oracle, oracle_rules
 from tests.layers import layer_of, oracle_run
 

@@ -14,7 +14,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.training import evaluate
 from edgernn.training.config import TrainConfig
 from edgernn.training.loop import train_step
-from edgernn.training.networks.recurrent import run_to_length
+from edgernn.training.networks.pieces import run_to_length
 from edgernn.training.networks.sentence_vae import SentenceVAE
 from edgernn.training.plan import make_plan
 from edgernn.training.tasks.sentence_vae import SentenceBatch, SentenceCodes

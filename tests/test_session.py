@@ -10,7 +10,7 @@ import pytest
 
 import edgernn
 from edgernn.runtime import Session, library, library_path
-from edgernn.runtime.files import run_file
+from edgernn.runtime.run_file import run_file
 from tests.models import assert_threads_get_the_same, exported
 
 STACK = {"layers": 2, "output": "all", "mean": 0.5, "std": 2.0}

@@ -11,8 +11,8 @@ import edgernn
 from edgernn.cells import CELLS
 from edgernn.layer import RecurrentLayer
 from edgernn.names import resolve
+from edgernn.random_models import random_model
 from edgernn.rules import RULES
-from edgernn.synthetic import random_model
 from tests.layers import layer_of, oracle_run
 from tests.test_rules import pattern
 from tests.tolerances import FLOAT64

@@ -15,8 +15,8 @@ from edgernn.errors import EdgernnError, MissingPackageError, UsageError
 from edgernn.locks import hold_folder
 from edgernn.training.jobs import TRIES, Job, Outcome, Workers, attempt, run_missing
 from edgernn.training.sweep import cluster, sweep
-from edgernn.training.sweep.plan import load_sweep
-from edgernn.training.sweep.table import markdown
+from edgernn.training.sweep.sweep_plan import load_sweep
+from edgernn.training.sweep.sweep_table import markdown
 from edgernn.training.table import trained
 from tests.training_helpers import leftovers, snapshot, without_pictures
 
@@ -221,8 +221,8 @@ def here(file, monkeypatch):
         yield Here()
 
     without_pictures(monkeypatch)
-    monkeypatch.setattr("edgernn.training.sweep.run.on_ray", on_ray)
-    monkeypatch.setattr("edgernn.training.sweep.run.load", lambda address: None)
+    monkeypatch.setattr("edgernn.training.sweep.run_sweep.on_ray", on_ray)
+    monkeypatch.setattr("edgernn.training.sweep.run_sweep.load", lambda address: None)
     return file
 
 

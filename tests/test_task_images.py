@@ -12,7 +12,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.settings import bind, fields_of
 from edgernn.training import train
 from edgernn.training.datasets import SETS, File
-from edgernn.training.formats.stream import read_all
+from edgernn.training.formats.byte_source import read_all
 from edgernn.training.tasks import FashionRows, MnistPermuted, MnistRows
 from edgernn.training.tasks.sources import Sequences
 from tests.task_helpers import Trained, opened

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(
 )
 ROOT = Path(__file__).resolve().parent.parent
 # tiles as small as they may be, so that three rows are two programs and nine columns several blocks
-RESIDENT, STREAMED = gpu.Form(True, held=1, rows=2), gpu.Form(False, rows=2, block=4, block_k=4)
+RESIDENT, STREAMED = gpu.KernelForm(True, held=1, rows=2), gpu.KernelForm(False, rows=2, block=4, block_k=4)
 # what is different in each: two stages or one, biases of gates without x, own vectors, x in the point-wise part
 SPINE = ["gru", "lstm", "decaynet", "irc-sru", "eins-from-x-forget"]
 
@@ -55,7 +55,7 @@ def assert_same(layer: RecurrentLayer, T: int, B: int, loss: Callable[..., Tenso
     assert_equals_loop(layer, fused(layer), T, B, loss)
 
 
-def take(form: gpu.Form, monkeypatch: pytest.MonkeyPatch) -> None:
+def take(form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: form)
 
 
@@ -67,14 +67,16 @@ def test_every_cell_equals_the_loop(cell: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("rule", [name for name in RULES if name != "variable"])
 @pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
-def test_every_rule_equals_the_loop(rule: str, form: gpu.Form, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rule_equals_the_loop(rule: str, form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
     take(form, monkeypatch)
     assert_same(make("lstm", rule, 2, 5), 2, 3)
 
 
 @pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
 @pytest.mark.parametrize("cell", SPINE)
-def test_inputs_as_wide_as_the_state_equal_the_loop(cell: str, form: gpu.Form, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inputs_as_wide_as_the_state_equal_the_loop(
+    cell: str, form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch
+) -> None:
     take(form, monkeypatch)
     assert_same(make(cell, "skip", 5, 5), 2, 2)
 
@@ -83,7 +85,7 @@ def test_inputs_as_wide_as_the_state_equal_the_loop(cell: str, form: gpu.Form, m
 @pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
 @pytest.mark.parametrize(("cell", "rule"), CELLS_AND_RULES, ids=CELL_RULE_IDS)
 def test_every_cell_under_every_rule_equals_the_loop(
-    cell: str, rule: str, form: gpu.Form, monkeypatch: pytest.MonkeyPatch
+    cell: str, rule: str, form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take(form, monkeypatch)
     I = 3 if form.resident else 5
@@ -236,24 +238,24 @@ def test_precision_is_that_of_torchs_own_recurrent_layers(allowed: bool, matmul:
     ("cell", "H", "precision", "form"),
     [
         # three tiles of 128 x 128 numbers are 192 KiB, four are too many
-        ("gru", 128, "tf32", gpu.Form(True, held=3)),
-        ("lstm", 128, "bf16", gpu.Form(True, held=4)),
-        ("lstm", 128, "tf32", gpu.Form(True, held=2)),
-        ("rnn", 256, "bf16", gpu.Form(True, held=1)),
-        ("gru", 256, "bf16", gpu.Form(False)),
-        ("sru", 200, "tf32", gpu.Form(True, held=0)),
-        ("gru", 300, "bf16", gpu.Form(False)),
-        ("gru", 16, "ieee", gpu.Form(False, block=32, block_k=32)),
+        ("gru", 128, "tf32", gpu.KernelForm(True, held=3)),
+        ("lstm", 128, "bf16", gpu.KernelForm(True, held=4)),
+        ("lstm", 128, "tf32", gpu.KernelForm(True, held=2)),
+        ("rnn", 256, "bf16", gpu.KernelForm(True, held=1)),
+        ("gru", 256, "bf16", gpu.KernelForm(False)),
+        ("sru", 200, "tf32", gpu.KernelForm(True, held=0)),
+        ("gru", 300, "bf16", gpu.KernelForm(False)),
+        ("gru", 16, "ieee", gpu.KernelForm(False, block=32, block_k=32)),
     ],
 )
-def test_weights_are_held_where_they_fit(cell: str, H: int, precision: str, form: gpu.Form) -> None:
+def test_weights_are_held_where_they_fit(cell: str, H: int, precision: str, form: gpu.KernelForm) -> None:
     assert gpu.choose(make_layout(make(cell, "always", 3, H)), precision) == form
 
 
 def test_smaller_shared_memory_holds_less() -> None:
     layout = make_layout(make("gru", "always", 3, 128))
-    assert gpu.choose(layout, "tf32", 163 * 1024) == gpu.Form(True, held=1)
-    assert gpu.choose(layout, "tf32", 99 * 1024) == gpu.Form(True, held=0)
+    assert gpu.choose(layout, "tf32", 163 * 1024) == gpu.KernelForm(True, held=1)
+    assert gpu.choose(layout, "tf32", 99 * 1024) == gpu.KernelForm(True, held=0)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +305,7 @@ def test_less_is_held_where_a_device_has_no_room(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(gpu, "kernels", kernels)
     monkeypatch.setattr(gpu, "_SMALLER", {})
-    monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: gpu.Form(True, held=3))
+    monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: gpu.KernelForm(True, held=3))
     layer = make("gru", "always", 2, 3)
     x, state = inputs(layer, 1, 1)
     for _ in range(2):

@@ -27,7 +27,7 @@ from edgernn.training.optim import initialise, make_optimizer
 from edgernn.training.parallel import Group, check_size, size_of, together
 from edgernn.training.pictures import learning_curve, update_pattern
 from edgernn.training.plan import Plan, first_difference, make_plan
-from edgernn.training.run import LEARNING, PATTERN, RESULT, STATE_JSON, Position, RunDirectory
+from edgernn.training.run_directory import LEARNING, PATTERN, RESULT, STATE_JSON, Position, RunDirectory
 from edgernn.training.series import save_series
 
 # how many test sequences are kept beside the model, to check and time it with

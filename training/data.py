@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.training.formats.stream import SUFFIXES
+from edgernn.training.formats.byte_source import SUFFIXES
 
 VARIABLE = "EDGERNN_DATA"
 

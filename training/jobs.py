@@ -25,10 +25,10 @@ from edgernn.settings import fields_of, flat, record
 from edgernn.signals import Interrupted, number_of, raising
 from edgernn.store import CONFIG, kept_cell, read_config
 from edgernn.training.config import TrainConfig
+from edgernn.training.paper_table import duration
 from edgernn.training.plan import choose
 from edgernn.training.recipe import Settings
-from edgernn.training.report import duration
-from edgernn.training.run import RunDirectory
+from edgernn.training.run_directory import RunDirectory
 
 # what config.json says of where a run was made
 ORIGIN = ("machine", "edgernn", "threads", "device")

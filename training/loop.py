@@ -17,7 +17,7 @@ from edgernn.training.evaluate import evaluate
 from edgernn.training.optim import averaged, schedule, settle, watch
 from edgernn.training.parallel import Group
 from edgernn.training.plan import Plan
-from edgernn.training.run import Position, RunDirectory
+from edgernn.training.run_directory import Position, RunDirectory
 from edgernn.training.tasks import Batch, Task
 
 

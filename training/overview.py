@@ -9,8 +9,8 @@ from typing import Any
 from edgernn.errors import EdgernnError
 from edgernn.files import read_json
 from edgernn.training.agreement import VERDICTS
+from edgernn.training.paper_table import grid, number
 from edgernn.training.recipe import Table, label, load_table, table_names
-from edgernn.training.report import grid, number
 from edgernn.training.table import TABLE
 
 # where `reproduce` writes tables, and where a checkout keeps those that were measured

@@ -119,7 +119,7 @@ def update_patterns(path: Path, models: Mapping[str, SequenceModel], x: Tensor) 
 
 
 @dataclass(frozen=True)
-class Outcome:
+class OperatingPoint:
     """What a run, or several, skipped and reached with a weight λ of the budget.
 
     interval: The confidence interval of the value, of several runs.
@@ -132,13 +132,13 @@ class Outcome:
     interval: tuple[float, float] | None = None
 
 
-def tradeoff(path: Path, outcomes: Sequence[Outcome], metric: str) -> None:
+def tradeoff(path: Path, outcomes: Sequence[OperatingPoint], metric: str) -> None:
     """A metric over λ and over the share of updates skipped, one line a group, as in Figure 4 of the SA-RNN paper."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    groups: dict[str, list[Outcome]] = {}
+    groups: dict[str, list[OperatingPoint]] = {}
     for outcome in outcomes:
         groups.setdefault(outcome.group, []).append(outcome)
     for name, group in groups.items():

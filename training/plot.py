@@ -15,13 +15,13 @@ from edgernn.names import parts
 from edgernn.store import CONFIG, load_model
 from edgernn.training.pictures import (
     NothingToDrawError,
-    Outcome,
+    OperatingPoint,
     learning_curve,
     tradeoff,
     update_pattern,
     update_patterns,
 )
-from edgernn.training.run import METRICS, RESULT, RunDirectory
+from edgernn.training.run_directory import METRICS, RESULT, RunDirectory
 from edgernn.training.states import cobweb, kept_shares
 
 KINDS = ("learning", "pattern", "tradeoff", "cobweb", "kept")
@@ -151,7 +151,7 @@ def _tradeoff(runs: list[Path]) -> Callable[[Path], None]:
     for run, result in zip(runs, _results(runs), strict=True):
         group = ", ".join(parts(result["cell"], result["rule"]))
         weight = _config(run)["train"]["lambda"]
-        outcomes.append(Outcome(group, result["skip_percent"], result[result["metric"]], weight))
+        outcomes.append(OperatingPoint(group, result["skip_percent"], result[result["metric"]], weight))
     metrics = {result["metric"] for result in _results(runs)}
     if len(metrics) > 1:
         raise EdgernnError(f"expected runs of one metric, got {', '.join(sorted(metrics))}")

@@ -130,7 +130,7 @@ class _Table:
 
 @with_config(FILE)
 @dataclass(frozen=True, kw_only=True)
-class _File(_Table):
+class _TableFile(_Table):
     """A file: its table, its rows, and what these share."""
 
     task: str | None = None
@@ -251,7 +251,7 @@ _LENGTHS = {"steps", "epochs"}
 
 
 def _read_table(path: Path) -> Table:
-    file = parse(_File, read_toml(path), str(path))
+    file = parse(_TableFile, read_toml(path), str(path))
     names = {key: getattr(file, key) for key in ("task", "cell", "rule") if getattr(file, key) is not None}
     settings = {**{key: values[0] for key, values in file.vary.items()}, **file.settings}
     rows = []

@@ -11,8 +11,8 @@ import numpy as np
 from pydantic import Field, StrictBool, StrictInt, with_config
 
 from edgernn.settings import FILE, Expected
-from edgernn.training.pictures import NothingToDrawError, Outcome, plain_logarithm, save, tradeoff
-from edgernn.training.report import COLUMNS
+from edgernn.training.paper_table import COLUMNS
+from edgernn.training.pictures import NothingToDrawError, OperatingPoint, plain_logarithm, save, tradeoff
 
 Row = dict[str, Any]
 Names = Annotated[list[str], Field(min_length=1), Expected("a list of names")]
@@ -188,7 +188,7 @@ class Tradeoff(Picture):
 
     def draw(self, path: Path, report: Mapping[str, Any], runs: Runs) -> None:
         outcomes = [
-            Outcome(
+            OperatingPoint(
                 row["name"],
                 row["columns"]["skip_percent"]["mean"],
                 row["columns"][self.column]["mean"],

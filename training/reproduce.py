@@ -14,9 +14,9 @@ from edgernn.locks import hold_folder
 from edgernn.progress import Progress
 from edgernn.training.agreement import agreement, count_verdicts
 from edgernn.training.jobs import Job, origin, processes
+from edgernn.training.paper_table import MACHINE_COLUMNS, markdown
 from edgernn.training.recipe import Recipe, Settings, Table, combinations, label, load_table, over
-from edgernn.training.report import MACHINE_COLUMNS, markdown
-from edgernn.training.run import RunDirectory
+from edgernn.training.run_directory import RunDirectory
 from edgernn.training.run_latency import measure_latency, summary
 from edgernn.training.series import series_of
 from edgernn.training.table import Failures, Row, results_of, save, trained

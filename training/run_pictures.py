@@ -96,7 +96,7 @@ class Samples(OfRuns):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Equations(Picture):
+class EquationCobwebs(Picture):
     """Cobwebs of difference equations, which take no training; see `states.Equation`."""
 
     kind = "equations"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.files import read_json, write_json
-from edgernn.training.run import SERIES, RunDirectory
+from edgernn.training.run_directory import SERIES, RunDirectory
 
 # more digits than a picture shows
 _DIGITS = 5

@@ -13,9 +13,9 @@ from edgernn.files import read_json, write_json, write_text
 from edgernn.locks import hold_folder
 from edgernn.store import CONFIG
 from edgernn.training.jobs import Job, Workers, run_missing
+from edgernn.training.paper_table import figure
 from edgernn.training.recipe import Settings
-from edgernn.training.report import figure
-from edgernn.training.run import RunDirectory
+from edgernn.training.run_directory import RunDirectory
 from edgernn.training.statistics import spread
 
 TABLE = "table"

@@ -26,11 +26,11 @@ from edgernn.training.report_pictures import (
     Tradeoff,
     Trend,
 )
-from edgernn.training.run_pictures import Cobwebs, Equations, Kept, Patterns, Samples
+from edgernn.training.run_pictures import Cobwebs, EquationCobwebs, Kept, Patterns, Samples
 
 KINDS: dict[str, type[Picture]] = {
     kind.kind: kind
-    for kind in (Trend, Curves, Boxes, Tradeoff, Scatter, Searched, Patterns, Cobwebs, Kept, Samples, Equations)
+    for kind in (Trend, Curves, Boxes, Tradeoff, Scatter, Searched, Patterns, Cobwebs, Kept, Samples, EquationCobwebs)
 }
 
 

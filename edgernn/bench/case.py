@@ -59,7 +59,7 @@ class Case:
     """T steps of B sequences through one layer; T = 1 is a stream, with the state kept from call to call, T = 0 a
     session that is made and not run.
 
-    model: what is measured, with random weights. skip: as in `edgernn.synthetic.random_model`. weights: as in
+    model: what is measured, with random weights. skip: as in `edgernn.random_models.random_model`. weights: as in
     `edgernn.export.to_onnx`, of gru and lstm. in_c: the steps of a stream are called from C; ours alone is measured.
     compiled: the library's cell with the equations of a user's own, beside which that is measured.
     """
@@ -255,7 +255,7 @@ def _ours_alone(case: Case) -> Made:
     A user's own cell is beside the library's with the same weights, and its own portable function, too.
     """
     from edgernn.export import to_onnx
-    from edgernn.synthetic import random_model
+    from edgernn.random_models import random_model
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.bench.case import EDGERNN, Case, Target
-from edgernn.bench.gpu import COPIED, CPU, measure_on_gpu, require
-from edgernn.bench.machine import gpu, machine
+from edgernn.bench.gpu_times import COPIED, CPU, measure_on_gpu, require
 from edgernn.bench.measure import GRU, Settings, example_input
 from edgernn.bench.page import tables
+from edgernn.bench.provenance import gpu, machine
 from edgernn.bench.suite import FULL, QUICK
 from edgernn.config import ModelConfig
 from edgernn.errors import UsageError
@@ -61,7 +61,7 @@ def run_cases(
     A case that fails is in the report with its reason. Raises EdgernnError where there is no GPU to measure.
     """
     from edgernn.export import to_onnx
-    from edgernn.synthetic import random_model
+    from edgernn.random_models import random_model
 
     require()
     report = _report(settings, command)

@@ -94,7 +94,7 @@ def form_name(kind: str, biases: bool) -> str:
 Outputs = tuple[Tensor, list[Tensor], Tensor, Tensor]
 
 
-class Op:
+class PackedLayer:
     """A layer's weights, packed on a device, and calls of its op, which write into memory that is poisoned before."""
 
     def __init__(self, library: CudaLibrary, layer: RecurrentLayer, form: Form, device: str) -> None:
@@ -161,7 +161,7 @@ def _error(library: CudaLibrary, form: Form, shape: tuple[int, int, int, int], d
     for place, name in enumerate(layer.states):
         if name in layer.rule.memory:
             states[place].fill_(layer.rule.memory[name].start)
-    call, (y, after, updates, macs) = Op(library, layer, form, device).bound(x, states)
+    call, (y, after, updates, macs) = PackedLayer(library, layer, form, device).bound(x, states)
     call()
     with torch.no_grad():
         true_y, true_after, trace = layer.double()(x.double(), tuple(state.double() for state in states))
@@ -205,11 +205,11 @@ def calls(library: CudaLibrary, device: str, T: int, B: int, H: int) -> dict[str
         if op in library.kernels() and op in known:
             layer = known[op].layer(2, H).to(device)
             states = [torch.zeros(B, width, device=device) for width in layer.widths.values()]
-            runs[op] = _held(Op(library, layer, known[op], device), x, states)
+            runs[op] = _held(PackedLayer(library, layer, known[op], device), x, states)
     return runs
 
 
-def _held(op: Op, x: Tensor, states: Sequence[Tensor]) -> Callable[[], Any]:
+def _held(op: PackedLayer, x: Tensor, states: Sequence[Tensor]) -> Callable[[], Any]:
     """A call that keeps what it reads and writes."""
     call, outputs = op.bound(x, states)
     return lambda: (call(), op, x, states, outputs)

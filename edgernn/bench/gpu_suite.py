@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from edgernn.bench import gpu_ops
 from edgernn.bench.gpu_cases import summary
-from edgernn.bench.machine import gpu as gpu_facts
+from edgernn.bench.provenance import gpu as gpu_facts
 from edgernn.cells import CELLS
 from edgernn.errors import EdgernnError
 from edgernn.files import write_json
@@ -47,7 +47,7 @@ TIMED = ("gru", "lstm", "pru", "sarnn", "skiprnn", "gru-before", "irc-gru", "ein
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SuiteSizes:
     """check: T, B, I, H. timed: the same of the throughput, widths: other H, at `wide_steps` steps. training: settings.
 
     workers: processes that check side by side, 0 for none; minutes: in all.
@@ -63,7 +63,9 @@ class Sizes:
     minutes: float = 7.5
 
 
-def run(device: str, sizes: Sizes, cells: Sequence[str], rules: Sequence[str], timed: Sequence[str]) -> dict[str, Any]:
+def run(
+    device: str, sizes: SuiteSizes, cells: Sequence[str], rules: Sequence[str], timed: Sequence[str]
+) -> dict[str, Any]:
     """The report as plain values."""
     end = time.perf_counter() + 60 * sizes.minutes
     left_out: list[str] = []
@@ -158,7 +160,7 @@ def _gradients(layer: RecurrentLayer, x: Tensor, state: list[Tensor]) -> tuple[d
 
 
 def _checks(
-    device: str, sizes: Sizes, pairs: Sequence[tuple[str, str, str]], end: float, left_out: list[str]
+    device: str, sizes: SuiteSizes, pairs: Sequence[tuple[str, str, str]], end: float, left_out: list[str]
 ) -> list[dict[str, Any]]:
     if not sizes.workers:
         return [check(device, sizes.check, *pair) for pair in pairs]
@@ -180,7 +182,7 @@ def _checks(
     return found
 
 
-def throughput(device: str, sizes: Sizes, names: Sequence[str]) -> dict[str, Any]:
+def throughput(device: str, sizes: SuiteSizes, names: Sequence[str]) -> dict[str, Any]:
     """Milliseconds of forward and backward: tf32 where not said otherwise, of torch's matrix products too."""
     T, B, I, H = sizes.timed
     x = torch.randn(T, B, I, device=device)
@@ -197,7 +199,7 @@ def throughput(device: str, sizes: Sizes, names: Sequence[str]) -> dict[str, Any
     return _measure(runs, sizes.rounds, device)
 
 
-def _width(device: str, sizes: Sizes, H: int) -> dict[str, Any]:
+def _width(device: str, sizes: SuiteSizes, H: int) -> dict[str, Any]:
     """The GRU alone, wider."""
     _, B, I, _ = sizes.timed
     x = torch.randn(sizes.wide_steps, B, I, device=device)
@@ -272,7 +274,7 @@ def _clock(run: Callable[[], None], device: str) -> float:
     return float(begin.elapsed_time(end))
 
 
-def training(device: str, sizes: Sizes, seconds: float) -> dict[str, Any]:
+def training(device: str, sizes: SuiteSizes, seconds: float) -> dict[str, Any]:
     """`edgernn train` until solved or so many seconds; what its result, or the last line of its metrics, says."""
     if seconds < 5:
         return {"stopped": "not begun, for want of time"}
@@ -365,7 +367,7 @@ def main(out: Path, device: str) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise click.ClickException("TRITON_INTERPRET=1 is set: the kernels would not run on the GPU")
     try:
-        report = run(device, Sizes(), tuple(CELLS), common.RULES, TIMED)
+        report = run(device, SuiteSizes(), tuple(CELLS), common.RULES, TIMED)
     except EdgernnError as error:
         raise click.ClickException(str(error)) from None
     write_json(out, report)

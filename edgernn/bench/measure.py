@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.bench.baseline import baseline, is_same, parameters
-from edgernn.bench.machine import machine
+from edgernn.bench.provenance import machine
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import EXAMPLE, read_arrays
 from edgernn.progress import Progress

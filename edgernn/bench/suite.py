@@ -12,9 +12,9 @@ from typing import Any
 from edgernn.bench.case import BEST, COMPILED, DENSE, FLOAT32, ORT, PORTABLE, ROOFLINE, Case, Target, measure
 from edgernn.bench.load import GROUP as LOAD
 from edgernn.bench.load import LIMIT, measure_load
-from edgernn.bench.machine import machine
 from edgernn.bench.own_cell import OwnGRU
 from edgernn.bench.peers import PEERS
+from edgernn.bench.provenance import machine
 from edgernn.config import ModelConfig
 from edgernn.errors import UsageError
 from edgernn.files import write_json

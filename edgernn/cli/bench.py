@@ -109,7 +109,7 @@ def command(
                 raise UsageError("--peers: expected nothing skipped, no --example and the CPU")
             return _peers(out, config, settings)
     if device == "cuda":
-        from edgernn.bench.gpu import require
+        from edgernn.bench.gpu_times import require
 
         # before a model is made
         require()
@@ -118,7 +118,7 @@ def command(
     with tempfile.TemporaryDirectory() as folder:
         if model is None:
             from edgernn.export import to_onnx
-            from edgernn.synthetic import random_model
+            from edgernn.random_models import random_model
 
             model = Path(folder) / name
             to_onnx(random_model(config, skip=skip), model)

@@ -53,7 +53,7 @@ def command(run: Path, out: Path | None, weights: str) -> dict[str, Any]:
     With --weights bfloat16 or int8 the file is about a half or a quarter as large, and what that costs is measured on
     the task's test sequences; a loss of more than half a point, or of 2 % where less is better, is a warning.
     """
-    from edgernn.export.run import export_run
+    from edgernn.export.export_run import export_run
     from edgernn.training.score import scorer
 
     name = "model.onnx" if weights == "float32" else f"model-{weights}.onnx"

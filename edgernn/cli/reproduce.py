@@ -17,7 +17,7 @@ def _text(result: Any) -> str:
         from edgernn.training.overview import overview_table
 
         return "\n".join(overview_table(result))
-    from edgernn.training.report import markdown
+    from edgernn.training.paper_table import markdown
 
     return f"{markdown(result)}\nsaved: {', '.join(result['files'])}"
 

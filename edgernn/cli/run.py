@@ -29,6 +29,6 @@ def command(model: Path, source: Path, target: Path, **options: Any) -> dict[str
     A model of words reads whole numbers: x (T,) or (N, T).
     The output file gets y: (O,) or (N, O), or (T, O) or (N, T, O) for a model with an output at every step.
     """
-    from edgernn.runtime.files import run_file
+    from edgernn.runtime.run_file import run_file
 
     return run_file(model, source, target, **options)

@@ -10,7 +10,7 @@ from edgernn.cli.frame import verb
 
 
 def _text(result: dict[str, Any]) -> str:
-    from edgernn.training.sweep.table import markdown
+    from edgernn.training.sweep.sweep_table import markdown
 
     return f"{markdown(result)}\n\nsaved: {', '.join(result['files'])}"
 

@@ -61,7 +61,7 @@ class Memory:
             raise UsageError(f"size: expected one of {', '.join(SIZES)}, got {self.size!r}")
 
 
-class Step(torch.autograd.Function):
+class StraightThrough(torch.autograd.Function):
     """`active` as numbers; the gradient goes to the likelihood, the same (straight-through)."""
 
     @staticmethod
@@ -139,7 +139,7 @@ class UpdateRule(nn.Module, abc.ABC):
         if not torch.is_grad_enabled():
             return Decision(active, score=score)
         likelihood = self.likelihood(score, self.slope)
-        u: Tensor = Step.apply(active, likelihood)  # type: ignore[no-untyped-call]
+        u: Tensor = StraightThrough.apply(active, likelihood)  # type: ignore[no-untyped-call]
         return Decision(u, likelihood if self.counts_likelihoods else None, score=score)
 
     def shares(self, steps: int, memory: State) -> Tensor | None:

@@ -23,7 +23,7 @@ from edgernn.errors import EdgernnError
 from edgernn.files import FULL, read_json, write_json
 from edgernn.progress import Progress
 from edgernn.signals import Interrupted, number_of
-from edgernn.training.formats.stream import LIMIT
+from edgernn.training.formats.byte_source import LIMIT
 
 _CHUNK = 1 << 18
 _TIMEOUT = 30.0
@@ -33,7 +33,7 @@ _BROKEN = (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLErro
 
 
 @dataclass
-class _Source:
+class _RemoteFile:
     """What is known of the file of which a part has come: its address, size, and the mark of its version."""
 
     url: str
@@ -122,17 +122,17 @@ class Resuming:
             write_json(self._notes, {"url": url, "size": total, "mark": _mark(answer)})
             self._copy(url, answer, start, total)
 
-    def _known(self, url: str) -> _Source:
+    def _known(self, url: str) -> _RemoteFile:
         """What is known of the part; forgets it where nothing says that the rest would belong to it."""
         try:
             notes = read_json(self._notes)
-            source = _Source(**notes)
+            source = _RemoteFile(**notes)
         except (EdgernnError, TypeError):
-            source = _Source("")
+            source = _RemoteFile("")
         same = source.url == url and source.mark is not None
         if not (same or self.checked) or self._have() > (source.size or LIMIT):
             self._forget()
-            return _Source("")
+            return _RemoteFile("")
         return source
 
     def _forget(self) -> None:

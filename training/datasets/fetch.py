@@ -19,7 +19,7 @@ from edgernn.training.data import VARIABLE, cache_folder, locate
 from edgernn.training.datasets.download import Resuming
 from edgernn.training.datasets.registry import SETS, DataSet, Download, File
 from edgernn.training.datasets.unpack import unpack
-from edgernn.training.formats.stream import opened
+from edgernn.training.formats.byte_source import opened
 
 # in the folder of a set: what came of files whose sum is not known, so that another file is noticed the next time
 RECORD = "fetched.json"

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgernn.errors import EdgernnError
 from edgernn.training.datasets.registry import File
-from edgernn.training.formats.stream import LIMIT, Stream, take, unpacking
+from edgernn.training.formats.byte_source import LIMIT, ByteSource, take, unpacking
 
 _CHUNK = 1 << 20
 _MOST_MEMBERS = 100_000
@@ -44,7 +44,7 @@ class _Writer:
     def __init__(self, path: Path, limit: int) -> None:
         self.path, self.limit, self._left = path, limit, limit
 
-    def copy(self, source: Stream, target: Path) -> None:
+    def copy(self, source: ByteSource, target: Path) -> None:
         target.parent.mkdir(exist_ok=True)
         with target.open("wb") as file:
             while chunk := source.read(_CHUNK):

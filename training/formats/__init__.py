@@ -6,16 +6,16 @@ unpacks to more than a limit is refused, nothing is ever executed, and no pickle
 EdgernnError that names the file, what was expected and what came.
 """
 
+from edgernn.training.formats.colour_images import Images, read_cifar10, read_svhn
+from edgernn.training.formats.csv_text import CsvTable, read_csv, read_text
 from edgernn.training.formats.idx import read_idx
-from edgernn.training.formats.images import Images, read_cifar10, read_svhn
 from edgernn.training.formats.npz import read_npz
 from edgernn.training.formats.physionet import Stays, read_physionet
-from edgernn.training.formats.text import Table, read_csv, read_text
 
 __all__ = [
+    "CsvTable",
     "Images",
     "Stays",
-    "Table",
     "read_cifar10",
     "read_csv",
     "read_idx",

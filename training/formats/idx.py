@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgernn.errors import EdgernnError
-from edgernn.training.formats.stream import LIMIT, opened, take
+from edgernn.training.formats.byte_source import LIMIT, opened, take
 
 _UBYTE = 8
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgernn.errors import EdgernnError
-from edgernn.training.formats.stream import LIMIT, Stream, opened, take
+from edgernn.training.formats.byte_source import LIMIT, ByteSource, opened, take
 
 Array = npt.NDArray[Any]
 _HEADER = 128
@@ -42,7 +42,7 @@ def read_mat(path: Path, names: Collection[str], limit: int = LIMIT) -> dict[str
         while len(found) < len(names) and (tag := take(file, 8)):
             kind, size = _tag(path, order, tag)
             following = file.tell() + size
-            element: Stream = file
+            element: ByteSource = file
             if kind == _COMPRESSED:
                 element = _Inflated(path, file, size)
                 kind, _ = _tag(path, order, take(element, 8))
@@ -85,7 +85,7 @@ def _cut(path: Path) -> EdgernnError:
 class _Inflated:
     """The unpacked bytes of a compressed element of `size` bytes that begins where `file` stands."""
 
-    def __init__(self, path: Path, file: Stream, size: int) -> None:
+    def __init__(self, path: Path, file: ByteSource, size: int) -> None:
         self._path, self._file, self._left = path, file, size
         self._unpacker = zlib.decompressobj()
 
@@ -110,7 +110,7 @@ class _Inflated:
 class _Matrix:
     """A matrix element, up to its numbers."""
 
-    def __init__(self, path: Path, order: str, stream: Stream) -> None:
+    def __init__(self, path: Path, order: str, stream: ByteSource) -> None:
         self._path, self._order, self._stream = path, order, stream
         flags, _ = self._words(_UINT32, 2, "I")
         self._class, self._complex = flags & 0xFF, bool(flags & _COMPLEX)

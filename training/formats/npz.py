@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgernn.errors import EdgernnError
-from edgernn.training.formats.stream import CORRUPT, LIMIT, Stream, opened, read_all, take
+from edgernn.training.formats.byte_source import CORRUPT, LIMIT, ByteSource, opened, read_all, take
 
 Array = npt.NDArray[Any]
 _MAGIC = b"\x93NUMPY"
@@ -69,7 +69,7 @@ def _member(where: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: 
         raise EdgernnError(f"{where}: {_EXPECTED}, got a corrupt or cut one ({error})") from None
 
 
-def _read_npy(where: str, stream: Stream, limit: int) -> Array:
+def _read_npy(where: str, stream: ByteSource, limit: int) -> Array:
     head = take(stream, 8)
     if len(head) < 8 or head[:6] != _MAGIC or head[6] not in _LENGTH:
         raise EdgernnError(f"{where}: {_EXPECTED}, got another kind of data")

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgernn.errors import EdgernnError
+from edgernn.training.formats.byte_source import LIMIT
+from edgernn.training.formats.csv_text import read_csv, read_text
 from edgernn.training.formats.npz import read_npz
-from edgernn.training.formats.stream import LIMIT
-from edgernn.training.formats.text import read_csv, read_text
 
 # the 5 general descriptors, then the weight and 36 other time series; `param` counts in this order
 PARAMETERS = tuple(

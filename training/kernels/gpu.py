@@ -36,7 +36,7 @@ _SHARED = 227 * 1024
 
 
 @dataclass(frozen=True)
-class Form:
+class KernelForm:
     """How a layer's kernels are made: see `sequence`. warps: of 32 threads, a program."""
 
     resident: bool
@@ -54,28 +54,28 @@ def precision() -> str:
     return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
 
 
-def choose(layout: Layout, precision: str, shared: int = _SHARED) -> Form:
+def choose(layout: Layout, precision: str, shared: int = _SHARED) -> KernelForm:
     """The form for so many bytes of shared memory.
 
     Exact products are not those of the tensor cores, and their tiles take many registers: small blocks suit them.
     """
     if precision == "ieee":
-        return Form(False, block=32, block_k=32)
+        return KernelForm(False, block=32, block_k=32)
     widths = {"H": padded(layout.H), "M": padded(layout.M)}
     tiles = [widths[p.rows] * widths[p.columns] * (2 if precision == "bf16" else 4) for p in layout.products]
     if max(widths.values()) > 256:
-        return Form(False)
+        return KernelForm(False)
     left = shared - _SPARE
     if sum(tiles) <= left:
-        return Form(True, held=len(tiles))
+        return KernelForm(True, held=len(tiles))
     if max(widths.values()) > 128:
-        return Form(False)
+        return KernelForm(False)
     # those that are read at every step need room for one of them
     held, left = 0, left - max(tiles)
     while left >= tiles[held]:
         left -= tiles[held]
         held += 1
-    return Form(True, held=held)
+    return KernelForm(True, held=held)
 
 
 _LAYOUTS: dict[str, Layout] = {}
@@ -101,14 +101,14 @@ def kernels(key: str, resident: bool, held: int) -> ModuleType:
     return module
 
 
-def _form(layout: Layout, precision: str, device: torch.device) -> Form:
+def _form(layout: Layout, precision: str, device: torch.device) -> KernelForm:
     if device.type != "cuda":
         return choose(layout, precision)
     properties: Any = torch.cuda.get_device_properties(device)
     return choose(layout, precision, properties.shared_memory_per_block_optin)
 
 
-def constants(layout: Layout, form: Form, precision: str) -> dict[str, Any]:
+def constants(layout: Layout, form: KernelForm, precision: str) -> dict[str, Any]:
     """What a kernel is compiled for."""
     # of bf16 products the factors say what they are
     how = "tf32" if precision == "bf16" else precision
@@ -117,7 +117,7 @@ def constants(layout: Layout, form: Form, precision: str) -> dict[str, Any]:
 
 
 # forms that a device had no room for are not tried twice: (layout, direction, precision)
-_SMALLER: dict[tuple[str, str, str], Form] = {}
+_SMALLER: dict[tuple[str, str, str], KernelForm] = {}
 
 
 def _launch(
@@ -139,7 +139,7 @@ def _launch(
             # how much a compiler takes besides the weights is known once it is done
             if not form.resident:
                 raise
-            form = _SMALLER[place] = replace(form, held=form.held - 1) if form.held > 1 else Form(False)
+            form = _SMALLER[place] = replace(form, held=form.held - 1) if form.held > 1 else KernelForm(False)
 
 
 def _weights(layout: Layout, named: Mapping[str, Tensor], precision: str) -> dict[str, Tensor]:

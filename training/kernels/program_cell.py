@@ -28,7 +28,7 @@ class _Program(ctypes.Structure):
     )
 
 
-class _Source(ctypes.Structure):
+class _CellSource(ctypes.Structure):
     """EdgernnTrainCellSource of runtime/csrc/train/c_api.h."""
 
     _fields_ = (
@@ -102,7 +102,7 @@ def describe_cell(cell: Cell) -> tuple[CellSource, tuple[str, ...]]:
 
 def to_c(source: CellSource) -> ctypes.Structure:
     """The source as the library's structure, which keeps its memory."""
-    structure = _Source()
+    structure = _CellSource()
     for name in ("gates", "vectors", "layout"):
         numbers = getattr(source, name)
         setattr(structure, name, (ctypes.c_int64 * len(numbers))(*numbers))

@@ -4,10 +4,10 @@
 from edgernn.rules import Kind
 from edgernn.training.kernels.layout import Rule
 from edgernn.training.kernels.pointwise import Pointwise
-from edgernn.training.kernels.writer import Kernel
+from edgernn.training.kernels.writer import KernelSource
 
 
-class RuleGradients(Kernel):
+class RuleGradients(KernelSource):
     """The part of a backward kernel that depends on the rule."""
 
     def memory_grads(self, rule: Rule) -> None:

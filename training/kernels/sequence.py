@@ -15,7 +15,7 @@ from edgernn.rules import Kind
 from edgernn.training.kernels.layout import Layout, Product, Rule
 from edgernn.training.kernels.pointwise import Pointwise
 from edgernn.training.kernels.rule import RuleGradients
-from edgernn.training.kernels.writer import HEADER, Kernel
+from edgernn.training.kernels.writer import HEADER, KernelSource
 
 
 def source(layout: Layout, resident: bool, held: int) -> str:
@@ -25,7 +25,7 @@ def source(layout: Layout, resident: bool, held: int) -> str:
     return HEADER + parts + _Forward(layout, resident, held).text() + _Backward(layout, resident, held).text()
 
 
-class _Forward(Kernel):
+class _Forward(KernelSource):
     name = "forward"
     flags = ("KEEP",)
 

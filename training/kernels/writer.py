@@ -47,7 +47,7 @@ def padded(length: int) -> int:
     return max(16, 1 << (length - 1).bit_length())
 
 
-class Kernel:
+class KernelSource:
     """Lines of one kernel: s_h is a state, g_r a gate, v_alpha a vector, d_… and to_… gradients, NAME_ptr memory."""
 
     parameters: tuple[str, ...]

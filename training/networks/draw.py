@@ -11,7 +11,7 @@ from edgernn.config import LayerConfig
 from edgernn.errors import UsageError
 from edgernn.layer import RecurrentLayer, Trace
 from edgernn.model import RecurrentModel, joined
-from edgernn.training.networks.recurrent import open_forget_gate
+from edgernn.training.networks.pieces import open_forget_gate
 
 ENCODERS = ("lstm", "same")
 

@@ -12,7 +12,7 @@ from edgernn.dropout import Runs, check_rate, check_weights, with_dropped_weight
 from edgernn.layer import RecurrentLayer
 from edgernn.model import RecurrentModel
 from edgernn.training.networks.draw import gaussian_divergence
-from edgernn.training.networks.recurrent import run_to_length
+from edgernn.training.networks.pieces import run_to_length
 
 
 class Bound(NamedTuple):
@@ -103,7 +103,7 @@ class SentenceVAE(RecurrentModel):
         mean, log_variance = self.posterior(state[0]).chunk(2, -1)
         return mean, log_variance
 
-    def impute(self, beginning: Tensor, count: int, *, sample: bool, longest: int = 30) -> list["Imputed"]:
+    def impute(self, beginning: Tensor, count: int, *, sample: bool, longest: int = 30) -> list["ImputedWords"]:
         """What may follow the beginning (T,) of a sentence, `count` times: words up to the end, at most `longest`.
 
         The encoder reads the beginning as if it were a sentence; from z the language model reads it once more, and then
@@ -139,13 +139,13 @@ class SentenceVAE(RecurrentModel):
         return with_dropped_weights(layer, self.weight_drop) if self.training else layer
 
 
-class Imputed(NamedTuple):
+class ImputedWords(NamedTuple):
     """Words, without the end that followed them, and their surprise -log p in nats, with that of the end."""
 
     words: list[int]
     nll: float
 
 
-def _until(end: int, numbers: list[int], surprises: list[float]) -> Imputed:
+def _until(end: int, numbers: list[int], surprises: list[float]) -> ImputedWords:
     length = numbers.index(end) if end in numbers else len(numbers)
-    return Imputed(numbers[:length], sum(surprises[: length + 1]))
+    return ImputedWords(numbers[:length], sum(surprises[: length + 1]))

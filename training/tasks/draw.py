@@ -21,7 +21,7 @@ from edgernn.model import RecurrentModel
 from edgernn.training.data import find_files
 from edgernn.training.formats import read_idx, read_svhn
 from edgernn.training.networks.draw import ENCODERS, Draw
-from edgernn.training.networks.recurrent import NOT_OF_A_LAYER, check_in_parts, without_imputer
+from edgernn.training.networks.pieces import NOT_OF_A_LAYER, check_in_parts, without_imputer
 from edgernn.training.tasks.base import SAMPLES, Means, Score, Task
 from edgernn.training.tasks.sources import Batch, Sequences, Split, random_split
 

@@ -15,7 +15,7 @@ from edgernn.errors import EdgernnError
 from edgernn.training.data import find_files
 from edgernn.training.datasets import SETS
 from edgernn.training.formats import read_idx
-from edgernn.training.formats.stream import read_all
+from edgernn.training.formats.byte_source import read_all
 from edgernn.training.tasks.base import CLASSIFICATION, Task
 from edgernn.training.tasks.sources import Sequences, random_split
 

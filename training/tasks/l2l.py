@@ -23,7 +23,7 @@ from edgernn.training.datasets import SETS
 from edgernn.training.formats import read_cifar10
 from edgernn.training.networks.learned_optimizer import UPDATES, LearnedOptimizer
 from edgernn.training.networks.optimisees import HAND_MADE, RATES, perceptron, residual, train_by_hand
-from edgernn.training.networks.recurrent import NOT_OF_A_LAYER, without_imputer
+from edgernn.training.networks.pieces import NOT_OF_A_LAYER, without_imputer
 from edgernn.training.tasks.base import CLASSIFICATION, SAMPLES, Means, Score, Task
 from edgernn.training.tasks.images import SIDE, LabelledImages, MnistRows
 from edgernn.training.tasks.sources import EVALUATION_BATCH, Batch, Sequences, Source, Split, random_split
@@ -42,7 +42,7 @@ _TRAIN, _VALIDATION, _TEST, _TUNING = 31, 32, 33, 34
 _COLOURS = ("tab:orange", "tab:red", "tab:green", "tab:blue")
 
 
-class Images(Split):
+class ImageSplit(Split):
     """x (N, channels, rows, columns) uint8, y (N,) int64; batches are standardised, mean and std (channels, 1, 1)."""
 
     def __init__(self, x: Tensor, y: Tensor, mean: Tensor, std: Tensor) -> None:
@@ -79,7 +79,15 @@ class Unrolls(Source):
     """
 
     def __init__(
-        self, images: Images, steps: int, unroll: int, minibatch: int, *, key: int, seed: int = 0, optimisees: int = 1
+        self,
+        images: ImageSplit,
+        steps: int,
+        unroll: int,
+        minibatch: int,
+        *,
+        key: int,
+        seed: int = 0,
+        optimisees: int = 1,
     ) -> None:
         self._images, self._steps, self._unroll, self._minibatch = images, steps, unroll, minibatch
         self._key, self._seed, self._optimisees = key, seed, optimisees
@@ -195,7 +203,7 @@ class LearningToLearn(Task):
     def open(self, source: Path | None, seed: int) -> None:
         parts = self._digits(source, seed) if self.optimisee == "mlp" else self._photographs(source, seed)
         scales = channel_scales(parts[0][0])
-        self.images, self.validation, self.test = (Images(x, y, *scales) for x, y in parts)
+        self.images, self.validation, self.test = (ImageSplit(x, y, *scales) for x, y in parts)
         self.train = self._unrolls(_TRAIN, self.run_steps, seed)
         self._compared: dict[str, tuple[float, list[Trial]]] = {}
         self._tested: list[Trial] = []

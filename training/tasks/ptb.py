@@ -18,7 +18,7 @@ from edgernn.config import ModelConfig
 from edgernn.errors import UsageError
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.training.data import find_either
-from edgernn.training.networks.recurrent import check_in_parts
+from edgernn.training.networks.pieces import check_in_parts
 from edgernn.training.tasks.base import Means, Score, Task
 from edgernn.training.tasks.sources import Batch, Source, Split
 from edgernn.training.text import Vocabulary, read_sentences

@@ -9,7 +9,7 @@ import numpy as np
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.training.data import find_either
-from edgernn.training.formats import Table, read_csv
+from edgernn.training.formats import CsvTable, read_csv
 from edgernn.training.tasks.detection import Detection
 from edgernn.training.tasks.parts import Array, finite
 
@@ -68,7 +68,7 @@ class Seizures(Detection):
         self._share_out(path, x[..., None], seizure, seed, groups)
 
 
-def _recordings(table: Table, seizure: Array) -> Array:
+def _recordings(table: CsvTable, seizure: Array) -> Array:
     """The number of each row's recording (N,)."""
     if _RECORDING in table.text:
         names = table.text[_RECORDING]

@@ -18,8 +18,8 @@ from edgernn.errors import UsageError
 from edgernn.files import write_text
 from edgernn.model import RecurrentModel
 from edgernn.training.data import find_either
-from edgernn.training.networks.recurrent import NOT_OF_A_LAYER, check_in_parts, without_imputer
-from edgernn.training.networks.sentence_vae import Bound, Imputed, SentenceVAE
+from edgernn.training.networks.pieces import NOT_OF_A_LAYER, check_in_parts, without_imputer
+from edgernn.training.networks.sentence_vae import Bound, ImputedWords, SentenceVAE
 from edgernn.training.tasks.base import Means, Score, Task
 from edgernn.training.tasks.ptb import FORMS
 from edgernn.training.tasks.sources import Batch, Source, Split
@@ -213,7 +213,7 @@ class SentenceCodes(Task):
                 )
         write_text(folder / IMPUTED, "\n".join(lines))
 
-    def _filled_in(self, sentence: Sequence[int], likeliest: Imputed, samples: list[Imputed]) -> list[str]:
+    def _filled_in(self, sentence: Sequence[int], likeliest: ImputedWords, samples: list[ImputedWords]) -> list[str]:
         """The paragraph of a sentence, closed with what appendix B of the EINS paper compares."""
 
         def text(numbers: Sequence[int]) -> str:

@@ -51,7 +51,7 @@ def _stepper(given: Problem) -> tuple[Stream, Any]:
     return step, reset
 
 
-class _Graph:
+class _Subgraph:
     """A model of one subgraph in the making; methods return the index of a new tensor (B, columns)."""
 
     def __init__(self, batch: int) -> None:
@@ -108,7 +108,7 @@ class _Graph:
 
 def _model(given: Problem) -> bytes:
     """Inputs x (B, I), h and of lstm c (B, H); outputs the new h and c."""
-    graph, H, count = _Graph(given.batch), given.hidden_size, len(GATES[given.cell])
+    graph, H, count = _Subgraph(given.batch), given.hidden_size, len(GATES[given.cell])
     schema = graph.schema
     x, *state = [graph.input(size) for size in (given.input_size, *(H for _ in given.states))]
 

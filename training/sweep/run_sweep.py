@@ -11,12 +11,12 @@ from edgernn.errors import EdgernnError
 from edgernn.files import EXAMPLE, write_bytes
 from edgernn.names import parts
 from edgernn.training.jobs import origin
-from edgernn.training.latency import MODEL, exported, latencies, measured
 from edgernn.training.pictures import Point, fronts
 from edgernn.training.sweep.cluster import device_of, load, on_ray
-from edgernn.training.sweep.plan import LAMBDA, load_sweep
-from edgernn.training.sweep.table import COSTS, markdown, tabulate
+from edgernn.training.sweep.sweep_plan import LAMBDA, load_sweep
+from edgernn.training.sweep.sweep_table import COSTS, markdown, tabulate
 from edgernn.training.table import results_of, save, trained
+from edgernn.training.table_latency import MODEL, exported, latencies, measured
 
 FRONT = "front"
 _SYMBOLS = {LAMBDA: "λ"}

@@ -47,7 +47,7 @@ _Seeds = Annotated[
 
 @with_config(FILE)
 @dataclass(frozen=True, kw_only=True)
-class _File:
+class _SweepFile:
     task: str
     cells: _Names
     rules: _Names | None = None
@@ -90,7 +90,7 @@ def load_sweep(path: Path, out: Path) -> Sweep:
     """
     if not path.is_file():
         raise UsageError(f"sweep: no such file: {path}")
-    file = parse(_File, read_toml(path), str(path))
+    file = parse(_SweepFile, read_toml(path), str(path))
     task, seeds = file.task, tuple(range(file.seeds) if isinstance(file.seeds, int) else dict.fromkeys(file.seeds))
     for name in [*file.vary, *file.search]:
         if (name in file.settings) + (name in file.vary) + (name in file.search) > 1:

@@ -31,7 +31,7 @@ CORRUPT = (
 )
 
 
-class Stream(Protocol):
+class ByteSource(Protocol):
     """What bytes can be taken from."""
 
     def read(self, size: int, /) -> bytes: ...
@@ -70,7 +70,7 @@ def _corrupt(path: Path, error: Exception) -> EdgernnError:
     return EdgernnError(f"{path}: expected a whole {path.suffix} file, got a corrupt or cut one ({error})")
 
 
-def take(stream: Stream, size: int) -> bytearray:
+def take(stream: ByteSource, size: int) -> bytearray:
     """The next `size` bytes, fewer where there are no more: a header that claims terabytes costs nothing."""
     taken = bytearray()
     while len(taken) < size and (part := stream.read(min(size - len(taken), _CHUNK))):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a step of training takes: python -m edgernn.training.kernels.bench [CELL...]
+"""How long a step of training takes: python -m edgernn.bench.training_steps [CELL...]
 
 Forward and backward of a layer with kernels, of the same layer as a loop, and of torch.nn.GRU, one after the other over
 and over in the same process, so that a busy machine slows all of them; medians. With --own, also of the same cell under

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from edgernn.errors import EdgernnError
+from edgernn.training.formats.byte_source import LIMIT, read_all
 from edgernn.training.formats.mat import read_mat
 from edgernn.training.formats.npz import read_npz
-from edgernn.training.formats.stream import LIMIT, read_all
 
 CLASSES = 10
 _SHAPE = (32, 32, 3)

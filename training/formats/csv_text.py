@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from edgernn.errors import EdgernnError
-from edgernn.training.formats.stream import LIMIT, read_all
+from edgernn.training.formats.byte_source import LIMIT, read_all
 
 
 def read_text(path: Path, limit: int = LIMIT) -> str:
@@ -28,7 +28,7 @@ def read_text(path: Path, limit: int = LIMIT) -> str:
 
 
 @dataclass(frozen=True)
-class Table:
+class CsvTable:
     """The rows of a csv file.
 
     names: of the columns of numbers; None where the file has no header. values (N, C) float64, its columns of numbers.
@@ -48,7 +48,7 @@ class Table:
         return self.values[:, (self.names or ()).index(name)]
 
 
-def read_csv(path: Path, *, text: Collection[str] = (), delimiter: str = ",", limit: int = LIMIT) -> Table:
+def read_csv(path: Path, *, text: Collection[str] = (), delimiter: str = ",", limit: int = LIMIT) -> CsvTable:
     """A csv file of numbers, plain, .gz or .xz. A first row with a word that is no number is the header.
 
     text: names of columns that hold words; those that are not there are no error. nan and inf count as numbers, an
@@ -78,7 +78,7 @@ def read_csv(path: Path, *, text: Collection[str] = (), delimiter: str = ",", li
             values.append(value)
     if not values:
         raise EdgernnError(f"{path}: expected rows of numbers, got none after the header")
-    return Table(
+    return CsvTable(
         path,
         None if names is None else tuple(names[i] for i in numeric),
         np.frombuffer(values, np.float64).reshape(-1, len(numeric)),

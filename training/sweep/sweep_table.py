@@ -8,9 +8,9 @@ from typing import Any
 
 from edgernn.errors import EdgernnError
 from edgernn.training.api import command_words
-from edgernn.training.report import COLUMNS, count, duration, grid, number, seeds_done
+from edgernn.training.paper_table import COLUMNS, count, duration, grid, number, seeds_done
 from edgernn.training.statistics import CONFIDENCE, Price, front, spread
-from edgernn.training.sweep.plan import Sweep, SweepRow
+from edgernn.training.sweep.sweep_plan import Sweep, SweepRow
 from edgernn.training.table import Failures
 
 # what fronts are of, beside the metric: keys of a row, and what a picture calls them
