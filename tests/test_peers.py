@@ -15,11 +15,11 @@ from edgernn.bench.peers import OURS, PEERS, UnsupportedError, problem, referenc
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError
 from edgernn.export import to_onnx
+from edgernn.random_models import random_model
 from edgernn.runtime.packed import pack
 from edgernn.runtime.probes import probes, streamed
 from edgernn.runtime.stepper import Stepper
 from edgernn.runtime.timing import Rounds, interleaved
-from edgernn.synthetic import random_model
 
 SHORT = Rounds(rounds=2, warmup=0, block_ms=1)
 cells = pytest.mark.parametrize("cell", ["gru", "lstm"])

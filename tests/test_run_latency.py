@@ -13,7 +13,7 @@ from edgernn.runtime import Session
 from edgernn.runtime.library import instruction_set
 from edgernn.training import recipe as recipes
 from edgernn.training import run_latency
-from edgernn.training.report import markdown
+from edgernn.training.paper_table import markdown
 from edgernn.training.reproduce import reproduce
 from tests.training_helpers import without_pictures
 

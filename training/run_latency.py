@@ -22,6 +22,7 @@ from edgernn.export import to_onnx
 from edgernn.files import EXAMPLE, read_arrays, read_json, write_json
 from edgernn.machine import processor
 from edgernn.progress import Progress, Silent
+from edgernn.random_models import random_model
 from edgernn.runtime.info import read_model
 from edgernn.runtime.library import instruction_set
 from edgernn.runtime.packed import pack
@@ -29,10 +30,9 @@ from edgernn.runtime.probes import streamed
 from edgernn.runtime.stepper import Stepper
 from edgernn.runtime.timing import Rounds, interleaved
 from edgernn.store import load_model
-from edgernn.synthetic import random_model
-from edgernn.training.latency import exported
-from edgernn.training.run import LATENCY, RESULT
+from edgernn.training.run_directory import LATENCY, RESULT
 from edgernn.training.statistics import spread
+from edgernn.training.table_latency import exported
 
 REFERENCE = "gru"
 # a visit is all sequences, several times if they are short
