@@ -11,6 +11,9 @@
 #   make check-fuzz           fuzz the reader of packed models with FUZZ_RUNS inputs, for at most FUZZ_SECONDS
 #   make check-programs       run PROGRAMS packed models whose cells are random programs, valid and not
 #   make check-models         use MODELS exported files made wrong
+#   make check-gpu            compile the kernels for GPUs, with nvcc and Triton; no GPU is needed
+#   make check-instruction-sets   run the tests of the kernels with each instruction set that this machine has
+#   make check-cluster        sweep on a Ray cluster, with nodes killed and strangers
 #   make check-arm            run the kernels on 64-bit Arm in qemu
 #   make check-apps           run the example apps, in a browser too
 # make example-cpp, example-c, example-node, example-browser   an app that streams a trained model: docs/apps.md
@@ -25,6 +28,9 @@ NATIVE := $(shell find runtime/csrc examples/c examples/cpp tests -name '*.h' -o
 
 # a process a processor, which takes whole files
 SPREAD := -n auto --dist loadfile
+
+# cases of a test in `make quick`
+SAMPLE := 4
 
 # what the examples stream: a file of steps, ten times over, as programs are slower while they start
 EXAMPLE := models/adding-sarnn/model.onnx
@@ -51,7 +57,7 @@ SANITIZED_TESTS := tests/test_native_op.py::test_op_equals_oracle \
     tests/test_native_weights.py::test_sparse_weights_equal_oracle
 
 CHECKS := check-format check-types check-wheel check-instructions check-added-rule check-sanitizers check-fuzz \
-    check-programs check-models check-arm check-apps
+    check-programs check-models check-gpu check-instruction-sets check-cluster check-arm check-apps
 
 .PHONY: setup demo test quick checks $(CHECKS) docs format clean example-cpp example-c example-node example-browser
 
@@ -103,9 +109,9 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/python -m pytest $(SPREAD)
 
-# what a developer repeats: no packaging, no training to the end, no kill -9
+# what a developer repeats: no slow test, and of each test with many cases the same few at every run
 quick: setup
-	$(BIN)/python -m pytest $(SPREAD) -m 'not slow'
+	$(BIN)/python -m pytest $(SPREAD) --sample $(SAMPLE)
 
 checks: $(CHECKS)
 
@@ -153,6 +159,15 @@ check-programs:
 	$(CONFIGURE_FUZZ); \
 	cmake --build build/fuzz --parallel 2 --target edgernn_fuzz_programs; \
 	ASAN_OPTIONS=malloc_context_size=0:quarantine_size_mb=8 build/fuzz/edgernn_fuzz_programs $(PROGRAMS)
+
+check-gpu: setup
+	$(BIN)/python -m pytest $(SPREAD) -rs --check gpu tests/test_triton.py tests/test_cuda.py
+
+check-instruction-sets: setup
+	$(BIN)/python -m pytest $(SPREAD) -rs --check instruction-sets tests/test_native_op.py tests/test_fused.py
+
+check-cluster: setup
+	$(BIN)/python -m pytest -rs --check cluster tests/test_sweep_ray.py
 
 check-models: setup
 	$(BIN)/python -m tests.use_mutants $(MODELS)

@@ -4,6 +4,7 @@
 import copy
 import functools
 import os
+import random
 import signal
 import sys
 
@@ -25,7 +26,41 @@ def pytest_configure(config: pytest.Config) -> None:
     # a shell tells what it starts in the background to ignore Ctrl-C, which tests press
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    config.addinivalue_line("markers", "slow: minutes rather than seconds; `make quick` leaves them out")
+    config.addinivalue_line("markers", "slow: `make quick` leaves it out")
+    config.addinivalue_line("markers", "check(name): `make check-NAME` runs it, `make test` does not")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--check", metavar="NAME", help="run the tests of `make check-NAME` alone")
+    parser.addoption(
+        "--sample", type=int, metavar="N", help="run no slow test, and at most N cases of a test, the same at every run"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    check, count = config.getoption("check"), config.getoption("sample")
+    chosen = [item for item in items if _check_of(item) == check]
+    if count is not None:
+        chosen = _sample(chosen, count)
+    kept = set(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = chosen
+
+
+def _check_of(item: pytest.Item) -> str | None:
+    marker = item.get_closest_marker("check")
+    return None if marker is None else marker.args[0]
+
+
+def _sample(items: list[pytest.Item], count: int) -> list[pytest.Item]:
+    """At most so many cases of each test that is not slow, in the order of the tests."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("slow") is None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    # evenly spaced cases could all have the same value of a parameter
+    kept = {item for test, group in cases.items() for item in random.Random(test).sample(group, min(count, len(group)))}
+    return [item for item in items if item in kept]
 
 
 @pytest.fixture

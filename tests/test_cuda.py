@@ -274,7 +274,7 @@ def test_bad_weights_are_refused_as_on_a_processor(in_onnx, case, constant) -> N
 # for a real one
 
 
-@pytest.mark.slow
+@pytest.mark.check("gpu")
 def test_library_is_compiled_for_gpus(emulated, tmp_path) -> None:
     need("cmake")
     if shutil.which("nvcc") is None:

@@ -289,7 +289,7 @@ def test_training_is_the_same_with_both_backends(cell: str, tmp_path: Path, monk
     assert losses["fused"] == pytest.approx(losses["torch"], rel=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.check("instruction-sets")
 @pytest.mark.skipif("EDGERNN_ISA" in os.environ, reason="EDGERNN_ISA already names a set")
 @pytest.mark.parametrize("name", ["baseline", "avx2", "avx512"])
 def test_laws_hold_for_instruction_set(name: str) -> None:

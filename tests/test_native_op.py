@@ -292,7 +292,7 @@ def test_instruction_set_in_use_is_the_one_asked_for_or_one_of_those_here() -> N
     assert in_use() in ([wanted] if wanted else supported())
 
 
-@pytest.mark.slow
+@pytest.mark.check("instruction-sets")
 @pytest.mark.skipif("EDGERNN_ISA" in os.environ, reason="EDGERNN_ISA already names a set")
 @pytest.mark.parametrize("name", ["baseline", "avx2", "avx512", "avx512vnni"])
 def test_laws_hold_for_instruction_set(name: str, request: pytest.FixtureRequest) -> None:

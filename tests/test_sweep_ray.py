@@ -22,7 +22,7 @@ from edgernn.training.sweep.sweep_table import markdown
 from tests.test_sweep import SWEEP
 from tests.training_helpers import command_line, leftovers, snapshot
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.check("cluster")
 pytest.importorskip("ray")
 
 

@@ -385,7 +385,7 @@ def test_kernels_compile_for_a_gpu() -> None:
         assert kernel["shared"] <= 227 * 1024
 
 
-@pytest.mark.slow
+@pytest.mark.check("gpu")
 @pytest.mark.parametrize(
     ("rule", "precision", "I"),
     [
