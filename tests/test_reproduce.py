@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from edgernn.cli.frame import main
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.training import recipe as recipes
 from edgernn.training.agreement import Reported, agreement
 from edgernn.training.overview import overview
@@ -27,6 +27,7 @@ TABLE = """title = "Two sums"
 paper = "A paper, Table 9"
 task = "adding"
 columns = ["mse", "skip_percent", "flops"]
+series = ["loss"]
 seeds = 2
 paper-seeds = 50
 note = "A note."
@@ -240,6 +241,54 @@ def test_runs_of_other_settings_are_not_taken(made, table, tmp_path, old, new, s
     table.write_text(TABLE.replace(old, new))
     with pytest.raises(UsageError, match=said):
         reproduce("sums", out=tmp_path / "runs", seeds=1)
+
+
+def test_known_runs_are_not_trained_again(made, table, tmp_path):
+    known = tmp_path / "known.json"
+    saved = json.loads((tmp_path / "runs/table.json").read_text())
+    known.write_text(json.dumps(saved))
+    # all runs are known, none is here
+    report = reproduce("sums", out=tmp_path / "empty", known=known)
+    assert {key: value for key, value in report.items() if key != "files"} == saved
+    assert not [path for path in (tmp_path / "empty").iterdir() if path.is_dir()]
+    # one run is missing; it is trained, to the same bits, and the table is whole again
+    del saved["rows"][0]["runs"]["1"]
+    known.write_text(json.dumps(saved))
+    report = reproduce("sums", out=tmp_path / "one", known=known)
+    assert [path.name for path in (tmp_path / "one").iterdir() if path.is_dir()] == ["gru-layers=1-seed1"]
+    assert report["rows"][0]["columns"]["mse"] == made["rows"][0]["columns"]["mse"]
+    assert report["rows"][0]["seeds"] == [0, 1]
+    # the run directory goes before a known result
+    saved["rows"][0]["runs"]["0"]["mse"] = 7.0
+    known.write_text(json.dumps(saved))
+    report = reproduce("sums", out=tmp_path / "runs", known=known, run=False)
+    assert report["rows"][0]["columns"]["mse"] == made["rows"][0]["columns"]["mse"]
+
+
+def test_known_runs_of_other_settings_are_trained_again(made, table, tmp_path):
+    known = tmp_path / "runs/table.json"
+    table.write_text(TABLE.replace("steps = 12", "steps = 6"))
+    with pytest.warns(EdgernnWarning, match=r"the runs of 4 rows have .*: gru: steps=12, now it is 6"):
+        report = reproduce("sums", out=tmp_path / "new", known=known, run=False)
+    assert [row["seeds"] for row in report["rows"]] == [[]] * 4
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"table": "other"}, "known: expected a table.json of sums, got one of other"),
+        ({"settings": None}, "damaged: TypeError"),
+        ({"rows": [{"name": "gru"}]}, "damaged: KeyError: 'runs'"),
+    ],
+)
+def test_a_file_without_known_runs_is_refused(made, tmp_path, capsys, change, said):
+    known = tmp_path / "runs/table.json"
+    known.write_text(json.dumps(json.loads(known.read_text()) | change))
+    assert main(["reproduce", "sums", "--known", str(known), "--out", str(tmp_path / "new")]) in (1, 2)
+    assert said in capsys.readouterr().err
+    known.write_text("[]")
+    assert main(["reproduce", "sums", "--known", str(known)]) == 1
+    assert "expected a table.json that keeps its runs" in capsys.readouterr().err
 
 
 def test_a_row_named_twice_is_trained_once(table, tmp_path):

@@ -25,10 +25,12 @@ from edgernn.settings import fields_of, flat, record
 from edgernn.signals import Interrupted, number_of, raising
 from edgernn.store import CONFIG, kept_cell, read_config
 from edgernn.training.config import TrainConfig
+from edgernn.training.known_runs import KnownRun, first_change
 from edgernn.training.paper_table import duration
 from edgernn.training.plan import choose
 from edgernn.training.recipe import Settings
 from edgernn.training.run_directory import RunDirectory
+from edgernn.training.series import Series, run_series
 
 # what config.json says of where a run was made
 ORIGIN = ("machine", "edgernn", "threads", "device")
@@ -40,7 +42,10 @@ _ORPHAN = 60.0
 
 @dataclass(frozen=True)
 class Job:
-    """One training, and its run directory `out`; the other fields are as those of `train`."""
+    """One training, and its run directory `out`; the other fields are as those of `train`.
+
+    known: Its result, if an earlier table.json has it; the run directory goes before it.
+    """
 
     task: str
     cell: str
@@ -48,28 +53,53 @@ class Job:
     seed: int
     settings: Settings
     out: Path
+    known: KnownRun | None = None
+
+    @property
+    def is_finished_here(self) -> bool:
+        """True if the run directory holds a finished training."""
+        return RunDirectory(self.out).result() is not None
 
     def result(self) -> dict[str, Any] | None:
-        """Of a finished training, with what it ran on, and its latency if measured; half a result.json is none."""
+        """The result of a finished training, with the keys of ORIGIN and "latency".
+
+        The run directory goes before a known result. A damaged result.json counts as missing.
+        """
         directory = RunDirectory(self.out)
         result = directory.result()
         if result is None:
-            return None
+            return None if self.known is None else dict(self.known.result)
         config = read_json(self.out / CONFIG)
         return {**{key: config[key] for key in ORIGIN}, **result, "latency": directory.latency()}
 
-    def check(self) -> None:
-        """Raises UsageError for a bad setting, and where a training with others is in the directory."""
+    def series(self, name: str) -> Series | None:
+        """One series of a finished training; None where it has no such series."""
+        if self.is_finished_here or self.known is None:
+            return run_series(name, self.out)
+        return self.known.series.get(name)
+
+    def all_settings(self) -> dict[str, Any]:
+        """Every setting of the training by its short name, defaults included, without the seed.
+
+        Raises:
+            UsageError: an unknown name or a bad setting.
+        """
         choice = choose(self.task, kept_cell(self.out, self.cell), self.rule, self.settings, self.seed)
+        return _settings(record(choice.config), record(choice.model), asdict(choice.task))  # type: ignore[call-overload]
+
+    def check(self) -> None:
+        """Check the settings, also against those of a training in the run directory.
+
+        Raises:
+            UsageError: a bad setting, or a run directory with other settings.
+        """
+        ours = {"seed": self.seed, **self.all_settings()}
         if not (self.out / CONFIG).is_file():
             return
-        there = read_config(self.out)
-        ours = {"seed": self.seed, **_settings(record(choice.config), record(choice.model), asdict(choice.task))}  # type: ignore[call-overload]
-        theirs = {"seed": there["seed"], **_settings(there["train"], there["model"], there["task"]["settings"])}
-        for key, value in ours.items():
-            if key in theirs and theirs[key] != value:
-                hint = "remove it, or give another --out"
-                raise UsageError(f"{self.out}: trained with {key}={theirs[key]}, now it is {value}; {hint}")
+        config = read_config(self.out)
+        theirs = {"seed": config["seed"], **_settings(config["train"], config["model"], config["task"]["settings"])}
+        if change := first_change(theirs, ours):
+            raise UsageError(f"{self.out}: trained with {change}; remove it, or give another --out")
 
 
 def _settings(train: dict[str, Any], model: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:

@@ -2,23 +2,26 @@
 """Train what a paper's table needs, several runs at once, and lay the table out beside the paper's."""
 
 import shlex
+import warnings
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from edgernn.errors import UsageError, nearest
+from edgernn.errors import EdgernnWarning, UsageError, nearest
 from edgernn.files import write_json
 from edgernn.locks import hold_folder
 from edgernn.progress import Progress
 from edgernn.training.agreement import agreement, count_verdicts
 from edgernn.training.jobs import Job, origin, processes
+from edgernn.training.known_runs import KnownRow, first_change, read_known_rows, shared_settings
 from edgernn.training.paper_table import MACHINE_COLUMNS, markdown
 from edgernn.training.recipe import Recipe, Settings, Table, combinations, label, load_table, over
 from edgernn.training.run_directory import RunDirectory
 from edgernn.training.run_latency import measure_latency, summary
-from edgernn.training.series import series_of
+from edgernn.training.series import join_series
 from edgernn.training.table import Failures, Row, results_of, save, trained
 from edgernn.training.table_pictures import draw_pictures
 
@@ -31,8 +34,14 @@ class RecipeRow(Row):
 
     @property
     def finished(self) -> list[Path]:
-        """The directories of the finished trainings, in the order of their seeds."""
-        return [job.out for job in self.jobs if job.seed in self.results]
+        """The run directories of finished trainings, in the order of their seeds."""
+        return [job.out for job in self.jobs if job.is_finished_here]
+
+    def series(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """The series of the finished trainings by name; one that a training lacks is left out."""
+        finished = [job for job in self.jobs if job.seed in self.results]
+        joined = {name: join_series([job.series(name) for job in finished]) for name in names}
+        return {name: series for name, series in joined.items() if series is not None}
 
 
 def reproduce(
@@ -48,17 +57,31 @@ def reproduce(
     device: str = "auto",
     run: bool = True,
     measure: bool = False,
+    known: Path | None = None,
 ) -> dict[str, Any]:
-    """Run or resume what is missing of a table, then write table.json, table.md and its pictures in `out`.
+    """Train or resume the missing runs of a table, then write table.json, table.md and its pictures.
 
-    quick: the cut-down version. seeds: trainings a row, else what the table says.
-    rows: train only these; the table has all. jobs: trainings at once, each with `threads` threads; else what the
-    processors can bear.
-    out: runs/TABLE, or runs/TABLE-quick. run: False only lays out what is there.
-    measure: time the models of all finished runs of these rows at the end, also those that were timed before.
-    Returns what table.json holds, and the files.
-    Raises UsageError for unknown names, bad settings, a run of other settings in its place and a folder
-    that another command trains in; Interrupted after Ctrl-C, SIGTERM or SIGHUP: the same command goes on then.
+    Args:
+        name: The table.
+        quick: Train the cut-down version.
+        seeds: Trainings a row. Default: as many as the table says.
+        rows: Train only these rows; the report has all.
+        jobs: Trainings at once. Default: one for each group of `threads` processors.
+        threads: Threads of each training.
+        out: The folder of the runs and of the report. Default: runs/TABLE, or runs/TABLE-quick.
+        data: The folder of data sets. Default: $EDGERNN_DATA.
+        device: auto, cpu or cuda.
+        run: False trains nothing and reports the finished runs.
+        measure: Time the models of all finished runs of these rows at the end, also those timed before.
+        known: A table.json of this table. Its finished runs are not trained again if their settings are the same.
+
+    Returns:
+        The content of table.json, and under "files" the paths of the report.
+
+    Raises:
+        UsageError: an unknown name, a bad setting, a run directory with other settings, a folder that another command
+            trains in, or a `known` file of another table.
+        Interrupted: after Ctrl-C, SIGTERM or SIGHUP. The same command resumes.
     """
     table = load_table(name)
     chosen = _chosen(table, rows)
@@ -67,13 +90,14 @@ def reproduce(
     wanted = [
         _row(table, recipe, variant, count, out, quick=quick) for recipe in table.rows for variant in table.variants()
     ]
+    if known:
+        wanted = _with_known(wanted, read_known_rows(known, name))
     workers = partial(processes, jobs=jobs, threads=threads, data=data, device=device)
     ours = [row for row in wanted if row.recipe in chosen]
     with trained(ours, out, workers if run else None) as failures:
         if measure:
             with nullcontext() if run else hold_folder(out):
-                finished = (job.out for row in ours for job in row.jobs if job.result())
-                measure_latency(finished, Progress(every=60.0))
+                measure_latency((path for row in ours for path in row.finished), Progress(every=60.0))
         report = _report(table, wanted, failures, quick, seeds)
         files = save(report, markdown(report), out)
         runs = {(row.name, label(row.settings)): row.finished[0] for row in wanted if row.finished}
@@ -85,6 +109,9 @@ def _report(table: Table, rows: list[RecipeRow], failures: Failures, quick: bool
     if seeds is not None and not quick:
         command += ["--seeds", str(seeds)]
     records = [_record(table, row, failures) for row in rows]
+    common = shared_settings(record["settings"] for record in records)
+    for record in records:
+        record["settings"] = {key: value for key, value in record["settings"].items() if key not in common}
     timed = any(record["latency"] for record in records)
     command += ["--measure-latency"] * timed
     return {
@@ -100,6 +127,7 @@ def _report(table: Table, rows: list[RecipeRow], failures: Failures, quick: bool
         "vary": list(table.vary),
         "columns": table.columns,
         "latency": table.latency or timed,
+        "settings": common,
         "rows": records,
         **compared(table, records),
     }
@@ -197,6 +225,22 @@ def _row(
     return RecipeRow(recipe.row, choice, jobs, recipe)
 
 
+def _with_known(rows: list[RecipeRow], known: Mapping[tuple[str, str], KnownRow]) -> list[RecipeRow]:
+    """The rows with the known results of their trainings. Results of other settings are left out, with a warning."""
+    result, changes = [], []
+    for row in rows:
+        known_row = known.get((row.name, label(row.settings)))
+        runs = known_row.runs if known_row else {}
+        if known_row and (change := first_change(known_row.settings, row.jobs[0].all_settings())):
+            changes.append(f"{row.name}: {change}")
+            runs = {}
+        result.append(replace(row, jobs=tuple(replace(job, known=runs.get(job.seed)) for job in row.jobs)))
+    if changes:
+        text = f"known: the runs of {len(changes)} rows have other settings and are not used; the first: {changes[0]}"
+        warnings.warn(text, EdgernnWarning, stacklevel=3)
+    return result
+
+
 def _record(table: Table, row: RecipeRow, failures: Failures) -> dict[str, Any]:
     return {
         **row.record(failures),
@@ -206,7 +250,9 @@ def _record(table: Table, row: RecipeRow, failures: Failures) -> dict[str, Any]:
         "seconds": row.spread("seconds")["mean"],
         "columns": {column: _compare(row, column) for column in table.columns},
         "latency": summary(result["latency"] for result in row.results.values()),
-        "series": series_of(table.series, row.finished),
+        "series": row.series(table.series),
+        "settings": row.jobs[0].all_settings(),
+        "runs": {str(seed): result for seed, result in row.results.items()},
     }
 
 

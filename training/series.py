@@ -6,6 +6,7 @@ has measured on the trained network (`Task.series`), which is in series.json.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +23,40 @@ def save_series(folder: Path, series: Mapping[str, Sequence[float]]) -> None:
         write_json(folder / SERIES, {name: list(values) for name, values in series.items()})
 
 
-def series_of(names: Iterable[str], runs: Sequence[Path]) -> dict[str, Any]:
-    """The series of finished runs that differ in their seed alone.
+@dataclass(frozen=True)
+class Series:
+    """Numbers of one run: what they follow ("epoch" or "step"), the epochs or steps, and a value at each."""
 
-    Returns:
-        By name: over ("epoch" or "step": what the numbers follow), at (the epochs or steps) and values (a list for
-        each run). A series that a run lacks is left out.
-    """
-    series = {}
-    for name in names:
-        rows = [row for run in runs if (row := _series(name, run)) is not None]
-        if rows and len(rows) == len(runs):
-            over, at, _ = max(rows, key=lambda row: len(row[1]))
-            series[name] = {"over": over, "at": at, "values": [_rounded(values) for _, _, values in rows]}
-    return series
+    over: str
+    at: Sequence[int]
+    values: Sequence[float]
 
 
-def _series(name: str, run: Path) -> tuple[str, list[int], list[float]] | None:
+def run_series(name: str, run: Path) -> Series | None:
+    """The series `name` in the directory of a finished run; None where it has no such series."""
     lines = RunDirectory(run).metrics()
     if lines and name in lines[0]:
         # several evaluations may be in one epoch
         over = "epoch" if len({line["epoch"] for line in lines}) == len(lines) else "step"
-        return over, [line[over] for line in lines], [line[name] for line in lines]
+        return Series(over, [line[over] for line in lines], [line[name] for line in lines])
     values = read_json(run / SERIES).get(name) if (run / SERIES).is_file() else None
-    return None if values is None else ("step", list(range(1, len(values) + 1)), values)
+    return None if values is None else Series("step", range(1, len(values) + 1), values)
+
+
+def join_series(runs: Sequence[Series | None]) -> dict[str, Any] | None:
+    """One series of finished runs that differ in their seed alone.
+
+    Args:
+        runs: The series of each run.
+
+    Returns:
+        over, at (of the longest run) and values (a list for each run); None where a run lacks the series.
+    """
+    series = [run for run in runs if run is not None]
+    if not series or len(series) < len(runs):
+        return None
+    longest = max(series, key=lambda run: len(run.at))
+    return {"over": longest.over, "at": list(longest.at), "values": [_rounded(run.values) for run in series]}
 
 
 def _rounded(values: Iterable[float]) -> list[float]:

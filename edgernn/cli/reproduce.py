@@ -49,6 +49,12 @@ def _tried(line: dict[str, Any]) -> str:
     is_flag=True,
     help="Time the exported models of all finished runs on this machine; best with --table-only while it is idle.",
 )
+@click.option(
+    "--known",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A table.json of an earlier measurement. Its finished runs are not trained again if their settings are the "
+    "same.",
+)
 @click.option("--jobs", type=click.IntRange(min=1), help="Trainings at once.  [one a processor]")
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Of each training.")
 @click.option("--out", type=click.Path(path_type=Path), help="The folder of the runs.  [runs/TABLE]")
@@ -64,6 +70,7 @@ def command(
     rows: str | None,
     quick: bool,
     seeds: int | None,
+    known: Path | None,
     **options: Any,
 ) -> Any:
     """Train what a paper's TABLE needs, going on with what was stopped, and lay our figures beside the paper's.
@@ -84,9 +91,11 @@ def command(
     if table is None or results is not None:
         raise UsageError("table: expected a TABLE, or --list, which alone takes --results")
     if searches:
-        if quick or seeds or table_only or measure:
-            raise UsageError("search: it goes with none of --quick, --seeds, --table-only and --measure-latency")
+        if quick or seeds or table_only or measure or known:
+            raise UsageError("search: expected none of --quick, --seeds, --table-only, --measure-latency and --known")
         return search(table, rows=chosen, **options)
-    report = reproduce(table, quick=quick, seeds=seeds, rows=chosen, run=not table_only, measure=measure, **options)
+    report = reproduce(
+        table, quick=quick, seeds=seeds, rows=chosen, run=not table_only, measure=measure, known=known, **options
+    )
     check_none_failed(report)
     return report
