@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import edgernn
 from edgernn.cells import CELLS, Cell, Gate, Gates
 from edgernn.cells.base import State
+from edgernn.cells.norm import RecurrentBatchNorm
 from edgernn.cells.recurrent import BlockSparse
 from edgernn.layer import RecurrentLayer
 from edgernn.program import OPS, ProgramError
@@ -264,16 +266,17 @@ def test_smaller_shared_memory_holds_less() -> None:
         ({"cell": "sarnn", "layers": 2, "bidirectional": True}, "fused"),
         ({"cell": "gru", "hidden_size": WIDEST + 1}, "graphs"),
         ({"cell": "gru", "rule": "variable"}, "torch"),
-        ({"cell": "gru", "norm": "layer"}, "torch"),
+        ({"cell": "gru", "norm": "layer"}, "graphs"),
+        ({"cell": "lstm", "norm": "recurrent-batch"}, "graphs"),
         ({"cell": "gru", "rank": 2}, "torch"),
         ({"cell": "gru-d", "input_size": 6}, "torch"),
     ],
-    ids=["sarnn", "wide", "rule", "norm", "rank", "imputer"],
+    ids=["sarnn", "wide", "rule", "layer-norm", "batch-norm", "rank", "imputer"],
 )
 def test_attach_takes_kernels_on_a_gpu(options: dict[str, object], backend: str) -> None:
     model = edgernn.SequenceModel(**{"input_size": 3, "hidden_size": 8, **options})
     assert attach(model, "auto", "cuda:0") == backend
-    if backend == "torch":
+    if backend == "torch" or "norm" in options:
         with pytest.raises(edgernn.UsageError, match="backend: fused cannot run this model: "):
             attach(model, "fused", "cuda")
     else:
@@ -359,6 +362,45 @@ def test_recorded_loops_are_kept_for_a_shape_and_left_where_they_would_be_wrong(
     y = torch.func.functional_call(layer, stand_in, (x, state))[0]
     torch.testing.assert_close(y, torch.func.functional_call(plain, stand_in, (x, state))[0])
     assert len(recorded) == 4
+
+
+@pytest.mark.parametrize("norm", ["layer", "recurrent-batch"])
+@pytest.mark.parametrize("rule", ["always", "selective", "skip"])
+def test_a_normalised_loop_can_be_recorded(norm: str, rule: str) -> None:
+    """A recording cannot hold what Python reads off a tensor: tensors without values show that nothing is."""
+    model = edgernn.SequenceModel("lstm", 3, 4, rule=rule, norm=norm, norm_steps=3)
+    (layer,) = model.recurrent_layers()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x = torch.randn(5, 6, 3)
+        y, _, _ = layer(x, layer.initial_state(6, x))
+        y.sum().backward()
+    assert layer.cell.R.grad is not None
+
+
+def test_recording_leaves_the_averages_of_a_normalisation_alone() -> None:
+    def capture(steps: torch.nn.Module, given: tuple[Tensor, ...]) -> torch.nn.Module:
+        for _ in range(3):
+            steps(*given)
+        return steps
+
+    # fewer steps have averages of their own than a sequence has
+    model = edgernn.SequenceModel("lstm", 3, 4, norm="recurrent-batch", norm_steps=3)
+    (layer,) = model.recurrent_layers()
+    plain = copy.deepcopy(layer)
+    layer.unroller = GraphUnroller(capture, "cpu")
+    x = torch.randn(5, 6, 3)
+    for _ in range(2):
+        for each in (layer, plain):
+            each(x, each.initial_state(6, x))[0].sum().backward()
+    assert dict(layer.named_buffers())
+    for (name, ours), (_, theirs) in zip(layer.named_buffers(), plain.named_buffers(), strict=True):
+        assert torch.equal(ours, theirs), name
+        assert not torch.equal(ours, torch.full_like(ours, float("var" in name)))
+    # a batch that is shared with other processes
+    for module in layer.modules():
+        if isinstance(module, RecurrentBatchNorm):
+            module.total = lambda value: value
+    assert layer.unroller(layer, x, layer.initial_state(6, x)) is None
 
 
 def compile_for_real(*words: str) -> list[dict[str, object]]:

@@ -116,13 +116,21 @@ class RecurrentBatchNorm(nn.Module):
         var, mean = torch.var_mean(p, -2, correction=0) if self.total is None else self._shared(p, self.total)
         with torch.no_grad():
             # a batch is trained in step, so one sample's count is that of all
-            first = int(t[0, 0])
-            now_mean, now_var = mean.reshape(-1, mean.shape[-1]), var.reshape(-1, var.shape[-1])
-            count = max(0, min(len(now_mean), len(self.mean) - first))
-            self.mean[first : first + count].lerp_(now_mean[:count].to(self.mean.dtype), self.momentum)
-            self.var[first : first + count].lerp_(now_var[:count].to(self.var.dtype), self.momentum)
+            self._follow(mean.reshape(-1, mean.shape[-1]), var.reshape(-1, var.shape[-1]), t[0])
         normalised = self.gain * (p - mean.unsqueeze(-2)) * torch.rsqrt(var.unsqueeze(-2) + self.eps)
         return normalised if self.shift is None else normalised + self.shift
+
+    def _follow(self, mean: Tensor, var: Tensor, first: Tensor) -> None:
+        """Move the averages of the steps from `first` (1,) on towards the statistics (steps, rows) of a batch.
+
+        No number leaves the device, so that a GPU can record the loop over time.
+        """
+        at = first.to(torch.int64) + torch.arange(len(mean), device=mean.device)
+        is_kept = (at < len(self.mean)).unsqueeze(-1)
+        at = at.clamp(max=len(self.mean) - 1)
+        for average, now in ((self.mean, mean), (self.var, var)):
+            change = self.momentum * (now.to(average.dtype) - average[at])
+            average.index_add_(0, at, torch.where(is_kept, change, 0.0))
 
     def _shared(self, p: Tensor, total: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Variance (biased) and mean over the parts of a batch that several processes have."""

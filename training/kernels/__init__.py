@@ -18,7 +18,7 @@ def attach(model: RecurrentModel, backend: str, device: str) -> str:
     """Make a model's layers run by kernels; returns what runs them: "fused", "torch" or, where both do, "fused, torch".
 
     backend: "auto" takes kernels for the layers that have them, and on a GPU "graphs", recorded loops, for those that
-    are wide; "torch" none; "fused" kernels for all.
+    are wide or have a normalisation; "torch" none; "fused" kernels for all.
     Raises UsageError for another backend, or for "fused" where a layer has no kernels: it says why.
     """
     if backend not in BACKENDS:
@@ -49,7 +49,7 @@ def _unroller(layer: RecurrentLayer, device: str, backend: str) -> Unroller | st
         try:
             fused = gpu.GpuUnroller(layer)
         except UsageError as error:
-            return str(error)
+            return graphs.GraphUnroller() if backend == "auto" and layer.cell.norm is not None else str(error)
         wide = backend == "auto" and layer.cell.hidden_size > WIDEST
         return graphs.GraphUnroller() if wide else fused
     return f"there are no kernels for the device {device}"

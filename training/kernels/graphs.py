@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop over time as one CUDA graph each way, for states so wide that kernels of our own do not pay.
+"""The loop over time as one CUDA graph each way: for layers with a normalisation, which have no kernels on a GPU, and
+for states so wide that our kernels do not pay.
 
 All launches of a sequence are recorded once a shape, and then replayed by one call; the products are cuBLAS's.
 """
@@ -43,7 +44,8 @@ class GraphUnroller:
     """Replays the loop of the layer that it is called for.
 
     It leaves to the loop: tensors on other devices, forwards without gradients, weights that stand in for the layer's
-    own for one forward, and a second forward before the first one's backward, whose values it would overwrite.
+    own for one forward, a second forward before the first one's backward, whose values it would overwrite, and a batch
+    whose statistics several processes share.
     capture: records a module for inputs of some shapes.
     """
 
@@ -62,6 +64,8 @@ class GraphUnroller:
 
     def __call__(self, layer: RecurrentLayer, x: Tensor, state: State) -> tuple[Tensor, State, Trace] | None:
         if self._inside or self._open or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return None
+        if any(getattr(norm, "total", None) is not None for norm in layer.cell.norms.values()):
             return None
         weights = list(layer.parameters())
         if any(tensor.device.type != self._device for tensor in (x, *state, *weights)):
@@ -96,7 +100,12 @@ class GraphUnroller:
         while len(self._recorded) >= _KEPT:
             self._recorded.pop(next(iter(self._recorded)))
         examples = tuple(tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in given)
+        # recording runs the steps some times, which must not move the averages of a normalisation
+        before = [buffer.clone() for buffer in layer.buffers()]
         self._recorded[key] = self._capture(_Steps(layer), examples)
+        with torch.no_grad():
+            for buffer, value in zip(layer.buffers(), before, strict=True):
+                buffer.copy_(value)
         return self._recorded[key]
 
     def _close(self, *_: object) -> None:
