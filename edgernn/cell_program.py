@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cell as data: the table of its gates and the programs of its equations, as nodes of exported files carry them."""
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -29,29 +30,44 @@ class Equations:
     """The programs of a cell's `update` and `mid` (None in cells without m).
 
     vectors: the names of the own vectors that arguments are numbered by, and how many numbers each has.
+    mid_is_input: True if m has the size I, False if it has the size H or there is no m.
     """
 
     update: Program
     mid: Program | None
     vectors: Mapping[str, int]
+    mid_is_input: bool
 
 
 def trace_equations(cell: Cell, *, differentiable: bool = False) -> Equations:
     """The equations of a cell, one result a state, and m.
 
     differentiable: their gradients have to be torch's as well. Raises ProgramError where they are not point-wise, or
-    use operators that programs lack.
+    use operators that programs lack, and for a cell with a step() of its own, which may do anything.
     """
+    if type(cell).step is not Cell.step:
+        raise ProgramError("a cell with a step() of its own has no program")
     constants = cell.constants(next(cell.parameters()).new_zeros(1, 1, cell.input_size))
     vectors = {name: value.numel() for name, value in constants.items() if name not in _WEIGHTS}
     mids = [gate for gate in cell.gates if gate.mid]
-    mid = None
+    mid, mid_is_input = None, False
     if any(gate.m for gate in cell.gates):
+        mid_is_input = _mid_is_input(cell)
         mid = _trace(cell, "mid", mids, cell.mid_size, vectors, differentiable)
     elif mids:
         raise ProgramError(f"gate {mids[0].name} feeds mid, which no gate reads")
     gates = [gate for gate in cell.gates if not gate.mid]
-    return Equations(_trace(cell, "update", gates, cell.hidden_size, vectors, differentiable), mid, vectors)
+    update = _trace(cell, "update", gates, cell.hidden_size, vectors, differentiable)
+    return Equations(update, mid, vectors, mid_is_input)
+
+
+def _mid_is_input(cell: Cell) -> bool:
+    """True if `mid_size` is I, False if it is H, whatever these sizes are in this cell."""
+    probe = copy.copy(cell)
+    probe.input_size, probe.hidden_size = 3, 5
+    if probe.mid_size not in (3, 5):
+        raise ProgramError(f"a program needs m of size H or I, got {cell.mid_size}")
+    return probe.mid_size == 3
 
 
 def _trace(
@@ -120,14 +136,14 @@ class CellProgram:
 
 def cell_program(cell: Cell) -> CellProgram:
     """The program of a cell for the native library. Raises ProgramError where it has none."""
-    for method in ("constants", "project", "step", "thinned", "zero_state"):
+    for method in ("constants", "project", "thinned", "zero_state"):
         if getattr(type(cell), method) is not getattr(Cell, method):
             raise ProgramError(f"a cell with a {method}() of its own has no program")
     if cell.norm is not None:
         raise ProgramError("a cell with a norm has no program")
     equations = trace_equations(cell)
     sizes = [vector.size for vector in cell.own.values()]
-    mid_is_input = equations.mid is not None and type(cell).mid_size is not Cell.mid_size
+    mid_is_input = equations.mid_is_input
     program = CellProgram(
         tuple(gate_terms(gate) for gate in cell.gates),
         tuple(SIZES[size] for size in sizes),
@@ -170,7 +186,6 @@ def _table_limits(cell: Cell, vectors: int) -> Iterator[tuple[bool, str]]:
         yield not gate.c or states > 1, f"a second state for gate {gate.name}, which reads c"
     has_mid = any(gate.m for gate in gates)
     yield not has_mid or not cell.reads_last, "no m where the cell reads the last input"
-    yield cell.mid_size in (cell.input_size, cell.hidden_size), f"m of size H or I, got {cell.mid_size}"
 
 
 def _inference_limits(cell: Cell, program: CellProgram) -> Iterator[tuple[bool, str]]:

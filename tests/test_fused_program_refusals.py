@@ -4,6 +4,7 @@
 import ctypes
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,6 +45,11 @@ class Projecting(Gru):
         return 2 * super().project(x, t)
 
 
+class Stepping(Gru):
+    def step(self, *values: Any) -> State:
+        return (2 * super().step(*values)[0],)
+
+
 class ManyGates(Cell):
     name = "my-many"
     gates = tuple(Gate(name) for name in "abcdefghi")
@@ -69,6 +75,7 @@ class Long(Cell):
         (Detached, "there is no kernel for my-gru: update: its gradient by argument"),
         (Summed, "there is no kernel for my-gru: update: torch's _softmax is not supported"),
         (Projecting, r"there is no kernel for my-gru: a cell with a project\(\) of its own has no program"),
+        (Stepping, r"there is no kernel for my-gru: a cell with a step\(\) of its own has no program"),
         (ManyGates, "there is no kernel for my-many: a program needs at most 8 gates, got 9"),
         (Long, "there is no kernel for my-long: equations: expected at most 128 values"),
     ],
@@ -78,6 +85,10 @@ def test_cells_that_cannot_be_traced_are_left_to_the_loop(cell: type[Cell], mess
     assert attach(model, "auto", "cpu") == "torch"
     with pytest.raises(edgernn.UsageError, match=message):
         attach(model, "fused", "cpu")
+
+
+def test_a_gpus_kernels_leave_a_step_of_ones_own_to_the_loop() -> None:
+    assert attach(edgernn.SequenceModel(Stepping, 3, 8), "auto", "cuda") == "torch"
 
 
 def test_low_rank_is_refused() -> None:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from edgernn.cell_program import INPUT, STATE, VECTOR, cell_program, trace_equations
-from edgernn.cells import CELLS, GRU, Cell, DecayNet, Gate, Gates, Vector
+from edgernn.cells import CELLS, EINS, GRU, Cell, DecayNet, Gate, Gates, Vector
 from edgernn.cells.base import State
 from edgernn.cells.norm import Norm
 from edgernn.program import ProgramError, gradient
@@ -178,6 +178,7 @@ def test_every_cell_has_equations(name, I):
             "at most 4 gates with x that do not feed mid",
         ),
         ({"own": {"v": Vector("I")}}, "m of size I for v"),
+        ({"step": lambda self, *values: values}, r"a cell with a step\(\) of its own"),
     ],
 )
 def test_cells_without_a_program_are_refused(members, message):
@@ -185,6 +186,19 @@ def test_cells_without_a_program_are_refused(members, message):
     cell = type("My", (Cell,), base | members)(3, 5)
     with pytest.raises(ProgramError, match=message):
         cell_program(cell)
+
+
+@pytest.mark.parametrize("I", [3, 5])
+def test_the_size_of_m_is_told_by_what_it_follows(I):
+    """A cell of I = H inputs says as little of it as a cell that restates the size of the base class."""
+
+    def sized(size):
+        return type("My", (MinimalGated,), {"mid_size": property(size)})(I, 5)
+
+    assert not cell_program(sized(lambda self: self.hidden_size)).mid_is_input
+    assert cell_program(EINS(I, 5)).mid_is_input
+    with pytest.raises(ProgramError, match="a program needs m of size H or I, got 10"):
+        cell_program(sized(lambda self: 2 * self.hidden_size))
 
 
 def test_norm_has_no_program():

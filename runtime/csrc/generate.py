@@ -117,7 +117,7 @@ def _struct(forms: list[Cell]) -> str:
     equations = trace_equations(cell)
     if any(trace_equations(other) != equations for other in others):
         raise ProgramError(f"{cell.form}: expected one set of equations, got several")
-    mid_is_input = equations.mid is not None and type(cell).mid_size is not Cell.mid_size
+    mid_is_input = equations.mid_is_input
     sizes = [vector.size for vector in cell.own.values()]
     lines = [f"struct {_camel(cell.form)} {{", f'static constexpr const char* kName = "{cell.form}";']
     for name, has in (

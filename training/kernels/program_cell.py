@@ -72,16 +72,14 @@ def describe_cell(cell: Cell) -> tuple[CellSource, tuple[str, ...]]:
 
     Raises ProgramError for a cell whose equations cannot be traced, or which torch differentiates in another way.
     """
-    for method in ("project", "step"):
-        if getattr(type(cell), method) is not getattr(Cell, method):
-            raise ProgramError(f"a cell with a {method}() of its own has no program")
+    if type(cell).project is not Cell.project:
+        raise ProgramError("a cell with a project() of its own has no program")
     # tracing draws numbers, which training is not to notice
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         equations = trace_equations(cell, differentiable=True)
     equations = _read_vectors(equations)
     check_table(cell, len(equations.vectors))
-    mid_is_input = equations.mid is not None and type(cell).mid_size is not Cell.mid_size
-    mid_is_input = mid_is_input and cell.mid_size == cell.input_size
+    mid_is_input = equations.mid_is_input
     sizes = [_size(equations, i, mid_is_input) for i in range(len(equations.vectors))]
     square = mixes(equations, sizes, mid_is_input)
     update, update_back = _both_ways(equations.update, with_results=True)
@@ -128,7 +126,7 @@ def _read_vectors(equations: Equations) -> Equations:
 
     vectors = {keys[key]: equations.vectors[keys[key]] for key in kept}
     mid = None if equations.mid is None else renumber(equations.mid)
-    return Equations(renumber(equations.update), mid, vectors)
+    return Equations(renumber(equations.update), mid, vectors, equations.mid_is_input)
 
 
 def _size(equations: Equations, i: int, mid_is_input: bool) -> str:
