@@ -209,7 +209,10 @@ def _functions(layers: list[RecurrentLayer]) -> list[_Function]:
     of_layers = []
     for layer in layers:
         cell, kernel = layer.cell, _kernel(layer)
-        key = layer.kind, cell.recurrent.rank, kernel, *op_inputs(layer)
+        group_size = layer.rule.group_size
+        # groups of neurons are written down by the sizes of one layer
+        sizes = (group_size, cell.hidden_size) if group_size > 1 else ()
+        key = layer.kind, cell.recurrent.rank, kernel, sizes, *op_inputs(layer)
         if key not in functions:
             if len(functions) == MOST_OPS:
                 raise UsageError(f"layers: a file holds at most {MOST_OPS} that differ in more than sizes and weights")

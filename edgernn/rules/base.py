@@ -35,7 +35,7 @@ class Kind(enum.Enum):
     TIME = enum.auto()
     """The step alone decides: u of a whole sequence is known before it begins."""
     NEURON = enum.auto()
-    """Each neuron decides, from the input and its own part of the last state."""
+    """Each neuron, or each group of `group_size` neighbours, decides from the input and its part of the last state."""
     SAMPLE = enum.auto()
     """One decision for the whole state of a sample, from the rule's memory."""
 
@@ -82,6 +82,8 @@ class UpdateRule(nn.Module, abc.ABC):
     `skips_zeros`: its kernels multiply only with the blocks of R that a sparse cell keeps.
     `memory`: the rule's own states, carried as the cell's are.
     `learns_start`: the cell's initial state is a parameter of the layer, and not zero.
+    `group_size`: neighbouring neurons that share one decision; `score` then has a number a group, and its states are
+    the means of groups. A rule with groups has no memory.
     A subclass is final. Its parameters and buffers are inputs of the op, by their names, in their order.
 
     A rule of the kinds NEURON and SAMPLE is its equations, from which the fused kernels follow too: u_t is 1 where
@@ -104,10 +106,17 @@ class UpdateRule(nn.Module, abc.ABC):
     # of the likelihood, and whether the budget sums that in place of the decisions
     slope: float = 1.0
     counts_likelihoods: bool = False
+    # neighbouring neurons that share one decision of the kind NEURON
+    group_size: int = 1
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
         self.input_size, self.hidden_size = input_size, hidden_size
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of neurons that share a decision; the last one may have fewer than `group_size`."""
+        return -(-self.hidden_size // self.group_size)
 
     @property
     def widths(self) -> dict[str, int]:
@@ -134,13 +143,31 @@ class UpdateRule(nn.Module, abc.ABC):
 
     def decide(self, e: Tensor, state: State, memory: State) -> Decision:
         """u (B, H), or (B, 1) for all neurons at once, from e (B, E), a row of project(x), and the last state."""
-        score = self.score(e, state, memory)
+        score = self.score(e, self._group_means(state), memory)
         active = score >= 0 if self.inclusive else score > 0
         if not torch.is_grad_enabled():
-            return Decision(active, score=score)
+            return Decision(self._spread(active), score=score)
         likelihood = self.likelihood(score, self.slope)
         u: Tensor = StraightThrough.apply(active, likelihood)  # type: ignore[no-untyped-call]
-        return Decision(u, likelihood if self.counts_likelihoods else None, score=score)
+        return Decision(self._spread(u), self._spread(likelihood) if self.counts_likelihoods else None, score=score)
+
+    def _group_means(self, state: State) -> State:
+        """The states (B, groups) of which the neurons of a group have the mean."""
+        size, missing = self.group_size, self.groups * self.group_size - self.hidden_size
+        if size == 1:
+            return state
+        means = tuple(nn.functional.avg_pool1d(nn.functional.pad(s, (0, missing)), size, size) for s in state)
+        if not missing:
+            return means
+        counts = torch.full_like(means[0][0], size)
+        counts[-1] -= missing
+        return tuple(mean * (size / counts) for mean in means)
+
+    def _spread(self, decisions: Tensor) -> Tensor:
+        """Decisions (B, groups) of groups as those of their neurons (B, H)."""
+        if self.group_size == 1:
+            return decisions
+        return decisions.index_select(-1, torch.arange(self.hidden_size, device=decisions.device) // self.group_size)
 
     def shares(self, steps: int, memory: State) -> Tensor | None:
         """u (T, B, H) of the next steps of a rule of the kind TIME; None where u is 1 at all of them."""
@@ -204,7 +231,7 @@ class UpdateRule(nn.Module, abc.ABC):
         """(B,): how far the closest decision is from turning over, so that a check can tell a tie from an error."""
         if self.kind is Kind.TIME:
             return torch.full((e.shape[0],), torch.inf, dtype=e.dtype)
-        return self.score(e, state, memory).abs().amin(-1)
+        return self.score(e, self._group_means(state), memory).abs().amin(-1)
 
     def budget(self, decisions: Tensor, likelihoods: Tensor | None) -> Tensor:
         """What λ multiplies, from u and the likelihoods of all steps (T, B, H): the mean over B and H of Σ_t u_t.

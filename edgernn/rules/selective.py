@@ -14,13 +14,15 @@ BUDGETS = ("decisions", "likelihoods")
 
 
 class Selective(UpdateRule):
-    """Each neuron decides for itself, from the input and its own state, whether it changes.
+    """Each neuron, or each group of neighbouring neurons, decides from the input and its own state whether it changes.
 
     v_t = U x_t + b + d ⊙ h_{t-1}
     ũ_t = clamp((α v_t + 1) / 2, 0, 1)         the update likelihood
     u_t = 1 where ũ_t > 1/2, else 0            that is, where v_t > 0
 
-    Shapes: x (B, I), h (B, H), rule_W = U (H, I), rule_d = d (H,), rule_b = b (H,).
+    Shapes: x (B, I), h (B, H), rule_W = U (H, I), rule_d = d (H,), rule_b = b (H,). With group_size G > 1 neurons
+    0 … G-1, G … 2G-1 and so on share one decision: U has ⌈H/G⌉ rows, d and b as many numbers, and h_{t-1} is the mean
+    of a group. The paper has single neurons, G = 1.
     The slope α follows min(5, 1 + 0.04·epoch) in training; decisions do not depend on it. Gradients pass u_t as if
     it were ũ_t (straight-through). The paper omits b from its equations; its code has it.
     budget="decisions" sums u_t, as the authors' code; "likelihoods" sums ũ_t, as the paper's eq 9. Either is the sum
@@ -33,14 +35,17 @@ class Selective(UpdateRule):
     paper = "Hartvigsen et al. 2020"
     kind = Kind.NEURON
 
-    def __init__(self, input_size: int, hidden_size: int, budget: str = "decisions") -> None:
+    def __init__(self, input_size: int, hidden_size: int, budget: str = "decisions", group_size: int = 1) -> None:
         super().__init__(input_size, hidden_size)
+        if not 1 <= group_size <= hidden_size:
+            raise UsageError(f"group_size: expected from 1 to {hidden_size}, the number of neurons, got {group_size}")
         if budget not in BUDGETS:
             raise UsageError(f"budget: expected one of {', '.join(BUDGETS)}, got {budget!r}")
         self.counts_likelihoods = budget == "likelihoods"
-        self.rule_W = nn.Parameter(torch.empty(hidden_size, input_size))
-        self.rule_d = nn.Parameter(torch.empty(hidden_size))
-        self.rule_b = nn.Parameter(torch.empty(hidden_size))
+        self.group_size = group_size
+        self.rule_W = nn.Parameter(torch.empty(self.groups, input_size))
+        self.rule_d = nn.Parameter(torch.empty(self.groups))
+        self.rule_b = nn.Parameter(torch.empty(self.groups))
         bound = 1 / math.sqrt(input_size + hidden_size)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
@@ -66,8 +71,13 @@ class Selective(UpdateRule):
         self.rule_b.fill_(math.sqrt(2) * float(torch.erfinv(torch.tensor(2 * rate - 1, dtype=torch.float64))))
 
     def macs(self) -> int:
-        return self.hidden_size * self.input_size + self.hidden_size
+        return self.groups * self.input_size + self.groups + self._additions
 
     def flops_paper(self) -> float:
-        # H rows of I inputs, and about two operations a neuron for the diagonal
-        return self.hidden_size * (2 * self.input_size - 1) + 2 * self.hidden_size
+        # a row of I inputs for each decision, and about two operations for the diagonal
+        return self.groups * (2 * self.input_size - 1) + 2 * self.groups + self._additions
+
+    @property
+    def _additions(self) -> int:
+        """Additions a step that make the means of groups."""
+        return self.hidden_size if self.group_size > 1 else 0

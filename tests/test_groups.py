@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups of neurons that share one decision."""
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+import edgernn
+from edgernn.cli.frame import main
+from edgernn.costs import model_cost
+from edgernn.errors import EdgernnWarning
+from edgernn.export import to_onnx
+from edgernn.rules import Selective
+from edgernn.runtime import Session
+from edgernn.runtime.packed import pack_file
+from edgernn.store import load_model
+from edgernn.training.kernels import attach
+
+# sizes H and G: whole groups, a last group with fewer neurons, one group, and more inputs than groups
+SIZES = [(12, 4), (10, 4), (7, 7), (16, 16), (9, 2)]
+T, B, I = 12, 3, 4
+
+
+def model_of(H: int, G: int, **settings: object) -> edgernn.SequenceModel:
+    torch.manual_seed(H + G)
+    model = edgernn.SequenceModel("gru", I, H, rule="selective", rule_options={"group_size": G}, **settings)
+    with torch.no_grad():
+        for layer in model.recurrent_layers():
+            # so that groups change at some steps and not at others
+            layer.rule.rule_W.normal_()
+            layer.rule.rule_d.normal_()
+    return model.eval()
+
+
+def oracle(model: edgernn.SequenceModel, x: np.ndarray, H: int, G: int) -> tuple[np.ndarray, np.ndarray]:
+    """y and u (T, B, H) of one layer in float64, a neuron and a group at a time."""
+    (layer,) = model.recurrent_layers()
+    p = {name: value.detach().double().numpy() for name, value in layer.named_parameters()}
+    W, R, b = (p[f"cell.{name}"] for name in ("W", "R", "b"))
+    h = np.zeros((x.shape[1], H))
+    y, u = [], []
+    for x_t in x:
+        a, k = x_t @ W.T + b[: 3 * H], h @ R.T
+        reset, keep = (1 / (1 + np.exp(-(a[:, rows] + k[:, rows]))) for rows in (slice(0, H), slice(H, 2 * H)))
+        candidate = np.tanh(a[:, 2 * H :] + reset * (k[:, 2 * H :] + b[3 * H :]))
+        new = (1 - keep) * candidate + keep * h
+        u_t = np.zeros_like(h)
+        for first in range(0, H, G):
+            g, members = first // G, slice(first, first + G)
+            v = x_t @ p["rule.rule_W"][g] + p["rule.rule_b"][g] + p["rule.rule_d"][g] * h[:, members].mean(1)
+            u_t[:, members] = (v > 0)[:, None]
+        h = np.where(u_t > 0, new, h)
+        y.append(h)
+        u.append(u_t)
+    return np.stack(y), np.stack(u)
+
+
+@pytest.mark.parametrize(("H", "G"), SIZES)
+def test_torch_and_the_portable_function_equal_the_oracle(H, G, tmp_path):
+    model = model_of(H, G, output="all")
+    x = np.random.default_rng(0).standard_normal((T, B, I))
+    y, u = oracle(model, x, H, G)
+    assert 0 < u.mean() < 1
+    given = torch.from_numpy(x).float()
+    with torch.no_grad():
+        result = model(given)[0]
+    np.testing.assert_allclose(result.numpy(), y, atol=1e-6)
+    (trace,) = model.traces
+    assert np.array_equal(trace.decisions.numpy(), u > 0)
+    np.testing.assert_allclose(float(trace.budget), u.mean((1, 2)).sum(), rtol=1e-6)
+    # a ONNX Runtime without our library
+    path = tmp_path / "m.onnx"
+    to_onnx(model, path)
+    session = onnxruntime.InferenceSession(str(path))
+    outputs = dict(
+        zip(
+            [output.name for output in session.get_outputs()],
+            session.run(None, {"x": given.numpy(), "layer0.h": np.zeros((B, H), np.float32)}),
+            strict=True,
+        )
+    )
+    np.testing.assert_allclose(outputs["y"], y, atol=1e-6)
+    assert np.array_equal(outputs["updates"], u.sum(2))
+
+
+def test_layers_of_several_sizes_share_a_file(tmp_path):
+    model = model_of(10, 4, layers=2, bidirectional=True, output="all")
+    path = tmp_path / "m.onnx"
+    assert all(check.sequence_error < 1e-5 for check in to_onnx(model, path))
+
+
+def test_gradients_are_those_of_neurons_with_one_row_in_common():
+    H, G = 10, 4
+    model = model_of(H, G).train()
+    alone = edgernn.SequenceModel("gru", I, H, rule="selective").train()
+    (layer,), (single,) = model.recurrent_layers(), alone.recurrent_layers()
+    members = torch.arange(H) // G
+    with torch.no_grad():
+        layer.rule.rule_d.zero_()
+        single.cell.load_state_dict(layer.cell.state_dict())
+        for name, value in layer.rule.named_parameters():
+            getattr(single.rule, name).copy_(value[members])
+    x = torch.randn(T, B, I)
+    gradients = []
+    for each in (layer, single):
+        y, _, trace = each(x)
+        (y.square().sum() + 0.3 * trace.budget).backward()
+        gradients.append((y, each.rule.rule_W.grad, each.rule.rule_b.grad, each.cell.R.grad))
+    for ours, theirs in zip(*gradients, strict=True):
+        is_shared = len(ours) != len(theirs)
+        torch.testing.assert_close(ours, torch.zeros_like(ours).index_add(0, members, theirs) if is_shared else theirs)
+
+
+def test_what_groups_cost():
+    single, groups = Selective(40, 96), Selective(40, 96, group_size=16)
+    assert single.macs() == 96 * 40 + 96
+    # six decisions, and the sums of the groups
+    assert groups.macs() == 6 * 40 + 6 + 96
+    cost = model_cost(model_of(12, 4), update_rate=0.0)
+    assert cost.macs_executed == 3 * I + 3 + 12
+    assert Selective(3, 10, group_size=4).groups == 3
+
+
+@pytest.mark.parametrize("size", [0, 13])
+def test_a_size_that_is_no_groups_is_refused(size):
+    with pytest.raises(edgernn.UsageError, match=f"group_size: expected from 1 to 12, .* got {size}"):
+        model_of(12, size)
+
+
+def test_what_has_no_kernel_says_so(tmp_path):
+    model = model_of(12, 4)
+    assert attach(model, "auto", "cpu") == "torch"
+    with pytest.raises(
+        edgernn.UsageError, match="no kernels for groups of neurons: the rule selective has group_size=4"
+    ):
+        attach(model, "fused", "cpu")
+    path = tmp_path / "m.onnx"
+    to_onnx(model, path)
+    with pytest.warns(EdgernnWarning, match=r"no kernel for gru\+selective\+groups; running the portable"):
+        assert Session(path).backend == "portable"
+    with pytest.raises(edgernn.EdgernnError, match=r"gru\+selective\+groups"):
+        pack_file(path, tmp_path / "m.edgernn")
+
+
+def test_the_command_line_trains_with_groups(tmp_path, capsys):
+    words = ["train", "--task", "adding", "--cell", "sarnn", "T=8", "hidden_size=6", "group_size=4", "steps=4"]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
+    model, _ = load_model(tmp_path / "run")
+    assert model.recurrent_layers()[0].rule.rule_W.shape == (2, 2)
+    assert main([*words[:-2], "group_size=9", "--out", str(tmp_path / "other")]) == 2
+    assert "group_size: expected from 1 to 6, the number of neurons, got 9" in capsys.readouterr().err
