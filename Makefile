@@ -107,6 +107,7 @@ examples/%/node_modules: examples/%/package-lock.json
 test: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/pydoclint edgernn export runtime training docs
 	$(BIN)/python -m pytest $(SPREAD)
 
 # what a developer repeats: no slow test, and of each test with many cases the same few at every run

@@ -65,7 +65,7 @@ def _rounded(matrix: Tensor, weights: str) -> Tensor:
 
 
 def whole(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """q (rows, columns), of which one a row is 127 or -127, and s (rows, 1)."""
+    """Q (rows, columns), of which one a row is 127 or -127, and s (rows, 1)."""
     most = matrix.abs().amax(1, keepdim=True)
     # rounded by at most 1/512, so that the most is 126.75 to 127.25 of it: 127; but of numbers below 1e-36
     scale = (most / 127).to(torch.bfloat16)

@@ -325,7 +325,7 @@ def _scan(layer: RecurrentLayer, step: onnx.GraphProto, constants: list[str], se
 
 
 def _dense_macs() -> list[onnx.NodeProto]:
-    """macs (B,): this function skips nothing, so T times the attribute `macs` of the node."""
+    """Macs (B,): this function skips nothing, so T times the attribute `macs` of the node."""
     per_step = helper.make_node("Constant", [], ["macs.step"])
     per_step.attribute.append(onnx.AttributeProto(name="value_int", ref_attr_name="macs", type=onnx.AttributeProto.INT))
     return [

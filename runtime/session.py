@@ -120,7 +120,7 @@ class Session:
         return (self.input_size,) if self.vocabulary is None else ()
 
     def run(self, x: ArrayLike) -> Array:
-        """y of a whole sequence from the initial state; the state that `step` keeps is not touched.
+        """Y of a whole sequence from the initial state; the state that `step` keeps is not touched.
 
         x (T, B, I) gives y (B, O) or (T, B, O); x (T, I) gives y (O,) or (T, O).
         """
@@ -129,7 +129,7 @@ class Session:
         return y if np.ndim(x) == sequence.ndim else y[..., 0, :]
 
     def step(self, x_t: ArrayLike) -> Array:
-        """y after one more step x_t (B, I) or (I,), from the state that the last step left.
+        """Y after one more step x_t (B, I) or (I,), from the state that the last step left.
 
         Fastest for a float32 array; nothing but y is allocated then.
         """
@@ -175,7 +175,7 @@ class Session:
             self._stream.restart()
 
     def checked(self, x: ArrayLike) -> NDArray[Any]:
-        """x as the model takes it: float32 (T, B, I) or int64 (T, B), B = 1 where it is left out."""
+        """X as the model takes it: float32 (T, B, I) or int64 (T, B), B = 1 where it is left out."""
         return self._checked(x, ("T", "B"))
 
     def initial_state(self, batch: int) -> dict[str, Array]:
@@ -184,7 +184,7 @@ class Session:
         return {n: np.full((batch, size), starts.get(n, 0), np.float32) for n, size in self._state_sizes.items()}
 
     def run_from(self, x: NDArray[Any], state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
-        """y (with its batch axis) and the last state of x (T, B, I) or (T, B) from a state, by name (B, H) each."""
+        """Y (with its batch axis) and the last state of x (T, B, I) or (T, B) from a state, by name (B, H) each."""
         sequence = self.checked(x)
         expected = {name: zero.shape for name, zero in self.initial_state(sequence.shape[1]).items()}
         given = {name: np.asarray(value, np.float32) for name, value in state.items()}
@@ -225,7 +225,7 @@ class Session:
             raise EdgernnError(f"{self.path}: {_first_line(error)}") from None
 
     def _checked(self, x: ArrayLike, leading: tuple[str, ...]) -> NDArray[Any]:
-        """x as float32 (T, B, I) or int64 (T, B); `leading` names its axes before I: the batch may be left out."""
+        """X as float32 (T, B, I) or int64 (T, B); `leading` names its axes before I: the batch may be left out."""
         array = np.asarray(x)
         expected, full = self.shape(*leading), len(leading) + len(self.channels)
         kind, kinds = ("numbers", "fiub") if self.vocabulary is None else ("whole numbers", "iu")

@@ -44,7 +44,7 @@ class Stream(ABC):
         return True
 
     def result(self) -> Array:
-        """y of the last step, as a copy."""
+        """Y of the last step, as a copy."""
         return self._made.copy()
 
     @abstractmethod

@@ -17,13 +17,13 @@ def times_since(masks: Tensor, times: Tensor) -> Tensor:
 
 
 def with_gaps(values: Tensor, times: Tensor) -> Tensor:
-    """x (T, B, 3F) of values (T, B, F), NaN where one is missing, and times as in times_since."""
+    """X (T, B, 3F) of values (T, B, F), NaN where one is missing, and times as in times_since."""
     masks = (~values.isnan()).to(values.dtype)
     return torch.cat([values.nan_to_num(nan=0.0), masks, times_since(masks, times)], -1)
 
 
 def backwards(x: Tensor) -> Tensor:
-    """x (T, B, 3F) read from its end: values and masks in reverse, and the times anew for that direction."""
+    """X (T, B, 3F) read from its end: values and masks in reverse, and the times anew for that direction."""
     values, masks, since = x.chunk(3, -1)
     steps = since[1:] - (1 - masks[:-1]) * since[:-1]
     to_end = torch.cat([steps.flip(0).cumsum(0).flip(0), torch.zeros_like(since[:1])])

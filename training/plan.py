@@ -85,7 +85,7 @@ class Plan:
 
 
 def choose_device(name: str) -> str:
-    """cpu or cuda. Raises UsageError for cuda where there is none."""
+    """Cpu or cuda. Raises UsageError for cuda where there is none."""
     if name not in ("auto", "cpu", "cuda"):
         raise UsageError(f"device: expected auto, cpu or cuda, got {name!r}")
     there = torch.cuda.is_available()

@@ -161,7 +161,7 @@ def _operator(
 def _torch(
     kind: str, info: dict[str, Any], weights: Mapping[str, Weight], x: NDArray[Any], there: Any, events: Events | None
 ) -> Made:
-    """torch's layers alone, without what the model has before and behind them."""
+    """Torch's layers alone, without what the model has before and behind them."""
     if events is None:
         raise EdgernnError("torch sees no GPU")
     with torch.cuda.stream(events.stream):

@@ -93,7 +93,7 @@ def bench(
 
 
 def read_example(path: Path) -> NDArray[Any]:
-    """x (T, B, I) from a file that holds x (N, T, I); or words, (T, B) from whole numbers (N, T)."""
+    """X (T, B, I) from a file that holds x (N, T, I); or words, (T, B) from whole numbers (N, T)."""
     x = read_arrays(path, ("x",))["x"]
     if x.ndim == 2 and x.dtype.kind in "iu":
         return x.swapaxes(0, 1)

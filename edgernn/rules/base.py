@@ -21,7 +21,8 @@ SIZES = ("1", "H", "I")
 class Decision:
     """Of one step: u (B, H) in {0, 1} (or [0, 1] for a soft rule), None where it is all 1; what the budget sums instead
     of it; for a rule that masks what the cell sees, the factors (B, I) of x and (B, H) of the state; and the score that
-    it was decided from, if any."""
+    it was decided from, if any.
+    """
 
     u: Tensor | None
     likelihood: Tensor | None = None
@@ -142,7 +143,7 @@ class UpdateRule(nn.Module, abc.ABC):
         return score
 
     def decide(self, e: Tensor, state: State, memory: State) -> Decision:
-        """u (B, H), or (B, 1) for all neurons at once, from e (B, E), a row of project(x), and the last state."""
+        """Decide u (B, H), or (B, 1) for all neurons at once, from e (B, E), a row of project(x), and the last state."""
         score = self.score(e, self._group_means(state), memory)
         active = score >= 0 if self.inclusive else score > 0
         if not torch.is_grad_enabled():
@@ -170,7 +171,7 @@ class UpdateRule(nn.Module, abc.ABC):
         return decisions.index_select(-1, torch.arange(self.hidden_size, device=decisions.device) // self.group_size)
 
     def shares(self, steps: int, memory: State) -> Tensor | None:
-        """u (T, B, H) of the next steps of a rule of the kind TIME; None where u is 1 at all of them."""
+        """U (T, B, H) of the next steps of a rule of the kind TIME; None where u is 1 at all of them."""
         return None
 
     def initial_memory(self, batch: int, like: Tensor) -> State:
@@ -268,7 +269,7 @@ class Timed(UpdateRule):
 
     @abc.abstractmethod
     def share(self, t: Tensor) -> Tensor:
-        """u (..., H) at the steps t (..., 1)."""
+        """U (..., H) at the steps t (..., 1)."""
 
     def shares(self, steps: int, memory: State) -> Tensor:
         t = memory[0] + torch.arange(steps, device=memory[0].device)[:, None, None]

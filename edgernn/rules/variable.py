@@ -117,7 +117,7 @@ class Variable(UpdateRule):
         return 2 * (self.hidden_size + self.input_size) - 1
 
     def _share(self, e: Tensor, state: State) -> Tensor:
-        """m (B, 1)."""
+        """M (B, 1)."""
         return torch.sigmoid(e + (state[0] * self.rule_h).sum(-1, keepdim=True))
 
     def _depth(self, m: Tensor, weight: Tensor) -> Tensor:

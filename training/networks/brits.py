@@ -39,7 +39,7 @@ class BRITS(RecurrentModel):
 
 
 def filled_by(model: SequenceModel) -> Tensor:
-    """x without gaps (T, B, F), standardised, from the last forward of a model with an imputer."""
+    """X without gaps (T, B, F), standardised, from the last forward of a model with an imputer."""
     imputed = model.traces[0].imputed
     if imputed is None:
         raise UsageError("imputer: expected gru-d or rits, got none")

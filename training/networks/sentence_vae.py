@@ -127,7 +127,7 @@ class SentenceVAE(RecurrentModel):
         ]
 
     def _decode(self, words: Tensor, z: Tensor) -> Tensor:
-        """h (T, B, H) of the language model that starts from z and reads words (T, B)."""
+        """H (T, B, H) of the language model that starts from z and reads words (T, B)."""
         if self.training:
             unknown = torch.rand(words.shape, device=words.device) < self.word_dropout
             words = torch.where(unknown, self.unknown, words)

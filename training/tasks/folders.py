@@ -89,7 +89,7 @@ class Folder(OwnData):
         return _Files(folder, inside, labels=[path.parent.name for path in inside])
 
     def _sequences(self, files: _Files) -> Tensor:
-        """x (N, T, I) of a part."""
+        """X (N, T, I) of a part."""
         tables = [read_csv(path) for path in files.paths]
         _check_same(files, [table.values.shape[1] for table in tables], "columns")
         rows = [len(table.values) for table in tables]
@@ -105,7 +105,7 @@ class Folder(OwnData):
         )
 
     def _targets(self, files: dict[str, _Files]) -> dict[str, Tensor]:
-        """y of each part; sets classes if it is labels."""
+        """Y of each part; sets classes if it is labels."""
         numbers = {part: found.targets for part, found in files.items() if found.targets is not None}
         if len(numbers) == len(files):
             for part, values in numbers.items():

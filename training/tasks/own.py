@@ -39,7 +39,7 @@ class OwnData(Task):
 
     @abc.abstractmethod
     def _read(self, source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """x (N, T, I) and, unless what comes next is predicted, y of each part that is given.
+        """X (N, T, I) and, unless what comes next is predicted, y of each part that is given.
 
         The parts are train, validation and test; the first is always there. y is int64 labels (N,) or (N, T), or
         float32 numbers (N, O) or (N, T, O). Sets fingerprint, and classes where labels have names.

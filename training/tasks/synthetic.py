@@ -32,7 +32,7 @@ class Synthetic(Task):
 
     @abc.abstractmethod
     def make(self, rng: np.random.Generator, count: int) -> tuple[Tensor, Tensor]:
-        """x (T, count, I) and the target (count, ...), or (T, count, ...) with one target a step."""
+        """X (T, count, I) and the target (count, ...), or (T, count, ...) with one target a step."""
 
     def open(self, source: Path | None, seed: int) -> None:
         if self.train_size is None:

@@ -97,7 +97,7 @@ def problem(
 
 
 def reference(given: Problem) -> NDArray[np.float64]:
-    """y (T, B, H) in double precision, by the equations of torch.nn; its last step is the last h."""
+    """Y (T, B, H) in double precision, by the equations of torch.nn; its last step is the last h."""
     W, R, b_x, b_h, x, h, c = (
         array.astype(np.float64) for array in (given.W, given.R, given.b_x, given.b_h, given.x, given.h, given.c)
     )
