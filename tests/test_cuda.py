@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels for a GPU against the float64 oracle, on a GPU that the CPU emulates.
+"""The GPU kernels compared with the float64 oracle, on an emulated GPU.
 
-The source is the one that nvcc compiles, down to the cells; runtime/csrc/tests/cpu_emulator.cc emulates the threads of
-a block, how they meet and how they add up. `edgernn_cuda_geometry` splits calls in every way that is tried.
+The kernels' source is the one that nvcc compiles; runtime/csrc/tests/cpu_emulator.cc emulates threads, barriers and
+reductions. `edgernn_cuda_geometry` selects the launch geometries to test.
 """
 
 import ctypes
@@ -28,13 +28,13 @@ from tests.tolerances import FLOAT32
 
 RULES = gpu_ops.ON_GPU
 GPU_OPS = [op for op in OPS if op[1] in RULES]
-# for `make quick`: every rule on a one-stage and a two-stage cell
+# cases of `make quick`: every rule on a one-stage and a two-stage cell
 EVERY_OP = pytest.mark.parametrize(
     ("cell", "rule"), [op if op[0] in ("gru", "eins") else pytest.param(*op, marks=pytest.mark.slow) for op in GPU_OPS]
 )
 # H, I, T, B
 SIZES = [(5, 3, 9, 2), (33, 33, 4, 3), (16, 1, 12, 1)]
-# sequences and blocks of a cluster, threads of a block, bytes on the chip; 0: chosen
+# sequences and blocks per cluster, threads per block, bytes of shared memory; 0: automatic
 GEOMETRIES = [(0, 0, 0, 0), (1, 1, 32, 0), (4, 2, 64, 0), (1, 8, 32, 0), (1, 4, 96, 12000)]
 
 
@@ -52,7 +52,7 @@ def emulated(path: Path) -> CudaLibrary:
 
 @pytest.fixture
 def cut(emulated: CudaLibrary):
-    """Cuts calls up as it is told, until the test ends."""
+    """A function that sets the launch geometry until the test ends."""
 
     def cut(*geometry: int) -> None:
         assert emulated._library.edgernn_cuda_geometry(*geometry) == 0
@@ -68,7 +68,7 @@ def address(array: np.ndarray) -> int:
 def run(
     library: CudaLibrary, cell: str, rule: str, weights: Inputs, feed: Inputs, in_place: bool = False
 ) -> list[np.ndarray]:
-    """y, the states, updates and macs of the op; in_place: the states come out where they went in."""
+    """Run the op; return y, the states, updates and macs. in_place: Final states overwrite initial states."""
     T, B, I = feed["X"].shape
     H = next(feed[name].shape[1] for name in ("h", "s") if name in feed)
     made = layer(cell, rule, H, I)
@@ -103,7 +103,7 @@ def test_op_equals_oracle_however_it_is_cut_up(emulated, cut, cell, rule) -> Non
 
 
 def clear(cell: str, rule: str, weights: Inputs, sizes: tuple[int, int, int, int]) -> tuple[Inputs, oracle.Result]:
-    """A call without near-ties, and what the oracle says of it."""
+    """Draw a call without near-ties, and return it with the oracle's results."""
     for seed in range(20):
         feed = draw_call(cell, rule, *sizes, seed)
         want = truth(cell, rule, product_of(weights) | feed)
@@ -129,7 +129,7 @@ def test_weights_that_are_too_many_for_the_chip_are_read_where_they_are(emulated
     weights = draw(cell, rule, 200, 40)
     feed, want = clear(cell, rule, weights, (200, 40, 3, 2))
     for blocks in (1, 2):
-        # weights of 0.5 MB and more, on a chip of 0.2
+        # weights of 0.5 MB and more, with 0.2 MB of shared memory
         cut(0, blocks, 0, 0)
         assert_equal(rule, run(emulated, cell, rule, weights, feed), want)
 
@@ -187,13 +187,18 @@ def test_outputs_that_nobody_wants_are_left_out(emulated) -> None:
     emulated.run("gru+selective", Sizes(3, 5), address(packed), 4, 2, x, [h], 0, [0])
 
 
-# what is asked for: the op, sizes, steps, and what is said of it
+# op, sizes, steps and the expected error
 REFUSED = {
     "sizes": ("gru", (3, 1 << 17, 0), 1, r"edgernn: gru: H: expected 1 to 65536, got 131072"),
     "rank": ("gru", (3, 5, 2), 1, r"edgernn: gru: rank: R is whole, got 2"),
     "no rank": ("gru+low-rank", (3, 5, 0), 1, r"edgernn: gru\+low-rank: rank: expected 1 to 65536, got 0"),
     "square": ("sru", (3, 5, 0), 1, r"edgernn: sru: I: expected H = 5, got 3"),
-    "chip": ("gru", (3, 60000, 0), 1, r"edgernn: gru: I = 3 and H = 60000 need \d+ bytes on the chip, this GPU has"),
+    "memory": (
+        "gru",
+        (3, 60000, 0),
+        1,
+        r"edgernn: gru: I = 3 and H = 60000 need \d+ bytes of shared memory, this GPU ",
+    ),
 }
 
 
@@ -201,7 +206,7 @@ REFUSED = {
 def test_what_cannot_be_run_is_refused_before_anything_is_done(emulated, case) -> None:
     op, sizes, steps, said = REFUSED[case]
     feed = np.zeros(8, np.float32)
-    # nothing may be read from these
+    # must not be dereferenced
     with pytest.raises(EdgernnError, match=said):
         emulated.run(op, Sizes(*sizes), address(feed), steps, 1, address(feed), [address(feed)], 0, [0])
 
@@ -271,7 +276,7 @@ def test_bad_weights_are_refused_as_on_a_processor(in_onnx, case, constant) -> N
     refuses_weights(case, constant)
 
 
-# for a real one
+# for a real GPU
 
 
 @pytest.mark.check("gpu")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A name stands for one thing: no two classes of the package, and no two files of its rooms, share one by accident."""
+"""Names are unique: no two classes of the package and no two files of its folders share a name by accident."""
 
 import ast
 from collections import defaultdict
@@ -10,27 +10,21 @@ import pytest
 from tests.rooms import ROOT
 
 ROOMS = ("edgernn", "export", "runtime", "training", "docs")
-# files whose names say their part in a folder, the same in each of these folders
+# file names with the same role in every folder
 PARTS = {"__init__.py", "base.py", "list.h", "generate.py"}
-# verbs of the command line, named as they are typed
+# verbs of the command line, named as typed
 VERBS = "edgernn/cli"
-# a task and its network
+# pairs of a task and its network
 TASKS = {"brits.py", "draw.py", "sentence_vae.py"}
-# pairs that differ in their room alone
+# pairs with the same role in two packages
 PAIRS = {
-    # of a model, of a training
+    # the configuration of a model and that of a training
     "config.py",
-    # to be renamed with the next change of the training library: its own, beside those of inference and of a GPU
-    "c_api.cc",
-    "c_api.h",
-    "gemm.h",
-    "pointwise.h",
-    "rule.h",
 }
 
 
 def several(names):
-    """Those of (name, place) pairs whose name has more than one place, with its places."""
+    """Return the names of (name, place) pairs that have more than one place, with their places."""
     places = defaultdict(set)
     for name, place in names:
         places[name].add(place)

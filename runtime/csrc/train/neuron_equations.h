@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The equations of a rule of the kind kNeuron: a decision and memories of each neuron.
+// The equations of rules of the kind kNeuron, which decide and remember for each neuron.
 
 #ifndef EDGERNN_TRAIN_NEURON_EQUATIONS_H_
 #define EDGERNN_TRAIN_NEURON_EQUATIONS_H_
@@ -17,8 +17,8 @@ struct NeuronEquations : RuleEquations<Rule> {
     return lanes.Load(from.at + row * from.stride + at);
   }
 
-  // The score of the neurons from `at` on, whose memories are m. `make` makes a number of the
-  // equations from a vector and the number of the input: kE, kH.
+  // The score of the neurons from `at` on, with memories m. make(vector, input) converts a vector
+  // to V, as input kE or kH of the equations.
   static constexpr int kE = 0, kH = 1;
   template <class V, class Make>
   [[gnu::always_inline]] static V Score(const TrainRuleArgs& call, std::int64_t row,
@@ -33,9 +33,9 @@ struct NeuronEquations : RuleEquations<Rule> {
       for (std::int64_t at = 0; at < call.hidden; at += kLanes) {
         const Lanes lanes(call.hidden - at);
         Vec q[kMaxRuleParams], m[kMaxMemories];
-        Equations::Read(call, at, 0, kAsItIs, q);
-        Equations::ReadMemories(call, row * call.hidden + at, lanes, 0, kAsItIs, m);
-        const Vec score = Score(call, row, at, lanes, kAsItIs, m, q);
+        Equations::Read(call, at, 0, kAsVec, q);
+        Equations::ReadMemories(call, row * call.hidden + at, lanes, 0, kAsVec, m);
+        const Vec score = Score(call, row, at, lanes, kAsVec, m, q);
         lanes.Store(call.u + row * call.hidden + at, Equations::Active(score));
       }
     }
@@ -47,9 +47,9 @@ struct NeuronEquations : RuleEquations<Rule> {
         const Lanes lanes(call.hidden - at);
         const std::int64_t place = row * call.hidden + at;
         Vec q[kMaxRuleParams], m[kMaxMemories];
-        Equations::Read(call, at, 0, kAsItIs, q);
-        Equations::ReadMemories(call, place, lanes, 0, kAsItIs, m);
-        const Vec score = Score(call, row, at, lanes, kAsItIs, m, q);
+        Equations::Read(call, at, 0, kAsVec, q);
+        Equations::ReadMemories(call, place, lanes, 0, kAsVec, m);
+        const Vec score = Score(call, row, at, lanes, kAsVec, m, q);
         const Vec drive = Rule::Drive(Rule::Evidence(At(call.after, row, at, lanes), q), q);
         Rule::Advance(lanes.Load(call.u + place), score, drive, q, m);
 #pragma GCC unroll 8
@@ -68,9 +68,9 @@ struct NeuronEquations : RuleEquations<Rule> {
         const Lanes lanes(call.hidden - at);
         const std::int64_t place = row * call.hidden + at;
         Vec values[kMaxRuleParams], before[kMaxMemories];
-        Equations::Read(call, at, 0, kAsItIs, values);
-        Equations::ReadMemories(call, place, lanes, 0, kAsItIs, before);
-        const Vec score = Score(call, row, at, lanes, kAsItIs, before, values);
+        Equations::Read(call, at, 0, kAsVec, values);
+        Equations::ReadMemories(call, place, lanes, 0, kAsVec, before);
+        const Vec score = Score(call, row, at, lanes, kAsVec, before, values);
         Dual<kCount> q[kMaxRuleParams];
         AdvancedMemories<Rule, kCount> after;
         Equations::Read(call, at, kFirst, kAsDual<kCount>, q);
