@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes what fuzzing starts from: `python -m tests.make_corpus`.
+"""Generates the fuzzing corpus: `python -m tests.make_corpus`.
 
-Each file of tests/corpus/packed is the packed model of a freshly made one with random weights and the sizes I=2, H=3,
-O=1 where the cell allows them, by way of the exporter; those of tests/corpus/models are exported files. All are written
-anew, the same ones every time.
+Files in tests/corpus/packed are packed models with random weights and, where the cell allows it, I=2, H=3, O=1.
+Files in tests/corpus/models are exported models. All files are rewritten, identically at every run.
 """
 
 import struct
@@ -20,13 +19,13 @@ SIZES = {"input_size": 2, "hidden_size": 3, "output_size": 1}
 
 
 def models() -> dict[str, edgernn.SequenceModel]:
-    """Every rule, imputer and part of a file, and cells that differ in what they read and keep."""
+    """Models that cover every rule, imputer and part of a file, and cells with different inputs and states."""
     made = {rule: contractive("gru", rule, **SIZES) for rule in edgernn.rules.RULES}
     for cell in ("rnn", "sru", "pru", "eins", "irc-t-lstm", "fastgrnn-split"):
         made[cell] = contractive(cell, **SIZES)
     made["decaynet"] = contractive("decaynet", **SIZES, cell_options={"length": 9})
     made["words"] = contractive("fastgrnn", **SIZES, vocabulary=5)
-    # the head needs more room than the layer
+    # the head needs more workspace than the layer
     made["outputs"] = contractive("rnn", input_size=1, hidden_size=1, output_size=90)
     made["layers"] = contractive("gru", "skip", **SIZES, layers=2, last_size=4, mean=0.5, std=2.0)
     made["last-input"] = contractive("irc-lstm", "selective", **SIZES)
@@ -38,7 +37,7 @@ def models() -> dict[str, edgernn.SequenceModel]:
 
 
 def exported_files() -> dict[str, bytes]:
-    """Files that have every kind of part between them: words, imputers, layers, directions, heads, types of weights."""
+    """Exported files that cover words, imputers, layers, directions, heads and weight types."""
     sizes = {"input_size": 3, "hidden_size": 4, "output_size": 2}
     words = {"input_size": 4, "hidden_size": 4, "output_size": 5, "vocabulary": 5, "tied": True, "output": "all"}
     made = {
@@ -54,7 +53,7 @@ def exported_files() -> dict[str, bytes]:
 
 
 def retyped(content: bytes, number_type: int) -> bytes:
-    """With the same bytes taken for numbers of another type (and for their scales) wherever a tensor has two axes."""
+    """Change the type of every tensor with two axes, without changing the bytes of its elements and scales."""
     made = bytearray(content)
     layers, tensors = struct.unpack_from("<II", content, 44)
     for i in range(tensors):

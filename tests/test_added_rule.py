@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rule with memories of one number a neuron, as a user may write one: the loop, the portable function, Triton.
+"""A user-defined rule with one-value-per-neuron memories: the loop, the portable function, Triton.
 
-`make check-added-rule` adds its native kernels to the libraries, too.
+`make check-added-rule` also builds and tests its native kernels.
 """
 
 import os
@@ -57,7 +57,7 @@ def test_gradient_passes_through_the_memory() -> None:
     layer = tiring("gru", 2, 5)
     y, _, _ = layer(torch.randn(9, 3, 2))
     y[-1].sum().backward()
-    # it changes the memory alone, which only later decisions read
+    # it changes only the memory, which later decisions read
     assert layer.rule.rule_g.grad.abs().min() > 0
 
 
@@ -94,7 +94,7 @@ def test_triton_equals_the_loop(cell: str, resident: bool, monkeypatch: pytest.M
 
 
 class OfInputs(UpdateRule):
-    """Changes neurons by the difference of x and a memory that has one number an input."""
+    """Changes neurons by the difference of x and a memory with one value per input."""
 
     name = "of-inputs"
     kind = Kind.NEURON

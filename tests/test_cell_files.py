@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user's cell as FILE.py:CLASS: what is refused, and that a run needs its own copy of the file alone."""
+"""User-defined cells as FILE.py:CLASS: refusals, and runs that need only their own copy of the file."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def _folder(tmp_path, monkeypatch):
 
 
 def of(update, gates='Gate("f"), Gate("n")', more=""):
-    """A file whose cell has such an update and gates."""
+    """Return a file with a cell of this update and gates."""
     head = 'import torch\nfrom edgernn import Cell, Gate, Vector\nclass Mine(Cell):\n    name = "mine"\n'
     body = f"    def update(self, p, state):\n        (h,) = state\n        return {update}\n"
     return f"{head}    gates = ({gates},)\n{more}{body}"
@@ -140,7 +140,7 @@ def test_a_run_is_used_without_the_file(tmp_path, capsys):
     assert json.loads((run / "result.json").read_text())["cell"] == "mine"
     Path("my_cells.py").unlink()
     assert main(["export", str(run)]) == 0
-    # the file needs no Python of the user's
+    # the exported file needs no user code
     (run / KEPT).unlink()
     session = Session(run / "model.onnx")
     assert session.backend == "native"
@@ -184,7 +184,7 @@ def test_a_run_of_another_cell_is_not_gone_on_with():
 
 
 def test_a_kill_before_config_json_can_be_resumed():
-    # as a kill leaves it: the copy is written first
+    # as after a kill: the copy is written first
     write_bytes(Path("run", KEPT), CELL.encode())
     train("adding", "my_cells.py:Mine", out="run", settings=STEPS)
     write_bytes(Path("other", KEPT), b"something else")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs as a user types them: every example of every --help, errors and exit codes, --json."""
+"""The command line: every example of every --help, errors, exit codes and --json."""
 
 import json
 import re
@@ -16,14 +16,14 @@ from edgernn.cli.frame import VERBS, main
 from edgernn.runtime import Session
 from tests.models import exported
 
-# what makes an example short enough for a test; everything else of it is run as it stands
+# changes that make an example fast enough for a test; the rest is run verbatim
 SHORTER = {"train": "steps=20 eval_every=10", "bench": "--rounds 1 --warmup 0"}
 
-# verbs whose examples need each other's files, in this order, and verbs that start processes, which takes a minute
+# verbs whose examples use each other's files, in this order, and verbs that start processes, which take a minute
 IN_TURN = ("train", "plot", "export", "pack", "run", "bench", "cells", "data")
 TABLES = ("reproduce", "sweep")
 
-# what the example of `edgernn sweep` finds
+# an input file of the example of `edgernn sweep`
 SWEEP = 'task = "adding"\ncells = ["gru", "sarnn"]\nseeds = 2\n[settings]\nT = 5\nhidden_size = 4\nsteps = 5\n'
 
 
@@ -85,7 +85,7 @@ def test_json_of_a_process_is_one_document_and_nothing_else():
 
 @pytest.mark.parametrize("verb", ["export", "run", "bench"])
 def test_json_is_one_document_and_nothing_else(verb, tmp_path, monkeypatch, capfd):
-    """All that this process writes to its standard output, by Python or by a library."""
+    """Covers output to standard output from both Python and libraries."""
     monkeypatch.chdir(tmp_path)
     model = str(exported("gru")[1])
     if verb == "export":
@@ -203,7 +203,7 @@ def test_full_disk_is_one_line_and_leaves_nothing(tmp_path):
         capture_output=True,
         text=True,
         timeout=300,
-        # files of more than 1,000 bytes cannot be written, as on a full disk
+        # limit files to 1,000 bytes, to simulate a full disk
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
     )
     assert done.returncode == 1

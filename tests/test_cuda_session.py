@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session on a GPU, and the CUDA library's C functions, on a machine that only seems to have them."""
+"""A session on a GPU, and the C functions of the CUDA library, on a machine with a fake GPU."""
 
 import threading
 
@@ -50,7 +50,7 @@ def test_only_x_is_copied_in(gpu):
     session = Session(path, device="cuda")
     for _ in range(3):
         session.run(random_input(4, 2, 3))
-    # the initial state is there already
+    # the initial state is on the device already
     assert session.onnx.copied == ["x"] * 3
     session.step(random_input(2, 3))
     session.step(random_input(2, 3))
@@ -66,7 +66,7 @@ def test_the_state_kept_is_that_of_the_last_step(gpu):
     session.run(x)
     later = [session.step(x_t) for x_t in x[1:]]
     np.testing.assert_allclose(later[-1], Session(path, device="cpu").run(x), rtol=0, atol=1e-6)
-    # what was returned is the caller's
+    # returned arrays belong to the caller
     session.reset()
     np.testing.assert_array_equal(session.step(x[0]), first)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where files are looked for, and readers: what they read, what bad files get, and that no change of one does harm."""
+"""The search path of data files, and readers: contents, error messages, and robustness against any corruption."""
 
 import gzip
 import lzma
@@ -33,12 +33,12 @@ from tests.training_helpers import PACK, idx_bytes
 SUFFIXES = pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
 
 
-# where files are looked for
+# search path
 
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """A cache of its own for the test."""
+    """An empty cache folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("EDGERNN_DATA", raising=False)
     return tmp_path / "home" / "edgernn"
@@ -259,7 +259,7 @@ def test_npz_that_unpacks_to_too_much_is_refused(tmp_path):
         read_npz(path, ["a", "c"])
 
 
-# any change of a file gives data or one kind of error, in little memory
+# any corruption gives data or one type of error, with bounded memory
 
 FILES = {
     "idx": ("f", idx_bytes(np.arange(6).reshape(2, 3)), lambda p: read_idx(p, (None, 3))),

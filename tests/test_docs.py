@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the documents show is what is."""
+"""The documents agree with the code."""
 
 import importlib.util
 import re

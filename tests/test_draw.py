@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DRAW: its window, its bound and its gradients against NumPy, and runs of the task."""
+"""DRAW: its window, bound and gradients compared with NumPy, and runs of the task."""
 
 import json
 import math
@@ -48,11 +48,11 @@ def _double():
     torch.set_default_dtype(torch.float32)
 
 
-# the equations once more, one pixel after the other
+# reference equations, pixel by pixel
 
 
 def filterbank(numbers, N, A, B):
-    """F_X (N, A), F_Y (N, B) and γ from section 3.2 of the paper: A is the width, B the height."""
+    """Return F_X (N, A), F_Y (N, B) and γ of section 3.2 of the paper, for width A and height B."""
     g_x, g_y, log_variance, log_stride, log_gamma = numbers
     g_x, g_y = (A + 1) / 2 * (g_x + 1), (B + 1) / 2 * (g_y + 1)
     stride = (max(A, B) - 1) / (N - 1) * np.exp(log_stride)
@@ -75,7 +75,7 @@ def recurrent(made, kind, x, state):
 
 
 def forward(model, x, noise, kind):
-    """The last canvas and the divergence of one image x (C, B, A)."""
+    """Return the last canvas and the divergence of one image x (C, B, A)."""
     C, B, A = x.shape
     H, N, M = SIZES["hidden_size"], model.read_size, model.write_size
     canvas, divergence = np.zeros(x.shape), 0.0
@@ -167,7 +167,7 @@ def test_parameters_of_the_papers_decoder(cell, expected):
 def test_forget_gates_start_open():
     model = draw("eins", hidden_size=5)
     assert (model.encoder.cell.b.detach()[5:10] == 1).all()
-    # the papers' own cells have such a bias as an option only; one of another gate, of size I, comes before it
+    # the papers' cells have such a bias only as an option; that of another gate, of size I, comes before it
     assert model.decoder.cell.b.shape == (4,)
     for cell in ("eins", "ihc-lstm"):
         biased = Draw(layer(cell, cell_options={"forget_bias": 0.5}), **SIZES, read_size=3, write_size=3)
@@ -271,7 +271,7 @@ def test_digits_are_made_binary_once_for_all_runs(tmp_path):
     white = x[0].numpy() == 255
     assert not white[grey == 0].any()
     assert white[grey == 255].all()
-    # of pixels of like grey values so many are white
+    # binarisation: a grey value is the fraction of white pixels
     for low in range(0, 256, 64):
         chosen = (grey >= low) & (grey < low + 64)
         assert white[chosen].mean() == pytest.approx(grey[chosen].mean() / 255, abs=0.02)
@@ -358,7 +358,7 @@ def test_a_run_leaves_pictures_and_cannot_be_exported(tmp_path, monkeypatch, cap
     assert main(["train", "--task", "draw", "--cell", "sarnn", *where, *words(SMALL), "encoder=same"]) == 0
     result = json.loads((run / "result.json").read_text())
     assert result["metric"] == "nll_bound"
-    # 784 pixels, none of them known
+    # 784 pixels, all unknown
     assert result["nll_bound"] == pytest.approx(784 * np.log(2), rel=0.05)
     picture = imread(run / "samples.png")
     assert picture.std() > 0.05
@@ -391,6 +391,6 @@ def test_a_mosaic_keeps_each_image_in_its_place():
 def test_the_digits_of_mnist():
     task = opened(DrawImages())
     assert (len(task.train), len(task.validation), len(task.test)) == (55_000, 5_000, 10_000)
-    # the mean of the grey values of the test images is 0.1325
+    # the mean grey value of the test images is 0.1325
     x = torch.cat([batch.x[0] for batch in task.test.chunks()])
     assert x.mean().item() / 255 == pytest.approx(0.1325, abs=1e-3)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said where a package of an extra is missing; `make check-wheel` tries an environment that lacks them all."""
+"""The errors where a package of an extra is missing; `make check-wheel` tests an environment without them."""
 
 import subprocess
 import sys
 
 import pytest
 
-# a module that is None cannot be imported, as if it were not installed
+# a module set to None cannot be imported, as if it were not installed
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys({packages}))\n"
 VERB = "from edgernn.__main__ import run; run()"
 
@@ -29,7 +29,7 @@ def python(code, *words, without, path=""):
     [
         (["cells"], ["torch"], "edgernn cells: needs torch; pip install 'edgernn[cpu,train]'"),
         (["data", "list"], ["torch"], "edgernn data list: needs torch; pip install 'edgernn[cpu,train]'"),
-        # named by the first of the extra's packages, whichever of them is imported first
+        # the error names the extra, whichever of its packages is imported first
         (
             ["train", "--task", "adding", "--cell", "gru"],
             ["annotated_types", "pydantic", "torch"],

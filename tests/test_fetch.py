@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetching data sets from a server on loopback: right, wrong, hostile and missing files, and cut connections."""
+"""Downloads of data sets from a loopback server: correct, wrong, malicious and missing files, and cut connections."""
 
 import functools
 import gzip
@@ -28,7 +28,7 @@ def ranges(server):
     return [asked for _, asked, _ in server.seen]
 
 
-# right files
+# correct files
 
 
 def test_file_is_fetched_checked_and_found(server, monkeypatch, home, capsys):
@@ -83,7 +83,7 @@ def test_archive_gives_its_files_wherever_they_lie_in_it(server, monkeypatch, ho
     assert found == {"one.bin": "1", "set-a/7.txt": "7", "set-a/8.txt": "8"}
 
 
-# wrong, hostile and missing files
+# wrong, malicious and missing files
 
 
 def test_wrong_sum_is_refused_and_leaves_nothing(server, monkeypatch, home):
@@ -144,7 +144,7 @@ def test_hostile_archive_is_refused_as_a_whole(server, monkeypatch, home, suffix
     assert not list(home.parent.rglob("one.bin"))
 
 
-# sums that are not known
+# downloads without a checksum
 
 
 def test_first_use_is_trusted_said_and_remembered(server, monkeypatch, home, capsys):
@@ -221,7 +221,7 @@ def test_server_without_ranges_sends_all_again(server, monkeypatch, home):
 
 @pytest.mark.parametrize("tags", [True, False], ids=["tags", "no-tags"])
 def test_parts_of_two_versions_are_never_mixed(server, monkeypatch, home, tags):
-    # no sum is known, so a mix would not be found out
+    # without a checksum a mixture of two versions would not be detected
     offer(monkeypatch, plain(server, None, size=None))
     monkeypatch.setattr("edgernn.training.datasets.download._ATTEMPTS", 1)
     server.cuts, server.tags = 1, tags
@@ -255,7 +255,7 @@ def test_broken_server_is_not_asked_for_ever(server, monkeypatch):
 def test_interrupt_leaves_what_goes_on(server, monkeypatch, home, capsys):
     offer(monkeypatch, plain(server))
     server.interrupts = True
-    # a process in the background may have been told to ignore it
+    # a background process may ignore SIGINT
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         assert main(["data", "fetch", "small"]) == 130
@@ -276,7 +276,7 @@ def test_interrupt_leaves_what_goes_on(server, monkeypatch, home, capsys):
 def test_full_disk_is_one_line_and_goes_on(server, monkeypatch, home, capsys):
     offer(monkeypatch, plain(server))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # files of more than 150,000 bytes cannot be written, as on a full disk
+    # limit files to 150,000 bytes, to simulate a full disk
     resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, hard))
     try:
         assert main(["data", "fetch", "small"]) == 1

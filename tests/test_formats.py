@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers of MATLAB files, of SVHN, CIFAR-10 and PhysioNet 2012; and all readers on real files."""
+"""Readers of MATLAB files, SVHN, CIFAR-10 and PhysioNet 2012, and all readers on real files."""
 
 import hashlib
 import struct
@@ -37,7 +37,7 @@ SUFFIXES = pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
 RNG = np.random.default_rng(0)
 
 
-# MATLAB files: the writer follows the format's description, not the reader
+# MATLAB files: the writer follows the format specification, not the reader
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "compressed"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native training kernels against the layer's own loop, in float64."""
+"""The native training kernels compared with the layer's loop in float64."""
 
 import copy
 import os
@@ -26,7 +26,7 @@ from tests.native import library
 from tests.tolerances import FLOAT32
 from tests.training_helpers import SMALL, without_pictures
 
-# T, B, I, H: one of each; odd ones; H = I, which some cells need; more than one vector; whole vectors
+# T, B, I, H: all 1; odd; H = I, which some cells require; several vectors; whole vectors
 SIZES = [(1, 1, 3, 5), (7, 3, 5, 11), (4, 2, 1, 1), (5, 9, 17, 17), (6, 10, 20, 50), (9, 4, 16, 32)]
 
 
@@ -71,7 +71,7 @@ def test_any_part_of_the_result_may_be_left_out_of_the_loss(cell: str, rule: str
 def test_both_budgets_equal_the_loop(budget: str, epoch: int) -> None:
     layer = make("gru", "selective", 4, 19, budget=budget)
     layer.rule.anneal(epoch)
-    # wide enough that likelihoods are cut off at both ends
+    # wide enough that likelihoods are clipped at both ends
     torch.nn.init.normal_(layer.rule.rule_W)
     assert_same(layer, 6, 5)
     x, state = inputs(layer, 6, 5)
@@ -144,7 +144,7 @@ def test_sparse_weights_equal_the_loop() -> None:
 @pytest.mark.parametrize("rule", FUSED_RULES)
 @pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "fastgrnn", "irc-gru"])
 def test_threads_agree(cell: str, rule: str) -> None:
-    """To rounding: they add up the gradients of the weights in another order; what belongs to a sample is the same."""
+    """Equal up to rounding for weight gradients, which threads sum in a different order; identical per sample."""
     layer = fused(make(cell, rule, 7, 50))
     x, state = inputs(layer, 40, 37)
     before = torch.get_num_threads()
@@ -162,7 +162,7 @@ def test_threads_agree(cell: str, rule: str) -> None:
         assert all(map(torch.equal, other_last, last))
         for name, grad in grads.items():
             if grad is None:
-                # a learned start, where the state is given
+                # a learned initial state, passed as the state
                 assert name.startswith("start")
             elif name == "x" or name.startswith("state"):
                 assert torch.equal(other_grads[name], grad), name
@@ -303,7 +303,7 @@ def test_laws_hold_for_instruction_set(name: str) -> None:
     if found.stdout.strip() != f"b'{name}'":
         pytest.skip(f"this machine or this build lacks {name}")
     if cpu.library().edgernn_train_isa().decode().removesuffix("vnni") == name:
-        return  # this process has just run them
+        return  # the instruction set in use is covered by this process
     programs = str(Path(__file__).with_name("test_fused_programs.py"))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, programs],

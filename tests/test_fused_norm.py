@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent batch normalisation in the native training kernels, against the layer's own loop in float64."""
+"""Recurrent batch normalisation in the native training kernels, compared with the layer's loop in float64."""
 
 import copy
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ from tests.fused import inputs, run, whole_loss
 from tests.native import library
 from tests.tolerances import FLOAT32
 
-# T, B, I, H: small; H = I, which some cells need; more than one vector; many vectors and rows
+# T, B, I, H: small; H = I, which some cells require; several vectors; many vectors and rows
 SIZES = [(3, 4, 3, 5), (4, 6, 17, 17), (5, 9, 20, 50), (6, 200, 2, 33)]
 STEPS = 6
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _library() -> Iterator[None]:
-    """The one beside the library that tests are told to take."""
+    """Use the training library in the same folder as the library under test."""
     with pytest.MonkeyPatch.context() as patch:
         ops = Path(library())
         patch.setattr(cpu, "train_library_path", lambda: ops.with_name("libedgernn_train" + ops.suffix))
@@ -37,7 +37,7 @@ def _library() -> Iterator[None]:
 
 
 def make(cell: str, I: int, H: int, **options: Any) -> RecurrentLayer:
-    """A layer whose gains, shifts and averages are not those of the start."""
+    """Make a layer with random gains, shifts and averages."""
     layer = RecurrentLayer(CELLS[cell](I, H, norm=Norm("recurrent-batch", STEPS), **options), RULES["always"](I, H))
     for norm in layer.cell.norms.values():
         torch.nn.init.uniform_(norm.gain, -1, 1)
@@ -60,14 +60,14 @@ def fused(layer: RecurrentLayer) -> RecurrentLayer:
 
 
 def begin(layer: RecurrentLayer, step: int, T: int, B: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Random inputs, with all samples at the same step."""
+    """Draw inputs, with all samples at the same step."""
     x, state = inputs(layer, T, B)
     names = list(layer.states)
     return x, tuple(torch.full_like(s, step) if n == COUNT else s for n, s in zip(names, state, strict=True))
 
 
 def assert_same(layer: RecurrentLayer, T: int, B: int, step: int = 0) -> None:
-    """Results, gradients and the averages that evaluation uses equal those of the loop."""
+    """Assert that results, gradients and running averages equal those of the loop."""
     x, state = begin(layer, step, T, B)
     ours, loop = fused(layer), copy.deepcopy(layer).double()
     y, last, trace, grads = run(ours, x, state, whole_loss)
@@ -100,7 +100,7 @@ def test_forward_gradients_and_averages_equal_the_loop(
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("step", [1, 4, 6, 9])
 def test_a_sequence_may_begin_later_than_the_first_step(step: int, training: bool) -> None:
-    """And go on beyond the last step that has averages."""
+    """It may also continue past the last step with averages."""
     assert_same(make("lstm", 3, 7).train(training), 4, 5, step)
 
 
@@ -142,7 +142,7 @@ def test_only_asked_for_gradients_are_made() -> None:
 
 
 def test_the_gradient_of_the_kernels_is_that_of_finite_differences() -> None:
-    """Along a random direction of all parameters and inputs, of the loop in float64."""
+    """Finite differences of the loop in float64, along a random direction of all parameters and inputs."""
     layer = make("lstm", 3, 6)
     x, state = begin(layer, 0, 5, 7)
     made = fused(layer)
@@ -186,7 +186,7 @@ def test_what_the_kernels_cannot_do_is_left_to_the_loop() -> None:
         each.eval()
     assert made.unroller(made, x, mixed) is None
     torch.testing.assert_close(made(x, mixed)[0], layer(x, mixed)[0], rtol=0, atol=0)
-    # several processes share the batch
+    # several processes that share the batch
     made.train()
     made.cell.norms["R"].total = lambda part: part
     assert made.unroller(made, x, state) is None

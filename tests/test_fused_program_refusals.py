@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cells of users are left to the loop, and what the native training library refuses, in which words."""
+"""User-defined cells that train in the loop, and the errors of the native training library."""
 
 import ctypes
 from collections.abc import Iterator, Sequence
@@ -91,7 +91,7 @@ def refusal(source: CellSource) -> str:
     return str(caught.value)
 
 
-# one gate with x and h, one state: h_t = p_0, whose gradient is that of h
+# one gate with x and h, one state: h_t = p_0, so the gradient of p_0 is that of h
 PLAIN = CellSource(
     (3,),
     (),
@@ -153,7 +153,7 @@ REFUSALS = {
     ),
     "too much at a time": (
         {
-            # 300 values, which are read when all are there
+            # 300 values, all alive at the end
             "update_back": numbers(
                 *(2, 0, 449, 2, 0, 64),
                 *(number for i in range(300) for number in (6, i + 1, 0, 0)),
@@ -179,7 +179,7 @@ def test_bad_cell_is_refused_with_a_sentence(case: str) -> None:
 
 
 def test_plain_cell_is_taken() -> None:
-    """The cases above differ from it in what they are refused for alone."""
+    """The cases above differ from this cell only in the refused part."""
     assert cpu.ProgramCell(PLAIN).address is not None
 
 
@@ -199,7 +199,7 @@ def test_lists_that_are_none_are_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_numbers_made_wrong_do_no_harm(seed: int) -> None:
-    """Any one number of a good cell is changed: it is refused with a sentence, or runs."""
+    """After a change of any single number of a valid cell, it is refused with an error or runs."""
     rng = np.random.default_rng(seed)
     source, _ = describe_cell(TwoStages(3, 5))
     name = str(rng.choice(["gates", "vectors", "layout", "update", "update_back", "mid", "mid_back"]))
@@ -213,7 +213,7 @@ def test_numbers_made_wrong_do_no_harm(seed: int) -> None:
     except edgernn.UsageError:
         return
     if name in ("gates", "vectors", "layout"):
-        return  # the sizes of its weights are others
+        return  # its weights have other sizes
     layer = fused(mine(TwoStages, "selective", 3, 5))
     layer.unroller.program = made
     x, state = inputs(layer, 3, 2)

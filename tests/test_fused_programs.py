@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Users' own cells in the native training library, run by their programs, against the layer's loop in float64."""
+"""User-defined cells in the native training library, run as programs, compared with the layer's loop in float64."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ from tests.fused import assert_equals_loop, inputs, make, run, train_library, wh
 from tests.fused_cells import MINE, Gru, Highway, Memory, TwoStages, fused, mine
 from tests.tolerances import FLOAT32
 
-# T, B, I, H: odd ones; one of each; H = I; whole vectors; several blocks of vectors in a row
+# T, B, I, H: odd; all 1; H = I; whole vectors; several blocks of vectors in a row
 SIZES = [(7, 3, 5, 11), (1, 1, 3, 5), (5, 9, 17, 17), (9, 4, 16, 32), (3, 2, 4, 300)]
 RULES_AND_SIZES = [
     (rule, size) for rule in FUSED_RULES for size in SIZES if rule in ("always", "selective") or size == SIZES[0]
@@ -44,7 +44,7 @@ def test_forward_and_all_gradients_equal_the_loop(cell: type[Cell], rule: str, s
 
 
 def unnamed(cell: Cell) -> type[Cell]:
-    """The type of a cell under a name that the library does not have."""
+    """Return the class of a cell under a name that the library does not have."""
     return type("Mine", (type(cell),), {"name": f"my-{cell.name}"})
 
 
@@ -68,7 +68,7 @@ def test_program_of_each_cell_of_ours_gives_what_its_kernel_gives(cell: str, rul
         if grad is None or own_grads[name] is None:
             assert name == "cell.length"
             continue
-        # either has rounding errors
+        # both have rounding errors
         close = 2 * FLOAT32 * max(0.1, float(grad.abs().max()))
         torch.testing.assert_close(own_grads[name], grad, rtol=0, atol=close, msg=lambda m, n=name: f"{n}: {m}")
 
@@ -131,7 +131,7 @@ def test_sparse_weights_equal_the_loop() -> None:
 
 
 def random_update(seed: int) -> Callable[[Cell, Gates, State], State]:
-    """An update of random operators, which stay finite; reads all gates and both states."""
+    """An update of random operators with finite values, which reads all gates and both states."""
 
     def update(self: Cell, p: Gates, state: State) -> State:
         rng = np.random.default_rng(seed)
@@ -173,7 +173,7 @@ def test_attaching_draws_no_numbers_and_copies_have_cells_of_their_own() -> None
     before = torch.get_rng_state()
     assert attach(model, "auto", "cpu") == "fused"
     assert torch.equal(torch.get_rng_state(), before)
-    # copies have cells of their own, which outlive the first
+    # copies own their cells, which outlive the original
     other = copy.deepcopy(model)
     x = torch.randn(4, 2, 3)
     want = model(x)[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The comparison on a GPU, on a machine that only seems to have one: whole reports, and no figure of wrong code."""
+"""The GPU benchmark on a machine with a fake GPU: complete reports, and no times of wrong kernels."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ def machine(fake, monkeypatch):
 
 
 class Stopwatch:
-    """In place of a stream's clock: counts what it times. A call takes ten milliseconds."""
+    """Replaces the stream's clock: counts the timed calls, each of which takes ten milliseconds."""
 
     name = "CUDA events"
 
@@ -67,7 +67,7 @@ def test_torchs_layers_with_our_weights_compute_our_function(cell, options):
 def test_a_report_holds_every_contender(machine, monkeypatch, tmp_path):
     clock = Stopwatch()
     monkeypatch.setattr(gpu_times, "clock", lambda: clock)
-    # torch's GPU is the processor
+    # torch's GPU device is replaced by the CPU
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     for kind in (torch.Tensor, torch.nn.Module):
         monkeypatch.setattr(kind, "cuda", lambda self: self)
@@ -88,7 +88,7 @@ def test_a_report_holds_every_contender(machine, monkeypatch, tmp_path):
     text = gpu_page(report)
     assert "unknown GPU, driver unknown; " in text
     assert "Timed by CUDA events, one call after another" in text
-    # ten milliseconds are long beside the CPU's time
+    # ten milliseconds exceed the CPU's time
     assert "Our kernel on the CPU is faster than ours on the GPU in: gru (2, 128), T=500." in text
     assert f"| gru (2, 128), T=500 | {GRU} | 1 | 0.5 | **no** |" in text
     page = generator().performance(tmp_path)
@@ -131,7 +131,7 @@ def test_a_peer_that_is_wrong_is_left_out(machine, monkeypatch, tmp_path):
     monkeypatch.setattr(gpu_times, "baseline", wrong)
     report = run_cases(tmp_path / "cuda.json", [Case("One", ModelConfig.of("gru", 2, 8), 20)], SHORT)
     assert "EdgernnError: wrong by" in report["cases"][0]["left_out"][GRU]
-    # it has no weights of ours
+    # the lstm is not affected
     assert LSTM in report["cases"][0]["contenders"]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of the CUDA library's ops, on one that torch plays: that they pass what is right, and nothing else."""
+"""The checks of the CUDA library's ops, on a fake library that runs torch: they pass correct ops and no others."""
 
 import ctypes
 import subprocess
@@ -41,7 +41,7 @@ def test_wrong_counts_do_not(monkeypatch):
 
     def run(*words, **named):
         right(*words, **named)
-        # the last two but the stream are updates and macs
+        # the last arguments before the stream are updates and macs
         ctypes.c_int64.from_address(words[9]).value += 1
 
     library.run = run
@@ -81,7 +81,7 @@ def test_the_command_checks_a_few(capsys):
 
 @pytest.fixture
 def tools(tmp_path, monkeypatch):
-    """Puts programs that only say what they were given on the path, alone."""
+    """A function that adds a program to an otherwise empty PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))

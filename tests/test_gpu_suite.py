@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suite for GPUs at a tiny size on the CPU: that it finds errors, and that its report is whole."""
+"""The GPU suite at a tiny size on the CPU: it detects errors, and its report is complete."""
 
 import json
 
@@ -30,7 +30,7 @@ TINY = SuiteSizes(
 
 @pytest.fixture(autouse=True)
 def _no_library(monkeypatch):
-    """Nothing is built here."""
+    """Do not build the CUDA library."""
 
     def prepare(seconds):
         raise EdgernnError("they were not built")
@@ -73,7 +73,7 @@ def test_ops_are_in_the_report(monkeypatch, tmp_path):
     assert "  failed: other, EdgernnError: torch has no such layer" in text
     assert "compute-sanitizer's memcheck: passed" in text
     assert set(report["ops"]["timed"]["T=3 B=1 H=8"]) == {"torch.nn.GRU", "torch.nn.LSTM", "gru"}
-    # this machine has no provider for it
+    # this machine has no CUDA provider
     assert "left out: exported files in ONNX Runtime: device cuda: " in text
 
 

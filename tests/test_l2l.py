@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learning to learn: the learned optimiser, the networks that it trains, hand-made optimisers, and the task."""
+"""Learning to learn: the learned optimiser, the networks that it trains, hand-designed optimisers, and the task."""
 
 import gzip
 import json
@@ -31,7 +31,7 @@ SETTINGS = {
     "trials": 2,
     "tuning": 1,
 }
-# of the three updates, as their papers have them but for their sizes
+# sizes of the three updates; otherwise as in their papers
 LSTM_2 = {"layer": LayerConfig.of("lstm"), "hidden_size": 3, "layers": 2}
 GATED = {"layer": LayerConfig.of("lstm"), "hidden_size": 3, "update": "gated", "inputs": 5}
 RATES_UPDATE = {
@@ -45,7 +45,7 @@ RATES_UPDATE = {
 
 @pytest.fixture
 def digits(tmp_path):
-    """The files of MNIST, of random images."""
+    """Write the files of MNIST with random images."""
     write_mnist(tmp_path / "data/mnist")
     return tmp_path / "data"
 
@@ -57,7 +57,7 @@ def _no_pictures(monkeypatch):
 
 
 class Bowl:
-    """The loss is half the squared distance of θ and the minibatch, its gradient the difference."""
+    """A loss of half the squared distance between θ and the minibatch, so the gradient is their difference."""
 
     def gradient(self, theta, x, target):
         theta = theta.detach()
@@ -69,7 +69,7 @@ def bowl_unroll(model, theta, x, same=False, state=None):
     return model.unroll(Bowl(), x, torch.zeros(len(x)), theta, state, same=same)
 
 
-# what the network reads
+# inputs of the network
 
 
 def test_log_and_sign_is_the_papers():
@@ -81,7 +81,7 @@ def test_log_and_sign_is_the_papers():
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
 
 
-# the updates against NumPy
+# the updates compared with NumPy
 
 
 def numbers(module):
@@ -95,7 +95,7 @@ def preprocessed(v):
 
 
 def layers_by_hand(model, x, states):
-    """The output of lstm layers on x (B, I), and their states, (h, c) each."""
+    """Return the output of lstm layers on x (B, I), and their states, (h, c) each."""
     made = []
     for layer, state in zip(model.layers, states, strict=True):
         made.append(oracle.lstm(numbers(layer.cell), x, state))
@@ -157,7 +157,7 @@ def test_updates_are_the_papers(settings, by_hand):
         for parameter in model.parameters():
             parameter.normal_(0, 0.5)
     x = torch.randn(6, 7, dtype=torch.float64)
-    # two of the seven gradients are of the other branch of the preprocessing at first
+    # two of the seven gradients take the other branch of the preprocessing initially
     theta = x[0] + torch.tensor([0.0, 1e-6, 1e-3, -1e-3, 1.0, -1.0, 9.0])
     found = bowl_unroll(model, theta, x)
     place, carried, losses = theta.numpy(), None, []
@@ -191,7 +191,7 @@ def test_gated_update_starts_by_keeping_nearly_all():
 
 @pytest.mark.parametrize(("cell", "count"), [("eins", 2820), ("lstm", 3280)])
 def test_parameters_of_the_papers_optimisers(cell, count):
-    # facts: 20 inputs and 20 neurons
+    # 20 inputs and 20 neurons
     model = LearnedOptimizer(LayerConfig.of(cell), coordinates=1, update="gated", hidden_size=20)
     (layer,) = model.recurrent_layers()
     assert layer.cell.input_size == 20
@@ -275,7 +275,7 @@ def test_a_learned_optimiser_learns_to_descend(cell):
     assert model.traces[0].decisions is None if cell == "lstm" else model.traces[0].decisions.shape == (5, 6, 8)
 
 
-# the networks that are trained
+# the networks to train
 
 
 def test_perceptron_is_two_layers_of_theta():
@@ -420,7 +420,7 @@ def given(**changes):
 
 
 def test_hand_made_optimisers_get_the_same_optimisees(digits):
-    """SGD once more, on a perceptron in NumPy, from the starts and minibatches that the learned optimiser gets."""
+    """SGD in NumPy on a perceptron, from the same initial weights and minibatches as the learned optimiser."""
     task = opened(digits, test_steps=3)
     model = task.build_network(given())
     seen = []
@@ -451,7 +451,7 @@ def test_hand_made_optimisers_get_the_same_optimisees(digits):
             curve.append(loss)
         assert curve[0] == pytest.approx(first, rel=1e-5)
         means.append(np.mean(curve))
-        # the last fifth of 3 steps is the last one
+        # the last fifth of 3 steps is the last step
         lates.append(curve[-1])
         loss, _, right = perceptron_by_hand(theta, test.x, test.target)
         finals.append((loss, right))
@@ -459,13 +459,13 @@ def test_hand_made_optimisers_get_the_same_optimisees(digits):
     assert found["sgd_late_loss"] == pytest.approx(np.mean(lates), rel=1e-4)
     assert found["sgd_final_loss"] == pytest.approx(np.mean([loss for loss, _ in finals]), rel=1e-4)
     assert found["sgd_final_accuracy"] == pytest.approx(np.mean([right for _, right in finals]))
-    # an optimiser that makes all parameters zero leaves each class as likely as another
+    # with all parameters at zero all classes are equally likely
     assert found["final_loss"] == pytest.approx(np.log(10), rel=1e-6)
     assert found["final_accuracy"] == pytest.approx((test.target == 0).double().mean().item())
 
 
 def perceptron_by_hand(theta, x, target):
-    """Loss, gradient and accuracy of a perceptron of 784, 2 and 10."""
+    """Return loss, gradient and accuracy of a perceptron of 784, 2 and 10 units."""
     W1, b1, W2, b2 = np.split(theta, np.cumsum([2 * 784, 2, 20]))
     x, target = x.double().numpy().reshape(len(x), 784), target.numpy()
     hidden = oracle.sigmoid(x @ W1.reshape(2, 784).T + b1)
@@ -481,7 +481,7 @@ def perceptron_by_hand(theta, x, target):
 def test_the_learning_rate_is_the_best_on_the_validation_images(digits, monkeypatch):
     monkeypatch.setattr("edgernn.training.tasks.l2l.RATES", (1e-4, 0.1, 1e4))
     task = opened(digits, run_steps=20, unroll=20, minibatch=22, trials=1)
-    # images that tell their labels: the larger the step, the better, until the loss is not finite or very large
+    # separable images: larger steps are better until the loss diverges
     for images in (task.images, task.validation, task.test):
         images.x = (images.y[:, None] == torch.arange(784) % 10).view(-1, 1, 28, 28) * 255
     with torch.no_grad():
@@ -521,7 +521,7 @@ def test_a_rule_skips_and_lambda_makes_it_skip_more(digits, tmp_path):
 @pytest.mark.usefixtures("_no_pictures")
 @pytest.mark.parametrize(("cell", "changes"), [("sarnn", {}), ("lstm", {"update": "gated"}), ("skiprnn", {})])
 def test_stopped_and_resumed_equals_whole(digits, tmp_path, cell, changes):
-    # an optimisee has two steps: one stop is in its midst, the other before the next
+    # an optimisee has two steps: one stop is between them, the other before the next optimisee
     run(digits, tmp_path / "whole", cell, **changes)
     for at in (4, 5):
         with pytest.raises(RuntimeError, match="stopped by the test"):
@@ -589,7 +589,7 @@ A_PART = r"cifar10_subset\S* is a part of CIFAR-10"
 
 
 def write_cifar(folder, form, count=12):
-    """Random photographs in one of the forms that are read; returns the colours of the first one (3, 32, 32)."""
+    """Write random images in one of the supported forms; return the colours of the first image (3, 32, 32)."""
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True)
     if form == "npz":

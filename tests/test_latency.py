@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the card of an exported model says of its size and of the time it takes."""
+"""The size and latency on the card of an exported model."""
 
 import re
 import time
@@ -17,7 +17,7 @@ TRAIN = ["train", "--task", "adding", "--cell", "sarnn", "--out", "run", "T=10",
 
 
 def slowed(monkeypatch, name, seconds):
-    """Calls of a session's method take so much longer."""
+    """Slow down calls of a session's method."""
     call = getattr(Session, name)
 
     def slow(self, x):
@@ -37,7 +37,7 @@ def test_what_is_said_is_what_was_measured(monkeypatch):
     slow = latency(path, x)
     assert slow.sequence > 4000 > fast.sequence
     assert slow.step > 2000 > fast.step
-    # a step, and not all seven
+    # one step, not seven
     assert slow.step < 7 * 2000
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops of programs as the native library computes them. Run for every instruction set by test_native_op.py."""
+"""The ops of programs in the native library. test_native_op.py repeats these tests for every instruction set."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tests.tolerances import FLOAT32
 
 
 def single(name):
-    """The program of one op, of x and of the states after it."""
+    """Return the program of one op of x and the states after it."""
     arity = OPS[name].arity
     places = (INPUT, STATE, STATE + 1)[:arity]
     count = max(arity - 1, 1)
@@ -21,7 +21,7 @@ def single(name):
 
 
 def of_op(name, *operands):
-    """The op as the library computes it, of numbers of any shape, and in float64."""
+    """Return the op's results in the library and in float64, for operands of any shape."""
     operands = [np.asarray(a, np.float32).ravel() for a in operands]
     size = -(-len(operands[0]) // 64) * 64
     rows = [np.resize(a, size).reshape(-1, 64) for a in operands]
@@ -32,7 +32,7 @@ def of_op(name, *operands):
 
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 3e38, -3e38, 1.2e-38, -1.2e-38], np.float32)
-# of one operand: the function in float64, where it is tried, and how close it is
+# unary ops: the function in float64, its test range and its tolerance
 RANGES = {
     "neg": (np.negative, (-1e3, 1e3), 0),
     "abs": (np.abs, (-1e3, 1e3), 0),
@@ -51,7 +51,7 @@ RANGES = {
 def test_function_is_exact_to_rounding(name):
     function, (low, high), close = RANGES[name]
     got, (x,) = of_op(name, np.linspace(low, high, 100_001))
-    # near a root of sine and cosine the rounding of the angle is what is left
+    # near a root of sine and cosine the rounding error of the angle dominates
     near = 1e-10 if name in ("sin", "cos") else 1e-7 if name == "sigmoid" else 0
     np.testing.assert_allclose(got, function(x), rtol=close, atol=near)
 
@@ -79,7 +79,7 @@ def test_exponential_and_logarithm_over_the_whole_range(name):
     got, (x,) = of_op(name, x)
     with np.errstate(over="ignore"):
         want = getattr(np, name)(x).astype(np.float32)
-    # what has no float of full precision is 0
+    # results below the normal range of float are 0
     want[np.abs(want) < 1.2e-38] = 0
     got[np.abs(got) < 1.2e-38] = 0
     np.testing.assert_allclose(got, want, rtol=3e-7)
@@ -110,7 +110,7 @@ def test_op_of_two_operands(name):
     got, operands = of_op(name, first, second)
     with np.errstate(all="ignore"):
         want = BINARY[name](*operands).astype(np.float32)
-    # results without full precision are 0
+    # results below the normal range are 0
     np.testing.assert_allclose(got, want, rtol=1e-7, atol=1.2e-38)
 
 
@@ -131,7 +131,7 @@ def test_every_op_is_tried():
 
 
 def test_own_vectors_are_mapped_once_from_what_they_were():
-    """Of both sizes and one number; each of its size and the number."""
+    """Vectors of sizes H and I and a scalar; each map sees its own vector and the scalar."""
     builder = Builder()
     a, b, number = (builder.argument(VECTOR + i) for i in range(3))
     mapped = builder.finish([builder.op("mul", a, number), builder.op("add", b, number), builder.op("exp", number)])
@@ -151,7 +151,7 @@ def test_own_vectors_are_mapped_once_from_what_they_were():
 
 @pytest.mark.parametrize("alive", [1, 40, 58])
 def test_largest_program(alive):
-    """128 values, of which so many are alive at a time; the more they are, the fewer vectors are run at once."""
+    """128 values; the number alive at a time varies, and with it the block size."""
     rng = np.random.default_rng(0)
     constants = tuple(float(number) for number in rng.uniform(0.5, 1.0, 10))
     instructions: list[Instruction] = []

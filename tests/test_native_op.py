@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native ops against the float64 oracle, for every instruction set here.
+"""The native ops compared with the float64 oracle, for every instruction set of this machine.
 
-The instruction set is chosen once per process, so `EDGERNN_ISA` repeats the laws of this file, of LAWS and of
-test_weight_types.py in one subprocess per set; in this process the best one runs.
+The instruction set is chosen once per process. This process uses the best one; for each other one, a subprocess with
+`EDGERNN_ISA` repeats the tests of this file, those in LAWS and those of test_weight_types.py.
 """
 
 import os
@@ -36,12 +36,12 @@ from tests.native import (
 )
 from tests.tolerances import FLOAT32
 
-# H, I and T, B for every op, quickly and, together with these, slowly
+# H, I and T, B for every op: a quick list, and the additional slow ones
 SOME_SIZES = [(1, 1), (5, 3), (33, 33), (128, 17)]
 SOME_LENGTHS = [(1, 1), (37, 1), (2, 3), (37, 7)]
 SIZES = [(1, 17), (16, 1), (16, 16), (33, 3), (5, 33)]
 LENGTHS = [(2, 1), (37, 3), (1, 7)]
-# for `make quick`: every cell, and every rule on a one-stage and a two-stage one
+# cases of `make quick`: every cell, and every rule on a one-stage and a two-stage cell
 SPINE = [(cell, rule) for cell, rule in OPS if rule == "always" or cell in ("gru", "eins")]
 EVERY_OP = pytest.mark.parametrize(
     ("cell", "rule"), [op if op in SPINE else pytest.param(*op, marks=pytest.mark.slow) for op in OPS], ids=OP_IDS
@@ -78,7 +78,7 @@ def test_op_of_any_size_equals_oracle(cell: str, rule: str, hidden: int, inputs:
 def test_steps_with_carried_state_equal_whole_sequence(cell: str, rule: str) -> None:
     weights = draw(cell, rule, 33, 3)
     if "length" in weights:
-        weights["length"][:] = 19  # else it is that of the call
+        weights["length"][:] = 19  # otherwise it is the call's number of steps
     run = session(cell, rule, weights)
     feed = draw_call(cell, rule, 33, 3, 19, 2)
     whole = run.run(None, feed)
@@ -196,13 +196,13 @@ def test_extreme_input_gives_what_the_equations_give(cell: str, rule: str, value
     untouched = [0, 2]
     assert np.isfinite(got[0][:, untouched]).all()
     if rule in ("phased", "variable"):
-        # a neuron that is closed keeps its value, and is not 0 times what is no number; so leave that sample out
+        # a closed neuron keeps its value instead of 0 times NaN; so exclude that sample
         names = output_names(cell, rule)
         got = [a[:, untouched] if n in ("Y", "updates") else a[untouched] for n, a in zip(names, got, strict=True)]
         state, memory = (tuple(a[untouched] for a in part) for part in (want.state, want.memory))
         y, updates = want.y[:, untouched], want.updates[:, untouched]
         want = oracle.Result(y, state, memory, updates, want.macs[untouched], want.margin, want.needed[untouched])
-    # some cells let the input into the state as it is, and the float32 of 1e30 is not exact to 1e-5
+    # some cells copy the input to the state, and 1e30 in float32 is not exact to 1e-5
     states = (want.y, *want.state, *want.memory)
     huge = max(float(np.nanmax(np.abs(a), initial=0, where=np.isfinite(a))) for a in states) > 1e3
     assert_equal(cell, rule, got, want, rtol=1e-5 if huge else 0)
@@ -223,7 +223,7 @@ def test_gates_saturate_exactly() -> None:
 
 
 def run_pru(gate: str, x: np.ndarray) -> np.ndarray:
-    """tanh(x) or sigmoid(x) as the library computes them, from a PRU with one neuron and one live gate."""
+    """Compute tanh(x) or sigmoid(x) in the library, by a PRU with one neuron and one live gate."""
     weights = {name: np.zeros_like(a) for name, a in draw("pru", "always", 1, 1).items()}
     weights["W"][0 if gate == "tanh" else 1] = 1.0
     # tanh: s_t = u where c = sigmoid(-1e4) = 0; sigmoid: s_t = c where u = 0 and s = 1
@@ -258,9 +258,9 @@ def test_cosine_is_exact_to_rounding_and_at_its_ends() -> None:
     np.testing.assert_array_equal(got[-3:, 0], [1.0, 0.0, 0.0])
 
 
-# of the files test_native_….py
+# in files test_native_….py
 LAWS = ("rules", "weights", "programs", "functions")
-# of test_weight_types.py, those that need the library alone
+# tests of test_weight_types.py that need only the library
 LAWS_OF_BYTES = (
     "test_op_equals_oracle",
     "test_low_rank_equals_oracle",
@@ -272,7 +272,7 @@ LAWS_OF_BYTES = (
 
 @cache
 def supported() -> list[str]:
-    """The instruction sets that the library offers on this machine."""
+    """Return the instruction sets that the library supports on this machine."""
     code = "import ctypes, sys; f = ctypes.CDLL(sys.argv[1]).edgernn_isa; " + (
         "f.restype = ctypes.c_char_p; print((f() or b'').decode())"
     )
@@ -299,11 +299,11 @@ def test_laws_hold_for_instruction_set(name: str, request: pytest.FixtureRequest
     if name not in supported():
         pytest.skip(f"this machine lacks {name}")
     if name == in_use():
-        return  # this process has just run them
+        return  # the instruction set in use is covered by this process
     chosen = str(request.config.getoption("-m"))
     folder = Path(__file__).parent
     files = [f"{folder}/test_weight_types.py::{law}" for law in LAWS_OF_BYTES]
-    if {name, in_use()} != {"avx512", "avx512vnni"}:  # they differ in products of bytes
+    if {name, in_use()} != {"avx512", "avx512vnni"}:  # they differ in int8 products
         files += [__file__, *(f"{folder}/test_native_{laws}.py" for laws in LAWS)]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", chosen, *files],

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells that the library does not know, run by their programs. Run for every instruction set by test_native_op.py.
+"""Cells unknown to the library, run as programs. test_native_op.py repeats these tests for every instruction set.
 
-Most of them are the library's own cells under another name, so that the oracle and the kernels say what is right.
+Most are built-in cells under another name, so that the oracle and the kernels give the expected results.
 """
 
 from functools import cache
@@ -19,10 +19,10 @@ from tests.programs import TERMS, program_attributes
 from tests.test_native_weights import WHOLE_RULES, draw_sparse
 from tests.tolerances import FLOAT32
 
-# one stands for the length of the sequence, which no program has
+# a 1 stands for the sequence length, which no program reads
 KNOWN = [cell for cell in CELLS if cell != "decaynet"]
 PAIRS = list(product(KNOWN, RULES))
-# for `make quick`: every cell, and every rule on cells of one stage and of two, of I = H and of two inputs
+# cases of `make quick`: every cell; every rule on cells of one and two stages, with I = H, and with the previous input
 SPINE = [pair for pair in PAIRS if pair[1] == "always" or pair[0] in ("gru", "eins", "irc-sru", "t-lstm")]
 EVERY_PAIR = pytest.mark.parametrize(
     ("cell", "rule"),
@@ -33,7 +33,7 @@ EVERY_PAIR = pytest.mark.parametrize(
 
 @cache
 def attributes(cell, hidden=5, inputs=3, **others):
-    """Those of a node whose cell has the equations of one of ours, under another name."""
+    """Return the attributes of a node whose cell has the equations of a built-in one under another name."""
     return {"cell": "mine", **cell_program(layer(cell, "always", hidden, inputs).cell).attributes(), **others}
 
 
@@ -93,7 +93,7 @@ def test_weights_given_at_run_equal_constant_weights(rule):
 
 
 def assert_as_kernel(cell, rule, weights, hidden=33, inputs=17, steps=9, batch=3, close=FLOAT32, **options):
-    """The program gives what the kernel of the same cell gives."""
+    """Assert that the program computes what the kernel of the same cell computes."""
     feed = draw_call(cell, rule, hidden, inputs, steps, batch)
     want = session(cell, rule, weights, sizes=(hidden, inputs), attributes=options).run(None, feed)
     got = program_session(cell, rule, weights, hidden, inputs, attributes=options).run(None, feed)
@@ -105,7 +105,7 @@ def assert_as_kernel(cell, rule, weights, hidden=33, inputs=17, steps=9, batch=3
 @pytest.mark.parametrize("rule", ["always", "skip", "selective", "variable"])
 @pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "gru-before", "eins", "t-lstm", "fastgrnn"])
 def test_weights_of_fewer_bytes_are_those_of_the_kernel(cell, rule, bits):
-    # a whole number next to a tie may fall either way
+    # an integer next to a tie may round either way
     close = 2e-4 if bits == 8 else FLOAT32
     assert_as_kernel(cell, rule, draw(cell, rule, 33, 17), close=close, weight_bits=bits)
 
@@ -125,7 +125,7 @@ def test_sparse_weights_are_those_of_the_kernel(cell, rule):
 @pytest.mark.parametrize("rule", ["always", "selective", "skip"])
 @pytest.mark.parametrize("hidden", [5, 300])
 def test_states_that_change_places(rule, hidden):
-    """New states are written where old ones are read."""
+    """New states are written in-place."""
     builder = Builder()
     states = [builder.argument(STATE + i) for i in range(4)]
     program = program_attributes(update=builder.finish([*states[1:], states[0]]))
@@ -151,9 +151,9 @@ def test_states_that_change_places(rule, hidden):
         np.testing.assert_array_equal(got[i], want)
 
 
-# eight gates, as many of each term as there may be, in both stages
+# eight gates, in both stages, with the maximum number of gates per term
 ALL_GATES = ["x h mid", "x bias mid", "h mid", "x c bias", "h m", "x h c m bias", "m", "c"]
-# what h and c are made of: tanh(... tanh(tanh(p) + p') + p'' ...), of gates
+# the values of h and c: tanh(... tanh(tanh(p) + p') + p'' ...) over gates
 ALL_ORDERS = ([3, 4, 5, 6, 7], [7, 6, 5, 4, 3])
 
 
@@ -165,7 +165,7 @@ def chain(values, add, tanh):
 
 
 def chains(*orders):
-    """A program of such chains of arguments."""
+    """Return a program with such chains of arguments."""
     builder = Builder()
 
     def add(a, b):
@@ -178,7 +178,7 @@ def chains(*orders):
 
 
 def all_gates_program():
-    """m reads c, and the second state h."""
+    """m reads c, and h in the second state."""
     first, second = ALL_ORDERS
     return program_attributes(
         update=chains(first, [*second, STATE]),
@@ -187,7 +187,7 @@ def all_gates_program():
 
 
 def all_gates_oracle(p, x, h, c):
-    """One step, of the weights p."""
+    """One step with the weights p."""
     factors = {"W": ("x", x), "R": ("h", h), "C": ("c", c)}
     row = dict.fromkeys("WRCVb", 0)
     sums = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What single rules promise of the native ops. Run for every instruction set by test_native_op.py."""
+"""Properties of single rules in the native ops. test_native_op.py repeats these tests for every instruction set."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_work_done_ahead_is_reported_where_neurons_stop_to_change(cell: str, bat
     steps, inputs = 75, 3
     weights = draw(cell, "selective", 33, inputs)
     weights["rule_W"][:] = [100.0, 0.0, 0.0]
-    # in a band between the two few neurons change
+    # few neurons change between the two bounds
     weights["rule_b"][:] = np.where(np.arange(33) < 5, 50.0, 0.0)
     feed = draw_call(cell, "selective", 33, inputs, steps, batch)
     feed["X"][:, :, 0] = 1.0
@@ -86,14 +86,14 @@ def test_clockwork_of_any_order_is_the_sorted_one_in_another_order(cell: str) ->
     for name in states:
         np.testing.assert_allclose(got[f"{name}_out"], want[f"{name}_out"][:, order], rtol=0, atol=FLOAT32)
     np.testing.assert_array_equal(got["updates"], want["updates"])
-    # what a neuron need not read is no prefix, so all is read
+    # the unread columns are no prefix, so all are read
     assert (got["macs"] >= want["macs"]).all()
     if cell == "gru":
         np.testing.assert_array_equal(got["macs"], got["updates"].sum(0) * 3 * (hidden + 3))
 
 
 def _reordered(weight: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Every axis that counts neurons, or gates of them, with the neurons in another order."""
+    """Permute every axis over neurons, or over gates of neurons."""
     for axis, size in enumerate(weight.shape):
         if size % len(order) == 0:
             blocks = np.arange(size).reshape(-1, len(order))[:, order].ravel()
@@ -112,7 +112,7 @@ def test_steps_are_counted_on_where_float32_ends() -> None:
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_skip_waits_as_long_as_its_pressure_says(batch: int) -> None:
-    # Δ is 1/8 whatever the state, so every fourth step is an update; exact in float32
+    # Δ is 1/8 for any state, so every fourth step is an update; exact in float32
     weights = draw("gru", "skip", 5, 3)
     weights["rule_w"][:] = 0.0
     weights["rule_b"][:] = -np.log(7)
@@ -133,7 +133,7 @@ ODD = [np.nan, np.inf, -np.inf, 0.0, -1.0, 1e-30, 1e30]
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("rule", SKIPPING)
 def test_odd_weights_and_memories_of_a_rule_do_no_harm(rule: str, odd: float) -> None:
-    """No result is asked for but that there is one, and that it counts no more than there is."""
+    """Only checks that the call returns and counts no more than the maximum."""
     weights = draw("gru-before", rule, 33, 3)
     feed = draw_call("gru-before", rule, 33, 3, 7, 2)
     full = session("gru-before", rule, weights).run(None, feed)[-1].max() * 7 + 7 * 2 * (33 * 3 * 36 + 1000)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the native ops make of an R that is sparse or a product. Run for every instruction set by test_native_op.py.
+"""Sparse and low-rank R in the native ops. test_native_op.py repeats these tests for every instruction set.
 
 A cell named "gru/4" has an R of rank 4.
 """
@@ -27,7 +27,7 @@ def product_of(weights: Inputs) -> Inputs:
 
 
 def draw_clear(cell: str, rule: str, weights: Inputs, steps: int, batch: int) -> tuple[Inputs, oracle.Result]:
-    """A call without near-ties, and what the oracle says of it."""
+    """Draw a call without near-ties, and return it with the oracle's results."""
     hidden, inputs = sizes_of(weights)
     for seed in range(20):
         feed = draw_call(cell, rule, hidden, inputs, steps, batch, seed)
@@ -38,7 +38,7 @@ def draw_clear(cell: str, rule: str, weights: Inputs, steps: int, batch: int) ->
 
 
 def sizes_of(weights: Inputs) -> tuple[int, int]:
-    """H and I of cells whose W has as many columns as there are inputs."""
+    """Return H and I of cells whose W has I columns."""
     return weights["Q" if "Q" in weights else "R"].shape[1], weights["W"].shape[1]
 
 
@@ -52,7 +52,7 @@ def draw_sparse(cell: str, rule: str, hidden: int, inputs: int, density: float) 
 
 
 def zeros_left_out(cell: str, weights: Inputs, hidden: int, inputs: int) -> int:
-    """Those of mid gates, which come first, and those of others: each where a quarter of them or more is zero."""
+    """Return the zero columns that are skipped, if a quarter or more is zero: those of mid gates, then the others."""
     row = oracle.row_of(cell, inputs, hidden)
     parts = np.split(weights["R"], [row.mid_h * row.middle_size(inputs, hidden)])
     return sum(int((part == 0).sum()) for part in parts if 4 * (part == 0).sum() >= part.size)
@@ -86,7 +86,7 @@ def test_zeros_of_a_sparse_matrix_are_not_multiplied(hidden: int, batch: int) ->
     y, _ = session("gru", "always", weights).run(None, feed)
     assert np.isfinite(y[..., ~unread]).all()
     assert np.isnan(y[..., unread]).all()
-    # with too few zeros it is multiplied as a whole
+    # with few zeros R is multiplied as a full matrix
     weights["R"][0, unread] = 1
     weights["R"][BLOCK, unread] = 1
     weights["R"][2 * BLOCK :, unread] = 1
@@ -105,9 +105,9 @@ def test_a_matrix_of_zeros_is_nothing_to_multiply() -> None:
 
 @dataclass(frozen=True)
 class LowRank(oracle.Row):
-    """A row of the table of oracles whose R has `rank` columns; so many rows of Q are needed if anything changes.
+    """A row of the table of oracles whose R has `rank` columns; `rank` rows of Q are needed if any neuron changes.
 
-    c: how many of the matrices that read the states are C.
+    c: How many of the matrices that read the states are C.
     """
 
     rank: int = 0
@@ -126,7 +126,7 @@ class LowRank(oracle.Row):
 def low_rank(
     monkeypatch: pytest.MonkeyPatch, cell: str, rule: str, rank: int, hidden: int, inputs: int
 ) -> tuple[str, Inputs]:
-    """The cell's name, which the oracle then knows, and its weights."""
+    """Return the name of the cell, registered in the oracle, and its weights."""
     name = f"{cell}/{rank}"
     row = oracle.row_of(cell, inputs, hidden)
     weights = draw(name, rule, hidden, inputs)
@@ -145,7 +145,7 @@ def low_rank_equals_oracle(
     for steps, batch in LENGTHS:
         feed, want = draw_clear(name, rule, weights, steps, batch)
         if rule == "variable":
-            # Q h needs the columns that are not masked
+            # Q h reads the columns that are not masked
             want.macs[:] += rank * want.updates.sum(0)
         assert_equal(name, rule, run.run(None, feed), want)
 
@@ -200,14 +200,14 @@ def test_no_number_in_one_sample_leaves_the_others_alone(cell: str, rule: str, v
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf])
 def test_an_infinite_state_is_no_more_than_its_columns(value: float) -> None:
-    """k = Q h is infinite and not NaN, so that the gates saturate, padding or not."""
+    """k = Q h is infinite and not NaN, so that the gates saturate, with or without padding."""
     weights = draw("rnn/3", "random", 33, 3)
     weights["rule_rate"][:] = 1
     weights["Q"][:] = 1
     feed = draw_call("rnn/3", "random", 33, 3, 1, 1)
     feed["h"][:] = value
     want = np.sign(weights["R"].sum(1)) * np.sign(value)
-    same = np.abs(np.sign(weights["R"]).sum(1)) == 3  # else infinities of both signs meet
+    same = np.abs(np.sign(weights["R"]).sum(1)) == 3  # otherwise infinities of both signs are added
     (y, *_) = session("rnn/3", "random", weights).run(None, feed)
     assert same.any()
     np.testing.assert_array_equal(y[0, 0, same], want[same])

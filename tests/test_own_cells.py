@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten cells that are not the library's train, export and run everywhere, by the equations of their papers."""
+"""Ten user-defined cells train, export and run everywhere, and follow the equations of their papers."""
 
 from itertools import product
 
@@ -21,7 +21,7 @@ from tests.test_packed import steps
 from tests.tolerances import FLOAT32
 
 PAIRS = list(product(CASES, CASE_RULES))
-# one rule a cell for `make quick`, since a portable function takes seconds to trace
+# one rule per cell in `make quick`, as a portable function takes seconds to trace
 EVERY_PAIR = pytest.mark.parametrize(
     ("name", "rule"),
     [
@@ -35,13 +35,13 @@ EVERY_PAIR = pytest.mark.parametrize(
 
 
 def case_model(name, rule):
-    """A model of random weights, whose y (T, B, H) are the states themselves."""
+    """Make a model with random weights whose y (T, B, H) are the states."""
     case = CASES[name]
     return contractive(case.cell, rule, input_size=case.I, hidden_size=case.H, output_size=None, output="all")
 
 
 def case_truth(name, rule, model):
-    """x (T, B, I) without a near-tie, and what the oracle says of it."""
+    """Draw x (T, B, I) without near-ties, and return it with the oracle's results."""
     (layer,) = model.recurrent_layers()
     weights = {key: value.detach().numpy() for key, value in layer_weights(layer).items()}
     for seed in range(20):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packed models, stepped by the library's plain C functions without ONNX Runtime."""
+"""Packed models, stepped by the library's C functions without ONNX Runtime."""
 
 import ctypes
 import re
@@ -34,7 +34,7 @@ def random_input(*shape):
 
 
 def steps(content, x):
-    """y and the counts of every step of x (T, B, …)."""
+    """Return y and the counts of every step of x (T, B, …)."""
     stepper = Stepper(content, x.shape[1])
     found = []
     for x_t in x:
@@ -45,7 +45,7 @@ def steps(content, x):
 
 
 def torch_says(model, x):
-    """y after every step of x (T, B, …)."""
+    """Return y of every step of x (T, B, …) from torch."""
     state, outputs = None, []
     with torch.no_grad():
         for x_t in torch.from_numpy(x)[:, None]:
@@ -74,14 +74,14 @@ def test_every_cell(cell):
 @pytest.mark.parametrize("rule", ["always", "selective"])
 @pytest.mark.parametrize("cell", [name for name, kind in CELLS.items() if issubclass(kind, ForgetBias)])
 def test_a_forget_bias(cell, rule, tmp_path):
-    """As packed model, and as file once a cell, as no rule has a part in it.
+    """The packed model, and once per cell the file, as rules do not affect it.
 
-    Layers of 3 and of H inputs are two kinds of `irc-sru` and `irc-t-lstm`.
+    Layers with 3 and with H inputs are two variants of `irc-sru` and `irc-t-lstm`.
     """
     torch.manual_seed(0)
     model = edgernn.SequenceModel(cell, 3, 33, 2, rule=rule, layers=2, cell_options={"forget_bias": 1.0}).eval()
     with torch.no_grad():
-        # not what it starts at, and another for each neuron
+        # not the initial value, and different for each neuron
         for layer in model.recurrent_layers():
             layer.cell.b += 0.3 * torch.randn_like(layer.cell.b)
     if rule == "always":
@@ -94,7 +94,7 @@ def test_a_forget_bias(cell, rule, tmp_path):
 
 
 class Softsign(Cell):
-    """A cell that the library does not know; one vector is mapped, a number in its equations is not 0 or 1."""
+    """A cell unknown to the library, with a mapped vector and a constant other than 0 and 1 in its equations."""
 
     name = "softsign"
     gates = (Gate("z"), Gate("f", mid=True), Gate("n", h=False, m=True))
@@ -204,7 +204,7 @@ def test_a_model_that_needs_the_whole_sequence_is_refused():
 
 
 def damaged(content, at, value, whole=True):
-    """With some bytes replaced, and a checksum that fits."""
+    """Replace some bytes and update the checksum."""
     made = bytearray(content)
     made[at : at + len(value)] = value
     if whole:

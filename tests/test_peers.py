@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The adapters of other runtimes, each against torch and a reference in double precision, and the probes."""
+"""The adapters of other runtimes, compared with torch and with a reference in float64, and the probes."""
 
 import ctypes
 
@@ -26,7 +26,7 @@ cells = pytest.mark.parametrize("cell", ["gru", "lstm"])
 
 
 def torch_says(given):
-    """y (T, B, H) of the module that the weights are laid out for, in double precision."""
+    """Return y (T, B, H) in float64 of the module with these weights."""
     module = (nn.GRU if given.cell == "gru" else nn.LSTM)(given.input_size, given.hidden_size).double()
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
     weights = (given.W, given.R, given.b_x, given.b_h)
@@ -61,7 +61,7 @@ def stream(peer, given):
 @pytest.mark.parametrize(("batch", "hidden"), [(1, 33), (3, 33), (1, 256)])
 @pytest.mark.parametrize(("run", "start"), [(sequence, 0.5), (stream, 0.0)], ids=["sequence", "stream"])
 @pytest.mark.parametrize("peer", [OURS, *PEERS], ids=lambda peer: peer.name)
-# warnings of other packages are not ours
+# ignore warnings of other packages
 @pytest.mark.filterwarnings("ignore")
 def test_a_runtime_computes_what_torch_does(peer, run, start, cell, batch, hidden):
     if peer is not OURS and peer.version() is None:
@@ -71,12 +71,12 @@ def test_a_runtime_computes_what_torch_does(peer, run, start, cell, batch, hidde
         y = run(peer, given)
     except UnsupportedError as error:
         pytest.skip(f"{peer.name}: {error}")
-    # OpenVINO by itself computes with bfloat16 where the processor does
+    # by default OpenVINO computes in bfloat16 where the processor supports it
     np.testing.assert_allclose(y, torch_says(given), rtol=0, atol=1e-2 if peer.name == "OpenVINO" else 1e-3)
 
 
 class Wrong:
-    """A runtime whose output is off by a little, one that cannot, one that breaks, and one that is not there."""
+    """A runtime with slightly wrong outputs, unsupported, failing or missing."""
 
     def __init__(self, name, error=None, version="1"):
         self.name, self._error, self._version = name, error, version
@@ -119,7 +119,7 @@ def test_probe_multiplies(shape):
     made.h[:] = h
     made(1)
     np.testing.assert_allclose(made.y, R @ h, rtol=0, atol=1e-4)
-    # each product waits for the one before
+    # each product depends on the previous one
     assert made.h[0] == np.float32(made.y[0] * np.float32(1e-3))
     h[0] = made.h[0]
     made(1)
@@ -134,7 +134,7 @@ def test_probes_have_the_registers_of_the_instruction_set():
 
 
 def test_probe_of_the_peak_does_its_work():
-    """sums of i after n times · 0.999 + 1e-6, the same on every lane."""
+    """The sum over i after n iterations of · 0.999 + 1e-6, equal on all lanes."""
     call, calls = roofline.multiply_adds(1e6, threads=2)
     sums, lanes = np.arange(12.0), probes().edgernn_probe_lanes()
     for _ in range(50):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suite of cases, what is judged of their times, and the page that is made of its report."""
+"""The suite of cases, the verdicts on their times, and the page generated from its report."""
 
 import json
 from concurrent.futures import Future
@@ -27,7 +27,7 @@ def figures(case, **times):
 
 @pytest.mark.slow
 def test_bench_beside_peers(tmp_path, capsys):
-    """In a process of its own; stands first, before that is replaced."""
+    """Runs in a separate process, and first, before it is replaced."""
     words = ["bench", "--peers", "--cell", "lstm", "hidden_size=8", "--steps", "1", "--rounds", "1", "--warmup", "0"]
     assert main([*words, "--out", str(tmp_path)]) == 0
     said = capsys.readouterr()
@@ -38,7 +38,7 @@ def test_bench_beside_peers(tmp_path, capsys):
 
 
 class Inline:
-    """In place of the pool that starts a process for each case, which takes seconds."""
+    """Replaces the process pool, which takes seconds to start for each case."""
 
     def __init__(self, *_):
         pass
@@ -80,7 +80,7 @@ def report(tmp_path_factory, inline):
 
 
 def test_ratios_are_taken_within_a_round():
-    """A machine that is twice as slow in a round slows all, and changes no ratio."""
+    """A machine that is slower in one round slows all peers, and changes no ratio."""
     case = Case(
         "g", ModelConfig.of("gru", 2, 8), targets=(Target("roofline", 1.5), Target(BEST, 1.0), Target("absent", 1.0))
     )
@@ -123,7 +123,7 @@ def test_page_says_where_we_lose(report):
     assert "**A quick run" in text
     assert "- lstm (2, 8), T=500: PyTorch is 1.50 x as fast" in text
     assert "roofline is" not in text.split("## Where we lose")[1]
-    # a target is a line of its own only where it asks for more than to be ahead
+    # a target has a line of its own only if it asks for more than being ahead
     assert "1.5 x PyTorch, not 0.5" in text
     assert "best peer, not" not in text
     assert "- JAX: no (2 cases)" in text
@@ -152,7 +152,7 @@ def test_suite_has_every_case_that_was_aimed_at():
     assert len([case for case in CASES if case.model.layer.name == "sarnn"]) == 6
     for part in ("skiprnn", "irc-gru", "irc-lstm", "ihc-lstm", "eins", "fastgrnn", "load"):
         assert len(chosen(part)) == 1, part
-    # the largest lstm and gru sequences have the roofline as no target: their weights do not fit the cache
+    # the largest lstm and gru sequences do not target the roofline: their weights exceed the cache
     assert [c.name for c in CASES if not c.targets] == []
     with pytest.raises(edgernn.UsageError, match="only: expected a part of a case's name, such as 'gru"):
         chosen("nonesuch")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of runs: which are made of what, and that they show what is there."""
+"""Plots of runs: the plots of each kind of run, and their contents."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def runs(tmp_path_factory):
         (["decaynet"], ["learning", "cobweb", "kept"]),
         (["decaynet-any"], ["learning", "cobweb", "kept"]),
         (["sarnn-0"], ["learning", "pattern", "cobweb", "kept"]),
-        # the start of its states is learned
+        # the initial state is learned
         (["skiprnn"], ["learning", "pattern", "cobweb", "kept"]),
         (["sarnn-0", "sarnn-1", "gru"], ["learning", "pattern", "tradeoff", "kept"]),
     ],
@@ -108,6 +108,6 @@ def test_a_price_is_drawn_for_every_group(tmp_path):
     ]
     tradeoff(tmp_path / "t.svg", outcomes, "accuracy")
     text = (tmp_path / "t.svg").read_text()
-    # the legend and the axes, which the SVG keeps as comments beside the outlines
+    # legend and axis labels, which the SVG keeps as comments beside the outlines
     for word in ("<!-- a -->", "<!-- b -->", "<!-- accuracy -->", "<!-- updates skipped, % -->"):
         assert word in text, word

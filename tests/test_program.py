@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Point-wise programs: their checks, what they compute, their derivatives, and the files that follow from them."""
+"""Point-wise programs: validation, results, derivatives, and the generated files."""
 
 import re
 
@@ -14,7 +14,7 @@ from edgernn.rules import RULES
 from tests.added_rule.tiring import Tiring
 from tests.rooms import ROOT, generator
 
-# each op by numpy, of its operands
+# each op in NumPy
 ORACLE = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -41,13 +41,13 @@ ORACLE = {
 
 
 def single(name: str) -> Program:
-    """The program of one op."""
+    """Return the program of one op."""
     arity = OPS[name].arity
     return Program(tuple(range(arity)), (), (Instruction(name, tuple(range(arity))),), (arity,))
 
 
 def points(count: int, seed: int = 0) -> list[Tensor]:
-    """Positive numbers, so that every op is defined; some are equal."""
+    """Draw positive numbers, for which every op is defined; some are equal."""
     rng = np.random.default_rng(seed)
     values = rng.uniform(0.6, 2.4, (count, 50))
     values[:, :10] = np.round(values[:, :10])
@@ -73,7 +73,7 @@ def test_every_rule_header_is_generated():
 
 
 class Swapping(Cell):
-    """States that trade places, a gate with the name of an argument, and one that nothing reads."""
+    """A cell that swaps its states, with a gate named as an argument, and an unread gate."""
 
     name = "swap-ping"
     gates = (Gate("p"), Gate("x", h=False, bias=False))
@@ -230,7 +230,7 @@ def test_derivative_of_a_program_equals_autograd(seed):
 
 
 def random_program(seed: int) -> Program:
-    """Of smooth ops that stay finite, three arguments and two results."""
+    """Return a program of smooth ops with finite values, three arguments and two results."""
     rng = np.random.default_rng(seed)
     builder = Builder()
     values = [builder.argument(key) for key in range(3)] + [builder.constant(float(rng.normal()))]
@@ -238,7 +238,7 @@ def random_program(seed: int) -> Program:
     for _ in range(12):
         name = str(rng.choice(names))
         values.append(builder.op(name, *(int(v) for v in rng.choice(values, OPS[name].arity))))
-    # all arguments are read
+    # read all arguments
     total = values[0]
     for value in values[1:3]:
         total = builder.op("add", total, value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the native library refuses of the cells that files bring, and in which words."""
+"""The errors of the native library for invalid cells in files."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ PLAIN = {"gates": [3], "layout": [1, 0, 0, 0, 0], "update": [1, 0, 0, 1, 0, 0]}
 
 
 def refusal(attributes: Attributes, rule: str = "always") -> str:
-    """What is said of a node whose weights do not matter."""
+    """Return the error for a node; its weights are arbitrary."""
     given = {"schema": 2, "cell": "mine", "rule": rule, "macs": 0, **attributes}
     weights = {"W": np.zeros((2, 2), np.float32), "R": np.zeros((2, 2), np.float32)}
     with pytest.raises(Exception, match="edgernn: mine") as caught:
@@ -29,7 +29,7 @@ def update(
     instructions: list[tuple[int, int, int, int]] | None = None,
     results: list[int] | None = None,
 ) -> Attributes:
-    """An update of these parts, by default that of PLAIN."""
+    """Return an update with these parts, by default those of PLAIN."""
     arguments = [0] if arguments is None else arguments
     constants, instructions = constants or [], instructions or []
     results = [0] if results is None else results
@@ -162,7 +162,7 @@ def test_bad_cell_is_refused_with_a_sentence(case: str) -> None:
 
 
 def test_plain_cell_is_taken() -> None:
-    """The cases above differ from it in what they are refused for alone."""
+    """The cases above differ from this cell only in the refused part."""
     given = {"schema": 2, "cell": "mine", "rule": "always", "macs": 0, **PLAIN}
     weights = {"W": np.ones((2, 2), np.float32), "R": np.zeros((2, 2), np.float32)}
     run = node_session(weights, ["h"], ["Y", "", "", "h_out"], given)
@@ -239,7 +239,7 @@ def test_wrong_number_of_inputs_is_refused_with_what_there_should_be() -> None:
 
 
 def test_program_without_gates_is_left_alone() -> None:
-    """Such a node has the cell of its name."""
+    """Such a node runs the built-in cell of its name."""
     weights, feed = draw("gru", "always", 5, 3), draw_call("gru", "always", 5, 3, 2, 2)
     want = session("gru", "always", weights).run(None, feed)
     got = session("gru", "always", weights, attributes={"update": [1, 0]}).run(None, feed)

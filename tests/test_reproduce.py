@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables: the runs that they need, several at once, and what is laid out."""
+"""Tables: the runs that they need, parallel jobs, and the printed comparison."""
 
 import copy
 import json
@@ -85,7 +85,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def made(table, trained, tmp_path):
-    """A table and its runs, which are the test's own to change."""
+    """A table with finished runs, which the test may change."""
     runs, report = trained
     shutil.copytree(runs, tmp_path / "runs")
     return copy.deepcopy(report)
@@ -182,7 +182,7 @@ def test_a_quick_table_says_that_it_is_one(table, tmp_path):
     assert report["quick"]
     assert "cut-down version" in markdown(report)
     assert json.loads((tmp_path / "quick/gru-layers=1-seed0/result.json").read_text())["steps"] == 3
-    # a row that is not trained is in the table all the same
+    # the table also has the rows that were not trained
     assert [row["seeds"] for row in report["rows"]] == [[0], [0], [], []]
 
 
@@ -262,11 +262,11 @@ def test_the_overview_says_how_far_a_table_is(made, table, tmp_path, monkeypatch
     assert main(["reproduce", "--list"]) == 0
     row = capsys.readouterr().out.splitlines()[2]
     assert row.startswith("| sums | Two sums | A paper, Table 9 | measured | 4 | 2 of 2 | ")
-    # a row that has been added since is not measured
+    # a row added later is not measured
     table.write_text(table.read_text() + '[rows.rnn]\nstands-for = "row rnn"\ncell = "rnn"\n')
     (line,) = overview()
     assert (line["state"], line["rows"], line["seeds"]["fewest"]) == ("partly", 6, 0)
-    # results that are named count alone
+    # with --results only that folder counts
     (tmp_path / "results").mkdir()
     assert main(["reproduce", "--list", "--results", "results", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["state"] == "not run"
@@ -279,7 +279,7 @@ def test_the_overview_says_how_far_a_table_is(made, table, tmp_path, monkeypatch
 
 def test_the_score_of_the_paper_is_a_geometric_mean():
     result = {"accuracy": 0.816, "skip_percent": 76.0}
-    # Table 1 of the SA-RNN paper has 78.8 for 81.6 % and 76 %
+    # Table 1 of the SA-RNN paper prints 78.8 for 81.6 % and 76 %
     assert figure(result, "gmean") == pytest.approx(78.8, abs=0.1)
     assert figure(result, "accuracy") == pytest.approx(81.6)
     assert figure({**result, "solved": None}, "solved") is None
@@ -295,7 +295,7 @@ def test_an_interrupted_table_goes_on(tmp_path):
     deadline = time.monotonic() + 120
     while not state.exists() and time.monotonic() < deadline:
         time.sleep(0.1)
-    # Ctrl-C on a terminal reaches the workers too
+    # SIGINT of a terminal reaches the workers too
     os.killpg(process.pid, signal.SIGINT)
     _, error = process.communicate(timeout=120)
     assert process.returncode == 130, error

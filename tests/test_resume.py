@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that was stopped, by whatever, ends as if it never had been."""
+"""A run that is stopped in any way and resumed ends like an uninterrupted one."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def test_stopped_and_resumed_equals_whole(tmp_path, whole, at):
     assert snapshot(tmp_path / "run") == whole
 
 
-# one process forks a child for each try, so that torch is loaded once
+# one process forks a child for each attempt, so that torch is loaded once
 KILLS = """
 import os, random, signal, sys, time
 import matplotlib.figure, matplotlib.backends.backend_agg, torch._dynamo
@@ -221,7 +221,7 @@ def test_another_machine_is_told(tmp_path):
 
 
 def test_random_numbers_of_a_gpu_go_on(tmp_path, monkeypatch):
-    """As far as a machine without one can tell: what torch gives for a checkpoint comes back."""
+    """Tested as far as possible without a GPU: the state that torch returns for a checkpoint is restored."""
     given, back = torch.arange(16, dtype=torch.uint8), []
     monkeypatch.setattr("edgernn.training.run_directory._is_on_gpu", lambda model: True)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: given)

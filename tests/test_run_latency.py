@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times of the models of a table, from a small recipe to the page."""
+"""Latencies of the models of a table, from a small recipe to the results page."""
 
 import json
 
@@ -45,7 +45,7 @@ settings.bidirectional = true
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """The folder of a table's recipes, and of its runs, of which the first two rows are trained and timed."""
+    """The folders of a table's recipes and of its runs; the first two rows are trained and timed."""
     folder = tmp_path_factory.mktemp("timed")
     (folder / "recipes").mkdir()
     (folder / "recipes/sums.toml").write_text(TABLE)
@@ -80,7 +80,7 @@ def test_times_are_those_of_the_test_sequences(table):
                 skip = 100 * (1 - session.updates.mean() / 6)
                 assert 0 < skip < 100
                 assert found["skip_percent"] == pytest.approx(skip)
-                # r of all neurons where one changes, z and n of those that do, and the coordinator: I = 2, H = 6
+                # r of all neurons where any changes, z and n of those that change, and the coordinator: I = 2, H = 6
                 updates = session.updates
                 macs = 6 * 2 + 6 + np.where(updates > 0, 6 * 8, 0) + updates * 2 * 8
                 sparse = updates <= 0.75 * 6
@@ -136,7 +136,7 @@ def test_a_table_that_was_never_timed_says_so(table):
     for row in report["rows"]:
         row["latency"] = None
     assert "Time a sequence: not measured. `--measure-latency` measures the runs" in markdown(report)
-    # as a report that is older than these times
+    # as in a report written before latencies were measured
     del report["latency"]
     assert "a sequence" not in markdown(report)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The RNN-VAE of sentences: its bound against NumPy, what it fills in, and runs of the task."""
+"""The RNN-VAE of sentences: its bound compared with NumPy, imputation, and runs of the task."""
 
 import json
 import math
@@ -37,7 +37,7 @@ def network(cell="lstm", rule=None, **changes):
 
 
 def padded(*lengths, padding=0):
-    """Sentences (T, B) of these lengths, the longest first, with what stands behind them."""
+    """Return sentences (T, B) of these lengths, in decreasing order, and their padding."""
     rng = np.random.default_rng(1)
     x = torch.full((max(lengths), len(lengths)), padding)
     for i, length in enumerate(lengths):
@@ -46,7 +46,7 @@ def padded(*lengths, padding=0):
 
 
 def write_ptb(folder, train=60, held_out=15, suffix=""):
-    """Sentences over few words, one in which appears in no training sentence."""
+    """Write sentences over a few words; one word is missing in the training part."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     common = [f"w{i}" for i in range(20)]
@@ -107,7 +107,7 @@ def stepped(made, kind, x, state):
 
 
 def bound(model, sentence, noise, kind, states):
-    """-log p of a sentence given z, and the divergence of z; also the likelihood of each word."""
+    """Return -log p of a sentence given z, the divergence of z, and the likelihood of each word."""
     e = model.embedding.weight.detach().numpy()
     start = tuple(np.zeros(5) for _ in range(states))
     *_, last = stepped(model.encoder, kind, e[sentence], start)
@@ -150,7 +150,7 @@ def test_what_stands_behind_a_sentence_has_no_effect(rule):
             found = model(x, lengths)
         model.train()
         model.zero_grad()
-        # with more padding there are more random numbers to draw, so that only the encoder's gradient can be compared
+        # more padding draws more random numbers, so only the encoder's gradient is comparable
         torch.manual_seed(1)
         mean, log_variance = model.encode(x, lengths)
         (mean.square().sum() + log_variance.sum() + model.budget).backward()
@@ -245,7 +245,7 @@ def test_weights_that_are_not_there_are_not_dropped():
 @pytest.mark.parametrize("dropped", ["encoder", "decoder"])
 def test_recurrent_weights_are_dropped_in_training_alone(dropped):
     model, (x, lengths) = network(weight_drop=0.5), padded(6, 6)
-    # without the recurrent weights of the other part there is nothing to drop there
+    # dropout of recurrent weights requires recurrent weights in that part
     torch.nn.init.zeros_((model.decoder if dropped == "encoder" else model.encoder).cell.R)
 
     def surprise(seed):
@@ -269,7 +269,7 @@ def test_the_likeliest_words_are_found_one_by_one():
     beginning = torch.tensor([3, 4, 5])
     found, same = model.impute(beginning, 2, sample=False, longest=6)
     assert found.words == same.words
-    # once more from the beginning at every word
+    # reference: run from the beginning for every word
     mean, _ = model.encode(beginning[:, None], torch.tensor([3]))
     made, nll = [], 0.0
     while len(made) < 6:
@@ -288,7 +288,7 @@ def test_the_likeliest_words_are_found_one_by_one():
 def test_samples_follow_the_distribution_of_the_next_word():
     model = network().eval()
     model.posterior.weight.zero_()
-    # z is as good as certain, so that the first word's distribution is known
+    # z has almost no variance, so the distribution of the first word is known
     model.posterior.bias.copy_(torch.tensor([0.5] * 5 + [-40.0] * 5))
     model.head.weight.mul_(4)
     h, _, _ = model.decoder(model.embedding(torch.tensor([[END], [3]])), (torch.full((1, 5), 0.5),))
@@ -327,7 +327,7 @@ def test_words_come_from_the_training_part(tmp_path):
 
 
 def test_metrics_are_means_over_sentences_and_words(tmp_path):
-    # more than are evaluated at once
+    # more than one evaluation batch
     write_ptb(tmp_path, held_out=70)
     settings = {"hidden_size": 6, "embedding": 5}
     plan = make_plan("sentence-vae", "sarnn", None, settings, data=tmp_path)
@@ -397,7 +397,7 @@ def test_a_run_leaves_imputed_sentences_and_cannot_be_exported(tmp_path, monkeyp
     assert main(["train", "--task", "sentence-vae", "--cell", cell, *where, *words(SMALL), "removed=2"]) == 0
     result = json.loads((run / "result.json").read_text())
     assert result["metric"] == "nll"
-    # 22 words, none of them known
+    # 22 words, all unknown
     assert result["perplexity"] == pytest.approx(22, rel=0.15)
     task = opened(SentenceCodes(), tmp_path / "data")
     long_enough = [s for s in task.test.sentences if len(s) > 4][:10]
@@ -468,5 +468,5 @@ def test_the_sentences_of_the_penn_treebank():
     task = opened(SentenceCodes())
     assert (len(task.train), len(task.validation), len(task.test)) == (42_068, 3_370, 3_761)
     assert len(task.words) == 10_000
-    # the words and ends of the training part, as the literature counts them
+    # the number of words and ends of sentences of the training part in the literature
     assert sum(len(sentence) + 1 for sentence in task.train.sentences) == 929_589

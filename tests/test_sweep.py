@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sweeps: what they train, what they say of it, and that neither kills nor a full disk cost what is finished."""
+"""Sweeps: their runs and reports; neither kills nor a full disk lose finished runs."""
 
 import errno
 import os
@@ -49,13 +49,13 @@ def say(file, old, new):
     file.write_text(SWEEP.replace(old, new))
 
 
-# the file
+# the sweep file
 
 
 def test_every_combination_is_a_row_and_every_seed_a_run(file, tmp_path):
     plan = load_sweep(file, tmp_path / "runs")
     assert [row.name for row in plan.rows] == [
-        # λ does nothing where nothing can be skipped
+        # λ has no effect under rules that never skip
         "gru-lr=0.01",
         "gru-lr=0.001",
         *(f"sarnn-lambda={weight},lr={lr}" for weight in (0.0, 0.5) for lr in (0.01, 0.001)),
@@ -116,14 +116,14 @@ def test_a_file_that_is_not_there(tmp_path):
         sweep(tmp_path / "none.toml")
 
 
-# figures
+# results
 
 
-# what happens to workers
+# failing workers
 
 
 class Pretended(Workers):
-    """Ends a job as it is told to: how(job, try) gives the outcome, and what is done before."""
+    """Ends each job as how(job, attempt) says: it performs side effects and returns the outcome."""
 
     slots = 2
 
@@ -192,15 +192,15 @@ def test_half_a_result_is_none(tmp_path, monkeypatch):
         assert job.result() is None
         assert attempt(job, None, "cpu") == Outcome()
         assert snapshot(job.out) == whole
-    # nothing was trained for it
+    # no run was trained
     assert state.stat().st_mtime_ns == before
 
 
-# the table
+# the results table
 
 
 class Here(Workers):
-    """Trains in this process, one at a time."""
+    """Trains in this process, sequentially."""
 
     slots = 1
 
@@ -264,7 +264,7 @@ def test_choices_are_made_on_the_validation_split(here, tmp_path):
         f"{row['test']['mean']:.4g} ± {row['test']['sd']:.2g}",
         f"{low:.4g} to {high:.4g}",
     ]
-    # more seeds are added to those that are there
+    # seeds are added to the existing ones
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/sweep/*/result.json")}
     say(here, "seeds = 2", "seeds = 3")
     assert all(row["test"]["n"] == 3 for row in sweep(here, latency=False)["rows"])
@@ -290,7 +290,7 @@ def test_another_sweep_in_the_same_folder_is_refused(here):
     with hold_folder(here.parent / "runs/sweep"):
         with pytest.raises(UsageError, match=said):
             sweep(here)
-        # a table of what is there so far may be laid out meanwhile
+        # a table of the finished runs may be printed meanwhile
         assert not any(row["seeds"] for row in sweep(here, run=False)["rows"])
 
 
@@ -298,7 +298,7 @@ def test_another_sweep_in_the_same_folder_is_refused(here):
 
 
 def test_without_ray_there_is_a_hint(file, monkeypatch):
-    # a module that is None cannot be imported, as if it were not installed
+    # a module set to None cannot be imported, as if it were not installed
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingPackageError, match=r"edgernn sweep: needs ray; pip install 'edgernn\[cpu,sweep\]'"):
         sweep(file)

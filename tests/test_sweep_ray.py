@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sweeps on Ray: neither kills nor a full disk cost what is finished, and a cluster trains what one machine would."""
+"""Sweeps on Ray: neither kills nor a full disk lose finished runs, and a cluster gives the results of one machine."""
 
 import json
 import os
@@ -45,7 +45,7 @@ steps = 800
 eval_every = 100
 checkpoint_every = 50
 """
-# a disk that is full as long as a file is there
+# a disk that is full while a file exists
 FULL = """import errno, os
 fsync = os.fsync
 def full(handle):
@@ -57,7 +57,7 @@ os.fsync = full
 
 
 class Story:
-    """A sweep that is started over and over in one folder."""
+    """A sweep that is restarted repeatedly in one folder."""
 
     def __init__(self, folder):
         self.folder, self.runs = folder, folder / "runs/long"
@@ -75,7 +75,7 @@ class Story:
         return {path: path.stat().st_mtime_ns for path in self.runs.glob("*/result.json")}
 
     def at_work(self, after=0.0):
-        """A run that has saved a checkpoint since then and goes on, and the process that trains it."""
+        """Return a run that has saved a checkpoint since then and continues, and the process that trains it."""
         for path in self.runs.glob("*/state.json"):
             lock = path.with_name(LOCK)
             if path.stat().st_mtime > after and lock.exists() and (holder := lock.read_text()):
@@ -85,7 +85,7 @@ class Story:
 
 def test_nothing_finished_is_lost_and_nothing_is_run_twice(tmp_path):
     story = Story(tmp_path)
-    # a worker is killed, and once something is finished the driver, too
+    # a worker is killed and, once a run is finished, the driver too
     process = story.start()
     killed, worker = wait_for(story.at_work)
     os.kill(worker, signal.SIGKILL)
@@ -114,7 +114,7 @@ def test_nothing_finished_is_lost_and_nothing_is_run_twice(tmp_path):
     assert not leftovers(story.runs)
     between = story.finished()
     assert between.items() >= before.items()
-    # half a result
+    # a truncated result
     damaged = min(between)
     damaged.write_text(damaged.read_text()[:100])
     process = story.start("--json", "--export")
@@ -125,7 +125,7 @@ def test_nothing_finished_is_lost_and_nothing_is_run_twice(tmp_path):
     assert {path for path, when in between.items() if after[path] != when} == {damaged}
     check_table(story, json.loads(out))
     assert not (tmp_path / "home/.ray").exists()
-    # as if nothing had happened
+    # as in an undisturbed sweep
     for run in {killed, interrupted}:
         config = json.loads((run / "config.json").read_text())
         words = dict(word.split("=") for word in config["command"] if "=" in word and "/" not in word)
@@ -159,9 +159,9 @@ def check_table(story, table):
 
 
 class Cluster:
-    """Two nodes of a Ray cluster on the loopback interface, started by the commands of docs/sweeps.md.
+    """A Ray cluster of two nodes on the loopback interface, started by the commands of docs/sweeps.md.
 
-    The head has no processors, so that only the second node can train.
+    The head has no processors, so only the second node can train.
     """
 
     def __init__(self, folder):
@@ -174,7 +174,7 @@ class Cluster:
         self.home.mkdir()
 
     def shell(self, command, *words, home=None):
-        """What a process takes to run a command of the page as a user who has set no variable of Ray."""
+        """Return the environment of a user's shell, without variables of Ray."""
         host, port = self.address.split(":")
         command = command.replace("HOST", host).replace("6379", port)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
@@ -197,7 +197,7 @@ class Cluster:
         assert process.poll() is None, log.read_text()
 
     def stop(self):
-        # a node ends what it has started; what it leaves is of its process group
+        # a node stops its processes; leftovers belong to its process group
         for process in self.nodes:
             for number in (signal.SIGTERM, signal.SIGKILL):
                 with suppress(ProcessLookupError):

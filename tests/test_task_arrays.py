@@ -18,7 +18,7 @@ from edgernn.training.tasks import Arrays, Folder
 from tests.task_helpers import Trained, accuracy, mean_squared_error, opened, parts
 from tests.training_helpers import without_pictures
 
-# which task a path is
+# the task of a path
 
 
 def test_a_path_is_an_npz_file_or_a_folder(tmp_path):
@@ -177,7 +177,7 @@ def cut(content):
 
 
 def flip(content):
-    # in the middle of the stored x
+    # within the stored x
     at = content.index(b"\x93NUMPY") + 400
     return content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :]
 
@@ -253,7 +253,7 @@ def test_a_few_steps_train_and_the_metric_is_right(tmp_path, monkeypatch, kind):
 def test_a_run_is_scored_again_from_what_its_config_says(tmp_path, monkeypatch):
     without_pictures(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    # the name of a task is no obstacle
+    # a path may be named as a task
     (tmp_path / "adding").mkdir()
     name = str(save(tmp_path, x=inputs()).rename("adding/adding.npz"))
     settings = {"predict": "next", "steps": 3, "hidden_size": 4}

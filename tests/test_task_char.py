@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The next character of a text."""
+"""The task of predicting the next character of a text."""
 
 import math
 
@@ -13,7 +13,7 @@ from edgernn.training.tasks import Char
 from tests.task_helpers import Trained, opened
 from tests.training_helpers import PACK, data_folder, without_pictures
 
-# 1000 characters, each of "a" to "u"
+# 1000 characters from "a" to "u"
 TEXT = "".join(chr(97 + place * place * 7 % 1009 % 21) for place in range(1000))
 
 
@@ -34,7 +34,7 @@ def of(tmp_path, text=TEXT, **settings):
 
 
 def read_back(task, part):
-    """The text of each sequence and that of its targets."""
+    """Return the text of each sequence and of its targets."""
     x, y = (torch.cat(parts, 1) for parts in zip(*[(b.x, b.target) for b in part.chunks()], strict=True))
     assert set(x.unique().tolist()) == {0.0, 1.0}
     assert (x.sum(-1) == 1).all()
@@ -42,7 +42,7 @@ def read_back(task, part):
     return list(zip(*found, strict=True))
 
 
-# what it reads
+# inputs
 
 
 @pytest.mark.parametrize("folder", ["", "tinyshakespeare"])
@@ -150,7 +150,7 @@ def test_an_even_guess_costs_the_logarithm_of_the_alphabet():
     assert Char.objective.better(1.1, 1.2)
 
 
-# what is wrong
+# errors
 
 
 def test_a_window_needs_a_step():
@@ -195,7 +195,7 @@ def test_real_tiny_shakespeare():
     task = opened(Char())
     assert len(task.classes) == 65
     assert "".join(task.classes[:13]) == "\n !$&',-.3:;?"
-    # 1,115,394 characters: 948,086 to train, 55,769 to validate, 111,539 to test, in windows of 64
+    # 1,115,394 characters: 948,086 for training, 55,769 for validation, 111,539 for test, in windows of 64
     assert [len(part) for part in (task.train, task.validation, task.test)] == [14_813, 871, 1742]
     first = "".join(task.classes[i] for i in task.train.x[0].tolist())
     assert first.startswith("First Citizen:\nBefore we proceed any further, hear me speak.")

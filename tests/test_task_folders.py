@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user's own csv files."""
+"""A user's own CSV files."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def write_csv(path, rows, header=""):
 
 
 def write_files(folder, count=40, T=5, I=3, seed=0):
-    """Files f00.csv and so on, every other one with a header; returns what they hold, by name."""
+    """Write files f00.csv and so on, every other one with a header; return their contents by name."""
     rng = np.random.default_rng(seed)
     found = {}
     for i in range(count):
@@ -27,7 +27,7 @@ def write_files(folder, count=40, T=5, I=3, seed=0):
 
 
 def held(task):
-    """All sequences of a task with their targets."""
+    """Return all sequences of a task with their targets."""
     return {x.numpy().tobytes(): y.tolist() for part in parts(task) for x, y in zip(part.x, part.y, strict=True)}
 
 
@@ -90,7 +90,7 @@ def test_subfolders_may_be_parts(tmp_path):
     wanted = []
     for seed, part in enumerate(["train", "val", "test"]):
         files = write_files(tmp_path / part, 4 + seed, seed=seed)
-        # the test has a class that is not in the other parts
+        # the test part has a class that is missing in the other parts
         names = {name: "abc"[i % 2 + (part == "test")] for i, name in enumerate(files)}
         (tmp_path / part / "labels.csv").write_text("".join(f"{n},{c}\n" for n, c in names.items()))
         wanted.append(expected(files, {n: "abc".index(c) for n, c in names.items()}))
@@ -127,7 +127,7 @@ def test_a_changed_folder_has_another_fingerprint(tmp_path):
 
 
 ROWS = "".join(f"f{i:02d}.csv,{i % 2}\n" for i in range(10))
-# what is written beside ten files (a line of `|` and a text appends to a file), and what is said
+# files written beside ten valid ones (`|` and a text append to a file), and the expected error
 BAD_FOLDERS = {
     "none": ({}, r"expected one of labels\.csv, targets\.csv, or a subfolder.*, got none; .*predict=next"),
     "both": ({"labels.csv": ROWS, "targets.csv": ROWS}, r"expected one of .*, got labels\.csv and targets\.csv$"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks whose sequences are made: against what their papers say of them."""
+"""Synthetic tasks, compared with their papers."""
 
 import numpy as np
 import pytest
@@ -20,12 +20,12 @@ def _no_pictures(monkeypatch):
 
 
 def made(task, count=20_000):
-    """x (count, T, I) and the target, from the task's own function."""
+    """Generate x (count, T, I) and the target with the task's function."""
     x, y = task.make(np.random.default_rng(0), count)
     return x.transpose(0, 1).double().numpy(), y.double().numpy()
 
 
-# the sources of all of them
+# the data sources of all tasks
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda t: t.name)
@@ -43,7 +43,7 @@ def test_batches_depend_on_seed_and_step_alone(kind):
 @pytest.mark.parametrize("train_size", [None, 300])
 @pytest.mark.parametrize("kind", ALL, ids=lambda t: t.name)
 def test_held_out_sets_are_fixed_and_disjoint(kind, train_size):
-    # so many steps that no sequence comes twice by chance
+    # enough steps that sequences do not repeat by chance
     long = {Adding: {}, Memorization: {"bits": 30}, BinaryAddition: {"digits": 50}}[kind]
     one, other = (opened(kind(train_size=train_size, test_size=200, **long), seed=seed) for seed in (0, 1))
     assert torch.equal(one.test.x, other.test.x)
@@ -101,7 +101,7 @@ VALUES = {
     "gaussian": ({"delta2": 2.5}, 0.0, 2.5, (-np.inf, np.inf)),
 }
 MARKED = {
-    # of the first marker and of the second one, in order of time; any is any two different steps
+    # positions of the first and second marker in order of time; `any`: any two different steps
     "halves-50": ("halves", 50, range(5), range(25, 50)),
     "halves-29": ("halves", 29, range(2), range(15, 29)),
     "halves-7": ("halves", 7, range(1), range(4, 7)),
@@ -136,7 +136,7 @@ def test_adding_values_have_their_distribution(values):
     assert x[..., 0].max() <= most
     assert v.mean() == pytest.approx(0, abs=0.02)
     assert v.var() == pytest.approx(1, abs=0.02)
-    # a uniform distribution has 3/5 of the normal one's fourth moment
+    # the kurtosis of a uniform distribution is 3/5 of the normal distribution's
     assert (v**4).mean() == pytest.approx(3 if values == "gaussian" else 9 / 5, rel=0.03)
     assert y.var() == pytest.approx(2 * variance, rel=0.03)
     assert task.solved == pytest.approx(2 * variance / 100, rel=1e-9)
@@ -215,7 +215,7 @@ def test_memorization_trains_and_its_metrics_are_those_of_numpy(tmp_path):
     test = opened(Memorization(**settings)).test
     wanted = test.x.double().numpy()[:, :3, 0]
     y = run.outputs(test.x)
-    # eq 14: the squared norm of the difference, as a mean over the examples
+    # eq 14: the squared norm of the difference, averaged over the examples
     expected = np.mean([np.dot(row, row) for row in y - wanted])
     assert run.result["metric"] == "squared_error"
     assert run.result["squared_error"] == pytest.approx(expected, rel=1e-5)
@@ -234,7 +234,7 @@ def test_memorization_is_trained_on_its_metric():
 
 
 def number(digits):
-    """Of digits with the lowest first."""
+    """Return the number of digits, least significant first."""
     return sum(int(digit) << place for place, digit in enumerate(digits))
 
 
@@ -246,7 +246,7 @@ def test_binary_addition_target_is_the_sum_of_two_numbers(digits):
     first, second = ([number(row) for row in x[..., i]] for i in (0, 1))
     sums = [number(column) for column in y[..., 0].T]
     assert sums == [a + b for a, b in zip(first, second, strict=True)]
-    # the rounded and the floored half of the largest number of so many digits
+    # the largest number with this many digits is the sum of its rounded and floored halves
     largest = 2**digits - 1
     most = [(largest + 1) // 2, largest // 2]
     for numbers, limit in zip((first, second), most, strict=True):

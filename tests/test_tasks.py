@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks: what their batches hold, how their data is split, and what bad data gets."""
+"""Tasks: contents of batches, splits of data, and errors for invalid data."""
 
 import math
 
@@ -67,7 +67,7 @@ def test_split_parts_are_disjoint_and_whole():
     assert not torch.equal(parts[0], random_split(100, [10, 20], 4)[0])
 
 
-# metrics, against independent computation
+# metrics compared with independent computations
 
 
 def test_classification_metrics():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's operators as programs, and cells as tables and programs."""
+"""Torch operators as programs, and cells as tables and programs."""
 
 import pytest
 import torch
@@ -109,7 +109,7 @@ def test_a_gradient_that_is_not_that_of_the_equations_is_found():
 
 
 class MinimalGated(Cell):
-    """A cell of a user's own: f = σ(..), h = (1 - f) h + f tanh(n + V (f h)), with one mapped vector of each size."""
+    """A user-defined cell: f = σ(..), h = (1 - f) h + f tanh(n + V (f h)), with one mapped vector of each size."""
 
     name = "my-mgu"
     gates = (Gate("f", mid=True), Gate("g"), Gate("n", h=False, m=True))

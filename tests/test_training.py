@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings, the loop, and what a run leaves behind."""
+"""Settings, the training loop, and the files of a run."""
 
 import json
 import threading
@@ -163,7 +163,7 @@ def test_one_step_is_adam_on_the_clipped_gradient_of_loss_and_budget():
     gradients = torch.autograd.grad(loss, list(twin.parameters()))
     scale = min(1.0, 0.01 / torch.cat([g.flatten() for g in gradients]).norm().item())
     for (name, after), before, g in zip(model.named_parameters(), twin.parameters(), gradients, strict=True):
-        # the first step of Adam goes lr · g / (|g| + ε)
+        # the first step of Adam is lr · g / (|g| + ε)
         expected = before - 0.1 * g * scale / ((g * scale).abs() + 1e-8)
         assert torch.allclose(after, expected, atol=1e-5), name
 
@@ -193,7 +193,7 @@ def test_a_metric_that_is_not_finite_is_an_error():
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished run of sarnn, its directory and what train returned."""
+    """A finished run of sarnn: its directory and the result of `train`."""
     out = tmp_path_factory.mktemp("runs") / "run"
     settings = {**SMALL, "steps": "35", "eval_every": 10, "lambda": 1e-3}
     return out, train("adding", "sarnn", out=out, seed=3, settings=settings)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU's kernels: run by Triton's interpreter against the layer's own loop in float64, and compiled for real."""
+"""The GPU training kernels: interpreted and compared with the layer's loop in float64, and compiled."""
 
 import copy
 import json
@@ -24,7 +24,7 @@ from edgernn.training.kernels import WIDEST, attach
 from tests.fused import CELL_RULE_IDS, CELLS_AND_RULES, assert_equals_loop, inputs, make, run, whole_loss
 
 pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
-# registers an op, which needs no triton, and runs kernels on the CPU where the environment asks for it: see conftest
+# imports an op without triton; kernels run on the CPU where the environment asks for it: see conftest
 from edgernn.training.kernels import gpu
 from edgernn.training.kernels.graphs import GraphUnroller
 from edgernn.training.kernels.layout import make_layout
@@ -33,9 +33,9 @@ pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") != "1", reason="TRITON_INTERPRET=1 is not set: the kernels need a GPU"
 )
 ROOT = Path(__file__).resolve().parent.parent
-# tiles as small as they may be, so that three rows are two programs and nine columns several blocks
+# minimal tiles, so that three rows are two programs and nine columns are several blocks
 RESIDENT, STREAMED = gpu.KernelForm(True, held=1, rows=2), gpu.KernelForm(False, rows=2, block=4, block_k=4)
-# what is different in each: two stages or one, biases of gates without x, own vectors, x in the point-wise part
+# cases: one or two stages, biases of gates without x, own vectors, x in the point-wise part
 SPINE = ["gru", "lstm", "decaynet", "irc-sru", "eins-from-x-forget"]
 
 
@@ -111,7 +111,7 @@ def test_any_part_of_the_result_may_be_left_out_of_the_loss(
 def test_both_budgets_equal_the_loop(budget: str, monkeypatch: pytest.MonkeyPatch) -> None:
     take(RESIDENT, monkeypatch)
     layer = make("gru", "selective", 4, 7, budget=budget)
-    # wide enough that likelihoods are cut off at both ends
+    # wide enough that likelihoods are clipped at both ends
     torch.nn.init.normal_(layer.rule.rule_W)
     assert_same(layer, 4, 2)
     x, state = inputs(layer, 3, 2)
@@ -134,7 +134,7 @@ def test_sparse_weights_and_a_learned_start_equal_the_loop(monkeypatch: pytest.M
 
 
 class Own(Cell):
-    """A cell that a user might write, with ops that no cell here has."""
+    """A user-defined cell with ops that no built-in cell has."""
 
     name = "own"
     gates = (Gate("a"), Gate("b", bias=False))
@@ -184,7 +184,7 @@ def test_equations_without_a_translation_are_left_to_the_loop(cell: type[Cell], 
         make_layout(layer)
 
 
-# torch's own compiler makes an object of an autograd function
+# torch's compiler wraps an autograd function in an object
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_the_op_says_its_shapes_and_is_compiled_around(monkeypatch: pytest.MonkeyPatch) -> None:
     take(RESIDENT, monkeypatch)
@@ -237,7 +237,7 @@ def test_precision_is_that_of_torchs_own_recurrent_layers(allowed: bool, matmul:
 @pytest.mark.parametrize(
     ("cell", "H", "precision", "form"),
     [
-        # three tiles of 128 x 128 numbers are 192 KiB, four are too many
+        # three tiles of 128 x 128 numbers take 192 KiB, four do not fit
         ("gru", 128, "tf32", gpu.KernelForm(True, held=3)),
         ("lstm", 128, "bf16", gpu.KernelForm(True, held=4)),
         ("lstm", 128, "tf32", gpu.KernelForm(True, held=2)),
@@ -341,13 +341,13 @@ def test_recorded_loops_are_kept_for_a_shape_and_left_where_they_would_be_wrong(
     for name, grad in grads.items():
         torch.testing.assert_close(found[name], grad)
     assert recorded == [(4, 2, 3)]
-    # the same shape again, another one, and another slope
+    # the same shape again, another shape, and another slope
     for given in (x, x[:2], x[:2]):
         layer(given, state)[0].sum().backward()
     layer.rule.anneal(80)
     layer(x, state)[0].sum().backward()
     assert recorded == [(4, 2, 3), (4, 2, 3), (2, 2, 3), (4, 2, 3)]
-    # before the backward of the first its memory is in use
+    # before the first call's backward its buffers are in use
     y = layer(x, state)[0]
     assert graphs(layer, x, state) is None
     y.sum().backward()
@@ -376,11 +376,11 @@ def compile_for_real(*words: str) -> list[dict[str, object]]:
 
 @pytest.mark.slow
 def test_kernels_compile_for_a_gpu() -> None:
-    # triton may make constants of arguments that are 1
+    # triton may specialise arguments that are 1
     made = compile_for_real("--steps", "1", "--batch", "1", "gru+selective")
     assert [kernel["direction"] for kernel in made] == ["forward", "backward"]
     for kernel in made:
-        # nothing spills, and what is held fits the 227 KiB of an H100
+        # no spills, and resident tiles fit the 227 KiB of an H100
         assert (kernel["form"], kernel["stack"]) == ("resident, 3 held", 0)
         assert kernel["shared"] <= 227 * 1024
 
@@ -391,7 +391,7 @@ def test_kernels_compile_for_a_gpu() -> None:
     [
         *((rule, "tf32", 24) for rule in ("always", "selective", "skip", "phased")),
         ("always", "bf16", 16),
-        # with exact products they are streamed
+        # with exact products the weights are streamed
         ("skip", "ieee", 24),
     ],
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of two bytes and of one: in the kernels, in files, in packed models."""
+"""Weights in bfloat16 and int8: in the kernels, in exported files and in packed models."""
 
 import json
 import shutil
@@ -22,14 +22,14 @@ from tests.native import OP_IDS, OPS, draw, draw_call, session, truth
 from tests.tolerances import FLOAT32
 
 MATRICES = ("W", "R", "C", "V")
-# whole numbers of 16 bits take the place of what a matrix of bytes multiplies
+# int8 products quantise their operand to 16 bits
 TOLERANCES = {16: FLOAT32, 8: 2e-4}
 TRAIN = ["train", "--task", "adding", "--cell", "sarnn", "T=10", "hidden_size=16", "steps=30"]
 kinds = pytest.mark.parametrize("kind", ["bfloat16", "int8"])
 
 
 def rounded(matrix, bits):
-    """From the definition, not from the exporter."""
+    """Round weights by the definition, independently of the exporter."""
     if bits == 16:
         nearest = [torch.tensor(row).bfloat16().float().numpy() for row in matrix]
         return np.stack(nearest)
@@ -135,7 +135,7 @@ def test_a_file_gives_the_same_everywhere(tmp_path, name, kind):
     torch.manual_seed(3)
     model = edgernn.SequenceModel(**MODELS[name]).eval()
     path = tmp_path / "small.onnx"
-    # itself a comparison with torch of the standard operators and of the library
+    # itself a comparison of torch with the standard operators and with the library
     checks = to_onnx(model, path, weights=kind)
     assert [check.backend for check in checks] == ["portable", "native"]
     session = Session(path, backend="native")
@@ -181,7 +181,7 @@ def test_a_row_of_bytes_uses_all_of_them():
     rows = torch.randn(2000, 5) * torch.logspace(-30, 30, 2000)[:, None]
     q, scale = whole(rows)
     assert (q.int().abs().amax(1) == 127).all()
-    # half a step; what the scale was rounded by costs nothing
+    # half a quantisation step; rounding the scale is negligible
     assert ((q * scale.float() - rows).abs() <= 0.5001 * scale.float()).all()
     assert (scale.float() * 127 / rows.abs().amax(1, keepdim=True) - 1).abs().max() <= 1 / 256
     assert all(torch.equal(*pair) for pair in zip(whole(q * scale.float()), (q, scale), strict=True))
@@ -213,7 +213,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def run(trained, tmp_path, monkeypatch):
-    """A copy of it, `run` in the current folder."""
+    """A copy of the finished run, `run` in the current folder."""
     monkeypatch.chdir(tmp_path)
     return shutil.copytree(trained, tmp_path / "run")
 
@@ -232,7 +232,7 @@ def test_export_says_what_rounding_costs(run, tmp_path, capsys, kind):
 
 
 def test_a_large_loss_is_a_warning(run, tmp_path, capsys):
-    # beside which that of the rounded model is large
+    # the file without rounding, for comparison
     result = json.loads((run / "result.json").read_text())
     (run / "result.json").write_text(json.dumps(result | {"mse": 1e-9}))
     assert main(["export", "run", "--weights", "int8"]) == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What any cell's weights may be: normalised, of low rank, sparse."""
+"""Options of the weights of any cell: normalised, low-rank, sparse."""
 
 import numpy as np
 import pytest
@@ -124,7 +124,7 @@ def layer_norm(p, gain):
 @pytest.mark.parametrize("training", [False, True])
 @every_norm
 def test_lstm_with_normalised_terms_equals_the_equations(norm, training):
-    """Ba et al. eq 20, which leaves the cell state as it is, and Cooijmans et al. eqs 6-8."""
+    """Ba et al. eq 20, which does not normalise the cell state, and Cooijmans et al. eqs 6-8."""
     model = model_of("lstm", norm=norm)
     model.train(training)
     p = weights(model)
@@ -170,7 +170,7 @@ def test_cells_say_whether_they_normalise_their_state():
 @with_normalised_c
 @pytest.mark.parametrize("rule", ["always", "selective", "skip", "phased", "clockwork"])
 def test_any_cell_state_is_normalised_for_the_output_alone(cell, rule):
-    """With products of mean 0 and the statistics of one step, all normalisations but that of c scale the weights."""
+    """With products of mean 0 and the statistics of one step, all normalisations except that of c scale the weights."""
     model = edgernn.SequenceModel(cell, I, H, rule=rule, output="all", norm="recurrent-batch", norm_steps=1).double()
     with torch.no_grad():
         for norm in model.layers[0].cell.norms.values():
@@ -243,7 +243,7 @@ def test_a_cell_with_a_norm_is_the_same_in_a_file(norm, cell, tmp_path):
 @every_norm
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_gradients_with_a_norm_equal_finite_differences(norm, cell):
-    # small, as each of its numbers is moved
+    # small, as every element is perturbed
     model = model_of(cell, norm=norm, hidden=4).train()
     names = [n for n, _ in model.named_parameters()]
     x = torch.randn(3, 4, I, dtype=torch.float64)
@@ -275,7 +275,7 @@ IN_FILES = [{"rank": 4}, {"density": 0.25}, {"density": 0.25, "norm": "layer"}, 
 LAYERS = [("gru", "always"), ("ihc-lstm", "selective"), ("gru-before", "skip")]
 
 
-# for `make quick`: each of the options, and each layer
+# cases of `make quick`: each option and each layer
 @pytest.mark.parametrize(
     ("cell", "rule", "options"),
     [

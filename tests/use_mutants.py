@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of exported files made wrong: `python -m tests.use_mutants COUNT`.
+"""Uses corrupted exported files: `python -m tests.use_mutants COUNT`.
 
-Each is opened, run, stepped, packed and benchmarked. A fault is whatever ends neither with a result nor with an
-EdgernnError, as well as a crash, a wait of minutes and a want of gigabytes.
+Opens, runs, steps, packs and benchmarks each file. Each must end with a result or an EdgernnError; anything else is a
+fault, also a crash, a timeout and excessive use of memory.
 """
 
 import contextlib
@@ -25,14 +25,14 @@ import numpy as np
 from tests.mutants import mutant, packed_mutant
 
 MODELS = Path(__file__).resolve().parent / "corpus" / "models"
-# for a process, in bytes, and for a file, in seconds
+# limits: bytes per process, seconds per file
 MEMORY, PATIENCE = 4 << 30, 60
-# in errors of ONNX Runtime that has asked for too much
+# errors of ONNX Runtime after a failed allocation
 _NO_MEMORY = re.compile("bad.alloc|failed to allocate", re.IGNORECASE)
 
 
 def findings(first: int, last: int) -> list[str]:
-    """Faults of the mutants from one number to another, found by a process that is started again after a crash."""
+    """Return the faults of a range of mutants, using a process that is restarted after a crash."""
     found = []
     while first < last:
         command = [sys.executable, "-m", "tests.use_mutants", str(first), str(last)]
@@ -55,7 +55,7 @@ def use(first: int, last: int) -> None:
         path = Path(name) / "mutant.onnx"
         np.savez(path.with_name("x.npz"), x=np.ones((4, 3), np.float32))
         for number in range(first, last):
-            # ends the process
+            # terminates the process
             signal.alarm(PATIENCE)
             change, content = mutant(originals[number % len(originals)], number)
             path.write_bytes(content)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make check-apps`: C++, C, Node and browser examples stream the same outputs as the session does in Python."""
+"""`make check-apps`: the C++, C, Node and browser examples stream the same outputs as the Python session."""
 
 import functools
 import json
@@ -49,14 +49,14 @@ apps = pytest.mark.parametrize("app", APPS)
 
 
 def adding():
-    """The trained model with examples/adding.csv; no decision in it is closer than 4e-6 to turning over."""
+    """The trained model with examples/adding.csv; every decision is at least 4e-6 away from its threshold."""
     text = (EXAMPLES / "adding.csv").read_text(encoding="utf-8")
     _, *lines = text.split()
     return TRAINED, np.array([line.split(",") for line in lines], np.float32).reshape(8, 50, 2)
 
 
 def layers():
-    """Two layers that learned where they start and have the rule's memory as a state, y at every step, x scaled."""
+    """Two layers with a learned initial state and a rule's memory as state, y at every step, and standardised x."""
     options = {"layers": 2, "output": "all", "mean": 0.5, "std": 2.0}
     return exported("gru", "skip", **options)[1], np.random.default_rng(0).standard_normal((3, 20, 3), np.float32)
 
@@ -67,7 +67,7 @@ def words():
 
 @functools.cache
 def small():
-    """Weights of one byte: whole numbers in the library, rounded float32 in the portable function."""
+    """int8 weights: integer arithmetic in the library, rounded float32 in the portable function."""
     path = Path(_FOLDER.name) / "small.onnx"
     to_onnx(contractive("lstm", layers=2, output="all"), path, weights="int8")
     return path, np.random.default_rng(0).standard_normal((3, 20, 3), np.float32)
@@ -102,7 +102,7 @@ def test_a_lost_state_would_show(model):
     for x_t in x[0]:
         session.reset()
         without.append(session.step(x_t))
-    # and sequences that run on into each other, in all but their first steps
+    # sequences in one stream agree too, except in their first steps
     assert np.abs(np.array(without)[1:] - y[0, 1:]).max(-1).min() > 0
     assert np.abs(np.array(without) - y[0]).max() > 100 * FLOAT32
     joined = stream_in_python(path, x.reshape(1, -1, *x.shape[2:])).y.reshape(y.shape)
@@ -121,7 +121,7 @@ def test_a_line_comes_out_before_the_next_goes_in(app, tmp_path):
 
 
 def program(app):
-    """The words that start an app which streams from its standard input to its standard output."""
+    """The command of an app that streams from standard input to standard output."""
     if app in ("cpp", "c"):
         return [cpp_program() if app == "cpp" else c_program()]
     need_node("node", "onnxruntime-node")
@@ -133,7 +133,7 @@ def packed(model, tmp_path):
 
 
 def altered(tmp_path, **description):
-    """The path of a model whose description says something else."""
+    """Write a model with a changed description and return its path."""
     proto = onnx.load(exported("gru")[1])
     info = json.loads(proto.metadata_props[0].value)
     onnx.helper.set_model_props(proto, {"edgernn": json.dumps(info | description, separators=(",", ":"))})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make check-arm`: the kernels on 64-bit Arm. examples/c, cross-compiled and run by qemu, must equal torch here."""
+"""`make check-arm`: the kernels on 64-bit Arm: examples/c, cross-compiled and run by qemu, must equal torch."""
 
 import shutil
 import subprocess
@@ -18,11 +18,11 @@ from tests.test_own_cells import assert_is, case_model, case_truth
 from tests.test_packed import random_input, steps, torch_says
 
 QEMU = "qemu-aarch64", "qemu-aarch64-static"
-# to torch, as packed models on x86: whole numbers of 16 bits take the place of what a matrix of bytes multiplies
+# tolerance against torch, as for packed models on x86: int8 products quantise their operand to 16 bits
 CLOSE = {"float32": 2e-6, "bfloat16": 2e-6, "int8": 2e-4}
-# to x86, with any weights: the whole numbers are the same ones
+# tolerance against x86 for all weight types: integer products are identical
 SAME = 2e-6
-# without and with the instruction that multiplies bytes and sums them up
+# processors without and with the int8 dot-product instruction
 PLAIN, DOTS = "cortex-a72", "cortex-a76"
 small_weights = pytest.mark.parametrize(
     ("weights", "processor"), [("bfloat16", DOTS), ("int8", PLAIN), ("int8", DOTS)], ids="-".join
@@ -37,12 +37,12 @@ def qemu() -> str:
 
 
 def emulated(processor: str = DOTS) -> list[object]:
-    """The words that start the program."""
+    """Return the command that runs the program under qemu."""
     return [qemu(), "-cpu", processor, arm_program()]
 
 
 def assert_arm_equals_torch(tmp_path, x, cell, rule="always", weights="float32", processor=DOTS, **options):
-    """x: (sequences, T, I) or (sequences, T). What x86 says is nearer, and it updates as many neurons."""
+    """Assert that Arm agrees with torch, and more closely with x86, for x (sequences, T, I) or (sequences, T)."""
     model = rounded(contractive(cell, rule, **options), weights)
     path = tmp_path / "model.edgernn"
     path.write_bytes(packed_alone(model, weights))
@@ -99,7 +99,7 @@ def test_every_shape_of_model(rule, options, tmp_path):
 @pytest.mark.parametrize("rule", ["always", "skip", "selective"])
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm", "irc-gru", "eins", "sru", "fastgrnn"])
 def test_weights_of_fewer_bytes(cell, rule, weights, processor, tmp_path):
-    # no whole vectors of columns
+    # an input size that is not a multiple of the vector size
     options = {"input_size": 33 if cell == "sru" else 17}
     x = random_input(2, 9, options["input_size"])
     assert_arm_equals_torch(tmp_path, x, cell, rule, weights, processor, **options)
@@ -140,7 +140,7 @@ def test_words(weights, tmp_path):
 
 @pytest.fixture(scope="module")
 def side_by_side(tmp_path_factory):
-    """The program of tests/side_by_side.c for Arm, with the functions that the example has."""
+    """tests/side_by_side.c compiled for Arm and linked with the library of the example."""
     qemu()
     functions = arm_program().parent / "edgernn" / "libedgernn.a"
     folder = tmp_path_factory.mktemp("side_by_side")
@@ -158,7 +158,7 @@ def side_by_side(tmp_path_factory):
 @pytest.mark.parametrize("rule", ["always", "skip", "selective"])
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm", "irc-gru", "fastgrnn"])
 def test_sequences_side_by_side(side_by_side, cell, rule, batch, weights, processor, tmp_path):
-    # their products have tiles of several rows, of one to four gates
+    # batches use tiles of several rows, with one to four gates
     model, x = rounded(contractive(cell, rule), weights), random_input(9, batch, 3)
     path = tmp_path / "model.edgernn"
     path.write_bytes(packed_alone(model, weights))

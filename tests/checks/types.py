@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make check-types`: the types of the whole package are strict."""
+"""`make check-types`: the package passes mypy in strict mode."""
 
 import os
 import sys
