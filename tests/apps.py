@@ -90,7 +90,7 @@ def stream_in_chromium(model: Path, x: NDArray, picture: Path | None = None) -> 
 
 
 def csv_of(x: NDArray) -> str:
-    """Return the input as CSV: one line per step, an empty line between sequences; nine digits are exact for a float32."""
+    """Return the input as CSV: one line per step, an empty line between sequences; nine digits are exact."""
     rows = x.reshape(*x.shape[:2], -1)
     return "\n\n".join("\n".join(",".join(f"{v:.9g}" for v in x_t) for x_t in sequence) for sequence in rows) + "\n"
 

@@ -147,7 +147,7 @@ def install(monkeypatch: pytest.MonkeyPatch, library: Path | None, **facts: Any)
 
 
 class TorchLibrary:
-    """A CudaLibrary on CPU memory by torch's loop. `error` is added to y, and the last `unwritten` steps are omitted."""
+    """A CudaLibrary on CPU memory by torch's loop. `error` is added to y, and the last `unwritten` steps are not."""
 
     def __init__(self, kernels: str, error: float = 0.0, unwritten: int = 0) -> None:
         self._kernels, self._error, self._unwritten = kernels, error, unwritten

@@ -303,7 +303,7 @@ def models_in(model):
 
 
 def answers(model, x):
-    """Draw logits (D, B), imputed values (D, T, B, F), imputation loss and budget, as returned by a network's models."""
+    """Draw logits (D, B), imputed values (D, T, B, F), imputation loss and budget, as a network returns them."""
     logits, filled, loss, budget = [], [], 0.0, 0.0
     with torch.no_grad():
         for i, (one, series) in enumerate(zip(models_in(model), (x, backwards(x)), strict=False)):
