@@ -120,10 +120,10 @@ def serving(*files: Path) -> Iterator[str]:
 @functools.cache
 def cpp_program() -> Path:
     """Build examples/cpp once, against the runtime in onnxruntime's wheel."""
-    found = list((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
-    if not found:
+    libraries = list((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
+    if not libraries:
         pytest.skip("onnxruntime brings no libonnxruntime.so")
-    return _built("cpp", f"-DONNXRUNTIME_LIBRARY={found[0]}")
+    return _built("cpp", f"-DONNXRUNTIME_LIBRARY={libraries[0]}")
 
 
 @functools.cache

@@ -70,7 +70,7 @@ def say(record_property: Callable[[str, object], None]) -> Callable[[str], None]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    reports = [report for found in terminalreporter.stats.values() for report in found]
+    reports = [report for group in terminalreporter.stats.values() for report in group]
     said = [value for report in reports for name, value in getattr(report, "user_properties", ()) if name == "said"]
     if said:
         terminalreporter.section("said by tests")

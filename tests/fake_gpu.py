@@ -23,10 +23,10 @@ from tests.kernel_builds import compiler
 
 def build_library(folder: Path) -> Path:
     """Build the fake CUDA library from tests/fake_cuda.cc."""
-    made = folder / "libedgernn_cuda.so"
+    library = folder / "libedgernn_cuda.so"
     source, real = Path(__file__).with_name("fake_cuda.cc"), f'-DREAL="{library_path()}"'
-    subprocess.run([compiler(), "-shared", "-fPIC", "-O1", real, source, "-o", made, "-ldl"], check=True)
-    return made
+    subprocess.run([compiler(), "-shared", "-fPIC", "-O1", real, source, "-o", library, "-ldl"], check=True)
+    return library
 
 
 class DeviceValue(onnxruntime.OrtValue):
@@ -38,9 +38,9 @@ class DeviceValue(onnxruntime.OrtValue):
     def ortvalue_from_numpy(cls, array: np.ndarray, device_type: str = "cpu", device_id: int = 0) -> "DeviceValue":
         assert device_id == 0
         held = array if device_type == "cpu" else array.copy()
-        made = cls(onnxruntime.OrtValue.ortvalue_from_numpy(held)._ortvalue, held)
-        made.device = device_type
-        return made
+        value = cls(onnxruntime.OrtValue.ortvalue_from_numpy(held)._ortvalue, held)
+        value.device = device_type
+        return value
 
     def numpy(self) -> np.ndarray:
         return super().numpy().copy()
@@ -184,10 +184,10 @@ class TorchLibrary:
     ) -> None:
         layer = self._layers[packed]
         widths = layer.widths.values()
-        given = tuple(_memory(at, batch, width).clone() for at, width in zip(states, widths, strict=True))
+        before = tuple(_memory(at, batch, width).clone() for at, width in zip(states, widths, strict=True))
         with torch.no_grad():
-            made, last, trace = layer(_memory(x, steps, batch, sizes.input), given)
-        _memory(y, steps, batch, sizes.hidden)[: steps - self._unwritten] = (made + self._error)[
+            result, last, trace = layer(_memory(x, steps, batch, sizes.input), before)
+        _memory(y, steps, batch, sizes.hidden)[: steps - self._unwritten] = (result + self._error)[
             : steps - self._unwritten
         ]
         for at, value in zip(new_states, last, strict=True):

@@ -81,14 +81,14 @@ class Files(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server():
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Files) as made:
-        made.files, made.seen, made.cuts, made.ranges, made.tags, made.interrupts = {}, [], 0, True, True, False
-        made.url = f"http://127.0.0.1:{made.server_port}"
-        made.daemon_threads = True
-        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Files) as files:
+        files.files, files.seen, files.cuts, files.ranges, files.tags, files.interrupts = {}, [], 0, True, True, False
+        files.url = f"http://127.0.0.1:{files.server_port}"
+        files.daemon_threads = True
+        thread = threading.Thread(target=files.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        yield made
-        made.shutdown()
+        yield files
+        files.shutdown()
         thread.join()
 
 
@@ -103,8 +103,8 @@ def home(tmp_path, monkeypatch):
 def offer(monkeypatch, *downloads, forms=None, **options):
     """Register the downloads as the data set "small"."""
     forms = forms or (tuple(file.name for download in downloads for file in download.gives),)
-    made = DataSet("Small", "here", "none", (), "small", forms, downloads, **options)
-    monkeypatch.setitem(SETS, "small", made)
+    data_set = DataSet("Small", "here", "none", (), "small", forms, downloads, **options)
+    monkeypatch.setitem(SETS, "small", data_set)
 
 
 def plain(server, sha256=SUM, name="f.bin", size=SIZE):

@@ -83,14 +83,14 @@ def assert_equals_loop(
     x, state = inputs(layer, T, B)
     y, last, trace, grads = run(fused, x, state, loss)
     loop_y, loop_last, loop_trace, loop_grads = run(copy.deepcopy(layer).double(), x, state, loss)
-    made = {"y": y, "budget": trace.budget, **{f"last {i}": s for i, s in enumerate(last)}, **grads}
+    results = {"y": y, "budget": trace.budget, **{f"last {i}": s for i, s in enumerate(last)}, **grads}
     wanted = {"y": loop_y, "budget": loop_trace.budget}
     wanted |= {**{f"last {i}": s for i, s in enumerate(loop_last)}, **loop_grads}
-    assert made.keys() == wanted.keys()
+    assert results.keys() == wanted.keys()
     # the slope of u multiplies the rounding error of the phase
     slope = 2 / float(layer.rule.rule_open) if isinstance(layer.rule, Phased) else 1
     for name, want in wanted.items():
-        got = made[name]
+        got = results[name]
         if want is None or got is None:
             # where the loop has no gradient, the kernels return 0
             assert all(t is None or not t.any() for t in (want, got)), name

@@ -116,12 +116,12 @@ MINE = (Gru, Memory, TwoStages, InputStage, Highway, LastInput, Derived)
 
 def mine(cell: type[Cell], rule: str, I: int, H: int, **options: Any) -> RecurrentLayer:
     options |= {"open": 0.5} if rule == "phased" else {}
-    made = RecurrentLayer(cell(I, H), RULES[rule](I, H, **options))
-    made.rule.anneal(30)
-    return made
+    layer = RecurrentLayer(cell(I, H), RULES[rule](I, H, **options))
+    layer.rule.anneal(30)
+    return layer
 
 
 def fused(layer: RecurrentLayer) -> RecurrentLayer:
-    made = copy.deepcopy(layer)
-    made.unroller = cpu.CpuUnroller(made)
-    return made
+    clone = copy.deepcopy(layer)
+    clone.unroller = cpu.CpuUnroller(clone)
+    return clone

@@ -75,14 +75,14 @@ def cpp_sizes() -> dict[str, int]:
 
 def c_sizes() -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
-        found = pack_file(MODEL, Path(folder, "model.edgernn"))
+        packed = pack_file(MODEL, Path(folder, "model.edgernn"))
     program = apps.c_program()
     subprocess.run(["strip", program], check=True)
     return {
         "program": size(program),
         "library": size(Path(library_path())),
-        "model": found["bytes"],
-        "memory": found["memory"],
+        "model": packed["bytes"],
+        "memory": packed["memory"],
     }
 
 
@@ -118,8 +118,8 @@ def model_sizes() -> list[dict[str, Any]]:
                 path = Path(folder, "model.onnx")
                 to_onnx(model, path, weights=weights)
                 row["file"][weights] = size(path)
-                found = pack_file(path, Path(folder, "model.edgernn"))
-            row["packed"][weights], row["memory"][weights] = found["bytes"], found["memory"]
+                packed = pack_file(path, Path(folder, "model.edgernn"))
+            row["packed"][weights], row["memory"][weights] = packed["bytes"], packed["memory"]
         sizes.append(row)
     return sizes
 

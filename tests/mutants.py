@@ -25,11 +25,11 @@ def mutant(content: bytes, number: int) -> tuple[str, bytes]:
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         kind = draw.choice((by_byte, by_field, by_field, by_field, by_metadata))
         try:
-            what, content = kind(content, draw)
+            change, content = kind(content, draw)
         # an earlier change may have made the file unreadable
         except Exception:
-            what, content = by_byte(content, draw)
-        changes.append(what)
+            change, content = by_byte(content, draw)
+        changes.append(change)
     return "; ".join(changes), content
 
 

@@ -60,27 +60,31 @@ def layer(cell: str, rule: str, hidden: int, inputs: int) -> RecurrentLayer:
     with torch.random.fork_rng():
         torch.manual_seed(hidden + inputs)
         recurrent = LowRank(int(rank)) if rank else DENSE
-        made = (VARIANTS.get(name) or CELLS[name])(inputs, hidden, recurrent=recurrent)
-        return RecurrentLayer(made, RULES[rule](inputs, hidden, **OPTIONS.get(rule, {}))).eval()
+        instance = (VARIANTS.get(name) or CELLS[name])(inputs, hidden, recurrent=recurrent)
+        return RecurrentLayer(instance, RULES[rule](inputs, hidden, **OPTIONS.get(rule, {}))).eval()
 
 
 def truth(cell: str, rule: str, inputs: Inputs) -> oracle.Result:
     hidden = next(inputs[name].shape[1] for name in ("h", "s") if name in inputs)
-    made = layer(cell, rule, hidden, inputs["X"].shape[2])
+    module = layer(cell, rule, hidden, inputs["X"].shape[2])
     with np.errstate(invalid="ignore", over="ignore"):
         return oracle.run(
-            made.cell.name if cell in VARIANTS else cell, rule, inputs, inputs["X"], [inputs[s] for s in made.states]
+            module.cell.name if cell in VARIANTS else cell,
+            rule,
+            inputs,
+            inputs["X"],
+            [inputs[s] for s in module.states],
         )
 
 
 def draw(cell: str, rule: str, hidden: int, inputs: int, seed: int = 0) -> Inputs:
     """Draw contractive weights, with constants unchanged, by name in the order of the op's inputs."""
     rng = np.random.default_rng((seed, hidden, inputs))
-    made = layer(cell, rule, hidden, inputs)
-    learned = {name.split(".")[-1] for name, _ in made.named_parameters()} - {"rule_tau", "rule_s"}
+    module = layer(cell, rule, hidden, inputs)
+    learned = {name.split(".")[-1] for name, _ in module.named_parameters()} - {"rule_tau", "rule_s"}
     scale = 0.5 / np.sqrt(hidden)
     weights = {}
-    for name, value in layer_weights(made).items():
+    for name, value in layer_weights(module).items():
         drawn = rng.standard_normal(value.shape) * scale
         weights[name] = (drawn if name in learned else value.detach().numpy()).astype(np.float32)
     if rule == "skip":
@@ -93,10 +97,10 @@ def draw(cell: str, rule: str, hidden: int, inputs: int, seed: int = 0) -> Input
 def draw_call(cell: str, rule: str, hidden: int, inputs: int, steps: int, batch: int, seed: int = 0) -> Inputs:
     """Draw X and the states; the rule's memories have their initial values."""
     rng = np.random.default_rng((seed, hidden, inputs, steps, batch))
-    made = layer(cell, rule, hidden, inputs)
+    module = layer(cell, rule, hidden, inputs)
     feed = {"X": rng.standard_normal((steps, batch, inputs)).astype(np.float32)}
-    for name, width in made.widths.items():
-        start = made.rule.memory.get(name)
+    for name, width in module.widths.items():
+        start = module.rule.memory.get(name)
         drawn = rng.standard_normal((batch, width)) * 0.5
         feed[name] = (drawn if start is None else np.full((batch, width), start.start)).astype(np.float32)
     return feed
@@ -128,16 +132,16 @@ def session(
         sizes: H, I, for cells whose gates depend on them.
         counts: Also return updates and macs of a rule that never skips.
     """
-    made = layer(cell, rule, *sizes)
+    module = layer(cell, rule, *sizes)
     known = [*output_names(cell, rule), *(["updates", "macs"] if counts else [])]
     outputs = known if outputs is None else outputs
     wanted = dict(zip(known, outputs, strict=False))
-    places = ["Y", "updates", "macs", *(f"{name}_out" for name in made.states)]
+    places = ["Y", "updates", "macs", *(f"{name}_out" for name in module.states)]
     return node_session(
         weights,
-        [*made.states],
+        [*module.states],
         [wanted.get(name, "") for name in places],
-        op_attributes(made) | dict(attributes or {}),
+        op_attributes(module) | dict(attributes or {}),
         constant=constant,
         ordered=outputs,
     )
@@ -155,9 +159,9 @@ def node_session(
 
     ordered: The outputs in the order in which the session returns them.
     """
-    given = {name: value for name, value in attributes.items() if value is not None}
+    present = {name: value for name, value in attributes.items() if value is not None}
     names = ["X", *weights, *states]
-    node = helper.make_node("Recurrent", names, outputs, domain="ai.edgernn", **given)
+    node = helper.make_node("Recurrent", names, outputs, domain="ai.edgernn", **present)
     free = [n for n in names if not (constant and n in weights)]
     integers = ("updates", "macs")
     graph = helper.make_graph(

@@ -368,5 +368,5 @@ def _blend(u: Array | NDArray[np.bool_], new: Array, old: Array) -> Array:
 
 def _thinned(weight: Array, decider: Always, mid_rows: int, H: int) -> Array:
     """Apply the rule's mask to R or C; the rows of gates marked `mid` come first and are not masked."""
-    mid, rest = weight[:mid_rows], weight[mid_rows:]
-    return np.concatenate([mid, *(decider.thin(rest[i : i + H]) for i in range(0, len(rest), H))])
+    mid, others = weight[:mid_rows], weight[mid_rows:]
+    return np.concatenate([mid, *(decider.thin(others[i : i + H]) for i in range(0, len(others), H))])

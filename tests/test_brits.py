@@ -93,11 +93,11 @@ def hours(lines):
 
 def deltas(masks, times):
     """The recurrence of Cao et al., section 3, for masks (T, F) and times (T,)."""
-    found = np.zeros(masks.shape)
+    gaps = np.zeros(masks.shape)
     for t in range(1, len(masks)):
         for f in range(masks.shape[1]):
-            found[t, f] = times[t] - times[t - 1] + (0 if masks[t - 1, f] else found[t - 1, f])
-    return found
+            gaps[t, f] = times[t] - times[t - 1] + (0 if masks[t - 1, f] else gaps[t - 1, f])
+    return gaps
 
 
 def whole(x, y):
@@ -237,16 +237,16 @@ def series(T, B, F, seed=0):
 def test_times_of_either_direction_follow_the_recurrence(T, B, F):
     values, times = series(T, B, F)
     x = with_gaps(torch.from_numpy(values), torch.from_numpy(times)[:, None, None])
-    for made, table, clock in (
+    for direction, table, clock in (
         (x, values, times),
         # masks and values reversed in time; the clock runs from the end
         (backwards(x), values[::-1], times[-1] - times[::-1]),
     ):
         masks = ~np.isnan(table)
         expected = np.stack([deltas(masks[:, b], clock) for b in range(B)], 1)
-        np.testing.assert_array_equal(made[..., :F], np.where(masks, table, 0))
-        np.testing.assert_array_equal(made[..., F : 2 * F], masks)
-        np.testing.assert_allclose(made[..., 2 * F :], expected, rtol=0, atol=FLOAT64)
+        np.testing.assert_array_equal(direction[..., :F], np.where(masks, table, 0))
+        np.testing.assert_array_equal(direction[..., F : 2 * F], masks)
+        np.testing.assert_allclose(direction[..., 2 * F :], expected, rtol=0, atol=FLOAT64)
     torch.testing.assert_close(backwards(backwards(x)), x, rtol=0, atol=FLOAT64)
 
 
@@ -343,7 +343,7 @@ def test_metrics_are_those_of_the_whole_split(data, monkeypatch, direction, cell
     split = task.train
     chunks = split.chunks
     monkeypatch.setattr(split, "chunks", lambda: chunks(chunk))
-    found = evaluate(model, task, split)
+    metrics = evaluate(model, task, split)
     logits, filled, *_ = answers(model, split.x.transpose(0, 1))
     updates = [layer.decisions.double().mean() for one in models_in(model) for layer in one.traces if cell == "sarnn"]
     p = (1 / (1 + np.exp(-logits))).mean(0)
@@ -361,8 +361,8 @@ def test_metrics_are_those_of_the_whole_split(data, monkeypatch, direction, cell
         "cross_entropy": -np.where(label > 0, np.log(p), np.log(1 - p)).mean(),
         "skip_percent": 100 * (1 - np.mean(updates or [1.0])),
     }
-    assert found.keys() == expected.keys()
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert metrics.keys() == expected.keys()
+    assert metrics == pytest.approx(expected, rel=1e-5)
 
 
 def pairs(score, label):
@@ -386,9 +386,9 @@ def test_a_sure_model_has_finite_metrics(data):
     with torch.no_grad():
         model.ahead.head.bias.fill_(1e4)
         model.behind.head.bias.fill_(1e4)
-    found = evaluate(model, task, task.test)
-    assert found["cross_entropy"] == pytest.approx(5 / 7 * 1e4, rel=1e-3)
-    assert 0 <= found["auc"] <= 1
+    metrics = evaluate(model, task, task.test)
+    assert metrics["cross_entropy"] == pytest.approx(5 / 7 * 1e4, rel=1e-3)
+    assert 0 <= metrics["auc"] <= 1
 
 
 # runs

@@ -161,17 +161,17 @@ def test_a_changed_copy_is_not_executed(tmp_path):
 
 @pytest.mark.parametrize("end", ["moved", "changed"])
 def test_a_run_goes_on_with_its_copy(end):
-    given = {"task": "adding", "cell": "my_cells.py:Mine", "settings": STEPS}
-    train(**given, out="whole")
+    arguments = {"task": "adding", "cell": "my_cells.py:Mine", "settings": STEPS}
+    train(**arguments, out="whole")
     with pytest.raises(RuntimeError, match="stopped by the test"):
-        train(**given, out="part", progress=Stop(5))
+        train(**arguments, out="part", progress=Stop(5))
     if end == "moved":
         Path("my_cells.py").rename("elsewhere.py")
-        train(**given, out="part", resume=True)
+        train(**arguments, out="part", resume=True)
     else:
         Path("my_cells.py").write_text(CHANGED)
         with pytest.warns(RuntimeWarning, match="my_cells.py:Mine is not what part was begun with, which goes on with"):
-            train(**given, out="part", resume=True)
+            train(**arguments, out="part", resume=True)
     assert snapshot(Path("part")) == snapshot(Path("whole"))
 
 

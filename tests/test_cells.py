@@ -83,9 +83,9 @@ def assert_gradients_are_right(layer, I):
     state = tuple(s.requires_grad_() for s in state)
     parameters = [p.detach().clone().requires_grad_() for p in layer.parameters()]
 
-    def f(x, *rest):
-        values = dict(zip(names, rest[len(state) :], strict=True))
-        y, last, _ = torch.func.functional_call(layer, values, (x, rest[: len(state)]))
+    def f(x, *others):
+        values = dict(zip(names, others[len(state) :], strict=True))
+        y, last, _ = torch.func.functional_call(layer, values, (x, others[: len(state)]))
         return y, *last
 
     # along random directions of all inputs and outputs: single entries would take seconds per cell
@@ -180,8 +180,8 @@ def test_split_sequence_equals_whole(cell, rule):
     with torch.no_grad():
         whole, end = model(x)
         first, state = model(x[:4])
-        rest, state = model(x[4:], state)
-    torch.testing.assert_close(torch.cat([first, rest]), whole, rtol=0, atol=FLOAT64)
+        second, state = model(x[4:], state)
+    torch.testing.assert_close(torch.cat([first, second]), whole, rtol=0, atol=FLOAT64)
     torch.testing.assert_close(state, end, rtol=0, atol=FLOAT64)
 
 
@@ -300,38 +300,38 @@ def test_parameters_with_a_first_value_have_it():
         ("fastgrnn", {"b_z": 1, "b_n": 1, "zeta": 1, "nu": -4}),
         ("fastgrnn-split", {"zeta": 1, "nu": -4}),
     ):
-        made = CELLS[cell](3, 40)
+        module = CELLS[cell](3, 40)
         for _ in range(2):
             for name, value in values.items():
-                assert (getattr(made, name) == value).all()
-            assert 0 < made.W.abs().max() <= 40**-0.5
-            torch.nn.init.zeros_(made.W)
-            made.reset_parameters()
+                assert (getattr(module, name) == value).all()
+            assert 0 < module.W.abs().max() <= 40**-0.5
+            torch.nn.init.zeros_(module.W)
+            module.reset_parameters()
 
 
 @pytest.mark.parametrize("cell", [name for name, kind in CELLS.items() if issubclass(kind, ForgetBias)])
 @pytest.mark.parametrize("I", [3, 40])
 def test_forget_bias_starts_at_its_value(cell, I):
-    made = CELLS[cell](I, 40, forget_bias=1.5)
+    module = CELLS[cell](I, 40, forget_bias=1.5)
     # the gate of irc-gru weighs the new value, 1 - f
     start = -1.5 if cell == "irc-gru" else 1.5
     # in two cells the bias of another gate comes first
     others = I if cell in ("eins", "ihc-lstm") else 0
     for _ in range(2):
-        assert made.b.shape == (others + 40,)
-        assert (made.b[others:] == start).all()
-        assert ((made.b[:others] != start) & (made.b[:others].abs() <= 40**-0.5)).all()
-        torch.nn.init.zeros_(made.b)
-        made.reset_parameters()
+        assert module.b.shape == (others + 40,)
+        assert (module.b[others:] == start).all()
+        assert ((module.b[:others] != start) & (module.b[:others].abs() <= 40**-0.5)).all()
+        torch.nn.init.zeros_(module.b)
+        module.reset_parameters()
 
 
 def test_forget_bias_keeps_the_memory():
     """After a step on x = 0 the state is the part that f keeps, as the gate has no other input."""
     for cell, kept in (("irc-gru", 0), ("irc-lstm", 1), ("irc-sru", 1), ("irc-t-lstm", 1), ("irc-fastgrnn", 0)):
-        made = CELLS[cell](3, 4, forget_bias=2.0).double()
+        module = CELLS[cell](3, 4, forget_bias=2.0).double()
         with torch.no_grad():
-            made.V.zero_()
-        layer = RecurrentLayer(made, RULES["always"](3, 4))
+            module.V.zero_()
+        layer = RecurrentLayer(module, RULES["always"](3, 4))
         state = random_state(layer, 2)
         _, last, _ = layer(torch.zeros(1, 2, 3, dtype=torch.float64), state)
         torch.testing.assert_close(last[kept], torch.sigmoid(torch.tensor(2.0, dtype=torch.float64)) * state[kept])
@@ -422,11 +422,11 @@ def test_flops_paper_reproduces_the_printed_numbers(cell, rule, I, H, T, skip, p
 @every_cell
 @pytest.mark.parametrize(("I", "H"), [(3, 8), (8, 8)], ids=str)
 def test_executed_macs_follow_the_update_rate(cell, I, H):
-    row, own = oracle.row_of(cell, I, H), H * I + H
+    row, decision = oracle.row_of(cell, I, H), H * I + H
     for updated in (0, 2, 8):
-        made = cost(CELLS[cell](I, H), RULES["selective"](I, H), update_rate=updated / H)
-        assert made.macs_executed == row.step_macs(updated, I, H) + own
-        assert made.macs == row.step_macs(H, I, H) + own
+        costs = cost(CELLS[cell](I, H), RULES["selective"](I, H), update_rate=updated / H)
+        assert costs.macs_executed == row.step_macs(updated, I, H) + decision
+        assert costs.macs == row.step_macs(H, I, H) + decision
 
 
 def test_unknown_names_suggest_the_nearest():

@@ -35,9 +35,9 @@ def edgernn(*words, cwd=None):
 
 def example_of(verb, capsys):
     assert main([verb, "--help"]) == 0
-    found = re.search(r"\nExample:\n  edgernn (.*)\n\Z", capsys.readouterr().out)
-    assert found, f"edgernn {verb} --help does not end with an example"
-    return shlex.split(found[1])
+    match = re.search(r"\nExample:\n  edgernn (.*)\n\Z", capsys.readouterr().out)
+    assert match, f"edgernn {verb} --help does not end with an example"
+    return shlex.split(match[1])
 
 
 def run_example(verb, capsys):

@@ -138,9 +138,9 @@ def one_verb(monkeypatch):
     """Register a function as the verb `train`."""
 
     def use(function):
-        made = verb("edgernn train", str)(function)
+        command = verb("edgernn train", str)(function)
         module = types.ModuleType("train")
-        module.command = made
+        module.command = command
         monkeypatch.setitem(sys.modules, "edgernn.cli.train", module)
 
     return use

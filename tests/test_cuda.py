@@ -71,16 +71,16 @@ def run(
     """Run the op; return y, the states, updates and macs. in_place: Final states overwrite initial states."""
     T, B, I = feed["X"].shape
     H = next(feed[name].shape[1] for name in ("h", "s") if name in feed)
-    made = layer(cell, rule, H, I)
+    module = layer(cell, rule, H, I)
     sizes = Sizes(I, H, int(cell.partition("/")[2] or 0), "forget" in cell)
-    packed = np.full(library.packed_bytes(made.kind, sizes), 255, np.uint8)
-    library.pack(made.kind, sizes, [address(w) for w in weights.values()], address(packed))
-    after = [feed[name] if in_place else np.full_like(feed[name], np.nan) for name in made.states]
+    packed = np.full(library.packed_bytes(module.kind, sizes), 255, np.uint8)
+    library.pack(module.kind, sizes, [address(w) for w in weights.values()], address(packed))
+    after = [feed[name] if in_place else np.full_like(feed[name], np.nan) for name in module.states]
     y = np.full((T, B, H), np.nan, np.float32)
     updates, macs = np.full((T, B), -1), np.full(B, -1)
-    states = [address(feed[name]) for name in made.states]
+    states = [address(feed[name]) for name in module.states]
     outputs = address(y), [address(state) for state in after], address(updates), address(macs)
-    library.run(made.kind, sizes, address(packed), T, B, address(feed["X"]), states, *outputs)
+    library.run(module.kind, sizes, address(packed), T, B, address(feed["X"]), states, *outputs)
     return [y, *after, updates, macs]
 
 
@@ -248,9 +248,9 @@ def test_node_equals_oracle(in_onnx, monkeypatch, cell, rule, constant) -> None:
     else:
         weights = draw(cell, rule, *sizes[:2])
     feed, want = clear(cell, rule, weights, sizes)
-    made = session(cell, rule, weights, constant=constant, sizes=sizes[:2])
+    node = session(cell, rule, weights, constant=constant, sizes=sizes[:2])
     for _ in range(2):
-        assert_equal(rule, made.run(None, feed if constant else weights | feed), want)
+        assert_equal(rule, node.run(None, feed if constant else weights | feed), want)
 
 
 def test_outputs_of_a_node_may_be_left_out(in_onnx) -> None:
@@ -284,13 +284,13 @@ def test_library_is_compiled_for_gpus(emulated, tmp_path) -> None:
     need("cmake")
     if shutil.which("nvcc") is None:
         pytest.skip("nvcc is not installed")
-    made = build(tmp_path, "-DEDGERNN_CUDA=ON", targets=("edgernn_cuda",)) / "libedgernn_cuda.so"
-    library = CudaLibrary(made)
+    built = build(tmp_path, "-DEDGERNN_CUDA=ON", targets=("edgernn_cuda",)) / "libedgernn_cuda.so"
+    library = CudaLibrary(built)
     assert library.kernels() == emulated.kernels()
     why = library.missing()
     if why is not None:
         options = ort.SessionOptions()
         with pytest.raises(Exception, match=re.escape(why)):
-            options.register_custom_ops_library(str(made))
+            options.register_custom_ops_library(str(built))
         with pytest.raises(EdgernnError, match="CUDA: "):
             run(library, "gru", "always", draw("gru", "always", 5, 3), draw_call("gru", "always", 5, 3, 2, 1))

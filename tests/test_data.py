@@ -217,11 +217,11 @@ def test_npz_round_trip(tmp_path, suffix):
         "d": np.array(7, ">i2"),
         "e": np.zeros((0, 3), np.uint8),
     }
-    found = read_npz(written(tmp_path / f"t.npz{suffix}", npz_bytes(**arrays)))
-    assert list(found) == list(arrays)
+    arrays_read = read_npz(written(tmp_path / f"t.npz{suffix}", npz_bytes(**arrays)))
+    assert list(arrays_read) == list(arrays)
     for name, array in arrays.items():
-        assert found[name].dtype == array.dtype
-        np.testing.assert_array_equal(found[name], array)
+        assert arrays_read[name].dtype == array.dtype
+        np.testing.assert_array_equal(arrays_read[name], array)
     assert list(read_npz(tmp_path / f"t.npz{suffix}", ["b"])) == ["b"]
 
 

@@ -107,8 +107,8 @@ def graph_of(*arguments, **options):
 
 
 def attributes_of(node):
-    found = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    return {name: value.decode() if isinstance(value, bytes) else value for name, value in found.items()}
+    values = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def attributes_of(node):
 )
 def test_a_node_says_what_its_layer_is_made_of(options, expected):
     (node,) = (n for n in graph_of(options.pop("cell"), 6, 4, **options).node if n.domain == "ai.edgernn")
-    found = attributes_of(node)
-    assert found.pop("macs") > 0
-    assert found == {"schema": 2, **expected}
+    attributes = attributes_of(node)
+    assert attributes.pop("macs") > 0
+    assert attributes == {"schema": 2, **expected}
 
 
 def test_layers_that_differ_have_functions_of_their_own(tmp_path):

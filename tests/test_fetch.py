@@ -79,8 +79,8 @@ def test_archive_gives_its_files_wherever_they_lie_in_it(server, monkeypatch, ho
     gives = (File("one.bin"), File("set-a/"))
     offer(monkeypatch, Download((f"{server.url}/all{suffix}",), gives, len(content), sha(content)))
     get("small")
-    found = {str(p.relative_to(home / "small")): p.read_text() for p in (home / "small").rglob("*") if p.is_file()}
-    assert found == {"one.bin": "1", "set-a/7.txt": "7", "set-a/8.txt": "8"}
+    contents = {str(p.relative_to(home / "small")): p.read_text() for p in (home / "small").rglob("*") if p.is_file()}
+    assert contents == {"one.bin": "1", "set-a/7.txt": "7", "set-a/8.txt": "8"}
 
 
 # wrong, malicious and missing files

@@ -111,7 +111,7 @@ def test_dense_cells_cost_what_the_convention_says():
 
 def test_own_costs_of_rules_follow_the_convention():
     D, V = 50, 77
-    own = {"random": 0, "clockwork": 0, "phased": 0, "skip": 2 * D - 1, "variable": 2 * (D + V) - 1}
-    for rule, flops in own.items():
+    costs = {"random": 0, "clockwork": 0, "phased": 0, "skip": 2 * D - 1, "variable": 2 * (D + V) - 1}
+    for rule, flops in costs.items():
         assert named_cost("gru", rule, V, D, update_rate=0.0).flops_paper == flops
     assert named_cost("gru", "selective", V, D, update_rate=0.0).flops_paper == D * (2 * V - 1) + 2 * D

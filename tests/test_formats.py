@@ -52,11 +52,11 @@ def test_mat_round_trip(tmp_path, dtype, order, packed):
     content = mat_bytes(*(matrix(name, array, None, order, packed) for name, array in arrays.items()), order=order)
     path = written(tmp_path / "t.mat", content)
     for names in (["two"], ["one", "two"], ["a"]):
-        found = read_mat(path, names)
-        assert set(found) == set(names)
+        arrays_read = read_mat(path, names)
+        assert set(arrays_read) == set(names)
         for name in names:
-            assert found[name].dtype == np.dtype(dtype)
-            np.testing.assert_array_equal(found[name], arrays[name])
+            assert arrays_read[name].dtype == np.dtype(dtype)
+            np.testing.assert_array_equal(arrays_read[name], arrays[name])
 
 
 def test_mat_numbers_may_be_stored_in_a_smaller_type(tmp_path):

@@ -37,9 +37,9 @@ def _library() -> Iterator[None]:
 
 
 def fused(layer: RecurrentLayer) -> RecurrentLayer:
-    made = copy.deepcopy(layer)
-    made.unroller = cpu.CpuUnroller(made)
-    return made
+    clone = copy.deepcopy(layer)
+    clone.unroller = cpu.CpuUnroller(clone)
+    return clone
 
 
 def assert_same(layer: RecurrentLayer, T: int, B: int, loss: Callable[..., Tensor] = whole_loss) -> None:
@@ -94,11 +94,11 @@ def test_decaynet_length_equals_the_loop(length: int | None) -> None:
 def test_learned_start_gets_its_gradient() -> None:
     layer = make("lstm", "skip", 3, 7)
     x = torch.randn(6, 4, 3)
-    found = []
-    for made in (fused(layer), copy.deepcopy(layer).double()):
-        whole_loss(*made(x.to(made.start[0].dtype))).backward()
-        found.append([p.grad for p in made.parameters()])
-    for got, want in zip(*found, strict=True):
+    gradients = []
+    for module in (fused(layer), copy.deepcopy(layer).double()):
+        whole_loss(*module(x.to(module.start[0].dtype))).backward()
+        gradients.append([p.grad for p in module.parameters()])
+    for got, want in zip(*gradients, strict=True):
         torch.testing.assert_close(got.double(), want, rtol=0, atol=FLOAT32 * max(0.1, float(want.abs().max())))
 
 
@@ -106,14 +106,14 @@ def test_learned_start_gets_its_gradient() -> None:
 def test_rules_of_the_step_alone_start_as_in_the_loop(rule: str) -> None:
     layer = make("lstm", rule, 3, 7)
     x = torch.randn(6, 4, 3)
-    found = []
-    for made in (fused(layer), copy.deepcopy(layer).double()):
+    results = []
+    for module in (fused(layer), copy.deepcopy(layer).double()):
         torch.manual_seed(5)
-        y, last, trace = made(x.to(made.cell.W.dtype))
+        y, last, trace = module(x.to(module.cell.W.dtype))
         whole_loss(y, last, trace).backward()
-        found.append([y, *last, *(p.grad for p in made.parameters() if p.grad is not None)])
-    assert len(found[0]) == len(found[1])
-    for got, want in zip(*found, strict=True):
+        results.append([y, *last, *(p.grad for p in module.parameters() if p.grad is not None)])
+    assert len(results[0]) == len(results[1])
+    for got, want in zip(*results, strict=True):
         close = 4 * FLOAT32 * max(0.1, float(want.detach().abs().max()))
         torch.testing.assert_close(got.double(), want, rtol=0, atol=close)
 
@@ -149,14 +149,14 @@ def test_threads_agree(cell: str, rule: str) -> None:
     x, state = inputs(layer, 40, 37)
     before = torch.get_num_threads()
     try:
-        found = []
+        results = []
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             layer.zero_grad()
-            found.append(run(layer, x, state, whole_loss))
+            results.append(run(layer, x, state, whole_loss))
     finally:
         torch.set_num_threads(before)
-    (y, last, _, grads), *others = found
+    (y, last, _, grads), *others = results
     for other_y, other_last, _, other_grads in others:
         assert torch.equal(other_y, y)
         assert all(map(torch.equal, other_last, last))
@@ -297,10 +297,10 @@ def test_laws_hold_for_instruction_set(name: str) -> None:
     probe = (
         "import ctypes, sys; f = ctypes.CDLL(sys.argv[1]).edgernn_train_isa; f.restype = ctypes.c_char_p\nprint(f())"
     )
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", probe, str(cpu.train_library_path())], env=environment, capture_output=True, text=True
     )
-    if found.stdout.strip() != f"b'{name}'":
+    if process.stdout.strip() != f"b'{name}'":
         pytest.skip(f"this machine or this build lacks {name}")
     if cpu.library().edgernn_train_isa().decode().removesuffix("vnni") == name:
         return  # the instruction set in use is covered by this process

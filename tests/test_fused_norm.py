@@ -49,14 +49,14 @@ def make(cell: str, I: int, H: int, **options: Any) -> RecurrentLayer:
 
 
 def fused(layer: RecurrentLayer) -> RecurrentLayer:
-    made = copy.deepcopy(layer)
-    made.unroller = cpu.CpuUnroller(made)
+    clone = copy.deepcopy(layer)
+    clone.unroller = cpu.CpuUnroller(clone)
 
     def step(*_: Any) -> None:
         raise AssertionError("the loop has run")
 
-    made.step = step
-    return made
+    clone.step = step
+    return clone
 
 
 def begin(layer: RecurrentLayer, step: int, T: int, B: int) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -73,13 +73,13 @@ def assert_same(layer: RecurrentLayer, T: int, B: int, step: int = 0) -> None:
     y, last, trace, grads = run(ours, x, state, whole_loss)
     loop_y, loop_last, _, loop_grads = run(loop, x, state, whole_loss)
     assert trace.decisions is None
-    found = {"y": y, **{f"last {i}": s for i, s in enumerate(last)}, **grads, **dict(ours.named_buffers())}
+    results = {"y": y, **{f"last {i}": s for i, s in enumerate(last)}, **grads, **dict(ours.named_buffers())}
     wanted = {"y": loop_y, **{f"last {i}": s for i, s in enumerate(loop_last)}, **loop_grads}
     wanted |= dict(loop.named_buffers())
-    assert found.keys() == wanted.keys()
-    assert any(".mean" in name for name in found)
+    assert results.keys() == wanted.keys()
+    assert any(".mean" in name for name in results)
     for name, want in wanted.items():
-        got = found[name]
+        got = results[name]
         if want is None or got is None:
             assert all(t is None or not t.any() for t in (want, got)), name
             continue
@@ -130,12 +130,12 @@ def test_only_asked_for_gradients_are_made() -> None:
     layer.cell.norms["R"].gain.requires_grad_(False)
     layer.cell.norms["c"].shift.requires_grad_(False)
     layer.cell.W.requires_grad_(False)
-    made = fused(layer)
+    kernels = fused(layer)
     x, state = begin(layer, 0, 4, 6)
-    whole_loss(*made(x, state)).backward()
+    whole_loss(*kernels(x, state)).backward()
     whole = fused(copy.deepcopy(layer).requires_grad_())
     whole_loss(*whole(x, state)).backward()
-    for (name, got), want in zip(made.named_parameters(), whole.parameters(), strict=True):
+    for (name, got), want in zip(kernels.named_parameters(), whole.parameters(), strict=True):
         assert (got.grad is None) == (not got.requires_grad), name
         if got.grad is not None:
             torch.testing.assert_close(got.grad, want.grad, msg=lambda m, n=name: f"{n}: {m}")
@@ -145,11 +145,11 @@ def test_the_gradient_of_the_kernels_is_that_of_finite_differences() -> None:
     """Finite differences of the loop in float64, along a random direction of all parameters and inputs."""
     layer = make("lstm", 3, 6)
     x, state = begin(layer, 0, 5, 7)
-    made = fused(layer)
-    whole_loss(*made(x, state)).backward()
+    kernels = fused(layer)
+    whole_loss(*kernels(x, state)).backward()
     torch.manual_seed(1)
     directions = [torch.randn_like(p) for p in layer.parameters()]
-    slope = sum(float((p.grad * d).sum()) for p, d in zip(made.parameters(), directions, strict=True))
+    slope = sum(float((p.grad * d).sum()) for p, d in zip(kernels.parameters(), directions, strict=True))
     values = []
     for step in (1e-5, -1e-5):
         moved = copy.deepcopy(layer).double()
@@ -163,33 +163,33 @@ def test_the_gradient_of_the_kernels_is_that_of_finite_differences() -> None:
 def test_threads_change_nothing() -> None:
     layer = make("lstm", 16, 40)
     x, state = begin(layer, 0, 6, 300)
-    found = []
+    results = []
     before = torch.get_num_threads()
     try:
         for threads in (1, 4):
             torch.set_num_threads(threads)
-            found.append(fused(layer)(x, state)[0])
+            results.append(fused(layer)(x, state)[0])
     finally:
         torch.set_num_threads(before)
-    torch.testing.assert_close(*found, rtol=0, atol=0)
+    torch.testing.assert_close(*results, rtol=0, atol=0)
 
 
 def test_what_the_kernels_cannot_do_is_left_to_the_loop() -> None:
     layer = make("lstm", 3, 5)
-    made = copy.deepcopy(layer)
-    made.unroller = cpu.CpuUnroller(made)
+    clone = copy.deepcopy(layer)
+    clone.unroller = cpu.CpuUnroller(clone)
     x, state = begin(layer, 0, 3, 4)
     # samples at different steps, in evaluation
     t = torch.arange(4.0).unsqueeze(1)
     mixed = tuple(t if name == COUNT else s for name, s in zip(layer.states, state, strict=True))
-    for each in (layer, made):
+    for each in (layer, clone):
         each.eval()
-    assert made.unroller(made, x, mixed) is None
-    torch.testing.assert_close(made(x, mixed)[0], layer(x, mixed)[0], rtol=0, atol=0)
+    assert clone.unroller(clone, x, mixed) is None
+    torch.testing.assert_close(clone(x, mixed)[0], layer(x, mixed)[0], rtol=0, atol=0)
     # several processes that share the batch
-    made.train()
-    made.cell.norms["R"].total = lambda part: part
-    assert made.unroller(made, x, state) is None
+    clone.train()
+    clone.cell.norms["R"].total = lambda part: part
+    assert clone.unroller(clone, x, state) is None
     for norm, rule, why in (
         ("layer", "always", r"there is no kernel for lstm\+layer"),
         ("recurrent-batch", "selective", "which normalises under the rule selective"),

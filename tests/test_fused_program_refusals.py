@@ -209,13 +209,13 @@ def test_numbers_made_wrong_do_no_harm(seed: int) -> None:
     ints[place] = int(rng.choice([-1, 0, 1, 2, 5, 16, 33, 63, 127, 1 << 40, ints[place] + 1, ints[place] - 1]))
     changed = replace(value, ints=tuple(ints)) if isinstance(value, ProgramNumbers) else tuple(ints)
     try:
-        made = cpu.ProgramCell(replace(source, **{name: changed}))
+        program_cell = cpu.ProgramCell(replace(source, **{name: changed}))
     except edgernn.UsageError:
         return
     if name in ("gates", "vectors", "layout"):
         return  # its weights have other sizes
     layer = fused(mine(TwoStages, "selective", 3, 5))
-    layer.unroller.program = made
+    layer.unroller.program = program_cell
     x, state = inputs(layer, 3, 2)
     y, last, _, _ = run(layer, x, state, whole_loss)
     assert (y.shape, last[0].shape) == ((3, 2, 5), (2, 5))

@@ -53,14 +53,14 @@ def unnamed(cell: Cell) -> type[Cell]:
 def test_program_of_each_cell_of_ours_gives_what_its_kernel_gives(cell: str, rule: str) -> None:
     layer = make(cell, rule, 20, 20)
     layer.unroller = cpu.CpuUnroller(layer)
-    own = make(cell, rule, 20, 20)
-    own.cell = unnamed(own.cell)(20, 20)
-    own.load_state_dict(layer.state_dict())
-    own.unroller = cpu.CpuUnroller(own)
-    assert (layer.unroller.program is None, own.unroller.program is None) == (True, False)
+    builtin = make(cell, rule, 20, 20)
+    builtin.cell = unnamed(builtin.cell)(20, 20)
+    builtin.load_state_dict(layer.state_dict())
+    builtin.unroller = cpu.CpuUnroller(builtin)
+    assert (layer.unroller.program is None, builtin.unroller.program is None) == (True, False)
     x, state = inputs(layer, 12, 5)
     y, last, _, grads = run(layer, x, state, whole_loss)
-    own_y, own_last, _, own_grads = run(own, x, state, whole_loss)
+    own_y, own_last, _, own_grads = run(builtin, x, state, whole_loss)
     torch.testing.assert_close(own_y, y, rtol=0, atol=FLOAT32)
     for a, b in zip(own_last, last, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=FLOAT32)
@@ -93,15 +93,15 @@ def test_threads_agree(cell: type[Cell], rule: str) -> None:
     layer = fused(mine(cell, rule, 7, 50))
     x, state = inputs(layer, 40, 37)
     before = torch.get_num_threads()
-    found = []
+    results = []
     try:
         for threads in (1, 3, 3):
             torch.set_num_threads(threads)
             layer.zero_grad()
-            found.append(run(layer, x, state, whole_loss))
+            results.append(run(layer, x, state, whole_loss))
     finally:
         torch.set_num_threads(before)
-    (y, _, _, grads), (other_y, _, _, others), (_, _, _, again) = found
+    (y, _, _, grads), (other_y, _, _, others), (_, _, _, again) = results
     assert torch.equal(other_y, y)
     for name, grad in grads.items():
         if grad is None:

@@ -66,8 +66,8 @@ def test_no_step_of_two_layers_is_left_to_the_loop(
     recipe, table = load_recipe(name), load_table(name.split("/", maxsplit=1)[0])
     assert recipe.settings["layers"] == 2
     settings = over(recipe.settings, table.quick | {"steps": 2, "eval_every": 2})
-    given: dict[str, Any] = {"settings": settings, "data": small_data, "out": tmp_path / "run", "device": "cpu"}
-    assert train(recipe.task, recipe.cell, recipe.rule, **given)["backend"] == "fused"
-    given |= {"out": tmp_path / "loop", "settings": settings | {"backend": "torch"}}
+    arguments: dict[str, Any] = {"settings": settings, "data": small_data, "out": tmp_path / "run", "device": "cpu"}
+    assert train(recipe.task, recipe.cell, recipe.rule, **arguments)["backend"] == "fused"
+    arguments |= {"out": tmp_path / "loop", "settings": settings | {"backend": "torch"}}
     with pytest.raises(AssertionError, match="the loop has run"):
-        train(recipe.task, recipe.cell, recipe.rule, **given)
+        train(recipe.task, recipe.cell, recipe.rule, **arguments)

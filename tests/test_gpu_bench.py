@@ -196,9 +196,9 @@ def test_events_are_of_the_stream_that_does_the_work(monkeypatch):
 
 def test_a_clock_of_its_own_times_a_call():
     clock = Stopwatch()
-    found = interleaved({"a": lambda: None, "b": lambda: None}, SHORT, clocks={"a": clock})
-    assert {second for block in found["a"] for second in block} == {1e-2}
-    assert max(found["b"][0]) < 1e-2
+    times = interleaved({"a": lambda: None, "b": lambda: None}, SHORT, clocks={"a": clock})
+    assert {second for block in times["a"] for second in block} == {1e-2}
+    assert max(times["b"][0]) < 1e-2
 
 
 def test_report_of_a_case_without_the_cpus_library(machine, monkeypatch, tmp_path):

@@ -3,7 +3,7 @@
 
 import pytest
 
-from tests.rooms import ROOT, copy_package, python_without_editable_install
+from tests.source_tree import ROOT, copy_package, python_without_editable_install
 
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 

@@ -176,11 +176,11 @@ def test_names_imply_the_papers_cells():
 
 def test_cost_counts_the_imputer():
     plain = model_cost(edgernn.SequenceModel("lstm", 2 * F, H))
-    made = model_cost(edgernn.SequenceModel("rits", 3 * F, H))
+    costs = model_cost(edgernn.SequenceModel("rits", 3 * F, H))
     matrices = H * F + F * H + F * F + 2 * F * F
-    assert made.macs - plain.macs == made.macs_executed - plain.macs_executed == matrices
-    assert made.parameters - plain.parameters == matrices + H + 5 * F
-    assert made.flops_paper - plain.flops_paper == 2 * matrices - H - 3 * F
+    assert costs.macs - plain.macs == costs.macs_executed - plain.macs_executed == matrices
+    assert costs.parameters - plain.parameters == matrices + H + 5 * F
+    assert costs.flops_paper - plain.flops_paper == 2 * matrices - H - 3 * F
 
 
 @pytest.mark.parametrize(

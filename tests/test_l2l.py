@@ -77,8 +77,8 @@ def test_log_and_sign_is_the_papers():
     expected = [
         (np.log(abs(a)) / 10, np.sign(a)) if abs(a) >= np.exp(-10) else (-1.0, np.exp(10) * a) for a in v.tolist()
     ]
-    found = torch.stack(log_and_sign(torch.from_numpy(v)), -1)
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
+    features = torch.stack(log_and_sign(torch.from_numpy(v)), -1)
+    np.testing.assert_allclose(features.numpy(), expected, rtol=1e-12)
 
 
 # the updates compared with NumPy
@@ -96,11 +96,11 @@ def preprocessed(v):
 
 def layers_by_hand(model, x, states):
     """Return the output of lstm layers on x (B, I), and their states, (h, c) each."""
-    made = []
+    states_after = []
     for layer, state in zip(model.layers, states, strict=True):
-        made.append(oracle.lstm(numbers(layer.cell), x, state))
-        x = made[-1][0]
-    return x, made
+        states_after.append(oracle.lstm(numbers(layer.cell), x, state))
+        x = states_after[-1][0]
+    return x, states_after
 
 
 def additive_by_hand(model, theta, gradient, loss, carried):
@@ -159,34 +159,34 @@ def test_updates_are_the_papers(settings, by_hand):
     x = torch.randn(6, 7, dtype=torch.float64)
     # two of the seven gradients take the other branch of the preprocessing initially
     theta = x[0] + torch.tensor([0.0, 1e-6, 1e-3, -1e-3, 1.0, -1.0, 9.0])
-    found = bowl_unroll(model, theta, x)
+    unrolled = bowl_unroll(model, theta, x)
     place, carried, losses = theta.numpy(), None, []
     for now in x.numpy():
         losses.append(((place - now) ** 2).sum() / 2)
         if len(losses) < len(x):
             place, carried = by_hand(model, place, place - now, losses[-1], carried)
-    np.testing.assert_allclose(found.theta.detach().numpy(), place, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(found.before.detach().numpy(), losses[:-1], rtol=1e-9)
-    np.testing.assert_allclose(found.after.detach().numpy(), losses[1:], rtol=1e-9)
+    np.testing.assert_allclose(unrolled.theta.detach().numpy(), place, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(unrolled.before.detach().numpy(), losses[:-1], rtol=1e-9)
+    np.testing.assert_allclose(unrolled.after.detach().numpy(), losses[1:], rtol=1e-9)
 
 
 def test_losses_before_and_after_a_step_on_one_minibatch():
     model = LearnedOptimizer(**LSTM_2, coordinates=4)
     x, theta = torch.randn(3, 4), torch.randn(4)
-    found = bowl_unroll(model, theta, x, same=True)
+    unrolled = bowl_unroll(model, theta, x, same=True)
     middle = bowl_unroll(model, theta, x[:2]).theta
-    expected = [(middle - x[0]).square().sum() / 2, (found.theta - x[1]).square().sum() / 2]
-    torch.testing.assert_close(found.after, torch.stack(expected))
-    torch.testing.assert_close(found.before[1], (middle - x[1]).square().sum() / 2)
+    expected = [(middle - x[0]).square().sum() / 2, (unrolled.theta - x[1]).square().sum() / 2]
+    torch.testing.assert_close(unrolled.after, torch.stack(expected))
+    torch.testing.assert_close(unrolled.before[1], (middle - x[1]).square().sum() / 2)
 
 
 def test_gated_update_starts_by_keeping_nearly_all():
-    found = [LearnedOptimizer(**GATED, coordinates=2).update for _ in range(50)]
-    b = torch.stack([update.b.detach() for update in found])
+    updates = [LearnedOptimizer(**GATED, coordinates=2).update for _ in range(50)]
+    b = torch.stack([update.b.detach() for update in updates])
     for column, (low, high) in zip(b.T, [(4, 5), (-5, -4)], strict=False):
         assert low <= column.min() < column.max() <= high
     assert not b[:, 2].any()
-    assert max(update.A.abs().max() for update in found) <= 0.01
+    assert max(update.A.abs().max() for update in updates) <= 0.01
 
 
 @pytest.mark.parametrize(("cell", "count"), [("eins", 2820), ("lstm", 3280)])
@@ -237,18 +237,18 @@ def test_the_derivative_is_that_of_the_losses_with_gradients_held():
     optimisee = perceptron(6, 3, 4, "normal")
     model = LearnedOptimizer(**GATED, coordinates=optimisee.size)
     theta, x, target = optimisee.start().requires_grad_(), torch.randn(5, 8, 6), torch.randint(4, (5, 8))
-    found = model.unroll(optimisee, x, target, theta, model.initial_state(theta), same=False)
+    unrolled = model.unroll(optimisee, x, target, theta, model.initial_state(theta), same=False)
     plain, state = torch.zeros(()), model.initial_state(theta)
     for k in range(4):
         loss = functional.cross_entropy(optimisee(theta, x[k]), target[k])
         (gradient,) = torch.autograd.grad(loss, theta, retain_graph=True)
         theta, state = model(theta, gradient.detach(), loss.detach(), state)
         plain = plain + functional.cross_entropy(optimisee(theta, x[k + 1]), target[k + 1])
-    torch.testing.assert_close(found.after.sum(), plain)
+    torch.testing.assert_close(unrolled.after.sum(), plain)
     parameters = list(model.parameters())
     expected = torch.autograd.grad(plain, parameters)
     assert any(gradient.abs().max() > 1e-6 for gradient in expected)
-    for a, b in zip(torch.autograd.grad(found.after.sum(), parameters), expected, strict=True):
+    for a, b in zip(torch.autograd.grad(unrolled.after.sum(), parameters), expected, strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -354,8 +354,8 @@ def test_hand_made_optimisers(name):
             m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
             place = place - lr * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
     start = torch.from_numpy(theta)
-    found, last = train_by_hand(Bowl(), start, ((torch.from_numpy(b), None) for b in x), name, lr)
-    np.testing.assert_allclose(found.numpy(), curve, rtol=1e-6)
+    losses, last = train_by_hand(Bowl(), start, ((torch.from_numpy(b), None) for b in x), name, lr)
+    np.testing.assert_allclose(losses.numpy(), curve, rtol=1e-6)
     np.testing.assert_allclose(last.numpy(), place, rtol=1e-6)
     assert start.tolist() == theta.tolist()
 
@@ -434,9 +434,9 @@ def test_hand_made_optimisers_get_the_same_optimisees(digits):
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
         patch.setattr("edgernn.training.networks.learned_optimizer.joined", lambda _: None)
         patch.setattr(LearnedOptimizer, "update_rate", 1.0)
-        found = task.evaluate(model, task.test, "cpu")
+        metrics = task.evaluate(model, task.test, "cpu")
     starts = [seen[0], seen[3]]
-    lr = found["sgd_lr"]
+    lr = metrics["sgd_lr"]
     assert lr in RATES
     means, lates, finals = [], [], []
     images, labels = task.images.take(torch.arange(22)).x, task.images.y
@@ -455,13 +455,13 @@ def test_hand_made_optimisers_get_the_same_optimisees(digits):
         lates.append(curve[-1])
         loss, _, right = perceptron_by_hand(theta, test.x, test.target)
         finals.append((loss, right))
-    assert found["sgd_mean_loss"] == pytest.approx(np.mean(means), rel=1e-4)
-    assert found["sgd_late_loss"] == pytest.approx(np.mean(lates), rel=1e-4)
-    assert found["sgd_final_loss"] == pytest.approx(np.mean([loss for loss, _ in finals]), rel=1e-4)
-    assert found["sgd_final_accuracy"] == pytest.approx(np.mean([right for _, right in finals]))
+    assert metrics["sgd_mean_loss"] == pytest.approx(np.mean(means), rel=1e-4)
+    assert metrics["sgd_late_loss"] == pytest.approx(np.mean(lates), rel=1e-4)
+    assert metrics["sgd_final_loss"] == pytest.approx(np.mean([loss for loss, _ in finals]), rel=1e-4)
+    assert metrics["sgd_final_accuracy"] == pytest.approx(np.mean([right for _, right in finals]))
     # with all parameters at zero all classes are equally likely
-    assert found["final_loss"] == pytest.approx(np.log(10), rel=1e-6)
-    assert found["final_accuracy"] == pytest.approx((test.target == 0).double().mean().item())
+    assert metrics["final_loss"] == pytest.approx(np.log(10), rel=1e-6)
+    assert metrics["final_accuracy"] == pytest.approx((test.target == 0).double().mean().item())
 
 
 def perceptron_by_hand(theta, x, target):
@@ -485,8 +485,8 @@ def test_the_learning_rate_is_the_best_on_the_validation_images(digits, monkeypa
     for images in (task.images, task.validation, task.test):
         images.x = (images.y[:, None] == torch.arange(784) % 10).view(-1, 1, 28, 28) * 255
     with torch.no_grad():
-        found = task.evaluate(task.build_network(given()), task.test, "cpu")
-    assert found["sgd_lr"] == 0.1
+        metrics = task.evaluate(task.build_network(given()), task.test, "cpu")
+    assert metrics["sgd_lr"] == 0.1
 
 
 def run(digits, out, cell="lstm", rule=None, resume=False, progress=None, **changes):
@@ -612,8 +612,8 @@ def test_forms_of_cifar10(tmp_path, form):
         task = opened(tmp_path, optimisee="resnet")
     expected = {"npz": (11, 1, 4), "plain": (55, 5, 12), "unpacked": (55, 5, 12)}[form]
     assert (len(task.images), len(task.validation), len(task.test)) == expected
-    found = torch.cat([task.images.x, task.validation.x])
-    assert (found == torch.from_numpy(first.copy())).all((1, 2, 3)).any()
+    images = torch.cat([task.images.x, task.validation.x])
+    assert (images == torch.from_numpy(first.copy())).all((1, 2, 3)).any()
     (whole,) = task.images.chunks(99)
     torch.testing.assert_close(whole.x.mean((0, 2, 3)), torch.zeros(3), atol=1e-4, rtol=0)
 

@@ -98,14 +98,14 @@ def numpy_gru(model, tokens):
     weights = {name: tensor.double().numpy() for name, tensor in model.state_dict().items()}
     E, W, R, b = (weights[n] for n in ("embedding.weight", "layers.0.cell.W", "layers.0.cell.R", "layers.0.cell.b"))
     b_r, b_z, b_n, b_k = np.split(b, 4)
-    h, found = np.zeros(R.shape[1]), []
+    h, log_likelihoods = np.zeros(R.shape[1]), []
     for token in tokens:
         (r, z, n), (hr, hz, k) = np.split(W @ E[token], 3), np.split(R @ h, 3)
         r, z = 1 / (1 + np.exp(-(r + hr + b_r))), 1 / (1 + np.exp(-(z + hz + b_z)))
         h = (1 - z) * np.tanh(n + b_n + r * (k + b_k)) + z * h
         y = weights["head.weight"] @ h + weights["head.bias"]
-        found.append(y - np.log(np.exp(y).sum()))
-    return np.array(found)
+        log_likelihoods.append(y - np.log(np.exp(y).sum()))
+    return np.array(log_likelihoods)
 
 
 def test_perplexity_is_that_of_all_words_in_numpy(tmp_path, folder):
@@ -425,11 +425,11 @@ def test_schedule_of_the_eins_paper():
         optimizer="ntasgd", lr=30.0, average_from=30, lr_hold=129, lr_decay=5 / 3, lr_decays=1, batch_size=20
     )
     optimizer = NTASGD(torch.nn.Linear(1, 1).parameters(), lr=1.0)
-    found = {}
+    rates = {}
     for epoch in (0, 29, 30, 129, 130, 131, 499):
         schedule(optimizer, config, epoch, 0.5)
-        found[epoch] = 2 * optimizer.param_groups[0]["lr"], bool(optimizer.averages)
-    assert found == {
+        rates[epoch] = 2 * optimizer.param_groups[0]["lr"], bool(optimizer.averages)
+    assert rates == {
         0: (30, False),
         29: (30, False),
         30: (30, True),
@@ -614,15 +614,15 @@ def test_run_reads_words_from_files(exported, tmp_path):
 def test_run_refuses_files_without_words(exported, tmp_path, capsys, name, x, message):
     path = tmp_path / name
     np.save(path, x) if name.endswith("npy") else np.savetxt(path, x, delimiter=",")
-    given = ["--input", str(path), "--output", str(tmp_path / "y.npy")]
-    assert main(["run", str(exported[0] / "model.onnx"), *given]) == 2
+    options = ["--input", str(path), "--output", str(tmp_path / "y.npy")]
+    assert main(["run", str(exported[0] / "model.onnx"), *options]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_bench_times_words(exported, tmp_path, capsys):
     out, _ = exported
-    given = ["--rounds", "1", "--warmup", "0", "--steps", "4", "--out", str(tmp_path)]
-    assert main(["bench", str(out / "model.onnx"), *given]) == 0
+    options = ["--rounds", "1", "--warmup", "0", "--steps", "4", "--out", str(tmp_path)]
+    assert main(["bench", str(out / "model.onnx"), *options]) == 0
     assert "15 words, I=6, H=7, 3 layers, the last one of 6" in (tmp_path / "bench.md").read_text()
     report = json.loads((tmp_path / "bench.json").read_text())
     assert report["input"] == "example.npz"
@@ -632,7 +632,7 @@ def test_bench_times_words(exported, tmp_path, capsys):
     alone = tmp_path / "alone"
     alone.mkdir()
     (alone / "model.onnx").write_bytes((out / "model.onnx").read_bytes())
-    assert main(["bench", str(alone / "model.onnx"), *given]) == 0
+    assert main(["bench", str(alone / "model.onnx"), *options]) == 0
     assert json.loads((tmp_path / "bench.json").read_text())["input"] == "random words"
 
 

@@ -42,19 +42,19 @@ def test_what_is_said_is_what_was_measured(monkeypatch):
 
 
 def test_a_model_that_needs_whole_sequences_has_no_step():
-    found = latency(exported("gru", bidirectional=True)[1], np.zeros((7, 2, 3), np.float32))
-    assert found.step is None
-    assert found.sequence > 0
+    measured = latency(exported("gru", bidirectional=True)[1], np.zeros((7, 2, 3), np.float32))
+    assert measured.step is None
+    assert measured.sequence > 0
 
 
 def test_words_are_timed_too():
-    found = latency(exported("lstm", vocabulary=11, output="all")[1], np.zeros((7, 2), np.int64))
-    assert found.step > 0
+    measured = latency(exported("lstm", vocabulary=11, output="all")[1], np.zeros((7, 2), np.int64))
+    assert measured.step > 0
 
 
 def test_without_a_kernel_the_standard_operators_are_timed():
-    found = latency(exported("gru", norm="layer")[1], np.zeros((7, 2, 3), np.float32))
-    assert (found.backend, found.instruction_set) == ("portable", None)
+    measured = latency(exported("gru", norm="layer")[1], np.zeros((7, 2, 3), np.float32))
+    assert (measured.backend, measured.instruction_set) == ("portable", None)
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.61234, "0.612 µs"), (43.56, "43.6 µs"), (12345.6, "12,346 µs")])

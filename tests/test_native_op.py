@@ -115,8 +115,8 @@ def test_weights_given_at_run_equal_constant_weights(cell: str, rule: str) -> No
     weights = draw(cell, rule, 33, 3)
     feed = draw_call(cell, rule, 33, 3, 5, 2)
     constant = session(cell, rule, weights).run(None, feed)
-    given = session(cell, rule, weights, constant=False).run(None, weights | feed)
-    for a, b in zip(constant, given, strict=True):
+    outputs = session(cell, rule, weights, constant=False).run(None, weights | feed)
+    for a, b in zip(constant, outputs, strict=True):
         np.testing.assert_array_equal(a, b)
 
 

@@ -38,8 +38,8 @@ def attributes(cell, hidden=5, inputs=3, **others):
 
 
 def program_session(cell, rule, weights, hidden, inputs, **options):
-    given = attributes(cell.partition("/")[0], hidden, inputs) | options.pop("attributes", {})
-    return session(cell, rule, weights, sizes=(hidden, inputs), attributes=given, **options)
+    node_attributes = attributes(cell.partition("/")[0], hidden, inputs) | options.pop("attributes", {})
+    return session(cell, rule, weights, sizes=(hidden, inputs), attributes=node_attributes, **options)
 
 
 @pytest.mark.parametrize(("hidden", "inputs"), [(1, 1), (5, 3), (33, 33), (128, 17)], ids=str)
@@ -87,8 +87,8 @@ def test_batch_equals_its_samples_one_by_one(cell, rule):
 def test_weights_given_at_run_equal_constant_weights(rule):
     weights, feed = draw("irc-sru", rule, 33, 33), draw_call("irc-sru", rule, 33, 33, 5, 2)
     constant = program_session("irc-sru", rule, weights, 33, 33).run(None, feed)
-    given = program_session("irc-sru", rule, weights, 33, 33, constant=False).run(None, weights | feed)
-    for a, b in zip(constant, given, strict=True):
+    outputs = program_session("irc-sru", rule, weights, 33, 33, constant=False).run(None, weights | feed)
+    for a, b in zip(constant, outputs, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -137,10 +137,10 @@ def test_states_that_change_places(rule, hidden):
     if rule == "skip":
         weights |= {"rule_w": np.zeros(hidden), "rule_b": np.zeros(1)}
     weights = {name: value.astype(np.float32) for name, value in weights.items()}
-    given = {"schema": 2, "cell": "rotates", "rule": rule, "macs": 0, "gates": [1], "layout": [4, 0, 0, 0, 0]}
+    node_attributes = {"schema": 2, "cell": "rotates", "rule": rule, "macs": 0, "gates": [1], "layout": [4, 0, 0, 0, 0]}
     names = [f"s{i}" for i in range(4)]
     memory = ["pressure"] if rule == "skip" else []
-    run = node_session(weights, names + memory, ["", "", "", *(f"{n}_out" for n in names)], given | program)
+    run = node_session(weights, names + memory, ["", "", "", *(f"{n}_out" for n in names)], node_attributes | program)
     before = np.random.default_rng(0).standard_normal((4, 2, hidden)).astype(np.float32)
     feed = dict(zip(names, before, strict=True)) | {"X": np.zeros((1, 2, 3), np.float32)}
     got = run.run(None, feed | {name: np.ones((2, 1), np.float32) for name in memory})
@@ -220,10 +220,12 @@ def test_gates_of_every_term(bias):
     call = {"X": rng.standard_normal((4, 2, inputs)), "h": rng.standard_normal((2, hidden))}
     call["c"] = rng.standard_normal((2, hidden))
     weights, call = ({name: a.astype(np.float32) for name, a in part.items()} for part in (weights, call))
-    given = {"schema": 2, "cell": "all", "rule": "selective", "macs": 0, "layout": [2, 0, 0, 0, 0]}
-    given["gates"] = [sum(TERMS[term] for term in gate.split()) for gate in ALL_GATES]
+    node_attributes = {"schema": 2, "cell": "all", "rule": "selective", "macs": 0, "layout": [2, 0, 0, 0, 0]}
+    node_attributes["gates"] = [sum(TERMS[term] for term in gate.split()) for gate in ALL_GATES]
     outputs = ["Y", "updates", "macs", "h_out", "c_out"]
-    y, updates, _, *last = node_session(weights, ["h", "c"], outputs, given | all_gates_program()).run(None, call)
+    y, updates, _, *last = node_session(weights, ["h", "c"], outputs, node_attributes | all_gates_program()).run(
+        None, call
+    )
     p = {name: a.astype(np.float64) for name, a in weights.items()}
     h, c = (call[name].astype(np.float64) for name in ("h", "c"))
     for t, x in enumerate(call["X"].astype(np.float64)):

@@ -44,11 +44,11 @@ def sizes_of(weights: Inputs) -> tuple[int, int]:
 
 def draw_sparse(cell: str, rule: str, hidden: int, inputs: int, density: float) -> Inputs:
     weights = draw(cell, rule, hidden, inputs)
-    made = CELLS[cell](inputs, hidden, recurrent=BlockSparse(density))
+    module = CELLS[cell](inputs, hidden, recurrent=BlockSparse(density))
     with torch.no_grad():
-        made.R.copy_(torch.from_numpy(weights["R"]))
-    made.threshold(hold=False)
-    return weights | {"R": made.R.detach().numpy()}
+        module.R.copy_(torch.from_numpy(weights["R"]))
+    module.threshold(hold=False)
+    return weights | {"R": module.R.detach().numpy()}
 
 
 def zeros_left_out(cell: str, weights: Inputs, hidden: int, inputs: int) -> int:
@@ -132,8 +132,8 @@ def low_rank(
     weights = draw(name, rule, hidden, inputs)
     weights["Q"] *= 2 * np.sqrt(hidden / rank)
     second = weights["C"].shape[0] // hidden if "C" in weights else 0
-    made = LowRank(**{f.name: getattr(row, f.name) for f in fields(row)}, rank=rank, c=second)
-    monkeypatch.setitem(oracle.CELLS, name, made)
+    low_rank_row = LowRank(**{f.name: getattr(row, f.name) for f in fields(row)}, rank=rank, c=second)
+    monkeypatch.setitem(oracle.CELLS, name, low_rank_row)
     return name, weights
 
 
@@ -242,15 +242,15 @@ def test_factors_given_at_run_equal_constant_ones() -> None:
     weights = draw("gru/4", "selective", 33, 3)
     feed = draw_call("gru/4", "selective", 33, 3, 5, 2)
     constant = session("gru/4", "selective", weights).run(None, feed)
-    given = session("gru/4", "selective", weights, constant=False).run(None, weights | feed)
-    for a, b in zip(constant, given, strict=True):
+    outputs = session("gru/4", "selective", weights, constant=False).run(None, weights | feed)
+    for a, b in zip(constant, outputs, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 def test_every_cell_with_recurrent_weights_has_a_low_rank_kernel_under_the_rules_that_leave_them_whole() -> None:
     kernels = ctypes.CDLL(library()).edgernn_kernels
     kernels.restype = ctypes.c_char_p
-    there = {name for name in kernels().decode().split() if name.endswith("+low-rank")}
+    listed = {name for name in kernels().decode().split() if name.endswith("+low-rank")}
     needed = {layer(f"{cell}/2", rule, 33, 3).kind for cell in RECURRENT for rule in WHOLE_RULES}
-    assert needed <= there
-    assert not any("clockwork" in name for name in there)
+    assert needed <= listed
+    assert not any("clockwork" in name for name in listed)

@@ -53,21 +53,21 @@ def test_a_cells_own_start_is_left_alone():
 def test_the_learning_rate_falls_after_the_epochs_that_hold_it():
     optimizer = make_optimizer(SequenceModel("gru", 1, 2, 1), TrainConfig.of(optimizer="sgd"))
     config = TrainConfig.of(lr=0.8, lr_decay=0.5, lr_hold=2, lr_decays=3)
-    found = []
+    rates = []
     for epoch in range(8):
         schedule(optimizer, config, epoch)
-        found.append(optimizer.param_groups[0]["lr"])
-    assert found == [0.8, 0.8, 0.8, 0.4, 0.2, 0.1, 0.1, 0.1]
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == [0.8, 0.8, 0.8, 0.4, 0.2, 0.1, 0.1, 0.1]
 
 
 def step(optimizer, gradients, **settings):
     """Return one parameter, initially 1, after steps with these gradients."""
     model = torch.nn.Linear(1, 1, bias=False).double()
     torch.nn.init.ones_(model.weight)
-    made = make_optimizer(model, TrainConfig.of(optimizer=optimizer, **settings))
+    optimiser = make_optimizer(model, TrainConfig.of(optimizer=optimizer, **settings))
     for gradient in gradients:
         model.weight.grad = torch.full_like(model.weight, gradient)
-        made.step()
+        optimiser.step()
     return model.weight.item()
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from edgernn.runtime import library_path
-from tests.rooms import ROOT, run
+from tests.source_tree import ROOT, run
 
 USE = """
 import edgernn, edgernn.export, edgernn.training, numpy as np

@@ -36,12 +36,12 @@ def random_input(*shape):
 def steps(content, x):
     """Return y and the counts of every step of x (T, B, …)."""
     stepper = Stepper(content, x.shape[1])
-    found = []
+    outputs = []
     for x_t in x:
         stepper.x[...] = x_t
         assert stepper.step(), stepper.refusal()
-        found.append((stepper.y.copy(), stepper.updates, stepper.macs))
-    return [np.stack(part) if part[0] is not None else None for part in zip(*found, strict=True)]
+        outputs.append((stepper.y.copy(), stepper.updates, stepper.macs))
+    return [np.stack(part) if part[0] is not None else None for part in zip(*outputs, strict=True)]
 
 
 def torch_says(model, x):
@@ -175,15 +175,15 @@ def test_reset_starts_anew_and_a_refused_step_changes_nothing():
     x = random_input(4, 1, 3)
 
     def run():
-        made = []
+        outputs = []
         for x_t in x:
             stepper.x[...] = np.nan
             assert not stepper.step()
             assert stepper.refusal() == "x: expected finite numbers, got nan at index 0"
             stepper.x[...] = x_t
             assert stepper.step()
-            made.append(stepper.y.copy())
-        return np.stack(made)
+            outputs.append(stepper.y.copy())
+        return np.stack(outputs)
 
     first = run()
     assert not np.array_equal(run(), first)
@@ -205,11 +205,11 @@ def test_a_model_that_needs_the_whole_sequence_is_refused():
 
 def damaged(content, at, value, whole=True):
     """Replace some bytes and update the checksum."""
-    made = bytearray(content)
-    made[at : at + len(value)] = value
+    changed = bytearray(content)
+    changed[at : at + len(value)] = value
     if whole:
-        made[28 - 4 : 28] = zlib.crc32(made[HEADER:]).to_bytes(4, "little")
-    return bytes(made)
+        changed[28 - 4 : 28] = zlib.crc32(changed[HEADER:]).to_bytes(4, "little")
+    return bytes(changed)
 
 
 def word(value):
@@ -325,13 +325,13 @@ def test_the_state_can_be_kept_and_put_back():
     stepper.x[...] = x[0]
     assert stepper.step()
     then = kept.copy()
-    made = []
+    outputs = []
     for _ in range(2):
         kept[:] = then
         stepper.x[...] = x[1]
         assert stepper.step()
-        made.append(stepper.y.copy())
-    np.testing.assert_array_equal(*made)
+        outputs.append(stepper.y.copy())
+    np.testing.assert_array_equal(*outputs)
 
 
 def test_memory_that_is_needed_is_that_of_the_weights_and_little_more():

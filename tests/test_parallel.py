@@ -68,9 +68,9 @@ def environment():
 def pairs(tmp_path_factory, small_data):
     """The folder with the runs of every case by two processes."""
     folder = tmp_path_factory.mktemp("pairs")
-    rest = [folder / "store", folder, small_data, json.dumps(CASES)]
+    arguments = [folder / "store", folder, small_data, json.dumps(CASES)]
     processes = [
-        subprocess.Popen([sys.executable, "-c", PAIR, str(rank), *rest], env=environment(), stderr=subprocess.PIPE)
+        subprocess.Popen([sys.executable, "-c", PAIR, str(rank), *arguments], env=environment(), stderr=subprocess.PIPE)
         for rank in range(2)
     ]
     for process in processes:
@@ -80,8 +80,8 @@ def pairs(tmp_path_factory, small_data):
 
 
 def lines(run):
-    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in found]
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in records]
 
 
 def assert_same(run, other):

@@ -73,10 +73,10 @@ def report(tmp_path_factory, inline):
     lines = []
     progress = Silent()
     progress.note = lines.append
-    made = run_suite(path, cases, SHORT, command="a command", progress=progress)
-    assert json.loads(path.read_text()) == made
+    suite = run_suite(path, cases, SHORT, command="a command", progress=progress)
+    assert json.loads(path.read_text()) == suite
     assert [line.split()[0] for line in lines] == ["[1/3]", "[2/3]", "[3/3]"]
-    return made
+    return suite
 
 
 def test_ratios_are_taken_within_a_round():
@@ -85,14 +85,14 @@ def test_ratios_are_taken_within_a_round():
         "g", ModelConfig.of("gru", 2, 8), targets=(Target("roofline", 1.5), Target(BEST, 1.0), Target("absent", 1.0))
     )
     times = {"edgernn": [1, 2, 8], "ONNX Runtime": [2, 4, 4], "JAX": [0.5, 1.5, 10], "roofline": [1, 1, 4]}
-    made = described(case, {n: np.array(t, float) for n, t in times.items()}, {"edgernn": 1e-7})
-    ratios = {name: each["ratio"] for name, each in made["contenders"].items()}
+    described_case = described(case, {n: np.array(t, float) for n, t in times.items()}, {"edgernn": 1e-7})
+    ratios = {name: each["ratio"] for name, each in described_case["contenders"].items()}
     assert ratios == {"edgernn": 1, "ONNX Runtime": 0.5, "JAX": pytest.approx(4 / 3), "roofline": 2}
-    assert made["contenders"]["ONNX Runtime"]["us"] == 4
-    assert made["contenders"]["edgernn"]["us_q3"] == 5
-    assert made["best_peer"] == "JAX"
-    assert [target["met"] for target in made["targets"]] == [False, False, None]
-    assert [target["value"] for target in made["targets"]] == [2, pytest.approx(4 / 3), None]
+    assert described_case["contenders"]["ONNX Runtime"]["us"] == 4
+    assert described_case["contenders"]["edgernn"]["us_q3"] == 5
+    assert described_case["best_peer"] == "JAX"
+    assert [target["met"] for target in described_case["targets"]] == [False, False, None]
+    assert [target["value"] for target in described_case["targets"]] == [2, pytest.approx(4 / 3), None]
 
 
 def test_a_report_holds_every_case_with_its_contenders(report):

@@ -43,9 +43,9 @@ def runs(tmp_path_factory):
     ],
 )
 def test_runs_give_all_the_pictures_they_can(runs, tmp_path, names, kinds):
-    made = plot([runs / name for name in names], tmp_path)
-    assert [path.name for path in made] == [f"{kind}.{suffix}" for kind in kinds for suffix in ("png", "svg")]
-    for path in made:
+    pictures = plot([runs / name for name in names], tmp_path)
+    assert [path.name for path in pictures] == [f"{kind}.{suffix}" for kind in kinds for suffix in ("png", "svg")]
+    for path in pictures:
         if path.suffix == ".png":
             pixels = image.imread(path)[..., :3]
             assert min(pixels.shape[:2]) > 200

@@ -12,7 +12,7 @@ from edgernn.cells import Cell, Gate, Vector
 from edgernn.program import MOST_VALUES, OPS, Builder, Instruction, Program, ProgramError, gradient
 from edgernn.rules import RULES
 from tests.added_rule.tiring import Tiring
-from tests.rooms import ROOT, generator
+from tests.source_tree import ROOT, generator
 
 # each op in NumPy
 ORACLE = {
@@ -208,8 +208,8 @@ def test_derivative_of_an_op_equals_autograd(name):
     grad = torch.linspace(-1, 1, 50, dtype=torch.float64)
     expected = torch.autograd.grad(y, values, grad, allow_unused=True) if y.requires_grad else [None] * len(values)
     back = gradient(program, [9])
-    given = {i: v.detach() for i, v in enumerate(values)} | {9: grad}
-    pulled = back.run([given[key] for key in back.arguments]) if back.arguments else [torch.zeros(50)] * len(values)
+    bound = {i: v.detach() for i, v in enumerate(values)} | {9: grad}
+    pulled = back.run([bound[key] for key in back.arguments]) if back.arguments else [torch.zeros(50)] * len(values)
     for got, wanted in zip(pulled, expected, strict=True):
         torch.testing.assert_close(got, torch.zeros(50) if wanted is None else wanted, check_dtype=False)
 
@@ -224,8 +224,8 @@ def test_derivative_of_a_program_equals_autograd(seed):
     loss = sum((r * g).sum() for r, g in zip(results, grads, strict=True))
     expected = torch.autograd.grad(loss, values, allow_unused=True, materialize_grads=True)
     back = gradient(program, keys)
-    given = dict(zip((*program.arguments, *keys), (*(v.detach() for v in values), *grads), strict=True))
-    for got, wanted in zip(back.run([given[key] for key in back.arguments]), expected, strict=True):
+    bound = dict(zip((*program.arguments, *keys), (*(v.detach() for v in values), *grads), strict=True))
+    for got, wanted in zip(back.run([bound[key] for key in back.arguments]), expected, strict=True):
         torch.testing.assert_close(got, wanted)
 
 

@@ -16,10 +16,10 @@ PLAIN = {"gates": [3], "layout": [1, 0, 0, 0, 0], "update": [1, 0, 0, 1, 0, 0]}
 
 def refusal(attributes: Attributes, rule: str = "always") -> str:
     """Return the error for a node; its weights are arbitrary."""
-    given = {"schema": 2, "cell": "mine", "rule": rule, "macs": 0, **attributes}
+    node_attributes = {"schema": 2, "cell": "mine", "rule": rule, "macs": 0, **attributes}
     weights = {"W": np.zeros((2, 2), np.float32), "R": np.zeros((2, 2), np.float32)}
     with pytest.raises(Exception, match="edgernn: mine") as caught:
-        node_session(weights, ["h"], ["Y", "", "", "h_out"], given)
+        node_session(weights, ["h"], ["Y", "", "", "h_out"], node_attributes)
     return str(caught.value)
 
 
@@ -163,9 +163,9 @@ def test_bad_cell_is_refused_with_a_sentence(case: str) -> None:
 
 def test_plain_cell_is_taken() -> None:
     """The cases above differ from this cell only in the refused part."""
-    given = {"schema": 2, "cell": "mine", "rule": "always", "macs": 0, **PLAIN}
+    node_attributes = {"schema": 2, "cell": "mine", "rule": "always", "macs": 0, **PLAIN}
     weights = {"W": np.ones((2, 2), np.float32), "R": np.zeros((2, 2), np.float32)}
-    run = node_session(weights, ["h"], ["Y", "", "", "h_out"], given)
+    run = node_session(weights, ["h"], ["Y", "", "", "h_out"], node_attributes)
     y, _ = run.run(None, {"X": np.ones((1, 1, 2), np.float32), "h": np.zeros((1, 2), np.float32)})
     np.testing.assert_array_equal(y, np.full((1, 1, 2), 2.0))
 

@@ -30,7 +30,7 @@ PROMISED = {
     ),
     *("sarnn-ptb", "decay-pmnist", "decay-rows", "decay-l2l", "eins-ptb", "eins-vae", "eins-brits", "eins-rits"),
     *("eins-draw", "eins-l2l", "eins-updates", "irc-ptb", "irc-l2l", "irc-draw", "draw-mnist", "decay-states"),
-    *(f"pru-memorization-{what}" for what in ("parameters", "bits", "variance", "size")),
+    *(f"pru-memorization-{part}" for part in ("parameters", "bits", "variance", "size")),
     *("pru-adding-parameters", "pru-adding-variance", "sarnn-lambda-adding", "sarnn-lambda-seizures"),
 }
 

@@ -222,14 +222,14 @@ def test_another_machine_is_told(tmp_path):
 
 def test_random_numbers_of_a_gpu_go_on(tmp_path, monkeypatch):
     """Tested as far as possible without a GPU: the state that torch returns for a checkpoint is restored."""
-    given, back = torch.arange(16, dtype=torch.uint8), []
+    state, back = torch.arange(16, dtype=torch.uint8), []
     monkeypatch.setattr("edgernn.training.run_directory._is_on_gpu", lambda model: True)
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: given)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: state)
     monkeypatch.setattr(torch.cuda, "set_rng_state", back.append)
     stopped(tmp_path / "run", 8)
     run(tmp_path / "run", resume=True)
     assert len(back) == 1
-    assert torch.equal(back[0], given)
+    assert torch.equal(back[0], state)
 
 
 def garble(path):

@@ -157,8 +157,8 @@ def test_executed_macs_are_what_the_oracle_counts(cell, rule):
     x = torch.randn(32, 2, 8, dtype=torch.float64)
     counted = oracle_run(cell, layer, x)
     busy = float((counted.updates > 0).mean())
-    made = cost(layer.cell, layer.rule, float(counted.updates.mean()) / 8, busy)
-    assert made.macs_executed == pytest.approx(counted.needed.mean() / 32)
+    costs = cost(layer.cell, layer.rule, float(counted.updates.mean()) / 8, busy)
+    assert costs.macs_executed == pytest.approx(counted.needed.mean() / 32)
 
 
 @pytest.mark.parametrize("rank", [None, 3])
@@ -166,8 +166,8 @@ def test_executed_macs_are_what_the_oracle_counts(cell, rule):
 def test_nothing_skipped_costs_everything(rule, rank):
     for cell in ("lstm", "gru-before", "eins"):
         layer = layer_of(cell, rule, 4, 8, recurrent_weights(rank))
-        made = cost(layer.cell, layer.rule, 1.0)
-        assert made.macs_executed == made.macs
+        costs = cost(layer.cell, layer.rule, 1.0)
+        assert costs.macs_executed == costs.macs
         nothing = cost(layer.cell, layer.rule, 0.0).macs_executed
         assert nothing == (0 if rule == "skip" else layer.rule.macs())
 
@@ -179,8 +179,8 @@ def test_variable_executes_a_part_of_every_row():
 
 
 def test_skip_computes_nothing_between_updates():
-    made = named_cost("gru-before", "skip", 3, 8, update_rate=0.25)
-    assert made.macs_executed == 0.25 * made.macs
+    costs = named_cost("gru-before", "skip", 3, 8, update_rate=0.25)
+    assert costs.macs_executed == 0.25 * costs.macs
     # the paper's figures: a GRU of 110 units on the adding task, T = 50, with all and with 50.7 % of the updates
     assert 50 * named_cost("gru", None, 2, 110).macs == pytest.approx(1.85e6, rel=2e-3)
     assert 50 * named_cost("gru", "skip", 2, 110, update_rate=0.507).macs_executed == pytest.approx(9.40e5, rel=1e-3)

@@ -128,8 +128,8 @@ def rule_gradcheck(layer, x, names):
     """Assert that the gradients of outputs and budget by these parameters equal finite differences."""
     values = [dict(layer.named_parameters())[n].detach().clone().requires_grad_() for n in names]
 
-    def f(*given):
-        y, last, trace = torch.func.functional_call(layer, dict(zip(names, given, strict=True)), (x,))
+    def f(*parameters):
+        y, last, trace = torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x,))
         return (y, *last[: len(layer.cell.states)], trace.budget)
 
     assert torch.autograd.gradcheck(f, values)

@@ -338,7 +338,7 @@ def test_a_machine_without_the_folder_or_of_another_version_says_so(tmp_path):
     (job,) = jobs_of(tmp_path, 1)
     import edgernn
 
-    rest = (1, None, "cpu", tmp_path / "nowhere", edgernn.__version__)
-    assert "does not see the folder" in cluster._try(job, tmp_path, *rest).error
-    assert "is installed on" in cluster._try(job, tmp_path, *rest[:-1], "0.0.0").error
+    arguments = (1, None, "cpu", tmp_path / "nowhere", edgernn.__version__)
+    assert "does not see the folder" in cluster._try(job, tmp_path, *arguments).error
+    assert "is installed on" in cluster._try(job, tmp_path, *arguments[:-1], "0.0.0").error
     assert not job.out.exists()

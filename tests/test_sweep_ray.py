@@ -26,9 +26,9 @@ pytestmark = pytest.mark.check("cluster")
 pytest.importorskip("ray")
 
 
-def wait_for(found, seconds=90):
+def wait_for(condition, seconds=90):
     deadline = time.monotonic() + seconds
-    while not (value := found()):
+    while not (value := condition()):
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.05)
     return value

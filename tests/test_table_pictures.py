@@ -139,16 +139,16 @@ def test_series_are_those_of_the_evaluations_and_of_the_task(tmp_path):
         lines = [{"step": 5 * k, "epoch": k, "loss": 1 / 3 / k} for k in range(1, steps + 1)]
         (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         save_series(run, {"curve": [1.0, float(seed)]})
-    found = series_of(["loss", "curve", "missing"], [tmp_path / "0", tmp_path / "1"])
-    assert found == {
+    series = series_of(["loss", "curve", "missing"], [tmp_path / "0", tmp_path / "1"])
+    assert series == {
         "loss": {"over": "epoch", "at": [1, 2, 3], "values": [[0.33333, 0.16667, 0.11111], [0.33333, 0.16667]]},
         "curve": {"over": "step", "at": [1, 2], "values": [[1.0, 0.0], [1.0, 1.0]]},
     }
     # several evaluations per epoch
     lines = [{"step": 5 * k, "epoch": 0, "loss": 1.0} for k in (1, 2)]
     (tmp_path / "0/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = series_of(["loss"], [tmp_path / "0"])
-    assert (found["loss"]["over"], found["loss"]["at"]) == ("step", [5, 10])
+    series = series_of(["loss"], [tmp_path / "0"])
+    assert (series["loss"]["over"], series["loss"]["at"]) == ("step", [5, 10])
 
 
 TABLE = """title = "T"

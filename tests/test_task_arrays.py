@@ -96,8 +96,8 @@ def test_x_and_y_stay_together_and_parts_apart(tmp_path):
 
 def test_given_parts_are_used(tmp_path):
     x, y = inputs(), np.arange(40) % 2
-    given = save(tmp_path, x=x, y=y, x_val=inputs(6), y_val=y[:6], x_test=inputs(3, T=9), y_test=np.array([2, 0, 1]))
-    task = opened(Arrays(), given)
+    path = save(tmp_path, x=x, y=y, x_val=inputs(6), y_val=y[:6], x_test=inputs(3, T=9), y_test=np.array([2, 0, 1]))
+    task = opened(Arrays(), path)
     assert [len(part) for part in (task.train, task.validation, task.test)] == [40, 6, 3]
     assert task.output_size == 3
     task = opened(Arrays(), save(tmp_path, x=x, y=y, x_test=inputs(3), y_test=y[:3]))
@@ -204,8 +204,8 @@ def test_corrupt_npz_is_named(tmp_path, damage):
 
 def test_the_next_step_is_the_target(tmp_path):
     x = inputs()
-    given = save(tmp_path, x=x, y=np.array(["not", "read"]), x_test=x[:4] + 1)
-    task = opened(Arrays(predict="next"), given)
+    path = save(tmp_path, x=x, y=np.array(["not", "read"]), x_test=x[:4] + 1)
+    task = opened(Arrays(predict="next"), path)
     assert (task.output, task.input_size, task.output_size, task.objective.metric) == ("all", 3, 3, "mse")
     assert [len(part) for part in parts(task)] == [36, 4, 4]
     rows = x.astype(np.float32)

@@ -38,8 +38,8 @@ def read_back(task, part):
     x, y = (torch.cat(parts, 1) for parts in zip(*[(b.x, b.target) for b in part.chunks()], strict=True))
     assert set(x.unique().tolist()) == {0.0, 1.0}
     assert (x.sum(-1) == 1).all()
-    found = [["".join(task.classes[i] for i in row) for row in number.T] for number in (x.argmax(-1), y)]
-    return list(zip(*found, strict=True))
+    texts = [["".join(task.classes[i] for i in row) for row in number.T] for number in (x.argmax(-1), y)]
+    return list(zip(*texts, strict=True))
 
 
 # inputs
@@ -144,9 +144,9 @@ def test_char_trains_and_its_metrics_are_those_of_numpy(tmp_path, packed):
 
 
 def test_an_even_guess_costs_the_logarithm_of_the_alphabet():
-    found = Char.objective.metrics(torch.zeros(5, 3, 8), torch.arange(15).view(5, 3) % 8)
-    assert found["cross_entropy"].item() == pytest.approx(math.log(8))
-    assert found["bits_per_character"].item() == pytest.approx(3)
+    metrics = Char.objective.metrics(torch.zeros(5, 3, 8), torch.arange(15).view(5, 3) % 8)
+    assert metrics["cross_entropy"].item() == pytest.approx(math.log(8))
+    assert metrics["bits_per_character"].item() == pytest.approx(3)
     assert Char.objective.better(1.1, 1.2)
 
 

@@ -18,12 +18,12 @@ def write_csv(path, rows, header=""):
 def write_files(folder, count=40, T=5, I=3, seed=0):
     """Write files f00.csv and so on, every other one with a header; return their contents by name."""
     rng = np.random.default_rng(seed)
-    found = {}
+    contents = {}
     for i in range(count):
         rows = rng.integers(-999, 999, (T, I)) / 8
-        found[f"f{i:02d}.csv"] = rows
+        contents[f"f{i:02d}.csv"] = rows
         write_csv(folder / f"f{i:02d}.csv", rows, ",".join("abc"[:I]) + "\n" if i % 2 else "")
-    return found
+    return contents
 
 
 def held(task):
@@ -117,13 +117,13 @@ def test_longer_files_are_cut(tmp_path):
 
 
 def test_a_changed_folder_has_another_fingerprint(tmp_path):
-    found = set()
+    fingerprints = set()
     for seed in (0, 0, 1):
         write_files(tmp_path, seed=seed)
-        found.add(opened(Folder(predict="next"), tmp_path).fingerprint)
+        fingerprints.add(opened(Folder(predict="next"), tmp_path).fingerprint)
     (tmp_path / "f00.csv").rename(tmp_path / "g.csv")
-    found.add(opened(Folder(predict="next"), tmp_path).fingerprint)
-    assert len(found) == 3
+    fingerprints.add(opened(Folder(predict="next"), tmp_path).fingerprint)
+    assert len(fingerprints) == 3
 
 
 ROWS = "".join(f"f{i:02d}.csv,{i % 2}\n" for i in range(10))

@@ -51,8 +51,8 @@ def test_files_are_found_and_split(tmp_path, kind, beside, suffix, monkeypatch):
     task = opened(kind())
     assert [len(part) for part in (task.train, task.validation, task.test)] == [22, 2, 6]
     rows = [image.numpy().tobytes() for part in (task.train, task.validation) for image in part.x]
-    given = sequences(kind, arrays["train-images-idx3-ubyte"])
-    assert sorted(rows) == sorted(image.tobytes() for image in given)
+    expected = sequences(kind, arrays["train-images-idx3-ubyte"])
+    assert sorted(rows) == sorted(image.tobytes() for image in expected)
     batch = next(task.test.chunks())
     images, labels = arrays["t10k-images-idx3-ubyte"], arrays["t10k-labels-idx1-ubyte"]
     assert np.array_equal(batch.x.numpy(), sequences(kind, images).transpose(1, 0, 2).astype(np.float32))
@@ -63,8 +63,8 @@ def test_files_are_found_and_split(tmp_path, kind, beside, suffix, monkeypatch):
 def test_images_and_labels_stay_together(tmp_path, kind):
     arrays = write_mnist(tmp_path)
     task = opened(kind(), tmp_path)
-    given = sequences(kind, arrays["train-images-idx3-ubyte"])
-    labels = dict(zip([image.tobytes() for image in given], arrays["train-labels-idx1-ubyte"], strict=True))
+    expected = sequences(kind, arrays["train-images-idx3-ubyte"])
+    labels = dict(zip([image.tobytes() for image in expected], arrays["train-labels-idx1-ubyte"], strict=True))
     for part in (task.train, task.validation):
         assert [labels[image.numpy().tobytes()] for image in part.x] == part.y.tolist()
 

@@ -90,13 +90,13 @@ def expected_seizures(rows):
 def rounded(table, task):
     """Round the keys of a table: a loop's sums may differ in the last bit."""
     known = np.array(list(table))
-    found = {}
+    keys = {}
     for part in parts(task):
         for sequence in rows_of(part)[0]:
             distance = np.abs(known - np.array(sequence)).max(1)
             assert distance.min() < 1e-3
-            found[sequence] = table[tuple(known[distance.argmin()].tolist())]
-    return found
+            keys[sequence] = table[tuple(known[distance.argmin()].tolist())]
+    return keys
 
 
 @pytest.mark.parametrize("split", ["rows", "recordings"])

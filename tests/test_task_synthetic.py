@@ -265,13 +265,13 @@ def test_binary_addition_counts_rounded_digits_and_whole_sums():
     # (T, B, O): the second sequence has one wrong digit, the third an answer of -1
     y = torch.tensor([[[0.1], [3.0], [0.0]], [[0.6], [0.2], [-4.0]]])
     target = torch.tensor([[[0.0], [1.0], [0.0]], [[1.0], [1.0], [1.0]]])
-    found = BinaryAddition.objective.metrics(y, target)
+    metrics = BinaryAddition.objective.metrics(y, target)
     answers = np.round(np.tanh(y.numpy()))
     assert answers[:, :, 0].tolist() == [[0, 1, 0], [1, 0, -1]]
-    assert found["digit_accuracy"].item() == pytest.approx(4 / 6)
-    assert found["sum_accuracy"].item() == pytest.approx(1 / 3)
+    assert metrics["digit_accuracy"].item() == pytest.approx(4 / 6)
+    assert metrics["sum_accuracy"].item() == pytest.approx(1 / 3)
     expected = ((np.tanh(y.numpy()) - target.numpy()) ** 2).mean()
-    assert found["mse"].item() == pytest.approx(expected, rel=1e-6)
+    assert metrics["mse"].item() == pytest.approx(expected, rel=1e-6)
     assert BinaryAddition.objective.loss(y, target).item() == pytest.approx(expected, rel=1e-6)
     assert BinaryAddition().is_solved(1.0)
     assert not BinaryAddition().is_solved(0.999)

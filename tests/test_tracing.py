@@ -54,12 +54,12 @@ def test_operators_of_torch_become_programs(name):
     function = SUPPORTED[name]
     program = traced(function)
     values = [torch.randn(40, dtype=torch.float64, requires_grad=True) for _ in range(2)]
-    given = [values[key] for key in program.arguments]
+    operands = [values[key] for key in program.arguments]
     expected = function(*values)
-    (computed,) = program.run(given)
+    (computed,) = program.run(operands)
     torch.testing.assert_close(computed, expected, check_dtype=False)
     grad = torch.randn(40, dtype=torch.float64)
-    wanted = torch.autograd.grad(expected, given, grad)
+    wanted = torch.autograd.grad(expected, operands, grad)
     back = gradient(program, [9])
     inputs = dict(enumerate(v.detach() for v in values)) | {9: grad}
     for one, other in zip(back.run([inputs[key] for key in back.arguments]), wanted, strict=True):

@@ -46,9 +46,9 @@ def _exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def fused(layer: RecurrentLayer) -> RecurrentLayer:
-    made = copy.deepcopy(layer)
-    made.unroller = gpu.GpuUnroller(made)
-    return made
+    clone = copy.deepcopy(layer)
+    clone.unroller = gpu.GpuUnroller(clone)
+    return clone
 
 
 def assert_same(layer: RecurrentLayer, T: int, B: int, loss: Callable[..., Tensor] = whole_loss) -> None:
@@ -125,12 +125,12 @@ def test_sparse_weights_and_a_learned_start_equal_the_loop(monkeypatch: pytest.M
     layer.cell.threshold(hold=True)
     assert_same(layer, 2, 2)
     x = torch.randn(2, 3, 3)
-    found = []
-    for made in (fused(layer), layer):
-        made.zero_grad()
-        whole_loss(*made(x)).backward()
-        found.append(made.start[0].grad)
-    torch.testing.assert_close(*found)
+    gradients = []
+    for module in (fused(layer), layer):
+        module.zero_grad()
+        whole_loss(*module(x)).backward()
+        gradients.append(module.start[0].grad)
+    torch.testing.assert_close(*gradients)
 
 
 class Own(Cell):
@@ -206,13 +206,13 @@ def test_op_passes_torchs_own_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     take(RESIDENT, monkeypatch)
     layer = make("gru", "always", 2, 3)
     layout = make_layout(layer)
-    given = {
+    tensors = {
         "a": torch.randn(2, 1, 9, requires_grad=True),
         "R": layer.cell.R.detach().requires_grad_(),
         "bR": torch.randn(9, requires_grad=True),
         "s_h": torch.randn(1, 3, requires_grad=True),
     }
-    arguments = ([given[name] for name in layout.inputs], gpu.register(layout), True, 0.0)
+    arguments = ([tensors[name] for name in layout.inputs], gpu.register(layout), True, 0.0)
     with torch.random.fork_rng():
         torch.use_deterministic_algorithms(False)
         torch.library.opcheck(
@@ -324,9 +324,9 @@ def test_wrong_shapes_and_other_precisions() -> None:
 def test_recorded_loops_are_kept_for_a_shape_and_left_where_they_would_be_wrong() -> None:
     recorded = []
 
-    def capture(steps: torch.nn.Module, given: tuple[Tensor, ...]) -> torch.nn.Module:
-        recorded.append(tuple(given[0].shape))
-        steps(*given)
+    def capture(steps: torch.nn.Module, arguments: tuple[Tensor, ...]) -> torch.nn.Module:
+        recorded.append(tuple(arguments[0].shape))
+        steps(*arguments)
         return steps
 
     layer = make("gru", "selective", 3, 5)
@@ -337,13 +337,13 @@ def test_recorded_loops_are_kept_for_a_shape_and_left_where_they_would_be_wrong(
     plain.unroller = None
     x, state = inputs(layer, 4, 2)
     *_, grads = run(plain, x, state, whole_loss)
-    *_, found = run(layer, x, state, whole_loss)
+    *_, gradients = run(layer, x, state, whole_loss)
     for name, grad in grads.items():
-        torch.testing.assert_close(found[name], grad)
+        torch.testing.assert_close(gradients[name], grad)
     assert recorded == [(4, 2, 3)]
     # the same shape again, another shape, and another slope
-    for given in (x, x[:2], x[:2]):
-        layer(given, state)[0].sum().backward()
+    for piece in (x, x[:2], x[:2]):
+        layer(piece, state)[0].sum().backward()
     layer.rule.anneal(80)
     layer(x, state)[0].sum().backward()
     assert recorded == [(4, 2, 3), (4, 2, 3), (2, 2, 3), (4, 2, 3)]
@@ -377,9 +377,9 @@ def compile_for_real(*words: str) -> list[dict[str, object]]:
 @pytest.mark.slow
 def test_kernels_compile_for_a_gpu() -> None:
     # triton may specialise arguments that are 1
-    made = compile_for_real("--steps", "1", "--batch", "1", "gru+selective")
-    assert [kernel["direction"] for kernel in made] == ["forward", "backward"]
-    for kernel in made:
+    compiled = compile_for_real("--steps", "1", "--batch", "1", "gru+selective")
+    assert [kernel["direction"] for kernel in compiled] == ["forward", "backward"]
+    for kernel in compiled:
         # no spills, and resident tiles fit the 227 KiB of an H100
         assert (kernel["form"], kernel["stack"]) == ("resident, 3 held", 0)
         assert kernel["shared"] <= 227 * 1024
@@ -397,5 +397,5 @@ def test_kernels_compile_for_a_gpu() -> None:
 )
 def test_every_cell_compiles_for_a_gpu(rule: str, precision: str, I: int) -> None:
     layers = [f"{cell}+{rule}" for cell in CELLS]
-    made = compile_for_real("--hidden", "16", "--inputs", str(I), "--precision", precision, *layers)
-    assert len(made) == 2 * len(layers)
+    compiled = compile_for_real("--hidden", "16", "--inputs", str(I), "--precision", precision, *layers)
+    assert len(compiled) == 2 * len(layers)

@@ -52,13 +52,13 @@ def test_op_equals_oracle(cell, rule, bits):
     for hidden, inputs in ((33, 33), (40, 40) if cell in ("sru", "irc-sru") else (40, 17)):
         weights = small(cell, rule, hidden, inputs, bits)
         call = draw_call(cell, rule, hidden, inputs, 9, 3)
-        made = session(cell, rule, weights, attributes=attributes(bits), sizes=(hidden, inputs)).run(None, call)
+        outputs = session(cell, rule, weights, attributes=attributes(bits), sizes=(hidden, inputs)).run(None, call)
         want = truth(cell, rule, {**weights, **call})
-        for a, b in zip(made, [want.y, *want.state], strict=False):
+        for a, b in zip(outputs, [want.y, *want.state], strict=False):
             np.testing.assert_allclose(a, b, rtol=0, atol=TOLERANCES[bits])
         if RULES[rule].can_skip:
-            np.testing.assert_array_equal(made[-2], want.updates)
-            np.testing.assert_array_equal(made[-1], want.macs)
+            np.testing.assert_array_equal(outputs[-2], want.updates)
+            np.testing.assert_array_equal(outputs[-1], want.macs)
 
 
 @pytest.mark.parametrize("bits", [16, 8])
@@ -66,10 +66,10 @@ def test_op_equals_oracle(cell, rule, bits):
 def test_low_rank_equals_oracle(cell, rule, bits):
     weights = small(cell, rule, 33, 7, bits)
     call = draw_call(cell, rule, 33, 7, 9, 3)
-    made = session(cell, rule, weights, attributes=attributes(bits), sizes=(33, 7)).run(None, call)
+    outputs = session(cell, rule, weights, attributes=attributes(bits), sizes=(33, 7)).run(None, call)
     q = weights.pop("Q").astype(np.float64)
     want = truth(cell.split("/")[0], rule, {**weights, "R": weights["R"] @ q, **call})
-    np.testing.assert_allclose(made[0], want.y, rtol=0, atol=TOLERANCES[bits])
+    np.testing.assert_allclose(outputs[0], want.y, rtol=0, atol=TOLERANCES[bits])
 
 
 @pytest.mark.parametrize("rule", ["always", "selective", "skip"])

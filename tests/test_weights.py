@@ -65,8 +65,8 @@ def test_low_rank_is_a_product(cell, rule):
 
 @with_weights
 def test_low_rank_starts_as_wide_as_a_whole_matrix(cell):
-    made, whole = CELLS[cell](100, 400, recurrent=LowRank(30)), CELLS[cell](100, 400)
-    assert float((made.R @ made.Q).detach().std()) == pytest.approx(float(whole.R.detach().std()), rel=0.1)
+    factored, whole = CELLS[cell](100, 400, recurrent=LowRank(30)), CELLS[cell](100, 400)
+    assert float((factored.R @ factored.Q).detach().std()) == pytest.approx(float(whole.R.detach().std()), rel=0.1)
 
 
 @with_weights
@@ -79,11 +79,11 @@ def test_sparse_weights_are_zero_in_blocks_over_all_gates(cell):
             model.layers[0].cell.R.add_(0.1 * torch.randn_like(model.layers[0].cell.R))
         if step < 20:
             assert bool(model.layers[0].cell.kept.all())
-    made = model.layers[0].cell
+    module = model.layers[0].cell
     p = weights(model)
     p["R"] = p["R"] * p.pop("kept")
-    gates = [g for g in made.gates if g.h]
-    parts = np.split(p["R"], np.cumsum([made._rows[g.name] for g in gates])[:-1])
+    gates = [g for g in module.gates if g.h]
+    parts = np.split(p["R"], np.cumsum([module._rows[g.name] for g in gates])[:-1])
     for group in ([a for a, g in zip(parts, gates, strict=True) if g.mid is m] for m in (True, False)):
         if not group:
             continue
@@ -93,26 +93,26 @@ def test_sparse_weights_are_zero_in_blocks_over_all_gates(cell):
         for a in group:
             zero = np.array([~(a[i : i + BLOCK] != 0).any(0) for i in range(0, size, BLOCK)])
             assert (zero == ~np.array(blocks)).all()
-    assert made.held_zeros() == (p["R"] == 0).sum() > 0
+    assert module.held_zeros() == (p["R"] == 0).sum() > 0
     x = torch.randn(6, 2, I, dtype=torch.float64)
     np.testing.assert_allclose(model(x)[0].detach(), oracle_run(cell, "always", p, x).y, rtol=0, atol=FLOAT64)
 
 
 def test_pruned_weights_may_grow_again_until_they_are_held():
     model = edgernn.SequenceModel("gru", I, 2 * BLOCK, density=0.25)
-    made = model.layers[0].cell
+    module = model.layers[0].cell
     model.prune(30, 90)
-    first = made.R == 0
+    first = module.R == 0
     assert first.double().mean() > 0.7
     with torch.no_grad():
-        made.R[first] = 10.0
+        module.R[first] = 10.0
     model.prune(45, 90)
-    assert not (made.R[~first] != 0).any()
+    assert not (module.R[~first] != 0).any()
     model.prune(60, 90)
-    held = ~made.kept
+    held = ~module.kept
     for step in range(61, 90):
         model.prune(step, 90)
-    assert torch.equal(~made.kept, held)
+    assert torch.equal(~module.kept, held)
     assert held.double().mean() == pytest.approx(0.75, abs=0.02)
 
 
@@ -221,8 +221,8 @@ def test_any_cell_with_a_norm_is_the_same_in_parts(norm, cell):
     with torch.no_grad():
         whole, end = model(x)
         first, state = model(x[:4])
-        rest, state = model(x[4:], state)
-    torch.testing.assert_close(torch.cat([first, rest]), whole, rtol=0, atol=FLOAT64)
+        second, state = model(x[4:], state)
+    torch.testing.assert_close(torch.cat([first, second]), whole, rtol=0, atol=FLOAT64)
     torch.testing.assert_close(state, end, rtol=0, atol=FLOAT64)
 
 

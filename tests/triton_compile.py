@@ -49,19 +49,19 @@ class _Compiled:
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def launch(*arguments: Any, **options: Any) -> None:
             begun = time.perf_counter()
-            made = self._kernel.warmup(*arguments, grid=grid, **options)
+            kernel = self._kernel.warmup(*arguments, grid=grid, **options)
             with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-                file.write(made.asm["cubin"])
+                file.write(kernel.asm["cubin"])
                 file.flush()
                 words = [_TOOL, "-res-usage", file.name]
                 usage = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-            found = {key.lower(): int(value) for key, value in re.findall(r"(REG|STACK):(\d+)", usage)}
+            resources = {key.lower(): int(value) for key, value in re.findall(r"(REG|STACK):(\d+)", usage)}
             self._tell(
                 {
                     "direction": self._kernel.fn.__name__,
                     "form": self._form,
-                    **found,
-                    "shared": made.metadata.shared,
+                    **resources,
+                    "shared": kernel.metadata.shared,
                     "seconds": round(time.perf_counter() - begun, 2),
                 }
             )
@@ -81,8 +81,8 @@ def main(layers: tuple[str, ...], hidden: int, inputs_: int, steps: int, batch: 
     driver.set_active(_Driver(arch))
     named, real = "", gpu.kernels
 
-    def tell(found: dict[str, Any]) -> None:
-        print(json.dumps({"layer": named, **found}), flush=True)
+    def tell(report: dict[str, Any]) -> None:
+        print(json.dumps({"layer": named, **report}), flush=True)
 
     def kernels(key: str, resident: bool, held: int) -> SimpleNamespace:
         module, form = real(key, resident, held), f"resident, {held} held" if resident else "streamed"

@@ -33,18 +33,18 @@ _NO_MEMORY = re.compile("bad.alloc|failed to allocate", re.IGNORECASE)
 
 def findings(first: int, last: int) -> list[str]:
     """Return the faults of a range of mutants, using a process that is restarted after a crash."""
-    found = []
+    faults = []
     while first < last:
         command = [sys.executable, "-m", "tests.use_mutants", str(first), str(last)]
         done = subprocess.run(command, capture_output=True, text=True)
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         for line in lines:
-            found += [f"mutant {line['number']}: {line['change']}: {fault}" for fault in line["faults"]]
+            faults += [f"mutant {line['number']}: {line['change']}: {fault}" for fault in line["faults"]]
             first = line["number"] + 1
         if done.returncode != 0:
-            found.append(f"mutant {first} ended the process ({done.returncode}): {done.stderr[-1000:]}")
+            faults.append(f"mutant {first} ended the process ({done.returncode}): {done.stderr[-1000:]}")
             first += 1
-    return found
+    return faults
 
 
 def use(first: int, last: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.added_rule.tiring import Tiring
 from tests.kernel_builds import ISA, ROOT, build, need
-from tests.rooms import generator
+from tests.source_tree import generator
 
 READERS = (
     *("cells", "rules", "export", "imputers", "packed"),

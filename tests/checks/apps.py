@@ -218,9 +218,9 @@ def test_a_bad_packed_model_or_line_is_one_sentence(bad, tmp_path):
 
 
 def test_the_memory_of_a_packed_model_is_said(tmp_path):
-    found = pack_file(TRAINED, tmp_path / "model.edgernn")
-    said = run(c_program(), found["packed"], text=STEPS).stderr
-    assert said.endswith(f"model.edgernn: {found['bytes']} bytes, and {found['memory']} of memory\n")
+    packed = pack_file(TRAINED, tmp_path / "model.edgernn")
+    said = run(c_program(), packed["packed"], text=STEPS).stderr
+    assert said.endswith(f"model.edgernn: {packed['bytes']} bytes, and {packed['memory']} of memory\n")
 
 
 @pytest.mark.parametrize(

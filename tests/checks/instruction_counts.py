@@ -38,7 +38,7 @@ def version() -> str:
 def counted(folder: Path) -> dict[str, dict[str, float]]:
     """Return the instruction count of each kernel and the fraction of its neurons that changed."""
     program = build(folder, targets=("edgernn_count",)) / "edgernn_count"
-    made = {}
+    counts = {}
     for kernel, inputs in KERNELS.items():
         words = ["valgrind", "--tool=callgrind", "--toggle-collect=edgernn_count_run", program, *inputs]
         words.insert(2, f"--callgrind-out-file={folder / kernel}.out")
@@ -46,8 +46,8 @@ def counted(folder: Path) -> dict[str, dict[str, float]]:
         done = subprocess.run(list(map(str, words)), env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         (count,) = re.findall(r"^totals: (\d+)$", Path(f"{folder / kernel}.out").read_text(), re.MULTILINE)
-        made[kernel] = {"instructions": int(count), "changed": float(done.stdout)}
-    return made
+        counts[kernel] = {"instructions": int(count), "changed": float(done.stdout)}
+    return counts
 
 
 def test_kernels_take_the_instructions_that_are_stored(tmp_path, say):

@@ -4,7 +4,7 @@
 import os
 import sys
 
-from tests.rooms import ROOT, copy_package, run
+from tests.source_tree import ROOT, copy_package, run
 
 
 def test_types_of_the_package_are_strict(tmp_path):

@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from tests.rooms import ROOT, python_without_editable_install, run
+from tests.source_tree import ROOT, python_without_editable_install, run
 from tests.test_packaging import USE
 
 MODEL = ROOT / "models" / "adding-sarnn" / "model.onnx"

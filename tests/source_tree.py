@@ -32,8 +32,8 @@ def generator():
 def copy_package(folder):
     """Copy the Python files of all top-level folders to where pyproject.toml installs them."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["scikit-build"]
-    for place, room in settings["wheel"]["packages"].items():
-        shutil.copytree(ROOT / room, folder / place, ignore=shutil.ignore_patterns("csrc", "__pycache__"))
+    for place, package in settings["wheel"]["packages"].items():
+        shutil.copytree(ROOT / package, folder / place, ignore=shutil.ignore_patterns("csrc", "__pycache__"))
 
 
 def python_without_editable_install(*words, path, **options):
