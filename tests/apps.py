@@ -37,7 +37,7 @@ class Streamed:
 
     y: Array
     updates: NDArray[np.int64] | None
-    said: str
+    report: str
 
 
 def stream_in_python(model: Path, x: NDArray, backend: str = "native") -> Streamed:
@@ -79,14 +79,14 @@ def stream_in_chromium(model: Path, x: NDArray, picture: Path | None = None) -> 
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "x.csv"), Path(folder, "y.csv")
         source.write_text(csv_of(x), encoding="utf-8")
-        done = on_the_page(model, source, target, *([picture] if picture else []))
-        assert done.returncode == 0, done.stderr
+        process = on_the_page(model, source, target, *([picture] if picture else []))
+        assert process.returncode == 0, process.stderr
         names, *lines = target.read_text(encoding="utf-8").split()
     table = np.array([line.split(",") for line in lines], float).reshape(*x.shape[:2], -1)
     columns = names.split(",")
     y = table[..., [c for c, name in enumerate(columns) if name.startswith("y")]]
     updates = table[..., -1].astype(np.int64) if columns[-1] == "updates" else None
-    return Streamed(y, updates, done.stdout)
+    return Streamed(y, updates, process.stdout)
 
 
 def csv_of(x: NDArray) -> str:
@@ -148,9 +148,9 @@ def _built(example: str, *options: str) -> Path:
     configure = ["cmake", "-S", EXAMPLES / example, "-B", folder, *options]
     for words in (configure, ["cmake", "--build", folder, "--parallel", "2"]):
         # cross-compiling the kernels takes minutes
-        done = run(*words, timeout=1200)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "warning" not in done.stderr, done.stderr
+        process = run(*words, timeout=1200)
+        assert process.returncode == 0, process.stdout + process.stderr
+        assert "warning" not in process.stderr, process.stderr
     return folder / "stream"
 
 
@@ -172,10 +172,10 @@ def need_chromium() -> None:
 
 
 def _through_pipes(words: list[object], x: NDArray) -> Streamed:
-    done = run(*words, text=csv_of(x))
-    assert done.returncode == 0, done.stderr
-    y = np.array([line.split(",") for line in done.stdout.split()], float)
-    return Streamed(y.reshape(*x.shape[:2], -1), None, done.stderr)
+    process = run(*words, text=csv_of(x))
+    assert process.returncode == 0, process.stderr
+    y = np.array([line.split(",") for line in process.stdout.split()], float)
+    return Streamed(y.reshape(*x.shape[:2], -1), None, process.stderr)
 
 
 def figures(said: str) -> tuple[float, float | None]:

@@ -64,18 +64,18 @@ def _sample(items: list[pytest.Item], count: int) -> list[pytest.Item]:
 
 
 @pytest.fixture
-def say(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+def add_summary_line(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """A function that adds a line to the summary at the end of the run, without failing the test."""
     return lambda text: record_property("said", text)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [report for group in terminalreporter.stats.values() for report in group]
-    said = [value for report in reports for name, value in getattr(report, "user_properties", ()) if name == "said"]
-    if said:
+    output = [value for report in reports for name, value in getattr(report, "user_properties", ()) if name == "said"]
+    if output:
         terminalreporter.section("said by tests")
         # every report of a test repeats its lines
-        for line in dict.fromkeys(said):
+        for line in dict.fromkeys(output):
             terminalreporter.write_line(line)
 
 

@@ -100,7 +100,7 @@ def home(tmp_path, monkeypatch):
     return tmp_path / "home" / "edgernn"
 
 
-def offer(monkeypatch, *downloads, forms=None, **options):
+def register_data_set(monkeypatch, *downloads, forms=None, **options):
     """Register the downloads as the data set "small"."""
     forms = forms or (tuple(file.name for download in downloads for file in download.gives),)
     data_set = DataSet("Small", "here", "none", (), "small", forms, downloads, **options)

@@ -12,7 +12,7 @@ from edgernn.training.formats.physionet import OUTCOMES, PARAMETERS
 from tests.training_helpers import PACK
 
 
-def written(path, content):
+def write_packed(path, content):
     """Write the file, compressed as its suffix says, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(PACK[path.suffix if path.suffix in PACK else ""](content))
@@ -91,8 +91,8 @@ ROWS = "RecordID,SAPS-I,SOFA,Length_of_stay,Survival,In-hospital_death\n141,6,1,
 
 def write_physionet(folder, records=None, outcomes=ROWS):
     for record, content in (records or {141: RECORD.format(141), 132: OTHER.format(132)}).items():
-        written(folder / "set-a" / f"{record}.txt", content.encode())
-    return [folder / "set-a", written(folder / "Outcomes-a.txt", outcomes.encode())]
+        write_packed(folder / "set-a" / f"{record}.txt", content.encode())
+    return [folder / "set-a", write_packed(folder / "Outcomes-a.txt", outcomes.encode())]
 
 
 def packed_stays(**changes):

@@ -89,16 +89,16 @@ def assert_equals_loop(
     assert results.keys() == wanted.keys()
     # the slope of u multiplies the rounding error of the phase
     slope = 2 / float(layer.rule.rule_open) if isinstance(layer.rule, Phased) else 1
-    for name, want in wanted.items():
+    for name, expected in wanted.items():
         got = results[name]
-        if want is None or got is None:
+        if expected is None or got is None:
             # where the loop has no gradient, the kernels return 0
-            assert all(t is None or not t.any() for t in (want, got)), name
+            assert all(t is None or not t.any() for t in (expected, got)), name
             continue
         # gradients are sums of terms of magnitude 1, which may cancel
-        scale = max(0.1, float(want.detach().abs().max()))
+        scale = max(0.1, float(expected.detach().abs().max()))
         close = FLOAT32 * slope * scale
-        torch.testing.assert_close(got.double(), want, rtol=0, atol=close, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(got.double(), expected, rtol=0, atol=close, msg=lambda m, n=name: f"{n}: {m}")
     if loop_trace.decisions is None:
         assert trace.decisions is None
     else:

@@ -111,10 +111,10 @@ class Derived(Cell):
         return (torch.tanh(p.n * p.half) + p.product * state[0],)
 
 
-MINE = (Gru, Memory, TwoStages, InputStage, Highway, LastInput, Derived)
+USER_CELLS = (Gru, Memory, TwoStages, InputStage, Highway, LastInput, Derived)
 
 
-def mine(cell: type[Cell], rule: str, I: int, H: int, **options: Any) -> RecurrentLayer:
+def user_layer(cell: type[Cell], rule: str, I: int, H: int, **options: Any) -> RecurrentLayer:
     options |= {"open": 0.5} if rule == "phased" else {}
     layer = RecurrentLayer(cell(I, H), RULES[rule](I, H, **options))
     layer.rule.anneal(30)

@@ -33,8 +33,8 @@ def build(folder: Path, *options: str, targets: tuple[str, ...] = ("all",), sour
     """Build CMake targets in a folder with these options."""
     configure = ["cmake", "-S", sources, "-B", folder, f"-DEDGERNN_ISAS={ISA}", *options]
     for words in (configure, ["cmake", "--build", folder, "--parallel", "2", "--target", *targets]):
-        done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+        process = subprocess.run(list(map(str, words)), capture_output=True, text=True)
+        assert process.returncode == 0, process.stdout + process.stderr
     return folder
 
 

@@ -39,7 +39,7 @@ def measured(stream: Callable[[Path, np.ndarray], apps.Streamed], x: np.ndarray,
     for _ in range(RUNS):
         streamed = stream(MODEL, x)
         np.testing.assert_allclose(streamed.y, y, rtol=0, atol=FLOAT32)
-        medians.append(apps.figures(streamed.said)[0])
+        medians.append(apps.figures(streamed.report)[0])
     return statistics.median(medians)
 
 
@@ -60,8 +60,8 @@ def page_sizes() -> dict[str, int]:
     """Size of all files that the page loads, as they are and gzipped."""
     x = apps.EXAMPLES / "adding.csv"
     with tempfile.TemporaryDirectory() as folder, apps.serving(MODEL, x) as address:
-        done = apps.run("node", apps.EXAMPLES / "browser" / "headless.mjs", address, Path(folder, "y.csv"))
-        contents = [urllib.request.urlopen(url).read() for url in json.loads(done.stdout)["loaded"]]
+        process = apps.run("node", apps.EXAMPLES / "browser" / "headless.mjs", address, Path(folder, "y.csv"))
+        contents = [urllib.request.urlopen(url).read() for url in json.loads(process.stdout)["loaded"]]
     return {"loaded": sum(map(len, contents)), "gzipped": sum(len(gzip.compress(c)) for c in contents)}
 
 

@@ -64,7 +64,7 @@ def layer(cell: str, rule: str, hidden: int, inputs: int) -> RecurrentLayer:
         return RecurrentLayer(instance, RULES[rule](inputs, hidden, **OPTIONS.get(rule, {}))).eval()
 
 
-def truth(cell: str, rule: str, inputs: Inputs) -> oracle.Result:
+def oracle_result(cell: str, rule: str, inputs: Inputs) -> oracle.Result:
     hidden = next(inputs[name].shape[1] for name in ("h", "s") if name in inputs)
     module = layer(cell, rule, hidden, inputs["X"].shape[2])
     with np.errstate(invalid="ignore", over="ignore"):
@@ -135,12 +135,12 @@ def session(
     module = layer(cell, rule, *sizes)
     known = [*output_names(cell, rule), *(["updates", "macs"] if counts else [])]
     outputs = known if outputs is None else outputs
-    wanted = dict(zip(known, outputs, strict=False))
+    expected = dict(zip(known, outputs, strict=False))
     places = ["Y", "updates", "macs", *(f"{name}_out" for name in module.states)]
     return node_session(
         weights,
         [*module.states],
-        [wanted.get(name, "") for name in places],
+        [expected.get(name, "") for name in places],
         op_attributes(module) | dict(attributes or {}),
         constant=constant,
         ordered=outputs,

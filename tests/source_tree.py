@@ -16,9 +16,9 @@ SITE = sysconfig.get_paths()["purelib"]
 
 def run(*words, status=0, **options):
     """Run a command that must end with this exit status; return its standard output."""
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, **options)
-    assert done.returncode == status, done.stdout + done.stderr
-    return done.stdout
+    process = subprocess.run(list(map(str, words)), capture_output=True, text=True, **options)
+    assert process.returncode == status, process.stdout + process.stderr
+    return process.stdout
 
 
 def generator():

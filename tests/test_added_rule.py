@@ -69,10 +69,10 @@ def test_memory_starts_and_goes_on_in_a_portable_file(tmp_path) -> None:
     assert state["layer0.rule_m"].shape == (3, 7)
     assert (state["layer0.rule_m"] == 0.5).all()
     with torch.no_grad():
-        want, last = model(x)
+        expected, last = model(x)
     y, middle = session.run_from(x[:5].numpy(), state)
     z, after = session.run_from(x[5:].numpy(), middle)
-    torch.testing.assert_close(torch.from_numpy(np.concatenate([y, z])), want, rtol=0, atol=1e-5)
+    torch.testing.assert_close(torch.from_numpy(np.concatenate([y, z])), expected, rtol=0, atol=1e-5)
     for name, tensor in zip(model.state_names, last, strict=True):
         torch.testing.assert_close(torch.from_numpy(after[name]), tensor, rtol=0, atol=1e-5)
 
@@ -124,9 +124,9 @@ def test_memory_that_kernels_cannot_read_is_left_to_the_loop_and_the_portable_fu
     to_onnx(model, tmp_path / "m.onnx")
     x = torch.randn(6, 3, 2)
     with torch.no_grad():
-        want, _ = model(x)
+        expected, _ = model(x)
     y = Session(tmp_path / "m.onnx", backend="portable").run(x.numpy())
-    torch.testing.assert_close(torch.from_numpy(y), want, rtol=0, atol=1e-5)
+    torch.testing.assert_close(torch.from_numpy(y), expected, rtol=0, atol=1e-5)
 
 
 def test_memory_of_another_size_is_refused() -> None:

@@ -100,7 +100,7 @@ def deltas(masks, times):
     return gaps
 
 
-def whole(x, y):
+def rebuilt_table(x, y):
     """Rebuild the table of a stay from its input (T, 3F) and target (T, F + 1)."""
     table = np.where(x[:, F : 2 * F] > 0, x[:, :F], y[:, :F])
     return table.astype(np.float32)
@@ -126,7 +126,7 @@ def test_every_stay_with_a_measurement_is_in_one_part(data):
         labels = part.y[:, :, -1].numpy()
         assert (labels == labels[:, :1]).all()
         for x, y, label in zip(part.x.numpy(), part.y.numpy(), labels[:, 0], strict=True):
-            key = whole(x, y).tobytes()
+            key = rebuilt_table(x, y).tobytes()
             assert known[key] == label
             seen.append(key)
         sizes[name] = (len(part), int(labels[:, 0].sum()))
@@ -191,8 +191,11 @@ def test_real_stays():
     ("change", "message"),
     [
         (lambda place: (place / "Outcomes-a.txt").unlink(), "brits: no set-a.npz or set-a/, Outcomes-a.txt"),
-        (lambda place: keep(place, 4), r"set-a: expected at least 3 stays that end in death, got 1"),
-        (lambda place: thin(place, 9), r"set-a: expected a stay with 10 measurements in the validation part, got none"),
+        (lambda place: keep_records(place, 4), r"set-a: expected at least 3 stays that end in death, got 1"),
+        (
+            lambda place: keep_rows(place, 9),
+            r"set-a: expected a stay with 10 measurements in the validation part, got none",
+        ),
     ],
     ids=["no outcomes", "too few", "nothing to hold out"],
 )
@@ -206,12 +209,12 @@ def test_data_that_cannot_serve_is_refused(data, tmp_path, change, message):
         opened(Mortality(), tmp_path)
 
 
-def keep(place, count):
+def keep_records(place, count):
     for path in sorted((place / "set-a").iterdir())[count:]:
         path.unlink()
 
 
-def thin(place, count):
+def keep_rows(place, count):
     """Keep only this many measurements in a record."""
     for path in (place / "set-a").iterdir():
         path.write_text("\n".join(path.read_text().splitlines()[: 6 + count]) + "\n")
@@ -302,7 +305,7 @@ def models_in(model):
     return [model] if isinstance(model, SequenceModel) else [model.ahead, model.behind]
 
 
-def answers(model, x):
+def draw_answers(model, x):
     """Draw logits (D, B), imputed values (D, T, B, F), imputation loss and budget, as a network returns them."""
     logits, filled, loss, budget = [], [], 0.0, 0.0
     with torch.no_grad():
@@ -322,7 +325,7 @@ def test_a_step_adds_every_part_of_the_loss_once(data, cell, direction):
     task = opened(Mortality(direction=direction, consistency=0.7, label_weight=1.3, positive_weight=4.0), data)
     model = network(task, cell)
     batch = task.train.batch(0, 11)
-    logits, filled, imputation, budget = answers(model, batch.x)
+    logits, filled, imputation, budget = draw_answers(model, batch.x)
     label = batch.target[0, :, -1].numpy()
     p = 1 / (1 + np.exp(-logits))
     entropy = -(4.0 * label * np.log(p) + (1 - label) * np.log(1 - p)).mean(1).sum()
@@ -344,7 +347,7 @@ def test_metrics_are_those_of_the_whole_split(data, monkeypatch, direction, cell
     chunks = split.chunks
     monkeypatch.setattr(split, "chunks", lambda: chunks(chunk))
     metrics = evaluate(model, task, split)
-    logits, filled, *_ = answers(model, split.x.transpose(0, 1))
+    logits, filled, *_ = draw_answers(model, split.x.transpose(0, 1))
     updates = [layer.decisions.double().mean() for one in models_in(model) for layer in one.traces if cell == "sarnn"]
     p = (1 / (1 + np.exp(-logits))).mean(0)
     label = split.y[:, 0, -1].numpy()
@@ -443,8 +446,8 @@ def test_a_layer_both_ways_is_refused(data, tmp_path, capsys):
 def test_a_rits_run_becomes_a_file_that_equals_torch(data, tmp_path, monkeypatch):
     without_pictures(monkeypatch)
     assert run(data, tmp_path / "run", "--cell", "eins") == 0
-    done = export_run(tmp_path / "run", tmp_path / "m.onnx")
-    assert [check["backend"] for check in done["checks"]] == ["portable", "native"]
+    process = export_run(tmp_path / "run", tmp_path / "m.onnx")
+    assert [check["backend"] for check in process["checks"]] == ["portable", "native"]
     model, _ = load_model(tmp_path / "run")
     x = opened(Mortality(), data).test.x.transpose(0, 1).contiguous()
     with torch.no_grad():

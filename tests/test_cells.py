@@ -105,8 +105,8 @@ def test_straight_through_gradient_is_that_of_the_hard_sigmoid(slope):
     u = rule.decide(v, (torch.zeros_like(v),), ()).u
     assert torch.equal(u, hard)
     (got,) = torch.autograd.grad((u * weight).sum(), v)
-    (wanted,) = torch.autograd.grad(((hard + soft - soft.detach()) * weight).sum(), v)
-    torch.testing.assert_close(got, wanted)
+    (expected,) = torch.autograd.grad(((hard + soft - soft.detach()) * weight).sum(), v)
+    torch.testing.assert_close(got, expected)
 
 
 @every_cell
@@ -134,8 +134,8 @@ def test_selective_gradients_equal_those_of_the_surrogate(cell, I, H):
         budget = budget + u.mean()
         outputs.append(state[0])
     loss = torch.stack(outputs).sin().sum() + sum(s.cos().sum() for s in state) + budget
-    wanted = torch.autograd.grad(loss, list(layer.parameters()))
-    torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
+    expected = torch.autograd.grad(loss, list(layer.parameters()))
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("budget", ["decisions", "likelihoods"])

@@ -78,9 +78,9 @@ def test_examples_run_in_turn(tmp_path, monkeypatch, capsys):
 
 
 def test_json_of_a_process_is_one_document_and_nothing_else():
-    done = edgernn("cells", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)
+    process = edgernn("cells", "--json")
+    assert process.returncode == 0, process.stderr
+    assert json.loads(process.stdout)
 
 
 @pytest.mark.parametrize("verb", ["export", "run", "bench"])
@@ -109,8 +109,8 @@ def test_a_warning_of_ours_is_one_line(tmp_path, monkeypatch, capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         assert main(words) == 0
-    said = "edgernn: warning: there is no library here; running the portable operators, which are slower\n"
-    assert said in capsys.readouterr().err
+    output = "edgernn: warning: there is no library here; running the portable operators, which are slower\n"
+    assert output in capsys.readouterr().err
 
 
 def test_help_imports_nothing_heavy():
@@ -119,9 +119,9 @@ def test_help_imports_nothing_heavy():
         "heavy = {'torch', 'numpy', 'onnx', 'onnxruntime', 'matplotlib', 'rich'} & set(sys.modules);"
         "sys.exit(f'imported: {heavy}' if heavy else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert all(f"  {verb} " in done.stdout for verb in VERBS)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert all(f"  {verb} " in process.stdout for verb in VERBS)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_debug_shows_the_traceback(tmp_path, capsys):
 def test_full_disk_is_one_line_and_leaves_nothing(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((400, 4, 3)))
     before = sorted(tmp_path.iterdir())
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "edgernn", "run", exported("gru")[1], "--input", "x.npy", "--output", "y.npy"],
         cwd=tmp_path,
         capture_output=True,
@@ -206,13 +206,14 @@ def test_full_disk_is_one_line_and_leaves_nothing(tmp_path):
         # limit files to 1,000 bytes, to simulate a full disk
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
     )
-    assert done.returncode == 1
+    assert process.returncode == 1
     assert re.fullmatch(
-        r"edgernn: error: y\.npy: File too large; what was there before is kept; free some space and .*\n", done.stderr
+        r"edgernn: error: y\.npy: File too large; what was there before is kept; free some space and .*\n",
+        process.stderr,
     )
     assert sorted(tmp_path.iterdir()) == before
 
 
 def test_version():
-    done = edgernn("--version")
-    assert done.stdout.startswith("edgernn 0.")
+    process = edgernn("--version")
+    assert process.stdout.startswith("edgernn 0.")

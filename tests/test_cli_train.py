@@ -53,8 +53,8 @@ def test_help_lists_every_verb(capsys):
 
 def test_help_imports_nothing_heavy():
     code = "import sys, edgernn.cli.frame as f; f.main(['--help']); print('heavy:', *sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    loaded = set(done.stdout.split("heavy:")[1].split())
+    process = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    loaded = set(process.stdout.split("heavy:")[1].split())
     assert not loaded & {"torch", "numpy", "rich", "matplotlib", "onnx", "onnxruntime", "edgernn.training"}
 
 
@@ -207,8 +207,8 @@ def test_only_the_result_goes_to_standard_output(capsys, one_verb):
 def test_a_reader_that_goes_away_is_no_traceback():
     code = "import sys; from edgernn.cli.frame import main; sys.exit(main(['--help']))"
     command = f"{shlex.join([sys.executable, '-c', code])} | true"
-    done = subprocess.run(["bash", "-c", command], check=True, capture_output=True, text=True)
-    assert done.stderr == ""
+    process = subprocess.run(["bash", "-c", command], check=True, capture_output=True, text=True)
+    assert process.stderr == ""
 
 
 # train

@@ -58,9 +58,9 @@ def test_round_trip_is_exact(kind, layers, bidirectional):
     model = edgernn.SequenceModel(kind, 5, 6, layers=layers, bidirectional=bidirectional, output="all").eval()
     again = edgernn.from_torch(edgernn.to_torch(model))
     assert not again.training
-    wanted, got = model.state_dict(), again.state_dict()
-    assert list(wanted) == list(got)
-    assert all(torch.equal(wanted[name], got[name]) for name in wanted)
+    expected, got = model.state_dict(), again.state_dict()
+    assert list(expected) == list(got)
+    assert all(torch.equal(expected[name], got[name]) for name in expected)
     # a module keeps the sum of its two biases
     module = edgernn.to_torch(model)
     theirs = edgernn.to_torch(edgernn.from_torch(module)).state_dict()

@@ -19,7 +19,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.cuda import CudaLibrary, Sizes
 from tests import oracle
 from tests.kernel_builds import build, incremental_build, need
-from tests.native import MARGIN, OPS, Inputs, draw, draw_call, layer, session, truth
+from tests.native import MARGIN, OPS, Inputs, draw, draw_call, layer, oracle_result, session
 from tests.test_native_refusals import BAD_CALLS, BAD_WEIGHTS
 from tests.test_native_refusals import test_bad_call_is_refused_by_name as refuses_call
 from tests.test_native_refusals import test_bad_weights_are_refused_by_name as refuses_weights
@@ -51,14 +51,14 @@ def emulated(path: Path) -> CudaLibrary:
 
 
 @pytest.fixture
-def cut(emulated: CudaLibrary):
+def set_geometry(emulated: CudaLibrary):
     """A function that sets the launch geometry until the test ends."""
 
-    def cut(*geometry: int) -> None:
+    def set_geometry(*geometry: int) -> None:
         assert emulated._library.edgernn_cuda_geometry(*geometry) == 0
 
-    yield cut
-    cut(0, 0, 0, 0)
+    yield set_geometry
+    set_geometry(0, 0, 0, 0)
 
 
 def address(array: np.ndarray) -> int:
@@ -93,57 +93,59 @@ def assert_equal(rule: str, got: list[np.ndarray], want: oracle.Result) -> None:
 
 
 @EVERY_OP
-def test_op_equals_oracle_however_it_is_cut_up(emulated, cut, cell, rule) -> None:
+def test_op_equals_oracle_however_it_is_cut_up(emulated, set_geometry, cell, rule) -> None:
     for H, I, T, B in SIZES:
         weights = draw(cell, rule, H, I)
-        feed, want = clear(cell, rule, weights, (H, I, T, B))
+        feed, expected = draw_clear_call(cell, rule, weights, (H, I, T, B))
         for geometry in GEOMETRIES:
-            cut(*geometry)
-            assert_equal(rule, run(emulated, cell, rule, weights, feed), want)
+            set_geometry(*geometry)
+            assert_equal(rule, run(emulated, cell, rule, weights, feed), expected)
 
 
-def clear(cell: str, rule: str, weights: Inputs, sizes: tuple[int, int, int, int]) -> tuple[Inputs, oracle.Result]:
+def draw_clear_call(
+    cell: str, rule: str, weights: Inputs, sizes: tuple[int, int, int, int]
+) -> tuple[Inputs, oracle.Result]:
     """Draw a call without near-ties, and return it with the oracle's results."""
     for seed in range(20):
         feed = draw_call(cell, rule, *sizes, seed)
-        want = truth(cell, rule, product_of(weights) | feed)
-        if want.margin > MARGIN:
-            return feed, want
+        expected = oracle_result(cell, rule, product_of(weights) | feed)
+        if expected.margin > MARGIN:
+            return feed, expected
     raise AssertionError("no draw without a near-tie")
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "gru-before", "eins", "irc-lstm", "fastgrnn"])
-def test_low_rank_equals_oracle(emulated, cut, monkeypatch, cell, rule) -> None:
+def test_low_rank_equals_oracle(emulated, set_geometry, monkeypatch, cell, rule) -> None:
     name, weights = low_rank(monkeypatch, cell, rule, 3, 33, 5)
-    feed, want = clear(name, rule, weights, (33, 5, 7, 3))
+    feed, expected = draw_clear_call(name, rule, weights, (33, 5, 7, 3))
     for geometry in GEOMETRIES:
-        cut(*geometry)
-        assert_equal(rule, run(emulated, name, rule, weights, feed), want)
+        set_geometry(*geometry)
+        assert_equal(rule, run(emulated, name, rule, weights, feed), expected)
 
 
 @pytest.mark.parametrize(
     ("cell", "rule"), [("gru", "always"), ("lstm", "always"), ("gru", "selective"), ("gru", "skip")]
 )
-def test_weights_that_are_too_many_for_the_chip_are_read_where_they_are(emulated, cut, cell, rule) -> None:
+def test_weights_that_are_too_many_for_the_chip_are_read_where_they_are(emulated, set_geometry, cell, rule) -> None:
     weights = draw(cell, rule, 200, 40)
-    feed, want = clear(cell, rule, weights, (200, 40, 3, 2))
+    feed, expected = draw_clear_call(cell, rule, weights, (200, 40, 3, 2))
     for blocks in (1, 2):
         # weights of 0.5 MB and more, with 0.2 MB of shared memory
-        cut(0, blocks, 0, 0)
-        assert_equal(rule, run(emulated, cell, rule, weights, feed), want)
+        set_geometry(0, blocks, 0, 0)
+        assert_equal(rule, run(emulated, cell, rule, weights, feed), expected)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 @pytest.mark.parametrize("cell", ["gru", "lstm", "eins", "gru-before"])
-def test_none_and_all_neurons_updated(emulated, cut, cell, share) -> None:
+def test_none_and_all_neurons_updated(emulated, set_geometry, cell, share) -> None:
     weights = draw(cell, "selective", 33, 3)
     weights["rule_b"][:] = 100.0 * (2.0 * share - 1.0)
     feed = draw_call(cell, "selective", 33, 3, 5, 2)
     for geometry in GEOMETRIES:
-        cut(*geometry)
+        set_geometry(*geometry)
         got = run(emulated, cell, "selective", weights, feed)
-        assert_equal("selective", got, truth(cell, "selective", weights | feed))
+        assert_equal("selective", got, oracle_result(cell, "selective", weights | feed))
         np.testing.assert_array_equal(got[-2], np.full((5, 2), int(33 * share)))
 
 
@@ -168,14 +170,14 @@ def test_steps_with_carried_state_equal_whole_sequence(emulated, cell, rule) -> 
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_states_may_come_out_where_they_went_in(emulated, cut, rule) -> None:
+def test_states_may_come_out_where_they_went_in(emulated, set_geometry, rule) -> None:
     weights = draw("irc-t-lstm", rule, 16, 16)
-    cut(1, 4, 32, 0)
+    set_geometry(1, 4, 32, 0)
     for steps in (1, 3, 7):
         feed = draw_call("irc-t-lstm", rule, 16, 16, steps, 2)
-        want = run(emulated, "irc-t-lstm", rule, weights, feed)
+        expected = run(emulated, "irc-t-lstm", rule, weights, feed)
         got = run(emulated, "irc-t-lstm", rule, weights, feed, in_place=True)
-        for a, b in zip(got, want, strict=True):
+        for a, b in zip(got, expected, strict=True):
             np.testing.assert_array_equal(a, b)
 
 
@@ -204,10 +206,10 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_run_is_refused_before_anything_is_done(emulated, case) -> None:
-    op, sizes, steps, said = REFUSED[case]
+    op, sizes, steps, output = REFUSED[case]
     feed = np.zeros(8, np.float32)
     # must not be dereferenced
-    with pytest.raises(EdgernnError, match=said):
+    with pytest.raises(EdgernnError, match=output):
         emulated.run(op, Sizes(*sizes), address(feed), steps, 1, address(feed), [address(feed)], 0, [0])
 
 
@@ -247,10 +249,10 @@ def test_node_equals_oracle(in_onnx, monkeypatch, cell, rule, constant) -> None:
         cell, weights = low_rank(monkeypatch, "gru", rule, 3, *sizes[:2])
     else:
         weights = draw(cell, rule, *sizes[:2])
-    feed, want = clear(cell, rule, weights, sizes)
+    feed, expected = draw_clear_call(cell, rule, weights, sizes)
     node = session(cell, rule, weights, constant=constant, sizes=sizes[:2])
     for _ in range(2):
-        assert_equal(rule, node.run(None, feed if constant else weights | feed), want)
+        assert_equal(rule, node.run(None, feed if constant else weights | feed), expected)
 
 
 def test_outputs_of_a_node_may_be_left_out(in_onnx) -> None:

@@ -98,8 +98,8 @@ def test_learned_start_gets_its_gradient() -> None:
     for module in (fused(layer), copy.deepcopy(layer).double()):
         whole_loss(*module(x.to(module.start[0].dtype))).backward()
         gradients.append([p.grad for p in module.parameters()])
-    for got, want in zip(*gradients, strict=True):
-        torch.testing.assert_close(got.double(), want, rtol=0, atol=FLOAT32 * max(0.1, float(want.abs().max())))
+    for got, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(got.double(), expected, rtol=0, atol=FLOAT32 * max(0.1, float(expected.abs().max())))
 
 
 @pytest.mark.parametrize("rule", [name for name in FUSED_RULES if RULES[name].kind is Kind.TIME])
@@ -113,9 +113,9 @@ def test_rules_of_the_step_alone_start_as_in_the_loop(rule: str) -> None:
         whole_loss(y, last, trace).backward()
         results.append([y, *last, *(p.grad for p in module.parameters() if p.grad is not None)])
     assert len(results[0]) == len(results[1])
-    for got, want in zip(*results, strict=True):
-        close = 4 * FLOAT32 * max(0.1, float(want.detach().abs().max()))
-        torch.testing.assert_close(got.double(), want, rtol=0, atol=close)
+    for got, expected in zip(*results, strict=True):
+        close = 4 * FLOAT32 * max(0.1, float(expected.detach().abs().max()))
+        torch.testing.assert_close(got.double(), expected, rtol=0, atol=close)
 
 
 def test_library_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

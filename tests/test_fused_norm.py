@@ -59,7 +59,7 @@ def fused(layer: RecurrentLayer) -> RecurrentLayer:
     return clone
 
 
-def begin(layer: RecurrentLayer, step: int, T: int, B: int) -> tuple[Tensor, tuple[Tensor, ...]]:
+def draw_inputs(layer: RecurrentLayer, step: int, T: int, B: int) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Draw inputs, with all samples at the same step."""
     x, state = inputs(layer, T, B)
     names = list(layer.states)
@@ -68,7 +68,7 @@ def begin(layer: RecurrentLayer, step: int, T: int, B: int) -> tuple[Tensor, tup
 
 def assert_same(layer: RecurrentLayer, T: int, B: int, step: int = 0) -> None:
     """Assert that results, gradients and running averages equal those of the loop."""
-    x, state = begin(layer, step, T, B)
+    x, state = draw_inputs(layer, step, T, B)
     ours, loop = fused(layer), copy.deepcopy(layer).double()
     y, last, trace, grads = run(ours, x, state, whole_loss)
     loop_y, loop_last, _, loop_grads = run(loop, x, state, whole_loss)
@@ -78,13 +78,15 @@ def assert_same(layer: RecurrentLayer, T: int, B: int, step: int = 0) -> None:
     wanted |= dict(loop.named_buffers())
     assert results.keys() == wanted.keys()
     assert any(".mean" in name for name in results)
-    for name, want in wanted.items():
+    for name, expected in wanted.items():
         got = results[name]
-        if want is None or got is None:
-            assert all(t is None or not t.any() for t in (want, got)), name
+        if expected is None or got is None:
+            assert all(t is None or not t.any() for t in (expected, got)), name
             continue
-        close = FLOAT32 * max(1.0, float(want.detach().abs().max()))
-        torch.testing.assert_close(got.double(), want.double(), rtol=0, atol=close, msg=lambda m, n=name: f"{n}: {m}")
+        close = FLOAT32 * max(1.0, float(expected.detach().abs().max()))
+        torch.testing.assert_close(
+            got.double(), expected.double(), rtol=0, atol=close, msg=lambda m, n=name: f"{n}: {m}"
+        )
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
@@ -117,12 +119,12 @@ def test_equal_rows_are_not_divided_by_zero() -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_without_a_gradient_the_result_is_the_same(training: bool) -> None:
     layer = make("lstm-peephole", 4, 19).train(training)
-    x, state = begin(layer, 0, 5, 8)
+    x, state = draw_inputs(layer, 0, 5, 8)
     with torch.no_grad():
         y, last, _ = fused(layer)(x, state)
     wanted_y, wanted_last, _ = fused(layer)(x, state)
-    for got, want in zip((y, *last), (wanted_y, *wanted_last), strict=True):
-        torch.testing.assert_close(got, want, rtol=0, atol=0)
+    for got, expected in zip((y, *last), (wanted_y, *wanted_last), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
 
 def test_only_asked_for_gradients_are_made() -> None:
@@ -131,20 +133,20 @@ def test_only_asked_for_gradients_are_made() -> None:
     layer.cell.norms["c"].shift.requires_grad_(False)
     layer.cell.W.requires_grad_(False)
     kernels = fused(layer)
-    x, state = begin(layer, 0, 4, 6)
+    x, state = draw_inputs(layer, 0, 4, 6)
     whole_loss(*kernels(x, state)).backward()
     whole = fused(copy.deepcopy(layer).requires_grad_())
     whole_loss(*whole(x, state)).backward()
-    for (name, got), want in zip(kernels.named_parameters(), whole.parameters(), strict=True):
+    for (name, got), expected in zip(kernels.named_parameters(), whole.parameters(), strict=True):
         assert (got.grad is None) == (not got.requires_grad), name
         if got.grad is not None:
-            torch.testing.assert_close(got.grad, want.grad, msg=lambda m, n=name: f"{n}: {m}")
+            torch.testing.assert_close(got.grad, expected.grad, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def test_the_gradient_of_the_kernels_is_that_of_finite_differences() -> None:
     """Finite differences of the loop in float64, along a random direction of all parameters and inputs."""
     layer = make("lstm", 3, 6)
-    x, state = begin(layer, 0, 5, 7)
+    x, state = draw_inputs(layer, 0, 5, 7)
     kernels = fused(layer)
     whole_loss(*kernels(x, state)).backward()
     torch.manual_seed(1)
@@ -162,7 +164,7 @@ def test_the_gradient_of_the_kernels_is_that_of_finite_differences() -> None:
 
 def test_threads_change_nothing() -> None:
     layer = make("lstm", 16, 40)
-    x, state = begin(layer, 0, 6, 300)
+    x, state = draw_inputs(layer, 0, 6, 300)
     results = []
     before = torch.get_num_threads()
     try:
@@ -178,7 +180,7 @@ def test_what_the_kernels_cannot_do_is_left_to_the_loop() -> None:
     layer = make("lstm", 3, 5)
     clone = copy.deepcopy(layer)
     clone.unroller = cpu.CpuUnroller(clone)
-    x, state = begin(layer, 0, 3, 4)
+    x, state = draw_inputs(layer, 0, 3, 4)
     # samples at different steps, in evaluation
     t = torch.arange(4.0).unsqueeze(1)
     mixed = tuple(t if name == COUNT else s for name, s in zip(layer.states, state, strict=True))

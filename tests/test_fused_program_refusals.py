@@ -19,7 +19,7 @@ from edgernn.rules import RULES
 from edgernn.training.kernels import attach, cpu
 from edgernn.training.kernels.program_cell import CellSource, ProgramNumbers, describe_cell, to_c
 from tests.fused import inputs, run, train_library, whole_loss
-from tests.fused_cells import Gru, TwoStages, fused, mine
+from tests.fused_cells import Gru, TwoStages, fused, user_layer
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -214,7 +214,7 @@ def test_numbers_made_wrong_do_no_harm(seed: int) -> None:
         return
     if name in ("gates", "vectors", "layout"):
         return  # its weights have other sizes
-    layer = fused(mine(TwoStages, "selective", 3, 5))
+    layer = fused(user_layer(TwoStages, "selective", 3, 5))
     layer.unroller.program = program_cell
     x, state = inputs(layer, 3, 2)
     y, last, _, _ = run(layer, x, state, whole_loss)

@@ -19,7 +19,7 @@ from edgernn.rules import RULES
 from edgernn.training.kernels import attach, cpu
 from edgernn.training.kernels.common import RULES as FUSED_RULES
 from tests.fused import assert_equals_loop, inputs, make, run, train_library, whole_loss
-from tests.fused_cells import MINE, Gru, Highway, Memory, TwoStages, fused, mine
+from tests.fused_cells import USER_CELLS, Gru, Highway, Memory, TwoStages, fused, user_layer
 from tests.tolerances import FLOAT32
 
 # T, B, I, H: odd; all 1; H = I; whole vectors; several blocks of vectors in a row
@@ -36,14 +36,14 @@ def _library() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("rule", "size"), RULES_AND_SIZES, ids=str)
-@pytest.mark.parametrize("cell", MINE)
+@pytest.mark.parametrize("cell", USER_CELLS)
 def test_forward_and_all_gradients_equal_the_loop(cell: type[Cell], rule: str, size: tuple[int, int, int, int]) -> None:
     T, B, I, H = size
-    layer = mine(cell, rule, H if cell is Highway else I, H)
+    layer = user_layer(cell, rule, H if cell is Highway else I, H)
     assert_equals_loop(layer, fused(layer), T, B)
 
 
-def unnamed(cell: Cell) -> type[Cell]:
+def renamed_cell(cell: Cell) -> type[Cell]:
     """Return the class of a cell under a name that the library does not have."""
     return type("Mine", (type(cell),), {"name": f"my-{cell.name}"})
 
@@ -54,7 +54,7 @@ def test_program_of_each_cell_of_ours_gives_what_its_kernel_gives(cell: str, rul
     layer = make(cell, rule, 20, 20)
     layer.unroller = cpu.CpuUnroller(layer)
     builtin = make(cell, rule, 20, 20)
-    builtin.cell = unnamed(builtin.cell)(20, 20)
+    builtin.cell = renamed_cell(builtin.cell)(20, 20)
     builtin.load_state_dict(layer.state_dict())
     builtin.unroller = cpu.CpuUnroller(builtin)
     assert (layer.unroller.program is None, builtin.unroller.program is None) == (True, False)
@@ -83,14 +83,14 @@ def test_any_part_of_the_result_may_be_left_out_of_the_loss(cell: type[Cell], ru
         "budget": lambda y, last, trace: trace.budget * 2,
         "y": lambda y, last, trace: y[2].sin().sum(),
     }
-    layer = mine(cell, rule, 6, 21)
+    layer = user_layer(cell, rule, 6, 21)
     assert_equals_loop(layer, fused(layer), 5, 3, parts[loss])
 
 
 @pytest.mark.parametrize("rule", ["always", "selective", "skip", "clockwork"])
 @pytest.mark.parametrize("cell", [Memory, TwoStages])
 def test_threads_agree(cell: type[Cell], rule: str) -> None:
-    layer = fused(mine(cell, rule, 7, 50))
+    layer = fused(user_layer(cell, rule, 7, 50))
     x, state = inputs(layer, 40, 37)
     before = torch.get_num_threads()
     results = []
@@ -111,9 +111,9 @@ def test_threads_agree(cell: type[Cell], rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", ["selective", "skip"])
-@pytest.mark.parametrize("cell", MINE)
+@pytest.mark.parametrize("cell", USER_CELLS)
 def test_without_gradients_nothing_is_kept_and_the_result_is_the_same(cell: type[Cell], rule: str) -> None:
-    layer = fused(mine(cell, rule, 21, 21))
+    layer = fused(user_layer(cell, rule, 21, 21))
     x, state = inputs(layer, 8, 3)
     y, last, trace = layer(x, state)
     with torch.no_grad():
@@ -163,7 +163,7 @@ def test_random_equations_equal_the_loop(seed: int, rule: str) -> None:
         "own": {"v": Vector("H", 0.4)},
         "update": random_update(seed),
     }
-    layer = mine(type("Random", (Cell,), members), rule, 4, 19)
+    layer = user_layer(type("Random", (Cell,), members), rule, 4, 19)
     assert_equals_loop(layer, fused(layer), 3, 4)
 
 
@@ -176,13 +176,13 @@ def test_attaching_draws_no_numbers_and_copies_have_cells_of_their_own() -> None
     # copies own their cells, which outlive the original
     other = copy.deepcopy(model)
     x = torch.randn(4, 2, 3)
-    want = model(x)[0]
+    expected = model(x)[0]
     del model
-    assert torch.equal(other(x)[0], want)
+    assert torch.equal(other(x)[0], expected)
 
 
 def test_backward_outlives_the_layer() -> None:
-    layer = fused(mine(Memory, "always", 3, 9))
+    layer = fused(user_layer(Memory, "always", 3, 9))
     x, state = inputs(layer, 4, 2)
     y, _, _ = layer(x, state)
     weight = layer.cell.W

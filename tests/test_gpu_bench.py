@@ -138,9 +138,9 @@ def test_a_peer_that_is_wrong_is_left_out(machine, monkeypatch, tmp_path):
 def test_without_a_gpu_nothing_is_measured(tmp_path, capsys):
     for words in (["--suite"], ["--cell", "gru"]):
         assert main(["bench", "--device", "cuda", *words, "--out", str(tmp_path)]) == 1
-        said = capsys.readouterr()
-        assert said.err.startswith("edgernn: error: device cuda: ")
-        assert said.err.count("\n") == 1
+        output = capsys.readouterr()
+        assert output.err.startswith("edgernn: error: device cuda: ")
+        assert output.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
@@ -173,25 +173,25 @@ def test_cases_are_those_of_the_targets():
 
 
 def test_events_are_of_the_stream_that_does_the_work(monkeypatch):
-    said = []
+    output = []
 
     class Event:
         def __init__(self, enable_timing):
             assert enable_timing
 
         def record(self, stream):
-            said.append(stream)
+            output.append(stream)
 
         def synchronize(self):
-            said.append("wait")
+            output.append("wait")
 
         def elapsed_time(self, end):
             return 3.0
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "Stream", lambda: "stream")
-    assert gpu_times.Events()(lambda: said.append("call"), 2) == pytest.approx(0.003)
-    assert said == ["stream", "call", "call", "stream", "wait"]
+    assert gpu_times.Events()(lambda: output.append("call"), 2) == pytest.approx(0.003)
+    assert output == ["stream", "call", "call", "stream", "wait"]
 
 
 def test_a_clock_of_its_own_times_a_call():

@@ -100,7 +100,7 @@ def test_without_nvcc_it_is_said_how_to_build(tools, monkeypatch):
 
 
 def test_the_library_is_built_and_laid_beside_the_other(tools, monkeypatch, tmp_path):
-    said, ran = tmp_path / "said", []
+    output, ran = tmp_path / "said", []
     monkeypatch.setattr(gpu_ops, "library_missing", lambda device="cpu": None if device == "cpu" else "missing")
     monkeypatch.setattr(gpu_ops, "library_path", lambda: str(tmp_path / "libedgernn_ops.so"))
     monkeypatch.setattr(gpu_ops, "cuda_library_path", lambda: str(tmp_path / "libedgernn_cuda.so"))
@@ -114,11 +114,11 @@ def test_the_library_is_built_and_laid_beside_the_other(tools, monkeypatch, tmp_
         return subprocess.CompletedProcess(words, 0, "", "")
 
     monkeypatch.setattr(gpu_ops.subprocess, "run", run)
-    monkeypatch.setattr(gpu_ops.shutil, "copy2", lambda source, target: said.write_text(f"{source} {target}"))
+    monkeypatch.setattr(gpu_ops.shutil, "copy2", lambda source, target: output.write_text(f"{source} {target}"))
     assert find_or_build(1) == str(tmp_path / "libedgernn_cuda.so")
     assert "-DEDGERNN_CUDA=ON" in ran[0]
     assert ran[1][-2:] == ["--target", "edgernn_cuda"]
-    assert said.read_text().endswith(f"build/cuda/libedgernn_cuda.so {tmp_path}/libedgernn_cuda.so")
+    assert output.read_text().endswith(f"build/cuda/libedgernn_cuda.so {tmp_path}/libedgernn_cuda.so")
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ def package(tmp_path):
 
 
 def test_every_contract_is_kept(package):
-    said = lint(package)
-    assert "rooms import downwards KEPT" in said
-    assert " 0 broken." in said
+    output = lint(package)
+    assert "rooms import downwards KEPT" in output
+    assert " 0 broken." in output
 
 
 # a file, an import inside one of its functions, and the expected message
@@ -46,8 +46,8 @@ def test_forbidden_imports_inside_functions_are_found(package):
         with (package / "edgernn" / file).open("a") as source:
             source.write(f"\n\ndef lazy():\n    import {imported}\n")
     report = lint(package, status=1)
-    for file, imported, said in FORBIDDEN:
-        assert said in report, said
+    for file, imported, output in FORBIDDEN:
+        assert output in report, output
         module = "edgernn." + file.removesuffix(".py").replace("/", ".")
         # each by its direct import, not through another module
         assert file == "mine.py" or f"{module} -> {imported} (l." in report, file

@@ -399,7 +399,7 @@ def test_images_are_standardised_and_split(digits):
 def test_losses_of_the_training(digits):
     for meta_loss in ("mean", "change"):
         task = opened(digits, meta_loss=meta_loss)
-        model = task.build_network(given())
+        model = task.build_network(network_config())
         theta, batch = task.classifier.start(), task.train.batch(0, 0)
         loss, carry = task.loss(model, batch, (theta, *model.initial_state(theta)))
         place, state, before, after, after_next = theta, model.initial_state(theta), [], [], []
@@ -415,14 +415,14 @@ def test_losses_of_the_training(digits):
         assert not any(t.requires_grad for t in carry)
 
 
-def given(**changes):
+def network_config(**changes):
     return ModelConfig.of("lstm", hidden_size=3, layers=2, **changes)
 
 
 def test_hand_made_optimisers_get_the_same_optimisees(digits):
     """SGD in NumPy on a perceptron, from the same initial weights and minibatches as the learned optimiser."""
     task = opened(digits, test_steps=3)
-    model = task.build_network(given())
+    model = task.build_network(network_config())
     seen = []
 
     def spy(theta, gradient, loss, state):
@@ -485,7 +485,7 @@ def test_the_learning_rate_is_the_best_on_the_validation_images(digits, monkeypa
     for images in (task.images, task.validation, task.test):
         images.x = (images.y[:, None] == torch.arange(784) % 10).view(-1, 1, 28, 28) * 255
     with torch.no_grad():
-        metrics = task.evaluate(task.build_network(given()), task.test, "cpu")
+        metrics = task.evaluate(task.build_network(network_config()), task.test, "cpu")
     assert metrics["sgd_lr"] == 0.1
 
 

@@ -74,5 +74,5 @@ def test_a_card_has_the_size_of_its_file_and_its_latency(weights, tmp_path, monk
     assert whole, card
     assert step, card
     assert f"| measured on | {processor()}, one thread, the native library (" in card
-    said = f"a call takes {whole[1]} with 10 steps, {step[1]} with one, on one thread of {processor()}"
-    assert said in capsys.readouterr().out
+    output = f"a call takes {whole[1]} with 10 steps, {step[1]} with one, on one thread of {processor()}"
+    assert output in capsys.readouterr().out

@@ -71,8 +71,8 @@ def test_a_place_is_held_by_one_process_and_let_go_by_a_kill(tmp_path, holder, h
     place = tmp_path / "place"
     process = subprocess.Popen([sys.executable, "-c", HOLD, holder, place], stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"inside\n"
-    said = rf"place: in use by process {process.pid} on {socket.gethostname()}; wait until it ends, or name another"
-    with pytest.raises(UsageError, match=said), hold(place):
+    output = rf"place: in use by process {process.pid} on {socket.gethostname()}; wait until it ends, or name another"
+    with pytest.raises(UsageError, match=output), hold(place):
         pass
     process.kill()
     process.wait()

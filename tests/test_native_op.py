@@ -30,9 +30,9 @@ from tests.native import (
     in_use,
     layer,
     library,
+    oracle_result,
     output_names,
     session,
-    truth,
 )
 from tests.tolerances import FLOAT32
 
@@ -54,11 +54,11 @@ def equals_oracle(cell: str, rule: str, hidden: int, inputs: int, lengths: list[
     for steps, batch in lengths:
         for seed in range(20):
             feed = draw_call(cell, rule, hidden, inputs, steps, batch, seed)
-            want = truth(cell, rule, weights | feed)
-            if want.margin > MARGIN:
+            expected = oracle_result(cell, rule, weights | feed)
+            if expected.margin > MARGIN:
                 break
-        assert want.margin > MARGIN, "no draw without a near-tie"
-        assert_equal(cell, rule, run.run(None, feed), want)
+        assert expected.margin > MARGIN, "no draw without a near-tie"
+        assert_equal(cell, rule, run.run(None, feed), expected)
 
 
 @pytest.mark.parametrize(("hidden", "inputs"), SOME_SIZES, ids=str)
@@ -137,17 +137,17 @@ def test_outputs_are_written_in_full(cell: str, rule: str) -> None:
     weights = draw(cell, rule, 33, 3)
     run = session(cell, rule, weights)
     feed = draw_call(cell, rule, 33, 3, 5, 2)
-    want = run.run(None, feed)
+    expected = run.run(None, feed)
     binding = run.io_binding()
     for name, a in feed.items():
         binding.bind_cpu_input(name, a)
     buffers = []
-    for name, a in zip(output_names(cell, rule), want, strict=True):
+    for name, a in zip(output_names(cell, rule), expected, strict=True):
         poison = np.nan if a.dtype == np.float32 else -1
         buffers.append(ort.OrtValue.ortvalue_from_numpy(np.full(a.shape, poison, a.dtype)))
         binding.bind_ortvalue_output(name, buffers[-1])
     run.run_with_iobinding(binding)
-    for a, buffer in zip(want, buffers, strict=True):
+    for a, buffer in zip(expected, buffers, strict=True):
         np.testing.assert_array_equal(buffer.numpy(), a)
 
 
@@ -155,7 +155,7 @@ def test_outputs_are_written_in_full(cell: str, rule: str) -> None:
 def test_final_state_may_share_memory_with_initial_state(cell: str, rule: str) -> None:
     run = session(cell, rule, draw(cell, rule, 33, 3))
     feed = draw_call(cell, rule, 33, 3, 5, 2)
-    want = run.run(None, feed)
+    expected = run.run(None, feed)
     binding = run.io_binding()
     binding.bind_cpu_input("X", feed["X"])
     shared = {}
@@ -167,8 +167,8 @@ def test_final_state_may_share_memory_with_initial_state(cell: str, rule: str) -
     for name in output_names(cell, rule)[1 + len(shared) :]:
         binding.bind_output(name)
     run.run_with_iobinding(binding)
-    np.testing.assert_array_equal(binding.get_outputs()[-3 if RULES[rule].can_skip else -1].numpy(), want[0])
-    for value, a in zip(shared.values(), want[1:], strict=False):
+    np.testing.assert_array_equal(binding.get_outputs()[-3 if RULES[rule].can_skip else -1].numpy(), expected[0])
+    for value, a in zip(shared.values(), expected[1:], strict=False):
         np.testing.assert_array_equal(value.numpy(), a)
 
 
@@ -176,11 +176,11 @@ def test_final_state_may_share_memory_with_initial_state(cell: str, rule: str) -
 def test_threads_on_one_session_agree_with_one_thread(cell: str, rule: str) -> None:
     run = session(cell, rule, draw(cell, rule, 33, 3))
     feeds = [draw_call(cell, rule, 33, 3, 37, batch, seed=batch) for batch in (1, 2, 3, 4)]
-    want = [run.run(None, feed) for feed in feeds]
+    expected = [run.run(None, feed) for feed in feeds]
     with ThreadPoolExecutor(8) as pool:
         got = list(pool.map(lambda i: run.run(None, feeds[i % 4]), range(64)))
     for i, result in enumerate(got):
-        for a, b in zip(result, want[i % 4], strict=True):
+        for a, b in zip(result, expected[i % 4], strict=True):
             np.testing.assert_array_equal(a, b)
 
 
@@ -191,21 +191,23 @@ def test_extreme_input_gives_what_the_equations_give(cell: str, rule: str, value
     feed = draw_call(cell, rule, 5, 3, 4, 3)
     feed["X"][1, 1, 2] = value
     got = session(cell, rule, weights).run(None, feed)
-    want = truth(cell, rule, weights | feed)
-    assert want.margin > MARGIN
+    expected = oracle_result(cell, rule, weights | feed)
+    assert expected.margin > MARGIN
     untouched = [0, 2]
     assert np.isfinite(got[0][:, untouched]).all()
     if rule in ("phased", "variable"):
         # a closed neuron keeps its value instead of 0 times NaN; so exclude that sample
         names = output_names(cell, rule)
         got = [a[:, untouched] if n in ("Y", "updates") else a[untouched] for n, a in zip(names, got, strict=True)]
-        state, memory = (tuple(a[untouched] for a in part) for part in (want.state, want.memory))
-        y, updates = want.y[:, untouched], want.updates[:, untouched]
-        want = oracle.Result(y, state, memory, updates, want.macs[untouched], want.margin, want.needed[untouched])
+        state, memory = (tuple(a[untouched] for a in part) for part in (expected.state, expected.memory))
+        y, updates = expected.y[:, untouched], expected.updates[:, untouched]
+        expected = oracle.Result(
+            y, state, memory, updates, expected.macs[untouched], expected.margin, expected.needed[untouched]
+        )
     # some cells copy the input to the state, and 1e30 in float32 is not exact to 1e-5
-    states = (want.y, *want.state, *want.memory)
+    states = (expected.y, *expected.state, *expected.memory)
     huge = max(float(np.nanmax(np.abs(a), initial=0, where=np.isfinite(a))) for a in states) > 1e3
-    assert_equal(cell, rule, got, want, rtol=1e-5 if huge else 0)
+    assert_equal(cell, rule, got, expected, rtol=1e-5 if huge else 0)
 
 
 def test_gates_saturate_exactly() -> None:
@@ -215,11 +217,11 @@ def test_gates_saturate_exactly() -> None:
     for name in weights:
         weights[name][:] = 0.0
     weights["W"][2] = 1.0
-    for z, want in ((1e4, 0.25), (-1e4, np.tanh(np.float32(0.5)))):
+    for z, expected in ((1e4, 0.25), (-1e4, np.tanh(np.float32(0.5)))):
         weights["b"][1] = z
         feed = {"X": np.full((1, 1, 1), 0.5, np.float32), "h": h}
         (y, _) = session("gru", "always", weights).run(None, feed)
-        np.testing.assert_allclose(y[0], want, rtol=3e-7)
+        np.testing.assert_allclose(y[0], expected, rtol=3e-7)
 
 
 def run_pru(gate: str, x: np.ndarray) -> np.ndarray:
@@ -279,17 +281,17 @@ def supported() -> list[str]:
     names: list[str] = []
     for name in ("baseline", "avx2", "avx512", "avx512vnni", "native"):
         command = [sys.executable, "-c", code, library()]
-        done = subprocess.run(
+        process = subprocess.run(
             command, env=os.environ | {"EDGERNN_ISA": name}, capture_output=True, text=True, check=False
         )
-        if done.stdout.strip() == name:
+        if process.stdout.strip() == name:
             names.append(name)
     return names
 
 
 def test_instruction_set_in_use_is_the_one_asked_for_or_one_of_those_here() -> None:
-    wanted = os.environ.get("EDGERNN_ISA")
-    assert in_use() in ([wanted] if wanted else supported())
+    expected = os.environ.get("EDGERNN_ISA")
+    assert in_use() in ([expected] if expected else supported())
 
 
 @pytest.mark.check("instruction-sets")
@@ -305,7 +307,7 @@ def test_laws_hold_for_instruction_set(name: str, request: pytest.FixtureRequest
     files = [f"{folder}/test_weight_types.py::{law}" for law in LAWS_OF_BYTES]
     if {name, in_use()} != {"avx512", "avx512vnni"}:  # they differ in int8 products
         files += [__file__, *(f"{folder}/test_native_{laws}.py" for laws in LAWS)]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", chosen, *files],
         cwd=Path(__file__).parents[1],
         env=os.environ | {"EDGERNN_ISA": name, "EDGERNN_LIBRARY": library()},
@@ -313,7 +315,7 @@ def test_laws_hold_for_instruction_set(name: str, request: pytest.FixtureRequest
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-4000:]
+    assert process.returncode == 0, process.stdout[-4000:]
 
 
 def test_every_cell_and_rule_has_an_op() -> None:

@@ -14,7 +14,17 @@ from edgernn.cell_program import STATE, cell_program
 from edgernn.cells import CELLS
 from edgernn.program import Builder
 from edgernn.rules import RULES
-from tests.native import MARGIN, assert_equal, draw, draw_call, layer, node_session, output_names, session, truth
+from tests.native import (
+    MARGIN,
+    assert_equal,
+    draw,
+    draw_call,
+    layer,
+    node_session,
+    oracle_result,
+    output_names,
+    session,
+)
 from tests.programs import TERMS, program_attributes
 from tests.test_native_weights import WHOLE_RULES, draw_sparse
 from tests.tolerances import FLOAT32
@@ -50,11 +60,11 @@ def test_program_equals_oracle(cell, rule, hidden, inputs):
     for steps, batch in ((1, 1), (37, 1), (6, 5)):
         for seed in range(20):
             feed = draw_call(cell, rule, hidden, inputs, steps, batch, seed)
-            want = truth(cell, rule, weights | feed)
-            if want.margin > MARGIN:
+            expected = oracle_result(cell, rule, weights | feed)
+            if expected.margin > MARGIN:
                 break
-        assert want.margin > MARGIN, "no draw without a near-tie"
-        assert_equal(cell, rule, run.run(None, feed), want)
+        assert expected.margin > MARGIN, "no draw without a near-tie"
+        assert_equal(cell, rule, run.run(None, feed), expected)
 
 
 @EVERY_PAIR
@@ -95,9 +105,9 @@ def test_weights_given_at_run_equal_constant_weights(rule):
 def assert_as_kernel(cell, rule, weights, hidden=33, inputs=17, steps=9, batch=3, close=FLOAT32, **options):
     """Assert that the program computes what the kernel of the same cell computes."""
     feed = draw_call(cell, rule, hidden, inputs, steps, batch)
-    want = session(cell, rule, weights, sizes=(hidden, inputs), attributes=options).run(None, feed)
+    expected = session(cell, rule, weights, sizes=(hidden, inputs), attributes=options).run(None, feed)
     got = program_session(cell, rule, weights, hidden, inputs, attributes=options).run(None, feed)
-    for a, b in zip(got, want, strict=True):
+    for a, b in zip(got, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=close)
 
 
@@ -145,10 +155,10 @@ def test_states_that_change_places(rule, hidden):
     feed = dict(zip(names, before, strict=True)) | {"X": np.zeros((1, 2, 3), np.float32)}
     got = run.run(None, feed | {name: np.ones((2, 1), np.float32) for name in memory})
     for i in range(4):
-        want = before[(i + 1) % 4].copy()
+        expected = before[(i + 1) % 4].copy()
         if rule == "selective":
-            want[:, ::2] = before[i][:, ::2]
-        np.testing.assert_array_equal(got[i], want)
+            expected[:, ::2] = before[i][:, ::2]
+        np.testing.assert_array_equal(got[i], expected)
 
 
 # eight gates, in both stages, with the maximum number of gates per term

@@ -166,12 +166,12 @@ def test_library_tells_its_schema() -> None:
 
 def test_unknown_instruction_set_is_refused() -> None:
     code = "import onnxruntime as ort, sys; " + ("ort.SessionOptions().register_custom_ops_library(sys.argv[1])")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, library()],
         env=os.environ | {"EDGERNN_ISA": "mmx"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode != 0
-    assert "EDGERNN_ISA=mmx: not known or not supported here" in done.stderr
+    assert process.returncode != 0
+    assert "EDGERNN_ISA=mmx: not known or not supported here" in process.stderr

@@ -15,7 +15,18 @@ from edgernn.cells import CELLS
 from edgernn.cells.recurrent import BLOCK, BlockSparse
 from edgernn.rules import RULES
 from tests import oracle
-from tests.native import MARGIN, Inputs, assert_equal, draw, draw_call, layer, library, output_names, session, truth
+from tests.native import (
+    MARGIN,
+    Inputs,
+    assert_equal,
+    draw,
+    draw_call,
+    layer,
+    library,
+    oracle_result,
+    output_names,
+    session,
+)
 
 RECURRENT = [cell for cell in CELLS if "R" in dict(layer(cell, "always", 33, 3).cell.named_parameters())]
 WHOLE_RULES = [rule for rule in RULES if rule != "clockwork"]
@@ -31,9 +42,9 @@ def draw_clear(cell: str, rule: str, weights: Inputs, steps: int, batch: int) ->
     hidden, inputs = sizes_of(weights)
     for seed in range(20):
         feed = draw_call(cell, rule, hidden, inputs, steps, batch, seed)
-        want = truth(cell, rule, product_of(weights) | feed)
-        if want.margin > MARGIN:
-            return feed, want
+        expected = oracle_result(cell, rule, product_of(weights) | feed)
+        if expected.margin > MARGIN:
+            return feed, expected
     raise AssertionError("no draw without a near-tie")
 
 
@@ -69,10 +80,10 @@ def test_sparse_weights_equal_oracle(cell: str, rule: str, density: float, hidde
     weights = draw_sparse(cell, rule, hidden, inputs, density)
     run = session(cell, rule, weights, sizes=(hidden, inputs))
     for steps, batch in LENGTHS:
-        feed, want = draw_clear(cell, rule, weights, steps, batch)
+        feed, expected = draw_clear(cell, rule, weights, steps, batch)
         if rule == "skip":
-            want.macs[:] -= (want.updates > 0).sum(0) * zeros_left_out(cell, weights, hidden, inputs)
-        assert_equal(cell, rule, run.run(None, feed), want)
+            expected.macs[:] -= (expected.updates > 0).sum(0) * zeros_left_out(cell, weights, hidden, inputs)
+        assert_equal(cell, rule, run.run(None, feed), expected)
 
 
 @pytest.mark.parametrize("hidden", [33, 128])
@@ -98,9 +109,9 @@ def test_a_matrix_of_zeros_is_nothing_to_multiply() -> None:
     weights = draw("gru-before", "skip", 33, 3)
     weights["R"][:] = 0
     feed = draw_call("gru-before", "skip", 33, 3, 5, 2)
-    want = truth("gru-before", "skip", weights | feed)
-    want.macs[:] -= (want.updates > 0).sum(0) * weights["R"].size
-    assert_equal("gru-before", "skip", session("gru-before", "skip", weights).run(None, feed), want)
+    expected = oracle_result("gru-before", "skip", weights | feed)
+    expected.macs[:] -= (expected.updates > 0).sum(0) * weights["R"].size
+    assert_equal("gru-before", "skip", session("gru-before", "skip", weights).run(None, feed), expected)
 
 
 @dataclass(frozen=True)
@@ -143,11 +154,11 @@ def low_rank_equals_oracle(
     name, weights = low_rank(monkeypatch, cell, rule, rank, hidden, inputs)
     run = session(name, rule, weights, sizes=(hidden, inputs))
     for steps, batch in LENGTHS:
-        feed, want = draw_clear(name, rule, weights, steps, batch)
+        feed, expected = draw_clear(name, rule, weights, steps, batch)
         if rule == "variable":
             # Q h reads the columns that are not masked
-            want.macs[:] += rank * want.updates.sum(0)
-        assert_equal(name, rule, run.run(None, feed), want)
+            expected.macs[:] += rank * expected.updates.sum(0)
+        assert_equal(name, rule, run.run(None, feed), expected)
 
 
 @pytest.mark.parametrize("rule", WHOLE_RULES)
@@ -191,9 +202,9 @@ def test_no_number_in_one_sample_leaves_the_others_alone(cell: str, rule: str, v
     weights = draw(f"{cell}/5", rule, 33, 3)
     feed = draw_call(f"{cell}/5", rule, 33, 3, 4, 3)
     run = session(f"{cell}/5", rule, weights)
-    want = run.run(None, feed)
+    expected = run.run(None, feed)
     feed["h"][1, 32] = value
-    for name, a, b in zip(output_names(f"{cell}/5", rule), run.run(None, feed), want, strict=True):
+    for name, a, b in zip(output_names(f"{cell}/5", rule), run.run(None, feed), expected, strict=True):
         axis = 1 if name in ("Y", "updates") else 0
         np.testing.assert_array_equal(np.delete(a, 1, axis), np.delete(b, 1, axis))
 
@@ -206,11 +217,11 @@ def test_an_infinite_state_is_no_more_than_its_columns(value: float) -> None:
     weights["Q"][:] = 1
     feed = draw_call("rnn/3", "random", 33, 3, 1, 1)
     feed["h"][:] = value
-    want = np.sign(weights["R"].sum(1)) * np.sign(value)
+    expected = np.sign(weights["R"].sum(1)) * np.sign(value)
     same = np.abs(np.sign(weights["R"]).sum(1)) == 3  # otherwise infinities of both signs are added
     (y, *_) = session("rnn/3", "random", weights).run(None, feed)
     assert same.any()
-    np.testing.assert_array_equal(y[0, 0, same], want[same])
+    np.testing.assert_array_equal(y[0, 0, same], expected[same])
 
 
 BAD_WEIGHTS = {

@@ -47,13 +47,13 @@ def case_truth(name, rule, model):
     for seed in range(20):
         x = np.random.default_rng(seed).standard_normal((12, 2, CASES[name].I), np.float32)
         state = [s.detach().numpy() for s in layer.initial_state(2, torch.from_numpy(x))]
-        want = oracle.run(CASES[name].row, rule, weights, x, state)
-        if want.margin > MARGIN:
-            return x, want
+        expected = oracle.run(CASES[name].row, rule, weights, x, state)
+        if expected.margin > MARGIN:
+            return x, expected
     raise AssertionError("no draw without a near-tie")
 
 
-def assert_is(y, updates, want, rule):
+def assert_matches(y, updates, want, rule):
     np.testing.assert_allclose(y, want.y, rtol=0, atol=FLOAT32)
     assert np.abs(want.y).max() > 0.1
     if rule != "always":
@@ -71,20 +71,20 @@ def test_the_cells_are_others_than_the_librarys():
 @EVERY_PAIR
 def test_everything_that_runs_a_file_equals_the_oracle(name, rule, tmp_path):
     model, path = case_model(name, rule), tmp_path / "model.onnx"
-    x, want = case_truth(name, rule, model)
+    x, expected = case_truth(name, rule, model)
     to_onnx(model, path)
     for backend in ("portable", "native"):
         session = Session(path, backend=backend)
         assert session.backend == backend
-        assert_is(session.run(x), session.updates, want, rule)
+        assert_matches(session.run(x), session.updates, expected, rule)
 
 
 @pytest.mark.parametrize(("name", "rule"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
 def test_packed_equals_the_oracle(name, rule):
     model = case_model(name, rule)
-    x, want = case_truth(name, rule, model)
+    x, expected = case_truth(name, rule, model)
     y, updates, _ = steps(packed_alone(model), x)
-    assert_is(y, updates, want, rule)
+    assert_matches(y, updates, expected, rule)
 
 
 @EVERY_PAIR

@@ -26,11 +26,11 @@ def follow():
     for command in commands:
         program, *words = shlex.split(command)
         if program == "python":
-            done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
-            assert done.returncode == 0, done.stderr
+            process = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
+            assert process.returncode == 0, process.stderr
         else:
             assert main(words) == 0, command
-    return commands, done.stdout
+    return commands, process.stdout
 
 
 @pytest.mark.slow

@@ -143,7 +143,7 @@ def run(out, devices=None, resume=False, progress=None, **changes):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def one_process(tmp_path_factory):
     out = tmp_path_factory.mktemp("whole") / "run"
     with pytest.MonkeyPatch.context() as patch:
         without_pictures(patch)
@@ -177,7 +177,7 @@ def children():
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_an_interrupted_pair_is_resumed_by_one_and_by_two(tmp_path, whole):
+def test_an_interrupted_pair_is_resumed_by_one_and_by_two(tmp_path, one_process):
     # one of them receives SIGINT
     press = At(4, lambda: os.kill(os.getpid(), signal.SIGINT))
     with everything_put_back(), pytest.raises(Interrupted, match=r"interrupted at step 4 of 9.*--devices 2.*--resume"):
@@ -185,34 +185,34 @@ def test_an_interrupted_pair_is_resumed_by_one_and_by_two(tmp_path, whole):
     with pytest.raises(Interrupted, match="interrupted at step 6 of 9"):
         run(tmp_path / "run", resume=True, progress=At(6, press.action))
     run(tmp_path / "run", devices=2, resume=True)
-    assert_same(tmp_path / "run", whole)
+    assert_same(tmp_path / "run", one_process)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_a_killed_process_is_named_and_its_run_goes_on(tmp_path, whole):
+def test_a_killed_process_is_named_and_its_run_goes_on(tmp_path, one_process):
     # a long-lived child of another test may exist
     before = children()
     kill = At(5, lambda: os.kill(next(int(child) for child in children() if child not in before), signal.SIGKILL))
-    said = "of 2 processes that train together process 1 was killed by signal 9; go on with --resume"
-    with everything_put_back(), pytest.raises(EdgernnError, match=said):
+    output = "of 2 processes that train together process 1 was killed by signal 9; go on with --resume"
+    with everything_put_back(), pytest.raises(EdgernnError, match=output):
         run(tmp_path / "run", devices=2, progress=kill)
     assert json.loads((tmp_path / "run/state.json").read_text())["step"] == 3
     run(tmp_path / "run", resume=True)
-    assert_same(tmp_path / "run", whole)
+    assert_same(tmp_path / "run", one_process)
 
 
-def test_torchrun_starts_what_devices_would(tmp_path, whole):
+def test_torchrun_starts_what_devices_would(tmp_path, one_process):
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "edgernn"]
     arguments = ["train", "--task", "adding", "--cell", "sarnn", "--out", "run", "--json", *words(ADDING)]
-    done = subprocess.run(
+    process = subprocess.run(
         [*launch, *arguments], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     # only one process writes
-    assert json.loads(done.stdout)["run"] == "run"
-    assert done.stderr.count("training for at most 9 steps") == 1
-    assert "Warning" not in done.stderr
-    assert_same(tmp_path / "run", whole)
+    assert json.loads(process.stdout)["run"] == "run"
+    assert process.stderr.count("training for at most 9 steps") == 1
+    assert "Warning" not in process.stderr
+    assert_same(tmp_path / "run", one_process)
 
 
 @pytest.mark.parametrize(
@@ -273,9 +273,9 @@ def test_a_process_that_has_trained_with_others_leaves_their_group_alone():
     for kept in ([], ["held"]):
         code = f"from edgernn.training import parallel; held = {held}; parallel._kept += [{', '.join(kept)}]"
         code += "; import sys, edgernn.__main__ as m; sys.argv[1:] = ['cells', '--help']; m.run()"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        assert ("let go of" in done.stdout) is (not kept)
+        process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert process.returncode == 0, process.stderr
+        assert ("let go of" in process.stdout) is (not kept)
 
 
 def test_a_total_has_the_gradient_of_a_sum(monkeypatch):

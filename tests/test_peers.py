@@ -25,7 +25,7 @@ SHORT = Rounds(rounds=2, warmup=0, block_ms=1)
 cells = pytest.mark.parametrize("cell", ["gru", "lstm"])
 
 
-def torch_says(case):
+def torch_outputs(case):
     """Return y (T, B, H) in float64 of the module with these weights."""
     module = (nn.GRU if case.cell == "gru" else nn.LSTM)(case.input_size, case.hidden_size).double()
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
@@ -40,7 +40,7 @@ def torch_says(case):
 @cells
 def test_reference_is_torch(cell):
     case = problem(cell, 3, 5, 7, batch=2)
-    np.testing.assert_allclose(reference(case), torch_says(case), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(reference(case), torch_outputs(case), rtol=0, atol=1e-12)
 
 
 def sequence(peer, case):
@@ -72,7 +72,7 @@ def test_a_runtime_computes_what_torch_does(peer, run, start, cell, batch, hidde
     except UnsupportedError as error:
         pytest.skip(f"{peer.name}: {error}")
     # by default OpenVINO computes in bfloat16 where the processor supports it
-    np.testing.assert_allclose(y, torch_says(case), rtol=0, atol=1e-2 if peer.name == "OpenVINO" else 1e-3)
+    np.testing.assert_allclose(y, torch_outputs(case), rtol=0, atol=1e-2 if peer.name == "OpenVINO" else 1e-3)
 
 
 class Wrong:

@@ -30,9 +30,9 @@ def test_bench_beside_peers(tmp_path, capsys):
     """Runs in a separate process, and first, before it is replaced."""
     words = ["bench", "--peers", "--cell", "lstm", "hidden_size=8", "--steps", "1", "--rounds", "1", "--warmup", "0"]
     assert main([*words, "--out", str(tmp_path)]) == 0
-    said = capsys.readouterr()
-    assert "| roofline |" in said.out
-    assert "[1/1] lstm (2, 8), T=1: " in said.err
+    output = capsys.readouterr()
+    assert "| roofline |" in output.out
+    assert "[1/1] lstm (2, 8), T=1: " in output.err
     (case,) = json.loads((tmp_path / "peers.json").read_text())["cases"]
     assert case["name"] == "lstm (2, 8), T=1"
 
@@ -50,12 +50,12 @@ class Inline:
         pass
 
     def submit(self, work, *arguments):
-        done = Future()
+        process = Future()
         try:
-            done.set_result(work(*arguments))
+            process.set_result(work(*arguments))
         except Exception as error:
-            done.set_exception(error)
-        return done
+            process.set_exception(error)
+        return process
 
 
 @pytest.fixture(scope="module")

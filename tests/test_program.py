@@ -40,7 +40,7 @@ ORACLE = {
 }
 
 
-def single(name: str) -> Program:
+def one_op_program(name: str) -> Program:
     """Return the program of one op."""
     arity = OPS[name].arity
     return Program(tuple(range(arity)), (), (Instruction(name, tuple(range(arity))),), (arity,))
@@ -196,13 +196,13 @@ def test_codes_of_ops_stay():
 @pytest.mark.parametrize("name", OPS)
 def test_op_equals_its_oracle(name):
     values = points(OPS[name].arity)
-    (y,) = single(name).run(values)
+    (y,) = one_op_program(name).run(values)
     np.testing.assert_allclose(y.detach(), ORACLE[name](*(v.detach().numpy() for v in values)), rtol=1e-14)
 
 
 @pytest.mark.parametrize("name", OPS)
 def test_derivative_of_an_op_equals_autograd(name):
-    program = single(name)
+    program = one_op_program(name)
     values = points(OPS[name].arity, 1)
     (y,) = program.run(values)
     grad = torch.linspace(-1, 1, 50, dtype=torch.float64)

@@ -99,7 +99,7 @@ def linear(module, v):
     return v @ module.weight.detach().numpy().T + module.bias.detach().numpy()
 
 
-def stepped(module, kind, x, state):
+def states_of_steps(module, kind, x, state):
     weights = {name: value.detach().numpy() for name, value in module.cell.named_parameters()}
     for x_t in x:
         state = kind(weights, x_t, state)
@@ -110,12 +110,12 @@ def bound(model, sentence, noise, kind, states):
     """Return -log p of a sentence given z, the divergence of z, and the likelihood of each word."""
     e = model.embedding.weight.detach().numpy()
     start = tuple(np.zeros(5) for _ in range(states))
-    *_, last = stepped(model.encoder, kind, e[sentence], start)
+    *_, last = states_of_steps(model.encoder, kind, e[sentence], start)
     mean, log_variance = np.split(linear(model.posterior, last[0]), 2)
     z = mean + np.sqrt(np.exp(log_variance)) * noise
     surprise = 0.0
     for (h,), target in zip(
-        stepped(model.decoder, oracle.gru, e[[END, *sentence]], (z,)), [*sentence, END], strict=True
+        states_of_steps(model.decoder, oracle.gru, e[[END, *sentence]], (z,)), [*sentence, END], strict=True
     ):
         logits = linear(model.head, h)
         surprise -= np.log(np.exp(logits[target]) / np.exp(logits).sum())

@@ -105,18 +105,20 @@ def test_a_full_disk_says_where_what_is_kept_and_what_to_do(tmp_path):
         def limit():
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, preexec_fn=limit)
-        assert done.returncode == 1
-        assert "Traceback" not in done.stderr
-        return done.stderr.splitlines()[-1]
+        process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, preexec_fn=limit)
+        assert process.returncode == 1
+        assert "Traceback" not in process.stderr
+        return process.stderr.splitlines()[-1]
 
     line = limited(6000)
-    said = "run/state.safetensors: File too large; no step is saved yet; free some space and go on with: edgernn train"
-    assert said in line
+    output = (
+        "run/state.safetensors: File too large; no step is saved yet; free some space and go on with: edgernn train"
+    )
+    assert output in line
     command.append("--resume")
     line = limited(20_000)
-    said = r"edgernn: error: run/learning\.png: File too large; step 6 is saved; free some space and go on with: (.*)"
-    resuming = re.fullmatch(said, line)
+    output = r"edgernn: error: run/learning\.png: File too large; step 6 is saved; free some space and go on with: (.*)"
+    resuming = re.fullmatch(output, line)
     assert resuming, line
     words_again = shlex.split(resuming[1])
     assert words_again[-1] == "--resume"

@@ -94,8 +94,8 @@ def test_phase_is_as_exact_late_as_at_the_start(t):
         rule.rule_s.sub_(100)
         phase = rule._phase(torch.tensor([[t]]))[0].double()
         tau, s = rule.rule_tau.double(), rule.rule_s.double()
-    wanted = torch.remainder(t + s, tau) / tau
-    apart = (phase - wanted).abs()
+    expected = torch.remainder(t + s, tau) / tau
+    apart = (phase - expected).abs()
     assert torch.minimum(apart, 1 - apart).max() < 1e-6
 
 
@@ -119,8 +119,8 @@ def test_phased_file_knows_the_time(tmp_path):
     state[model.state_names.index("layer0.rule_t")] = torch.tensor([[0.0], [1e6]])
     y, last = session.run_from(x.numpy(), dict(zip(model.state_names, (s.numpy() for s in state), strict=True)))
     with torch.no_grad():
-        wanted, _ = model(x, tuple(state))
-    torch.testing.assert_close(torch.from_numpy(y), wanted, rtol=0, atol=1e-5)
+        expected, _ = model(x, tuple(state))
+    torch.testing.assert_close(torch.from_numpy(y), expected, rtol=0, atol=1e-5)
     assert last["layer0.rule_t"].ravel().tolist() == [9, 1e6 + 9]
 
 

@@ -162,8 +162,8 @@ def test_a_job_whose_worker_dies_is_gone_on_with(tmp_path, capsys):
 
 def test_a_full_disk_stops_all(tmp_path):
     workers = Pretended(lambda job, n: Outcome("No space left on device", full=True) if job.seed == 1 else Outcome())
-    said = "seed1: No space left on device: 1 of 4 runs are finished and stay; free some space"
-    with pytest.raises(EdgernnError, match=said):
+    output = "seed1: No space left on device: 1 of 4 runs are finished and stay; free some space"
+    with pytest.raises(EdgernnError, match=output):
         run_missing(jobs_of(tmp_path), workers)
     assert [job.seed for job in workers.begun] == [0, 1, 2]
 
@@ -215,7 +215,7 @@ class Here(Workers):
 
 
 @pytest.fixture
-def here(file, monkeypatch):
+def train_here(file, monkeypatch):
     @contextmanager
     def on_ray(count, **_):
         yield Here()
@@ -226,19 +226,19 @@ def here(file, monkeypatch):
     return file
 
 
-def test_a_table_before_anything_is_trained(here, capsys):
+def test_a_table_before_anything_is_trained(train_here, capsys):
     assert main(["sweep", "sweep.toml", "--table-only"]) == 0
     assert capsys.readouterr().out.count("not run") == 6
-    table = sweep(here, run=False)
+    table = sweep(train_here, run=False)
     assert table["metric"] is None
     assert not any(row["front"] or row["chosen"] for row in table["rows"])
     assert [path.rpartition("/")[2] for path in table["files"]] == ["table.json", "table.md"]
     with pytest.raises(EdgernnError, match="there is no finished run whose model could be exported"):
-        sweep(here, run=False, export=True)
+        sweep(train_here, run=False, export=True)
 
 
-def test_choices_are_made_on_the_validation_split(here, tmp_path):
-    table = sweep(here, latency=False)
+def test_choices_are_made_on_the_validation_split(train_here, tmp_path):
+    table = sweep(train_here, latency=False)
     rows = {row["name"]: row for row in table["rows"]}
     assert len(rows) == 6
     assert all(row["latency"]["n"] == 0 and row["test"]["n"] == 2 for row in rows.values())
@@ -266,32 +266,32 @@ def test_choices_are_made_on_the_validation_split(here, tmp_path):
     ]
     # seeds are added to the existing ones
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/sweep/*/result.json")}
-    say(here, "seeds = 2", "seeds = 3")
-    assert all(row["test"]["n"] == 3 for row in sweep(here, latency=False)["rows"])
+    say(train_here, "seeds = 2", "seeds = 3")
+    assert all(row["test"]["n"] == 3 for row in sweep(train_here, latency=False)["rows"])
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    say(here, "T = 8", "T = 9")
+    say(train_here, "T = 8", "T = 9")
     with pytest.raises(UsageError, match="trained with T=8, now it is 9"):
-        sweep(here)
+        sweep(train_here)
 
 
-def test_a_run_that_fails_is_told_and_the_others_go_on(here, capsys):
-    say(here, "lr = [0.01, 0.001]", "lr = [0.01, 1e30]")
+def test_a_run_that_fails_is_told_and_the_others_go_on(train_here, capsys):
+    say(train_here, "lr = [0.01, 0.001]", "lr = [0.01, 1e30]")
     assert main(["sweep", "sweep.toml", "--no-latency"]) == 1
     error = capsys.readouterr().err
     assert re.search(r"error: \d+ runs failed, runs/sweep/table.md has the others; the first: .*diverged", error)
-    table = sweep(here, run=False)
+    table = sweep(train_here, run=False)
     assert {row["test"]["n"] for row in table["rows"] if row["settings"]["lr"] == 0.01} == {2}
-    page = (here.parent / "runs/sweep/table.md").read_text()
+    page = (train_here.parent / "runs/sweep/table.md").read_text()
     assert page.count("not run") == 3
 
 
-def test_another_sweep_in_the_same_folder_is_refused(here):
-    said = r"runs/sweep: in use by process \d+ on .*; wait until it ends, or name another place with --out"
-    with hold_folder(here.parent / "runs/sweep"):
-        with pytest.raises(UsageError, match=said):
-            sweep(here)
+def test_another_sweep_in_the_same_folder_is_refused(train_here):
+    output = r"runs/sweep: in use by process \d+ on .*; wait until it ends, or name another place with --out"
+    with hold_folder(train_here.parent / "runs/sweep"):
+        with pytest.raises(UsageError, match=output):
+            sweep(train_here)
         # a table of the finished runs may be printed meanwhile
-        assert not any(row["seeds"] for row in sweep(here, run=False)["rows"])
+        assert not any(row["seeds"] for row in sweep(train_here, run=False)["rows"])
 
 
 # Ray

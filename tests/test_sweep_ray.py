@@ -183,8 +183,8 @@ class Cluster:
         return {"args": " ".join([command, *words]), "shell": True, "env": environment, "text": True}
 
     def run(self, command, *words, home=None, cwd=None):
-        done = subprocess.run(**self.shell(command, *words, home=home), cwd=cwd, capture_output=True, timeout=180)
-        return done.returncode, done.stdout, done.stderr
+        process = subprocess.run(**self.shell(command, *words, home=home), cwd=cwd, capture_output=True, timeout=180)
+        return process.returncode, process.stdout, process.stderr
 
     def start(self, command, *words):
         """Start a node and wait until it is up."""
@@ -243,7 +243,7 @@ def test_a_cluster_trains_what_one_machine_would(tmp_path, cluster):
     assert row["settings"] == {"lambda": 0.0, "lr": 0.01}
     # the command in the table trains the row again, seed by seed
     command = row["command"].replace("edgernn train", shlex.join([sys.executable, "-m", "edgernn", "train"]))
-    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stderr
     again = [json.loads((tmp_path / f"again/{row['name']}-seed{seed}/result.json").read_text()) for seed in (0, 1)]
     assert [result["mse"] for result in again] == row["test"]["values"]

@@ -172,11 +172,11 @@ def test_bad_arrays_are_named(tmp_path, case):
     assert str(path) in str(caught.value)
 
 
-def cut(content):
+def truncate(content):
     return content[: len(content) // 2]
 
 
-def flip(content):
+def flip_bits(content):
     # within the stored x
     at = content.index(b"\x93NUMPY") + 400
     return content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :]
@@ -190,7 +190,7 @@ def bad_member(content):
     return out.getvalue()
 
 
-@pytest.mark.parametrize("damage", [cut, flip, bad_member, lambda _: b"", lambda _: b"text", gzip.compress])
+@pytest.mark.parametrize("damage", [truncate, flip_bits, bad_member, lambda _: b"", lambda _: b"text", gzip.compress])
 def test_corrupt_npz_is_named(tmp_path, damage):
     path = save(tmp_path, x=inputs(), y=ZEROS)
     path.write_bytes(damage(path.read_bytes()))

@@ -19,7 +19,7 @@ def _no_pictures(monkeypatch):
     without_pictures(monkeypatch)
 
 
-def made(task, count=20_000):
+def generate(task, count=20_000):
     """Generate x (count, T, I) and the target with the task's function."""
     x, y = task.make(np.random.default_rng(0), count)
     return x.transpose(0, 1).double().numpy(), y.double().numpy()
@@ -130,7 +130,7 @@ def test_adding_target_is_the_sum_of_two_marked_values(T, markers, values):
 def test_adding_values_have_their_distribution(values):
     settings, mean, variance, (least, most) = VALUES[values]
     task = Adding(T=20, values=values, **settings)
-    x, y = made(task)
+    x, y = generate(task)
     v = (x[..., 0] - mean) / variance**0.5
     assert x[..., 0].min() >= least
     assert x[..., 0].max() <= most
@@ -145,7 +145,7 @@ def test_adding_values_have_their_distribution(values):
 @pytest.mark.parametrize("case", MARKED)
 def test_adding_markers_are_spread_evenly_over_their_steps(case):
     markers, T, first, second = MARKED[case]
-    x, _ = made(Adding(T=T, markers=markers))
+    x, _ = generate(Adding(T=T, markers=markers))
     steps = np.stack([np.flatnonzero(row) for row in x[..., 1]])
     assert set(steps[:, 0]) == set(first)
     assert set(steps[:, 1]) == set(second)
@@ -186,7 +186,7 @@ def test_adding_without_delta2_has_no_error_over_it(tmp_path):
 @pytest.mark.parametrize(("bits", "noise", "delta2"), [(1, 0, 1.0), (3, 5, 0.25), (15, 20, 4.0)])
 def test_memorization_is_bits_then_noise(bits, noise, delta2):
     task = Memorization(bits=bits, noise=noise, delta2=delta2)
-    x, y = made(task)
+    x, y = generate(task)
     assert x.shape == (20_000, bits + noise, 1)
     assert (task.input_size, task.output_size, task.output) == (1, bits, "last")
     assert np.array_equal(y, x[:, :bits, 0])
@@ -200,7 +200,7 @@ def test_memorization_is_bits_then_noise(bits, noise, delta2):
 
 
 def test_memorization_without_variance_is_silent_after_the_bits():
-    x, _ = made(Memorization(bits=2, noise=3, delta2=0.0), 5)
+    x, _ = generate(Memorization(bits=2, noise=3, delta2=0.0), 5)
     assert not x[:, 2:].any()
 
 
@@ -240,7 +240,7 @@ def number(digits):
 
 @pytest.mark.parametrize("digits", [1, 2, 3, 16, 62])
 def test_binary_addition_target_is_the_sum_of_two_numbers(digits):
-    x, y = made(BinaryAddition(digits=digits), 3000)
+    x, y = generate(BinaryAddition(digits=digits), 3000)
     assert x.shape == (3000, digits, 2)
     assert set(np.unique(x)) | set(np.unique(y)) <= {0.0, 1.0}
     first, second = ([number(row) for row in x[..., i]] for i in (0, 1))
@@ -256,7 +256,7 @@ def test_binary_addition_target_is_the_sum_of_two_numbers(digits):
 
 
 def test_binary_addition_reaches_every_number():
-    x, _ = made(BinaryAddition(digits=3))
+    x, _ = generate(BinaryAddition(digits=3))
     assert set(map(number, x[..., 0])) == {0, 1, 2, 3, 4}
     assert set(map(number, x[..., 1])) == {0, 1, 2, 3}
 
@@ -281,9 +281,9 @@ def test_binary_addition_is_learned_and_its_metrics_are_those_of_numpy(tmp_path)
     settings = {"digits": 4, "test_size": 300}
     run = Trained(tmp_path / "run", "binary-addition", **settings, hidden_size=16, batch_size=50, steps=100)
     test = opened(BinaryAddition(**settings)).test
-    wanted = [number(row[:, 0]) + number(row[:, 1]) for row in test.x.numpy()]
+    expected = [number(row[:, 0]) + number(row[:, 1]) for row in test.x.numpy()]
     answers = np.round(np.tanh(run.outputs(test.x)[..., 0]))
-    digits = np.array([[total >> t & 1 for t in range(4)] for total in wanted])
+    digits = np.array([[total >> t & 1 for t in range(4)] for total in expected])
     right = answers == digits
     assert run.result["digit_accuracy"] == pytest.approx(right.mean(), abs=1e-12)
     assert run.result["sum_accuracy"] == pytest.approx(right.all(1).mean(), abs=1e-12)

@@ -70,10 +70,10 @@ def test_operators_of_torch_become_programs(name):
 def test_gradients_at_the_ends_of_a_clamp_and_at_the_foot_of_a_relu_are_those_of_torch():
     for function, ends in ((lambda a, b: a.clamp(-1, 1), (-1.0, 1.0)), (lambda a, b: torch.relu(a), (0.0,))):
         a = torch.tensor(ends, dtype=torch.float64, requires_grad=True)
-        (wanted,) = torch.autograd.grad(function(a, a).sum(), a)
+        (expected,) = torch.autograd.grad(function(a, a).sum(), a)
         back = gradient(traced(function), [9])
         inputs = {0: a.detach(), 9: torch.ones(len(ends), dtype=torch.float64)}
-        torch.testing.assert_close(back.run([inputs[key] for key in back.arguments])[0], wanted)
+        torch.testing.assert_close(back.run([inputs[key] for key in back.arguments])[0], expected)
 
 
 @pytest.mark.parametrize(

@@ -55,20 +55,20 @@ def assert_same(layer: RecurrentLayer, T: int, B: int, loss: Callable[..., Tenso
     assert_equals_loop(layer, fused(layer), T, B, loss)
 
 
-def take(form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
+def use_form(form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: form)
 
 
 @pytest.mark.parametrize("cell", [*CELLS, "eins-forget", "eins-from-x", "eins-from-x-forget"])
 def test_every_cell_equals_the_loop(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    take(RESIDENT, monkeypatch)
+    use_form(RESIDENT, monkeypatch)
     assert_same(make(cell, "always", 3, 5), 2, 2)
 
 
 @pytest.mark.parametrize("rule", [name for name in RULES if name != "variable"])
 @pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
 def test_every_rule_equals_the_loop(rule: str, form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
-    take(form, monkeypatch)
+    use_form(form, monkeypatch)
     assert_same(make("lstm", rule, 2, 5), 2, 3)
 
 
@@ -77,7 +77,7 @@ def test_every_rule_equals_the_loop(rule: str, form: gpu.KernelForm, monkeypatch
 def test_inputs_as_wide_as_the_state_equal_the_loop(
     cell: str, form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take(form, monkeypatch)
+    use_form(form, monkeypatch)
     assert_same(make(cell, "skip", 5, 5), 2, 2)
 
 
@@ -87,7 +87,7 @@ def test_inputs_as_wide_as_the_state_equal_the_loop(
 def test_every_cell_under_every_rule_equals_the_loop(
     cell: str, rule: str, form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take(form, monkeypatch)
+    use_form(form, monkeypatch)
     I = 3 if form.resident else 5
     assert_same(make(cell, rule, I, 5), 2, 3)
 
@@ -97,7 +97,7 @@ def test_every_cell_under_every_rule_equals_the_loop(
 def test_any_part_of_the_result_may_be_left_out_of_the_loss(
     rule: str, loss: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take(RESIDENT, monkeypatch)
+    use_form(RESIDENT, monkeypatch)
     parts: dict[str, Callable[..., Tensor]] = {
         "last": lambda y, last, trace: last[0].sin().sum(),
         "second": lambda y, last, trace: last[-1].sin().sum(),
@@ -109,7 +109,7 @@ def test_any_part_of_the_result_may_be_left_out_of_the_loss(
 
 @pytest.mark.parametrize("budget", ["decisions", "likelihoods"])
 def test_both_budgets_equal_the_loop(budget: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    take(RESIDENT, monkeypatch)
+    use_form(RESIDENT, monkeypatch)
     layer = make("gru", "selective", 4, 7, budget=budget)
     # wide enough that likelihoods are clipped at both ends
     torch.nn.init.normal_(layer.rule.rule_W)
@@ -120,7 +120,7 @@ def test_both_budgets_equal_the_loop(budget: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_sparse_weights_and_a_learned_start_equal_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    take(RESIDENT, monkeypatch)
+    use_form(RESIDENT, monkeypatch)
     layer = make("gru", "skip", 3, 18, BlockSparse(0.5))
     layer.cell.threshold(hold=True)
     assert_same(layer, 2, 2)
@@ -149,7 +149,7 @@ class Own(Cell):
 
 
 def test_cell_of_a_user_equals_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    take(RESIDENT, monkeypatch)
+    use_form(RESIDENT, monkeypatch)
     assert_same(RecurrentLayer(Own(3, 5), RULES["selective"](3, 5)), 3, 2)
 
 
@@ -187,7 +187,7 @@ def test_equations_without_a_translation_are_left_to_the_loop(cell: type[Cell], 
 # torch's compiler wraps an autograd function in an object
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_the_op_says_its_shapes_and_is_compiled_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    take(RESIDENT, monkeypatch)
+    use_form(RESIDENT, monkeypatch)
     layer = fused(make("gru", "selective", 3, 5))
     x, state = inputs(layer, 2, 2)
     y, last, _, grads = run(layer, x, state, whole_loss)
@@ -203,7 +203,7 @@ def test_the_op_says_its_shapes_and_is_compiled_around(monkeypatch: pytest.Monke
 
 
 def test_op_passes_torchs_own_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    take(RESIDENT, monkeypatch)
+    use_form(RESIDENT, monkeypatch)
     layer = make("gru", "always", 2, 3)
     layout = make_layout(layer)
     tensors = {
@@ -363,15 +363,15 @@ def test_recorded_loops_are_kept_for_a_shape_and_left_where_they_would_be_wrong(
 
 def compile_for_real(*words: str) -> list[dict[str, object]]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tests.triton_compile", *words],
         capture_output=True,
         text=True,
         cwd=ROOT,
         env=environment,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    assert process.returncode == 0, process.stdout + process.stderr
+    return [json.loads(line) for line in process.stdout.splitlines()]
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from edgernn.runtime import Session
 from edgernn.runtime.info import read_model
 from edgernn.runtime.packed import pack
 from edgernn.runtime.stepper import Stepper
-from tests.native import OP_IDS, OPS, draw, draw_call, session, truth
+from tests.native import OP_IDS, OPS, draw, draw_call, oracle_result, session
 from tests.tolerances import FLOAT32
 
 MATRICES = ("W", "R", "C", "V")
@@ -53,12 +53,12 @@ def test_op_equals_oracle(cell, rule, bits):
         weights = small(cell, rule, hidden, inputs, bits)
         call = draw_call(cell, rule, hidden, inputs, 9, 3)
         outputs = session(cell, rule, weights, attributes=attributes(bits), sizes=(hidden, inputs)).run(None, call)
-        want = truth(cell, rule, {**weights, **call})
-        for a, b in zip(outputs, [want.y, *want.state], strict=False):
+        expected = oracle_result(cell, rule, {**weights, **call})
+        for a, b in zip(outputs, [expected.y, *expected.state], strict=False):
             np.testing.assert_allclose(a, b, rtol=0, atol=TOLERANCES[bits])
         if RULES[rule].can_skip:
-            np.testing.assert_array_equal(outputs[-2], want.updates)
-            np.testing.assert_array_equal(outputs[-1], want.macs)
+            np.testing.assert_array_equal(outputs[-2], expected.updates)
+            np.testing.assert_array_equal(outputs[-1], expected.macs)
 
 
 @pytest.mark.parametrize("bits", [16, 8])
@@ -68,8 +68,8 @@ def test_low_rank_equals_oracle(cell, rule, bits):
     call = draw_call(cell, rule, 33, 7, 9, 3)
     outputs = session(cell, rule, weights, attributes=attributes(bits), sizes=(33, 7)).run(None, call)
     q = weights.pop("Q").astype(np.float64)
-    want = truth(cell.split("/")[0], rule, {**weights, "R": weights["R"] @ q, **call})
-    np.testing.assert_allclose(outputs[0], want.y, rtol=0, atol=TOLERANCES[bits])
+    expected = oracle_result(cell.split("/")[0], rule, {**weights, "R": weights["R"] @ q, **call})
+    np.testing.assert_allclose(outputs[0], expected.y, rtol=0, atol=TOLERANCES[bits])
 
 
 @pytest.mark.parametrize("rule", ["always", "selective", "skip"])
@@ -221,10 +221,10 @@ def run(trained, tmp_path, monkeypatch):
 @kinds
 def test_export_says_what_rounding_costs(run, tmp_path, capsys, kind):
     assert main(["export", "run", "--weights", kind]) == 0
-    said = capsys.readouterr().out
-    assert f"run/model-{kind}.onnx" in said
-    assert "mse on the test sequences: " in said
-    assert f"with {kind}" in said
+    output = capsys.readouterr().out
+    assert f"run/model-{kind}.onnx" in output
+    assert "mse on the test sequences: " in output
+    assert f"with {kind}" in output
     card = (tmp_path / "run" / f"model-{kind}.md").read_text()
     assert f"| matrices | {kind} |" in card
     assert f"| mse with {kind} |" in card

@@ -36,13 +36,13 @@ def findings(first: int, last: int) -> list[str]:
     faults = []
     while first < last:
         command = [sys.executable, "-m", "tests.use_mutants", str(first), str(last)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        process = subprocess.run(command, capture_output=True, text=True)
+        lines = [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
         for line in lines:
             faults += [f"mutant {line['number']}: {line['change']}: {fault}" for fault in line["faults"]]
             first = line["number"] + 1
-        if done.returncode != 0:
-            faults.append(f"mutant {first} ended the process ({done.returncode}): {done.stderr[-1000:]}")
+        if process.returncode != 0:
+            faults.append(f"mutant {first} ended the process ({process.returncode}): {process.stderr[-1000:]}")
             first += 1
     return faults
 
@@ -102,13 +102,13 @@ def _stream(session: Any) -> None:
 def _command(*words: str) -> Iterator[str]:
     from edgernn.cli.frame import main
 
-    said = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(output):
         status = main(list(words))
-    *warnings, error = said.getvalue().splitlines() or [""]
+    *warnings, error = output.getvalue().splitlines() or [""]
     is_sentence = error.startswith("edgernn: error: ") and "--debug shows where" not in error
     if status != 0 and not (is_sentence and all(line.startswith("edgernn: warning: ") for line in warnings)):
-        yield f"edgernn {words[0]}: exit status {status}: {said.getvalue()}"
+        yield f"edgernn {words[0]}: exit status {status}: {output.getvalue()}"
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def test_readers_of_rules_equal_the_oracle_for_an_added_rule(tmp_path: Path) -> 
     }
     words = ["-q", "-x", "-m", "not slow", "-k", "tiring", "-p", "tests.added_rule.plugin", "-p", "no:cacheprovider"]
     files = [f"tests/test_{name}.py" for name in READERS]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "pytest", *words, *files], cwd=ROOT, env=environment, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert process.returncode == 0, process.stdout[-4000:] + process.stderr[-2000:]

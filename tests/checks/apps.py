@@ -87,7 +87,7 @@ def test_streams_equal_the_session(app, model):
     np.testing.assert_allclose(streamed.y, expected.y, rtol=0, atol=WHOLE_NUMBERS if rounds else FLOAT32)
     if streamed.updates is not None:
         np.testing.assert_array_equal(streamed.updates, expected.updates)
-    median, updated = figures(streamed.said)
+    median, updated = figures(streamed.report)
     assert 0 < median < 1e5
     if updated is not None:
         assert updated == pytest.approx(expected.updates.mean(), abs=0.051)
@@ -174,9 +174,9 @@ BAD = {
 @pytest.mark.parametrize("bad", BAD)
 def test_bad_input_is_one_sentence(app, bad, tmp_path):
     make, text, message = BAD[bad]
-    done = run(*program(app), make(tmp_path), text=text)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    process = run(*program(app), make(tmp_path), text=text)
+    assert process.returncode == 1
+    (line,) = process.stderr.splitlines()
     assert line.startswith("stream: ")
     assert re.search(message, line), line
 
@@ -210,17 +210,17 @@ BAD_PACKED = {
 @pytest.mark.parametrize("bad", BAD_PACKED)
 def test_a_bad_packed_model_or_line_is_one_sentence(bad, tmp_path):
     make, text, message = BAD_PACKED[bad]
-    done = run(c_program(), make(tmp_path), text=text)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    process = run(c_program(), make(tmp_path), text=text)
+    assert process.returncode == 1
+    (line,) = process.stderr.splitlines()
     assert line.startswith("stream: ")
     assert re.search(message, line), line
 
 
 def test_the_memory_of_a_packed_model_is_said(tmp_path):
     packed = pack_file(TRAINED, tmp_path / "model.edgernn")
-    said = run(c_program(), packed["packed"], text=STEPS).stderr
-    assert said.endswith(f"model.edgernn: {packed['bytes']} bytes, and {packed['memory']} of memory\n")
+    output = run(c_program(), packed["packed"], text=STEPS).stderr
+    assert output.endswith(f"model.edgernn: {packed['bytes']} bytes, and {packed['memory']} of memory\n")
 
 
 @pytest.mark.parametrize(
@@ -228,9 +228,9 @@ def test_the_memory_of_a_packed_model_is_said(tmp_path):
     [("none.so", "none.so: cannot open"), ("libm.so.6", "libm.so.6: undefined symbol: RegisterCustomOps")],
 )
 def test_a_wrong_library_is_one_sentence(library, message):
-    done = run(cpp_program(), TRAINED, library, text=STEPS)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    process = run(cpp_program(), TRAINED, library, text=STEPS)
+    assert process.returncode == 1
+    (line,) = process.stderr.splitlines()
     assert message in line
 
 
@@ -239,9 +239,9 @@ def test_the_page_says_what_is_wrong(bad, tmp_path):
     need_chromium()
     make, text, message = BAD[bad]
     (tmp_path / "x.csv").write_text(text, encoding="utf-8")
-    done = on_the_page(make(tmp_path), tmp_path / "x.csv", tmp_path / "y.csv")
-    assert done.returncode == 1
-    assert re.search(message.replace("foreign", "model"), done.stderr), done.stderr
+    process = on_the_page(make(tmp_path), tmp_path / "x.csv", tmp_path / "y.csv")
+    assert process.returncode == 1
+    assert re.search(message.replace("foreign", "model"), process.stderr), process.stderr
     assert not (tmp_path / "y.csv").exists()
 
 
@@ -255,8 +255,8 @@ def test_the_server_says_what_is_wrong():
             ([TRAINED, EXAMPLES / "adding.csv", "x"], "port: expected a number below 65536, got x"),
             ([TRAINED, EXAMPLES / "adding.csv", port], f"port {port}: in use"),
         ):
-            done = run("node", server, *words)
-            assert (done.returncode, message in done.stderr) == (1, True), done.stderr
+            process = run("node", server, *words)
+            assert (process.returncode, message in process.stderr) == (1, True), process.stderr
 
 
 def test_lockfiles_name_no_registry():

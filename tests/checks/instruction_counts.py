@@ -43,14 +43,14 @@ def counted(folder: Path) -> dict[str, dict[str, float]]:
         words = ["valgrind", "--tool=callgrind", "--toggle-collect=edgernn_count_run", program, *inputs]
         words.insert(2, f"--callgrind-out-file={folder / kernel}.out")
         environment = {**os.environ, "EDGERNN_ISA": ISA}
-        done = subprocess.run(list(map(str, words)), env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        process = subprocess.run(list(map(str, words)), env=environment, capture_output=True, text=True)
+        assert process.returncode == 0, process.stderr
         (count,) = re.findall(r"^totals: (\d+)$", Path(f"{folder / kernel}.out").read_text(), re.MULTILINE)
-        counts[kernel] = {"instructions": int(count), "changed": float(done.stdout)}
+        counts[kernel] = {"instructions": int(count), "changed": float(process.stdout)}
     return counts
 
 
-def test_kernels_take_the_instructions_that_are_stored(tmp_path, say):
+def test_kernels_take_the_instructions_that_are_stored(tmp_path, add_summary_line):
     need("cmake", "valgrind", compiler())
     stored, got = json.loads(STORED.read_text(encoding="utf-8")), counted(tmp_path)
     worst = 0.0
@@ -61,7 +61,7 @@ def test_kernels_take_the_instructions_that_are_stored(tmp_path, say):
         ratio = got[kernel]["instructions"] / expected["instructions"]
         worst = max(worst, abs(ratio - 1))
         if abs(ratio - 1) > TOLERANCE:
-            say(
+            add_summary_line(
                 f"{kernel}: {got[kernel]['instructions']:,} instructions, stored {expected['instructions']:,} "
                 f"({100 * (ratio - 1):+.1f} %), compiler {version()}, stored with {stored['compiler']}"
             )

@@ -48,8 +48,8 @@ def wheel(tmp_path_factory):
 
 def test_wheel_works_from_another_folder(wheel, tmp_path):
     file, site = wheel
-    said = python_without_editable_install("-W", "ignore", "-c", USE, path=site, cwd=tmp_path)
-    shape, module, library = said.strip().split("|")
+    output = python_without_editable_install("-W", "ignore", "-c", USE, path=site, cwd=tmp_path)
+    shape, module, library = output.strip().split("|")
     assert shape == "(1,)"
     assert module.startswith(str(site))
     assert library.startswith(str(site / "edgernn" / "runtime"))
@@ -116,10 +116,10 @@ def test_light_install_runs_what_needs_no_training(command, files, light, tmp_pa
     ],
 )
 def test_other_verbs_say_what_to_install(command, light, tmp_path):
-    done = subprocess.run([light / "edgernn", *command.split()], cwd=tmp_path, capture_output=True, text=True)
+    process = subprocess.run([light / "edgernn", *command.split()], cwd=tmp_path, capture_output=True, text=True)
     verb = "data list" if command.startswith("data") else command.split()[0]
-    assert done.stderr == f"edgernn: error: edgernn {verb}: needs torch; pip install 'edgernn[cpu,train]'\n"
-    assert done.returncode == 2
+    assert process.stderr == f"edgernn: error: edgernn {verb}: needs torch; pip install 'edgernn[cpu,train]'\n"
+    assert process.returncode == 2
 
 
 def test_names_of_python_say_what_to_install(light):
