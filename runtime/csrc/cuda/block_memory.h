@@ -46,10 +46,10 @@ struct BlockMemory {
   };
   // Partitions `count` rows among the blocks of the cluster.
   EDGERNN_DEVICE RowRange RangeOf(int count) const {
-    const int most = (count + cluster.blocks() - 1) / cluster.blocks();
-    const int first = most * cluster.block();
-    const int left = count - first;
-    return {first, left < 0 ? 0 : left < most ? left : most};
+    const int rows_per_block = (count + cluster.blocks() - 1) / cluster.blocks();
+    const int first = rows_per_block * cluster.block();
+    const int remaining = count - first;
+    return {first, remaining < 0 ? 0 : remaining < rows_per_block ? remaining : rows_per_block};
   }
 
   // The weights of row `at` of this block's range: in shared memory if resident, else global

@@ -33,12 +33,12 @@ EDGERNN_DEVICE void Accumulate(int lane, const float* weights, const float* fact
       Float4 factor[kTile];
 #pragma unroll
       for (int r = 0; r < kTile; ++r) factor[r] = LoadFloat4(factors + r * stride + i);
-      int place = i;
+      int offset = i;
 #pragma unroll
       for (int g = 0; g < kCount; ++g) {
         if ((kGates >> g & 1) == 0) continue;
-        const Float4 weight = LoadFloat4(weights + place);
-        place += columns;
+        const Float4 weight = LoadFloat4(weights + offset);
+        offset += columns;
 #pragma unroll
         for (int r = 0; r < kTile; ++r) {
           sums[g][r] += weight.x * factor[r].x + weight.y * factor[r].y + weight.z * factor[r].z +

@@ -250,21 +250,21 @@ void ChooseGeometry(const Op& op, const Limits& limits, const Geometry& requeste
   if (plan->kind != RuleKind::kTime) geometry.tile = 1;
   // a tile shares its weight loads; under a rule that decides, sequences need different weights
   if (geometry.tile == 0) {
-    const bool many = batch * 2 > limits.processors;
-    geometry.tile = many && LayOutSharedMemory(cell, 1, kTile, plan) <= floats ? kTile : 1;
+    const bool is_large = batch * 2 > limits.processors;
+    geometry.tile = is_large && LayOutSharedMemory(cell, 1, kTile, plan) <= floats ? kTile : 1;
   }
   const std::int64_t tiles = DivideUp(batch, geometry.tile);
   if (geometry.blocks == 0) {
     geometry.blocks = 1;
     const std::int64_t weights = plan->sample;
-    for (int more = 2; more <= limits.blocks; more *= 2) {
-      if (tiles * more > limits.processors || plan->hidden < 8 * more) break;
+    for (int blocks = 2; blocks <= limits.blocks; blocks *= 2) {
+      if (tiles * blocks > limits.processors || plan->hidden < 8 * blocks) break;
       // if the weights fit already, more than four blocks only add synchronisation
       const bool fits = weights / geometry.blocks +
                             LayOutSharedMemory(cell, geometry.blocks, geometry.tile, plan) <=
                         floats;
-      if (fits && more > 4) break;
-      geometry.blocks = more;
+      if (fits && blocks > 4) break;
+      geometry.blocks = blocks;
     }
   }
   const std::int64_t before = LayOutSharedMemory(cell, geometry.blocks, geometry.tile, plan);
@@ -279,8 +279,8 @@ void ChooseGeometry(const Op& op, const Limits& limits, const Geometry& requeste
   const PackedRows* const rows[] = {&plan->update, &plan->mid, &plan->low};
   for (int i = 0; i < 3; ++i) plan->resident[i] = CountResident(*rows[i], geometry.blocks, &room);
   if (geometry.threads == 0) {
-    const std::int64_t most = std::max({plan->hidden, plan->middle, plan->rank});
-    const std::int64_t threads = DivideUp(most, geometry.blocks) * kRowThreads;
+    const std::int64_t largest = std::max({plan->hidden, plan->middle, plan->rank});
+    const std::int64_t threads = DivideUp(largest, geometry.blocks) * kRowThreads;
     geometry.threads = ToInt(std::min<std::int64_t>(DivideUp(threads, 32) * 32, limits.threads));
   }
   geometry.memory = ToInt((floats - room) * 4);

@@ -206,7 +206,7 @@ class Recurrence {
     float sums[Updates::kSlots][kTile];
     Multiply<Updates>(rows, row, sums);
     if (lane_ >= kTile) return;
-    const int j = range.first + at, place = lane_ * block_.StateStride() + j;
+    const int j = range.first + at, offset = lane_ * block_.StateStride() + j;
     Scalar p[kUpdateInputs<Cell>] = {}, q[kMaxParams] = {}, state[kStates];
     Gates<Updates>(rows, row, sums, p);
     if constexpr (kSquare<Cell>) {
@@ -214,19 +214,19 @@ class Recurrence {
     }
     Params(rows, row, q);
 #pragma unroll
-    for (int s = 0; s < kStates; ++s) state[s] = {block_.State(s, side_)[place]};
+    for (int s = 0; s < kStates; ++s) state[s] = {block_.State(s, side_)[offset]};
     Cell::Update(p, q, state);
 #pragma unroll
-    for (int s = 0; s < kStates; ++s) StoreState(s, place, state[s].raw);
+    for (int s = 0; s < kStates; ++s) StoreState(s, offset, state[s].raw);
     WriteOutput(t, lane_, j, state[0].raw);
   }
 
   // Stores a new state where the next step reads it.
-  EDGERNN_DEVICE void StoreState(int state, int place, float value) const {
+  EDGERNN_DEVICE void StoreState(int state, int offset, float value) const {
     if (block_.IsShared(state)) {
-      block_.Broadcast(block_.State(state, 1 - side_) + place, value);
+      block_.Broadcast(block_.State(state, 1 - side_) + offset, value);
     } else {
-      block_.State(state, 0)[place] = value;
+      block_.State(state, 0)[offset] = value;
     }
   }
 

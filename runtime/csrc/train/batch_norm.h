@@ -126,34 +126,34 @@ template <bool kAdds, int N, class Normalised>
                                                  const BlockScale<N>& scale, std::int64_t rows,
                                                  const Moments& moments, NormGrads sums,
                                                  OutputRows to) {
-  Vec sum[N], along[N], factor[N];
+  Vec sum[N], dot[N], factor[N];
 #pragma GCC unroll 4
-  for (int j = 0; j < N; ++j) sum[j] = along[j] = Zero();
+  for (int j = 0; j < N; ++j) sum[j] = dot[j] = Zero();
   for (std::int64_t row = 0; row < rows; ++row) {
 #pragma GCC unroll 4
     for (int j = 0; j < N; ++j) {
       const Vec grad = block.Load(grads.at + row * grads.stride, j);
       sum[j] = sum[j] + grad;
-      along[j] = along[j] + grad * normalised(row, j);
+      dot[j] = dot[j] + grad * normalised(row, j);
     }
   }
   const float inverse_rows = moments.from_batch ? moments.inverse_rows : 0.0f;
 #pragma GCC unroll 4
   for (int j = 0; j < N; ++j) {
-    if (sums.gain != nullptr) block.Store(sums.gain, j, block.Load(sums.gain, j) + along[j]);
+    if (sums.gain != nullptr) block.Store(sums.gain, j, block.Load(sums.gain, j) + dot[j]);
     if (sums.shift != nullptr) block.Store(sums.shift, j, block.Load(sums.shift, j) + sum[j]);
     sum[j] = sum[j] * inverse_rows;
-    along[j] = along[j] * inverse_rows;
+    dot[j] = dot[j] * inverse_rows;
     factor[j] = block.Load(gain, j) * scale.inverse[j];
   }
   for (std::int64_t row = 0; row < rows; ++row) {
 #pragma GCC unroll 4
     for (int j = 0; j < N; ++j) {
       const Vec grad = block.Load(grads.at + row * grads.stride, j);
-      float* place = to.at + row * to.stride;
-      Vec result = factor[j] * (grad - sum[j] - normalised(row, j) * along[j]);
-      if (kAdds) result = result + block.Load(place, j);
-      block.Store(place, j, result);
+      float* destination = to.at + row * to.stride;
+      Vec result = factor[j] * (grad - sum[j] - normalised(row, j) * dot[j]);
+      if (kAdds) result = result + block.Load(destination, j);
+      block.Store(destination, j, result);
     }
   }
 }

@@ -125,8 +125,8 @@ template <int K>
 template <int K>
 [[gnu::always_inline]] inline Dual<K> Min(const Dual<K>& a, const Dual<K>& b) {
   const Vec::Raw one = Fill(1.0f).raw, half = Fill(0.5f).raw, x = a.value.raw, y = b.value.raw;
-  const Vec::Raw by_a = y < x ? Vec::Raw{} : y == x ? half : one;
-  return Chain(Min(a.value, b.value), a, Vec{by_a}, b, Vec{one - by_a});
+  const Vec::Raw a_slope = y < x ? Vec::Raw{} : y == x ? half : one;
+  return Chain(Min(a.value, b.value), a, Vec{a_slope}, b, Vec{one - a_slope});
 }
 
 template <int K>

@@ -135,13 +135,13 @@ std::int64_t edgernn_train_cell(const char* name, std::int64_t biases) {
   for (int i = 0; table != nullptr && i < table->cell_count; ++i) {
     const edgernn::TrainCell& cell = table->cells[i];
     if (cell.name != std::string(name)) continue;
-    std::int64_t fewest = 0, most = 0;
+    std::int64_t required = 0, possible = 0;
     for (int g = 0; g < cell.gates; ++g) {
-      fewest += (cell.terms[g] & edgernn::kBias) != 0;
-      most += (cell.terms[g] & (edgernn::kBias | edgernn::kOptionalBias)) != 0;
+      required += (cell.terms[g] & edgernn::kBias) != 0;
+      possible += (cell.terms[g] & (edgernn::kBias | edgernn::kOptionalBias)) != 0;
     }
-    if (biases == fewest) return i;
-    if (biases == most) return i + table->cell_count;
+    if (biases == required) return i;
+    if (biases == possible) return i + table->cell_count;
   }
   return -1;
 }

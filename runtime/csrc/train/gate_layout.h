@@ -42,12 +42,12 @@ struct GateLayout {
   std::int64_t rule_at;              // first column of the rule's product, if it has one
   Term terms[kOperands];
 
-  GateLayout(const TrainCell& of, const TrainRule& under, const EdgernnTrainCall& call)
-      : cell(of),
-        rule(under),
+  GateLayout(const TrainCell& train_cell, const TrainRule& train_rule, const EdgernnTrainCall& call)
+      : cell(train_cell),
+        rule(train_rule),
         hidden(call.hidden),
-        middle(of.mid_is_input ? call.input : call.hidden),
-        inputs(call.input * (of.reads_last ? 2 : 1)),
+        middle(train_cell.mid_is_input ? call.input : call.hidden),
+        inputs(call.input * (train_cell.reads_last ? 2 : 1)),
         gates(0) {
     std::int64_t biases = 0;
     const unsigned bias_terms = call.cell < Cells::kCount ? kBias : kBias | kOptionalBias;
@@ -64,22 +64,22 @@ struct GateLayout {
     terms[kOperandH] = MakeTerm(kH, kX, call.r, call.r_grad, hidden);
     terms[kOperandC] = MakeTerm(kC, kX | kH, call.c, call.c_grad, hidden);
     terms[kOperandM] = MakeTerm(kM, kX | kH | kC, call.v, call.v_grad, middle);
-    Term& of_rule = terms[kOperandRule];
-    of_rule = {};
-    of_rule.depth = call.input;
+    Term& rule_term = terms[kOperandRule];
+    rule_term = {};
+    rule_term.depth = call.input;
     if (rule.matrix >= 0) {
-      of_rule.weights = call.rule_params[rule.matrix];
-      of_rule.grad = call.rule_params_grad[rule.matrix];
-      of_rule.rows = hidden;
-      of_rule.count = 1;
-      of_rule.segments[0] = {hidden, rule_at, 0, true, nullptr};
+      rule_term.weights = call.rule_params[rule.matrix];
+      rule_term.grad = call.rule_params_grad[rule.matrix];
+      rule_term.rows = hidden;
+      rule_term.count = 1;
+      rule_term.segments[0] = {hidden, rule_at, 0, true, nullptr};
       gates += hidden;
     }
   }
 
-  // The term of the gates that have `with`. Gates with a term of `before` already hold a partial
+  // The term of the gates with `term_bit`. Gates with any of `earlier_bits` already hold a partial
   // sum.
-  Term MakeTerm(unsigned with, unsigned before, const float* weights, float* grad,
+  Term MakeTerm(unsigned term_bit, unsigned earlier_bits, const float* weights, float* grad,
                 std::int64_t depth) const {
     Term term{};
     term.weights = weights;
@@ -87,8 +87,8 @@ struct GateLayout {
     term.depth = depth;
     int last = -1;
     for (int g = 0; g < cell.gates; ++g) {
-      if ((cell.terms[g] & with) == 0) continue;
-      const bool first = (cell.terms[g] & before) == 0;
+      if ((cell.terms[g] & term_bit) == 0) continue;
+      const bool first = (cell.terms[g] & earlier_bits) == 0;
       Segment* segment = term.segments + term.count - 1;
       if (last >= 0 && last == g - 1 && segment->first == first) {
         segment->columns += size[g];

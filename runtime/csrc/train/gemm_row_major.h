@@ -28,13 +28,13 @@ inline void PackTransposed(const float* w, std::int64_t stride, std::int64_t col
                            std::int64_t depth, float* to) {
   std::memset(to, 0, Bytes(PackedFloats(depth, columns)));
   for (std::int64_t first = 0; first < columns; first += kPanel) {
-    const std::int64_t left = columns - first;
-    const std::int64_t wide = left < kPanel ? PadToLanes(left) : kPanel;
-    for (std::int64_t j = 0; j < wide && j < left; ++j) {
+    const std::int64_t remaining = columns - first;
+    const std::int64_t width = remaining < kPanel ? PadToLanes(remaining) : kPanel;
+    for (std::int64_t j = 0; j < width && j < remaining; ++j) {
       const float* from = w + (first + j) * stride;
-      for (std::int64_t k = 0; k < depth; ++k) to[k * wide + j] = from[k];
+      for (std::int64_t k = 0; k < depth; ++k) to[k * width + j] = from[k];
     }
-    to += depth * wide;
+    to += depth * width;
   }
 }
 
@@ -42,11 +42,11 @@ inline void PackTransposed(const float* w, std::int64_t stride, std::int64_t col
 inline void Pack(const float* w, std::int64_t stride, std::int64_t columns, std::int64_t depth,
                  float* to) {
   for (std::int64_t first = 0; first < columns; first += kPanel) {
-    const std::int64_t left = columns - first;
-    const std::int64_t wide = left < kPanel ? PadToLanes(left) : kPanel;
+    const std::int64_t remaining = columns - first;
+    const std::int64_t width = remaining < kPanel ? PadToLanes(remaining) : kPanel;
     for (std::int64_t k = 0; k < depth; ++k) {
-      for (std::int64_t j = 0; j < wide; j += kLanes) {
-        Store(to, Lanes(left - j).Load(w + k * stride + first + j));
+      for (std::int64_t j = 0; j < width; j += kLanes) {
+        Store(to, Lanes(remaining - j).Load(w + k * stride + first + j));
         to += kLanes;
       }
     }
@@ -142,8 +142,8 @@ inline void MultiplyAdd(LeftFactor a, std::int64_t rows, std::int64_t depth, con
                         ConstRows start, OutputRows out, std::int64_t columns) {
   static_assert(kPanelBlocks == 3);
   for (std::int64_t first = 0; first < columns; first += kPanel) {
-    const std::int64_t left = columns - first;
-    const std::int64_t blocks = left < kPanel ? Blocks(left) : kPanelBlocks;
+    const std::int64_t remaining = columns - first;
+    const std::int64_t blocks = remaining < kPanel ? Blocks(remaining) : kPanelBlocks;
     PanelProduct panel{};
     panel.a = a;
     panel.rows = rows;
@@ -151,7 +151,7 @@ inline void MultiplyAdd(LeftFactor a, std::int64_t rows, std::int64_t depth, con
     panel.w = w;
     panel.start = start.Skip(0, first);
     panel.out = {out.at + first, out.stride};
-    panel.columns = left;
+    panel.columns = remaining;
     (blocks == 1   ? &MultiplyBlocks<kPanelRows, 1>
      : blocks == 2 ? &MultiplyBlocks<kPanelRows, 2>
                    : &MultiplyBlocks<kPanelRows, 3>)(&panel);

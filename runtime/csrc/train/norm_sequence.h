@@ -111,16 +111,16 @@ class NormSequence final : public Sequence {
     const std::int64_t hidden = layout_.hidden;
     const Moments moments = MomentsOf(norm, hidden, t, 0);
     const NormGrads sums = {norm.gain_grad, norm.shift_grad};
-    float* of_h = scratch.grad[0];
+    float* output_grads = scratch.grad[0];
     ForEachBlock(hidden, [&](const auto& block) {
       const auto scale = LoadScale(block, moments);
       ForEachOutput(block, scale, t, [&](std::int64_t row, int j, Vec gate, Vec squashed) {
-        const Vec grad = block.Load(of_h + row * hidden, j);
-        const Vec of_gate = grad * squashed * (gate * (1.0f - gate));
-        block.Store(scratch_.output + row * hidden, j, of_gate);
-        const Vec of_state = grad * gate * (1.0f - squashed * squashed);
-        block.Store(scratch_.state + row * hidden, j, of_state);
-        block.Store(of_h + row * hidden, j, Zero());
+        const Vec grad = block.Load(output_grads + row * hidden, j);
+        const Vec gate_grad = grad * squashed * (gate * (1.0f - gate));
+        block.Store(scratch_.output + row * hidden, j, gate_grad);
+        const Vec state_grad = grad * gate * (1.0f - squashed * squashed);
+        block.Store(scratch_.state + row * hidden, j, state_grad);
+        block.Store(output_grads + row * hidden, j, Zero());
       });
       const auto normalised = [&](std::int64_t row, int j) {
         return scale.Normalise(j, block.Load(After(1, t) + row * hidden, j));

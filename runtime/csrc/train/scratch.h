@@ -21,9 +21,9 @@ struct PackedWeights {
   float* rule[kMaxRuleParams];  // the same for the parameters that the rule's equations read
   std::size_t bytes;
 
-  PackedWeights(const TrainCell& cell, const TrainRule& under, const EdgernnTrainCall& call,
+  PackedWeights(const TrainCell& cell, const TrainRule& rule_table, const EdgernnTrainCall& call,
                 bool back, void* base)
-      : layout(cell, under, call) {
+      : layout(cell, rule_table, call) {
     Arena arena(base);
     layout.Allocate(back, &arena);
     bias = arena.Allocate<float>(PadToLanes(layout.gates));
@@ -85,9 +85,9 @@ struct FloatArena {
 
   void Clear() const { std::memset(base, 0, Bytes(count)); }
 
-  void Add(const FloatArena& more) const {
+  void Add(const FloatArena& other) const {
     for (std::int64_t i = 0; i < count; i += kLanes) {
-      Store(base + i, Load(base + i) + Load(more.base + i));
+      Store(base + i, Load(base + i) + Load(other.base + i));
     }
   }
 };

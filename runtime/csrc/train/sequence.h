@@ -210,8 +210,8 @@ class Sequence {
       if (term.count == 0 || term.grad == nullptr) continue;
       const float* gate_grads = ChunkGrads(static_cast<Operand>(operand), scratch);
       for (std::int64_t from = 0; from < term.depth; from += kPanel) {
-        const std::int64_t left = term.depth - from;
-        const std::int64_t columns = left < kPanel ? left : kPanel;
+        const std::int64_t remaining = term.depth - from;
+        const std::int64_t columns = remaining < kPanel ? remaining : kPanel;
         // a chunk starts with its last step
         float* packed = scratch.panel;
         for (std::int64_t t = end - 1; t >= first; --t) {
