@@ -26,15 +26,13 @@ def pytest_configure(config: pytest.Config) -> None:
     # background jobs of a shell ignore SIGINT, which some tests send
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    config.addinivalue_line("markers", "slow: `make quick` leaves it out")
-    config.addinivalue_line("markers", "check(name): `make check-NAME` runs it, `make test` does not")
+    config.addinivalue_line("markers", "slow: excluded from `make quick`")
+    config.addinivalue_line("markers", "check(name): run by `make check-NAME`, not by `make test`")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--check", metavar="NAME", help="run the tests of `make check-NAME` alone")
-    parser.addoption(
-        "--sample", type=int, metavar="N", help="run no slow test, and at most N cases of a test, the same at every run"
-    )
+    parser.addoption("--check", metavar="NAME", help="Run only the tests of `make check-NAME`.")
+    parser.addoption("--sample", type=int, metavar="N", help="Run no slow tests, and at most N cases of each test.")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -66,14 +64,14 @@ def _sample(items: list[pytest.Item], count: int) -> list[pytest.Item]:
 @pytest.fixture
 def add_summary_line(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """A function that adds a line to the summary at the end of the run, without failing the test."""
-    return lambda text: record_property("said", text)
+    return lambda text: record_property("note", text)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [report for group in terminalreporter.stats.values() for report in group]
-    output = [value for report in reports for name, value in getattr(report, "user_properties", ()) if name == "said"]
+    output = [value for report in reports for name, value in getattr(report, "user_properties", ()) if name == "note"]
     if output:
-        terminalreporter.section("said by tests")
+        terminalreporter.section("notes of tests")
         # every report of a test repeats its lines
         for line in dict.fromkeys(output):
             terminalreporter.write_line(line)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A fake libedgernn_cuda.so for machines without a GPU. ONNX Runtime gets the ops of the CPU library
-// at REAL; the C functions of edgernn_cuda.h return values that depend on their arguments.
+// A fake libedgernn_cuda.so for machines without a GPU. ONNX Runtime gets the ops of the CPU
+// library at REAL; the C functions of edgernn_cuda.h return values that depend on their arguments.
 
 #include <dlfcn.h>
 
