@@ -136,9 +136,9 @@ struct DeviceRule {
     constexpr RuleSpec kSpec = DescribeRule<Rule>();
 #pragma unroll
     for (int i = 0; i < kMaxRuleParams; ++i) {
-      const bool number = kSpec.params[i].rows.one > 0;
+      const bool is_scalar = kSpec.params[i].rows.one > 0;
       const float* const at = shared + plan.sample_at + SampleParamAt(kSpec, i, plan.hidden);
-      q[i].raw = IsRead(kSpec, i) ? at[number ? 0 : j] : 0.0f;
+      q[i].raw = IsRead(kSpec, i) ? at[is_scalar ? 0 : j] : 0.0f;
     }
   }
 };

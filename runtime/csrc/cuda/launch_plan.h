@@ -25,14 +25,14 @@ constexpr std::int64_t PadToFour(std::int64_t count) { return (count + 3) / 4 * 
 // parameters: first the vectors (hidden,), then the scalars.
 constexpr std::int64_t SampleParamAt(const RuleSpec& rule, int param, std::int64_t hidden) {
   std::int64_t vectors = 0, before = 0;
-  const bool number = rule.params[param].rows.one > 0;
+  const bool is_scalar = rule.params[param].rows.one > 0;
   for (int i = 0; i < kMaxRuleParams; ++i) {
     if (!IsRead(rule, i)) continue;
     const bool one = rule.params[i].rows.one > 0;
     vectors += one ? 0 : 1;
-    before += i < param && one == number ? 1 : 0;
+    before += i < param && one == is_scalar ? 1 : 0;
   }
-  return number ? vectors * PadToFour(hidden) + before : before * PadToFour(hidden);
+  return is_scalar ? vectors * PadToFour(hidden) + before : before * PadToFour(hidden);
 }
 
 // The size of that region in floats.

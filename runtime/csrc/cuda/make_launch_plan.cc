@@ -307,14 +307,15 @@ std::vector<WeightCopy> ListWeightCopies(const Op& op, const LayerSizes& sizes,
   for (int i = 0; i < kMaxRuleParams; ++i) {
     if (rule.params[i].name == nullptr) continue;
     const float* const from = slots.at[kRuleSlot + i];
-    const bool number = rule.params[i].rows.one > 0;
+    const bool is_scalar = rule.params[i].rows.one > 0;
     if (rule.kind == RuleKind::kSample) {
       const std::int64_t at = plan.sample + SampleParamAt(rule, i, plan.hidden);
-      builder.Add(from, 1, number ? 1 : plan.hidden, plan.hidden, at, 0);
+      builder.Add(from, 1, is_scalar ? 1 : plan.hidden, plan.hidden, at, 0);
     } else if (i == rule.matrix) {
       builder.Add(from, rows.count, plan.input, plan.input, rows.at + rows.rule, rows.stride);
     } else {
-      builder.Add(from, rows.count, 1, number ? 0 : 1, rows.at + rows.rule_params + i, rows.stride);
+      builder.Add(from, rows.count, 1, is_scalar ? 0 : 1, rows.at + rows.rule_params + i,
+                  rows.stride);
     }
   }
   for (int i = 0; i < cell.params; ++i) {

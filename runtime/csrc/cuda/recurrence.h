@@ -374,7 +374,7 @@ class Recurrence {
   const int groups_;
   int side_ = 0;
   float scalars_[kMaxParams];
-  // of the tile's only sequence, if the rule decides
+  // Multiply-adds of the tile's only sequence, if the rule decides.
   std::int64_t macs_ = 0;
   Scalar memory_[kMaxMemories] = {};  // kSample only
   float drive_ = 0.0f;

@@ -109,11 +109,11 @@ struct GateLayout {
   }
 
   // True if a parameter of the rule is a scalar.
-  bool IsRuleNumber(int i) const { return rule.params[i].rows.one > 0; }
+  bool IsRuleScalar(int i) const { return rule.params[i].rows.one > 0; }
 
   // The length of a rule's parameter as its equations read it; 0 if they do not.
   std::int64_t RuleParamSize(int i) const {
-    return !rule.HasEquations() || !IsRead(rule, i) ? 0 : IsRuleNumber(i) ? 1 : hidden;
+    return !rule.HasEquations() || !IsRead(rule, i) ? 0 : IsRuleScalar(i) ? 1 : hidden;
   }
 
   // The number of decisions per sample, which is also the size of each memory.

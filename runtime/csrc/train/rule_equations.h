@@ -50,7 +50,7 @@ struct RuleEquations {
   static constexpr RuleSpec kSpec = DescribeRule<Rule>();
   static constexpr int kMemories = kSpec.memory_count;
 
-  static constexpr bool IsNumber(int param) { return kSpec.params[param].rows.one > 0; }
+  static constexpr bool IsScalar(int param) { return kSpec.params[param].rows.one > 0; }
 
   // Loads the parameters of the neurons from `at` on, or only the scalars if `at` is -1.
   template <class V, class Make>
@@ -58,8 +58,8 @@ struct RuleEquations {
                                           Make make, V* q) {
 #pragma GCC unroll 8
     for (int i = 0; i < kMaxRuleParams; ++i) {
-      const bool present = IsRead(kSpec, i) && (IsNumber(i) || at >= 0);
-      q[i] = present ? make(Load(call.params[i] + (IsNumber(i) ? 0 : at)), first + i)
+      const bool present = IsRead(kSpec, i) && (IsScalar(i) || at >= 0);
+      q[i] = present ? make(Load(call.params[i] + (IsScalar(i) ? 0 : at)), first + i)
                      : make(Zero(), -1);
     }
   }
@@ -72,7 +72,7 @@ struct RuleEquations {
 #pragma GCC unroll 8
     for (int i = 0; i < kMaxRuleParams; ++i) {
       if (!IsRead(kSpec, i) || !result.DependsOn(first + i)) continue;
-      float* to = call.params_grad[i] + (IsNumber(i) ? 0 : at);
+      float* to = call.params_grad[i] + (IsScalar(i) ? 0 : at);
       Store(to, Load(to) + KeepFirst(grad * result.d[first + i], count));
     }
   }

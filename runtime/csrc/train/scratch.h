@@ -57,7 +57,7 @@ struct PackedWeights {
     }
     for (int i = 0; i < kMaxRuleParams; ++i) {
       if (layout.RuleParamSize(i) == 0) continue;
-      if (layout.IsRuleNumber(i)) {
+      if (layout.IsRuleScalar(i)) {
         Store(rule[i], EDGERNN_ISA::Fill(*call.rule_params[i]));
       } else {
         PadVector(call.rule_params[i], call.hidden, rule[i]);
@@ -137,7 +137,7 @@ struct ParameterGrads {
     }
     for (int i = 0; i < kMaxRuleParams; ++i) {
       if (layout.RuleParamSize(i) == 0) continue;
-      if (layout.IsRuleNumber(i)) SumLanes(vectors.rule[i]);
+      if (layout.IsRuleScalar(i)) SumLanes(vectors.rule[i]);
       CopyIfRequested(vectors.rule[i], layout.RuleParamSize(i), call.rule_params_grad[i]);
     }
     for (int i = 0; i < layout.cell.params; ++i) {
