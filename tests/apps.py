@@ -122,7 +122,7 @@ def cpp_program() -> Path:
     """Build examples/cpp once, against the runtime in onnxruntime's wheel."""
     libraries = list((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
     if not libraries:
-        pytest.skip("onnxruntime brings no libonnxruntime.so")
+        pytest.skip("onnxruntime has no libonnxruntime.so")
     return _built("cpp", f"-DONNXRUNTIME_LIBRARY={libraries[0]}")
 
 

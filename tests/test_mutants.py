@@ -14,14 +14,14 @@ from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError
 from edgernn.runtime import Session
 from edgernn.runtime.packed import pack
-from tests.use_mutants import MODELS, findings
+from tests.use_mutants import MODELS, find_faults
 
 COUNT = 400
 
 
 @pytest.mark.slow
 def test_mutants_run_or_are_refused():
-    assert findings(0, COUNT) == []
+    assert find_faults(0, COUNT) == []
 
 
 def change_info(change):

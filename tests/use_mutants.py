@@ -26,12 +26,12 @@ from tests.mutants import mutant, packed_mutant
 
 MODELS = Path(__file__).resolve().parent / "corpus" / "models"
 # limits: bytes per process, seconds per file
-MEMORY, PATIENCE = 4 << 30, 60
+MEMORY, TIMEOUT = 4 << 30, 60
 # errors of ONNX Runtime after a failed allocation
 _NO_MEMORY = re.compile("bad.alloc|failed to allocate", re.IGNORECASE)
 
 
-def findings(first: int, last: int) -> list[str]:
+def find_faults(first: int, last: int) -> list[str]:
     """Return the faults of a range of mutants, using a process that is restarted after a crash."""
     faults = []
     while first < last:
@@ -47,7 +47,7 @@ def findings(first: int, last: int) -> list[str]:
     return faults
 
 
-def use(first: int, last: int) -> None:
+def run_mutants(first: int, last: int) -> None:
     """Print a line of JSON for each mutant, with its faults."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     originals = [path.read_bytes() for path in sorted(MODELS.iterdir())]
@@ -56,7 +56,7 @@ def use(first: int, last: int) -> None:
         np.savez(path.with_name("x.npz"), x=np.ones((4, 3), np.float32))
         for number in range(first, last):
             # terminates the process
-            signal.alarm(PATIENCE)
+            signal.alarm(TIMEOUT)
             change, content = mutant(originals[number % len(originals)], number)
             path.write_bytes(content)
             faults = list(_faults(path, random.Random(number)))
@@ -113,8 +113,8 @@ def _command(*words: str) -> Iterator[str]:
 
 if __name__ == "__main__":
     if len(sys.argv) == 3:
-        use(*map(int, sys.argv[1:]))
+        run_mutants(*map(int, sys.argv[1:]))
     else:
-        faults = findings(0, int(sys.argv[1]))
-        print("\n".join([*faults, f"{int(sys.argv[1]):,} model files made wrong: {len(faults)} faults"]))
+        faults = find_faults(0, int(sys.argv[1]))
+        print("\n".join([*faults, f"{int(sys.argv[1]):,} corrupted model files: {len(faults)} faults"]))
         sys.exit(len(faults) > 0)
