@@ -1,22 +1,22 @@
 # make demo    train, export and benchmark a selective cell, from a fresh clone
-# make test    format, lint and every test, from a fresh clone
-# make quick   the tests to repeat while working
-# make checks  all of the following, which take tools of their own; a check names the tool that it lacks
+# make test    check format and lint, and run all tests, from a fresh clone
+# make quick   run a sample of the tests, for use during development
+# make checks  run all of the following checks; a check that lacks a tool says which one
 #   make check-format         check the format of C and C++
-#   make check-types          check the types of Python with mypy, strict
-#   make check-wheel          build a wheel, use it from another folder, and in an environment without torch
+#   make check-types          check the types of the Python code with mypy in strict mode
+#   make check-wheel          build a wheel and use it from another folder and without torch
 #   make check-instructions   count the instructions of three kernels with valgrind
-#   make check-added-rule     add a rule as its file and a line in the list, and run the tests of every reader for it
-#   make check-sanitizers     run the tests of the kernels with address and undefined behaviour sanitizers
+#   make check-added-rule     add a rule (one file, one line in the list) and run all tests of rules for it
+#   make check-sanitizers     run the kernel tests with the address and undefined behaviour sanitizers
 #   make check-fuzz           fuzz the reader of packed models with FUZZ_RUNS inputs, for at most FUZZ_SECONDS
-#   make check-programs       run PROGRAMS packed models whose cells are random programs, valid and not
-#   make check-models         use MODELS exported files made wrong
-#   make check-gpu            compile the kernels for GPUs, with nvcc and Triton; no GPU is needed
-#   make check-instruction-sets   run the tests of the kernels with each instruction set that this machine has
-#   make check-cluster        sweep on a Ray cluster, with nodes killed and strangers
+#   make check-programs       run PROGRAMS packed models with random programs as cells, valid and invalid
+#   make check-models         open and run MODELS corrupted model files
+#   make check-gpu            compile the GPU kernels with nvcc and Triton; needs no GPU
+#   make check-instruction-sets   run the kernel tests with each instruction set of this machine
+#   make check-cluster        run a sweep on a Ray cluster with failing and foreign nodes
 #   make check-arm            run the kernels on 64-bit Arm in qemu
 #   make check-apps           run the example apps, in a browser too
-# make example-cpp, example-c, example-node, example-browser   an app that streams a trained model: docs/apps.md
+# make example-cpp, example-c, example-node, example-browser   build and run an example app: docs/apps.md
 
 PYTHON ?= python3
 VENV := .venv
@@ -26,17 +26,17 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find runtime/cs
 
 NATIVE := $(shell find runtime/csrc examples/c examples/cpp tests -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.c')
 
-# a process a processor, which takes whole files
+# one process per processor; each takes whole test files
 SPREAD := -n auto --dist loadfile
 
-# cases of a test in `make quick`
+# maximum number of cases per test in `make quick`
 SAMPLE := 4
 
-# what the examples stream: a file of steps, ten times over, as programs are slower while they start
+# input of the examples: a file of steps, repeated ten times for warm-up
 EXAMPLE := models/adding-sarnn/model.onnx
 STEPS := for i in 0 1 2 3 4 5 6 7 8 9; do tail -n +2 examples/adding.csv; echo; done
 
-# a fixed number of inputs from a fixed seed, so that only a change of the code can make the check fail;
+# fixed number of inputs and fixed seed, so that the check is reproducible;
 # a longer search with a random seed: make check-fuzz FUZZ_RUNS=-1 FUZZ_SEED=0 FUZZ_SECONDS=3600
 FUZZ_RUNS := 100000
 FUZZ_SEED := 1
@@ -44,9 +44,9 @@ FUZZ_SECONDS := 600
 PROGRAMS := 10000
 MODELS := 4000
 
-# the kernels of one instruction set are enough to check; they compile in a third of the time
+# build the kernels of one instruction set only, which takes a third of the time
 CHECKED_ISA := avx2
-# every cell under every rule, every size class, and refused calls; the other tests differ in what they compare
+# every cell under every rule, every size class, and refused calls; the other tests run the same kernels
 SANITIZED_TESTS := tests/test_native_op.py::test_op_equals_oracle \
     tests/test_native_op.py::test_batch_equals_its_samples_one_by_one \
     tests/test_native_op.py::test_final_state_may_share_memory_with_initial_state \
@@ -63,20 +63,20 @@ CHECKS := check-format check-types check-wheel check-instructions check-added-ru
 
 setup: $(STAMP)
 
-# the stamp is newer than all that an editable install compiles; Python files need no new install
+# the stamp is newer than all compiled sources; an editable install reads Python files in place
 $(STAMP): $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[cpu,train,dev]'
 	touch $@
 
-# an interrupted demo goes on where it was
+# resumes an interrupted demo
 demo: setup
 	$(BIN)/edgernn train --task adding --cell sarnn --out runs/demo $(if $(wildcard runs/demo/config.json),--resume)
 	$(BIN)/edgernn export runs/demo
 	$(BIN)/edgernn bench runs/demo/model.onnx --device cpu
 
-# with ONNX Runtime's library out of its Python wheel, and ours
+# uses ONNX Runtime's library from its Python wheel, and the native library
 example-cpp: setup
 	cmake -S examples/cpp -B build/example-cpp \
 	    -DONNXRUNTIME_LIBRARY="$$(ls -d $(CURDIR)/$(VENV)/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so.*)"
@@ -84,7 +84,7 @@ example-cpp: setup
 	library="$$($(BIN)/python -c 'from edgernn.runtime import library_path; print(library_path())')" && \
 	    ($(STEPS)) | build/example-cpp/stream $(EXAMPLE) "$$library" > build/y.csv
 
-# without ONNX Runtime, on our library alone
+# uses the native library only, without ONNX Runtime
 example-c: setup
 	mkdir -p build
 	$(BIN)/edgernn pack $(EXAMPLE) --out build/model.edgernn
@@ -110,7 +110,7 @@ test: setup
 	$(BIN)/pydoclint edgernn export runtime training docs
 	$(BIN)/python -m pytest $(SPREAD)
 
-# what a developer repeats: no slow test, and of each test with many cases the same few at every run
+# no slow tests, and at most SAMPLE cases of each test, the same at every run
 quick: setup
 	$(BIN)/python -m pytest $(SPREAD) --sample $(SAMPLE)
 
@@ -128,7 +128,7 @@ check-instructions: setup
 check-added-rule: setup
 	$(BIN)/python -m pytest tests/checks/added_rule.py
 
-# the checks are the same without optimisation, and compile far faster. Python and torch free nothing at their end.
+# -O0 compiles far faster; detect_leaks=0: Python and torch do not free all memory at exit
 check-sanitizers: setup
 	cmake -S . -B build/sanitized -DEDGERNN_SANITIZE=ON -DEDGERNN_ISAS=$(CHECKED_ISA) \
 	    -DCMAKE_CXX_FLAGS_RELEASE='-O0 -DNDEBUG'
@@ -141,7 +141,7 @@ check-sanitizers: setup
 CONFIGURE_FUZZ := cmake -S . -B build/fuzz -DEDGERNN_FUZZ=ON -DCMAKE_CXX_COMPILER=clang++ -DEDGERNN_ISAS=$(CHECKED_ISA) \
     -DCMAKE_CXX_FLAGS_RELEASE='-O1 -DNDEBUG'
 
-# new inputs are kept, so that the next run goes on from there; a file that does harm is named
+# new inputs are kept in build/fuzz/found for the next run; a crashing input is saved in build/fuzz
 check-fuzz:
 	@command -v clang++ >/dev/null || { echo 'check-fuzz: skipped, clang++ is not installed'; exit 0; }; set -e; \
 	$(CONFIGURE_FUZZ); \
@@ -154,7 +154,7 @@ check-fuzz:
 	awk '/number_of_executed_units/ {print "libFuzzer: " $$2 " packed models"; exit $$2 < 2000}' \
 	    build/fuzz/log
 
-# the same models at every call; docs/design.md says what a long run found
+# the same models at every run; docs/design.md has the result of a long run
 check-programs:
 	@command -v clang++ >/dev/null || { echo 'check-programs: skipped, clang++ is not installed'; exit 0; }; set -e; \
 	$(CONFIGURE_FUZZ); \
@@ -179,12 +179,12 @@ check-arm: setup
 check-apps: setup
 	$(BIN)/python -m pytest -n auto -rs tests/checks/apps.py
 
-# what the documents and the C++ take from the code
+# regenerates the generated parts of docs and C++
 docs: setup
 	$(BIN)/python docs/generate.py
 	$(BIN)/python runtime/csrc/generate.py
 
-# C, C++ and CUDA
+# formats Python, C, C++ and CUDA
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples as functions of a model and its input, so that what they stream can be compared.
+"""Runs the example apps on a model and its input, to compare their outputs.
 
-x is (N, T, I), or (N, T) of words; y is (N, T, O). Where a tool is missing, the test is skipped by the tool's name.
+x is (N, T, I), or (N, T) for words; y is (N, T, O). A test is skipped if a tool is missing.
 """
 
 import atexit
@@ -33,11 +33,11 @@ Array = NDArray[np.floating]
 
 @dataclass(frozen=True)
 class Streamed:
-    """What an example gave: y, the neurons updated at each step where it says so, and what it said of the time."""
+    """The outputs of an example: y, the neurons updated per step if it reports them, and its report of times."""
 
     y: Array
     updates: NDArray[np.int64] | None
-    said: str
+    report: str
 
 
 def stream_in_python(model: Path, x: NDArray, backend: str = "native") -> Streamed:
@@ -53,19 +53,19 @@ def stream_in_python(model: Path, x: NDArray, backend: str = "native") -> Stream
 
 
 def stream_in_cpp(model: Path, x: NDArray, library: str | None = None) -> Streamed:
-    """library: of the native ops, the installed one unless given; "" for the portable ones."""
+    """Stream in C++. library: Path of the native ops, by default the installed ones; "" for the portable functions."""
     words = [cpp_program(), model, library_path() if library is None else library]
     return _through_pipes(words[: 2 if library == "" else 3], x)
 
 
 def stream_in_c(model: Path, x: NDArray) -> Streamed:
-    """Of the packed model."""
+    """Pack the model and stream it in C."""
     with tempfile.TemporaryDirectory() as folder:
         return stream_packed([c_program()], pack_file(model, Path(folder, "model.edgernn"))["packed"], x)
 
 
 def stream_packed(program: list[object], model: object, x: NDArray) -> Streamed:
-    """program: the words that start examples/c."""
+    """Stream a packed model. program: The command that starts examples/c."""
     return _through_pipes([*program, model], x)
 
 
@@ -79,18 +79,18 @@ def stream_in_chromium(model: Path, x: NDArray, picture: Path | None = None) -> 
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "x.csv"), Path(folder, "y.csv")
         source.write_text(csv_of(x), encoding="utf-8")
-        done = on_the_page(model, source, target, *([picture] if picture else []))
-        assert done.returncode == 0, done.stderr
+        process = on_the_page(model, source, target, *([picture] if picture else []))
+        assert process.returncode == 0, process.stderr
         names, *lines = target.read_text(encoding="utf-8").split()
     table = np.array([line.split(",") for line in lines], float).reshape(*x.shape[:2], -1)
     columns = names.split(",")
     y = table[..., [c for c, name in enumerate(columns) if name.startswith("y")]]
     updates = table[..., -1].astype(np.int64) if columns[-1] == "updates" else None
-    return Streamed(y, updates, done.stdout)
+    return Streamed(y, updates, process.stdout)
 
 
 def csv_of(x: NDArray) -> str:
-    """A line a step, an empty line between sequences; nine digits are those of a float32."""
+    """Return the input as CSV: one line per step, an empty line between sequences; nine digits are exact."""
     rows = x.reshape(*x.shape[:2], -1)
     return "\n\n".join("\n".join(",".join(f"{v:.9g}" for v in x_t) for x_t in sequence) for sequence in rows) + "\n"
 
@@ -100,14 +100,14 @@ def run(*words: object, text: str = "", timeout: float = 120) -> subprocess.Comp
 
 
 def on_the_page(model: Path, source: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """examples/browser/headless.mjs on a model and a csv file, with arguments after the address."""
+    """Run examples/browser/headless.mjs on a model and a CSV file, with further arguments after the page's address."""
     with serving(model, source) as address:
         return run("node", EXAMPLES / "browser" / "headless.mjs", address, *arguments)
 
 
 @contextmanager
 def serving(*files: Path) -> Iterator[str]:
-    """The address of the page while it is served."""
+    """Serve the page and yield its address."""
     words = ["node", EXAMPLES / "browser" / "serve.mjs", *files, "0"]
     with subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -119,38 +119,38 @@ def serving(*files: Path) -> Iterator[str]:
 
 @functools.cache
 def cpp_program() -> Path:
-    """examples/cpp, built once against the runtime in onnxruntime's wheel."""
-    found = list((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
-    if not found:
-        pytest.skip("onnxruntime brings no libonnxruntime.so")
-    return _built("cpp", f"-DONNXRUNTIME_LIBRARY={found[0]}")
+    """Build examples/cpp once, against the runtime in onnxruntime's wheel."""
+    libraries = list((Path(onnxruntime.__file__).parent / "capi").glob("libonnxruntime.so.*"))
+    if not libraries:
+        pytest.skip("onnxruntime has no libonnxruntime.so")
+    return _built("cpp", f"-DONNXRUNTIME_LIBRARY={libraries[0]}")
 
 
 @functools.cache
 def c_program() -> Path:
-    """examples/c, built once against the installed library."""
+    """Build examples/c once, against the installed library."""
     return _built("c", f"-DEDGERNN_LIBRARY={library_path()}")
 
 
 @functools.cache
 def arm_program() -> Path:
-    """examples/c with edgernn's functions in it, built once for 64-bit Arm."""
+    """Build examples/c once for 64-bit Arm, with edgernn's functions linked in."""
     need("aarch64-linux-gnu-g++")
     return _built("c", f"-DCMAKE_TOOLCHAIN_FILE={ROOT / 'cmake' / 'aarch64-linux-gnu.cmake'}")
 
 
 def _built(example: str, *options: str) -> Path:
-    """The program of an example, in a folder that lasts as long as this process."""
+    """Build an example's program in a folder that is removed when this process exits."""
     for tool in ("cmake", os.environ.get("CXX", "c++")):
         need(tool)
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder)
     configure = ["cmake", "-S", EXAMPLES / example, "-B", folder, *options]
     for words in (configure, ["cmake", "--build", folder, "--parallel", "2"]):
-        # the kernels of a processor take minutes where others compile, too
-        done = run(*words, timeout=1200)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "warning" not in done.stderr, done.stderr
+        # cross-compiling the kernels takes minutes
+        process = run(*words, timeout=1200)
+        assert process.returncode == 0, process.stdout + process.stderr
+        assert "warning" not in process.stderr, process.stderr
     return folder / "stream"
 
 
@@ -172,14 +172,14 @@ def need_chromium() -> None:
 
 
 def _through_pipes(words: list[object], x: NDArray) -> Streamed:
-    done = run(*words, text=csv_of(x))
-    assert done.returncode == 0, done.stderr
-    y = np.array([line.split(",") for line in done.stdout.split()], float)
-    return Streamed(y.reshape(*x.shape[:2], -1), None, done.stderr)
+    process = run(*words, text=csv_of(x))
+    assert process.returncode == 0, process.stderr
+    y = np.array([line.split(",") for line in process.stdout.split()], float)
+    return Streamed(y.reshape(*x.shape[:2], -1), None, process.stderr)
 
 
 def figures(said: str) -> tuple[float, float | None]:
-    """The median time of a step in µs, and the neurons updated a step where that is said."""
+    """Parse the median time per step in µs and, if reported, the neurons updated per step."""
     if said.startswith("{"):
         return float(json.loads(said)["latency"].split()[0]), None
     median, updated = re.search(r"median ([\d.]+) us", said), re.search(r"([\d.]+) neurons updated", said)

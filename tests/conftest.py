@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tests share."""
+"""Options, hooks and fixtures shared by all tests."""
 
 import copy
 import functools
@@ -8,9 +8,9 @@ import random
 import signal
 import sys
 
-# before torch and numpy are imported: small tensors are faster on one thread, and threads would only disturb timings
+# set before torch and numpy are imported: small tensors are faster on one thread, and timings are steadier
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# before triton is: it then runs the kernels for GPUs on the CPU
+# set before triton is imported: run GPU kernels in its interpreter
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from collections.abc import Callable
@@ -23,18 +23,16 @@ from tests.tolerances import POISON
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # a shell tells what it starts in the background to ignore Ctrl-C, which tests press
+    # background jobs of a shell ignore SIGINT, which some tests send
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    config.addinivalue_line("markers", "slow: `make quick` leaves it out")
-    config.addinivalue_line("markers", "check(name): `make check-NAME` runs it, `make test` does not")
+    config.addinivalue_line("markers", "slow: excluded from `make quick`")
+    config.addinivalue_line("markers", "check(name): run by `make check-NAME`, not by `make test`")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--check", metavar="NAME", help="run the tests of `make check-NAME` alone")
-    parser.addoption(
-        "--sample", type=int, metavar="N", help="run no slow test, and at most N cases of a test, the same at every run"
-    )
+    parser.addoption("--check", metavar="NAME", help="Run only the tests of `make check-NAME`.")
+    parser.addoption("--sample", type=int, metavar="N", help="Run no slow tests, and at most N cases of each test.")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -53,35 +51,35 @@ def _check_of(item: pytest.Item) -> str | None:
 
 
 def _sample(items: list[pytest.Item], count: int) -> list[pytest.Item]:
-    """At most so many cases of each test that is not slow, in the order of the tests."""
+    """Sample at most `count` cases of each test that is not slow, in the original order."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("slow") is None:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    # evenly spaced cases could all have the same value of a parameter
+    # random, because evenly spaced cases may share one value of a parameter
     kept = {item for test, group in cases.items() for item in random.Random(test).sample(group, min(count, len(group)))}
     return [item for item in items if item in kept]
 
 
 @pytest.fixture
-def say(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
-    """What a test says without failing: a line at the end of the run."""
-    return lambda text: record_property("said", text)
+def add_summary_line(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """A function that adds a line to the summary at the end of the run, without failing the test."""
+    return lambda text: record_property("note", text)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    reports = [report for found in terminalreporter.stats.values() for report in found]
-    said = [value for report in reports for name, value in getattr(report, "user_properties", ()) if name == "said"]
-    if said:
-        terminalreporter.section("said by tests")
-        # a test's lines are in each of its reports
-        for line in dict.fromkeys(said):
+    reports = [report for group in terminalreporter.stats.values() for report in group]
+    output = [value for report in reports for name, value in getattr(report, "user_properties", ()) if name == "note"]
+    if output:
+        terminalreporter.section("notes of tests")
+        # every report of a test repeats its lines
+        for line in dict.fromkeys(output):
             terminalreporter.write_line(line)
 
 
 @pytest.fixture(autouse=True)
 def _poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory that is not initialised is NaN, so that an element nobody wrote cannot pass by luck."""
+    """Fill uninitialised memory with NaN, so that an unwritten element fails the test."""
     if POISON:
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = True
@@ -90,9 +88,9 @@ def _poison(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _exporter_is_read_once() -> None:
-    """Keep what torch.onnx makes anew at each export, half of the time that this takes.
+    """Cache data that torch.onnx recomputes at each export, which takes half of the export time.
 
-    It reads the source of each of its 500 functions, and lists all of torch's operators and those that it knows.
+    Cached are the source of its 500 functions, the list of torch's operators, and its registry.
     """
     if "onnxscript" in sys.modules:
         from onnxscript._internal.values import TracedOnnxFunction
@@ -106,7 +104,7 @@ def _exporter_is_read_once() -> None:
         known = functools.cache(ONNXRegistry.from_torchlib)
 
         def copied(**options: object) -> ONNXRegistry:
-            # an export adds its own
+            # every export adds its own functions
             registry = copy.copy(known(**options))
             registry.functions = {name: list(functions) for name, functions in registry.functions.items()}
             return registry
@@ -116,7 +114,7 @@ def _exporter_is_read_once() -> None:
 
 @pytest.fixture(scope="session")
 def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with a small file of everything."""
+    """A data folder with small files of every data set."""
     from tests.small_data import write_all
 
     return write_all(tmp_path_factory.mktemp("data"))
@@ -124,14 +122,14 @@ def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What a user has fetched must not be found by tests of data that is missing."""
+    """Use an empty cache folder, so that tests of missing data do not find the user's downloads."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")
 def fake(tmp_path_factory):
-    """The CUDA library for a machine that only seems to have a GPU: see tests/fake_gpu.py."""
-    # which imports what few tests need
+    """The CUDA library for a machine with a fake GPU: see tests/fake_gpu.py."""
+    # imported here because few tests need it
     from tests import fake_gpu
 
     return fake_gpu.build_library(tmp_path_factory.mktemp("cuda"))

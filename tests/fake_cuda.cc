@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands in for libedgernn_cuda.so where there is no GPU: to ONNX Runtime it is the library
-// for the CPU, at REAL; its own C functions show what they were given.
+// A fake libedgernn_cuda.so for machines without a GPU. ONNX Runtime gets the ops of the CPU
+// library at REAL; the C functions of edgernn_cuda.h return values that depend on their arguments.
 
 #include <dlfcn.h>
 
@@ -20,8 +20,8 @@ Function* Real(const char* name) {
   return reinterpret_cast<Function*>(dlsym(library, name));
 }
 
-int Refuse(const char* why) {
-  error = why;
+int Refuse(const char* message) {
+  error = message;
   return 1;
 }
 
@@ -45,7 +45,7 @@ EXPORT int edgernn_cuda_packed_bytes(const char*, std::int64_t I, std::int64_t H
   return 0;
 }
 
-// The first number of every weight, until the null behind them.
+// Packs the first element of every weight; a null pointer ends the list.
 EXPORT int edgernn_cuda_pack(const char* layer, std::int64_t, std::int64_t, std::int64_t, int,
                              const float* const* weights, void* packed, void* stream) {
   if (stream == reinterpret_cast<void*>(13)) return Refuse("CUDA: no such stream");
@@ -55,7 +55,7 @@ EXPORT int edgernn_cuda_pack(const char* layer, std::int64_t, std::int64_t, std:
   return 0;
 }
 
-// y = x[..., 0] + packed[0], the new state of each is 10 of the old one.
+// y = x[..., 0] + packed[0]; each new state is 10 times the old one.
 EXPORT int edgernn_cuda_run(const char*, std::int64_t I, std::int64_t H, std::int64_t, int,
                             const void* packed, std::int64_t steps, std::int64_t batch,
                             const float* x, const float* const* states, float* y,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine with a GPU for what is in Python: ONNX Runtime and our library as they would be, with the CPU behind."""
+"""A fake GPU for tests of Python code: ONNX Runtime's CUDA provider and our library, with the CPU behind them."""
 
 import ctypes
 import subprocess
@@ -22,15 +22,15 @@ from tests.kernel_builds import compiler
 
 
 def build_library(folder: Path) -> Path:
-    """What stands in for the CUDA library: tests/fake_cuda.cc."""
-    made = folder / "libedgernn_cuda.so"
+    """Build the fake CUDA library from tests/fake_cuda.cc."""
+    library = folder / "libedgernn_cuda.so"
     source, real = Path(__file__).with_name("fake_cuda.cc"), f'-DREAL="{library_path()}"'
-    subprocess.run([compiler(), "-shared", "-fPIC", "-O1", real, source, "-o", made, "-ldl"], check=True)
-    return made
+    subprocess.run([compiler(), "-shared", "-fPIC", "-O1", real, source, "-o", library, "-ldl"], check=True)
+    return library
 
 
 class DeviceValue(onnxruntime.OrtValue):
-    """Memory of the GPU is no memory of NumPy's."""
+    """A value with a device; arrays on the fake device do not share memory with NumPy."""
 
     device = "cpu"
 
@@ -38,16 +38,16 @@ class DeviceValue(onnxruntime.OrtValue):
     def ortvalue_from_numpy(cls, array: np.ndarray, device_type: str = "cpu", device_id: int = 0) -> "DeviceValue":
         assert device_id == 0
         held = array if device_type == "cpu" else array.copy()
-        made = cls(onnxruntime.OrtValue.ortvalue_from_numpy(held)._ortvalue, held)
-        made.device = device_type
-        return made
+        value = cls(onnxruntime.OrtValue.ortvalue_from_numpy(held)._ortvalue, held)
+        value.device = device_type
+        return value
 
     def numpy(self) -> np.ndarray:
         return super().numpy().copy()
 
 
 class Binding:
-    """Inputs are read where they are; an array of the CPU is copied when it is bound."""
+    """A fake IOBinding: checks devices and records the CPU arrays that are copied."""
 
     def __init__(self, session: "Gpu") -> None:
         self.real, self.session = session.real.io_binding(), session
@@ -73,7 +73,7 @@ class Binding:
 
 
 class Gpu:
-    """onnxruntime.InferenceSession. copied: what was given as arrays of the CPU; runs: how often it ran."""
+    """A fake InferenceSession. copied: names of inputs bound as CPU arrays; runs: options of each run."""
 
     def __init__(self, content: bytes, options: Any, providers: list[Any], enable_fallback: int = 1) -> None:
         self.settings = dict([providers[0]] if isinstance(providers[0], tuple) else []).get(PROVIDER)
@@ -100,15 +100,17 @@ class Gpu:
 
 
 class Group:
-    """Nodes of one provider."""
+    """The nodes assigned to one provider."""
 
     def __init__(self, real: Any) -> None:
         self.ep_name, self.get_nodes = FakeRuntime.takes, real.get_nodes
 
 
 class FakeRuntime:
-    """The module onnxruntime. provides, starts: whether it has the provider, and whether that starts; takes: what gets
-    the nodes.
+    """A fake onnxruntime module.
+
+    provides: The CUDA provider is available. starts: The provider starts. takes: The provider that the nodes are
+    assigned to.
     """
 
     provides, starts, takes = True, True, PROVIDER
@@ -125,7 +127,7 @@ class FakeRuntime:
 
 
 def install(monkeypatch: pytest.MonkeyPatch, library: Path | None, **facts: Any) -> None:
-    """Make this machine one with a GPU, with these facts of FakeRuntime; library: the CUDA library, if it has that."""
+    """Fake a machine with a GPU and these attributes of FakeRuntime. library: Path of the CUDA library, or None."""
     from edgernn.bench import gpu_times as bench
     from edgernn.errors import EdgernnError
     from edgernn.runtime import device, session, stream
@@ -145,7 +147,7 @@ def install(monkeypatch: pytest.MonkeyPatch, library: Path | None, **facts: Any)
 
 
 class TorchLibrary:
-    """CudaLibrary on the processor's memory, by torch's own loop; error is added to y, and unwritten steps are not."""
+    """A CudaLibrary on CPU memory by torch's loop. `error` is added to y, and the last `unwritten` steps are not."""
 
     def __init__(self, kernels: str, error: float = 0.0, unwritten: int = 0) -> None:
         self._kernels, self._error, self._unwritten = kernels, error, unwritten
@@ -182,10 +184,10 @@ class TorchLibrary:
     ) -> None:
         layer = self._layers[packed]
         widths = layer.widths.values()
-        given = tuple(_memory(at, batch, width).clone() for at, width in zip(states, widths, strict=True))
+        before = tuple(_memory(at, batch, width).clone() for at, width in zip(states, widths, strict=True))
         with torch.no_grad():
-            made, last, trace = layer(_memory(x, steps, batch, sizes.input), given)
-        _memory(y, steps, batch, sizes.hidden)[: steps - self._unwritten] = (made + self._error)[
+            result, last, trace = layer(_memory(x, steps, batch, sizes.input), before)
+        _memory(y, steps, batch, sizes.hidden)[: steps - self._unwritten] = (result + self._error)[
             : steps - self._unwritten
         ]
         for at, value in zip(new_states, last, strict=True):
@@ -196,5 +198,5 @@ class TorchLibrary:
 
 
 def _memory(at: int, *shape: int, kind: Any = ctypes.c_float) -> torch.Tensor:
-    """The tensor that lies there."""
+    """Return a tensor that shares the memory at an address."""
     return torch.from_numpy(np.ctypeslib.as_array((kind * int(np.prod(shape))).from_address(at)).reshape(shape))

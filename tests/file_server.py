@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server of files on loopback that can cut connections, and data sets that come from it."""
+"""A file server on loopback that can cut connections, and data sets that download from it."""
 
 import contextlib
 import hashlib
@@ -27,9 +27,10 @@ SUM, SIZE = sha(CONTENT), len(CONTENT)
 
 
 class Files(http.server.BaseHTTPRequestHandler):
-    """Serves `files`, by path; notes each request. cuts: how many answers still break off after CUT bytes.
+    """Serves `files` by path and records each request.
 
-    interrupts: whether Ctrl-C is pressed when CUT bytes have come. ranges, tags: whether it knows these.
+    cuts: Number of responses that still end after CUT bytes. interrupts: Send SIGINT after CUT bytes. ranges, tags:
+    Support range requests, entity tags.
     """
 
     protocol_version = "HTTP/1.1"
@@ -56,7 +57,7 @@ class Files(http.server.BaseHTTPRequestHandler):
             self.send_header("ETag", tag)
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
-        # the client may have gone
+        # the client may have disconnected
         with contextlib.suppress(ConnectionError):
             self.send(content[start:])
 
@@ -64,7 +65,7 @@ class Files(http.server.BaseHTTPRequestHandler):
         if self.server.interrupts:
             self.wfile.write(content[:CUT])
             time.sleep(0.2)
-            # now the client waits for more: Ctrl-C
+            # the client is waiting for more data
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.2)
         elif self.server.cuts:
@@ -80,30 +81,30 @@ class Files(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server():
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Files) as made:
-        made.files, made.seen, made.cuts, made.ranges, made.tags, made.interrupts = {}, [], 0, True, True, False
-        made.url = f"http://127.0.0.1:{made.server_port}"
-        made.daemon_threads = True
-        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Files) as files:
+        files.files, files.seen, files.cuts, files.ranges, files.tags, files.interrupts = {}, [], 0, True, True, False
+        files.url = f"http://127.0.0.1:{files.server_port}"
+        files.daemon_threads = True
+        thread = threading.Thread(target=files.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        yield made
-        made.shutdown()
+        yield files
+        files.shutdown()
         thread.join()
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    """A cache of its own, and no data folder."""
+    """An empty cache folder, and no data folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("EDGERNN_DATA", raising=False)
     return tmp_path / "home" / "edgernn"
 
 
-def offer(monkeypatch, *downloads, forms=None, **options):
-    """Make the downloads a data set "small"."""
+def register_data_set(monkeypatch, *downloads, forms=None, **options):
+    """Register the downloads as the data set "small"."""
     forms = forms or (tuple(file.name for download in downloads for file in download.gives),)
-    made = DataSet("Small", "here", "none", (), "small", forms, downloads, **options)
-    monkeypatch.setitem(SETS, "small", made)
+    data_set = DataSet("Small", "here", "none", (), "small", forms, downloads, **options)
+    monkeypatch.setitem(SETS, "small", data_set)
 
 
 def plain(server, sha256=SUM, name="f.bin", size=SIZE):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small files of the formats that are read, written from the descriptions of the formats, byte by byte."""
+"""Writers of small files in the supported formats, byte by byte after the format specifications."""
 
 import io
 import struct
@@ -12,8 +12,8 @@ from edgernn.training.formats.physionet import OUTCOMES, PARAMETERS
 from tests.training_helpers import PACK
 
 
-def written(path, content):
-    """The file at `path`, packed as its name says."""
+def write_packed(path, content):
+    """Write the file, compressed as its suffix says, and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(PACK[path.suffix if path.suffix in PACK else ""](content))
     return path
@@ -78,7 +78,7 @@ X, Y = np.zeros((32, 32, 3, 4), np.uint8), np.ones((4, 1), np.uint8)
 
 
 def cifar_bytes(x, y):
-    """A label, then all red, all green, all blue, row by row."""
+    """Return CIFAR-10 records: a label, then the red, green and blue planes in row-major order."""
     return b"".join(
         bytes([label]) + b"".join(image[:, :, c].tobytes() for c in range(3)) for image, label in zip(x, y, strict=True)
     )
@@ -91,12 +91,12 @@ ROWS = "RecordID,SAPS-I,SOFA,Length_of_stay,Survival,In-hospital_death\n141,6,1,
 
 def write_physionet(folder, records=None, outcomes=ROWS):
     for record, content in (records or {141: RECORD.format(141), 132: OTHER.format(132)}).items():
-        written(folder / "set-a" / f"{record}.txt", content.encode())
-    return [folder / "set-a", written(folder / "Outcomes-a.txt", outcomes.encode())]
+        write_packed(folder / "set-a" / f"{record}.txt", content.encode())
+    return [folder / "set-a", write_packed(folder / "Outcomes-a.txt", outcomes.encode())]
 
 
 def packed_stays(**changes):
-    """The archive of the records that write_physionet writes."""
+    """Return the npz archive of the records that write_physionet writes."""
     names = ("RecordID", "TroponinT", "RecordID", "Age", "Weight", "GCS", "pH")
     arrays = {
         "record_id": np.array([132, 141], np.int32),

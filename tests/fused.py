@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of fused training share: layers, and how their results are compared with the loop's."""
+"""Helpers of tests of fused training: layers, and the comparison of their results with the loop."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ Gradients = dict[str, Tensor | None]
 
 @contextmanager
 def train_library() -> Iterator[None]:
-    """Takes the training library beside the library that tests are told to take."""
+    """Use the training library in the same folder as the library under test."""
     with pytest.MonkeyPatch.context() as patch:
         ops = Path(library())
         patch.setattr(cpu, "train_library_path", lambda: ops.with_name("libedgernn_train" + ops.suffix))
@@ -43,7 +43,7 @@ def make(cell: str, rule: str, I: int, H: int, recurrent: Recurrent = DENSE, **o
     if rule == "phased":
         options.setdefault("open", 0.5)
     layer = RecurrentLayer(cell_type(I, H, recurrent=recurrent), RULES[rule](I, H, **options))
-    # a slope other than 1, so that it is not forgotten
+    # a slope other than 1, to detect code that ignores it
     layer.rule.anneal(30)
     return layer
 
@@ -51,7 +51,7 @@ def make(cell: str, rule: str, I: int, H: int, recurrent: Recurrent = DENSE, **o
 def inputs(layer: RecurrentLayer, T: int, B: int) -> tuple[Tensor, tuple[Tensor, ...]]:
     x = torch.randn(T, B, layer.input_size)
     state = {name: 0.5 * torch.randn(B, width) for name, width in layer.widths.items()}
-    # some change at the first step and some do not
+    # mixed, so that only some neurons change at the first step
     steps = layer.rule.kind is Kind.TIME
     for name, width in layer.rule.widths.items():
         state[name] = torch.randint(0, 9, (B, width)).float() if steps else torch.rand(B, width)
@@ -61,7 +61,7 @@ def inputs(layer: RecurrentLayer, T: int, B: int) -> tuple[Tensor, tuple[Tensor,
 def run(
     layer: RecurrentLayer, x: Tensor, state: tuple[Tensor, ...], loss: Callable[..., Tensor]
 ) -> tuple[Tensor, tuple[Tensor, ...], Trace, Gradients]:
-    """What a layer makes, and the gradient of all that it was given."""
+    """Return the outputs of a layer and the gradients of all its inputs and parameters."""
     kind = next(layer.parameters()).dtype
     x, *state = (t.detach().to(kind, copy=True).requires_grad_() for t in (x, *state))
     y, last, trace = layer(x, tuple(state))
@@ -72,33 +72,33 @@ def run(
 
 
 def whole_loss(y: Tensor, last: tuple[Tensor, ...], trace: Trace) -> Tensor:
-    """Depends on all that a layer returns, in a way of its own at every element."""
+    """A loss with a different gradient for every element that a layer returns."""
     return y.sin().sum() + sum((s * (i + 2)).cos().sum() for i, s in enumerate(last)) + 3 * trace.budget
 
 
 def assert_equals_loop(
     layer: RecurrentLayer, fused: RecurrentLayer, T: int, B: int, loss: Callable[..., Tensor] = whole_loss
 ) -> None:
-    """Forward and gradients of a layer with kernels equal those of the loop in float64."""
+    """Assert that outputs and gradients of the fused layer equal those of the loop in float64."""
     x, state = inputs(layer, T, B)
     y, last, trace, grads = run(fused, x, state, loss)
     loop_y, loop_last, loop_trace, loop_grads = run(copy.deepcopy(layer).double(), x, state, loss)
-    made = {"y": y, "budget": trace.budget, **{f"last {i}": s for i, s in enumerate(last)}, **grads}
+    results = {"y": y, "budget": trace.budget, **{f"last {i}": s for i, s in enumerate(last)}, **grads}
     wanted = {"y": loop_y, "budget": loop_trace.budget}
     wanted |= {**{f"last {i}": s for i, s in enumerate(loop_last)}, **loop_grads}
-    assert made.keys() == wanted.keys()
-    # the share rises and falls so many times faster than the phase, and so does its rounding error
+    assert results.keys() == wanted.keys()
+    # the slope of u multiplies the rounding error of the phase
     slope = 2 / float(layer.rule.rule_open) if isinstance(layer.rule, Phased) else 1
-    for name, want in wanted.items():
-        got = made[name]
-        if want is None or got is None:
-            # a loop leaves out what it never reads, the kernels say 0
-            assert all(t is None or not t.any() for t in (want, got)), name
+    for name, expected in wanted.items():
+        got = results[name]
+        if expected is None or got is None:
+            # where the loop has no gradient, the kernels return 0
+            assert all(t is None or not t.any() for t in (expected, got)), name
             continue
-        # gradients are sums of terms of about 1, which may cancel
-        scale = max(0.1, float(want.detach().abs().max()))
+        # gradients are sums of terms of magnitude 1, which may cancel
+        scale = max(0.1, float(expected.detach().abs().max()))
         close = FLOAT32 * slope * scale
-        torch.testing.assert_close(got.double(), want, rtol=0, atol=close, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(got.double(), expected, rtol=0, atol=close, msg=lambda m, n=name: f"{n}: {m}")
     if loop_trace.decisions is None:
         assert trace.decisions is None
     else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells of a user's own, for tests of fused training."""
+"""User-defined cells for tests of fused training."""
 
 import copy
 from typing import Any
@@ -16,13 +16,13 @@ from edgernn.training.kernels import cpu
 
 
 class Gru(CELLS["gru"]):
-    """The library's GRU, which it does not know under another name."""
+    """The built-in GRU under a name that the library does not know."""
 
     name = "my-gru"
 
 
 class Memory(Cell):
-    """An LSTM with a leak, a peephole of c in every gate, and another squashing function."""
+    """An LSTM with a leak, a peephole of c in three gates, and softsign for tanh."""
 
     name = "my-memory"
     gates = (Gate("i", c=True), Gate("f", c=True), Gate("g"), Gate("o", c=True, bias=False))
@@ -35,7 +35,7 @@ class Memory(Cell):
 
 
 class TwoStages(Cell):
-    """A gate feeds m, which has the size of the state; vectors of each kind, mapped and not, and one never read."""
+    """A two-stage cell with m of size H, and vectors of every kind: mapped, not mapped and unread."""
 
     name = "my-stages"
     gates = (Gate("r", mid=True), Gate("z"), Gate("n", h=False, m=True), Gate("unread", h=False))
@@ -55,7 +55,7 @@ class TwoStages(Cell):
 
 
 class InputStage(Cell):
-    """m has the size of the input, and is made from x and a vector of that size."""
+    """A two-stage cell with m of size I, computed from x and a vector of that size."""
 
     name = "my-input-stage"
     gates = (Gate("d", mid=True), Gate("f", h=False, m=True), Gate("a"))
@@ -74,7 +74,7 @@ class InputStage(Cell):
 
 
 class Highway(Cell):
-    """Reads x beside its gates, so I must be H; a state that is only handed on."""
+    """A cell that reads x element by element, so I must be H, and whose second state is the previous output."""
 
     name = "my-highway"
     gates = (Gate("t"), Gate("n", h=False))
@@ -86,7 +86,7 @@ class Highway(Cell):
 
 
 class LastInput(Cell):
-    """Reads the input before, and five gates have the same terms, more than inference takes."""
+    """A cell that reads the previous input, with five gates of the same terms, more than inference supports."""
 
     name = "my-last"
     gates = tuple(Gate(name) for name in "abcde")
@@ -98,7 +98,7 @@ class LastInput(Cell):
 
 
 class Derived(Cell):
-    """Makes of its own vectors others, which its equations read."""
+    """A cell that derives further vectors from its own ones."""
 
     name = "my-derived"
     gates = (Gate("n"),)
@@ -111,17 +111,17 @@ class Derived(Cell):
         return (torch.tanh(p.n * p.half) + p.product * state[0],)
 
 
-MINE = (Gru, Memory, TwoStages, InputStage, Highway, LastInput, Derived)
+USER_CELLS = (Gru, Memory, TwoStages, InputStage, Highway, LastInput, Derived)
 
 
-def mine(cell: type[Cell], rule: str, I: int, H: int, **options: Any) -> RecurrentLayer:
+def user_layer(cell: type[Cell], rule: str, I: int, H: int, **options: Any) -> RecurrentLayer:
     options |= {"open": 0.5} if rule == "phased" else {}
-    made = RecurrentLayer(cell(I, H), RULES[rule](I, H, **options))
-    made.rule.anneal(30)
-    return made
+    layer = RecurrentLayer(cell(I, H), RULES[rule](I, H, **options))
+    layer.rule.anneal(30)
+    return layer
 
 
 def fused(layer: RecurrentLayer) -> RecurrentLayer:
-    made = copy.deepcopy(layer)
-    made.unroller = cpu.CpuUnroller(made)
-    return made
+    clone = copy.deepcopy(layer)
+    clone.unroller = cpu.CpuUnroller(clone)
+    return clone

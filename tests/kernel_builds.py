@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds of the native code for tests: one instruction set alone, in a folder of their own."""
+"""Builds of the native code for tests: one instruction set, in a separate folder."""
 
 import os
 import shutil
@@ -10,13 +10,13 @@ import pytest
 from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parent.parent
-# the native sources, of this tree unless a check names a copy that it has changed
+# the native sources; checks that change them set EDGERNN_SOURCES to a copy
 SOURCES = Path(os.environ.get("EDGERNN_SOURCES", ROOT))
 ISA = "avx2"
 
 
 def need(*tools: str) -> None:
-    """Skip the test where a tool is missing, by its name."""
+    """Skip the test if a tool or the instruction set is missing."""
     for tool in tools:
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed")
@@ -30,16 +30,16 @@ def compiler() -> str:
 
 
 def build(folder: Path, *options: str, targets: tuple[str, ...] = ("all",), sources: Path = SOURCES) -> Path:
-    """CMake's targets in a folder, with the options given."""
+    """Build CMake targets in a folder with these options."""
     configure = ["cmake", "-S", sources, "-B", folder, f"-DEDGERNN_ISAS={ISA}", *options]
     for words in (configure, ["cmake", "--build", folder, "--parallel", "2", "--target", *targets]):
-        done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+        process = subprocess.run(list(map(str, words)), capture_output=True, text=True)
+        assert process.returncode == 0, process.stdout + process.stderr
     return folder
 
 
 def incremental_build(name: str, *options: str, targets: tuple[str, ...]) -> Path:
-    """A build in a folder that stays, so that the next run compiles what has changed since."""
+    """Build in a folder that persists, so that the next run recompiles changed files only."""
     folder = SOURCES / "build" / "tests" / name
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):

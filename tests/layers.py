@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers whose decisions depend on all that they may depend on, and what the oracle says of them."""
+"""Layers in float64 with random weights, and their results from the oracle."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests import oracle
 
 
 def layer_of(cell: str, rule: str, I: int, H: int, recurrent: Recurrent = DENSE, **options: Any) -> RecurrentLayer:
-    """In float64, with the options of the rule; weights of the rule that start at 0 are drawn."""
+    """Make a layer in float64 with the rule's options; zero-initialised weights of the rule become random."""
     cell_type, rule_type = resolve(cell, rule)
     layer = RecurrentLayer(cell_type(I, H, recurrent=recurrent), rule_type(I, H, **options)).double()
     for parameter in layer.rule.parameters():

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes what fuzzing starts from: `python -m tests.make_corpus`.
+"""Generates the fuzzing corpus: `python -m tests.make_corpus`.
 
-Each file of tests/corpus/packed is the packed model of a freshly made one with random weights and the sizes I=2, H=3,
-O=1 where the cell allows them, by way of the exporter; those of tests/corpus/models are exported files. All are written
-anew, the same ones every time.
+Files in tests/corpus/packed are packed models with random weights and, where the cell allows it, I=2, H=3, O=1.
+Files in tests/corpus/models are exported models. All files are rewritten, identically at every run.
 """
 
 import struct
@@ -20,28 +19,28 @@ SIZES = {"input_size": 2, "hidden_size": 3, "output_size": 1}
 
 
 def models() -> dict[str, edgernn.SequenceModel]:
-    """Every rule, imputer and part of a file, and cells that differ in what they read and keep."""
-    made = {rule: contractive("gru", rule, **SIZES) for rule in edgernn.rules.RULES}
+    """Models that cover every rule, imputer and part of a file, and cells with different inputs and states."""
+    drawn = {rule: contractive("gru", rule, **SIZES) for rule in edgernn.rules.RULES}
     for cell in ("rnn", "sru", "pru", "eins", "irc-t-lstm", "fastgrnn-split"):
-        made[cell] = contractive(cell, **SIZES)
-    made["decaynet"] = contractive("decaynet", **SIZES, cell_options={"length": 9})
-    made["words"] = contractive("fastgrnn", **SIZES, vocabulary=5)
-    # the head needs more room than the layer
-    made["outputs"] = contractive("rnn", input_size=1, hidden_size=1, output_size=90)
-    made["layers"] = contractive("gru", "skip", **SIZES, layers=2, last_size=4, mean=0.5, std=2.0)
-    made["last-input"] = contractive("irc-lstm", "selective", **SIZES)
-    made["rank"] = contractive("gru", "selective", **SIZES, rank=1)
-    made["no-head"] = contractive("lstm-peephole", "clockwork", **SIZES | {"output_size": None})
+        drawn[cell] = contractive(cell, **SIZES)
+    drawn["decaynet"] = contractive("decaynet", **SIZES, cell_options={"length": 9})
+    drawn["words"] = contractive("fastgrnn", **SIZES, vocabulary=5)
+    # the head needs more workspace than the layer
+    drawn["outputs"] = contractive("rnn", input_size=1, hidden_size=1, output_size=90)
+    drawn["layers"] = contractive("gru", "skip", **SIZES, layers=2, last_size=4, mean=0.5, std=2.0)
+    drawn["last-input"] = contractive("irc-lstm", "selective", **SIZES)
+    drawn["rank"] = contractive("gru", "selective", **SIZES, rank=1)
+    drawn["no-head"] = contractive("lstm-peephole", "clockwork", **SIZES | {"output_size": None})
     for imputer in edgernn.imputers.IMPUTERS:
-        made[imputer] = contractive("lstm", "phased", **SIZES | {"input_size": 3}, imputer=imputer)
-    return made
+        drawn[imputer] = contractive("lstm", "phased", **SIZES | {"input_size": 3}, imputer=imputer)
+    return drawn
 
 
 def exported_files() -> dict[str, bytes]:
-    """Files that have every kind of part between them: words, imputers, layers, directions, heads, types of weights."""
+    """Exported files that cover words, imputers, layers, directions, heads and weight types."""
     sizes = {"input_size": 3, "hidden_size": 4, "output_size": 2}
     words = {"input_size": 4, "hidden_size": 4, "output_size": 5, "vocabulary": 5, "tied": True, "output": "all"}
-    made = {
+    chosen = {
         "both-directions": (contractive("fastgrnn", "skip", **sizes, bidirectional=True), "bfloat16"),
         "imputer": (contractive("lstm", "phased", **sizes | {"output_size": None}, imputer="gru-d"), "float32"),
         "layers": (contractive("gru", "selective", **sizes, layers=2, mean=0.5, std=2.0), "float32"),
@@ -49,20 +48,20 @@ def exported_files() -> dict[str, bytes]:
     }
     return {
         name: graph.build(rounded(model, weights), weights=weights).SerializeToString()
-        for name, (model, weights) in made.items()
+        for name, (model, weights) in chosen.items()
     }
 
 
 def retyped(content: bytes, number_type: int) -> bytes:
-    """With the same bytes taken for numbers of another type (and for their scales) wherever a tensor has two axes."""
-    made = bytearray(content)
+    """Change the type of every tensor with two axes, without changing the bytes of its elements and scales."""
+    changed = bytearray(content)
     layers, tensors = struct.unpack_from("<II", content, 44)
     for i in range(tensors):
         at = 64 + 96 * layers + 32 * i
         axes, data = struct.unpack_from("<4xI8xQ", content, at)
         if axes == 2:
-            struct.pack_into("<I12xQQ", made, at, number_type, data, data)
-    return bytes(made)
+            struct.pack_into("<I12xQQ", changed, at, number_type, data, data)
+    return bytes(changed)
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the examples need and take: `python -m tests.measure_apps --out docs/results/apps.json`, on a quiet machine.
+"""Measures times and sizes of the examples: `python -m tests.measure_apps --out docs/results/apps.json`.
 
-Each streams examples/adding.csv ten times over and times itself; its answers are compared with those of the session in
-Python. Sizes are those of the files that it cannot do without.
+Each example streams examples/adding.csv ten times and reports its times; its outputs must equal those of the Python
+session. Sizes are those of the required files. Run it on an idle machine.
 """
 
 import argparse
@@ -29,17 +29,17 @@ from tests.models import contractive
 from tests.tolerances import FLOAT32
 
 MODEL = apps.ROOT / "models" / "adding-sarnn" / "model.onnx"
-TIMES = 10  # the file over
-RUNS = 3  # of which the middle one counts
+TIMES = 10  # repetitions of the file
+RUNS = 3  # runs, of which the median is reported
 
 
 def measured(stream: Callable[[Path, np.ndarray], apps.Streamed], x: np.ndarray, y: np.ndarray) -> float:
-    """The median of a step in µs, of the middle run."""
+    """Return the median over the runs of the median time per step in µs."""
     medians = []
     for _ in range(RUNS):
         streamed = stream(MODEL, x)
         np.testing.assert_allclose(streamed.y, y, rtol=0, atol=FLOAT32)
-        medians.append(apps.figures(streamed.said)[0])
+        medians.append(apps.figures(streamed.report)[0])
     return statistics.median(medians)
 
 
@@ -48,7 +48,7 @@ def size(*paths: Path) -> int:
 
 
 def node_sizes() -> dict[str, int]:
-    """The installed packages, and those of their files that this platform uses."""
+    """Sizes of the installed packages, and of their files for this platform."""
     files = [p for p in (apps.EXAMPLES / "node" / "node_modules").rglob("*") if p.is_file()]
     arch = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     here = f"/{platform.system().lower()}/{arch}/"
@@ -57,11 +57,11 @@ def node_sizes() -> dict[str, int]:
 
 
 def page_sizes() -> dict[str, int]:
-    """What the page loads, as it is and gzipped."""
+    """Size of all files that the page loads, as they are and gzipped."""
     x = apps.EXAMPLES / "adding.csv"
     with tempfile.TemporaryDirectory() as folder, apps.serving(MODEL, x) as address:
-        done = apps.run("node", apps.EXAMPLES / "browser" / "headless.mjs", address, Path(folder, "y.csv"))
-        contents = [urllib.request.urlopen(url).read() for url in json.loads(done.stdout)["loaded"]]
+        process = apps.run("node", apps.EXAMPLES / "browser" / "headless.mjs", address, Path(folder, "y.csv"))
+        contents = [urllib.request.urlopen(url).read() for url in json.loads(process.stdout)["loaded"]]
     return {"loaded": sum(map(len, contents)), "gzipped": sum(len(gzip.compress(c)) for c in contents)}
 
 
@@ -75,19 +75,19 @@ def cpp_sizes() -> dict[str, int]:
 
 def c_sizes() -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
-        found = pack_file(MODEL, Path(folder, "model.edgernn"))
+        packed = pack_file(MODEL, Path(folder, "model.edgernn"))
     program = apps.c_program()
     subprocess.run(["strip", program], check=True)
     return {
         "program": size(program),
         "library": size(Path(library_path())),
-        "model": found["bytes"],
-        "memory": found["memory"],
+        "model": packed["bytes"],
+        "memory": packed["memory"],
     }
 
 
 def arm_sizes() -> dict[str, int]:
-    """The program with all in it, and the library that is loaded."""
+    """Sizes of the static program and of the shared library."""
     program = apps.arm_program()
     with tempfile.TemporaryDirectory() as folder:
         toolchain = f"-DCMAKE_TOOLCHAIN_FILE={apps.ROOT / 'cmake' / 'aarch64-linux-gnu.cmake'}"
@@ -100,9 +100,7 @@ def arm_sizes() -> dict[str, int]:
 
 
 def model_sizes() -> list[dict[str, Any]]:
-    """Of models of several sizes, O=1, by their weights: the bytes of the ONNX file, of the packed file, and of the
-    memory that a sequence needs.
-    """
+    """Sizes of models with O=1 by weight type: ONNX file, packed file and workspace of one sequence, in bytes."""
     rows = [("gru", "always", 2, 32), ("fastgrnn", "always", 9, 32), ("lstm", "always", 9, 64)]
     rows += [("gru", "always", 2, 128), ("gru", "selective", 2, 128), ("gru", "always", 64, 128)]
     rows += [("gru", "always", 64, 256), ("lstm", "always", 64, 256), ("gru", "always", 400, 1150)]
@@ -120,8 +118,8 @@ def model_sizes() -> list[dict[str, Any]]:
                 path = Path(folder, "model.onnx")
                 to_onnx(model, path, weights=weights)
                 row["file"][weights] = size(path)
-                found = pack_file(path, Path(folder, "model.edgernn"))
-            row["packed"][weights], row["memory"][weights] = found["bytes"], found["memory"]
+                packed = pack_file(path, Path(folder, "model.edgernn"))
+            row["packed"][weights], row["memory"][weights] = packed["bytes"], packed["memory"]
         sizes.append(row)
     return sizes
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exported models that several tests read; tracing takes seconds, so each is made once a run."""
+"""Exported models shared by several tests; each is made once per run, as tracing takes seconds."""
 
 import functools
 import tempfile
@@ -20,26 +20,28 @@ _FOLDER = tempfile.TemporaryDirectory()
 
 
 def contractive(cell: str, rule: str = "always", **options) -> edgernn.SequenceModel:
-    """A model with contractive random weights, I=3, H=33 unless said."""
+    """Make a model with contractive random weights; by default I=3, H=33."""
     arguments = {"input_size": 3, "hidden_size": 33, "output_size": 2, "rule_options": OPTIONS.get(rule)} | options
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(1)
         model = edgernn.SequenceModel(cell, rule=rule, **arguments).eval()
         for layer in model.recurrent_layers():
             for name, p in layer.named_parameters():
-                # periods and shifts stay what they are
+                # keep periods and shifts
                 if name not in ("rule.rule_tau", "rule.rule_s"):
                     torch.nn.init.normal_(p, std=0.5 / p.shape[-1] ** 0.5)
             if rule == "skip":
-                # two or three steps a wait
+                # waits of two or three steps
                 layer.rule.rule_b.fill_(-1.0)
     return model
 
 
 def packed_alone(model: edgernn.SequenceModel, weights: str = "float32") -> bytes:
-    """The packed model that comes of the exported file, without the portable functions, which take seconds to trace.
+    """Pack a model without its portable functions, which take seconds to trace.
 
-    weights: what its matrices, which are rounded so already, are kept as.
+    Args:
+        model: The model; its matrices are rounded to `weights` already.
+        weights: Type in which the matrices are stored.
     """
     proto = build(model, weights=weights, portable=False)
     return pack(proto.SerializeToString(), Path("model.onnx"))
@@ -47,14 +49,14 @@ def packed_alone(model: edgernn.SequenceModel, weights: str = "float32") -> byte
 
 @functools.cache
 def exported(cell: str, rule: str = "always", **options) -> tuple[edgernn.SequenceModel, Path, list[Check]]:
-    """The model of these arguments, its file, and what the export's check found."""
+    """Return the model of these arguments, its exported file, and the results of the export's check."""
     model = contractive(cell, rule, **options)
     path = Path(_FOLDER.name) / f"{len(list(Path(_FOLDER.name).iterdir()))}.onnx"
     return model, path, to_onnx(model, path)
 
 
 def assert_threads_get_the_same(session: Session, inputs: list[np.ndarray], repeats: int) -> None:
-    """What one session answers to threads at once, an input each, and again and again, is what it answers to one."""
+    """Assert that concurrent runs of one session, one input per thread, equal sequential ones."""
     expected, wrong = [session.run(x) for x in inputs], []
 
     def work(i: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exported files and packed models made wrong, by byte and by structure; the same ones for the same number."""
+"""Corrupted exported files and packed models, changed bytewise or structurally; deterministic for each number."""
 
 import json
 import random
@@ -13,28 +13,28 @@ from google.protobuf.message import Message
 
 INTEGERS = (0, -1, 1, 2, 3, 7, 255, 2**31 - 1, -(2**31), 2**31, 2**40, 2**62, 2**63 - 1, -(2**63))
 VALUES: tuple[Any, ...] = (None, True, -1, 0, 2**40, 2**70, 1e308, float("nan"), float("inf"), "", "gru", [], [[]], {})
-# a name that is no UTF-8, which the protobuf library itself refuses to write, takes this one's place in the bytes
+# replaced in the serialised bytes by a name that is invalid UTF-8, which the protobuf library refuses to write
 _NOT_UTF8 = "Qq0notUTF8Qq"
 _TEXT = ("", "x", "y", "layer0.h", "layer0.W", "ai.edgernn", "a\nb", "n" * 5000, "../../etc/passwd", _NOT_UTF8)
 
 
 def mutant(content: bytes, number: int) -> tuple[str, bytes]:
-    """A file made wrong in one place to three, and what was changed."""
+    """Return a file with one to three changes, and a description of the changes."""
     draw = random.Random(number)
     changes = []
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         kind = draw.choice((by_byte, by_field, by_field, by_field, by_metadata))
         try:
-            what, content = kind(content, draw)
-        # what an earlier change has made unreadable is changed byte by byte
+            change, content = kind(content, draw)
+        # an earlier change may have made the file unreadable
         except Exception:
-            what, content = by_byte(content, draw)
-        changes.append(what)
+            change, content = by_byte(content, draw)
+        changes.append(change)
     return "; ".join(changes), content
 
 
 def by_byte(content: bytes, draw: random.Random) -> tuple[str, bytes]:
-    """Bits turned round, bytes put in, left out or repeated, or the end cut off."""
+    """Flip, replace, remove or repeat bytes, or truncate the file."""
     at = draw.randrange(len(content) + 1)
     size = draw.choice((1, 2, 8, 100))
     before, part, after = content[:at], content[at : at + size], content[at + size :]
@@ -53,7 +53,7 @@ def by_byte(content: bytes, draw: random.Random) -> tuple[str, bytes]:
 
 
 def by_field(content: bytes, draw: random.Random) -> tuple[str, bytes]:
-    """A field at any depth, where every field of a message is as likely as any other."""
+    """Change one field at any depth; each field of a message is equally likely."""
     model = onnx.load_from_string(content)
     message: Message = model
     path = ""
@@ -113,7 +113,7 @@ def _change_one(message: Message, field: FieldDescriptor, draw: random.Random) -
 
 
 def _value(field: FieldDescriptor, before: Any, draw: random.Random) -> Any:
-    """Another value of a field's type."""
+    """Draw another value for a field."""
     if field.type == FieldDescriptor.TYPE_BYTES:
         size = draw.randrange(len(before) + 1)
         return draw.choice((b"", before[:size], before + before, draw.randbytes(len(before)), b"\xff" * len(before)))
@@ -128,7 +128,7 @@ def _value(field: FieldDescriptor, before: Any, draw: random.Random) -> Any:
 
 
 def _move_out(tensor: onnx.TensorProto, draw: random.Random) -> str:
-    """A tensor's numbers in another file."""
+    """Turn a tensor's data into external data."""
     place = draw.choice(("/etc/passwd", "../../etc/passwd", "model.onnx", "no-such-file", ""))
     keys = {"location": place, "offset": str(draw.choice(INTEGERS)), "length": str(draw.choice(INTEGERS))}
     tensor.ClearField("raw_data")
@@ -141,7 +141,7 @@ def _move_out(tensor: onnx.TensorProto, draw: random.Random) -> str:
 
 
 def by_metadata(content: bytes, draw: random.Random) -> tuple[str, bytes]:
-    """The file's description of itself, with one value at any depth removed or replaced."""
+    """Remove or replace one value at any depth of the metadata entry."""
     model = onnx.load_from_string(content)
     (entry,) = (p for p in model.metadata_props if p.key == "edgernn")
     if draw.random() < 0.1:
@@ -167,9 +167,9 @@ def by_metadata(content: bytes, draw: random.Random) -> tuple[str, bytes]:
 
 
 def packed_mutant(content: bytes, draw: random.Random) -> bytes:
-    """A packed model made wrong, whose size and checksum are right."""
+    """Return a corrupted packed model with a correct size and checksum."""
     head, body = content[:64], by_byte(content[64:], draw)[1]
     if draw.random() < 0.3:
-        # all after what tells size and checksum
+        # all of the header after size and checksum
         head = head[:28] + by_byte(head[28:], draw)[1][:36].ljust(36, b"\0")
     return head[:16] + struct.pack("<QI", 64 + len(body), zlib.crc32(body)) + head[28:] + body

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of one node for the native library, and what the oracle says of them."""
+"""Single-node models for the native library, and their results from the oracle."""
 
 import ctypes
 import os
@@ -36,9 +36,9 @@ VARIANTS: dict[str, Callable[[int, int], Cell]] = {
 }
 OPS = [*product(CELLS, RULES), *product(VARIANTS, ("always", "selective"))]
 OP_IDS = [f"{cell}-{rule}" for cell, rule in OPS]
-# of rules: so that some neurons are updated and some are not, and the shares of those that fade are known to float32
+# options of rules such that some neurons are updated and some are not, and soft gates are exact to float32
 OPTIONS = {"phased": {"open": 0.4}, "variable": {"sharpness": 0.7, "epsilon": 0.01}, "random": {"seed": 7}}
-# float32 and float64 may choose differently where a decision is closer than this to turning over
+# float32 and float64 may decide differently where a score is closer than this to its threshold
 MARGIN = 1e-6
 
 
@@ -47,7 +47,7 @@ def library() -> str:
 
 
 def in_use() -> str:
-    """The instruction set."""
+    """The instruction set in use."""
     isa = ctypes.CDLL(library()).edgernn_isa
     isa.restype = ctypes.c_char_p
     return str(isa().decode())
@@ -55,48 +55,52 @@ def in_use() -> str:
 
 @cache
 def layer(cell: str, rule: str, hidden: int, inputs: int) -> RecurrentLayer:
-    """A cell named "gru/4" has an R of rank 4."""
+    """Make a layer; a cell named "gru/4" has an R of rank 4."""
     name, _, rank = cell.partition("/")
     with torch.random.fork_rng():
         torch.manual_seed(hidden + inputs)
         recurrent = LowRank(int(rank)) if rank else DENSE
-        made = (VARIANTS.get(name) or CELLS[name])(inputs, hidden, recurrent=recurrent)
-        return RecurrentLayer(made, RULES[rule](inputs, hidden, **OPTIONS.get(rule, {}))).eval()
+        instance = (VARIANTS.get(name) or CELLS[name])(inputs, hidden, recurrent=recurrent)
+        return RecurrentLayer(instance, RULES[rule](inputs, hidden, **OPTIONS.get(rule, {}))).eval()
 
 
-def truth(cell: str, rule: str, inputs: Inputs) -> oracle.Result:
+def oracle_result(cell: str, rule: str, inputs: Inputs) -> oracle.Result:
     hidden = next(inputs[name].shape[1] for name in ("h", "s") if name in inputs)
-    made = layer(cell, rule, hidden, inputs["X"].shape[2])
+    module = layer(cell, rule, hidden, inputs["X"].shape[2])
     with np.errstate(invalid="ignore", over="ignore"):
         return oracle.run(
-            made.cell.name if cell in VARIANTS else cell, rule, inputs, inputs["X"], [inputs[s] for s in made.states]
+            module.cell.name if cell in VARIANTS else cell,
+            rule,
+            inputs,
+            inputs["X"],
+            [inputs[s] for s in module.states],
         )
 
 
 def draw(cell: str, rule: str, hidden: int, inputs: int, seed: int = 0) -> Inputs:
-    """Contractive weights and the constants as they are, by name, in the order of the op's inputs."""
+    """Draw contractive weights, with constants unchanged, by name in the order of the op's inputs."""
     rng = np.random.default_rng((seed, hidden, inputs))
-    made = layer(cell, rule, hidden, inputs)
-    learned = {name.split(".")[-1] for name, _ in made.named_parameters()} - {"rule_tau", "rule_s"}
+    module = layer(cell, rule, hidden, inputs)
+    learned = {name.split(".")[-1] for name, _ in module.named_parameters()} - {"rule_tau", "rule_s"}
     scale = 0.5 / np.sqrt(hidden)
     weights = {}
-    for name, value in layer_weights(made).items():
+    for name, value in layer_weights(module).items():
         drawn = rng.standard_normal(value.shape) * scale
         weights[name] = (drawn if name in learned else value.detach().numpy()).astype(np.float32)
     if rule == "skip":
-        # waits of one step to about ten, at other times in every sample
+        # waits of one to about ten steps, different for each sample
         weights["rule_w"] *= 8
         weights["rule_b"] -= 2
     return weights
 
 
 def draw_call(cell: str, rule: str, hidden: int, inputs: int, steps: int, batch: int, seed: int = 0) -> Inputs:
-    """X and the states; the rule's memory is that of a start."""
+    """Draw X and the states; the rule's memories have their initial values."""
     rng = np.random.default_rng((seed, hidden, inputs, steps, batch))
-    made = layer(cell, rule, hidden, inputs)
+    module = layer(cell, rule, hidden, inputs)
     feed = {"X": rng.standard_normal((steps, batch, inputs)).astype(np.float32)}
-    for name, width in made.widths.items():
-        start = made.rule.memory.get(name)
+    for name, width in module.widths.items():
+        start = module.rule.memory.get(name)
         drawn = rng.standard_normal((batch, width)) * 0.5
         feed[name] = (drawn if start is None else np.full((batch, width), start.start)).astype(np.float32)
     return feed
@@ -117,21 +121,27 @@ def session(
     sizes: tuple[int, int] = (5, 3),
     counts: bool = False,
 ) -> ort.InferenceSession:
-    """A model of one node; outputs named "" are left out.
+    """Make a session of a single-node model.
 
-    attributes: in place of those of the layer, or beside them; one that is None is left out. sizes: H, I, where the
-    cell's gates depend on them. counts: updates and macs of a rule that never skips, too.
+    Args:
+        cell, rule: The layer.
+        weights: By name, as `draw` returns them.
+        constant: Store the weights as initializers; otherwise they are inputs.
+        outputs: Names of the outputs, all by default; "" omits an output.
+        attributes: Replace or extend those of the layer; None omits an attribute.
+        sizes: H, I, for cells whose gates depend on them.
+        counts: Also return updates and macs of a rule that never skips.
     """
-    made = layer(cell, rule, *sizes)
+    module = layer(cell, rule, *sizes)
     known = [*output_names(cell, rule), *(["updates", "macs"] if counts else [])]
     outputs = known if outputs is None else outputs
-    wanted = dict(zip(known, outputs, strict=False))
-    places = ["Y", "updates", "macs", *(f"{name}_out" for name in made.states)]
+    expected = dict(zip(known, outputs, strict=False))
+    places = ["Y", "updates", "macs", *(f"{name}_out" for name in module.states)]
     return node_session(
         weights,
-        [*made.states],
-        [wanted.get(name, "") for name in places],
-        op_attributes(made) | dict(attributes or {}),
+        [*module.states],
+        [expected.get(name, "") for name in places],
+        op_attributes(module) | dict(attributes or {}),
         constant=constant,
         ordered=outputs,
     )
@@ -145,13 +155,13 @@ def node_session(
     constant: bool = True,
     ordered: list[str] | None = None,
 ) -> ort.InferenceSession:
-    """A model of one node of these inputs, X, weights and states, and outputs; attributes that are None are left out.
+    """Make a session of one node with the inputs X, weights and states; attributes that are None are omitted.
 
-    ordered: the outputs as the session returns them.
+    ordered: The outputs in the order in which the session returns them.
     """
-    given = {name: value for name, value in attributes.items() if value is not None}
+    present = {name: value for name, value in attributes.items() if value is not None}
     names = ["X", *weights, *states]
-    node = helper.make_node("Recurrent", names, outputs, domain="ai.edgernn", **given)
+    node = helper.make_node("Recurrent", names, outputs, domain="ai.edgernn", **present)
     free = [n for n in names if not (constant and n in weights)]
     integers = ("updates", "macs")
     graph = helper.make_graph(
@@ -175,7 +185,7 @@ def node_session(
 
 
 def assert_equal(cell: str, rule: str, got: list[np.ndarray], want: oracle.Result, rtol: float = 0) -> None:
-    """The last input is left to other tests."""
+    """Compare outputs with the oracle, except the last input."""
     expected = [want.y, *want.state, *want.memory]
     for a, b in zip(got, expected, strict=False):
         np.testing.assert_allclose(a, b, rtol=rtol, atol=FLOAT32)

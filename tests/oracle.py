@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The equations once more, in float64 NumPy, from the papers and not from our code: the definition of right.
+"""The reference equations of all cells in float64 NumPy, written from the papers independently of the package.
 
-Each cell here is a function (parameters, x_t, state) -> state on plain arrays, gate by gate; `run` loops over time.
-A new cell needs one row in CELLS. Parameters come as the op's inputs: W, R, C, V, b with their rows in gate order; `T`
-is with them. A cell that reads the input before gets both as one, [x_t, x_{t-1}].
+Each cell is a function (parameters, x_t, state) -> state on plain arrays, gate by gate; `run` loops over time. A new
+cell needs one row in CELLS. Parameters are the op's inputs: W, R, C, V and b stack the gates' rows in gate order. `T`
+is the number of steps. A cell that reads the previous input gets both as one array, [x_t, x_{t-1}].
 """
 
 from collections.abc import Callable
@@ -64,7 +64,7 @@ def lstm(p: Parameters, x: Array, state: State) -> State:
 
 
 def lstm_peephole(p: Parameters, x: Array, state: State) -> State:
-    # pru.md eqs 3-8; the rows of C are those of i, f, o, and o reads c_{t-1}
+    # pru.md eqs 3-8; the rows of C belong to i, f, o, and o reads c_{t-1}
     h, c = state
     H = h.shape[-1]
     i, f, g, o = (x @ rows(p["W"], k, H).T + h @ rows(p["R"], k, H).T + rows(p["b"], k, H) for k in range(4))
@@ -74,7 +74,7 @@ def lstm_peephole(p: Parameters, x: Array, state: State) -> State:
 
 
 def decaynet(p: Parameters, x: Array, state: State) -> State:
-    # decaynet.md System 2 with the rest of System 1; the state holds pi/2 - p; b is b_i, b_g, b_o
+    # decaynet.md System 2 with the remaining equations of System 1; the state is pi/2 - p; b is b_i, b_g, b_o
     h, c, decay = state
     H = h.shape[-1]
     D = p["length"][0] or p["T"]
@@ -98,7 +98,7 @@ def sru(p: Parameters, x: Array, state: State) -> State:
 
 
 def t_lstm(p: Parameters, x: Array, state: State) -> State:
-    # irc.md eqs 36-39; W is W and U side by side
+    # irc.md eqs 36-39; W is W and U side by side, as columns
     _, c = state
     H = c.shape[-1]
     f, o, a = (x @ rows(p["W"], k, H).T + rows(p["b"], k, H) for k in range(3))
@@ -122,7 +122,7 @@ def rnn(p: Parameters, x: Array, state: State) -> State:
 
 
 def eins(p: Parameters, x: Array, state: State) -> State:
-    # eins.md System 4.1; W is W_D, W_rho and with eq 11 also W_A; b is b_D and where given also a forget bias
+    # eins.md System 4.1; W is W_D, W_rho and with eq 11 also W_A; b is b_D and optionally a forget bias
     q, s = state
     xi, theta = x.shape[-1], q.shape[-1]
     d = sigmoid(x @ p["W"][:xi].T + q @ p["R"].T + p["b"][:xi])
@@ -147,12 +147,12 @@ def irc_diagonal(p: Parameters, x: Array, h: Array) -> Array:
 
 
 def forget_bias(p: Parameters, H: int) -> Array:
-    # facts.md 3.1: a learned vector that the code adds to the forget gate and the paper leaves out; the last H of b
+    # facts.md 3.1: a learned vector that the code adds to the forget gate and the paper omits; the last H of b
     return p["b"][-H:] if "b" in p else np.zeros(H)
 
 
 def irc_gru(p: Parameters, x: Array, state: State) -> State:
-    # irc.md eqs 14-17; b, where given, is minus the code's bias of F = 1 - i, as 1 - sigmoid(z) = sigmoid(-z)
+    # irc.md eqs 14-17; the optional b is minus the code's bias of F = 1 - i, as 1 - sigmoid(z) = sigmoid(-z)
     (h,) = state
     M = h.shape[-1]
     v = irc(p, x, h)
@@ -175,7 +175,7 @@ def irc_lstm(p: Parameters, x: Array, state: State) -> State:
 
 
 def irc_sru(p: Parameters, x: Array, state: State) -> State:
-    # irc.md eqs 31-35; W is W_A, and where sizes differ the matrix of the highway
+    # irc.md eqs 31-35; W is W_A and, where sizes differ, the matrix of the highway
     h, c = state
     H = h.shape[-1]
     v = irc_diagonal(p, x, h)
@@ -195,7 +195,7 @@ def irc_t_lstm(p: Parameters, x: Array, state: State) -> State:
 
 
 def ihc_lstm(p: Parameters, x: Array, state: State) -> State:
-    # irc.md eqs 52, 53 and 23-26; W is W_G, W_A; R is Gamma (N by M), U_V; b is b_G and where given a forget bias
+    # irc.md eqs 52, 53 and 23-26; W is W_G, W_A; R is Gamma (N by M), U_V; b is b_G and optionally a forget bias
     h, c = state
     N = x.shape[-1]
     g = sigmoid(x @ p["W"][:N].T + h @ p["R"][:N].T + p["b"][:N])
@@ -231,10 +231,11 @@ def fastgrnn_split(p: Parameters, x: Array, state: State) -> State:
 
 @dataclass(frozen=True)
 class Row:
-    """step; how many states; how many matrices of the cell, of H rows each, read x, h or c, and m (x_{t-1} is x too).
+    """A cell's step function and the sizes that its costs follow from.
 
-    middle: the sizes of m, which is I or H; mid_x, mid_h: how many matrices of so many rows read x and h for it. They
-    are needed in full if anything changes.
+    states: Number of states. x, h, m: Number of matrices with H rows that read x (or x_{t-1}), h or c, and m.
+    middle: The size of m, I or H. mid_x, mid_h: Number of matrices with that many rows that read x and h to compute m,
+    which is needed in full if any neuron changes.
     """
 
     step: Callable[[Parameters, Array, State], State]
@@ -248,11 +249,11 @@ class Row:
     reads_last: bool = False
 
     def row_macs(self, nx: int, nh: int, nm: int) -> int:
-        """Multiply-adds a step of one neuron, if it reads so many columns of x, of each state and of m."""
+        """Multiply-adds of one neuron in a step, if it reads nx columns of x, nh of each state and nm of m."""
         return self.x * nx + self.h * nh + self.m * nm
 
     def mid_macs(self, nx: int, nh: int) -> int:
-        """Multiply-adds a step of one element of m, likewise."""
+        """Multiply-adds of one element of m in a step, if it reads nx columns of x and nh of h."""
         return self.mid_x * nx + self.mid_h * nh
 
     def middle_size(self, I: int, H: int) -> int:
@@ -284,7 +285,7 @@ CELLS = {
     "fastgrnn": Row(fastgrnn, 1, x=1, h=1),
     "fastgrnn-split": Row(fastgrnn_split, 1, x=2, h=2),
 }
-# those that the papers have for I = H only: what is added where the sizes differ
+# cells whose papers require I = H: the variants for other sizes
 RESIZED = {
     "sru": replace(CELLS["sru"], x=3 + 1),
     "irc-sru": replace(CELLS["irc-sru"], x=1 + 1, mid_h=1),
@@ -298,8 +299,12 @@ def row_of(cell: str, I: int, H: int) -> Row:
 
 @dataclass(frozen=True)
 class Result:
-    """y (T, B, H); the last state of the cell, and of the rule; updates (T, B); macs (B,) as kernels execute them; the
-    closest decision to its threshold; macs (B,) that the updates need."""
+    """The results of a sequence.
+
+    y: (T, B, H). state, memory: The last states of the cell and of the rule. updates: (T, B). macs: (B,), as kernels
+    execute them. margin: The smallest distance of a decision from its threshold. needed: macs (B,) that the updates
+    need.
+    """
 
     y: Array
     state: State
@@ -311,10 +316,15 @@ class Result:
 
 
 def run(cell: str | Row, rule: str, parameters: dict[str, Any], x: Any, state: Any) -> Result:
-    """The whole sequence x (T, B, I), in float64, of a cell of CELLS or of any other row.
+    """Run the sequence x (T, B, I) in float64.
 
-    The state is that of the layer; only the cell's part of it is read, and the last input where the cell reads that: a
-    rule's own memory starts as it should.
+    Args:
+        cell: A name in CELLS, or any other row.
+        rule: A name in RULES.
+        parameters: By the names of the op's inputs.
+        x: The input.
+        state: The states of the layer. Only those of the cell and the last input are read; memories start at their
+            initial values.
     """
     p = {k: np.asarray(v, np.float64) for k, v in parameters.items()}
     x = np.asarray(x, np.float64)
@@ -329,7 +339,7 @@ def run(cell: str | Row, rule: str, parameters: dict[str, Any], x: Any, state: A
     p |= {name: _thinned(p[name], decider, mid_rows[name], H) for name in mid_rows if name in p}
     y, updates, margin = [], np.zeros((T, B), np.int64), np.inf
     macs, needed = np.zeros(B, np.int64), np.zeros(B, np.int64)
-    # the input part of a chunk of steps is multiplied at once, expecting all neurons, if all took part in the last one
+    # kernels compute the input part of a chunk of steps at once, for all neurons, after a chunk of dense steps
     chunk, ahead, whole = -(-16 // B), False, np.zeros((T, B), bool)
     for t in range(T):
         u, closest = decider.decide(x[t], state)
@@ -357,6 +367,6 @@ def _blend(u: Array | NDArray[np.bool_], new: Array, old: Array) -> Array:
 
 
 def _thinned(weight: Array, decider: Always, mid_rows: int, H: int) -> Array:
-    """R or C as the rule leaves it; the rows of gates that feed the middle stage come first and stay whole."""
-    mid, rest = weight[:mid_rows], weight[mid_rows:]
-    return np.concatenate([mid, *(decider.thin(rest[i : i + H]) for i in range(0, len(rest), H))])
+    """Apply the rule's mask to R or C; the rows of gates marked `mid` come first and are not masked."""
+    mid, others = weight[:mid_rows], weight[mid_rows:]
+    return np.concatenate([mid, *(decider.thin(others[i : i + H]) for i in range(0, len(others), H))])

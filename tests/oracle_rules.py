@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The update rules once more, in float64 NumPy, from the papers and not from our code. Each is a row of RULES."""
+"""The reference equations of all update rules in float64 NumPy, written from the papers; each is an entry of RULES."""
 
 from typing import Any
 
@@ -12,9 +12,10 @@ State = tuple[Array, ...]
 
 
 class Always:
-    """Every neuron at every step. Also what the others are told: sizes, parameters by the op's names, batch.
+    """Every neuron changes at every step; base class of the other rules.
 
-    whole: kernels compute all neurons where more than three quarters change.
+    p: Parameters by the names of the op's inputs. B, I, H: Batch size, input size, hidden size. whole: True if kernels
+    compute all neurons when more than three quarters change.
     """
 
     whole = True
@@ -24,7 +25,7 @@ class Always:
         self.t = 0
 
     def decide(self, x: Array, state: State) -> tuple[NDArray[np.bool_], float] | tuple[Array, float]:
-        """u (B, H), in [0, 1] if it is soft, and the distance of the closest decision from its threshold."""
+        """Return u (B, H), in [0, 1] for soft rules, and the smallest distance of a decision from its threshold."""
         return np.ones((self.B, self.H), bool), np.inf
 
     def after(self, u: NDArray[np.bool_], state: State) -> None:
@@ -32,22 +33,22 @@ class Always:
 
     @property
     def memory(self) -> State:
-        """The states of the rule's own, (B, size) each."""
+        """The rule's memories, (B, size) each."""
         return ()
 
     def thin(self, rows: Array) -> Array:
-        """R of one gate (H, H) as the rule leaves it."""
+        """Apply the rule's mask to R (H, H) of one gate."""
         return rows
 
     def masks(self, x: Array, state: State) -> tuple[Array, Array] | None:
-        """The factors of x and of every state with which the cell sees them; None where it sees them as they are."""
+        """Return the factors by which x and all states are multiplied before the cell reads them, or None."""
         return None
 
     def macs(self) -> int:
         return 0
 
     def step_macs(self, k: Counts, row: Any, I: int, H: int) -> Counts:
-        """Multiply-adds (B,) of a step that changes k (B,) neurons of a cell with this row in the table of oracles."""
+        """Multiply-adds (B,) of a step that changes k (B,) neurons of a cell with this row of the table of oracles."""
         return self.macs() + row.step_macs(k, I, H)
 
 
@@ -62,7 +63,7 @@ class Selective(Always):
 
 
 class Timed(Always):
-    """Rules that remember the step alone."""
+    """A rule whose only memory is the step."""
 
     @property
     def memory(self) -> State:
@@ -70,7 +71,7 @@ class Timed(Always):
 
 
 class Random(Timed):
-    """The rule's own definition, in Python's unbounded integers."""
+    """The definition of the rule, in Python's unbounded integers."""
 
     def decide(self, x: Array, state: State) -> tuple[NDArray[np.bool_], float]:
         u, M = [], 2**31 - 1
@@ -88,26 +89,26 @@ class Clockwork(Timed):
     groups = 5
 
     def _periods(self) -> NDArray[np.int64]:
-        # modules of neighbouring neurons, the first the fastest
+        # modules of adjacent neurons, the fastest first
         return np.array([2 ** (j * self.groups // self.H) for j in range(self.H)])
 
     def decide(self, x: Array, state: State) -> tuple[NDArray[np.bool_], float]:
         return np.broadcast_to(self.t % self._periods() == 0, (self.B, self.H)), np.inf
 
     def thin(self, rows: Array) -> Array:
-        # a neuron reads from its own module and from slower ones
+        # a neuron reads from its module and from slower ones
         T = self._periods()
         return np.where(T[None, :] < T[:, None], 0, rows)
 
     def step_macs(self, k: Counts, row: Any, I: int, H: int) -> Counts:
-        # the first k neurons change, as every period divides the slower ones; each reads no faster module's columns
+        # the first k neurons change, as every period divides the slower ones; none reads columns of faster modules
         T, M = self._periods(), row.middle_size(I, H)
         one = np.array([row.row_macs(I, int((T[j] <= T).sum()), M) for j in range(H)])
         return np.concatenate([[0], np.cumsum(one)])[k] + (k > 0) * M * row.mid_macs(I, H)
 
 
 class Phased(Timed):
-    """Phased LSTM's time gate with the leak at 0, as after training."""
+    """The time gate of Phased LSTM with a leak of 0, as after training."""
 
     def decide(self, x: Array, state: State) -> tuple[Array, float]:
         tau, r = self.p["rule_tau"], self.p["rule_open"]
@@ -118,7 +119,7 @@ class Phased(Timed):
 
 
 class Skip(Always):
-    """Skip RNN's eqs 4-8 with the pressure ũ as in its section 3.1; the first step is an update."""
+    """Skip RNN's eqs 4-8 with the pressure ũ as in section 3.1; the first step is an update."""
 
     def __init__(self, p: dict[str, Array], B: int, I: int, H: int) -> None:
         super().__init__(p, B, I, H)
@@ -139,14 +140,14 @@ class Skip(Always):
         self.pressure = np.where(u[:, :1], delta, waited)
 
     def step_macs(self, k: Counts, row: Any, I: int, H: int) -> Counts:
-        # delta changes with the state alone, and is not known when a call begins
+        # delta depends only on the state, and is unknown when a call begins
         evaluates = (k > 0) | (not self.knows_delta)
         self.knows_delta = True
         return row.step_macs(k, I, H) + evaluates * H
 
 
 class Variable(Always):
-    """VC-RNN's scheduler and mask, its section 3, for the state and for the input alike."""
+    """VC-RNN's scheduler and mask (section 3), for both state and input."""
 
     whole = False
 
@@ -158,7 +159,7 @@ class Variable(Always):
         i = np.arange(1, size + 1)
         e = 1 / (1 + np.exp(-sharpness * (m * size - i)))
         e = np.where(e > 1 - epsilon, 1, np.where(e < epsilon, 0, e))
-        # the shares at which a neuron's e is epsilon or 1 - epsilon
+        # the values of m at which a neuron's e is epsilon or 1 - epsilon
         soft = np.log(1 / epsilon - 1) / sharpness
         return e, min(float(np.abs(m - (i + side * soft) / size).min()) for side in (-1, 1))
 
@@ -176,8 +177,8 @@ class Variable(Always):
         return self.H + self.I
 
     def step_macs(self, k: Counts, row: Any, I: int, H: int) -> Counts:
-        # k rows, which read the columns of x and of the states that are not masked to 0. An m of size H is a
-        # gate times the state, so that no more of it is needed than of that
+        # k rows read the columns of x and of the states that are not masked to 0. An m of size H is a gate times the
+        # state, so only as much of it is needed
         nx, M = (self.x_mask > 0).sum(-1), row.middle_size(I, H)
         nm = k if row.middle == "H" else np.full_like(k, M)
         return self.macs() + k * row.row_macs(nx, k, nm) + (k > 0) * nm * row.mid_macs(nx, k)

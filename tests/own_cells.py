@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten cells of the literature as users write them: `edgernn train --cell tests/own_cells.py:JANET`."""
+"""Ten cells of the literature as user-defined cells: `edgernn train --cell tests/own_cells.py:JANET`."""
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ class CFN(Cell):
 class LiGRU(Cell):
     """h_t = z ⊙ h_{t-1} + (1 - z) ⊙ ReLU(p_n): Ravanelli et al. 2018, arXiv:1803.10225.
 
-    The batch normalisation of W x_t, with its statistics fixed, is a part of W and b.
+    The batch normalisation of W x_t, with fixed statistics, is folded into W and b.
     """
 
     name, paper = "li-gru", "Ravanelli et al. 2018, arXiv:1803.10225"

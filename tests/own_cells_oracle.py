@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cells of tests/own_cells.py once more, from their papers, in float64 NumPy as in tests/oracle.py; and the cases.
+"""The reference equations of the cells in tests/own_cells.py, in float64 NumPy, and the test cases.
 
-`CASES` is what every target runs: the class, the row of its oracle, and I and H.
+`CASES` lists what every target runs: the class, the row of its oracle, I and H.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ def cfn(p: Parameters, x: Array, state: State) -> State:
 
 
 def li_gru(p: Parameters, x: Array, state: State) -> State:
-    # with the identity for BN
+    # with the identity for batch normalisation
     (h,) = state
     H = h.shape[-1]
     z = sigmoid(x @ rows(p["W"], 0, H).T + h @ rows(p["R"], 0, H).T + rows(p["b"], 0, H))
@@ -100,7 +100,7 @@ def mut1(p: Parameters, x: Array, state: State) -> State:
 
 @dataclass(frozen=True)
 class Case:
-    """A cell, the row of its oracle, and I and H."""
+    """A cell with the row of its oracle, I and H."""
 
     cell: type[Cell]
     row: Row
@@ -123,5 +123,5 @@ CASES = {
         Case(own_cells.MUT1, Row(mut1, 1, x=1, m=1, middle="H", mid_x=1, mid_h=1), I=33),
     )
 }
-# one of each kind: all neurons, some of them, whole samples
+# one rule of each kind: all neurons, single neurons, whole samples
 CASE_RULES = ("always", "selective", "skip")

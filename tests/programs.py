@@ -14,7 +14,7 @@ TERMS = {"x": 1, "h": 2, "m": 4, "bias": 8, "mid": 16, "c": 32}
 
 
 def program_attributes(**programs: Program) -> dict[str, list[int] | list[float]]:
-    """The attributes of programs, by their names; without the numbers of one that has none."""
+    """Return the attributes of programs by name, without empty lists."""
     lists: dict[str, list[int] | list[float]] = {}
     for name, program in programs.items():
         lists[name], lists[f"{name}_numbers"] = program.serialise()
@@ -29,9 +29,15 @@ def run_equations(
     vectors: Sequence[tuple[int, ArrayLike]] = (),
     map: Program | None = None,
 ) -> list[NDArray[np.float32]]:
-    """The states after one step, under `always`, of a cell of I = H with one gate, which the program need not read.
+    """Run one step of a cell with these equations under `always`; return the states. I = H; the gate may be unread.
 
-    x, before: (B, H) each. vectors: the size and the values of each own one. map: their program.
+    Args:
+        states: Number of states.
+        program: The update.
+        x: (B, H).
+        before: The states before the step, (B, H) each.
+        vectors: Size and values of each own vector.
+        map: The program that maps the vectors.
     """
     hidden = x.shape[1]
     attributes: dict[str, Any] = {"schema": 2, "cell": "equations", "rule": "always", "macs": 0}

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* side_by_side MODEL B < x > y: steps B sequences of a packed model of numbers at once; x and y are
- * raw floats, (T, B, I) and (T, B, O). For tests/checks/arm.py. */
+/* side_by_side MODEL B < x > y: steps a packed model on a batch of B sequences. x and y are raw
+ * floats, (T, B, I) and (T, B, O). Used by tests/checks/arm.py. */
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "edgernn.h"
 
-enum { kMost = 1 << 24 };
+enum { kMaxBytes = 1 << 24 };
 
-/* What was opened lasts as long as the program. */
+/* Allocates aligned memory, which is never freed. */
 static void* Aligned(size_t bytes) {
   char* const memory = malloc(bytes + EDGERNN_ALIGNMENT);
   if (memory == NULL) exit(2);
@@ -26,8 +26,8 @@ int main(int argc, char** argv) {
   FILE* const file = argc == 3 ? fopen(argv[1], "rb") : NULL;
   if (file == NULL) return 2;
   const int64_t batch = atoll(argv[2]);
-  void* const data = Aligned(kMost);
-  const size_t bytes = fread(data, 1, kMost, file);
+  void* const data = Aligned(kMaxBytes);
+  const size_t bytes = fread(data, 1, kMaxBytes, file);
   size_t need = 0;
   Check(edgernn_memory(data, bytes, batch, &need));
   EdgernnModel* model = NULL;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small files of every data set, in its own format, in one folder."""
+"""Small files of every data set in its original format, in one folder."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.training_helpers import write_mnist
 
 
 def write_all(folder: Path) -> Path:
-    """All but SVHN and CIFAR-10, which no cut-down recipe needs."""
+    """Write all data sets except SVHN and CIFAR-10, which no cut-down recipe needs."""
     write_mnist(folder / "mnist", train=240, test=24)
     write_mnist(folder / "fashion-mnist", train=240, test=24)
     write_rebuilt(folder / "seizures", seizure_rows())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small runs of tasks, from the command line."""
+"""Small runs of tasks from the command line."""
 
 import json
 
@@ -31,7 +31,7 @@ def accuracy(y, target):
 class Trained:
     """A small gru, trained for a few steps by `edgernn train --task NAME KEY=VALUE...`.
 
-    config, result: what the run directory's files hold.
+    config, result: Contents of the files in the run directory.
     """
 
     def __init__(self, out, task, data=None, **settings):
@@ -43,7 +43,7 @@ class Trained:
         self.losses = [json.loads(line)["loss"] for line in (out / "metrics.jsonl").read_text().splitlines()]
 
     def outputs(self, x):
-        """The model's, (N, O) or (N, T, O), for x (N, T, I)."""
+        """Return the model's outputs, (N, O) or (N, T, O), for x (N, T, I)."""
         with torch.no_grad():
             y, _ = self.model(torch.as_tensor(x).transpose(0, 1).float())
         return (y if y.ndim == 2 else y.transpose(0, 1)).double().numpy()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rule with memories of one number a neuron, as a user may write one: the loop, the portable function, Triton.
+"""A user-defined rule with one-value-per-neuron memories: the loop, the portable function, Triton.
 
-`make check-added-rule` adds its native kernels to the libraries, too.
+`make check-added-rule` also builds and tests its native kernels.
 """
 
 import os
@@ -57,7 +57,7 @@ def test_gradient_passes_through_the_memory() -> None:
     layer = tiring("gru", 2, 5)
     y, _, _ = layer(torch.randn(9, 3, 2))
     y[-1].sum().backward()
-    # it changes the memory alone, which only later decisions read
+    # it changes only the memory, which later decisions read
     assert layer.rule.rule_g.grad.abs().min() > 0
 
 
@@ -69,10 +69,10 @@ def test_memory_starts_and_goes_on_in_a_portable_file(tmp_path) -> None:
     assert state["layer0.rule_m"].shape == (3, 7)
     assert (state["layer0.rule_m"] == 0.5).all()
     with torch.no_grad():
-        want, last = model(x)
+        expected, last = model(x)
     y, middle = session.run_from(x[:5].numpy(), state)
     z, after = session.run_from(x[5:].numpy(), middle)
-    torch.testing.assert_close(torch.from_numpy(np.concatenate([y, z])), want, rtol=0, atol=1e-5)
+    torch.testing.assert_close(torch.from_numpy(np.concatenate([y, z])), expected, rtol=0, atol=1e-5)
     for name, tensor in zip(model.state_names, last, strict=True):
         torch.testing.assert_close(torch.from_numpy(after[name]), tensor, rtol=0, atol=1e-5)
 
@@ -94,7 +94,7 @@ def test_triton_equals_the_loop(cell: str, resident: bool, monkeypatch: pytest.M
 
 
 class OfInputs(UpdateRule):
-    """Changes neurons by the difference of x and a memory that has one number an input."""
+    """Changes neurons by the difference of x and a memory with one value per input."""
 
     name = "of-inputs"
     kind = Kind.NEURON
@@ -124,9 +124,9 @@ def test_memory_that_kernels_cannot_read_is_left_to_the_loop_and_the_portable_fu
     to_onnx(model, tmp_path / "m.onnx")
     x = torch.randn(6, 3, 2)
     with torch.no_grad():
-        want, _ = model(x)
+        expected, _ = model(x)
     y = Session(tmp_path / "m.onnx", backend="portable").run(x.numpy())
-    torch.testing.assert_close(torch.from_numpy(y), want, rtol=0, atol=1e-5)
+    torch.testing.assert_close(torch.from_numpy(y), expected, rtol=0, atol=1e-5)
 
 
 def test_memory_of_another_size_is_refused() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark: what it verifies, what it counts, and that its report is whole. Times are never asserted."""
+"""The benchmark: what it verifies and counts, and complete reports. No test asserts times."""
 
 import json
 import re
@@ -91,7 +91,7 @@ def test_example_beside_the_model_is_the_input(tmp_path):
 
 
 def test_wrong_code_is_not_timed(tmp_path):
-    """A file whose function and node disagree: the node's weights are not those that the function sees."""
+    """The node of the file has other weights than the portable function, so their outputs differ."""
     proto = onnx.load(exported("gru")[1])
     function = proto.functions[0]
     scan = next(n for n in function.node if n.op_type == "Scan")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stays in intensive care, imputation and mortality, against plain loops over small files of the real format."""
+"""Intensive care stays, imputation and mortality, compared with plain loops over small files of the real format."""
 
 import json
 import math
@@ -26,7 +26,7 @@ from tests.task_helpers import opened
 from tests.tolerances import FLOAT32, FLOAT64
 from tests.training_helpers import data_folder, without_pictures, words
 
-# the 35 that the authors of BRITS chose, in the order of the challenge's description
+# the 35 variables of the authors of BRITS, in the order of the challenge's description
 NAMES = """
 GCS HR NIDiasABP NIMAP NISysABP RespRate Temp Urine HCT BUN Creatinine Glucose HCO3 Mg Platelets K Na WBC pH PaCO2 PaO2
 DiasABP FiO2 MAP SysABP SaO2 Albumin ALP ALT AST Bilirubin Lactate Cholesterol TroponinI TroponinT
@@ -39,9 +39,9 @@ both = pytest.mark.parametrize("direction", ["forward", "both"])
 
 
 def records():
-    """Rows (minute, name, value) of each stay, by its number; and whether it ends in death.
+    """Draw the rows (minute, name, value) of each stay by number, and its outcome (True: in-hospital death).
 
-    The last stay has no measurement of the 35; one feature is never measured, one is always the same.
+    The last stay has no measurement of the 35 variables; one variable is never measured, one is constant.
     """
     rng = np.random.default_rng(0)
     rows, dead = {}, {}
@@ -53,7 +53,7 @@ def records():
         rows[number] = [(0, "RecordID", number), (0, "Age", 50), (0, "Gender", 1), (0, "Height", -1), (0, "ICUType", 2)]
         for minute in minutes:
             name = str(rng.choice(names))
-            # a scale and an offset of its own for each, and more where the stay ends in death
+            # different scales and offsets, and larger values for stays that end in death
             value = 7.5 if name == "GCS" else round(float(rng.normal(10 * len(name) + dead[number], len(name))), 2)
             rows[number].append((minute, name, value))
         if i == 0:
@@ -64,7 +64,7 @@ def records():
 
 
 def write_stays(place):
-    """The records and outcomes as PhysioNet gives them."""
+    """Write records and outcomes in PhysioNet's format."""
     (place / "set-a").mkdir(parents=True)
     rows, dead = records()
     for number, lines in rows.items():
@@ -83,7 +83,7 @@ def data(tmp_path_factory):
 
 
 def hours(lines):
-    """A stay's table (48, 35), NaN where nothing was measured."""
+    """Return a stay's table (48, 35), NaN where nothing was measured."""
     table = np.full((T, F), np.nan, np.float32)
     for minute, name, value in lines:
         if name in FEATURES and minute // 60 < T:
@@ -92,16 +92,16 @@ def hours(lines):
 
 
 def deltas(masks, times):
-    """The recurrence of Cao et al., section 3: masks (T, F), times (T,)."""
-    found = np.zeros(masks.shape)
+    """The recurrence of Cao et al., section 3, for masks (T, F) and times (T,)."""
+    gaps = np.zeros(masks.shape)
     for t in range(1, len(masks)):
         for f in range(masks.shape[1]):
-            found[t, f] = times[t] - times[t - 1] + (0 if masks[t - 1, f] else found[t - 1, f])
-    return found
+            gaps[t, f] = times[t] - times[t - 1] + (0 if masks[t - 1, f] else gaps[t - 1, f])
+    return gaps
 
 
-def whole(x, y):
-    """The table of a stay again, from its input (T, 3F) and its target (T, F + 1)."""
+def rebuilt_table(x, y):
+    """Rebuild the table of a stay from its input (T, 3F) and target (T, F + 1)."""
     table = np.where(x[:, F : 2 * F] > 0, x[:, :F], y[:, :F])
     return table.astype(np.float32)
 
@@ -118,7 +118,7 @@ def test_every_stay_with_a_measurement_is_in_one_part(data):
     rows, dead = records()
     known = {hours(lines).tobytes(): dead[number] for number, lines in rows.items()}
     assert len(known) == STAYS
-    # of several in an hour the last one
+    # the last of several values in an hour
     assert hours(rows[132539])[47, FEATURES.index("Na")] == 3
     seen = []
     sizes = {}
@@ -126,13 +126,13 @@ def test_every_stay_with_a_measurement_is_in_one_part(data):
         labels = part.y[:, :, -1].numpy()
         assert (labels == labels[:, :1]).all()
         for x, y, label in zip(part.x.numpy(), part.y.numpy(), labels[:, 0], strict=True):
-            key = whole(x, y).tobytes()
+            key = rebuilt_table(x, y).tobytes()
             assert known[key] == label
             seen.append(key)
         sizes[name] = (len(part), int(labels[:, 0].sum()))
     assert len(set(seen)) == len(seen) == STAYS - 1
     assert hours(rows[132539 + STAYS - 1]).tobytes() not in seen
-    # of 10 that end in death and 29 that do not, 10 % are to validate and 20 % to test
+    # of 10 stays that end in death and 29 others, 10 % are for validation and 20 % for test
     assert sizes == {"train": (29 - 2 - 5 + 7, 7), "validation": (3, 1), "test": (7, 2)}
 
 
@@ -177,7 +177,7 @@ def test_real_stays():
         pytest.skip("EDGERNN_DATA has no physionet2012")
     task = opened(Mortality(), folder)
     sizes = [len(part) for part in parts(task).values()]
-    # 4,000 stays, of which three have none of the 35
+    # 4,000 stays, three of which have none of the 35 variables
     assert sizes == [2800, 399, 798]
     assert sum(int(part.y[:, 0, -1].sum()) for part in parts(task).values()) == 554
     observed = sum(float(part.x[..., F : 2 * F].sum()) for part in parts(task).values())
@@ -191,8 +191,11 @@ def test_real_stays():
     ("change", "message"),
     [
         (lambda place: (place / "Outcomes-a.txt").unlink(), "brits: no set-a.npz or set-a/, Outcomes-a.txt"),
-        (lambda place: keep(place, 4), r"set-a: expected at least 3 stays that end in death, got 1"),
-        (lambda place: thin(place, 9), r"set-a: expected a stay with 10 measurements in the validation part, got none"),
+        (lambda place: keep_records(place, 4), r"set-a: expected at least 3 stays that end in death, got 1"),
+        (
+            lambda place: keep_rows(place, 9),
+            r"set-a: expected a stay with 10 measurements in the validation part, got none",
+        ),
     ],
     ids=["no outcomes", "too few", "nothing to hold out"],
 )
@@ -206,13 +209,13 @@ def test_data_that_cannot_serve_is_refused(data, tmp_path, change, message):
         opened(Mortality(), tmp_path)
 
 
-def keep(place, count):
+def keep_records(place, count):
     for path in sorted((place / "set-a").iterdir())[count:]:
         path.unlink()
 
 
-def thin(place, count):
-    """Leave so many measurements in a record."""
+def keep_rows(place, count):
+    """Keep only this many measurements in a record."""
     for path in (place / "set-a").iterdir():
         path.write_text("\n".join(path.read_text().splitlines()[: 6 + count]) + "\n")
 
@@ -226,7 +229,7 @@ def test_another_direction_is_refused():
 
 
 def series(T, B, F, seed=0):
-    """Values with gaps (T, B, F) in float64, and uneven times (T,)."""
+    """Draw values with gaps (T, B, F) in float64, and uneven times (T,)."""
     rng = np.random.default_rng(seed)
     values = rng.normal(size=(T, B, F))
     values[rng.random((T, B, F)) < 0.5] = np.nan
@@ -237,16 +240,16 @@ def series(T, B, F, seed=0):
 def test_times_of_either_direction_follow_the_recurrence(T, B, F):
     values, times = series(T, B, F)
     x = with_gaps(torch.from_numpy(values), torch.from_numpy(times)[:, None, None])
-    for made, table, clock in (
+    for direction, table, clock in (
         (x, values, times),
-        # masks and values once the other way round; the clock runs from the end
+        # masks and values reversed in time; the clock runs from the end
         (backwards(x), values[::-1], times[-1] - times[::-1]),
     ):
         masks = ~np.isnan(table)
         expected = np.stack([deltas(masks[:, b], clock) for b in range(B)], 1)
-        np.testing.assert_array_equal(made[..., :F], np.where(masks, table, 0))
-        np.testing.assert_array_equal(made[..., F : 2 * F], masks)
-        np.testing.assert_allclose(made[..., 2 * F :], expected, rtol=0, atol=FLOAT64)
+        np.testing.assert_array_equal(direction[..., :F], np.where(masks, table, 0))
+        np.testing.assert_array_equal(direction[..., F : 2 * F], masks)
+        np.testing.assert_allclose(direction[..., 2 * F :], expected, rtol=0, atol=FLOAT64)
     torch.testing.assert_close(backwards(backwards(x)), x, rtol=0, atol=FLOAT64)
 
 
@@ -276,7 +279,7 @@ def test_both_models_are_those_that_run_alone():
     x = with_gaps(torch.from_numpy(values), torch.from_numpy(times)[:, None, None])
     back = with_gaps(torch.from_numpy(values[::-1].copy()), torch.from_numpy(times[-1] - times[::-1])[:, None, None])
     y, filled = model(x)
-    # what comes later cannot be known to the one, what comes before not to the other
+    # the forward model cannot know later values, the backward model earlier ones
     alone = model.ahead(x)[0], model.behind(back)[0]
     torch.testing.assert_close(y, torch.stack(alone), rtol=0, atol=FLOAT64)
     seen = torch.from_numpy(values)
@@ -302,8 +305,8 @@ def models_in(model):
     return [model] if isinstance(model, SequenceModel) else [model.ahead, model.behind]
 
 
-def answers(model, x):
-    """Logits (D, B), imputed values (D, T, B, F), imputation loss and budget, from the models that are in a network."""
+def draw_answers(model, x):
+    """Draw logits (D, B), imputed values (D, T, B, F), imputation loss and budget, as a network returns them."""
     logits, filled, loss, budget = [], [], 0.0, 0.0
     with torch.no_grad():
         for i, (one, series) in enumerate(zip(models_in(model), (x, backwards(x)), strict=False)):
@@ -322,7 +325,7 @@ def test_a_step_adds_every_part_of_the_loss_once(data, cell, direction):
     task = opened(Mortality(direction=direction, consistency=0.7, label_weight=1.3, positive_weight=4.0), data)
     model = network(task, cell)
     batch = task.train.batch(0, 11)
-    logits, filled, imputation, budget = answers(model, batch.x)
+    logits, filled, imputation, budget = draw_answers(model, batch.x)
     label = batch.target[0, :, -1].numpy()
     p = 1 / (1 + np.exp(-logits))
     entropy = -(4.0 * label * np.log(p) + (1 - label) * np.log(1 - p)).mean(1).sum()
@@ -343,8 +346,8 @@ def test_metrics_are_those_of_the_whole_split(data, monkeypatch, direction, cell
     split = task.train
     chunks = split.chunks
     monkeypatch.setattr(split, "chunks", lambda: chunks(chunk))
-    found = evaluate(model, task, split)
-    logits, filled, *_ = answers(model, split.x.transpose(0, 1))
+    metrics = evaluate(model, task, split)
+    logits, filled, *_ = draw_answers(model, split.x.transpose(0, 1))
     updates = [layer.decisions.double().mean() for one in models_in(model) for layer in one.traces if cell == "sarnn"]
     p = (1 / (1 + np.exp(-logits))).mean(0)
     label = split.y[:, 0, -1].numpy()
@@ -361,12 +364,12 @@ def test_metrics_are_those_of_the_whole_split(data, monkeypatch, direction, cell
         "cross_entropy": -np.where(label > 0, np.log(p), np.log(1 - p)).mean(),
         "skip_percent": 100 * (1 - np.mean(updates or [1.0])),
     }
-    assert found.keys() == expected.keys()
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert metrics.keys() == expected.keys()
+    assert metrics == pytest.approx(expected, rel=1e-5)
 
 
 def pairs(score, label):
-    """AUC: the share of pairs, one of either class, in which the positive one is above; ties count half."""
+    """AUC by definition: the fraction of pairs in which the positive is scored above the negative; ties count half."""
     total = [(a > b) + (a == b) / 2 for a in score[label > 0] for b in score[label == 0]]
     return sum(total) / len(total)
 
@@ -386,9 +389,9 @@ def test_a_sure_model_has_finite_metrics(data):
     with torch.no_grad():
         model.ahead.head.bias.fill_(1e4)
         model.behind.head.bias.fill_(1e4)
-    found = evaluate(model, task, task.test)
-    assert found["cross_entropy"] == pytest.approx(5 / 7 * 1e4, rel=1e-3)
-    assert 0 <= found["auc"] <= 1
+    metrics = evaluate(model, task, task.test)
+    assert metrics["cross_entropy"] == pytest.approx(5 / 7 * 1e4, rel=1e-3)
+    assert 0 <= metrics["auc"] <= 1
 
 
 # runs
@@ -406,7 +409,7 @@ def test_the_imputer_is_rits_unless_another_is_named():
         assert task.adapted(model).layer.imputer == expected
 
 
-# the rows of the paper's tables 3 and 5: parameters are those of the cells
+# the rows of the paper's tables 3 and 5: the parameters are those of the cells
 @pytest.mark.parametrize(("direction", "count"), [("forward", 1), ("both", 2)])
 @pytest.mark.parametrize(("cell", "parameters"), [("lstm", 68_400), ("eins", 44_870)])
 def test_the_papers_rows(direction, count, cell, parameters):
@@ -443,8 +446,8 @@ def test_a_layer_both_ways_is_refused(data, tmp_path, capsys):
 def test_a_rits_run_becomes_a_file_that_equals_torch(data, tmp_path, monkeypatch):
     without_pictures(monkeypatch)
     assert run(data, tmp_path / "run", "--cell", "eins") == 0
-    done = export_run(tmp_path / "run", tmp_path / "m.onnx")
-    assert [check["backend"] for check in done["checks"]] == ["portable", "native"]
+    process = export_run(tmp_path / "run", tmp_path / "m.onnx")
+    assert [check["backend"] for check in process["checks"]] == ["portable", "native"]
     model, _ = load_model(tmp_path / "run")
     x = opened(Mortality(), data).test.x.transpose(0, 1).contiguous()
     with torch.no_grad():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user's cell as FILE.py:CLASS: what is refused, and that a run needs its own copy of the file alone."""
+"""User-defined cells as FILE.py:CLASS: refusals, and runs that need only their own copy of the file."""
 
 import json
 import re
@@ -45,8 +45,8 @@ def _folder(tmp_path, monkeypatch):
     Path("my_cells.py").write_text(CELL)
 
 
-def of(update, gates='Gate("f"), Gate("n")', more=""):
-    """A file whose cell has such an update and gates."""
+def cell_source(update, gates='Gate("f"), Gate("n")', more=""):
+    """Return a file with a cell of this update and gates."""
     head = 'import torch\nfrom edgernn import Cell, Gate, Vector\nclass Mine(Cell):\n    name = "mine"\n'
     body = f"    def update(self, p, state):\n        (h,) = state\n        return {update}\n"
     return f"{head}    gates = ({gates},)\n{more}{body}"
@@ -85,11 +85,21 @@ WRONG = {
     "import": ("x = 1\nimport not_there", "f.py:Mine", 1, "line 2: ModuleNotFoundError: No module named 'not_there'"),
     "raises": ("\n\nraise ValueError('why')", "f.py:Mine", 1, "f.py: line 3: ValueError: why"),
     "exits": ("import sys\nsys.exit(3)", "f.py:Mine", 1, "line 2: SystemExit: 3"),
-    "unknown gate": (of("(p.z,)"), "f.py:Mine", 1, "Mine: line 8: p has no 'z'; it has f, n, x"),
-    "mistake in a step": (of("(h.nothing(),)"), "f.py:Mine", 1, "line 8: AttributeError: .*nothing"),
-    "no tuple": (of("p.f"), "f.py:Mine", 1, r"expected a tuple of one state of shape \(B, H\), got shapes \[\(3,\), "),
-    "too many states": (of("(h, h)"), "f.py:Mine", 1, "expected a tuple of one state"),
-    "wrong shape": (of("(h.sum(-1, keepdim=True),)"), "f.py:Mine", 1, r"got shapes \[\(2, 1\)\] with B=2, H=3"),
+    "unknown gate": (cell_source("(p.z,)"), "f.py:Mine", 1, "Mine: line 8: p has no 'z'; it has f, n, x"),
+    "mistake in a step": (cell_source("(h.nothing(),)"), "f.py:Mine", 1, "line 8: AttributeError: .*nothing"),
+    "no tuple": (
+        cell_source("p.f"),
+        "f.py:Mine",
+        1,
+        r"expected a tuple of one state of shape \(B, H\), got shapes \[\(3,\), ",
+    ),
+    "too many states": (cell_source("(h, h)"), "f.py:Mine", 1, "expected a tuple of one state"),
+    "wrong shape": (
+        cell_source("(h.sum(-1, keepdim=True),)"),
+        "f.py:Mine",
+        1,
+        r"got shapes \[\(2, 1\)\] with B=2, H=3",
+    ),
 }
 
 
@@ -114,10 +124,10 @@ def test_one_file_is_one_class_and_one_module():
 
 
 def test_a_cell_of_equal_sizes_alone_and_one_with_options_are_loaded():
-    Path("highway.py").write_text(of("(torch.lerp(h, p.x, torch.sigmoid(p.f)),)"))
+    Path("highway.py").write_text(cell_source("(torch.lerp(h, p.x, torch.sigmoid(p.f)),)"))
     assert load_cell("highway.py:Mine").name == "mine"
     more = "    def __init__(self, I, H, *, depth: int, **parts):\n        super().__init__(I, H, **parts)\n"
-    Path("options.py").write_text(of("(torch.tanh(p.f),)", more=more))
+    Path("options.py").write_text(cell_source("(torch.tanh(p.f),)", more=more))
     assert load_cell("options.py:Mine").name == "mine"
 
 
@@ -140,7 +150,7 @@ def test_a_run_is_used_without_the_file(tmp_path, capsys):
     assert json.loads((run / "result.json").read_text())["cell"] == "mine"
     Path("my_cells.py").unlink()
     assert main(["export", str(run)]) == 0
-    # the file needs no Python of the user's
+    # the exported file needs no user code
     (run / KEPT).unlink()
     session = Session(run / "model.onnx")
     assert session.backend == "native"
@@ -161,17 +171,17 @@ def test_a_changed_copy_is_not_executed(tmp_path):
 
 @pytest.mark.parametrize("end", ["moved", "changed"])
 def test_a_run_goes_on_with_its_copy(end):
-    given = {"task": "adding", "cell": "my_cells.py:Mine", "settings": STEPS}
-    train(**given, out="whole")
+    arguments = {"task": "adding", "cell": "my_cells.py:Mine", "settings": STEPS}
+    train(**arguments, out="whole")
     with pytest.raises(RuntimeError, match="stopped by the test"):
-        train(**given, out="part", progress=Stop(5))
+        train(**arguments, out="part", progress=Stop(5))
     if end == "moved":
         Path("my_cells.py").rename("elsewhere.py")
-        train(**given, out="part", resume=True)
+        train(**arguments, out="part", resume=True)
     else:
         Path("my_cells.py").write_text(CHANGED)
         with pytest.warns(RuntimeWarning, match="my_cells.py:Mine is not what part was begun with, which goes on with"):
-            train(**given, out="part", resume=True)
+            train(**arguments, out="part", resume=True)
     assert snapshot(Path("part")) == snapshot(Path("whole"))
 
 
@@ -184,7 +194,7 @@ def test_a_run_of_another_cell_is_not_gone_on_with():
 
 
 def test_a_kill_before_config_json_can_be_resumed():
-    # as a kill leaves it: the copy is written first
+    # as after a kill: the copy is written first
     write_bytes(Path("run", KEPT), CELL.encode())
     train("adding", "my_cells.py:Mine", out="run", settings=STEPS)
     write_bytes(Path("other", KEPT), b"something else")
@@ -193,7 +203,7 @@ def test_a_kill_before_config_json_can_be_resumed():
 
 
 def test_a_cell_without_a_program_trains_with_a_warning():
-    Path("sums.py").write_text(of("(torch.tanh(p.f - h.mean(-1, keepdim=True)),)"))
+    Path("sums.py").write_text(cell_source("(torch.tanh(p.f - h.mean(-1, keepdim=True)),)"))
     with pytest.warns(RuntimeWarning, match="mine: update: .*mean.*; it trains, and an exported file runs it"):
         train("adding", "sums.py:Mine", out="run", settings=STEPS)
 
@@ -256,7 +266,7 @@ def test_a_sweep_refuses_two_of_a_name():
     Path("more").mkdir()
     shutil.copy("my_cells.py", "more/my_cells.py")
     Path("other.py").write_text(CHANGED)
-    for other, said in (("more/my_cells.py:Mine", "are copied to one folder"), ("other.py", "have the name 'mine'")):
+    for other, output in (("more/my_cells.py:Mine", "are copied to one folder"), ("other.py", "have the name 'mine'")):
         Path("sweep.toml").write_text(SWEEP.replace('"gru"', f'"{other}"'))
-        with pytest.raises(UsageError, match=said), warnings.catch_warnings():
+        with pytest.raises(UsageError, match=output), warnings.catch_warnings():
             load_sweep(Path("sweep.toml"), Path("out"))

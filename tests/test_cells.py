@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every cell under every rule in torch: against the float64 oracle, its gradients, and the laws of a recurrence."""
+"""Every cell under every rule in torch: the float64 oracle, gradients, and properties of a recurrence."""
 
 import itertools
 
@@ -20,7 +20,7 @@ from tests.tolerances import FLOAT64
 SHAPES = [(1, 1, 1, 1), (2, 1, 3, 5), (3, 2, 6, 6), (7, 3, 17, 33), (1, 4, 2, 16)]
 shapes = pytest.mark.parametrize(("T", "B", "I", "H"), SHAPES, ids=str)
 every_cell = pytest.mark.parametrize("cell", CELLS)
-# for `make quick`: every cell, and every rule on a one-stage and a two-stage one
+# cases of `make quick`: every cell, and every rule on a one-stage and a two-stage cell
 SPINE = [(c, r) for c in CELLS for r in RULES if r == "always" or c in ("gru", "eins")]
 every_pair = pytest.mark.parametrize(
     ("cell", "rule"),
@@ -35,17 +35,17 @@ def layer_of(cell, rule, I, H, **options):
     layer = RecurrentLayer(cell_type(I, H, **options), rule_type(I, H)).double()
     for p in layer.parameters():
         torch.nn.init.normal_(p, std=0.5 / p.shape[-1] ** 0.5)
-    # a rule at random is the same every time
+    # a random choice of rule with a fixed seed
     return layer.eval()
 
 
 def op_parameters(layer):
-    """By the names of the op's inputs, as arrays."""
+    """Return the parameters as arrays, by the names of the op's inputs."""
     return {n.split(".")[-1]: p.detach().numpy() for n, p in weights_of(layer).items()}
 
 
 def random_state(layer, B):
-    """Of the cell and the input before at random, of the rule as it starts."""
+    """Draw the cell's states and the previous input; the rule's memories have their initial values."""
     start = dict(zip(layer.states, layer.initial_state(B, torch.zeros(1, dtype=torch.float64)), strict=True))
     drawn = (*layer.cell.states, LAST)
     return tuple(torch.randn(s.shape, dtype=torch.float64) if name in drawn else s for name, s in start.items())
@@ -83,12 +83,12 @@ def assert_gradients_are_right(layer, I):
     state = tuple(s.requires_grad_() for s in state)
     parameters = [p.detach().clone().requires_grad_() for p in layer.parameters()]
 
-    def f(x, *rest):
-        values = dict(zip(names, rest[len(state) :], strict=True))
-        y, last, _ = torch.func.functional_call(layer, values, (x, rest[: len(state)]))
+    def f(x, *others):
+        values = dict(zip(names, others[len(state) :], strict=True))
+        y, last, _ = torch.func.functional_call(layer, values, (x, others[: len(state)]))
         return y, *last
 
-    # along random directions, of all that goes in and of all that comes out: an entry at a time takes seconds a cell
+    # along random directions of all inputs and outputs: single entries would take seconds per cell
     assert torch.autograd.gradcheck(f, (x, *state, *parameters), fast_mode=True)
 
 
@@ -105,14 +105,14 @@ def test_straight_through_gradient_is_that_of_the_hard_sigmoid(slope):
     u = rule.decide(v, (torch.zeros_like(v),), ()).u
     assert torch.equal(u, hard)
     (got,) = torch.autograd.grad((u * weight).sum(), v)
-    (wanted,) = torch.autograd.grad(((hard + soft - soft.detach()) * weight).sum(), v)
-    torch.testing.assert_close(got, wanted)
+    (expected,) = torch.autograd.grad(((hard + soft - soft.detach()) * weight).sum(), v)
+    torch.testing.assert_close(got, expected)
 
 
 @every_cell
 @every_size
 def test_selective_gradients_equal_those_of_the_surrogate(cell, I, H):
-    """u enters as hard + (soft - soft.detach()): the whole layer written out with plain autograd."""
+    """u = hard + (soft - soft.detach()): the whole layer written out in plain autograd."""
     layer = layer_of(cell, "selective", I, H)
     x, state = torch.randn(6, 2, I, dtype=torch.float64), random_state(layer, 2)
     layer.rule.anneal(7)
@@ -134,8 +134,8 @@ def test_selective_gradients_equal_those_of_the_surrogate(cell, I, H):
         budget = budget + u.mean()
         outputs.append(state[0])
     loss = torch.stack(outputs).sin().sum() + sum(s.cos().sum() for s in state) + budget
-    wanted = torch.autograd.grad(loss, list(layer.parameters()))
-    torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-12)
+    expected = torch.autograd.grad(loss, list(layer.parameters()))
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("budget", ["decisions", "likelihoods"])
@@ -166,7 +166,7 @@ def test_slope_follows_the_paper_schedule():
     assert slopes == pytest.approx([1.0, 1.04, 3.0, 5.0, 5.0])
 
 
-# what makes a cell independent of how long the sequence is
+# properties that make a cell independent of the sequence length
 STREAMING_OPTIONS = {"decaynet": {"length": 8}}
 
 
@@ -180,8 +180,8 @@ def test_split_sequence_equals_whole(cell, rule):
     with torch.no_grad():
         whole, end = model(x)
         first, state = model(x[:4])
-        rest, state = model(x[4:], state)
-    torch.testing.assert_close(torch.cat([first, rest]), whole, rtol=0, atol=FLOAT64)
+        second, state = model(x[4:], state)
+    torch.testing.assert_close(torch.cat([first, second]), whole, rtol=0, atol=FLOAT64)
     torch.testing.assert_close(state, end, rtol=0, atol=FLOAT64)
 
 
@@ -196,7 +196,7 @@ def test_backward_direction_reads_the_sequence_backwards(cell):
     torch.testing.assert_close(both(x)[0][:, 4:], back(x.flip(0))[0][-1])
 
 
-# options of a cell, I, H, and its form then
+# options of a cell, I, H, and the resulting variant
 OPTIONS = [
     ("eins", {"a": "x"}, 5, 11, "eins-from-x"),
     ("eins", {"forget_bias": 1.0}, 5, 11, "eins"),
@@ -255,13 +255,13 @@ def test_decaynet_length_equals_oracle(length, rule):
 
 
 def test_decaynet_forgets_all_by_the_end_of_its_length():
-    """W x + R h = 3 loses π / (2 D) a step, -3 nothing: the two ends of the paper's range."""
+    """W x + R h = 3 decays by π / (2 D) per step, -3 not at all: the two ends of the paper's range."""
     for pre, forget in ((3.0, 0.0), (-3.0, 1.0)):
         cell = CELLS["decaynet"](1, 1, length=5).double()
         for parameter in cell.parameters():
             torch.nn.init.zeros_(parameter)
         with torch.no_grad():
-            # i is shut, so that c is what f leaves of it
+            # i is closed, so c shows only the effect of f
             cell.W[1], cell.b[0] = pre, -1000
         layer = RecurrentLayer(cell, RULES["always"](1, 1))
         ones = torch.ones(1, 1, dtype=torch.float64)
@@ -275,7 +275,7 @@ def test_decaynet_forgets_all_by_the_end_of_its_length():
 def test_other_sizes_have_equations_of_their_own(cell):
     same, other = CELLS[cell](6, 6), CELLS[cell](5, 6)
     assert (same.form, other.form) == (cell, f"{cell}-projected")
-    # two layers of different kinds in one model
+    # two layers with different cells in one model
     model = edgernn.SequenceModel(cell, 3, 4, layers=2)
     assert [layer.kind for layer in model.recurrent_layers()] == [other.form, same.form]
 
@@ -300,38 +300,38 @@ def test_parameters_with_a_first_value_have_it():
         ("fastgrnn", {"b_z": 1, "b_n": 1, "zeta": 1, "nu": -4}),
         ("fastgrnn-split", {"zeta": 1, "nu": -4}),
     ):
-        made = CELLS[cell](3, 40)
+        module = CELLS[cell](3, 40)
         for _ in range(2):
             for name, value in values.items():
-                assert (getattr(made, name) == value).all()
-            assert 0 < made.W.abs().max() <= 40**-0.5
-            torch.nn.init.zeros_(made.W)
-            made.reset_parameters()
+                assert (getattr(module, name) == value).all()
+            assert 0 < module.W.abs().max() <= 40**-0.5
+            torch.nn.init.zeros_(module.W)
+            module.reset_parameters()
 
 
 @pytest.mark.parametrize("cell", [name for name, kind in CELLS.items() if issubclass(kind, ForgetBias)])
 @pytest.mark.parametrize("I", [3, 40])
 def test_forget_bias_starts_at_its_value(cell, I):
-    made = CELLS[cell](I, 40, forget_bias=1.5)
-    # the gate of irc-gru is the share of what is new, 1 - f
+    module = CELLS[cell](I, 40, forget_bias=1.5)
+    # the gate of irc-gru weighs the new value, 1 - f
     start = -1.5 if cell == "irc-gru" else 1.5
-    # two cells have a bias of another gate, before it
+    # in two cells the bias of another gate comes first
     others = I if cell in ("eins", "ihc-lstm") else 0
     for _ in range(2):
-        assert made.b.shape == (others + 40,)
-        assert (made.b[others:] == start).all()
-        assert ((made.b[:others] != start) & (made.b[:others].abs() <= 40**-0.5)).all()
-        torch.nn.init.zeros_(made.b)
-        made.reset_parameters()
+        assert module.b.shape == (others + 40,)
+        assert (module.b[others:] == start).all()
+        assert ((module.b[:others] != start) & (module.b[:others].abs() <= 40**-0.5)).all()
+        torch.nn.init.zeros_(module.b)
+        module.reset_parameters()
 
 
 def test_forget_bias_keeps_the_memory():
-    """The state after a step on x = 0: all that f keeps of it, as the gate sees nothing else."""
+    """After a step on x = 0 the state is the part that f keeps, as the gate has no other input."""
     for cell, kept in (("irc-gru", 0), ("irc-lstm", 1), ("irc-sru", 1), ("irc-t-lstm", 1), ("irc-fastgrnn", 0)):
-        made = CELLS[cell](3, 4, forget_bias=2.0).double()
+        module = CELLS[cell](3, 4, forget_bias=2.0).double()
         with torch.no_grad():
-            made.V.zero_()
-        layer = RecurrentLayer(made, RULES["always"](3, 4))
+            module.V.zero_()
+        layer = RecurrentLayer(module, RULES["always"](3, 4))
         state = random_state(layer, 2)
         _, last, _ = layer(torch.zeros(1, 2, 3, dtype=torch.float64), state)
         torch.testing.assert_close(last[kept], torch.sigmoid(torch.tensor(2.0, dtype=torch.float64)) * state[kept])
@@ -369,10 +369,10 @@ def test_parameters_follow_the_papers():
     # the tables of the EINS paper count one bias
     for sizes, printed in (((100, 800), 420_100), ((20, 20), 2_820), ((300, 256), 564_300), ((70, 100), 44_870)):
         assert named_cost("eins", None, *sizes).parameters == printed
-    # by the IRC paper's equations; its 0.42 million for (100, 800) is what EINS has
+    # by the IRC paper's equations; its 0.42 million for (100, 800) is the count of EINS
     for sizes, counted in (((100, 800), 490_100), ((20, 20), 2_820)):
         assert named_cost("ihc-lstm", None, *sizes).parameters == counted
-    # its table II, a layer: 1.7, 1.3 and 1.7 million; the FastGRNN of EdgeML has half
+    # per layer of its Table II: 1.7, 1.3 and 1.7 million; the FastGRNN of EdgeML has half as many
     vectors = {"irc-gru": 650, "irc-fastgrnn": 650 + 1, "fastgrnn-split": 2 * 650 + 2, "fastgrnn": 2 * 650 + 2}
     for cell, matrices in (("irc-gru", 4), ("irc-fastgrnn", 3), ("fastgrnn-split", 4), ("fastgrnn", 2)):
         layer = named_cost(cell, None, 650, 650)
@@ -386,18 +386,18 @@ def test_parameters_follow_the_papers():
     assert (residual.macs, residual.parameters) == (2 * 3 * 650**2, 2 * (3 * 650**2 + 2 * 650))
     assert (round(typed.parameters / 1e6, 1), round(residual.parameters / 1e6, 1)) == (5.1, 2.5)
     assert round(100 * (1 - residual.parameters / typed.parameters), 1) == 50.0
-    # IRC-SRU has 0.06 % less than SRU in three layers of 1150; for both 12.0 million is printed, which is 11.9
+    # IRC-SRU has 0.06 % fewer than SRU in three layers of 1150; the paper prints 12.0 million for both, which is 11.9
     simple, residual = (named_cost(cell, None, 1150, 1150, layers=3) for cell in ("sru", "irc-sru"))
     assert simple.macs == residual.macs == 3 * 3 * 1150**2
     assert simple.parameters == 3 * (3 * 1150**2 + 4 * 1150)
     assert residual.parameters == 3 * (3 * 1150**2 + 2 * 1150)
     assert (round(simple.parameters / 1e6, 1), round(residual.parameters / 1e6, 1)) == (11.9, 11.9)
     assert round(100 * (1 - residual.parameters / simple.parameters), 2) == 0.06
-    # where sizes differ: the fourth matrix of SRU, and U_V in place of its diagonal
+    # where sizes differ: the fourth matrix of SRU, and U_V instead of its diagonal
     assert named_cost("sru", None, N, M).parameters == 4 * N * M + 4 * M
     assert named_cost("irc-sru", None, N, M).parameters == 5 * N * M + N
     assert named_cost("irc-t-lstm", None, N, M).parameters == 4 * N * M + N
-    # three full peepholes; and no parameters but the LSTM's own, less the bias that System 2 does not have
+    # three full peepholes, and the LSTM's parameters without the bias that System 2 omits
     assert named_cost("lstm-peephole", None, N, M).parameters == named_cost("lstm", None, N, M).parameters + 3 * M * M
     assert named_cost("decaynet", None, N, M).parameters == named_cost("lstm", None, N, M).parameters - M
 
@@ -422,11 +422,11 @@ def test_flops_paper_reproduces_the_printed_numbers(cell, rule, I, H, T, skip, p
 @every_cell
 @pytest.mark.parametrize(("I", "H"), [(3, 8), (8, 8)], ids=str)
 def test_executed_macs_follow_the_update_rate(cell, I, H):
-    row, own = oracle.row_of(cell, I, H), H * I + H
+    row, decision = oracle.row_of(cell, I, H), H * I + H
     for updated in (0, 2, 8):
-        made = cost(CELLS[cell](I, H), RULES["selective"](I, H), update_rate=updated / H)
-        assert made.macs_executed == row.step_macs(updated, I, H) + own
-        assert made.macs == row.step_macs(H, I, H) + own
+        costs = cost(CELLS[cell](I, H), RULES["selective"](I, H), update_rate=updated / H)
+        assert costs.macs_executed == row.step_macs(updated, I, H) + decision
+        assert costs.macs == row.step_macs(H, I, H) + decision
 
 
 def test_unknown_names_suggest_the_nearest():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs as a user types them: every example of every --help, errors and exit codes, --json."""
+"""The command line: every example of every --help, errors, exit codes and --json."""
 
 import json
 import re
@@ -16,14 +16,14 @@ from edgernn.cli.frame import VERBS, main
 from edgernn.runtime import Session
 from tests.models import exported
 
-# what makes an example short enough for a test; everything else of it is run as it stands
+# changes that make an example fast enough for a test; the rest is run verbatim
 SHORTER = {"train": "steps=20 eval_every=10", "bench": "--rounds 1 --warmup 0"}
 
-# verbs whose examples need each other's files, in this order, and verbs that start processes, which takes a minute
+# verbs whose examples use each other's files, in this order, and verbs that start processes, which take a minute
 IN_TURN = ("train", "plot", "export", "pack", "run", "bench", "cells", "data")
 TABLES = ("reproduce", "sweep")
 
-# what the example of `edgernn sweep` finds
+# an input file of the example of `edgernn sweep`
 SWEEP = 'task = "adding"\ncells = ["gru", "sarnn"]\nseeds = 2\n[settings]\nT = 5\nhidden_size = 4\nsteps = 5\n'
 
 
@@ -35,9 +35,9 @@ def edgernn(*words, cwd=None):
 
 def example_of(verb, capsys):
     assert main([verb, "--help"]) == 0
-    found = re.search(r"\nExample:\n  edgernn (.*)\n\Z", capsys.readouterr().out)
-    assert found, f"edgernn {verb} --help does not end with an example"
-    return shlex.split(found[1])
+    match = re.search(r"\nExample:\n  edgernn (.*)\n\Z", capsys.readouterr().out)
+    assert match, f"edgernn {verb} --help does not end with an example"
+    return shlex.split(match[1])
 
 
 def run_example(verb, capsys):
@@ -78,14 +78,14 @@ def test_examples_run_in_turn(tmp_path, monkeypatch, capsys):
 
 
 def test_json_of_a_process_is_one_document_and_nothing_else():
-    done = edgernn("cells", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)
+    process = edgernn("cells", "--json")
+    assert process.returncode == 0, process.stderr
+    assert json.loads(process.stdout)
 
 
 @pytest.mark.parametrize("verb", ["export", "run", "bench"])
 def test_json_is_one_document_and_nothing_else(verb, tmp_path, monkeypatch, capfd):
-    """All that this process writes to its standard output, by Python or by a library."""
+    """Covers output to standard output from both Python and libraries."""
     monkeypatch.chdir(tmp_path)
     model = str(exported("gru")[1])
     if verb == "export":
@@ -109,8 +109,8 @@ def test_a_warning_of_ours_is_one_line(tmp_path, monkeypatch, capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         assert main(words) == 0
-    said = "edgernn: warning: there is no library here; running the portable operators, which are slower\n"
-    assert said in capsys.readouterr().err
+    output = "edgernn: warning: there is no library here; running the portable operators, which are slower\n"
+    assert output in capsys.readouterr().err
 
 
 def test_help_imports_nothing_heavy():
@@ -119,9 +119,9 @@ def test_help_imports_nothing_heavy():
         "heavy = {'torch', 'numpy', 'onnx', 'onnxruntime', 'matplotlib', 'rich'} & set(sys.modules);"
         "sys.exit(f'imported: {heavy}' if heavy else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert all(f"  {verb} " in done.stdout for verb in VERBS)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert all(f"  {verb} " in process.stdout for verb in VERBS)
 
 
 @pytest.mark.parametrize(
@@ -197,22 +197,23 @@ def test_debug_shows_the_traceback(tmp_path, capsys):
 def test_full_disk_is_one_line_and_leaves_nothing(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((400, 4, 3)))
     before = sorted(tmp_path.iterdir())
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "edgernn", "run", exported("gru")[1], "--input", "x.npy", "--output", "y.npy"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=300,
-        # files of more than 1,000 bytes cannot be written, as on a full disk
+        # limit files to 1,000 bytes, to simulate a full disk
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
     )
-    assert done.returncode == 1
+    assert process.returncode == 1
     assert re.fullmatch(
-        r"edgernn: error: y\.npy: File too large; what was there before is kept; free some space and .*\n", done.stderr
+        r"edgernn: error: y\.npy: File too large; what was there before is kept; free some space and .*\n",
+        process.stderr,
     )
     assert sorted(tmp_path.iterdir()) == before
 
 
 def test_version():
-    done = edgernn("--version")
-    assert done.stdout.startswith("edgernn 0.")
+    process = edgernn("--version")
+    assert process.stdout.startswith("edgernn 0.")

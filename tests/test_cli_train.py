@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line's frame, and `edgernn train`."""
+"""The command line's shared behaviour, and `edgernn train`."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def _elsewhere(tmp_path, monkeypatch):
 
 
 def failing(capsys, *args):
-    """The exit status and the one line on standard error."""
+    """Return the exit status and the single line on standard error."""
     status = main(args)
     out, err = capsys.readouterr()
     assert out == ""
@@ -41,7 +41,7 @@ def failing(capsys, *args):
     return status, err
 
 
-# the frame
+# shared behaviour
 
 
 def test_help_lists_every_verb(capsys):
@@ -53,8 +53,8 @@ def test_help_lists_every_verb(capsys):
 
 def test_help_imports_nothing_heavy():
     code = "import sys, edgernn.cli.frame as f; f.main(['--help']); print('heavy:', *sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    loaded = set(done.stdout.split("heavy:")[1].split())
+    process = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    loaded = set(process.stdout.split("heavy:")[1].split())
     assert not loaded & {"torch", "numpy", "rich", "matplotlib", "onnx", "onnxruntime", "edgernn.training"}
 
 
@@ -130,17 +130,17 @@ def test_a_full_or_forbidden_disk_exits_with_1(capsys):
     assert "/proc/nowhere" in err
 
 
-# verbs made for the test
+# verbs defined for the test
 
 
 @pytest.fixture
 def one_verb(monkeypatch):
-    """Makes a verb `train` of a function."""
+    """Register a function as the verb `train`."""
 
     def use(function):
-        made = verb("edgernn train", str)(function)
+        command = verb("edgernn train", str)(function)
         module = types.ModuleType("train")
-        module.command = made
+        module.command = command
         monkeypatch.setitem(sys.modules, "edgernn.cli.train", module)
 
     return use
@@ -207,8 +207,8 @@ def test_only_the_result_goes_to_standard_output(capsys, one_verb):
 def test_a_reader_that_goes_away_is_no_traceback():
     code = "import sys; from edgernn.cli.frame import main; sys.exit(main(['--help']))"
     command = f"{shlex.join([sys.executable, '-c', code])} | true"
-    done = subprocess.run(["bash", "-c", command], check=True, capture_output=True, text=True)
-    assert done.stderr == ""
+    process = subprocess.run(["bash", "-c", command], check=True, capture_output=True, text=True)
+    assert process.stderr == ""
 
 
 # train
@@ -264,7 +264,7 @@ def test_help_lists_every_setting_once_with_its_default(capsys):
     words = re.findall(r"^  (\w+)=(\S+)  +[A-Za-z]", capsys.readouterr().out, re.MULTILINE)
     tree = [*fields_of(TrainConfig).values(), *fields_of(ModelConfig).values()]
     assert all(setting.doc for setting in tree)
-    # a training without settings
+    # a task without settings
     others = {"epochs": 20, "hidden_size": 64}
     assert sorted(words) == sorted((s.name, as_word(others.get(s.name, s.default))) for s in tree)
 
@@ -275,7 +275,7 @@ def test_help_lists_the_settings_of_what_is_named(capsys):
     assert "Remember two of T numbers and add them." in out
     assert re.search(r"Settings of the task adding:(.|\n)*\n  T=50 +A whole number of at least 2\.", out)
     assert re.search(r"Settings of the rule selective:(.|\n)*\n  budget=decisions ", out)
-    # the default of the task, not of the tree
+    # the task's default, not the source tree's
     assert "\n  steps=6000 " in out
     assert main(["train", "--task", "ading", "--help"]) == 2
     assert "unknown task 'ading': did you mean 'adding'" in capsys.readouterr().err

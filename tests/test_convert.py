@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions to and from torch.nn: the same outputs, and nothing lost."""
+"""Conversions to and from torch.nn preserve outputs and weights."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ sizes = pytest.mark.parametrize(("layers", "bidirectional"), [(1, False), (2, Fa
 
 
 def states_of(kind, hidden, count):
-    """Our flat tuple as torch's stacked states: h, or h and c."""
+    """Convert our flat tuple to torch's stacked states: h, or h and c."""
     if kind == "lstm":
         return torch.stack(hidden[::2]), torch.stack(hidden[1::2])
     assert len(hidden) == count
@@ -21,7 +21,7 @@ def states_of(kind, hidden, count):
 
 
 def assert_same(kind, module, model):
-    """Outputs and last states from a state at random."""
+    """Compare outputs and last states from a random initial state."""
     count = len(model.layers)
     x = torch.randn(7, 3, 5, dtype=torch.float64)
     state = tuple(torch.randn(3, 6, dtype=torch.float64) for _ in model.state_names)
@@ -58,10 +58,10 @@ def test_round_trip_is_exact(kind, layers, bidirectional):
     model = edgernn.SequenceModel(kind, 5, 6, layers=layers, bidirectional=bidirectional, output="all").eval()
     again = edgernn.from_torch(edgernn.to_torch(model))
     assert not again.training
-    wanted, got = model.state_dict(), again.state_dict()
-    assert list(wanted) == list(got)
-    assert all(torch.equal(wanted[name], got[name]) for name in wanted)
-    # a module keeps its sum of biases
+    expected, got = model.state_dict(), again.state_dict()
+    assert list(expected) == list(got)
+    assert all(torch.equal(expected[name], got[name]) for name in expected)
+    # a module keeps the sum of its two biases
     module = edgernn.to_torch(model)
     theirs = edgernn.to_torch(edgernn.from_torch(module)).state_dict()
     assert all(torch.equal(value, theirs[name]) for name, value in module.state_dict().items())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files that fuzzing starts from (`make check-fuzz`, `make check-models`) are models that run."""
+"""The fuzzing corpus (`make check-fuzz`, `make check-models`) consists of models that run."""
 
 import numpy as np
 import pytest

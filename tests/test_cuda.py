@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels for a GPU against the float64 oracle, on a GPU that the CPU emulates.
+"""The GPU kernels compared with the float64 oracle, on an emulated GPU.
 
-The source is the one that nvcc compiles, down to the cells; runtime/csrc/tests/cpu_emulator.cc emulates the threads of
-a block, how they meet and how they add up. `edgernn_cuda_geometry` splits calls in every way that is tried.
+The kernels' source is the one that nvcc compiles; runtime/csrc/tests/cpu_emulator.cc emulates threads, barriers and
+reductions. `edgernn_cuda_geometry` selects the launch geometries to test.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.cuda import CudaLibrary, Sizes
 from tests import oracle
 from tests.kernel_builds import build, incremental_build, need
-from tests.native import MARGIN, OPS, Inputs, draw, draw_call, layer, session, truth
+from tests.native import MARGIN, OPS, Inputs, draw, draw_call, layer, oracle_result, session
 from tests.test_native_refusals import BAD_CALLS, BAD_WEIGHTS
 from tests.test_native_refusals import test_bad_call_is_refused_by_name as refuses_call
 from tests.test_native_refusals import test_bad_weights_are_refused_by_name as refuses_weights
@@ -28,13 +28,13 @@ from tests.tolerances import FLOAT32
 
 RULES = gpu_ops.ON_GPU
 GPU_OPS = [op for op in OPS if op[1] in RULES]
-# for `make quick`: every rule on a one-stage and a two-stage cell
+# cases of `make quick`: every rule on a one-stage and a two-stage cell
 EVERY_OP = pytest.mark.parametrize(
     ("cell", "rule"), [op if op[0] in ("gru", "eins") else pytest.param(*op, marks=pytest.mark.slow) for op in GPU_OPS]
 )
 # H, I, T, B
 SIZES = [(5, 3, 9, 2), (33, 33, 4, 3), (16, 1, 12, 1)]
-# sequences and blocks of a cluster, threads of a block, bytes on the chip; 0: chosen
+# sequences and blocks per cluster, threads per block, bytes of shared memory; 0: automatic
 GEOMETRIES = [(0, 0, 0, 0), (1, 1, 32, 0), (4, 2, 64, 0), (1, 8, 32, 0), (1, 4, 96, 12000)]
 
 
@@ -51,14 +51,14 @@ def emulated(path: Path) -> CudaLibrary:
 
 
 @pytest.fixture
-def cut(emulated: CudaLibrary):
-    """Cuts calls up as it is told, until the test ends."""
+def set_geometry(emulated: CudaLibrary):
+    """A function that sets the launch geometry until the test ends."""
 
-    def cut(*geometry: int) -> None:
+    def set_geometry(*geometry: int) -> None:
         assert emulated._library.edgernn_cuda_geometry(*geometry) == 0
 
-    yield cut
-    cut(0, 0, 0, 0)
+    yield set_geometry
+    set_geometry(0, 0, 0, 0)
 
 
 def address(array: np.ndarray) -> int:
@@ -68,19 +68,19 @@ def address(array: np.ndarray) -> int:
 def run(
     library: CudaLibrary, cell: str, rule: str, weights: Inputs, feed: Inputs, in_place: bool = False
 ) -> list[np.ndarray]:
-    """y, the states, updates and macs of the op; in_place: the states come out where they went in."""
+    """Run the op; return y, the states, updates and macs. in_place: Final states overwrite initial states."""
     T, B, I = feed["X"].shape
     H = next(feed[name].shape[1] for name in ("h", "s") if name in feed)
-    made = layer(cell, rule, H, I)
+    module = layer(cell, rule, H, I)
     sizes = Sizes(I, H, int(cell.partition("/")[2] or 0), "forget" in cell)
-    packed = np.full(library.packed_bytes(made.kind, sizes), 255, np.uint8)
-    library.pack(made.kind, sizes, [address(w) for w in weights.values()], address(packed))
-    after = [feed[name] if in_place else np.full_like(feed[name], np.nan) for name in made.states]
+    packed = np.full(library.packed_bytes(module.kind, sizes), 255, np.uint8)
+    library.pack(module.kind, sizes, [address(w) for w in weights.values()], address(packed))
+    after = [feed[name] if in_place else np.full_like(feed[name], np.nan) for name in module.states]
     y = np.full((T, B, H), np.nan, np.float32)
     updates, macs = np.full((T, B), -1), np.full(B, -1)
-    states = [address(feed[name]) for name in made.states]
+    states = [address(feed[name]) for name in module.states]
     outputs = address(y), [address(state) for state in after], address(updates), address(macs)
-    library.run(made.kind, sizes, address(packed), T, B, address(feed["X"]), states, *outputs)
+    library.run(module.kind, sizes, address(packed), T, B, address(feed["X"]), states, *outputs)
     return [y, *after, updates, macs]
 
 
@@ -93,57 +93,59 @@ def assert_equal(rule: str, got: list[np.ndarray], want: oracle.Result) -> None:
 
 
 @EVERY_OP
-def test_op_equals_oracle_however_it_is_cut_up(emulated, cut, cell, rule) -> None:
+def test_op_equals_oracle_however_it_is_cut_up(emulated, set_geometry, cell, rule) -> None:
     for H, I, T, B in SIZES:
         weights = draw(cell, rule, H, I)
-        feed, want = clear(cell, rule, weights, (H, I, T, B))
+        feed, expected = draw_clear_call(cell, rule, weights, (H, I, T, B))
         for geometry in GEOMETRIES:
-            cut(*geometry)
-            assert_equal(rule, run(emulated, cell, rule, weights, feed), want)
+            set_geometry(*geometry)
+            assert_equal(rule, run(emulated, cell, rule, weights, feed), expected)
 
 
-def clear(cell: str, rule: str, weights: Inputs, sizes: tuple[int, int, int, int]) -> tuple[Inputs, oracle.Result]:
-    """A call without near-ties, and what the oracle says of it."""
+def draw_clear_call(
+    cell: str, rule: str, weights: Inputs, sizes: tuple[int, int, int, int]
+) -> tuple[Inputs, oracle.Result]:
+    """Draw a call without near-ties, and return it with the oracle's results."""
     for seed in range(20):
         feed = draw_call(cell, rule, *sizes, seed)
-        want = truth(cell, rule, product_of(weights) | feed)
-        if want.margin > MARGIN:
-            return feed, want
+        expected = oracle_result(cell, rule, product_of(weights) | feed)
+        if expected.margin > MARGIN:
+            return feed, expected
     raise AssertionError("no draw without a near-tie")
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "gru-before", "eins", "irc-lstm", "fastgrnn"])
-def test_low_rank_equals_oracle(emulated, cut, monkeypatch, cell, rule) -> None:
+def test_low_rank_equals_oracle(emulated, set_geometry, monkeypatch, cell, rule) -> None:
     name, weights = low_rank(monkeypatch, cell, rule, 3, 33, 5)
-    feed, want = clear(name, rule, weights, (33, 5, 7, 3))
+    feed, expected = draw_clear_call(name, rule, weights, (33, 5, 7, 3))
     for geometry in GEOMETRIES:
-        cut(*geometry)
-        assert_equal(rule, run(emulated, name, rule, weights, feed), want)
+        set_geometry(*geometry)
+        assert_equal(rule, run(emulated, name, rule, weights, feed), expected)
 
 
 @pytest.mark.parametrize(
     ("cell", "rule"), [("gru", "always"), ("lstm", "always"), ("gru", "selective"), ("gru", "skip")]
 )
-def test_weights_that_are_too_many_for_the_chip_are_read_where_they_are(emulated, cut, cell, rule) -> None:
+def test_weights_that_are_too_many_for_the_chip_are_read_where_they_are(emulated, set_geometry, cell, rule) -> None:
     weights = draw(cell, rule, 200, 40)
-    feed, want = clear(cell, rule, weights, (200, 40, 3, 2))
+    feed, expected = draw_clear_call(cell, rule, weights, (200, 40, 3, 2))
     for blocks in (1, 2):
-        # weights of 0.5 MB and more, on a chip of 0.2
-        cut(0, blocks, 0, 0)
-        assert_equal(rule, run(emulated, cell, rule, weights, feed), want)
+        # weights of 0.5 MB and more, with 0.2 MB of shared memory
+        set_geometry(0, blocks, 0, 0)
+        assert_equal(rule, run(emulated, cell, rule, weights, feed), expected)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
 @pytest.mark.parametrize("cell", ["gru", "lstm", "eins", "gru-before"])
-def test_none_and_all_neurons_updated(emulated, cut, cell, share) -> None:
+def test_none_and_all_neurons_updated(emulated, set_geometry, cell, share) -> None:
     weights = draw(cell, "selective", 33, 3)
     weights["rule_b"][:] = 100.0 * (2.0 * share - 1.0)
     feed = draw_call(cell, "selective", 33, 3, 5, 2)
     for geometry in GEOMETRIES:
-        cut(*geometry)
+        set_geometry(*geometry)
         got = run(emulated, cell, "selective", weights, feed)
-        assert_equal("selective", got, truth(cell, "selective", weights | feed))
+        assert_equal("selective", got, oracle_result(cell, "selective", weights | feed))
         np.testing.assert_array_equal(got[-2], np.full((5, 2), int(33 * share)))
 
 
@@ -168,14 +170,14 @@ def test_steps_with_carried_state_equal_whole_sequence(emulated, cell, rule) -> 
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_states_may_come_out_where_they_went_in(emulated, cut, rule) -> None:
+def test_states_may_come_out_where_they_went_in(emulated, set_geometry, rule) -> None:
     weights = draw("irc-t-lstm", rule, 16, 16)
-    cut(1, 4, 32, 0)
+    set_geometry(1, 4, 32, 0)
     for steps in (1, 3, 7):
         feed = draw_call("irc-t-lstm", rule, 16, 16, steps, 2)
-        want = run(emulated, "irc-t-lstm", rule, weights, feed)
+        expected = run(emulated, "irc-t-lstm", rule, weights, feed)
         got = run(emulated, "irc-t-lstm", rule, weights, feed, in_place=True)
-        for a, b in zip(got, want, strict=True):
+        for a, b in zip(got, expected, strict=True):
             np.testing.assert_array_equal(a, b)
 
 
@@ -187,22 +189,27 @@ def test_outputs_that_nobody_wants_are_left_out(emulated) -> None:
     emulated.run("gru+selective", Sizes(3, 5), address(packed), 4, 2, x, [h], 0, [0])
 
 
-# what is asked for: the op, sizes, steps, and what is said of it
+# op, sizes, steps and the expected error
 REFUSED = {
     "sizes": ("gru", (3, 1 << 17, 0), 1, r"edgernn: gru: H: expected 1 to 65536, got 131072"),
     "rank": ("gru", (3, 5, 2), 1, r"edgernn: gru: rank: R is whole, got 2"),
     "no rank": ("gru+low-rank", (3, 5, 0), 1, r"edgernn: gru\+low-rank: rank: expected 1 to 65536, got 0"),
     "square": ("sru", (3, 5, 0), 1, r"edgernn: sru: I: expected H = 5, got 3"),
-    "chip": ("gru", (3, 60000, 0), 1, r"edgernn: gru: I = 3 and H = 60000 need \d+ bytes on the chip, this GPU has"),
+    "memory": (
+        "gru",
+        (3, 60000, 0),
+        1,
+        r"edgernn: gru: I = 3 and H = 60000 need \d+ bytes of shared memory, this GPU ",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_run_is_refused_before_anything_is_done(emulated, case) -> None:
-    op, sizes, steps, said = REFUSED[case]
+    op, sizes, steps, output = REFUSED[case]
     feed = np.zeros(8, np.float32)
-    # nothing may be read from these
-    with pytest.raises(EdgernnError, match=said):
+    # must not be dereferenced
+    with pytest.raises(EdgernnError, match=output):
         emulated.run(op, Sizes(*sizes), address(feed), steps, 1, address(feed), [address(feed)], 0, [0])
 
 
@@ -242,10 +249,10 @@ def test_node_equals_oracle(in_onnx, monkeypatch, cell, rule, constant) -> None:
         cell, weights = low_rank(monkeypatch, "gru", rule, 3, *sizes[:2])
     else:
         weights = draw(cell, rule, *sizes[:2])
-    feed, want = clear(cell, rule, weights, sizes)
-    made = session(cell, rule, weights, constant=constant, sizes=sizes[:2])
+    feed, expected = draw_clear_call(cell, rule, weights, sizes)
+    node = session(cell, rule, weights, constant=constant, sizes=sizes[:2])
     for _ in range(2):
-        assert_equal(rule, made.run(None, feed if constant else weights | feed), want)
+        assert_equal(rule, node.run(None, feed if constant else weights | feed), expected)
 
 
 def test_outputs_of_a_node_may_be_left_out(in_onnx) -> None:
@@ -271,7 +278,7 @@ def test_bad_weights_are_refused_as_on_a_processor(in_onnx, case, constant) -> N
     refuses_weights(case, constant)
 
 
-# for a real one
+# for a real GPU
 
 
 @pytest.mark.check("gpu")
@@ -279,13 +286,13 @@ def test_library_is_compiled_for_gpus(emulated, tmp_path) -> None:
     need("cmake")
     if shutil.which("nvcc") is None:
         pytest.skip("nvcc is not installed")
-    made = build(tmp_path, "-DEDGERNN_CUDA=ON", targets=("edgernn_cuda",)) / "libedgernn_cuda.so"
-    library = CudaLibrary(made)
+    built = build(tmp_path, "-DEDGERNN_CUDA=ON", targets=("edgernn_cuda",)) / "libedgernn_cuda.so"
+    library = CudaLibrary(built)
     assert library.kernels() == emulated.kernels()
     why = library.missing()
     if why is not None:
         options = ort.SessionOptions()
         with pytest.raises(Exception, match=re.escape(why)):
-            options.register_custom_ops_library(str(made))
+            options.register_custom_ops_library(str(built))
         with pytest.raises(EdgernnError, match="CUDA: "):
             run(library, "gru", "always", draw("gru", "always", 5, 3), draw_call("gru", "always", 5, 3, 2, 1))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session on a GPU, and the CUDA library's C functions, on a machine that only seems to have them."""
+"""A session on a GPU, and the C functions of the CUDA library, on a machine with a fake GPU."""
 
 import threading
 
@@ -50,7 +50,7 @@ def test_only_x_is_copied_in(gpu):
     session = Session(path, device="cuda")
     for _ in range(3):
         session.run(random_input(4, 2, 3))
-    # the initial state is there already
+    # the initial state is on the device already
     assert session.onnx.copied == ["x"] * 3
     session.step(random_input(2, 3))
     session.step(random_input(2, 3))
@@ -66,7 +66,7 @@ def test_the_state_kept_is_that_of_the_last_step(gpu):
     session.run(x)
     later = [session.step(x_t) for x_t in x[1:]]
     np.testing.assert_allclose(later[-1], Session(path, device="cpu").run(x), rtol=0, atol=1e-6)
-    # what was returned is the caller's
+    # returned arrays belong to the caller
     session.reset()
     np.testing.assert_array_equal(session.step(x[0]), first)
 
@@ -163,7 +163,7 @@ def test_a_driver_that_is_missing_is_one_sentence(gpu, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("there", "kernels", "takes", "message"),
+    ("installed", "kernels", "takes", "message"),
     [
         (False, "gru", "CUDAExecutionProvider", "CUDA library libedgernn_cuda is not installed"),
         (True, "lstm", "CUDAExecutionProvider", "the CUDA library has no kernel for gru"),
@@ -171,9 +171,9 @@ def test_a_driver_that_is_missing_is_one_sentence(gpu, monkeypatch):
     ],
     ids=["no library", "no such op", "op not taken"],
 )
-def test_without_a_kernel_auto_warns_and_native_refuses(fake, monkeypatch, there, kernels, takes, message):
+def test_without_a_kernel_auto_warns_and_native_refuses(fake, monkeypatch, installed, kernels, takes, message):
     monkeypatch.setenv("FAKE_CUDA_KERNELS", kernels)
-    fake_gpu.install(monkeypatch, fake if there else None, takes=takes)
+    fake_gpu.install(monkeypatch, fake if installed else None, takes=takes)
     path, x = exported("gru")[1], random_input(5, 2, 3)
     with pytest.warns(RuntimeWarning, match=f"{message}.*; running the portable operators"):
         session = Session(path, device="cuda")
@@ -199,8 +199,10 @@ def test_the_cuda_library_is_looked_for_beside_the_other(monkeypatch):
 
 def test_a_file_is_run(gpu, tmp_path):
     np.savez(tmp_path / "x.npz", x=random_input(2, 5, 3))
-    made = [run_file(exported("gru")[1], tmp_path / "x.npz", tmp_path / f"{d}.npy", device=d) for d in ("cpu", "cuda")]
-    assert [found["backend"] for found in made] == ["native", "native"]
+    reports = [
+        run_file(exported("gru")[1], tmp_path / "x.npz", tmp_path / f"{d}.npy", device=d) for d in ("cpu", "cuda")
+    ]
+    assert [report["backend"] for report in reports] == ["native", "native"]
     np.testing.assert_array_equal(np.load(tmp_path / "cpu.npy"), np.load(tmp_path / "cuda.npy"))
 
 
@@ -220,14 +222,14 @@ def test_the_library_gets_what_it_is_given(fake):
     x, states = random_input(4, 2, 3), [random_input(2, 5), random_input(2, 5)]
     y, last = np.empty((4, 2, 5), np.float32), [np.empty((2, 5), np.float32) for _ in range(2)]
     updates, macs = np.zeros((4, 2), np.int64), np.zeros(2, np.int64)
-    given = (packed.ctypes.data, 4, 2, x.ctypes.data, addresses(*states), y.ctypes.data, addresses(*last))
-    cuda.run("gru", sizes, *given, updates.ctypes.data, macs.ctypes.data)
+    arguments = (packed.ctypes.data, 4, 2, x.ctypes.data, addresses(*states), y.ctypes.data, addresses(*last))
+    cuda.run("gru", sizes, *arguments, updates.ctypes.data, macs.ctypes.data)
     np.testing.assert_array_equal(y, np.broadcast_to(x[..., :1] + np.float32(2), y.shape))
     for got, state in zip(last, states, strict=True):
         np.testing.assert_array_equal(got, 10 * state)
     np.testing.assert_array_equal(updates, np.arange(8).reshape(4, 2))
     np.testing.assert_array_equal(macs, [7, 7])
-    cuda.run("gru", sizes, *given[:5], 0, addresses(*last))
+    cuda.run("gru", sizes, *arguments[:5], 0, addresses(*last))
 
 
 def test_the_library_refuses_in_its_own_words(fake):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where files are looked for, and readers: what they read, what bad files get, and that no change of one does harm."""
+"""The search path of data files, and readers: contents, error messages, and robustness against any corruption."""
 
 import gzip
 import lzma
@@ -25,20 +25,20 @@ from tests.format_files import (
     npz_with,
     packed_stays,
     svhn_bytes,
+    write_packed,
     write_physionet,
-    written,
 )
 from tests.training_helpers import PACK, idx_bytes
 
 SUFFIXES = pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
 
 
-# where files are looked for
+# search path
 
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """A cache of its own for the test."""
+    """An empty cache folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("EDGERNN_DATA", raising=False)
     return tmp_path / "home" / "edgernn"
@@ -53,7 +53,7 @@ def test_places_and_their_order(tmp_path, cache, monkeypatch):
         find_files("t", "set", ["a", "b"], mine)
     for place, suffix in ((cache / "set", ".gz"), (mine, ".xz"), (mine / "set", "")):
         for name in "ab":
-            written(place / (name + suffix), b"")
+            write_packed(place / (name + suffix), b"")
         assert find_files("t", "set", ["a", "b"], mine) == [place / f"{name}{suffix}" for name in "ab"]
     assert find_files("t", "set", ["b"], None) == [cache / "set" / "b.gz"]
     monkeypatch.setenv("EDGERNN_DATA", str(mine))
@@ -64,12 +64,12 @@ def test_places_and_their_order(tmp_path, cache, monkeypatch):
 
 def test_the_first_whole_form_is_found(tmp_path, cache):
     forms = [["a", "b/"], ["c"]]
-    written(tmp_path / "a", b"")
+    write_packed(tmp_path / "a", b"")
     with pytest.raises(EdgernnError, match=r"t: no a, b/ or c \(plain"):
         find_either("t", "set", forms, tmp_path)
-    written(tmp_path / "set" / "c.gz", b"")
+    write_packed(tmp_path / "set" / "c.gz", b"")
     assert find_either("t", "set", forms, tmp_path) == [tmp_path / "set" / "c.gz"]
-    written(tmp_path / "b" / "x", b"")
+    write_packed(tmp_path / "b" / "x", b"")
     assert find_either("t", "set", forms, tmp_path) == [tmp_path / "a", tmp_path / "b"]
 
 
@@ -79,7 +79,7 @@ def test_the_first_whole_form_is_found(tmp_path, cache):
 @SUFFIXES
 def test_idx_round_trip(tmp_path, suffix):
     array = np.arange(2 * 28 * 28, dtype=np.uint8).reshape(2, 28, 28)
-    path = written(tmp_path / f"images{suffix}", idx_bytes(array))
+    path = write_packed(tmp_path / f"images{suffix}", idx_bytes(array))
     assert np.array_equal(read_idx(path, (None, 28, 28)), array)
 
 
@@ -100,7 +100,7 @@ BAD_IDX = {
 @pytest.mark.parametrize("case", BAD_IDX)
 def test_bad_idx_is_named(tmp_path, case, suffix):
     content, message = BAD_IDX[case]
-    path = written(tmp_path / f"labels{suffix}", content)
+    path = write_packed(tmp_path / f"labels{suffix}", content)
     with pytest.raises(EdgernnError, match=message) as caught:
         read_idx(path, (None,))
     assert str(path) in str(caught.value)
@@ -125,7 +125,7 @@ def test_corrupt_packed_file_is_named(tmp_path, suffix, damage):
 
 
 def test_idx_of_another_shape(tmp_path):
-    path = written(tmp_path / "images", idx_bytes(np.zeros((2, 8, 28))))
+    path = write_packed(tmp_path / "images", idx_bytes(np.zeros((2, 8, 28))))
     with pytest.raises(EdgernnError, match=r"expected shape \(N, 28, 28\), got \(2, 8, 28\)"):
         read_idx(path, (None, 28, 28))
 
@@ -136,12 +136,12 @@ def test_idx_of_another_shape(tmp_path):
 @SUFFIXES
 def test_text_is_read_as_it_stands(tmp_path, suffix):
     content = "a\r\nb\rc\u2028ä \x00 😀 \n"
-    assert read_text(written(tmp_path / f"t.txt{suffix}", content.encode())) == content
-    assert read_text(written(tmp_path / f"bom.txt{suffix}", b"\xef\xbb\xbf" + content.encode())) == content
+    assert read_text(write_packed(tmp_path / f"t.txt{suffix}", content.encode())) == content
+    assert read_text(write_packed(tmp_path / f"bom.txt{suffix}", b"\xef\xbb\xbf" + content.encode())) == content
 
 
 def test_text_that_is_none_is_named(tmp_path):
-    path = written(tmp_path / "t.txt", "grün".encode("latin-1"))
+    path = write_packed(tmp_path / "t.txt", "grün".encode("latin-1"))
     with pytest.raises(EdgernnError, match=r"t\.txt: expected text in UTF-8, got 0xfc at byte 2"):
         read_text(path)
     with pytest.raises(EdgernnError, match=r"none\.txt: no such file"):
@@ -164,7 +164,7 @@ def test_what_unpacks_to_too_much_is_refused(tmp_path, pack):
 @SUFFIXES
 def test_csv_with_a_header_and_words(tmp_path, suffix):
     content = b'id,"a,b",c\r\nx1, 1.5,-2e3\r\n\r\n"y,2",nan,0'
-    table = read_csv(written(tmp_path / f"t.csv{suffix}", content), text=("id", "other"))
+    table = read_csv(write_packed(tmp_path / f"t.csv{suffix}", content), text=("id", "other"))
     assert table.names == ("a,b", "c")
     np.testing.assert_array_equal(table.values, [[1.5, -2000.0], [np.nan, 0.0]])
     assert table.text == {"id": ["x1", "y,2"]}
@@ -174,10 +174,10 @@ def test_csv_with_a_header_and_words(tmp_path, suffix):
 
 
 def test_csv_without_a_header(tmp_path):
-    table = read_csv(written(tmp_path / "t.data", b"1,2\n3,4\n5,6\n"))
+    table = read_csv(write_packed(tmp_path / "t.data", b"1,2\n3,4\n5,6\n"))
     assert table.names is None
     assert table.values.tolist() == [[1, 2], [3, 4], [5, 6]]
-    assert read_csv(written(tmp_path / "s.csv", b"1;2\n3;4"), delimiter=";").values.tolist() == [[1, 2], [3, 4]]
+    assert read_csv(write_packed(tmp_path / "s.csv", b"1;2\n3;4"), delimiter=";").values.tolist() == [[1, 2], [3, 4]]
 
 
 BAD_CSV = {
@@ -199,7 +199,7 @@ BAD_CSV = {
 @pytest.mark.parametrize("case", BAD_CSV)
 def test_bad_csv_is_named(tmp_path, case):
     content, message = BAD_CSV[case]
-    path = written(tmp_path / "t.csv", content)
+    path = write_packed(tmp_path / "t.csv", content)
     with pytest.raises(EdgernnError, match=message) as caught:
         read_csv(path)
     assert str(path) in str(caught.value)
@@ -217,11 +217,11 @@ def test_npz_round_trip(tmp_path, suffix):
         "d": np.array(7, ">i2"),
         "e": np.zeros((0, 3), np.uint8),
     }
-    found = read_npz(written(tmp_path / f"t.npz{suffix}", npz_bytes(**arrays)))
-    assert list(found) == list(arrays)
+    arrays_read = read_npz(write_packed(tmp_path / f"t.npz{suffix}", npz_bytes(**arrays)))
+    assert list(arrays_read) == list(arrays)
     for name, array in arrays.items():
-        assert found[name].dtype == array.dtype
-        np.testing.assert_array_equal(found[name], array)
+        assert arrays_read[name].dtype == array.dtype
+        np.testing.assert_array_equal(arrays_read[name], array)
     assert list(read_npz(tmp_path / f"t.npz{suffix}", ["b"])) == ["b"]
 
 
@@ -243,14 +243,14 @@ BAD_NPZ = {
 @pytest.mark.parametrize("case", BAD_NPZ)
 def test_bad_npz_is_named(tmp_path, case):
     content, message = BAD_NPZ[case]
-    path = written(tmp_path / "t.npz", content)
+    path = write_packed(tmp_path / "t.npz", content)
     with pytest.raises(EdgernnError, match=message) as caught:
         read_npz(path)
     assert str(path) in str(caught.value)
 
 
 def test_npz_that_unpacks_to_too_much_is_refused(tmp_path):
-    path = written(tmp_path / "t.npz", npz_bytes(a=np.zeros(100_000), b=np.zeros(100_000)))
+    path = write_packed(tmp_path / "t.npz", npz_bytes(a=np.zeros(100_000), b=np.zeros(100_000)))
     assert path.stat().st_size < 10_000
     assert len(read_npz(path, limit=1_600_000)) == 2
     with pytest.raises(EdgernnError, match="b: expected at most 300000 bytes"):
@@ -259,7 +259,7 @@ def test_npz_that_unpacks_to_too_much_is_refused(tmp_path):
         read_npz(path, ["a", "c"])
 
 
-# any change of a file gives data or one kind of error, in little memory
+# any corruption gives data or one type of error, with bounded memory
 
 FILES = {
     "idx": ("f", idx_bytes(np.arange(6).reshape(2, 3)), lambda p: read_idx(p, (None, 3))),
@@ -284,7 +284,7 @@ FILES = {
 def test_any_change_gives_data_or_an_error(tmp_path, kind, data):
     name, content, read = FILES[kind]
     write_physionet(tmp_path, {141: RECORD.format(141)})
-    written(tmp_path / "o", ROWS.encode())
+    write_packed(tmp_path / "o", ROWS.encode())
     changed = bytearray(content)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(changed)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the documents show is what is."""
+"""The documents agree with the code."""
 
 import importlib.util
 import re
@@ -36,8 +36,8 @@ def test_documents_are_what_the_code_says():
 
 
 def test_every_cell_and_rule_has_its_section():
-    made = generator()
-    pages = "".join(made.page(name) for name in made.PAGES)
+    script = generator()
+    pages = "".join(script.page(name) for name in script.PAGES)
     for name in [*CELLS, *RULES, *IMPUTERS]:
         assert f"\n## {name}\n" in pages or name == "always", name
 

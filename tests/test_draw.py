@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DRAW: its window, its bound and its gradients against NumPy, and runs of the task."""
+"""DRAW: its window, bound and gradients compared with NumPy, and runs of the task."""
 
 import json
 import math
@@ -48,11 +48,11 @@ def _double():
     torch.set_default_dtype(torch.float32)
 
 
-# the equations once more, one pixel after the other
+# reference equations, pixel by pixel
 
 
 def filterbank(numbers, N, A, B):
-    """F_X (N, A), F_Y (N, B) and γ from section 3.2 of the paper: A is the width, B the height."""
+    """Return F_X (N, A), F_Y (N, B) and γ of section 3.2 of the paper, for width A and height B."""
     g_x, g_y, log_variance, log_stride, log_gamma = numbers
     g_x, g_y = (A + 1) / 2 * (g_x + 1), (B + 1) / 2 * (g_y + 1)
     stride = (max(A, B) - 1) / (N - 1) * np.exp(log_stride)
@@ -69,13 +69,13 @@ def linear(module, v):
     return v @ module.weight.detach().numpy().T + module.bias.detach().numpy()
 
 
-def recurrent(made, kind, x, state):
-    weights = {name: value.detach().numpy() for name, value in made.cell.named_parameters()}
+def recurrent(module, kind, x, state):
+    weights = {name: value.detach().numpy() for name, value in module.cell.named_parameters()}
     return kind(weights, x, state)
 
 
 def forward(model, x, noise, kind):
-    """The last canvas and the divergence of one image x (C, B, A)."""
+    """Return the last canvas and the divergence of one image x (C, B, A)."""
     C, B, A = x.shape
     H, N, M = SIZES["hidden_size"], model.read_size, model.write_size
     canvas, divergence = np.zeros(x.shape), 0.0
@@ -99,17 +99,17 @@ def forward(model, x, noise, kind):
 @pytest.mark.usefixtures("_double")
 def test_the_filters_are_those_of_the_equations():
     numbers = np.random.default_rng(0).normal(size=(20, 5))
-    found = window(torch.tensor(numbers), 4, height=6, width=9)
+    filters = window(torch.tensor(numbers), 4, height=6, width=9)
     for b in range(20):
         F_x, F_y, gamma = filterbank(numbers[b], 4, A=9, B=6)
-        np.testing.assert_allclose(found.columns[b], F_x, rtol=1e-9, atol=1e-12)
-        np.testing.assert_allclose(found.rows[b], F_y, rtol=1e-9, atol=1e-12)
-        assert found.intensity[b].item() == pytest.approx(gamma)
+        np.testing.assert_allclose(filters.columns[b], F_x, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(filters.rows[b], F_y, rtol=1e-9, atol=1e-12)
+        assert filters.intensity[b].item() == pytest.approx(gamma)
 
 
 def test_a_filter_far_outside_is_finite():
-    found = window(torch.tensor([[50.0, -50.0, -6.0, 0.0, 0.0]]), 3, 28, 28)
-    for filters in (found.rows, found.columns):
+    patch = window(torch.tensor([[50.0, -50.0, -6.0, 0.0, 0.0]]), 3, 28, 28)
+    for filters in (patch.rows, patch.columns):
         assert torch.isfinite(filters).all()
         torch.testing.assert_close(filters.sum(-1), torch.ones(1, 3))
 
@@ -117,13 +117,13 @@ def test_a_filter_far_outside_is_finite():
 def test_a_fine_window_in_the_middle_reads_and_writes_the_pixels_there():
     # 3 x 3 filters one pixel apart, around the middle of 7 x 7
     numbers = torch.tensor([[0.0, 0.0, -8.0, math.log(2 / 6), math.log(2.0)]])
-    found = window(numbers, 3, 7, 7)
+    filters = window(numbers, 3, 7, 7)
     x = torch.arange(49.0).view(1, 1, 7, 7)
-    torch.testing.assert_close(found.read(x), 2 * x[:, :, 2:5, 2:5])
+    torch.testing.assert_close(filters.read(x), 2 * x[:, :, 2:5, 2:5])
     patch = torch.arange(9.0).view(1, 1, 3, 3)
     expected = torch.zeros(1, 1, 7, 7)
     expected[:, :, 2:5, 2:5] = patch / 2
-    torch.testing.assert_close(found.write(patch), expected)
+    torch.testing.assert_close(filters.write(patch), expected)
 
 
 def test_the_divergence_is_an_integral():
@@ -134,8 +134,8 @@ def test_the_divergence_is_an_integral():
         log_q = -0.5 * ((grid - mean) / deviation) ** 2 - np.log(deviation)
         log_p = -0.5 * grid**2
         expected += (np.exp(log_q) / np.sqrt(2 * np.pi) * (log_q - log_p)).sum() * (grid[1] - grid[0])
-    found = gaussian_divergence(torch.tensor(means), 2 * torch.tensor(deviations).log())
-    assert found.item() == pytest.approx(expected, rel=1e-5)
+    divergence = gaussian_divergence(torch.tensor(means), 2 * torch.tensor(deviations).log())
+    assert divergence.item() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.usefixtures("_double")
@@ -167,7 +167,7 @@ def test_parameters_of_the_papers_decoder(cell, expected):
 def test_forget_gates_start_open():
     model = draw("eins", hidden_size=5)
     assert (model.encoder.cell.b.detach()[5:10] == 1).all()
-    # the papers' own cells have such a bias as an option only; one of another gate, of size I, comes before it
+    # the papers' cells have such a bias only as an option; that of another gate, of size I, comes before it
     assert model.decoder.cell.b.shape == (4,)
     for cell in ("eins", "ihc-lstm"):
         biased = Draw(layer(cell, cell_options={"forget_bias": 0.5}), **SIZES, read_size=3, write_size=3)
@@ -192,8 +192,10 @@ def test_gradients_reach_every_parameter(cell, encoder):
 def test_the_budget_is_that_of_the_layers_asked_for(rule, encoder):
     model = draw("gru", rule, encoder=encoder)
     seen = []
-    for made in model.recurrent_layers():
-        made.register_forward_hook(lambda _, inputs, outputs: seen.append(outputs[2].decisions[0].double().numpy()))
+    for recurrent_layer in model.recurrent_layers():
+        recurrent_layer.register_forward_hook(
+            lambda _, inputs, outputs: seen.append(outputs[2].decisions[0].double().numpy())
+        )
     model(images())
     assert len(seen) == SIZES["glimpses"] * len(model.recurrent_layers())
     assert model.budget.item() == pytest.approx(sum(u.mean() for u in seen))
@@ -218,13 +220,13 @@ def test_the_budget_reaches_the_loss():
 def test_images_come_from_the_decoder_alone():
     model = draw()
     torch.manual_seed(2)
-    made = model.generate(7)
-    assert made.shape == (3, 7, 2, 6, 9)
-    assert ((made > 0) & (made < 1)).all()
+    images = model.generate(7)
+    assert images.shape == (3, 7, 2, 6, 9)
+    assert ((images > 0) & (images < 1)).all()
     for parameter in (*model.encoder.parameters(), *model.posterior.parameters()):
         parameter.data.fill_(torch.nan)
     torch.manual_seed(2)
-    assert torch.equal(model.generate(7), made)
+    assert torch.equal(model.generate(7), images)
 
 
 @pytest.mark.parametrize(
@@ -251,12 +253,12 @@ def test_images_of_another_size_are_refused():
 def write_svhn(folder, train=24, test=3):
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
-    made = {}
+    arrays = {}
     for part, count in (("train", train), ("test", test)):
-        made[part] = rng.integers(256, size=(32, 32, 3, count), dtype=np.uint8)
+        arrays[part] = rng.integers(256, size=(32, 32, 3, count), dtype=np.uint8)
         y = rng.integers(1, 11, size=(count, 1), dtype=np.uint8)
-        (folder / f"{part}_32x32.mat").write_bytes(svhn_bytes(made[part], y))
-    return made
+        (folder / f"{part}_32x32.mat").write_bytes(svhn_bytes(arrays[part], y))
+    return arrays
 
 
 def test_digits_are_made_binary_once_for_all_runs(tmp_path):
@@ -271,18 +273,18 @@ def test_digits_are_made_binary_once_for_all_runs(tmp_path):
     white = x[0].numpy() == 255
     assert not white[grey == 0].any()
     assert white[grey == 255].all()
-    # of pixels of like grey values so many are white
+    # binarisation: a grey value is the fraction of white pixels
     for low in range(0, 256, 64):
         chosen = (grey >= low) & (grey < low + 64)
         assert white[chosen].mean() == pytest.approx(grey[chosen].mean() / 255, abs=0.02)
 
 
 def test_house_numbers_keep_colours_and_places(tmp_path):
-    made = write_svhn(tmp_path / "svhn")
+    arrays = write_svhn(tmp_path / "svhn")
     task = opened(DrawImages(images="svhn"), tmp_path)
     assert (len(task.train), len(task.validation), len(task.test)) == (22, 2, 3)
     x = next(task.test.chunks()).x[0].view(-1, *task.shape).numpy()
-    np.testing.assert_array_equal(x, made["test"].transpose(3, 2, 0, 1))
+    np.testing.assert_array_equal(x, arrays["test"].transpose(3, 2, 0, 1))
 
 
 def test_metrics_are_those_of_the_canvas(tmp_path):
@@ -290,15 +292,15 @@ def test_metrics_are_those_of_the_canvas(tmp_path):
     plan = make_plan("draw", "gru", None, {"glimpses": 2, "hidden_size": 6}, data=tmp_path)
     model, batch = plan.network(), plan.task.train.batch(0, 7)
     torch.manual_seed(3)
-    found = plan.task.figures(model, batch)
+    metrics = plan.task.figures(model, batch)
     x = batch.x[0].view(7, 1, 28, 28) / 255
     torch.manual_seed(3)
     canvas, divergence = model(x)
     p = 1 / (1 + np.exp(-canvas.detach().double().numpy()))
     surprise = -np.where(x.numpy() == 1, np.log(p), np.log(1 - p)).sum((1, 2, 3))
-    assert found["reconstruction"].item() == pytest.approx(surprise.mean(), rel=1e-5)
-    assert found["kl"].item() == pytest.approx(divergence.mean().item(), rel=1e-5)
-    assert found["nll_bound"].item() == pytest.approx((surprise.mean() + divergence.mean().item()), rel=1e-5)
+    assert metrics["reconstruction"].item() == pytest.approx(surprise.mean(), rel=1e-5)
+    assert metrics["kl"].item() == pytest.approx(divergence.mean().item(), rel=1e-5)
+    assert metrics["nll_bound"].item() == pytest.approx((surprise.mean() + divergence.mean().item()), rel=1e-5)
 
 
 def test_evaluation_is_deterministic(tmp_path):
@@ -358,7 +360,7 @@ def test_a_run_leaves_pictures_and_cannot_be_exported(tmp_path, monkeypatch, cap
     assert main(["train", "--task", "draw", "--cell", "sarnn", *where, *words(SMALL), "encoder=same"]) == 0
     result = json.loads((run / "result.json").read_text())
     assert result["metric"] == "nll_bound"
-    # 784 pixels, none of them known
+    # 784 pixels, all unknown
     assert result["nll_bound"] == pytest.approx(784 * np.log(2), rel=0.05)
     picture = imread(run / "samples.png")
     assert picture.std() > 0.05
@@ -378,19 +380,19 @@ def test_colour_images_are_drawn_too(tmp_path, monkeypatch):
 
 def test_a_mosaic_keeps_each_image_in_its_place():
     tiles = torch.arange(2 * 3 * 3 * 4 * 5.0).view(2, 3, 3, 4, 5) + 1
-    made = mosaic(tiles, gap=2)
-    assert made.shape == (2 * 4 + 2, 3 * 5 + 2 * 2, 3)
+    picture = mosaic(tiles, gap=2)
+    assert picture.shape == (2 * 4 + 2, 3 * 5 + 2 * 2, 3)
     for r in range(2):
         for c in range(3):
-            there = made[r * 6 : r * 6 + 4, c * 7 : c * 7 + 5]
-            np.testing.assert_array_equal(there, tiles[r, c].permute(1, 2, 0))
-    assert (made[4:6] == 1).all()
+            tile = picture[r * 6 : r * 6 + 4, c * 7 : c * 7 + 5]
+            np.testing.assert_array_equal(tile, tiles[r, c].permute(1, 2, 0))
+    assert (picture[4:6] == 1).all()
 
 
 @pytest.mark.skipif(data_folder() is None, reason="EDGERNN_DATA is not set")
 def test_the_digits_of_mnist():
     task = opened(DrawImages())
     assert (len(task.train), len(task.validation), len(task.test)) == (55_000, 5_000, 10_000)
-    # the mean of the grey values of the test images is 0.1325
+    # the mean grey value of the test images is 0.1325
     x = torch.cat([batch.x[0] for batch in task.test.chunks()])
     assert x.mean().item() / 255 == pytest.approx(0.1325, abs=1e-3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One file, two speeds: what is written, and that it computes what torch computes."""
+"""Exported files: their contents, and that they compute what torch computes."""
 
 import json
 import re
@@ -25,21 +25,21 @@ from tests.tolerances import FLOAT32
 NATIVE_RULES = ("always", "selective")
 STACKS = {
     "one layer": {},
-    # the first layer has I = 3, the second I = 2 H; in the other stack it is H, so that both ops of a cell are met
+    # the first layer has I = 3, the second I = 2 H; the other stack has I = H, so both ops of a cell occur
     "two layers, bidirectional": {"layers": 2, "bidirectional": True, "output": "all", "mean": 0.5, "std": 2.0},
     "two layers": {"layers": 2},
-    # one function for layers of several H
+    # one function for layers with different H
     "layers of two sizes": {"layers": 3, "last_size": 20, "output": "all"},
 }
-# every cell under the rules that users train with, and every rule on one-stage and two-stage cells, one that reads the
-# last input and one that reads c; every paper's combination in a stack
+# every cell under the rules for training, every rule on one-stage and two-stage cells, on one that reads the
+# previous input and one that reads c; every combination of the papers in a stack
 COMBINED = [(cell, rule) for cell in CELLS for rule in ("always", "skip", "selective")]
 COMBINED += [(cell, rule) for cell in ("gru", "gru-before", "ihc-lstm", "t-lstm", "lstm-peephole") for rule in RULES]
 PAPERS = [(cell, "always") for cell in CELLS] + list(COMBINATIONS.values())
 CASES = dict.fromkeys([(*c, "one layer") for c in [*COMBINED, *PAPERS]])
 CASES |= dict.fromkeys((*c, stack) for stack in ("two layers, bidirectional", "layers of two sizes") for c in PAPERS)
 CASES |= dict.fromkeys((c, "always", "two layers") for c in ("gru", "sru", "irc-sru", "irc-t-lstm"))
-# what is left for `make quick`
+# the subset of `make quick`
 QUICK = [("gru", r, "one layer") for r in RULES] + [("irc-sru", "always", s) for s in STACKS]
 every_rule = pytest.mark.parametrize(
     "rule", [rule if rule in ("always", "selective") else pytest.param(rule, marks=pytest.mark.slow) for rule in RULES]
@@ -107,8 +107,8 @@ def graph_of(*arguments, **options):
 
 
 def attributes_of(node):
-    found = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    return {name: value.decode() if isinstance(value, bytes) else value for name, value in found.items()}
+    values = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def attributes_of(node):
 )
 def test_a_node_says_what_its_layer_is_made_of(options, expected):
     (node,) = (n for n in graph_of(options.pop("cell"), 6, 4, **options).node if n.domain == "ai.edgernn")
-    found = attributes_of(node)
-    assert found.pop("macs") > 0
-    assert found == {"schema": 2, **expected}
+    attributes = attributes_of(node)
+    assert attributes.pop("macs") > 0
+    assert attributes == {"schema": 2, **expected}
 
 
 def test_layers_that_differ_have_functions_of_their_own(tmp_path):
@@ -159,7 +159,7 @@ def test_file_holds_no_paths_of_the_machine_it_was_made_on():
 
 
 class Leaky(Cell):
-    """A user's own cell: a leaky integrator with a squashed, learned rate.
+    """A user-defined cell: a leaky integrator with a squashed, learned rate.
 
     u_t = tanh(W x_t + R h_{t-1} + b),  h_t = h_{t-1} + σ(ρ) ⊙ (u_t - h_{t-1})
     """
@@ -187,7 +187,7 @@ def test_a_users_own_cell_exports_with_no_further_code(rule, tmp_path):
 
 
 class Softsign(Cell):
-    """A user's own cell that is point-wise: a gated unit with softsign for tanh, and a learned slope."""
+    """A user-defined point-wise cell: a gated unit with softsign for tanh, and a learned slope."""
 
     name = "softsign"
     gates = (Gate("z"), Gate("n"))
@@ -263,7 +263,7 @@ def test_a_cell_without_native_kernel_runs_portably_beside_the_library(tmp_path)
 
 
 class ElsewhereTraced(Leaky):
-    """A cell whose trace is not what it computes."""
+    """A cell whose trace differs from its computation."""
 
     name = "elsewhere"
 
@@ -273,7 +273,7 @@ class ElsewhereTraced(Leaky):
 
 
 class NeverTraced(RULES["selective"]):
-    """A rule that has decided for no neuron when it is traced."""
+    """A rule that decides for no neuron while it is traced."""
 
     name = "never"
 

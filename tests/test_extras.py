@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said where a package of an extra is missing; `make check-wheel` tries an environment that lacks them all."""
+"""The errors where a package of an extra is missing; `make check-wheel` tests an environment without them."""
 
 import subprocess
 import sys
 
 import pytest
 
-# a module that is None cannot be imported, as if it were not installed
+# a module set to None cannot be imported, as if it were not installed
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys({packages}))\n"
 VERB = "from edgernn.__main__ import run; run()"
 
@@ -29,7 +29,7 @@ def python(code, *words, without, path=""):
     [
         (["cells"], ["torch"], "edgernn cells: needs torch; pip install 'edgernn[cpu,train]'"),
         (["data", "list"], ["torch"], "edgernn data list: needs torch; pip install 'edgernn[cpu,train]'"),
-        # named by the first of the extra's packages, whichever of them is imported first
+        # the error names the extra, whichever of its packages is imported first
         (
             ["train", "--task", "adding", "--cell", "gru"],
             ["annotated_types", "pydantic", "torch"],
@@ -43,25 +43,25 @@ def python(code, *words, without, path=""):
 def test_verb_says_what_to_install(words, without, message, tmp_path):
     (tmp_path / "m.onnx").touch()
     words = [str(tmp_path / word) if word == "m.onnx" else word for word in words]
-    done = python(VERB, *words, without=without)
-    assert done.stderr == f"edgernn: error: {message}\n"
-    assert done.returncode == 2
-    assert done.stdout == ""
+    process = python(VERB, *words, without=without)
+    assert process.stderr == f"edgernn: error: {message}\n"
+    assert process.returncode == 2
+    assert process.stdout == ""
 
 
 def test_help_without_the_extra_says_what_lists_the_settings():
-    done = python(VERB, "train", "--help", without=["torch"])
-    assert done.returncode == 0
-    assert "The list of settings: needs torch; pip install 'edgernn[cpu,train]'" in done.stdout
-    assert "Example:" in done.stdout
+    process = python(VERB, "train", "--help", without=["torch"])
+    assert process.returncode == 0
+    assert "The list of settings: needs torch; pip install 'edgernn[cpu,train]'" in process.stdout
+    assert "Example:" in process.stdout
 
 
 def test_extra_gpu_is_named_where_its_onnx_runtime_is_installed(tmp_path):
     metadata = tmp_path / "onnxruntime_gpu-1.0.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.1\nName: onnxruntime-gpu\nVersion: 1.0\n")
-    done = python(VERB, "cells", without=["torch"], path=str(tmp_path))
-    assert done.stderr == "edgernn: error: edgernn cells: needs torch; pip install 'edgernn[gpu,train]'\n"
+    process = python(VERB, "cells", without=["torch"], path=str(tmp_path))
+    assert process.stderr == "edgernn: error: edgernn cells: needs torch; pip install 'edgernn[gpu,train]'\n"
 
 
 def test_name_of_python_says_what_to_install():
@@ -73,8 +73,10 @@ for wanted in (edgernn.UsageError, ImportError):
     except wanted as error:
         print(error)
 """
-    done = python(code, without=["torch"])
-    assert done.stdout == "edgernn.SequenceModel: needs torch; pip install 'edgernn[cpu,train]'\n" * 2, done.stderr
+    process = python(code, without=["torch"])
+    assert process.stdout == "edgernn.SequenceModel: needs torch; pip install 'edgernn[cpu,train]'\n" * 2, (
+        process.stderr
+    )
 
 
 def test_a_module_of_no_extra_is_reported_as_it_is():
@@ -83,5 +85,5 @@ from edgernn.extras import needed_by
 with needed_by("edgernn cells"):
     import torch.no_such_module
 """
-    done = python(code, without=[])
-    assert done.stderr.endswith("ModuleNotFoundError: No module named 'torch.no_such_module'\n")
+    process = python(code, without=[])
+    assert process.stderr.endswith("ModuleNotFoundError: No module named 'torch.no_such_module'\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetching data sets from a server on loopback: right, wrong, hostile and missing files, and cut connections."""
+"""Downloads of data sets from a loopback server: correct, wrong, malicious and missing files, and cut connections."""
 
 import functools
 import gzip
@@ -17,7 +17,7 @@ from edgernn.locks import LOCK, hold
 from edgernn.progress import Progress
 from edgernn.training.data import find_files
 from edgernn.training.datasets import Download, File, fetch
-from tests.file_server import CONTENT, CUT, SIZE, SUM, home, offer, plain, server, sha
+from tests.file_server import CONTENT, CUT, SIZE, SUM, home, plain, register_data_set, server, sha
 from tests.test_unpack import ARCHIVES
 
 __all__ = ["home", "server"]
@@ -28,11 +28,11 @@ def ranges(server):
     return [asked for _, asked, _ in server.seen]
 
 
-# right files
+# correct files
 
 
 def test_file_is_fetched_checked_and_found(server, monkeypatch, home, capsys):
-    offer(monkeypatch, plain(server))
+    register_data_set(monkeypatch, plain(server))
     result = get("small", progress=Progress())
     path = home / "small" / "f.bin"
     assert path.read_bytes() == CONTENT
@@ -51,7 +51,7 @@ def test_file_is_fetched_checked_and_found(server, monkeypatch, home, capsys):
 
 
 def test_folder_of_the_user_is_filled_and_made(server, monkeypatch, home, tmp_path):
-    offer(monkeypatch, plain(server))
+    register_data_set(monkeypatch, plain(server))
     assert get("small", tmp_path / "new" / "mine")["cache"] is False
     assert (tmp_path / "new" / "mine" / "small" / "f.bin").read_bytes() == CONTENT
     monkeypatch.setenv("EDGERNN_DATA", str(tmp_path / "other"))
@@ -62,7 +62,7 @@ def test_folder_of_the_user_is_filled_and_made(server, monkeypatch, home, tmp_pa
 
 def test_packed_file_is_unpacked_and_its_content_checked(server, monkeypatch, home):
     server.files["/f.bin.gz"] = gzip.compress(CONTENT)
-    offer(monkeypatch, Download((f"{server.url}/f.bin.gz",), (File("f.bin", SIZE, SUM),)))
+    register_data_set(monkeypatch, Download((f"{server.url}/f.bin.gz",), (File("f.bin", SIZE, SUM),)))
     assert get("small")["files"][0]["known"] is True
     assert (home / "small" / "f.bin").read_bytes() == CONTENT
     server.files["/f.bin.gz"] = gzip.compress(CONTENT[::-1])
@@ -77,17 +77,17 @@ def test_archive_gives_its_files_wherever_they_lie_in_it(server, monkeypatch, ho
     content = pack(("x/one.bin", b"1"), ("x/set-a/7.txt", b"7"), ("x/set-a/8.txt", b"8"), ("x/other.bin", b"0"))
     server.files[f"/all{suffix}"] = content
     gives = (File("one.bin"), File("set-a/"))
-    offer(monkeypatch, Download((f"{server.url}/all{suffix}",), gives, len(content), sha(content)))
+    register_data_set(monkeypatch, Download((f"{server.url}/all{suffix}",), gives, len(content), sha(content)))
     get("small")
-    found = {str(p.relative_to(home / "small")): p.read_text() for p in (home / "small").rglob("*") if p.is_file()}
-    assert found == {"one.bin": "1", "set-a/7.txt": "7", "set-a/8.txt": "8"}
+    contents = {str(p.relative_to(home / "small")): p.read_text() for p in (home / "small").rglob("*") if p.is_file()}
+    assert contents == {"one.bin": "1", "set-a/7.txt": "7", "set-a/8.txt": "8"}
 
 
-# wrong, hostile and missing files
+# wrong, malicious and missing files
 
 
 def test_wrong_sum_is_refused_and_leaves_nothing(server, monkeypatch, home):
-    offer(monkeypatch, plain(server, sha(b"other")))
+    register_data_set(monkeypatch, plain(server, sha(b"other")))
     with pytest.raises(EdgernnError, match=f"{server.url}/f.bin: .*expected {sha(b'other')} but got {SUM}"):
         get("small")
     assert not (home / "small").exists()
@@ -97,7 +97,7 @@ def test_next_address_is_asked(server, monkeypatch, home, capsys):
     right = plain(server)
     server.files["/wrong/f.bin"] = CONTENT[::-1]
     urls = (f"{server.url}/none/f.bin", f"{server.url}/wrong/f.bin", *right.urls)
-    offer(monkeypatch, Download(urls, right.gives, right.size, right.sha256))
+    register_data_set(monkeypatch, Download(urls, right.gives, right.size, right.sha256))
     get("small", progress=Progress())
     assert (home / "small" / "f.bin").read_bytes() == CONTENT
     assert "/none/f.bin: expected the file, got 404" in capsys.readouterr().err
@@ -105,20 +105,20 @@ def test_next_address_is_asked(server, monkeypatch, home, capsys):
 
 
 def test_other_size_is_refused_before_it_comes(server, monkeypatch):
-    offer(monkeypatch, plain(server, size=299_999))
+    register_data_set(monkeypatch, plain(server, size=299_999))
     with pytest.raises(EdgernnError, match=r"expected a file of 299,999 bytes, got one of 300,000"):
         get("small")
 
 
 def test_file_that_is_not_there(server, monkeypatch, home):
-    offer(monkeypatch, Download((f"{server.url}/none.bin",), (File("none.bin"),)))
+    register_data_set(monkeypatch, Download((f"{server.url}/none.bin",), (File("none.bin"),)))
     with pytest.raises(EdgernnError, match=rf"{server.url}/none\.bin: expected the file, got 404"):
         get("small")
     assert not (home / "small").exists()
 
 
 def test_server_that_is_not_there(monkeypatch):
-    offer(monkeypatch, Download(("http://127.0.0.1:9/f.bin",), (File("f.bin"),)))
+    register_data_set(monkeypatch, Download(("http://127.0.0.1:9/f.bin",), (File("f.bin"),)))
     with pytest.raises(EdgernnError, match=r"f\.bin: the connection broke \(.*refused\); nothing came"):
         get("small")
 
@@ -137,18 +137,18 @@ def test_server_that_is_not_there(monkeypatch):
 )
 def test_hostile_archive_is_refused_as_a_whole(server, monkeypatch, home, suffix, pack, member, message):
     server.files[f"/all{suffix}"] = pack(("other.bin", b"0"), member)
-    offer(monkeypatch, Download((f"{server.url}/all{suffix}",), (File("one.bin"),)))
+    register_data_set(monkeypatch, Download((f"{server.url}/all{suffix}",), (File("one.bin"),)))
     with pytest.raises(EdgernnError, match=message):
         get("small")
     assert not (home / "small").exists()
     assert not list(home.parent.rglob("one.bin"))
 
 
-# sums that are not known
+# downloads without a checksum
 
 
 def test_first_use_is_trusted_said_and_remembered(server, monkeypatch, home, capsys):
-    offer(monkeypatch, plain(server, None, size=None))
+    register_data_set(monkeypatch, plain(server, None, size=None))
     assert main(["data", "fetch", "small"]) == 0
     assert f"SHA-256 {SUM} (not known before, trusted as it came)" in capsys.readouterr().out
     assert json.loads((home / "small" / "fetched.json").read_text())["f.bin"]["sha256"] == SUM
@@ -162,7 +162,7 @@ def test_first_use_is_trusted_said_and_remembered(server, monkeypatch, home, cap
 
 
 def test_file_in_its_place_is_checked_and_never_overwritten(server, monkeypatch, home):
-    offer(monkeypatch, plain(server))
+    register_data_set(monkeypatch, plain(server))
     path = home / "small" / "f.bin.gz"
     path.parent.mkdir(parents=True)
     path.write_bytes(gzip.compress(CONTENT))
@@ -175,7 +175,7 @@ def test_file_in_its_place_is_checked_and_never_overwritten(server, monkeypatch,
 
 
 def test_preferred_form_is_enough(server, monkeypatch, home):
-    offer(monkeypatch, plain(server), forms=(("better",), ("f.bin",), ("part",)))
+    register_data_set(monkeypatch, plain(server), forms=(("better",), ("f.bin",), ("part",)))
     (home / "small").mkdir(parents=True)
     (home / "small" / "better").write_text("x")
     assert get("small")["fetched"] is False
@@ -187,7 +187,7 @@ def test_preferred_form_is_enough(server, monkeypatch, home):
 
 
 def test_cut_download_goes_on_where_it_was(server, monkeypatch, home, capsys):
-    offer(monkeypatch, plain(server))
+    register_data_set(monkeypatch, plain(server))
     server.cuts = 2
     get("small", progress=Progress())
     assert (home / "small" / "f.bin").read_bytes() == CONTENT
@@ -198,7 +198,7 @@ def test_cut_download_goes_on_where_it_was(server, monkeypatch, home, capsys):
 
 
 def test_next_call_goes_on_where_a_broken_one_was(server, monkeypatch, home):
-    offer(monkeypatch, plain(server))
+    register_data_set(monkeypatch, plain(server))
     monkeypatch.setattr("edgernn.training.datasets.download._ATTEMPTS", 1)
     server.cuts = 1
     with pytest.raises(EdgernnError, match=r"broke \(after 100,000 of 300,000 bytes\); 100,000 bytes are kept"):
@@ -212,7 +212,7 @@ def test_next_call_goes_on_where_a_broken_one_was(server, monkeypatch, home):
 
 
 def test_server_without_ranges_sends_all_again(server, monkeypatch, home):
-    offer(monkeypatch, plain(server))
+    register_data_set(monkeypatch, plain(server))
     server.cuts, server.ranges = 1, False
     get("small")
     assert (home / "small" / "f.bin").read_bytes() == CONTENT
@@ -221,8 +221,8 @@ def test_server_without_ranges_sends_all_again(server, monkeypatch, home):
 
 @pytest.mark.parametrize("tags", [True, False], ids=["tags", "no-tags"])
 def test_parts_of_two_versions_are_never_mixed(server, monkeypatch, home, tags):
-    # no sum is known, so a mix would not be found out
-    offer(monkeypatch, plain(server, None, size=None))
+    # without a checksum a mixture of two versions would not be detected
+    register_data_set(monkeypatch, plain(server, None, size=None))
     monkeypatch.setattr("edgernn.training.datasets.download._ATTEMPTS", 1)
     server.cuts, server.tags = 1, tags
     with pytest.raises(EdgernnError, match="broke"):
@@ -234,7 +234,7 @@ def test_parts_of_two_versions_are_never_mixed(server, monkeypatch, home, tags):
 
 
 def test_part_that_is_longer_than_the_file_is_dropped(server, monkeypatch, home):
-    offer(monkeypatch, plain(server))
+    register_data_set(monkeypatch, plain(server))
     part = home / "small" / ".fetch" / "f.bin.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(CONTENT + b"more")
@@ -244,7 +244,7 @@ def test_part_that_is_longer_than_the_file_is_dropped(server, monkeypatch, home)
 
 
 def test_broken_server_is_not_asked_for_ever(server, monkeypatch):
-    offer(monkeypatch, plain(server))
+    register_data_set(monkeypatch, plain(server))
     server.cuts = 99
     monkeypatch.setattr("tests.file_server.CUT", 1000)
     with pytest.raises(EdgernnError, match="4,000 bytes are kept"):
@@ -253,9 +253,9 @@ def test_broken_server_is_not_asked_for_ever(server, monkeypatch):
 
 
 def test_interrupt_leaves_what_goes_on(server, monkeypatch, home, capsys):
-    offer(monkeypatch, plain(server))
+    register_data_set(monkeypatch, plain(server))
     server.interrupts = True
-    # a process in the background may have been told to ignore it
+    # a background process may ignore SIGINT
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         assert main(["data", "fetch", "small"]) == 130
@@ -274,9 +274,9 @@ def test_interrupt_leaves_what_goes_on(server, monkeypatch, home, capsys):
 
 
 def test_full_disk_is_one_line_and_goes_on(server, monkeypatch, home, capsys):
-    offer(monkeypatch, plain(server))
+    register_data_set(monkeypatch, plain(server))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # files of more than 150,000 bytes cannot be written, as on a full disk
+    # limit files to 150,000 bytes, to simulate a full disk
     resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, hard))
     try:
         assert main(["data", "fetch", "small"]) == 1
@@ -294,7 +294,7 @@ def test_full_disk_is_one_line_and_goes_on(server, monkeypatch, home, capsys):
 
 
 def test_one_process_at_a_time(server, monkeypatch, home):
-    offer(monkeypatch, plain(server))
+    register_data_set(monkeypatch, plain(server))
     (home / "small" / ".fetch").mkdir(parents=True)
     with (
         hold(home / "small" / ".fetch" / LOCK, home),
@@ -306,7 +306,7 @@ def test_one_process_at_a_time(server, monkeypatch, home):
 
 
 def test_space_is_asked_for_before(server, monkeypatch):
-    offer(monkeypatch, plain(server))
+    register_data_set(monkeypatch, plain(server))
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 299_999})())
     with pytest.raises(OSError, match="expected 300,000 bytes of free space, got 299,999"):
         get("small")

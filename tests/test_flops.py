@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The FLOPs that the SA-RNN paper prints (sarnn.md, Tables 1-4): which follow from its convention, and which are wrong.
+"""The FLOPs printed in the SA-RNN paper (sarnn.md, Tables 1-4): those that follow from its convention, and errors.
 
-`printed` is in units of 10^4, of 10^6 in Table 4. `skip` is the skip % printed beside it; where the number does not
+`printed` is in units of 10^4, in Table 4 of 10^6. `skip` is the skip % printed beside it. Where the number does not
 follow from that, `of` is the skip % that it does follow from, or None.
 """
 
@@ -22,7 +22,7 @@ class Task:
 
 
 TASKS = {
-    # the head of Table 1 says 10^5
+    # the header of Table 1 says 10^5
     "seizures": Task(1, 50, 17, 4),
     "twitter": Task(77, 50, 15, 4),
     "yahoo": Task(1, 50, 25, 4),
@@ -54,10 +54,10 @@ FOLLOW = [
     ("adding", "sarnn", "49.6", "25.3"),
 ]
 WRONG = [
-    # each of these two has the FLOPs of the other's skip %
+    # each has the FLOPs of the other's skip %
     ("twitter", "random", "76", "13.1", "77"),
     ("twitter", "sarnn", "77", "25.2", "76"),
-    # the rows are mislabelled: 25 and 50 % for 50 and 75 %
+    # the rows are mislabelled: 25 and 50 % instead of 50 and 75 %
     ("adding", "random", "25.0", "24.9", "50.0"),
     ("adding", "random", "50.0", "12.4", "75.0"),
     ("adding", "skiprnn", "2.1", "44.8", None),
@@ -67,7 +67,7 @@ WRONG = [
 
 
 def follows(task: str, method: str, skip: str, printed: str, power: int | None = None) -> bool:
-    """Whether the printed number, rounded or cut off, is the formula's at a skip % that rounds to the one printed."""
+    """Return True if the printed number, rounded or truncated, follows from a skip % that rounds to the printed one."""
     t = TASKS[task]
     cell, rule = ("gru", "random") if method == "random" else (method, None)
 
@@ -111,7 +111,7 @@ def test_dense_cells_cost_what_the_convention_says():
 
 def test_own_costs_of_rules_follow_the_convention():
     D, V = 50, 77
-    own = {"random": 0, "clockwork": 0, "phased": 0, "skip": 2 * D - 1, "variable": 2 * (D + V) - 1}
-    for rule, flops in own.items():
+    costs = {"random": 0, "clockwork": 0, "phased": 0, "skip": 2 * D - 1, "variable": 2 * (D + V) - 1}
+    for rule, flops in costs.items():
         assert named_cost("gru", rule, V, D, update_rate=0.0).flops_paper == flops
     assert named_cost("gru", "selective", V, D, update_rate=0.0).flops_paper == D * (2 * V - 1) + 2 * D

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers of MATLAB files, of SVHN, CIFAR-10 and PhysioNet 2012; and all readers on real files."""
+"""Readers of MATLAB files, SVHN, CIFAR-10 and PhysioNet 2012, and all readers on real files."""
 
 import hashlib
 import struct
@@ -27,8 +27,8 @@ from tests.format_files import (
     npz_bytes,
     packed_stays,
     svhn_bytes,
+    write_packed,
     write_physionet,
-    written,
 )
 from tests.training_helpers import data_folder
 
@@ -37,7 +37,7 @@ SUFFIXES = pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
 RNG = np.random.default_rng(0)
 
 
-# MATLAB files: the writer follows the format's description, not the reader
+# MATLAB files: the writer follows the format specification, not the reader
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "compressed"])
@@ -50,18 +50,18 @@ def test_mat_round_trip(tmp_path, dtype, order, packed):
         "two": RNG.integers(0, 100, (7, 1)).astype(dtype),
     }
     content = mat_bytes(*(matrix(name, array, None, order, packed) for name, array in arrays.items()), order=order)
-    path = written(tmp_path / "t.mat", content)
+    path = write_packed(tmp_path / "t.mat", content)
     for names in (["two"], ["one", "two"], ["a"]):
-        found = read_mat(path, names)
-        assert set(found) == set(names)
+        arrays_read = read_mat(path, names)
+        assert set(arrays_read) == set(names)
         for name in names:
-            assert found[name].dtype == np.dtype(dtype)
-            np.testing.assert_array_equal(found[name], arrays[name])
+            assert arrays_read[name].dtype == np.dtype(dtype)
+            np.testing.assert_array_equal(arrays_read[name], arrays[name])
 
 
 def test_mat_numbers_may_be_stored_in_a_smaller_type(tmp_path):
     array = np.array([[1.0, 2, 250], [0, 7, 9]])
-    path = written(tmp_path / "t.mat", mat_bytes(matrix("v", array, stored="u1", packed=True)))
+    path = write_packed(tmp_path / "t.mat", mat_bytes(matrix("v", array, stored="u1", packed=True)))
     assert read_mat(path, ["v"])["v"].tolist() == array.tolist()
     assert read_mat(path, ["v"])["v"].dtype == np.float64
 
@@ -71,7 +71,7 @@ def test_mat_numbers_may_be_stored_in_a_smaller_type(tmp_path):
 def test_svhn(tmp_path, dtype, suffix):
     x = RNG.integers(256, size=(32, 32, 3, 12), dtype=np.uint8)
     y = np.array([*range(1, 11), 10, 3], dtype)[:, None]
-    images = read_svhn(written(tmp_path / f"train_32x32.mat{suffix}", svhn_bytes(x, y)))
+    images = read_svhn(write_packed(tmp_path / f"train_32x32.mat{suffix}", svhn_bytes(x, y)))
     assert images.x.shape == (12, 32, 32, 3)
     for n in range(12):
         assert np.array_equal(images.x[n], x[:, :, :, n])
@@ -108,14 +108,16 @@ BAD_MAT = {
 @pytest.mark.parametrize("case", BAD_MAT)
 def test_bad_mat_is_named(tmp_path, case):
     content, message = BAD_MAT[case]
-    path = written(tmp_path / "t.mat", content)
+    path = write_packed(tmp_path / "t.mat", content)
     with pytest.raises(EdgernnError, match=message) as caught:
         read_svhn(path)
     assert str(path) in str(caught.value)
 
 
 def test_mat_that_unpacks_to_too_much_is_refused(tmp_path):
-    path = written(tmp_path / "t.mat", svhn_bytes(np.zeros((32, 32, 3, 1000), np.uint8), np.ones((1000, 1), np.uint8)))
+    path = write_packed(
+        tmp_path / "t.mat", svhn_bytes(np.zeros((32, 32, 3, 1000), np.uint8), np.ones((1000, 1), np.uint8))
+    )
     assert path.stat().st_size < 10_000
     with pytest.raises(EdgernnError, match="X: expected at most 1000000 bytes, got uint8"):
         read_svhn(path, limit=1_000_000)
@@ -129,7 +131,7 @@ def test_cifar_batches(tmp_path, suffix):
     x = RNG.integers(256, size=(9, 32, 32, 3), dtype=np.uint8)
     y = RNG.integers(10, size=9)
     files = [
-        written(tmp_path / f"batch_{i}.bin{suffix}", cifar_bytes(x[3 * i : 3 * i + 3], y[3 * i : 3 * i + 3]))
+        write_packed(tmp_path / f"batch_{i}.bin{suffix}", cifar_bytes(x[3 * i : 3 * i + 3], y[3 * i : 3 * i + 3]))
         for i in range(3)
     ]
     train, test = read_cifar10(files)
@@ -140,14 +142,14 @@ def test_cifar_batches(tmp_path, suffix):
 
 
 def test_bad_cifar_is_named(tmp_path):
-    good = written(tmp_path / "good.bin", cifar_bytes(X.transpose(3, 0, 1, 2), [1, 2, 3, 4]))
+    good = write_packed(tmp_path / "good.bin", cifar_bytes(X.transpose(3, 0, 1, 2), [1, 2, 3, 4]))
     for content, message in (
         (b"", r"bad\.bin: expected records of 3073 bytes, got 0 bytes"),
         (bytes(3073 * 2 - 1), r"bad\.bin: expected records of 3073 bytes, got 6145 bytes"),
         (bytes(3073) + b"\x0a" + bytes(3072), r"bad\.bin: expected labels 0 to 9, got 10 at index 1"),
     ):
         with pytest.raises(EdgernnError, match=message):
-            read_cifar10([written(tmp_path / "bad.bin", content), good])
+            read_cifar10([write_packed(tmp_path / "bad.bin", content), good])
 
 
 def test_cifar_archive(tmp_path):
@@ -157,7 +159,7 @@ def test_cifar_archive(tmp_path):
         "x_test": RNG.integers(256, size=(2, 32, 32, 3), dtype=np.uint8),
         "y_test": np.array([9, 0], np.uint8),
     }
-    train, test = read_cifar10([written(tmp_path / "c.npz.xz", npz_bytes(**arrays))])
+    train, test = read_cifar10([write_packed(tmp_path / "c.npz.xz", npz_bytes(**arrays))])
     assert np.array_equal(train.x, arrays["x_train"])
     assert test.y.tolist() == [9, 0]
     for name, array, message in (
@@ -165,7 +167,7 @@ def test_cifar_archive(tmp_path):
         ("y_train", np.arange(4, dtype=np.uint8), r"y_train: expected uint8 \(5,\), got uint8 \(4,\)"),
         ("y_test", np.array([9, 10], np.uint8), "y_test: expected labels 0 to 9, got 10 at index 1"),
     ):
-        path = written(tmp_path / "bad.npz.xz", npz_bytes(**{**arrays, name: array}))
+        path = write_packed(tmp_path / "bad.npz.xz", npz_bytes(**{**arrays, name: array}))
         with pytest.raises(EdgernnError, match=message):
             read_cifar10([path])
 
@@ -187,7 +189,7 @@ def test_physionet_text(tmp_path):
 
 def test_physionet_text_and_archive_are_the_same(tmp_path):
     one = read_physionet(write_physionet(tmp_path))
-    two = read_physionet([written(tmp_path / "set-a.npz.xz", packed_stays())])
+    two = read_physionet([write_packed(tmp_path / "set-a.npz.xz", packed_stays())])
     for name, array in vars(one).items():
         assert getattr(two, name).dtype == array.dtype
         np.testing.assert_array_equal(getattr(two, name), array)
@@ -249,7 +251,7 @@ def test_bad_outcomes_are_named(tmp_path):
 )
 def test_bad_archive_of_stays_is_named(tmp_path, changes, message):
     with pytest.raises(EdgernnError, match=message):
-        read_physionet([written(tmp_path / "set-a.npz", packed_stays(**changes))])
+        read_physionet([write_packed(tmp_path / "set-a.npz", packed_stays(**changes))])
 
 
 # real files

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native training kernels against the layer's own loop, in float64."""
+"""The native training kernels compared with the layer's loop in float64."""
 
 import copy
 import os
@@ -26,7 +26,7 @@ from tests.native import library
 from tests.tolerances import FLOAT32
 from tests.training_helpers import SMALL, without_pictures
 
-# T, B, I, H: one of each; odd ones; H = I, which some cells need; more than one vector; whole vectors
+# T, B, I, H: all 1; odd; H = I, which some cells require; several vectors; whole vectors
 SIZES = [(1, 1, 3, 5), (7, 3, 5, 11), (4, 2, 1, 1), (5, 9, 17, 17), (6, 10, 20, 50), (9, 4, 16, 32)]
 
 
@@ -37,9 +37,9 @@ def _library() -> Iterator[None]:
 
 
 def fused(layer: RecurrentLayer) -> RecurrentLayer:
-    made = copy.deepcopy(layer)
-    made.unroller = cpu.CpuUnroller(made)
-    return made
+    clone = copy.deepcopy(layer)
+    clone.unroller = cpu.CpuUnroller(clone)
+    return clone
 
 
 def assert_same(layer: RecurrentLayer, T: int, B: int, loss: Callable[..., Tensor] = whole_loss) -> None:
@@ -71,7 +71,7 @@ def test_any_part_of_the_result_may_be_left_out_of_the_loss(cell: str, rule: str
 def test_both_budgets_equal_the_loop(budget: str, epoch: int) -> None:
     layer = make("gru", "selective", 4, 19, budget=budget)
     layer.rule.anneal(epoch)
-    # wide enough that likelihoods are cut off at both ends
+    # wide enough that likelihoods are clipped at both ends
     torch.nn.init.normal_(layer.rule.rule_W)
     assert_same(layer, 6, 5)
     x, state = inputs(layer, 6, 5)
@@ -94,28 +94,28 @@ def test_decaynet_length_equals_the_loop(length: int | None) -> None:
 def test_learned_start_gets_its_gradient() -> None:
     layer = make("lstm", "skip", 3, 7)
     x = torch.randn(6, 4, 3)
-    found = []
-    for made in (fused(layer), copy.deepcopy(layer).double()):
-        whole_loss(*made(x.to(made.start[0].dtype))).backward()
-        found.append([p.grad for p in made.parameters()])
-    for got, want in zip(*found, strict=True):
-        torch.testing.assert_close(got.double(), want, rtol=0, atol=FLOAT32 * max(0.1, float(want.abs().max())))
+    gradients = []
+    for module in (fused(layer), copy.deepcopy(layer).double()):
+        whole_loss(*module(x.to(module.start[0].dtype))).backward()
+        gradients.append([p.grad for p in module.parameters()])
+    for got, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(got.double(), expected, rtol=0, atol=FLOAT32 * max(0.1, float(expected.abs().max())))
 
 
 @pytest.mark.parametrize("rule", [name for name in FUSED_RULES if RULES[name].kind is Kind.TIME])
 def test_rules_of_the_step_alone_start_as_in_the_loop(rule: str) -> None:
     layer = make("lstm", rule, 3, 7)
     x = torch.randn(6, 4, 3)
-    found = []
-    for made in (fused(layer), copy.deepcopy(layer).double()):
+    results = []
+    for module in (fused(layer), copy.deepcopy(layer).double()):
         torch.manual_seed(5)
-        y, last, trace = made(x.to(made.cell.W.dtype))
+        y, last, trace = module(x.to(module.cell.W.dtype))
         whole_loss(y, last, trace).backward()
-        found.append([y, *last, *(p.grad for p in made.parameters() if p.grad is not None)])
-    assert len(found[0]) == len(found[1])
-    for got, want in zip(*found, strict=True):
-        close = 4 * FLOAT32 * max(0.1, float(want.detach().abs().max()))
-        torch.testing.assert_close(got.double(), want, rtol=0, atol=close)
+        results.append([y, *last, *(p.grad for p in module.parameters() if p.grad is not None)])
+    assert len(results[0]) == len(results[1])
+    for got, expected in zip(*results, strict=True):
+        close = 4 * FLOAT32 * max(0.1, float(expected.detach().abs().max()))
+        torch.testing.assert_close(got.double(), expected, rtol=0, atol=close)
 
 
 def test_library_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,25 +144,25 @@ def test_sparse_weights_equal_the_loop() -> None:
 @pytest.mark.parametrize("rule", FUSED_RULES)
 @pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "fastgrnn", "irc-gru"])
 def test_threads_agree(cell: str, rule: str) -> None:
-    """To rounding: they add up the gradients of the weights in another order; what belongs to a sample is the same."""
+    """Equal up to rounding for weight gradients, which threads sum in a different order; identical per sample."""
     layer = fused(make(cell, rule, 7, 50))
     x, state = inputs(layer, 40, 37)
     before = torch.get_num_threads()
     try:
-        found = []
+        results = []
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             layer.zero_grad()
-            found.append(run(layer, x, state, whole_loss))
+            results.append(run(layer, x, state, whole_loss))
     finally:
         torch.set_num_threads(before)
-    (y, last, _, grads), *others = found
+    (y, last, _, grads), *others = results
     for other_y, other_last, _, other_grads in others:
         assert torch.equal(other_y, y)
         assert all(map(torch.equal, other_last, last))
         for name, grad in grads.items():
             if grad is None:
-                # a learned start, where the state is given
+                # a learned initial state, passed as the state
                 assert name.startswith("start")
             elif name == "x" or name.startswith("state"):
                 assert torch.equal(other_grads[name], grad), name
@@ -297,13 +297,13 @@ def test_laws_hold_for_instruction_set(name: str) -> None:
     probe = (
         "import ctypes, sys; f = ctypes.CDLL(sys.argv[1]).edgernn_train_isa; f.restype = ctypes.c_char_p\nprint(f())"
     )
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", probe, str(cpu.train_library_path())], env=environment, capture_output=True, text=True
     )
-    if found.stdout.strip() != f"b'{name}'":
+    if process.stdout.strip() != f"b'{name}'":
         pytest.skip(f"this machine or this build lacks {name}")
     if cpu.library().edgernn_train_isa().decode().removesuffix("vnni") == name:
-        return  # this process has just run them
+        return  # the instruction set in use is covered by this process
     programs = str(Path(__file__).with_name("test_fused_programs.py"))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, programs],

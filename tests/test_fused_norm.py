@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent batch normalisation in the native training kernels, against the layer's own loop in float64."""
+"""Recurrent batch normalisation in the native training kernels, compared with the layer's loop in float64."""
 
 import copy
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ from tests.fused import inputs, run, whole_loss
 from tests.native import library
 from tests.tolerances import FLOAT32
 
-# T, B, I, H: small; H = I, which some cells need; more than one vector; many vectors and rows
+# T, B, I, H: small; H = I, which some cells require; several vectors; many vectors and rows
 SIZES = [(3, 4, 3, 5), (4, 6, 17, 17), (5, 9, 20, 50), (6, 200, 2, 33)]
 STEPS = 6
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _library() -> Iterator[None]:
-    """The one beside the library that tests are told to take."""
+    """Use the training library in the same folder as the library under test."""
     with pytest.MonkeyPatch.context() as patch:
         ops = Path(library())
         patch.setattr(cpu, "train_library_path", lambda: ops.with_name("libedgernn_train" + ops.suffix))
@@ -37,7 +37,7 @@ def _library() -> Iterator[None]:
 
 
 def make(cell: str, I: int, H: int, **options: Any) -> RecurrentLayer:
-    """A layer whose gains, shifts and averages are not those of the start."""
+    """Make a layer with random gains, shifts and averages."""
     layer = RecurrentLayer(CELLS[cell](I, H, norm=Norm("recurrent-batch", STEPS), **options), RULES["always"](I, H))
     for norm in layer.cell.norms.values():
         torch.nn.init.uniform_(norm.gain, -1, 1)
@@ -49,42 +49,44 @@ def make(cell: str, I: int, H: int, **options: Any) -> RecurrentLayer:
 
 
 def fused(layer: RecurrentLayer) -> RecurrentLayer:
-    made = copy.deepcopy(layer)
-    made.unroller = cpu.CpuUnroller(made)
+    clone = copy.deepcopy(layer)
+    clone.unroller = cpu.CpuUnroller(clone)
 
     def step(*_: Any) -> None:
         raise AssertionError("the loop has run")
 
-    made.step = step
-    return made
+    clone.step = step
+    return clone
 
 
-def begin(layer: RecurrentLayer, step: int, T: int, B: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Random inputs, with all samples at the same step."""
+def draw_inputs(layer: RecurrentLayer, step: int, T: int, B: int) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Draw inputs, with all samples at the same step."""
     x, state = inputs(layer, T, B)
     names = list(layer.states)
     return x, tuple(torch.full_like(s, step) if n == COUNT else s for n, s in zip(names, state, strict=True))
 
 
 def assert_same(layer: RecurrentLayer, T: int, B: int, step: int = 0) -> None:
-    """Results, gradients and the averages that evaluation uses equal those of the loop."""
-    x, state = begin(layer, step, T, B)
+    """Assert that results, gradients and running averages equal those of the loop."""
+    x, state = draw_inputs(layer, step, T, B)
     ours, loop = fused(layer), copy.deepcopy(layer).double()
     y, last, trace, grads = run(ours, x, state, whole_loss)
     loop_y, loop_last, _, loop_grads = run(loop, x, state, whole_loss)
     assert trace.decisions is None
-    found = {"y": y, **{f"last {i}": s for i, s in enumerate(last)}, **grads, **dict(ours.named_buffers())}
+    results = {"y": y, **{f"last {i}": s for i, s in enumerate(last)}, **grads, **dict(ours.named_buffers())}
     wanted = {"y": loop_y, **{f"last {i}": s for i, s in enumerate(loop_last)}, **loop_grads}
     wanted |= dict(loop.named_buffers())
-    assert found.keys() == wanted.keys()
-    assert any(".mean" in name for name in found)
-    for name, want in wanted.items():
-        got = found[name]
-        if want is None or got is None:
-            assert all(t is None or not t.any() for t in (want, got)), name
+    assert results.keys() == wanted.keys()
+    assert any(".mean" in name for name in results)
+    for name, expected in wanted.items():
+        got = results[name]
+        if expected is None or got is None:
+            assert all(t is None or not t.any() for t in (expected, got)), name
             continue
-        close = FLOAT32 * max(1.0, float(want.detach().abs().max()))
-        torch.testing.assert_close(got.double(), want.double(), rtol=0, atol=close, msg=lambda m, n=name: f"{n}: {m}")
+        close = FLOAT32 * max(1.0, float(expected.detach().abs().max()))
+        torch.testing.assert_close(
+            got.double(), expected.double(), rtol=0, atol=close, msg=lambda m, n=name: f"{n}: {m}"
+        )
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
@@ -100,7 +102,7 @@ def test_forward_gradients_and_averages_equal_the_loop(
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("step", [1, 4, 6, 9])
 def test_a_sequence_may_begin_later_than_the_first_step(step: int, training: bool) -> None:
-    """And go on beyond the last step that has averages."""
+    """It may also continue past the last step with averages."""
     assert_same(make("lstm", 3, 7).train(training), 4, 5, step)
 
 
@@ -117,12 +119,12 @@ def test_equal_rows_are_not_divided_by_zero() -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_without_a_gradient_the_result_is_the_same(training: bool) -> None:
     layer = make("lstm-peephole", 4, 19).train(training)
-    x, state = begin(layer, 0, 5, 8)
+    x, state = draw_inputs(layer, 0, 5, 8)
     with torch.no_grad():
         y, last, _ = fused(layer)(x, state)
     wanted_y, wanted_last, _ = fused(layer)(x, state)
-    for got, want in zip((y, *last), (wanted_y, *wanted_last), strict=True):
-        torch.testing.assert_close(got, want, rtol=0, atol=0)
+    for got, expected in zip((y, *last), (wanted_y, *wanted_last), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
 
 def test_only_asked_for_gradients_are_made() -> None:
@@ -130,26 +132,26 @@ def test_only_asked_for_gradients_are_made() -> None:
     layer.cell.norms["R"].gain.requires_grad_(False)
     layer.cell.norms["c"].shift.requires_grad_(False)
     layer.cell.W.requires_grad_(False)
-    made = fused(layer)
-    x, state = begin(layer, 0, 4, 6)
-    whole_loss(*made(x, state)).backward()
+    kernels = fused(layer)
+    x, state = draw_inputs(layer, 0, 4, 6)
+    whole_loss(*kernels(x, state)).backward()
     whole = fused(copy.deepcopy(layer).requires_grad_())
     whole_loss(*whole(x, state)).backward()
-    for (name, got), want in zip(made.named_parameters(), whole.parameters(), strict=True):
+    for (name, got), expected in zip(kernels.named_parameters(), whole.parameters(), strict=True):
         assert (got.grad is None) == (not got.requires_grad), name
         if got.grad is not None:
-            torch.testing.assert_close(got.grad, want.grad, msg=lambda m, n=name: f"{n}: {m}")
+            torch.testing.assert_close(got.grad, expected.grad, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def test_the_gradient_of_the_kernels_is_that_of_finite_differences() -> None:
-    """Along a random direction of all parameters and inputs, of the loop in float64."""
+    """Finite differences of the loop in float64, along a random direction of all parameters and inputs."""
     layer = make("lstm", 3, 6)
-    x, state = begin(layer, 0, 5, 7)
-    made = fused(layer)
-    whole_loss(*made(x, state)).backward()
+    x, state = draw_inputs(layer, 0, 5, 7)
+    kernels = fused(layer)
+    whole_loss(*kernels(x, state)).backward()
     torch.manual_seed(1)
     directions = [torch.randn_like(p) for p in layer.parameters()]
-    slope = sum(float((p.grad * d).sum()) for p, d in zip(made.parameters(), directions, strict=True))
+    slope = sum(float((p.grad * d).sum()) for p, d in zip(kernels.parameters(), directions, strict=True))
     values = []
     for step in (1e-5, -1e-5):
         moved = copy.deepcopy(layer).double()
@@ -162,34 +164,34 @@ def test_the_gradient_of_the_kernels_is_that_of_finite_differences() -> None:
 
 def test_threads_change_nothing() -> None:
     layer = make("lstm", 16, 40)
-    x, state = begin(layer, 0, 6, 300)
-    found = []
+    x, state = draw_inputs(layer, 0, 6, 300)
+    results = []
     before = torch.get_num_threads()
     try:
         for threads in (1, 4):
             torch.set_num_threads(threads)
-            found.append(fused(layer)(x, state)[0])
+            results.append(fused(layer)(x, state)[0])
     finally:
         torch.set_num_threads(before)
-    torch.testing.assert_close(*found, rtol=0, atol=0)
+    torch.testing.assert_close(*results, rtol=0, atol=0)
 
 
 def test_what_the_kernels_cannot_do_is_left_to_the_loop() -> None:
     layer = make("lstm", 3, 5)
-    made = copy.deepcopy(layer)
-    made.unroller = cpu.CpuUnroller(made)
-    x, state = begin(layer, 0, 3, 4)
+    clone = copy.deepcopy(layer)
+    clone.unroller = cpu.CpuUnroller(clone)
+    x, state = draw_inputs(layer, 0, 3, 4)
     # samples at different steps, in evaluation
     t = torch.arange(4.0).unsqueeze(1)
     mixed = tuple(t if name == COUNT else s for name, s in zip(layer.states, state, strict=True))
-    for each in (layer, made):
+    for each in (layer, clone):
         each.eval()
-    assert made.unroller(made, x, mixed) is None
-    torch.testing.assert_close(made(x, mixed)[0], layer(x, mixed)[0], rtol=0, atol=0)
-    # several processes share the batch
-    made.train()
-    made.cell.norms["R"].total = lambda part: part
-    assert made.unroller(made, x, state) is None
+    assert clone.unroller(clone, x, mixed) is None
+    torch.testing.assert_close(clone(x, mixed)[0], layer(x, mixed)[0], rtol=0, atol=0)
+    # several processes that share the batch
+    clone.train()
+    clone.cell.norms["R"].total = lambda part: part
+    assert clone.unroller(clone, x, state) is None
     for norm, rule, why in (
         ("layer", "always", r"there is no kernel for lstm\+layer"),
         ("recurrent-batch", "selective", "which normalises under the rule selective"),

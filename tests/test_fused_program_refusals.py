@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cells of users are left to the loop, and what the native training library refuses, in which words."""
+"""User-defined cells that train in the loop, and the errors of the native training library."""
 
 import ctypes
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from edgernn.rules import RULES
 from edgernn.training.kernels import attach, cpu
 from edgernn.training.kernels.program_cell import CellSource, ProgramNumbers, describe_cell, to_c
 from tests.fused import inputs, run, train_library, whole_loss
-from tests.fused_cells import Gru, TwoStages, fused, mine
+from tests.fused_cells import Gru, TwoStages, fused, user_layer
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -102,7 +102,7 @@ def refusal(source: CellSource) -> str:
     return str(caught.value)
 
 
-# one gate with x and h, one state: h_t = p_0, whose gradient is that of h
+# one gate with x and h, one state: h_t = p_0, so the gradient of p_0 is that of h
 PLAIN = CellSource(
     (3,),
     (),
@@ -164,7 +164,7 @@ REFUSALS = {
     ),
     "too much at a time": (
         {
-            # 300 values, which are read when all are there
+            # 300 values, all alive at the end
             "update_back": numbers(
                 *(2, 0, 449, 2, 0, 64),
                 *(number for i in range(300) for number in (6, i + 1, 0, 0)),
@@ -190,7 +190,7 @@ def test_bad_cell_is_refused_with_a_sentence(case: str) -> None:
 
 
 def test_plain_cell_is_taken() -> None:
-    """The cases above differ from it in what they are refused for alone."""
+    """The cases above differ from this cell only in the refused part."""
     assert cpu.ProgramCell(PLAIN).address is not None
 
 
@@ -210,7 +210,7 @@ def test_lists_that_are_none_are_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_numbers_made_wrong_do_no_harm(seed: int) -> None:
-    """Any one number of a good cell is changed: it is refused with a sentence, or runs."""
+    """After a change of any single number of a valid cell, it is refused with an error or runs."""
     rng = np.random.default_rng(seed)
     source, _ = describe_cell(TwoStages(3, 5))
     name = str(rng.choice(["gates", "vectors", "layout", "update", "update_back", "mid", "mid_back"]))
@@ -220,13 +220,13 @@ def test_numbers_made_wrong_do_no_harm(seed: int) -> None:
     ints[place] = int(rng.choice([-1, 0, 1, 2, 5, 16, 33, 63, 127, 1 << 40, ints[place] + 1, ints[place] - 1]))
     changed = replace(value, ints=tuple(ints)) if isinstance(value, ProgramNumbers) else tuple(ints)
     try:
-        made = cpu.ProgramCell(replace(source, **{name: changed}))
+        program_cell = cpu.ProgramCell(replace(source, **{name: changed}))
     except edgernn.UsageError:
         return
     if name in ("gates", "vectors", "layout"):
-        return  # the sizes of its weights are others
-    layer = fused(mine(TwoStages, "selective", 3, 5))
-    layer.unroller.program = made
+        return  # its weights have other sizes
+    layer = fused(user_layer(TwoStages, "selective", 3, 5))
+    layer.unroller.program = program_cell
     x, state = inputs(layer, 3, 2)
     y, last, _, _ = run(layer, x, state, whole_loss)
     assert (y.shape, last[0].shape) == ((3, 2, 5), (2, 5))

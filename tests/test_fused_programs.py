@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Users' own cells in the native training library, run by their programs, against the layer's loop in float64."""
+"""User-defined cells in the native training library, run as programs, compared with the layer's loop in float64."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -19,10 +19,10 @@ from edgernn.rules import RULES
 from edgernn.training.kernels import attach, cpu
 from edgernn.training.kernels.common import RULES as FUSED_RULES
 from tests.fused import assert_equals_loop, inputs, make, run, train_library, whole_loss
-from tests.fused_cells import MINE, Gru, Highway, Memory, TwoStages, fused, mine
+from tests.fused_cells import USER_CELLS, Gru, Highway, Memory, TwoStages, fused, user_layer
 from tests.tolerances import FLOAT32
 
-# T, B, I, H: odd ones; one of each; H = I; whole vectors; several blocks of vectors in a row
+# T, B, I, H: odd; all 1; H = I; whole vectors; several blocks of vectors in a row
 SIZES = [(7, 3, 5, 11), (1, 1, 3, 5), (5, 9, 17, 17), (9, 4, 16, 32), (3, 2, 4, 300)]
 RULES_AND_SIZES = [
     (rule, size) for rule in FUSED_RULES for size in SIZES if rule in ("always", "selective") or size == SIZES[0]
@@ -36,15 +36,15 @@ def _library() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("rule", "size"), RULES_AND_SIZES, ids=str)
-@pytest.mark.parametrize("cell", MINE)
+@pytest.mark.parametrize("cell", USER_CELLS)
 def test_forward_and_all_gradients_equal_the_loop(cell: type[Cell], rule: str, size: tuple[int, int, int, int]) -> None:
     T, B, I, H = size
-    layer = mine(cell, rule, H if cell is Highway else I, H)
+    layer = user_layer(cell, rule, H if cell is Highway else I, H)
     assert_equals_loop(layer, fused(layer), T, B)
 
 
-def unnamed(cell: Cell) -> type[Cell]:
-    """The type of a cell under a name that the library does not have."""
+def renamed_cell(cell: Cell) -> type[Cell]:
+    """Return the class of a cell under a name that the library does not have."""
     return type("Mine", (type(cell),), {"name": f"my-{cell.name}"})
 
 
@@ -53,14 +53,14 @@ def unnamed(cell: Cell) -> type[Cell]:
 def test_program_of_each_cell_of_ours_gives_what_its_kernel_gives(cell: str, rule: str) -> None:
     layer = make(cell, rule, 20, 20)
     layer.unroller = cpu.CpuUnroller(layer)
-    own = make(cell, rule, 20, 20)
-    own.cell = unnamed(own.cell)(20, 20)
-    own.load_state_dict(layer.state_dict())
-    own.unroller = cpu.CpuUnroller(own)
-    assert (layer.unroller.program is None, own.unroller.program is None) == (True, False)
+    builtin = make(cell, rule, 20, 20)
+    builtin.cell = renamed_cell(builtin.cell)(20, 20)
+    builtin.load_state_dict(layer.state_dict())
+    builtin.unroller = cpu.CpuUnroller(builtin)
+    assert (layer.unroller.program is None, builtin.unroller.program is None) == (True, False)
     x, state = inputs(layer, 12, 5)
     y, last, _, grads = run(layer, x, state, whole_loss)
-    own_y, own_last, _, own_grads = run(own, x, state, whole_loss)
+    own_y, own_last, _, own_grads = run(builtin, x, state, whole_loss)
     torch.testing.assert_close(own_y, y, rtol=0, atol=FLOAT32)
     for a, b in zip(own_last, last, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=FLOAT32)
@@ -68,7 +68,7 @@ def test_program_of_each_cell_of_ours_gives_what_its_kernel_gives(cell: str, rul
         if grad is None or own_grads[name] is None:
             assert name == "cell.length"
             continue
-        # either has rounding errors
+        # both have rounding errors
         close = 2 * FLOAT32 * max(0.1, float(grad.abs().max()))
         torch.testing.assert_close(own_grads[name], grad, rtol=0, atol=close, msg=lambda m, n=name: f"{n}: {m}")
 
@@ -83,25 +83,25 @@ def test_any_part_of_the_result_may_be_left_out_of_the_loss(cell: type[Cell], ru
         "budget": lambda y, last, trace: trace.budget * 2,
         "y": lambda y, last, trace: y[2].sin().sum(),
     }
-    layer = mine(cell, rule, 6, 21)
+    layer = user_layer(cell, rule, 6, 21)
     assert_equals_loop(layer, fused(layer), 5, 3, parts[loss])
 
 
 @pytest.mark.parametrize("rule", ["always", "selective", "skip", "clockwork"])
 @pytest.mark.parametrize("cell", [Memory, TwoStages])
 def test_threads_agree(cell: type[Cell], rule: str) -> None:
-    layer = fused(mine(cell, rule, 7, 50))
+    layer = fused(user_layer(cell, rule, 7, 50))
     x, state = inputs(layer, 40, 37)
     before = torch.get_num_threads()
-    found = []
+    results = []
     try:
         for threads in (1, 3, 3):
             torch.set_num_threads(threads)
             layer.zero_grad()
-            found.append(run(layer, x, state, whole_loss))
+            results.append(run(layer, x, state, whole_loss))
     finally:
         torch.set_num_threads(before)
-    (y, _, _, grads), (other_y, _, _, others), (_, _, _, again) = found
+    (y, _, _, grads), (other_y, _, _, others), (_, _, _, again) = results
     assert torch.equal(other_y, y)
     for name, grad in grads.items():
         if grad is None:
@@ -111,9 +111,9 @@ def test_threads_agree(cell: type[Cell], rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", ["selective", "skip"])
-@pytest.mark.parametrize("cell", MINE)
+@pytest.mark.parametrize("cell", USER_CELLS)
 def test_without_gradients_nothing_is_kept_and_the_result_is_the_same(cell: type[Cell], rule: str) -> None:
-    layer = fused(mine(cell, rule, 21, 21))
+    layer = fused(user_layer(cell, rule, 21, 21))
     x, state = inputs(layer, 8, 3)
     y, last, trace = layer(x, state)
     with torch.no_grad():
@@ -131,7 +131,7 @@ def test_sparse_weights_equal_the_loop() -> None:
 
 
 def random_update(seed: int) -> Callable[[Cell, Gates, State], State]:
-    """An update of random operators, which stay finite; reads all gates and both states."""
+    """An update of random operators with finite values, which reads all gates and both states."""
 
     def update(self: Cell, p: Gates, state: State) -> State:
         rng = np.random.default_rng(seed)
@@ -163,7 +163,7 @@ def test_random_equations_equal_the_loop(seed: int, rule: str) -> None:
         "own": {"v": Vector("H", 0.4)},
         "update": random_update(seed),
     }
-    layer = mine(type("Random", (Cell,), members), rule, 4, 19)
+    layer = user_layer(type("Random", (Cell,), members), rule, 4, 19)
     assert_equals_loop(layer, fused(layer), 3, 4)
 
 
@@ -173,16 +173,16 @@ def test_attaching_draws_no_numbers_and_copies_have_cells_of_their_own() -> None
     before = torch.get_rng_state()
     assert attach(model, "auto", "cpu") == "fused"
     assert torch.equal(torch.get_rng_state(), before)
-    # copies have cells of their own, which outlive the first
+    # copies own their cells, which outlive the original
     other = copy.deepcopy(model)
     x = torch.randn(4, 2, 3)
-    want = model(x)[0]
+    expected = model(x)[0]
     del model
-    assert torch.equal(other(x)[0], want)
+    assert torch.equal(other(x)[0], expected)
 
 
 def test_backward_outlives_the_layer() -> None:
-    layer = fused(mine(Memory, "always", 3, 9))
+    layer = fused(user_layer(Memory, "always", 3, 9))
     x, state = inputs(layer, 4, 2)
     y, _, _ = layer(x, state)
     weight = layer.cell.W

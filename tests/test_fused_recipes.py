@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which recipes train in the native kernels, and which in the loop, with the reason."""
+"""The recipes that train in the native kernels, and those that train in the loop, with the reason."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,14 +15,14 @@ from edgernn.training.recipe import load_recipe, load_table, over, table_names
 from tests.native import library
 from tests.training_helpers import without_pictures
 
-# tables whose rows have recurrent layers alone, and data that the tests have
+# tables that train only recurrent layers, on data that the tests have
 TABLES = [name for name in table_names() if name.startswith(("pru-", "sarnn-", "decay-"))]
 NAMES = [row.name for table in TABLES for row in load_table(table).rows]
 DEEP = [name for name in NAMES if name.startswith(("pru-mnist/", "pru-char/"))]
 
 
 def expected(name: str) -> str | None:
-    """Why a recipe trains in the loop; None for the kernels."""
+    """Return why a recipe trains in the loop, or None if it trains in the kernels."""
     recipe = load_recipe(name)
     if recipe.settings.get("norm") == "layer":
         return f"there is no kernel for {recipe.cell}+layer"
@@ -33,7 +33,7 @@ def expected(name: str) -> str | None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _library() -> Iterator[None]:
-    """The one beside the library that tests are told to take."""
+    """Use the training library in the same folder as the library under test."""
     with pytest.MonkeyPatch.context() as patch:
         ops = Path(library())
         patch.setattr(cpu, "train_library_path", lambda: ops.with_name("libedgernn_train" + ops.suffix))
@@ -56,7 +56,7 @@ def test_recipes_train_in_the_kernels_or_say_why_not(name: str, small_data: Path
 def test_no_step_of_two_layers_is_left_to_the_loop(
     name: str, small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither in training nor in evaluation."""
+    """Both training and evaluation use the kernels."""
 
     def step(*_: Any) -> NoReturn:
         raise AssertionError("the loop has run")
@@ -66,8 +66,8 @@ def test_no_step_of_two_layers_is_left_to_the_loop(
     recipe, table = load_recipe(name), load_table(name.split("/", maxsplit=1)[0])
     assert recipe.settings["layers"] == 2
     settings = over(recipe.settings, table.quick | {"steps": 2, "eval_every": 2})
-    given: dict[str, Any] = {"settings": settings, "data": small_data, "out": tmp_path / "run", "device": "cpu"}
-    assert train(recipe.task, recipe.cell, recipe.rule, **given)["backend"] == "fused"
-    given |= {"out": tmp_path / "loop", "settings": settings | {"backend": "torch"}}
+    arguments: dict[str, Any] = {"settings": settings, "data": small_data, "out": tmp_path / "run", "device": "cpu"}
+    assert train(recipe.task, recipe.cell, recipe.rule, **arguments)["backend"] == "fused"
+    arguments |= {"out": tmp_path / "loop", "settings": settings | {"backend": "torch"}}
     with pytest.raises(AssertionError, match="the loop has run"):
-        train(recipe.task, recipe.cell, recipe.rule, **given)
+        train(recipe.task, recipe.cell, recipe.rule, **arguments)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The comparison on a GPU, on a machine that only seems to have one: whole reports, and no figure of wrong code."""
+"""The GPU benchmark on a machine with a fake GPU: complete reports, and no times of wrong kernels."""
 
 import contextlib
 import json
@@ -32,7 +32,7 @@ def machine(fake, monkeypatch):
 
 
 class Stopwatch:
-    """In place of a stream's clock: counts what it times. A call takes ten milliseconds."""
+    """Replaces the stream's clock: counts the timed calls, each of which takes ten milliseconds."""
 
     name = "CUDA events"
 
@@ -67,7 +67,7 @@ def test_torchs_layers_with_our_weights_compute_our_function(cell, options):
 def test_a_report_holds_every_contender(machine, monkeypatch, tmp_path):
     clock = Stopwatch()
     monkeypatch.setattr(gpu_times, "clock", lambda: clock)
-    # torch's GPU is the processor
+    # torch's GPU device is replaced by the CPU
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
     for kind in (torch.Tensor, torch.nn.Module):
         monkeypatch.setattr(kind, "cuda", lambda self: self)
@@ -88,7 +88,7 @@ def test_a_report_holds_every_contender(machine, monkeypatch, tmp_path):
     text = gpu_page(report)
     assert "unknown GPU, driver unknown; " in text
     assert "Timed by CUDA events, one call after another" in text
-    # ten milliseconds are long beside the CPU's time
+    # ten milliseconds exceed the CPU's time
     assert "Our kernel on the CPU is faster than ours on the GPU in: gru (2, 128), T=500." in text
     assert f"| gru (2, 128), T=500 | {GRU} | 1 | 0.5 | **no** |" in text
     page = generator().performance(tmp_path)
@@ -131,16 +131,16 @@ def test_a_peer_that_is_wrong_is_left_out(machine, monkeypatch, tmp_path):
     monkeypatch.setattr(gpu_times, "baseline", wrong)
     report = run_cases(tmp_path / "cuda.json", [Case("One", ModelConfig.of("gru", 2, 8), 20)], SHORT)
     assert "EdgernnError: wrong by" in report["cases"][0]["left_out"][GRU]
-    # it has no weights of ours
+    # the lstm is not affected
     assert LSTM in report["cases"][0]["contenders"]
 
 
 def test_without_a_gpu_nothing_is_measured(tmp_path, capsys):
     for words in (["--suite"], ["--cell", "gru"]):
         assert main(["bench", "--device", "cuda", *words, "--out", str(tmp_path)]) == 1
-        said = capsys.readouterr()
-        assert said.err.startswith("edgernn: error: device cuda: ")
-        assert said.err.count("\n") == 1
+        output = capsys.readouterr()
+        assert output.err.startswith("edgernn: error: device cuda: ")
+        assert output.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
@@ -173,32 +173,32 @@ def test_cases_are_those_of_the_targets():
 
 
 def test_events_are_of_the_stream_that_does_the_work(monkeypatch):
-    said = []
+    output = []
 
     class Event:
         def __init__(self, enable_timing):
             assert enable_timing
 
         def record(self, stream):
-            said.append(stream)
+            output.append(stream)
 
         def synchronize(self):
-            said.append("wait")
+            output.append("wait")
 
         def elapsed_time(self, end):
             return 3.0
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "Stream", lambda: "stream")
-    assert gpu_times.Events()(lambda: said.append("call"), 2) == pytest.approx(0.003)
-    assert said == ["stream", "call", "call", "stream", "wait"]
+    assert gpu_times.Events()(lambda: output.append("call"), 2) == pytest.approx(0.003)
+    assert output == ["stream", "call", "call", "stream", "wait"]
 
 
 def test_a_clock_of_its_own_times_a_call():
     clock = Stopwatch()
-    found = interleaved({"a": lambda: None, "b": lambda: None}, SHORT, clocks={"a": clock})
-    assert {second for block in found["a"] for second in block} == {1e-2}
-    assert max(found["b"][0]) < 1e-2
+    times = interleaved({"a": lambda: None, "b": lambda: None}, SHORT, clocks={"a": clock})
+    assert {second for block in times["a"] for second in block} == {1e-2}
+    assert max(times["b"][0]) < 1e-2
 
 
 def test_report_of_a_case_without_the_cpus_library(machine, monkeypatch, tmp_path):

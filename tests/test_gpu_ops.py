@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of the CUDA library's ops, on one that torch plays: that they pass what is right, and nothing else."""
+"""The checks of the CUDA library's ops, on a fake library that runs torch: they pass correct ops and no others."""
 
 import ctypes
 import subprocess
@@ -19,9 +19,9 @@ SHAPES = [(1, 1, 3, 5), (6, 3, 2, 7)]
 
 @pytest.mark.parametrize("op", ["lstm", "t-lstm", "gru+selective", "gru+skip", "gru-before+low-rank", "sru"])
 def test_right_ops_pass(op):
-    found = check(TorchLibrary(op), op, forms()[op], SHAPES, "cpu")
-    assert found["passed"], found
-    assert 0 < found["error"] < 1e-6
+    record = check(TorchLibrary(op), op, forms()[op], SHAPES, "cpu")
+    assert record["passed"], record
+    assert 0 < record["error"] < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,9 @@ def test_right_ops_pass(op):
     ids=["wrong", "not written"],
 )
 def test_wrong_ops_do_not(fault, why):
-    found = check(TorchLibrary("gru", **fault), "gru", forms()["gru"], SHAPES, "cpu")
-    assert not found["passed"]
-    assert found["failure"] == why
+    record = check(TorchLibrary("gru", **fault), "gru", forms()["gru"], SHAPES, "cpu")
+    assert not record["passed"]
+    assert record["failure"] == why
 
 
 def test_wrong_counts_do_not(monkeypatch):
@@ -41,16 +41,16 @@ def test_wrong_counts_do_not(monkeypatch):
 
     def run(*words, **named):
         right(*words, **named)
-        # the last two but the stream are updates and macs
+        # the last arguments before the stream are updates and macs
         ctypes.c_int64.from_address(words[9]).value += 1
 
     library.run = run
-    found = check(library, "gru+selective", forms()["gru+selective"], SHAPES[:1], "cpu")
-    assert found["failure"] == "its decisions differ in all draws"
+    record = check(library, "gru+selective", forms()["gru+selective"], SHAPES[:1], "cpu")
+    assert record["failure"] == "its decisions differ in all draws"
 
 
 def test_every_op_has_a_layer_of_its_own():
-    found = forms()
+    known = forms()
     assert {
         "gru",
         "gru+selective",
@@ -59,9 +59,9 @@ def test_every_op_has_a_layer_of_its_own():
         "sru",
         "sru-projected",
         "irc-lstm+low-rank",
-    } <= set(found)
-    assert set(gpu_ops.SMALL) | set(gpu_ops.TIMED) <= set(found)
-    for form in found.values():
+    } <= set(known)
+    assert set(gpu_ops.SMALL) | set(gpu_ops.TIMED) <= set(known)
+    for form in known.values():
         layer = form.layer(6, 6 if form.square else 7)
         assert layer.kind == form.kind
         assert layer.cell.biases == CELLS[layer.cell.name](6, 7).biases + form.biases
@@ -81,7 +81,7 @@ def test_the_command_checks_a_few(capsys):
 
 @pytest.fixture
 def tools(tmp_path, monkeypatch):
-    """Puts programs that only say what they were given on the path, alone."""
+    """A function that adds a program to an otherwise empty PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -100,7 +100,7 @@ def test_without_nvcc_it_is_said_how_to_build(tools, monkeypatch):
 
 
 def test_the_library_is_built_and_laid_beside_the_other(tools, monkeypatch, tmp_path):
-    said, ran = tmp_path / "said", []
+    output, ran = tmp_path / "said", []
     monkeypatch.setattr(gpu_ops, "library_missing", lambda device="cpu": None if device == "cpu" else "missing")
     monkeypatch.setattr(gpu_ops, "library_path", lambda: str(tmp_path / "libedgernn_ops.so"))
     monkeypatch.setattr(gpu_ops, "cuda_library_path", lambda: str(tmp_path / "libedgernn_cuda.so"))
@@ -114,11 +114,11 @@ def test_the_library_is_built_and_laid_beside_the_other(tools, monkeypatch, tmp_
         return subprocess.CompletedProcess(words, 0, "", "")
 
     monkeypatch.setattr(gpu_ops.subprocess, "run", run)
-    monkeypatch.setattr(gpu_ops.shutil, "copy2", lambda source, target: said.write_text(f"{source} {target}"))
+    monkeypatch.setattr(gpu_ops.shutil, "copy2", lambda source, target: output.write_text(f"{source} {target}"))
     assert find_or_build(1) == str(tmp_path / "libedgernn_cuda.so")
     assert "-DEDGERNN_CUDA=ON" in ran[0]
     assert ran[1][-2:] == ["--target", "edgernn_cuda"]
-    assert said.read_text().endswith(f"build/cuda/libedgernn_cuda.so {tmp_path}/libedgernn_cuda.so")
+    assert output.read_text().endswith(f"build/cuda/libedgernn_cuda.so {tmp_path}/libedgernn_cuda.so")
 
 
 @pytest.mark.parametrize(
@@ -140,10 +140,10 @@ def test_the_sanitizer_runs_the_small_checks(tools, monkeypatch):
         f"compute-sanitizer's {tool}: it is not installed" for tool in ("memcheck", "racecheck")
     ]
     tools("compute-sanitizer", 'echo "$*" "$PYTORCH_NO_CUDA_MEMORY_CACHING"')
-    found = sanitize("memcheck", 5)
-    assert found["passed"]
-    assert found["said"].startswith("--tool memcheck --error-exitcode 9 ")
-    assert found["said"].endswith("-m edgernn.bench.gpu_ops 1\n")
+    record = sanitize("memcheck", 5)
+    assert record["passed"]
+    assert record["said"].startswith("--tool memcheck --error-exitcode 9 ")
+    assert record["said"].endswith("-m edgernn.bench.gpu_ops 1\n")
     tools("compute-sanitizer", "exit 9")
     assert [each["passed"] for each in prepare(5).sanitized] == [False, False]
     tools("compute-sanitizer", "exec /bin/sleep 9")
@@ -152,7 +152,7 @@ def test_the_sanitizer_runs_the_small_checks(tools, monkeypatch):
 
 
 def test_calls_are_those_that_are_timed():
-    made = gpu_ops.calls(TorchLibrary("gru gru+skip other"), "cpu", 3, 2, 8)
-    assert list(made) == ["torch.nn.GRU", "torch.nn.LSTM", "gru", "gru+skip"]
-    for call in made.values():
+    timed = gpu_ops.calls(TorchLibrary("gru gru+skip other"), "cpu", 3, 2, 8)
+    assert list(timed) == ["torch.nn.GRU", "torch.nn.LSTM", "gru", "gru+skip"]
+    for call in timed.values():
         call()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suite for GPUs at a tiny size on the CPU: that it finds errors, and that its report is whole."""
+"""The GPU suite at a tiny size on the CPU: it detects errors, and its report is complete."""
 
 import json
 
@@ -30,7 +30,7 @@ TINY = SuiteSizes(
 
 @pytest.fixture(autouse=True)
 def _no_library(monkeypatch):
-    """Nothing is built here."""
+    """Do not build the CUDA library."""
 
     def prepare(seconds):
         raise EdgernnError("they were not built")
@@ -46,7 +46,7 @@ def _small_blocks(monkeypatch):
 def test_report_is_whole_and_fits_json(tmp_path):
     report = run("cpu", TINY, ["gru"], ["always", "selective"], ["sarnn"])
     assert len(report["checks"]) == 4
-    assert all(found["passed"] for found in report["checks"]), report["checks"]
+    assert all(record["passed"] for record in report["checks"]), report["checks"]
     assert set(report["throughput"]) == {"torch.nn.GRU", "torch.nn.LSTM", "sarnn, loop", "sarnn, fused"}
     assert set(report["widths"]["6"]) == {"torch.nn.GRU", "gru, loop", "gru, fused"}
     assert report["training"]["metric"] == "mse", report["training"]
@@ -59,11 +59,11 @@ def test_report_is_whole_and_fits_json(tmp_path):
 
 
 def test_ops_are_in_the_report(monkeypatch, tmp_path):
-    made = TorchLibrary("gru lstm+selective other")
+    fake_library = TorchLibrary("gru lstm+selective other")
     monkeypatch.setattr(
         gpu_ops, "prepare", lambda seconds: gpu_ops.Prepared("", [{"tool": "memcheck", "passed": True}], [])
     )
-    monkeypatch.setattr(gpu_ops, "CudaLibrary", lambda path: made)
+    monkeypatch.setattr(gpu_ops, "CudaLibrary", lambda path: fake_library)
     monkeypatch.setattr(gpu_ops, "SHAPES", ((3, 2, 3, 5),))
     monkeypatch.setattr(gpu_ops, "TIMES", ((3, 1, 8),))
     report = run("cpu", TINY, ["gru"], ["always"], [])
@@ -73,26 +73,26 @@ def test_ops_are_in_the_report(monkeypatch, tmp_path):
     assert "  failed: other, EdgernnError: torch has no such layer" in text
     assert "compute-sanitizer's memcheck: passed" in text
     assert set(report["ops"]["timed"]["T=3 B=1 H=8"]) == {"torch.nn.GRU", "torch.nn.LSTM", "gru"}
-    # this machine has no provider for it
+    # this machine has no CUDA provider
     assert "left out: exported files in ONNX Runtime: device cuda: " in text
 
 
 def test_wrong_gradient_is_found(monkeypatch):
     right = gpu.sequence_backward
     monkeypatch.setattr(gpu, "sequence_backward", lambda *words: [g * 1.001 for g in right(*words)])
-    found = check("cpu", (2, 2, 3, 5), "pru", "always", "ieee")
-    assert not found["passed"]
-    assert 5e-4 < found["error"] < 2e-3
+    record = check("cpu", (2, 2, 3, 5), "pru", "always", "ieee")
+    assert not record["passed"]
+    assert 5e-4 < record["error"] < 2e-3
 
 
 def test_failure_of_a_contender_is_told():
     def fails():
         raise RuntimeError("out of resources")
 
-    found = gpu_suite._measure({"good": lambda: None, "bad": fails}, 3, "cpu")
-    assert found["bad"] == {"failure": "RuntimeError: out of resources"}
-    assert found["good"]["ms"] >= 0
-    assert "failed: RuntimeError: out of resources" in "\n".join(gpu_suite._rows(found))
+    record = gpu_suite._measure({"good": lambda: None, "bad": fails}, 3, "cpu")
+    assert record["bad"] == {"failure": "RuntimeError: out of resources"}
+    assert record["good"]["ms"] >= 0
+    assert "failed: RuntimeError: out of resources" in "\n".join(gpu_suite._rows(record))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which room may import which: the contracts in pyproject.toml, kept by the sources and broken by a bad import."""
+"""The import contracts in pyproject.toml: the sources keep them, and a forbidden import is found."""
 
 import pytest
 
-from tests.rooms import ROOT, copy_package, python_without_editable_install
+from tests.source_tree import ROOT, copy_package, python_without_editable_install
 
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"
 
@@ -20,12 +20,12 @@ def package(tmp_path):
 
 
 def test_every_contract_is_kept(package):
-    said = lint(package)
-    assert "rooms import downwards KEPT" in said
-    assert " 0 broken." in said
+    output = lint(package)
+    assert "rooms import downwards KEPT" in output
+    assert " 0 broken." in output
 
 
-# a file, what a function in it imports, and what is said of it
+# a file, an import inside one of its functions, and the expected message
 FORBIDDEN = [
     ("runtime/stream.py", "torch", "edgernn.runtime is not allowed to import torch"),
     ("bench/report.py", "edgernn.costs", "edgernn.bench.report is not allowed to import torch"),
@@ -41,13 +41,13 @@ FORBIDDEN = [
 
 
 def test_forbidden_imports_inside_functions_are_found(package):
-    """All of them at once: reading the sources takes seconds."""
+    """Tests all of them at once, as reading the sources takes seconds."""
     for file, imported, _ in FORBIDDEN:
         with (package / "edgernn" / file).open("a") as source:
             source.write(f"\n\ndef lazy():\n    import {imported}\n")
     report = lint(package, status=1)
-    for file, imported, said in FORBIDDEN:
-        assert said in report, said
+    for file, imported, output in FORBIDDEN:
+        assert output in report, output
         module = "edgernn." + file.removesuffix(".py").replace("/", ".")
-        # each by its own import, and not by way of another's
+        # each by its direct import, not through another module
         assert file == "mine.py" or f"{module} -> {imported} (l." in report, file

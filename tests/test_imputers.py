@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GRU-D and RITS before any cell, against float64 NumPy written from the papers."""
+"""GRU-D and RITS before any cell, compared with float64 NumPy written from the papers."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ F, H = 3, 5
 
 
 def series(T, B, dtype=torch.float64, seed=0, F=F):
-    """Values, masks and times since the last observation, with gaps: x (T, B, 3F)."""
+    """Draw values, masks and times since the last observation, with gaps: x (T, B, 3F)."""
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(T, B, F, generator=generator, dtype=dtype)
     masks = (torch.rand(T, B, F, generator=generator) > 0.4).to(dtype)
@@ -44,7 +44,7 @@ def relu(v):
 
 
 def gru_d(p, x, h, memory):
-    """System C.1 of the EINS paper, one step; memory is the last observed value."""
+    """One step of System C.1 of the EINS paper; memory is the last observed value."""
     x, m, delta = x
     gamma_x = np.exp(-relu(p["impute_d"] * delta + p["impute_e"]))
     gamma_s = np.exp(-relu(delta @ p["impute_D"].T + p["impute_g"]))
@@ -54,7 +54,7 @@ def gru_d(p, x, h, memory):
 
 
 def rits(p, x, h, memory):
-    """Cao et al. 2018, section 4.3, one step."""
+    """One step of Cao et al. 2018, section 4.3."""
     x, m, delta = x
     h = h * np.exp(-relu(delta @ p["impute_D"].T + p["impute_g"]))
     regression = h @ p["impute_A"].T + p["impute_a"]
@@ -71,7 +71,7 @@ STEPS = {"gru-d": gru_d, "rits": rits}
 
 
 def expected(cell, imputer, layer, x):
-    """y (T, B, H), the filled values, and RITS's loss, with the cell's step from the table of oracles."""
+    """Return y (T, B, H), the imputed values and RITS's loss, with the cell's step from the table of oracles."""
     p = {n.split(".")[-1]: v.detach().numpy() for n, v in [*layer.named_parameters(), *layer.named_buffers()]}
     row, B = oracle.CELLS[cell], x.shape[1]
     state = tuple(np.zeros((B, H)) for _ in CELLS[cell].states)
@@ -159,7 +159,7 @@ def test_kernel_reports_the_imputers_work(imputer, tmp_path):
     session = Session(tmp_path / "m.onnx", backend="native")
     session.run(series(11, 2, torch.float32).numpy())
     cell = model.layers[0].cell
-    # where more than three quarters of the neurons change all of them are computed
+    # kernels compute all neurons where more than three quarters change
     rows = np.where(4 * session.updates > 3 * H, H, session.updates).sum(0) * cell.row_macs(2 * F, H, H)
     assert (session.macs == 11 * model.layers[0].imputer.macs() + rows).all()
 
@@ -168,7 +168,7 @@ def test_names_imply_the_papers_cells():
     for name, cell in (("gru-d", "gru-before"), ("rits", "lstm")):
         model = edgernn.SequenceModel(name, 6, 4)
         assert (model.cell_type.name, model.imputer_type.name) == (cell, name)
-    # the sizes of the EINS paper's Table 5 are those of the cell: 2 x 35 inputs, 100 neurons
+    # Table 5 of the EINS paper counts the cell only: 2 x 35 inputs, 100 neurons
     for cell, parameters in (("lstm", 68_400), ("eins", 44_870)):
         model = edgernn.SequenceModel(cell, 105, 100, imputer="rits")
         assert sum(p.numel() for p in model.layers[0].cell.parameters()) == parameters
@@ -176,11 +176,11 @@ def test_names_imply_the_papers_cells():
 
 def test_cost_counts_the_imputer():
     plain = model_cost(edgernn.SequenceModel("lstm", 2 * F, H))
-    made = model_cost(edgernn.SequenceModel("rits", 3 * F, H))
+    costs = model_cost(edgernn.SequenceModel("rits", 3 * F, H))
     matrices = H * F + F * H + F * F + 2 * F * F
-    assert made.macs - plain.macs == made.macs_executed - plain.macs_executed == matrices
-    assert made.parameters - plain.parameters == matrices + H + 5 * F
-    assert made.flops_paper - plain.flops_paper == 2 * matrices - H - 3 * F
+    assert costs.macs - plain.macs == costs.macs_executed - plain.macs_executed == matrices
+    assert costs.parameters - plain.parameters == matrices + H + 5 * F
+    assert costs.flops_paper - plain.flops_paper == 2 * matrices - H - 3 * F
 
 
 @pytest.mark.parametrize(

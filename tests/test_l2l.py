@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learning to learn: the learned optimiser, the networks that it trains, hand-made optimisers, and the task."""
+"""Learning to learn: the learned optimiser, the networks that it trains, hand-designed optimisers, and the task."""
 
 import gzip
 import json
@@ -31,7 +31,7 @@ SETTINGS = {
     "trials": 2,
     "tuning": 1,
 }
-# of the three updates, as their papers have them but for their sizes
+# sizes of the three updates; otherwise as in their papers
 LSTM_2 = {"layer": LayerConfig.of("lstm"), "hidden_size": 3, "layers": 2}
 GATED = {"layer": LayerConfig.of("lstm"), "hidden_size": 3, "update": "gated", "inputs": 5}
 RATES_UPDATE = {
@@ -45,7 +45,7 @@ RATES_UPDATE = {
 
 @pytest.fixture
 def digits(tmp_path):
-    """The files of MNIST, of random images."""
+    """Write the files of MNIST with random images."""
     write_mnist(tmp_path / "data/mnist")
     return tmp_path / "data"
 
@@ -57,7 +57,7 @@ def _no_pictures(monkeypatch):
 
 
 class Bowl:
-    """The loss is half the squared distance of θ and the minibatch, its gradient the difference."""
+    """A loss of half the squared distance between θ and the minibatch, so the gradient is their difference."""
 
     def gradient(self, theta, x, target):
         theta = theta.detach()
@@ -69,7 +69,7 @@ def bowl_unroll(model, theta, x, same=False, state=None):
     return model.unroll(Bowl(), x, torch.zeros(len(x)), theta, state, same=same)
 
 
-# what the network reads
+# inputs of the network
 
 
 def test_log_and_sign_is_the_papers():
@@ -77,11 +77,11 @@ def test_log_and_sign_is_the_papers():
     expected = [
         (np.log(abs(a)) / 10, np.sign(a)) if abs(a) >= np.exp(-10) else (-1.0, np.exp(10) * a) for a in v.tolist()
     ]
-    found = torch.stack(log_and_sign(torch.from_numpy(v)), -1)
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
+    features = torch.stack(log_and_sign(torch.from_numpy(v)), -1)
+    np.testing.assert_allclose(features.numpy(), expected, rtol=1e-12)
 
 
-# the updates against NumPy
+# the updates compared with NumPy
 
 
 def numbers(module):
@@ -95,12 +95,12 @@ def preprocessed(v):
 
 
 def layers_by_hand(model, x, states):
-    """The output of lstm layers on x (B, I), and their states, (h, c) each."""
-    made = []
+    """Return the output of lstm layers on x (B, I), and their states, (h, c) each."""
+    states_after = []
     for layer, state in zip(model.layers, states, strict=True):
-        made.append(oracle.lstm(numbers(layer.cell), x, state))
-        x = made[-1][0]
-    return x, made
+        states_after.append(oracle.lstm(numbers(layer.cell), x, state))
+        x = states_after[-1][0]
+    return x, states_after
 
 
 def additive_by_hand(model, theta, gradient, loss, carried):
@@ -157,41 +157,41 @@ def test_updates_are_the_papers(settings, by_hand):
         for parameter in model.parameters():
             parameter.normal_(0, 0.5)
     x = torch.randn(6, 7, dtype=torch.float64)
-    # two of the seven gradients are of the other branch of the preprocessing at first
+    # two of the seven gradients take the other branch of the preprocessing initially
     theta = x[0] + torch.tensor([0.0, 1e-6, 1e-3, -1e-3, 1.0, -1.0, 9.0])
-    found = bowl_unroll(model, theta, x)
+    unrolled = bowl_unroll(model, theta, x)
     place, carried, losses = theta.numpy(), None, []
     for now in x.numpy():
         losses.append(((place - now) ** 2).sum() / 2)
         if len(losses) < len(x):
             place, carried = by_hand(model, place, place - now, losses[-1], carried)
-    np.testing.assert_allclose(found.theta.detach().numpy(), place, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(found.before.detach().numpy(), losses[:-1], rtol=1e-9)
-    np.testing.assert_allclose(found.after.detach().numpy(), losses[1:], rtol=1e-9)
+    np.testing.assert_allclose(unrolled.theta.detach().numpy(), place, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(unrolled.before.detach().numpy(), losses[:-1], rtol=1e-9)
+    np.testing.assert_allclose(unrolled.after.detach().numpy(), losses[1:], rtol=1e-9)
 
 
 def test_losses_before_and_after_a_step_on_one_minibatch():
     model = LearnedOptimizer(**LSTM_2, coordinates=4)
     x, theta = torch.randn(3, 4), torch.randn(4)
-    found = bowl_unroll(model, theta, x, same=True)
+    unrolled = bowl_unroll(model, theta, x, same=True)
     middle = bowl_unroll(model, theta, x[:2]).theta
-    expected = [(middle - x[0]).square().sum() / 2, (found.theta - x[1]).square().sum() / 2]
-    torch.testing.assert_close(found.after, torch.stack(expected))
-    torch.testing.assert_close(found.before[1], (middle - x[1]).square().sum() / 2)
+    expected = [(middle - x[0]).square().sum() / 2, (unrolled.theta - x[1]).square().sum() / 2]
+    torch.testing.assert_close(unrolled.after, torch.stack(expected))
+    torch.testing.assert_close(unrolled.before[1], (middle - x[1]).square().sum() / 2)
 
 
 def test_gated_update_starts_by_keeping_nearly_all():
-    found = [LearnedOptimizer(**GATED, coordinates=2).update for _ in range(50)]
-    b = torch.stack([update.b.detach() for update in found])
+    updates = [LearnedOptimizer(**GATED, coordinates=2).update for _ in range(50)]
+    b = torch.stack([update.b.detach() for update in updates])
     for column, (low, high) in zip(b.T, [(4, 5), (-5, -4)], strict=False):
         assert low <= column.min() < column.max() <= high
     assert not b[:, 2].any()
-    assert max(update.A.abs().max() for update in found) <= 0.01
+    assert max(update.A.abs().max() for update in updates) <= 0.01
 
 
 @pytest.mark.parametrize(("cell", "count"), [("eins", 2820), ("lstm", 3280)])
 def test_parameters_of_the_papers_optimisers(cell, count):
-    # facts: 20 inputs and 20 neurons
+    # 20 inputs and 20 neurons
     model = LearnedOptimizer(LayerConfig.of(cell), coordinates=1, update="gated", hidden_size=20)
     (layer,) = model.recurrent_layers()
     assert layer.cell.input_size == 20
@@ -237,18 +237,18 @@ def test_the_derivative_is_that_of_the_losses_with_gradients_held():
     optimisee = perceptron(6, 3, 4, "normal")
     model = LearnedOptimizer(**GATED, coordinates=optimisee.size)
     theta, x, target = optimisee.start().requires_grad_(), torch.randn(5, 8, 6), torch.randint(4, (5, 8))
-    found = model.unroll(optimisee, x, target, theta, model.initial_state(theta), same=False)
+    unrolled = model.unroll(optimisee, x, target, theta, model.initial_state(theta), same=False)
     plain, state = torch.zeros(()), model.initial_state(theta)
     for k in range(4):
         loss = functional.cross_entropy(optimisee(theta, x[k]), target[k])
         (gradient,) = torch.autograd.grad(loss, theta, retain_graph=True)
         theta, state = model(theta, gradient.detach(), loss.detach(), state)
         plain = plain + functional.cross_entropy(optimisee(theta, x[k + 1]), target[k + 1])
-    torch.testing.assert_close(found.after.sum(), plain)
+    torch.testing.assert_close(unrolled.after.sum(), plain)
     parameters = list(model.parameters())
     expected = torch.autograd.grad(plain, parameters)
     assert any(gradient.abs().max() > 1e-6 for gradient in expected)
-    for a, b in zip(torch.autograd.grad(found.after.sum(), parameters), expected, strict=True):
+    for a, b in zip(torch.autograd.grad(unrolled.after.sum(), parameters), expected, strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -275,7 +275,7 @@ def test_a_learned_optimiser_learns_to_descend(cell):
     assert model.traces[0].decisions is None if cell == "lstm" else model.traces[0].decisions.shape == (5, 6, 8)
 
 
-# the networks that are trained
+# the networks to train
 
 
 def test_perceptron_is_two_layers_of_theta():
@@ -354,8 +354,8 @@ def test_hand_made_optimisers(name):
             m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
             place = place - lr * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
     start = torch.from_numpy(theta)
-    found, last = train_by_hand(Bowl(), start, ((torch.from_numpy(b), None) for b in x), name, lr)
-    np.testing.assert_allclose(found.numpy(), curve, rtol=1e-6)
+    losses, last = train_by_hand(Bowl(), start, ((torch.from_numpy(b), None) for b in x), name, lr)
+    np.testing.assert_allclose(losses.numpy(), curve, rtol=1e-6)
     np.testing.assert_allclose(last.numpy(), place, rtol=1e-6)
     assert start.tolist() == theta.tolist()
 
@@ -399,7 +399,7 @@ def test_images_are_standardised_and_split(digits):
 def test_losses_of_the_training(digits):
     for meta_loss in ("mean", "change"):
         task = opened(digits, meta_loss=meta_loss)
-        model = task.build_network(given())
+        model = task.build_network(network_config())
         theta, batch = task.classifier.start(), task.train.batch(0, 0)
         loss, carry = task.loss(model, batch, (theta, *model.initial_state(theta)))
         place, state, before, after, after_next = theta, model.initial_state(theta), [], [], []
@@ -415,14 +415,14 @@ def test_losses_of_the_training(digits):
         assert not any(t.requires_grad for t in carry)
 
 
-def given(**changes):
+def network_config(**changes):
     return ModelConfig.of("lstm", hidden_size=3, layers=2, **changes)
 
 
 def test_hand_made_optimisers_get_the_same_optimisees(digits):
-    """SGD once more, on a perceptron in NumPy, from the starts and minibatches that the learned optimiser gets."""
+    """SGD in NumPy on a perceptron, from the same initial weights and minibatches as the learned optimiser."""
     task = opened(digits, test_steps=3)
-    model = task.build_network(given())
+    model = task.build_network(network_config())
     seen = []
 
     def spy(theta, gradient, loss, state):
@@ -434,9 +434,9 @@ def test_hand_made_optimisers_get_the_same_optimisees(digits):
     with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
         patch.setattr("edgernn.training.networks.learned_optimizer.joined", lambda _: None)
         patch.setattr(LearnedOptimizer, "update_rate", 1.0)
-        found = task.evaluate(model, task.test, "cpu")
+        metrics = task.evaluate(model, task.test, "cpu")
     starts = [seen[0], seen[3]]
-    lr = found["sgd_lr"]
+    lr = metrics["sgd_lr"]
     assert lr in RATES
     means, lates, finals = [], [], []
     images, labels = task.images.take(torch.arange(22)).x, task.images.y
@@ -451,21 +451,21 @@ def test_hand_made_optimisers_get_the_same_optimisees(digits):
             curve.append(loss)
         assert curve[0] == pytest.approx(first, rel=1e-5)
         means.append(np.mean(curve))
-        # the last fifth of 3 steps is the last one
+        # the last fifth of 3 steps is the last step
         lates.append(curve[-1])
         loss, _, right = perceptron_by_hand(theta, test.x, test.target)
         finals.append((loss, right))
-    assert found["sgd_mean_loss"] == pytest.approx(np.mean(means), rel=1e-4)
-    assert found["sgd_late_loss"] == pytest.approx(np.mean(lates), rel=1e-4)
-    assert found["sgd_final_loss"] == pytest.approx(np.mean([loss for loss, _ in finals]), rel=1e-4)
-    assert found["sgd_final_accuracy"] == pytest.approx(np.mean([right for _, right in finals]))
-    # an optimiser that makes all parameters zero leaves each class as likely as another
-    assert found["final_loss"] == pytest.approx(np.log(10), rel=1e-6)
-    assert found["final_accuracy"] == pytest.approx((test.target == 0).double().mean().item())
+    assert metrics["sgd_mean_loss"] == pytest.approx(np.mean(means), rel=1e-4)
+    assert metrics["sgd_late_loss"] == pytest.approx(np.mean(lates), rel=1e-4)
+    assert metrics["sgd_final_loss"] == pytest.approx(np.mean([loss for loss, _ in finals]), rel=1e-4)
+    assert metrics["sgd_final_accuracy"] == pytest.approx(np.mean([right for _, right in finals]))
+    # with all parameters at zero all classes are equally likely
+    assert metrics["final_loss"] == pytest.approx(np.log(10), rel=1e-6)
+    assert metrics["final_accuracy"] == pytest.approx((test.target == 0).double().mean().item())
 
 
 def perceptron_by_hand(theta, x, target):
-    """Loss, gradient and accuracy of a perceptron of 784, 2 and 10."""
+    """Return loss, gradient and accuracy of a perceptron of 784, 2 and 10 units."""
     W1, b1, W2, b2 = np.split(theta, np.cumsum([2 * 784, 2, 20]))
     x, target = x.double().numpy().reshape(len(x), 784), target.numpy()
     hidden = oracle.sigmoid(x @ W1.reshape(2, 784).T + b1)
@@ -481,12 +481,12 @@ def perceptron_by_hand(theta, x, target):
 def test_the_learning_rate_is_the_best_on_the_validation_images(digits, monkeypatch):
     monkeypatch.setattr("edgernn.training.tasks.l2l.RATES", (1e-4, 0.1, 1e4))
     task = opened(digits, run_steps=20, unroll=20, minibatch=22, trials=1)
-    # images that tell their labels: the larger the step, the better, until the loss is not finite or very large
+    # separable images: larger steps are better until the loss diverges
     for images in (task.images, task.validation, task.test):
         images.x = (images.y[:, None] == torch.arange(784) % 10).view(-1, 1, 28, 28) * 255
     with torch.no_grad():
-        found = task.evaluate(task.build_network(given()), task.test, "cpu")
-    assert found["sgd_lr"] == 0.1
+        metrics = task.evaluate(task.build_network(network_config()), task.test, "cpu")
+    assert metrics["sgd_lr"] == 0.1
 
 
 def run(digits, out, cell="lstm", rule=None, resume=False, progress=None, **changes):
@@ -521,7 +521,7 @@ def test_a_rule_skips_and_lambda_makes_it_skip_more(digits, tmp_path):
 @pytest.mark.usefixtures("_no_pictures")
 @pytest.mark.parametrize(("cell", "changes"), [("sarnn", {}), ("lstm", {"update": "gated"}), ("skiprnn", {})])
 def test_stopped_and_resumed_equals_whole(digits, tmp_path, cell, changes):
-    # an optimisee has two steps: one stop is in its midst, the other before the next
+    # an optimisee has two steps: one stop is between them, the other before the next optimisee
     run(digits, tmp_path / "whole", cell, **changes)
     for at in (4, 5):
         with pytest.raises(RuntimeError, match="stopped by the test"):
@@ -589,7 +589,7 @@ A_PART = r"cifar10_subset\S* is a part of CIFAR-10"
 
 
 def write_cifar(folder, form, count=12):
-    """Random photographs in one of the forms that are read; returns the colours of the first one (3, 32, 32)."""
+    """Write random images in one of the supported forms; return the colours of the first image (3, 32, 32)."""
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True)
     if form == "npz":
@@ -612,8 +612,8 @@ def test_forms_of_cifar10(tmp_path, form):
         task = opened(tmp_path, optimisee="resnet")
     expected = {"npz": (11, 1, 4), "plain": (55, 5, 12), "unpacked": (55, 5, 12)}[form]
     assert (len(task.images), len(task.validation), len(task.test)) == expected
-    found = torch.cat([task.images.x, task.validation.x])
-    assert (found == torch.from_numpy(first.copy())).all((1, 2, 3)).any()
+    images = torch.cat([task.images.x, task.validation.x])
+    assert (images == torch.from_numpy(first.copy())).all((1, 2, 3)).any()
     (whole,) = task.images.chunks(99)
     torch.testing.assert_close(whole.x.mean((0, 2, 3)), torch.zeros(3), atol=1e-4, rtol=0)
 

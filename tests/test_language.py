@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Language models: words as input, what training leaves out, states that go on, averages, perplexity."""
+"""Language models: words as input, dropout, states carried across batches, weight averaging, perplexity."""
 
 import json
 import lzma
@@ -30,7 +30,7 @@ from tests.training_helpers import Stop, data_folder, snapshot, without_pictures
 from tests.training_helpers import words as as_words
 
 SMALL = {"embedding": 6, "hidden_size": 7, "batch_size": 4, "bptt": 5, "eval_batch": 3}
-# AWD-LSTM in small
+# a small AWD-LSTM
 AWD = {
     **SMALL,
     "layers": 3,
@@ -55,7 +55,7 @@ def _no_pictures(monkeypatch):
 
 
 def sentences(count, seed):
-    """Lines of a language in which a word says much about the next one."""
+    """Draw sentences of a language in which a word is a good predictor of the next."""
     rng = np.random.default_rng(seed)
     lines = []
     for _ in range(count):
@@ -69,7 +69,7 @@ def sentences(count, seed):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The Penn Treebank's files as they come, plain and packed."""
+    """Write the files of the Penn Treebank, as they are and compressed."""
     path = tmp_path_factory.mktemp("data")
     (path / "ptb").mkdir()
     (path / "ptb/ptb.train.txt").write_text(sentences(90, 0) + " <unk> N \n")
@@ -79,7 +79,7 @@ def folder(tmp_path_factory):
 
 
 def read(folder, part):
-    """The words of a part with <eos>, as the paper counts them."""
+    """Read the words of a part with <eos>, as the paper counts them."""
     path = folder / f"ptb/ptb.{part}.txt"
     text = path.read_text() if path.exists() else lzma.decompress(path.with_suffix(".txt.xz").read_bytes()).decode()
     return text.replace("\n", "<eos>").split()
@@ -94,18 +94,18 @@ def run(out, folder, cell="gru", resume=False, progress=None, **settings):
 
 
 def numpy_gru(model, tokens):
-    """log p (T, V) of a one-layer gru after each of tokens (T,), from the equations of Cho et al., reset after."""
+    """Return log p (T, V) of a one-layer gru after each of tokens (T,), with the reset gate after the product."""
     weights = {name: tensor.double().numpy() for name, tensor in model.state_dict().items()}
     E, W, R, b = (weights[n] for n in ("embedding.weight", "layers.0.cell.W", "layers.0.cell.R", "layers.0.cell.b"))
     b_r, b_z, b_n, b_k = np.split(b, 4)
-    h, found = np.zeros(R.shape[1]), []
+    h, log_likelihoods = np.zeros(R.shape[1]), []
     for token in tokens:
         (r, z, n), (hr, hz, k) = np.split(W @ E[token], 3), np.split(R @ h, 3)
         r, z = 1 / (1 + np.exp(-(r + hr + b_r))), 1 / (1 + np.exp(-(z + hz + b_z)))
         h = (1 - z) * np.tanh(n + b_n + r * (k + b_k)) + z * h
         y = weights["head.weight"] @ h + weights["head.bias"]
-        found.append(y - np.log(np.exp(y).sum()))
-    return np.array(found)
+        log_likelihoods.append(y - np.log(np.exp(y).sum()))
+    return np.array(log_likelihoods)
 
 
 def test_perplexity_is_that_of_all_words_in_numpy(tmp_path, folder):
@@ -193,7 +193,7 @@ def test_a_tied_head_is_the_embedding():
 
 
 def test_the_awd_lstm_has_the_papers_size():
-    """24,221,600 parameters in the released code, whose three LSTMs have a second bias, 2 · 4600 + 1600 numbers."""
+    """The released code has 24,221,600 parameters; its three LSTMs have a second bias of 2 · 4600 + 1600 numbers."""
     with torch.device("meta"):
         model = edgernn.SequenceModel("lstm", 400, 1150, 10000, layers=3, last_size=400, vocabulary=10000, tied=True)
     assert sum(p.numel() for p in model.parameters()) == 24_221_600 - 10_800
@@ -208,7 +208,7 @@ def test_update_rate_is_that_of_all_neurons():
     assert model.update_rate == pytest.approx(30 / 32)
 
 
-# what training leaves out
+# dropout
 
 
 def test_locked_dropout_is_one_choice_for_all_steps():
@@ -216,7 +216,7 @@ def test_locked_dropout_is_one_choice_for_all_steps():
     y = locked(torch.ones(5, 40, 50), 0.3)
     assert all(torch.equal(y[0], step) for step in y)
     assert y.unique().tolist() == [0.0, pytest.approx(1 / 0.7)]
-    # of 2,000 choices
+    # 2,000 samples
     assert float((y[0] == 0).double().mean()) == pytest.approx(0.3, abs=0.05)
 
 
@@ -245,7 +245,7 @@ def test_weight_drop_is_one_choice_a_sequence(cell, rates, names):
     for name, weight in layer.cell.named_parameters():
         share = float((weight.grad == 0).double().mean())
         assert share == pytest.approx(0.4 if name in names else 0.0, abs=0.06), name
-    # the same function with weights that are really zero, step by step
+    # the same function with the weights set to zero, step by step
     with torch.no_grad():
         plain = edgernn.SequenceModel(cell, 30, 40).recurrent_layers()[0]
         for name, weight in layer.cell.named_parameters():
@@ -323,7 +323,7 @@ def test_batches_are_continuous_columns_of_the_text(vary):
 def test_lengths_of_windows_are_as_in_the_paper():
     stream = WordStream([1] * 400_000, 0, 70, vary_bptt=True)
     lengths = np.array([len(stream.batch(i, 1).x) for i in range(stream.steps_per_epoch(1))])[:-1]
-    # normal around 70 with deviation 5, but one in twenty around 35
+    # normal around 70 with deviation 5; one in twenty around 35
     short = lengths < 52.5
     assert short.mean() == pytest.approx(0.05, abs=0.01)
     assert lengths[~short].mean() == pytest.approx(69.5, abs=0.3)
@@ -406,7 +406,7 @@ def test_average_is_the_mean_of_what_follows_the_switch():
     ("values", "averages"),
     [
         ([9, 8, 7], False),
-        # better than all but the last two before it
+        # better than all evaluations but the last two before it
         ([9, 8, 7, 6, 7.5], False),
         ([9, 7, 6, 5, 8], True),
         ([9, 7, 7, 7], False),
@@ -420,16 +420,16 @@ def test_non_monotone_trigger(values, averages):
 
 
 def test_schedule_of_the_eins_paper():
-    """30 epochs of SGD at 30, 100 of averaging at 30, then 50."""
+    """30 epochs of SGD at 30, 100 epochs of averaging at 30, then 50."""
     config = TrainConfig.of(
         optimizer="ntasgd", lr=30.0, average_from=30, lr_hold=129, lr_decay=5 / 3, lr_decays=1, batch_size=20
     )
     optimizer = NTASGD(torch.nn.Linear(1, 1).parameters(), lr=1.0)
-    found = {}
+    rates = {}
     for epoch in (0, 29, 30, 129, 130, 131, 499):
         schedule(optimizer, config, epoch, 0.5)
-        found[epoch] = 2 * optimizer.param_groups[0]["lr"], bool(optimizer.averages)
-    assert found == {
+        rates[epoch] = 2 * optimizer.param_groups[0]["lr"], bool(optimizer.averages)
+    assert rates == {
         0: (30, False),
         29: (30, False),
         30: (30, True),
@@ -457,7 +457,7 @@ def test_bad_settings(tmp_path, folder, settings, message):
 # runs
 
 
-# the epoch has 12 or 13 steps; both triggers of averaging come about
+# an epoch has 12 or 13 steps; both triggers of averaging occur
 RESUMED = {
     "carried": {"steps": 20, "eval_every": 5},
     "ntasgd": {
@@ -514,7 +514,7 @@ def test_trains(tmp_path, folder, cell, extra):
     sizes = {"hidden_size": 24, "embedding": 24} | ({"last_size": 24} if "last_size" in extra else {})
     settings = {**extra, **rates, **sizes, "steps": 120, "eval_every": 40, "lr": 0.03, "clip": 1.0}
     result = run(tmp_path / "run", folder, cell, **settings)
-    # the 12 words and the end of a sentence are about as frequent, so that counting them alone gives about 13
+    # the 12 words and the end of a sentence are about equally frequent, so a unigram model has a perplexity of 13
     assert result["perplexity"] < 10
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["loss"] < lines[0]["loss"]
@@ -522,7 +522,7 @@ def test_trains(tmp_path, folder, cell, extra):
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory, folder):
-    """The file of a small run with everything that a language model may have, and its model in torch."""
+    """Export a small run with every option of a language model; return the file and its model in torch."""
     with pytest.MonkeyPatch.context() as patch:
         without_pictures(patch)
         out = tmp_path_factory.mktemp("exported") / "run"
@@ -614,25 +614,25 @@ def test_run_reads_words_from_files(exported, tmp_path):
 def test_run_refuses_files_without_words(exported, tmp_path, capsys, name, x, message):
     path = tmp_path / name
     np.save(path, x) if name.endswith("npy") else np.savetxt(path, x, delimiter=",")
-    given = ["--input", str(path), "--output", str(tmp_path / "y.npy")]
-    assert main(["run", str(exported[0] / "model.onnx"), *given]) == 2
+    options = ["--input", str(path), "--output", str(tmp_path / "y.npy")]
+    assert main(["run", str(exported[0] / "model.onnx"), *options]) == 2
     assert message in capsys.readouterr().err
 
 
 def test_bench_times_words(exported, tmp_path, capsys):
     out, _ = exported
-    given = ["--rounds", "1", "--warmup", "0", "--steps", "4", "--out", str(tmp_path)]
-    assert main(["bench", str(out / "model.onnx"), *given]) == 0
+    options = ["--rounds", "1", "--warmup", "0", "--steps", "4", "--out", str(tmp_path)]
+    assert main(["bench", str(out / "model.onnx"), *options]) == 0
     assert "15 words, I=6, H=7, 3 layers, the last one of 6" in (tmp_path / "bench.md").read_text()
     report = json.loads((tmp_path / "bench.json").read_text())
     assert report["input"] == "example.npz"
     # 4 gates, one bias: 7 on 6, 7 on 7, 6 on 7
     assert report["costs"]["parameters_lstm"] == 4 * (7 * 14 + 7 * 15 + 6 * 14)
-    # without an example they are random
+    # without an example the initial weights are random
     alone = tmp_path / "alone"
     alone.mkdir()
     (alone / "model.onnx").write_bytes((out / "model.onnx").read_bytes())
-    assert main(["bench", str(alone / "model.onnx"), *given]) == 0
+    assert main(["bench", str(alone / "model.onnx"), *options]) == 0
     assert json.loads((tmp_path / "bench.json").read_text())["input"] == "random words"
 
 

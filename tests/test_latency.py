@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the card of an exported model says of its size and of the time it takes."""
+"""The size and latency on the card of an exported model."""
 
 import re
 import time
@@ -17,7 +17,7 @@ TRAIN = ["train", "--task", "adding", "--cell", "sarnn", "--out", "run", "T=10",
 
 
 def slowed(monkeypatch, name, seconds):
-    """Calls of a session's method take so much longer."""
+    """Slow down calls of a session's method."""
     call = getattr(Session, name)
 
     def slow(self, x):
@@ -37,24 +37,24 @@ def test_what_is_said_is_what_was_measured(monkeypatch):
     slow = latency(path, x)
     assert slow.sequence > 4000 > fast.sequence
     assert slow.step > 2000 > fast.step
-    # a step, and not all seven
+    # one step, not seven
     assert slow.step < 7 * 2000
 
 
 def test_a_model_that_needs_whole_sequences_has_no_step():
-    found = latency(exported("gru", bidirectional=True)[1], np.zeros((7, 2, 3), np.float32))
-    assert found.step is None
-    assert found.sequence > 0
+    measured = latency(exported("gru", bidirectional=True)[1], np.zeros((7, 2, 3), np.float32))
+    assert measured.step is None
+    assert measured.sequence > 0
 
 
 def test_words_are_timed_too():
-    found = latency(exported("lstm", vocabulary=11, output="all")[1], np.zeros((7, 2), np.int64))
-    assert found.step > 0
+    measured = latency(exported("lstm", vocabulary=11, output="all")[1], np.zeros((7, 2), np.int64))
+    assert measured.step > 0
 
 
 def test_without_a_kernel_the_standard_operators_are_timed():
-    found = latency(exported("gru", norm="layer")[1], np.zeros((7, 2, 3), np.float32))
-    assert (found.backend, found.instruction_set) == ("portable", None)
+    measured = latency(exported("gru", norm="layer")[1], np.zeros((7, 2, 3), np.float32))
+    assert (measured.backend, measured.instruction_set) == ("portable", None)
 
 
 @pytest.mark.parametrize(("value", "text"), [(0.61234, "0.612 µs"), (43.56, "43.6 µs"), (12345.6, "12,346 µs")])
@@ -74,5 +74,5 @@ def test_a_card_has_the_size_of_its_file_and_its_latency(weights, tmp_path, monk
     assert whole, card
     assert step, card
     assert f"| measured on | {processor()}, one thread, the native library (" in card
-    said = f"a call takes {whole[1]} with 10 steps, {step[1]} with one, on one thread of {processor()}"
-    assert said in capsys.readouterr().out
+    output = f"a call takes {whole[1]} with 10 steps, {step[1]} with one, on one thread of {processor()}"
+    assert output in capsys.readouterr().out

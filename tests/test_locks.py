@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two commands that write to one place: the second is refused, in processes of their own."""
+"""Concurrent commands that write to the same place: the second one is refused, in separate processes."""
 
 import json
 import os
@@ -41,7 +41,7 @@ cells = ["gru"]
 seeds = 1
 settings = { T = 10, hidden_size = 8, batch_size = 10, steps = 1000000, eval_every = 1 }
 """
-# a table of the test's own, as a command line
+# a table defined by the test, run from the command line
 REPRODUCE = """
 import sys
 from pathlib import Path
@@ -71,8 +71,8 @@ def test_a_place_is_held_by_one_process_and_let_go_by_a_kill(tmp_path, holder, h
     place = tmp_path / "place"
     process = subprocess.Popen([sys.executable, "-c", HOLD, holder, place], stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"inside\n"
-    said = rf"place: in use by process {process.pid} on {socket.gethostname()}; wait until it ends, or name another"
-    with pytest.raises(UsageError, match=said), hold(place):
+    output = rf"place: in use by process {process.pid} on {socket.gethostname()}; wait until it ends, or name another"
+    with pytest.raises(UsageError, match=output), hold(place):
         pass
     process.kill()
     process.wait()
@@ -137,7 +137,7 @@ def test_a_second_table_is_refused(tmp_path):
         assert (status, out) == (2, "")
         assert f"edgernn: error: runs/t: in use by process {first.pid} on " in error
     finally:
-        # it reaches the command alone, which tells its workers
+        # only the command receives the signal, and it stops its workers
         first.send_signal(signal.SIGTERM)
         status, _, error = ended(first)
     assert status == 128 + signal.SIGTERM

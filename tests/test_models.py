@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models that are part of the project still run and still give their answers."""
+"""The models in the repository run and give their stored outputs."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ MODELS = sorted((Path(__file__).resolve().parent.parent / "models").glob("*/mode
 def test_model_gives_the_answers_of_its_example(path, backend):
     with np.load(path.parent / "example.npz") as example:
         y = Session(path, backend=backend).run(example["x"].swapaxes(0, 1))
-        # one binary decision at its threshold may fall either way; most sequences have none
+        # binary decisions at their threshold may fall either way; most sequences have none
         close = np.abs(y - example["y"]).max(-1) < 1e-4
     assert close.mean() >= 0.9
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exported files made wrong are refused with one sentence, before memory is asked for."""
+"""Corrupted exported files are refused with a one-sentence error, before memory is allocated."""
 
 import json
 import re
@@ -14,18 +14,18 @@ from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError
 from edgernn.runtime import Session
 from edgernn.runtime.packed import pack
-from tests.use_mutants import MODELS, findings
+from tests.use_mutants import MODELS, find_faults
 
 COUNT = 400
 
 
 @pytest.mark.slow
 def test_mutants_run_or_are_refused():
-    assert findings(0, COUNT) == []
+    assert find_faults(0, COUNT) == []
 
 
 def change_info(change):
-    """What changes a model by a change of its description."""
+    """Return a function that edits the metadata of a model."""
 
     def of_model(model):
         (entry,) = model.metadata_props
@@ -37,7 +37,7 @@ def change_info(change):
 
 
 def resize(name, *axes):
-    """What gives an input these axes, of which None has no size."""
+    """Return a function that sets the axes of an input; None means an unknown size."""
 
     def of_model(model):
         value = item(model.graph.input, name)
@@ -198,10 +198,10 @@ def test_a_name_that_is_not_utf8_is_refused(name, tmp_path, capfd):
     path.write_bytes((MODELS / "layers.onnx").read_bytes().replace(name.encode(), b"\xff" * len(name)))
     with pytest.raises(EdgernnError, match=r"model\.onnx: a name in it is not UTF-8"):
         packed(path)
-    # ONNX Runtime reads any bytes as a name
+    # ONNX Runtime accepts any bytes as a name
     with pytest.raises(EdgernnError, match=r"model\.onnx: a name in it is not UTF-8"):
         Session(path).step(np.zeros((2, 3)))
-    # ONNX Runtime would say what it tries next
+    # otherwise ONNX Runtime prints its next attempt
     assert capfd.readouterr() == ("", "")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A name stands for one thing: no two classes of the package, and no two files of its rooms, share one by accident."""
+"""Names are unique: no two classes of the package and no two files of its folders share a name by accident."""
 
 import ast
 from collections import defaultdict
@@ -7,34 +7,28 @@ from pathlib import PurePath
 
 import pytest
 
-from tests.rooms import ROOT
+from tests.source_tree import ROOT
 
-ROOMS = ("edgernn", "export", "runtime", "training", "docs")
-# files whose names say their part in a folder, the same in each of these folders
+PACKAGES = ("edgernn", "export", "runtime", "training", "docs")
+# file names with the same role in every folder
 PARTS = {"__init__.py", "base.py", "list.h", "generate.py"}
-# verbs of the command line, named as they are typed
+# verbs of the command line, named as typed
 VERBS = "edgernn/cli"
-# a task and its network
+# pairs of a task and its network
 TASKS = {"brits.py", "draw.py", "sentence_vae.py"}
-# pairs that differ in their room alone
+# pairs with the same role in two packages
 PAIRS = {
-    # of a model, of a training
+    # the configuration of a model and that of a training
     "config.py",
-    # to be renamed with the next change of the training library: its own, beside those of inference and of a GPU
-    "c_api.cc",
-    "c_api.h",
-    "gemm.h",
-    "pointwise.h",
-    "rule.h",
 }
 
 
 def several(names):
-    """Those of (name, place) pairs whose name has more than one place, with its places."""
+    """Return the names of (name, place) pairs that have more than one place, with their places."""
     places = defaultdict(set)
     for name, place in names:
         places[name].add(place)
-    return {name: sorted(found) for name, found in places.items() if len(found) > 1}
+    return {name: sorted(group) for name, group in places.items() if len(group) > 1}
 
 
 def classes(source, place):
@@ -42,20 +36,22 @@ def classes(source, place):
 
 
 def sources(*suffixes):
-    return [path for room in ROOMS for suffix in suffixes for path in sorted((ROOT / room).rglob(f"*{suffix}"))]
+    return [
+        path for package in PACKAGES for suffix in suffixes for path in sorted((ROOT / package).rglob(f"*{suffix}"))
+    ]
 
 
 def shared_files(paths):
     kept = [PurePath(path) for path in paths]
-    found = several((path.name, str(path)) for path in kept if VERBS not in path.as_posix())
-    return {name: places for name, places in found.items() if name not in PARTS | TASKS | PAIRS}
+    shared = several((path.name, str(path)) for path in kept if VERBS not in path.as_posix())
+    return {name: places for name, places in shared.items() if name not in PARTS | TASKS | PAIRS}
 
 
 def test_classes_have_names_of_their_own():
     paths = sources(".py")
     assert len(paths) > 150
-    found = several(pair for path in paths for pair in classes(path.read_text("utf-8"), str(path.relative_to(ROOT))))
-    assert found == {}
+    shared = several(pair for path in paths for pair in classes(path.read_text("utf-8"), str(path.relative_to(ROOT))))
+    assert shared == {}
 
 
 def test_files_have_names_of_their_own():
@@ -76,5 +72,5 @@ def test_a_shared_file_name_is_found(name):
 
 
 def test_a_shared_class_name_is_found():
-    found = [*classes("class Table: ...", "a.py"), *classes("def f():\n    class Table: ...", "b.py")]
-    assert several(found) == {"Table": ["a.py", "b.py"]}
+    pairs = [*classes("class Table: ...", "a.py"), *classes("def f():\n    class Table: ...", "b.py")]
+    assert several(pairs) == {"Table": ["a.py", "b.py"]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops of programs as the native library computes them. Run for every instruction set by test_native_op.py."""
+"""The ops of programs in the native library. test_native_op.py repeats these tests for every instruction set."""
 
 import numpy as np
 import pytest
@@ -11,8 +11,8 @@ from tests.programs import run_equations
 from tests.tolerances import FLOAT32
 
 
-def single(name):
-    """The program of one op, of x and of the states after it."""
+def one_op_program(name):
+    """Return the program of one op of x and the states after it."""
     arity = OPS[name].arity
     places = (INPUT, STATE, STATE + 1)[:arity]
     count = max(arity - 1, 1)
@@ -20,19 +20,19 @@ def single(name):
     return count, Program(places, (), (Instruction(name, tuple(range(arity))),), results)
 
 
-def of_op(name, *operands):
-    """The op as the library computes it, of numbers of any shape, and in float64."""
+def op_results(name, *operands):
+    """Return the op's results in the library and in float64, for operands of any shape."""
     operands = [np.asarray(a, np.float32).ravel() for a in operands]
     size = -(-len(operands[0]) // 64) * 64
     rows = [np.resize(a, size).reshape(-1, 64) for a in operands]
-    states, program = single(name)
+    states, program = one_op_program(name)
     before = [*rows[1:], *[rows[0]] * (states - len(rows[1:]))]
     got = run_equations(states, program, rows[0], *before)[0].ravel()[: len(operands[0])]
     return got.astype(np.float64), [a.astype(np.float64) for a in operands]
 
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 3e38, -3e38, 1.2e-38, -1.2e-38], np.float32)
-# of one operand: the function in float64, where it is tried, and how close it is
+# unary ops: the function in float64, its test range and its tolerance
 RANGES = {
     "neg": (np.negative, (-1e3, 1e3), 0),
     "abs": (np.abs, (-1e3, 1e3), 0),
@@ -50,43 +50,43 @@ RANGES = {
 @pytest.mark.parametrize("name", RANGES)
 def test_function_is_exact_to_rounding(name):
     function, (low, high), close = RANGES[name]
-    got, (x,) = of_op(name, np.linspace(low, high, 100_001))
-    # near a root of sine and cosine the rounding of the angle is what is left
+    got, (x,) = op_results(name, np.linspace(low, high, 100_001))
+    # near a root of sine and cosine the rounding error of the angle dominates
     near = 1e-10 if name in ("sin", "cos") else 1e-7 if name == "sigmoid" else 0
     np.testing.assert_allclose(got, function(x), rtol=close, atol=near)
 
 
 @pytest.mark.parametrize("name", RANGES)
 def test_function_of_a_special_number(name):
-    got, (x,) = of_op(name, SPECIAL)
+    got, (x,) = op_results(name, SPECIAL)
     with np.errstate(all="ignore"):
-        want = RANGES[name][0](x).astype(np.float32)
-    np.testing.assert_allclose(got, want, rtol=3e-7)
+        expected = RANGES[name][0](x).astype(np.float32)
+    np.testing.assert_allclose(got, expected, rtol=3e-7)
     if name in ("neg", "abs", "sqrt"):
-        np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
+        np.testing.assert_array_equal(np.signbit(got), np.signbit(expected))
 
 
 @pytest.mark.parametrize("name", ["sin", "cos"])
 def test_sine_of_a_large_angle(name):
     x = np.logspace(0, 38.5, 20_000).astype(np.float32)
-    got, (x,) = of_op(name, np.concatenate([x, -x]))
+    got, (x,) = op_results(name, np.concatenate([x, -x]))
     np.testing.assert_allclose(got, getattr(np, name)(x), rtol=3e-7, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["exp", "log"])
 def test_exponential_and_logarithm_over_the_whole_range(name):
     x = np.logspace(-37.9, 38.5, 50_000) if name == "log" else np.linspace(-110, 110, 50_000)
-    got, (x,) = of_op(name, x)
+    got, (x,) = op_results(name, x)
     with np.errstate(over="ignore"):
-        want = getattr(np, name)(x).astype(np.float32)
-    # what has no float of full precision is 0
-    want[np.abs(want) < 1.2e-38] = 0
+        expected = getattr(np, name)(x).astype(np.float32)
+    # results below the normal range of float are 0
+    expected[np.abs(expected) < 1.2e-38] = 0
     got[np.abs(got) < 1.2e-38] = 0
-    np.testing.assert_allclose(got, want, rtol=3e-7)
+    np.testing.assert_allclose(got, expected, rtol=3e-7)
 
 
 def test_numbers_below_the_smallest_of_full_precision_are_zero():
-    got, _ = of_op("log", [1e-40, 1e-45])
+    got, _ = op_results("log", [1e-40, 1e-45])
     np.testing.assert_array_equal(got, -np.inf)
 
 
@@ -107,11 +107,11 @@ BINARY = {
 def test_op_of_two_operands(name):
     numbers = np.concatenate([SPECIAL[:-2], np.random.default_rng(0).standard_normal(20).astype(np.float32)])
     first, second = (a.ravel() for a in np.meshgrid(numbers, numbers))
-    got, operands = of_op(name, first, second)
+    got, operands = op_results(name, first, second)
     with np.errstate(all="ignore"):
-        want = BINARY[name](*operands).astype(np.float32)
-    # results without full precision are 0
-    np.testing.assert_allclose(got, want, rtol=1e-7, atol=1.2e-38)
+        expected = BINARY[name](*operands).astype(np.float32)
+    # results below the normal range are 0
+    np.testing.assert_allclose(got, expected, rtol=1e-7, atol=1.2e-38)
 
 
 def test_ops_of_three_operands():
@@ -119,10 +119,10 @@ def test_ops_of_three_operands():
     a, b, c = rng.standard_normal((3, 200)).astype(np.float32)
     a[:6] = (0, -0.0, np.nan, np.inf, 1e-37, 1)
     b[7], c[8] = np.nan, np.inf
-    got, (a, b, c) = of_op("select", a, b, c)
+    got, (a, b, c) = op_results("select", a, b, c)
     np.testing.assert_array_equal(got, np.where(a != 0, b, c))
     a, b, c = rng.standard_normal((3, 200)).astype(np.float32)
-    got, (a, b, c) = of_op("lerp", a, b, c)
+    got, (a, b, c) = op_results("lerp", a, b, c)
     np.testing.assert_allclose(got, (1 - c) * a + c * b, rtol=0, atol=1e-6)
 
 
@@ -131,7 +131,7 @@ def test_every_op_is_tried():
 
 
 def test_own_vectors_are_mapped_once_from_what_they_were():
-    """Of both sizes and one number; each of its size and the number."""
+    """Vectors of sizes H and I and a scalar; each map sees its own vector and the scalar."""
     builder = Builder()
     a, b, number = (builder.argument(VECTOR + i) for i in range(3))
     mapped = builder.finish([builder.op("mul", a, number), builder.op("add", b, number), builder.op("exp", number)])
@@ -145,13 +145,13 @@ def test_own_vectors_are_mapped_once_from_what_they_were():
     h = rng.standard_normal((3, 40)).astype(np.float32)
     sizes = list(zip((0, 1, 2), values, strict=True))
     (got,) = run_equations(1, builder.finish([value]), h, h, vectors=sizes, map=mapped)
-    want = ((h * 2 + values[0] * 0.5) * 2 + values[1] + 0.5) * 2 + np.exp(0.5)
-    np.testing.assert_allclose(got, want, rtol=0, atol=FLOAT32)
+    expected = ((h * 2 + values[0] * 0.5) * 2 + values[1] + 0.5) * 2 + np.exp(0.5)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=FLOAT32)
 
 
 @pytest.mark.parametrize("alive", [1, 40, 58])
 def test_largest_program(alive):
-    """128 values, of which so many are alive at a time; the more they are, the fewer vectors are run at once."""
+    """128 values; the number alive at a time varies, and with it the block size."""
     rng = np.random.default_rng(0)
     constants = tuple(float(number) for number in rng.uniform(0.5, 1.0, 10))
     instructions: list[Instruction] = []
@@ -170,5 +170,5 @@ def test_largest_program(alive):
     assert program.size == 128
     x = rng.standard_normal((2, 300)).astype(np.float32)
     (got,) = run_equations(1, program, x, x)
-    (want,) = program.run([torch.from_numpy(x).double()])
-    np.testing.assert_allclose(got, want.numpy(), rtol=0, atol=FLOAT32)
+    (expected,) = program.run([torch.from_numpy(x).double()])
+    np.testing.assert_allclose(got, expected.numpy(), rtol=0, atol=FLOAT32)

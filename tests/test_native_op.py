@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native ops against the float64 oracle, for every instruction set here.
+"""The native ops compared with the float64 oracle, for every instruction set of this machine.
 
-The instruction set is chosen once per process, so `EDGERNN_ISA` repeats the laws of this file, of LAWS and of
-test_weight_types.py in one subprocess per set; in this process the best one runs.
+The instruction set is chosen once per process. This process uses the best one; for each other one, a subprocess with
+`EDGERNN_ISA` repeats the tests of this file, those in LAWS and those of test_weight_types.py.
 """
 
 import os
@@ -30,18 +30,18 @@ from tests.native import (
     in_use,
     layer,
     library,
+    oracle_result,
     output_names,
     session,
-    truth,
 )
 from tests.tolerances import FLOAT32
 
-# H, I and T, B for every op, quickly and, together with these, slowly
+# H, I and T, B for every op: a quick list, and the additional slow ones
 SOME_SIZES = [(1, 1), (5, 3), (33, 33), (128, 17)]
 SOME_LENGTHS = [(1, 1), (37, 1), (2, 3), (37, 7)]
 SIZES = [(1, 17), (16, 1), (16, 16), (33, 3), (5, 33)]
 LENGTHS = [(2, 1), (37, 3), (1, 7)]
-# for `make quick`: every cell, and every rule on a one-stage and a two-stage one
+# cases of `make quick`: every cell, and every rule on a one-stage and a two-stage cell
 SPINE = [(cell, rule) for cell, rule in OPS if rule == "always" or cell in ("gru", "eins")]
 EVERY_OP = pytest.mark.parametrize(
     ("cell", "rule"), [op if op in SPINE else pytest.param(*op, marks=pytest.mark.slow) for op in OPS], ids=OP_IDS
@@ -54,11 +54,11 @@ def equals_oracle(cell: str, rule: str, hidden: int, inputs: int, lengths: list[
     for steps, batch in lengths:
         for seed in range(20):
             feed = draw_call(cell, rule, hidden, inputs, steps, batch, seed)
-            want = truth(cell, rule, weights | feed)
-            if want.margin > MARGIN:
+            expected = oracle_result(cell, rule, weights | feed)
+            if expected.margin > MARGIN:
                 break
-        assert want.margin > MARGIN, "no draw without a near-tie"
-        assert_equal(cell, rule, run.run(None, feed), want)
+        assert expected.margin > MARGIN, "no draw without a near-tie"
+        assert_equal(cell, rule, run.run(None, feed), expected)
 
 
 @pytest.mark.parametrize(("hidden", "inputs"), SOME_SIZES, ids=str)
@@ -78,7 +78,7 @@ def test_op_of_any_size_equals_oracle(cell: str, rule: str, hidden: int, inputs:
 def test_steps_with_carried_state_equal_whole_sequence(cell: str, rule: str) -> None:
     weights = draw(cell, rule, 33, 3)
     if "length" in weights:
-        weights["length"][:] = 19  # else it is that of the call
+        weights["length"][:] = 19  # otherwise it is the call's number of steps
     run = session(cell, rule, weights)
     feed = draw_call(cell, rule, 33, 3, 19, 2)
     whole = run.run(None, feed)
@@ -115,8 +115,8 @@ def test_weights_given_at_run_equal_constant_weights(cell: str, rule: str) -> No
     weights = draw(cell, rule, 33, 3)
     feed = draw_call(cell, rule, 33, 3, 5, 2)
     constant = session(cell, rule, weights).run(None, feed)
-    given = session(cell, rule, weights, constant=False).run(None, weights | feed)
-    for a, b in zip(constant, given, strict=True):
+    outputs = session(cell, rule, weights, constant=False).run(None, weights | feed)
+    for a, b in zip(constant, outputs, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -137,17 +137,17 @@ def test_outputs_are_written_in_full(cell: str, rule: str) -> None:
     weights = draw(cell, rule, 33, 3)
     run = session(cell, rule, weights)
     feed = draw_call(cell, rule, 33, 3, 5, 2)
-    want = run.run(None, feed)
+    expected = run.run(None, feed)
     binding = run.io_binding()
     for name, a in feed.items():
         binding.bind_cpu_input(name, a)
     buffers = []
-    for name, a in zip(output_names(cell, rule), want, strict=True):
+    for name, a in zip(output_names(cell, rule), expected, strict=True):
         poison = np.nan if a.dtype == np.float32 else -1
         buffers.append(ort.OrtValue.ortvalue_from_numpy(np.full(a.shape, poison, a.dtype)))
         binding.bind_ortvalue_output(name, buffers[-1])
     run.run_with_iobinding(binding)
-    for a, buffer in zip(want, buffers, strict=True):
+    for a, buffer in zip(expected, buffers, strict=True):
         np.testing.assert_array_equal(buffer.numpy(), a)
 
 
@@ -155,7 +155,7 @@ def test_outputs_are_written_in_full(cell: str, rule: str) -> None:
 def test_final_state_may_share_memory_with_initial_state(cell: str, rule: str) -> None:
     run = session(cell, rule, draw(cell, rule, 33, 3))
     feed = draw_call(cell, rule, 33, 3, 5, 2)
-    want = run.run(None, feed)
+    expected = run.run(None, feed)
     binding = run.io_binding()
     binding.bind_cpu_input("X", feed["X"])
     shared = {}
@@ -167,8 +167,8 @@ def test_final_state_may_share_memory_with_initial_state(cell: str, rule: str) -
     for name in output_names(cell, rule)[1 + len(shared) :]:
         binding.bind_output(name)
     run.run_with_iobinding(binding)
-    np.testing.assert_array_equal(binding.get_outputs()[-3 if RULES[rule].can_skip else -1].numpy(), want[0])
-    for value, a in zip(shared.values(), want[1:], strict=False):
+    np.testing.assert_array_equal(binding.get_outputs()[-3 if RULES[rule].can_skip else -1].numpy(), expected[0])
+    for value, a in zip(shared.values(), expected[1:], strict=False):
         np.testing.assert_array_equal(value.numpy(), a)
 
 
@@ -176,11 +176,11 @@ def test_final_state_may_share_memory_with_initial_state(cell: str, rule: str) -
 def test_threads_on_one_session_agree_with_one_thread(cell: str, rule: str) -> None:
     run = session(cell, rule, draw(cell, rule, 33, 3))
     feeds = [draw_call(cell, rule, 33, 3, 37, batch, seed=batch) for batch in (1, 2, 3, 4)]
-    want = [run.run(None, feed) for feed in feeds]
+    expected = [run.run(None, feed) for feed in feeds]
     with ThreadPoolExecutor(8) as pool:
         got = list(pool.map(lambda i: run.run(None, feeds[i % 4]), range(64)))
     for i, result in enumerate(got):
-        for a, b in zip(result, want[i % 4], strict=True):
+        for a, b in zip(result, expected[i % 4], strict=True):
             np.testing.assert_array_equal(a, b)
 
 
@@ -191,21 +191,23 @@ def test_extreme_input_gives_what_the_equations_give(cell: str, rule: str, value
     feed = draw_call(cell, rule, 5, 3, 4, 3)
     feed["X"][1, 1, 2] = value
     got = session(cell, rule, weights).run(None, feed)
-    want = truth(cell, rule, weights | feed)
-    assert want.margin > MARGIN
+    expected = oracle_result(cell, rule, weights | feed)
+    assert expected.margin > MARGIN
     untouched = [0, 2]
     assert np.isfinite(got[0][:, untouched]).all()
     if rule in ("phased", "variable"):
-        # a neuron that is closed keeps its value, and is not 0 times what is no number; so leave that sample out
+        # a closed neuron keeps its value instead of 0 times NaN; so exclude that sample
         names = output_names(cell, rule)
         got = [a[:, untouched] if n in ("Y", "updates") else a[untouched] for n, a in zip(names, got, strict=True)]
-        state, memory = (tuple(a[untouched] for a in part) for part in (want.state, want.memory))
-        y, updates = want.y[:, untouched], want.updates[:, untouched]
-        want = oracle.Result(y, state, memory, updates, want.macs[untouched], want.margin, want.needed[untouched])
-    # some cells let the input into the state as it is, and the float32 of 1e30 is not exact to 1e-5
-    states = (want.y, *want.state, *want.memory)
+        state, memory = (tuple(a[untouched] for a in part) for part in (expected.state, expected.memory))
+        y, updates = expected.y[:, untouched], expected.updates[:, untouched]
+        expected = oracle.Result(
+            y, state, memory, updates, expected.macs[untouched], expected.margin, expected.needed[untouched]
+        )
+    # some cells copy the input to the state, and 1e30 in float32 is not exact to 1e-5
+    states = (expected.y, *expected.state, *expected.memory)
     huge = max(float(np.nanmax(np.abs(a), initial=0, where=np.isfinite(a))) for a in states) > 1e3
-    assert_equal(cell, rule, got, want, rtol=1e-5 if huge else 0)
+    assert_equal(cell, rule, got, expected, rtol=1e-5 if huge else 0)
 
 
 def test_gates_saturate_exactly() -> None:
@@ -215,15 +217,15 @@ def test_gates_saturate_exactly() -> None:
     for name in weights:
         weights[name][:] = 0.0
     weights["W"][2] = 1.0
-    for z, want in ((1e4, 0.25), (-1e4, np.tanh(np.float32(0.5)))):
+    for z, expected in ((1e4, 0.25), (-1e4, np.tanh(np.float32(0.5)))):
         weights["b"][1] = z
         feed = {"X": np.full((1, 1, 1), 0.5, np.float32), "h": h}
         (y, _) = session("gru", "always", weights).run(None, feed)
-        np.testing.assert_allclose(y[0], want, rtol=3e-7)
+        np.testing.assert_allclose(y[0], expected, rtol=3e-7)
 
 
 def run_pru(gate: str, x: np.ndarray) -> np.ndarray:
-    """tanh(x) or sigmoid(x) as the library computes them, from a PRU with one neuron and one live gate."""
+    """Compute tanh(x) or sigmoid(x) in the library, by a PRU with one neuron and one live gate."""
     weights = {name: np.zeros_like(a) for name, a in draw("pru", "always", 1, 1).items()}
     weights["W"][0 if gate == "tanh" else 1] = 1.0
     # tanh: s_t = u where c = sigmoid(-1e4) = 0; sigmoid: s_t = c where u = 0 and s = 1
@@ -258,9 +260,9 @@ def test_cosine_is_exact_to_rounding_and_at_its_ends() -> None:
     np.testing.assert_array_equal(got[-3:, 0], [1.0, 0.0, 0.0])
 
 
-# of the files test_native_….py
+# in files test_native_….py
 LAWS = ("rules", "weights", "programs", "functions")
-# of test_weight_types.py, those that need the library alone
+# tests of test_weight_types.py that need only the library
 LAWS_OF_BYTES = (
     "test_op_equals_oracle",
     "test_low_rank_equals_oracle",
@@ -272,24 +274,24 @@ LAWS_OF_BYTES = (
 
 @cache
 def supported() -> list[str]:
-    """The instruction sets that the library offers on this machine."""
+    """Return the instruction sets that the library supports on this machine."""
     code = "import ctypes, sys; f = ctypes.CDLL(sys.argv[1]).edgernn_isa; " + (
         "f.restype = ctypes.c_char_p; print((f() or b'').decode())"
     )
     names: list[str] = []
     for name in ("baseline", "avx2", "avx512", "avx512vnni", "native"):
         command = [sys.executable, "-c", code, library()]
-        done = subprocess.run(
+        process = subprocess.run(
             command, env=os.environ | {"EDGERNN_ISA": name}, capture_output=True, text=True, check=False
         )
-        if done.stdout.strip() == name:
+        if process.stdout.strip() == name:
             names.append(name)
     return names
 
 
 def test_instruction_set_in_use_is_the_one_asked_for_or_one_of_those_here() -> None:
-    wanted = os.environ.get("EDGERNN_ISA")
-    assert in_use() in ([wanted] if wanted else supported())
+    expected = os.environ.get("EDGERNN_ISA")
+    assert in_use() in ([expected] if expected else supported())
 
 
 @pytest.mark.check("instruction-sets")
@@ -299,13 +301,13 @@ def test_laws_hold_for_instruction_set(name: str, request: pytest.FixtureRequest
     if name not in supported():
         pytest.skip(f"this machine lacks {name}")
     if name == in_use():
-        return  # this process has just run them
+        return  # the instruction set in use is covered by this process
     chosen = str(request.config.getoption("-m"))
     folder = Path(__file__).parent
     files = [f"{folder}/test_weight_types.py::{law}" for law in LAWS_OF_BYTES]
-    if {name, in_use()} != {"avx512", "avx512vnni"}:  # they differ in products of bytes
+    if {name, in_use()} != {"avx512", "avx512vnni"}:  # they differ in int8 products
         files += [__file__, *(f"{folder}/test_native_{laws}.py" for laws in LAWS)]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", chosen, *files],
         cwd=Path(__file__).parents[1],
         env=os.environ | {"EDGERNN_ISA": name, "EDGERNN_LIBRARY": library()},
@@ -313,7 +315,7 @@ def test_laws_hold_for_instruction_set(name: str, request: pytest.FixtureRequest
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-4000:]
+    assert process.returncode == 0, process.stdout[-4000:]
 
 
 def test_every_cell_and_rule_has_an_op() -> None:

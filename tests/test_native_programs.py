@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells that the library does not know, run by their programs. Run for every instruction set by test_native_op.py.
+"""Cells unknown to the library, run as programs. test_native_op.py repeats these tests for every instruction set.
 
-Most of them are the library's own cells under another name, so that the oracle and the kernels say what is right.
+Most are built-in cells under another name, so that the oracle and the kernels give the expected results.
 """
 
 from functools import cache
@@ -14,15 +14,25 @@ from edgernn.cell_program import STATE, cell_program
 from edgernn.cells import CELLS
 from edgernn.program import Builder
 from edgernn.rules import RULES
-from tests.native import MARGIN, assert_equal, draw, draw_call, layer, node_session, output_names, session, truth
+from tests.native import (
+    MARGIN,
+    assert_equal,
+    draw,
+    draw_call,
+    layer,
+    node_session,
+    oracle_result,
+    output_names,
+    session,
+)
 from tests.programs import TERMS, program_attributes
 from tests.test_native_weights import WHOLE_RULES, draw_sparse
 from tests.tolerances import FLOAT32
 
-# one stands for the length of the sequence, which no program has
+# a 1 stands for the sequence length, which no program reads
 KNOWN = [cell for cell in CELLS if cell != "decaynet"]
 PAIRS = list(product(KNOWN, RULES))
-# for `make quick`: every cell, and every rule on cells of one stage and of two, of I = H and of two inputs
+# cases of `make quick`: every cell; every rule on cells of one and two stages, with I = H, and with the previous input
 SPINE = [pair for pair in PAIRS if pair[1] == "always" or pair[0] in ("gru", "eins", "irc-sru", "t-lstm")]
 EVERY_PAIR = pytest.mark.parametrize(
     ("cell", "rule"),
@@ -33,13 +43,13 @@ EVERY_PAIR = pytest.mark.parametrize(
 
 @cache
 def attributes(cell, hidden=5, inputs=3, **others):
-    """Those of a node whose cell has the equations of one of ours, under another name."""
+    """Return the attributes of a node whose cell has the equations of a built-in one under another name."""
     return {"cell": "mine", **cell_program(layer(cell, "always", hidden, inputs).cell).attributes(), **others}
 
 
 def program_session(cell, rule, weights, hidden, inputs, **options):
-    given = attributes(cell.partition("/")[0], hidden, inputs) | options.pop("attributes", {})
-    return session(cell, rule, weights, sizes=(hidden, inputs), attributes=given, **options)
+    node_attributes = attributes(cell.partition("/")[0], hidden, inputs) | options.pop("attributes", {})
+    return session(cell, rule, weights, sizes=(hidden, inputs), attributes=node_attributes, **options)
 
 
 @pytest.mark.parametrize(("hidden", "inputs"), [(1, 1), (5, 3), (33, 33), (128, 17)], ids=str)
@@ -50,11 +60,11 @@ def test_program_equals_oracle(cell, rule, hidden, inputs):
     for steps, batch in ((1, 1), (37, 1), (6, 5)):
         for seed in range(20):
             feed = draw_call(cell, rule, hidden, inputs, steps, batch, seed)
-            want = truth(cell, rule, weights | feed)
-            if want.margin > MARGIN:
+            expected = oracle_result(cell, rule, weights | feed)
+            if expected.margin > MARGIN:
                 break
-        assert want.margin > MARGIN, "no draw without a near-tie"
-        assert_equal(cell, rule, run.run(None, feed), want)
+        assert expected.margin > MARGIN, "no draw without a near-tie"
+        assert_equal(cell, rule, run.run(None, feed), expected)
 
 
 @EVERY_PAIR
@@ -87,17 +97,17 @@ def test_batch_equals_its_samples_one_by_one(cell, rule):
 def test_weights_given_at_run_equal_constant_weights(rule):
     weights, feed = draw("irc-sru", rule, 33, 33), draw_call("irc-sru", rule, 33, 33, 5, 2)
     constant = program_session("irc-sru", rule, weights, 33, 33).run(None, feed)
-    given = program_session("irc-sru", rule, weights, 33, 33, constant=False).run(None, weights | feed)
-    for a, b in zip(constant, given, strict=True):
+    outputs = program_session("irc-sru", rule, weights, 33, 33, constant=False).run(None, weights | feed)
+    for a, b in zip(constant, outputs, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 def assert_as_kernel(cell, rule, weights, hidden=33, inputs=17, steps=9, batch=3, close=FLOAT32, **options):
-    """The program gives what the kernel of the same cell gives."""
+    """Assert that the program computes what the kernel of the same cell computes."""
     feed = draw_call(cell, rule, hidden, inputs, steps, batch)
-    want = session(cell, rule, weights, sizes=(hidden, inputs), attributes=options).run(None, feed)
+    expected = session(cell, rule, weights, sizes=(hidden, inputs), attributes=options).run(None, feed)
     got = program_session(cell, rule, weights, hidden, inputs, attributes=options).run(None, feed)
-    for a, b in zip(got, want, strict=True):
+    for a, b in zip(got, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=close)
 
 
@@ -105,7 +115,7 @@ def assert_as_kernel(cell, rule, weights, hidden=33, inputs=17, steps=9, batch=3
 @pytest.mark.parametrize("rule", ["always", "skip", "selective", "variable"])
 @pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "gru-before", "eins", "t-lstm", "fastgrnn"])
 def test_weights_of_fewer_bytes_are_those_of_the_kernel(cell, rule, bits):
-    # a whole number next to a tie may fall either way
+    # an integer next to a tie may round either way
     close = 2e-4 if bits == 8 else FLOAT32
     assert_as_kernel(cell, rule, draw(cell, rule, 33, 17), close=close, weight_bits=bits)
 
@@ -125,7 +135,7 @@ def test_sparse_weights_are_those_of_the_kernel(cell, rule):
 @pytest.mark.parametrize("rule", ["always", "selective", "skip"])
 @pytest.mark.parametrize("hidden", [5, 300])
 def test_states_that_change_places(rule, hidden):
-    """New states are written where old ones are read."""
+    """New states are written in-place."""
     builder = Builder()
     states = [builder.argument(STATE + i) for i in range(4)]
     program = program_attributes(update=builder.finish([*states[1:], states[0]]))
@@ -137,23 +147,23 @@ def test_states_that_change_places(rule, hidden):
     if rule == "skip":
         weights |= {"rule_w": np.zeros(hidden), "rule_b": np.zeros(1)}
     weights = {name: value.astype(np.float32) for name, value in weights.items()}
-    given = {"schema": 2, "cell": "rotates", "rule": rule, "macs": 0, "gates": [1], "layout": [4, 0, 0, 0, 0]}
+    node_attributes = {"schema": 2, "cell": "rotates", "rule": rule, "macs": 0, "gates": [1], "layout": [4, 0, 0, 0, 0]}
     names = [f"s{i}" for i in range(4)]
     memory = ["pressure"] if rule == "skip" else []
-    run = node_session(weights, names + memory, ["", "", "", *(f"{n}_out" for n in names)], given | program)
+    run = node_session(weights, names + memory, ["", "", "", *(f"{n}_out" for n in names)], node_attributes | program)
     before = np.random.default_rng(0).standard_normal((4, 2, hidden)).astype(np.float32)
     feed = dict(zip(names, before, strict=True)) | {"X": np.zeros((1, 2, 3), np.float32)}
     got = run.run(None, feed | {name: np.ones((2, 1), np.float32) for name in memory})
     for i in range(4):
-        want = before[(i + 1) % 4].copy()
+        expected = before[(i + 1) % 4].copy()
         if rule == "selective":
-            want[:, ::2] = before[i][:, ::2]
-        np.testing.assert_array_equal(got[i], want)
+            expected[:, ::2] = before[i][:, ::2]
+        np.testing.assert_array_equal(got[i], expected)
 
 
-# eight gates, as many of each term as there may be, in both stages
+# eight gates, in both stages, with the maximum number of gates per term
 ALL_GATES = ["x h mid", "x bias mid", "h mid", "x c bias", "h m", "x h c m bias", "m", "c"]
-# what h and c are made of: tanh(... tanh(tanh(p) + p') + p'' ...), of gates
+# the values of h and c: tanh(... tanh(tanh(p) + p') + p'' ...) over gates
 ALL_ORDERS = ([3, 4, 5, 6, 7], [7, 6, 5, 4, 3])
 
 
@@ -165,7 +175,7 @@ def chain(values, add, tanh):
 
 
 def chains(*orders):
-    """A program of such chains of arguments."""
+    """Return a program with such chains of arguments."""
     builder = Builder()
 
     def add(a, b):
@@ -178,7 +188,7 @@ def chains(*orders):
 
 
 def all_gates_program():
-    """m reads c, and the second state h."""
+    """m reads c, and h in the second state."""
     first, second = ALL_ORDERS
     return program_attributes(
         update=chains(first, [*second, STATE]),
@@ -187,7 +197,7 @@ def all_gates_program():
 
 
 def all_gates_oracle(p, x, h, c):
-    """One step, of the weights p."""
+    """One step with the weights p."""
     factors = {"W": ("x", x), "R": ("h", h), "C": ("c", c)}
     row = dict.fromkeys("WRCVb", 0)
     sums = []
@@ -220,10 +230,12 @@ def test_gates_of_every_term(bias):
     call = {"X": rng.standard_normal((4, 2, inputs)), "h": rng.standard_normal((2, hidden))}
     call["c"] = rng.standard_normal((2, hidden))
     weights, call = ({name: a.astype(np.float32) for name, a in part.items()} for part in (weights, call))
-    given = {"schema": 2, "cell": "all", "rule": "selective", "macs": 0, "layout": [2, 0, 0, 0, 0]}
-    given["gates"] = [sum(TERMS[term] for term in gate.split()) for gate in ALL_GATES]
+    node_attributes = {"schema": 2, "cell": "all", "rule": "selective", "macs": 0, "layout": [2, 0, 0, 0, 0]}
+    node_attributes["gates"] = [sum(TERMS[term] for term in gate.split()) for gate in ALL_GATES]
     outputs = ["Y", "updates", "macs", "h_out", "c_out"]
-    y, updates, _, *last = node_session(weights, ["h", "c"], outputs, given | all_gates_program()).run(None, call)
+    y, updates, _, *last = node_session(weights, ["h", "c"], outputs, node_attributes | all_gates_program()).run(
+        None, call
+    )
     p = {name: a.astype(np.float64) for name, a in weights.items()}
     h, c = (call[name].astype(np.float64) for name in ("h", "c"))
     for t, x in enumerate(call["X"].astype(np.float64)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the native ops refuse, and in which words."""
+"""The errors of the native ops."""
 
 import ctypes
 import os
@@ -87,7 +87,7 @@ def test_bad_weights_are_refused_by_name(case: str, constant: bool) -> None:
 
 @pytest.mark.parametrize("constant", [True, False], ids=["constant", "given"])
 def test_cell_whose_states_meet_its_inputs_is_refused_other_sizes(constant: bool) -> None:
-    """SRU is for I = H; other sizes have other gates."""
+    """SRU requires I = H; other sizes have other gates."""
     weights = draw("sru", "always", 5, 5)
     weights["W"] = np.zeros((15, 3), np.float32)
     feed = draw_call("sru", "always", 5, 3, 2, 2)
@@ -166,12 +166,12 @@ def test_library_tells_its_schema() -> None:
 
 def test_unknown_instruction_set_is_refused() -> None:
     code = "import onnxruntime as ort, sys; " + ("ort.SessionOptions().register_custom_ops_library(sys.argv[1])")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, library()],
         env=os.environ | {"EDGERNN_ISA": "mmx"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode != 0
-    assert "EDGERNN_ISA=mmx: not known or not supported here" in done.stderr
+    assert process.returncode != 0
+    assert "EDGERNN_ISA=mmx: not known or not supported here" in process.stderr

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What single rules promise of the native ops. Run for every instruction set by test_native_op.py."""
+"""Properties of single rules in the native ops. test_native_op.py repeats these tests for every instruction set."""
 
 import numpy as np
 import pytest
 
 from edgernn.cells import CELLS
 from edgernn.rules import RULES
-from tests.native import assert_equal, draw, draw_call, layer, output_names, session, truth
+from tests.native import assert_equal, draw, draw_call, layer, oracle_result, output_names, session
 from tests.tolerances import FLOAT32
 
 SKIPPING = [rule for rule in RULES if RULES[rule].can_skip]
@@ -19,7 +19,7 @@ def test_none_and_all_neurons_updated(cell: str, share: float) -> None:
     weights["rule_b"][:] = 100.0 * (2.0 * share - 1.0)
     feed = draw_call(cell, "selective", 33, 3, 5, 2)
     got = session(cell, "selective", weights).run(None, feed)
-    assert_equal(cell, "selective", got, truth(cell, "selective", weights | feed))
+    assert_equal(cell, "selective", got, oracle_result(cell, "selective", weights | feed))
     np.testing.assert_array_equal(got[-2], np.full((5, 2), int(33 * share)))
     if share == 0.0:
         np.testing.assert_array_equal(got[0], np.broadcast_to(feed[list(feed)[1]], (5, 2, 33)))
@@ -31,15 +31,15 @@ def test_work_done_ahead_is_reported_where_neurons_stop_to_change(cell: str, bat
     steps, inputs = 75, 3
     weights = draw(cell, "selective", 33, inputs)
     weights["rule_W"][:] = [100.0, 0.0, 0.0]
-    # in a band between the two few neurons change
+    # few neurons change between the two bounds
     weights["rule_b"][:] = np.where(np.arange(33) < 5, 50.0, 0.0)
     feed = draw_call(cell, "selective", 33, inputs, steps, batch)
     feed["X"][:, :, 0] = 1.0
     feed["X"][35:40, :, 0] = -0.25
     feed["X"][52, -1, 0] = -1.0
-    want = truth(cell, "selective", weights | feed)
-    assert_equal(cell, "selective", session(cell, "selective", weights).run(None, feed), want)
-    assert set(want.updates.flat) == {0, 5, 33}
+    expected = oracle_result(cell, "selective", weights | feed)
+    assert_equal(cell, "selective", session(cell, "selective", weights).run(None, feed), expected)
+    assert set(expected.updates.flat) == {0, 5, 33}
 
 
 def test_zero_is_not_above_zero() -> None:
@@ -66,7 +66,7 @@ def test_variable_can_update_none_and_all(cell: str, share: float) -> None:
     weights["rule_sharpness"][:] = 100.0
     feed = draw_call(cell, "variable", 33, 3, 5, 2)
     got = session(cell, "variable", weights).run(None, feed)
-    assert_equal(cell, "variable", got, truth(cell, "variable", weights | feed))
+    assert_equal(cell, "variable", got, oracle_result(cell, "variable", weights | feed))
     np.testing.assert_array_equal(got[-2], np.full((5, 2), int(33 * share)))
 
 
@@ -76,24 +76,24 @@ def test_clockwork_of_any_order_is_the_sorted_one_in_another_order(cell: str) ->
     weights = draw(cell, "clockwork", hidden, 3)
     feed = draw_call(cell, "clockwork", hidden, 3, 20, 2)
     names = output_names(cell, "clockwork")
-    want = dict(zip(names, session(cell, "clockwork", weights).run(None, feed), strict=True))
+    expected = dict(zip(names, session(cell, "clockwork", weights).run(None, feed), strict=True))
     order = np.random.default_rng(0).permutation(hidden)
     mixed = {n: _reordered(a, order) for n, a in weights.items()}
     states = layer(cell, "clockwork", hidden, 3).cell.states
     mixed_feed = feed | {n: feed[n][:, order] for n in states}
     got = dict(zip(names, session(cell, "clockwork", mixed).run(None, mixed_feed), strict=True))
-    np.testing.assert_allclose(got["Y"], want["Y"][..., order], rtol=0, atol=FLOAT32)
+    np.testing.assert_allclose(got["Y"], expected["Y"][..., order], rtol=0, atol=FLOAT32)
     for name in states:
-        np.testing.assert_allclose(got[f"{name}_out"], want[f"{name}_out"][:, order], rtol=0, atol=FLOAT32)
-    np.testing.assert_array_equal(got["updates"], want["updates"])
-    # what a neuron need not read is no prefix, so all is read
-    assert (got["macs"] >= want["macs"]).all()
+        np.testing.assert_allclose(got[f"{name}_out"], expected[f"{name}_out"][:, order], rtol=0, atol=FLOAT32)
+    np.testing.assert_array_equal(got["updates"], expected["updates"])
+    # the unread columns are no prefix, so all are read
+    assert (got["macs"] >= expected["macs"]).all()
     if cell == "gru":
         np.testing.assert_array_equal(got["macs"], got["updates"].sum(0) * 3 * (hidden + 3))
 
 
 def _reordered(weight: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Every axis that counts neurons, or gates of them, with the neurons in another order."""
+    """Permute every axis over neurons, or over gates of neurons."""
     for axis, size in enumerate(weight.shape):
         if size % len(order) == 0:
             blocks = np.arange(size).reshape(-1, len(order))[:, order].ravel()
@@ -112,7 +112,7 @@ def test_steps_are_counted_on_where_float32_ends() -> None:
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_skip_waits_as_long_as_its_pressure_says(batch: int) -> None:
-    # Δ is 1/8 whatever the state, so every fourth step is an update; exact in float32
+    # Δ is 1/8 for any state, so every fourth step is an update; exact in float32
     weights = draw("gru", "skip", 5, 3)
     weights["rule_w"][:] = 0.0
     weights["rule_b"][:] = -np.log(7)
@@ -122,9 +122,9 @@ def test_skip_waits_as_long_as_its_pressure_says(batch: int) -> None:
     firsts = [0, 2, 4][:batch]
     for b, first in enumerate(firsts):
         steps = np.arange(21)
-        want = np.where((steps >= first) & ((steps - first) % 4 == 0), 5, 0)
-        np.testing.assert_array_equal(got[-2][:, b], want)
-        assert got[-1][b] == (want > 0).sum() * (5 * 3 * (5 + 3) + 5) + (first > 0) * 5
+        expected = np.where((steps >= first) & ((steps - first) % 4 == 0), 5, 0)
+        np.testing.assert_array_equal(got[-2][:, b], expected)
+        assert got[-1][b] == (expected > 0).sum() * (5 * 3 * (5 + 3) + 5) + (first > 0) * 5
 
 
 ODD = [np.nan, np.inf, -np.inf, 0.0, -1.0, 1e-30, 1e30]
@@ -133,7 +133,7 @@ ODD = [np.nan, np.inf, -np.inf, 0.0, -1.0, 1e-30, 1e30]
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("rule", SKIPPING)
 def test_odd_weights_and_memories_of_a_rule_do_no_harm(rule: str, odd: float) -> None:
-    """No result is asked for but that there is one, and that it counts no more than there is."""
+    """Only checks that the call returns and counts no more than the maximum."""
     weights = draw("gru-before", rule, 33, 3)
     feed = draw_call("gru-before", rule, 33, 3, 7, 2)
     full = session("gru-before", rule, weights).run(None, feed)[-1].max() * 7 + 7 * 2 * (33 * 3 * 36 + 1000)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the native ops make of an R that is sparse or a product. Run for every instruction set by test_native_op.py.
+"""Sparse and low-rank R in the native ops. test_native_op.py repeats these tests for every instruction set.
 
 A cell named "gru/4" has an R of rank 4.
 """
@@ -15,7 +15,18 @@ from edgernn.cells import CELLS
 from edgernn.cells.recurrent import BLOCK, BlockSparse
 from edgernn.rules import RULES
 from tests import oracle
-from tests.native import MARGIN, Inputs, assert_equal, draw, draw_call, layer, library, output_names, session, truth
+from tests.native import (
+    MARGIN,
+    Inputs,
+    assert_equal,
+    draw,
+    draw_call,
+    layer,
+    library,
+    oracle_result,
+    output_names,
+    session,
+)
 
 RECURRENT = [cell for cell in CELLS if "R" in dict(layer(cell, "always", 33, 3).cell.named_parameters())]
 WHOLE_RULES = [rule for rule in RULES if rule != "clockwork"]
@@ -27,32 +38,32 @@ def product_of(weights: Inputs) -> Inputs:
 
 
 def draw_clear(cell: str, rule: str, weights: Inputs, steps: int, batch: int) -> tuple[Inputs, oracle.Result]:
-    """A call without near-ties, and what the oracle says of it."""
+    """Draw a call without near-ties, and return it with the oracle's results."""
     hidden, inputs = sizes_of(weights)
     for seed in range(20):
         feed = draw_call(cell, rule, hidden, inputs, steps, batch, seed)
-        want = truth(cell, rule, product_of(weights) | feed)
-        if want.margin > MARGIN:
-            return feed, want
+        expected = oracle_result(cell, rule, product_of(weights) | feed)
+        if expected.margin > MARGIN:
+            return feed, expected
     raise AssertionError("no draw without a near-tie")
 
 
 def sizes_of(weights: Inputs) -> tuple[int, int]:
-    """H and I of cells whose W has as many columns as there are inputs."""
+    """Return H and I of cells whose W has I columns."""
     return weights["Q" if "Q" in weights else "R"].shape[1], weights["W"].shape[1]
 
 
 def draw_sparse(cell: str, rule: str, hidden: int, inputs: int, density: float) -> Inputs:
     weights = draw(cell, rule, hidden, inputs)
-    made = CELLS[cell](inputs, hidden, recurrent=BlockSparse(density))
+    module = CELLS[cell](inputs, hidden, recurrent=BlockSparse(density))
     with torch.no_grad():
-        made.R.copy_(torch.from_numpy(weights["R"]))
-    made.threshold(hold=False)
-    return weights | {"R": made.R.detach().numpy()}
+        module.R.copy_(torch.from_numpy(weights["R"]))
+    module.threshold(hold=False)
+    return weights | {"R": module.R.detach().numpy()}
 
 
 def zeros_left_out(cell: str, weights: Inputs, hidden: int, inputs: int) -> int:
-    """Those of mid gates, which come first, and those of others: each where a quarter of them or more is zero."""
+    """Return the zero columns that are skipped, if a quarter or more is zero: those of mid gates, then the others."""
     row = oracle.row_of(cell, inputs, hidden)
     parts = np.split(weights["R"], [row.mid_h * row.middle_size(inputs, hidden)])
     return sum(int((part == 0).sum()) for part in parts if 4 * (part == 0).sum() >= part.size)
@@ -69,10 +80,10 @@ def test_sparse_weights_equal_oracle(cell: str, rule: str, density: float, hidde
     weights = draw_sparse(cell, rule, hidden, inputs, density)
     run = session(cell, rule, weights, sizes=(hidden, inputs))
     for steps, batch in LENGTHS:
-        feed, want = draw_clear(cell, rule, weights, steps, batch)
+        feed, expected = draw_clear(cell, rule, weights, steps, batch)
         if rule == "skip":
-            want.macs[:] -= (want.updates > 0).sum(0) * zeros_left_out(cell, weights, hidden, inputs)
-        assert_equal(cell, rule, run.run(None, feed), want)
+            expected.macs[:] -= (expected.updates > 0).sum(0) * zeros_left_out(cell, weights, hidden, inputs)
+        assert_equal(cell, rule, run.run(None, feed), expected)
 
 
 @pytest.mark.parametrize("hidden", [33, 128])
@@ -86,7 +97,7 @@ def test_zeros_of_a_sparse_matrix_are_not_multiplied(hidden: int, batch: int) ->
     y, _ = session("gru", "always", weights).run(None, feed)
     assert np.isfinite(y[..., ~unread]).all()
     assert np.isnan(y[..., unread]).all()
-    # with too few zeros it is multiplied as a whole
+    # with few zeros R is multiplied as a full matrix
     weights["R"][0, unread] = 1
     weights["R"][BLOCK, unread] = 1
     weights["R"][2 * BLOCK :, unread] = 1
@@ -98,16 +109,16 @@ def test_a_matrix_of_zeros_is_nothing_to_multiply() -> None:
     weights = draw("gru-before", "skip", 33, 3)
     weights["R"][:] = 0
     feed = draw_call("gru-before", "skip", 33, 3, 5, 2)
-    want = truth("gru-before", "skip", weights | feed)
-    want.macs[:] -= (want.updates > 0).sum(0) * weights["R"].size
-    assert_equal("gru-before", "skip", session("gru-before", "skip", weights).run(None, feed), want)
+    expected = oracle_result("gru-before", "skip", weights | feed)
+    expected.macs[:] -= (expected.updates > 0).sum(0) * weights["R"].size
+    assert_equal("gru-before", "skip", session("gru-before", "skip", weights).run(None, feed), expected)
 
 
 @dataclass(frozen=True)
 class LowRank(oracle.Row):
-    """A row of the table of oracles whose R has `rank` columns; so many rows of Q are needed if anything changes.
+    """A row of the table of oracles whose R has `rank` columns; `rank` rows of Q are needed if any neuron changes.
 
-    c: how many of the matrices that read the states are C.
+    c: How many of the matrices that read the states are C.
     """
 
     rank: int = 0
@@ -126,14 +137,14 @@ class LowRank(oracle.Row):
 def low_rank(
     monkeypatch: pytest.MonkeyPatch, cell: str, rule: str, rank: int, hidden: int, inputs: int
 ) -> tuple[str, Inputs]:
-    """The cell's name, which the oracle then knows, and its weights."""
+    """Return the name of the cell, registered in the oracle, and its weights."""
     name = f"{cell}/{rank}"
     row = oracle.row_of(cell, inputs, hidden)
     weights = draw(name, rule, hidden, inputs)
     weights["Q"] *= 2 * np.sqrt(hidden / rank)
     second = weights["C"].shape[0] // hidden if "C" in weights else 0
-    made = LowRank(**{f.name: getattr(row, f.name) for f in fields(row)}, rank=rank, c=second)
-    monkeypatch.setitem(oracle.CELLS, name, made)
+    low_rank_row = LowRank(**{f.name: getattr(row, f.name) for f in fields(row)}, rank=rank, c=second)
+    monkeypatch.setitem(oracle.CELLS, name, low_rank_row)
     return name, weights
 
 
@@ -143,11 +154,11 @@ def low_rank_equals_oracle(
     name, weights = low_rank(monkeypatch, cell, rule, rank, hidden, inputs)
     run = session(name, rule, weights, sizes=(hidden, inputs))
     for steps, batch in LENGTHS:
-        feed, want = draw_clear(name, rule, weights, steps, batch)
+        feed, expected = draw_clear(name, rule, weights, steps, batch)
         if rule == "variable":
-            # Q h needs the columns that are not masked
-            want.macs[:] += rank * want.updates.sum(0)
-        assert_equal(name, rule, run.run(None, feed), want)
+            # Q h reads the columns that are not masked
+            expected.macs[:] += rank * expected.updates.sum(0)
+        assert_equal(name, rule, run.run(None, feed), expected)
 
 
 @pytest.mark.parametrize("rule", WHOLE_RULES)
@@ -191,26 +202,26 @@ def test_no_number_in_one_sample_leaves_the_others_alone(cell: str, rule: str, v
     weights = draw(f"{cell}/5", rule, 33, 3)
     feed = draw_call(f"{cell}/5", rule, 33, 3, 4, 3)
     run = session(f"{cell}/5", rule, weights)
-    want = run.run(None, feed)
+    expected = run.run(None, feed)
     feed["h"][1, 32] = value
-    for name, a, b in zip(output_names(f"{cell}/5", rule), run.run(None, feed), want, strict=True):
+    for name, a, b in zip(output_names(f"{cell}/5", rule), run.run(None, feed), expected, strict=True):
         axis = 1 if name in ("Y", "updates") else 0
         np.testing.assert_array_equal(np.delete(a, 1, axis), np.delete(b, 1, axis))
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf])
 def test_an_infinite_state_is_no_more_than_its_columns(value: float) -> None:
-    """k = Q h is infinite and not NaN, so that the gates saturate, padding or not."""
+    """k = Q h is infinite and not NaN, so that the gates saturate, with or without padding."""
     weights = draw("rnn/3", "random", 33, 3)
     weights["rule_rate"][:] = 1
     weights["Q"][:] = 1
     feed = draw_call("rnn/3", "random", 33, 3, 1, 1)
     feed["h"][:] = value
-    want = np.sign(weights["R"].sum(1)) * np.sign(value)
-    same = np.abs(np.sign(weights["R"]).sum(1)) == 3  # else infinities of both signs meet
+    expected = np.sign(weights["R"].sum(1)) * np.sign(value)
+    same = np.abs(np.sign(weights["R"]).sum(1)) == 3  # otherwise infinities of both signs are added
     (y, *_) = session("rnn/3", "random", weights).run(None, feed)
     assert same.any()
-    np.testing.assert_array_equal(y[0, 0, same], want[same])
+    np.testing.assert_array_equal(y[0, 0, same], expected[same])
 
 
 BAD_WEIGHTS = {
@@ -242,15 +253,15 @@ def test_factors_given_at_run_equal_constant_ones() -> None:
     weights = draw("gru/4", "selective", 33, 3)
     feed = draw_call("gru/4", "selective", 33, 3, 5, 2)
     constant = session("gru/4", "selective", weights).run(None, feed)
-    given = session("gru/4", "selective", weights, constant=False).run(None, weights | feed)
-    for a, b in zip(constant, given, strict=True):
+    outputs = session("gru/4", "selective", weights, constant=False).run(None, weights | feed)
+    for a, b in zip(constant, outputs, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 def test_every_cell_with_recurrent_weights_has_a_low_rank_kernel_under_the_rules_that_leave_them_whole() -> None:
     kernels = ctypes.CDLL(library()).edgernn_kernels
     kernels.restype = ctypes.c_char_p
-    there = {name for name in kernels().decode().split() if name.endswith("+low-rank")}
+    listed = {name for name in kernels().decode().split() if name.endswith("+low-rank")}
     needed = {layer(f"{cell}/2", rule, 33, 3).kind for cell in RECURRENT for rule in WHOLE_RULES}
-    assert needed <= there
-    assert not any("clockwork" in name for name in there)
+    assert needed <= listed
+    assert not any("clockwork" in name for name in listed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a training starts, its optimisers, learning rates and clipping, and which weights it keeps."""
+"""Initial weights, optimisers, learning rates, clipping, and the weights that a training keeps."""
 
 import json
 import math
@@ -53,21 +53,21 @@ def test_a_cells_own_start_is_left_alone():
 def test_the_learning_rate_falls_after_the_epochs_that_hold_it():
     optimizer = make_optimizer(SequenceModel("gru", 1, 2, 1), TrainConfig.of(optimizer="sgd"))
     config = TrainConfig.of(lr=0.8, lr_decay=0.5, lr_hold=2, lr_decays=3)
-    found = []
+    rates = []
     for epoch in range(8):
         schedule(optimizer, config, epoch)
-        found.append(optimizer.param_groups[0]["lr"])
-    assert found == [0.8, 0.8, 0.8, 0.4, 0.2, 0.1, 0.1, 0.1]
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == [0.8, 0.8, 0.8, 0.4, 0.2, 0.1, 0.1, 0.1]
 
 
 def step(optimizer, gradients, **settings):
-    """The value of one parameter, 1 at first, after steps with the given gradients."""
+    """Return one parameter, initially 1, after steps with these gradients."""
     model = torch.nn.Linear(1, 1, bias=False).double()
     torch.nn.init.ones_(model.weight)
-    made = make_optimizer(model, TrainConfig.of(optimizer=optimizer, **settings))
+    optimiser = make_optimizer(model, TrainConfig.of(optimizer=optimizer, **settings))
     for gradient in gradients:
         model.weight.grad = torch.full_like(model.weight, gradient)
-        made.step()
+        optimiser.step()
     return model.weight.item()
 
 
@@ -77,7 +77,7 @@ def test_steps_are_those_of_the_papers():
     assert step("sgd", [2.0, 2.0], lr=0.1, momentum=0.9) == pytest.approx(1 - 0.2 - 0.38)
     # the gradient of half the squared weight is added
     assert step("sgd", [0.0], lr=0.1, weight_decay=0.5) == pytest.approx(0.95)
-    # Adam's first step is lr whatever the gradient
+    # Adam's first step is lr for any gradient
     assert step("adam", [3.0], lr=0.1) == pytest.approx(0.9)
     # the mean square is 0.01 g² after one step
     assert step("rmsprop", [3.0], lr=0.1) == pytest.approx(1 - 0.1 / math.sqrt(0.01), abs=1e-6)
@@ -93,7 +93,7 @@ def test_every_optimizer_trains_and_is_resumed(tmp_path, monkeypatch, optimizer)
     if optimizer == "ntasgd":
         settings["average_from"] = 0
     whole = train("adding", "gru", out=tmp_path / "whole", settings={**settings, "steps": 8})
-    # the same 8 steps, but from the checkpoint of the fourth
+    # the same 8 steps, resumed from the checkpoint of the fourth
     steps = []
 
     def stop(*args):
@@ -138,7 +138,7 @@ def test_bad_words_are_named(settings, said):
 
 
 def test_the_best_weights_are_kept(tmp_path, monkeypatch):
-    """A learning rate that leaves the best point again: the result is that of the best evaluation."""
+    """The learning rate overshoots the optimum: the result is that of the best evaluation."""
     without_pictures(monkeypatch)
     settings = {**SMALL, "optimizer": "sgd", "lr": 0.3, "steps": 29, "eval_every": 1, "stop_solved": False}
     result = train("adding", "rnn", out=tmp_path / "run", settings={**settings, "keep": "best"})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page on a user's own cell, followed word for word."""
+"""The documentation page on user-defined cells, run verbatim."""
 
 import json
 import re
@@ -42,7 +42,7 @@ def test_the_page_leads_from_a_class_to_a_packed_file(tmp_path, monkeypatch, cap
         if verb == "bench":
             assert re.search(r"^\| edgernn native \|", out, re.MULTILINE)
     assert Path("janet.edgernn").stat().st_size < 20_000
-    # none of it needs the user's file any more
+    # the rest needs no user file
     Path("my_cells.py").unlink()
     Path("runs/adding-JANET-selective", KEPT).unlink()
     assert Session("runs/adding-JANET-selective/model.onnx").backend == "native"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten cells that are not the library's train, export and run everywhere, by the equations of their papers."""
+"""Ten user-defined cells train, export and run everywhere, and follow the equations of their papers."""
 
 from itertools import product
 
@@ -21,7 +21,7 @@ from tests.test_packed import steps
 from tests.tolerances import FLOAT32
 
 PAIRS = list(product(CASES, CASE_RULES))
-# one rule a cell for `make quick`, since a portable function takes seconds to trace
+# one rule per cell in `make quick`, as a portable function takes seconds to trace
 EVERY_PAIR = pytest.mark.parametrize(
     ("name", "rule"),
     [
@@ -35,25 +35,25 @@ EVERY_PAIR = pytest.mark.parametrize(
 
 
 def case_model(name, rule):
-    """A model of random weights, whose y (T, B, H) are the states themselves."""
+    """Make a model with random weights whose y (T, B, H) are the states."""
     case = CASES[name]
     return contractive(case.cell, rule, input_size=case.I, hidden_size=case.H, output_size=None, output="all")
 
 
 def case_truth(name, rule, model):
-    """x (T, B, I) without a near-tie, and what the oracle says of it."""
+    """Draw x (T, B, I) without near-ties, and return it with the oracle's results."""
     (layer,) = model.recurrent_layers()
     weights = {key: value.detach().numpy() for key, value in layer_weights(layer).items()}
     for seed in range(20):
         x = np.random.default_rng(seed).standard_normal((12, 2, CASES[name].I), np.float32)
         state = [s.detach().numpy() for s in layer.initial_state(2, torch.from_numpy(x))]
-        want = oracle.run(CASES[name].row, rule, weights, x, state)
-        if want.margin > MARGIN:
-            return x, want
+        expected = oracle.run(CASES[name].row, rule, weights, x, state)
+        if expected.margin > MARGIN:
+            return x, expected
     raise AssertionError("no draw without a near-tie")
 
 
-def assert_is(y, updates, want, rule):
+def assert_matches(y, updates, want, rule):
     np.testing.assert_allclose(y, want.y, rtol=0, atol=FLOAT32)
     assert np.abs(want.y).max() > 0.1
     if rule != "always":
@@ -71,20 +71,20 @@ def test_the_cells_are_others_than_the_librarys():
 @EVERY_PAIR
 def test_everything_that_runs_a_file_equals_the_oracle(name, rule, tmp_path):
     model, path = case_model(name, rule), tmp_path / "model.onnx"
-    x, want = case_truth(name, rule, model)
+    x, expected = case_truth(name, rule, model)
     to_onnx(model, path)
     for backend in ("portable", "native"):
         session = Session(path, backend=backend)
         assert session.backend == backend
-        assert_is(session.run(x), session.updates, want, rule)
+        assert_matches(session.run(x), session.updates, expected, rule)
 
 
 @pytest.mark.parametrize(("name", "rule"), PAIRS, ids=["-".join(pair) for pair in PAIRS])
 def test_packed_equals_the_oracle(name, rule):
     model = case_model(name, rule)
-    x, want = case_truth(name, rule, model)
+    x, expected = case_truth(name, rule, model)
     y, updates, _ = steps(packed_alone(model), x)
-    assert_is(y, updates, want, rule)
+    assert_matches(y, updates, expected, rule)
 
 
 @EVERY_PAIR

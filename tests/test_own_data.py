@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page on a user's own data, followed word for word."""
+"""The documentation page on a user's own data, run verbatim."""
 
 import json
 import re
@@ -19,18 +19,18 @@ PAGE = (Path(__file__).resolve().parent.parent / "docs" / "own-data.md").read_te
 
 
 def follow():
-    """Save the page's scripts and run its commands in turn, in the current folder."""
+    """Save the page's scripts and run its commands in order, in the current folder."""
     for name, code in re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL):
         Path(name).write_text(code)
     commands = re.findall(r"^    ((?:python|edgernn) .*)$", PAGE, re.MULTILINE)
     for command in commands:
         program, *words = shlex.split(command)
         if program == "python":
-            done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
-            assert done.returncode == 0, done.stderr
+            process = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
+            assert process.returncode == 0, process.stderr
         else:
             assert main(words) == 0, command
-    return commands, done.stdout
+    return commands, process.stdout
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_the_page_leads_from_files_to_models_that_run(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "runs/shapes-csv/config.json").read_text())["task"]["classes"] == ["sine", "square"]
     new = np.load("new.npz")
     assert np.loadtxt("answer.csv", delimiter=",").argmax() == new["y"][0]
-    # far better than to say that nothing changes
+    # far better than the baseline of no change
     x, following = np.loadtxt("new.csv"), np.loadtxt("next.csv")
     assert following.shape == x.shape
     assert np.mean((following[5:-1] - x[6:]) ** 2) < np.mean((x[5:-1] - x[6:]) ** 2)

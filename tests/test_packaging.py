@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The editable install, used from another folder, and the native library: its size and what it links to."""
+"""The editable install, used from another folder, and the native library: its size and dependencies."""
 
 import sys
 from pathlib import Path
 
 from edgernn.runtime import library_path
-from tests.rooms import ROOT, run
+from tests.source_tree import ROOT, run
 
 USE = """
 import edgernn, edgernn.export, edgernn.training, numpy as np
@@ -24,7 +24,7 @@ def test_editable_install_works_from_another_folder(tmp_path):
 
 
 def test_library_is_small():
-    """Of it, running the programs of users' own cells takes 40 kB for all instruction sets."""
+    """Running user-defined cells takes 40 kB of it for all instruction sets."""
     assert Path(library_path()).stat().st_size <= 1_060_000
 
 

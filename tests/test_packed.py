@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packed models, stepped by the library's plain C functions without ONNX Runtime."""
+"""Packed models, stepped by the library's C functions without ONNX Runtime."""
 
 import ctypes
 import re
@@ -34,18 +34,18 @@ def random_input(*shape):
 
 
 def steps(content, x):
-    """y and the counts of every step of x (T, B, …)."""
+    """Return y and the counts of every step of x (T, B, …)."""
     stepper = Stepper(content, x.shape[1])
-    found = []
+    outputs = []
     for x_t in x:
         stepper.x[...] = x_t
         assert stepper.step(), stepper.refusal()
-        found.append((stepper.y.copy(), stepper.updates, stepper.macs))
-    return [np.stack(part) if part[0] is not None else None for part in zip(*found, strict=True)]
+        outputs.append((stepper.y.copy(), stepper.updates, stepper.macs))
+    return [np.stack(part) if part[0] is not None else None for part in zip(*outputs, strict=True)]
 
 
-def torch_says(model, x):
-    """y after every step of x (T, B, …)."""
+def torch_outputs(model, x):
+    """Return y of every step of x (T, B, …) from torch."""
     state, outputs = None, []
     with torch.no_grad():
         for x_t in torch.from_numpy(x)[:, None]:
@@ -57,7 +57,7 @@ def torch_says(model, x):
 def assert_steps_equal_torch(x, *arguments, **options):
     model = contractive(*arguments, **options)
     y, updates, macs = steps(packed(*arguments, **options), x)
-    np.testing.assert_allclose(y, torch_says(model, x), rtol=0, atol=2e-6)
+    np.testing.assert_allclose(y, torch_outputs(model, x), rtol=0, atol=2e-6)
     assert (updates is None) == (macs is None) == (not model.rule_type.can_skip)
 
 
@@ -74,14 +74,14 @@ def test_every_cell(cell):
 @pytest.mark.parametrize("rule", ["always", "selective"])
 @pytest.mark.parametrize("cell", [name for name, kind in CELLS.items() if issubclass(kind, ForgetBias)])
 def test_a_forget_bias(cell, rule, tmp_path):
-    """As packed model, and as file once a cell, as no rule has a part in it.
+    """The packed model, and once per cell the file, as rules do not affect it.
 
-    Layers of 3 and of H inputs are two kinds of `irc-sru` and `irc-t-lstm`.
+    Layers with 3 and with H inputs are two variants of `irc-sru` and `irc-t-lstm`.
     """
     torch.manual_seed(0)
     model = edgernn.SequenceModel(cell, 3, 33, 2, rule=rule, layers=2, cell_options={"forget_bias": 1.0}).eval()
     with torch.no_grad():
-        # not what it starts at, and another for each neuron
+        # not the initial value, and different for each neuron
         for layer in model.recurrent_layers():
             layer.cell.b += 0.3 * torch.randn_like(layer.cell.b)
     if rule == "always":
@@ -90,11 +90,11 @@ def test_a_forget_bias(cell, rule, tmp_path):
         assert {check.backend for check in checks} == {"portable", "native"}
         assert max(check.worst for check in checks) <= FLOAT32
     x = random_input(6, 2, 3)
-    np.testing.assert_allclose(steps(packed_alone(model), x)[0], torch_says(model, x), rtol=0, atol=FLOAT32)
+    np.testing.assert_allclose(steps(packed_alone(model), x)[0], torch_outputs(model, x), rtol=0, atol=FLOAT32)
 
 
 class Softsign(Cell):
-    """A cell that the library does not know; one vector is mapped, a number in its equations is not 0 or 1."""
+    """A cell unknown to the library, with a mapped vector and a constant other than 0 and 1 in its equations."""
 
     name = "softsign"
     gates = (Gate("z"), Gate("f", mid=True), Gate("n", h=False, m=True))
@@ -112,13 +112,13 @@ def test_a_users_own_cell(rule):
     torch.manual_seed(0)
     model = edgernn.SequenceModel(Softsign, 3, 33, 2, rule=rule, layers=2).eval()
     x = random_input(6, 2, 3)
-    np.testing.assert_allclose(steps(packed_alone(model), x)[0], torch_says(model, x), rtol=0, atol=2e-6)
+    np.testing.assert_allclose(steps(packed_alone(model), x)[0], torch_outputs(model, x), rtol=0, atol=2e-6)
 
 
 def test_a_cell_that_is_told_its_length():
     model = edgernn.SequenceModel("decaynet", 3, 33, 2, cell_options={"length": 9}).eval()
     x = random_input(6, 2, 3)
-    np.testing.assert_allclose(steps(packed_alone(model), x)[0], torch_says(model, x), rtol=0, atol=2e-6)
+    np.testing.assert_allclose(steps(packed_alone(model), x)[0], torch_outputs(model, x), rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -175,15 +175,15 @@ def test_reset_starts_anew_and_a_refused_step_changes_nothing():
     x = random_input(4, 1, 3)
 
     def run():
-        made = []
+        outputs = []
         for x_t in x:
             stepper.x[...] = np.nan
             assert not stepper.step()
             assert stepper.refusal() == "x: expected finite numbers, got nan at index 0"
             stepper.x[...] = x_t
             assert stepper.step()
-            made.append(stepper.y.copy())
-        return np.stack(made)
+            outputs.append(stepper.y.copy())
+        return np.stack(outputs)
 
     first = run()
     assert not np.array_equal(run(), first)
@@ -204,12 +204,12 @@ def test_a_model_that_needs_the_whole_sequence_is_refused():
 
 
 def damaged(content, at, value, whole=True):
-    """With some bytes replaced, and a checksum that fits."""
-    made = bytearray(content)
-    made[at : at + len(value)] = value
+    """Replace some bytes and update the checksum."""
+    changed = bytearray(content)
+    changed[at : at + len(value)] = value
     if whole:
-        made[28 - 4 : 28] = zlib.crc32(made[HEADER:]).to_bytes(4, "little")
-    return bytes(made)
+        changed[28 - 4 : 28] = zlib.crc32(changed[HEADER:]).to_bytes(4, "little")
+    return bytes(changed)
 
 
 def word(value):
@@ -284,36 +284,40 @@ def test_bad_arguments_are_answered_with_a_status():
     data, need, model = _aligned(content), ctypes.c_size_t(), ctypes.c_void_p()
     size, one = ctypes.c_size_t(len(content)), ctypes.c_int64(1)
 
-    def says(status, message, name, *arguments):
+    def assert_refused(status, message, name, *arguments):
         assert getattr(lib, f"edgernn_{name}")(*arguments) == status
         assert re.search(message, lib.edgernn_message().decode())
 
     def at(array, offset=0):
         return ctypes.c_void_p(array.ctypes.data + offset)
 
-    says(1, "data is null", "memory", None, size, one, ctypes.byref(need))
-    says(1, "memory is null", "memory", at(data), size, one, None)
-    says(1, "data: expected to start at a multiple of 8", "memory", at(data, 4), size, one, ctypes.byref(need))
+    assert_refused(1, "data is null", "memory", None, size, one, ctypes.byref(need))
+    assert_refused(1, "memory is null", "memory", at(data), size, one, None)
+    assert_refused(
+        1, "data: expected to start at a multiple of 8", "memory", at(data, 4), size, one, ctypes.byref(need)
+    )
     for batch in (0, -1, 1 << 40):
-        says(1, f"batch: expected 1 to 65536, got {batch}", "memory", at(data), size, ctypes.c_int64(batch), at(data))
+        assert_refused(
+            1, f"batch: expected 1 to 65536, got {batch}", "memory", at(data), size, ctypes.c_int64(batch), at(data)
+        )
     assert lib.edgernn_memory(at(data), size, one, ctypes.byref(need)) == 0
     room = _aligned(need.value + 64)
     few, enough = ctypes.c_size_t(need.value - 1), need
-    says(1, "memory: expected .* bytes, got", "open", at(data), size, one, at(room), few, ctypes.byref(model))
-    says(1, "multiple of 64", "open", at(data), size, one, at(room, 8), enough, ctypes.byref(model))
-    says(1, "memory is null", "open", at(data), size, one, None, enough, ctypes.byref(model))
-    says(1, "model is null", "open", at(data), size, one, at(room), enough, None)
+    assert_refused(1, "memory: expected .* bytes, got", "open", at(data), size, one, at(room), few, ctypes.byref(model))
+    assert_refused(1, "multiple of 64", "open", at(data), size, one, at(room, 8), enough, ctypes.byref(model))
+    assert_refused(1, "memory is null", "open", at(data), size, one, None, enough, ctypes.byref(model))
+    assert_refused(1, "model is null", "open", at(data), size, one, at(room), enough, None)
     assert lib.edgernn_open(at(data), size, one, at(room), enough, ctypes.byref(model)) == 0
     x, y, words = np.zeros(3, np.float32), np.zeros(2, np.float32), np.zeros(3, np.int64)
     for arguments in ((None, at(x), at(y)), (model, None, at(y)), (model, at(x), None)):
-        says(1, "a null pointer", "step", *arguments)
-        says(1, "a null pointer", "step_words", *arguments)
-    says(1, "this model reads numbers", "step_words", model, at(words), at(y))
+        assert_refused(1, "a null pointer", "step", *arguments)
+        assert_refused(1, "a null pointer", "step_words", *arguments)
+    assert_refused(1, "this model reads numbers", "step_words", model, at(words), at(y))
     for name in ("sizes", "state"):
-        says(1, "a null pointer", name, model, None)
-        says(1, "a null pointer", name, None, at(y))
-    says(1, "a null pointer", "work", model, None, None)
-    says(1, "a null pointer", "reset", None)
+        assert_refused(1, "a null pointer", name, model, None)
+        assert_refused(1, "a null pointer", name, None, at(y))
+    assert_refused(1, "a null pointer", "work", model, None, None)
+    assert_refused(1, "a null pointer", "reset", None)
 
 
 def test_the_state_can_be_kept_and_put_back():
@@ -325,13 +329,13 @@ def test_the_state_can_be_kept_and_put_back():
     stepper.x[...] = x[0]
     assert stepper.step()
     then = kept.copy()
-    made = []
+    outputs = []
     for _ in range(2):
         kept[:] = then
         stepper.x[...] = x[1]
         assert stepper.step()
-        made.append(stepper.y.copy())
-    np.testing.assert_array_equal(*made)
+        outputs.append(stepper.y.copy())
+    np.testing.assert_array_equal(*outputs)
 
 
 def test_memory_that_is_needed_is_that_of_the_weights_and_little_more():

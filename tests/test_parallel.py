@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several processes that share the batches of one training: what one process would have done, kills included."""
+"""Processes that share the batches of one training: the same results as one process, also after kills."""
 
 import json
 import os
@@ -66,11 +66,11 @@ def environment():
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory, small_data):
-    """The folder in which two processes have trained every case."""
+    """The folder with the runs of every case by two processes."""
     folder = tmp_path_factory.mktemp("pairs")
-    rest = [folder / "store", folder, small_data, json.dumps(CASES)]
+    arguments = [folder / "store", folder, small_data, json.dumps(CASES)]
     processes = [
-        subprocess.Popen([sys.executable, "-c", PAIR, str(rank), *rest], env=environment(), stderr=subprocess.PIPE)
+        subprocess.Popen([sys.executable, "-c", PAIR, str(rank), *arguments], env=environment(), stderr=subprocess.PIPE)
         for rank in range(2)
     ]
     for process in processes:
@@ -80,12 +80,12 @@ def pairs(tmp_path_factory, small_data):
 
 
 def lines(run):
-    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in found]
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in records]
 
 
 def assert_same(run, other):
-    """Losses, metrics and weights are equal, up to the order in which float32 was added up."""
+    """Assert that losses, metrics and weights are equal up to the order of float32 sums."""
     assert lines(run)
     for ours, theirs in zip(lines(run), lines(other), strict=True):
         assert ours == pytest.approx(theirs, rel=2e-4), run.name
@@ -117,7 +117,7 @@ def test_each_sequence_is_seen_once():
         for part in parts:
             torch.testing.assert_close(part.target if per_step else part.target.T.expand(3, -1), part.x[..., 0])
         assert [group.weight for group in groups] == pytest.approx([9 / 7, 6 / 7, 6 / 7])
-    # one that has none of the sequences weighs nothing
+    # a process without sequences has weight 0
     group = Group(2, 3)
     assert group.part(Batch(x[:, :2], x[0, :2]), 0, 0).x.shape == (3, 1, 1)
     assert (group.weight, group.there) == (0.0, 0.0)
@@ -143,7 +143,7 @@ def run(out, devices=None, resume=False, progress=None, **changes):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def one_process(tmp_path_factory):
     out = tmp_path_factory.mktemp("whole") / "run"
     with pytest.MonkeyPatch.context() as patch:
         without_pictures(patch)
@@ -152,7 +152,7 @@ def whole(tmp_path_factory):
 
 
 class At(Silent):
-    """Does something at a step."""
+    """Performs an action at a step."""
 
     def __init__(self, at, action):
         self.at, self.action = at, action
@@ -177,42 +177,42 @@ def children():
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_an_interrupted_pair_is_resumed_by_one_and_by_two(tmp_path, whole):
-    # Ctrl-C that reaches one of them
+def test_an_interrupted_pair_is_resumed_by_one_and_by_two(tmp_path, one_process):
+    # one of them receives SIGINT
     press = At(4, lambda: os.kill(os.getpid(), signal.SIGINT))
     with everything_put_back(), pytest.raises(Interrupted, match=r"interrupted at step 4 of 9.*--devices 2.*--resume"):
         run(tmp_path / "run", devices=2, progress=press)
     with pytest.raises(Interrupted, match="interrupted at step 6 of 9"):
         run(tmp_path / "run", resume=True, progress=At(6, press.action))
     run(tmp_path / "run", devices=2, resume=True)
-    assert_same(tmp_path / "run", whole)
+    assert_same(tmp_path / "run", one_process)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_a_killed_process_is_named_and_its_run_goes_on(tmp_path, whole):
-    # another test may have left a child that lives as long as this process
+def test_a_killed_process_is_named_and_its_run_goes_on(tmp_path, one_process):
+    # a long-lived child of another test may exist
     before = children()
     kill = At(5, lambda: os.kill(next(int(child) for child in children() if child not in before), signal.SIGKILL))
-    said = "of 2 processes that train together process 1 was killed by signal 9; go on with --resume"
-    with everything_put_back(), pytest.raises(EdgernnError, match=said):
+    output = "of 2 processes that train together process 1 was killed by signal 9; go on with --resume"
+    with everything_put_back(), pytest.raises(EdgernnError, match=output):
         run(tmp_path / "run", devices=2, progress=kill)
     assert json.loads((tmp_path / "run/state.json").read_text())["step"] == 3
     run(tmp_path / "run", resume=True)
-    assert_same(tmp_path / "run", whole)
+    assert_same(tmp_path / "run", one_process)
 
 
-def test_torchrun_starts_what_devices_would(tmp_path, whole):
+def test_torchrun_starts_what_devices_would(tmp_path, one_process):
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "edgernn"]
     arguments = ["train", "--task", "adding", "--cell", "sarnn", "--out", "run", "--json", *words(ADDING)]
-    done = subprocess.run(
+    process = subprocess.run(
         [*launch, *arguments], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=120
     )
-    assert done.returncode == 0, done.stderr
-    # one of the processes speaks
-    assert json.loads(done.stdout)["run"] == "run"
-    assert done.stderr.count("training for at most 9 steps") == 1
-    assert "Warning" not in done.stderr
-    assert_same(tmp_path / "run", whole)
+    assert process.returncode == 0, process.stderr
+    # only one process writes
+    assert json.loads(process.stdout)["run"] == "run"
+    assert process.stderr.count("training for at most 9 steps") == 1
+    assert "Warning" not in process.stderr
+    assert_same(tmp_path / "run", one_process)
 
 
 @pytest.mark.parametrize(
@@ -273,13 +273,13 @@ def test_a_process_that_has_trained_with_others_leaves_their_group_alone():
     for kept in ([], ["held"]):
         code = f"from edgernn.training import parallel; held = {held}; parallel._kept += [{', '.join(kept)}]"
         code += "; import sys, edgernn.__main__ as m; sys.argv[1:] = ['cells', '--help']; m.run()"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        assert ("let go of" in done.stdout) is (not kept)
+        process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert process.returncode == 0, process.stderr
+        assert ("let go of" in process.stdout) is (not kept)
 
 
 def test_a_total_has_the_gradient_of_a_sum(monkeypatch):
-    # two processes of which the other has the same numbers
+    # two processes, the other of which has the same numbers
     monkeypatch.setattr(dist, "all_reduce", lambda x: x.mul_(2))
     x = torch.tensor([1.0, 3.0], requires_grad=True)
     total = Group(0, 2).total(x)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The adapters of other runtimes, each against torch and a reference in double precision, and the probes."""
+"""The adapters of other runtimes, compared with torch and with a reference in float64, and the probes."""
 
 import ctypes
 
@@ -25,26 +25,26 @@ SHORT = Rounds(rounds=2, warmup=0, block_ms=1)
 cells = pytest.mark.parametrize("cell", ["gru", "lstm"])
 
 
-def torch_says(given):
-    """y (T, B, H) of the module that the weights are laid out for, in double precision."""
-    module = (nn.GRU if given.cell == "gru" else nn.LSTM)(given.input_size, given.hidden_size).double()
+def torch_outputs(case):
+    """Return y (T, B, H) in float64 of the module with these weights."""
+    module = (nn.GRU if case.cell == "gru" else nn.LSTM)(case.input_size, case.hidden_size).double()
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
-    weights = (given.W, given.R, given.b_x, given.b_h)
+    weights = (case.W, case.R, case.b_x, case.b_h)
     module.load_state_dict({name: torch.from_numpy(value) for name, value in zip(names, weights, strict=True)})
-    states = [torch.from_numpy(value).double()[None] for value in given.states.values()]
+    states = [torch.from_numpy(value).double()[None] for value in case.states.values()]
     with torch.no_grad():
-        y, _ = module(torch.from_numpy(given.x).double(), states[0] if len(states) == 1 else tuple(states))
+        y, _ = module(torch.from_numpy(case.x).double(), states[0] if len(states) == 1 else tuple(states))
     return y.numpy()
 
 
 @cells
 def test_reference_is_torch(cell):
-    given = problem(cell, 3, 5, 7, batch=2)
-    np.testing.assert_allclose(reference(given), torch_says(given), rtol=0, atol=1e-12)
+    case = problem(cell, 3, 5, 7, batch=2)
+    np.testing.assert_allclose(reference(case), torch_outputs(case), rtol=0, atol=1e-12)
 
 
-def sequence(peer, given):
-    call = peer.sequence(given)
+def sequence(peer, case):
+    call = peer.sequence(case)
     call()
     # the second call starts from the same state
     y, h = call()
@@ -52,31 +52,31 @@ def sequence(peer, given):
     return y
 
 
-def stream(peer, given):
-    step = peer.stream(given)
-    return np.stack([step(x).copy() for x in given.x])
+def stream(peer, case):
+    step = peer.stream(case)
+    return np.stack([step(x).copy() for x in case.x])
 
 
 @cells
 @pytest.mark.parametrize(("batch", "hidden"), [(1, 33), (3, 33), (1, 256)])
 @pytest.mark.parametrize(("run", "start"), [(sequence, 0.5), (stream, 0.0)], ids=["sequence", "stream"])
 @pytest.mark.parametrize("peer", [OURS, *PEERS], ids=lambda peer: peer.name)
-# warnings of other packages are not ours
+# ignore warnings of other packages
 @pytest.mark.filterwarnings("ignore")
 def test_a_runtime_computes_what_torch_does(peer, run, start, cell, batch, hidden):
     if peer is not OURS and peer.version() is None:
         pytest.skip(f"{peer.package} is not installed")
-    given = problem(cell, 5, hidden, 20, batch, start=start)
+    case = problem(cell, 5, hidden, 20, batch, start=start)
     try:
-        y = run(peer, given)
+        y = run(peer, case)
     except UnsupportedError as error:
         pytest.skip(f"{peer.name}: {error}")
-    # OpenVINO by itself computes with bfloat16 where the processor does
-    np.testing.assert_allclose(y, torch_says(given), rtol=0, atol=1e-2 if peer.name == "OpenVINO" else 1e-3)
+    # by default OpenVINO computes in bfloat16 where the processor supports it
+    np.testing.assert_allclose(y, torch_outputs(case), rtol=0, atol=1e-2 if peer.name == "OpenVINO" else 1e-3)
 
 
 class Wrong:
-    """A runtime whose output is off by a little, one that cannot, one that breaks, and one that is not there."""
+    """A runtime with slightly wrong outputs, unsupported, failing or missing."""
 
     def __init__(self, name, error=None, version="1"):
         self.name, self._error, self._version = name, error, version
@@ -84,10 +84,10 @@ class Wrong:
     def version(self):
         return self._version
 
-    def sequence(self, given):
+    def sequence(self, case):
         if self._error is not None:
             raise self._error
-        return lambda: (reference(given) + 0.002, reference(given)[-1])
+        return lambda: (reference(case) + 0.002, reference(case)[-1])
 
 
 def test_what_is_wrong_or_fails_is_named_and_not_timed(monkeypatch):
@@ -98,9 +98,9 @@ def test_what_is_wrong_or_fails_is_named_and_not_timed(monkeypatch):
         Wrong("absent", version=None),
     )
     monkeypatch.setattr("edgernn.bench.case.PEERS", (PEERS[0], *peers))
-    made = measure(Case("g", ModelConfig.of("gru", 2, 8), 5), SHORT)
-    assert set(made["contenders"]) == {"edgernn", "ONNX Runtime", "roofline", "roofline and input"}
-    assert made["left_out"] == {
+    measured = measure(Case("g", ModelConfig.of("gru", 2, 8), 5), SHORT)
+    assert set(measured["contenders"]) == {"edgernn", "ONNX Runtime", "roofline", "roofline and input"}
+    assert measured["left_out"] == {
         "off": "wrong by 2.0e-03 (allowed 0.001), not timed",
         "cannot": "no loops",
         "breaks": "RuntimeError: two lines",
@@ -114,16 +114,16 @@ def test_what_is_wrong_or_fails_is_named_and_not_timed(monkeypatch):
 @pytest.mark.parametrize("shape", [(3, 5), (192, 7), (384, 128), (500, 33), (64, 1)], ids=str)
 def test_probe_multiplies(shape):
     R = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    made = roofline.MatVec(R)
+    probe = roofline.MatVec(R)
     h = np.random.default_rng(1).standard_normal(shape[1]).astype(np.float32)
-    made.h[:] = h
-    made(1)
-    np.testing.assert_allclose(made.y, R @ h, rtol=0, atol=1e-4)
-    # each product waits for the one before
-    assert made.h[0] == np.float32(made.y[0] * np.float32(1e-3))
-    h[0] = made.h[0]
-    made(1)
-    np.testing.assert_allclose(made.y, R @ h, rtol=0, atol=1e-4)
+    probe.h[:] = h
+    probe(1)
+    np.testing.assert_allclose(probe.y, R @ h, rtol=0, atol=1e-4)
+    # each product depends on the previous one
+    assert probe.h[0] == np.float32(probe.y[0] * np.float32(1e-3))
+    h[0] = probe.h[0]
+    probe(1)
+    np.testing.assert_allclose(probe.y, R @ h, rtol=0, atol=1e-4)
 
 
 def test_probes_have_the_registers_of_the_instruction_set():
@@ -134,7 +134,7 @@ def test_probes_have_the_registers_of_the_instruction_set():
 
 
 def test_probe_of_the_peak_does_its_work():
-    """sums of i after n times · 0.999 + 1e-6, the same on every lane."""
+    """The sum over i after n iterations of · 0.999 + 1e-6, equal on all lanes."""
     call, calls = roofline.multiply_adds(1e6, threads=2)
     sums, lanes = np.arange(12.0), probes().edgernn_probe_lanes()
     for _ in range(50):
@@ -147,18 +147,18 @@ def test_probe_of_the_peak_does_its_work():
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_steps_in_c_are_those_of_the_model(cell):
-    given = problem(cell, 3, 8, 1)
-    made, alone = stepper_of(given), stepper_of(given)
-    made.x[...] = alone.x[...] = given.x[0]
+    case = problem(cell, 3, 8, 1)
+    stepper, alone = stepper_of(case), stepper_of(case)
+    stepper.x[...] = alone.x[...] = case.x[0]
     # the call makes 1000 steps, half of all
-    call, calls = roofline.steps_in_c(made, roofline._WORK / 1000)
+    call, calls = roofline.steps_in_c(stepper, roofline._WORK / 1000)
     assert calls == 1 / 1000
     call()
     call()
     for _ in range(2000):
         alone.step()
-    np.testing.assert_array_equal(made.y, alone.y)
-    made.x[0, 1] = np.nan
+    np.testing.assert_array_equal(stepper.y, alone.y)
+    stepper.x[0, 1] = np.nan
     with pytest.raises(EdgernnError, match="x: expected finite numbers, got nan at index 1"):
         call()
 
@@ -168,30 +168,30 @@ def test_sequences_in_c_are_those_of_the_model(words, tmp_path):
     model = ModelConfig.of("gru", 3, 8, vocabulary=5 if words else None)
     path = tmp_path / "model.onnx"
     to_onnx(random_model(model), path)
-    made, alone = (Stepper(pack(path.read_bytes(), path), 1) for _ in range(2))
+    stepper, alone = (Stepper(pack(path.read_bytes(), path), 1) for _ in range(2))
     rng = np.random.default_rng(0)
     x = rng.integers(5, size=(4, 6)) if words else rng.standard_normal((4, 6, 3)).astype(np.float32)
-    call = streamed(made, x)
-    made.x[...] = x[0, 0]
-    assert made.step()
+    call = streamed(stepper, x)
+    stepper.x[...] = x[0, 0]
+    assert stepper.step()
     for _ in range(2):
         call()
         for x_t in x[-1]:
             alone.x[...] = x_t
             assert alone.step()
-        np.testing.assert_array_equal(made.y, alone.y)
+        np.testing.assert_array_equal(stepper.y, alone.y)
         alone.restart()
     with pytest.raises(EdgernnError, match=r"x: expected"):
-        streamed(made, np.full_like(x, 7) if words else x * np.nan)()
+        streamed(stepper, np.full_like(x, 7) if words else x * np.nan)()
 
 
 def test_a_stream_in_c_stands_beside_one_in_python_and_the_roofline():
-    made = measure(Case("g", ModelConfig.of("gru", 2, 8), 1, in_c=True, targets=(Target("roofline", 1e9),)), SHORT)
-    assert made["name"] == "gru (2, 8), T=1, from C"
-    assert set(made["contenders"]) == {"edgernn", "edgernn from Python", "roofline"}
-    assert made["contenders"]["edgernn"]["us"] < made["contenders"]["edgernn from Python"]["us"]
-    assert made["contenders"]["edgernn"]["error"] < 1e-5
-    assert made["targets"][0]["met"]
+    measured = measure(Case("g", ModelConfig.of("gru", 2, 8), 1, in_c=True, targets=(Target("roofline", 1e9),)), SHORT)
+    assert measured["name"] == "gru (2, 8), T=1, from C"
+    assert set(measured["contenders"]) == {"edgernn", "edgernn from Python", "roofline"}
+    assert measured["contenders"]["edgernn"]["us"] < measured["contenders"]["edgernn from Python"]["us"]
+    assert measured["contenders"]["edgernn"]["error"] < 1e-5
+    assert measured["targets"][0]["met"]
 
 
 def test_a_library_without_probes_is_named(monkeypatch, tmp_path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suite of cases, what is judged of their times, and the page that is made of its report."""
+"""The suite of cases, the verdicts on their times, and the page generated from its report."""
 
 import json
 from concurrent.futures import Future
@@ -27,18 +27,18 @@ def figures(case, **times):
 
 @pytest.mark.slow
 def test_bench_beside_peers(tmp_path, capsys):
-    """In a process of its own; stands first, before that is replaced."""
+    """Runs in a separate process, and first, before it is replaced."""
     words = ["bench", "--peers", "--cell", "lstm", "hidden_size=8", "--steps", "1", "--rounds", "1", "--warmup", "0"]
     assert main([*words, "--out", str(tmp_path)]) == 0
-    said = capsys.readouterr()
-    assert "| roofline |" in said.out
-    assert "[1/1] lstm (2, 8), T=1: " in said.err
+    output = capsys.readouterr()
+    assert "| roofline |" in output.out
+    assert "[1/1] lstm (2, 8), T=1: " in output.err
     (case,) = json.loads((tmp_path / "peers.json").read_text())["cases"]
     assert case["name"] == "lstm (2, 8), T=1"
 
 
 class Inline:
-    """In place of the pool that starts a process for each case, which takes seconds."""
+    """Replaces the process pool, which takes seconds to start for each case."""
 
     def __init__(self, *_):
         pass
@@ -50,12 +50,12 @@ class Inline:
         pass
 
     def submit(self, work, *arguments):
-        done = Future()
+        process = Future()
         try:
-            done.set_result(work(*arguments))
+            process.set_result(work(*arguments))
         except Exception as error:
-            done.set_exception(error)
-        return done
+            process.set_exception(error)
+        return process
 
 
 @pytest.fixture(scope="module")
@@ -73,26 +73,26 @@ def report(tmp_path_factory, inline):
     lines = []
     progress = Silent()
     progress.note = lines.append
-    made = run_suite(path, cases, SHORT, command="a command", progress=progress)
-    assert json.loads(path.read_text()) == made
+    suite = run_suite(path, cases, SHORT, command="a command", progress=progress)
+    assert json.loads(path.read_text()) == suite
     assert [line.split()[0] for line in lines] == ["[1/3]", "[2/3]", "[3/3]"]
-    return made
+    return suite
 
 
 def test_ratios_are_taken_within_a_round():
-    """A machine that is twice as slow in a round slows all, and changes no ratio."""
+    """A machine that is slower in one round slows all peers, and changes no ratio."""
     case = Case(
         "g", ModelConfig.of("gru", 2, 8), targets=(Target("roofline", 1.5), Target(BEST, 1.0), Target("absent", 1.0))
     )
     times = {"edgernn": [1, 2, 8], "ONNX Runtime": [2, 4, 4], "JAX": [0.5, 1.5, 10], "roofline": [1, 1, 4]}
-    made = described(case, {n: np.array(t, float) for n, t in times.items()}, {"edgernn": 1e-7})
-    ratios = {name: each["ratio"] for name, each in made["contenders"].items()}
+    described_case = described(case, {n: np.array(t, float) for n, t in times.items()}, {"edgernn": 1e-7})
+    ratios = {name: each["ratio"] for name, each in described_case["contenders"].items()}
     assert ratios == {"edgernn": 1, "ONNX Runtime": 0.5, "JAX": pytest.approx(4 / 3), "roofline": 2}
-    assert made["contenders"]["ONNX Runtime"]["us"] == 4
-    assert made["contenders"]["edgernn"]["us_q3"] == 5
-    assert made["best_peer"] == "JAX"
-    assert [target["met"] for target in made["targets"]] == [False, False, None]
-    assert [target["value"] for target in made["targets"]] == [2, pytest.approx(4 / 3), None]
+    assert described_case["contenders"]["ONNX Runtime"]["us"] == 4
+    assert described_case["contenders"]["edgernn"]["us_q3"] == 5
+    assert described_case["best_peer"] == "JAX"
+    assert [target["met"] for target in described_case["targets"]] == [False, False, None]
+    assert [target["value"] for target in described_case["targets"]] == [2, pytest.approx(4 / 3), None]
 
 
 def test_a_report_holds_every_case_with_its_contenders(report):
@@ -123,7 +123,7 @@ def test_page_says_where_we_lose(report):
     assert "**A quick run" in text
     assert "- lstm (2, 8), T=500: PyTorch is 1.50 x as fast" in text
     assert "roofline is" not in text.split("## Where we lose")[1]
-    # a target is a line of its own only where it asks for more than to be ahead
+    # a target has a line of its own only if it asks for more than being ahead
     assert "1.5 x PyTorch, not 0.5" in text
     assert "best peer, not" not in text
     assert "- JAX: no (2 cases)" in text
@@ -152,7 +152,7 @@ def test_suite_has_every_case_that_was_aimed_at():
     assert len([case for case in CASES if case.model.layer.name == "sarnn"]) == 6
     for part in ("skiprnn", "irc-gru", "irc-lstm", "ihc-lstm", "eins", "fastgrnn", "load"):
         assert len(chosen(part)) == 1, part
-    # the largest lstm and gru sequences have the roofline as no target: their weights do not fit the cache
+    # the largest lstm and gru sequences do not target the roofline: their weights exceed the cache
     assert [c.name for c in CASES if not c.targets] == []
     with pytest.raises(edgernn.UsageError, match="only: expected a part of a case's name, such as 'gru"):
         chosen("nonesuch")

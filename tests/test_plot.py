@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of runs: which are made of what, and that they show what is there."""
+"""Plots of runs: the plots of each kind of run, and their contents."""
 
 import numpy as np
 import pytest
@@ -37,15 +37,15 @@ def runs(tmp_path_factory):
         (["decaynet"], ["learning", "cobweb", "kept"]),
         (["decaynet-any"], ["learning", "cobweb", "kept"]),
         (["sarnn-0"], ["learning", "pattern", "cobweb", "kept"]),
-        # the start of its states is learned
+        # the initial state is learned
         (["skiprnn"], ["learning", "pattern", "cobweb", "kept"]),
         (["sarnn-0", "sarnn-1", "gru"], ["learning", "pattern", "tradeoff", "kept"]),
     ],
 )
 def test_runs_give_all_the_pictures_they_can(runs, tmp_path, names, kinds):
-    made = plot([runs / name for name in names], tmp_path)
-    assert [path.name for path in made] == [f"{kind}.{suffix}" for kind in kinds for suffix in ("png", "svg")]
-    for path in made:
+    pictures = plot([runs / name for name in names], tmp_path)
+    assert [path.name for path in pictures] == [f"{kind}.{suffix}" for kind in kinds for suffix in ("png", "svg")]
+    for path in pictures:
         if path.suffix == ".png":
             pixels = image.imread(path)[..., :3]
             assert min(pixels.shape[:2]) > 200
@@ -108,6 +108,6 @@ def test_a_price_is_drawn_for_every_group(tmp_path):
     ]
     tradeoff(tmp_path / "t.svg", outcomes, "accuracy")
     text = (tmp_path / "t.svg").read_text()
-    # the legend and the axes, which the SVG keeps as comments beside the outlines
+    # legend and axis labels, which the SVG keeps as comments beside the outlines
     for word in ("<!-- a -->", "<!-- b -->", "<!-- accuracy -->", "<!-- updates skipped, % -->"):
         assert word in text, word

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Point-wise programs: their checks, what they compute, their derivatives, and the files that follow from them."""
+"""Point-wise programs: validation, results, derivatives, and the generated files."""
 
 import re
 
@@ -12,9 +12,9 @@ from edgernn.cells import Cell, Gate, Vector
 from edgernn.program import MOST_VALUES, OPS, Builder, Instruction, Program, ProgramError, gradient
 from edgernn.rules import RULES
 from tests.added_rule.tiring import Tiring
-from tests.rooms import ROOT, generator
+from tests.source_tree import ROOT, generator
 
-# each op by numpy, of its operands
+# each op in NumPy
 ORACLE = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -40,14 +40,14 @@ ORACLE = {
 }
 
 
-def single(name: str) -> Program:
-    """The program of one op."""
+def one_op_program(name: str) -> Program:
+    """Return the program of one op."""
     arity = OPS[name].arity
     return Program(tuple(range(arity)), (), (Instruction(name, tuple(range(arity))),), (arity,))
 
 
 def points(count: int, seed: int = 0) -> list[Tensor]:
-    """Positive numbers, so that every op is defined; some are equal."""
+    """Draw positive numbers, for which every op is defined; some are equal."""
     rng = np.random.default_rng(seed)
     values = rng.uniform(0.6, 2.4, (count, 50))
     values[:, :10] = np.round(values[:, :10])
@@ -73,7 +73,7 @@ def test_every_rule_header_is_generated():
 
 
 class Swapping(Cell):
-    """States that trade places, a gate with the name of an argument, and one that nothing reads."""
+    """A cell that swaps its states, with a gate named as an argument, and an unread gate."""
 
     name = "swap-ping"
     gates = (Gate("p"), Gate("x", h=False, bias=False))
@@ -196,20 +196,20 @@ def test_codes_of_ops_stay():
 @pytest.mark.parametrize("name", OPS)
 def test_op_equals_its_oracle(name):
     values = points(OPS[name].arity)
-    (y,) = single(name).run(values)
+    (y,) = one_op_program(name).run(values)
     np.testing.assert_allclose(y.detach(), ORACLE[name](*(v.detach().numpy() for v in values)), rtol=1e-14)
 
 
 @pytest.mark.parametrize("name", OPS)
 def test_derivative_of_an_op_equals_autograd(name):
-    program = single(name)
+    program = one_op_program(name)
     values = points(OPS[name].arity, 1)
     (y,) = program.run(values)
     grad = torch.linspace(-1, 1, 50, dtype=torch.float64)
     expected = torch.autograd.grad(y, values, grad, allow_unused=True) if y.requires_grad else [None] * len(values)
     back = gradient(program, [9])
-    given = {i: v.detach() for i, v in enumerate(values)} | {9: grad}
-    pulled = back.run([given[key] for key in back.arguments]) if back.arguments else [torch.zeros(50)] * len(values)
+    bound = {i: v.detach() for i, v in enumerate(values)} | {9: grad}
+    pulled = back.run([bound[key] for key in back.arguments]) if back.arguments else [torch.zeros(50)] * len(values)
     for got, wanted in zip(pulled, expected, strict=True):
         torch.testing.assert_close(got, torch.zeros(50) if wanted is None else wanted, check_dtype=False)
 
@@ -224,13 +224,13 @@ def test_derivative_of_a_program_equals_autograd(seed):
     loss = sum((r * g).sum() for r, g in zip(results, grads, strict=True))
     expected = torch.autograd.grad(loss, values, allow_unused=True, materialize_grads=True)
     back = gradient(program, keys)
-    given = dict(zip((*program.arguments, *keys), (*(v.detach() for v in values), *grads), strict=True))
-    for got, wanted in zip(back.run([given[key] for key in back.arguments]), expected, strict=True):
+    bound = dict(zip((*program.arguments, *keys), (*(v.detach() for v in values), *grads), strict=True))
+    for got, wanted in zip(back.run([bound[key] for key in back.arguments]), expected, strict=True):
         torch.testing.assert_close(got, wanted)
 
 
 def random_program(seed: int) -> Program:
-    """Of smooth ops that stay finite, three arguments and two results."""
+    """Return a program of smooth ops with finite values, three arguments and two results."""
     rng = np.random.default_rng(seed)
     builder = Builder()
     values = [builder.argument(key) for key in range(3)] + [builder.constant(float(rng.normal()))]
@@ -238,7 +238,7 @@ def random_program(seed: int) -> Program:
     for _ in range(12):
         name = str(rng.choice(names))
         values.append(builder.op(name, *(int(v) for v in rng.choice(values, OPS[name].arity))))
-    # all arguments are read
+    # read all arguments
     total = values[0]
     for value in values[1:3]:
         total = builder.op("add", total, value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the native library refuses of the cells that files bring, and in which words."""
+"""The errors of the native library for invalid cells in files."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ PLAIN = {"gates": [3], "layout": [1, 0, 0, 0, 0], "update": [1, 0, 0, 1, 0, 0]}
 
 
 def refusal(attributes: Attributes, rule: str = "always") -> str:
-    """What is said of a node whose weights do not matter."""
-    given = {"schema": 2, "cell": "mine", "rule": rule, "macs": 0, **attributes}
+    """Return the error for a node; its weights are arbitrary."""
+    node_attributes = {"schema": 2, "cell": "mine", "rule": rule, "macs": 0, **attributes}
     weights = {"W": np.zeros((2, 2), np.float32), "R": np.zeros((2, 2), np.float32)}
     with pytest.raises(Exception, match="edgernn: mine") as caught:
-        node_session(weights, ["h"], ["Y", "", "", "h_out"], given)
+        node_session(weights, ["h"], ["Y", "", "", "h_out"], node_attributes)
     return str(caught.value)
 
 
@@ -29,7 +29,7 @@ def update(
     instructions: list[tuple[int, int, int, int]] | None = None,
     results: list[int] | None = None,
 ) -> Attributes:
-    """An update of these parts, by default that of PLAIN."""
+    """Return an update with these parts, by default those of PLAIN."""
     arguments = [0] if arguments is None else arguments
     constants, instructions = constants or [], instructions or []
     results = [0] if results is None else results
@@ -162,10 +162,10 @@ def test_bad_cell_is_refused_with_a_sentence(case: str) -> None:
 
 
 def test_plain_cell_is_taken() -> None:
-    """The cases above differ from it in what they are refused for alone."""
-    given = {"schema": 2, "cell": "mine", "rule": "always", "macs": 0, **PLAIN}
+    """The cases above differ from this cell only in the refused part."""
+    node_attributes = {"schema": 2, "cell": "mine", "rule": "always", "macs": 0, **PLAIN}
     weights = {"W": np.ones((2, 2), np.float32), "R": np.zeros((2, 2), np.float32)}
-    run = node_session(weights, ["h"], ["Y", "", "", "h_out"], given)
+    run = node_session(weights, ["h"], ["Y", "", "", "h_out"], node_attributes)
     y, _ = run.run(None, {"X": np.ones((1, 1, 2), np.float32), "h": np.zeros((1, 2), np.float32)})
     np.testing.assert_array_equal(y, np.full((1, 1, 2), 2.0))
 
@@ -185,7 +185,7 @@ def test_other_parts_are_refused(change: Attributes, name: str) -> None:
         session("gru", "always", draw("gru", "always", 5, 3), attributes=attributes)
 
 
-def mine(cell: str, hidden: int = 5, inputs: int = 3) -> Attributes:
+def user_cell_attributes(cell: str, hidden: int = 5, inputs: int = 3) -> Attributes:
     return {"cell": "mine", **cell_program(layer(cell, "always", hidden, inputs).cell).attributes()}
 
 
@@ -209,7 +209,7 @@ def test_bad_weights_are_refused_by_name(case: str, constant: bool) -> None:
     feed = draw_call(cell, "always", 5, 3, 2, 2)
 
     def build_and_run() -> None:
-        run = session(cell, "always", weights, constant=constant, attributes=mine(cell))
+        run = session(cell, "always", weights, constant=constant, attributes=user_cell_attributes(cell))
         run.run(None, feed if constant else weights | feed)
 
     with pytest.raises(Exception, match=f"edgernn: mine: {message}"):
@@ -220,11 +220,11 @@ def test_cell_whose_states_meet_its_inputs_is_refused_other_sizes() -> None:
     weights = draw("sru", "always", 5, 5)
     weights["W"] = np.zeros((15, 3), np.float32)
     with pytest.raises(Exception, match=r"edgernn: mine: W: expected as many inputs as neurons, here I = H = 5"):
-        session("sru", "always", weights, sizes=(5, 5), attributes=mine("sru", 5, 5))
+        session("sru", "always", weights, sizes=(5, 5), attributes=user_cell_attributes("sru", 5, 5))
 
 
 def test_bad_state_is_refused_by_its_number() -> None:
-    run = session("lstm", "always", draw("lstm", "always", 5, 3), attributes=mine("lstm"))
+    run = session("lstm", "always", draw("lstm", "always", 5, 3), attributes=user_cell_attributes("lstm"))
     feed = draw_call("lstm", "always", 5, 3, 2, 2)
     feed["c"] = np.zeros((2, 6), np.float32)
     with pytest.raises(Exception, match=r"edgernn: mine: state 1: expected \(2, 5\), got \(2, 6\)"):
@@ -235,13 +235,13 @@ def test_wrong_number_of_inputs_is_refused_with_what_there_should_be() -> None:
     weights = draw("gru", "always", 5, 3)
     del weights["b"]
     with pytest.raises(Exception, match="edgernn: mine: expected the inputs X, W, R, b, state 0, got 4 inputs"):
-        session("gru", "always", weights, attributes=mine("gru"))
+        session("gru", "always", weights, attributes=user_cell_attributes("gru"))
 
 
 def test_program_without_gates_is_left_alone() -> None:
-    """Such a node has the cell of its name."""
+    """Such a node runs the built-in cell of its name."""
     weights, feed = draw("gru", "always", 5, 3), draw_call("gru", "always", 5, 3, 2, 2)
-    want = session("gru", "always", weights).run(None, feed)
+    expected = session("gru", "always", weights).run(None, feed)
     got = session("gru", "always", weights, attributes={"update": [1, 0]}).run(None, feed)
-    for a, b in zip(got, want, strict=True):
+    for a, b in zip(got, expected, strict=True):
         np.testing.assert_array_equal(a, b)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user sees of a long command, on a terminal and elsewhere."""
+"""The progress output of long commands, on a terminal and elsewhere."""
 
 import io
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every recipe there is, found by itself: what it says, and that it trains."""
+"""Every recipe in the package: its settings, and that it trains."""
 
 import json
 
@@ -15,7 +15,7 @@ from edgernn.training.series import run_series
 from tests.training_helpers import without_pictures
 
 NAMES = [row.name for table in table_names() for row in load_table(table).rows]
-# what is asked for in print; a table may come beside these
+# required recipes; further tables are allowed
 PROMISED = {
     *(
         "pru-char",
@@ -30,7 +30,7 @@ PROMISED = {
     ),
     *("sarnn-ptb", "decay-pmnist", "decay-rows", "decay-l2l", "eins-ptb", "eins-vae", "eins-brits", "eins-rits"),
     *("eins-draw", "eins-l2l", "eins-updates", "irc-ptb", "irc-l2l", "irc-draw", "draw-mnist", "decay-states"),
-    *(f"pru-memorization-{what}" for what in ("parameters", "bits", "variance", "size")),
+    *(f"pru-memorization-{part}" for part in ("parameters", "bits", "variance", "size")),
     *("pru-adding-parameters", "pru-adding-variance", "sarnn-lambda-adding", "sarnn-lambda-seizures"),
 }
 
@@ -62,7 +62,7 @@ def test_a_table_begins_with_its_commands_and_is_complete(name):
 
 
 def check_picture(picture, table, labels):
-    """Everything that a picture names is in the table."""
+    """Check that the table has every column, row and series that a picture names."""
     panels = getattr(picture, "panels", None)
     groups = [
         *getattr(picture, "groups", []),
@@ -102,7 +102,7 @@ def test_a_recipe_binds(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_trains(name, tmp_path, small_data, monkeypatch):
-    """20 steps of the cut-down version on small files of the data set's own format."""
+    """20 steps of the cut-down version on small files in the data set's format."""
     without_pictures(monkeypatch)
     recipe, table = load_recipe(name), load_table(name.split("/")[0])
     settings = over(recipe.settings, table.quick | {"steps": 20, "eval_every": 20})
@@ -119,7 +119,7 @@ def test_a_recipe_trains(name, tmp_path, small_data, monkeypatch):
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    """A table of one row, "t", among the recipes."""
+    """A recipe file with one row, "t"."""
     monkeypatch.setattr(recipes, "RECIPES", tmp_path)
     path = tmp_path / "t.toml"
     path.write_text(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables: the runs that they need, several at once, and what is laid out."""
+"""Tables: the runs that they need, parallel jobs, and the printed comparison."""
 
 import copy
 import json
@@ -85,21 +85,21 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture
-def made(table, trained, tmp_path):
-    """A table and its runs, which are the test's own to change."""
+def finished(table, trained, tmp_path):
+    """A table with finished runs, which the test may change."""
     runs, report = trained
     shutil.copytree(runs, tmp_path / "runs")
     return copy.deepcopy(report)
 
 
-def test_a_table_holds_what_its_runs_measured(made, tmp_path):
-    assert [(row["name"], row["variant"]["layers"]) for row in made["rows"]] == [
+def test_a_table_holds_what_its_runs_measured(finished, tmp_path):
+    assert [(row["name"], row["variant"]["layers"]) for row in finished["rows"]] == [
         ("gru", 1),
         ("gru", 2),
         ("sarnn", 1),
         ("sarnn", 2),
     ]
-    for row in made["rows"]:
+    for row in finished["rows"]:
         runs = [tmp_path / f"runs/{row['name']}-layers={row['variant']['layers']}-seed{seed}" for seed in (0, 1)]
         results = [json.loads((run / "result.json").read_text()) for run in runs]
         ours = row["columns"]["mse"]
@@ -117,29 +117,29 @@ def test_a_table_holds_what_its_runs_measured(made, tmp_path):
         assert not row["failed"]
         assert row["seconds"] == pytest.approx(statistics.mean(result["seconds"] for result in results))
     saved = json.loads((tmp_path / "runs/table.json").read_text())
-    assert saved == {key: value for key, value in made.items() if key != "files"}
+    assert saved == {key: value for key, value in finished.items() if key != "files"}
     assert not leftovers(tmp_path / "runs")
 
 
-def test_a_page_shows_paper_and_ours_side_by_side(made, tmp_path):
+def test_a_page_shows_paper_and_ours_side_by_side(finished, tmp_path):
     page = (tmp_path / "runs/table.md").read_text()
     head = next(line for line in page.splitlines() if line.startswith("| row"))
     assert head.split(" | ")[1:4] == ["layers", "MSE: paper", "ours"]
     line = next(line for line in page.splitlines() if line.startswith("| gru | 1"))
-    ours = made["rows"][0]["columns"]["mse"]
+    ours = finished["rows"][0]["columns"]["mse"]
     half = (ours["interval"][1] - ours["interval"][0]) / 2
     assert line.startswith(f"| gru | 1 | 0.25 ± 0.01 | {ours['mean']:.4g} ± {half:.2g}, {ours['agreement']} |")
     assert "The paper has 50 runs a row." in page
     assert "Paper: ± is a guess." in page
-    counts = made["agreement"]
+    counts = finished["agreement"]
     assert sum(counts.values()) == 2
     assert f"Of 2 printed figures that were measured: {counts['within']} within" in page
     assert "not comparable" in page
 
 
-def test_a_claim_stands_with_its_test(made, tmp_path):
-    (claim,) = made["claims"]
-    runs = {row: next(r for r in made["rows"] if r["name"] == row) for row in ("gru", "sarnn")}
+def test_a_claim_stands_with_its_test(finished, tmp_path):
+    (claim,) = finished["claims"]
+    runs = {row: next(r for r in finished["rows"] if r["name"] == row) for row in ("gru", "sarnn")}
     differences = [
         a - b for a, b in zip(*(runs[row]["columns"]["mse"]["values"] for row in claim["rows"]), strict=True)
     ]
@@ -163,17 +163,17 @@ def test_reasons_why_figures_cannot_be_compared_stand_under_the_table(table, tmp
     assert "2. Not comparable" not in page
 
 
-def test_a_page_says_what_it_does_not_do(made, tmp_path):
+def test_a_page_says_what_it_does_not_do(finished, tmp_path):
     page = (tmp_path / "runs/table.md").read_text()
     assert "A note." in page
     assert "cut-down" not in page
 
 
-def test_what_is_finished_is_not_trained_again(made, table, tmp_path, capfd):
+def test_what_is_finished_is_not_trained_again(finished, table, tmp_path, capfd):
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").glob("*/result.json")}
     again = reproduce("sums", out=tmp_path / "runs", seeds=1)
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    assert again["rows"][2]["columns"]["mse"]["values"] == made["rows"][2]["columns"]["mse"]["values"][:1]
+    assert again["rows"][2]["columns"]["mse"]["values"] == finished["rows"][2]["columns"]["mse"]["values"][:1]
     assert again["rows"][2]["columns"]["mse"]["sd"] is None
     assert capfd.readouterr().err == ""
 
@@ -183,7 +183,7 @@ def test_a_quick_table_says_that_it_is_one(table, tmp_path):
     assert report["quick"]
     assert "cut-down version" in markdown(report)
     assert json.loads((tmp_path / "quick/gru-layers=1-seed0/result.json").read_text())["steps"] == 3
-    # a row that is not trained is in the table all the same
+    # the table also has the rows that were not trained
     assert [row["seeds"] for row in report["rows"]] == [[0], [0], [], []]
 
 
@@ -237,7 +237,7 @@ def test_bad_words_are_refused_before_anything_runs(table, tmp_path):
         ("steps = 12", "stepps = 12", "unknown setting 'stepps'"),
     ],
 )
-def test_runs_of_other_settings_are_not_taken(made, table, tmp_path, old, new, said):
+def test_runs_of_other_settings_are_not_taken(finished, table, tmp_path, old, new, said):
     table.write_text(TABLE.replace(old, new))
     with pytest.raises(UsageError, match=said):
         reproduce("sums", out=tmp_path / "runs", seeds=1)
@@ -297,7 +297,7 @@ def test_a_row_named_twice_is_trained_once(table, tmp_path):
     assert [row["failed"] for row in report["rows"]] == [{}] * 4
 
 
-def test_the_overview_says_how_far_a_table_is(made, table, tmp_path, monkeypatch, capsys):
+def test_the_overview_says_how_far_a_table_is(finished, table, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (line,) = overview()
     assert (line["state"], line["seeds"]["most"], line["agreement"]) == ("not run", 0, None)
@@ -307,15 +307,15 @@ def test_the_overview_says_how_far_a_table_is(made, table, tmp_path, monkeypatch
     (line,) = overview()
     assert (line["state"], line["rows"], line["results"]) == ("measured", 4, "runs/sums/table.json")
     assert line["seeds"] == {"asked": 2, "fewest": 2, "most": 2}
-    assert line["agreement"] == made["agreement"]
+    assert line["agreement"] == finished["agreement"]
     assert main(["reproduce", "--list"]) == 0
     row = capsys.readouterr().out.splitlines()[2]
     assert row.startswith("| sums | Two sums | A paper, Table 9 | measured | 4 | 2 of 2 | ")
-    # a row that has been added since is not measured
+    # a row added later is not measured
     table.write_text(table.read_text() + '[rows.rnn]\nstands-for = "row rnn"\ncell = "rnn"\n')
     (line,) = overview()
     assert (line["state"], line["rows"], line["seeds"]["fewest"]) == ("partly", 6, 0)
-    # results that are named count alone
+    # with --results only that folder counts
     (tmp_path / "results").mkdir()
     assert main(["reproduce", "--list", "--results", "results", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["state"] == "not run"
@@ -328,7 +328,7 @@ def test_the_overview_says_how_far_a_table_is(made, table, tmp_path, monkeypatch
 
 def test_the_score_of_the_paper_is_a_geometric_mean():
     result = {"accuracy": 0.816, "skip_percent": 76.0}
-    # Table 1 of the SA-RNN paper has 78.8 for 81.6 % and 76 %
+    # Table 1 of the SA-RNN paper prints 78.8 for 81.6 % and 76 %
     assert figure(result, "gmean") == pytest.approx(78.8, abs=0.1)
     assert figure(result, "accuracy") == pytest.approx(81.6)
     assert figure({**result, "solved": None}, "solved") is None
@@ -344,7 +344,7 @@ def test_an_interrupted_table_goes_on(tmp_path):
     deadline = time.monotonic() + 120
     while not state.exists() and time.monotonic() < deadline:
         time.sleep(0.1)
-    # Ctrl-C on a terminal reaches the workers too
+    # SIGINT of a terminal reaches the workers too
     os.killpg(process.pid, signal.SIGINT)
     _, error = process.communicate(timeout=120)
     assert process.returncode == 130, error

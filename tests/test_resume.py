@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that was stopped, by whatever, ends as if it never had been."""
+"""A run that is stopped in any way and resumed ends like an uninterrupted one."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def run(out, resume=False, progress=None, **changes):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def uninterrupted(tmp_path_factory):
     out = tmp_path_factory.mktemp("whole") / "run"
     run(out)
     return snapshot(out)
@@ -53,13 +53,13 @@ def stopped(out, at):
 
 
 @pytest.mark.parametrize("at", [1, 3, 4, 17, 29, 30])
-def test_stopped_and_resumed_equals_whole(tmp_path, whole, at):
+def test_stopped_and_resumed_equals_whole(tmp_path, uninterrupted, at):
     stopped(tmp_path / "run", at)
     run(tmp_path / "run", resume=True)
-    assert snapshot(tmp_path / "run") == whole
+    assert snapshot(tmp_path / "run") == uninterrupted
 
 
-# one process forks a child for each try, so that torch is loaded once
+# one process forks a child for each attempt, so that torch is loaded once
 KILLS = """
 import os, random, signal, sys, time
 import matplotlib.figure, matplotlib.backends.backend_agg, torch._dynamo
@@ -96,7 +96,7 @@ print(kills)
 
 def test_killed_at_random_moments_equals_whole(tmp_path):
     settings = {**SMALL, "steps": 80, "eval_every": 7, "checkpoint_every": 2}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", KILLS, tmp_path, *words(settings)],
         check=True,
         capture_output=True,
@@ -104,7 +104,7 @@ def test_killed_at_random_moments_equals_whole(tmp_path):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         timeout=120,
     )
-    assert int(done.stdout) > 2
+    assert int(process.stdout) > 2
     assert snapshot(tmp_path / "killed") == snapshot(tmp_path / "whole")
     assert not leftovers(tmp_path / "killed")
 
@@ -129,7 +129,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     assert "eval_every=2" in command
 
 
-def test_an_interrupt_loses_no_step(tmp_path, whole):
+def test_an_interrupt_loses_no_step(tmp_path, uninterrupted):
     class Press(Silent):
         def update(self, step, line="", **figures):
             if step == 16 and not line:
@@ -140,7 +140,7 @@ def test_an_interrupt_loses_no_step(tmp_path, whole):
         run(tmp_path / "run", progress=Press())
     assert signal.getsignal(signal.SIGINT) is before
     run(tmp_path / "run", resume=True)
-    assert snapshot(tmp_path / "run") == whole
+    assert snapshot(tmp_path / "run") == uninterrupted
 
 
 def test_a_second_interrupt_does_not_wait(tmp_path):
@@ -164,18 +164,18 @@ def test_a_finished_run_is_only_read(tmp_path):
     assert times == {p: p.stat().st_mtime_ns for p in (tmp_path / "run").iterdir()}
 
 
-def test_resuming_nothing_begins(tmp_path, whole):
+def test_resuming_nothing_begins(tmp_path, uninterrupted):
     notes = Notes()
     run(tmp_path / "run", resume=True, progress=notes)
     assert notes.texts == [f"nothing to resume in {tmp_path / 'run'}: starting there"]
-    assert snapshot(tmp_path / "run") == whole
+    assert snapshot(tmp_path / "run") == uninterrupted
 
 
-def test_killed_before_the_config_was_there(tmp_path, whole):
+def test_killed_before_the_config_was_there(tmp_path, uninterrupted):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/.config.json.abc.json").write_text("{")
     run(tmp_path / "run", resume=True)
-    assert snapshot(tmp_path / "run") == whole
+    assert snapshot(tmp_path / "run") == uninterrupted
 
 
 def test_a_directory_in_use_is_refused(tmp_path):
@@ -221,18 +221,18 @@ def test_another_machine_is_told(tmp_path):
 
 
 def test_random_numbers_of_a_gpu_go_on(tmp_path, monkeypatch):
-    """As far as a machine without one can tell: what torch gives for a checkpoint comes back."""
-    given, back = torch.arange(16, dtype=torch.uint8), []
+    """Tested as far as possible without a GPU: the state that torch returns for a checkpoint is restored."""
+    state, back = torch.arange(16, dtype=torch.uint8), []
     monkeypatch.setattr("edgernn.training.run_directory._is_on_gpu", lambda model: True)
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: given)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: state)
     monkeypatch.setattr(torch.cuda, "set_rng_state", back.append)
     stopped(tmp_path / "run", 8)
     run(tmp_path / "run", resume=True)
     assert len(back) == 1
-    assert torch.equal(back[0], given)
+    assert torch.equal(back[0], state)
 
 
-def garble(path):
+def corrupt(path):
     path.write_bytes(b"\xff garbage")
 
 
@@ -271,7 +271,7 @@ def drop_position(path):
 
 
 @pytest.mark.parametrize(
-    "damage", [garble, shorten, empty, drop_weight, reshape_weight, drop_slot, drop_rng, drop_position]
+    "damage", [corrupt, shorten, empty, drop_weight, reshape_weight, drop_slot, drop_rng, drop_position]
 )
 def test_a_corrupt_checkpoint_is_named(tmp_path, damage):
     stopped(tmp_path / "run", 8)
@@ -288,15 +288,15 @@ def test_other_corrupt_files_are_named(tmp_path, name):
         run(tmp_path / "run", resume=True)
 
 
-def test_a_torn_last_line_is_forgotten(tmp_path, whole):
+def test_a_torn_last_line_is_forgotten(tmp_path, uninterrupted):
     stopped(tmp_path / "run", 8)
     with (tmp_path / "run/metrics.jsonl").open("a") as file:
         file.write('{"step": 12, "lo')
     run(tmp_path / "run", resume=True)
-    assert snapshot(tmp_path / "run") == whole
+    assert snapshot(tmp_path / "run") == uninterrupted
 
 
-def test_a_kill_between_checkpoint_and_weights(tmp_path, whole, monkeypatch):
+def test_a_kill_between_checkpoint_and_weights(tmp_path, uninterrupted, monkeypatch):
     def killed(*_):
         raise RuntimeError("stopped by the test")
 
@@ -306,4 +306,4 @@ def test_a_kill_between_checkpoint_and_weights(tmp_path, whole, monkeypatch):
             run(tmp_path / "run")
     assert not (tmp_path / "run/model.safetensors").exists()
     run(tmp_path / "run", resume=True)
-    assert snapshot(tmp_path / "run") == whole
+    assert snapshot(tmp_path / "run") == uninterrupted

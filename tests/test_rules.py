@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The laws of single update rules; that every rule equals its oracle on every cell is in test_cells."""
+"""Properties of single update rules; test_cells compares every rule on every cell with its oracle."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from tests.layers import layer_of, oracle_run
 
 
 def pattern(model: edgernn.SequenceModel, T: int, B: int = 2) -> torch.Tensor:
-    """u (T, B, H) of the first layer on random input."""
+    """Return u (T, B, H) of the first layer on random input."""
     with torch.no_grad():
         model(torch.randn(T, B, model.input_size))
     decisions = model.traces[0].decisions
@@ -73,7 +73,7 @@ def test_skip_updates_at_the_first_step_and_then_after_a_fixed_wait():
     layer = model.recurrent_layers()[0]
     with torch.no_grad():
         layer.rule.rule_w.zero_()
-        # Δ = 0.2: the pressure is 0.2, 0.4, 0.6 after an update, so every third step is one
+        # Δ = 0.2: the pressure is 0.2, 0.4, 0.6 after an update, so every third step is an update
         layer.rule.rule_b.fill_(float(torch.logit(torch.tensor(0.2))))
     u = pattern(model, 10)
     assert u[:, 0, 0].int().tolist() == [1, 0, 0, 1, 0, 0, 1, 0, 0, 1]
@@ -130,7 +130,7 @@ def test_a_forced_rate_is_had(rule, rate):
     model = random_model("gru", 16, 100, rule=rule, skip=1 - rate)
     with torch.no_grad():
         model(torch.randn(500, 2, 16))
-    # the shares of clockwork are those of whole numbers of groups
+    # the update rates of clockwork for equal groups
     near = {"clockwork": 0.04, "selective": 0.02, "random": 0.02}
     assert model.update_rate == pytest.approx(rate, abs=near.get(rule, 0.005))
 
@@ -143,22 +143,22 @@ def test_all_or_nothing_can_be_forced(rule, rate):
             random_model("gru", 3, 10, rule=rule, skip=1.0)
         return
     u = pattern(random_model("gru", 3, 10, rule=rule, skip=1 - rate), 50)
-    # skip changes at the first step, whatever follows
+    # skip always changes at the first step
     assert (u[rule == "skip" :] == rate).all()
 
 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("rule", RULES)
 def test_executed_macs_are_what_the_oracle_counts(cell, rule):
-    """Where the cost follows from rates: for `variable` with as many inputs as neurons and one share of them."""
+    """The cost follows from rates: for `variable` with I = H and one rate for both."""
     layer = layer_of(cell, rule, 8, 8)
     if rule == "variable":
         layer.rule.force(0.5)
     x = torch.randn(32, 2, 8, dtype=torch.float64)
     counted = oracle_run(cell, layer, x)
     busy = float((counted.updates > 0).mean())
-    made = cost(layer.cell, layer.rule, float(counted.updates.mean()) / 8, busy)
-    assert made.macs_executed == pytest.approx(counted.needed.mean() / 32)
+    costs = cost(layer.cell, layer.rule, float(counted.updates.mean()) / 8, busy)
+    assert costs.macs_executed == pytest.approx(counted.needed.mean() / 32)
 
 
 @pytest.mark.parametrize("rank", [None, 3])
@@ -166,22 +166,22 @@ def test_executed_macs_are_what_the_oracle_counts(cell, rule):
 def test_nothing_skipped_costs_everything(rule, rank):
     for cell in ("lstm", "gru-before", "eins"):
         layer = layer_of(cell, rule, 4, 8, recurrent_weights(rank))
-        made = cost(layer.cell, layer.rule, 1.0)
-        assert made.macs_executed == made.macs
+        costs = cost(layer.cell, layer.rule, 1.0)
+        assert costs.macs_executed == costs.macs
         nothing = cost(layer.cell, layer.rule, 0.0).macs_executed
         assert nothing == (0 if rule == "skip" else layer.rule.macs())
 
 
 def test_variable_executes_a_part_of_every_row():
-    # 2 of 8 rows, which read 1 of 4 inputs; r of gru-before too, but the gates of eins are needed in full
+    # 2 of 8 rows read 1 of 4 inputs; r of gru-before as well, but eins needs its mid gates in full
     for cell, macs in (("gru", 2 * 3 * (1 + 2)), ("gru-before", 2 * 3 * (1 + 2)), ("eins", 2 * 4 * 4 + 4 * (2 + 2))):
         assert named_cost(cell, "variable", 4, 8, update_rate=0.25).macs_executed == macs + 4 + 8
 
 
 def test_skip_computes_nothing_between_updates():
-    made = named_cost("gru-before", "skip", 3, 8, update_rate=0.25)
-    assert made.macs_executed == 0.25 * made.macs
-    # the paper's own figures: a GRU of 110 units on the adding task, T = 50, all steps and 50.7 % of them
+    costs = named_cost("gru-before", "skip", 3, 8, update_rate=0.25)
+    assert costs.macs_executed == 0.25 * costs.macs
+    # the paper's figures: a GRU of 110 units on the adding task, T = 50, with all and with 50.7 % of the updates
     assert 50 * named_cost("gru", None, 2, 110).macs == pytest.approx(1.85e6, rel=2e-3)
     assert 50 * named_cost("gru", "skip", 2, 110, update_rate=0.507).macs_executed == pytest.approx(9.40e5, rel=1e-3)
 

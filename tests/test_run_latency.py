@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times of the models of a table, from a small recipe to the page."""
+"""Latencies of the models of a table, from a small recipe to the results page."""
 
 import json
 
@@ -45,7 +45,7 @@ settings.bidirectional = true
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """The folder of a table's recipes, and of its runs, of which the first two rows are trained and timed."""
+    """The folders of a table's recipes and of its runs; the first two rows are trained and timed."""
     folder = tmp_path_factory.mktemp("timed")
     (folder / "recipes").mkdir()
     (folder / "recipes/sums.toml").write_text(TABLE)
@@ -65,38 +65,38 @@ def table(runs, monkeypatch):
 def test_times_are_those_of_the_test_sequences(table):
     for row in ("gru-before", "sarnn"):
         for seed in (0, 1):
-            found = json.loads((table / f"{row}-seed{seed}/latency.json").read_text())
-            assert found["machine"] == processor()
-            assert found["instruction_set"] == instruction_set()
-            assert found["reference"] == "gru"
-            assert (found["sequences"], found["steps"]) == (16, 8)
-            assert 0.1 < found["microseconds"] < 1e4
-            ratio = found["microseconds"] / found["reference_microseconds"]
+            record = json.loads((table / f"{row}-seed{seed}/latency.json").read_text())
+            assert record["machine"] == processor()
+            assert record["instruction_set"] == instruction_set()
+            assert record["reference"] == "gru"
+            assert (record["sequences"], record["steps"]) == (16, 8)
+            assert 0.1 < record["microseconds"] < 1e4
+            ratio = record["microseconds"] / record["reference_microseconds"]
             # both medians are of the same rounds
-            assert found["ratio"] == pytest.approx(ratio, rel=0.5)
+            assert record["ratio"] == pytest.approx(ratio, rel=0.5)
             session = Session(table / f"{row}-seed{seed}/model.onnx", backend="native")
             session.run(read_arrays(table / f"{row}-seed{seed}/example.npz", ("x",))["x"].swapaxes(0, 1))
             if row == "sarnn":
                 skip = 100 * (1 - session.updates.mean() / 6)
                 assert 0 < skip < 100
-                assert found["skip_percent"] == pytest.approx(skip)
-                # r of all neurons where one changes, z and n of those that do, and the coordinator: I = 2, H = 6
+                assert record["skip_percent"] == pytest.approx(skip)
+                # r of all neurons where any changes, z and n of those that change, and the coordinator: I = 2, H = 6
                 updates = session.updates
                 macs = 6 * 2 + 6 + np.where(updates > 0, 6 * 8, 0) + updates * 2 * 8
                 sparse = updates <= 0.75 * 6
-                assert found["macs_executed"] >= (macs * sparse).sum() / updates.size
-                assert found["macs_executed"] <= 6 * 2 + 6 + 3 * 6 * 8
+                assert record["macs_executed"] >= (macs * sparse).sum() / updates.size
+                assert record["macs_executed"] <= 6 * 2 + 6 + 3 * 6 * 8
             else:
-                assert (found["skip_percent"], found["macs_executed"]) == (0, 3 * 6 * 8)
+                assert (record["skip_percent"], record["macs_executed"]) == (0, 3 * 6 * 8)
 
 
 def test_a_table_has_times_and_ratios(table):
     report = reproduce("sums", out=table, run=False)
     assert report["command"] == "edgernn reproduce sums --measure-latency"
-    found = [json.loads((table / f"sarnn-seed{seed}/latency.json").read_text()) for seed in (0, 1)]
+    records = [json.loads((table / f"sarnn-seed{seed}/latency.json").read_text()) for seed in (0, 1)]
     row = report["rows"][1]["latency"]
     for name in ("microseconds", "reference_microseconds", "ratio", "macs_executed", "skip_percent"):
-        assert row[name]["values"] == [each[name] for each in found]
+        assert row[name]["values"] == [each[name] for each in records]
     assert row["machines"] == [f"{processor()}, {instruction_set()}"]
     assert report["rows"][2]["latency"] is None
     page = (table / "table.md").read_text()
@@ -126,8 +126,8 @@ def test_a_model_that_cannot_be_streamed_says_why(runs, monkeypatch, tmp_path, c
     without_pictures(monkeypatch)
     words = ["reproduce", "sums", "--seeds", "1", "--rows", "twice", "--measure-latency", "--out", str(tmp_path)]
     assert main(words) == 0
-    found = json.loads((tmp_path / "twice-seed0/latency.json").read_text())
-    assert "it needs whole sequences" in found["error"]
+    record = json.loads((tmp_path / "twice-seed0/latency.json").read_text())
+    assert "it needs whole sequences" in record["error"]
     assert "| not measured |" in capsys.readouterr().out
 
 
@@ -136,7 +136,7 @@ def test_a_table_that_was_never_timed_says_so(table):
     for row in report["rows"]:
         row["latency"] = None
     assert "Time a sequence: not measured. `--measure-latency` measures the runs" in markdown(report)
-    # as a report that is older than these times
+    # as in a report written before latencies were measured
     del report["latency"]
     assert "a sequence" not in markdown(report)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The RNN-VAE of sentences: its bound against NumPy, what it fills in, and runs of the task."""
+"""The RNN-VAE of sentences: its bound compared with NumPy, imputation, and runs of the task."""
 
 import json
 import math
@@ -37,7 +37,7 @@ def network(cell="lstm", rule=None, **changes):
 
 
 def padded(*lengths, padding=0):
-    """Sentences (T, B) of these lengths, the longest first, with what stands behind them."""
+    """Return sentences (T, B) of these lengths, in decreasing order, and their padding."""
     rng = np.random.default_rng(1)
     x = torch.full((max(lengths), len(lengths)), padding)
     for i, length in enumerate(lengths):
@@ -46,7 +46,7 @@ def padded(*lengths, padding=0):
 
 
 def write_ptb(folder, train=60, held_out=15, suffix=""):
-    """Sentences over few words, one in which appears in no training sentence."""
+    """Write sentences over a few words; one word is missing in the training part."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     common = [f"w{i}" for i in range(20)]
@@ -72,19 +72,19 @@ def _double():
 @pytest.mark.parametrize("cell", ["lstm", "t-lstm"])
 def test_each_sequence_stops_at_its_own_length(cell, rule):
     torch.manual_seed(0)
-    made = LayerConfig.of(cell, rule).make(3, 4)
+    module = LayerConfig.of(cell, rule).make(3, 4)
     lengths = [6, 6, 4, 1]
     x = torch.randn(7, 4, 3)
-    last, trace = run_to_length(made, x, made.initial_state(4, x), torch.tensor(lengths))
+    last, trace = run_to_length(module, x, module.initial_state(4, x), torch.tensor(lengths))
     decisions, budget = [], 0.0
     for i, length in enumerate(lengths):
         alone = x[:length, i : i + 1]
-        _, state, own = made(alone, made.initial_state(1, alone))
-        for found, expected in zip(last, state, strict=True):
-            torch.testing.assert_close(found[i : i + 1], expected)
-        budget += own.budget.item() / len(lengths)
-        if own.decisions is not None:
-            decisions.append(own.decisions.double().flatten())
+        _, state, own_trace = module(alone, module.initial_state(1, alone))
+        for actual, expected in zip(last, state, strict=True):
+            torch.testing.assert_close(actual[i : i + 1], expected)
+        budget += own_trace.budget.item() / len(lengths)
+        if own_trace.decisions is not None:
+            decisions.append(own_trace.decisions.double().flatten())
     assert trace.budget.item() == pytest.approx(budget)
     if rule == "always":
         assert trace.decisions is None
@@ -99,23 +99,23 @@ def linear(module, v):
     return v @ module.weight.detach().numpy().T + module.bias.detach().numpy()
 
 
-def stepped(made, kind, x, state):
-    weights = {name: value.detach().numpy() for name, value in made.cell.named_parameters()}
+def states_of_steps(module, kind, x, state):
+    weights = {name: value.detach().numpy() for name, value in module.cell.named_parameters()}
     for x_t in x:
         state = kind(weights, x_t, state)
         yield state
 
 
 def bound(model, sentence, noise, kind, states):
-    """-log p of a sentence given z, and the divergence of z; also the likelihood of each word."""
+    """Return -log p of a sentence given z, the divergence of z, and the likelihood of each word."""
     e = model.embedding.weight.detach().numpy()
     start = tuple(np.zeros(5) for _ in range(states))
-    *_, last = stepped(model.encoder, kind, e[sentence], start)
+    *_, last = states_of_steps(model.encoder, kind, e[sentence], start)
     mean, log_variance = np.split(linear(model.posterior, last[0]), 2)
     z = mean + np.sqrt(np.exp(log_variance)) * noise
     surprise = 0.0
     for (h,), target in zip(
-        stepped(model.decoder, oracle.gru, e[[END, *sentence]], (z,)), [*sentence, END], strict=True
+        states_of_steps(model.decoder, oracle.gru, e[[END, *sentence]], (z,)), [*sentence, END], strict=True
     ):
         logits = linear(model.head, h)
         surprise -= np.log(np.exp(logits[target]) / np.exp(logits).sum())
@@ -130,11 +130,11 @@ def test_the_bound_is_that_of_the_equations(cell, kind, states):
     torch.manual_seed(7)
     noise = torch.randn(4, 5).numpy()
     torch.manual_seed(7)
-    found = model(x, lengths)
+    bounds = model(x, lengths)
     for i, length in enumerate(lengths.tolist()):
         surprise, kl = bound(model, x[:length, i].tolist(), noise[i], kind, states)
-        assert found.reconstruction[i].item() == pytest.approx(surprise)
-        assert found.divergence[i].item() == pytest.approx(kl)
+        assert bounds.reconstruction[i].item() == pytest.approx(surprise)
+        assert bounds.divergence[i].item() == pytest.approx(kl)
 
 
 @pytest.mark.parametrize("rule", ["always", "selective", "skip"])
@@ -147,15 +147,15 @@ def test_what_stands_behind_a_sentence_has_no_effect(rule):
         model.eval()
         torch.manual_seed(1)
         with torch.no_grad():
-            found = model(x, lengths)
+            bounds = model(x, lengths)
         model.train()
         model.zero_grad()
-        # with more padding there are more random numbers to draw, so that only the encoder's gradient can be compared
+        # more padding draws more random numbers, so only the encoder's gradient is comparable
         torch.manual_seed(1)
         mean, log_variance = model.encode(x, lengths)
         (mean.square().sum() + log_variance.sum() + model.budget).backward()
         gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-        results.append((found, model.budget, model.update_rate, gradients))
+        results.append((bounds, model.budget, model.update_rate, gradients))
     (one, budget, rate, gradients), (two, *others) = results
     torch.testing.assert_close(one.reconstruction, two.reconstruction)
     torch.testing.assert_close(one.divergence, two.divergence)
@@ -177,8 +177,8 @@ def test_parameters_of_the_papers_encoder(cell, expected):
 def test_gradients_reach_every_parameter(cell):
     model = network(cell, decoder_dropout=0.1, weight_drop=0.1)
     x, lengths = padded(9, 9, 8, 8)
-    found = model(x, lengths)
-    (found.reconstruction.sum() + found.divergence.sum()).backward()
+    bounds = model(x, lengths)
+    (bounds.reconstruction.sum() + bounds.divergence.sum()).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert torch.isfinite(parameter.grad).all(), name
@@ -207,8 +207,8 @@ def test_the_divergence_is_weighed_step_by_step():
         torch.manual_seed(0)
         losses[step] = task.loss(model, SentenceBatch(x, lengths, step), None)[0].item()
     torch.manual_seed(0)
-    found = model(x, lengths)
-    reconstruction, kl = found.reconstruction.mean().item(), found.divergence.mean().item()
+    bounds = model(x, lengths)
+    reconstruction, kl = bounds.reconstruction.mean().item(), bounds.divergence.mean().item()
     for step, weight in ((0, 0.0), (10, 0.25), (40, 1.0), (1000, 1.0)):
         assert losses[step] == pytest.approx(reconstruction + weight * kl)
     assert SentenceCodes(kl_steps=0).kl_weight(0) == 1
@@ -245,7 +245,7 @@ def test_weights_that_are_not_there_are_not_dropped():
 @pytest.mark.parametrize("dropped", ["encoder", "decoder"])
 def test_recurrent_weights_are_dropped_in_training_alone(dropped):
     model, (x, lengths) = network(weight_drop=0.5), padded(6, 6)
-    # without the recurrent weights of the other part there is nothing to drop there
+    # dropout of recurrent weights requires recurrent weights in that part
     torch.nn.init.zeros_((model.decoder if dropped == "encoder" else model.encoder).cell.R)
 
     def surprise(seed):
@@ -267,37 +267,37 @@ def test_recurrent_weights_are_dropped_in_training_alone(dropped):
 def test_the_likeliest_words_are_found_one_by_one():
     model = network().eval()
     beginning = torch.tensor([3, 4, 5])
-    found, same = model.impute(beginning, 2, sample=False, longest=6)
-    assert found.words == same.words
-    # once more from the beginning at every word
+    imputed, same = model.impute(beginning, 2, sample=False, longest=6)
+    assert imputed.words == same.words
+    # reference: run from the beginning for every word
     mean, _ = model.encode(beginning[:, None], torch.tensor([3]))
-    made, nll = [], 0.0
-    while len(made) < 6:
-        read = torch.tensor([END, *beginning.tolist(), *made])[:, None]
+    greedy, nll = [], 0.0
+    while len(greedy) < 6:
+        read = torch.tensor([END, *beginning.tolist(), *greedy])[:, None]
         h, _, _ = model.decoder(model.embedding(read), (mean,))
         log_p = torch.log_softmax(model.head(h[-1, 0]), -1)
         nll -= log_p.max().item()
         if log_p.argmax() == END:
             break
-        made.append(int(log_p.argmax()))
-    assert found.words == made
-    assert found.nll == pytest.approx(nll, rel=1e-4)
+        greedy.append(int(log_p.argmax()))
+    assert imputed.words == greedy
+    assert imputed.nll == pytest.approx(nll, rel=1e-4)
 
 
 @torch.no_grad()
 def test_samples_follow_the_distribution_of_the_next_word():
     model = network().eval()
     model.posterior.weight.zero_()
-    # z is as good as certain, so that the first word's distribution is known
+    # z has almost no variance, so the distribution of the first word is known
     model.posterior.bias.copy_(torch.tensor([0.5] * 5 + [-40.0] * 5))
     model.head.weight.mul_(4)
     h, _, _ = model.decoder(model.embedding(torch.tensor([[END], [3]])), (torch.full((1, 5), 0.5),))
     p = torch.softmax(model.head(h[-1, 0]), -1)
     torch.manual_seed(0)
-    found = model.impute(torch.tensor([3]), 20_000, sample=True, longest=1)
-    first = torch.tensor([it.words[0] if it.words else END for it in found])
+    imputed = model.impute(torch.tensor([3]), 20_000, sample=True, longest=1)
+    first = torch.tensor([it.words[0] if it.words else END for it in imputed])
     torch.testing.assert_close(first.bincount(minlength=WORDS) / 20_000, p, atol=0.012, rtol=0)
-    for it, word in zip(found[:50], first.tolist(), strict=False):
+    for it, word in zip(imputed[:50], first.tolist(), strict=False):
         assert it.nll == pytest.approx(-math.log(p[word].item()), rel=1e-4)
 
 
@@ -307,12 +307,12 @@ def test_an_imputed_sentence_stops_at_its_end():
     model.head.weight.zero_()
     model.head.bias.fill_(-50.0)
     model.head.bias[END] = 50.0
-    (found,) = model.impute(torch.tensor([3, 4]), 1, sample=False)
-    assert found.words == []
-    assert found.nll == pytest.approx(0.0, abs=1e-6)
+    (imputed,) = model.impute(torch.tensor([3, 4]), 1, sample=False)
+    assert imputed.words == []
+    assert imputed.nll == pytest.approx(0.0, abs=1e-6)
     model.head.bias[2] = 100.0
-    (found,) = model.impute(torch.tensor([3, 4]), 1, sample=False, longest=9)
-    assert found.words == [2] * 9
+    (imputed,) = model.impute(torch.tensor([3, 4]), 1, sample=False, longest=9)
+    assert imputed.words == [2] * 9
 
 
 # the task
@@ -327,14 +327,14 @@ def test_words_come_from_the_training_part(tmp_path):
 
 
 def test_metrics_are_means_over_sentences_and_words(tmp_path):
-    # more than are evaluated at once
+    # more than one evaluation batch
     write_ptb(tmp_path, held_out=70)
     settings = {"hidden_size": 6, "embedding": 5}
     plan = make_plan("sentence-vae", "sarnn", None, settings, data=tmp_path)
     model = plan.network()
-    found = evaluate(model, plan.task, plan.task.test)
+    metrics = evaluate(model, plan.task, plan.task.test)
     torch.randn(3)
-    assert evaluate(model, plan.task, plan.task.test) == found
+    assert evaluate(model, plan.task, plan.task.test) == metrics
     nll, kl, tokens, updated, steps = 0.0, 0.0, 0, 0.0, 0
     model.eval()
     torch.manual_seed(0)
@@ -348,11 +348,11 @@ def test_metrics_are_means_over_sentences_and_words(tmp_path):
                 model.encode(batch.x[:n, i : i + 1], torch.tensor([n]))
                 updated += n * model.update_rate
                 steps += n
-    assert found["nll"] == pytest.approx(nll / 70, rel=1e-5)
-    assert found["kl"] == pytest.approx(kl / 70, rel=1e-5)
-    assert found["reconstruction"] == pytest.approx((nll - kl) / 70, rel=1e-5)
-    assert found["perplexity"] == pytest.approx(math.exp(nll / tokens), rel=1e-5)
-    assert found["skip_percent"] == pytest.approx(100 * (1 - updated / steps), rel=1e-5)
+    assert metrics["nll"] == pytest.approx(nll / 70, rel=1e-5)
+    assert metrics["kl"] == pytest.approx(kl / 70, rel=1e-5)
+    assert metrics["reconstruction"] == pytest.approx((nll - kl) / 70, rel=1e-5)
+    assert metrics["perplexity"] == pytest.approx(math.exp(nll / tokens), rel=1e-5)
+    assert metrics["skip_percent"] == pytest.approx(100 * (1 - updated / steps), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -397,7 +397,7 @@ def test_a_run_leaves_imputed_sentences_and_cannot_be_exported(tmp_path, monkeyp
     assert main(["train", "--task", "sentence-vae", "--cell", cell, *where, *words(SMALL), "removed=2"]) == 0
     result = json.loads((run / "result.json").read_text())
     assert result["metric"] == "nll"
-    # 22 words, none of them known
+    # 22 words, all unknown
     assert result["perplexity"] == pytest.approx(22, rel=0.15)
     task = opened(SentenceCodes(), tmp_path / "data")
     long_enough = [s for s in task.test.sentences if len(s) > 4][:10]
@@ -468,5 +468,5 @@ def test_the_sentences_of_the_penn_treebank():
     task = opened(SentenceCodes())
     assert (len(task.train), len(task.validation), len(task.test)) == (42_068, 3_370, 3_761)
     assert len(task.words) == 10_000
-    # the words and ends of the training part, as the literature counts them
+    # the number of words and ends of sentences of the training part in the literature
     assert sum(len(sentence) + 1 for sentence in task.train.sentences) == 929_589

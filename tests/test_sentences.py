@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentences of a text, their words by number, and batches of unequal length."""
+"""Sentences of a text, word indices, and batches of unequal length."""
 
 import math
 

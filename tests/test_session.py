@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The session: whole sequences, single steps, and what it says to wrong input."""
+"""The session: whole sequences, single steps, and errors for invalid input."""
 
 from functools import partial
 from itertools import product
@@ -197,7 +197,7 @@ def test_an_app_can_register_the_library_itself():
 
 
 def test_native_kernels_are_those_that_export_expects():
-    """The exporter names layers that the library knows, without asking the library."""
+    """The exporter names the library's layers without calling the library."""
     from edgernn.cells import CELLS
     from edgernn.cells.recurrent import DENSE, LowRank
     from edgernn.export.kernels import find_kernel
@@ -217,7 +217,7 @@ def test_native_kernels_are_those_that_export_expects():
             layer = RecurrentLayer(make(4, hidden, recurrent=recurrent), rule(4, hidden), before)
             if imputer is None or recurrent is DENSE:
                 expected.add(find_kernel(layer).name)
-    # and with `*` for a cell that a file brings, as for one with all kinds of weights
+    # `*` for cells in files, with weights of all kinds
     expected |= {"+".join("*" if part == "gru" else part for part in name.split("+")) for name in expected}
     assert library.native_kernels() == expected
 
@@ -304,8 +304,8 @@ def test_steps_take_any_kind_of_array_in_any_order(backend):
     x = random_input(6, 1, 3)
     whole = Session(path, backend=backend)
     expected = [whole.step(x_t) for x_t in x]
-    given = [x[0], x[1].astype(np.float64), x[2][0], x[3].tolist(), x[4], np.asfortranarray(x[5])]
-    for x_t, y in zip(given, expected, strict=True):
+    arrays = [x[0], x[1].astype(np.float64), x[2][0], x[3].tolist(), x[4], np.asfortranarray(x[5])]
+    for x_t, y in zip(arrays, expected, strict=True):
         got = session.step(x_t)
         assert got.shape == y.shape[1:] if np.ndim(x_t) == 1 else y.shape
         np.testing.assert_array_equal(got.reshape(y.shape), y)
@@ -341,7 +341,7 @@ def test_refused_steps_change_nothing(backend, bad):
     with pytest.raises(edgernn.UsageError, match="x: expected shape"):
         session.step(np.zeros(4, np.float32))
     np.testing.assert_array_equal(session.step(x[1]), other.step(x[1]))
-    # finite numbers whose sum is not
+    # finite numbers with an infinite sum
     assert np.isfinite(session.step(np.full(3, 3e38, np.float32))).all()
 
 

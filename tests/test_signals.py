@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM, SIGHUP and full disks: what is saved, what is said, and the exit status."""
+"""SIGTERM, SIGHUP and full disks: saved checkpoints, messages and exit statuses."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def test_a_signal_saves_as_ctrl_c_does(tmp_path, number):
     process = command_line(*ARGUMENTS, cwd=tmp_path)
     wait_for(tmp_path / "run/metrics.jsonl", process)
     process.send_signal(number)
-    # a second one changes nothing
+    # a second signal has no effect
     process.send_signal(number)
     status, out, error = ended(process)
     assert (status, out) == (128 + number, "")
@@ -71,7 +71,7 @@ def test_a_closed_terminal_saves(tmp_path):
 
 
 class Child:
-    """A process that fork has made, for `wait_for`."""
+    """A forked process, for `wait_for`."""
 
     def __init__(self, process):
         self.process = process
@@ -97,7 +97,7 @@ def test_a_signal_between_trainings_ends_the_command():
 
 
 def test_a_full_disk_says_where_what_is_kept_and_what_to_do(tmp_path):
-    """A limit on the size of files stands for the end of the space: first checkpoints do not fit, then the picture."""
+    """A limit on file sizes simulates a full disk: first checkpoints do not fit, then the picture."""
     settings = [*words(SMALL), "steps=6", "eval_every=2", "checkpoint_every=2"]
     command = [sys.executable, "-m", "edgernn", "train", "--task", "adding", "--cell", "gru", "--out", "run", *settings]
 
@@ -105,18 +105,20 @@ def test_a_full_disk_says_where_what_is_kept_and_what_to_do(tmp_path):
         def limit():
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, preexec_fn=limit)
-        assert done.returncode == 1
-        assert "Traceback" not in done.stderr
-        return done.stderr.splitlines()[-1]
+        process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, preexec_fn=limit)
+        assert process.returncode == 1
+        assert "Traceback" not in process.stderr
+        return process.stderr.splitlines()[-1]
 
     line = limited(6000)
-    said = "run/state.safetensors: File too large; no step is saved yet; free some space and go on with: edgernn train"
-    assert said in line
+    output = (
+        "run/state.safetensors: File too large; no step is saved yet; free some space and go on with: edgernn train"
+    )
+    assert output in line
     command.append("--resume")
     line = limited(20_000)
-    said = r"edgernn: error: run/learning\.png: File too large; step 6 is saved; free some space and go on with: (.*)"
-    resuming = re.fullmatch(said, line)
+    output = r"edgernn: error: run/learning\.png: File too large; step 6 is saved; free some space and go on with: (.*)"
+    resuming = re.fullmatch(output, line)
     assert resuming, line
     words_again = shlex.split(resuming[1])
     assert words_again[-1] == "--resume"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The laws of the rules whose u lies between 0 and 1: `phased` and `variable`."""
+"""Properties of the rules with u between 0 and 1: `phased` and `variable`."""
 
 import math
 
@@ -17,7 +17,7 @@ from tests.layers import layer_of, oracle_run
 from tests.test_rules import pattern
 from tests.tolerances import FLOAT64
 
-# short soft zones and long open ones, so that few neurons of many, and many of few, change
+# short soft zones and long open ones, so that both few and many neurons change
 SHARP = [
     ("phased", {"open": 0.3}),
     ("phased", {"open": 0.9, "shortest": 0.3, "longest": 3.0}),
@@ -72,7 +72,7 @@ def test_phased_neurons_are_open_for_their_share_of_the_period():
         _, _, trace = layer(torch.randn(20, 1, 1))
     torch.testing.assert_close(u[:10, 0], torch.tensor([0, 0.5, 1, 0.5, 0, 0, 0, 0, 0, 0]), rtol=0, atol=1e-6)
     torch.testing.assert_close(u[10:], u[:10], rtol=0, atol=1e-6)
-    # a shift by a whole period, of either sign, is none
+    # a shift by a whole period, of either sign, has no effect
     torch.testing.assert_close(u[:, 1], u[:, 2], rtol=0, atol=1e-6)
     torch.testing.assert_close(u[:12, 1], u[8:, 0], rtol=0, atol=1e-6)
     assert torch.equal(trace.decisions[:, 0], u > 0)
@@ -94,8 +94,8 @@ def test_phase_is_as_exact_late_as_at_the_start(t):
         rule.rule_s.sub_(100)
         phase = rule._phase(torch.tensor([[t]]))[0].double()
         tau, s = rule.rule_tau.double(), rule.rule_s.double()
-    wanted = torch.remainder(t + s, tau) / tau
-    apart = (phase - wanted).abs()
+    expected = torch.remainder(t + s, tau) / tau
+    apart = (phase - expected).abs()
     assert torch.minimum(apart, 1 - apart).max() < 1e-6
 
 
@@ -119,17 +119,17 @@ def test_phased_file_knows_the_time(tmp_path):
     state[model.state_names.index("layer0.rule_t")] = torch.tensor([[0.0], [1e6]])
     y, last = session.run_from(x.numpy(), dict(zip(model.state_names, (s.numpy() for s in state), strict=True)))
     with torch.no_grad():
-        wanted, _ = model(x, tuple(state))
-    torch.testing.assert_close(torch.from_numpy(y), wanted, rtol=0, atol=1e-5)
+        expected, _ = model(x, tuple(state))
+    torch.testing.assert_close(torch.from_numpy(y), expected, rtol=0, atol=1e-5)
     assert last["layer0.rule_t"].ravel().tolist() == [9, 1e6 + 9]
 
 
 def rule_gradcheck(layer, x, names):
-    """The gradients of the layer's outputs and budget for these parameters equal finite differences."""
+    """Assert that the gradients of outputs and budget by these parameters equal finite differences."""
     values = [dict(layer.named_parameters())[n].detach().clone().requires_grad_() for n in names]
 
-    def f(*given):
-        y, last, trace = torch.func.functional_call(layer, dict(zip(names, given, strict=True)), (x,))
+    def f(*parameters):
+        y, last, trace = torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), (x,))
         return (y, *last[: len(layer.cell.states)], trace.budget)
 
     assert torch.autograd.gradcheck(f, values)
@@ -156,7 +156,7 @@ def test_variable_gradients_equal_finite_differences():
 def test_variable_updates_the_first_neurons():
     u = pattern(edgernn.SequenceModel("vcrnn", 2, 64, rule_options={"sharpness": 3.0}), 20)
     assert (u[..., :-1] >= u[..., 1:]).all()
-    # m is 1/2 at the start: half of the neurons, and the half of the soft zone that lies above
+    # m is initially 1/2: half of the neurons, and the upper half of the soft zone
     assert (u.sum(-1) == 32 + int(math.log(1e5 - 1) / 3)).all()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How states move: tracks, maps, and what neurons keep, against equations in NumPy."""
+"""Analysis of states: trajectories, maps and memory, compared with equations in NumPy."""
 
 import numpy as np
 import pytest

@@ -34,7 +34,7 @@ def test_paired_differences_are_those_of_the_pairs():
     half = QUANTILES[2] / math.sqrt(3)
     assert difference.value == pytest.approx(2)
     assert difference.interval == pytest.approx((2 - half, 2 + half), rel=1e-5)
-    # P(|T| > t) = 1 - t / √(2 + t²) with 2 degrees of freedom
+    # P(|T| > t) = 1 - t / √(2 + t²) for 2 degrees of freedom
     assert difference.p == pytest.approx(1 - math.sqrt(12 / 14), rel=1e-6)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that differ in the values of their weights alone have one traced function, all others have their own."""
+"""Layers that differ only in weight values share one traced function; all others have separate ones."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ class Doubled(GRU):
 
 
 class Scaled(nn.Module):
-    """An attribute that an equation may read."""
+    """An equation may read this attribute."""
 
     def __init__(self, scale):
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States that decay in silence become zero: no native call computes with subnormal numbers, which are slow."""
+"""Decaying states become zero: no native call computes with subnormal numbers, which are slow."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ SILENCE = 400
 
 
 def without_biases(model):
-    """The model with every bias at zero, so that silence leads its state to zero."""
+    """Set every bias to zero, so that zero input drives the state to zero."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.rpartition(".")[2].startswith("b"):
@@ -48,7 +48,7 @@ def assert_decays_without_subnormals(y):
     y = np.asarray(y)
     size = np.abs(y)
     assert not ((size > 0) & (size < TINY)).any()
-    # the input was heard, and has died away
+    # the state reacted to the input and has decayed
     assert size[2].max() > 1e-3
     assert size[-1].max() < 1e-6
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sweeps: what they train, what they say of it, and that neither kills nor a full disk cost what is finished."""
+"""Sweeps: their runs and reports; neither kills nor a full disk lose finished runs."""
 
 import errno
 import os
@@ -49,13 +49,13 @@ def say(file, old, new):
     file.write_text(SWEEP.replace(old, new))
 
 
-# the file
+# the sweep file
 
 
 def test_every_combination_is_a_row_and_every_seed_a_run(file, tmp_path):
     plan = load_sweep(file, tmp_path / "runs")
     assert [row.name for row in plan.rows] == [
-        # λ does nothing where nothing can be skipped
+        # λ has no effect under rules that never skip
         "gru-lr=0.01",
         "gru-lr=0.001",
         *(f"sarnn-lambda={weight},lr={lr}" for weight in (0.0, 0.5) for lr in (0.01, 0.001)),
@@ -116,14 +116,14 @@ def test_a_file_that_is_not_there(tmp_path):
         sweep(tmp_path / "none.toml")
 
 
-# figures
+# results
 
 
-# what happens to workers
+# failing workers
 
 
 class Pretended(Workers):
-    """Ends a job as it is told to: how(job, try) gives the outcome, and what is done before."""
+    """Ends each job as how(job, attempt) says: it performs side effects and returns the outcome."""
 
     slots = 2
 
@@ -162,8 +162,8 @@ def test_a_job_whose_worker_dies_is_gone_on_with(tmp_path, capsys):
 
 def test_a_full_disk_stops_all(tmp_path):
     workers = Pretended(lambda job, n: Outcome("No space left on device", full=True) if job.seed == 1 else Outcome())
-    said = "seed1: No space left on device: 1 of 4 runs are finished and stay; free some space"
-    with pytest.raises(EdgernnError, match=said):
+    output = "seed1: No space left on device: 1 of 4 runs are finished and stay; free some space"
+    with pytest.raises(EdgernnError, match=output):
         run_missing(jobs_of(tmp_path), workers)
     assert [job.seed for job in workers.begun] == [0, 1, 2]
 
@@ -192,15 +192,15 @@ def test_half_a_result_is_none(tmp_path, monkeypatch):
         assert job.result() is None
         assert attempt(job, None, "cpu") == Outcome()
         assert snapshot(job.out) == whole
-    # nothing was trained for it
+    # no run was trained
     assert state.stat().st_mtime_ns == before
 
 
-# the table
+# the results table
 
 
 class Here(Workers):
-    """Trains in this process, one at a time."""
+    """Trains in this process, sequentially."""
 
     slots = 1
 
@@ -215,7 +215,7 @@ class Here(Workers):
 
 
 @pytest.fixture
-def here(file, monkeypatch):
+def train_here(file, monkeypatch):
     @contextmanager
     def on_ray(count, **_):
         yield Here()
@@ -226,19 +226,19 @@ def here(file, monkeypatch):
     return file
 
 
-def test_a_table_before_anything_is_trained(here, capsys):
+def test_a_table_before_anything_is_trained(train_here, capsys):
     assert main(["sweep", "sweep.toml", "--table-only"]) == 0
     assert capsys.readouterr().out.count("not run") == 6
-    table = sweep(here, run=False)
+    table = sweep(train_here, run=False)
     assert table["metric"] is None
     assert not any(row["front"] or row["chosen"] for row in table["rows"])
     assert [path.rpartition("/")[2] for path in table["files"]] == ["table.json", "table.md"]
     with pytest.raises(EdgernnError, match="there is no finished run whose model could be exported"):
-        sweep(here, run=False, export=True)
+        sweep(train_here, run=False, export=True)
 
 
-def test_choices_are_made_on_the_validation_split(here, tmp_path):
-    table = sweep(here, latency=False)
+def test_choices_are_made_on_the_validation_split(train_here, tmp_path):
+    table = sweep(train_here, latency=False)
     rows = {row["name"]: row for row in table["rows"]}
     assert len(rows) == 6
     assert all(row["latency"]["n"] == 0 and row["test"]["n"] == 2 for row in rows.values())
@@ -264,41 +264,41 @@ def test_choices_are_made_on_the_validation_split(here, tmp_path):
         f"{row['test']['mean']:.4g} ± {row['test']['sd']:.2g}",
         f"{low:.4g} to {high:.4g}",
     ]
-    # more seeds are added to those that are there
+    # seeds are added to the existing ones
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/sweep/*/result.json")}
-    say(here, "seeds = 2", "seeds = 3")
-    assert all(row["test"]["n"] == 3 for row in sweep(here, latency=False)["rows"])
+    say(train_here, "seeds = 2", "seeds = 3")
+    assert all(row["test"]["n"] == 3 for row in sweep(train_here, latency=False)["rows"])
     assert {path: path.stat().st_mtime_ns for path in before} == before
-    say(here, "T = 8", "T = 9")
+    say(train_here, "T = 8", "T = 9")
     with pytest.raises(UsageError, match="trained with T=8, now it is 9"):
-        sweep(here)
+        sweep(train_here)
 
 
-def test_a_run_that_fails_is_told_and_the_others_go_on(here, capsys):
-    say(here, "lr = [0.01, 0.001]", "lr = [0.01, 1e30]")
+def test_a_run_that_fails_is_told_and_the_others_go_on(train_here, capsys):
+    say(train_here, "lr = [0.01, 0.001]", "lr = [0.01, 1e30]")
     assert main(["sweep", "sweep.toml", "--no-latency"]) == 1
     error = capsys.readouterr().err
     assert re.search(r"error: \d+ runs failed, runs/sweep/table.md has the others; the first: .*diverged", error)
-    table = sweep(here, run=False)
+    table = sweep(train_here, run=False)
     assert {row["test"]["n"] for row in table["rows"] if row["settings"]["lr"] == 0.01} == {2}
-    page = (here.parent / "runs/sweep/table.md").read_text()
+    page = (train_here.parent / "runs/sweep/table.md").read_text()
     assert page.count("not run") == 3
 
 
-def test_another_sweep_in_the_same_folder_is_refused(here):
-    said = r"runs/sweep: in use by process \d+ on .*; wait until it ends, or name another place with --out"
-    with hold_folder(here.parent / "runs/sweep"):
-        with pytest.raises(UsageError, match=said):
-            sweep(here)
-        # a table of what is there so far may be laid out meanwhile
-        assert not any(row["seeds"] for row in sweep(here, run=False)["rows"])
+def test_another_sweep_in_the_same_folder_is_refused(train_here):
+    output = r"runs/sweep: in use by process \d+ on .*; wait until it ends, or name another place with --out"
+    with hold_folder(train_here.parent / "runs/sweep"):
+        with pytest.raises(UsageError, match=output):
+            sweep(train_here)
+        # a table of the finished runs may be printed meanwhile
+        assert not any(row["seeds"] for row in sweep(train_here, run=False)["rows"])
 
 
 # Ray
 
 
 def test_without_ray_there_is_a_hint(file, monkeypatch):
-    # a module that is None cannot be imported, as if it were not installed
+    # a module set to None cannot be imported, as if it were not installed
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingPackageError, match=r"edgernn sweep: needs ray; pip install 'edgernn\[cpu,sweep\]'"):
         sweep(file)
@@ -338,7 +338,7 @@ def test_a_machine_without_the_folder_or_of_another_version_says_so(tmp_path):
     (job,) = jobs_of(tmp_path, 1)
     import edgernn
 
-    rest = (1, None, "cpu", tmp_path / "nowhere", edgernn.__version__)
-    assert "does not see the folder" in cluster._try(job, tmp_path, *rest).error
-    assert "is installed on" in cluster._try(job, tmp_path, *rest[:-1], "0.0.0").error
+    arguments = (1, None, "cpu", tmp_path / "nowhere", edgernn.__version__)
+    assert "does not see the folder" in cluster._try(job, tmp_path, *arguments).error
+    assert "is installed on" in cluster._try(job, tmp_path, *arguments[:-1], "0.0.0").error
     assert not job.out.exists()

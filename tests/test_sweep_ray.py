@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sweeps on Ray: neither kills nor a full disk cost what is finished, and a cluster trains what one machine would."""
+"""Sweeps on Ray: neither kills nor a full disk lose finished runs, and a cluster gives the results of one machine."""
 
 import json
 import os
@@ -26,9 +26,9 @@ pytestmark = pytest.mark.check("cluster")
 pytest.importorskip("ray")
 
 
-def wait_for(found, seconds=90):
+def wait_for(condition, seconds=90):
     deadline = time.monotonic() + seconds
-    while not (value := found()):
+    while not (value := condition()):
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.05)
     return value
@@ -45,7 +45,7 @@ steps = 800
 eval_every = 100
 checkpoint_every = 50
 """
-# a disk that is full as long as a file is there
+# a disk that is full while a file exists
 FULL = """import errno, os
 fsync = os.fsync
 def full(handle):
@@ -57,7 +57,7 @@ os.fsync = full
 
 
 class Story:
-    """A sweep that is started over and over in one folder."""
+    """A sweep that is restarted repeatedly in one folder."""
 
     def __init__(self, folder):
         self.folder, self.runs = folder, folder / "runs/long"
@@ -75,7 +75,7 @@ class Story:
         return {path: path.stat().st_mtime_ns for path in self.runs.glob("*/result.json")}
 
     def at_work(self, after=0.0):
-        """A run that has saved a checkpoint since then and goes on, and the process that trains it."""
+        """Return a run that has saved a checkpoint since then and continues, and the process that trains it."""
         for path in self.runs.glob("*/state.json"):
             lock = path.with_name(LOCK)
             if path.stat().st_mtime > after and lock.exists() and (holder := lock.read_text()):
@@ -85,7 +85,7 @@ class Story:
 
 def test_nothing_finished_is_lost_and_nothing_is_run_twice(tmp_path):
     story = Story(tmp_path)
-    # a worker is killed, and once something is finished the driver, too
+    # a worker is killed and, once a run is finished, the driver too
     process = story.start()
     killed, worker = wait_for(story.at_work)
     os.kill(worker, signal.SIGKILL)
@@ -114,7 +114,7 @@ def test_nothing_finished_is_lost_and_nothing_is_run_twice(tmp_path):
     assert not leftovers(story.runs)
     between = story.finished()
     assert between.items() >= before.items()
-    # half a result
+    # a truncated result
     damaged = min(between)
     damaged.write_text(damaged.read_text()[:100])
     process = story.start("--json", "--export")
@@ -125,7 +125,7 @@ def test_nothing_finished_is_lost_and_nothing_is_run_twice(tmp_path):
     assert {path for path, when in between.items() if after[path] != when} == {damaged}
     check_table(story, json.loads(out))
     assert not (tmp_path / "home/.ray").exists()
-    # as if nothing had happened
+    # as in an undisturbed sweep
     for run in {killed, interrupted}:
         config = json.loads((run / "config.json").read_text())
         words = dict(word.split("=") for word in config["command"] if "=" in word and "/" not in word)
@@ -159,9 +159,9 @@ def check_table(story, table):
 
 
 class Cluster:
-    """Two nodes of a Ray cluster on the loopback interface, started by the commands of docs/sweeps.md.
+    """A Ray cluster of two nodes on the loopback interface, started by the commands of docs/sweeps.md.
 
-    The head has no processors, so that only the second node can train.
+    The head has no processors, so only the second node can train.
     """
 
     def __init__(self, folder):
@@ -174,7 +174,7 @@ class Cluster:
         self.home.mkdir()
 
     def shell(self, command, *words, home=None):
-        """What a process takes to run a command of the page as a user who has set no variable of Ray."""
+        """Return the environment of a user's shell, without variables of Ray."""
         host, port = self.address.split(":")
         command = command.replace("HOST", host).replace("6379", port)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
@@ -183,8 +183,8 @@ class Cluster:
         return {"args": " ".join([command, *words]), "shell": True, "env": environment, "text": True}
 
     def run(self, command, *words, home=None, cwd=None):
-        done = subprocess.run(**self.shell(command, *words, home=home), cwd=cwd, capture_output=True, timeout=180)
-        return done.returncode, done.stdout, done.stderr
+        process = subprocess.run(**self.shell(command, *words, home=home), cwd=cwd, capture_output=True, timeout=180)
+        return process.returncode, process.stdout, process.stderr
 
     def start(self, command, *words):
         """Start a node and wait until it is up."""
@@ -197,7 +197,7 @@ class Cluster:
         assert process.poll() is None, log.read_text()
 
     def stop(self):
-        # a node ends what it has started; what it leaves is of its process group
+        # a node stops its processes; leftovers belong to its process group
         for process in self.nodes:
             for number in (signal.SIGTERM, signal.SIGKILL):
                 with suppress(ProcessLookupError):
@@ -243,7 +243,7 @@ def test_a_cluster_trains_what_one_machine_would(tmp_path, cluster):
     assert row["settings"] == {"lambda": 0.0, "lr": 0.01}
     # the command in the table trains the row again, seed by seed
     command = row["command"].replace("edgernn train", shlex.join([sys.executable, "-m", "edgernn", "train"]))
-    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert process.returncode == 0, process.stderr
     again = [json.loads((tmp_path / f"again/{row['name']}-seed{seed}/result.json").read_text()) for seed in (0, 1)]
     assert [result["mse"] for result in again] == row["test"]["values"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a table: what each kind draws, and what there is to draw of rows that are not measured."""
+"""Pictures of a table: the contents of each kind, including rows that are not measured."""
 
 import json
 
@@ -146,7 +146,7 @@ def test_series_are_those_of_the_evaluations_and_of_the_task(tmp_path):
         "curve": {"over": "step", "at": [1, 2], "values": [[1.0, 0.0], [1.0, 1.0]]},
         "missing": None,
     }
-    # several evaluations in an epoch
+    # several evaluations per epoch
     lines = [{"step": 5 * k, "epoch": 0, "loss": 1.0} for k in (1, 2)]
     (tmp_path / "0/metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     loss = run_series("loss", tmp_path / "0")

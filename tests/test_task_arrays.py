@@ -18,7 +18,7 @@ from edgernn.training.tasks import Arrays, Folder
 from tests.task_helpers import Trained, accuracy, mean_squared_error, opened, parts
 from tests.training_helpers import without_pictures
 
-# which task a path is
+# the task of a path
 
 
 def test_a_path_is_an_npz_file_or_a_folder(tmp_path):
@@ -96,8 +96,8 @@ def test_x_and_y_stay_together_and_parts_apart(tmp_path):
 
 def test_given_parts_are_used(tmp_path):
     x, y = inputs(), np.arange(40) % 2
-    given = save(tmp_path, x=x, y=y, x_val=inputs(6), y_val=y[:6], x_test=inputs(3, T=9), y_test=np.array([2, 0, 1]))
-    task = opened(Arrays(), given)
+    path = save(tmp_path, x=x, y=y, x_val=inputs(6), y_val=y[:6], x_test=inputs(3, T=9), y_test=np.array([2, 0, 1]))
+    task = opened(Arrays(), path)
     assert [len(part) for part in (task.train, task.validation, task.test)] == [40, 6, 3]
     assert task.output_size == 3
     task = opened(Arrays(), save(tmp_path, x=x, y=y, x_test=inputs(3), y_test=y[:3]))
@@ -172,12 +172,12 @@ def test_bad_arrays_are_named(tmp_path, case):
     assert str(path) in str(caught.value)
 
 
-def cut(content):
+def truncate(content):
     return content[: len(content) // 2]
 
 
-def flip(content):
-    # in the middle of the stored x
+def flip_bits(content):
+    # within the stored x
     at = content.index(b"\x93NUMPY") + 400
     return content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :]
 
@@ -190,7 +190,7 @@ def bad_member(content):
     return out.getvalue()
 
 
-@pytest.mark.parametrize("damage", [cut, flip, bad_member, lambda _: b"", lambda _: b"text", gzip.compress])
+@pytest.mark.parametrize("damage", [truncate, flip_bits, bad_member, lambda _: b"", lambda _: b"text", gzip.compress])
 def test_corrupt_npz_is_named(tmp_path, damage):
     path = save(tmp_path, x=inputs(), y=ZEROS)
     path.write_bytes(damage(path.read_bytes()))
@@ -204,8 +204,8 @@ def test_corrupt_npz_is_named(tmp_path, damage):
 
 def test_the_next_step_is_the_target(tmp_path):
     x = inputs()
-    given = save(tmp_path, x=x, y=np.array(["not", "read"]), x_test=x[:4] + 1)
-    task = opened(Arrays(predict="next"), given)
+    path = save(tmp_path, x=x, y=np.array(["not", "read"]), x_test=x[:4] + 1)
+    task = opened(Arrays(predict="next"), path)
     assert (task.output, task.input_size, task.output_size, task.objective.metric) == ("all", 3, 3, "mse")
     assert [len(part) for part in parts(task)] == [36, 4, 4]
     rows = x.astype(np.float32)
@@ -253,7 +253,7 @@ def test_a_few_steps_train_and_the_metric_is_right(tmp_path, monkeypatch, kind):
 def test_a_run_is_scored_again_from_what_its_config_says(tmp_path, monkeypatch):
     without_pictures(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    # the name of a task is no obstacle
+    # a path may be named as a task
     (tmp_path / "adding").mkdir()
     name = str(save(tmp_path, x=inputs()).rename("adding/adding.npz"))
     settings = {"predict": "next", "steps": 3, "hidden_size": 4}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The next character of a text."""
+"""The task of predicting the next character of a text."""
 
 import math
 
@@ -13,7 +13,7 @@ from edgernn.training.tasks import Char
 from tests.task_helpers import Trained, opened
 from tests.training_helpers import PACK, data_folder, without_pictures
 
-# 1000 characters, each of "a" to "u"
+# 1000 characters from "a" to "u"
 TEXT = "".join(chr(97 + place * place * 7 % 1009 % 21) for place in range(1000))
 
 
@@ -29,20 +29,20 @@ def write(path, text=TEXT, suffix=""):
     return path
 
 
-def of(tmp_path, text=TEXT, **settings):
+def make_task(tmp_path, text=TEXT, **settings):
     return opened(Char(file=str(write(tmp_path / "mine.txt", text)), **settings))
 
 
 def read_back(task, part):
-    """The text of each sequence and that of its targets."""
+    """Return the text of each sequence and of its targets."""
     x, y = (torch.cat(parts, 1) for parts in zip(*[(b.x, b.target) for b in part.chunks()], strict=True))
     assert set(x.unique().tolist()) == {0.0, 1.0}
     assert (x.sum(-1) == 1).all()
-    found = [["".join(task.classes[i] for i in row) for row in number.T] for number in (x.argmax(-1), y)]
-    return list(zip(*found, strict=True))
+    texts = [["".join(task.classes[i] for i in row) for row in number.T] for number in (x.argmax(-1), y)]
+    return list(zip(*texts, strict=True))
 
 
-# what it reads
+# inputs
 
 
 @pytest.mark.parametrize("folder", ["", "tinyshakespeare"])
@@ -60,7 +60,7 @@ def test_a_file_of_the_user_goes_before_the_data_folder(tmp_path):
 
 @pytest.mark.parametrize("window", [1, 8, 32, 49])
 def test_each_part_is_cut_into_windows_with_the_next_characters(tmp_path, window):
-    task = of(tmp_path, window=window)
+    task = make_task(tmp_path, window=window)
     parts = {"train": TEXT[:850], "validation": TEXT[850:900], "test": TEXT[900:]}
     for name, text in parts.items():
         starts = range(0, len(text) - window, window)
@@ -70,7 +70,7 @@ def test_each_part_is_cut_into_windows_with_the_next_characters(tmp_path, window
 
 
 def test_the_whole_set_is_never_one_hot(tmp_path):
-    task = of(tmp_path, window=16)
+    task = make_task(tmp_path, window=16)
     assert task.train.x.dtype == torch.uint8
     assert task.train.x.shape == (53, 16)
     batch = task.train.batch(0, 5)
@@ -90,7 +90,7 @@ def test_training_windows_are_shuffled_by_the_seed(tmp_path):
 
 
 def test_alphabet_is_that_of_the_training_part_in_order(tmp_path):
-    task = of(tmp_path, "zéa\n中" * 200, window=4)
+    task = make_task(tmp_path, "zéa\n中" * 200, window=4)
     assert task.classes == ("\n", "a", "z", "é", "中")
     assert task.input_size == task.output_size == 5
 
@@ -98,7 +98,7 @@ def test_alphabet_is_that_of_the_training_part_in_order(tmp_path):
 @pytest.mark.parametrize("start", ["", "\ufffd"])
 def test_characters_of_the_held_out_parts_alone_are_unknown(tmp_path, start):
     text = (start + TEXT)[:899] + "!" + TEXT[900:950] + "?" + TEXT[951:]
-    task = of(tmp_path, text, window=1)
+    task = make_task(tmp_path, text, window=1)
     assert task.classes == (*"abcdefghijklmnopqrstu", "\ufffd")
     assert "".join(x for x, _ in read_back(task, task.test)) == text[900:-1].replace("?", "\ufffd")
     assert read_back(task, task.validation)[-1][1] == "\ufffd"
@@ -106,7 +106,7 @@ def test_characters_of_the_held_out_parts_alone_are_unknown(tmp_path, start):
 
 def test_a_large_alphabet_is_told_apart(tmp_path):
     text = "".join(chr(0x4E00 + i % 700) for i in range(4000)) + "\U0001f600" * 6
-    task = of(tmp_path, text, window=10)
+    task = make_task(tmp_path, text, window=10)
     assert len(task.classes) == 701
     assert read_back(task, task.train)[40] == (text[400:410], text[401:411])
 
@@ -117,9 +117,11 @@ def test_alphabet_is_kept_with_the_run(tmp_path):
 
 
 def test_a_changed_text_has_another_fingerprint(tmp_path):
-    one = of(tmp_path, window=8).fingerprint
-    assert one == of(tmp_path, window=9).fingerprint
-    assert one != of(tmp_path, TEXT[:-1] + "a" * (TEXT[-1] != "a") + "b" * (TEXT[-1] == "a"), window=8).fingerprint
+    one = make_task(tmp_path, window=8).fingerprint
+    assert one == make_task(tmp_path, window=9).fingerprint
+    assert (
+        one != make_task(tmp_path, TEXT[:-1] + "a" * (TEXT[-1] != "a") + "b" * (TEXT[-1] == "a"), window=8).fingerprint
+    )
 
 
 # metrics
@@ -144,13 +146,13 @@ def test_char_trains_and_its_metrics_are_those_of_numpy(tmp_path, packed):
 
 
 def test_an_even_guess_costs_the_logarithm_of_the_alphabet():
-    found = Char.objective.metrics(torch.zeros(5, 3, 8), torch.arange(15).view(5, 3) % 8)
-    assert found["cross_entropy"].item() == pytest.approx(math.log(8))
-    assert found["bits_per_character"].item() == pytest.approx(3)
+    metrics = Char.objective.metrics(torch.zeros(5, 3, 8), torch.arange(15).view(5, 3) % 8)
+    assert metrics["cross_entropy"].item() == pytest.approx(math.log(8))
+    assert metrics["bits_per_character"].item() == pytest.approx(3)
     assert Char.objective.better(1.1, 1.2)
 
 
-# what is wrong
+# errors
 
 
 def test_a_window_needs_a_step():
@@ -172,11 +174,11 @@ def test_a_missing_file_is_named(tmp_path, monkeypatch):
 @pytest.mark.parametrize("length", [0, 1, 179])
 def test_a_short_text_is_named(tmp_path, length):
     with pytest.raises(EdgernnError, match=rf"mine.txt: expected at least 180 characters for window=8, got {length}"):
-        of(tmp_path, TEXT[:length], window=8)
+        make_task(tmp_path, TEXT[:length], window=8)
 
 
 def test_the_shortest_text_has_a_window_in_each_part(tmp_path):
-    task = of(tmp_path, TEXT[:180], window=8)
+    task = make_task(tmp_path, TEXT[:180], window=8)
     assert [len(part) for part in (task.train, task.validation, task.test)] == [19, 1, 2]
 
 
@@ -195,7 +197,7 @@ def test_real_tiny_shakespeare():
     task = opened(Char())
     assert len(task.classes) == 65
     assert "".join(task.classes[:13]) == "\n !$&',-.3:;?"
-    # 1,115,394 characters: 948,086 to train, 55,769 to validate, 111,539 to test, in windows of 64
+    # 1,115,394 characters: 948,086 for training, 55,769 for validation, 111,539 for test, in windows of 64
     assert [len(part) for part in (task.train, task.validation, task.test)] == [14_813, 871, 1742]
     first = "".join(task.classes[i] for i in task.train.x[0].tolist())
     assert first.startswith("First Citizen:\nBefore we proceed any further, hear me speak.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user's own csv files."""
+"""A user's own CSV files."""
 
 import numpy as np
 import pytest
@@ -16,18 +16,18 @@ def write_csv(path, rows, header=""):
 
 
 def write_files(folder, count=40, T=5, I=3, seed=0):
-    """Files f00.csv and so on, every other one with a header; returns what they hold, by name."""
+    """Write files f00.csv and so on, every other one with a header; return their contents by name."""
     rng = np.random.default_rng(seed)
-    found = {}
+    contents = {}
     for i in range(count):
         rows = rng.integers(-999, 999, (T, I)) / 8
-        found[f"f{i:02d}.csv"] = rows
+        contents[f"f{i:02d}.csv"] = rows
         write_csv(folder / f"f{i:02d}.csv", rows, ",".join("abc"[:I]) + "\n" if i % 2 else "")
-    return found
+    return contents
 
 
-def held(task):
-    """All sequences of a task with their targets."""
+def sequences_of(task):
+    """Return all sequences of a task with their targets."""
     return {x.numpy().tobytes(): y.tolist() for part in parts(task) for x, y in zip(part.x, part.y, strict=True)}
 
 
@@ -45,7 +45,7 @@ def test_labels_stand_in_a_table(tmp_path, header):
     assert task.classes == ["bee", "fly", "wasp"]
     assert (task.output, task.input_size, task.output_size, task.objective.metric) == ("last", 3, 3, "accuracy")
     assert [len(part) for part in parts(task)] == [32, 4, 4]
-    assert held(task) == expected(files, {n: ["bee", "fly", "wasp"].index(c) for n, c in names.items()})
+    assert sequences_of(task) == expected(files, {n: ["bee", "fly", "wasp"].index(c) for n, c in names.items()})
 
 
 def test_numbers_as_names_of_classes_are_in_their_order(tmp_path):
@@ -53,7 +53,7 @@ def test_numbers_as_names_of_classes_are_in_their_order(tmp_path):
     (tmp_path / "labels.csv").write_text("".join(f"{name},{i % 12 + 1}\n" for i, name in enumerate(files)))
     task = opened(Folder(), tmp_path)
     assert task.classes == [str(i) for i in range(1, 13)]
-    assert held(task) == expected(files, {name: i % 12 for i, name in enumerate(files)})
+    assert sequences_of(task) == expected(files, {name: i % 12 for i, name in enumerate(files)})
 
 
 def test_a_subfolder_is_a_class(tmp_path):
@@ -64,7 +64,7 @@ def test_a_subfolder_is_a_class(tmp_path):
     wanted = {}
     for number, name in enumerate(task.classes):
         wanted |= expected(files[name], dict.fromkeys(files[name], number))
-    assert held(task) == wanted
+    assert sequences_of(task) == wanted
 
 
 def test_targets_stand_in_a_table(tmp_path):
@@ -74,7 +74,7 @@ def test_targets_stand_in_a_table(tmp_path):
     task = opened(Folder(), tmp_path)
     assert task.classes is None
     assert (task.output, task.output_size, task.objective.metric) == ("last", 2, "mse")
-    assert held(task) == expected(files, numbers)
+    assert sequences_of(task) == expected(files, numbers)
 
 
 def test_the_next_step_of_files_needs_no_targets(tmp_path):
@@ -82,15 +82,15 @@ def test_the_next_step_of_files_needs_no_targets(tmp_path):
     assert len(files) == 6
     task = opened(Folder(predict="next"), tmp_path)
     assert sum(map(len, parts(task))) == 12
-    wanted = {rows[:4].astype(np.float32).tobytes(): rows[1:].tolist() for rows in files.values()}
-    assert wanted.items() <= held(task).items()
+    expected = {rows[:4].astype(np.float32).tobytes(): rows[1:].tolist() for rows in files.values()}
+    assert expected.items() <= sequences_of(task).items()
 
 
 def test_subfolders_may_be_parts(tmp_path):
     wanted = []
     for seed, part in enumerate(["train", "val", "test"]):
         files = write_files(tmp_path / part, 4 + seed, seed=seed)
-        # the test has a class that is not in the other parts
+        # the test part has a class that is missing in the other parts
         names = {name: "abc"[i % 2 + (part == "test")] for i, name in enumerate(files)}
         (tmp_path / part / "labels.csv").write_text("".join(f"{n},{c}\n" for n, c in names.items()))
         wanted.append(expected(files, {n: "abc".index(c) for n, c in names.items()}))
@@ -107,7 +107,9 @@ def test_longer_files_are_cut(tmp_path):
         write_csv(tmp_path / f"f{i}.csv", files[f"f{i}.csv"])
     (tmp_path / "targets.csv").write_text("".join(f"f{i}.csv,{i}\n" for i in range(10)))
     task = opened(Folder(T=7), tmp_path)
-    assert held(task) == expected({n: rows[:7] for n, rows in files.items()}, {f"f{i}.csv": [i] for i in range(10)})
+    assert sequences_of(task) == expected(
+        {n: rows[:7] for n, rows in files.items()}, {f"f{i}.csv": [i] for i in range(10)}
+    )
     message = r"expected as many rows in each file, got 7 in f0\.csv and 8 in f1\.csv \(9 of 10 .*\); T=7 cuts all"
     with pytest.raises(EdgernnError, match=message):
         opened(Folder(), tmp_path)
@@ -117,17 +119,17 @@ def test_longer_files_are_cut(tmp_path):
 
 
 def test_a_changed_folder_has_another_fingerprint(tmp_path):
-    found = set()
+    fingerprints = set()
     for seed in (0, 0, 1):
         write_files(tmp_path, seed=seed)
-        found.add(opened(Folder(predict="next"), tmp_path).fingerprint)
+        fingerprints.add(opened(Folder(predict="next"), tmp_path).fingerprint)
     (tmp_path / "f00.csv").rename(tmp_path / "g.csv")
-    found.add(opened(Folder(predict="next"), tmp_path).fingerprint)
-    assert len(found) == 3
+    fingerprints.add(opened(Folder(predict="next"), tmp_path).fingerprint)
+    assert len(fingerprints) == 3
 
 
 ROWS = "".join(f"f{i:02d}.csv,{i % 2}\n" for i in range(10))
-# what is written beside ten files (a line of `|` and a text appends to a file), and what is said
+# files written beside ten valid ones (`|` and a text append to a file), and the expected error
 BAD_FOLDERS = {
     "none": ({}, r"expected one of labels\.csv, targets\.csv, or a subfolder.*, got none; .*predict=next"),
     "both": ({"labels.csv": ROWS, "targets.csv": ROWS}, r"expected one of .*, got labels\.csv and targets\.csv$"),

@@ -18,13 +18,13 @@ from edgernn.training.tasks.sources import Sequences
 from tests.task_helpers import Trained, opened
 from tests.training_helpers import data_folder, idx_bytes, without_pictures, write_mnist
 
-# the folder of a task's files, and mean and deviation of its pixels where white is 1
+# the folder of a task's files, and mean and standard deviation of its pixels, where white is 1
 ALL = {
     MnistRows: ("mnist", 0.0, 1.0),
     FashionRows: ("fashion-mnist", 0.5, 0.5),
     MnistPermuted: ("mnist", 0.0, 1.0),
 }
-# of the default permutation
+# the default permutation begins with these pixels
 FIRST_PIXELS = [318, 2, 606, 446, 758, 13, 98, 539]
 every_task = pytest.mark.parametrize("kind", ALL, ids=lambda t: t.name)
 
@@ -35,7 +35,7 @@ def _no_pictures(monkeypatch):
 
 
 def sequences(kind, images, permutation=0):
-    """What a task reads of images (N, 28, 28): (N, 28, 28) or (N, 784, 1)."""
+    """Return a task's input for images (N, 28, 28): (N, 28, 28) or (N, 784, 1)."""
     if kind is not MnistPermuted:
         return images
     order = np.random.default_rng(permutation).permutation(784)
@@ -51,8 +51,8 @@ def test_files_are_found_and_split(tmp_path, kind, beside, suffix, monkeypatch):
     task = opened(kind())
     assert [len(part) for part in (task.train, task.validation, task.test)] == [22, 2, 6]
     rows = [image.numpy().tobytes() for part in (task.train, task.validation) for image in part.x]
-    given = sequences(kind, arrays["train-images-idx3-ubyte"])
-    assert sorted(rows) == sorted(image.tobytes() for image in given)
+    expected = sequences(kind, arrays["train-images-idx3-ubyte"])
+    assert sorted(rows) == sorted(image.tobytes() for image in expected)
     batch = next(task.test.chunks())
     images, labels = arrays["t10k-images-idx3-ubyte"], arrays["t10k-labels-idx1-ubyte"]
     assert np.array_equal(batch.x.numpy(), sequences(kind, images).transpose(1, 0, 2).astype(np.float32))
@@ -63,8 +63,8 @@ def test_files_are_found_and_split(tmp_path, kind, beside, suffix, monkeypatch):
 def test_images_and_labels_stay_together(tmp_path, kind):
     arrays = write_mnist(tmp_path)
     task = opened(kind(), tmp_path)
-    given = sequences(kind, arrays["train-images-idx3-ubyte"])
-    labels = dict(zip([image.tobytes() for image in given], arrays["train-labels-idx1-ubyte"], strict=True))
+    expected = sequences(kind, arrays["train-images-idx3-ubyte"])
+    labels = dict(zip([image.tobytes() for image in expected], arrays["train-labels-idx1-ubyte"], strict=True))
     for part in (task.train, task.validation):
         assert [labels[image.numpy().tobytes()] for image in part.x] == part.y.tolist()
 
@@ -81,7 +81,7 @@ def test_a_model_trains_on_normalised_pixels_and_its_accuracy_is_that_of_numpy(t
     p = np.exp(y) / np.exp(y).sum(1, keepdims=True)
     assert run.result["cross_entropy"] == pytest.approx(-np.log(p[np.arange(40), labels]).mean(), rel=1e-5)
     assert len(run.config["task"]["classes"]) == 10
-    # the same model without its own standardisation, on pixels that are normalised here
+    # the same model without standardisation, on pixels normalised by the test
     run.model.input_mean.zero_()
     run.model.input_std.fill_(1)
     assert np.allclose(run.outputs(((x / 255 - mean) / std).astype(np.float32)), y, atol=1e-5)
@@ -142,7 +142,7 @@ def test_a_run_does_not_go_on_with_other_images(tmp_path):
 
 def test_permutation_has_each_pixel_once_and_is_the_same_for_every_image_and_seed(tmp_path):
     write_mnist(tmp_path)
-    # the place of each pixel, its high byte in one image and its low byte in the next
+    # encode the index of each pixel: its high byte in one image and its low byte in the next
     place = np.arange(784).reshape(28, 28)
     images = np.stack([place // 256, place % 256] * 3)
     (tmp_path / "t10k-images-idx3-ubyte").write_bytes(idx_bytes(images))
@@ -153,7 +153,7 @@ def test_permutation_has_each_pixel_once_and_is_the_same_for_every_image_and_see
     assert all(np.array_equal(order, orders[0]) for order in orders)
     assert sorted(orders[0]) == list(range(784))
     assert not np.array_equal(orders[0], np.arange(784))
-    # models depend on it: it must never change
+    # trained models depend on it: it must never change
     assert orders[0][:8].tolist() == FIRST_PIXELS
 
 
@@ -164,7 +164,7 @@ def test_another_permutation_is_another_order(tmp_path):
     assert torch.equal(first.sort(1).values, other.sort(1).values)
 
 
-# bad settings and files
+# invalid settings and files
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tasks that find events in time series, on small files of the real formats, against plain loops over them."""
+"""The tasks of event detection in time series, on small files in the real formats, compared with plain loops."""
 
 import math
 
@@ -14,7 +14,7 @@ from tests.training_helpers import PACK, data_folder, without_pictures
 
 
 def rows_of(part):
-    """The sequences of a part, each as a key, and their labels."""
+    """Return the sequences of a part, each as a hashable key, and their labels."""
     return [tuple(x.flatten().tolist()) for x in part.x], part.y.tolist()
 
 
@@ -23,7 +23,7 @@ def key(numbers):
 
 
 def check(task, expected, sizes):
-    """All parts have the sizes; sequences and labels are those expected, each once, and as many of either class."""
+    """Check the sizes of parts, that each expected sequence occurs once with its label, and the class balance."""
     seen = []
     for part, size in zip(parts(task), sizes, strict=True):
         sequences, labels = rows_of(part)
@@ -42,12 +42,12 @@ def check(task, expected, sizes):
 # seizures
 
 CHUNKS = 4
-# so many recordings of the classes y = 1 to 5
+# number of recordings of the classes y = 1 to 5
 RECORDINGS = {1: 20, 2: 10, 3: 10, 4: 10, 5: 10}
 
 
 def seizure_rows(seed=0):
-    """(recording, chunk, samples, y), in another order than that of the recordings."""
+    """Draw (recording, chunk, samples, y) in an order other than that of the recordings."""
     rng = np.random.default_rng(seed)
     rows = [
         (f"{'SFNOZ'[y - 1]}{number:03d}", chunk, rng.integers(-1885, 2048, 178).tolist(), y)
@@ -77,7 +77,7 @@ def write_uci(folder, rows, name="data.csv", column='""'):
 
 
 def expected_seizures(rows):
-    """By the words of the paper: centre, then the mean of every 10; the label, and the recording."""
+    """As in the paper: centre, then average groups of 10; return the label and the recording."""
     labels, recordings = {}, {}
     for recording, _, samples, y in rows:
         mean = sum(samples) / 178
@@ -88,15 +88,15 @@ def expected_seizures(rows):
 
 
 def rounded(table, task):
-    """The table with the keys of the task: a loop's sum may differ in the last bit."""
+    """Round the keys of a table: a loop's sums may differ in the last bit."""
     known = np.array(list(table))
-    found = {}
+    keys = {}
     for part in parts(task):
         for sequence in rows_of(part)[0]:
             distance = np.abs(known - np.array(sequence)).max(1)
             assert distance.min() < 1e-3
-            found[sequence] = table[tuple(known[distance.argmin()].tolist())]
-    return found
+            keys[sequence] = table[tuple(known[distance.argmin()].tolist())]
+    return keys
 
 
 @pytest.mark.parametrize("split", ["rows", "recordings"])
@@ -111,7 +111,7 @@ def test_seizures_are_centred_averaged_and_balanced(tmp_path, split, seed):
     seen = check(task, rounded(labels, task), [160 - 2 * held_out, held_out, held_out])
     expected = rounded(recordings, task)
     assert task.train.x.shape[1:] == (17, 1)
-    # every seizure is there
+    # every seizure occurs
     assert sum(expected[sequence].startswith("S") for sequence in seen) == 80
     of = [{expected[sequence] for sequence in rows_of(part)[0]} for part in parts(task)]
     shared = (of[0] & of[1]) | (of[0] & of[2]) | (of[1] & of[2])
@@ -139,12 +139,12 @@ def test_another_seed_draws_others(tmp_path):
     one, again, other = (opened(Seizures(), tmp_path, seed) for seed in (0, 0, 1))
     assert torch.equal(one.train.x, again.train.x)
     sets = [{row for part in parts(task) for row in rows_of(part)[0]} for task in (one, other)]
-    # all 80 seizures and half of the 160 others are in either
+    # both have all 80 seizures and half of the 160 others
     assert 80 < len(sets[0] & sets[1]) < 160
 
 
 def changed(change):
-    """The rebuilt rows, changed."""
+    """Return the rebuilt rows after a change."""
     return lambda folder: write_rebuilt(folder, [change(*row) for row in seizure_rows()])
 
 
@@ -197,7 +197,7 @@ def test_real_seizures(split):
     task = opened(Seizures(split=split), None)
     for part, size in zip(parts(task), [3680, 460, 460], strict=True):
         assert torch.bincount(part.y).tolist() == [size // 2, size // 2]
-    # seizures are strong
+    # seizures have large amplitudes
     strength = [task.train.x[task.train.y == value].double().std().item() for value in (0, 1)]
     assert strength[1] > 3 * strength[0]
 
@@ -206,13 +206,13 @@ def test_real_seizures(split):
 
 
 def write_twitter(folder, sequences=60, with_buzz=20, seed=0):
-    """Rows of 77 numbers and a label, 7 more than needed; returns them."""
+    """Write rows of 77 numbers, 7 more than needed, and a label; return them."""
     rng = np.random.default_rng(seed)
     rows = np.round(np.abs(rng.normal(0, 300, (75 * sequences + 7, 78))), 2)
     rows[:, -1] = 0
     for i in rng.choice(sequences, with_buzz, replace=False):
         rows[75 * i + rng.integers(75), -1] = 1
-    # in what is dropped
+    # in the dropped columns
     rows[-1, -1] = 1
     folder.mkdir(parents=True, exist_ok=True)
     lines = [",".join([*(f"{v:g}" for v in row[:-1]), f"{row[-1]:.1f}"]) for row in rows]
@@ -257,7 +257,7 @@ def test_bad_twitter_is_named(tmp_path, case):
 
 
 def write_yahoo(folder, seed=0):
-    """67 files; series i has 60 + i steps, and every fourth an anomaly at a random one."""
+    """Write 67 files; series i has 60 + i steps, and every fourth series has an anomaly at a random step."""
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True)
     series = {}
@@ -301,7 +301,7 @@ def test_bad_yahoo_is_named(tmp_path):
         opened(Yahoo(), tmp_path)
 
 
-# all three
+# all three tasks
 
 
 @pytest.mark.parametrize("task", [Seizures, Twitter, Yahoo], ids=lambda task: task.name)
@@ -315,7 +315,7 @@ def test_a_few_steps_train_and_the_metrics_are_right(tmp_path, monkeypatch, task
     test = opened(task(), tmp_path).test
     y, target = trained.outputs(test.x), test.y.numpy()
     assert y.shape == (len(target), 2)
-    # the binary cross entropy of one output: the difference of the two
+    # binary cross entropy of one logit: the difference of the two outputs
     margin = (y[:, 1] - y[:, 0]) * np.where(target == 1, 1, -1)
     assert trained.result["accuracy"] == pytest.approx(np.mean(margin > 0))
     assert trained.result["cross_entropy"] == pytest.approx(np.mean(np.log1p(np.exp(-margin))), rel=1e-4)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks whose sequences are made: against what their papers say of them."""
+"""Synthetic tasks, compared with their papers."""
 
 import numpy as np
 import pytest
@@ -19,13 +19,13 @@ def _no_pictures(monkeypatch):
     without_pictures(monkeypatch)
 
 
-def made(task, count=20_000):
-    """x (count, T, I) and the target, from the task's own function."""
+def generate(task, count=20_000):
+    """Generate x (count, T, I) and the target with the task's function."""
     x, y = task.make(np.random.default_rng(0), count)
     return x.transpose(0, 1).double().numpy(), y.double().numpy()
 
 
-# the sources of all of them
+# the data sources of all tasks
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda t: t.name)
@@ -43,7 +43,7 @@ def test_batches_depend_on_seed_and_step_alone(kind):
 @pytest.mark.parametrize("train_size", [None, 300])
 @pytest.mark.parametrize("kind", ALL, ids=lambda t: t.name)
 def test_held_out_sets_are_fixed_and_disjoint(kind, train_size):
-    # so many steps that no sequence comes twice by chance
+    # enough steps that sequences do not repeat by chance
     long = {Adding: {}, Memorization: {"bits": 30}, BinaryAddition: {"digits": 50}}[kind]
     one, other = (opened(kind(train_size=train_size, test_size=200, **long), seed=seed) for seed in (0, 1))
     assert torch.equal(one.test.x, other.test.x)
@@ -101,7 +101,7 @@ VALUES = {
     "gaussian": ({"delta2": 2.5}, 0.0, 2.5, (-np.inf, np.inf)),
 }
 MARKED = {
-    # of the first marker and of the second one, in order of time; any is any two different steps
+    # positions of the first and second marker in order of time; `any`: any two different steps
     "halves-50": ("halves", 50, range(5), range(25, 50)),
     "halves-29": ("halves", 29, range(2), range(15, 29)),
     "halves-7": ("halves", 7, range(1), range(4, 7)),
@@ -130,13 +130,13 @@ def test_adding_target_is_the_sum_of_two_marked_values(T, markers, values):
 def test_adding_values_have_their_distribution(values):
     settings, mean, variance, (least, most) = VALUES[values]
     task = Adding(T=20, values=values, **settings)
-    x, y = made(task)
+    x, y = generate(task)
     v = (x[..., 0] - mean) / variance**0.5
     assert x[..., 0].min() >= least
     assert x[..., 0].max() <= most
     assert v.mean() == pytest.approx(0, abs=0.02)
     assert v.var() == pytest.approx(1, abs=0.02)
-    # a uniform distribution has 3/5 of the normal one's fourth moment
+    # the kurtosis of a uniform distribution is 3/5 of the normal distribution's
     assert (v**4).mean() == pytest.approx(3 if values == "gaussian" else 9 / 5, rel=0.03)
     assert y.var() == pytest.approx(2 * variance, rel=0.03)
     assert task.solved == pytest.approx(2 * variance / 100, rel=1e-9)
@@ -145,7 +145,7 @@ def test_adding_values_have_their_distribution(values):
 @pytest.mark.parametrize("case", MARKED)
 def test_adding_markers_are_spread_evenly_over_their_steps(case):
     markers, T, first, second = MARKED[case]
-    x, _ = made(Adding(T=T, markers=markers))
+    x, _ = generate(Adding(T=T, markers=markers))
     steps = np.stack([np.flatnonzero(row) for row in x[..., 1]])
     assert set(steps[:, 0]) == set(first)
     assert set(steps[:, 1]) == set(second)
@@ -186,7 +186,7 @@ def test_adding_without_delta2_has_no_error_over_it(tmp_path):
 @pytest.mark.parametrize(("bits", "noise", "delta2"), [(1, 0, 1.0), (3, 5, 0.25), (15, 20, 4.0)])
 def test_memorization_is_bits_then_noise(bits, noise, delta2):
     task = Memorization(bits=bits, noise=noise, delta2=delta2)
-    x, y = made(task)
+    x, y = generate(task)
     assert x.shape == (20_000, bits + noise, 1)
     assert (task.input_size, task.output_size, task.output) == (1, bits, "last")
     assert np.array_equal(y, x[:, :bits, 0])
@@ -200,7 +200,7 @@ def test_memorization_is_bits_then_noise(bits, noise, delta2):
 
 
 def test_memorization_without_variance_is_silent_after_the_bits():
-    x, _ = made(Memorization(bits=2, noise=3, delta2=0.0), 5)
+    x, _ = generate(Memorization(bits=2, noise=3, delta2=0.0), 5)
     assert not x[:, 2:].any()
 
 
@@ -215,7 +215,7 @@ def test_memorization_trains_and_its_metrics_are_those_of_numpy(tmp_path):
     test = opened(Memorization(**settings)).test
     wanted = test.x.double().numpy()[:, :3, 0]
     y = run.outputs(test.x)
-    # eq 14: the squared norm of the difference, as a mean over the examples
+    # eq 14: the squared norm of the difference, averaged over the examples
     expected = np.mean([np.dot(row, row) for row in y - wanted])
     assert run.result["metric"] == "squared_error"
     assert run.result["squared_error"] == pytest.approx(expected, rel=1e-5)
@@ -234,19 +234,19 @@ def test_memorization_is_trained_on_its_metric():
 
 
 def number(digits):
-    """Of digits with the lowest first."""
+    """Return the number of digits, least significant first."""
     return sum(int(digit) << place for place, digit in enumerate(digits))
 
 
 @pytest.mark.parametrize("digits", [1, 2, 3, 16, 62])
 def test_binary_addition_target_is_the_sum_of_two_numbers(digits):
-    x, y = made(BinaryAddition(digits=digits), 3000)
+    x, y = generate(BinaryAddition(digits=digits), 3000)
     assert x.shape == (3000, digits, 2)
     assert set(np.unique(x)) | set(np.unique(y)) <= {0.0, 1.0}
     first, second = ([number(row) for row in x[..., i]] for i in (0, 1))
     sums = [number(column) for column in y[..., 0].T]
     assert sums == [a + b for a, b in zip(first, second, strict=True)]
-    # the rounded and the floored half of the largest number of so many digits
+    # the largest number with this many digits is the sum of its rounded and floored halves
     largest = 2**digits - 1
     most = [(largest + 1) // 2, largest // 2]
     for numbers, limit in zip((first, second), most, strict=True):
@@ -256,7 +256,7 @@ def test_binary_addition_target_is_the_sum_of_two_numbers(digits):
 
 
 def test_binary_addition_reaches_every_number():
-    x, _ = made(BinaryAddition(digits=3))
+    x, _ = generate(BinaryAddition(digits=3))
     assert set(map(number, x[..., 0])) == {0, 1, 2, 3, 4}
     assert set(map(number, x[..., 1])) == {0, 1, 2, 3}
 
@@ -265,13 +265,13 @@ def test_binary_addition_counts_rounded_digits_and_whole_sums():
     # (T, B, O): the second sequence has one wrong digit, the third an answer of -1
     y = torch.tensor([[[0.1], [3.0], [0.0]], [[0.6], [0.2], [-4.0]]])
     target = torch.tensor([[[0.0], [1.0], [0.0]], [[1.0], [1.0], [1.0]]])
-    found = BinaryAddition.objective.metrics(y, target)
+    metrics = BinaryAddition.objective.metrics(y, target)
     answers = np.round(np.tanh(y.numpy()))
     assert answers[:, :, 0].tolist() == [[0, 1, 0], [1, 0, -1]]
-    assert found["digit_accuracy"].item() == pytest.approx(4 / 6)
-    assert found["sum_accuracy"].item() == pytest.approx(1 / 3)
+    assert metrics["digit_accuracy"].item() == pytest.approx(4 / 6)
+    assert metrics["sum_accuracy"].item() == pytest.approx(1 / 3)
     expected = ((np.tanh(y.numpy()) - target.numpy()) ** 2).mean()
-    assert found["mse"].item() == pytest.approx(expected, rel=1e-6)
+    assert metrics["mse"].item() == pytest.approx(expected, rel=1e-6)
     assert BinaryAddition.objective.loss(y, target).item() == pytest.approx(expected, rel=1e-6)
     assert BinaryAddition().is_solved(1.0)
     assert not BinaryAddition().is_solved(0.999)
@@ -281,9 +281,9 @@ def test_binary_addition_is_learned_and_its_metrics_are_those_of_numpy(tmp_path)
     settings = {"digits": 4, "test_size": 300}
     run = Trained(tmp_path / "run", "binary-addition", **settings, hidden_size=16, batch_size=50, steps=100)
     test = opened(BinaryAddition(**settings)).test
-    wanted = [number(row[:, 0]) + number(row[:, 1]) for row in test.x.numpy()]
+    expected = [number(row[:, 0]) + number(row[:, 1]) for row in test.x.numpy()]
     answers = np.round(np.tanh(run.outputs(test.x)[..., 0]))
-    digits = np.array([[total >> t & 1 for t in range(4)] for total in wanted])
+    digits = np.array([[total >> t & 1 for t in range(4)] for total in expected])
     right = answers == digits
     assert run.result["digit_accuracy"] == pytest.approx(right.mean(), abs=1e-12)
     assert run.result["sum_accuracy"] == pytest.approx(right.all(1).mean(), abs=1e-12)

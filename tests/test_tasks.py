@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks: what their batches hold, how their data is split, and what bad data gets."""
+"""Tasks: contents of batches, splits of data, and errors for invalid data."""
 
 import math
 
@@ -67,23 +67,23 @@ def test_split_parts_are_disjoint_and_whole():
     assert not torch.equal(parts[0], random_split(100, [10, 20], 4)[0])
 
 
-# metrics, against independent computation
+# metrics compared with independent computations
 
 
 def test_classification_metrics():
     y = torch.tensor([[2.0, 0.0, 1.0], [0.0, 0.0, 3.0], [1.0, 5.0, 0.0], [0.0, 1.0, 0.0]])
     target = torch.tensor([0, 2, 0, 1])
-    found = CLASSIFICATION.metrics(y, target)
-    assert found["accuracy"] == 0.75
+    metrics = CLASSIFICATION.metrics(y, target)
+    assert metrics["accuracy"] == 0.75
     e = [[math.exp(v) for v in row] for row in y.tolist()]
     expected = -sum(math.log(row[t] / sum(row)) for row, t in zip(e, target.tolist(), strict=True)) / 4
-    assert found["cross_entropy"].item() == pytest.approx(expected, rel=1e-6)
+    assert metrics["cross_entropy"].item() == pytest.approx(expected, rel=1e-6)
     assert CLASSIFICATION.loss(y.view(2, 2, 3), target.view(2, 2)).item() == pytest.approx(expected, rel=1e-6)
     assert CLASSIFICATION.better(0.9, 0.8)
 
 
 def test_regression_metrics():
-    found = REGRESSION.metrics(torch.tensor([[1.0], [4.0]]), torch.tensor([[0.0], [2.0]]))
-    assert found["mse"] == 2.5
-    assert found["mae"] == 1.5
+    metrics = REGRESSION.metrics(torch.tensor([[1.0], [4.0]]), torch.tensor([[0.0], [2.0]]))
+    assert metrics["mse"] == 2.5
+    assert metrics["mae"] == 1.5
     assert REGRESSION.better(0.8, 0.9)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's operators as programs, and cells as tables and programs."""
+"""Torch operators as programs, and cells as tables and programs."""
 
 import pytest
 import torch
@@ -54,12 +54,12 @@ def test_operators_of_torch_become_programs(name):
     function = SUPPORTED[name]
     program = traced(function)
     values = [torch.randn(40, dtype=torch.float64, requires_grad=True) for _ in range(2)]
-    given = [values[key] for key in program.arguments]
+    operands = [values[key] for key in program.arguments]
     expected = function(*values)
-    (computed,) = program.run(given)
+    (computed,) = program.run(operands)
     torch.testing.assert_close(computed, expected, check_dtype=False)
     grad = torch.randn(40, dtype=torch.float64)
-    wanted = torch.autograd.grad(expected, given, grad)
+    wanted = torch.autograd.grad(expected, operands, grad)
     back = gradient(program, [9])
     inputs = dict(enumerate(v.detach() for v in values)) | {9: grad}
     for one, other in zip(back.run([inputs[key] for key in back.arguments]), wanted, strict=True):
@@ -70,10 +70,10 @@ def test_operators_of_torch_become_programs(name):
 def test_gradients_at_the_ends_of_a_clamp_and_at_the_foot_of_a_relu_are_those_of_torch():
     for function, ends in ((lambda a, b: a.clamp(-1, 1), (-1.0, 1.0)), (lambda a, b: torch.relu(a), (0.0,))):
         a = torch.tensor(ends, dtype=torch.float64, requires_grad=True)
-        (wanted,) = torch.autograd.grad(function(a, a).sum(), a)
+        (expected,) = torch.autograd.grad(function(a, a).sum(), a)
         back = gradient(traced(function), [9])
         inputs = {0: a.detach(), 9: torch.ones(len(ends), dtype=torch.float64)}
-        torch.testing.assert_close(back.run([inputs[key] for key in back.arguments])[0], wanted)
+        torch.testing.assert_close(back.run([inputs[key] for key in back.arguments])[0], expected)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_gradient_that_is_not_that_of_the_equations_is_found():
 
 
 class MinimalGated(Cell):
-    """A cell of a user's own: f = σ(..), h = (1 - f) h + f tanh(n + V (f h)), with one mapped vector of each size."""
+    """A user-defined cell: f = σ(..), h = (1 - f) h + f tanh(n + V (f h)), with one mapped vector of each size."""
 
     name = "my-mgu"
     gates = (Gate("f", mid=True), Gate("g"), Gate("n", h=False, m=True))

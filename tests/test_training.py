@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings, the loop, and what a run leaves behind."""
+"""Settings, the training loop, and the files of a run."""
 
 import json
 import threading
@@ -48,9 +48,9 @@ def test_a_name_that_two_owners_have_is_written_with_its_owner():
 
 def test_words_become_values():
     words = split_words(["lambda=1e-4", "steps=1_000", "bidirectional=yes", "clip=none", "dropout.input=0.1"])
-    found = bind(words, **OWNERS)
-    assert found["train"] == {("lambda_",): 1e-4, ("steps",): 1000, ("optimizer", "clip"): None}
-    assert found["model"] == {("bidirectional",): True, ("dropout", "input"): 0.1}
+    bound = bind(words, **OWNERS)
+    assert bound["train"] == {("lambda_",): 1e-4, ("steps",): 1000, ("optimizer", "clip"): None}
+    assert bound["model"] == {("bidirectional",): True, ("dropout", "input"): 0.1}
 
 
 @pytest.mark.parametrize("word", ["steps", "=3", ""])
@@ -163,7 +163,7 @@ def test_one_step_is_adam_on_the_clipped_gradient_of_loss_and_budget():
     gradients = torch.autograd.grad(loss, list(twin.parameters()))
     scale = min(1.0, 0.01 / torch.cat([g.flatten() for g in gradients]).norm().item())
     for (name, after), before, g in zip(model.named_parameters(), twin.parameters(), gradients, strict=True):
-        # the first step of Adam goes lr · g / (|g| + ε)
+        # the first step of Adam is lr · g / (|g| + ε)
         expected = before - 0.1 * g * scale / ((g * scale).abs() + 1e-8)
         assert torch.allclose(after, expected, atol=1e-5), name
 
@@ -173,11 +173,11 @@ def test_evaluation_weighs_every_sequence_alike():
     model = SequenceModel("sarnn", 2, 6, 1)
     task = Adding(T=7)
     task.open(None, 0)
-    found = evaluate(model, task, task.test)
+    metrics = evaluate(model, task, task.test)
     with torch.no_grad():
         y, _ = model(task.test.x.transpose(0, 1))
-    assert found["mse"] == pytest.approx(((y - task.test.y) ** 2).mean().item(), rel=1e-5)
-    assert found["skip_percent"] == pytest.approx(100 * (1 - model.update_rate), abs=1e-9)
+    assert metrics["mse"] == pytest.approx(((y - task.test.y) ** 2).mean().item(), rel=1e-5)
+    assert metrics["skip_percent"] == pytest.approx(100 * (1 - model.update_rate), abs=1e-9)
     assert model.training
 
 
@@ -193,7 +193,7 @@ def test_a_metric_that_is_not_finite_is_an_error():
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished run of sarnn, its directory and what train returned."""
+    """A finished run of sarnn: its directory and the result of `train`."""
     out = tmp_path_factory.mktemp("runs") / "run"
     settings = {**SMALL, "steps": "35", "eval_every": 10, "lambda": 1e-3}
     return out, train("adding", "sarnn", out=out, seed=3, settings=settings)
@@ -229,8 +229,8 @@ def test_the_result_is_of_the_stored_model(finished):
     model, config = load_model(out)
     task = Adding(**config["task"]["settings"])
     task.open(None, config["seed"])
-    found = evaluate(model, task, task.test)
-    assert {name: result[name] for name in found} == found
+    metrics = evaluate(model, task, task.test)
+    assert {name: result[name] for name in metrics} == metrics
     assert result["parameters"] == sum(p.numel() for p in model.parameters())
     assert result["macs"] == 3 * 8 * (2 + 8) + 2 * 8 + 8
     assert result["macs_executed"] < result["macs"]
@@ -341,9 +341,9 @@ def test_the_slope_grows_with_the_epochs(tmp_path, monkeypatch, anneal, slope):
     seen = []
     step = edgernn.training.loop.train_step
 
-    def watched(model, *rest):
+    def watched(model, *arguments):
         seen.append(model.recurrent_layers()[0].rule.slope)
-        return step(model, *rest)
+        return step(model, *arguments)
 
     monkeypatch.setattr(edgernn.training.loop, "train_step", watched)
     settings = {**SMALL, "epochs": 3, "epoch_steps": 2, "anneal": anneal}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU's kernels: run by Triton's interpreter against the layer's own loop in float64, and compiled for real."""
+"""The GPU training kernels: interpreted and compared with the layer's loop in float64, and compiled."""
 
 import copy
 import json
@@ -26,7 +26,7 @@ from edgernn.training.kernels import WIDEST, attach
 from tests.fused import CELL_RULE_IDS, CELLS_AND_RULES, assert_equals_loop, inputs, make, run, whole_loss
 
 pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
-# registers an op, which needs no triton, and runs kernels on the CPU where the environment asks for it: see conftest
+# imports an op without triton; kernels run on the CPU where the environment asks for it: see conftest
 from edgernn.training.kernels import gpu
 from edgernn.training.kernels.graphs import GraphUnroller
 from edgernn.training.kernels.layout import make_layout
@@ -35,9 +35,9 @@ pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") != "1", reason="TRITON_INTERPRET=1 is not set: the kernels need a GPU"
 )
 ROOT = Path(__file__).resolve().parent.parent
-# tiles as small as they may be, so that three rows are two programs and nine columns several blocks
+# minimal tiles, so that three rows are two programs and nine columns are several blocks
 RESIDENT, STREAMED = gpu.KernelForm(True, held=1, rows=2), gpu.KernelForm(False, rows=2, block=4, block_k=4)
-# what is different in each: two stages or one, biases of gates without x, own vectors, x in the point-wise part
+# cases: one or two stages, biases of gates without x, own vectors, x in the point-wise part
 SPINE = ["gru", "lstm", "decaynet", "irc-sru", "eins-from-x-forget"]
 
 
@@ -48,29 +48,29 @@ def _exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def fused(layer: RecurrentLayer) -> RecurrentLayer:
-    made = copy.deepcopy(layer)
-    made.unroller = gpu.GpuUnroller(made)
-    return made
+    clone = copy.deepcopy(layer)
+    clone.unroller = gpu.GpuUnroller(clone)
+    return clone
 
 
 def assert_same(layer: RecurrentLayer, T: int, B: int, loss: Callable[..., Tensor] = whole_loss) -> None:
     assert_equals_loop(layer, fused(layer), T, B, loss)
 
 
-def take(form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
+def use_form(form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: form)
 
 
 @pytest.mark.parametrize("cell", [*CELLS, "eins-forget", "eins-from-x", "eins-from-x-forget"])
 def test_every_cell_equals_the_loop(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    take(RESIDENT, monkeypatch)
+    use_form(RESIDENT, monkeypatch)
     assert_same(make(cell, "always", 3, 5), 2, 2)
 
 
 @pytest.mark.parametrize("rule", [name for name in RULES if name != "variable"])
 @pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
 def test_every_rule_equals_the_loop(rule: str, form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
-    take(form, monkeypatch)
+    use_form(form, monkeypatch)
     assert_same(make("lstm", rule, 2, 5), 2, 3)
 
 
@@ -79,7 +79,7 @@ def test_every_rule_equals_the_loop(rule: str, form: gpu.KernelForm, monkeypatch
 def test_inputs_as_wide_as_the_state_equal_the_loop(
     cell: str, form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take(form, monkeypatch)
+    use_form(form, monkeypatch)
     assert_same(make(cell, "skip", 5, 5), 2, 2)
 
 
@@ -89,7 +89,7 @@ def test_inputs_as_wide_as_the_state_equal_the_loop(
 def test_every_cell_under_every_rule_equals_the_loop(
     cell: str, rule: str, form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take(form, monkeypatch)
+    use_form(form, monkeypatch)
     I = 3 if form.resident else 5
     assert_same(make(cell, rule, I, 5), 2, 3)
 
@@ -99,7 +99,7 @@ def test_every_cell_under_every_rule_equals_the_loop(
 def test_any_part_of_the_result_may_be_left_out_of_the_loss(
     rule: str, loss: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take(RESIDENT, monkeypatch)
+    use_form(RESIDENT, monkeypatch)
     parts: dict[str, Callable[..., Tensor]] = {
         "last": lambda y, last, trace: last[0].sin().sum(),
         "second": lambda y, last, trace: last[-1].sin().sum(),
@@ -111,9 +111,9 @@ def test_any_part_of_the_result_may_be_left_out_of_the_loss(
 
 @pytest.mark.parametrize("budget", ["decisions", "likelihoods"])
 def test_both_budgets_equal_the_loop(budget: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    take(RESIDENT, monkeypatch)
+    use_form(RESIDENT, monkeypatch)
     layer = make("gru", "selective", 4, 7, budget=budget)
-    # wide enough that likelihoods are cut off at both ends
+    # wide enough that likelihoods are clipped at both ends
     torch.nn.init.normal_(layer.rule.rule_W)
     assert_same(layer, 4, 2)
     x, state = inputs(layer, 3, 2)
@@ -122,21 +122,21 @@ def test_both_budgets_equal_the_loop(budget: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_sparse_weights_and_a_learned_start_equal_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    take(RESIDENT, monkeypatch)
+    use_form(RESIDENT, monkeypatch)
     layer = make("gru", "skip", 3, 18, BlockSparse(0.5))
     layer.cell.threshold(hold=True)
     assert_same(layer, 2, 2)
     x = torch.randn(2, 3, 3)
-    found = []
-    for made in (fused(layer), layer):
-        made.zero_grad()
-        whole_loss(*made(x)).backward()
-        found.append(made.start[0].grad)
-    torch.testing.assert_close(*found)
+    gradients = []
+    for module in (fused(layer), layer):
+        module.zero_grad()
+        whole_loss(*module(x)).backward()
+        gradients.append(module.start[0].grad)
+    torch.testing.assert_close(*gradients)
 
 
 class Own(Cell):
-    """A cell that a user might write, with ops that no cell here has."""
+    """A user-defined cell with ops that no built-in cell has."""
 
     name = "own"
     gates = (Gate("a"), Gate("b", bias=False))
@@ -151,7 +151,7 @@ class Own(Cell):
 
 
 def test_cell_of_a_user_equals_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    take(RESIDENT, monkeypatch)
+    use_form(RESIDENT, monkeypatch)
     assert_same(RecurrentLayer(Own(3, 5), RULES["selective"](3, 5)), 3, 2)
 
 
@@ -186,10 +186,10 @@ def test_equations_without_a_translation_are_left_to_the_loop(cell: type[Cell], 
         make_layout(layer)
 
 
-# torch's own compiler makes an object of an autograd function
+# torch's compiler wraps an autograd function in an object
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_the_op_says_its_shapes_and_is_compiled_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    take(RESIDENT, monkeypatch)
+    use_form(RESIDENT, monkeypatch)
     layer = fused(make("gru", "selective", 3, 5))
     x, state = inputs(layer, 2, 2)
     y, last, _, grads = run(layer, x, state, whole_loss)
@@ -205,16 +205,16 @@ def test_the_op_says_its_shapes_and_is_compiled_around(monkeypatch: pytest.Monke
 
 
 def test_op_passes_torchs_own_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    take(RESIDENT, monkeypatch)
+    use_form(RESIDENT, monkeypatch)
     layer = make("gru", "always", 2, 3)
     layout = make_layout(layer)
-    given = {
+    tensors = {
         "a": torch.randn(2, 1, 9, requires_grad=True),
         "R": layer.cell.R.detach().requires_grad_(),
         "bR": torch.randn(9, requires_grad=True),
         "s_h": torch.randn(1, 3, requires_grad=True),
     }
-    arguments = ([given[name] for name in layout.inputs], gpu.register(layout), True, 0.0)
+    arguments = ([tensors[name] for name in layout.inputs], gpu.register(layout), True, 0.0)
     with torch.random.fork_rng():
         torch.use_deterministic_algorithms(False)
         torch.library.opcheck(
@@ -239,7 +239,7 @@ def test_precision_is_that_of_torchs_own_recurrent_layers(allowed: bool, matmul:
 @pytest.mark.parametrize(
     ("cell", "H", "precision", "form"),
     [
-        # three tiles of 128 x 128 numbers are 192 KiB, four are too many
+        # three tiles of 128 x 128 numbers take 192 KiB, four do not fit
         ("gru", 128, "tf32", gpu.KernelForm(True, held=3)),
         ("lstm", 128, "bf16", gpu.KernelForm(True, held=4)),
         ("lstm", 128, "tf32", gpu.KernelForm(True, held=2)),
@@ -327,9 +327,9 @@ def test_wrong_shapes_and_other_precisions() -> None:
 def test_recorded_loops_are_kept_for_a_shape_and_left_where_they_would_be_wrong() -> None:
     recorded = []
 
-    def capture(steps: torch.nn.Module, given: tuple[Tensor, ...]) -> torch.nn.Module:
-        recorded.append(tuple(given[0].shape))
-        steps(*given)
+    def capture(steps: torch.nn.Module, arguments: tuple[Tensor, ...]) -> torch.nn.Module:
+        recorded.append(tuple(arguments[0].shape))
+        steps(*arguments)
         return steps
 
     layer = make("gru", "selective", 3, 5)
@@ -340,17 +340,17 @@ def test_recorded_loops_are_kept_for_a_shape_and_left_where_they_would_be_wrong(
     plain.unroller = None
     x, state = inputs(layer, 4, 2)
     *_, grads = run(plain, x, state, whole_loss)
-    *_, found = run(layer, x, state, whole_loss)
+    *_, gradients = run(layer, x, state, whole_loss)
     for name, grad in grads.items():
-        torch.testing.assert_close(found[name], grad)
+        torch.testing.assert_close(gradients[name], grad)
     assert recorded == [(4, 2, 3)]
-    # the same shape again, another one, and another slope
-    for given in (x, x[:2], x[:2]):
-        layer(given, state)[0].sum().backward()
+    # the same shape again, another shape, and another slope
+    for piece in (x, x[:2], x[:2]):
+        layer(piece, state)[0].sum().backward()
     layer.rule.anneal(80)
     layer(x, state)[0].sum().backward()
     assert recorded == [(4, 2, 3), (4, 2, 3), (2, 2, 3), (4, 2, 3)]
-    # before the backward of the first its memory is in use
+    # before the first call's backward its buffers are in use
     y = layer(x, state)[0]
     assert graphs(layer, x, state) is None
     y.sum().backward()
@@ -405,24 +405,24 @@ def test_recording_leaves_the_averages_of_a_normalisation_alone() -> None:
 
 def compile_for_real(*words: str) -> list[dict[str, object]]:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tests.triton_compile", *words],
         capture_output=True,
         text=True,
         cwd=ROOT,
         env=environment,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    assert process.returncode == 0, process.stdout + process.stderr
+    return [json.loads(line) for line in process.stdout.splitlines()]
 
 
 @pytest.mark.slow
 def test_kernels_compile_for_a_gpu() -> None:
-    # triton may make constants of arguments that are 1
-    made = compile_for_real("--steps", "1", "--batch", "1", "gru+selective")
-    assert [kernel["direction"] for kernel in made] == ["forward", "backward"]
-    for kernel in made:
-        # nothing spills, and what is held fits the 227 KiB of an H100
+    # triton may specialise arguments that are 1
+    compiled = compile_for_real("--steps", "1", "--batch", "1", "gru+selective")
+    assert [kernel["direction"] for kernel in compiled] == ["forward", "backward"]
+    for kernel in compiled:
+        # no spills, and resident tiles fit the 227 KiB of an H100
         assert (kernel["form"], kernel["stack"]) == ("resident, 3 held", 0)
         assert kernel["shared"] <= 227 * 1024
 
@@ -433,11 +433,11 @@ def test_kernels_compile_for_a_gpu() -> None:
     [
         *((rule, "tf32", 24) for rule in ("always", "selective", "skip", "phased")),
         ("always", "bf16", 16),
-        # with exact products they are streamed
+        # with exact products the weights are streamed
         ("skip", "ieee", 24),
     ],
 )
 def test_every_cell_compiles_for_a_gpu(rule: str, precision: str, I: int) -> None:
     layers = [f"{cell}+{rule}" for cell in CELLS]
-    made = compile_for_real("--hidden", "16", "--inputs", str(I), "--precision", precision, *layers)
-    assert len(made) == 2 * len(layers)
+    compiled = compile_for_real("--hidden", "16", "--inputs", str(I), "--precision", precision, *layers)
+    assert len(compiled) == 2 * len(layers)

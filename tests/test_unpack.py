@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unpacking downloads: archives that are damaged or made to harm."""
+"""Unpacking of downloads: damaged and malicious archives."""
 
 import gzip
 import io

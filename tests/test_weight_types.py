@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of two bytes and of one: in the kernels, in files, in packed models."""
+"""Weights in bfloat16 and int8: in the kernels, in exported files and in packed models."""
 
 import json
 import shutil
@@ -18,18 +18,18 @@ from edgernn.runtime import Session
 from edgernn.runtime.info import read_model
 from edgernn.runtime.packed import pack
 from edgernn.runtime.stepper import Stepper
-from tests.native import OP_IDS, OPS, draw, draw_call, session, truth
+from tests.native import OP_IDS, OPS, draw, draw_call, oracle_result, session
 from tests.tolerances import FLOAT32
 
 MATRICES = ("W", "R", "C", "V")
-# whole numbers of 16 bits take the place of what a matrix of bytes multiplies
+# int8 products quantise their operand to 16 bits
 TOLERANCES = {16: FLOAT32, 8: 2e-4}
 TRAIN = ["train", "--task", "adding", "--cell", "sarnn", "T=10", "hidden_size=16", "steps=30"]
 kinds = pytest.mark.parametrize("kind", ["bfloat16", "int8"])
 
 
 def rounded(matrix, bits):
-    """From the definition, not from the exporter."""
+    """Round weights by the definition, independently of the exporter."""
     if bits == 16:
         nearest = [torch.tensor(row).bfloat16().float().numpy() for row in matrix]
         return np.stack(nearest)
@@ -52,13 +52,13 @@ def test_op_equals_oracle(cell, rule, bits):
     for hidden, inputs in ((33, 33), (40, 40) if cell in ("sru", "irc-sru") else (40, 17)):
         weights = small(cell, rule, hidden, inputs, bits)
         call = draw_call(cell, rule, hidden, inputs, 9, 3)
-        made = session(cell, rule, weights, attributes=attributes(bits), sizes=(hidden, inputs)).run(None, call)
-        want = truth(cell, rule, {**weights, **call})
-        for a, b in zip(made, [want.y, *want.state], strict=False):
+        outputs = session(cell, rule, weights, attributes=attributes(bits), sizes=(hidden, inputs)).run(None, call)
+        expected = oracle_result(cell, rule, {**weights, **call})
+        for a, b in zip(outputs, [expected.y, *expected.state], strict=False):
             np.testing.assert_allclose(a, b, rtol=0, atol=TOLERANCES[bits])
         if RULES[rule].can_skip:
-            np.testing.assert_array_equal(made[-2], want.updates)
-            np.testing.assert_array_equal(made[-1], want.macs)
+            np.testing.assert_array_equal(outputs[-2], expected.updates)
+            np.testing.assert_array_equal(outputs[-1], expected.macs)
 
 
 @pytest.mark.parametrize("bits", [16, 8])
@@ -66,10 +66,10 @@ def test_op_equals_oracle(cell, rule, bits):
 def test_low_rank_equals_oracle(cell, rule, bits):
     weights = small(cell, rule, 33, 7, bits)
     call = draw_call(cell, rule, 33, 7, 9, 3)
-    made = session(cell, rule, weights, attributes=attributes(bits), sizes=(33, 7)).run(None, call)
+    outputs = session(cell, rule, weights, attributes=attributes(bits), sizes=(33, 7)).run(None, call)
     q = weights.pop("Q").astype(np.float64)
-    want = truth(cell.split("/")[0], rule, {**weights, "R": weights["R"] @ q, **call})
-    np.testing.assert_allclose(made[0], want.y, rtol=0, atol=TOLERANCES[bits])
+    expected = oracle_result(cell.split("/")[0], rule, {**weights, "R": weights["R"] @ q, **call})
+    np.testing.assert_allclose(outputs[0], expected.y, rtol=0, atol=TOLERANCES[bits])
 
 
 @pytest.mark.parametrize("rule", ["always", "selective", "skip"])
@@ -135,7 +135,7 @@ def test_a_file_gives_the_same_everywhere(tmp_path, name, kind):
     torch.manual_seed(3)
     model = edgernn.SequenceModel(**MODELS[name]).eval()
     path = tmp_path / "small.onnx"
-    # itself a comparison with torch of the standard operators and of the library
+    # itself a comparison of torch with the standard operators and with the library
     checks = to_onnx(model, path, weights=kind)
     assert [check.backend for check in checks] == ["portable", "native"]
     session = Session(path, backend="native")
@@ -181,7 +181,7 @@ def test_a_row_of_bytes_uses_all_of_them():
     rows = torch.randn(2000, 5) * torch.logspace(-30, 30, 2000)[:, None]
     q, scale = whole(rows)
     assert (q.int().abs().amax(1) == 127).all()
-    # half a step; what the scale was rounded by costs nothing
+    # half a quantisation step; rounding the scale is negligible
     assert ((q * scale.float() - rows).abs() <= 0.5001 * scale.float()).all()
     assert (scale.float() * 127 / rows.abs().amax(1, keepdim=True) - 1).abs().max() <= 1 / 256
     assert all(torch.equal(*pair) for pair in zip(whole(q * scale.float()), (q, scale), strict=True))
@@ -213,7 +213,7 @@ def trained(tmp_path_factory):
 
 @pytest.fixture
 def run(trained, tmp_path, monkeypatch):
-    """A copy of it, `run` in the current folder."""
+    """A copy of the finished run, `run` in the current folder."""
     monkeypatch.chdir(tmp_path)
     return shutil.copytree(trained, tmp_path / "run")
 
@@ -221,10 +221,10 @@ def run(trained, tmp_path, monkeypatch):
 @kinds
 def test_export_says_what_rounding_costs(run, tmp_path, capsys, kind):
     assert main(["export", "run", "--weights", kind]) == 0
-    said = capsys.readouterr().out
-    assert f"run/model-{kind}.onnx" in said
-    assert "mse on the test sequences: " in said
-    assert f"with {kind}" in said
+    output = capsys.readouterr().out
+    assert f"run/model-{kind}.onnx" in output
+    assert "mse on the test sequences: " in output
+    assert f"with {kind}" in output
     card = (tmp_path / "run" / f"model-{kind}.md").read_text()
     assert f"| matrices | {kind} |" in card
     assert f"| mse with {kind} |" in card
@@ -232,7 +232,7 @@ def test_export_says_what_rounding_costs(run, tmp_path, capsys, kind):
 
 
 def test_a_large_loss_is_a_warning(run, tmp_path, capsys):
-    # beside which that of the rounded model is large
+    # the file without rounding, for comparison
     result = json.loads((run / "result.json").read_text())
     (run / "result.json").write_text(json.dumps(result | {"mse": 1e-9}))
     assert main(["export", "run", "--weights", "int8"]) == 0

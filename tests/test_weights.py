@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What any cell's weights may be: normalised, of low rank, sparse."""
+"""Options of the weights of any cell: normalised, low-rank, sparse."""
 
 import numpy as np
 import pytest
@@ -65,8 +65,8 @@ def test_low_rank_is_a_product(cell, rule):
 
 @with_weights
 def test_low_rank_starts_as_wide_as_a_whole_matrix(cell):
-    made, whole = CELLS[cell](100, 400, recurrent=LowRank(30)), CELLS[cell](100, 400)
-    assert float((made.R @ made.Q).detach().std()) == pytest.approx(float(whole.R.detach().std()), rel=0.1)
+    factored, whole = CELLS[cell](100, 400, recurrent=LowRank(30)), CELLS[cell](100, 400)
+    assert float((factored.R @ factored.Q).detach().std()) == pytest.approx(float(whole.R.detach().std()), rel=0.1)
 
 
 @with_weights
@@ -79,11 +79,11 @@ def test_sparse_weights_are_zero_in_blocks_over_all_gates(cell):
             model.layers[0].cell.R.add_(0.1 * torch.randn_like(model.layers[0].cell.R))
         if step < 20:
             assert bool(model.layers[0].cell.kept.all())
-    made = model.layers[0].cell
+    module = model.layers[0].cell
     p = weights(model)
     p["R"] = p["R"] * p.pop("kept")
-    gates = [g for g in made.gates if g.h]
-    parts = np.split(p["R"], np.cumsum([made._rows[g.name] for g in gates])[:-1])
+    gates = [g for g in module.gates if g.h]
+    parts = np.split(p["R"], np.cumsum([module._rows[g.name] for g in gates])[:-1])
     for group in ([a for a, g in zip(parts, gates, strict=True) if g.mid is m] for m in (True, False)):
         if not group:
             continue
@@ -93,26 +93,26 @@ def test_sparse_weights_are_zero_in_blocks_over_all_gates(cell):
         for a in group:
             zero = np.array([~(a[i : i + BLOCK] != 0).any(0) for i in range(0, size, BLOCK)])
             assert (zero == ~np.array(blocks)).all()
-    assert made.held_zeros() == (p["R"] == 0).sum() > 0
+    assert module.held_zeros() == (p["R"] == 0).sum() > 0
     x = torch.randn(6, 2, I, dtype=torch.float64)
     np.testing.assert_allclose(model(x)[0].detach(), oracle_run(cell, "always", p, x).y, rtol=0, atol=FLOAT64)
 
 
 def test_pruned_weights_may_grow_again_until_they_are_held():
     model = edgernn.SequenceModel("gru", I, 2 * BLOCK, density=0.25)
-    made = model.layers[0].cell
+    module = model.layers[0].cell
     model.prune(30, 90)
-    first = made.R == 0
+    first = module.R == 0
     assert first.double().mean() > 0.7
     with torch.no_grad():
-        made.R[first] = 10.0
+        module.R[first] = 10.0
     model.prune(45, 90)
-    assert not (made.R[~first] != 0).any()
+    assert not (module.R[~first] != 0).any()
     model.prune(60, 90)
-    held = ~made.kept
+    held = ~module.kept
     for step in range(61, 90):
         model.prune(step, 90)
-    assert torch.equal(~made.kept, held)
+    assert torch.equal(~module.kept, held)
     assert held.double().mean() == pytest.approx(0.75, abs=0.02)
 
 
@@ -124,7 +124,7 @@ def layer_norm(p, gain):
 @pytest.mark.parametrize("training", [False, True])
 @every_norm
 def test_lstm_with_normalised_terms_equals_the_equations(norm, training):
-    """Ba et al. eq 20, which leaves the cell state as it is, and Cooijmans et al. eqs 6-8."""
+    """Ba et al. eq 20, which does not normalise the cell state, and Cooijmans et al. eqs 6-8."""
     model = model_of("lstm", norm=norm)
     model.train(training)
     p = weights(model)
@@ -170,7 +170,7 @@ def test_cells_say_whether_they_normalise_their_state():
 @with_normalised_c
 @pytest.mark.parametrize("rule", ["always", "selective", "skip", "phased", "clockwork"])
 def test_any_cell_state_is_normalised_for_the_output_alone(cell, rule):
-    """With products of mean 0 and the statistics of one step, all normalisations but that of c scale the weights."""
+    """With products of mean 0 and the statistics of one step, all normalisations except that of c scale the weights."""
     model = edgernn.SequenceModel(cell, I, H, rule=rule, output="all", norm="recurrent-batch", norm_steps=1).double()
     with torch.no_grad():
         for norm in model.layers[0].cell.norms.values():
@@ -221,8 +221,8 @@ def test_any_cell_with_a_norm_is_the_same_in_parts(norm, cell):
     with torch.no_grad():
         whole, end = model(x)
         first, state = model(x[:4])
-        rest, state = model(x[4:], state)
-    torch.testing.assert_close(torch.cat([first, rest]), whole, rtol=0, atol=FLOAT64)
+        second, state = model(x[4:], state)
+    torch.testing.assert_close(torch.cat([first, second]), whole, rtol=0, atol=FLOAT64)
     torch.testing.assert_close(state, end, rtol=0, atol=FLOAT64)
 
 
@@ -243,7 +243,7 @@ def test_a_cell_with_a_norm_is_the_same_in_a_file(norm, cell, tmp_path):
 @every_norm
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_gradients_with_a_norm_equal_finite_differences(norm, cell):
-    # small, as each of its numbers is moved
+    # small, as every element is perturbed
     model = model_of(cell, norm=norm, hidden=4).train()
     names = [n for n, _ in model.named_parameters()]
     x = torch.randn(3, 4, I, dtype=torch.float64)
@@ -275,7 +275,7 @@ IN_FILES = [{"rank": 4}, {"density": 0.25}, {"density": 0.25, "norm": "layer"}, 
 LAYERS = [("gru", "always"), ("ihc-lstm", "selective"), ("gru-before", "skip")]
 
 
-# for `make quick`: each of the options, and each layer
+# cases of `make quick`: each option and each layer
 @pytest.mark.parametrize(
     ("cell", "rule", "options"),
     [

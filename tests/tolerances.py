@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How close is close: one table, the same everywhere."""
+"""Tolerances used by all tests."""
 
 POISON = True
 
 # against the float64 oracle, absolute
 FLOAT64 = 1e-10
-# float32 paths that add in another order
+# between float32 paths with different orders of summation
 FLOAT32 = 1e-5

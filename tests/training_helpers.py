@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from edgernn.progress import Silent
 
-# small enough for a run of a second
+# a run takes one second
 SMALL = {"T": 10, "hidden_size": 8, "batch_size": 10}
 PACK = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
 
@@ -29,7 +29,7 @@ def idx_bytes(array):
 
 
 def write_mnist(folder, train=24, test=6, suffix=""):
-    """Four idx files of random images in `folder`; returns the arrays by file name."""
+    """Write four idx files of random images to `folder`; return the arrays by file name."""
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {}
@@ -42,7 +42,7 @@ def write_mnist(folder, train=24, test=6, suffix=""):
 
 
 def snapshot(run):
-    """All of a finished run that must not depend on how often it was stopped: weights, metrics, result."""
+    """Return everything of a finished run that must not depend on interruptions: weights, metrics, result."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     result = json.loads((run / "result.json").read_text())
     for entry in (*lines, result):
@@ -53,13 +53,13 @@ def snapshot(run):
 
 
 def without_pictures(monkeypatch):
-    """Drawing takes longer than a small run: leave empty files instead."""
+    """Write empty pictures: drawing takes longer than a small run."""
     for name in ("learning_curve", "update_pattern"):
         monkeypatch.setattr(f"edgernn.training.api.{name}", lambda path, *_: path.touch())
 
 
 class Stop(Silent):
-    """Ends the process's part of a run at a step, without a checkpoint, as a kill would."""
+    """Stops a run at a step without a checkpoint, as a kill would."""
 
     def __init__(self, at):
         self.at = at
@@ -87,6 +87,6 @@ def command_line(*args, **kwargs):
 
 
 def data_folder():
-    """The user's data sets, or None."""
+    """The folder of the user's data sets, or None."""
     value = os.environ.get("EDGERNN_DATA")
     return Path(value) if value else None

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU's kernels compiled without a GPU: python -m tests.triton_compile [--hidden H] [--precision P] CELL+RULE...
+"""Compiles GPU kernels without a GPU: python -m tests.triton_compile [--hidden H] [--precision P] CELL+RULE...
 
-Layers run forward and backward as on a GPU, but that a kernel is compiled in place of being launched. A line of JSON
-for each direction: registers a thread, bytes of stack, where what spills lies, and bytes of shared memory.
-To be run without TRITON_INTERPRET.
+Layers run forward and backward as on a GPU, but kernels are compiled instead of launched. Prints a line of JSON for
+each direction: registers per thread, stack, spills and shared memory in bytes. Run it without TRITON_INTERPRET.
 """
 
 import json
@@ -29,7 +28,7 @@ _TOOL = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdum
 
 
 class _Driver:
-    """What triton asks of a device before a launch."""
+    """The device properties that triton reads before a launch."""
 
     def __init__(self, arch: int) -> None:
         self.get_current_target = lambda: GPUTarget("cuda", arch, 32)
@@ -42,7 +41,7 @@ class _Driver:
 
 
 class _Compiled:
-    """In place of a kernel: a launch compiles it, and tells what the device would need."""
+    """Replaces a kernel: a launch compiles it and records the required resources."""
 
     def __init__(self, kernel: Any, form: str, tell: Callable[[dict[str, Any]], None]) -> None:
         self._kernel, self._form, self._tell = kernel, form, tell
@@ -50,19 +49,19 @@ class _Compiled:
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def launch(*arguments: Any, **options: Any) -> None:
             begun = time.perf_counter()
-            made = self._kernel.warmup(*arguments, grid=grid, **options)
+            kernel = self._kernel.warmup(*arguments, grid=grid, **options)
             with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-                file.write(made.asm["cubin"])
+                file.write(kernel.asm["cubin"])
                 file.flush()
                 words = [_TOOL, "-res-usage", file.name]
                 usage = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-            found = {key.lower(): int(value) for key, value in re.findall(r"(REG|STACK):(\d+)", usage)}
+            resources = {key.lower(): int(value) for key, value in re.findall(r"(REG|STACK):(\d+)", usage)}
             self._tell(
                 {
                     "direction": self._kernel.fn.__name__,
                     "form": self._form,
-                    **found,
-                    "shared": made.metadata.shared,
+                    **resources,
+                    "shared": kernel.metadata.shared,
                     "seconds": round(time.perf_counter() - begun, 2),
                 }
             )
@@ -82,8 +81,8 @@ def main(layers: tuple[str, ...], hidden: int, inputs_: int, steps: int, batch: 
     driver.set_active(_Driver(arch))
     named, real = "", gpu.kernels
 
-    def tell(found: dict[str, Any]) -> None:
-        print(json.dumps({"layer": named, **found}), flush=True)
+    def tell(report: dict[str, Any]) -> None:
+        print(json.dumps({"layer": named, **report}), flush=True)
 
     def kernels(key: str, resident: bool, held: int) -> SimpleNamespace:
         module, form = real(key, resident, held), f"resident, {held} held" if resident else "streamed"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of exported files made wrong: `python -m tests.use_mutants COUNT`.
+"""Uses corrupted exported files: `python -m tests.use_mutants COUNT`.
 
-Each is opened, run, stepped, packed and benchmarked. A fault is whatever ends neither with a result nor with an
-EdgernnError, as well as a crash, a wait of minutes and a want of gigabytes.
+Opens, runs, steps, packs and benchmarks each file. Each must end with a result or an EdgernnError; anything else is a
+fault, also a crash, a timeout and excessive use of memory.
 """
 
 import contextlib
@@ -25,29 +25,29 @@ import numpy as np
 from tests.mutants import mutant, packed_mutant
 
 MODELS = Path(__file__).resolve().parent / "corpus" / "models"
-# for a process, in bytes, and for a file, in seconds
-MEMORY, PATIENCE = 4 << 30, 60
-# in errors of ONNX Runtime that has asked for too much
+# limits: bytes per process, seconds per file
+MEMORY, TIMEOUT = 4 << 30, 60
+# errors of ONNX Runtime after a failed allocation
 _NO_MEMORY = re.compile("bad.alloc|failed to allocate", re.IGNORECASE)
 
 
-def findings(first: int, last: int) -> list[str]:
-    """Faults of the mutants from one number to another, found by a process that is started again after a crash."""
-    found = []
+def find_faults(first: int, last: int) -> list[str]:
+    """Return the faults of a range of mutants, using a process that is restarted after a crash."""
+    faults = []
     while first < last:
         command = [sys.executable, "-m", "tests.use_mutants", str(first), str(last)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        process = subprocess.run(command, capture_output=True, text=True)
+        lines = [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
         for line in lines:
-            found += [f"mutant {line['number']}: {line['change']}: {fault}" for fault in line["faults"]]
+            faults += [f"mutant {line['number']}: {line['change']}: {fault}" for fault in line["faults"]]
             first = line["number"] + 1
-        if done.returncode != 0:
-            found.append(f"mutant {first} ended the process ({done.returncode}): {done.stderr[-1000:]}")
+        if process.returncode != 0:
+            faults.append(f"mutant {first} ended the process ({process.returncode}): {process.stderr[-1000:]}")
             first += 1
-    return found
+    return faults
 
 
-def use(first: int, last: int) -> None:
+def run_mutants(first: int, last: int) -> None:
     """Print a line of JSON for each mutant, with its faults."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     originals = [path.read_bytes() for path in sorted(MODELS.iterdir())]
@@ -55,8 +55,8 @@ def use(first: int, last: int) -> None:
         path = Path(name) / "mutant.onnx"
         np.savez(path.with_name("x.npz"), x=np.ones((4, 3), np.float32))
         for number in range(first, last):
-            # ends the process
-            signal.alarm(PATIENCE)
+            # terminates the process
+            signal.alarm(TIMEOUT)
             change, content = mutant(originals[number % len(originals)], number)
             path.write_bytes(content)
             faults = list(_faults(path, random.Random(number)))
@@ -102,19 +102,19 @@ def _stream(session: Any) -> None:
 def _command(*words: str) -> Iterator[str]:
     from edgernn.cli.frame import main
 
-    said = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(output):
         status = main(list(words))
-    *warnings, error = said.getvalue().splitlines() or [""]
+    *warnings, error = output.getvalue().splitlines() or [""]
     is_sentence = error.startswith("edgernn: error: ") and "--debug shows where" not in error
     if status != 0 and not (is_sentence and all(line.startswith("edgernn: warning: ") for line in warnings)):
-        yield f"edgernn {words[0]}: exit status {status}: {said.getvalue()}"
+        yield f"edgernn {words[0]}: exit status {status}: {output.getvalue()}"
 
 
 if __name__ == "__main__":
     if len(sys.argv) == 3:
-        use(*map(int, sys.argv[1:]))
+        run_mutants(*map(int, sys.argv[1:]))
     else:
-        faults = findings(0, int(sys.argv[1]))
-        print("\n".join([*faults, f"{int(sys.argv[1]):,} model files made wrong: {len(faults)} faults"]))
+        faults = find_faults(0, int(sys.argv[1]))
+        print("\n".join([*faults, f"{int(sys.argv[1]):,} corrupted model files: {len(faults)} faults"]))
         sys.exit(len(faults) > 0)

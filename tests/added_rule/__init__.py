@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rule that is added as rules are, for tests: its file. `plugin` is its line in the list and its oracle."""
+"""A rule added for tests as users of the project would add one. `plugin` registers it and its oracle."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule `tiring` once more, in float64 NumPy."""
+"""The oracle of the rule `tiring`, in float64 NumPy."""
 
 import numpy as np
 from numpy.typing import NDArray

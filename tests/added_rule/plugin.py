@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin of pytest that adds the rule `tiring` to the list of rules and to the oracles, before tests are collected.
+"""A pytest plugin that adds the rule `tiring` to the list of rules and to the oracles before test collection.
 
-EDGERNN_ADDED: the folder of the native libraries that have the rule.
+EDGERNN_ADDED: Folder of the native libraries built with the rule.
 """
 
 import os

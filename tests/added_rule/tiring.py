@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rule with memories of one number a neuron, whose equations read everything that such a rule may."""
+"""A rule with one-value-per-neuron memories, whose equations read every input that the interface offers."""
 
 import math
 
@@ -11,15 +11,15 @@ from edgernn.rules import Kind, Memory, UpdateRule
 
 
 class Tiring(UpdateRule):
-    """Each neuron tires when it changes, and is pressed by what its state and its score were.
+    """A neuron tires when it changes, and its state and score press it to change.
 
-    v_t = U x_t + b + d ⊙ h_{t-1} - m_{t-1} + κ r_{t-1}
-    u_t = 1 where v_t >= 0, else 0
-    m_t = σ(g) ⊙ m_{t-1} + u_t
-    r_t = (1 - u_t) ⊙ (r_{t-1} / 2 + v_t / 4) + tanh(κ d ⊙ s_t)
+        v_t = U x_t + b + d ⊙ h_{t-1} - m_{t-1} + κ r_{t-1}
+        u_t = 1 where v_t >= 0, else 0
+        m_t = σ(g) ⊙ m_{t-1} + u_t
+        r_t = (1 - u_t) ⊙ (r_{t-1} / 2 + v_t / 4) + tanh(κ d ⊙ s_t)
 
-    Shapes: rule_W = U (H, I), rule_d = d, rule_b = b, rule_g = g (H,), rule_k = κ (1,); s (B, H): the state after the
-    step, c of a cell that has one; memories rule_m = m, 0.5 at the start, and rule_r = r (B, H), 0 at the start.
+    Shapes: rule_W = U (H, I), rule_d = d, rule_b = b, rule_g = g (H,), rule_k = κ (1,); s (B, H) is the state after the
+    step, c if the cell has one. Memories: rule_m = m, initially 0.5, and rule_r = r, initially 0, (B, H) each.
     """
 
     name = "tiring"
@@ -59,7 +59,7 @@ class Tiring(UpdateRule):
 
     @torch.no_grad()
     def force(self, rate: float) -> None:
-        # U x is so large that the rest of a score is nothing beside it
+        # the cost of U x dominates the rest of the score
         nn.init.normal_(self.rule_W)
         self.rule_W.div_(self.rule_W.norm(dim=1, keepdim=True)).mul_(1000)
         self.rule_d.zero_()

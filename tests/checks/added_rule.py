@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make check-added-rule`: a rule that is added as one file and a line in the list runs everywhere.
+"""`make check-added-rule`: a rule added as one file and one line in the list runs everywhere.
 
-The native libraries are built from a copy of the sources with the header that is generated for
-`tests/added_rule/tiring.py`, and the tests of every reader of rules run for that rule in a process of their own.
+Builds the native libraries from a copy of the sources with the header generated for `tests/added_rule/tiring.py`, and
+runs the tests of every reader of rules for that rule in a separate process.
 """
 
 import os
@@ -13,14 +13,14 @@ from pathlib import Path
 
 from tests.added_rule.tiring import Tiring
 from tests.kernel_builds import ISA, ROOT, build, need
-from tests.rooms import generator
+from tests.source_tree import generator
 
 READERS = (
     *("cells", "rules", "export", "imputers", "packed"),
     *("native_op", "native_rules", "native_weights", "weight_types"),
     *("fused", "triton", "cuda"),
 )
-# in the generated list of rules: what is there, and what is added before it
+# in the generated list of rules: an existing line, and the line inserted before it
 LINES = {
     '#include "rules/variable.h"\n': '#include "rules/tiring.h"\n',
     ", Selective>": ", Tiring",
@@ -28,7 +28,7 @@ LINES = {
 
 
 def add_rule(sources: Path) -> None:
-    """A copy of the native sources that has the rule."""
+    """Copy the native sources and add the rule."""
     shutil.copytree(ROOT / "runtime" / "csrc", sources / "runtime" / "csrc")
     shutil.copy(ROOT / "CMakeLists.txt", sources)
     header = generator().rule_header(Tiring)
@@ -56,7 +56,7 @@ def test_readers_of_rules_equal_the_oracle_for_an_added_rule(tmp_path: Path) -> 
     }
     words = ["-q", "-x", "-m", "not slow", "-k", "tiring", "-p", "tests.added_rule.plugin", "-p", "no:cacheprovider"]
     files = [f"tests/test_{name}.py" for name in READERS]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "pytest", *words, *files], cwd=ROOT, env=environment, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert process.returncode == 0, process.stdout[-4000:] + process.stderr[-2000:]

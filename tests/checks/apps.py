@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make check-apps`: C++, C, Node and browser examples stream the same outputs as the session does in Python."""
+"""`make check-apps`: the C++, C, Node and browser examples stream the same outputs as the Python session."""
 
 import functools
 import json
@@ -49,14 +49,14 @@ apps = pytest.mark.parametrize("app", APPS)
 
 
 def adding():
-    """The trained model with examples/adding.csv; no decision in it is closer than 4e-6 to turning over."""
+    """The trained model with examples/adding.csv; every decision is at least 4e-6 away from its threshold."""
     text = (EXAMPLES / "adding.csv").read_text(encoding="utf-8")
     _, *lines = text.split()
     return TRAINED, np.array([line.split(",") for line in lines], np.float32).reshape(8, 50, 2)
 
 
 def layers():
-    """Two layers that learned where they start and have the rule's memory as a state, y at every step, x scaled."""
+    """Two layers with a learned initial state and a rule's memory as state, y at every step, and standardised x."""
     options = {"layers": 2, "output": "all", "mean": 0.5, "std": 2.0}
     return exported("gru", "skip", **options)[1], np.random.default_rng(0).standard_normal((3, 20, 3), np.float32)
 
@@ -67,7 +67,7 @@ def words():
 
 @functools.cache
 def small():
-    """Weights of one byte: whole numbers in the library, rounded float32 in the portable function."""
+    """int8 weights: integer arithmetic in the library, rounded float32 in the portable function."""
     path = Path(_FOLDER.name) / "small.onnx"
     to_onnx(contractive("lstm", layers=2, output="all"), path, weights="int8")
     return path, np.random.default_rng(0).standard_normal((3, 20, 3), np.float32)
@@ -87,7 +87,7 @@ def test_streams_equal_the_session(app, model):
     np.testing.assert_allclose(streamed.y, expected.y, rtol=0, atol=WHOLE_NUMBERS if rounds else FLOAT32)
     if streamed.updates is not None:
         np.testing.assert_array_equal(streamed.updates, expected.updates)
-    median, updated = figures(streamed.said)
+    median, updated = figures(streamed.report)
     assert 0 < median < 1e5
     if updated is not None:
         assert updated == pytest.approx(expected.updates.mean(), abs=0.051)
@@ -102,7 +102,7 @@ def test_a_lost_state_would_show(model):
     for x_t in x[0]:
         session.reset()
         without.append(session.step(x_t))
-    # and sequences that run on into each other, in all but their first steps
+    # sequences in one stream agree too, except in their first steps
     assert np.abs(np.array(without)[1:] - y[0, 1:]).max(-1).min() > 0
     assert np.abs(np.array(without) - y[0]).max() > 100 * FLOAT32
     joined = stream_in_python(path, x.reshape(1, -1, *x.shape[2:])).y.reshape(y.shape)
@@ -121,7 +121,7 @@ def test_a_line_comes_out_before_the_next_goes_in(app, tmp_path):
 
 
 def program(app):
-    """The words that start an app which streams from its standard input to its standard output."""
+    """The command of an app that streams from standard input to standard output."""
     if app in ("cpp", "c"):
         return [cpp_program() if app == "cpp" else c_program()]
     need_node("node", "onnxruntime-node")
@@ -133,7 +133,7 @@ def packed(model, tmp_path):
 
 
 def altered(tmp_path, **description):
-    """The path of a model whose description says something else."""
+    """Write a model with a changed description and return its path."""
     proto = onnx.load(exported("gru")[1])
     info = json.loads(proto.metadata_props[0].value)
     onnx.helper.set_model_props(proto, {"edgernn": json.dumps(info | description, separators=(",", ":"))})
@@ -174,9 +174,9 @@ BAD = {
 @pytest.mark.parametrize("bad", BAD)
 def test_bad_input_is_one_sentence(app, bad, tmp_path):
     make, text, message = BAD[bad]
-    done = run(*program(app), make(tmp_path), text=text)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    process = run(*program(app), make(tmp_path), text=text)
+    assert process.returncode == 1
+    (line,) = process.stderr.splitlines()
     assert line.startswith("stream: ")
     assert re.search(message, line), line
 
@@ -210,17 +210,17 @@ BAD_PACKED = {
 @pytest.mark.parametrize("bad", BAD_PACKED)
 def test_a_bad_packed_model_or_line_is_one_sentence(bad, tmp_path):
     make, text, message = BAD_PACKED[bad]
-    done = run(c_program(), make(tmp_path), text=text)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    process = run(c_program(), make(tmp_path), text=text)
+    assert process.returncode == 1
+    (line,) = process.stderr.splitlines()
     assert line.startswith("stream: ")
     assert re.search(message, line), line
 
 
 def test_the_memory_of_a_packed_model_is_said(tmp_path):
-    found = pack_file(TRAINED, tmp_path / "model.edgernn")
-    said = run(c_program(), found["packed"], text=STEPS).stderr
-    assert said.endswith(f"model.edgernn: {found['bytes']} bytes, and {found['memory']} of memory\n")
+    packed = pack_file(TRAINED, tmp_path / "model.edgernn")
+    output = run(c_program(), packed["packed"], text=STEPS).stderr
+    assert output.endswith(f"model.edgernn: {packed['bytes']} bytes, and {packed['memory']} of memory\n")
 
 
 @pytest.mark.parametrize(
@@ -228,9 +228,9 @@ def test_the_memory_of_a_packed_model_is_said(tmp_path):
     [("none.so", "none.so: cannot open"), ("libm.so.6", "libm.so.6: undefined symbol: RegisterCustomOps")],
 )
 def test_a_wrong_library_is_one_sentence(library, message):
-    done = run(cpp_program(), TRAINED, library, text=STEPS)
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    process = run(cpp_program(), TRAINED, library, text=STEPS)
+    assert process.returncode == 1
+    (line,) = process.stderr.splitlines()
     assert message in line
 
 
@@ -239,9 +239,9 @@ def test_the_page_says_what_is_wrong(bad, tmp_path):
     need_chromium()
     make, text, message = BAD[bad]
     (tmp_path / "x.csv").write_text(text, encoding="utf-8")
-    done = on_the_page(make(tmp_path), tmp_path / "x.csv", tmp_path / "y.csv")
-    assert done.returncode == 1
-    assert re.search(message.replace("foreign", "model"), done.stderr), done.stderr
+    process = on_the_page(make(tmp_path), tmp_path / "x.csv", tmp_path / "y.csv")
+    assert process.returncode == 1
+    assert re.search(message.replace("foreign", "model"), process.stderr), process.stderr
     assert not (tmp_path / "y.csv").exists()
 
 
@@ -255,8 +255,8 @@ def test_the_server_says_what_is_wrong():
             ([TRAINED, EXAMPLES / "adding.csv", "x"], "port: expected a number below 65536, got x"),
             ([TRAINED, EXAMPLES / "adding.csv", port], f"port {port}: in use"),
         ):
-            done = run("node", server, *words)
-            assert (done.returncode, message in done.stderr) == (1, True), done.stderr
+            process = run("node", server, *words)
+            assert (process.returncode, message in process.stderr) == (1, True), process.stderr
 
 
 def test_lockfiles_name_no_registry():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make check-arm`: the kernels on 64-bit Arm. examples/c, cross-compiled and run by qemu, must equal torch here."""
+"""`make check-arm`: the kernels on 64-bit Arm: examples/c, cross-compiled and run by qemu, must equal torch."""
 
 import shutil
 import subprocess
@@ -14,15 +14,15 @@ from edgernn.rules import RULES
 from tests.apps import ROOT, arm_program, run, stream_packed
 from tests.models import contractive, packed_alone
 from tests.own_cells_oracle import CASE_RULES, CASES
-from tests.test_own_cells import assert_is, case_model, case_truth
-from tests.test_packed import random_input, steps, torch_says
+from tests.test_own_cells import assert_matches, case_model, case_truth
+from tests.test_packed import random_input, steps, torch_outputs
 
 QEMU = "qemu-aarch64", "qemu-aarch64-static"
-# to torch, as packed models on x86: whole numbers of 16 bits take the place of what a matrix of bytes multiplies
+# tolerance against torch, as for packed models on x86: int8 products quantise their operand to 16 bits
 CLOSE = {"float32": 2e-6, "bfloat16": 2e-6, "int8": 2e-4}
-# to x86, with any weights: the whole numbers are the same ones
+# tolerance against x86 for all weight types: integer products are identical
 SAME = 2e-6
-# without and with the instruction that multiplies bytes and sums them up
+# processors without and with the int8 dot-product instruction
 PLAIN, DOTS = "cortex-a72", "cortex-a76"
 small_weights = pytest.mark.parametrize(
     ("weights", "processor"), [("bfloat16", DOTS), ("int8", PLAIN), ("int8", DOTS)], ids="-".join
@@ -37,26 +37,26 @@ def qemu() -> str:
 
 
 def emulated(processor: str = DOTS) -> list[object]:
-    """The words that start the program."""
+    """Return the command that runs the program under qemu."""
     return [qemu(), "-cpu", processor, arm_program()]
 
 
 def assert_arm_equals_torch(tmp_path, x, cell, rule="always", weights="float32", processor=DOTS, **options):
-    """x: (sequences, T, I) or (sequences, T). What x86 says is nearer, and it updates as many neurons."""
+    """Assert that Arm agrees with torch, and more closely with x86, for x (sequences, T, I) or (sequences, T)."""
     model = rounded(contractive(cell, rule, **options), weights)
     path = tmp_path / "model.edgernn"
     path.write_bytes(packed_alone(model, weights))
     streamed = stream_packed(emulated(processor), path, x)
-    expected = torch_says(model, np.swapaxes(x, 0, 1))
+    expected = torch_outputs(model, np.swapaxes(x, 0, 1))
     np.testing.assert_allclose(streamed.y, np.swapaxes(expected, 0, 1), rtol=0, atol=CLOSE[weights])
     assert np.abs(expected).max() > 100 * CLOSE[weights]
     y, updates, _ = steps(path.read_bytes(), np.swapaxes(x, 0, 1))
     np.testing.assert_allclose(streamed.y, np.swapaxes(y, 0, 1), rtol=0, atol=SAME)
-    said = [part for part in streamed.said.split(", ") if "neurons updated" in part]
+    output = [part for part in streamed.report.split(", ") if "neurons updated" in part]
     if not model.rule_type.can_skip:
-        assert not said
+        assert not output
         return
-    assert said[0].startswith(f"{np.mean(updates):.1f} neurons updated a step")
+    assert output[0].startswith(f"{np.mean(updates):.1f} neurons updated a step")
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -70,12 +70,12 @@ def test_every_cell_under_every_rule(cell, rule, tmp_path):
 @pytest.mark.parametrize("name", CASES)
 def test_cells_that_the_library_does_not_know(name, rule, tmp_path):
     model, path = case_model(name, rule), tmp_path / "model.edgernn"
-    x, want = case_truth(name, rule, model)
+    x, expected = case_truth(name, rule, model)
     path.write_bytes(packed_alone(model))
     streamed = stream_packed(emulated(), path, np.swapaxes(x, 0, 1))
-    assert_is(np.swapaxes(streamed.y, 0, 1), None, want, "always")
-    said = [part for part in streamed.said.split(", ") if "neurons updated" in part]
-    assert [part.split()[0] for part in said] == ([] if rule == "always" else [f"{want.updates.mean():.1f}"])
+    assert_matches(np.swapaxes(streamed.y, 0, 1), None, expected, "always")
+    output = [part for part in streamed.report.split(", ") if "neurons updated" in part]
+    assert [part.split()[0] for part in output] == ([] if rule == "always" else [f"{expected.updates.mean():.1f}"])
 
 
 @pytest.mark.parametrize("rule", ["always", "selective"])
@@ -99,7 +99,7 @@ def test_every_shape_of_model(rule, options, tmp_path):
 @pytest.mark.parametrize("rule", ["always", "skip", "selective"])
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm", "irc-gru", "eins", "sru", "fastgrnn"])
 def test_weights_of_fewer_bytes(cell, rule, weights, processor, tmp_path):
-    # no whole vectors of columns
+    # an input size that is not a multiple of the vector size
     options = {"input_size": 33 if cell == "sru" else 17}
     x = random_input(2, 9, options["input_size"])
     assert_arm_equals_torch(tmp_path, x, cell, rule, weights, processor, **options)
@@ -140,7 +140,7 @@ def test_words(weights, tmp_path):
 
 @pytest.fixture(scope="module")
 def side_by_side(tmp_path_factory):
-    """The program of tests/side_by_side.c for Arm, with the functions that the example has."""
+    """tests/side_by_side.c compiled for Arm and linked with the library of the example."""
     qemu()
     functions = arm_program().parent / "edgernn" / "libedgernn.a"
     folder = tmp_path_factory.mktemp("side_by_side")
@@ -148,8 +148,8 @@ def side_by_side(tmp_path_factory):
     compile_c = ["aarch64-linux-gnu-gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-I", include]
     link = ["aarch64-linux-gnu-g++", "-static", folder / "main.o", functions, "-o", folder / "side_by_side"]
     for words in ([*compile_c, "-c", ROOT / "tests" / "side_by_side.c", "-o", folder / "main.o"], link):
-        done = run(*words)
-        assert done.returncode == 0, done.stderr
+        process = run(*words)
+        assert process.returncode == 0, process.stderr
     return folder / "side_by_side"
 
 
@@ -158,33 +158,33 @@ def side_by_side(tmp_path_factory):
 @pytest.mark.parametrize("rule", ["always", "skip", "selective"])
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm", "irc-gru", "fastgrnn"])
 def test_sequences_side_by_side(side_by_side, cell, rule, batch, weights, processor, tmp_path):
-    # their products have tiles of several rows, of one to four gates
+    # batches use tiles of several rows, with one to four gates
     model, x = rounded(contractive(cell, rule), weights), random_input(9, batch, 3)
     path = tmp_path / "model.edgernn"
     path.write_bytes(packed_alone(model, weights))
     words = [qemu(), "-cpu", processor, str(side_by_side), str(path), str(batch)]
-    done = subprocess.run(words, input=x.tobytes(), capture_output=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    y = np.frombuffer(done.stdout, np.float32).reshape(9, batch, 2)
-    np.testing.assert_allclose(y, torch_says(model, x), rtol=0, atol=CLOSE[weights])
+    process = subprocess.run(words, input=x.tobytes(), capture_output=True, timeout=120)
+    assert process.returncode == 0, process.stderr
+    y = np.frombuffer(process.stdout, np.float32).reshape(9, batch, 2)
+    np.testing.assert_allclose(y, torch_outputs(model, x), rtol=0, atol=CLOSE[weights])
 
 
 def test_what_is_wrong_is_said_on_arm_too(tmp_path):
     path = tmp_path / "model.edgernn"
     path.write_bytes(packed_alone(contractive("gru"))[:-1])
-    done = run(*emulated(), path, text="1,2,3\n")
-    assert done.returncode == 1
-    assert "the packed model: it should have" in done.stderr
+    process = run(*emulated(), path, text="1,2,3\n")
+    assert process.returncode == 1
+    assert "the packed model: it should have" in process.stderr
 
 
 def test_a_processor_gets_what_it_can_run(tmp_path):
     path = tmp_path / "model.edgernn"
     path.write_bytes(packed_alone(contractive("gru"), "int8"))
     tool, *words = emulated(PLAIN)
-    done = run(tool, "-E", "EDGERNN_ISA=nativedotprod", *words, path, text="1,2,3\n")
-    assert done.returncode == 1
-    assert "EDGERNN_ISA=nativedotprod: not known or not supported here; this processor runs native" in done.stderr
+    process = run(tool, "-E", "EDGERNN_ISA=nativedotprod", *words, path, text="1,2,3\n")
+    assert process.returncode == 1
+    assert "EDGERNN_ISA=nativedotprod: not known or not supported here; this processor runs native" in process.stderr
     tool, *words = emulated(DOTS)
     for name in ("native", "nativedotprod"):
-        done = run(tool, "-E", f"EDGERNN_ISA={name}", *words, path, text="1,2,3\n")
-        assert done.returncode == 0, done.stderr
+        process = run(tool, "-E", f"EDGERNN_ISA={name}", *words, path, text="1,2,3\n")
+        assert process.returncode == 0, process.stderr

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions that three kernels execute, beside the stored counts: unlike times, they do not depend on the load.
+"""Compares the instruction counts of three kernels with stored counts, which do not depend on load as times do.
 
-The counts are those of callgrind, in one call of 100 steps at (I, H) = (2, 128) by the AVX2 kernels, which valgrind can
-run. `python -m tests.checks.instruction_counts` stores them anew after a change that was meant.
+Callgrind counts one call of 100 steps at (I, H) = (2, 128) with the AVX2 kernels, which valgrind can run. After an
+intended change, `python -m tests.checks.instruction_counts` stores new counts.
 """
 
 import json
@@ -17,16 +17,16 @@ import pytest
 from tests.kernel_builds import ISA, build, compiler, need
 
 STORED = Path(__file__).with_name("instruction_counts.json")
-# the layer of each kernel, and its inputs: all one value (=) or drawn between that and its negative (~)
+# the layer of each kernel and its inputs: constant (=) or uniform in [-VALUE, VALUE) (~)
 _GRU = ("W~0.5", "R~0.05", "b~0.05", "X~1", "h~0.5")
 KERNELS = {
     "gru": ("gru", *_GRU),
-    # x is uniform in a square: one neuron in ten changes
+    # x is uniform in a square: about one neuron in ten changes
     "sarnn": ("gru+selective", *_GRU, "rule_W~1", "rule_d=0", "rule_b=-0.59"),
-    # the pressure grows by 0.11 a step: the state changes at every fifth
+    # the pressure grows by 0.11 per step: the state changes at every fifth step
     "skiprnn": ("gru+skip", *_GRU, "rule_w=0", "rule_b=-2.1", "rule_pressure=1"),
 }
-# of the same compiler, which makes the same code but for where it lies
+# relative, for the same compiler version
 TOLERANCE = 0.01
 
 
@@ -36,38 +36,38 @@ def version() -> str:
 
 
 def counted(folder: Path) -> dict[str, dict[str, float]]:
-    """Instructions of each kernel, and the share of its neurons that changed."""
+    """Return the instruction count of each kernel and the fraction of its neurons that changed."""
     program = build(folder, targets=("edgernn_count",)) / "edgernn_count"
-    made = {}
+    counts = {}
     for kernel, inputs in KERNELS.items():
         words = ["valgrind", "--tool=callgrind", "--toggle-collect=edgernn_count_run", program, *inputs]
         words.insert(2, f"--callgrind-out-file={folder / kernel}.out")
         environment = {**os.environ, "EDGERNN_ISA": ISA}
-        done = subprocess.run(list(map(str, words)), env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        process = subprocess.run(list(map(str, words)), env=environment, capture_output=True, text=True)
+        assert process.returncode == 0, process.stderr
         (count,) = re.findall(r"^totals: (\d+)$", Path(f"{folder / kernel}.out").read_text(), re.MULTILINE)
-        made[kernel] = {"instructions": int(count), "changed": float(done.stdout)}
-    return made
+        counts[kernel] = {"instructions": int(count), "changed": float(process.stdout)}
+    return counts
 
 
-def test_kernels_take_the_instructions_that_are_stored(tmp_path, say):
+def test_kernels_take_the_instructions_that_are_stored(tmp_path, add_summary_line):
     need("cmake", "valgrind", compiler())
     stored, got = json.loads(STORED.read_text(encoding="utf-8")), counted(tmp_path)
     worst = 0.0
     for kernel in KERNELS:
         expected = stored["kernels"][kernel]
-        # otherwise the work differs, not the code
+        # a different fraction would mean different work, not different code
         assert got[kernel]["changed"] == pytest.approx(expected["changed"], abs=0.002), kernel
         ratio = got[kernel]["instructions"] / expected["instructions"]
         worst = max(worst, abs(ratio - 1))
         if abs(ratio - 1) > TOLERANCE:
-            say(
+            add_summary_line(
                 f"{kernel}: {got[kernel]['instructions']:,} instructions, stored {expected['instructions']:,} "
                 f"({100 * (ratio - 1):+.1f} %), compiler {version()}, stored with {stored['compiler']}"
             )
     if version() == stored["compiler"]:
         assert worst <= TOLERANCE, "kernels changed: store the counts with python -m tests.checks.instruction_counts"
-    # what is skipped costs next to nothing
+    # skipped steps are nearly free
     dense = got["gru"]["instructions"]
     assert got["sarnn"]["instructions"] < 0.3 * dense
     assert got["skiprnn"]["instructions"] < 0.3 * dense

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make check-types`: the types of the whole package are strict."""
+"""`make check-types`: the package passes mypy in strict mode."""
 
 import os
 import sys
 
-from tests.rooms import ROOT, copy_package, run
+from tests.source_tree import ROOT, copy_package, run
 
 
 def test_types_of_the_package_are_strict(tmp_path):

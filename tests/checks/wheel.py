@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make check-wheel`: the wheel works from another folder, and runs models in an environment that has no torch."""
+"""`make check-wheel`: the wheel works from another folder, and runs models in an environment without torch."""
 
 import os
 import shlex
@@ -9,13 +9,13 @@ import zipfile
 
 import pytest
 
-from tests.rooms import ROOT, python_without_editable_install, run
+from tests.source_tree import ROOT, python_without_editable_install, run
 from tests.test_packaging import USE
 
 MODEL = ROOT / "models" / "adding-sarnn" / "model.onnx"
-# packages of the extra train alone
+# packages that only the extra `train` requires
 HEAVY = ("torch", "pydantic", "rich", "matplotlib", "scipy", "onnxscript", "safetensors", "pooch", "filelock")
-# steps and a whole sequence give the same, in Python
+# single steps equal a whole sequence
 STEP = """
 import sys, numpy as np
 from edgernn.runtime import Session
@@ -29,10 +29,10 @@ print(session.backend)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """A wheel built as `pip install .` builds it, and the folder it is unpacked to."""
+    """Build a wheel as `pip install .` does; return its path and the folder it is unpacked to."""
     folder = tmp_path_factory.mktemp("wheel")
     copy = folder / "source"
-    # what git would clone, so that nothing left over from other builds can help
+    # the files that git would clone, without leftovers of other builds
     names = run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=ROOT).splitlines()
     for name in names:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
@@ -48,8 +48,8 @@ def wheel(tmp_path_factory):
 
 def test_wheel_works_from_another_folder(wheel, tmp_path):
     file, site = wheel
-    said = python_without_editable_install("-W", "ignore", "-c", USE, path=site, cwd=tmp_path)
-    shape, module, library = said.strip().split("|")
+    output = python_without_editable_install("-W", "ignore", "-c", USE, path=site, cwd=tmp_path)
+    shape, module, library = output.strip().split("|")
     assert shape == "(1,)"
     assert module.startswith(str(site))
     assert library.startswith(str(site / "edgernn" / "runtime"))
@@ -61,7 +61,7 @@ def test_wheel_works_from_another_folder(wheel, tmp_path):
 
 @pytest.fixture(scope="module")
 def light(wheel, tmp_path_factory):
-    """The folder of programs of a fresh environment with the wheel and its extra cpu alone."""
+    """The bin folder of a fresh environment with the wheel and its extra `cpu` only."""
     folder = tmp_path_factory.mktemp("light") / "venv"
     run(sys.executable, "-m", "venv", folder)
     words = ["install", "--quiet", "--constraint", ROOT / "constraints.txt", f"{wheel[0]}[cpu]"]
@@ -70,7 +70,7 @@ def light(wheel, tmp_path_factory):
 
 
 def python(light, code, *words):
-    """What code prints; -P keeps the folder of the sources out of its path."""
+    """Return what the code prints; -P keeps the source folder out of sys.path."""
     return run(light / "python", "-P", "-W", "error", "-c", code, *words).strip()
 
 
@@ -116,10 +116,10 @@ def test_light_install_runs_what_needs_no_training(command, files, light, tmp_pa
     ],
 )
 def test_other_verbs_say_what_to_install(command, light, tmp_path):
-    done = subprocess.run([light / "edgernn", *command.split()], cwd=tmp_path, capture_output=True, text=True)
+    process = subprocess.run([light / "edgernn", *command.split()], cwd=tmp_path, capture_output=True, text=True)
     verb = "data list" if command.startswith("data") else command.split()[0]
-    assert done.stderr == f"edgernn: error: edgernn {verb}: needs torch; pip install 'edgernn[cpu,train]'\n"
-    assert done.returncode == 2
+    assert process.stderr == f"edgernn: error: edgernn {verb}: needs torch; pip install 'edgernn[cpu,train]'\n"
+    assert process.returncode == 2
 
 
 def test_names_of_python_say_what_to_install(light):

@@ -40,7 +40,7 @@ _WEIGHTS = ("w", "r", "c", "v", "b", "u")
 
 
 class _Call(ctypes.Structure):
-    """EdgernnTrainCall of runtime/csrc/train/c_api.h, which says what each field is."""
+    """EdgernnTrainCall of runtime/csrc/train/edgernn_train.h, which says what each field is."""
 
     _fields_ = [
         ("program", _POINTER),

@@ -18,7 +18,7 @@ _MOST_VALUES, _MOST_RESULTS = 512, 32
 
 
 class _Program(ctypes.Structure):
-    """EdgernnTrainProgram of runtime/csrc/train/c_api.h."""
+    """EdgernnTrainProgram of runtime/csrc/train/edgernn_train.h."""
 
     _fields_ = (
         ("ints", ctypes.POINTER(ctypes.c_int64)),
@@ -29,7 +29,7 @@ class _Program(ctypes.Structure):
 
 
 class _CellSource(ctypes.Structure):
-    """EdgernnTrainCellSource of runtime/csrc/train/c_api.h."""
+    """EdgernnTrainCellSource of runtime/csrc/train/edgernn_train.h."""
 
     _fields_ = (
         ("gates", ctypes.POINTER(ctypes.c_int64)),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a cell describes itself: its gates and parameters, and the constexpr tables made from them.
+// The interface of a cell: its gates and parameters, and the constexpr tables made from them.
 //
-// Everything here is evaluated by the compiler in files built for different instruction sets, which
-// must not call it at run time. Only the tables of cells that files bring are made then, elsewhere.
+// Files built for an instruction set must evaluate these functions at compile time only. Tables of
+// user-defined cells are made at run time in files without an instruction set.
 
 #ifndef EDGERNN_CELLS_GATE_H_
 #define EDGERNN_CELLS_GATE_H_
@@ -15,7 +15,7 @@ constexpr int kMaxGates = 8;
 constexpr int kMaxParams = 4;
 constexpr int kMaxStates = 4;
 
-// So many gates of a group may have the same term.
+// The maximum number of gates in a group with the same term.
 constexpr int kMaxTerm = 4;
 
 // The terms of p_g = W_g x + R_g h + C_g c + V_g m + b_g, where h is the first state and c the
@@ -36,11 +36,11 @@ struct Gate {
 
 enum class Extent { kHidden, kInput, kOne, kFeatures };
 
-// What becomes of a parameter before the cell sees it. kLength, for an extent of kOne: the value,
-// or the steps of the call if it is 0; it is a constant of the model.
+// The map applied to a parameter before the cell reads it. kLength, only for kOne: the value, which
+// is a constant of the model, or the number of steps of the call if it is 0.
 enum class Map { kIdentity, kSigmoid, kTanh, kLength };
 
-// A weight input of the cell's own besides W, R, C, V and b.
+// A weight input besides W, R, C, V and b.
 struct Param {
   const char* name;
   Extent extent;
@@ -93,22 +93,22 @@ struct GateList {
 };
 
 // A cell is a struct with
-//   kName                its name; one that an option or its sizes give other gates has its own
+//   kName                its name; every variant with other gates has a name of its own
 //   kGates               its gates; W, R, C, V and b stack their rows in this order
 //   kStates              names of its states, all (B, H); the first is h, the output, and the
 //                        second the c of gates that have it
-//   Update(p, q, state)  new states from the pre-activations of its gates, its parameters (mapped)
-//                        and the old states; neither gates marked kMid nor, if M is I, parameters
-//                        of size I are there
+//   Update(p, q, state)  new states, in-place, from the pre-activations p of its gates, its mapped
+//                        parameters q and the old states; p of gates marked kMid and, if M is I, q
+//                        of size I are undefined
 // and may have
 //   kParams              further weight inputs, after b in this order
 //   kMidExtent           kInput if M, the size of m and of the gates marked kMid, is I, not H
-//   Mid(p, q, x, state)  m, from the gates marked kMid, the parameters of size M or 1, and x if M
-//                        is I, else the states; where a gate has the term kM
-//   kMidVanishes         true: m is zero where the states are
+//   Mid(p, q, x, state)  m, required if a gate has the term kM: from the gates marked kMid, the
+//                        parameters of size M or 1, and x if M is I, otherwise the states
+//   kMidVanishes         true: m is zero where the states are zero
 //   kReadsLast           true: W has 2I columns, for x_t and then x_{t-1}; there is no m
-//   kSquare              true: I must be H. Update finds the neuron's x after its gates in p; Mid
-//                        gets x, the states and all parameters, and gates marked kMid if any
+//   kSquare              true: I must be H. p has the neuron's x after its gates; Mid reads x, the
+//                        states, all parameters and the gates marked kMid
 template <class Cell>
 constexpr int kGateCount = sizeof(Cell::kGates) / sizeof(Gate);
 
@@ -137,7 +137,7 @@ struct MidExtentOf<Cell, std::void_t<decltype(Cell::kMidExtent)>> {
   static constexpr Extent kExtent = Cell::kMidExtent;
 };
 
-// Whether m and the gates marked kMid have the size of the input.
+// True if m and the gates marked kMid have the size of the input.
 template <class Cell>
 constexpr bool kMidIsInput = MidExtentOf<Cell>::kExtent == Extent::kInput;
 
@@ -148,7 +148,7 @@ template <class Cell>
 struct ReadsLastOf<Cell, std::void_t<decltype(Cell::kReadsLast)>>
     : std::bool_constant<Cell::kReadsLast> {};
 
-// Whether W has 2I columns, for x_t and then for x_{t-1}.
+// True if W has 2I columns, for x_t and then for x_{t-1}.
 template <class Cell>
 constexpr bool kReadsLast = ReadsLastOf<Cell>::value;
 
@@ -158,7 +158,7 @@ struct SquareOf : std::false_type {};
 template <class Cell>
 struct SquareOf<Cell, std::void_t<decltype(Cell::kSquare)>> : std::bool_constant<Cell::kSquare> {};
 
-// Whether I must equal H, as Update reads each neuron's x.
+// True if I must equal H, because Update reads each neuron's x.
 template <class Cell>
 constexpr bool kSquare = SquareOf<Cell>::value;
 
@@ -169,15 +169,15 @@ template <class Cell>
 struct MidVanishesOf<Cell, std::void_t<decltype(Cell::kMidVanishes)>>
     : std::bool_constant<Cell::kMidVanishes> {};
 
-// Whether m is zero where the states are.
+// True if m is zero where the states are zero.
 template <class Cell>
 constexpr bool kMidVanishes = MidVanishesOf<Cell>::value;
 
-// Whether m and Update read x itself, neuron by neuron, and not only its products.
+// True if Mid or Update reads x element by element, not only its products.
 template <class Cell>
 constexpr bool kReadsInput = kMidIsInput<Cell> || kSquare<Cell>;
 
-// The gates that have all of `with` and none of `without`, in gate order.
+// Selects the gates that have all bits of `with` and none of `without`, in gate order.
 template <class Cell>
 constexpr GateList SelectGates(unsigned with, unsigned without = 0) {
   GateList list{};
@@ -193,27 +193,27 @@ constexpr int CountGates(unsigned with, unsigned without = 0) {
   return SelectGates<Cell>(with, without).count;
 }
 
-// Whether the cell has an m; it may have one without any gate marked kMid.
+// True if the cell has m, which does not require a gate marked kMid.
 template <class Cell>
 constexpr bool kHasMid = CountGates<Cell>(kM) > 0;
 
-// So many states, the first ones, are multiplied by weights.
+// Number of states, from the first, that are operands of products.
 template <class Cell>
 constexpr int kFactorStates = CountGates<Cell>(kC) > 0 ? 2 : 1;
 
-// So many values of each neuron are given to Update: its gates, then its x if the cell is square.
+// The length of Update's p: the gates, then x if the cell is square.
 template <class Cell>
 constexpr int kUpdateInputs = kGateCount<Cell> + (kSquare<Cell> ? 1 : 0);
 
-// A list of gates as a type, so that what is written for a list can loop over it at compile time.
+// A list of gates as a type, for loops at compile time.
 template <class Cell, unsigned kWith, unsigned kWithout = 0>
 struct GateSet {
   static constexpr GateList kList = SelectGates<Cell>(kWith, kWithout);
   static constexpr int kCount = kList.count;
 };
 
-// The gates that are summed together, those marked kMid or the others, and for each term which of
-// them have it, by their places in `all`.
+// The gates that are summed together: those marked kMid, or the others. The lists of each term hold
+// indices into `all`.
 struct GateGroup {
   GateList all;
   GateList x;
@@ -222,7 +222,7 @@ struct GateGroup {
   GateList m;
 };
 
-// What drivers know of a cell.
+// A cell as the drivers see it.
 struct CellTable {
   const char* name;
   int gates;
@@ -242,7 +242,7 @@ struct CellTable {
   bool square;
 };
 
-// The gates of a table that have all of `with` and none of `without`.
+// Groups the gates of a table that have all bits of `with` and none of `without`.
 constexpr GateGroup MakeGroup(const CellTable& cell, unsigned with, unsigned without) {
   GateGroup group{};
   for (int g = 0; g < cell.gates; ++g) {
@@ -258,7 +258,7 @@ constexpr GateGroup MakeGroup(const CellTable& cell, unsigned with, unsigned wit
   return group;
 }
 
-// Fills in what follows from the gates of a table and from what else it says.
+// Fills in the fields that follow from the other fields of a table.
 constexpr void CompleteTable(CellTable* cell) {
   cell->mid_gates = MakeGroup(*cell, kMid, 0);
   cell->update_gates = MakeGroup(*cell, 0, kMid);
@@ -272,8 +272,8 @@ constexpr bool HasTermTooOften(const GateGroup& group, int most) {
          group.m.count > most;
 }
 
-// Why drivers cannot run a cell of this table, as a clause, or null if they can. `most_term`: how
-// many gates of a group they let have the same term; those of training take any number.
+// Returns why the drivers cannot run a cell with this table, as a clause, or null if they can.
+// most_term: the maximum number of gates in a group with the same term; training has no limit.
 constexpr const char* FindFault(const CellTable& cell, int most_term = kMaxTerm) {
   constexpr unsigned kProducts = kX | kH | kC | kM;
   for (int g = 0; g < cell.gates; ++g) {

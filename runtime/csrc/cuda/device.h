@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Function qualifiers of code that is compiled for a GPU and, for the tests, for the CPU.
+// Function qualifiers for code that is compiled for the GPU and, in tests, for the CPU.
 
 #ifndef EDGERNN_CUDA_DEVICE_H_
 #define EDGERNN_CUDA_DEVICE_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of weights times factors, by kRowThreads threads side by side.
+// Dot products of weight rows, each computed by kRowThreads adjacent threads.
 
 #ifndef EDGERNN_CUDA_DOT_PRODUCTS_H_
 #define EDGERNN_CUDA_DOT_PRODUCTS_H_
@@ -9,11 +9,12 @@
 
 namespace edgernn::cuda {
 
-struct Four {
+// Four floats, loaded at once.
+struct Float4 {
   float x, y, z, w;
 };
 
-EDGERNN_DEVICE Four LoadFour(const float* from) {
+EDGERNN_DEVICE Float4 LoadFloat4(const float* from) {
 #ifdef __CUDA_ARCH__
   const float4 a = *reinterpret_cast<const float4*>(from);
   return {a.x, a.y, a.z, a.w};
@@ -22,22 +23,22 @@ EDGERNN_DEVICE Four LoadFour(const float* from) {
 #endif
 }
 
-// Adds to the sums of those gates that kGates has the bits of: weights (gates, columns) times
-// factors (kTile, stride).
+// Accumulates weights (gates, columns) times factors (kTile, stride) into the sums of the gates in
+// the bit mask kGates.
 template <unsigned kGates, int kCount, int kTile>
 EDGERNN_DEVICE void Accumulate(int lane, const float* weights, const float* factors, int stride,
                                int columns, float (&sums)[kCount][kTile]) {
   if constexpr (kGates != 0) {
     for (int i = 4 * lane; i < columns; i += 4 * kRowThreads) {
-      Four factor[kTile];
+      Float4 factor[kTile];
 #pragma unroll
-      for (int r = 0; r < kTile; ++r) factor[r] = LoadFour(factors + r * stride + i);
-      int place = i;
+      for (int r = 0; r < kTile; ++r) factor[r] = LoadFloat4(factors + r * stride + i);
+      int offset = i;
 #pragma unroll
       for (int g = 0; g < kCount; ++g) {
         if ((kGates >> g & 1) == 0) continue;
-        const Four weight = LoadFour(weights + place);
-        place += columns;
+        const Float4 weight = LoadFloat4(weights + offset);
+        offset += columns;
 #pragma unroll
         for (int r = 0; r < kTile; ++r) {
           sums[g][r] += weight.x * factor[r].x + weight.y * factor[r].y + weight.z * factor[r].z +
@@ -48,22 +49,23 @@ EDGERNN_DEVICE void Accumulate(int lane, const float* weights, const float* fact
   }
 }
 
-constexpr unsigned Bits(const GateList& list) {
+// The bit mask of a list of gates.
+constexpr unsigned GateBits(const GateList& list) {
   unsigned bits = 0;
   for (int i = 0; i < list.count; ++i) bits |= 1u << list.at[i];
   return bits;
 }
 
-// A group of a cell's gates, for loops that the compiler unrolls.
+// A group of a cell's gates as compile-time constants, for loops that the compiler unrolls.
 template <class Cell, unsigned kWith, unsigned kWithout>
-struct Group {
+struct CellGateGroup {
   static constexpr GateGroup kGroup = MakeGroup(MakeCellTable<Cell>(), kWith, kWithout);
   static constexpr int kCount = kGroup.all.count;
   static constexpr int kSlots = kCount > 0 ? kCount : 1;
-  static constexpr unsigned kOfX = Bits(kGroup.x);
-  static constexpr unsigned kOfH = Bits(kGroup.h);
-  static constexpr unsigned kOfC = Bits(kGroup.c);
-  static constexpr unsigned kOfM = Bits(kGroup.m);
+  static constexpr unsigned kXGates = GateBits(kGroup.x);
+  static constexpr unsigned kHGates = GateBits(kGroup.h);
+  static constexpr unsigned kCGates = GateBits(kGroup.c);
+  static constexpr unsigned kMGates = GateBits(kGroup.m);
 };
 
 }  // namespace edgernn::cuda

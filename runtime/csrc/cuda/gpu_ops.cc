@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans calls and launches them.
+// Implements gpu_ops.h: finds ops, plans calls and launches them.
 
 #include "cuda/gpu_ops.h"
 
@@ -14,7 +14,7 @@ namespace {
 template <class Cell>
 constexpr CellKernel kCellOf{MakeCellTable<Cell>(), {}};
 
-// What the host knows of the cells; their kernels are the GPU's.
+// The host's table of cells, without CPU kernels.
 template <class... AllCells>
 const KernelTable& MakeTable(TypeList<AllCells...>) {
   static const KernelTable table = [] {
@@ -28,7 +28,7 @@ const KernelTable& MakeTable(TypeList<AllCells...>) {
 
 }  // namespace
 
-thread_local Geometry wanted_geometry{};
+thread_local Geometry requested_geometry{};
 
 const Op* FindGpuOp(const std::string& name) {
   const Op* const op = FindOp(MakeTable(Cells{}), name);
@@ -53,15 +53,16 @@ std::int64_t PackedFloats(const Op& op, const LayerSizes& sizes) {
 void PackOp(const Op& op, const LayerSizes& sizes, const float* const* weights, float* packed,
             void* stream) {
   const LaunchPlan plan = MakeLaunchPlan(op, sizes);
-  Pack(ListPieces(op, sizes, plan, weights), plan.floats, packed, stream);
+  Pack(ListWeightCopies(op, sizes, plan, weights), plan.floats, packed, stream);
 }
 
 void RunOp(const Op& op, const LayerSizes& sizes, const float* packed, const Call& call,
            void* stream) {
   LaunchPlan plan = MakeLaunchPlan(op, sizes);
   Limits limits = FindLimits();
-  if (wanted_geometry.memory > 0) limits.memory = std::min(limits.memory, wanted_geometry.memory);
-  Fit(op, limits, wanted_geometry, call.batch, &plan);
+  if (requested_geometry.memory > 0)
+    limits.memory = std::min(limits.memory, requested_geometry.memory);
+  ChooseGeometry(op, limits, requested_geometry, call.batch, &plan);
   Launch(op.cell, plan, call, packed, stream);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops on a GPU, for plain C and for ONNX Runtime.
+// The ops on a GPU, shared by the C interface and the ONNX Runtime node.
 
 #ifndef EDGERNN_CUDA_GPU_OPS_H_
 #define EDGERNN_CUDA_GPU_OPS_H_
@@ -8,21 +8,23 @@
 
 namespace edgernn::cuda {
 
-// The op of this name, or null if none of this name runs on a GPU.
+// Returns the op of this name, or null if it does not run on a GPU.
 const Op* FindGpuOp(const std::string& name);
 
-// The names of those that do, separated by blanks.
+// Returns the names of all ops that run on a GPU, separated by spaces.
 const char* GpuOpNames();
 
-// How this thread's calls are cut up; what is 0 is chosen.
-extern thread_local Geometry wanted_geometry;
+// The launch geometry requested for this thread's calls; 0 means automatic.
+extern thread_local Geometry requested_geometry;
 
+// Returns the size of packed weights in floats.
 std::int64_t PackedFloats(const Op& op, const LayerSizes& sizes);
 
-// Weights in the order of the op's spec, on the GPU; null for one that is absent.
+// Packs weights, which are device pointers in the order of the op's spec; null where absent.
 void PackOp(const Op& op, const LayerSizes& sizes, const float* const* weights, float* packed,
             void* stream);
 
+// Runs an op on device pointers.
 void RunOp(const Op& op, const LayerSizes& sizes, const float* packed, const Call& call,
            void* stream);
 

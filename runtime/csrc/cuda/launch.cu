@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA kernels and their launches.
+// Implements launch.h with the CUDA runtime: the kernels and their launches.
 
 #include <cuda_runtime.h>
 
 #include <string>
 
 #include "cells/list.h"
+#include "cuda/cluster_group.h"
 #include "cuda/launch.h"
 #include "cuda/recurrence.h"
-#include "cuda/team.h"
 
 namespace edgernn::cuda {
 
@@ -16,7 +16,7 @@ namespace {
 
 void Check(cudaError_t error) {
   if (error != cudaSuccess) {
-    // an error of a launch stays, and would be found by whoever asks next
+    // clear the error, which the next caller would see otherwise
     static_cast<void>(cudaGetLastError());
     throw GpuError(std::string("CUDA: ") + cudaGetErrorString(error));
   }
@@ -28,33 +28,35 @@ constexpr int kMaxThreads = 512;
 
 template <class Cell, int kTile>
 __global__ void __launch_bounds__(kMaxThreads)
-    Recur(const __grid_constant__ LaunchPlan plan, const __grid_constant__ Call call,
-          const float* packed) {
+    RecurrenceKernel(const __grid_constant__ LaunchPlan plan, const __grid_constant__ Call call,
+                     const float* packed) {
   extern __shared__ __align__(16) float memory[];
-  const Team team(plan.geometry, memory);
-  Recurrence<Cell, kTile, Team>(plan, call, packed, team).Run();
+  const ClusterGroup cluster(plan.geometry, memory);
+  Recurrence<Cell, kTile, ClusterGroup>(plan, call, packed, cluster).Run();
 }
 
-__global__ void CopyPiece(const __grid_constant__ Piece piece, float* packed) {
-  const std::int64_t count = piece.rows * piece.columns;
+__global__ void CopyWeights(const __grid_constant__ WeightCopy copy, float* packed) {
+  const std::int64_t count = copy.rows * copy.columns;
   std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   for (; at < count; at += static_cast<std::int64_t>(gridDim.x) * blockDim.x) {
-    const std::int64_t row = at / piece.columns, column = at % piece.columns;
-    packed[piece.to + row * piece.to_stride + column] =
-        Apply(piece.map, piece.from[row * piece.from_stride + column]);
+    const std::int64_t row = at / copy.columns, column = at % copy.columns;
+    packed[copy.to + row * copy.to_stride + column] =
+        Apply(copy.map, copy.from[row * copy.from_stride + column]);
   }
 }
 
-using Kernel = void (*)(LaunchPlan, Call, const float*);
+using KernelFunction = void (*)(LaunchPlan, Call, const float*);
 
+// The kernels of a cell for tiles of one and four sequences.
 struct CellKernels {
-  Kernel one;
-  Kernel four;
+  KernelFunction one;
+  KernelFunction four;
 };
 
 template <class... AllCells>
-CellKernels Find(TypeList<AllCells...>, std::size_t cell) {
-  static constexpr CellKernels kList[] = {{&Recur<AllCells, 1>, &Recur<AllCells, 4>}...};
+CellKernels FindKernels(TypeList<AllCells...>, std::size_t cell) {
+  static constexpr CellKernels kList[] = {
+      {&RecurrenceKernel<AllCells, 1>, &RecurrenceKernel<AllCells, 4>}...};
   return kList[cell];
 }
 
@@ -83,12 +85,12 @@ Limits FindLimits() {
   int device = 0, major = 0;
   Limits limits{};
   Check(cudaGetDevice(&device));
-  const auto ask = [device](cudaDeviceAttr what, int* value) {
-    Check(cudaDeviceGetAttribute(value, what, device));
+  const auto get = [device](cudaDeviceAttr attribute, int* value) {
+    Check(cudaDeviceGetAttribute(value, attribute, device));
   };
-  ask(cudaDevAttrComputeCapabilityMajor, &major);
-  ask(cudaDevAttrMultiProcessorCount, &limits.processors);
-  ask(cudaDevAttrMaxSharedMemoryPerBlockOptin, &limits.memory);
+  get(cudaDevAttrComputeCapabilityMajor, &major);
+  get(cudaDevAttrMultiProcessorCount, &limits.processors);
+  get(cudaDevAttrMaxSharedMemoryPerBlockOptin, &limits.memory);
   limits.blocks = major >= 9 ? 8 : 1;
   limits.threads = kMaxThreads;
   return limits;
@@ -115,11 +117,11 @@ Memory Upload(const float* from, std::int64_t floats, void* stream) {
 
 void Wait(void* stream) { Check(cudaStreamSynchronize(AsStream(stream))); }
 
-void Pack(const std::vector<Piece>& pieces, std::int64_t floats, float* packed, void* stream) {
+void Pack(const std::vector<WeightCopy>& copies, std::int64_t floats, float* packed, void* stream) {
   Check(cudaMemsetAsync(packed, 0, static_cast<std::size_t>(floats) * sizeof(float),
                         AsStream(stream)));
-  for (const Piece& piece : pieces) {
-    CopyPiece<<<64, 256, 0, AsStream(stream)>>>(piece, packed);
+  for (const WeightCopy& copy : copies) {
+    CopyWeights<<<64, 256, 0, AsStream(stream)>>>(copy, packed);
     Check(cudaGetLastError());
   }
 }
@@ -127,8 +129,8 @@ void Pack(const std::vector<Piece>& pieces, std::int64_t floats, float* packed, 
 void Launch(std::size_t cell, const LaunchPlan& plan, const Call& call, const float* packed,
             void* stream) {
   const Geometry& geometry = plan.geometry;
-  const CellKernels kernels = Find(Cells{}, cell);
-  const Kernel kernel = geometry.tile == 1 ? kernels.one : kernels.four;
+  const CellKernels kernels = FindKernels(Cells{}, cell);
+  const KernelFunction kernel = geometry.tile == 1 ? kernels.one : kernels.four;
   const auto clusters = static_cast<unsigned>((call.batch + geometry.tile - 1) / geometry.tile);
   Check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                              cudaFuncAttributeMaxDynamicSharedMemorySize, geometry.memory));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What host code asks of a GPU: memory, packing and launches. tests/cpu_emulator.cc implements it
-// on the CPU.
+// The host's interface to the GPU: memory, packing and launches. tests/cpu_emulator.cc implements
+// it on the CPU.
 //
-// Work is queued on the caller's stream; only Upload and Wait wait for it.
+// All work is queued on the caller's stream; only Upload and Wait block until it is done.
 
 #ifndef EDGERNN_CUDA_LAUNCH_H_
 #define EDGERNN_CUDA_LAUNCH_H_
@@ -14,19 +14,19 @@
 
 namespace edgernn::cuda {
 
-// The GPU, or its driver, reported an error.
+// An error reported by the GPU or its driver.
 class GpuError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Why there is no GPU that these kernels run on, or null.
+// Returns null if these kernels can run on a GPU, else a sentence with the reason.
 const char* Missing();
 
-// Of the GPU in use.
+// Returns the limits of the GPU in use.
 Limits FindLimits();
 
-// Memory of the GPU that lives until the work is done which is on the stream when it is let go of.
+// Device memory, freed in stream order.
 struct FreeMemory {
   void* stream;
   void operator()(float* memory) const;
@@ -34,16 +34,16 @@ struct FreeMemory {
 using Memory = std::unique_ptr<float, FreeMemory>;
 Memory Allocate(std::int64_t floats, void* stream);
 
-// A copy on the GPU of numbers that lie there or on the host, which is waited for.
+// Copies floats from the host or the device to new device memory, and waits for the copy.
 Memory Upload(const float* from, std::int64_t floats, void* stream);
 
-// Waits for what is on a stream.
+// Waits for all work on a stream.
 void Wait(void* stream);
 
-// Copies the pieces into `floats` packed weights, the rest of which become 0.
-void Pack(const std::vector<Piece>& pieces, std::int64_t floats, float* packed, void* stream);
+// Performs the copies into `packed`, which has `floats` elements; zeroes the other elements.
+void Pack(const std::vector<WeightCopy>& copies, std::int64_t floats, float* packed, void* stream);
 
-// Runs a call, whose pointers are the GPU's, of the cell at this place of the list.
+// Launches the kernel of the cell with this index in the list, on device pointers.
 void Launch(std::size_t cell, const LaunchPlan& plan, const Call& call, const float* packed,
             void* stream);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lays out packed weights and a block's shared memory.
+// Implements make_launch_plan.h: lays out packed weights and a block's shared memory.
 
 #include "cuda/make_launch_plan.h"
 
@@ -11,13 +11,13 @@ namespace edgernn::cuda {
 
 namespace {
 
-int Int(std::int64_t value) { return static_cast<int>(value); }
+int ToInt(std::int64_t value) { return static_cast<int>(value); }
 
 std::int64_t DivideUp(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// What the terms of gates are multiplied with.
+// The depth (number of columns) of each term of a gate.
 struct Depths {
-  std::int64_t x;  // of one part
+  std::int64_t x;  // for each part: x_t, and x_{t-1} if the cell reads it
   int parts;
   std::int64_t h;
   std::int64_t c;
@@ -29,18 +29,18 @@ Depths MakeDepths(const CellTable& cell, const LayerSizes& sizes, const LaunchPl
           sizes.hidden, plan.middle};
 }
 
-// The multiply-adds of a neuron of a group.
+// The multiply-adds of one neuron of a gate group.
 std::int64_t Macs(const GateGroup& group, const Depths& depths) {
   return group.x.count * depths.x * depths.parts + group.h.count * depths.h +
          group.c.count * depths.c + group.m.count * depths.m;
 }
 
-// Places the parts of a row one after the other, each at a multiple of four.
+// Allocates the parts of a row, each at a multiple of four floats.
 class RowBuilder {
  public:
   int Allocate(std::int64_t floats) {
     const int at = used_;
-    used_ += Int(PadToFour(floats));
+    used_ += ToInt(PadToFour(floats));
     return at;
   }
   int used() const { return used_; }
@@ -49,9 +49,9 @@ class RowBuilder {
   int used_ = 0;
 };
 
-// What a rule has in the row of a neuron.
+// The part of a rule in the row of a neuron.
 struct RuleRow {
-  int columns = 0;  // of its matrix
+  int columns = 0;  // columns of its matrix
   int params = 0;
 };
 
@@ -77,14 +77,14 @@ PackedRows MakeRows(const CellTable& cell, const GateGroup& group, const LaunchP
   rows.bias = builder.Allocate(group.all.count);
   rows.params = builder.Allocate(cell.params);
   rows.rule_params = builder.Allocate(rule.params);
-  rows.count = Int(count);
+  rows.count = ToInt(count);
   rows.stride = builder.used();
   rows.at = *floats;
   *floats += count * rows.stride;
   return rows;
 }
 
-// The first row of a gate in W (R, C, V, b); any bit of `term` counts.
+// The first row of a gate in W, R, C, V or b, which stack the gates with any bit of `term`.
 std::int64_t FirstRow(const CellTable& cell, const LaunchPlan& plan, unsigned term, int gate) {
   std::int64_t row = 0;
   for (int g = 0; g < gate; ++g) {
@@ -94,21 +94,21 @@ std::int64_t FirstRow(const CellTable& cell, const LaunchPlan& plan, unsigned te
   return row;
 }
 
-// Weights by slot.
-struct BySlot {
+// Pointers to weights, indexed by slot.
+struct WeightsBySlot {
   const float* at[kImputerSlot] = {};
 };
 
-class PieceBuilder {
+class WeightCopyBuilder {
  public:
-  PieceBuilder(const CellTable& cell, const LaunchPlan& plan, const Depths& depths,
-               unsigned bias_terms, const BySlot& weights)
+  WeightCopyBuilder(const CellTable& cell, const LaunchPlan& plan, const Depths& depths,
+                    unsigned bias_terms, const WeightsBySlot& weights)
       : cell_(cell), plan_(plan), depths_(depths), bias_terms_(bias_terms), weights_(weights) {}
 
   void AddGroup(const GateGroup& group, const PackedRows& rows) {
     for (int part = 0; part < depths_.parts; ++part) {
       AddTerm(group, rows, {group.x, 0, kX, depths_.x, depths_.x * depths_.parts, plan_.x_columns},
-              rows.x + Int(PadToFour(depths_.x)) * part, part * depths_.x);
+              rows.x + ToInt(PadToFour(depths_.x)) * part, part * depths_.x);
     }
     AddTerm(group, rows, {group.h, 1, kH, depths_.h, depths_.h, plan_.h_columns}, rows.h, 0);
     AddTerm(group, rows, {group.c, 2, kC, depths_.c, depths_.c, plan_.c_columns}, rows.c, 0);
@@ -130,13 +130,13 @@ class PieceBuilder {
 
   void Add(const float* from, std::int64_t rows, std::int64_t columns, std::int64_t from_stride,
            std::int64_t to, std::int64_t to_stride, Map map = Map::kIdentity) {
-    pieces.push_back({from, rows, columns, from_stride, to, to_stride, map});
+    copies.push_back({from, rows, columns, from_stride, to, to_stride, map});
   }
 
-  std::vector<Piece> pieces;
+  std::vector<WeightCopy> copies;
 
  private:
-  struct Term {
+  struct TermColumns {
     const GateList& gates;
     int slot;
     unsigned term;
@@ -145,7 +145,7 @@ class PieceBuilder {
     int to_columns;
   };
 
-  void AddTerm(const GateGroup& group, const PackedRows& rows, const Term& term, int to,
+  void AddTerm(const GateGroup& group, const PackedRows& rows, const TermColumns& term, int to,
                std::int64_t first_column) {
     for (int k = 0; k < term.gates.count; ++k) {
       const int gate = group.all.at[term.gates.at[k]];
@@ -159,7 +159,7 @@ class PieceBuilder {
   const LaunchPlan& plan_;
   const Depths& depths_;
   const unsigned bias_terms_;
-  const BySlot& weights_;
+  const WeightsBySlot& weights_;
 };
 
 }  // namespace
@@ -173,17 +173,17 @@ LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes) {
   const CellTable& cell = *op.kernel.cell;
   LaunchPlan plan{};
   const RuleSpec& rule = *op.kernel.rule;
-  plan.rule = Int(static_cast<std::int64_t>(op.rule));
+  plan.rule = ToInt(static_cast<std::int64_t>(op.rule));
   plan.kind = rule.kind;
-  plan.input = Int(sizes.input);
-  plan.hidden = Int(sizes.hidden);
-  plan.middle = Int(cell.has_mid ? (cell.mid_is_input ? sizes.input : sizes.hidden) : 0);
-  plan.rank = Int(sizes.rank);
+  plan.input = ToInt(sizes.input);
+  plan.hidden = ToInt(sizes.hidden);
+  plan.middle = ToInt(cell.has_mid ? (cell.mid_is_input ? sizes.input : sizes.hidden) : 0);
+  plan.rank = ToInt(sizes.rank);
   const Depths depths = MakeDepths(cell, sizes, plan);
-  plan.x_columns = Int(PadToFour(depths.x)) * depths.parts;
-  plan.h_columns = Int(PadToFour(depths.h));
-  plan.c_columns = Int(PadToFour(depths.c));
-  plan.m_columns = Int(PadToFour(depths.m));
+  plan.x_columns = ToInt(PadToFour(depths.x)) * depths.parts;
+  plan.h_columns = ToInt(PadToFour(depths.h));
+  plan.c_columns = ToInt(PadToFour(depths.c));
+  plan.m_columns = ToInt(PadToFour(depths.m));
   (rule.kind == RuleKind::kSample ? plan.sample_memories : plan.neuron_memories) =
       rule.Remembers() ? rule.memory_count : 0;
   plan.update =
@@ -191,13 +191,13 @@ LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes) {
   plan.mid = MakeRows(cell, cell.mid_gates, plan, plan.middle, {}, &plan.floats);
   plan.low.at = plan.floats;
   plan.low.count = plan.rank;
-  plan.low.stride = Int(PadToFour(plan.hidden));
+  plan.low.stride = ToInt(PadToFour(plan.hidden));
   plan.floats += std::int64_t{plan.low.count} * plan.low.stride;
   plan.sample = plan.floats;
   if (rule.kind == RuleKind::kSample)
-    plan.sample_floats = Int(SampleParamFloats(rule, plan.hidden));
+    plan.sample_floats = ToInt(SampleParamFloats(rule, plan.hidden));
   plan.floats += plan.sample_floats;
-  plan.single = plan.floats;
+  plan.scalars = plan.floats;
   plan.floats += PadToFour(cell.params);
   plan.neuron_macs = Macs(cell.update_gates, depths);
   plan.step_macs = plan.middle * Macs(cell.mid_gates, depths) + sizes.rank * sizes.hidden;
@@ -207,12 +207,12 @@ LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes) {
 
 namespace {
 
-// Places what a block has on the chip; returns the floats before the rows that are kept there.
-int Place(const CellTable& cell, int blocks, int tile, LaunchPlan* plan) {
+// Lays out a block's shared memory; returns the floats used before the resident rows.
+int LayOutSharedMemory(const CellTable& cell, int blocks, int tile, LaunchPlan* plan) {
   int used = 0;
   const auto allocate = [&used](std::int64_t floats) {
     const int at = used;
-    used += Int(PadToFour(floats));
+    used += ToInt(PadToFour(floats));
     return at;
   };
   plan->x_at = allocate(2LL * tile * plan->x_columns);
@@ -230,70 +230,72 @@ int Place(const CellTable& cell, int blocks, int tile, LaunchPlan* plan) {
   return used;
 }
 
-int Keep(const PackedRows& rows, int blocks, std::int64_t* room) {
+// Returns how many rows of each block fit in `room` floats, and subtracts their size.
+int CountResident(const PackedRows& rows, int blocks, std::int64_t* room) {
   if (rows.stride == 0 || rows.count == 0) return 0;
-  const std::int64_t rule_params = DivideUp(rows.count, blocks);
-  const std::int64_t held = std::min(rule_params, *room / rows.stride);
-  *room -= held * rows.stride;
-  return Int(held);
+  const std::int64_t block_rows = DivideUp(rows.count, blocks);
+  const std::int64_t resident = std::min(block_rows, *room / rows.stride);
+  *room -= resident * rows.stride;
+  return ToInt(resident);
 }
 
 }  // namespace
 
-void Fit(const Op& op, const Limits& limits, const Geometry& wanted, std::int64_t batch,
-         LaunchPlan* plan) {
+void ChooseGeometry(const Op& op, const Limits& limits, const Geometry& requested,
+                    std::int64_t batch, LaunchPlan* plan) {
   const CellTable& cell = *op.kernel.cell;
   constexpr int kTile = 4;
   const std::int64_t floats = limits.memory / 4;
-  Geometry geometry = wanted;
+  Geometry geometry = requested;
   if (plan->kind != RuleKind::kTime) geometry.tile = 1;
-  // weights are read once for all sequences of a tile, which are too few where rules decide
+  // a tile shares its weight loads; under a rule that decides, sequences need different weights
   if (geometry.tile == 0) {
-    const bool many = batch * 2 > limits.processors;
-    geometry.tile = many && Place(cell, 1, kTile, plan) <= floats ? kTile : 1;
+    const bool is_large = batch * 2 > limits.processors;
+    geometry.tile = is_large && LayOutSharedMemory(cell, 1, kTile, plan) <= floats ? kTile : 1;
   }
   const std::int64_t tiles = DivideUp(batch, geometry.tile);
   if (geometry.blocks == 0) {
     geometry.blocks = 1;
     const std::int64_t weights = plan->sample;
-    for (int more = 2; more <= limits.blocks; more *= 2) {
-      if (tiles * more > limits.processors || plan->hidden < 8 * more) break;
-      // more than four share what already fits only to wait for each other
-      const bool fits =
-          weights / geometry.blocks + Place(cell, geometry.blocks, geometry.tile, plan) <= floats;
-      if (fits && more > 4) break;
-      geometry.blocks = more;
+    for (int blocks = 2; blocks <= limits.blocks; blocks *= 2) {
+      if (tiles * blocks > limits.processors || plan->hidden < 8 * blocks) break;
+      // if the weights fit already, more than four blocks only add synchronisation
+      const bool fits = weights / geometry.blocks +
+                            LayOutSharedMemory(cell, geometry.blocks, geometry.tile, plan) <=
+                        floats;
+      if (fits && blocks > 4) break;
+      geometry.blocks = blocks;
     }
   }
-  const std::int64_t before = Place(cell, geometry.blocks, geometry.tile, plan);
+  const std::int64_t before = LayOutSharedMemory(cell, geometry.blocks, geometry.tile, plan);
   if (before > floats) {
     throw InvalidArgument("edgernn: " + op.spec.name + ": I = " + std::to_string(plan->input) +
                           " and H = " + std::to_string(plan->hidden) + " need " +
-                          std::to_string(before * 4) + " bytes on the chip, this GPU has " +
+                          std::to_string(before * 4) + " bytes of shared memory, this GPU has " +
                           std::to_string(limits.memory));
   }
-  plan->held_at = Int(before);
+  plan->resident_at = ToInt(before);
   std::int64_t room = floats - before;
   const PackedRows* const rows[] = {&plan->update, &plan->mid, &plan->low};
-  for (int i = 0; i < 3; ++i) plan->held[i] = Keep(*rows[i], geometry.blocks, &room);
+  for (int i = 0; i < 3; ++i) plan->resident[i] = CountResident(*rows[i], geometry.blocks, &room);
   if (geometry.threads == 0) {
-    const std::int64_t most = std::max({plan->hidden, plan->middle, plan->rank});
-    const std::int64_t threads = DivideUp(most, geometry.blocks) * kRowThreads;
-    geometry.threads = Int(std::min<std::int64_t>(DivideUp(threads, 32) * 32, limits.threads));
+    const std::int64_t largest = std::max({plan->hidden, plan->middle, plan->rank});
+    const std::int64_t threads = DivideUp(largest, geometry.blocks) * kRowThreads;
+    geometry.threads = ToInt(std::min<std::int64_t>(DivideUp(threads, 32) * 32, limits.threads));
   }
-  geometry.memory = Int((floats - room) * 4);
+  geometry.memory = ToInt((floats - room) * 4);
   plan->geometry = geometry;
 }
 
-std::vector<Piece> ListPieces(const Op& op, const LayerSizes& sizes, const LaunchPlan& plan,
-                              const float* const* weights) {
+std::vector<WeightCopy> ListWeightCopies(const Op& op, const LayerSizes& sizes,
+                                         const LaunchPlan& plan, const float* const* weights) {
   const CellTable& cell = *op.kernel.cell;
   const Depths depths = MakeDepths(cell, sizes, plan);
-  BySlot slots;
+  WeightsBySlot slots;
   for (std::size_t i = 0; i < op.spec.weights.size(); ++i) {
     slots.at[op.spec.weights[i].slot] = weights[i];
   }
-  PieceBuilder builder(cell, plan, depths, sizes.bias_terms, slots);
+  WeightCopyBuilder builder(cell, plan, depths, sizes.bias_terms, slots);
   builder.AddGroup(cell.update_gates, plan.update);
   if (cell.has_mid) builder.AddGroup(cell.mid_gates, plan.mid);
   if (plan.rank > 0) {
@@ -305,21 +307,22 @@ std::vector<Piece> ListPieces(const Op& op, const LayerSizes& sizes, const Launc
   for (int i = 0; i < kMaxRuleParams; ++i) {
     if (rule.params[i].name == nullptr) continue;
     const float* const from = slots.at[kRuleSlot + i];
-    const bool number = rule.params[i].rows.one > 0;
+    const bool is_scalar = rule.params[i].rows.one > 0;
     if (rule.kind == RuleKind::kSample) {
       const std::int64_t at = plan.sample + SampleParamAt(rule, i, plan.hidden);
-      builder.Add(from, 1, number ? 1 : plan.hidden, plan.hidden, at, 0);
+      builder.Add(from, 1, is_scalar ? 1 : plan.hidden, plan.hidden, at, 0);
     } else if (i == rule.matrix) {
       builder.Add(from, rows.count, plan.input, plan.input, rows.at + rows.rule, rows.stride);
     } else {
-      builder.Add(from, rows.count, 1, number ? 0 : 1, rows.at + rows.rule_params + i, rows.stride);
+      builder.Add(from, rows.count, 1, is_scalar ? 0 : 1, rows.at + rows.rule_params + i,
+                  rows.stride);
     }
   }
   for (int i = 0; i < cell.params; ++i) {
     if (cell.extents[i] != Extent::kOne) continue;
-    builder.Add(slots.at[kParamSlot + i], 1, 1, 1, plan.single + i, 0, cell.maps[i]);
+    builder.Add(slots.at[kParamSlot + i], 1, 1, 1, plan.scalars + i, 0, cell.maps[i]);
   }
-  return std::move(builder.pieces);
+  return std::move(builder.copies);
 }
 
 }  // namespace edgernn::cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes launch plans, and lists what is copied where to pack weights.
+// Makes launch plans and lists the copies that pack weights.
 
 #ifndef EDGERNN_CUDA_MAKE_LAUNCH_PLAN_H_
 #define EDGERNN_CUDA_MAKE_LAUNCH_PLAN_H_
@@ -11,9 +11,8 @@
 
 namespace edgernn::cuda {
 
-// Weights that are copied, row by row: the column j of row i of `from` goes to
-// to + i * to_stride + j.
-struct Piece {
+// A strided copy: element (i, j) of `from` goes to offset to + i * to_stride + j, through `map`.
+struct WeightCopy {
   const float* from;
   std::int64_t rows;
   std::int64_t columns;
@@ -23,28 +22,28 @@ struct Piece {
   Map map;
 };
 
-// What a GPU has.
+// The limits of a GPU.
 struct Limits {
-  int processors;
-  int memory;   // on the chip, that a block may have, in bytes
-  int blocks;   // that a cluster may have
-  int threads;  // that a block may have
+  int processors;  // streaming multiprocessors
+  int memory;      // shared memory per block in bytes
+  int blocks;      // blocks per cluster
+  int threads;     // threads per block
 };
 
-// Whether an op runs on a GPU.
+// True if an op runs on a GPU.
 bool Supports(const Op& op);
 
-// The plan of an op, without what depends on a call.
+// Makes the plan of an op without the fields that depend on a call.
 LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes);
 
-// Adds how a call of `batch` sequences is cut up; what is 0 in `wanted` is chosen. Throws
-// InvalidArgument where not even one row of states fits on the chip.
-void Fit(const Op& op, const Limits& limits, const Geometry& wanted, std::int64_t batch,
-         LaunchPlan* plan);
+// Completes a plan for a call of `batch` sequences; a 0 in `requested` means automatic. Throws
+// InvalidArgument if the states of one sequence do not fit in shared memory.
+void ChooseGeometry(const Op& op, const Limits& limits, const Geometry& requested,
+                    std::int64_t batch, LaunchPlan* plan);
 
-// All weights of an op, which are in the order of its spec.
-std::vector<Piece> ListPieces(const Op& op, const LayerSizes& sizes, const LaunchPlan& plan,
-                              const float* const* weights);
+// Lists the copies that pack an op's weights, which are in the order of its spec.
+std::vector<WeightCopy> ListWeightCopies(const Op& op, const LayerSizes& sizes,
+                                         const LaunchPlan& plan, const float* const* weights);
 
 }  // namespace edgernn::cuda
 

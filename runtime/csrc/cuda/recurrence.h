@@ -1,107 +1,111 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel: a cluster of blocks runs a whole sequence of any cell without the host.
+// The GPU kernel: a cluster of thread blocks runs whole sequences of any cell in one launch.
 //
-// Each cluster has a tile of sequences and each of its blocks a share of the neurons, whose weights
-// lie on the chip as far as there is room. Every block has a copy of all that weights multiply; a
-// new value is written to all copies, and the cluster meets once a step, in between too where m or
-// Q h stands between the state and the gates.
+// Each cluster processes a tile of sequences, and each of its blocks owns a range of the neurons,
+// with their weights resident in shared memory as far as they fit. Every block has a copy of all
+// operands of products: a new value is broadcast to all copies. The cluster synchronises once per
+// step, and once more for each intermediate (Q h, m).
 //
-// `Team` is the threads of a block: see cuda/team.h.
+// The template parameter Cluster has the interface of ClusterGroup (cuda/cluster_group.h).
 
 #ifndef EDGERNN_CUDA_RECURRENCE_H_
 #define EDGERNN_CUDA_RECURRENCE_H_
 
-#include "cuda/block.h"
-#include "cuda/rule.h"
+#include "cuda/block_memory.h"
+#include "cuda/device_rule.h"
 #include "cuda/scalar.h"
 
 namespace edgernn::cuda {
 
-template <class Cell, int kTile, class Team>
+template <class Cell, int kTile, class Cluster>
 class Recurrence {
  public:
   EDGERNN_DEVICE Recurrence(const LaunchPlan& plan, const Call& call, const float* packed,
-                            const Team& team)
+                            const Cluster& cluster)
       : plan_(plan),
         call_(call),
         packed_(packed),
-        team_(team),
-        chip_(team.memory()),
-        block_{plan, call, packed, team, team.memory(), std::int64_t{team.cluster()} * kTile},
-        rule_{plan, team.memory()},
-        group_(team.thread() / kRowThreads),
-        lane_(team.thread() % kRowThreads),
-        groups_(team.threads() / kRowThreads) {}
+        cluster_(cluster),
+        shared_(cluster.memory()),
+        block_{plan,
+               call,
+               packed,
+               cluster,
+               cluster.memory(),
+               std::int64_t{cluster.cluster_index()} * kTile},
+        rule_{plan, cluster.memory()},
+        group_(cluster.thread() / kRowThreads),
+        lane_(cluster.thread() % kRowThreads),
+        groups_(cluster.threads() / kRowThreads) {}
 
   EDGERNN_DEVICE void Run() {
-    block_.Start();
-    ReadSingle();
-    // one loop for all rules, so that there is one copy of what they have in common
-    const Share share = block_.ShareOf(plan_.hidden);
+    block_.Initialise();
+    ReadScalarParams();
+    // one loop for all rules, so that their common code is compiled once
+    const RowRange range = block_.RangeOf(plan_.hidden);
     const bool waits = plan_.kind == RuleKind::kSample;
     const bool selects = plan_.kind == RuleKind::kNeuron;
-    if (!waits) block_.PutInputs(0, 0, block_.InputAt(0, team_.thread()));
-    team_.SyncAll();
+    if (!waits) block_.StoreInputs(0, 0, block_.InputAt(0, cluster_.thread()));
+    cluster_.SyncCluster();
     if (waits) StartSample();
     for (std::int64_t t = 0; t < call_.steps; ++t) {
-      if (waits && SampleWaits(share, t)) continue;
-      // on its way while this step is made
-      const float ahead = waits ? 0.0f : block_.InputAt(t + 1, team_.thread());
+      if (waits && SampleWaits(range, t)) continue;
+      // prefetch the next input during this step
+      const float ahead = waits ? 0.0f : block_.InputAt(t + 1, cluster_.thread());
       if (waits) {
-        block_.PutInputs(side_, t, block_.InputAt(t, team_.thread()));
-        team_.Sync();
+        block_.StoreInputs(side_, t, block_.InputAt(t, cluster_.thread()));
+        cluster_.SyncBlock();
       }
-      const int count = selects ? Select(share, t) : share.count;
-      if (Prepares()) {
-        if (selects) team_.SyncAll();
-        if (!selects || Total() > 0) Prepare();
+      const int count = selects ? Select(range, t) : range.count;
+      if (NeedsIntermediates()) {
+        if (selects) cluster_.SyncCluster();
+        if (!selects || TotalActive() > 0) ComputeIntermediates();
       }
-      for (int i = group_; i < count; i += groups_) Update(share, t, selects ? Active()[i] : i);
-      if (!waits) block_.PutInputs(1 - side_, t + 1, ahead);
-      team_.SyncAll();
-      if (selects) EndNeurons(share, t);
+      for (int i = group_; i < count; i += groups_) Update(range, t, selects ? ActiveList()[i] : i);
+      if (!waits) block_.StoreInputs(1 - side_, t + 1, ahead);
+      cluster_.SyncCluster();
+      if (selects) EndNeurons(range, t);
       side_ = 1 - side_;
-      if (selects) StartCount();
+      if (selects) ResetCount();
       if (waits) EndSample();
     }
-    // others may still read what comes out in the same place
-    team_.SyncAll();
-    block_.Finish(side_);
+    // outputs may alias inputs that other blocks still read
+    cluster_.SyncCluster();
+    block_.WriteBack(side_);
     FinishRule();
   }
 
  private:
-  using ThisBlock = Block<Cell, kTile, Team>;
-  using Share = typename ThisBlock::Share;
-  using Updates = Group<Cell, 0, kMid>;
-  using Mids = Group<Cell, kMid, 0>;
+  using ThisBlock = BlockMemory<Cell, kTile, Cluster>;
+  using RowRange = typename ThisBlock::RowRange;
+  using Updates = CellGateGroup<Cell, 0, kMid>;
+  using Mids = CellGateGroup<Cell, kMid, 0>;
   static constexpr int kStates = kStateCount<Cell>;
 
-  // What the cell's parameters are; of its list a GPU has no copy.
+  // Properties of the cell's parameters as constants, as its list is not in device memory.
   struct ParamKinds {
-    bool is_single[kMaxParams];
+    bool is_scalar[kMaxParams];
     bool is_length[kMaxParams];
   };
   static constexpr ParamKinds Kinds() {
     ParamKinds kinds{};
     for (int i = 0; i < ParamsOf<Cell>::kCount; ++i) {
-      kinds.is_single[i] = ParamsOf<Cell>::kList[i].extent == Extent::kOne;
+      kinds.is_scalar[i] = ParamsOf<Cell>::kList[i].extent == Extent::kOne;
       kinds.is_length[i] = ParamsOf<Cell>::kList[i].map == Map::kLength;
     }
     return kinds;
   }
 
-  EDGERNN_DEVICE void ReadSingle() {
+  EDGERNN_DEVICE void ReadScalarParams() {
     constexpr ParamKinds kinds = Kinds();
 #pragma unroll
     for (int i = 0; i < ParamsOf<Cell>::kCount; ++i) {
-      single_[i] = kinds.is_single[i] ? packed_[plan_.single + i] : 0.0f;
-      if (kinds.is_length[i] && single_[i] == 0.0f) single_[i] = static_cast<float>(call_.length);
+      scalars_[i] = kinds.is_scalar[i] ? packed_[plan_.scalars + i] : 0.0f;
+      if (kinds.is_length[i] && scalars_[i] == 0.0f) scalars_[i] = static_cast<float>(call_.length);
     }
   }
 
-  // a step
-
+  // The sums of all products of a gate group for one row of weights.
   template <class Set>
   EDGERNN_DEVICE void Multiply(const PackedRows& rows, const float* row,
                                float (&sums)[Set::kSlots][kTile]) const {
@@ -110,22 +114,22 @@ class Recurrence {
 #pragma unroll
       for (int r = 0; r < kTile; ++r) sums[g][r] = 0.0f;
     }
-    const float* const h = plan_.rank > 0 ? chip_ + plan_.low_at : block_.State(0, side_);
-    Accumulate<Set::kOfX>(lane_, row + rows.x, block_.Inputs(side_), plan_.x_columns,
-                          plan_.x_columns, sums);
-    Accumulate<Set::kOfH>(lane_, row + rows.h, h, plan_.h_columns, plan_.h_columns, sums);
-    Accumulate<Set::kOfC>(lane_, row + rows.c, block_.State(kFactorStates<Cell> - 1, side_),
-                          block_.Wide(), plan_.c_columns, sums);
-    Accumulate<Set::kOfM>(lane_, row + rows.m, chip_ + plan_.m_at, plan_.m_columns, plan_.m_columns,
-                          sums);
+    const float* const h = plan_.rank > 0 ? shared_ + plan_.low_at : block_.State(0, side_);
+    Accumulate<Set::kXGates>(lane_, row + rows.x, block_.Inputs(side_), plan_.x_columns,
+                             plan_.x_columns, sums);
+    Accumulate<Set::kHGates>(lane_, row + rows.h, h, plan_.h_columns, plan_.h_columns, sums);
+    Accumulate<Set::kCGates>(lane_, row + rows.c, block_.State(kFactorStates<Cell> - 1, side_),
+                             block_.StateStride(), plan_.c_columns, sums);
+    Accumulate<Set::kMGates>(lane_, row + rows.m, shared_ + plan_.m_at, plan_.m_columns,
+                             plan_.m_columns, sums);
 #pragma unroll
     for (int g = 0; g < Set::kCount; ++g) {
 #pragma unroll
-      for (int r = 0; r < kTile; ++r) sums[g][r] = team_.Sum(sums[g][r]);
+      for (int r = 0; r < kTile; ++r) sums[g][r] = cluster_.Sum(sums[g][r]);
     }
   }
 
-  // The pre-activations of the gates of a group, of the row of the tile that this lane looks after.
+  // The pre-activations of a gate group for one row of the tile: lane r takes row r.
   template <class Set>
   EDGERNN_DEVICE void Gates(const PackedRows& rows, const float* row,
                             const float (&sums)[Set::kSlots][kTile], Scalar* p) const {
@@ -143,64 +147,66 @@ class Recurrence {
     constexpr ParamKinds kinds = Kinds();
 #pragma unroll
     for (int i = 0; i < ParamsOf<Cell>::kCount; ++i) {
-      q[i] = {kinds.is_single[i] ? single_[i] : row[rows.params + i]};
+      q[i] = {kinds.is_scalar[i] ? scalars_[i] : row[rows.params + i]};
     }
   }
 
-  // Q h, in all blocks.
-  EDGERNN_DEVICE void MakeLow() const {
-    const Share share = block_.ShareOf(plan_.rank);
-    for (int at = group_; at < share.count; at += groups_) {
-      const float* const row = block_.RowAt(plan_.low, plan_.held[2], block_.HeldAt(2), share, at);
+  // Computes Q h and broadcasts it.
+  EDGERNN_DEVICE void ComputeLowRank() const {
+    const RowRange range = block_.RangeOf(plan_.rank);
+    for (int at = group_; at < range.count; at += groups_) {
+      const float* const row =
+          block_.RowAt(plan_.low, plan_.resident[2], block_.ResidentAt(2), range, at);
       float sums[1][kTile] = {};
-      Accumulate<1u>(lane_, row, block_.State(0, side_), block_.Wide(), plan_.low.stride, sums);
+      Accumulate<1u>(lane_, row, block_.State(0, side_), block_.StateStride(), plan_.low.stride,
+                     sums);
 #pragma unroll
       for (int r = 0; r < kTile; ++r) {
-        const float sum = team_.Sum(sums[0][r]);
+        const float sum = cluster_.Sum(sums[0][r]);
         if (lane_ == r) {
-          block_.Spread(chip_ + plan_.low_at + r * plan_.h_columns + share.first + at, sum);
+          block_.Broadcast(shared_ + plan_.low_at + r * plan_.h_columns + range.first + at, sum);
         }
       }
     }
-    team_.SyncAll();
+    cluster_.SyncCluster();
   }
 
-  // m, in all blocks.
-  EDGERNN_DEVICE void MakeMid() const {
+  // Computes m and broadcasts it.
+  EDGERNN_DEVICE void ComputeMid() const {
     if constexpr (kHasMid<Cell>) {
       constexpr bool kStatesToo = !kMidIsInput<Cell> || kSquare<Cell>;
-      const Share share = block_.ShareOf(plan_.middle);
-      for (int at = group_; at < share.count; at += groups_) {
+      const RowRange range = block_.RangeOf(plan_.middle);
+      for (int at = group_; at < range.count; at += groups_) {
         const float* const row =
-            block_.RowAt(plan_.mid, plan_.held[1], block_.HeldAt(1), share, at);
+            block_.RowAt(plan_.mid, plan_.resident[1], block_.ResidentAt(1), range, at);
         float sums[Mids::kSlots][kTile];
         Multiply<Mids>(plan_.mid, row, sums);
         if (lane_ >= kTile) continue;
-        const int j = share.first + at;
+        const int j = range.first + at;
         Scalar p[kUpdateInputs<Cell>] = {}, q[kMaxParams] = {}, state[kStates] = {};
         Gates<Mids>(plan_.mid, row, sums, p);
         Params(plan_.mid, row, q);
         for (int s = 0; kStatesToo && s < kStates; ++s) {
-          state[s] = {block_.State(s, side_)[lane_ * block_.Wide() + j]};
+          state[s] = {block_.State(s, side_)[lane_ * block_.StateStride() + j]};
         }
         const Scalar x{kReadsInput<Cell> ? block_.Inputs(side_)[lane_ * plan_.x_columns + j]
                                          : 0.0f};
         const Scalar* const old = state;
-        block_.Spread(chip_ + plan_.m_at + lane_ * plan_.m_columns + j,
-                      Cell::Mid(p, q, x, old).raw);
+        block_.Broadcast(shared_ + plan_.m_at + lane_ * plan_.m_columns + j,
+                         Cell::Mid(p, q, x, old).raw);
       }
-      team_.SyncAll();
+      cluster_.SyncCluster();
     }
   }
 
-  // The new states of neuron `at` of this block's share.
-  EDGERNN_DEVICE void Update(const Share& share, std::int64_t t, int at) const {
+  // Computes and stores the new states of neuron `at` of this block's range.
+  EDGERNN_DEVICE void Update(const RowRange& range, std::int64_t t, int at) const {
     const PackedRows& rows = plan_.update;
-    const float* const row = block_.RowAt(rows, plan_.held[0], block_.HeldAt(0), share, at);
+    const float* const row = block_.RowAt(rows, plan_.resident[0], block_.ResidentAt(0), range, at);
     float sums[Updates::kSlots][kTile];
     Multiply<Updates>(rows, row, sums);
     if (lane_ >= kTile) return;
-    const int j = share.first + at, place = lane_ * block_.Wide() + j;
+    const int j = range.first + at, offset = lane_ * block_.StateStride() + j;
     Scalar p[kUpdateInputs<Cell>] = {}, q[kMaxParams] = {}, state[kStates];
     Gates<Updates>(rows, row, sums, p);
     if constexpr (kSquare<Cell>) {
@@ -208,110 +214,111 @@ class Recurrence {
     }
     Params(rows, row, q);
 #pragma unroll
-    for (int s = 0; s < kStates; ++s) state[s] = {block_.State(s, side_)[place]};
+    for (int s = 0; s < kStates; ++s) state[s] = {block_.State(s, side_)[offset]};
     Cell::Update(p, q, state);
 #pragma unroll
-    for (int s = 0; s < kStates; ++s) Put(s, place, state[s].raw);
-    Write(t, lane_, j, state[0].raw);
+    for (int s = 0; s < kStates; ++s) StoreState(s, offset, state[s].raw);
+    WriteOutput(t, lane_, j, state[0].raw);
   }
 
-  // A new state, where the next step reads it.
-  EDGERNN_DEVICE void Put(int state, int place, float value) const {
+  // Stores a new state where the next step reads it.
+  EDGERNN_DEVICE void StoreState(int state, int offset, float value) const {
     if (block_.IsShared(state)) {
-      block_.Spread(block_.State(state, 1 - side_) + place, value);
+      block_.Broadcast(block_.State(state, 1 - side_) + offset, value);
     } else {
-      block_.State(state, 0)[place] = value;
+      block_.State(state, 0)[offset] = value;
     }
   }
 
-  EDGERNN_DEVICE void Write(std::int64_t t, int row, int j, float h) const {
-    if (call_.y == nullptr || !block_.IsThere(row)) return;
+  EDGERNN_DEVICE void WriteOutput(std::int64_t t, int row, int j, float h) const {
+    if (call_.y == nullptr || !block_.IsInBatch(row)) return;
     call_.y[(t * call_.batch + block_.Sample(row)) * plan_.hidden + j] = h;
   }
 
-  EDGERNN_DEVICE bool Prepares() const { return plan_.rank > 0 || kHasMid<Cell>; }
+  EDGERNN_DEVICE bool NeedsIntermediates() const { return plan_.rank > 0 || kHasMid<Cell>; }
 
-  EDGERNN_DEVICE void Prepare() const {
-    if (plan_.rank > 0) MakeLow();
-    MakeMid();
+  EDGERNN_DEVICE void ComputeIntermediates() const {
+    if (plan_.rank > 0) ComputeLowRank();
+    ComputeMid();
   }
 
-  // the rules
+  // update rules
 
-  // The neurons of this block that change, by their places in its share.
-  EDGERNN_DEVICE int* Active() const { return reinterpret_cast<int*>(chip_ + plan_.list_at); }
+  // This block's active set: indices of neurons in its range.
+  EDGERNN_DEVICE int* ActiveList() const { return reinterpret_cast<int*>(shared_ + plan_.list_at); }
 
-  // How many neurons each block has selected at this step, as this block knows.
-  EDGERNN_DEVICE int* Counts() const {
-    return reinterpret_cast<int*>(chip_ + plan_.counts_at) + side_ * team_.blocks();
+  // The size of each block's active set at this step, in this block's memory.
+  EDGERNN_DEVICE int* ActiveCounts() const {
+    return reinterpret_cast<int*>(shared_ + plan_.counts_at) + side_ * cluster_.blocks();
   }
 
-  EDGERNN_DEVICE std::int64_t Total() const {
+  EDGERNN_DEVICE std::int64_t TotalActive() const {
     std::int64_t total = 0;
-    for (int block = 0; block < team_.blocks(); ++block) total += Counts()[block];
+    for (int block = 0; block < cluster_.blocks(); ++block) total += ActiveCounts()[block];
     return total;
   }
 
-  // Lists the neurons of this block that change at step t; the others keep what they have. Returns
-  // how many they are, which the other blocks are told.
-  EDGERNN_DEVICE int Select(const Share& share, std::int64_t t) const {
+  // Selects the active set of this block at step t and copies the states of the other neurons.
+  // Returns its size, and sends it to the other blocks.
+  EDGERNN_DEVICE int Select(const RowRange& range, std::int64_t t) const {
     const PackedRows& rows = plan_.update;
-    int* const selected = Counts() + team_.block();
-    for (int at = group_; at < share.count; at += groups_) {
-      const float* const row = block_.RowAt(rows, plan_.held[0], block_.HeldAt(0), share, at);
-      const int j = share.first + at;
+    int* const selected = ActiveCounts() + cluster_.block();
+    for (int at = group_; at < range.count; at += groups_) {
+      const float* const row =
+          block_.RowAt(rows, plan_.resident[0], block_.ResidentAt(0), range, at);
+      const int j = range.first + at;
       const float h = block_.State(0, side_)[j];
       const auto decision = rule_.DecideNeuron(row, at, h, [&] {
         float sums[1][kTile] = {};
         Accumulate<1u>(lane_, row + rows.rule, block_.Inputs(side_), plan_.x_columns,
                        static_cast<int>(PadToFour(plan_.input)), sums);
-        return team_.Sum(sums[0][0]);
+        return cluster_.Sum(sums[0][0]);
       });
       if (lane_ > 0) continue;
-      if (plan_.neuron_memories > 0) chip_[plan_.scores_at + at] = decision.score;
+      if (plan_.neuron_memories > 0) shared_[plan_.scores_at + at] = decision.score;
       if (decision.changes) {
-        Active()[team_.Count(selected)] = at;
+        ActiveList()[cluster_.FetchIncrement(selected)] = at;
         continue;
       }
       for (int s = 0; s < kStates; ++s) {
-        if (block_.IsShared(s)) Put(s, j, block_.State(s, side_)[j]);
+        if (block_.IsShared(s)) StoreState(s, j, block_.State(s, side_)[j]);
       }
-      Write(t, 0, j, h);
+      WriteOutput(t, 0, j, h);
     }
-    team_.Sync();
+    cluster_.SyncBlock();
     const int count = *selected;
-    for (int block = team_.thread(); block < team_.blocks(); block += team_.threads()) {
-      if (block != team_.block()) *team_.Of(block, selected) = count;
+    for (int block = cluster_.thread(); block < cluster_.blocks(); block += cluster_.threads()) {
+      if (block != cluster_.block()) *cluster_.AddressIn(block, selected) = count;
     }
     return count;
   }
 
-  EDGERNN_DEVICE void EndNeurons(const Share& share, std::int64_t t) {
-    if (plan_.neuron_memories > 0) AdvanceNeurons(share);
-    const std::int64_t total = Total();
+  EDGERNN_DEVICE void EndNeurons(const RowRange& range, std::int64_t t) {
+    if (plan_.neuron_memories > 0) AdvanceNeurons(range);
+    const std::int64_t total = TotalActive();
     macs_ += plan_.rule_macs + (total > 0 ? plan_.step_macs + total * plan_.neuron_macs : 0);
-    if (team_.block() == 0 && team_.thread() == 0 && call_.updates != nullptr) {
+    if (cluster_.block() == 0 && cluster_.thread() == 0 && call_.updates != nullptr) {
       call_.updates[t * call_.batch + block_.Sample(0)] = total;
     }
   }
 
-  EDGERNN_DEVICE void AdvanceNeurons(const Share& share) const {
+  EDGERNN_DEVICE void AdvanceNeurons(const RowRange& range) const {
     const float* const after = block_.State(EvidenceState(kStates), 1 - side_);
-    for (int at = team_.thread(); at < share.count; at += team_.threads()) {
+    for (int at = cluster_.thread(); at < range.count; at += cluster_.threads()) {
       const float* const row =
-          block_.RowAt(plan_.update, plan_.held[0], block_.HeldAt(0), share, at);
-      rule_.AdvanceNeuron(row, at, chip_[plan_.scores_at + at], after[share.first + at]);
+          block_.RowAt(plan_.update, plan_.resident[0], block_.ResidentAt(0), range, at);
+      rule_.AdvanceNeuron(row, at, shared_[plan_.scores_at + at], after[range.first + at]);
     }
   }
 
-  // On the side of the counts that was read two steps ago.
-  EDGERNN_DEVICE void StartCount() const {
-    if (team_.thread() == 0) Counts()[team_.block()] = 0;
-    team_.Sync();
+  // Resets the count in the buffer that was read two steps ago.
+  EDGERNN_DEVICE void ResetCount() const {
+    if (cluster_.thread() == 0) ActiveCounts()[cluster_.block()] = 0;
+    cluster_.SyncBlock();
   }
 
   EDGERNN_DEVICE float Drive() const {
-    return rule_.Drive(block_.State(EvidenceState(kStates), side_), lane_, team_);
+    return rule_.Drive(block_.State(EvidenceState(kStates), side_), lane_, cluster_);
   }
 
   EDGERNN_DEVICE void StartSample() {
@@ -324,17 +331,17 @@ class Recurrence {
     macs_ += plan_.rule_macs;
   }
 
-  // Whether the sequence waits at step t; then its output stays.
-  EDGERNN_DEVICE bool SampleWaits(const Share& share, std::int64_t t) {
+  // True if the sequence waits at step t: advances its memories and repeats its output.
+  EDGERNN_DEVICE bool SampleWaits(const RowRange& range, std::int64_t t) {
     const bool waits = !rule_.SampleChanges(memory_);
-    if (team_.block() == 0 && team_.thread() == 0 && call_.updates != nullptr) {
+    if (cluster_.block() == 0 && cluster_.thread() == 0 && call_.updates != nullptr) {
       call_.updates[t * call_.batch + block_.Sample(0)] = waits ? 0 : plan_.hidden;
     }
     if (!waits) return false;
     rule_.AdvanceSample(0.0f, drive_, memory_);
-    const float* const h = block_.State(0, side_) + share.first;
-    for (int at = team_.thread(); at < share.count; at += team_.threads()) {
-      Write(t, 0, share.first + at, h[at]);
+    const float* const h = block_.State(0, side_) + range.first;
+    for (int at = cluster_.thread(); at < range.count; at += cluster_.threads()) {
+      WriteOutput(t, 0, range.first + at, h[at]);
     }
     return true;
   }
@@ -346,7 +353,7 @@ class Recurrence {
   }
 
   EDGERNN_DEVICE void FinishRule() const {
-    if (team_.block() != 0 || team_.thread() != 0 || plan_.kind == RuleKind::kTime) return;
+    if (cluster_.block() != 0 || cluster_.thread() != 0 || plan_.kind == RuleKind::kTime) return;
 #pragma unroll
     for (int i = 0; i < kMaxMemories; ++i) {
       if (i >= plan_.sample_memories || call_.memory_out[i] == nullptr) continue;
@@ -358,18 +365,18 @@ class Recurrence {
   const LaunchPlan& plan_;
   const Call& call_;
   const float* const packed_;
-  const Team team_;
-  float* const chip_;
+  const Cluster cluster_;
+  float* const shared_;
   const ThisBlock block_;
-  const RuleOnChip rule_;
+  const DeviceRule rule_;
   const int group_;
   const int lane_;
   const int groups_;
   int side_ = 0;
-  float single_[kMaxParams];
-  // of the tile's only sequence, where the rule decides
+  float scalars_[kMaxParams];
+  // Multiply-adds of the tile's only sequence, if the rule decides.
   std::int64_t macs_ = 0;
-  Scalar memory_[kMaxMemories] = {};  // of a sample
+  Scalar memory_[kMaxMemories] = {};  // kSample only
   float drive_ = 0.0f;
 };
 

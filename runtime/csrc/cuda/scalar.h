@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A single number: what cells calculate with on a GPU, in place of the vectors of cpu/simd.h.
+// The value type of cells' equations on a GPU: one float, in place of the vectors of cpu/simd.h.
 
 #ifndef EDGERNN_CUDA_SCALAR_H_
 #define EDGERNN_CUDA_SCALAR_H_
@@ -25,13 +25,13 @@ EDGERNN_BOTH Scalar operator*(Scalar a, float b) { return {a.raw * b}; }
 EDGERNN_BOTH Scalar operator-(float a, Scalar b) { return {a - b.raw}; }
 EDGERNN_BOTH Scalar operator/(float a, Scalar b) { return {a / b.raw}; }
 
-// The smaller one; a where either is NaN.
+// The minimum; a if either is NaN.
 EDGERNN_BOTH Scalar Min(Scalar a, Scalar b) { return b.raw < a.raw ? b : a; }
 
 EDGERNN_BOTH Scalar Sigmoid(Scalar a) { return {1.0f / (1.0f + expf(-a.raw))}; }
 EDGERNN_BOTH Scalar Tanh(Scalar a) { return {tanhf(a.raw)}; }
 
-// The cosine of `a` brought between 0 and pi / 2, never below 0; NaN stays NaN.
+// The cosine of `a` clamped to [0, pi / 2], never below 0; propagates NaN.
 EDGERNN_BOTH Scalar Cos(Scalar a) {
   constexpr float kEnd = 1.57079632679489662f;
   const float angle = a.raw < 0.0f ? 0.0f : a.raw;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// edgernn_count LAYER INPUT...: one call of a layer's kernel, for tests that count its
-// instructions. Prints the share of neurons that changed. I = 2, H = 128, T = 100, B = 1.
+// edgernn_count LAYER INPUT...: runs one call of a layer's kernel under an instruction counter and
+// prints the fraction of neurons that changed. I = 2, H = 128, T = 100, B = 1.
 //
-// INPUT is NAME=VALUE, all of it that value, or NAME~VALUE, drawn between -VALUE and VALUE in the
-// order of the words; X, all weights and all states of the layer are to be given.
+// INPUT is NAME=VALUE, a constant, or NAME~VALUE, uniform in [-VALUE, VALUE) from one generator in
+// the order of the arguments. X, all weights and all states of the layer are required.
 
 #include <cstdio>
 #include <cstdlib>
@@ -21,7 +21,7 @@ namespace {
 constexpr LayerSizes kSizes = {2, 128};
 constexpr std::int64_t kSteps = 100;
 
-// Numbers between -scale and scale, the same ones everywhere.
+// Uniform random numbers in [-scale, scale), the same on every machine.
 class RandomNumbers {
  public:
   std::vector<float> Draw(std::size_t count, float scale) {
@@ -53,7 +53,7 @@ std::int64_t Count(const WeightSpec& spec) {
                                                     : 1);
 }
 
-// How many numbers each input of an op has.
+// The number of elements of each input of an op.
 std::map<std::string, std::int64_t> CountInputs(const OpSpec& spec) {
   std::map<std::string, std::int64_t> counts = {{"X", kSteps * kSizes.input}};
   for (const WeightInput& weight : spec.weights) counts[weight.spec.name] = Count(weight.spec);
@@ -63,34 +63,34 @@ std::map<std::string, std::int64_t> CountInputs(const OpSpec& spec) {
 
 }  // namespace
 
-// The only part that is counted: a name that the tools find.
+// The counted function; extern "C" so that callgrind finds its name.
 extern "C" __attribute__((noinline)) void edgernn_count_run(const Kernel* kernel,
                                                             const void* packed, const Call* call,
                                                             void* scratch) {
   kernel->Run(kSizes, packed, *call, scratch);
 }
 
-int Fail(const std::string& why) {
-  std::fprintf(stderr, "edgernn_count: %s\n", why.c_str());
+int Fail(const std::string& message) {
+  std::fprintf(stderr, "edgernn_count: %s\n", message.c_str());
   return 2;
 }
 
-int Main(const std::vector<std::string>& words) {
+int Main(const std::vector<std::string>& arguments) {
   const KernelChoice& choice = ChooseKernels();
   if (choice.table == nullptr) return Fail(choice.error);
-  const Op* const op = words.empty() ? nullptr : FindOp(*choice.table, words[0]);
+  const Op* const op = arguments.empty() ? nullptr : FindOp(*choice.table, arguments[0]);
   if (op == nullptr) return Fail("expected the name of a layer");
   const std::map<std::string, std::int64_t> counts = CountInputs(op->spec);
   RandomNumbers numbers;
   std::map<std::string, std::vector<float>> inputs;
-  for (std::size_t i = 1; i < words.size(); ++i) {
-    const std::size_t at = words[i].find_first_of("=~");
-    const std::string name = words[i].substr(0, at);
-    if (at == std::string::npos || counts.count(name) == 0) return Fail("input: " + words[i]);
+  for (std::size_t i = 1; i < arguments.size(); ++i) {
+    const std::size_t at = arguments[i].find_first_of("=~");
+    const std::string name = arguments[i].substr(0, at);
+    if (at == std::string::npos || counts.count(name) == 0) return Fail("input: " + arguments[i]);
     const std::size_t count = static_cast<std::size_t>(counts.at(name));
-    const float value = std::strtof(words[i].c_str() + at + 1, nullptr);
+    const float value = std::strtof(arguments[i].c_str() + at + 1, nullptr);
     inputs[name] =
-        words[i][at] == '=' ? std::vector<float>(count, value) : numbers.Draw(count, value);
+        arguments[i][at] == '=' ? std::vector<float>(count, value) : numbers.Draw(count, value);
   }
   for (const auto& input : counts) {
     if (inputs.count(input.first) == 0) return Fail("input: " + input.first + " is missing");

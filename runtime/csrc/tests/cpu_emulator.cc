@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Emulates a GPU on the CPU, for tests: the threads of a cluster take turns, each until it waits
-// for others. The order is drawn anew in every round, which finds missing synchronisation.
+// Implements cuda/launch.h on the CPU, for tests: each thread of a cluster is a coroutine that runs
+// until it waits at a barrier. The order is shuffled in every round to detect missing
+// synchronisation.
 
 #include <ucontext.h>
 
@@ -17,16 +18,16 @@ namespace edgernn::cuda {
 
 namespace {
 
-// So many threads that meet again and again.
-struct Meeting {
+// A reusable barrier for `size` threads.
+struct Barrier {
   int size = 0;
   int arrived = 0;
-  std::int64_t met = 0;
+  std::int64_t generation = 0;  // how often all threads have arrived
 };
 
-// Threads side by side, and the numbers that they add up, in turns of two.
-struct Summing {
-  Meeting meeting;
+// The sum over kRowThreads adjacent threads, with double-buffered operands.
+struct Reduction {
+  Barrier barrier;
   float values[2][kRowThreads] = {};
 };
 
@@ -44,8 +45,8 @@ struct Thread {
 
 struct EmulatedBlock {
   std::vector<float> memory;
-  Meeting meeting;
-  std::vector<Summing> summing;
+  Barrier barrier;
+  std::vector<Reduction> reductions;
 };
 
 struct Cluster {
@@ -53,10 +54,10 @@ struct Cluster {
   int threads = 0;
   std::vector<EmulatedBlock> blocks;
   std::vector<Thread> members;
-  Meeting meeting;
+  Barrier barrier;
   ucontext_t scheduler{};
   Thread* running = nullptr;
-  bool moved = false;  // whether anybody got any further in this round
+  bool progressed = false;  // true if a thread reached a barrier in this round
   void (*body)(Cluster*) = nullptr;
   const LaunchPlan* plan = nullptr;
   const Call* call = nullptr;
@@ -64,38 +65,38 @@ struct Cluster {
 
   void Yield() { swapcontext(&running->context, &scheduler); }
 
-  void Meet(Meeting* meeting) {
-    const std::int64_t now = meeting->met;
-    moved = true;
-    if (++meeting->arrived == meeting->size) {
-      meeting->arrived = 0;
-      ++meeting->met;
+  void WaitAt(Barrier* barrier) {
+    const std::int64_t current = barrier->generation;
+    progressed = true;
+    if (++barrier->arrived == barrier->size) {
+      barrier->arrived = 0;
+      ++barrier->generation;
       return;
     }
-    while (meeting->met == now) Yield();
+    while (barrier->generation == current) Yield();
   }
 };
 
-// The emulated counterpart of cuda/team.h.
-class Team {
+// The emulated counterpart of cuda/cluster_group.h.
+class ClusterGroup {
  public:
-  explicit Team(Cluster* cluster) : cluster_(cluster), self_(cluster->running) {}
+  explicit ClusterGroup(Cluster* cluster) : cluster_(cluster), self_(cluster->running) {}
 
   int thread() const { return self_->index; }
   int threads() const { return cluster_->threads; }
   int block() const { return self_->block; }
   int blocks() const { return static_cast<int>(cluster_->blocks.size()); }
-  int cluster() const { return static_cast<int>(cluster_->index); }
+  int cluster_index() const { return static_cast<int>(cluster_->index); }
   float* memory() const { return ThisBlock().memory.data(); }
 
-  void Sync() const { cluster_->Meet(&ThisBlock().meeting); }
-  void SyncAll() const { cluster_->Meet(&cluster_->meeting); }
+  void SyncBlock() const { cluster_->WaitAt(&ThisBlock().barrier); }
+  void SyncCluster() const { cluster_->WaitAt(&cluster_->barrier); }
 
   float Sum(float a) const {
-    Summing& summing = ThisBlock().summing[static_cast<std::size_t>(thread() / kRowThreads)];
-    float* const values = summing.values[self_->sums++ % 2];
+    Reduction& reduction = ThisBlock().reductions[static_cast<std::size_t>(thread() / kRowThreads)];
+    float* const values = reduction.values[self_->sums++ % 2];
     values[thread() % kRowThreads] = a;
-    cluster_->Meet(&summing.meeting);
+    cluster_->WaitAt(&reduction.barrier);
     float sums[kRowThreads];
     std::copy_n(values, kRowThreads, sums);
     for (int step = kRowThreads / 2; step > 0; step /= 2) {
@@ -105,12 +106,12 @@ class Team {
   }
 
   template <class T>
-  T* Of(int block, T* at) const {
+  T* AddressIn(int block, T* at) const {
     float* const to = cluster_->blocks[static_cast<std::size_t>(block)].memory.data();
     return reinterpret_cast<T*>(to + (reinterpret_cast<float*>(at) - memory()));
   }
 
-  int Count(int* at) const { return (*at)++; }
+  int FetchIncrement(int* at) const { return (*at)++; }
 
  private:
   EmulatedBlock& ThisBlock() const {
@@ -122,52 +123,53 @@ class Team {
 };
 
 template <class Cell, int kTile>
-void Recur(Cluster* cluster) {
-  const Team team(cluster);
-  Recurrence<Cell, kTile, Team>(*cluster->plan, *cluster->call, cluster->packed, team).Run();
+void RunRecurrence(Cluster* cluster) {
+  const ClusterGroup group(cluster);
+  Recurrence<Cell, kTile, ClusterGroup>(*cluster->plan, *cluster->call, cluster->packed, group)
+      .Run();
 }
 
 using Body = void (*)(Cluster*);
 
 template <class... AllCells>
-Body Find(TypeList<AllCells...>, std::size_t cell, int tile) {
-  static constexpr Body kOne[] = {&Recur<AllCells, 1>...};
-  static constexpr Body kFour[] = {&Recur<AllCells, 4>...};
+Body FindBody(TypeList<AllCells...>, std::size_t cell, int tile) {
+  static constexpr Body kOne[] = {&RunRecurrence<AllCells, 1>...};
+  static constexpr Body kFour[] = {&RunRecurrence<AllCells, 4>...};
   return tile == 1 ? kOne[cell] : kFour[cell];
 }
 
-// A pointer, as makecontext takes numbers of 32 bits.
-void Enter(unsigned high, unsigned low) {
+// The body of a coroutine. makecontext passes 32-bit arguments, so the pointer comes in two halves.
+void RunThread(unsigned high, unsigned low) {
   auto* const cluster = reinterpret_cast<Cluster*>(std::uintptr_t{high} << 32 | low);
   cluster->body(cluster);
   cluster->running->ended = true;
   cluster->Yield();
 }
 
-void Play(Cluster* cluster, std::mt19937* numbers) {
+void RunCluster(Cluster* cluster, std::mt19937* numbers) {
   constexpr std::size_t kStack = 128 << 10;
-  std::vector<Thread*> left;
+  std::vector<Thread*> active;
   const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(cluster);
   for (Thread& thread : cluster->members) {
     thread.stack.resize(kStack);
     getcontext(&thread.context);
     thread.context.uc_stack.ss_sp = thread.stack.data();
     thread.context.uc_stack.ss_size = kStack;
-    makecontext(&thread.context, reinterpret_cast<void (*)()>(&Enter), 2,
+    makecontext(&thread.context, reinterpret_cast<void (*)()>(&RunThread), 2,
                 static_cast<unsigned>(address >> 32), static_cast<unsigned>(address));
-    left.push_back(&thread);
+    active.push_back(&thread);
   }
-  while (!left.empty()) {
-    std::shuffle(left.begin(), left.end(), *numbers);
-    cluster->moved = false;
-    for (Thread* const thread : left) {
+  while (!active.empty()) {
+    std::shuffle(active.begin(), active.end(), *numbers);
+    cluster->progressed = false;
+    for (Thread* const thread : active) {
       cluster->running = thread;
       swapcontext(&cluster->scheduler, &thread->context);
     }
     const auto ended = [](const Thread* thread) { return thread->ended; };
-    const std::size_t before = left.size();
-    left.erase(std::remove_if(left.begin(), left.end(), ended), left.end());
-    if (!cluster->moved && left.size() == before) {
+    const std::size_t before = active.size();
+    active.erase(std::remove_if(active.begin(), active.end(), ended), active.end());
+    if (!cluster->progressed && active.size() == before) {
       throw GpuError("the threads of a cluster wait for each other forever");
     }
   }
@@ -177,7 +179,7 @@ void Play(Cluster* cluster, std::mt19937* numbers) {
 
 const char* Missing() { return nullptr; }
 
-// Those of an H100.
+// The limits of an H100.
 Limits FindLimits() {
   Limits limits{};
   limits.processors = 132;
@@ -203,13 +205,13 @@ Memory Upload(const float* from, std::int64_t floats, void* stream) {
 
 void Wait(void*) {}
 
-void Pack(const std::vector<Piece>& pieces, std::int64_t floats, float* packed, void*) {
+void Pack(const std::vector<WeightCopy>& copies, std::int64_t floats, float* packed, void*) {
   std::fill_n(packed, floats, 0.0f);
-  for (const Piece& piece : pieces) {
-    for (std::int64_t row = 0; row < piece.rows; ++row) {
-      for (std::int64_t column = 0; column < piece.columns; ++column) {
-        packed[piece.to + row * piece.to_stride + column] =
-            Apply(piece.map, piece.from[row * piece.from_stride + column]);
+  for (const WeightCopy& copy : copies) {
+    for (std::int64_t row = 0; row < copy.rows; ++row) {
+      for (std::int64_t column = 0; column < copy.columns; ++column) {
+        packed[copy.to + row * copy.to_stride + column] =
+            Apply(copy.map, copy.from[row * copy.from_stride + column]);
       }
     }
   }
@@ -224,26 +226,26 @@ void Launch(std::size_t cell, const LaunchPlan& plan, const Call& call, const fl
     Cluster cluster;
     cluster.index = index;
     cluster.threads = geometry.threads;
-    cluster.body = Find(Cells{}, cell, geometry.tile);
+    cluster.body = FindBody(Cells{}, cell, geometry.tile);
     cluster.plan = &plan;
     cluster.call = &call;
     cluster.packed = packed;
-    cluster.meeting.size = geometry.blocks * geometry.threads;
+    cluster.barrier.size = geometry.blocks * geometry.threads;
     cluster.blocks.resize(static_cast<std::size_t>(geometry.blocks));
-    cluster.members.resize(static_cast<std::size_t>(cluster.meeting.size));
+    cluster.members.resize(static_cast<std::size_t>(cluster.barrier.size));
     int member = 0;
     for (Thread& thread : cluster.members) {
       thread.block = member / geometry.threads;
       thread.index = member++ % geometry.threads;
     }
     for (EmulatedBlock& block : cluster.blocks) {
-      // what a kernel does not set itself would show
+      // NaN reveals reads of uninitialised memory
       block.memory.assign(static_cast<std::size_t>(geometry.memory / 4), NAN);
-      block.meeting.size = geometry.threads;
-      block.summing.resize(static_cast<std::size_t>(geometry.threads / kRowThreads));
-      for (Summing& summing : block.summing) summing.meeting.size = kRowThreads;
+      block.barrier.size = geometry.threads;
+      block.reductions.resize(static_cast<std::size_t>(geometry.threads / kRowThreads));
+      for (Reduction& reduction : block.reductions) reduction.barrier.size = kRowThreads;
     }
-    Play(&cluster, &numbers);
+    RunCluster(&cluster, &numbers);
   }
 }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Implements draw_program_model.h.
+
 #include "tests/draw_program_model.h"
 
 #include <algorithm>
@@ -21,10 +23,10 @@ using edgernn::LayerSizes;
 using edgernn::Op;
 using edgernn::ProgramSource;
 
-// What tensors and programs are drawn from.
-class Random {
+// The random numbers of a model, from a seed (SplitMix64).
+class RandomGenerator {
  public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
+  explicit RandomGenerator(std::uint64_t seed) : state_(seed) {}
 
   std::uint64_t Bits() {
     std::uint64_t z = state_ += 0x9e3779b97f4a7c15u;
@@ -33,7 +35,7 @@ class Random {
     return z ^ (z >> 31);
   }
 
-  // From 0 to count - 1.
+  // Uniform in [0, count).
   int Below(int count) { return static_cast<int>(Bits() % static_cast<std::uint64_t>(count)); }
 
   bool OneIn(int count) { return Below(count) == 0; }
@@ -78,7 +80,7 @@ constexpr int kArities[] = {
 };
 constexpr int kOperations = sizeof kArities / sizeof *kArities;
 
-// A program while it is drawn.
+// A program under construction.
 struct ProgramDraft {
   std::vector<std::int64_t> arguments;
   std::vector<float> constants;
@@ -107,13 +109,13 @@ struct ProgramDraft {
   }
 };
 
-void AddConstants(Random* random, ProgramDraft* draft) {
+void AddConstants(RandomGenerator* random, ProgramDraft* draft) {
   for (int i = random->Below(5); i > 0; --i) {
     draft->constants.push_back(random->OneIn(4) ? random->Wild() : 2 * random->Uniform());
   }
 }
 
-ProgramSource DrawProgram(Random* random, const edgernn::FindArgument& find, int results) {
+ProgramSource DrawProgram(RandomGenerator* random, const edgernn::FindArgument& find, int results) {
   ProgramDraft draft;
   for (int kind = 0; kind < edgernn::kArgumentKinds; ++kind) {
     for (int i = 0; i < edgernn::kArgumentIndices; ++i) {
@@ -122,7 +124,7 @@ ProgramSource DrawProgram(Random* random, const edgernn::FindArgument& find, int
       }
     }
   }
-  // in any order
+  // shuffle
   for (std::size_t i = draft.arguments.size(); i > 1; --i) {
     std::swap(draft.arguments[i - 1],
               draft.arguments[static_cast<std::size_t>(random->Below(static_cast<int>(i)))]);
@@ -133,7 +135,7 @@ ProgramSource DrawProgram(Random* random, const edgernn::FindArgument& find, int
   const int count = random->OneIn(16) ? room : random->Below(std::min(room, 20) + 1);
   for (int i = 0; i < count; ++i) {
     const int operation = random->Below(kOperations);
-    // near values, so that chains become long, or any
+    // operands: recent values, which make long chains, or any values
     const int values = draft.Values(), reach = random->OneIn(2) ? std::min(values, 4) : values;
     int operands[3] = {};
     for (int k = 0; k < kArities[operation]; ++k) operands[k] = values - 1 - random->Below(reach);
@@ -147,8 +149,8 @@ ProgramSource DrawProgram(Random* random, const edgernn::FindArgument& find, int
   return draft.Source();
 }
 
-// A map whose results depend on their own vector alone.
-ProgramSource DrawMap(Random* random, int vectors) {
+// Draws a map, whose results each depend on one vector only.
+ProgramSource DrawMap(RandomGenerator* random, int vectors) {
   ProgramDraft draft;
   for (int i = 0; i < vectors; ++i) {
     draft.arguments.push_back(
@@ -173,7 +175,7 @@ ProgramSource DrawMap(Random* random, int vectors) {
   return draft.Source();
 }
 
-// The table that the checker makes of a source.
+// The table that the checker makes from a source.
 CellTable TableOf(const CellSource& source) {
   constexpr edgernn::Extent kExtents[] = {edgernn::Extent::kHidden, edgernn::Extent::kInput,
                                           edgernn::Extent::kOne};
@@ -195,7 +197,7 @@ CellTable TableOf(const CellSource& source) {
   return table;
 }
 
-CellSource DrawCell(Random* random) {
+CellSource DrawCell(RandomGenerator* random) {
   CellSource cell;
   CellTable table;
   do {
@@ -223,13 +225,13 @@ CellSource DrawCell(Random* random) {
 }
 
 // Changes some integers of a cell, or a constant.
-void Mutate(Random* random, CellSource* cell) {
+void Mutate(RandomGenerator* random, CellSource* cell) {
   std::vector<std::vector<std::int64_t>*> lists;
   for (auto* const list : {&cell->gates, &cell->vectors, &cell->layout, &cell->update.ints,
                            &cell->update.ints, &cell->mid.ints, &cell->map.ints}) {
     if (!list->empty()) lists.push_back(list);
   }
-  // often one number that may be another one, as an operand
+  // in half of the cases, change a single operand of update
   const bool gently = random->OneIn(2);
   for (int i = gently ? 1 : 1 + random->Below(3); i > 0; --i) {
     std::vector<std::int64_t>& list = gently ? cell->update.ints : *random->Choose(lists);
@@ -265,20 +267,20 @@ void Mutate(Random* random, CellSource* cell) {
   }
 }
 
-// The names of the library's ops for cells of files.
+// The names of the ops that take a cell from a file.
 const std::vector<std::string>& Names() {
   static const std::vector<std::string> names = [] {
-    std::vector<std::string> found;
+    std::vector<std::string> list;
     for (const std::string& name : edgernn::OpNames(*edgernn::ChooseKernels().table)) {
-      if (name.find('*') != std::string::npos) found.push_back(name);
+      if (name.find('*') != std::string::npos) list.push_back(name);
     }
-    return found;
+    return list;
   }();
   return names;
 }
 
-// An op of a cell under any rule; null where the cell is refused.
-std::shared_ptr<const Op> DrawOp(Random* random, const CellSource& cell, bool imputes) {
+// Draws an op of the cell under any rule; null if the cell is refused.
+std::shared_ptr<const Op> DrawOp(RandomGenerator* random, const CellSource& cell, bool imputes) {
   for (;;) {
     std::string name =
         Names()[static_cast<std::size_t>(random->Below(static_cast<int>(Names().size())))];
@@ -289,17 +291,17 @@ std::shared_ptr<const Op> DrawOp(Random* random, const CellSource& cell, bool im
     } catch (const edgernn::InvalidArgument&) {
       return nullptr;
     }
-    // a product for R needs a cell with one
+    // a low-rank R needs a cell with R
     if (op != nullptr && (imputes || !op->spec.imputes)) return op;
   }
 }
 
-// A file while it is written.
+// A packed model under construction.
 class Writer {
  public:
-  // Of a layer, where its cell is; numbers and tensors come later.
-  void AddLayer(const Op& op, const CellSource& cell, const LayerSizes& sizes, Random* random,
-                bool wild) {
+  // Adds a layer with its cell and random tensors; offsets follow in Finish.
+  void AddLayer(const Op& op, const CellSource& cell, const LayerSizes& sizes,
+                RandomGenerator* random, bool wild) {
     edgernn::PackedLayer layer{};
     std::strncpy(layer.name, op.spec.name.c_str(), sizeof layer.name - 1);
     layer.tensors = static_cast<std::uint32_t>(op.spec.weights.size() + op.spec.states.size());
@@ -335,7 +337,7 @@ class Writer {
       const float number = draw();
       unsigned char bytes[sizeof number];
       std::memcpy(bytes, &number, sizeof number);
-      // the upper half is bfloat16
+      // the upper half of a float is bfloat16
       const int from = type == 0 ? 0 : type == 1 ? 2 : 3, count = type == 0 ? 4 : type == 1 ? 2 : 1;
       data_.insert(data_.end(), bytes + from, bytes + from + count);
     }
@@ -427,7 +429,7 @@ class Writer {
     }
   }
 
-  // Where the next part of the data begins.
+  // Pads the data and returns the offset of the next part.
   std::size_t Align() {
     data_.resize((data_.size() + 31) / 32 * 32);
     return data_.size();
@@ -439,14 +441,14 @@ class Writer {
   std::vector<unsigned char> data_;
 };
 
-int DrawSize(Random* random) {
+int DrawSize(RandomGenerator* random) {
   return 1 + (random->OneIn(4) ? random->Below(40) : random->Below(9));
 }
 
 }  // namespace
 
 DrawnModel DrawProgramModel(std::uint64_t number) {
-  Random random(number);
+  RandomGenerator random(number);
   const bool wild = random.OneIn(4), has_head = random.OneIn(2), standardises = random.OneIn(4);
   const int layers = random.OneIn(4) ? 2 : 1;
   bool is_valid = true;
@@ -456,12 +458,12 @@ DrawnModel DrawProgramModel(std::uint64_t number) {
   for (int i = 0; i < layers; ++i) {
     CellSource cell = DrawCell(&random);
     std::shared_ptr<const Op> op = DrawOp(&random, cell, i == 0);
-    // a model that is given to the library must not be refused, so this is one that it cannot make
+    // an unmodified cell must not be refused: return an invalid file, which fails the test
     if (op == nullptr) return {{}, true};
     if (random.OneIn(2 * layers)) {
       is_valid = false;
       Mutate(&random, &cell);
-      // weights of the cell as it was, or as it is now where it is one
+      // weights for the cell before the change, or after it if it is still valid
       const std::shared_ptr<const Op> other = random.OneIn(2) ? DrawOp(&random, cell, i == 0) : op;
       if (other != nullptr) op = other;
     }

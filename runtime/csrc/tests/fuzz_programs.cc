@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gives random cells to the library: edgernn_fuzz_programs COUNT [FIRST]. See `make
-// check-programs`. FIRST is the number of the first model, which is told where one does harm.
+// Runs COUNT packed models with random cells, from model FIRST on: edgernn_fuzz_programs COUNT
+// [FIRST]. The message of a crash names the model. Run by `make check-programs`.
 
 #include <sanitizer/common_interface_defs.h>
 
@@ -20,12 +20,12 @@ namespace {
 
 volatile std::uint64_t current = 0;
 
-void TellWhich() {
-  std::fprintf(stderr, "edgernn_fuzz_programs: model %llu did harm\n",
+void ReportModel() {
+  std::fprintf(stderr, "edgernn_fuzz_programs: model %llu failed\n",
                static_cast<unsigned long long>(current));
 }
 
-// A message without its numbers and the name of the layer.
+// A message without numbers and the layer's name, to count distinct messages.
 std::string Kind(const char* message) {
   std::string kind, word;
   for (const char c : std::string(message) + ' ') {
@@ -46,14 +46,14 @@ int main(int count, char** words) {
     std::fprintf(stderr, "usage: edgernn_fuzz_programs COUNT [FIRST]\n");
     return 2;
   }
-  __sanitizer_set_death_callback(TellWhich);
-  std::signal(SIGABRT, [](int) { TellWhich(); });
+  __sanitizer_set_death_callback(ReportModel);
+  std::signal(SIGABRT, [](int) { ReportModel(); });
   std::uint64_t valid = 0, changed = 0;
   std::set<std::string> refusals;
   for (std::uint64_t i = first; i < first + models; ++i) {
     current = i;
     const edgernn_tests::DrawnModel model = edgernn_tests::DrawProgramModel(i);
-    const edgernn_tests::Memory file = edgernn_tests::Allocate(model.file.size());
+    const edgernn_tests::AlignedMemory file = edgernn_tests::Allocate(model.file.size());
     if (!model.file.empty()) std::memcpy(file.get(), model.file.data(), model.file.size());
     const bool ran = edgernn_tests::TryPackedModel(file.get(), model.file.size());
     edgernn_tests::Expect(ran || !model.is_valid, "a valid program is not refused");
@@ -62,11 +62,11 @@ int main(int count, char** words) {
   }
   std::printf(
       "%llu models of random programs: %llu valid ones ran, %llu changed ones ran, %llu "
-      "were refused with %zu kinds of sentences\n",
+      "were refused with %zu distinct messages\n",
       static_cast<unsigned long long>(models), static_cast<unsigned long long>(valid),
       static_cast<unsigned long long>(changed),
       static_cast<unsigned long long>(models - valid - changed), refusals.size());
-  // what is drawn must be worth it
+  // the distribution must cover all three outcomes
   return valid > models / 3 && changed > models / 40 && (models < 1000 || refusals.size() > 20) ? 0
                                                                                                 : 1;
 }

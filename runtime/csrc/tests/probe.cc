@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The probes; the first two with one set of functions an instruction set.
+// Implements probe.h; the matrix-vector product and the multiply-adds once per instruction set.
 
 #include "tests/probe.h"
 
@@ -9,17 +9,16 @@ extern "C" const char* edgernn_train_isa();
 
 namespace {
 
-// sums in registers at a time: enough to hide how long a multiply-add takes, few enough for
-// instruction sets of 16 registers
+// registers of sums: enough to hide the latency of a multiply-add, few enough for 16 registers
 constexpr int kPanel = 12;
-constexpr int kRest = 4;
+constexpr int kNarrowPanel = 4;
 
 template <int kLanes>
 struct Register {
   typedef float Type __attribute__((vector_size(kLanes * 4), may_alias));
 };
 
-// The next panel of y = R h; returns the end of its weights.
+// Computes one panel of y = R h; returns the end of its weights.
 template <int kLanes, int kWidth>
 [[gnu::always_inline]] inline const float* Panel(const float* packed, std::int64_t columns,
                                                  const float* h, float* y) {
@@ -43,7 +42,8 @@ template <int kLanes>
     for (; row + kPanel * kLanes <= rows; row += kPanel * kLanes) {
       at = Panel<kLanes, kPanel>(at, columns, h, y + row);
     }
-    for (; row < rows; row += kRest * kLanes) at = Panel<kLanes, kRest>(at, columns, h, y + row);
+    for (; row < rows; row += kNarrowPanel * kLanes)
+      at = Panel<kLanes, kNarrowPanel>(at, columns, h, y + row);
     h[0] = y[0] * 1e-3f;
   }
 }
@@ -98,9 +98,9 @@ const Probes kProbes[] = {
     {"", 4, &MatVec<4>, &MultiplyAdd<4>},
 };
 
-const Probes& Chosen() {
+const Probes& ChosenProbes() {
   const char* isa = edgernn_train_isa();
-  // a name may go on: avx512vnni has the registers of avx512
+  // compare prefixes: avx512vnni has the registers of avx512
   const auto is = [isa](const char* name) {
     return isa != nullptr && std::strncmp(isa, name, std::strlen(name)) == 0;
   };
@@ -113,36 +113,36 @@ const Probes& Chosen() {
 
 extern "C" {
 
-std::int64_t edgernn_probe_lanes() { return Chosen().lanes; }
+std::int64_t edgernn_probe_lanes() { return ChosenProbes().lanes; }
 
 void edgernn_probe_matvec(const float* packed, std::int64_t rows, std::int64_t columns, float* h,
                           float* y, std::int64_t repeats) {
-  Chosen().matvec(packed, rows, columns, h, y, repeats);
+  ChosenProbes().matvec(packed, rows, columns, h, y, repeats);
 }
 
-float edgernn_probe_fma(std::int64_t repeats) { return Chosen().multiply_add(repeats); }
+float edgernn_probe_fma(std::int64_t repeats) { return ChosenProbes().multiply_add(repeats); }
 
 int edgernn_probe_steps(int (*step)(void*, const float*, float*), void* model, const float* x,
                         float* y, std::int64_t repeats) {
-  int refused = 0;
+  int error = 0;
   for (; repeats > 0; --repeats) {
     const int status = step(model, x, y);
-    if (status != 0) refused = status;
+    if (status != 0) error = status;
   }
-  return refused;
+  return error;
 }
 
 int edgernn_probe_sequences(int (*step)(void*, const float*, float*), int (*reset)(void*),
                             void* model, const float* x, std::int64_t sequences, std::int64_t steps,
                             std::int64_t stride, float* y) {
-  int refused = 0;
+  int error = 0;
   for (std::int64_t sequence = 0; sequence < sequences; ++sequence) {
-    if (const int status = reset(model); status != 0) refused = status;
+    if (const int status = reset(model); status != 0) error = status;
     for (std::int64_t t = 0; t < steps; ++t, x += stride) {
-      if (const int status = step(model, x, y); status != 0) refused = status;
+      if (const int status = step(model, x, y); status != 0) error = status;
     }
   }
-  return refused;
+  return error;
 }
 
 }  // extern "C"

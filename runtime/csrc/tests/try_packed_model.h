@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gives a file to the library as fuzzing does.
+// The property that fuzzing checks of every packed model.
 
 #ifndef EDGERNN_TESTS_TRY_PACKED_MODEL_H_
 #define EDGERNN_TESTS_TRY_PACKED_MODEL_H_
@@ -13,17 +13,17 @@ namespace edgernn_tests {
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
 };
-using Memory = std::unique_ptr<void, Free>;
+using AlignedMemory = std::unique_ptr<void, Free>;
 
-// So many bytes where the library wants them; what lies behind them is not to be touched.
-Memory Allocate(std::size_t bytes);
+// Allocates bytes with the library's alignment, in a block of exactly that size.
+AlignedMemory Allocate(std::size_t bytes);
 
-// Ends the process with this sentence unless it holds.
-void Expect(bool holds, const char* what);
+// Aborts with a message unless the condition holds.
+void Expect(bool holds, const char* condition);
 
-// Whether a packed model is accepted. One that is must step without a bad address or undefined
-// operation, in memory in proportion to its size, and give the same outputs whatever that memory
-// held before; what is refused must be told why. Ends the process otherwise.
+// Returns true if the library accepts a packed model. An accepted model must run without a
+// sanitizer error, in memory proportional to its size, and its outputs must not depend on the
+// initial contents of that memory. A refusal must have a message. Aborts otherwise.
 bool TryPackedModel(const void* file, std::size_t bytes);
 
 }  // namespace edgernn_tests

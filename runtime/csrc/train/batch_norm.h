@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Normalisation of columns over the rows of a batch, forward and backward. A few columns are read
-// again and again, row by row, while they are in the first-level cache.
+// Batch normalisation of columns over rows, forward and backward. A block of a few columns stays in
+// the first-level cache over all passes.
 //
 //   n = (p - mean) / sqrt(var + eps)
 //   dp = gain / sqrt(var + eps) (dn - mean(dn) - n mean(dn n))     dn: the gradient of gain n
@@ -8,11 +8,11 @@
 #ifndef EDGERNN_TRAIN_BATCH_NORM_H_
 #define EDGERNN_TRAIN_BATCH_NORM_H_
 
-#include "train/gemm.h"
+#include "train/gemm_row_major.h"
 
 namespace edgernn::EDGERNN_ISA {
 
-// Neighbouring vectors of columns, from `at` on. One that is not whole is a block of its own.
+// N neighbouring vectors of columns from column `at` on. A partial vector is a block by itself.
 template <int N>
 struct ColumnBlock {
   static constexpr int kVectors = N;
@@ -49,16 +49,16 @@ template <class Run>
 #endif
 }
 
-// The statistics of columns at one step, and where they are kept.
+// The statistics of the columns at one step.
 struct Moments {
   float* mean;
   float* var;
   float eps;
-  float share;  // of a row in a mean
-  bool learns;  // whether they are made, else given
+  float inverse_rows;  // 1 / rows
+  bool from_batch;     // true: computed and stored here; false: read
 };
 
-// What normalises a block of columns.
+// The mean and 1 / sqrt(var + eps) of a block of columns.
 template <int N>
 struct BlockScale {
   Vec mean[N];
@@ -79,11 +79,12 @@ template <int N>
   return scale;
 }
 
-// Of the values in `rows` rows, made and kept if the moments learn.
+// Loads the scale of a block; computes and stores its moments first if they are from the batch.
 template <int N>
-[[gnu::always_inline]] inline BlockScale<N> Measure(const ColumnBlock<N>& block, Lines from,
-                                                    std::int64_t rows, const Moments& moments) {
-  if (moments.learns) {
+[[gnu::always_inline]] inline BlockScale<N> ComputeScale(const ColumnBlock<N>& block,
+                                                         ConstRows from, std::int64_t rows,
+                                                         const Moments& moments) {
+  if (moments.from_batch) {
     Vec mean[N], var[N];
 #pragma GCC unroll 4
     for (int j = 0; j < N; ++j) mean[j] = var[j] = Zero();
@@ -94,7 +95,7 @@ template <int N>
       }
     }
 #pragma GCC unroll 4
-    for (int j = 0; j < N; ++j) mean[j] = mean[j] * moments.share;
+    for (int j = 0; j < N; ++j) mean[j] = mean[j] * moments.inverse_rows;
     for (std::int64_t row = 0; row < rows; ++row) {
 #pragma GCC unroll 4
       for (int j = 0; j < N; ++j) {
@@ -105,54 +106,54 @@ template <int N>
 #pragma GCC unroll 4
     for (int j = 0; j < N; ++j) {
       block.Store(moments.mean, j, mean[j]);
-      block.Store(moments.var, j, var[j] * moments.share);
+      block.Store(moments.var, j, var[j] * moments.inverse_rows);
     }
   }
   return LoadScale(block, moments);
 }
 
-// Where gradients of a normalisation go: gain and shift may be null.
+// Where the gradients of gain and shift are added; either may be null.
 struct NormGrads {
   float* gain;
   float* shift;
 };
 
-// The gradients of the values of a block from those of the values times the gain; `normalised`(row,
-// vector) is a value after it was normalised. `adds`: they are added to `to`.
+// Computes the gradients of a block's values from `grads`, those of gain n; normalised(row, vector)
+// returns n. kAdds: adds to `to` instead of overwriting it.
 template <bool kAdds, int N, class Normalised>
-[[gnu::always_inline]] inline void NormaliseBack(const ColumnBlock<N>& block, Lines grads,
+[[gnu::always_inline]] inline void NormaliseBack(const ColumnBlock<N>& block, ConstRows grads,
                                                  const Normalised& normalised, const float* gain,
                                                  const BlockScale<N>& scale, std::int64_t rows,
                                                  const Moments& moments, NormGrads sums,
-                                                 Result to) {
-  Vec sum[N], along[N], factor[N];
+                                                 OutputRows to) {
+  Vec sum[N], dot[N], factor[N];
 #pragma GCC unroll 4
-  for (int j = 0; j < N; ++j) sum[j] = along[j] = Zero();
+  for (int j = 0; j < N; ++j) sum[j] = dot[j] = Zero();
   for (std::int64_t row = 0; row < rows; ++row) {
 #pragma GCC unroll 4
     for (int j = 0; j < N; ++j) {
       const Vec grad = block.Load(grads.at + row * grads.stride, j);
       sum[j] = sum[j] + grad;
-      along[j] = along[j] + grad * normalised(row, j);
+      dot[j] = dot[j] + grad * normalised(row, j);
     }
   }
-  const float share = moments.learns ? moments.share : 0.0f;
+  const float inverse_rows = moments.from_batch ? moments.inverse_rows : 0.0f;
 #pragma GCC unroll 4
   for (int j = 0; j < N; ++j) {
-    if (sums.gain != nullptr) block.Store(sums.gain, j, block.Load(sums.gain, j) + along[j]);
+    if (sums.gain != nullptr) block.Store(sums.gain, j, block.Load(sums.gain, j) + dot[j]);
     if (sums.shift != nullptr) block.Store(sums.shift, j, block.Load(sums.shift, j) + sum[j]);
-    sum[j] = sum[j] * share;
-    along[j] = along[j] * share;
+    sum[j] = sum[j] * inverse_rows;
+    dot[j] = dot[j] * inverse_rows;
     factor[j] = block.Load(gain, j) * scale.inverse[j];
   }
   for (std::int64_t row = 0; row < rows; ++row) {
 #pragma GCC unroll 4
     for (int j = 0; j < N; ++j) {
       const Vec grad = block.Load(grads.at + row * grads.stride, j);
-      float* place = to.at + row * to.stride;
-      Vec result = factor[j] * (grad - sum[j] - normalised(row, j) * along[j]);
-      if (kAdds) result = result + block.Load(place, j);
-      block.Store(place, j, result);
+      float* destination = to.at + row * to.stride;
+      Vec result = factor[j] * (grad - sum[j] - normalised(row, j) * dot[j]);
+      if (kAdds) result = result + block.Load(destination, j);
+      block.Store(destination, j, result);
     }
   }
 }

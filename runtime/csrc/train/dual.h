@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dual numbers: a value and its partial derivatives, so that the equations of a cell, which are
-// written once for any vector type, give its point-wise Jacobian too.
+// Dual numbers: a value with its partial derivatives. The equations of a cell are templates over
+// the vector type, so evaluating them on dual numbers gives their point-wise Jacobian.
 
 #ifndef EDGERNN_TRAIN_DUAL_H_
 #define EDGERNN_TRAIN_DUAL_H_
@@ -9,18 +9,18 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// Which derivatives there are is known to the compiler once all calls are inlined, so that those
-// that are zero cost nothing.
+// The value and its derivatives by K inputs. After inlining, `dependencies` is a compile-time
+// constant, so derivatives that are zero cost nothing.
 template <int K>
 struct Dual {
   Vec value;
-  unsigned along = 0;  // bit k: depends on input k
-  Vec d[K];            // the derivative by input k, where bit k is set
+  unsigned dependencies = 0;  // bit k: depends on input k
+  Vec d[K];                   // derivative by input k; valid where bit k is set
 
-  [[gnu::always_inline]] bool DependsOn(int k) const { return (along >> k & 1) != 0; }
+  [[gnu::always_inline]] bool DependsOn(int k) const { return (dependencies >> k & 1) != 0; }
 };
 
-// The constant a.
+// A constant: no derivatives.
 template <int K>
 [[gnu::always_inline]] inline Dual<K> Constant(Vec a) {
   Dual<K> result;
@@ -28,21 +28,21 @@ template <int K>
   return result;
 }
 
-// Input k of a function, at a.
+// Input k of a function, with the value a.
 template <int K>
 [[gnu::always_inline]] inline Dual<K> Input(Vec a, int k) {
   Dual<K> result = Constant<K>(a);
-  result.along = 1u << k;
+  result.dependencies = 1u << k;
   result.d[k] = Fill(1.0f);
   return result;
 }
 
-// `value`, a function of a and b whose derivatives by them are da and db.
+// Chain rule: the function value `value` of a and b, with the derivatives da and db by them.
 template <int K>
 [[gnu::always_inline]] inline Dual<K> Chain(Vec value, const Dual<K>& a, Vec da, const Dual<K>& b,
                                             Vec db) {
   Dual<K> result = Constant<K>(value);
-  result.along = a.along | b.along;
+  result.dependencies = a.dependencies | b.dependencies;
 #pragma GCC unroll 16
   for (int k = 0; k < K; ++k) {
     if (a.DependsOn(k) && b.DependsOn(k)) {
@@ -61,12 +61,12 @@ template <int K>
   return Chain(value, a, da, Constant<K>(Zero()), Zero());
 }
 
-// `value`, which is a + b or a - b but for a constant.
+// The sum `value` = a + b or a - b, up to a constant.
 template <int K>
 [[gnu::always_inline]] inline Dual<K> Sum(Vec value, const Dual<K>& a, const Dual<K>& b,
                                           bool minus) {
   Dual<K> result = Constant<K>(value);
-  result.along = a.along | b.along;
+  result.dependencies = a.dependencies | b.dependencies;
 #pragma GCC unroll 16
   for (int k = 0; k < K; ++k) {
     if (a.DependsOn(k) && b.DependsOn(k)) {
@@ -121,12 +121,12 @@ template <int K>
   return Chain(a.value * b, a, Fill(b));
 }
 
-// Of two equal numbers the smaller one is half either.
+// For ties the derivative is 1/2 by each operand, as in torch.
 template <int K>
 [[gnu::always_inline]] inline Dual<K> Min(const Dual<K>& a, const Dual<K>& b) {
   const Vec::Raw one = Fill(1.0f).raw, half = Fill(0.5f).raw, x = a.value.raw, y = b.value.raw;
-  const Vec::Raw by_a = y < x ? Vec::Raw{} : y == x ? half : one;
-  return Chain(Min(a.value, b.value), a, Vec{by_a}, b, Vec{one - by_a});
+  const Vec::Raw a_slope = y < x ? Vec::Raw{} : y == x ? half : one;
+  return Chain(Min(a.value, b.value), a, Vec{a_slope}, b, Vec{one - a_slope});
 }
 
 template <int K>
@@ -148,7 +148,7 @@ template <int K>
   return Chain(value, a, 1.0f - value * value);
 }
 
-// Of the angle brought between 0 and pi / 2: beyond them the derivative is 0.
+// Cosine of the angle clamped to [0, pi / 2]; the derivative is 0 outside.
 template <int K>
 [[gnu::always_inline]] inline Dual<K> Cos(const Dual<K>& a) {
   constexpr float kEnd = 1.57079632679489662f;

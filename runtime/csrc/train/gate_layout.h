@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the gates of a cell are in the memory of a call, and the matrix products they sum.
+// The layout of a cell's gates in the memory of a call, and the matrix products that they sum.
 
 #ifndef EDGERNN_TRAIN_GATE_LAYOUT_H_
 #define EDGERNN_TRAIN_GATE_LAYOUT_H_
 
-#include "train/c_api.h"
-#include "train/gemm.h"
+#include "train/gemm_row_major.h"
+#include "train/train_table.h"
 
 namespace edgernn::EDGERNN_ISA {
 
-// What a product multiplies: x, h, c and m for the gates, and x for the rule.
-enum Source { kOfX, kOfH, kOfC, kOfM, kOfRule, kSources };
+// The right-hand operand of each product: x, h, c and m for the gates, and x for the rule.
+enum Operand { kOperandX, kOperandH, kOperandC, kOperandM, kOperandRule, kOperands };
 
-// The gates of a product that lie side by side, as one matrix.
+// Adjacent gates of a product, multiplied as one matrix.
 struct Segment {
   std::int64_t columns;
-  std::int64_t at;   // of its first column among the P
-  std::int64_t row;  // in the weights
-  bool first;        // nothing comes before this product but the bias
+  std::int64_t at;   // first column among the P
+  std::int64_t row;  // first row in the weights
+  bool first;        // true: starts from the bias, not from an earlier product
   float* packed;
 };
 
-// W x, R h, C c, V m, or the rule's matrix times x.
+// One product: W x, R h, C c, V m, or the rule's matrix times x.
 struct Term {
   const float* weights;  // (rows, depth)
   float* grad;
@@ -38,16 +38,16 @@ struct GateLayout {
   std::int64_t gates;                   // P
   std::int64_t size[kMaxGates];
   std::int64_t at[kMaxGates];
-  std::int64_t bias_row[kMaxGates];  // -1: none
-  std::int64_t rule_at;              // of the rule's part, if P has one
-  Term terms[kSources];
+  std::int64_t bias_row[kMaxGates];  // first entry in b; -1: no bias
+  std::int64_t rule_at;              // first column of the rule's product, if it has one
+  Term terms[kOperands];
 
-  GateLayout(const TrainCell& of, const TrainRule& under, const EdgernnTrainCall& call)
-      : cell(of),
-        rule(under),
+  GateLayout(const TrainCell& train_cell, const TrainRule& train_rule, const EdgernnTrainCall& call)
+      : cell(train_cell),
+        rule(train_rule),
         hidden(call.hidden),
-        middle(of.mid_is_input ? call.input : call.hidden),
-        inputs(call.input * (of.reads_last ? 2 : 1)),
+        middle(train_cell.mid_is_input ? call.input : call.hidden),
+        inputs(call.input * (train_cell.reads_last ? 2 : 1)),
         gates(0) {
     std::int64_t biases = 0;
     const unsigned bias_terms = call.cell < Cells::kCount ? kBias : kBias | kOptionalBias;
@@ -60,25 +60,26 @@ struct GateLayout {
       if (biased) biases += size[g];
     }
     rule_at = gates;
-    terms[kOfX] = MakeTerm(kX, 0, call.w, call.w_grad, inputs);
-    terms[kOfH] = MakeTerm(kH, kX, call.r, call.r_grad, hidden);
-    terms[kOfC] = MakeTerm(kC, kX | kH, call.c, call.c_grad, hidden);
-    terms[kOfM] = MakeTerm(kM, kX | kH | kC, call.v, call.v_grad, middle);
-    Term& of_rule = terms[kOfRule];
-    of_rule = {};
-    of_rule.depth = call.input;
+    terms[kOperandX] = MakeTerm(kX, 0, call.w, call.w_grad, inputs);
+    terms[kOperandH] = MakeTerm(kH, kX, call.r, call.r_grad, hidden);
+    terms[kOperandC] = MakeTerm(kC, kX | kH, call.c, call.c_grad, hidden);
+    terms[kOperandM] = MakeTerm(kM, kX | kH | kC, call.v, call.v_grad, middle);
+    Term& rule_term = terms[kOperandRule];
+    rule_term = {};
+    rule_term.depth = call.input;
     if (rule.matrix >= 0) {
-      of_rule.weights = call.rule_params[rule.matrix];
-      of_rule.grad = call.rule_params_grad[rule.matrix];
-      of_rule.rows = hidden;
-      of_rule.count = 1;
-      of_rule.segments[0] = {hidden, rule_at, 0, true, nullptr};
+      rule_term.weights = call.rule_params[rule.matrix];
+      rule_term.grad = call.rule_params_grad[rule.matrix];
+      rule_term.rows = hidden;
+      rule_term.count = 1;
+      rule_term.segments[0] = {hidden, rule_at, 0, true, nullptr};
       gates += hidden;
     }
   }
 
-  // Of the gates with `with`; those with any of `before` have begun already.
-  Term MakeTerm(unsigned with, unsigned before, const float* weights, float* grad,
+  // The term of the gates with `term_bit`. Gates with any of `earlier_bits` already hold a partial
+  // sum.
+  Term MakeTerm(unsigned term_bit, unsigned earlier_bits, const float* weights, float* grad,
                 std::int64_t depth) const {
     Term term{};
     term.weights = weights;
@@ -86,8 +87,8 @@ struct GateLayout {
     term.depth = depth;
     int last = -1;
     for (int g = 0; g < cell.gates; ++g) {
-      if ((cell.terms[g] & with) == 0) continue;
-      const bool first = (cell.terms[g] & before) == 0;
+      if ((cell.terms[g] & term_bit) == 0) continue;
+      const bool first = (cell.terms[g] & earlier_bits) == 0;
       Segment* segment = term.segments + term.count - 1;
       if (last >= 0 && last == g - 1 && segment->first == first) {
         segment->columns += size[g];
@@ -101,24 +102,24 @@ struct GateLayout {
     return term;
   }
 
-  // How many numbers a parameter of the cell's own has.
+  // The length of one of the cell's own parameters.
   std::int64_t ParamSize(int i, std::int64_t input) const {
     const Extent extent = cell.extents[i];
     return extent == Extent::kOne ? 1 : extent == Extent::kInput ? input : hidden;
   }
 
-  // Whether a parameter of the rule is one number.
-  bool IsRuleNumber(int i) const { return rule.params[i].rows.one > 0; }
+  // True if a parameter of the rule is a scalar.
+  bool IsRuleScalar(int i) const { return rule.params[i].rows.one > 0; }
 
-  // How many numbers the equations of a rule read of one of its parameters.
+  // The length of a rule's parameter as its equations read it; 0 if they do not.
   std::int64_t RuleParamSize(int i) const {
-    return !rule.HasEquations() || !IsRead(rule, i) ? 0 : IsRuleNumber(i) ? 1 : hidden;
+    return !rule.HasEquations() || !IsRead(rule, i) ? 0 : IsRuleScalar(i) ? 1 : hidden;
   }
 
-  // How many decisions there are for a sample, and numbers in each memory that equations read.
+  // The number of decisions per sample, which is also the size of each memory.
   std::int64_t DecisionSize() const { return rule.kind == RuleKind::kNeuron ? hidden : 1; }
 
-  // Finds the weights of one direction in a buffer.
+  // Allocates the packed weights of one direction.
   void Allocate(bool back, Arena* arena) {
     for (Term& term : terms) {
       for (int i = 0; i < term.count; ++i) {

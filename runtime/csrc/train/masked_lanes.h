@@ -6,14 +6,15 @@
 
 #include "cpu/simd.h"
 
-// all of it is inlined, whatever the instruction set
+// all of its functions are inlined, so no code of another instruction set is linked
 #if defined(__AVX__)
 #include <immintrin.h>
 #endif
 
 namespace edgernn::EDGERNN_ISA {
 
-// Loads and stores `count` lanes, at most all; the others are loaded as 0 and left alone.
+// Loads and stores the first min(count, kLanes) lanes; loads 0 into the others and does not store
+// them.
 class Lanes {
  public:
 #if defined(__AVX512F__)
@@ -40,7 +41,7 @@ class Lanes {
     return {_mm256_maskload_ps(from, reinterpret_cast<__m256i>(mask_))};
   }
 
-  // A masked store takes some processors ten times as long as one of the whole vector.
+  // On some processors a masked store takes ten times as long as a full one.
   [[gnu::always_inline]] void Store(float* to, Vec a) const {
     if (whole_) return edgernn::EDGERNN_ISA::Store(to, a);
     _mm256_maskstore_ps(to, reinterpret_cast<__m256i>(mask_), a.raw);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The equations of a rule of the kind kNeuron: a decision and memories of each neuron.
+// The equations of rules of the kind kNeuron, which decide and remember for each neuron.
 
 #ifndef EDGERNN_TRAIN_NEURON_EQUATIONS_H_
 #define EDGERNN_TRAIN_NEURON_EQUATIONS_H_
@@ -17,8 +17,8 @@ struct NeuronEquations : RuleEquations<Rule> {
     return lanes.Load(from.at + row * from.stride + at);
   }
 
-  // The score of the neurons from `at` on, whose memories are m. `make` makes a number of the
-  // equations from a vector and the number of the input: kE, kH.
+  // The score of the neurons from `at` on, with memories m. make(vector, input) converts a vector
+  // to V, as input kE or kH of the equations.
   static constexpr int kE = 0, kH = 1;
   template <class V, class Make>
   [[gnu::always_inline]] static V Score(const TrainRuleArgs& call, std::int64_t row,
@@ -33,9 +33,9 @@ struct NeuronEquations : RuleEquations<Rule> {
       for (std::int64_t at = 0; at < call.hidden; at += kLanes) {
         const Lanes lanes(call.hidden - at);
         Vec q[kMaxRuleParams], m[kMaxMemories];
-        Equations::Read(call, at, 0, kAsItIs, q);
-        Equations::ReadMemories(call, row * call.hidden + at, lanes, 0, kAsItIs, m);
-        const Vec score = Score(call, row, at, lanes, kAsItIs, m, q);
+        Equations::Read(call, at, 0, kAsVec, q);
+        Equations::ReadMemories(call, row * call.hidden + at, lanes, 0, kAsVec, m);
+        const Vec score = Score(call, row, at, lanes, kAsVec, m, q);
         lanes.Store(call.u + row * call.hidden + at, Equations::Active(score));
       }
     }
@@ -45,16 +45,16 @@ struct NeuronEquations : RuleEquations<Rule> {
     for (std::int64_t row = 0; row < call.rows; ++row) {
       for (std::int64_t at = 0; at < call.hidden; at += kLanes) {
         const Lanes lanes(call.hidden - at);
-        const std::int64_t place = row * call.hidden + at;
+        const std::int64_t offset = row * call.hidden + at;
         Vec q[kMaxRuleParams], m[kMaxMemories];
-        Equations::Read(call, at, 0, kAsItIs, q);
-        Equations::ReadMemories(call, place, lanes, 0, kAsItIs, m);
-        const Vec score = Score(call, row, at, lanes, kAsItIs, m, q);
+        Equations::Read(call, at, 0, kAsVec, q);
+        Equations::ReadMemories(call, offset, lanes, 0, kAsVec, m);
+        const Vec score = Score(call, row, at, lanes, kAsVec, m, q);
         const Vec drive = Rule::Drive(Rule::Evidence(At(call.after, row, at, lanes), q), q);
-        Rule::Advance(lanes.Load(call.u + place), score, drive, q, m);
+        Rule::Advance(lanes.Load(call.u + offset), score, drive, q, m);
 #pragma GCC unroll 8
         for (int i = 0; i < Equations::kMemories; ++i) {
-          lanes.Store(call.memory_after[i] + place, m[i]);
+          lanes.Store(call.memory_after[i] + offset, m[i]);
         }
       }
     }
@@ -66,24 +66,24 @@ struct NeuronEquations : RuleEquations<Rule> {
     for (std::int64_t row = 0; row < call.rows; ++row) {
       for (std::int64_t at = 0; at < call.hidden; at += kLanes) {
         const Lanes lanes(call.hidden - at);
-        const std::int64_t place = row * call.hidden + at;
+        const std::int64_t offset = row * call.hidden + at;
         Vec values[kMaxRuleParams], before[kMaxMemories];
-        Equations::Read(call, at, 0, kAsItIs, values);
-        Equations::ReadMemories(call, place, lanes, 0, kAsItIs, before);
-        const Vec score = Score(call, row, at, lanes, kAsItIs, before, values);
+        Equations::Read(call, at, 0, kAsVec, values);
+        Equations::ReadMemories(call, offset, lanes, 0, kAsVec, before);
+        const Vec score = Score(call, row, at, lanes, kAsVec, before, values);
         Dual<kCount> q[kMaxRuleParams];
         AdvancedMemories<Rule, kCount> after;
         Equations::Read(call, at, kFirst, kAsDual<kCount>, q);
-        Equations::ReadMemories(call, place, lanes, kMemory, kAsDual<kCount>, after.m);
-        after.ReadGrads(call, place, lanes);
+        Equations::ReadMemories(call, offset, lanes, kMemory, kAsDual<kCount>, after.m);
+        after.ReadGrads(call, offset, lanes);
         const auto state = Input<kCount>(At(call.after, row, at, lanes), kState);
-        Rule::Advance(Input<kCount>(lanes.Load(call.u + place), kU), Input<kCount>(score, kScore),
+        Rule::Advance(Input<kCount>(lanes.Load(call.u + offset), kU), Input<kCount>(score, kScore),
                       Rule::Drive(Rule::Evidence(state, q), q), q, after.m);
-        lanes.Store(call.decision_grad + place, after.By(kU));
-        lanes.Store(call.score_grad + place, after.By(kScore));
+        lanes.Store(call.decision_grad + offset, after.By(kU));
+        lanes.Store(call.score_grad + offset, after.By(kScore));
         float* to = call.after.grad + row * call.after.grad_stride + at;
         lanes.Store(to, lanes.Load(to) + after.By(kState));
-        after.WriteGrads(call, place, at, lanes, call.hidden - at, kMemory, kFirst);
+        after.WriteGrads(call, offset, at, lanes, call.hidden - at, kMemory, kFirst);
       }
     }
   }
@@ -95,16 +95,16 @@ struct NeuronEquations : RuleEquations<Rule> {
     for (std::int64_t row = 0; row < call.rows; ++row) {
       for (std::int64_t at = 0; at < call.hidden; at += kLanes) {
         const Lanes lanes(call.hidden - at);
-        const std::int64_t place = row * call.hidden + at;
+        const std::int64_t offset = row * call.hidden + at;
         Dual<kCount> q[kMaxRuleParams], m[kMaxMemories];
         Equations::Read(call, at, kFirst, kAsDual<kCount>, q);
-        Equations::ReadMemories(call, place, lanes, kMemory, kAsDual<kCount>, m);
+        Equations::ReadMemories(call, offset, lanes, kMemory, kAsDual<kCount>, m);
         const auto score = Score(call, row, at, lanes, kAsDual<kCount>, m, q);
         const auto likelihood = Rule::Likelihood(score, call.slope);
-        Vec grad = lanes.Load(call.u_grad + place) + call.decision_weight, score_grad = Zero();
+        Vec grad = lanes.Load(call.u_grad + offset) + call.decision_weight, score_grad = Zero();
         if constexpr (kRemembers) {
-          grad = grad + lanes.Load(call.decision_grad + place);
-          score_grad = lanes.Load(call.score_grad + place);
+          grad = grad + lanes.Load(call.decision_grad + offset);
+          score_grad = lanes.Load(call.score_grad + offset);
         }
         const auto by = [&](int input) {
           const Vec through = likelihood.DependsOn(input) ? grad * likelihood.d[input] : Zero();
@@ -118,7 +118,7 @@ struct NeuronEquations : RuleEquations<Rule> {
         }
 #pragma GCC unroll 8
         for (int i = 0; i < Equations::kMemories; ++i) {
-          float* to = call.memory_grad[i] + place;
+          float* to = call.memory_grad[i] + offset;
           lanes.Store(to, lanes.Load(to) + by(kMemory + i));
         }
         Equations::AddGrads(call, at, kFirst, likelihood, grad, call.hidden - at);

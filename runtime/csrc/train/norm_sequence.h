@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loop over time with recurrent batch normalisation: every product, and the cell state before
-// the output, is normalised with the mean and variance of its columns over the rows of the batch.
+// the output, is normalised by the mean and variance of its columns over the batch.
 
 #ifndef EDGERNN_TRAIN_NORM_SEQUENCE_H_
 #define EDGERNN_TRAIN_NORM_SEQUENCE_H_
@@ -11,12 +11,12 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// What a thread has besides ThreadScratch.
+// The additional workspace of a thread, after ThreadScratch.
 struct NormScratch {
-  float* zeros;            // (padded P,)
-  float* grads[kSources];  // as ThreadScratch::gates: the gradients of the products
-  float* output;           // (rows, H): the gradient of the output gate
-  float* state;            // (rows, H): the gradient of the normalised state
+  float* zeros;             // (padded P,)
+  float* grads[kOperands];  // gradients of the products, laid out as ThreadScratch::gates
+  float* output;            // (rows, H): gradient of the output gate
+  float* state;             // (rows, H): gradient of the normalised state
   std::size_t bytes;
 
   NormScratch(const GateLayout& layout, const EdgernnTrainCall& call, void* base) {
@@ -25,9 +25,9 @@ struct NormScratch {
     Arena arena(base);
     arena.Allocate<char>(static_cast<std::int64_t>(thread.bytes));
     zeros = arena.Allocate<float>(PadToLanes(layout.gates));
-    for (int source = 0; source < kSources; ++source) {
-      const bool exists = layout.terms[source].count > 0;
-      grads[source] = arena.Allocate<float>(exists ? thread.chunk * rows * thread.gate_stride : 0);
+    for (int operand = 0; operand < kOperands; ++operand) {
+      const bool exists = layout.terms[operand].count > 0;
+      grads[operand] = arena.Allocate<float>(exists ? thread.chunk * rows * thread.gate_stride : 0);
     }
     output = arena.Allocate<float>(rows * layout.hidden);
     state = arena.Allocate<float>(rows * layout.hidden);
@@ -37,17 +37,17 @@ struct NormScratch {
 
 class NormSequence final : public Sequence {
  public:
-  NormSequence(const Prepared& prepared, const EdgernnTrainCall& call, void* base)
-      : Sequence(prepared, call, 0, call.batch),
+  NormSequence(const PackedWeights& packed, const EdgernnTrainCall& call, void* base)
+      : Sequence(packed, call, 0, call.batch),
         norms_(*call.norms),
-        scratch_(prepared.layout, call, base) {
-    std::memset(scratch_.zeros, 0, Bytes(prepared.layout.gates));
+        scratch_(packed.layout, call, base) {
+    std::memset(scratch_.zeros, 0, Bytes(packed.layout.gates));
   }
 
-  // Sets the gradients that backward adds to.
+  // Zeroes the gradients that backward accumulates.
   void ClearGrads() const {
-    for (int source = 0; source < 4; ++source) {
-      Clear(norms_.products[source], layout_.terms[source].rows);
+    for (int operand = 0; operand < 4; ++operand) {
+      Clear(norms_.products[operand], layout_.terms[operand].rows);
     }
     Clear(norms_.state, layout_.hidden);
   }
@@ -55,25 +55,25 @@ class NormSequence final : public Sequence {
  protected:
   void StartGates(std::int64_t t) const override {
     for (std::int64_t row = 0; row < rows_; ++row) {
-      Copy(prepared_.bias, layout_.gates, Gates(t) + row * layout_.gates);
+      Copy(packed_.bias, layout_.gates, Gates(t) + row * layout_.gates);
     }
   }
 
-  // Adds a normalised term to the gates of step t.
-  void Multiply(Source source, std::int64_t t) const override {
-    const Term& term = layout_.terms[source];
+  // Adds a normalised product to the gates of step t.
+  void Multiply(Operand operand, std::int64_t t) const override {
+    const Term& term = layout_.terms[operand];
     if (term.count == 0) return;
-    const EdgernnTrainNorm& norm = norms_.products[source];
-    const Lines factor = FactorOf(source, t);
+    const EdgernnTrainNorm& norm = norms_.products[operand];
+    const ConstRows factor = FactorOf(operand, t);
     for (int i = 0; i < term.count; ++i) {
       const Segment& s = term.segments[i];
-      float* product = Normalised(source, t) + s.row;
+      float* product = Normalised(operand, t) + s.row;
       float* gates = Gates(t) + s.at;
       MultiplyAdd({factor.at, factor.stride, 1}, rows_, term.depth, s.packed, {scratch_.zeros, 0},
                   {product, term.rows}, s.columns);
       const Moments moments = MomentsOf(norm, term.rows, t, s.row);
       ForEachBlock(s.columns, [&](const auto& block) {
-        const auto scale = Measure(block, {product, term.rows}, rows_, moments);
+        const auto scale = ComputeScale(block, {product, term.rows}, rows_, moments);
         for (std::int64_t row = 0; row < rows_; ++row) {
           float* values = product + row * term.rows;
           float* to = gates + row * layout_.gates;
@@ -88,21 +88,21 @@ class NormSequence final : public Sequence {
     }
   }
 
-  // Makes the output anew from the normalised state.
+  // Recomputes the output from the normalised state.
   void FinishStates(std::int64_t t) const override {
     const EdgernnTrainNorm& norm = norms_.state;
     if (norm.gain == nullptr) return;
     const std::int64_t hidden = layout_.hidden;
     const Moments moments = MomentsOf(norm, hidden, t, 0);
     ForEachBlock(hidden, [&](const auto& block) {
-      const auto scale = Measure(block, {After(1, t), hidden}, rows_, moments);
+      const auto scale = ComputeScale(block, {After(1, t), hidden}, rows_, moments);
       ForEachOutput(block, scale, t, [&](std::int64_t row, int j, Vec gate, Vec squashed) {
         block.Store(After(0, t) + row * hidden, j, gate * squashed);
       });
     });
   }
 
-  // Makes the gates anew, takes the gradient of the output to the cell state and keeps that of the
+  // Recomputes the gates, propagates the output's gradient to the cell state and stores that of the
   // output gate.
   void FinishStatesBack(std::int64_t t, const ThreadScratch& scratch) const override {
     RestoreGates(t);
@@ -111,16 +111,16 @@ class NormSequence final : public Sequence {
     const std::int64_t hidden = layout_.hidden;
     const Moments moments = MomentsOf(norm, hidden, t, 0);
     const NormGrads sums = {norm.gain_grad, norm.shift_grad};
-    float* of_h = scratch.grad[0];
+    float* output_grads = scratch.grad[0];
     ForEachBlock(hidden, [&](const auto& block) {
       const auto scale = LoadScale(block, moments);
       ForEachOutput(block, scale, t, [&](std::int64_t row, int j, Vec gate, Vec squashed) {
-        const Vec grad = block.Load(of_h + row * hidden, j);
-        const Vec of_gate = grad * squashed * (gate * (1.0f - gate));
-        block.Store(scratch_.output + row * hidden, j, of_gate);
-        const Vec of_state = grad * gate * (1.0f - squashed * squashed);
-        block.Store(scratch_.state + row * hidden, j, of_state);
-        block.Store(of_h + row * hidden, j, Zero());
+        const Vec grad = block.Load(output_grads + row * hidden, j);
+        const Vec gate_grad = grad * squashed * (gate * (1.0f - gate));
+        block.Store(scratch_.output + row * hidden, j, gate_grad);
+        const Vec state_grad = grad * gate * (1.0f - squashed * squashed);
+        block.Store(scratch_.state + row * hidden, j, state_grad);
+        block.Store(output_grads + row * hidden, j, Zero());
       });
       const auto normalised = [&](std::int64_t row, int j) {
         return scale.Normalise(j, block.Load(After(1, t) + row * hidden, j));
@@ -130,7 +130,7 @@ class NormSequence final : public Sequence {
     });
   }
 
-  void FinishGatesBack(Result gates) const override {
+  void FinishGatesBack(OutputRows gates) const override {
     if (norms_.state.gain == nullptr) return;
     float* first = gates.at + layout_.at[norms_.output_gate];
     ForEachBlock(layout_.hidden, [&](const auto& block) {
@@ -145,15 +145,15 @@ class NormSequence final : public Sequence {
     });
   }
 
-  Lines ProductGrads(Source source, std::int64_t t, Lines gates,
-                     const ThreadScratch& scratch) const override {
-    const Term& term = layout_.terms[source];
+  ConstRows ProductGrads(Operand operand, std::int64_t t, ConstRows gates,
+                         const ThreadScratch& scratch) const override {
+    const Term& term = layout_.terms[operand];
     if (term.count == 0) return gates;
-    const EdgernnTrainNorm& norm = norms_.products[source];
-    const Result result = {scratch_.grads[source] + (gates.at - scratch.gates), gates.stride};
+    const EdgernnTrainNorm& norm = norms_.products[operand];
+    const OutputRows result = {scratch_.grads[operand] + (gates.at - scratch.gates), gates.stride};
     for (int i = 0; i < term.count; ++i) {
       const Segment& s = term.segments[i];
-      const float* values = Normalised(source, t) + s.row;
+      const float* values = Normalised(operand, t) + s.row;
       const Moments moments = MomentsOf(norm, term.rows, t, s.row);
       const NormGrads sums = {norm.gain_grad == nullptr ? nullptr : norm.gain_grad + s.row,
                               nullptr};
@@ -169,22 +169,21 @@ class NormSequence final : public Sequence {
     return {result.at, result.stride};
   }
 
-  const float* ChunkGrads(Source source, const ThreadScratch&) const override {
-    return scratch_.grads[source];
+  const float* ChunkGrads(Operand operand, const ThreadScratch&) const override {
+    return scratch_.grads[operand];
   }
 
  private:
-  // Adds up the gates of step t from the normalised products, which takes less time than to keep
-  // the gates of all steps.
+  // Recomputes the gates of step t from the normalised products: cheaper than storing all steps.
   void RestoreGates(std::int64_t t) const {
     StartGates(t);
-    for (const Source source : {kOfX, kOfH, kOfC, kOfM}) {
-      const Term& term = layout_.terms[source];
+    for (const Operand operand : {kOperandX, kOperandH, kOperandC, kOperandM}) {
+      const Term& term = layout_.terms[operand];
       for (int i = 0; i < term.count; ++i) {
         const Segment& s = term.segments[i];
-        const float* gain = norms_.products[source].gain + s.row;
+        const float* gain = norms_.products[operand].gain + s.row;
         for (std::int64_t row = 0; row < rows_; ++row) {
-          const float* from = Normalised(source, t) + row * term.rows + s.row;
+          const float* from = Normalised(operand, t) + row * term.rows + s.row;
           float* to = Gates(t) + row * layout_.gates + s.at;
           ForEachBlock(s.columns, [&](const auto& block) {
 #pragma GCC unroll 4
@@ -197,7 +196,7 @@ class NormSequence final : public Sequence {
     }
   }
 
-  // Calls run(row, vector, gate, tanh(N(c))) for the outputs of step t, h = gate tanh(N(c)).
+  // Calls run(row, vector, gate, tanh(N(c))) for each vector of the outputs h = gate tanh(N(c)).
   template <class Block, class Scale, class Run>
   [[gnu::always_inline]] void ForEachOutput(const Block& block, const Scale& scale, std::int64_t t,
                                             const Run& run) const {
@@ -225,9 +224,9 @@ class NormSequence final : public Sequence {
     if (norm.shift_grad != nullptr) std::memset(norm.shift_grad, 0, Bytes(count));
   }
 
-  float* Normalised(Source source, std::int64_t t) const {
-    const std::int64_t columns = layout_.terms[source].rows;
-    return norms_.products[source].normalised + (call_.keep ? t * call_.batch * columns : 0);
+  float* Normalised(Operand operand, std::int64_t t) const {
+    const std::int64_t columns = layout_.terms[operand].rows;
+    return norms_.products[operand].normalised + (call_.keep ? t * call_.batch * columns : 0);
   }
 
   const EdgernnTrainNorms& norms_;

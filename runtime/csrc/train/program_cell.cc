@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks a cell that a user brings for training.
+// Checks a user-defined cell for training.
 
 #include "train/program_cell.h"
 
@@ -33,8 +33,8 @@ CheckedCell CheckForward(const EdgernnTrainCellSource& source) {
   return CheckCell(cell, kMaxGates);
 }
 
-// The derivative of a checked program: reads its arguments and the gradients of its results, and
-// has the gradient of each argument for results, then `values` more.
+// Checks the derivative of a program, which reads its arguments and the gradients of its results.
+// It returns the gradient of each argument, then `values` further results.
 ProgramCode CheckBack(const char* name, const EdgernnTrainProgram& source, const CheckedCell& cell,
                       bool for_mid, int values) {
   const ProgramCode& forward = for_mid ? cell.mid : cell.update;

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cell that a user brings, for training: its gates as a table, and its equations and their
-// derivatives as programs.
+// A user-defined cell for training: its gates as a table, its equations and their derivatives as
+// programs.
 
 #ifndef EDGERNN_TRAIN_PROGRAM_CELL_H_
 #define EDGERNN_TRAIN_PROGRAM_CELL_H_
 
 #include "program/check_cell.h"
-#include "train/c_api.h"
+#include "train/train_table.h"
 
 namespace edgernn {
 
-// A checked cell and its memory. Does not move, as its programs refer to that.
+// A checked cell that owns its programs' memory. Neither copied nor moved: the programs point into
+// it.
 class OwnedTrainCell : public ProgramTrainCell {
  public:
-  // Throws InvalidArgument, a sentence, for what the drivers cannot run.
+  // Throws InvalidArgument if the drivers cannot run the cell.
   OwnedTrainCell(const EdgernnTrainCellSource& source, const TrainCellFunctions& functions);
   OwnedTrainCell(const OwnedTrainCell&) = delete;
   OwnedTrainCell& operator=(const OwnedTrainCell&) = delete;

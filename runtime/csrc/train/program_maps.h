@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The point-wise maps of a cell that a user brings: they run its programs over the rows of a step.
+// The point-wise maps of a user-defined cell: its programs are interpreted over the rows of a step.
 
 #ifndef EDGERNN_TRAIN_PROGRAM_MAPS_H_
 #define EDGERNN_TRAIN_PROGRAM_MAPS_H_
 
 #include "program/run.h"
-#include "train/gemm.h"
-#include "train/pointwise.h"
+#include "train/cell_maps.h"
+#include "train/gemm_row_major.h"
 
 namespace edgernn::EDGERNN_ISA {
 
@@ -14,29 +14,29 @@ inline const ProgramTrainCell& ProgramCellOf(const TrainPointwiseArgs& call) {
   return static_cast<const ProgramTrainCell&>(*call.cell);
 }
 
-// A block of the vectors of all rows, row after row. The last vector of a row may be partial.
+// Consecutive vectors in row-major order. The last vector of a row may be partial.
 struct VectorBlock {
   const TrainPointwiseArgs& call;
-  std::int64_t row;  // of the first vector
-  std::int64_t at;   // its first column
+  std::int64_t row;  // row of the first vector
+  std::int64_t at;   // column of the first vector
   std::int64_t count;
 
   // Calls visit(i, row, at, lanes) for vector i.
   template <class Visit>
   [[gnu::always_inline]] void ForEach(const Visit& visit) const {
-    std::int64_t now = row, column = at;
+    std::int64_t current = row, column = at;
     for (std::int64_t i = 0; i < count; ++i) {
-      visit(i, now, column, Lanes(call.size - column));
+      visit(i, current, column, Lanes(call.size - column));
       column += kLanes;
       if (column >= call.size) {
         column = 0;
-        ++now;
+        ++current;
       }
     }
   }
 };
 
-// Runs a program over the rows. Calls finish(block, places) after each block, for the results.
+// Runs a program over all rows. Calls finish(block, values) after each block to store its results.
 template <bool kForMid, class Finish>
 [[gnu::always_inline]] inline void RunOverRows(const Program& program,
                                                const TrainPointwiseArgs& call,
@@ -45,7 +45,7 @@ template <bool kForMid, class Finish>
   const GateList& gates = (kForMid ? cell.mid_gates : cell.update_gates).all;
   alignas(64) float memory[kMaxProgramArguments * kProgramBlock * kLanes];
   ValuePlace places[kMaxPlaces];
-  Lines from[kMaxProgramArguments];
+  ConstRows from[kMaxProgramArguments];
   for (int i = 0; i < program.arguments; ++i) {
     const int index = program.argument[i].index;
     places[i] = {memory + i * kProgramBlock * kLanes, kLanes};
@@ -77,12 +77,12 @@ template <bool kForMid, class Finish>
     for (int i = 0; i < program.arguments; ++i) {
       if (places[i].step == 0) continue;
       float* const to = memory + i * kProgramBlock * kLanes;
-      const Lines& lines = from[i];
+      const ConstRows& lines = from[i];
       const bool scaled =
           !kForMid && call.skips && program.argument[i].kind == ArgumentKind::kResultGrad;
       block.ForEach([&](std::int64_t k, std::int64_t row, std::int64_t at, Lanes lanes) {
         Vec value = lanes.Load(lines.at + row * lines.stride + at);
-        // neurons that keep their state pass nothing on
+        // neurons that keep their state propagate no gradient
         if (scaled) value = value * lanes.Load(call.u.at + row * call.u.stride + at);
         Store(to + k * kLanes, value);
       });
@@ -114,27 +114,27 @@ template <bool kForMid>
   });
 }
 
-// The gradients of a block that do not come from the program: of u, and of states that are kept.
-[[gnu::always_inline]] inline void PassKept(const VectorBlock& block, int states,
-                                            const Program& back, const ValuePlace* values) {
+// Writes the gradients of a block that the program does not compute: of u and of kept states.
+[[gnu::always_inline]] inline void WriteKeptGrads(const VectorBlock& block, int states,
+                                                  const Program& back, const ValuePlace* values) {
   const TrainPointwiseArgs& call = block.call;
   const int first = back.results - states;
   block.ForEach([&](std::int64_t i, std::int64_t row, std::int64_t at, Lanes lanes) {
     const Vec u = call.skips ? lanes.Load(call.u.at + row * call.u.stride + at) : Zero();
-    Vec by_u = Zero();
+    Vec u_grad = Zero();
     for (int s = 0; s < states; ++s) {
       const RowsWithGrad& state = call.state[s];
       Vec kept = Zero();
       if (call.skips) {
         const Vec grad = lanes.Load(call.out_grad[s] + row * call.out_stride + at);
         const Vec updated = Load(values[back.result[first + s]].at + i * kLanes);
-        by_u = by_u + grad * (updated - lanes.Load(state.at + row * state.stride + at));
+        u_grad = u_grad + grad * (updated - lanes.Load(state.at + row * state.stride + at));
         kept = grad * (1.0f - u);
       }
       lanes.Store(state.grad + row * state.grad_stride + at, kept);
     }
     if (call.skips && call.u.grad != nullptr) {
-      lanes.Store(call.u.grad + row * call.u.grad_stride + at, by_u);
+      lanes.Store(call.u.grad + row * call.u.grad_stride + at, u_grad);
     }
   });
 }
@@ -150,7 +150,7 @@ template <bool kForMid>
     if (forward.argument[i].kind == ArgumentKind::kGate) read[forward.argument[i].index] = true;
   }
   RunOverRows<kForMid>(back, call, [&](const VectorBlock& block, const ValuePlace* values) {
-    if (!kForMid) PassKept(block, cell.states, back, values);
+    if (!kForMid) WriteKeptGrads(block, cell.states, back, values);
     for (int g = 0; g < gates.count; ++g) {
       if (read[g]) continue;
       const RowsWithGrad& gate = call.gate[gates.at[g]];

@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the equations of a rule read and write over the rows of a step, forward and, on dual
-// numbers, backward.
+// The inputs and outputs of a rule's equations over the rows of a step. Backward evaluates the
+// equations on dual numbers.
 
 #ifndef EDGERNN_TRAIN_RULE_EQUATIONS_H_
 #define EDGERNN_TRAIN_RULE_EQUATIONS_H_
 
-#include "train/pointwise.h"
+#include "train/cell_maps.h"
 
 namespace edgernn {
 
-// The rows of one step. What a function does not need is null.
+// The rows of one step; null where a function does not need them.
 struct TrainRuleArgs {
   std::int64_t rows;
   std::int64_t hidden;  // H
   float slope;
   float decision_weight;
-  const float* params[kMaxRuleParams];  // (padded H,), a number as a vector of equal lanes
-  float* params_grad[kMaxRuleParams];   // likewise, added
+  const float* params[kMaxRuleParams];  // (padded H,); scalars broadcast to all lanes
+  float* params_grad[kMaxRuleParams];   // the same shapes; gradients are added
   float* u;                             // (rows, H), written by decide
   const float* u_grad;                  // (rows, H)
-  RowsWithGrad e;                       // (rows, H); gradients are written
+  RowsWithGrad e;                       // (rows, H), matrix x + bias; gradients are written
   RowsWithGrad h;                       // (rows, H), before the step; gradients are added
-  RowsWithGrad after;                   // (rows, H), the state of the evidence; likewise
-  // a number a decision: (rows, H), or (rows,) for kSample
+  RowsWithGrad after;                   // (rows, H), state the evidence reads; gradients are added
+  // one value per decision: (rows, H) for kNeuron, (rows,) for kSample
   const float* memory[kMaxMemories];  // before the step
   float* memory_after[kMaxMemories];  // written by remember
-  float* memory_grad[kMaxMemories];   // from those after the step to those before it
-  float* decision_grad;               // (padded), from remember_back to decide_back
-  float* score_grad;                  // (padded), likewise, for kNeuron
-  float* evidence;                    // (padded), written, for kSample
+  float* memory_grad[kMaxMemories];   // in-place: after the step -> before the step
+  float* decision_grad;               // (padded); remember_back writes, decide_back reads
+  float* score_grad;                  // (padded), kNeuron only; the same
+  float* evidence;                    // (padded), kSample only; written
 };
 
 }  // namespace edgernn
@@ -37,46 +37,47 @@ namespace edgernn::EDGERNN_ISA {
 
 [[gnu::always_inline]] inline float Sum(Vec a) { return Sum4(a, a, a, a)[0]; }
 
-// The first `count` lanes; 0 in the others.
-[[gnu::always_inline]] inline Vec First(Vec a, std::int64_t count) {
+// Zeroes all but the first `count` lanes.
+[[gnu::always_inline]] inline Vec KeepFirst(Vec a, std::int64_t count) {
   for (std::int64_t lane = count < 0 ? 0 : count; lane < kLanes; ++lane) a.raw[lane] = 0.0f;
   return a;
 }
 
-// What both kinds have in common: inputs of equations, numbered. Those before kFirstParam are the
-// function's own.
+// Common to both kinds: reads the inputs of the equations, which are numbered for differentiation.
+// Parameter i and memory i are the inputs `first` + i.
 template <class Rule>
 struct RuleEquations {
   static constexpr RuleSpec kSpec = DescribeRule<Rule>();
   static constexpr int kMemories = kSpec.memory_count;
 
-  static constexpr bool IsNumber(int param) { return kSpec.params[param].rows.one > 0; }
+  static constexpr bool IsScalar(int param) { return kSpec.params[param].rows.one > 0; }
 
-  // The parameters at neuron `at`, or, where that is -1, the numbers alone.
+  // Loads the parameters of the neurons from `at` on, or only the scalars if `at` is -1.
   template <class V, class Make>
   [[gnu::always_inline]] static void Read(const TrainRuleArgs& call, std::int64_t at, int first,
                                           Make make, V* q) {
 #pragma GCC unroll 8
     for (int i = 0; i < kMaxRuleParams; ++i) {
-      const bool present = IsRead(kSpec, i) && (IsNumber(i) || at >= 0);
-      q[i] = present ? make(Load(call.params[i] + (IsNumber(i) ? 0 : at)), first + i)
+      const bool present = IsRead(kSpec, i) && (IsScalar(i) || at >= 0);
+      q[i] = present ? make(Load(call.params[i] + (IsScalar(i) ? 0 : at)), first + i)
                      : make(Zero(), -1);
     }
   }
 
-  // Adds `grad` times the derivatives by the parameters, of the first `count` lanes.
+  // Accumulates the parameters' gradients, `grad` times the derivatives, over the first `count`
+  // lanes.
   template <int K>
   [[gnu::always_inline]] static void AddGrads(const TrainRuleArgs& call, std::int64_t at, int first,
                                               const Dual<K>& result, Vec grad, std::int64_t count) {
 #pragma GCC unroll 8
     for (int i = 0; i < kMaxRuleParams; ++i) {
       if (!IsRead(kSpec, i) || !result.DependsOn(first + i)) continue;
-      float* to = call.params_grad[i] + (IsNumber(i) ? 0 : at);
-      Store(to, Load(to) + First(grad * result.d[first + i], count));
+      float* to = call.params_grad[i] + (IsScalar(i) ? 0 : at);
+      Store(to, Load(to) + KeepFirst(grad * result.d[first + i], count));
     }
   }
 
-  // The memories of the decisions from `at` on, before the step.
+  // Loads the memories before the step, from decision `at` on.
   template <class V, class Make>
   [[gnu::always_inline]] static void ReadMemories(const TrainRuleArgs& call, std::int64_t at,
                                                   Lanes lanes, int first, Make make, V* m) {
@@ -84,13 +85,14 @@ struct RuleEquations {
     for (int i = 0; i < kMemories; ++i) m[i] = make(lanes.Load(call.memory[i] + at), first + i);
   }
 
+  // 1 where the score exceeds the threshold 0 (kInclusive: reaches it), otherwise 0.
   [[gnu::always_inline]] static Vec Active(Vec score) {
     const Vec::Raw one = Fill(1.0f).raw;
     return {(Rule::kInclusive ? score.raw >= 0.0f : score.raw > 0.0f) ? one : Vec::Raw{}};
   }
 };
 
-// The memories after a step, as functions of what Advance is given, and their gradients.
+// The memories after a step as dual numbers over the inputs of Advance, and their gradients.
 template <class Rule, int K>
 struct AdvancedMemories {
   using Equations = RuleEquations<Rule>;
@@ -98,7 +100,7 @@ struct AdvancedMemories {
   Dual<K> m[kMaxMemories];
   Vec grad[kMaxMemories];
 
-  // Reads the gradients of the decisions from `at` on.
+  // Loads the memories' gradients from decision `at` on.
   [[gnu::always_inline]] void ReadGrads(const TrainRuleArgs& call, std::int64_t at, Lanes lanes) {
 #pragma GCC unroll 8
     for (int i = 0; i < Equations::kMemories; ++i) {
@@ -106,7 +108,7 @@ struct AdvancedMemories {
     }
   }
 
-  // The gradient by an input.
+  // The gradient of an input.
   [[gnu::always_inline]] Vec By(int input) const {
     Vec sum = Zero();
     bool any = false;
@@ -119,8 +121,8 @@ struct AdvancedMemories {
     return sum;
   }
 
-  // Adds the gradients of the parameters, and turns those of the memories into those before the
-  // step, which are inputs from `memory` on.
+  // Accumulates the parameters' gradients and replaces the memories' gradients by those before the
+  // step. The memories are the inputs from `memory` on.
   [[gnu::always_inline]] void WriteGrads(const TrainRuleArgs& call, std::int64_t at,
                                          std::int64_t param_at, Lanes lanes, std::int64_t count,
                                          int memory, int param) const {
@@ -132,7 +134,7 @@ struct AdvancedMemories {
   }
 };
 
-constexpr auto kAsItIs = [](Vec a, int) { return a; };
+constexpr auto kAsVec = [](Vec a, int) { return a; };
 
 template <int K>
 constexpr auto kAsDual =

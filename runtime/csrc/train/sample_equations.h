@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The equations of a rule of the kind kSample: a decision and memories of each sample.
+// The equations of rules of the kind kSample, which decide and remember for each sample.
 
 #ifndef EDGERNN_TRAIN_SAMPLE_EQUATIONS_H_
 #define EDGERNN_TRAIN_SAMPLE_EQUATIONS_H_
@@ -16,13 +16,13 @@ struct SampleEquations : RuleEquations<Rule> {
   [[gnu::always_inline]] static Vec Decisions(const TrainRuleArgs& call, std::int64_t row,
                                               Lanes lanes, const Vec* q) {
     Vec m[kMaxMemories];
-    Equations::ReadMemories(call, row, lanes, 0, kAsItIs, m);
+    Equations::ReadMemories(call, row, lanes, 0, kAsVec, m);
     return Equations::Active(Rule::Score(m, q));
   }
 
   [[gnu::flatten]] static void Decide(const TrainRuleArgs& call) {
     Vec q[kMaxRuleParams];
-    Equations::Read(call, -1, 0, kAsItIs, q);
+    Equations::Read(call, -1, 0, kAsVec, q);
     for (std::int64_t row = 0; row < call.rows; ++row) {
       Vec m[kMaxMemories];
 #pragma GCC unroll 8
@@ -34,28 +34,29 @@ struct SampleEquations : RuleEquations<Rule> {
     }
   }
 
-  static void Gather(const TrainRuleArgs& call) {
+  // Writes the evidence of each sample: the sum over its neurons.
+  static void SumEvidence(const TrainRuleArgs& call) {
     for (std::int64_t row = 0; row < call.rows; ++row) {
       Vec sum = Zero();
       for (std::int64_t at = 0; at < call.hidden; at += kLanes) {
         Vec q[kMaxRuleParams];
-        Equations::Read(call, at, 0, kAsItIs, q);
+        Equations::Read(call, at, 0, kAsVec, q);
         const Vec s = Lanes(call.hidden - at).Load(call.after.at + row * call.after.stride + at);
-        sum = sum + First(Rule::Evidence(s, q), call.hidden - at);
+        sum = sum + KeepFirst(Rule::Evidence(s, q), call.hidden - at);
       }
       call.evidence[row] = Sum(sum);
     }
   }
 
   [[gnu::flatten]] static void Remember(const TrainRuleArgs& call) {
-    Gather(call);
+    SumEvidence(call);
     Vec q[kMaxRuleParams];
-    Equations::Read(call, -1, 0, kAsItIs, q);
+    Equations::Read(call, -1, 0, kAsVec, q);
     for (std::int64_t row = 0; row < call.rows; row += kLanes) {
       const Lanes lanes(call.rows - row);
       const Vec drive = Rule::Drive(Load(call.evidence + row), q);
       Vec m[kMaxMemories];
-      Equations::ReadMemories(call, row, lanes, 0, kAsItIs, m);
+      Equations::ReadMemories(call, row, lanes, 0, kAsVec, m);
       const Vec score = Rule::Score(m, q);
       Rule::Advance(Equations::Active(score), score, drive, q, m);
 #pragma GCC unroll 8
@@ -65,14 +66,14 @@ struct SampleEquations : RuleEquations<Rule> {
     }
   }
 
-  // The score follows from the memories alone, so its gradient goes straight to them.
+  // The score depends only on the memories, so its gradient is added to theirs directly.
   [[gnu::flatten]] static void RememberBack(const TrainRuleArgs& call) {
     constexpr int kU = 0, kMemory = 1, kEvidence = kMemory + Equations::kMemories;
     constexpr int kFirst = kEvidence + 1, kCount = kFirst + kMaxRuleParams;
-    Gather(call);
+    SumEvidence(call);
     Vec values[kMaxRuleParams];
     Dual<kCount> q[kMaxRuleParams];
-    Equations::Read(call, -1, 0, kAsItIs, values);
+    Equations::Read(call, -1, 0, kAsVec, values);
     Equations::Read(call, -1, kFirst, kAsDual<kCount>, q);
     for (std::int64_t row = 0; row < call.rows; row += kLanes) {
       const Lanes lanes(call.rows - row);
@@ -86,11 +87,11 @@ struct SampleEquations : RuleEquations<Rule> {
       Store(call.evidence + row, after.By(kEvidence));
       after.WriteGrads(call, row, -1, lanes, call.rows - row, kMemory, kFirst);
     }
-    Spread(call);
+    EvidenceBack(call);
   }
 
-  // The gradient of the evidence, to the neurons.
-  static void Spread(const TrainRuleArgs& call) {
+  // Propagates the gradient of the evidence to the neurons' states and parameters.
+  static void EvidenceBack(const TrainRuleArgs& call) {
     constexpr int kState = 0, kFirst = 1, kCount = kFirst + kMaxRuleParams;
     for (std::int64_t row = 0; row < call.rows; ++row) {
       for (std::int64_t at = 0; at < call.hidden; at += kLanes) {
@@ -115,7 +116,7 @@ struct SampleEquations : RuleEquations<Rule> {
       Vec sum = Zero();
       for (std::int64_t at = 0; at < call.hidden; at += kLanes) {
         const Vec grad = Lanes(call.hidden - at).Load(call.u_grad + row * call.hidden + at);
-        sum = sum + First(grad + call.decision_weight, call.hidden - at);
+        sum = sum + KeepFirst(grad + call.decision_weight, call.hidden - at);
       }
       call.decision_grad[row] += Sum(sum);
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The buffers of a training call: those that all threads read, and those of one thread.
+// The workspace of a training call: packed parameters shared by all threads, and buffers per
+// thread.
 
 #ifndef EDGERNN_TRAIN_SCRATCH_H_
 #define EDGERNN_TRAIN_SCRATCH_H_
@@ -12,17 +13,17 @@ inline void Copy(const float* from, std::int64_t count, float* to) {
   std::memcpy(to, from, Bytes(count));
 }
 
-// The weights packed for one direction, and the vectors padded.
-struct Prepared {
+// The parameters of a layer for one direction: packed matrices and padded vectors.
+struct PackedWeights {
   GateLayout layout;
   float* bias;                  // (padded P,), 0 where a gate has none
-  float* params[kMaxParams];    // (padded size,), scalars as a vector of equal lanes
-  float* rule[kMaxRuleParams];  // likewise, those that its equations read
+  float* params[kMaxParams];    // (padded size,); scalars broadcast to all lanes
+  float* rule[kMaxRuleParams];  // the same for the parameters that the rule's equations read
   std::size_t bytes;
 
-  Prepared(const TrainCell& cell, const TrainRule& under, const EdgernnTrainCall& call, bool back,
-           void* base)
-      : layout(cell, under, call) {
+  PackedWeights(const TrainCell& cell, const TrainRule& rule_table, const EdgernnTrainCall& call,
+                bool back, void* base)
+      : layout(cell, rule_table, call) {
     Arena arena(base);
     layout.Allocate(back, &arena);
     bias = arena.Allocate<float>(PadToLanes(layout.gates));
@@ -51,12 +52,12 @@ struct Prepared {
         PadVector(from, layout.ParamSize(i, call.input), params[i]);
         continue;
       }
-      const bool whole = layout.cell.maps[i] == Map::kLength && *from == 0.0f;
-      Store(params[i], EDGERNN_ISA::Fill(whole ? static_cast<float>(call.steps) : *from));
+      const bool is_length = layout.cell.maps[i] == Map::kLength && *from == 0.0f;
+      Store(params[i], EDGERNN_ISA::Fill(is_length ? static_cast<float>(call.steps) : *from));
     }
     for (int i = 0; i < kMaxRuleParams; ++i) {
       if (layout.RuleParamSize(i) == 0) continue;
-      if (layout.IsRuleNumber(i)) {
+      if (layout.IsRuleScalar(i)) {
         Store(rule[i], EDGERNN_ISA::Fill(*call.rule_params[i]));
       } else {
         PadVector(call.rule_params[i], call.hidden, rule[i]);
@@ -69,7 +70,7 @@ struct Prepared {
   }
 };
 
-// Hands out parts of a buffer in whole vectors, so that all of it can be added to another.
+// Allocates whole vectors from a buffer, so that two arenas of one layout can be added.
 struct FloatArena {
   float* base;
   std::int64_t count = 0;
@@ -84,16 +85,16 @@ struct FloatArena {
 
   void Clear() const { std::memset(base, 0, Bytes(count)); }
 
-  void Add(const FloatArena& more) const {
+  void Add(const FloatArena& other) const {
     for (std::int64_t i = 0; i < count; i += kLanes) {
-      Store(base + i, Load(base + i) + Load(more.base + i));
+      Store(base + i, Load(base + i) + Load(other.base + i));
     }
   }
 };
 
-// The gradients of vectors that the point-wise maps read.
+// The gradients of the parameter vectors that point-wise maps read.
 struct VectorGrads {
-  float* params[kMaxParams];  // as Prepared has them
+  float* params[kMaxParams];  // laid out as in PackedWeights
   float* rule[kMaxRuleParams];
 
   VectorGrads(const GateLayout& layout, const EdgernnTrainCall& call, FloatArena* arena) {
@@ -104,76 +105,76 @@ struct VectorGrads {
   }
 };
 
-// The gradients that all rows of a batch share, summed over those of one thread.
-struct SharedGrads {
+// The gradients of all parameters, summed over the rows of one thread.
+struct ParameterGrads {
   FloatArena arena;
-  VectorGrads points;
-  FloatArena vector_arena;   // those of `points`, which come first
-  float* weights[kSources];  // as the call has them
-  float* gates;              // (P,), and from that the biases
+  VectorGrads vectors;
+  FloatArena vector_arena;    // the part of `arena` that holds `vectors`
+  float* weights[kOperands];  // shaped as in the call
+  float* gates;               // (P,): gradients of the pre-activations, which give those of biases
 
-  SharedGrads(const GateLayout& layout, const EdgernnTrainCall& call, float* base)
-      : arena(base), points(layout, call, &arena), vector_arena(arena) {
-    for (int i = 0; i < kSources; ++i) {
+  ParameterGrads(const GateLayout& layout, const EdgernnTrainCall& call, float* base)
+      : arena(base), vectors(layout, call, &arena), vector_arena(arena) {
+    for (int i = 0; i < kOperands; ++i) {
       weights[i] = arena.Allocate(layout.terms[i].rows * layout.terms[i].depth);
     }
     gates = arena.Allocate(layout.gates);
   }
 
-  // Writes what the call asks for.
+  // Copies the gradients to the buffers that the call provides.
   void Write(const GateLayout& layout, const EdgernnTrainCall& call) const {
-    for (int i = 0; i < kSources; ++i) {
+    for (int i = 0; i < kOperands; ++i) {
       const Term& term = layout.terms[i];
-      Give(weights[i], term.rows * term.depth, term.grad);
+      CopyIfRequested(weights[i], term.rows * term.depth, term.grad);
     }
     for (int g = 0; g < layout.cell.gates && call.b_grad != nullptr; ++g) {
       if (layout.bias_row[g] < 0) continue;
-      Give(gates + layout.at[g], layout.size[g], call.b_grad + layout.bias_row[g]);
+      CopyIfRequested(gates + layout.at[g], layout.size[g], call.b_grad + layout.bias_row[g]);
     }
     if (layout.rule.bias >= 0) {
-      Give(gates + layout.rule_at, layout.hidden, call.rule_params_grad[layout.rule.bias]);
+      CopyIfRequested(gates + layout.rule_at, layout.hidden,
+                      call.rule_params_grad[layout.rule.bias]);
     }
     for (int i = 0; i < kMaxRuleParams; ++i) {
       if (layout.RuleParamSize(i) == 0) continue;
-      if (layout.IsRuleNumber(i)) AddLanes(points.rule[i]);
-      Give(points.rule[i], layout.RuleParamSize(i), call.rule_params_grad[i]);
+      if (layout.IsRuleScalar(i)) SumLanes(vectors.rule[i]);
+      CopyIfRequested(vectors.rule[i], layout.RuleParamSize(i), call.rule_params_grad[i]);
     }
     for (int i = 0; i < layout.cell.params; ++i) {
-      if (layout.cell.extents[i] == Extent::kOne) AddLanes(points.params[i]);
-      Give(points.params[i], layout.ParamSize(i, call.input), call.params_grad[i]);
+      if (layout.cell.extents[i] == Extent::kOne) SumLanes(vectors.params[i]);
+      CopyIfRequested(vectors.params[i], layout.ParamSize(i, call.input), call.params_grad[i]);
     }
   }
 
-  // A number has been read by all lanes.
-  static void AddLanes(float* at) {
+  // Reduces the gradient of a scalar, which all lanes read.
+  static void SumLanes(float* at) {
     for (int lane = 1; lane < kLanes; ++lane) at[0] += at[lane];
   }
 
-  // Unless nobody asks for it.
-  static void Give(const float* from, std::int64_t count, float* to) {
+  static void CopyIfRequested(const float* from, std::int64_t count, float* to) {
     if (to != nullptr) Copy(from, count, to);
   }
 };
 
-// What one thread has for so many rows.
+// The workspace of one thread for its rows.
 struct ThreadScratch {
-  SharedGrads total;
+  ParameterGrads total;
   FloatArena step_arena;
-  VectorGrads step;    // of one step: sums of sums round less
-  std::int64_t chunk;  // so many steps are gathered in `gates`
+  VectorGrads step;    // gradients of one step: partial sums reduce rounding errors
+  std::int64_t chunk;  // number of steps collected in `gates`
   std::int64_t gate_stride;
-  float* gates;               // (chunk * rows, gate_stride): the gradients of the gates
-  float* panel;               // (chunk * rows, kPanel)
-  float* grad[kMaxStates];    // (rows, H) each: of the states after a step
-  float* before[kMaxStates];  // (rows, H) each: of those before it
-  float* mid;                 // (rows, M)
-  float* u;                   // (rows, H): the gradient of the decisions
-  // (rows, size) each: the gradients of the memories before a step
+  float* gates;               // (chunk * rows, gate_stride): gradients of the pre-activations
+  float* panel;               // (chunk * rows, kPanel): a packed panel
+  float* grad[kMaxStates];    // (rows, H) each: gradients of the states after a step
+  float* before[kMaxStates];  // (rows, H) each: gradients of the states before it
+  float* mid;                 // (rows, M): gradient of m
+  float* u;                   // (rows, H): gradient of the decisions
+  // (rows, size) each: gradients of the memories before a step
   float* memory[kMaxMemories];
-  // of rules that remember, padded: a number a neuron, (rows, H), or a sample, (rows,)
-  float* decision;  // the gradient of a decision, through the memories
-  float* score;     // the gradient of a score, likewise
-  float* evidence;  // of samples: the evidence of a step, and its gradient
+  // for rules with memories, padded: (rows, H) under kNeuron, (rows,) under kSample
+  float* decision;  // gradient of a decision through the memories
+  float* score;     // gradient of a score through the memories
+  float* evidence;  // kSample only: evidence of a step, then its gradient
   std::size_t bytes;
 
   ThreadScratch(const GateLayout& layout, const EdgernnTrainCall& call, std::int64_t rows,
@@ -181,17 +182,17 @@ struct ThreadScratch {
       : total(layout, call, static_cast<float*>(base)),
         step_arena(base == nullptr ? nullptr : total.arena.base + total.arena.count),
         step(layout, call, &step_arena) {
-    // enough rows to make a product of, few enough to stay in the cache
-    constexpr std::int64_t kSparse = 192;
-    chunk = rows < kSparse ? kSparse / rows : 1;
-    // as much for fewer rows, so that the largest part of a batch needs the most
-    const std::int64_t gathered = rows < kSparse ? kSparse : rows;
-    // a power of two between rows would bring all of them to a few lines of the cache
+    // enough rows for an efficient product, few enough to stay in the cache
+    constexpr std::int64_t kChunkRows = 192;
+    chunk = rows < kChunkRows ? kChunkRows / rows : 1;
+    // the same for fewer rows, so that no part of a batch needs more than the largest part
+    const std::int64_t chunk_rows = rows < kChunkRows ? kChunkRows : rows;
+    // one more vector: a power-of-two stride would map all rows to a few cache sets
     gate_stride = PadToLanes(layout.gates) + kLanes;
     Arena arena(base);
     arena.Allocate<float>(total.arena.count + step_arena.count);
-    gates = arena.Allocate<float>(gathered * gate_stride);
-    panel = arena.Allocate<float>(gathered * kPanel);
+    gates = arena.Allocate<float>(chunk_rows * gate_stride);
+    panel = arena.Allocate<float>(chunk_rows * kPanel);
     for (int s = 0; s < layout.cell.states; ++s) {
       grad[s] = arena.Allocate<float>(rows * layout.hidden);
       before[s] = arena.Allocate<float>(rows * layout.hidden);

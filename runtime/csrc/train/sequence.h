@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loop over time of a training call, for some rows of its batch. Independent of the cell, whose
-// equations are in tables and two point-wise maps. A subclass may put functions between products
-// and gates: see norm_sequence.h.
+// The training driver: the loop over time, forward and backward, for some rows of a batch. It is
+// independent of the cell, which is a table and two point-wise maps. A subclass may insert
+// functions between products and gates, as norm_sequence.h does.
 
 #ifndef EDGERNN_TRAIN_SEQUENCE_H_
 #define EDGERNN_TRAIN_SEQUENCE_H_
 
-#include "train/rule.h"
+#include "train/rule_functions.h"
 #include "train/scratch.h"
 
 namespace edgernn::EDGERNN_ISA {
 
 class Sequence {
  public:
-  Sequence(const Prepared& prepared, const EdgernnTrainCall& call, std::int64_t first,
+  Sequence(const PackedWeights& packed, const EdgernnTrainCall& call, std::int64_t first,
            std::int64_t end)
-      : prepared_(prepared),
-        layout_(prepared.layout),
-        cell_(prepared.layout.cell),
-        rule_(prepared.layout.rule),
+      : packed_(packed),
+        layout_(packed.layout),
+        cell_(packed.layout.cell),
+        rule_(packed.layout.rule),
         call_(call),
         first_(first),
         rows_(end - first) {}
@@ -26,19 +26,20 @@ class Sequence {
   void Forward(void* base) const {
     const ThreadScratch scratch(layout_, call_, rows_, base);
     for (std::int64_t t = 0; t < call_.steps; ++t) {
-      TrainPointwiseArgs points = MakePoints(t);
+      TrainPointwiseArgs args = MakePointwiseArgs(t);
       StartGates(t);
-      for (const Source source : {kOfX, kOfH, kOfC, kOfRule}) Multiply(source, t);
+      for (const Operand operand : {kOperandX, kOperandH, kOperandC, kOperandRule})
+        Multiply(operand, t);
       if (cell_.has_mid) {
-        points.size = points.out_stride = layout_.middle;
-        points.out[0] = Mid(t);
-        cell_.mid(points);
-        Multiply(kOfM, t);
+        args.size = args.out_stride = layout_.middle;
+        args.out[0] = Mid(t);
+        cell_.mid(args);
+        Multiply(kOperandM, t);
       }
-      points.size = points.out_stride = layout_.hidden;
-      for (int s = 0; s < cell_.states; ++s) points.out[s] = After(s, t);
+      args.size = args.out_stride = layout_.hidden;
+      for (int s = 0; s < cell_.states; ++s) args.out[s] = After(s, t);
       if (rule_.HasEquations()) rule_.decide(MakeRuleArgs(t, scratch));
-      cell_.update(points);
+      cell_.update(args);
       FinishStates(t);
       if (rule_.Remembers()) rule_.remember(MakeRuleArgs(t, scratch));
     }
@@ -63,9 +64,9 @@ class Sequence {
       if (call_.y_grad != nullptr) AddRows(At(call_.y_grad, t, layout_.hidden), scratch.grad[0]);
       scratch.step_arena.Clear();
       if (rule_.Remembers()) {
-        TrainRuleArgs args = MakeRuleArgs(t, scratch);
-        args.after.grad = scratch.grad[EvidenceState(cell_.states)];
-        rule_.remember_back(args);
+        TrainRuleArgs rule_args = MakeRuleArgs(t, scratch);
+        rule_args.after.grad = scratch.grad[EvidenceState(cell_.states)];
+        rule_.remember_back(rule_args);
       }
       StepBack(t, scratch, scratch.gates + (done - 1 - t) * rows_ * scratch.gate_stride);
       scratch.total.vector_arena.Add(scratch.step_arena);
@@ -74,9 +75,9 @@ class Sequence {
         done = t;
       }
       for (int s = 0; s < cell_.states; ++s) {
-        float* gate_grads = scratch.before[s];
+        float* earlier = scratch.before[s];
         scratch.before[s] = scratch.grad[s];
-        scratch.grad[s] = gate_grads;
+        scratch.grad[s] = earlier;
       }
     }
     for (int s = 0; s < cell_.states; ++s) {
@@ -90,135 +91,137 @@ class Sequence {
   }
 
  protected:
-  // Before the products of step t are added to its gates.
+  // Hook before the products of step t are added to its gates.
   virtual void StartGates(std::int64_t) const {}
 
-  // After the update of step t.
+  // Hook after the update of step t.
   virtual void FinishStates(std::int64_t) const {}
 
-  // Before and after the update of step t is differentiated.
+  // Hooks before and after the update of step t is differentiated.
   virtual void FinishStatesBack(std::int64_t, const ThreadScratch&) const {}
-  virtual void FinishGatesBack(Result) const {}
+  virtual void FinishGatesBack(OutputRows) const {}
 
-  // The gradients of a term's product at step t, from those of the gates, and all those of a chunk,
-  // laid out as the gates are.
-  virtual Lines ProductGrads(Source, std::int64_t, Lines gates, const ThreadScratch&) const {
+  // The gradients of a term's product at step t from those of the gates, and the gradients of all
+  // steps of a chunk; both are laid out as the gates.
+  virtual ConstRows ProductGrads(Operand, std::int64_t, ConstRows gates,
+                                 const ThreadScratch&) const {
     return gates;
   }
-  virtual const float* ChunkGrads(Source, const ThreadScratch& scratch) const {
+  virtual const float* ChunkGrads(Operand, const ThreadScratch& scratch) const {
     return scratch.gates;
   }
 
-  // From the gradients of the states after step t to those before it, and of the gates, (rows, P).
+  // Propagates the gradients of the states after step t to the states before it and to the gates
+  // (rows, P).
   void StepBack(std::int64_t t, const ThreadScratch& scratch, float* gates) const {
-    TrainPointwiseArgs points = MakePoints(t);
+    TrainPointwiseArgs args = MakePointwiseArgs(t);
     const std::int64_t stride = scratch.gate_stride;
     for (int g = 0; g < cell_.gates; ++g) {
-      points.gate[g].grad = gates + layout_.at[g];
-      points.gate[g].grad_stride = stride;
+      args.gate[g].grad = gates + layout_.at[g];
+      args.gate[g].grad_stride = stride;
     }
     if (call_.x_grad != nullptr) {
-      points.x.grad = At(call_.x_grad, t, layout_.inputs);
-      points.x.grad_stride = layout_.inputs;
-      std::memset(points.x.grad, 0, Bytes(rows_ * layout_.inputs));
+      args.x.grad = At(call_.x_grad, t, layout_.inputs);
+      args.x.grad_stride = layout_.inputs;
+      std::memset(args.x.grad, 0, Bytes(rows_ * layout_.inputs));
     }
     for (int s = 0; s < cell_.states; ++s) {
-      points.state[s].grad = scratch.before[s];
-      points.state[s].grad_stride = layout_.hidden;
-      points.out_grad[s] = scratch.grad[s];
+      args.state[s].grad = scratch.before[s];
+      args.state[s].grad_stride = layout_.hidden;
+      args.out_grad[s] = scratch.grad[s];
     }
-    for (int i = 0; i < cell_.params; ++i) points.params_grad[i] = scratch.step.params[i];
-    points.size = points.out_stride = layout_.hidden;
+    for (int i = 0; i < cell_.params; ++i) args.params_grad[i] = scratch.step.params[i];
+    args.size = args.out_stride = layout_.hidden;
     const bool decides = rule_.HasEquations();
     if (decides) {
-      points.u.grad = scratch.u;
-      points.u.grad_stride = layout_.hidden;
+      args.u.grad = scratch.u;
+      args.u.grad_stride = layout_.hidden;
     }
     FinishStatesBack(t, scratch);
-    cell_.update_back(points);
+    cell_.update_back(args);
     FinishGatesBack({gates, stride});
     if (decides) {
-      TrainRuleArgs args = MakeRuleArgs(t, scratch);
-      args.e.grad = gates + layout_.rule_at;
-      args.e.grad_stride = stride;
-      args.h.grad = scratch.before[0];
-      rule_.decide_back(args);
+      TrainRuleArgs rule_args = MakeRuleArgs(t, scratch);
+      rule_args.e.grad = gates + layout_.rule_at;
+      rule_args.e.grad_stride = stride;
+      rule_args.h.grad = scratch.before[0];
+      rule_.decide_back(rule_args);
     }
-    const Lines gate_grads = {gates, stride};
+    const ConstRows gate_grads = {gates, stride};
     if (cell_.has_mid) {
       std::memset(scratch.mid, 0, Bytes(rows_ * layout_.middle));
-      const Lines product_grads = ProductGrads(kOfM, t, gate_grads, scratch);
-      MultiplyBack(kOfM, product_grads, {scratch.mid, layout_.middle});
-      points.size = points.out_stride = layout_.middle;
-      points.out_grad[0] = scratch.mid;
-      cell_.mid_back(points);
+      const ConstRows product_grads = ProductGrads(kOperandM, t, gate_grads, scratch);
+      MultiplyBack(kOperandM, product_grads, {scratch.mid, layout_.middle});
+      args.size = args.out_stride = layout_.middle;
+      args.out_grad[0] = scratch.mid;
+      cell_.mid_back(args);
     }
     for (int s = 0; s < 2 && s < cell_.states; ++s) {
-      const Source source = s == 0 ? kOfH : kOfC;
-      const Lines product_grads = ProductGrads(source, t, gate_grads, scratch);
-      MultiplyBack(source, product_grads, {scratch.before[s], layout_.hidden});
+      const Operand operand = s == 0 ? kOperandH : kOperandC;
+      const ConstRows product_grads = ProductGrads(operand, t, gate_grads, scratch);
+      MultiplyBack(operand, product_grads, {scratch.before[s], layout_.hidden});
     }
-    const Lines input_grads = ProductGrads(kOfX, t, gate_grads, scratch);
+    const ConstRows input_grads = ProductGrads(kOperandX, t, gate_grads, scratch);
     if (call_.x_grad != nullptr) {
-      MultiplyBack(kOfX, input_grads, {points.x.grad, layout_.inputs});
-      MultiplyBack(kOfRule, gate_grads, {points.x.grad, layout_.inputs});
+      MultiplyBack(kOperandX, input_grads, {args.x.grad, layout_.inputs});
+      MultiplyBack(kOperandRule, gate_grads, {args.x.grad, layout_.inputs});
     }
   }
 
-  // How many memories the rule's equations read.
+  // The number of memories that the rule's equations read.
   int Memories() const { return rule_.Remembers() ? rule_.memory_count : 0; }
 
-  // What the rule reads and writes at step t, but for the gradients of gates and states.
+  // The arguments of the rule at step t, without the gradients of gates and states.
   TrainRuleArgs MakeRuleArgs(std::int64_t t, const ThreadScratch& scratch) const {
-    TrainRuleArgs args{};
-    args.rows = rows_;
-    args.hidden = layout_.hidden;
-    args.slope = call_.slope;
-    args.decision_weight = call_.decision_weight;
+    TrainRuleArgs rule_args{};
+    rule_args.rows = rows_;
+    rule_args.hidden = layout_.hidden;
+    rule_args.slope = call_.slope;
+    rule_args.decision_weight = call_.decision_weight;
     for (int i = 0; i < kMaxRuleParams; ++i) {
-      args.params[i] = prepared_.rule[i];
-      args.params_grad[i] = scratch.step.rule[i];
+      rule_args.params[i] = packed_.rule[i];
+      rule_args.params_grad[i] = scratch.step.rule[i];
     }
-    args.u = At(call_.u, t, layout_.hidden);
-    args.u_grad = scratch.u;
-    args.e = {Gates(t) + layout_.rule_at, layout_.gates, nullptr, 0};
-    args.h = {Before(0, t), layout_.hidden, nullptr, layout_.hidden};
+    rule_args.u = At(call_.u, t, layout_.hidden);
+    rule_args.u_grad = scratch.u;
+    rule_args.e = {Gates(t) + layout_.rule_at, layout_.gates, nullptr, 0};
+    rule_args.h = {Before(0, t), layout_.hidden, nullptr, layout_.hidden};
     const int evidence_state = EvidenceState(cell_.states);
-    args.after = {After(evidence_state, t), layout_.hidden, nullptr, layout_.hidden};
+    rule_args.after = {After(evidence_state, t), layout_.hidden, nullptr, layout_.hidden};
     const std::int64_t decisions = layout_.DecisionSize();
     for (int i = 0; i < Memories(); ++i) {
-      args.memory[i] =
+      rule_args.memory[i] =
           t == 0 ? At(call_.memory[i], 0, decisions) : At(call_.memories[i], t - 1, decisions);
-      args.memory_after[i] = At(call_.memories[i], t, decisions);
-      args.memory_grad[i] = scratch.memory[i];
+      rule_args.memory_after[i] = At(call_.memories[i], t, decisions);
+      rule_args.memory_grad[i] = scratch.memory[i];
     }
-    args.decision_grad = scratch.decision;
-    args.score_grad = scratch.score;
-    args.evidence = scratch.evidence;
-    return args;
+    rule_args.decision_grad = scratch.decision;
+    rule_args.score_grad = scratch.score;
+    rule_args.evidence = scratch.evidence;
+    return rule_args;
   }
 
-  // What the steps from `first` to `end` give to the gradients of weights and biases. Several steps
-  // make one product, so that the sums are read and written less often.
+  // Accumulates the gradients of weights and biases over the steps [first, end), in one product to
+  // read and write the sums less often.
   void AddWeightGrads(std::int64_t first, std::int64_t end, const ThreadScratch& scratch) const {
     const std::int64_t stride = scratch.gate_stride, depth = (end - first) * rows_;
-    for (int source = 0; source < kSources; ++source) {
-      const Term& term = layout_.terms[source];
+    for (int operand = 0; operand < kOperands; ++operand) {
+      const Term& term = layout_.terms[operand];
       if (term.count == 0 || term.grad == nullptr) continue;
-      const float* gate_grads = ChunkGrads(static_cast<Source>(source), scratch);
+      const float* gate_grads = ChunkGrads(static_cast<Operand>(operand), scratch);
       for (std::int64_t from = 0; from < term.depth; from += kPanel) {
-        const std::int64_t left = term.depth - from;
-        const std::int64_t columns = left < kPanel ? left : kPanel;
-        // the chunk has the last step first
+        const std::int64_t remaining = term.depth - from;
+        const std::int64_t columns = remaining < kPanel ? remaining : kPanel;
+        // a chunk starts with its last step
         float* packed = scratch.panel;
         for (std::int64_t t = end - 1; t >= first; --t) {
-          const Lines factor = FactorOf(static_cast<Source>(source), t).Skip(0, from);
+          const ConstRows factor = FactorOf(static_cast<Operand>(operand), t).Skip(0, from);
           Pack(factor.at, factor.stride, columns, rows_, packed);
           packed += rows_ * PadToLanes(columns);
         }
         for (int i = 0; i < term.count; ++i) {
           const Segment& s = term.segments[i];
-          float* to = scratch.total.weights[source] + s.row * term.depth + from;
+          float* to = scratch.total.weights[operand] + s.row * term.depth + from;
           MultiplyAdd({gate_grads + s.at, 1, stride}, s.columns, depth, scratch.panel,
                       {to, term.depth}, {to, term.depth}, columns);
         }
@@ -232,7 +235,7 @@ class Sequence {
     }
   }
 
-  // The first of our rows of a step, in memory of so many columns.
+  // The first row of this driver at step t, in memory with `columns` columns.
   template <class T>
   T* At(T* base, std::int64_t t, std::int64_t columns) const {
     return base + (t * call_.batch + first_) * columns;
@@ -251,56 +254,57 @@ class Sequence {
   }
   float* Mid(std::int64_t t) const { return At(call_.m, call_.keep ? t : 0, layout_.middle); }
 
-  // What a term's weights multiply.
-  Lines FactorOf(Source source, std::int64_t t) const {
-    switch (source) {
-      case kOfH:
+  // The rows that a term's weights multiply.
+  ConstRows FactorOf(Operand operand, std::int64_t t) const {
+    switch (operand) {
+      case kOperandH:
         return {Before(0, t), layout_.hidden};
-      case kOfC:
+      case kOperandC:
         return {Before(1, t), layout_.hidden};
-      case kOfM:
+      case kOperandM:
         return {Mid(t), layout_.middle};
       default:
         return {At(call_.x, t, layout_.inputs), layout_.inputs};
     }
   }
 
-  TrainPointwiseArgs MakePoints(std::int64_t t) const {
-    TrainPointwiseArgs points{};
-    points.cell = &cell_;
-    points.rows = rows_;
+  TrainPointwiseArgs MakePointwiseArgs(std::int64_t t) const {
+    TrainPointwiseArgs args{};
+    args.cell = &cell_;
+    args.rows = rows_;
     for (int g = 0; g < cell_.gates; ++g) {
-      points.gate[g] = {Gates(t) + layout_.at[g], layout_.gates, nullptr, 0};
+      args.gate[g] = {Gates(t) + layout_.at[g], layout_.gates, nullptr, 0};
     }
-    points.x = {At(call_.x, t, layout_.inputs), layout_.inputs, nullptr, 0};
+    args.x = {At(call_.x, t, layout_.inputs), layout_.inputs, nullptr, 0};
     for (int s = 0; s < cell_.states; ++s) {
-      points.state[s] = {Before(s, t), layout_.hidden, nullptr, 0};
+      args.state[s] = {Before(s, t), layout_.hidden, nullptr, 0};
     }
-    for (int i = 0; i < cell_.params; ++i) points.params[i] = prepared_.params[i];
-    points.skips = rule_.can_skip;
-    if (points.skips) {
+    for (int i = 0; i < cell_.params; ++i) args.params[i] = packed_.params[i];
+    args.skips = rule_.can_skip;
+    if (args.skips) {
       float* grad = call_.u_grad;
-      points.u = {At(call_.u, t, layout_.hidden), layout_.hidden,
-                  grad == nullptr ? nullptr : At(grad, t, layout_.hidden), layout_.hidden};
+      args.u = {At(call_.u, t, layout_.hidden), layout_.hidden,
+                grad == nullptr ? nullptr : At(grad, t, layout_.hidden), layout_.hidden};
     }
-    return points;
+    return args;
   }
 
-  // Adds a term to the gates of step t.
-  virtual void Multiply(Source source, std::int64_t t) const {
-    const Term& term = layout_.terms[source];
+  // Adds a term's product to the gates of step t.
+  virtual void Multiply(Operand operand, std::int64_t t) const {
+    const Term& term = layout_.terms[operand];
     for (int i = 0; i < term.count; ++i) {
       const Segment& s = term.segments[i];
-      const Lines factor = FactorOf(source, t);
-      const Result to = {Gates(t) + s.at, layout_.gates};
-      const Lines start = s.first ? Lines{prepared_.bias + s.at, 0} : Lines{to.at, to.stride};
+      const ConstRows factor = FactorOf(operand, t);
+      const OutputRows to = {Gates(t) + s.at, layout_.gates};
+      const ConstRows start =
+          s.first ? ConstRows{packed_.bias + s.at, 0} : ConstRows{to.at, to.stride};
       MultiplyAdd({factor.at, factor.stride, 1}, rows_, term.depth, s.packed, start, to, s.columns);
     }
   }
 
-  // Adds the gradient of what a term's weights multiply, from those of the gates.
-  void MultiplyBack(Source source, Lines gates, Result grad) const {
-    const Term& term = layout_.terms[source];
+  // Accumulates the gradient of a term's right-hand operand from those of the gates.
+  void MultiplyBack(Operand operand, ConstRows gates, OutputRows grad) const {
+    const Term& term = layout_.terms[operand];
     for (int i = 0; i < term.count; ++i) {
       const Segment& s = term.segments[i];
       MultiplyAdd({gates.at + s.at, gates.stride, 1}, rows_, s.columns, s.packed,
@@ -308,7 +312,7 @@ class Sequence {
     }
   }
 
-  // Null is zeros.
+  // Copies `from`, or zeroes `to` if `from` is null.
   static void CopyOrClear(const float* from, std::int64_t count, float* to) {
     if (from == nullptr) {
       std::memset(to, 0, Bytes(count));
@@ -325,7 +329,7 @@ class Sequence {
     }
   }
 
-  const Prepared& prepared_;
+  const PackedWeights& packed_;
   const GateLayout& layout_;
   const TrainCell& cell_;
   const TrainRule& rule_;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The training functions of one instruction set. Compiled once for each; EDGERNN_ISA is its name.
+// The table of training kernels of one instruction set. Compiled once for each; EDGERNN_ISA is its
+// name.
 
 #include "cells/list.h"
-#include "train/norm_table.h"
+#include "train/norm_driver.h"
 #include "train/program_maps.h"
 #include "train/sequence.h"
 
@@ -35,9 +36,9 @@ const TrainCell& CellOf(const EdgernnTrainCall& call) {
 
 const TrainRule& RuleOf(const EdgernnTrainCall& call) { return kRules[call.rule]; }
 
-std::size_t PreparedBytes(const EdgernnTrainCall& call) {
-  const Prepared forward(CellOf(call), RuleOf(call), call, false, nullptr);
-  const Prepared back(CellOf(call), RuleOf(call), call, true, nullptr);
+std::size_t PackedBytes(const EdgernnTrainCall& call) {
+  const PackedWeights forward(CellOf(call), RuleOf(call), call, false, nullptr);
+  const PackedWeights back(CellOf(call), RuleOf(call), call, true, nullptr);
   return forward.bytes > back.bytes ? forward.bytes : back.bytes;
 }
 
@@ -47,32 +48,32 @@ std::size_t ScratchBytes(const EdgernnTrainCall& call, std::int64_t rows) {
   return ThreadScratch(layout, call, rows, nullptr).bytes;
 }
 
-void Prepare(const EdgernnTrainCall& call, bool back, void* base) {
-  Prepared(CellOf(call), RuleOf(call), call, back, base).Fill(call, back);
+void PackParams(const EdgernnTrainCall& call, bool back, void* base) {
+  PackedWeights(CellOf(call), RuleOf(call), call, back, base).Fill(call, back);
 }
 
 void RunForward(const EdgernnTrainCall& call, void* base, std::int64_t first, std::int64_t end,
                 void* scratch) {
-  const Prepared prepared(CellOf(call), RuleOf(call), call, false, base);
-  if (call.norms != nullptr) return NormForward(prepared, call, scratch);
-  Sequence(prepared, call, first, end).Forward(scratch);
+  const PackedWeights packed(CellOf(call), RuleOf(call), call, false, base);
+  if (call.norms != nullptr) return NormForward(packed, call, scratch);
+  Sequence(packed, call, first, end).Forward(scratch);
 }
 
 void RunBackward(const EdgernnTrainCall& call, void* base, std::int64_t first, std::int64_t end,
                  void* scratch) {
-  const Prepared prepared(CellOf(call), RuleOf(call), call, true, base);
-  if (call.norms != nullptr) return NormBackward(prepared, call, scratch);
-  Sequence(prepared, call, first, end).Backward(scratch);
+  const PackedWeights packed(CellOf(call), RuleOf(call), call, true, base);
+  if (call.norms != nullptr) return NormBackward(packed, call, scratch);
+  Sequence(packed, call, first, end).Backward(scratch);
 }
 
 std::int64_t CountGates(const EdgernnTrainCall& call) {
   return GateLayout(CellOf(call), RuleOf(call), call).gates;
 }
 
-void AddUp(const EdgernnTrainCall& call, void* const* scratch, int count) {
+void SumGrads(const EdgernnTrainCall& call, void* const* scratch, int count) {
   const GateLayout layout(CellOf(call), RuleOf(call), call);
   const auto sums = [&](int i) {
-    return SharedGrads(layout, call, static_cast<float*>(scratch[i]));
+    return ParameterGrads(layout, call, static_cast<float*>(scratch[i]));
   };
   for (int i = 1; i < count; ++i) sums(0).arena.Add(sums(i).arena);
   sums(0).Write(layout, call);
@@ -87,19 +88,19 @@ constexpr TrainTable MakeTable(const char* isa) {
   table.rules = kRules;
   table.rule_count = Rules::kCount;
   table.gates = &CountGates;
-  table.prepared_bytes = &PreparedBytes;
+  table.packed_bytes = &PackedBytes;
   table.scratch_bytes = &ScratchBytes;
-  table.prepare = &Prepare;
+  table.pack = &PackParams;
   table.forward = &RunForward;
   table.backward = &RunBackward;
-  table.add_up = &AddUp;
+  table.sum_grads = &SumGrads;
   return table;
 }
 
 extern const TrainTable kTable;
 constexpr TrainTable kTable = MakeTable(EDGERNN_ISA_NAME);
 
-// training has no whole numbers: the same under the other name
+// training has no int8 products, so this variant has the same kernels
 extern const TrainTable kDotsTable;
 constexpr TrainTable kDotsTable = MakeTable(kDotsName);
 

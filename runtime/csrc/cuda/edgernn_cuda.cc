@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plain C functions of c_api.h.
+// Implements edgernn_cuda.h.
 
-#include "cuda/c_api.h"
+#include "cuda/edgernn_cuda.h"
 
 #include <string>
 
@@ -13,7 +13,7 @@ namespace {
 
 thread_local std::string error;
 
-// Calls `body`; what it throws becomes the error.
+// Calls `body`, stores the message of an exception and returns the status.
 template <class Body>
 int Guard(const Body& body) {
   try {
@@ -30,7 +30,7 @@ int Guard(const Body& body) {
 
 void RequireAll(std::initializer_list<const void*> pointers) {
   for (const void* const pointer : pointers) {
-    if (pointer == nullptr) throw InvalidArgument("a pointer that must be given is null");
+    if (pointer == nullptr) throw InvalidArgument("a required pointer is null");
   }
 }
 
@@ -40,15 +40,15 @@ const Op& Find(const char* name) {
   throw InvalidArgument(std::string("layer: no kernel for a GPU is called ") + name);
 }
 
-// The sizes of packed weights and states are products of these.
-constexpr std::int64_t kMost = 1 << 16;
+// Upper bound of I, H and rank, so that sizes of packed weights do not overflow.
+constexpr std::int64_t kMaxSize = 1 << 16;
 
 LayerSizes CheckSizes(const Op& op, std::int64_t input, std::int64_t hidden, std::int64_t rank,
                       int biases) {
-  const auto check = [&op](const char* what, std::int64_t got, std::int64_t least) {
-    if (got >= least && got <= kMost) return;
-    throw InvalidArgument("edgernn: " + op.spec.name + ": " + what + ": expected " +
-                          std::to_string(least) + " to " + std::to_string(kMost) + ", got " +
+  const auto check = [&op](const char* name, std::int64_t got, std::int64_t least) {
+    if (got >= least && got <= kMaxSize) return;
+    throw InvalidArgument("edgernn: " + op.spec.name + ": " + name + ": expected " +
+                          std::to_string(least) + " to " + std::to_string(kMaxSize) + ", got " +
                           std::to_string(got));
   };
   bool low_rank = false;
@@ -161,7 +161,7 @@ using namespace edgernn::cuda;  // NOLINT
           "geometry: expected a tile of 1 or 4, 1, 2, 4 or 8 blocks, and whole "
           "warps of at most 512 threads; or 0 for each");
     }
-    wanted_geometry = {tile, blocks, threads, memory};
+    requested_geometry = {tile, blocks, threads, memory};
   });
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of a rule. Independent of the cell, to which a rule gives u and which gives the
-// gradient of u back.
+// The functions of a rule as the training drivers call them. They do not depend on the cell: a rule
+// computes u, and the cell's maps return the gradient of u.
 
-#ifndef EDGERNN_TRAIN_RULE_H_
-#define EDGERNN_TRAIN_RULE_H_
+#ifndef EDGERNN_TRAIN_RULE_FUNCTIONS_H_
+#define EDGERNN_TRAIN_RULE_FUNCTIONS_H_
 
 #include "train/neuron_equations.h"
 #include "train/sample_equations.h"
@@ -34,4 +34,4 @@ constexpr TrainRule MakeTrainRule() {
 
 }  // namespace edgernn::EDGERNN_ISA
 
-#endif  // EDGERNN_TRAIN_RULE_H_
+#endif  // EDGERNN_TRAIN_RULE_FUNCTIONS_H_

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The point-wise maps of a cell over the rows of a step, forward and backward. The backward ones
-// run the cell's own equations on dual numbers.
+// The point-wise maps of a built-in cell over the rows of a step, forward and backward. The
+// backward maps evaluate the same equations on dual numbers.
 
-#ifndef EDGERNN_TRAIN_POINTWISE_H_
-#define EDGERNN_TRAIN_POINTWISE_H_
+#ifndef EDGERNN_TRAIN_CELL_MAPS_H_
+#define EDGERNN_TRAIN_CELL_MAPS_H_
 
 #include "cpu/gemm.h"
-#include "train/c_api.h"
 #include "train/dual.h"
 #include "train/masked_lanes.h"
+#include "train/train_table.h"
 
 namespace edgernn {
 
-// Rows of numbers, `stride` apart, and of their gradients, `grad_stride` apart.
+// Strided rows and their gradients.
 struct RowsWithGrad {
   const float* at;
   std::int64_t stride;
@@ -20,7 +20,7 @@ struct RowsWithGrad {
   std::int64_t grad_stride;
 };
 
-// The rows of one step. What a map does not need is null.
+// The rows of one step; null where the map does not need them.
 struct TrainPointwiseArgs {
   const TrainCell* cell;
   std::int64_t rows;
@@ -28,20 +28,20 @@ struct TrainPointwiseArgs {
   RowsWithGrad gate[kMaxGates];       // pre-activations; gradients are written
   RowsWithGrad x;                     // (rows, I); gradients are added
   RowsWithGrad state[kMaxStates];     // before the step; gradients are written, by mid_back added
-  const float* params[kMaxParams];    // (padded size,), scalars as a vector of equal lanes
-  float* params_grad[kMaxParams];     // likewise, added
+  const float* params[kMaxParams];    // (padded size,); scalars broadcast to all lanes
+  float* params_grad[kMaxParams];     // the same shapes; gradients are added
   float* out[kMaxStates];             // forward: the state after the step, or m
-  const float* out_grad[kMaxStates];  // backward: its gradients
+  const float* out_grad[kMaxStates];  // backward: gradients of `out`
   std::int64_t out_stride;
-  bool skips;      // whether the rule has u; else all neurons change
-  RowsWithGrad u;  // (rows, H): which neurons change; its gradient is written, if asked for
+  bool skips;      // true if the rule has u; otherwise all neurons change
+  RowsWithGrad u;  // (rows, H): update gates; the gradient is written unless null
 };
 
 }  // namespace edgernn
 
 namespace edgernn::EDGERNN_ISA {
 
-// The inputs of a point-wise map that it may be differentiated by, numbered; -1: not one of them.
+// Indices of the inputs that a point-wise map is differentiated by; -1: not an input of the map.
 struct Inputs {
   int count;
   int gate[kMaxGates];
@@ -50,7 +50,7 @@ struct Inputs {
   int params[kMaxParams];
 };
 
-// Of Cell::Mid or, without kForMid, of Cell::Update.
+// Lists the inputs of Cell::Mid if kForMid, otherwise of Cell::Update.
 template <class Cell, bool kForMid>
 constexpr Inputs ListInputs() {
   using Params = ParamsOf<Cell>;
@@ -75,7 +75,7 @@ constexpr Inputs ListInputs() {
   return list;
 }
 
-// What a map is given, and what comes of it, at the lanes of one row from column `at` on.
+// Evaluates a map on the lanes of one row from column `at` on.
 template <class Cell, bool kForMid>
 struct PointMap {
   using Params = ParamsOf<Cell>;
@@ -84,7 +84,8 @@ struct PointMap {
   static constexpr int kOuts = kForMid ? 1 : kStates;
   static constexpr int kParamSlots = Params::kCount > 0 ? Params::kCount : 1;
 
-  // V is Vec or a dual number; `make` makes it from a vector and the number of the input.
+  // V is Vec or Dual. make(vector, input) converts a vector to V, as that input. `old` receives the
+  // states before the step.
   template <class V, class Make>
   [[gnu::always_inline]] static void Run(const TrainPointwiseArgs& call, std::int64_t row,
                                          std::int64_t at, Lanes lanes, Make make, V* out,
@@ -123,7 +124,7 @@ struct PointMap {
   }
 };
 
-// u updated + (1 - u) old, which is one of the two to the bit where u is 1 or 0.
+// u updated + (1 - u) old; bit-exact where u is 0 or 1.
 [[gnu::always_inline]] inline Vec Blend(Vec u, Vec updated, Vec old) {
   const Vec change = updated - old;
   const Vec::Raw mixed =
@@ -172,18 +173,18 @@ template <class Cell, bool kForMid>
       for (Vec& k : kept) k = Zero();
       if (!kForMid && call.skips) {
         const Vec u = lanes.Load(call.u.at + row * call.u.stride + at);
-        Vec by_u = Zero();
+        Vec u_grad = Zero();
         for (int s = 0; s < Point::kOuts; ++s) {
-          by_u = by_u + grad[s] * (out[s].value - old[s]);
+          u_grad = u_grad + grad[s] * (out[s].value - old[s]);
           kept[s] = grad[s] * (1.0f - u);
           grad[s] = grad[s] * u;
         }
         if (call.u.grad != nullptr) {
-          lanes.Store(call.u.grad + row * call.u.grad_stride + at, by_u);
+          lanes.Store(call.u.grad + row * call.u.grad_stride + at, u_grad);
         }
       }
-      // the gradient by an input of the map, from those by what came of it
-      const auto gather = [&](int input, Vec sum) {
+      // the gradient of an input, by the chain rule over all outputs
+      const auto accumulate = [&](int input, Vec sum) {
 #pragma GCC unroll 8
         for (int s = 0; s < Point::kOuts; ++s) {
           if (out[s].DependsOn(input)) sum = sum + grad[s] * out[s].d[input];
@@ -194,25 +195,25 @@ template <class Cell, bool kForMid>
       for (int g = 0; g < kGateCount<Cell>; ++g) {
         if (kInputs.gate[g] < 0) continue;
         const RowsWithGrad& to = call.gate[g];
-        lanes.Store(to.grad + row * to.grad_stride + at, gather(kInputs.gate[g], Zero()));
+        lanes.Store(to.grad + row * to.grad_stride + at, accumulate(kInputs.gate[g], Zero()));
       }
 #pragma GCC unroll 8
       for (int s = 0; s < Point::kStates; ++s) {
         if (kInputs.state[s] < 0) continue;
         float* to = call.state[s].grad + row * call.state[s].grad_stride + at;
-        const Vec sum = gather(kInputs.state[s], kForMid ? lanes.Load(to) : kept[s]);
+        const Vec sum = accumulate(kInputs.state[s], kForMid ? lanes.Load(to) : kept[s]);
         lanes.Store(to, sum);
       }
       if (kInputs.x >= 0 && call.x.grad != nullptr) {
         float* to = call.x.grad + row * call.x.grad_stride + at;
-        lanes.Store(to, gather(kInputs.x, lanes.Load(to)));
+        lanes.Store(to, accumulate(kInputs.x, lanes.Load(to)));
       }
 #pragma GCC unroll 8
       for (int i = 0; i < kMaxParams; ++i) {
         if (kInputs.params[i] < 0) continue;
         const bool one = Point::Params::kList[i].extent == Extent::kOne;
         float* to = call.params_grad[i] + (one ? 0 : at);
-        lanes.Store(to, gather(kInputs.params[i], lanes.Load(to)));
+        lanes.Store(to, accumulate(kInputs.params[i], lanes.Load(to)));
       }
     }
   }
@@ -233,4 +234,4 @@ constexpr TrainCell MakeTrainCell() {
 
 }  // namespace edgernn::EDGERNN_ISA
 
-#endif  // EDGERNN_TRAIN_POINTWISE_H_
+#endif  // EDGERNN_TRAIN_CELL_MAPS_H_

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads of a block on a GPU, as recurrence.h uses them. tests/cpu_emulator.cc has a class of
-// the same interface that emulates them on the CPU.
+// A thread's view of its block and cluster: indices, synchronisation and shared memory. A class
+// with the same interface in tests/cpu_emulator.cc emulates it on the CPU.
 
-#ifndef EDGERNN_CUDA_TEAM_H_
-#define EDGERNN_CUDA_TEAM_H_
+#ifndef EDGERNN_CUDA_CLUSTER_GROUP_H_
+#define EDGERNN_CUDA_CLUSTER_GROUP_H_
 
 #include <cooperative_groups.h>
 
@@ -11,25 +11,25 @@
 
 namespace edgernn::cuda {
 
-class Team {
+class ClusterGroup {
  public:
-  __device__ Team(const Geometry& geometry, float* memory)
+  __device__ ClusterGroup(const Geometry& geometry, float* memory)
       : blocks_(geometry.blocks), memory_(memory) {}
 
   __device__ int thread() const { return static_cast<int>(threadIdx.x); }
   __device__ int threads() const { return static_cast<int>(blockDim.x); }
-  // of the cluster
+  // Index of the block in the cluster.
   __device__ int block() const { return static_cast<int>(blockIdx.x) % blocks_; }
   __device__ int blocks() const { return blocks_; }
-  __device__ int cluster() const { return static_cast<int>(blockIdx.x) / blocks_; }
-  // on the chip, of this block
+  __device__ int cluster_index() const { return static_cast<int>(blockIdx.x) / blocks_; }
+  // The block's shared memory.
   __device__ float* memory() const { return memory_; }
 
   // Waits for all threads of the block.
-  __device__ void Sync() const { __syncthreads(); }
+  __device__ void SyncBlock() const { __syncthreads(); }
 
   // Waits for all threads of the cluster.
-  __device__ void SyncAll() const {
+  __device__ void SyncCluster() const {
 #if __CUDA_ARCH__ >= 900
     if (blocks_ > 1) {
       cooperative_groups::this_cluster().sync();
@@ -39,7 +39,7 @@ class Team {
     __syncthreads();
   }
 
-  // The sum over the kRowThreads threads side by side that call it together.
+  // The sum over kRowThreads adjacent threads, which must all call it.
   __device__ float Sum(float a) const {
     const unsigned first = threadIdx.x % 32 / kRowThreads * kRowThreads;
     const unsigned mask = ((1u << kRowThreads) - 1) << first;
@@ -48,17 +48,17 @@ class Team {
     return a;
   }
 
-  // The same place in another block of the cluster.
+  // The same address in another block of the cluster (distributed shared memory).
   template <class T>
-  __device__ T* Of(int block, T* at) const {
+  __device__ T* AddressIn(int block, T* at) const {
 #if __CUDA_ARCH__ >= 900
     if (blocks_ > 1) return cooperative_groups::this_cluster().map_shared_rank(at, block);
 #endif
     return at;
   }
 
-  // Adds 1; returns what was there.
-  __device__ int Count(int* at) const { return atomicAdd(at, 1); }
+  // Atomically adds 1; returns the previous value.
+  __device__ int FetchIncrement(int* at) const { return atomicAdd(at, 1); }
 
  private:
   const int blocks_;
@@ -67,4 +67,4 @@ class Team {
 
 }  // namespace edgernn::cuda
 
-#endif  // EDGERNN_CUDA_TEAM_H_
+#endif  // EDGERNN_CUDA_CLUSTER_GROUP_H_

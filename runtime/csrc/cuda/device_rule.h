@@ -1,30 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// The equations of a plan's rule on a GPU, which is found in the list of rules by its place.
+// The equations of the plan's rule on a GPU; the rule is selected by its index in the list of
+// rules.
 
-#ifndef EDGERNN_CUDA_RULE_H_
-#define EDGERNN_CUDA_RULE_H_
+#ifndef EDGERNN_CUDA_DEVICE_RULE_H_
+#define EDGERNN_CUDA_DEVICE_RULE_H_
 
 #include "cuda/launch_plan.h"
 #include "cuda/scalar.h"
 
 namespace edgernn::cuda {
 
-struct RuleOnChip {
+// Evaluates the rule of a plan on shared memory.
+struct DeviceRule {
   const LaunchPlan& plan;
-  float* const chip;
+  float* const shared;
 
-  // The score of neuron `at` of this block's share, which has the packed row `row` and the state h,
-  // and whether it changes; project() is its part of the product of the rule's matrix with x, for
-  // which all threads of the row are needed.
   struct NeuronDecision {
     float score;
     bool changes;
   };
+
+  // Decides for neuron `at` of this block's range, with the packed row `row` and the state h.
+  // project() returns its element of the rule's matrix times x; all threads of the row must call
+  // it.
   template <class Project>
   EDGERNN_DEVICE NeuronDecision DecideNeuron(const float* row, int at, float h,
                                              const Project& project) const {
     NeuronDecision decision{};
-    Find<RuleKind::kNeuron>(Rules{}, [&](auto rule) {
+    VisitRule<RuleKind::kNeuron>(Rules{}, [&](auto rule) {
       using Rule = decltype(rule);
       Scalar e{0.0f}, q[kMaxRuleParams] = {}, m[kMaxMemories] = {};
       if constexpr (Rule::kMatrix >= 0) e.raw = project();
@@ -36,9 +39,9 @@ struct RuleOnChip {
     return decision;
   }
 
-  // Advances the memories of neuron `at` over a step that led to the state s.
+  // Advances the memories of neuron `at` over a step with the new state s.
   EDGERNN_DEVICE void AdvanceNeuron(const float* row, int at, float score, float s) const {
-    Find<RuleKind::kNeuron>(Rules{}, [&](auto rule) {
+    VisitRule<RuleKind::kNeuron>(Rules{}, [&](auto rule) {
       using Rule = decltype(rule);
       if constexpr (DescribeRule<Rule>().Remembers()) {
         Scalar q[kMaxRuleParams] = {}, m[kMaxMemories] = {};
@@ -48,16 +51,16 @@ struct RuleOnChip {
         Rule::Advance(u, Scalar{score}, drive, q, m);
 #pragma unroll
         for (int i = 0; i < DescribeRule<Rule>().memory_count; ++i) {
-          chip[plan.memory_at[i] + at] = m[i].raw;
+          shared[plan.memory_at[i] + at] = m[i].raw;
         }
       }
     });
   }
 
-  // Whether a sample with these memories changes.
+  // True if a sample with these memories changes.
   EDGERNN_DEVICE bool SampleChanges(const Scalar* m) const {
     bool changes = false;
-    Find<RuleKind::kSample>(Rules{}, [&](auto rule) {
+    VisitRule<RuleKind::kSample>(Rules{}, [&](auto rule) {
       using Rule = decltype(rule);
       Scalar q[kMaxRuleParams];
       Read<Rule>(0, q);
@@ -66,11 +69,11 @@ struct RuleOnChip {
     return changes;
   }
 
-  // The drive from a state, which every group of threads finds for itself.
-  template <class Team>
-  EDGERNN_DEVICE float Drive(const float* state, int lane, const Team& team) const {
+  // The drive from a state; every group of kRowThreads threads computes it.
+  template <class Cluster>
+  EDGERNN_DEVICE float Drive(const float* state, int lane, const Cluster& cluster) const {
     float drive = 0.0f;
-    Find<RuleKind::kSample>(Rules{}, [&](auto rule) {
+    VisitRule<RuleKind::kSample>(Rules{}, [&](auto rule) {
       using Rule = decltype(rule);
       Scalar q[kMaxRuleParams];
       float sum = 0.0f;
@@ -79,14 +82,14 @@ struct RuleOnChip {
         sum += Rule::Evidence(Scalar{state[j]}, q).raw;
       }
       Read<Rule>(0, q);
-      drive = Rule::Drive(Scalar{team.Sum(sum)}, q).raw;
+      drive = Rule::Drive(Scalar{cluster.Sum(sum)}, q).raw;
     });
     return drive;
   }
 
   // Advances the memories of a sample over a step.
   EDGERNN_DEVICE void AdvanceSample(float u, float drive, Scalar* m) const {
-    Find<RuleKind::kSample>(Rules{}, [&](auto rule) {
+    VisitRule<RuleKind::kSample>(Rules{}, [&](auto rule) {
       using Rule = decltype(rule);
       Scalar q[kMaxRuleParams];
       Read<Rule>(0, q);
@@ -103,9 +106,9 @@ struct RuleOnChip {
     }
   }
 
-  // Calls visit(rule) with the plan's rule, which is of that kind.
+  // Calls visit(rule) with the plan's rule, if it is of the kind kKind.
   template <RuleKind kKind, class Visit, class... AllRules>
-  EDGERNN_DEVICE void Find(TypeList<AllRules...>, const Visit& visit) const {
+  EDGERNN_DEVICE void VisitRule(TypeList<AllRules...>, const Visit& visit) const {
     int at = 0;
     (VisitIf<AllRules, kKind>(at++ == plan.rule, visit), ...);
   }
@@ -115,7 +118,7 @@ struct RuleOnChip {
     return Rule::kInclusive ? score.raw >= 0.0f : score.raw > 0.0f;
   }
 
-  // The parameters and the memories of a neuron under a rule of the kind kNeuron.
+  // Loads the parameters and memories of a neuron under a kNeuron rule.
   template <class Rule>
   EDGERNN_DEVICE void ReadNeuron(const float* row, int at, Scalar* q, Scalar* m) const {
     constexpr RuleSpec kSpec = DescribeRule<Rule>();
@@ -124,22 +127,22 @@ struct RuleOnChip {
       if (IsRead(kSpec, i)) q[i].raw = row[plan.update.rule_params + i];
     }
 #pragma unroll
-    for (int i = 0; i < kSpec.memory_count; ++i) m[i].raw = chip[plan.memory_at[i] + at];
+    for (int i = 0; i < kSpec.memory_count; ++i) m[i].raw = shared[plan.memory_at[i] + at];
   }
 
-  // The parameters of a rule of the kind kSample at neuron j.
+  // Loads the parameters of a kSample rule at neuron j.
   template <class Rule>
   EDGERNN_DEVICE void Read(int j, Scalar* q) const {
     constexpr RuleSpec kSpec = DescribeRule<Rule>();
 #pragma unroll
     for (int i = 0; i < kMaxRuleParams; ++i) {
-      const bool number = kSpec.params[i].rows.one > 0;
-      const float* const at = chip + plan.sample_at + SampleParamAt(kSpec, i, plan.hidden);
-      q[i].raw = IsRead(kSpec, i) ? at[number ? 0 : j] : 0.0f;
+      const bool is_scalar = kSpec.params[i].rows.one > 0;
+      const float* const at = shared + plan.sample_at + SampleParamAt(kSpec, i, plan.hidden);
+      q[i].raw = IsRead(kSpec, i) ? at[is_scalar ? 0 : j] : 0.0f;
     }
   }
 };
 
 }  // namespace edgernn::cuda
 
-#endif  // EDGERNN_CUDA_RULE_H_
+#endif  // EDGERNN_CUDA_DEVICE_RULE_H_

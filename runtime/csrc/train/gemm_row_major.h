@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products for training. Factors and results are row-major, as in torch; only the weights
-// are packed.
+// Matrix products for training (GEMM): operands and results are row-major as in torch, and only the
+// right-hand operand is packed.
 //
-// Packed weights are [panel][k][lanes of the panel], where a panel is kPanelBlocks vectors of
-// neighbouring columns (the last one may have fewer), padded with zeros.
+// The packed layout is [panel][k][lane]. A panel is kPanelBlocks vectors of adjacent columns,
+// padded with zeros; the last panel may have fewer vectors.
 
-#ifndef EDGERNN_TRAIN_GEMM_H_
-#define EDGERNN_TRAIN_GEMM_H_
+#ifndef EDGERNN_TRAIN_GEMM_ROW_MAJOR_H_
+#define EDGERNN_TRAIN_GEMM_ROW_MAJOR_H_
 
 #include "cpu/gemm.h"
 #include "train/masked_lanes.h"
 
 namespace edgernn::EDGERNN_ISA {
 
-// Three vectors of eight rows (four, where registers are few) keep their sums in registers, and a
-// panel of 128 k in the first-level cache.
+// Register block: 3 vectors x 8 rows of sums (4 rows with 16 registers). A panel with depth 128
+// fits in the first-level cache.
 constexpr int kPanelBlocks = 3;
 constexpr int kPanelRows = kRegisters == 32 ? 8 : 4;
 constexpr std::int64_t kPanel = kPanelBlocks * kLanes;
@@ -23,71 +23,72 @@ inline std::int64_t PackedFloats(std::int64_t depth, std::int64_t columns) {
   return depth * PadToLanes(columns);
 }
 
-// Packs w^T of w (columns, depth), rows `stride` apart.
+// Packs the transpose of w (columns, depth), whose rows are `stride` apart.
 inline void PackTransposed(const float* w, std::int64_t stride, std::int64_t columns,
                            std::int64_t depth, float* to) {
   std::memset(to, 0, Bytes(PackedFloats(depth, columns)));
   for (std::int64_t first = 0; first < columns; first += kPanel) {
-    const std::int64_t left = columns - first;
-    const std::int64_t wide = left < kPanel ? PadToLanes(left) : kPanel;
-    for (std::int64_t j = 0; j < wide && j < left; ++j) {
+    const std::int64_t remaining = columns - first;
+    const std::int64_t width = remaining < kPanel ? PadToLanes(remaining) : kPanel;
+    for (std::int64_t j = 0; j < width && j < remaining; ++j) {
       const float* from = w + (first + j) * stride;
-      for (std::int64_t k = 0; k < depth; ++k) to[k * wide + j] = from[k];
+      for (std::int64_t k = 0; k < depth; ++k) to[k * width + j] = from[k];
     }
-    to += depth * wide;
+    to += depth * width;
   }
 }
 
-// Packs w (depth, columns), rows `stride` apart.
+// Packs w (depth, columns), whose rows are `stride` apart.
 inline void Pack(const float* w, std::int64_t stride, std::int64_t columns, std::int64_t depth,
                  float* to) {
   for (std::int64_t first = 0; first < columns; first += kPanel) {
-    const std::int64_t left = columns - first;
-    const std::int64_t wide = left < kPanel ? PadToLanes(left) : kPanel;
+    const std::int64_t remaining = columns - first;
+    const std::int64_t width = remaining < kPanel ? PadToLanes(remaining) : kPanel;
     for (std::int64_t k = 0; k < depth; ++k) {
-      for (std::int64_t j = 0; j < wide; j += kLanes) {
-        Store(to, Lanes(left - j).Load(w + k * stride + first + j));
+      for (std::int64_t j = 0; j < width; j += kLanes) {
+        Store(to, Lanes(remaining - j).Load(w + k * stride + first + j));
         to += kLanes;
       }
     }
   }
 }
 
-// Rows in memory: the first one, and how far apart they are.
-struct Lines {
+// Strided rows to read.
+struct ConstRows {
   const float* at;
   std::int64_t stride;
 
-  Lines Skip(std::int64_t rows, std::int64_t columns = 0) const {
+  ConstRows Skip(std::int64_t rows, std::int64_t columns = 0) const {
     return {at + rows * stride + columns, stride};
   }
 };
 
-// The left factor of a product: a row's numbers are `step` apart, so that it may be a transpose.
-struct Factor {
+// The left operand of a product. `step` separates the elements of a row, so it may be a transpose.
+struct LeftFactor {
   const float* at;
   std::int64_t stride;
   std::int64_t step;
 };
 
-struct Result {
+// Strided rows to write.
+struct OutputRows {
   float* at;
   std::int64_t stride;
 };
 
-// What MultiplyAdd is given, for the rows and columns that are left.
+// The arguments of MultiplyAdd for one panel and the rows that remain.
 struct PanelProduct {
-  Factor a;
+  LeftFactor a;
   std::int64_t rows;
   std::int64_t depth;
   const float* w;
-  Lines start;
-  Result out;
+  ConstRows start;
+  OutputRows out;
   std::int64_t columns;
 };
 
-// The first rows and blocks of a panel. Kept apart: in a loop over tiles its many addresses would
-// all be carried from tile to tile, in memory; that was measured to take a sixth of the time.
+// Multiplies one tile: the first MB rows and NB vectors of a panel. Not inlined: in a loop over
+// tiles its addresses would be spilled, which took a sixth of the time.
 template <int MB, int NB>
 [[gnu::noinline]] void MultiplyTile(const PanelProduct& panel) {
   const float* a = panel.a.at;
@@ -123,7 +124,7 @@ template <int MB, int NB>
   }
 }
 
-// The first blocks of a panel.
+// Multiplies all remaining rows of a panel of NB vectors, in tiles of at most MB rows.
 template <int MB, int NB>
 void MultiplyBlocks(PanelProduct* panel) {
   for (; panel->rows >= MB; panel->rows -= MB) {
@@ -135,14 +136,14 @@ void MultiplyBlocks(PanelProduct* panel) {
   if constexpr (MB > 1) MultiplyBlocks<MB / 2, NB>(panel);
 }
 
-// out (rows, columns) = start + a w, for a (rows, depth) and w (depth, columns) as packed; start
-// may be `out`.
-inline void MultiplyAdd(Factor a, std::int64_t rows, std::int64_t depth, const float* w,
-                        Lines start, Result out, std::int64_t columns) {
+// out (rows, columns) = start + a w, for a (rows, depth) and packed w (depth, columns). In-place if
+// start is out.
+inline void MultiplyAdd(LeftFactor a, std::int64_t rows, std::int64_t depth, const float* w,
+                        ConstRows start, OutputRows out, std::int64_t columns) {
   static_assert(kPanelBlocks == 3);
   for (std::int64_t first = 0; first < columns; first += kPanel) {
-    const std::int64_t left = columns - first;
-    const std::int64_t blocks = left < kPanel ? Blocks(left) : kPanelBlocks;
+    const std::int64_t remaining = columns - first;
+    const std::int64_t blocks = remaining < kPanel ? Blocks(remaining) : kPanelBlocks;
     PanelProduct panel{};
     panel.a = a;
     panel.rows = rows;
@@ -150,7 +151,7 @@ inline void MultiplyAdd(Factor a, std::int64_t rows, std::int64_t depth, const f
     panel.w = w;
     panel.start = start.Skip(0, first);
     panel.out = {out.at + first, out.stride};
-    panel.columns = left;
+    panel.columns = remaining;
     (blocks == 1   ? &MultiplyBlocks<kPanelRows, 1>
      : blocks == 2 ? &MultiplyBlocks<kPanelRows, 2>
                    : &MultiplyBlocks<kPanelRows, 3>)(&panel);
@@ -160,4 +161,4 @@ inline void MultiplyAdd(Factor a, std::int64_t rows, std::int64_t depth, const f
 
 }  // namespace edgernn::EDGERNN_ISA
 
-#endif  // EDGERNN_TRAIN_GEMM_H_
+#endif  // EDGERNN_TRAIN_GEMM_ROW_MAJOR_H_
