@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The point-wise part of a step: a cell's Update and Mid on vectors of neurons.
+// The point-wise part of a step: a cell's Update and Mid, applied to vectors of neurons.
 
 #ifndef EDGERNN_CPU_POINTWISE_H_
 #define EDGERNN_CPU_POINTWISE_H_
@@ -9,8 +9,8 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// A cell's parameters at element `at` that are `kRead` or scalars, 0 for the others. I is H in a
-// square cell, so there they are all read.
+// Loads a cell's parameters at element `at`: those of extent kRead and scalars; the others are 0.
+// A square cell reads all of them, as its I is H.
 template <class Cell, Extent kRead>
 [[gnu::always_inline]] inline void LoadParams(const PointwiseArgs& points, std::int64_t at,
                                               Vec* q) {
@@ -26,11 +26,11 @@ template <class Cell, Extent kRead>
   }
 }
 
-// At least one, so that arrays of them exist for every cell.
+// The number of parameters, or 1, as an array may not be empty.
 template <class Cell>
 constexpr int kParamSlots = ParamsOf<Cell>::kCount > 0 ? ParamsOf<Cell>::kCount : 1;
 
-// The gates of a group, from their sums.
+// Loads the pre-activations of the gates of a group.
 template <class Set>
 [[gnu::always_inline]] inline void LoadGates(const PointwiseArgs& points, std::int64_t i, Vec* p) {
 #pragma GCC unroll 8
@@ -58,7 +58,7 @@ template <class Cell>
 
 template <class Cell>
 [[gnu::flatten]] void RunMid(const PointwiseArgs& points) {
-  constexpr bool kStatesToo = !kMidIsInput<Cell> || kSquare<Cell>;
+  constexpr bool kReadsStates = !kMidIsInput<Cell> || kSquare<Cell>;
   for (std::int64_t i = 0; i < points.count; ++i) {
     const std::int64_t at = points.first + i * kLanes;
     Vec p[kUpdateInputs<Cell>], q[kParamSlots<Cell>], state[kStateCount<Cell>];
@@ -66,7 +66,7 @@ template <class Cell>
     LoadParams<Cell, MidExtentOf<Cell>::kExtent>(points, at, q);
 #pragma GCC unroll 4
     for (int s = 0; s < kStateCount<Cell>; ++s) {
-      state[s] = kStatesToo ? Load(points.state[s] + at) : Zero();
+      state[s] = kReadsStates ? Load(points.state[s] + at) : Zero();
     }
     const Vec x = kReadsInput<Cell> ? Load(points.x + at) : Zero();
     Store(points.to[0] + at, Cell::Mid(p, q, x, state));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of a cell that a file brings: they run its programs.
+// The functions of a cell that is defined in a file, which run its programs.
 
 #ifndef EDGERNN_PROGRAM_CELL_FUNCTIONS_H_
 #define EDGERNN_PROGRAM_CELL_FUNCTIONS_H_
@@ -11,7 +11,7 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// Copies the results of a block, from vector `first` on.
+// Copies the results of a block of vectors to `to`, from vector `first` on.
 [[gnu::always_inline]] inline void StoreResults(const Program& program, const ValuePlace* places,
                                                 std::int64_t first, std::int64_t count,
                                                 float* const* to) {
@@ -63,7 +63,8 @@ inline void RunMidProgram(const PointwiseArgs& points) {
   RunCellProgram(AsProgramCell(*points.cell).mid_program, points);
 }
 
-// Each vector depends on those of its size and on numbers, which so are mapped last.
+// Maps the cell's vectors in place. A vector depends on vectors of its size and on numbers, so
+// numbers are mapped last.
 [[gnu::noinline, gnu::cold]] inline void RunMapProgram(const CellKernel& kernel,
                                                        const LayerSizes& sizes,
                                                        float* const* params) {
@@ -77,15 +78,16 @@ inline void RunMidProgram(const PointwiseArgs& points) {
     ValuePlace places[kMaxPlaces];
     for (int i = 0; i < program.arguments; ++i) {
       const int vector = program.argument[i].index;
-      const Extent own = kernel.extents[vector];
-      places[i] = own == extent ? ValuePlace{params[vector], kLanes}
-                                : ValuePlace{own == Extent::kOne ? params[vector] : zeros, 0};
+      const Extent vector_extent = kernel.extents[vector];
+      places[i] = vector_extent == extent
+                      ? ValuePlace{params[vector], kLanes}
+                      : ValuePlace{vector_extent == Extent::kOne ? params[vector] : zeros, 0};
     }
     RunProgram(program, places, count,
-               [&](std::int64_t first, std::int64_t now, const ValuePlace* values) {
+               [&](std::int64_t first, std::int64_t block_count, const ValuePlace* values) {
                  for (int r = 0; r < program.results; ++r) {
                    if (kernel.extents[r] != extent) continue;
-                   const std::size_t bytes = Bytes(now * kLanes);
+                   const std::size_t bytes = Bytes(block_count * kLanes);
                    std::memcpy(params[r] + first * kLanes, values[program.result[r]].at, bytes);
                  }
                });
