@@ -178,7 +178,7 @@ def refused_rule(**methods):
 @pytest.mark.parametrize(
     ("methods", "sentence"),
     [
-        ({"project": lambda self, x: x @ self.rule_W.T + self.rule_b * self.rule_g}, "refused: project.x.: expected W x . b"),
+        ({"project": lambda self, x: x @ self.rule_W.T + self.rule_b * self.rule_g}, "project.x.: expected W x . b"),
         (
             {"macs": lambda self: self.hidden_size * self.input_size + 1},
             "macs.*: expected the same for all 7 neurons",

@@ -56,7 +56,7 @@ def assert_arm_equals_torch(tmp_path, x, cell, rule="always", weights="float32",
     if not model.rule_type.can_skip:
         assert not said
         return
-    assert said[0].startswith(f"{np.mean(updates):.1f} neurons updated a step")
+    assert said[0].startswith(f"{np.mean(updates):.1f} neurons updated per step")
 
 
 @pytest.mark.parametrize("rule", RULES)
