@@ -294,7 +294,7 @@ def _rule_methods(rule: UpdateRule) -> Iterator[list[str]]:
         "drive": ("V Drive", {"sum": "V sum"}, ("q",)),
         "advance": ("void Advance", {"u": "V u", "score": "V score", "drive": "V drive"}, ("q", "m")),
     }
-    same = {"evidence": "sum", "s_h": "h"}
+    parameter_names = {"evidence": "sum", "s_h": "h"}
     for method, program in equations.programs.items():
         if method != "score" and not program.instructions and len(program.results) == 1 and not program.constants:
             # the identity, as in RuleDefaults
@@ -306,8 +306,8 @@ def _rule_methods(rule: UpdateRule) -> Iterator[list[str]]:
         arguments = {}
         for key in program.arguments:
             name = equations.names[key]
-            text = weights.get(name) or memories.get(name) or same.get(name, name)
-            # evidence reads the first state of a cell without a second one
+            text = weights.get(name) or memories.get(name) or parameter_names.get(name, name)
+            # the parameter s of Evidence is traced as the state c
             text = "s" if method == "evidence" and name == "s_c" else text
             if text.partition("[")[0] not in declared:
                 raise ProgramError(f"{rule.name}: {method}: expected arguments of the C++ function, got {name}")

@@ -134,16 +134,16 @@ struct DenseStep {
     const std::int64_t x_wide = cell.reads_input ? PadToLanes(sizes.input) : 0;
     const float* old[kMaxStates];
     float* results[kMaxStates];
-    PointwiseArgs points{};
-    points.cell = &cell;
-    points.gate_stride = kLanes;
-    points.stride = stride;
-    points.params = params;
-    points.state = old;
-    points.to = results;
+    PointwiseArgs args{};
+    args.cell = &cell;
+    args.gate_stride = kLanes;
+    args.stride = stride;
+    args.params = params;
+    args.state = old;
+    args.to = results;
     std::int64_t current_row = -1;
     const auto set_row = [&](std::int64_t row) {
-      points.x = x + row * x_wide;
+      args.x = x + row * x_wide;
       for (int s = 0; s < cell.states; ++s) old[s] = state[s] + row * wide;
       for (int s = 0; s < count; ++s) results[s] = to[s] + row * PadToLanes(group.size);
       current_row = row;
@@ -151,13 +151,13 @@ struct DenseStep {
     RunGroup(cell, group, from, batch, group.blocks(), quantized, group_sums,
              [&](std::int64_t row, std::int64_t rows, std::int64_t block, std::int64_t blocks,
                  Sums tile_sums) {
-               points.first = block * kLanes;
-               points.count = blocks;
-               points.sums = tile_sums.at;
+               args.first = block * kLanes;
+               args.count = blocks;
+               args.sums = tile_sums.at;
                for (const std::int64_t end = row + rows; row < end; ++row) {
                  if (row != current_row) set_row(row);
-                 map(points);
-                 points.sums += tile_sums.stride;
+                 map(args);
+                 args.sums += tile_sums.stride;
                }
              });
   }

@@ -12,8 +12,8 @@
 namespace edgernn::EDGERNN_ISA {
 
 struct SampleWeights {
-  float* read[kMaxRuleParams];  // (H,) and a vector of zeros, or a number in all lanes
-  void* dense;                  // DenseWeights
+  float* params[kMaxRuleParams];  // (H,) and a vector of zeros, or a number in all lanes
+  void* dense;                    // DenseWeights
   std::size_t bytes;
 
   SampleWeights(const RuleSpec& rule, const CellTable& cell, const LayerSizes& sizes,
@@ -22,7 +22,7 @@ struct SampleWeights {
     for (int i = 0; i < kMaxRuleParams; ++i) {
       const std::int64_t vector = PadToLanes(sizes.hidden) + kLanes;
       const bool number = rule.params[i].rows.one > 0;
-      read[i] = arena.Allocate<float>(!IsRead(rule, i) ? 0 : number ? kLanes : vector);
+      params[i] = arena.Allocate<float>(!IsRead(rule, i) ? 0 : number ? kLanes : vector);
     }
     const std::size_t dense_bytes = DenseWeights(cell, sizes, nullptr).bytes;
     dense = arena.Allocate<char>(static_cast<std::int64_t>(dense_bytes));
@@ -66,7 +66,7 @@ struct SampleRule {
 
   const LayerSizes& sizes;
   const Call& call;
-  float* const* read;
+  float* const* params;
   std::int64_t sample;
   float* const* memory;  // (B,) each
   std::int64_t* next_update;
@@ -76,7 +76,7 @@ struct SampleRule {
 #pragma GCC unroll 8
     for (int i = 0; i < kMaxRuleParams; ++i) {
       const bool number = kSpec.params[i].rows.one > 0;
-      q[i] = IsRead(kSpec, i) ? Load(read[i] + (number ? 0 : j)) : Zero();
+      q[i] = IsRead(kSpec, i) ? Load(params[i] + (number ? 0 : j)) : Zero();
     }
   }
 
@@ -160,7 +160,7 @@ struct SampleDriver {
       if (!IsRead(kSpec, i)) continue;
       const bool number = kSpec.params[i].rows.one > 0;
       for (std::int64_t j = 0; j < (number ? kLanes : PadToLanes(sizes.hidden) + kLanes); ++j) {
-        to.read[i][j] = number ? from.rule[i][0] : j < sizes.hidden ? from.rule[i][j] : 0.0f;
+        to.params[i][j] = number ? from.rule[i][0] : j < sizes.hidden ? from.rule[i][j] : 0.0f;
       }
     }
     DenseDriver::Pack(kernel, sizes, from, to.dense);
@@ -210,13 +210,13 @@ struct SampleDriver {
     SampleScratch scratch(kSpec, cell, sizes, batch, base);
     DenseScratch dense(cell, sizes, 1, batch, scratch.dense);
     const DenseStep step(cell, sizes, weights, params.at(), &dense);
-    const int read = EvidenceState(cell.states);
+    const int evidence_state = EvidenceState(cell.states);
     const std::int64_t step_macs = weights.Macs(cell, sizes);
     for (int s = 0; s < cell.states; ++s) {
       ReadState(call.state_in[s], batch, hidden, scratch.state[s]);
     }
     const auto sample_of = [&](std::int64_t b) {
-      return Sample{sizes, call, rule.read, b, scratch.memory, scratch.next_update + b};
+      return Sample{sizes, call, rule.params, b, scratch.memory, scratch.next_update + b};
     };
     Vec q[kMaxRuleParams];
     sample_of(0).Read(0, q);
@@ -225,7 +225,7 @@ struct SampleDriver {
     const auto schedule = [&](std::int64_t b, std::int64_t t, bool updated) {
       const Sample sample = sample_of(b);
       const float* h = scratch.state[0] + b * padded;
-      const Vec drive = sample.Drive(scratch.state[read] + b * padded);
+      const Vec drive = sample.Drive(scratch.state[evidence_state] + b * padded);
       scratch.macs[b] += decision_macs;
       if (updated) {
         scratch.macs[b] += step_macs;

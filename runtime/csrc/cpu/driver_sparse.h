@@ -85,20 +85,20 @@ struct SparseStep {
     const GateGroup& group = cell.mid_gates;
     const std::int64_t size = inputs.m_end, blocks = Blocks(size);
     weights.mid.Project(inputs.x, 1, inputs.x_end, scratch.quantized, scratch.mid_sums);
-    PointwiseArgs points{};
-    points.cell = &cell;
-    points.gate_stride = kLanes;
-    points.stride = group.all.count * kLanes;
-    points.x = inputs.x;
-    points.params = params;
-    points.state = cell_state;
-    points.to = &scratch.mid;
+    PointwiseArgs args{};
+    args.cell = &cell;
+    args.gate_stride = kLanes;
+    args.stride = group.all.count * kLanes;
+    args.x = inputs.x;
+    args.params = params;
+    args.state = cell_state;
+    args.to = &scratch.mid;
     RunGroup(cell, weights.mid, inputs, 1, blocks, scratch.quantized, scratch.mid_sums,
              [&](std::int64_t, std::int64_t, std::int64_t block, std::int64_t count, Sums sums) {
-               points.first = block * kLanes;
-               points.count = count;
-               points.sums = sums.at;
-               cell.mid(points);
+               args.first = block * kLanes;
+               args.count = count;
+               args.sums = sums.at;
+               cell.mid(args);
              });
     ClearPadding(scratch.mid, size);
     return size * (inputs.x_end * group.x.count + inputs.h_end * group.h.count);
@@ -166,20 +166,20 @@ struct SparseStep {
       }
       weights.dense.Project(x, 1, InputColumns(cell, sizes), scratch.quantized, sums);
     }
-    PointwiseArgs points{};
-    points.cell = &cell;
-    points.gate_stride = kLanes;
-    points.stride = weights.dense.group->all.count * kLanes;
-    points.x = inputs.x;
-    points.params = params;
-    points.state = state;
-    points.to = scratch.gathered;
+    PointwiseArgs args{};
+    args.cell = &cell;
+    args.gate_stride = kLanes;
+    args.stride = weights.dense.group->all.count * kLanes;
+    args.x = inputs.x;
+    args.params = params;
+    args.state = state;
+    args.to = scratch.gathered;
     RunGroup(cell, weights.dense, inputs, 1, weights.dense.blocks(), scratch.quantized, sums,
              [&](std::int64_t, std::int64_t, std::int64_t block, std::int64_t count, Sums tile) {
-               points.first = block * kLanes;
-               points.count = count;
-               points.sums = tile.at;
-               cell.update(points);
+               args.first = block * kLanes;
+               args.count = count;
+               args.sums = tile.at;
+               cell.update(args);
              });
     for (int s = 0; s < cell.states && active.count < sizes.hidden; ++s) {
       for (std::int64_t i = 0; i < active.count; ++i) {
@@ -211,17 +211,17 @@ struct SparseStep {
       neuron_params[i] = scratch.gathered_param[i];
     }
     if (cell.square) gather(inputs.x, scratch.gathered_x);
-    PointwiseArgs points{};
-    points.cell = &cell;
-    points.count = Blocks(count);
-    points.sums = scratch.sums;
-    points.gate_stride = PadToLanes(sizes.hidden);
-    points.stride = kLanes;
-    points.x = scratch.gathered_x;
-    points.params = neuron_params;
-    points.state = scratch.gathered;
-    points.to = scratch.gathered;
-    cell.update(points);
+    PointwiseArgs args{};
+    args.cell = &cell;
+    args.count = Blocks(count);
+    args.sums = scratch.sums;
+    args.gate_stride = PadToLanes(sizes.hidden);
+    args.stride = kLanes;
+    args.x = scratch.gathered_x;
+    args.params = neuron_params;
+    args.state = scratch.gathered;
+    args.to = scratch.gathered;
+    cell.update(args);
   }
 
   // Writes the new states of the active neurons to `state`, blended if the rule says so.

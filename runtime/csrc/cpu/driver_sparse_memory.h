@@ -68,7 +68,8 @@ struct SparseScratch {
   SparseScratch(const Kernel& kernel, const LayerSizes& sizes, std::int64_t steps,
                 std::int64_t batch, void* base) {
     const CellTable& cell = *kernel.cell;
-    const std::int64_t padded = PadToLanes(sizes.hidden), middle = PadToLanes(MidSize(cell, sizes));
+    const std::int64_t padded = PadToLanes(sizes.hidden),
+                       mid_size = PadToLanes(MidSize(cell, sizes));
     Arena arena(base);
     chunk = ChunkSteps(steps, batch);
     rule = arena.Allocate<char>(
@@ -78,8 +79,8 @@ struct SparseScratch {
     const std::int64_t rows = steps > chunk ? chunk * batch : 1;
     pairs = arena.Allocate<float>(cell.reads_last ? rows * 2 * sizes.input : 0);
     const std::int64_t sums_size = padded * cell.update_gates.all.count;
-    mid_sums = arena.Allocate<float>(middle * cell.mid_gates.all.count);
-    mid = arena.Allocate<float>(cell.has_mid ? middle : 0);
+    mid_sums = arena.Allocate<float>(mid_size * cell.mid_gates.all.count);
+    mid = arena.Allocate<float>(cell.has_mid ? mid_size : 0);
     qh = arena.Allocate<float>(PadToLanes(sizes.rank));
     quantized.Allocate(cell, sizes, 1, rows, &arena);
     const std::int64_t columns[kMaxParts] = {sizes.input, sizes.input, RecurrentColumns(sizes),

@@ -116,7 +116,7 @@ struct GroupWeights {
     PackGates(from.b, first, group->all.count, size, 1, 1, b);
     pack(kH, group->h, from.r, r, 1);
     sparse.DropZeroColumns(r);
-    if (!sparse.kind->sparse) pack(kH, group->h, from.r, r, panels(group->h));
+    if (!sparse.stats->sparse) pack(kH, group->h, from.r, r, panels(group->h));
     pack(kC, group->c, from.c, c, panels(group->c));
     pack(kM, group->m, from.v, v, panels(group->m));
   }
@@ -132,16 +132,16 @@ struct GroupWeights {
   }
 
   std::int64_t Macs(const CellTable& cell, const LayerSizes& sizes) const {
-    return InputMacs(cell, sizes) + sparse.kind->macs +
+    return InputMacs(cell, sizes) + sparse.stats->macs +
            size * (sizes.hidden * group->c.count + MidSize(cell, sizes) * group->m.count);
   }
 
   // Makes the product of the weights with the first `columns` of a (rows, stride), which is
   // quantized first if the weights are int8. `started` is the bit set of gates that already have
   // sums; the gates of the product are added to it.
-  Product Make(const GateList& places, const PackedMatrix& weights, const float* a,
-               std::int64_t rows, std::int64_t stride, std::int64_t columns,
-               const QuantizedRows& quantized, unsigned* started) const {
+  Product MakeProduct(const GateList& places, const PackedMatrix& weights, const float* a,
+                      std::int64_t rows, std::int64_t stride, std::int64_t columns,
+                      const QuantizedRows& quantized, unsigned* started) const {
     if (weights.type == NumberType::kInt8) quantized.Read(a, stride, rows, columns, weights.depth);
     Product product{};
     product.a = a;
@@ -171,7 +171,8 @@ struct GroupWeights {
                const QuantizedInputs& quantized, float* sums) const {
     if (group->x.count == 0) return;
     unsigned started = 0;
-    StartSums(Make(group->x, w, x, rows, w.depth, columns, quantized.x, &started), rows, sums);
+    StartSums(MakeProduct(group->x, w, x, rows, w.depth, columns, quantized.x, &started), rows,
+              sums);
   }
 };
 
@@ -192,14 +193,14 @@ template <class Finish>
   for (int i = 0; i < group.x.count; ++i) started |= 1u << group.x.at[i];
   unsigned ready = started;
   const auto add = [&](const GateList& places, const PackedMatrix& w, const float* a,
-                       std::int64_t columns, const QuantizedRows& as) {
+                       std::int64_t columns, const QuantizedRows& quantized_input) {
     if (places.count == 0) return;
     max_gates = places.count > max_gates ? places.count : max_gates;
-    products[count++] =
-        weights.Make(places, w, a, rows, PadToLanes(w.depth), columns, as, &started);
+    products[count++] = weights.MakeProduct(places, w, a, rows, PadToLanes(w.depth), columns,
+                                            quantized_input, &started);
   };
   add(group.h, weights.r, from.h, from.h_end, quantized.h);
-  if (count > 0 && weights.sparse.kind->sparse) {
+  if (count > 0 && weights.sparse.stats->sparse) {
     // not tiled, as each block has its own list of columns
     AddSparse(weights.sparse, products[--count], rows, sums);
     max_gates = 0;
@@ -221,20 +222,20 @@ template <class Finish>
   float tile[kTileSums * kMaxGates * kLanes];
   ForTiles(FitTile(max_gates, rows), rows, blocks,
            [&](std::int64_t row, std::int64_t block, TileShape shape) {
-             const std::int64_t tall = std::int64_t{1} << shape.rows;
-             const std::int64_t wide = std::int64_t{1} << shape.blocks;
+             const std::int64_t tile_rows = std::int64_t{1} << shape.rows;
+             const std::int64_t tile_blocks = std::int64_t{1} << shape.blocks;
              const Sums start{sums + row * stride + block * gates, stride};
-             const Sums to = cell.untiled ? start : Sums{tile, wide * gates};
+             const Sums to = cell.untiled ? start : Sums{tile, tile_blocks * gates};
              AddProduct(products[0], row, block, shape, start, to);
              for (int i = 0; i < others.count; ++i) {
-               for (std::int64_t r = 0; r < tall; ++r) {
+               for (std::int64_t r = 0; r < tile_rows; ++r) {
                  for (std::int64_t at = others.at[i] * kLanes; at < to.stride; at += gates) {
                    Store(to.at + r * to.stride + at, Load(start.at + r * stride + at));
                  }
                }
              }
              for (int i = 1; i < count; ++i) AddProduct(products[i], row, block, shape, to, to);
-             if (!cell.untiled) finish(row, tall, block, wide, to);
+             if (!cell.untiled) finish(row, tile_rows, block, tile_blocks, to);
            });
   if (cell.untiled) finish(std::int64_t{0}, rows, std::int64_t{0}, blocks, Sums{sums, stride});
 }

@@ -74,7 +74,7 @@ struct Float32RowPart {
                                                          const Weights& from, const Values* ranks,
                                                          float* rows) {
   const GateGroup& group = cell.update_gates;
-  const std::int64_t input = sizes.input, hidden = sizes.hidden, middle = MidSize(cell, sizes);
+  const std::int64_t input = sizes.input, hidden = sizes.hidden, mid_size = MidSize(cell, sizes);
   const std::int64_t columns = RecurrentColumns(sizes);
   Float32RowPart parts[5];
   int count = 0;
@@ -92,7 +92,7 @@ struct Float32RowPart {
   }
   add(kH, group.h, from.r, 0, columns, columns, ranks);
   add(kC, group.c, from.c, 0, hidden, hidden, ranks);
-  add(kM, group.m, from.v, 0, middle, middle, nullptr);
+  add(kM, group.m, from.v, 0, mid_size, mid_size, nullptr);
   PackFloat32Parts(hidden, parts, count, rows);
 }
 

@@ -165,10 +165,11 @@ template <int kCount, int MB, int NB, bool kDots>
   const Panel panel(LargestPanel(kCount), block, product.blocks);
   const std::int64_t stride = product.quantized.stride;
   const std::int16_t* const a = product.quantized.at + row * stride;
-  const std::int64_t deep = Words(product.depth, Bytes::kColumns);
+  const std::int64_t depth_words = Words(product.depth, Bytes::kColumns);
   const std::int64_t words = Words(product.columns, Bytes::kColumns);
-  const std::int8_t* const start = static_cast<const std::int8_t*>(product.w) +
-                                   Bytes::kColumns * PackedOffset(panel, block, 0, kCount, deep);
+  const std::int8_t* const start =
+      static_cast<const std::int8_t*>(product.w) +
+      Bytes::kColumns * PackedOffset(panel, block, 0, kCount, depth_words);
   const std::int64_t step = panel.size * kCount * kWide;
   Vec::Bits p[MB][NB][kCount] = {};
 #pragma GCC unroll 2

@@ -14,28 +14,28 @@ namespace edgernn::EDGERNN_ISA {
 // The nonzero columns of each block of a float32 matrix that is packed in panels of one block.
 // DropZeroColumns moves them together.
 struct SparseColumns {
-  struct Kind {
+  struct Stats {
     bool sparse;
     std::int64_t macs;  // multiply-adds of the product with one vector
   };
 
   std::int32_t* columns;  // (at most blocks * depth,): nonzero columns, block by block
   std::int64_t* ends;     // (blocks,): end of each block's list in `columns`
-  Kind* kind;
+  Stats* stats;
 
   void Allocate(const PackedMatrix& matrix, Arena* arena) {
     const std::int64_t blocks = matrix.gates == 0 ? 0 : Blocks(matrix.size);
     const bool floats = matrix.type == NumberType::kFloat32;
     columns = arena->Allocate<std::int32_t>(floats ? blocks * matrix.depth : 0);
     ends = arena->Allocate<std::int64_t>(blocks);
-    kind = arena->Allocate<Kind>(1);
+    stats = arena->Allocate<Stats>(1);
   }
 
   // Drops the zero columns of a float32 matrix, if the sparse product is then faster.
   [[gnu::noinline, gnu::cold]] void DropZeroColumns(const PackedMatrix& matrix) const {
     const std::int64_t size = matrix.size, depth = matrix.depth, gates = matrix.gates;
     const std::int64_t column = gates * kLanes, dense_macs = gates * size * depth;
-    *kind = {false, dense_macs};
+    *stats = {false, dense_macs};
     if (matrix.type != NumberType::kFloat32 || dense_macs == 0) return;
     float* const w = static_cast<float*>(matrix.w);
     std::int64_t stored = 0, macs = 0;
@@ -50,7 +50,7 @@ struct SparseColumns {
     }
     // a sparse product also loads and stores the sums and reads the lists of columns
     if (4 * macs > 3 * dense_macs) return;
-    *kind = {true, macs};
+    *stats = {true, macs};
     for (std::int64_t block = 0, i = 0; block < Blocks(size); ++block) {
       for (; i < ends[block]; ++i) {
         std::memmove(w + i * column, w + (block * depth + columns[i]) * column, Bytes(column));

@@ -23,29 +23,29 @@ namespace edgernn::EDGERNN_ISA {
   }
 }
 
-[[gnu::noinline]] inline void RunCellProgram(const Program& program, const PointwiseArgs& points) {
+[[gnu::noinline]] inline void RunCellProgram(const Program& program, const PointwiseArgs& args) {
   ValuePlace places[kMaxPlaces];
   for (int i = 0; i < program.arguments; ++i) {
     const int index = program.argument[i].index;
     switch (program.argument[i].kind) {
       case ArgumentKind::kGate:
-        places[i] = {points.sums + index * points.gate_stride, points.stride};
+        places[i] = {args.sums + index * args.gate_stride, args.stride};
         break;
       case ArgumentKind::kX:
-        places[i] = {points.x + points.first, kLanes};
+        places[i] = {args.x + args.first, kLanes};
         break;
       case ArgumentKind::kVector:
-        places[i] = points.cell->extents[index] == Extent::kOne
-                        ? ValuePlace{points.params[index], 0}
-                        : ValuePlace{points.params[index] + points.first, kLanes};
+        places[i] = args.cell->extents[index] == Extent::kOne
+                        ? ValuePlace{args.params[index], 0}
+                        : ValuePlace{args.params[index] + args.first, kLanes};
         break;
       default:
-        places[i] = {points.state[index] + points.first, kLanes};
+        places[i] = {args.state[index] + args.first, kLanes};
     }
   }
   float* to[kMaxStates];
-  for (int r = 0; r < program.results; ++r) to[r] = points.to[r] + points.first;
-  RunProgram(program, places, points.count,
+  for (int r = 0; r < program.results; ++r) to[r] = args.to[r] + args.first;
+  RunProgram(program, places, args.count,
              [&](std::int64_t first, std::int64_t count, const ValuePlace* values) {
                StoreResults(program, values, first, count, to);
              });
@@ -55,12 +55,12 @@ inline const ProgramCell& AsProgramCell(const CellKernel& cell) {
   return static_cast<const ProgramCell&>(cell);
 }
 
-inline void RunUpdateProgram(const PointwiseArgs& points) {
-  RunCellProgram(AsProgramCell(*points.cell).update_program, points);
+inline void RunUpdateProgram(const PointwiseArgs& args) {
+  RunCellProgram(AsProgramCell(*args.cell).update_program, args);
 }
 
-inline void RunMidProgram(const PointwiseArgs& points) {
-  RunCellProgram(AsProgramCell(*points.cell).mid_program, points);
+inline void RunMidProgram(const PointwiseArgs& args) {
+  RunCellProgram(AsProgramCell(*args.cell).mid_program, args);
 }
 
 // Maps the cell's vectors in place. A vector depends on vectors of its size and on numbers, so

@@ -73,8 +73,8 @@ void CheckMap(const CellTable& table, const ProgramCode& map) {
 
 FindArgument ArgumentsOf(const CellTable& cell, bool for_mid) {
   return [&cell, for_mid](ArgumentKind kind, int index) {
-    const Extent middle = cell.mid_is_input ? Extent::kInput : Extent::kHidden;
-    const Extent extent = for_mid ? middle : Extent::kHidden;
+    const Extent mid_extent = cell.mid_is_input ? Extent::kInput : Extent::kHidden;
+    const Extent extent = for_mid ? mid_extent : Extent::kHidden;
     switch (kind) {
       case ArgumentKind::kGate: {
         const GateList& gates = (for_mid ? cell.mid_gates : cell.update_gates).all;

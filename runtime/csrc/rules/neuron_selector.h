@@ -18,9 +18,9 @@ struct NeuronSelector {
   static constexpr bool IsNumber(int param) { return kSpec.params[param].rows.one > 0; }
 
   struct Packed {
-    float* matrix;                // packed panels
-    float* bias;                  // (padded H,)
-    float* read[kMaxRuleParams];  // (padded H,), or a number in all lanes
+    float* matrix;                  // packed panels
+    float* bias;                    // (padded H,)
+    float* params[kMaxRuleParams];  // (padded H,), or a number in all lanes
 
     Packed(const LayerSizes& sizes, Arena* arena) {
       const std::int64_t padded = PadToLanes(sizes.hidden);
@@ -28,7 +28,7 @@ struct NeuronSelector {
       bias = arena->Allocate<float>(kProjects ? padded : 0);
 #pragma GCC unroll 8
       for (int i = 0; i < kMaxRuleParams; ++i) {
-        if (IsRead(kSpec, i)) read[i] = arena->Allocate<float>(IsNumber(i) ? kLanes : padded);
+        if (IsRead(kSpec, i)) params[i] = arena->Allocate<float>(IsNumber(i) ? kLanes : padded);
       }
     }
   };
@@ -57,9 +57,9 @@ struct NeuronSelector {
     for (int i = 0; i < kMaxRuleParams; ++i) {
       if (!IsRead(kSpec, i)) continue;
       if (IsNumber(i)) {
-        Store(to.read[i], Fill(from.rule[i][0]));
+        Store(to.params[i], Fill(from.rule[i][0]));
       } else {
-        PackVector(from.rule[i], sizes.hidden, to.read[i]);
+        PackVector(from.rule[i], sizes.hidden, to.params[i]);
       }
     }
   }
@@ -76,7 +76,7 @@ struct NeuronSelector {
   [[gnu::always_inline]] static void Read(const Packed& packed, std::int64_t j, Vec* q) {
 #pragma GCC unroll 8
     for (int i = 0; i < kMaxRuleParams; ++i) {
-      q[i] = IsRead(kSpec, i) ? Load(packed.read[i] + (IsNumber(i) ? 0 : j)) : Zero();
+      q[i] = IsRead(kSpec, i) ? Load(packed.params[i] + (IsNumber(i) ? 0 : j)) : Zero();
     }
   }
 
