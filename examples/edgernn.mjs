@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model exported by edgernn, one step at a time, with the state in and out.
+// Streams sequences through a model exported by edgernn, one step at a time, and keeps its state.
 //
-// Needs onnxruntime-node in Node or onnxruntime-web in a browser, which the caller brings as `ort`:
+// The caller passes ONNX Runtime as `ort`: onnxruntime-node in Node, or onnxruntime-web in a browser.
 //
 //   const stream = await Stream.open(ort, bytes);
 //   const { y, updates } = await stream.step([0.5, 1]);
@@ -12,13 +12,13 @@ export class Stream {
   #fetches;
   #state;
 
-  /** The model in a file whose content is `bytes`, a Uint8Array; `options` go to ONNX Runtime's session. */
+  /** Opens the model in `bytes`, the file as a Uint8Array. `options` are those of an ONNX Runtime session. */
   static async open(ort, bytes, options = {}) {
     const info = describe(bytes);
     const session = await ort.InferenceSession.create(bytes, {
       intraOpNumThreads: 1,
       interOpNumThreads: 1,
-      logSeverityLevel: 4, // what goes wrong is thrown, and said once
+      logSeverityLevel: 4, // errors are thrown, so ONNX Runtime need not log them
       ...options,
     });
     return new Stream(ort, session, info);
@@ -28,24 +28,24 @@ export class Stream {
     this.#ort = ort;
     this.#session = session;
     this.#fetches = session.outputNames.filter((name) => name !== "macs");
-    /** What the file says of itself: cell, rule, sizes, task, … */
+    /** The description in the model's metadata: cell, rule, sizes, task, … */
     this.info = info;
     this.reset();
   }
 
-  /** How many numbers a step reads: I, or 1 where the model reads words. */
+  /** The number of inputs of a step: I, or 1 for a model of words. */
   get inputSize() {
     return this.info.model.input.vocabulary == null ? this.info.model.input.size : 1;
   }
 
-  /** How many neurons the model has, of all layers. */
+  /** The number of neurons of all layers. */
   get neurons() {
     const { layers, hidden_size: hidden, last_size } = this.info.model;
     const last = last_size ?? hidden;
     return hidden * (layers - 1) + last;
   }
 
-  /** The next step starts a new sequence. */
+  /** Sets the state to its initial value, so that the next step starts a new sequence. */
   reset() {
     this.#state = {};
     for (const { name, shape } of this.#session.inputMetadata) {
@@ -56,8 +56,8 @@ export class Stream {
   }
 
   /**
-   * One more step x (I numbers). Gives y, a Float32Array, and `updates`, how many neurons the step updated, undefined
-   * for a model that always updates all. Await one step before the next.
+   * Runs one step with x, an array of I numbers. Resolves to y, a Float32Array, and `updates`, the number of neurons
+   * that were updated, or undefined for a model that always updates all. Await each step before the next.
    */
   async step(x) {
     if (x.length !== this.inputSize || !x.every(Number.isFinite)) {
@@ -65,7 +65,7 @@ export class Stream {
     }
     const before = this.#state;
     const out = await this.#session.run({ x: this.#tensor(x), ...before }, this.#fetches);
-    // what was reset in the meantime stays so
+    // keep the state of a reset() that was called during the step
     if (this.#state === before) {
       this.#state = Object.fromEntries(Object.keys(before).map((name) => [name, out[`${name}.next`]]));
     }
@@ -80,15 +80,15 @@ export class Stream {
   }
 }
 
-/** The model's own description: JSON in its metadata, which ONNX Runtime's JavaScript interface does not give. */
+/** Reads the description of a model: JSON in its metadata, which ONNX Runtime's JavaScript API does not expose. */
 function describe(bytes) {
   for (const [number, entry] of fields(bytes)) {
     if (number !== 14) continue; // ModelProto.metadata_props
     const { 1: key, 2: value } = Object.fromEntries(fields(entry));
     if (text(key) !== "edgernn") continue;
     const info = JSON.parse(text(value));
-    if (info.schema !== 2) throw new Error(`schema ${info.schema}, this program reads 2`);
-    if (!info.streaming) throw new Error("this model needs the whole sequence and cannot be streamed");
+    if (info.schema !== 2) throw new Error(`schema: expected 2, got ${info.schema}`);
+    if (!info.streaming) throw new Error("the model needs whole sequences and cannot be streamed");
     return info;
   }
   throw new Error("not exported by edgernn (no metadata)");
@@ -96,7 +96,7 @@ function describe(bytes) {
 
 const text = (bytes) => new TextDecoder().decode(bytes);
 
-/** The fields of a protobuf message that have a length, as [number, bytes]. */
+/** Yields the length-delimited fields of a protobuf message as [number, bytes]. */
 function* fields(bytes) {
   let at = 0;
   const varint = () => {
@@ -111,7 +111,7 @@ function* fields(bytes) {
     const key = varint();
     const sizes = { 0: () => varint() * 0, 1: () => 8, 2: varint, 5: () => 4 };
     const size = sizes[key % 8]?.();
-    if (!(at + size <= bytes.length)) throw new Error("not an ONNX file, or not all of one");
+    if (!(at + size <= bytes.length)) throw new Error("not an ONNX file, or a truncated one");
     if (key % 8 === 2) yield [Math.floor(key / 8), bytes.subarray(at, at + size)];
     at += size;
   }

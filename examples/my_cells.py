@@ -1,4 +1,4 @@
-"""A cell of your own: see docs/own-cell.md."""
+"""An example of a user-defined cell, see docs/own-cell.md."""
 
 import torch
 
@@ -6,7 +6,7 @@ from edgernn import Cell, Gate
 
 
 class JANET(Cell):
-    """c_t = σ(s) ⊙ c_{t-1} + (1 - σ(s - 1)) ⊙ tanh(a): an LSTM with a forget gate alone."""
+    """An LSTM with a forget gate only: c_t = σ(s) ⊙ c_{t-1} + (1 - σ(s - 1)) ⊙ tanh(a)."""
 
     name = "janet"
     paper = "van der Westhuizen, Lasenby 2018, arXiv:1804.04849"

@@ -122,7 +122,7 @@ REFUSALS = {
     "no x": ({"gates": (2,)}, "gates: no gate reads x, whose weights set I"),
     "c of one state": ({"gates": (33,)}, "gates: a gate reads c, which needs two states"),
     "too many vectors": ({"vectors": (0,) * 5}, "vectors: expected 0 to 4 numbers, got 5"),
-    "short layout": ({"layout": (1, 0)}, "layout: expected 5 to 5 numbers, got 2"),
+    "short layout": ({"layout": (1, 0)}, "layout: expected 5 numbers, got 2"),
     "no update": ({"update": numbers()}, "update: expected four counts, got 0"),
     "update of another stage": ({"update": numbers(1, 0, 0, 1, 16, 0)}, "update: expected arguments that this stage"),
     "update that reads a gradient": (

@@ -12,8 +12,14 @@ import pytest
 from tests.native import draw, draw_call, library, session
 
 BAD_CALLS = {
-    "no steps": ("lstm", "selective", "X", (0, 2, 3), r"X: T must be at least 1, got \(0, 2, 3\)"),
-    "no samples": ("lstm", "selective", "X", (2, 0, 3), r"X: B must be at least 1, got \(2, 0, 3\)"),
+    "no steps": ("lstm", "selective", "X", (0, 2, 3), r"X: expected \(T, B, I\) with T of at least 1, got \(0, 2, 3\)"),
+    "no samples": (
+        "lstm",
+        "selective",
+        "X",
+        (2, 0, 3),
+        r"X: expected \(T, B, I\) with B of at least 1, got \(2, 0, 3\)",
+    ),
     "rank of X": ("lstm", "selective", "X", (2, 3), r"X: expected \(T, B, I\), got \(2, 3\)"),
     "axes of X": ("lstm", "selective", "X", (2, 1, 1, 1, 3), r"X: expected \(T, B, I\), got \(2, 1, 1, 1, \.\.\.\)"),
     "I of X": ("lstm", "selective", "X", (2, 2, 4), r"X: expected \(T, B, 3\), got \(2, 2, 4\)"),
@@ -96,7 +102,7 @@ def test_cell_whose_states_meet_its_inputs_is_refused_other_sizes(constant: bool
         run = session("sru", "always", weights, constant=constant, sizes=(5, 5))
         run.run(None, feed if constant else weights | feed)
 
-    message = r"edgernn: sru: W: expected as many inputs as neurons, here I = H = 5, got \(15, 3\)"
+    message = r"edgernn: sru: W: expected I = H = 5 columns, got \(15, 3\)"
     with pytest.raises(Exception, match=message):
         build_and_run()
 
@@ -107,8 +113,8 @@ def test_cell_whose_states_meet_its_inputs_is_refused_other_sizes(constant: bool
         ({"schema": 3}, "schema: expected 2, got 3; update edgernn"),
         ({"schema": 1}, "schema: expected 2, got 1; export the file again"),
         ({"schema": None}, "schema: expected 2, got none; export the file again"),
-        ({"cell": None}, "cell: the node lacks this attribute"),
-        ({"rule": None}, "rule: the node lacks this attribute"),
+        ({"cell": None}, "cell: expected a name, got none"),
+        ({"rule": None}, "rule: expected a name, got none"),
         ({"cell": "mine"}, "this library has no kernel for mine; update edgernn"),
         ({"rule": "sometimes"}, r"this library has no kernel for pru\+sometimes; update"),
         ({"norm": "layer"}, r"this library has no kernel for pru\+layer; update"),
@@ -174,4 +180,4 @@ def test_unknown_instruction_set_is_refused() -> None:
         check=False,
     )
     assert process.returncode != 0
-    assert "EDGERNN_ISA=mmx: not known or not supported here" in process.stderr
+    assert "EDGERNN_ISA: expected one of " in process.stderr

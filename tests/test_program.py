@@ -116,7 +116,7 @@ def test_header_of_a_cell_that_c_plus_plus_lacks_functions_for_is_refused():
         def update(self, p, state):
             return (torch.exp(p.p), state[1])
 
-    with pytest.raises(ProgramError, match="exp: C\\+\\+ has no function"):
+    with pytest.raises(ProgramError, match="exp: expected an op with a C\\+\\+ function"):
         generator().cell_header(Exponential)
 
 
@@ -178,10 +178,16 @@ def refused_rule(**methods):
 @pytest.mark.parametrize(
     ("methods", "sentence"),
     [
-        ({"project": lambda self, x: x @ self.rule_W.T + self.rule_b * self.rule_g}, "refused: project.x.: expected a"),
-        ({"macs": lambda self: self.hidden_size * self.input_size + 1}, "refused: macs.*the same number a neuron"),
-        ({"drive": lambda self, evidence: evidence / 3}, "div by 3: C\\+\\+ has it by powers of 2 alone"),
-        ({"score": lambda self, e, state, memory: e + state[1]}, "refused: score: C\\+\\+ has no s_c there"),
+        ({"project": lambda self, x: x @ self.rule_W.T + self.rule_b * self.rule_g}, "project.x.: expected W x . b"),
+        (
+            {"macs": lambda self: self.hidden_size * self.input_size + 1},
+            "macs.*: expected the same for all 7 neurons",
+        ),
+        ({"drive": lambda self, evidence: evidence / 3}, "div: expected a divisor that is a power of 2, got 3"),
+        (
+            {"score": lambda self, e, state, memory: e + state[1]},
+            "refused: score: expected arguments of the C\\+\\+ function, got s_c",
+        ),
     ],
 )
 def test_header_of_a_rule_that_c_plus_plus_cannot_hold_is_refused(methods, sentence):

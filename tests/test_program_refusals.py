@@ -57,7 +57,7 @@ PROGRAMS = {
     "more constants": ({"update_numbers": [1.0]}, "update: expected 0 constants, got 1"),
     "constant NaN": (update(constants=[float("nan")]), "update: expected finite constants"),
     "constant infinity": (update(constants=[float("inf")]), "update: expected finite constants"),
-    "argument twice": (update([0, 0]), "update: expected every argument once, got 0"),
+    "argument twice": (update([0, 0]), "update: expected distinct arguments, got 0"),
     "negative argument": (update([-1]), "update: expected arguments that this stage of the cell has, got -1"),
     "unknown kind": (update([80]), "update: expected arguments that this stage of the cell has, got 80"),
     "gradient": (update([64]), "update: expected arguments that this stage of the cell has, got 64"),
@@ -108,9 +108,9 @@ CELLS = {
     "vector of size I": ({"vectors": [1]}, "gates: a vector has the size of the input, which no stage has"),
     "too many vectors": ({"vectors": [0] * 5}, "vectors: expected 0 to 4 numbers, got 5"),
     "unknown size": ({"vectors": [3]}, "vectors: expected numbers from 0 to 2, got 3"),
-    "short layout": ({"layout": [1, 0, 0, 0]}, "layout: expected 5 to 5 numbers, got 4"),
-    "no layout": ({"layout": None}, "layout: expected 5 to 5 numbers, got 0"),
-    "no state": ({"layout": [0, 0, 0, 0, 0]}, "layout: expected a state or more, got 0"),
+    "short layout": ({"layout": [1, 0, 0, 0]}, "layout: expected 5 numbers, got 4"),
+    "no layout": ({"layout": None}, "layout: expected 5 numbers, got 0"),
+    "no state": ({"layout": [0, 0, 0, 0, 0]}, "layout: expected 1 to 4 states, got 0"),
     "too many states": ({"layout": [5, 0, 0, 0, 0]}, "layout: expected numbers from 0 to 4, got 5"),
     "a flag of 2": ({"layout": [1, 0, 0, 2, 0]}, "layout: expected numbers from 0 to 1, got 2"),
     "mid that nothing reads": ({"mid": [1, 0, 0, 1, 0, 0]}, "mid: no gate reads m"),
@@ -146,11 +146,11 @@ CELLS = {
     "map of too few": ({"vectors": [0, 0], "map": [1, 0, 0, 1, 32, 0]}, "map: expected 2 results, got 1"),
     "map that mixes sizes": (
         {"layout": [1, 0, 0, 1, 0], "vectors": [0, 1], "map": [2, 0, 0, 2, 32, 33, 1, 0]},
-        "map: vector 0 depends on one of another size",
+        "map: vector 0: expected a map of vectors of its size and numbers, got one of another size",
     ),
     "map of a number by a vector": (
         {"vectors": [0, 2], "map": [2, 0, 1, 2, 32, 33, 0, 0, 1, 0, 0, 2]},
-        "map: vector 1 depends on one of another size",
+        "map: vector 1: expected a map of vectors of its size and numbers, got one of another size",
     ),
 }
 
@@ -219,7 +219,7 @@ def test_bad_weights_are_refused_by_name(case: str, constant: bool) -> None:
 def test_cell_whose_states_meet_its_inputs_is_refused_other_sizes() -> None:
     weights = draw("sru", "always", 5, 5)
     weights["W"] = np.zeros((15, 3), np.float32)
-    with pytest.raises(Exception, match=r"edgernn: mine: W: expected as many inputs as neurons, here I = H = 5"):
+    with pytest.raises(Exception, match=r"edgernn: mine: W: expected I = H = 5 columns"):
         session("sru", "always", weights, sizes=(5, 5), attributes=user_cell_attributes("sru", 5, 5))
 
 

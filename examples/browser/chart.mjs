@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Three panels over the last steps: the input, the output, and how many neurons were updated.
+// Draws three panels over the last steps: the input, the output, and the share of neurons updated.
 
 const WINDOW = 200; // steps
 const LEFT = 58;
 const RIGHT = 18;
-const HEAD = 34; // above each panel, for its title
-const FOOT = 44; // below the last, for the axis
-// more channels than lines can show are drawn as rows of a picture
+const HEAD = 34; // space for the title above each panel
+const FOOT = 44; // space for the axis below the last panel
+// maximum number of channels drawn as lines; more are drawn as a heat map
 const LINES = 4;
 
 /**
- * Draw `rows`, the steps so far: {x, y, goal, share, begins}, the last of them at the right edge.
- * names: of the input's channels. count: the number of the last step.
+ * Draws the last steps of `rows`, each {x, y, goal, share, begins}, with the latest at the right edge.
+ * names: The names of the input's channels. count: The number of the latest step.
  */
 export function draw(canvas, rows, names, count) {
   const style = getComputedStyle(document.documentElement);
@@ -37,7 +37,7 @@ export function draw(canvas, rows, names, count) {
     muted: color("muted"),
     line: color("line"),
     palette: color("series").split(" "),
-    // the middle of a step's place
+    // the x coordinate of the middle of a step
     at: (i) => LEFT + ((i + 0.5) * (width - LEFT - RIGHT)) / WINDOW,
   };
   let top = HEAD;
@@ -45,8 +45,8 @@ export function draw(canvas, rows, names, count) {
   top += heights[0] + HEAD;
   const output = series(shown, "y", []);
   if (shown[0]?.goal !== undefined) {
-    output[0].name = "the model";
-    output.push({ name: "sum of the marked values so far", values: shown.map((r) => r.goal), dashed: true });
+    output[0].name = "model";
+    output.push({ name: "target: sum of the marked values so far", values: shown.map((r) => r.goal), dashed: true });
   }
   panel(plot, top, heights[1], "Output", output);
   top += heights[1] + HEAD;
@@ -55,7 +55,7 @@ export function draw(canvas, rows, names, count) {
   axis(plot, top + heights[2]);
 }
 
-/** One series a channel of rows[…][key]. */
+/** Returns one series per channel of rows[…][key]. */
 function series(rows, key, names) {
   const channels = rows[0]?.[key].length ?? 0;
   return Array.from({ length: channels }, (_, c) => {
@@ -94,7 +94,7 @@ function panel(plot, top, height, title, all, floor) {
   });
 }
 
-/** A line that begins anew with each sequence. */
+/** Draws a line that starts again with each sequence. */
 function trace({ g, at, shown }, { values, dashed }, y) {
   g.lineWidth = dashed ? 1.5 : 2;
   g.setLineDash(dashed ? [5, 4] : []);
@@ -112,7 +112,7 @@ function bars({ g, at }, values, y, bottom) {
   values.forEach((v, i) => g.fillRect(at(i) - width / 2, y(v), width, bottom - y(v)));
 }
 
-/** A pin at each step where the channel is 1. */
+/** Draws a pin at each step where the channel is 1. */
 function events({ g, at }, values, y, bottom) {
   g.lineWidth = 2;
   values.forEach((v, i) => {
@@ -127,7 +127,7 @@ function events({ g, at }, values, y, bottom) {
   });
 }
 
-/** A row of cells a channel, the stronger the larger. */
+/** Draws a heat map with a row per channel; larger values are more opaque. */
 function picture({ g, at, palette, muted }, top, height, all, x) {
   const values = all.flatMap((s) => s.values);
   const low = Math.min(...values);
@@ -138,13 +138,13 @@ function picture({ g, at, palette, muted }, top, height, all, x) {
   all.forEach((s, c) =>
     s.values.forEach((v, i) => {
       g.globalAlpha = (v - low) / (high - low || 1);
-      // a little more than its place, or seams would show
+      // cells overlap a little to hide seams
       g.fillRect(at(i) - width / 2, top + c * row, width + 0.5, row + 0.5);
     }),
   );
   g.globalAlpha = 1;
   g.fillStyle = muted;
-  g.fillText(`${all.length} channels, faint ${short(low)} to strong ${short(high)}`, x, top - 10);
+  g.fillText(`${all.length} channels, from ${short(low)} (faint) to ${short(high)} (strong)`, x, top - 10);
   g.textAlign = "right";
   g.textBaseline = "middle";
   g.fillText(all[0].name, LEFT - 9, top + row / 2);
@@ -176,7 +176,7 @@ function grid({ g, width, line, muted }, { low, high, tick }, y) {
   g.lineWidth = 1;
   g.textAlign = "right";
   g.textBaseline = "middle";
-  // multiples: a sum of ticks would miss zero
+  // multiples of the tick, as adding ticks up would miss zero by a rounding error
   for (let i = Math.round(low / tick); i <= Math.round(high / tick); i++) {
     const v = i * tick;
     g.beginPath();
@@ -188,7 +188,7 @@ function grid({ g, width, line, muted }, { low, high, tick }, y) {
   g.textBaseline = "alphabetic";
 }
 
-/** Where sequences begin. */
+/** Draws a vertical line where each sequence begins. */
 function boundaries({ g, at, shown, line }, top, height) {
   g.fillStyle = line;
   shown.forEach((row, i) => row.begins && g.fillRect((at(i) + at(i - 1)) / 2 - 0.5, top, 1.5, height));
@@ -206,7 +206,7 @@ function axis({ g, at, first, shown, width, muted }, bottom) {
 
 const short = (v) => String(Number(v.toPrecision(3)));
 
-/** Round limits around a range, and the distance of three to six ticks between them. */
+/** Returns round limits around a range, and the distance between its three to six ticks. */
 function nice(low, high) {
   const span = high - low || Math.abs(high) || 1;
   const power = 10 ** Math.floor(Math.log10(span / 3));

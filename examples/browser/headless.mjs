@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The page without a screen: streams its input once in Chromium, saves what Save saves and, if asked, a picture.
+// Runs the page in headless Chromium: streams the input once, saves the CSV and optionally a screenshot.
 //
 //   node headless.mjs http://127.0.0.1:8000/ y.csv [picture.png [light | dark]]
 //
-// CHROMIUM names the browser's program, /usr/bin/chromium unless set. Prints as JSON the page's figures and
-// what it loaded.
+// The environment variable CHROMIUM is the path of the browser, by default /usr/bin/chromium. Prints the page's figures
+// and the addresses that it loaded as JSON.
 
 import { chromium } from "playwright-core";
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams x.csv through model.onnx, both beside this page unless others are chosen, and draws what happens.
+// Streams x.csv through model.onnx and draws input, output and updates. The user may choose other files.
 //
-// In the address: ?speed=max for as fast as it runs, ?once to stop at the end of the file.
+// Parameters of the address: ?speed=max runs at maximum speed, ?once stops at the end of the file.
 
 import * as ort from "onnxruntime-web";
 
@@ -9,21 +9,21 @@ import { draw } from "./chart.mjs";
 import { isHeader, quantiles, steps } from "./csv.mjs";
 import { Stream } from "./edgernn.mjs";
 
-const KEPT = 10_000; // steps, for Save
-const FRAME = 12; // ms of steps between two pictures at full speed
+const KEPT = 10_000; // maximum number of steps in a saved file
+const FRAME = 12; // milliseconds of steps per animation frame at maximum speed
 
-// a step is far too short to share it among threads
+// a step is too short for several threads
 ort.env.wasm.numThreads = 1;
 
 const element = (id) => document.getElementById(id);
 const address = new URL(location.href).searchParams;
 
-// what y should be by now, for tasks where that is known, from the inputs of the sequence so far
+// the target of y for some tasks, from the inputs of the sequence so far
 const GOALS = {
   adding: (inputs) => inputs.reduce((sum, [value, marker]) => sum + value * marker, 0),
 };
 
-/** A file of steps on its way through a model. */
+/** Streams a file of steps through a model. */
 class Run {
   rows = [];
   microseconds = [];
@@ -31,7 +31,7 @@ class Run {
   #stream;
   #lines;
   #steps;
-  #inputs = []; // of the sequence so far
+  #inputs = []; // inputs of the sequence so far
 
   constructor(stream, text) {
     this.#stream = stream;
@@ -46,10 +46,10 @@ class Run {
     this.#steps = steps(this.#lines, this.#stream.inputSize);
   }
 
-  /** One more step, from the start again after the last one; false after the last one if that was to be all. */
+  /** Runs the next step. Starts again after the end of the file, unless the address has ?once: then returns false. */
   async advance() {
     const { value: x, done } = await this.#steps.next();
-    if (done && this.count === 0) throw new Error("no steps in it");
+    if (done && this.count === 0) throw new Error("expected at least one step, got none");
     if (done) this.#rewind();
     if (done || x === null) {
       this.#stream.reset();
@@ -70,7 +70,7 @@ class Run {
     return true;
   }
 
-  /** All rows that are kept: x, y and the neurons updated, an empty line between sequences. */
+  /** Returns the kept rows as CSV: x, y and the number of neurons updated, with an empty line between sequences. */
   csv() {
     const { x, y, updates } = this.rows[0];
     const names = [...x.map((_, c) => this.names[c] ?? `x${c}`), ...Array.from(y, (_, c) => `y${c}`)];
@@ -88,7 +88,7 @@ const input = { name: "x.csv", text: null };
 let run = null;
 let paused = false;
 
-/** Do it with a model or an input; what goes wrong is said on the page. */
+/** Runs an action on a model or an input, and shows its error on the page. */
 async function attempt(name, action) {
   try {
     return await action();
@@ -129,7 +129,7 @@ function chooseInput(name, text) {
 
 async function fetched(name) {
   const response = await fetch(name);
-  if (!response.ok) throw new Error(`the server says ${response.status}`);
+  if (!response.ok) throw new Error(`the server answered with status ${response.status}`);
   return response;
 }
 
@@ -143,10 +143,10 @@ function show() {
   element("count").textContent = count.toLocaleString("en");
 }
 
-/** Make the steps that are due, then draw them. */
+/** Runs the steps that are due, then draws them. */
 async function frame(now, before, late) {
   const speed = element("speed").value === "max" ? Infinity : Number(element("speed").value);
-  // after a rest of the page, no more than a second of steps at once
+  // at most one second of steps at once, after the page was in the background
   let due = Math.min(late + ((now - before) * speed) / 1000, speed);
   await attempt(input.name, async () => {
     while (due >= 1 && !paused && document.body.dataset.state === "streaming") {
@@ -161,7 +161,7 @@ async function frame(now, before, late) {
 
 element("pause").onclick = () => {
   paused = !paused;
-  element("pause").textContent = paused ? "Go on" : "Pause";
+  element("pause").textContent = paused ? "Resume" : "Pause";
 };
 element("save").onclick = () => {
   if (!run?.count) return;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams numbers through a packed model of edgernn, without ONNX Runtime:
+/* Streams sequences through a packed model of edgernn, without ONNX Runtime:
  *
  *   stream model.edgernn < x.csv > y.csv
  *
- * A line of I numbers in is a step, a line of numbers out is what the model says after it; an empty
- * line ends a sequence. A first line that begins with no number is a header. At the end, the time
- * that a step took and the memory of the model are said on the standard error.
+ * Each line of I numbers is a step, for which the program prints a line with the model's output. An
+ * empty line ends a sequence. The first line is a header if it does not start with a number. At the
+ * end, the program prints the time per step and the memory of the model on standard error.
  */
 
-#define _POSIX_C_SOURCE 200809L /* fstat, mmap and clock_gettime are no part of C99 */
+#define _POSIX_C_SOURCE 200809L /* for fstat, mmap and clock_gettime */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,25 +25,26 @@
 
 #include "edgernn.h"
 
-/* What a program of one model holds on to. */
+/* An open model and its buffers. */
 typedef struct Stream {
   EdgernnModel* model;
   EdgernnSizes sizes;
-  const char* name; /* of the file */
+  const char* name; /* the path of the file */
   size_t file_bytes;
   size_t memory_bytes;
-  float* x;     /* (I,), or null */
-  int64_t word; /* or this */
+  float* x;     /* (I,), or null for a model of words */
+  int64_t word; /* the input of a model of words */
   float* y;     /* (O,) */
 } Stream;
 
-/* What the steps took. */
+/* The measured times of the steps. */
 typedef struct Times {
   double* microseconds;
   size_t count;
-  size_t room;
+  size_t capacity;
 } Times;
 
+/* Prints an error and exits. */
 static void Fail(const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
@@ -65,13 +66,13 @@ static void Check(EdgernnStatus status, const char* name) {
   if (status != EDGERNN_OK) Fail("%s: %s", name, edgernn_message());
 }
 
-/* The file in memory, where a system without mmap would read it. */
+/* Maps a file into memory. Without mmap, a program would read the file into a buffer. */
 static const void* Map(const char* name, size_t* bytes) {
-  struct stat found;
+  struct stat info;
   const int file = open(name, O_RDONLY);
   if (file < 0) Fail("%s: %s", name, errno == ENOENT ? "no such file" : strerror(errno));
-  if (fstat(file, &found) != 0 || !S_ISREG(found.st_mode)) Fail("%s: not a file", name);
-  *bytes = (size_t)found.st_size;
+  if (fstat(file, &info) != 0 || !S_ISREG(info.st_mode)) Fail("%s: not a file", name);
+  *bytes = (size_t)info.st_size;
   if (*bytes == 0) Fail("%s: an empty file", name);
   const void* const data = mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, file, 0);
   if (data == MAP_FAILED) Fail("%s: %s", name, strerror(errno));
@@ -103,7 +104,7 @@ static int IsHeader(const char* line) {
   return end == line;
 }
 
-/* Reads so many finite numbers with commas between them; false if the line holds anything else. */
+/* Reads `count` finite numbers separated by commas. Returns 0 if the line has anything else. */
 static int ParseNumbers(const char* at, int64_t count, float* numbers) {
   for (int64_t i = 0; i < count; ++i) {
     char* end = NULL;
@@ -128,10 +129,10 @@ static double Microseconds(void) {
   return 1e6 * (double)now.tv_sec + 1e-3 * (double)now.tv_nsec;
 }
 
-static void Note(Times* times, double microseconds) {
-  if (times->count == times->room) {
-    times->room = 2 * times->room + 1024;
-    times->microseconds = realloc(times->microseconds, times->room * sizeof(double));
+static void Append(Times* times, double microseconds) {
+  if (times->count == times->capacity) {
+    times->capacity = 2 * times->capacity + 1024;
+    times->microseconds = realloc(times->microseconds, times->capacity * sizeof(double));
     if (times->microseconds == NULL) Fail("out of memory");
   }
   times->microseconds[times->count++] = microseconds;
@@ -141,7 +142,7 @@ static void Step(Stream* stream, const char* line, size_t number, Times* times) 
   const int words = stream->sizes.vocabulary > 0;
   const int64_t count = words ? 1 : stream->sizes.input;
   if (!(words ? ParseWord(line, &stream->word) : ParseNumbers(line, count, stream->x))) {
-    Fail("line %zu: expected %lld %s, got: %.*s", number, (long long)count,
+    Fail("line %zu: expected %lld %s, got %.*s", number, (long long)count,
          words ? "word" : "finite numbers", (int)strcspn(line, "\r\n"), line);
   }
   const double start = Microseconds();
@@ -149,12 +150,12 @@ static void Step(Stream* stream, const char* line, size_t number, Times* times) 
                                      : edgernn_step(stream->model, stream->x, stream->y);
   const double end = Microseconds();
   if (status != EDGERNN_OK) Fail("line %zu: %s", number, edgernn_message());
-  Note(times, end - start);
+  Append(times, end - start);
   for (int64_t i = 0; i < stream->sizes.output; ++i) {
     printf("%s%.9g", i == 0 ? "" : ",", (double)stream->y[i]);
   }
   printf("\n");
-  /* each y is out before the next x is read */
+  /* a reader gets each y before it sends the next x */
   fflush(stdout);
 }
 
@@ -163,17 +164,17 @@ static int Compare(const void* a, const void* b) {
   return (difference > 0) - (difference < 0);
 }
 
-/* updates: of neurons, or -1 for a model that always updates all. */
+/* updates: Total number of neurons updated, or -1 for a model that always updates all. */
 static void Summarise(const Stream* stream, const Times* times, int64_t updates) {
   const size_t count = times->count;
   if (count == 0) return;
   qsort(times->microseconds, count, sizeof(double), Compare);
-  fprintf(stderr, "%zu steps, median %.2f us a step, 90 %% of them below %.2f us", count,
+  fprintf(stderr, "%zu steps: median %.2f us per step, 90th percentile %.2f us", count,
           times->microseconds[count / 2], times->microseconds[count * 9 / 10]);
   if (updates >= 0) {
-    fprintf(stderr, ", %.1f neurons updated a step", (double)updates / (double)count);
+    fprintf(stderr, ", %.1f neurons updated per step", (double)updates / (double)count);
   }
-  fprintf(stderr, "\n%s: %zu bytes, and %zu of memory\n", stream->name, stream->file_bytes,
+  fprintf(stderr, "\n%s: %zu bytes, %zu bytes of memory\n", stream->name, stream->file_bytes,
           stream->memory_bytes);
 }
 
@@ -184,8 +185,8 @@ static void Run(const char* name) {
   Check(edgernn_work(stream.model, &updates, &macs), name);
   int64_t sum = updates == NULL ? -1 : 0;
   char* line = NULL;
-  size_t room = 0, number = 0;
-  while (getline(&line, &room, stdin) >= 0) {
+  size_t capacity = 0, number = 0;
+  while (getline(&line, &capacity, stdin) >= 0) {
     ++number;
     if (IsBlank(line)) {
       edgernn_reset(stream.model);

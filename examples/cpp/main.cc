@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams numbers through a model exported by edgernn:
+// Streams sequences through a model exported by edgernn:
 //
 //   stream model.onnx [libedgernn_ops.so] < x.csv > y.csv
 //
-// A line of I numbers in is a step, a line of numbers out is what the model says after it; an
-// empty line ends a sequence. A first line that begins with no number is a header. At the end, the
-// time that a step took is said on the standard error.
+// Each line of I numbers is a step, for which the program prints a line with the model's output. An
+// empty line ends a sequence. The first line is a header if it does not start with a number. At the
+// end, the program prints the time per step on standard error.
 
 #include <algorithm>
 #include <chrono>
@@ -28,7 +28,7 @@ bool IsHeader(const std::string& line) {
   return end == line.c_str();
 }
 
-// The finite numbers of a line with commas between them; none if it holds anything else.
+// Reads finite numbers separated by commas. Returns none if the line has anything else.
 std::vector<float> ParseLine(const std::string& line) {
   std::vector<float> numbers;
   const char* at = line.c_str();
@@ -53,10 +53,10 @@ void Summarise(std::vector<double>* microseconds, std::int64_t updates) {
   const std::size_t count = microseconds->size();
   if (count == 0) return;
   std::sort(microseconds->begin(), microseconds->end());
-  std::fprintf(stderr, "%zu steps, median %.2f us a step, 90 %% of them below %.2f us", count,
+  std::fprintf(stderr, "%zu steps: median %.2f us per step, 90th percentile %.2f us", count,
                (*microseconds)[count / 2], (*microseconds)[count * 9 / 10]);
   if (updates >= 0) {
-    std::fprintf(stderr, ", %.1f neurons updated a step",
+    std::fprintf(stderr, ", %.1f neurons updated per step",
                  static_cast<double>(updates) / static_cast<double>(count));
   }
   std::fprintf(stderr, "\n");
@@ -68,7 +68,7 @@ void Run(const std::string& model, const std::string& library) {
   std::vector<double> microseconds;
   std::int64_t updates = 0;
   std::string line;
-  // std::cin flushes what was printed before it waits: each y is out before the next x is read
+  // reading std::cin flushes the output, so a reader gets each y before it sends the next x
   for (std::size_t number = 1; std::getline(std::cin, line); ++number) {
     if (line.find_first_not_of(" \r") == std::string::npos) {
       stream.Reset();
@@ -78,8 +78,8 @@ void Run(const std::string& model, const std::string& library) {
     const std::vector<float> x = ParseLine(line);
     if (x.size() != stream.input_size()) {
       throw std::runtime_error("line " + std::to_string(number) + ": expected " +
-                               std::to_string(stream.input_size()) +
-                               " finite numbers, got: " + line);
+                               std::to_string(stream.input_size()) + " finite numbers, got " +
+                               line);
     }
     const Clock::time_point start = Clock::now();
     const std::vector<float>& y = stream.Step(x);

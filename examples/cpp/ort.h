@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// ONNX Runtime's C interface: its own header where that is found, else the part of it that this
-// example calls.
+// ONNX Runtime's C API: its own header if the compiler finds it, else declarations of the part that
+// this example calls.
 //
-// ONNX Runtime's Python wheels hold the shared library and no headers. OrtApi is a table of
-// function pointers that only ever grows at its end, so the position of an entry, in its comment,
-// and its type are all there is to know. Names are those of onnxruntime_c_api.h: what is written
-// with this header compiles with that one.
+// ONNX Runtime's Python wheels have the shared library, but no headers. OrtApi is a table of
+// function pointers to which new versions only append, so the index (in the comment) and the type
+// of a function identify it. The names are those of onnxruntime_c_api.h, so that code compiles with
+// either header.
 
 #ifndef EDGERNN_EXAMPLES_ORT_H_
 #define EDGERNN_EXAMPLES_ORT_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streaming through ONNX Runtime's C interface: all memory is allocated once, a step is one Run.
+// Streams through ONNX Runtime's C API. All memory is allocated once; a step is one call of Run.
 
 #include "stream.h"
 
@@ -14,9 +14,11 @@ namespace edgernn {
 namespace {
 
 const OrtApi& Api() {
-  // all that is called here exists since ONNX Runtime 1.17
+  // all functions called here exist since ONNX Runtime 1.17
   static const OrtApi* const api = OrtGetApiBase()->GetApi(17);
-  if (api == nullptr) throw std::runtime_error("ONNX Runtime 1.17 or newer is needed");
+  if (api == nullptr) {
+    throw std::runtime_error("expected ONNX Runtime 1.17 or newer, got an older version");
+  }
   return *api;
 }
 
@@ -27,12 +29,12 @@ void Check(OrtStatus* status) {
   throw std::runtime_error(message);
 }
 
-// The object that one of ONNX Runtime's functions gives in its last argument.
+// Calls a function of ONNX Runtime that returns a new object in its last argument.
 template <class T, class... Parameters, class... Arguments>
-Owned<T> Made(OrtStatus* (*make)(Parameters...), Arguments... arguments) {
-  T* made = nullptr;
-  Check(make(arguments..., &made));
-  return Owned<T>(made);
+Owned<T> Create(OrtStatus* (*create)(Parameters...), Arguments... arguments) {
+  T* object = nullptr;
+  Check(create(arguments..., &object));
+  return Owned<T>(object);
 }
 
 std::string ReadFile(const std::string& path) {
@@ -41,7 +43,7 @@ std::string ReadFile(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The text between two marks, or "" where the first is missing.
+// Returns the text between two marks, or "" if the first one is missing.
 std::string Between(const std::string& text, const std::string& before, const std::string& after) {
   const std::size_t start = text.find(before);
   if (start == std::string::npos) return "";
@@ -49,20 +51,20 @@ std::string Between(const std::string& text, const std::string& before, const st
   return text.substr(from, text.find(after, from) - from);
 }
 
-// The model's own description: a line of JSON among the file's metadata.
+// Finds the description of a model, a line of JSON in the file's metadata.
 std::string Description(const std::string& file) {
   const std::size_t start = file.find("{\"version\":\"");
   const std::string text = start == std::string::npos ? "" : file.substr(start);
   const std::string schema = Between(text, "\"schema\":", ",");
   if (schema.empty()) throw std::runtime_error("not exported by edgernn (no metadata)");
-  if (schema != "2") throw std::runtime_error("schema " + schema + ", this program reads 2");
+  if (schema != "2") throw std::runtime_error("schema: expected 2, got " + schema);
   if (Between(text, "\"streaming\":", ",") == "false") {
-    throw std::runtime_error("this model needs the whole sequence and cannot be streamed");
+    throw std::runtime_error("the model needs whole sequences and cannot be streamed");
   }
   return text;
 }
 
-// Numbers with commas between them, `size` of them; zeros where there are none.
+// Reads `size` numbers separated by commas. Missing numbers become 0.
 std::vector<float> ParseStart(const std::string& text, std::size_t size) {
   std::vector<float> start(size, 0.0f);
   const char* at = text.c_str();
@@ -74,6 +76,7 @@ std::vector<float> ParseStart(const std::string& text, std::size_t size) {
   return start;
 }
 
+// Copies a name that ONNX Runtime allocated, and frees the original.
 std::string TakeName(char* name, OrtAllocator* allocator) {
   const std::string copy = name;
   Check(Api().AllocatorFree(allocator, name));
@@ -92,16 +95,16 @@ void Release::operator()(OrtValue* value) const { Api().ReleaseValue(value); }
 Stream::Stream(const std::string& model, const std::string& library) try {
   const std::string file = ReadFile(model);
   const std::string description = Description(file);
-  env_ = Made<OrtEnv>(Api().CreateEnv, ORT_LOGGING_LEVEL_FATAL, "edgernn");
-  memory_ = Made<OrtMemoryInfo>(Api().CreateCpuMemoryInfo, OrtDeviceAllocator, OrtMemTypeDefault);
-  const auto options = Made<OrtSessionOptions>(Api().CreateSessionOptions);
+  env_ = Create<OrtEnv>(Api().CreateEnv, ORT_LOGGING_LEVEL_FATAL, "edgernn");
+  memory_ = Create<OrtMemoryInfo>(Api().CreateCpuMemoryInfo, OrtDeviceAllocator, OrtMemTypeDefault);
+  const auto options = Create<OrtSessionOptions>(Api().CreateSessionOptions);
   Check(Api().SetIntraOpNumThreads(options.get(), 1));
   void* handle = nullptr;
   if (!library.empty()) {
     Check(Api().RegisterCustomOpsLibrary(options.get(), library.c_str(), &handle));
   }
-  session_ = Made<OrtSession>(Api().CreateSessionFromArray, env_.get(), file.data(), file.size(),
-                              options.get());
+  session_ = Create<OrtSession>(Api().CreateSessionFromArray, env_.get(), file.data(), file.size(),
+                                options.get());
   AllocateInputs(Between(description, "\"initial_state\":{", "}"));
   AllocateOutputs();
   Reset();
@@ -114,7 +117,7 @@ const std::vector<float>& Stream::Step(const std::vector<float>& x) {
     throw std::runtime_error("expected " + std::to_string(input_size()) + " numbers, got " +
                              std::to_string(x.size()));
   }
-  // one of the two is empty
+  // either floats or integers is empty
   std::copy_n(x.begin(), x_.floats.size(), x_.floats.begin());
   std::copy_n(x.begin(), x_.integers.size(), x_.integers.begin());
   Check(Api().Run(session_.get(), nullptr, input_names_.data(), inputs_[turn_].data(),
@@ -130,17 +133,17 @@ void Stream::Reset() {
   }
 }
 
-// x and the states, which are all inputs of the model.
+// Allocates x and the states, which are all inputs of the model.
 void Stream::AllocateInputs(const std::string& initial_state) {
   OrtAllocator* allocator = nullptr;
   Check(Api().GetAllocatorWithDefaultOptions(&allocator));
   std::size_t count = 0;
   Check(Api().SessionGetInputCount(session_.get(), &count));
   for (std::size_t i = 0; i < count; ++i) {
-    char* given = nullptr;
-    Check(Api().SessionGetInputName(session_.get(), i, allocator, &given));
-    const std::string name = TakeName(given, allocator);
-    const auto info = Made<OrtTypeInfo>(Api().SessionGetInputTypeInfo, session_.get(), i);
+    char* raw_name = nullptr;
+    Check(Api().SessionGetInputName(session_.get(), i, allocator, &raw_name));
+    const std::string name = TakeName(raw_name, allocator);
+    const auto info = Create<OrtTypeInfo>(Api().SessionGetInputTypeInfo, session_.get(), i);
     if (name == "x") {
       x_ = Allocate(info.get());
       continue;
@@ -158,17 +161,17 @@ void Stream::AllocateInputs(const std::string& initial_state) {
   }
 }
 
-// y, the next states in the other copy of the states, and `updates` where the model has it.
+// Allocates y and, if the model has it, `updates`. A step writes the states to their other copy.
 void Stream::AllocateOutputs() {
   OrtAllocator* allocator = nullptr;
   Check(Api().GetAllocatorWithDefaultOptions(&allocator));
   std::size_t count = 0;
   Check(Api().SessionGetOutputCount(session_.get(), &count));
   for (std::size_t i = 0; i < count; ++i) {
-    char* given = nullptr;
-    Check(Api().SessionGetOutputName(session_.get(), i, allocator, &given));
-    const std::string name = TakeName(given, allocator);
-    const auto info = Made<OrtTypeInfo>(Api().SessionGetOutputTypeInfo, session_.get(), i);
+    char* raw_name = nullptr;
+    Check(Api().SessionGetOutputName(session_.get(), i, allocator, &raw_name));
+    const std::string name = TakeName(raw_name, allocator);
+    const auto info = Create<OrtTypeInfo>(Api().SessionGetOutputTypeInfo, session_.get(), i);
     if (name == "y") y_ = Allocate(info.get());
     if (name == "updates") updates_ = Allocate(info.get());
   }
@@ -197,13 +200,13 @@ Tensor Stream::Allocate(const OrtTypeInfo* info) const {
     size *= static_cast<std::size_t>(n);
   }
   Tensor tensor;
-  const bool whole = type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
-  tensor.floats.resize(whole ? 0 : size);
-  tensor.integers.resize(whole ? size : 0);
-  void* data = whole ? static_cast<void*>(tensor.integers.data()) : tensor.floats.data();
-  const std::size_t bytes = size * (whole ? sizeof(std::int64_t) : sizeof(float));
-  tensor.value = Made<OrtValue>(Api().CreateTensorWithDataAsOrtValue, memory_.get(), data, bytes,
-                                shape.data(), rank, type);
+  const bool is_int64 = type == ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64;
+  tensor.floats.resize(is_int64 ? 0 : size);
+  tensor.integers.resize(is_int64 ? size : 0);
+  void* data = is_int64 ? static_cast<void*>(tensor.integers.data()) : tensor.floats.data();
+  const std::size_t bytes = size * (is_int64 ? sizeof(std::int64_t) : sizeof(float));
+  tensor.value = Create<OrtValue>(Api().CreateTensorWithDataAsOrtValue, memory_.get(), data, bytes,
+                                  shape.data(), rank, type);
   return tensor;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model exported by edgernn, one step at a time, with the state in and out.
+// Streams sequences through a model exported by edgernn, one step at a time, and keeps its state.
 
 #ifndef EDGERNN_EXAMPLES_STREAM_H_
 #define EDGERNN_EXAMPLES_STREAM_H_
@@ -14,7 +14,7 @@
 
 namespace edgernn {
 
-// ONNX Runtime's objects are released when their owner goes.
+// Releases an object of ONNX Runtime.
 struct Release {
   void operator()(OrtEnv* env) const;
   void operator()(OrtMemoryInfo* memory) const;
@@ -27,29 +27,29 @@ struct Release {
 template <class T>
 using Owned = std::unique_ptr<T, Release>;
 
-// A tensor of the model for one step of one sequence (T = 1, B = 1), in memory of its own.
+// An input or output of the model for one step of one sequence (T = 1, B = 1), with its memory.
 struct Tensor {
-  std::vector<float> floats;           // its numbers,
-  std::vector<std::int64_t> integers;  // or these where the model says int64
+  std::vector<float> floats;           // the elements of a float tensor
+  std::vector<std::int64_t> integers;  // the elements of an int64 tensor
   Owned<OrtValue> value;
 };
 
-// What goes wrong is thrown as std::runtime_error. Not for several threads at once.
+// An open model and its state. Throws std::runtime_error on errors. Not thread-safe.
 class Stream {
  public:
-  // library: the path of libedgernn_ops, or "" for the portable operators in the file.
+  // library: The path of libedgernn_ops, or "" for the portable operators in the file.
   Stream(const std::string& model, const std::string& library);
 
-  // I, or 1 where the model reads words.
+  // The number of inputs of a step: I, or 1 for a model of words.
   std::size_t input_size() const { return x_.floats.size() + x_.integers.size(); }
 
-  // y (O,) after one more step x (I,); the next step overwrites it.
+  // Runs one step with x (I,). Returns y (O,), which the next step overwrites.
   const std::vector<float>& Step(const std::vector<float>& x);
 
-  // The next step starts a new sequence.
+  // Sets the state to its initial value, so that the next step starts a new sequence.
   void Reset();
 
-  // How many neurons the last step updated, or -1 for a model that always updates all.
+  // The number of neurons that the last step updated, or -1 for a model that always updates all.
   std::int64_t updates() const { return updates_.integers.empty() ? -1 : updates_.integers[0]; }
 
  private:
@@ -68,9 +68,9 @@ class Stream {
   Owned<OrtSession> session_;
   Tensor x_, y_, updates_;
   std::vector<State> states_;
-  int turn_ = 0;  // the copy of the states that the next step reads
+  int turn_ = 0;  // index of the copy of the states that the next step reads
 
-  // what each of the two kinds of step hands to ONNX Runtime
+  // arguments of Run, by `turn_`
   std::vector<const char*> input_names_, output_names_;
   std::vector<const OrtValue*> inputs_[2];
   std::vector<OrtValue*> outputs_[2];

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams numbers through a model exported by edgernn:
+// Streams sequences through a model exported by edgernn:
 //
 //   node stream.mjs model.onnx < x.csv > y.csv
 //
-// A line of I numbers in is a step, a line of numbers out is what the model says after it; an empty line ends a
-// sequence. At the end, the time that a step took is said on the standard error.
+// Each line of I numbers is a step, for which the program prints a line with the model's output. An empty line ends a
+// sequence. At the end, the program prints the time per step on standard error.
 
 import { readFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
@@ -38,10 +38,9 @@ async function run(path) {
   }
   if (microseconds.length === 0) return;
   const { median, p90 } = quantiles(microseconds);
-  const rate = Number.isNaN(updated) ? "" : `, ${(updated / microseconds.length).toFixed(1)} neurons updated a step`;
-  console.error(
-    `${microseconds.length} steps, median ${median.toFixed(1)} us a step, 90 % of them below ${p90.toFixed(1)} us${rate}`,
-  );
+  const rate = Number.isNaN(updated) ? "" : `, ${(updated / microseconds.length).toFixed(1)} neurons updated per step`;
+  const times = `median ${median.toFixed(1)} us per step, 90th percentile ${p90.toFixed(1)} us`;
+  console.error(`${microseconds.length} steps: ${times}${rate}`);
 }
 
 if (process.argv.length !== 3) {

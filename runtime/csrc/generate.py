@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the C++ that follows from the Python: `python runtime/csrc/generate.py`, or `make docs`.
+"""Generate C++ headers from the Python definitions: `python runtime/csrc/generate.py`, or `make docs`.
 
-program/ops.h: the ops of point-wise programs, of edgernn/program.py. cells/NAME.h: the table and the equations of a
-cell of edgernn/cells, one struct for each of its forms. cells/list.h: all of them. rules/NAME.h and rules/list.h: the
-same for the rules of edgernn/rules.
+- program/ops.h: the ops of point-wise programs, from edgernn/program.py.
+- cells/NAME.h: the gates and equations of a cell of edgernn/cells, one struct per form. cells/list.h: all cells.
+- rules/NAME.h: the constants and equations of a rule of edgernn/rules. rules/list.h: all rules.
 """
 
 import inspect
@@ -27,9 +27,9 @@ from edgernn.rule_program import trace_rule
 from edgernn.rules import RULES, Kind, UpdateRule
 
 CSRC = Path(__file__).resolve().parent
-# how tightly an expression binds
+# precedence of an expression
 _SUM, _PRODUCT, _ATOM = 1, 2, 3
-# sizes that rules are made with, which tell their weights apart
+# distinct sizes of the rules that are traced, so that the shape of a weight tells its axes
 _INPUT, _HIDDEN = 5, 7
 _TERMS = {"x": "kX", "h": "kH", "c": "kC", "m": "kM", "bias": "kBias", "mid": "kMid"}
 _EXTENTS = {"H": "kHidden", "I": "kInput", "1": "kOne"}
@@ -39,7 +39,7 @@ _CALLS = {"sigmoid": "Sigmoid", "tanh": "Tanh", "min": "Min"}
 
 
 def ops() -> str:
-    """The table of ops as an X-macro."""
+    """Return program/ops.h, the table of ops as an X-macro."""
     rows = [f"X({name}, {op.code}, {op.arity})" for name, op in OPS.items()]
     table = " \\\n".join(["#define EDGERNN_PROGRAM_OPS(X)", *rows])
     return _header(
@@ -60,7 +60,7 @@ constexpr int kMaxProgramResults = {MOST_RESULTS};
 
 
 def cell_list() -> str:
-    """The headers of all cells, and their structs."""
+    """Return cells/list.h, the list of all cells."""
     includes = "\n".join(f'#include "{_file(cell)}"' for cell in CELLS.values())
     structs = [_camel(form.form) for cell in CELLS.values() for form, *_ in _forms(cell)]
     lines = ", //\n".join(structs)
@@ -82,7 +82,7 @@ using Cells = TypeList< //
 
 
 def cell_header(cell: type[Cell]) -> str:
-    """The structs of a cell's forms."""
+    """Return cells/NAME.h, a struct for each form of a cell."""
     source = Path(inspect.getfile(cell)).name
     structs = "\n".join(_struct(forms) for forms in _forms(cell))
     return _header(
@@ -103,12 +103,12 @@ namespace edgernn {{
 
 
 def _forms(cell: type[Cell]) -> list[list[Cell]]:
-    """The forms of a cell; those of one name differ in biases alone."""
+    """Group the forms of a cell by name; forms of the same name differ in their biases only."""
     return [list(forms) for _, forms in groupby(sorted(cell.forms(), key=_form), key=_form)]
 
 
 def _form(cell: Cell) -> tuple[bool, str]:
-    # the one without a variant comes first
+    # the form without a variant is first
     return bool(cell.variant), cell.form
 
 
@@ -157,7 +157,7 @@ def _params(cell: Cell) -> Iterator[str]:
 
 
 def _function(cell: Cell, program: Program, mid: bool) -> list[str]:
-    """Mid or Update of a cell."""
+    """Return the member function Mid or Update of a cell."""
     x = "x" if mid else f"p[{len(cell.gates)}]"
     places = {GATE: "p[{}]", INPUT: x, VECTOR: "q[{}]", STATE: "state[{}]"}
     arguments = {key: places[key // INPUT * INPUT].format(key % INPUT) for key in program.arguments}
@@ -171,7 +171,7 @@ def _function(cell: Cell, program: Program, mid: bool) -> list[str]:
 
 
 def rule_list() -> str:
-    """The headers of all rules, and their structs."""
+    """Return rules/list.h, the list of all rules."""
     includes = "\n".join(f'#include "{_rule_file(rule)}"' for rule in RULES.values())
     structs = ", ".join(map(_camel, RULES))
     return _header(
@@ -191,14 +191,14 @@ using Rules = TypeList<{structs}>;
 
 
 def rule_header(rule: type[UpdateRule]) -> str:
-    """The struct of a rule: what it declares, and its equations where it decides by a score that is point-wise."""
+    """Return rules/NAME.h, with a rule's constants and, if it has any, its point-wise equations."""
     source = Path(inspect.getfile(rule)).name
-    made = rule(_INPUT, _HIDDEN)
-    fields = _rule_fields(made)
+    traced_rule = rule(_INPUT, _HIDDEN)
+    fields = _rule_fields(traced_rule)
     has_equations = rule.kind is not Kind.TIME and not rule.masks
     lines = [f"struct {_camel(rule.name)} : RuleDefaults {{", *fields]
     if has_equations:
-        for method in _rule_methods(made):
+        for method in _rule_methods(traced_rule):
             lines += ["", *method]
     content = "\n".join([*lines, "};"])
     return _header(
@@ -220,7 +220,7 @@ namespace edgernn {{
 
 
 def _rule_fields(rule: UpdateRule) -> list[str]:
-    """The members of RuleDefaults that the rule changes."""
+    """Return the members of RuleDefaults that the rule overrides."""
     fields = [
         ("const char*", "kName", f'"{rule.name}"'),
         ("RuleKind", "kKind", f"RuleKind::k{rule.kind.name.capitalize()}"),
@@ -243,9 +243,9 @@ def _rule_fields(rule: UpdateRule) -> list[str]:
         matrix, bias = _projection(rule)
         places = list(rule.weights)
         fields += [("int", name, str(places.index(w))) for name, w in (("kMatrix", matrix), ("kBias", bias)) if w]
-        macs, rest = divmod(rule.macs() - (_INPUT * _HIDDEN if matrix else 0), _HIDDEN)
-        if rest or macs < 0:
-            raise ProgramError(f"{rule.name}: macs(): expected the same number a neuron, got {rule.macs()}")
+        macs, remainder = divmod(rule.macs() - (_INPUT * _HIDDEN if matrix else 0), _HIDDEN)
+        if remainder or macs < 0:
+            raise ProgramError(f"{rule.name}: macs(): expected the same for all {_HIDDEN} neurons, got {rule.macs()}")
         fields += [("int", "kNeuronMacs", str(macs))] if macs else []
     return [f"static constexpr {kind} {name} = {value};" for kind, name, value in fields]
 
@@ -260,29 +260,29 @@ def _weight_shape(rule: UpdateRule, name: str) -> str:
 
 
 def _projection(rule: UpdateRule) -> tuple[str | None, str | None]:
-    """The weights W (H, I) and b (H,) of project(x) = W x + b; None where there is none."""
+    """Return the names of W (H, I) and b (H,) in project(x) = W x + b, or None for a missing one."""
     x = torch.randn(4, _INPUT)
     e = rule.project(x)
     if not e.numel():
         return None, None
     weights = list(rule.weights.items())
     grads = torch.autograd.grad(e.sum(), [w for _, w in weights if w.requires_grad], allow_unused=True)
-    read = [
+    used = [
         name
         for (name, _), grad in zip(((n, w) for n, w in weights if w.requires_grad), grads, strict=True)
         if grad is not None
     ]
-    matrix = next((name for name in read if rule.weights[name].ndim == 2), None)
-    bias = next((name for name in read if rule.weights[name].ndim == 1), None)
+    matrix = next((name for name in used if rule.weights[name].ndim == 2), None)
+    bias = next((name for name in used if rule.weights[name].ndim == 1), None)
     if matrix is not None:
         expected = nn.functional.linear(x, rule.weights[matrix], None if bias is None else rule.weights[bias])
-        if set(read) <= {matrix, bias} and torch.allclose(e, expected):
+        if set(used) <= {matrix, bias} and torch.allclose(e, expected):
             return matrix, bias
-    raise ProgramError(f"{rule.name}: project(x): expected a matrix (H, I) times x, plus a vector (H,) or nothing")
+    raise ProgramError(f"{rule.name}: project(x): expected W x + b with W (H, I) and b (H,)")
 
 
 def _rule_methods(rule: UpdateRule) -> Iterator[list[str]]:
-    """The member functions of a rule that RuleDefaults does not have as they are."""
+    """Yield the member functions of a rule that differ from those of RuleDefaults."""
     sample = rule.kind is Kind.SAMPLE
     equations = trace_rule(rule, ("h", "c"))
     weights = {name: f"q[{i}]" for i, name in enumerate(rule.weights)}
@@ -294,45 +294,45 @@ def _rule_methods(rule: UpdateRule) -> Iterator[list[str]]:
         "drive": ("V Drive", {"sum": "V sum"}, ("q",)),
         "advance": ("void Advance", {"u": "V u", "score": "V score", "drive": "V drive"}, ("q", "m")),
     }
-    same = {"evidence": "sum", "s_h": "h"}
+    parameter_names = {"evidence": "sum", "s_h": "h"}
     for method, program in equations.programs.items():
         if method != "score" and not program.instructions and len(program.results) == 1 and not program.constants:
-            # an argument as it is, which is what RuleDefaults says
+            # the identity, as in RuleDefaults
             continue
-        head, parameters, tables = signatures[method]
+        signature, parameters, tables = signatures[method]
         declared = parameters | {
             name: f"V* {name}" if (method, name) == ("advance", "m") else f"const V* {name}" for name in tables
         }
         arguments = {}
         for key in program.arguments:
             name = equations.names[key]
-            text = weights.get(name) or memories.get(name) or same.get(name, name)
-            # of a cell of one state that is the first
+            text = weights.get(name) or memories.get(name) or parameter_names.get(name, name)
+            # the parameter s of Evidence is traced as the state c
             text = "s" if method == "evidence" and name == "s_c" else text
             if text.partition("[")[0] not in declared:
-                raise ProgramError(f"{rule.name}: {method}: C++ has no {name} there")
+                raise ProgramError(f"{rule.name}: {method}: expected arguments of the C++ function, got {name}")
             arguments[key] = text
         results = {memories[name]: name.removeprefix("rule_") for name in rule.memory} if method == "advance" else None
-        yield _method(head, declared, program, arguments, results)
+        yield _method(signature, declared, program, arguments, results)
 
 
 def _method(
-    head: str,
+    signature: str,
     parameters: Mapping[str, str],
     program: Program,
     arguments: Mapping[int, str],
     results: Mapping[str, str] | None = None,
     names: Mapping[int, str] | None = None,
 ) -> list[str]:
-    """A member function.
+    """Return a member function as lines of C++.
 
     Args:
-        head: Its type and name.
-        parameters: Their declarations, by name; the name is left out where nothing reads it.
-        program: What it computes.
-        arguments: The C++ of each argument of the program.
-        results: Where each result is written, and its name; without it the function returns the only one.
-        names: Of values that one op makes of one argument.
+        signature: The return type and the name of the function.
+        parameters: The declaration of each parameter, by name. Unused parameters are declared without a name.
+        program: The equations of the function.
+        arguments: The C++ expression of each argument of the program.
+        results: The destination of each result and its name. Without it, the function returns its only result.
+        names: Names for values that an op computes from one argument, by the argument's key.
     """
     floats = {name for name, declaration in parameters.items() if declaration.startswith("float ")}
     reserved = {"p", "q", "x", "state", *parameters}
@@ -343,11 +343,11 @@ def _method(
         declaration if re.search(rf"\b{name}\b", text) else declaration.removesuffix(name).strip()
         for name, declaration in parameters.items()
     ]
-    return ["template <class V>", f"static constexpr {head}({', '.join(declared)}) {{", *body, "}"]
+    return ["template <class V>", f"static constexpr {signature}({', '.join(declared)}) {{", *body, "}"]
 
 
 class _Printer:
-    """A program as statements of C++."""
+    """Prints a program as statements of C++."""
 
     def __init__(
         self,
@@ -371,17 +371,17 @@ class _Printer:
             if not self._uses[number]:
                 self._values.append(("", _ATOM))
                 continue
-            text, binding = self._expression(instruction.op, instruction.operands)
+            text, precedence = self._expression(instruction.op, instruction.operands)
             name = self._name(number)
             if name is not None:
                 self._lines.append(f"const V {name} = {text};")
-                text, binding = name, _ATOM
-            self._values.append((text, binding))
+                text, precedence = name, _ATOM
+            self._values.append((text, precedence))
         results = [self._values[number][0] for number in self._program.results]
         if self._results is None:
             return [*self._lines, f"return {results[0]};"]
         places, names = list(self._results), list(self._results.values())
-        # a place must not be overwritten before it is read
+        # a destination must not be overwritten before it is read
         for i, result in enumerate(results):
             if any(place in result for place in places[:i]):
                 results[i] = self._free(f"new_{names[i]}")
@@ -401,7 +401,7 @@ class _Printer:
         return uses
 
     def _operands(self, op: str, operands: tuple[int, ...]) -> tuple[int, ...]:
-        """Operands as often as they are printed."""
+        """Return the operands of an op, each as often as it is printed."""
         if op == "lerp":
             return (*operands, operands[2])
         if op == "cos":
@@ -410,16 +410,16 @@ class _Printer:
         return operands if clamped is None else clamped[:1]
 
     def _quarter(self, number: int) -> int:
-        """What is clamped between 0 and pi / 2, as the function Cos does."""
+        """Return the operand of a clamp to [0, pi / 2], which the function Cos includes."""
         if number >= self._first:
             instruction = self._program.instructions[number - self._first]
             clamped = self._clamped(instruction.op, instruction.operands)
             if clamped is not None and clamped[1] == 0 and abs(clamped[2] - np.pi / 2) < 1e-7:
                 return clamped[0]
-        raise ProgramError("cos: C++ has it of what is clamped between 0 and pi / 2 alone")
+        raise ProgramError("cos: expected an argument clamped to [0, pi / 2], the range of Cos in cpu/simd.h")
 
     def _clamped(self, op: str, operands: tuple[int, ...]) -> tuple[int, float, float] | None:
-        """What a value clamps, and between which numbers, where it does."""
+        """Return the operand and the bounds of a clamp, min(max(operand, low), high), or None for other ops."""
         if op != "min" or operands[0] < self._first or not self._is_literal(operands[1]):
             return None
         inner = self._program.instructions[operands[0] - self._first]
@@ -431,7 +431,10 @@ class _Printer:
         return inner.operands[0], low, high
 
     def _name(self, number: int) -> str | None:
-        """The name of a value that is read more than once, or that has a name in the equations."""
+        """Return the variable name of a value, or None for a value that is printed inline.
+
+        A value has a variable if it is read more than once, or if the equations name it.
+        """
         operands = self._program.instructions[number - self._first].operands
         if len(operands) == 1 and operands[0] < len(self._program.arguments):
             key = self._program.arguments[operands[0]]
@@ -445,40 +448,40 @@ class _Printer:
         return self._free(f"v{number - self._first}")
 
     def _free(self, name: str) -> str:
-        """A name that the statements before do not have."""
+        """Return a name that no earlier statement declares."""
         declared = {line.split()[2] for line in self._lines} | self._reserved
         while name in declared:
             name = f"new_{name}"
         return name
 
     def _expression(self, op: str, operands: tuple[int, ...]) -> tuple[str, int]:
-        def text(operand: int, binding: int) -> str:
-            value, own = self._values[operand]
-            return value if own >= binding else f"({value})"
+        def text(operand: int, least_precedence: int) -> str:
+            value, precedence = self._values[operand]
+            return value if precedence >= least_precedence else f"({value})"
 
-        first, *rest = operands
+        first, *others = operands
         if op in ("add", "mul") and (self._is_literal(first) or first in self._floats):
-            # V op float exists, float op V does not
-            first, rest = rest[0], [first]
+            # the operators + and * of V take a float as their right operand only
+            first, others = others[0], [first]
         if op == "add":
-            return f"{text(first, _SUM)} + {text(rest[0], _PRODUCT)}", _SUM
+            return f"{text(first, _SUM)} + {text(others[0], _PRODUCT)}", _SUM
         if op == "sub":
-            return f"{text(first, _SUM)} - {text(rest[0], _PRODUCT)}", _SUM
+            return f"{text(first, _SUM)} - {text(others[0], _PRODUCT)}", _SUM
         if op == "mul":
-            return f"{text(first, _PRODUCT)} * {text(rest[0], _ATOM)}", _PRODUCT
-        if op == "div" and self._is_literal(rest[0]):
-            number = self._program.constants[rest[0] - len(self._program.arguments)]
+            return f"{text(first, _PRODUCT)} * {text(others[0], _ATOM)}", _PRODUCT
+        if op == "div" and self._is_literal(others[0]):
+            number = self._program.constants[others[0] - len(self._program.arguments)]
             if np.frexp(number)[0] != 0.5:
-                raise ProgramError(f"div by {number:g}: C++ has it by powers of 2 alone; multiply instead")
+                raise ProgramError(f"div: expected a divisor that is a power of 2, got {number:g}; multiply instead")
             return f"{text(first, _PRODUCT)} * {_literal(1 / number)}", _PRODUCT
         if op == "div":
-            return f"{text(first, _PRODUCT)} / {text(rest[0], _ATOM)}", _PRODUCT
+            return f"{text(first, _PRODUCT)} / {text(others[0], _ATOM)}", _PRODUCT
         if op == "neg":
             return f"0.0f - {text(first, _PRODUCT)}", _SUM
         if op == "lerp":
-            start, end, share = first, rest[0], rest[1]
-            kept, taken = f"(1.0f - {text(share, _PRODUCT)})", text(share, _PRODUCT)
-            return f"{kept} * {text(start, _ATOM)} + {taken} * {text(end, _ATOM)}", _SUM
+            start, end = first, others[0]
+            weight = text(others[1], _PRODUCT)
+            return f"(1.0f - {weight}) * {text(start, _ATOM)} + {weight} * {text(end, _ATOM)}", _SUM
         if op == "cos":
             return f"Cos({self._values[self._quarter(first)][0]})", _ATOM
         clamped = self._clamped(op, operands)
@@ -487,9 +490,9 @@ class _Printer:
             return f"Clamp({self._values[number][0]}, {_literal(low)}, {_literal(high)})", _ATOM
         if op not in _CALLS:
             raise ProgramError(
-                f"{op}: C++ has no function for it; add one to cpu/simd.h, train/dual.h and cuda/scalar.h"
+                f"{op}: expected an op with a C++ function; add one to cpu/simd.h, train/dual.h and cuda/scalar.h"
             )
-        return f"{_CALLS[op]}({', '.join(text(operand, _SUM) for operand in (first, *rest))})", _ATOM
+        return f"{_CALLS[op]}({', '.join(text(operand, _SUM) for operand in (first, *others))})", _ATOM
 
     def _is_literal(self, number: int) -> bool:
         return len(self._program.arguments) <= number < self._first
@@ -513,9 +516,9 @@ def _rule_file(rule: type[UpdateRule]) -> str:
 
 
 def _header(path: str, comment: Iterable[str], content: str) -> str:
-    """A header, formatted."""
+    """Return a header with its license, comment and include guard, formatted by clang-format."""
     guard = f"EDGERNN_{re.sub('[/.]', '_', path).upper()}_"
-    # clang-format would run a line that is too long into the next one
+    # wrapped here, as clang-format would merge an overlong line with the next one
     comments = "\n".join(f"// {part}" for line in comment for part in textwrap.wrap(line, 97))
     text = f"""\
 // SPDX-License-Identifier: Apache-2.0
@@ -527,16 +530,16 @@ def _header(path: str, comment: Iterable[str], content: str) -> str:
 {content}
 #endif  // {guard}
 """
-    beside = Path(sys.executable).with_name("clang-format")
-    program = str(beside) if beside.is_file() else shutil.which("clang-format")
+    local = Path(sys.executable).with_name("clang-format")
+    program = str(local) if local.is_file() else shutil.which("clang-format")
     if program is None:
-        raise FileNotFoundError("clang-format is not installed: pip install '.[dev]'")
+        raise FileNotFoundError("clang-format is not installed; run: pip install '.[dev]'")
     command = [program, f"--assume-filename={CSRC / path}"]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=True, encoding="utf-8").stdout
 
 
 def generated() -> dict[Path, str]:
-    """The text of every generated file."""
+    """Return the text of every generated file, by path."""
     texts = {"program/ops.h": ops(), "cells/list.h": cell_list()}
     texts |= {_file(cell): cell_header(cell) for cell in CELLS.values()}
     texts |= {"rules/list.h": rule_list()} | {_rule_file(rule): rule_header(rule) for rule in RULES.values()}

@@ -161,11 +161,11 @@ BAD = {
     "another file": (lambda _: ROOT / "README.md", STEPS, r"README\.md: not "),
     "half a file": (truncated, STEPS, r"truncated\.onnx: not "),
     "another's model": (foreign, STEPS, r"foreign\.onnx: not exported by edgernn"),
-    "another schema": (lambda p: altered(p, schema=3), STEPS, r"altered\.onnx: schema 3, this program reads 2"),
+    "another schema": (lambda p: altered(p, schema=3), STEPS, r"altered\.onnx: schema: expected 2, got 3"),
     "no streaming": (lambda p: altered(p, streaming=False), STEPS, r"altered\.onnx: .* cannot be streamed"),
-    "too many": (lambda _: TRAINED, "1,2\n1,2,3\n", r"line 2: expected 2 finite numbers, got: 1,2,3"),
-    "no number": (lambda _: TRAINED, "a,b\n1,2\n1,\n", r"line 3: expected 2 finite numbers, got: 1,"),
-    "nan": (lambda _: TRAINED, "1,nan\n", r"line 1: expected 2 finite numbers, got: 1,nan"),
+    "too many": (lambda _: TRAINED, "1,2\n1,2,3\n", r"line 2: expected 2 finite numbers, got 1,2,3"),
+    "no number": (lambda _: TRAINED, "a,b\n1,2\n1,\n", r"line 3: expected 2 finite numbers, got 1,"),
+    "nan": (lambda _: TRAINED, "1,nan\n", r"line 1: expected 2 finite numbers, got 1,nan"),
     "not a word": (lambda _: words()[0], "3\n11\n", r"indices element out of data bounds"),
 }
 
@@ -196,13 +196,17 @@ BAD_PACKED = {
     "no file": (lambda _: ROOT / "none.edgernn", STEPS, r"none\.edgernn: no such file$"),
     "a folder": (lambda _: ROOT / "tests", STEPS, r"tests: not a file$"),
     "an empty file": (empty, STEPS, r"empty\.edgernn: an empty file$"),
-    "not packed": (lambda _: TRAINED, STEPS, r"model\.onnx: the packed model: it does not begin as one$"),
-    "half a file": (part, STEPS, r"part\.edgernn: the packed model: it should have \d+ bytes, here are 100000$"),
-    "too many": (lambda p: packed(TRAINED, p), "1,2\n1,2,3\n", r"line 2: expected 2 finite numbers, got: 1,2,3$"),
-    "too few": (lambda p: packed(TRAINED, p), "1,2\n1\n", r"line 2: expected 2 finite numbers, got: 1$"),
-    "no number": (lambda p: packed(TRAINED, p), "a,b\n1,2\n1,\n", r"line 3: expected 2 finite numbers, got: 1,$"),
-    "nan": (lambda p: packed(TRAINED, p), "1,nan\n", r"line 1: expected 2 finite numbers, got: 1,nan$"),
-    "half a word": (lambda p: packed(words()[0], p), "3\n1.5\n", r"line 2: expected 1 word, got: 1\.5$"),
+    "not packed": (
+        lambda _: TRAINED,
+        STEPS,
+        r"model\.onnx: packed model: expected a file that starts with EDGERNN, got another format; pack .*$",
+    ),
+    "half a file": (part, STEPS, r"part\.edgernn: packed model: expected \d+ bytes, got 100000$"),
+    "too many": (lambda p: packed(TRAINED, p), "1,2\n1,2,3\n", r"line 2: expected 2 finite numbers, got 1,2,3$"),
+    "too few": (lambda p: packed(TRAINED, p), "1,2\n1\n", r"line 2: expected 2 finite numbers, got 1$"),
+    "no number": (lambda p: packed(TRAINED, p), "a,b\n1,2\n1,\n", r"line 3: expected 2 finite numbers, got 1,$"),
+    "nan": (lambda p: packed(TRAINED, p), "1,nan\n", r"line 1: expected 2 finite numbers, got 1,nan$"),
+    "half a word": (lambda p: packed(words()[0], p), "3\n1.5\n", r"line 2: expected 1 word, got 1\.5$"),
     "not a word": (lambda p: packed(words()[0], p), "3\n11\n", r"line 2: x: expected words from 0 to 10, got 11 at"),
 }
 
@@ -220,7 +224,7 @@ def test_a_bad_packed_model_or_line_is_one_sentence(bad, tmp_path):
 def test_the_memory_of_a_packed_model_is_said(tmp_path):
     packed = pack_file(TRAINED, tmp_path / "model.edgernn")
     output = run(c_program(), packed["packed"], text=STEPS).stderr
-    assert output.endswith(f"model.edgernn: {packed['bytes']} bytes, and {packed['memory']} of memory\n")
+    assert output.endswith(f"model.edgernn: {packed['bytes']} bytes, {packed['memory']} bytes of memory\n")
 
 
 @pytest.mark.parametrize(

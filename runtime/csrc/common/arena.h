@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allocates parts of one buffer, aligned and one after the other.
+// A bump allocator: aligned parts of one buffer, one after the other.
 
 #ifndef EDGERNN_COMMON_ARENA_H_
 #define EDGERNN_COMMON_ARENA_H_
@@ -11,11 +11,11 @@
 
 namespace edgernn {
 
-// byte sizes computed from a file do not overflow 64 bits
+// sizes read from a file are bounded so that byte counts fit 64 bits
 static_assert(sizeof(std::size_t) == 8);
 
-// A bump allocator; without a buffer it only adds up the bytes that are needed.
-// Always inlined: files built for different instruction sets include it.
+// Without a buffer, Allocate returns null and only adds up the bytes that are needed. Always
+// inlined: files built for different instruction sets include it.
 class Arena {
  public:
   [[gnu::always_inline]] explicit Arena(void* base) : base_(static_cast<char*>(base)) {}

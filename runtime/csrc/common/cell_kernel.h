@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cell as drivers see it: its table, and the functions that hold its equations.
+// A cell as drivers call it: its table of gates and the functions that compute its equations.
 
 #ifndef EDGERNN_COMMON_CELL_KERNEL_H_
 #define EDGERNN_COMMON_CELL_KERNEL_H_
@@ -8,53 +8,54 @@
 
 namespace edgernn {
 
-// The point-wise part of a step for `count` vectors of neurons, from element `first` of the arrays
-// on, which are (padded H,) or (padded I,).
+// Arguments of the point-wise part of a step, for `count` vectors of neurons from element `first`
+// of arrays of padded size H or I.
 struct PointwiseArgs {
   const CellKernel* cell;
   std::int64_t first;
   std::int64_t count;
-  const float* sums;           // of the gates of a group, at vector 0
+  const float* sums;           // pre-activations of the group's gates, from the first vector on
   std::int64_t gate_stride;    // from gate to gate
   std::int64_t stride;         // from vector to vector
-  const float* x;              // cells that read x itself only
-  const float* const* params;  // by parameter; a scalar is a vector of equal lanes
-  const float* const* state;   // by state; for m only where it has the size of the states
-  float* const* to;            // by state, the new ones; or m alone
+  const float* x;              // only for cells that read x itself
+  const float* const* params;  // by parameter; a scalar is one vector of equal lanes
+  const float* const* state;   // by state; for m only if it has the size of the states
+  float* const* to;            // results: the new states, or m
 };
 
-// What weights multiply, padded to whole vectors with finite numbers; so many columns of each are
-// read.
-struct Factors {
-  const float* x;  // (padded I,), then the last x likewise in cells that read it
+// The inputs of the matrix products of a step, padded to whole vectors with finite values. Only
+// the first x_end, h_end, c_end and m_end columns are read.
+struct MatmulInputs {
+  const float* x;  // (padded I,), followed by the previous x in cells that read it
   const float* h;  // (padded H,), or Q h (padded rank,)
-  const float* c;  // (padded H,), cells whose second state is multiplied only
-  const float* m;  // (padded M,), cells with m only
+  const float* c;  // (padded H,), only for cells that multiply their second state
+  const float* m;  // (padded M,), only for cells with m
   std::int64_t x_end;
   std::int64_t h_end;
   std::int64_t c_end;
   std::int64_t m_end;
 };
 
-// The sums of `count` neurons, of the gates outside kMid; see cpu/gather_f32.h.
-struct NeuronSums {
-  const Factors* factors;
-  std::int64_t begin;  // the column from which the states are read, the start of a vector
-  const void* rows;
+// Arguments of a gathered product: the pre-activations of `count` neurons, for the gates without
+// kMid. See cpu/gather_f32.h.
+struct GatherArgs {
+  const MatmulInputs* inputs;
+  std::int64_t begin;  // first column of the states that is read; starts a vector
+  const void* rows;    // the packed rows of all neurons
   const float* b;
-  const std::int32_t* neurons;  // (count,)
+  const std::int32_t* neurons;  // (count,), indices
   std::int64_t count;
-  float* sums;  // sums[i * stride + n]: neuron n, i-th gate
+  float* sums;  // result: sums[g * stride + n] for gate g of neuron n
   std::int64_t stride;
 };
 
 struct CellFunctions {
   void (*update)(const PointwiseArgs&);
   void (*mid)(const PointwiseArgs&);
-  void (*multiply)(const CellTable&, const LayerSizes&, const NeuronSums&);
-  // maps the cell's own vectors in place, padded to whole vectors
+  void (*multiply)(const CellTable&, const LayerSizes&, const GatherArgs&);
+  // maps the cell's parameters in place, padded to whole vectors; null: by the table's maps
   void (*map)(const CellKernel&, const LayerSizes&, float* const* params);
-  bool whole_rows;  // update and mid are slow to start
+  bool untiled;  // call update and mid once for all tiles, as each call has a high fixed cost
 };
 
 struct CellKernel : CellTable, CellFunctions {};

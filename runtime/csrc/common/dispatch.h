@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses among the tables of the instruction sets that were built. For one source file of a
-// library, which defines EDGERNN_TABLE, the type of its tables, before it includes this.
+// Chooses the kernel table of one instruction set at run time. A library includes this header in
+// one source file, after defining EDGERNN_TABLE as the type of its tables.
 
 #ifndef EDGERNN_COMMON_DISPATCH_H_
 #define EDGERNN_COMMON_DISPATCH_H_
@@ -16,7 +16,7 @@
 
 namespace edgernn {
 
-// which instruction sets were built: see EDGERNN_ISAS in CMakeLists.txt
+// EDGERNN_ISAS in CMakeLists.txt lists the instruction sets to build
 #ifdef EDGERNN_HAS_NATIVE
 namespace native {
 extern const EDGERNN_TABLE kTable;
@@ -42,7 +42,7 @@ extern const EDGERNN_TABLE kDotsTable;
 
 namespace {
 
-// Whether this processor has Arm's dot products.
+// True if this processor has Arm's dot-product instructions.
 inline bool HasDotProducts() {
 #if defined(__aarch64__) && defined(__linux__)
   return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
@@ -51,7 +51,7 @@ inline bool HasDotProducts() {
 #endif
 }
 
-// The tables that this processor runs, from the slowest to the fastest.
+// The tables that this processor can run, from the slowest to the fastest.
 std::vector<const EDGERNN_TABLE*> ListSupported() {
   std::vector<const EDGERNN_TABLE*> list;
 #ifdef EDGERNN_HAS_NATIVE
@@ -80,8 +80,8 @@ std::vector<const EDGERNN_TABLE*> ListSupported() {
   return list;
 }
 
-// The best table that this processor runs, or the one that the environment variable EDGERNN_ISA
-// names. On failure it is null and `error`, which lives as long as the process, says why.
+// Returns the fastest table that this processor can run, or the one that the environment variable
+// EDGERNN_ISA names. On failure returns null and sets *error to a static message.
 const EDGERNN_TABLE* ChooseTable(const char** error) {
   const std::vector<const EDGERNN_TABLE*> list = ListSupported();
   const char* wanted = std::getenv("EDGERNN_ISA");
@@ -92,10 +92,9 @@ const EDGERNN_TABLE* ChooseTable(const char** error) {
     names += (names.empty() ? "" : ", ") + std::string((*table)->isa);
   }
   static const std::string text =
-      any ? "this processor runs none of the instruction sets that were built"
-          : "EDGERNN_ISA=" + std::string(wanted) +
-                ": not known or not supported here; this processor runs " +
-                (names.empty() ? "none that was built" : names);
+      any || names.empty()
+          ? "this processor supports none of the instruction sets that the library was built for"
+          : "EDGERNN_ISA: expected one of " + names + ", got " + wanted;
   *error = text.c_str();
   return nullptr;
 }

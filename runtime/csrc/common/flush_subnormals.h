@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Treats subnormal numbers as zero while a kernel runs.
+// Flushes subnormal numbers to zero while a kernel runs.
 //
-// States that decay towards zero pass through the subnormal numbers, on which x86 computes up to 50
-// times slower. No promise of the library reaches below the smallest normal number, 1.2e-38.
+// States that decay towards zero become subnormal, where arithmetic on x86 is up to 50 times
+// slower. The library guarantees no accuracy below the smallest normal number, 1.2e-38.
 
 #ifndef EDGERNN_COMMON_FLUSH_SUBNORMALS_H_
 #define EDGERNN_COMMON_FLUSH_SUBNORMALS_H_
@@ -15,8 +15,8 @@
 
 namespace edgernn {
 
-// Sets the calling thread's floating-point mode, and restores it at the end of its scope. A target
-// without such a mode (WebAssembly) computes with subnormal numbers.
+// Sets the calling thread's floating-point mode and restores it at the end of the scope. Has no
+// effect on a target without such a mode, such as WebAssembly.
 class FlushSubnormals {
  public:
   FlushSubnormals() : mode_(Mode()) { SetMode(mode_ | kFlush); }

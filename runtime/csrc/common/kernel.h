@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface of the kernels. It depends neither on ONNX Runtime nor on an instruction set.
+// The interface of the kernels, independent of ONNX Runtime and of the instruction set.
 //
-// A caller packs the weights once, then runs any number of sequences with them, from any number of
-// threads, each with its own scratch. All sizes in bytes; `packed` and `scratch` start at a
-// multiple of kAlignment and belong to the caller.
+// A caller packs the weights once and then runs any number of sequences with them. Several threads
+// may share the packed weights; each needs its own scratch memory. The caller owns `packed` and
+// `scratch`, aligned to kAlignment. Their sizes are in bytes.
 
 #ifndef EDGERNN_COMMON_KERNEL_H_
 #define EDGERNN_COMMON_KERNEL_H_
@@ -18,25 +18,25 @@ namespace edgernn {
 
 constexpr std::size_t kAlignment = 64;
 
-// Storage types of weights. kInt8 values are -127 to 127 times the scale of their row.
+// Storage types of weights. A weight of kInt8 is a byte from -127 to 127 times its row's scale.
 enum class NumberType : std::uint32_t { kFloat32, kBfloat16, kInt8 };
 constexpr int kNumberTypes = 3;
 
 struct LayerSizes {
   std::int64_t input;                         // I
   std::int64_t hidden;                        // H
-  std::int64_t rank = 0;                      // of R, which then is a product R Q; 0: R is whole
-  NumberType weights = NumberType::kFloat32;  // what W, R, C and V are packed as
-  bool dots = false;                          // as the kernel's
-  unsigned bias_terms = kBias;                // a gate with one of these has a bias
+  std::int64_t rank = 0;                      // rank of the product R Q; 0: R is one matrix
+  NumberType weights = NumberType::kFloat32;  // storage type of the packed W, R, C and V
+  bool dots = false;                          // use dot-product instructions, see KernelTable
+  unsigned bias_terms = kBias;                // a gate with one of these terms has a bias
 };
 
-// F, of an op with an imputer: the cell reads 2F.
+// F of an op with an imputer, whose cell reads 2F inputs.
 [[gnu::always_inline]] constexpr std::int64_t Features(const LayerSizes& sizes) {
   return sizes.input / 2;
 }
 
-// How many numbers a state of this extent has a sample.
+// The number of values per sample in a state of this extent.
 [[gnu::always_inline]] constexpr std::int64_t Width(Extent extent, const LayerSizes& sizes) {
   return extent == Extent::kHidden     ? sizes.hidden
          : extent == Extent::kInput    ? sizes.input
@@ -44,12 +44,12 @@ struct LayerSizes {
                                        : 1;
 }
 
-// Numbers of any type, row-major.
+// A row-major array of any storage type, whose elements are read as floats.
 struct Values {
   const void* data;
   NumberType type = NumberType::kFloat32;
-  const float* scales = nullptr;  // of kInt8: (rows,)
-  std::int64_t columns = 1;       // of kInt8
+  const float* scales = nullptr;  // (rows,), only for kInt8
+  std::int64_t columns = 1;       // only for kInt8
 
   [[gnu::always_inline]] float operator[](std::int64_t i) const {
     if (type == NumberType::kInt8) {
@@ -63,8 +63,8 @@ struct Values {
   }
 };
 
-// Those that the cell or rule lacks have no data. Read by `pack` only. A gate has H rows; one
-// marked kMid has M, the size of m, which is H or I.
+// The weights of a layer, as `pack` reads them. Weights that the cell or rule lacks have no data.
+// A gate has H rows; a gate marked kMid has M, the size of m, which is H or I.
 struct Weights {
   Values w;                          // (rows of the gates with x, I; 2I if kReadsLast)
   Values r;                          // (rows of the gates with h, H or the rank)
@@ -72,45 +72,45 @@ struct Weights {
   Values c;                          // (rows of the gates with c, H)
   Values v;                          // (rows of the gates with m, M)
   Values b;                          // (rows of the gates with a bias,)
-  Values params[kMaxParams];         // the cell's parameters: (H,), (I,) or (1,), in its order
+  Values params[kMaxParams];         // (H,), (I,) or (1,) each, in the cell's order
   Values rule[kMaxRuleParams];       // in the rule's order
   Values impute[kMaxImputerParams];  // in the imputer's order
 };
 
-// One sequence. What the cell or rule lacks is null. Outputs may be null; a state that comes out
-// may be the same memory as the one that goes in.
+// The inputs and outputs of one call. Inputs that the cell or rule lacks are null. Any output may
+// be null. An output state may alias its input state.
 struct Call {
   std::int64_t steps;                    // T
-  std::int64_t length;                   // T of the sequence that this is a part of
+  std::int64_t length;                   // T of the whole sequence, of which a call may be a part
   std::int64_t batch;                    // B
   const float* x;                        // (T, B, I)
   const float* state_in[kMaxStates];     // (B, H) each
   const float* memory_in[kMaxMemories];  // (B, size) each, the rule's memories
-  const float* last_in;                  // (B, I), the input before x
+  const float* last_in;                  // (B, I), the input of the step before x
   const float* seen_in;                  // (B, F), the imputer's memory
   float* y;                              // (T, B, H)
   float* state_out[kMaxStates];          // (B, H) each
   float* memory_out[kMaxMemories];       // (B, size) each
   float* last_out;                       // (B, I)
   float* seen_out;                       // (B, F)
-  std::int64_t* updates;                 // (T, B), rules that skip only
-  std::int64_t* macs;                    // (B,), rules that skip only
+  std::int64_t* updates;                 // (T, B), only for rules that skip
+  std::int64_t* macs;                    // (B,), only for rules that skip
 };
 
-// The functions of a cell that drivers call: see common/cell_kernel.h.
+// The functions of a cell that drivers call, see common/cell_kernel.h.
 struct CellKernel;
 struct CellFunctions;
 
-// How a rule that does not decide for a whole sample selects neurons, null for others: see
-// rules/selector.h.
+// Selects the neurons that a rule updates, see rules/selector.h. Null for rules that update a whole
+// sample or every neuron.
 struct Selector;
 
-// How missing inputs are filled before each step: see imputers/imputer.h.
+// Fills missing inputs before each step, see imputers/imputer.h.
 struct Imputer;
 
 struct Kernel;
 
-// How any cell runs under the rules of one kind.
+// Runs any cell under the rules of one kind.
 struct Driver {
   std::size_t (*packed_bytes)(const Kernel&, const LayerSizes&);
   void (*pack)(const Kernel&, const LayerSizes&, const Weights&, void* packed);
@@ -125,7 +125,7 @@ struct Kernel {
   const CellKernel* cell;
   const RuleSpec* rule;
   const Selector* selector;
-  bool dots = false;  // as the table's
+  bool dots = false;  // see KernelTable
 
   std::size_t PackedBytes(const LayerSizes& sizes) const {
     return driver->packed_bytes(*this, sizes);
@@ -144,7 +144,7 @@ struct Kernel {
   }
 };
 
-// y (B, O) = W a + b, for a (B, depth), W (O, depth) and b (O,): the head of a model.
+// The head of a model: y (B, O) = W a + b for a (B, depth), W (O, depth) and b (O,).
 struct Linear {
   std::size_t (*packed_bytes)(std::int64_t depth, std::int64_t outputs);
   void (*pack)(const Values& w, const Values& b, std::int64_t depth, std::int64_t outputs,
@@ -154,20 +154,20 @@ struct Linear {
               std::int64_t batch, float* y, void* scratch);
 };
 
-// One instruction set's kernels, in the order of the lists of cells and rules.
+// The kernels of one instruction set, in the order of the lists of cells, rules and imputers.
 struct KernelTable {
   const char* isa;
-  bool dots;  // whether products of whole numbers are summed up in one instruction
+  bool dots;  // int8 products use dot-product instructions (AVX-512 VNNI, Arm dotprod)
   const CellKernel* cells[Cells::kCount];
-  const CellFunctions* program;  // of cells that files bring
+  const CellFunctions* program;  // functions of cells that are defined in a file
   Driver drivers[Rules::kCount];
   const Selector* selectors[Rules::kCount];
   const Imputer* imputers[Imputers::kCount];
   Linear linear;
 };
 
-// The table in use: the best one that this processor runs, or the one that the environment variable
-// EDGERNN_ISA names. On failure `table` is null and `error` says why.
+// The table in use: the fastest one that this processor can run, or the one that the environment
+// variable EDGERNN_ISA names. On failure `table` is null and `error` is a message.
 struct KernelChoice {
   const KernelTable* table;
   const char* error;

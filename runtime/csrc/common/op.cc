@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks the weights of an op, packs them and runs its kernel.
+// Checks and packs the weights of an op, and runs its kernel.
 
 #include "common/op.h"
 
@@ -28,8 +28,8 @@ std::vector<ImputerSpec> DescribeImputers(TypeList<AllImputers...>) {
   return {AllImputers::kSpec...};
 }
 
-// Where an op is in the lists; imputer: -1 if it has none.
-struct Place {
+// The indices of an op's parts in the lists; imputer is -1 for an op without one.
+struct OpIndex {
   std::size_t cell;
   std::size_t rule;
   int imputer;
@@ -41,15 +41,15 @@ struct Lists {
   std::vector<RuleSpec> rules = DescribeRules(Rules{});
   std::vector<ImputerSpec> imputers = DescribeImputers(Imputers{});
 
-  const ImputerSpec* ImputerAt(const Place& place) const {
-    return place.imputer < 0 ? nullptr : &imputers[place.imputer];
+  const ImputerSpec* ImputerAt(const OpIndex& index) const {
+    return index.imputer < 0 ? nullptr : &imputers[index.imputer];
   }
-  std::string NameOf(const Place& place, const CellSpec& cell) const {
-    const ImputerSpec* const imputer = ImputerAt(place);
-    return LayerName(imputer == nullptr ? "" : imputer->name, cell.name, rules[place.rule].name,
-                     place.low_rank);
+  std::string NameOf(const OpIndex& index, const CellSpec& cell) const {
+    const ImputerSpec* const imputer = ImputerAt(index);
+    return LayerName(imputer == nullptr ? "" : imputer->name, cell.name, rules[index.rule].name,
+                     index.low_rank);
   }
-  std::string NameOf(const Place& place) const { return NameOf(place, cells[place.cell]); }
+  std::string NameOf(const OpIndex& index) const { return NameOf(index, cells[index.cell]); }
 };
 
 const Lists& AllLists() {
@@ -57,45 +57,45 @@ const Lists& AllLists() {
   return lists;
 }
 
-// Calls visit(place) for every op of a cell, in the list or not.
+// Calls visit(index) for every op of cell number c, whether it is listed or defined in a file.
 template <class Visit>
 void ForOpsOf(std::size_t c, const CellSpec& cell, const Visit& visit) {
   const Lists& lists = AllLists();
   for (std::size_t r = 0; r < lists.rules.size(); ++r) {
-    visit(Place{c, r, -1, false});
-    if (HasLowRank(cell, lists.rules[r])) visit(Place{c, r, -1, true});
+    visit(OpIndex{c, r, -1, false});
+    if (HasLowRank(cell, lists.rules[r])) visit(OpIndex{c, r, -1, true});
     for (std::size_t i = 0; i < lists.imputers.size(); ++i) {
-      visit(Place{c, r, static_cast<int>(i), false});
+      visit(OpIndex{c, r, static_cast<int>(i), false});
     }
   }
 }
 
-// The same for every op.
+// Calls visit(index) for every op of the listed cells.
 template <class Visit>
 void ForOps(const Visit& visit) {
   const Lists& lists = AllLists();
   for (std::size_t c = 0; c < lists.cells.size(); ++c) ForOpsOf(c, lists.cells[c], visit);
 }
 
-Op MakeOp(const KernelTable& table, const Place& place, const CellSpec& cell,
+Op MakeOp(const KernelTable& table, const OpIndex& index, const CellSpec& cell,
           const CellKernel* kernel) {
   const Lists& lists = AllLists();
-  const RuleSpec& rule = lists.rules[place.rule];
+  const RuleSpec& rule = lists.rules[index.rule];
   Op op{};
-  op.kernel = {&table.drivers[place.rule], kernel, &rule, table.selectors[place.rule], table.dots};
-  op.imputer = place.imputer < 0 ? nullptr : table.imputers[place.imputer];
-  op.spec = DescribeOp(cell, rule, lists.ImputerAt(place), place.low_rank);
-  op.cell = place.cell;
-  op.rule = place.rule;
+  op.kernel = {&table.drivers[index.rule], kernel, &rule, table.selectors[index.rule], table.dots};
+  op.imputer = index.imputer < 0 ? nullptr : table.imputers[index.imputer];
+  op.spec = DescribeOp(cell, rule, lists.ImputerAt(index), index.low_rank);
+  op.cell = index.cell;
+  op.rule = index.rule;
   return op;
 }
 
-// The names of the weights and states that a file's cell brings, which has none for them.
+// Names, for messages, of the parameters and states of a cell that is defined in a file.
 constexpr CellNames kFileNames = {{"vector 0", "vector 1", "vector 2", "vector 3"},
                                   {"state 0", "state 1", "state 2", "state 3"}};
 static_assert(kMaxParams == 4 && kMaxStates == 4);
 
-// A cell in memory of its own.
+// A cell that is defined in a file, and the checked programs that its view points into.
 struct OwnedCell {
   CheckedCell code;
   ProgramCell view;
@@ -122,7 +122,7 @@ Shape ExpectedShape(const WeightSpec& spec, const LayerSizes& sizes) {
   return shape;
 }
 
-// With the rows that the weight may have besides.
+// The weight with its optional rows.
 WeightSpec WithOptionalRows(const WeightInput& weight) {
   WeightSpec spec = weight.spec;
   spec.rows.hidden += weight.optional_rows.hidden;
@@ -130,7 +130,7 @@ WeightSpec WithOptionalRows(const WeightInput& weight) {
   return spec;
 }
 
-// The shape in letters, as (H + 2 * I, H).
+// The shape in letters, such as (H + 2 * I, H).
 std::string PrintLetters(const WeightSpec& spec) {
   std::string text;
   const auto add = [&text](int count, const std::string& letter) {
@@ -147,11 +147,11 @@ std::string PrintLetters(const WeightSpec& spec) {
   return "(" + text + columns[static_cast<int>(spec.columns)];
 }
 
-bool TellsHidden(const WeightSpec& spec) {
+bool DependsOnHidden(const WeightSpec& spec) {
   return spec.rows.hidden > 0 || spec.columns == Columns::kHidden;
 }
 
-Values* Field(Weights* weights, int slot) {
+Values* FieldOf(Weights* weights, int slot) {
   Values* const first[kParamSlot] = {&weights->w, &weights->r, &weights->c, &weights->v,
                                      &weights->b};
   if (slot < kParamSlot) return first[slot];
@@ -161,13 +161,13 @@ Values* Field(Weights* weights, int slot) {
                              : &weights->impute[slot - kImputerSlot];
 }
 
-// I, given the shape of W; 0 if it fits none.
+// I from the shape of W; 0 if no I has that shape.
 std::int64_t FindInput(const WeightSpec& spec, const Shape& shape) {
   const std::int64_t parts = spec.columns == Columns::kInputTwice ? 2 : 1;
   return shape.size() == 2 && shape[1] % parts == 0 ? shape[1] / parts : 0;
 }
 
-// H, given I and the shape of a weight that tells it; 0 if the shape fits no H.
+// H from I and the shape of a weight that depends on H; 0 if no H has that shape.
 std::int64_t FindHidden(const WeightSpec& spec, std::int64_t input, const Shape& shape) {
   if (shape.size() != (spec.columns == Columns::kNone ? 1 : 2)) return 0;
   if (spec.rows.hidden == 0) return shape[1];
@@ -194,16 +194,16 @@ LayerSizes Op::CheckWeights(const std::vector<Tensor>& weights) const {
   const Shape& w = weights[0].shape;
   const std::int64_t input = FindInput(first, w);
   if (input < 1) refuse(0, PrintLetters(first));
-  // H is in the first weight that has rows or columns of that size, mostly W itself
+  // H follows from the first weight whose shape depends on it, in most cells W
   std::size_t source = 0;
-  while (!TellsHidden(spec.weights[source].spec)) ++source;
-  const Shape& told = weights[source].shape;
-  LayerSizes sizes{input, FindHidden(spec.weights[source].spec, input, told)};
+  while (!DependsOnHidden(spec.weights[source].spec)) ++source;
+  const Shape& hidden_shape = weights[source].shape;
+  LayerSizes sizes{input, FindHidden(spec.weights[source].spec, input, hidden_shape)};
   if (source > 0 && w != ExpectedShape(first, sizes)) refuse(0, PrintLetters(first));
   if (sizes.hidden < 1) refuse(source, PrintLetters(spec.weights[source].spec));
   std::string reason = " as W is " + Print(w);
   if (source > 0)
-    reason += std::string(" and ") + spec.weights[source].spec.name + " is " + Print(told);
+    reason += std::string(" and ") + spec.weights[source].spec.name + " is " + Print(hidden_shape);
   for (std::size_t i = 0; i < weights.size(); ++i) {
     if (weights[i].IsAbsent()) continue;
     if (spec.weights[i].spec.columns == Columns::kRank) {
@@ -212,21 +212,21 @@ LayerSizes Op::CheckWeights(const std::vector<Tensor>& weights) const {
       if (sizes.rank < 1) refuse(i, PrintLetters(spec.weights[i].spec));
       reason += " and R is " + Print(r);
     }
-    const Shape whole = ExpectedShape(WithOptionalRows(spec.weights[i]), sizes);
-    const Shape expected = ExpectedShape(spec.weights[i].spec, sizes);
-    if (weights[i].shape == whole && whole != expected) {
+    const Shape complete = ExpectedShape(WithOptionalRows(spec.weights[i]), sizes);
+    const Shape required = ExpectedShape(spec.weights[i].spec, sizes);
+    if (weights[i].shape == complete && complete != required) {
       sizes.bias_terms = kBias | kOptionalBias;
-    } else if (weights[i].shape != expected || spec.weights[i].MayBeAbsent()) {
+    } else if (weights[i].shape != required || spec.weights[i].MayBeAbsent()) {
       const std::string either =
-          whole == expected || spec.weights[i].MayBeAbsent() ? "" : Print(expected) + " or ";
-      refuse(i, either + Print(whole) + reason);
+          complete == required || spec.weights[i].MayBeAbsent() ? "" : Print(required) + " or ";
+      refuse(i, either + Print(complete) + reason);
     }
   }
   if (spec.imputes && sizes.input % 2 != 0) {
-    refuse(0, "an even number of inputs, values and masks");
+    refuse(0, "an even number of columns, F values and F masks");
   }
   if (spec.square && sizes.input != sizes.hidden) {
-    refuse(0, "as many inputs as neurons, here I = H = " + std::to_string(sizes.hidden));
+    refuse(0, "I = H = " + std::to_string(sizes.hidden) + " columns");
   }
   sizes.weights = weights[0].values.type;
   sizes.dots = kernel.dots;
@@ -236,7 +236,7 @@ LayerSizes Op::CheckWeights(const std::vector<Tensor>& weights) const {
 Weights Op::Arrange(const std::vector<Tensor>& weights) const {
   Weights arranged{};
   for (std::size_t i = 0; i < weights.size(); ++i) {
-    *Field(&arranged, spec.weights[i].slot) = weights[i].values;
+    *FieldOf(&arranged, spec.weights[i].slot) = weights[i].values;
   }
   return arranged;
 }
@@ -308,10 +308,10 @@ const Op* FindOp(const KernelTable& table, const std::string& name) {
   const auto known = ops.find(name);
   if (known != ops.end()) return &known->second;
   const Op* op = nullptr;
-  ForOps([&](const Place& place) {
-    if (AllLists().NameOf(place) != name) return;
-    const CellSpec& cell = AllLists().cells[place.cell];
-    op = &ops.emplace(name, MakeOp(table, place, cell, table.cells[place.cell])).first->second;
+  ForOps([&](const OpIndex& index) {
+    if (AllLists().NameOf(index) != name) return;
+    const CellSpec& cell = AllLists().cells[index.cell];
+    op = &ops.emplace(name, MakeOp(table, index, cell, table.cells[index.cell])).first->second;
   });
   return op;
 }
@@ -327,9 +327,9 @@ std::shared_ptr<const Op> MakeProgramOp(const KernelTable& table, const std::str
   }
   const CellSpec spec = DescribeCell(cell->view, kFileNames);
   std::shared_ptr<Op> op;
-  ForOpsOf(Cells::kCount, spec, [&](const Place& place) {
-    if (AllLists().NameOf(place, spec) != name) return;
-    op = std::make_shared<Op>(MakeOp(table, place, spec, &cell->view));
+  ForOpsOf(Cells::kCount, spec, [&](const OpIndex& index) {
+    if (AllLists().NameOf(index, spec) != name) return;
+    op = std::make_shared<Op>(MakeOp(table, index, spec, &cell->view));
     op->program = std::shared_ptr<const ProgramCell>(cell, &cell->view);
   });
   return op;
@@ -337,14 +337,14 @@ std::shared_ptr<const Op> MakeProgramOp(const KernelTable& table, const std::str
 
 std::vector<std::string> OpNames(const KernelTable& table) {
   std::vector<std::string> names;
-  ForOps([&](const Place& place) { names.push_back(AllLists().NameOf(place)); });
+  ForOps([&](const OpIndex& index) { names.push_back(AllLists().NameOf(index)); });
   if (table.program == nullptr) return names;
-  // a cell that has an R, so that it may be a product
+  // with an R, so that the names of low-rank layers are listed too
   CellSpec any{};
   any.name = "*";
   any.weights[kRecurrentSlot].rows = HiddenRows();
   ForOpsOf(Cells::kCount, any,
-           [&](const Place& place) { names.push_back(AllLists().NameOf(place, any)); });
+           [&](const OpIndex& index) { names.push_back(AllLists().NameOf(index, any)); });
   return names;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops: a cell under a rule, behind an imputer if there is one. Independent of ONNX Runtime.
+// An op: a cell under an update rule, with an optional imputer. Independent of ONNX Runtime.
 
 #ifndef EDGERNN_COMMON_OP_H_
 #define EDGERNN_COMMON_OP_H_
@@ -14,14 +14,14 @@
 
 namespace edgernn {
 
-// Where a state goes in a call, and where it comes out.
+// The pointers of a Call to one state: its input and its output.
 struct StatePlace {
   const float** in;
   float** out;
 };
 
-// What runs an op: a cell's kernel, behind an imputer if there is one. Its functions are as those
-// of a kernel.
+// The kernel of an op: that of its cell and rule, with an optional imputer. The functions have the
+// same meaning as those of Kernel.
 struct OpKernel {
   Kernel kernel;
   const Imputer* imputer;
@@ -34,40 +34,41 @@ struct OpKernel {
 
 struct Op : OpKernel {
   OpSpec spec;
-  std::size_t cell;  // in the lists of cells and rules
-  std::size_t rule;
-  std::shared_ptr<const ProgramCell> program;  // the kernel's cell, if a file brings it
+  std::size_t cell;                            // index in the list of cells
+  std::size_t rule;                            // index in the list of rules
+  std::shared_ptr<const ProgramCell> program;  // the kernel's cell, if it is defined in a file
 
-  // Whether `count` weights and states have the weight that a model may lack, true if none may be
-  // lacking. Throws InvalidArgument for any other count.
+  // True if `count` weights and states include the optional weight, or if the op has none. Throws
+  // InvalidArgument for any other count.
   bool HasOptionalWeight(std::size_t count) const;
 
-  // The sizes that the weights have, which are in the order of the spec, with an absent tensor for
-  // one that the model lacks. They are to be kept as W is given. Throws InvalidArgument where they
-  // do not agree with each other.
+  // Derives the sizes of a layer from its weights, in the order of the spec, with an absent tensor
+  // for an optional weight that is missing. The storage type is that of W. Throws InvalidArgument
+  // for shapes that do not match.
   LayerSizes CheckWeights(const std::vector<Tensor>& weights) const;
 
-  // The weights as the kernel packs them.
+  // Sorts the weights into the fields that Pack reads.
   Weights Arrange(const std::vector<Tensor>& weights) const;
 
-  // The columns of a step's input.
+  // The number of columns of X.
   std::int64_t InputWidth(const LayerSizes& sizes) const;
 
-  // The places of one of the op's states.
+  // The pointers of `call` to one of the op's states.
   static StatePlace PlaceOf(Call* call, const StateInput& state);
 };
 
-// The op of this name with the kernels of the table, the same one at every call; null if there is
-// none.
+// Returns the op of this name with the kernels of the table, or null if it does not exist. The op
+// lives as long as the process.
 const Op* FindOp(const KernelTable& table, const std::string& name);
 
-// The op of this name of a cell that a file brings, with the kernels of the table; null if there is
-// none for the name's other parts. Throws InvalidArgument for a cell that no driver can run.
+// Makes the op of this name for a cell that is defined in a file, with the kernels of the table.
+// Returns null if the name's rule, imputer or norm has no kernel. Throws InvalidArgument for an
+// invalid cell.
 std::shared_ptr<const Op> MakeProgramOp(const KernelTable& table, const std::string& name,
                                         const CellSource& source);
 
-// The names of all ops with the kernels of the table; * stands for the name of any cell that a file
-// brings.
+// The names of all ops with the kernels of the table. A * stands for the name of any cell that is
+// defined in a file.
 std::vector<std::string> OpNames(const KernelTable& table);
 
 }  // namespace edgernn

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists the inputs and outputs of the op of a cell under a rule.
+// Derives the inputs and outputs of an op from its cell, rule and imputer.
 
 #include "common/schema.h"
 
@@ -7,7 +7,7 @@ namespace edgernn {
 
 namespace {
 
-// The rows that W (R, C, V, b) has.
+// The rows of the weight with this term: W, R, C, V or b.
 RowCount CountRows(const CellTable& cell, unsigned term) {
   RowCount rows{};
   for (int g = 0; g < cell.gates; ++g) {
@@ -17,7 +17,7 @@ RowCount CountRows(const CellTable& cell, unsigned term) {
   return rows;
 }
 
-// Whether the list has a rule of this name under which every neuron changes at every step.
+// True if this is the name of a rule that updates every neuron at every step.
 template <class... AllRules>
 bool IsDense(TypeList<AllRules...>, const std::string& name) {
   return ((DescribeRule<AllRules>().IsDense() && name == AllRules::kName) || ...);

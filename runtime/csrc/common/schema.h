@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inputs and outputs of the ops, which follow from the lists of cells, rules and imputers.
+// The inputs and outputs of an op, derived from its cell, rule and imputer.
 
 #ifndef EDGERNN_COMMON_SCHEMA_H_
 #define EDGERNN_COMMON_SCHEMA_H_
@@ -11,10 +11,11 @@
 
 namespace edgernn {
 
-// The version of what the ops take and give; a node carries the one it was written for.
+// The version of the ops' inputs, outputs and attributes. A node has it as its attribute `schema`.
 constexpr int kSchemaVersion = 2;
 
-// Where a weight input goes: W, R, C, V and b, the cell's own, Q, the rule's.
+// Slots of the weight inputs: W, R, C, V and b, then the parameters of the cell, Q, and the
+// parameters of the rule and of the imputer.
 constexpr int kRecurrentSlot = 1;
 constexpr int kBiasSlot = 4;
 constexpr int kParamSlot = 5;
@@ -26,18 +27,18 @@ constexpr bool IsNone(const RowCount& rows) {
   return rows.hidden + rows.input + rows.one + rows.rank + rows.features == 0;
 }
 
-// What the list of cells says of one.
+// The weights and states of a cell.
 struct CellSpec {
   const char* name;
-  RowCount optional_biases;         // which b may have besides
-  WeightSpec weights[kFactorSlot];  // by slot; those that the cell lacks have no rows
+  RowCount optional_biases;         // optional rows of b
+  WeightSpec weights[kFactorSlot];  // by slot; a weight that the cell lacks has no rows
   const char* states[kMaxStates];
-  int constants;  // so many weights, the last ones, are not learned; Q comes before them
+  int constants;  // number of weights that are not learned; they are last, and Q comes before them
   bool reads_last;
   bool square;  // I must be H
 };
 
-// The names of a cell's own parameters and of its states.
+// The names of a cell's parameters and states.
 struct CellNames {
   const char* params[kMaxParams];
   const char* states[kMaxStates];
@@ -58,16 +59,16 @@ CellSpec DescribeCell() {
 struct WeightInput {
   WeightSpec spec;
   int slot;
-  RowCount optional_rows = {};  // which a model may give it besides
+  RowCount optional_rows = {};  // rows that a model may have in addition
 
-  // Whether a model may lack it.
+  // True if a model may omit the weight.
   bool MayBeAbsent() const { return IsNone(spec.rows); }
 };
 
-// What a state belongs to; kInput is the last input.
+// The part of an op that a state belongs to; kInput: the state is the previous input.
 enum class StateOwner { kCell, kRule, kImputer, kInput };
 
-// A state (B, size); index: among those of its owner.
+// A state (B, size). `index` counts the states of its owner.
 struct StateInput {
   const char* name;
   Extent extent;
@@ -78,22 +79,22 @@ struct StateInput {
 // Inputs: X, the weights, the states. Outputs: Y, updates and macs, the states.
 struct OpSpec {
   std::string name;                  // see LayerName
-  std::vector<WeightInput> weights;  // the first one is W, which sets I
-  std::vector<StateInput> states;    // the cell's, the memories of rule and imputer, the last input
-  bool imputes;                      // X has 3F columns, and I is 2F
-  bool skips;
-  bool square;
+  std::vector<WeightInput> weights;  // the first one is W, whose columns set I
+  std::vector<StateInput> states;  // of the cell, the rule and the imputer, then the previous input
+  bool imputes;                    // X has 3F columns, and I is 2F
+  bool skips;                      // the rule does not update every neuron at every step
+  bool square;                     // I must be H
 };
 
-// The op of a cell under a rule, behind an imputer if there is one; low_rank: R is a product.
+// Describes the op of a cell, a rule and an imputer, which may be null. low_rank: R is a product.
 OpSpec DescribeOp(const CellSpec& cell, const RuleSpec& rule, const ImputerSpec* imputer,
                   bool low_rank);
 
-// Whether R may be a product.
+// True if a layer of this cell and rule may have a low-rank R.
 bool HasLowRank(const CellSpec& cell, const RuleSpec& rule);
 
-// The name of a kind of layer: the names of its parts, as gru-d+gru-before+selective. A rule under
-// which every neuron changes is left out, and so is an imputer that is not there, "".
+// The name of a layer, joined from the names of its parts, such as gru-d+gru-before+selective. It
+// omits a rule that updates every neuron, and an imputer "".
 std::string LayerName(const std::string& imputer, const std::string& cell, const std::string& rule,
                       bool low_rank);
 

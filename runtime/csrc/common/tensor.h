@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shapes and tensors that an op receives, and the exception for invalid ones.
+// The shapes and tensors of an op's inputs, and the exception for invalid ones.
 
 #ifndef EDGERNN_COMMON_TENSOR_H_
 #define EDGERNN_COMMON_TENSOR_H_
@@ -13,14 +13,14 @@
 
 namespace edgernn {
 
-// Something the user gave is wrong.
+// An invalid input, attribute or file. The message names the input.
 class InvalidArgument : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// The sizes of a tensor's axes, without an allocation: a call looks at several. Of a tensor with
-// more axes than any input has, the first ones.
+// The sizes of a tensor's axes. Allocates no memory, as every call checks several shapes. Keeps the
+// first kMaxAxes sizes, which is more than any valid input has.
 class Shape {
  public:
   static constexpr std::size_t kMaxAxes = 4;
@@ -51,14 +51,14 @@ class Shape {
   std::int64_t sizes_[kMaxAxes] = {};
 };
 
-// As (5, 3).
+// Formats a shape, such as (5, 3).
 std::string Print(const Shape& shape);
 
 struct Tensor {
   Values values;
   Shape shape;
 
-  // Whether this stands for an input that a model lacks; an empty tensor has axes.
+  // True for a missing optional input. An empty tensor has axes.
   bool IsAbsent() const { return values.data == nullptr && shape.size() == 0; }
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cell's own parameters: packed once, mapped, as whole vectors.
+// A cell's own parameters, packed once as whole vectors, with their maps applied.
 
 #ifndef EDGERNN_CPU_CELL_PARAMS_H_
 #define EDGERNN_CPU_CELL_PARAMS_H_
@@ -9,7 +9,7 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// The first `count` values, mapped in place, and what pads them.
+// Applies a map to the first `count` values in place, and to their padding.
 [[gnu::noinline]] inline void MapVector(Map map, float* values, std::int64_t count) {
   for (std::int64_t j = 0; j < count; j += kLanes) {
     const Vec a = Load(values + j);
@@ -52,7 +52,7 @@ struct PackedParams {
   }
 };
 
-// The parameters of one call: a length of 0 is that of its sequence.
+// The parameters of one call. A parameter of Map::kLength that is 0 becomes the call's length.
 class CallParams {
  public:
   CallParams(const CellTable& cell, const PackedParams& packed, std::int64_t length) {

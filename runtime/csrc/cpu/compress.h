@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stream compaction: the indices of the positive lanes of a vector.
+// Stream compaction: lists the indices of the positive lanes of a vector.
 
 #ifndef EDGERNN_CPU_COMPRESS_H_
 #define EDGERNN_CPU_COMPRESS_H_
@@ -12,8 +12,8 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// Writes first + lane for every lane of v above zero (NaN is not), in order, and returns how many.
-// Up to kLanes numbers from `list` on may be overwritten.
+// Writes first + lane for every lane of v above zero, in ascending order, and returns their number.
+// A NaN is not above zero. May overwrite up to kLanes entries of `list`.
 [[gnu::always_inline]] inline int AppendPositive(Vec v, std::int32_t first, std::int32_t* list) {
 #if defined(__AVX512F__)
   const __mmask16 mask = _mm512_cmp_ps_mask(v.raw, _mm512_setzero_ps(), _CMP_GT_OQ);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses the instruction set when the library is first used.
+// Chooses the kernels' instruction set when the library is first used.
 
 #include "common/kernel.h"
 

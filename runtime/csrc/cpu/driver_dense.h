@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a cell under the rule `always`: every neuron at every step.
+// The driver of the rule `always`: updates every neuron at every step.
 
 #ifndef EDGERNN_CPU_DRIVER_DENSE_H_
 #define EDGERNN_CPU_DRIVER_DENSE_H_
@@ -9,11 +9,11 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// The packed weights.
+// The packed weights of a layer.
 struct DenseWeights {
-  GroupWeights mid;
-  GroupWeights update;
-  float* q;  // a packed matrix
+  GroupWeights mid;     // gates marked kMid
+  GroupWeights update;  // all other gates
+  float* q;             // packed matrix
   PackedParams params;
   std::size_t bytes;
 
@@ -33,7 +33,7 @@ struct DenseWeights {
     params.Pack(cell, sizes, from);
   }
 
-  // Multiply-adds of a step of one sample.
+  // The multiply-adds of one step of one sample.
   std::int64_t Macs(const CellTable& cell, const LayerSizes& sizes) const {
     return mid.Macs(cell, sizes) + update.Macs(cell, sizes) + sizes.rank * sizes.hidden;
   }
@@ -41,15 +41,15 @@ struct DenseWeights {
 
 struct DenseScratch {
   std::int64_t chunk;
-  float* x;                    // (chunk, B, padded I), cells that read x itself only
-  float* pairs;                // (chunk, B, 2I): x_t and x_{t-1}, cells that read both only
-  float* mid_sums;             // (chunk, B, blocks of M, mid gates, lanes)
-  float* sums;                 // (chunk, B, blocks of H, other gates, lanes)
-  float* mid;                  // (B, padded M)
-  float* factor;               // (B, padded rank)
-  QuantizedFactors quantized;  // of B rows, of (chunk, B) of x
-  float* state[kMaxStates];    // (B, padded H) each
-  float* next[kMaxStates];     // (B, padded H) each, of the states that weights multiply
+  float* x;                   // (chunk, B, padded I), only for cells that read x itself
+  float* pairs;               // (chunk, B, 2I): x_t and x_{t-1}, only for cells that read both
+  float* mid_sums;            // (chunk, B, blocks of M, mid gates, lanes)
+  float* sums;                // (chunk, B, blocks of H, other gates, lanes)
+  float* mid;                 // (B, padded M)
+  float* qh;                  // (B, padded rank): Q h
+  QuantizedInputs quantized;  // (chunk, B) rows for x, B rows for the others
+  float* state[kMaxStates];   // (B, padded H) each
+  float* next[kMaxStates];    // (B, padded H) each, only for states that weights multiply
   std::size_t bytes;
 
   DenseScratch(const CellTable& cell, const LayerSizes& sizes, std::int64_t steps,
@@ -63,7 +63,7 @@ struct DenseScratch {
     mid_sums = arena.Allocate<float>(chunk * mid_size * cell.mid_gates.all.count);
     sums = arena.Allocate<float>(chunk * size * cell.update_gates.all.count);
     mid = arena.Allocate<float>(cell.has_mid ? mid_size : 0);
-    factor = arena.Allocate<float>(batch * PadToLanes(sizes.rank));
+    qh = arena.Allocate<float>(batch * PadToLanes(sizes.rank));
     quantized.Allocate(cell, sizes, batch, chunk * batch, &arena);
     for (int s = 0; s < cell.states; ++s) state[s] = arena.Allocate<float>(size);
     for (int s = 0; s < cell.factor_states; ++s) next[s] = arena.Allocate<float>(size);
@@ -71,25 +71,25 @@ struct DenseScratch {
   }
 };
 
-// One time step of any B samples. All buffers are the caller's; those that the cell does not need
-// may be null. A caller that picks samples gathers their rows into buffers of its own, projects
+// One time step of B samples. The caller owns all buffers; those that the cell does not need may be
+// null. To run a subset of samples, the caller gathers their rows into these buffers, projects
 // them, calls Run, and scatters the states.
 struct DenseStep {
   const CellKernel& cell;
   const LayerSizes& sizes;
   const DenseWeights& weights;
   const float* const* params;
-  const float* x;   // (B, padded I), cells that read x itself only
-  float* mid_sums;  // (B, blocks of M, mid gates, lanes): with the products with x
-  float* sums;      // (B, blocks of H, other gates, lanes): likewise
+  const float* x;   // (B, padded I), only for cells that read x itself
+  float* mid_sums;  // (B, blocks of M, mid gates, lanes): on entry, bias and W x
+  float* sums;      // (B, blocks of H, other gates, lanes): on entry, bias and W x
   float* mid;       // (B, padded M)
-  float* factor;    // (B, padded rank): Q h
-  const QuantizedFactors& quantized;
-  float** state;  // (B, padded H) each; Run exchanges the first ones with those of `next`
-  float** next;   // (B, padded H) each, as many as weights multiply
+  float* qh;        // (B, padded rank): Q h
+  const QuantizedInputs& quantized;
+  float** state;  // (B, padded H) each; Run swaps the states that weights multiply with `next`
+  float** next;   // (B, padded H) each
   float* y;       // (B, H) or null
 
-  // With the buffers of `scratch`.
+  // Uses the buffers of `scratch`.
   DenseStep(const CellKernel& cell, const LayerSizes& sizes, const DenseWeights& weights,
             const float* const* params, DenseScratch* scratch)
       : cell(cell),
@@ -100,22 +100,22 @@ struct DenseStep {
         mid_sums(scratch->mid_sums),
         sums(scratch->sums),
         mid(scratch->mid),
-        factor(scratch->factor),
+        qh(scratch->qh),
         quantized(scratch->quantized),
         state(scratch->state),
         next(scratch->next),
         y(nullptr) {}
 
   void Run(std::int64_t batch) const {
-    Factors from = MakeFactors(cell, sizes, x, state, mid);
+    MatmulInputs from = MakeMatmulInputs(cell, sizes, x, state, mid);
     if (sizes.rank > 0) {
-      MultiplyFactor(sizes, weights.q, state[0], batch, sizes.hidden, factor);
-      from.h = factor;
+      MultiplyQ(sizes, weights.q, state[0], batch, sizes.hidden, qh);
+      from.h = qh;
       from.h_end = sizes.rank;
     }
     if (cell.has_mid) RunPart(weights.mid, cell.mid, from, batch, mid_sums, &mid, 1);
     float* to[kMaxStates];
-    // other tiles still multiply the old values of the first states
+    // states that weights multiply go to `next`: later tiles still read their old values
     for (int s = 0; s < cell.states; ++s) to[s] = s < cell.factor_states ? next[s] : state[s];
     RunPart(weights.update, cell.update, from, batch, sums, to, cell.states);
     for (int s = 0; s < cell.factor_states; ++s) {
@@ -126,37 +126,38 @@ struct DenseStep {
     WriteState(state[0], batch, sizes.hidden, y);
   }
 
-  // Sums a group and maps the sums to `count` arrays `to` (B, padded size).
-  void RunPart(const GroupWeights& group, void (*map)(const PointwiseArgs&), const Factors& from,
-               std::int64_t batch, float* group_sums, float* const* to, int count) const {
+  // Computes the pre-activations of a group and maps them to `count` arrays `to` (B, padded size).
+  void RunPart(const GroupWeights& group, void (*map)(const PointwiseArgs&),
+               const MatmulInputs& from, std::int64_t batch, float* group_sums, float* const* to,
+               int count) const {
     const std::int64_t wide = PadToLanes(sizes.hidden), stride = group.group->all.count * kLanes;
     const std::int64_t x_wide = cell.reads_input ? PadToLanes(sizes.input) : 0;
     const float* old[kMaxStates];
     float* results[kMaxStates];
-    PointwiseArgs points{};
-    points.cell = &cell;
-    points.gate_stride = kLanes;
-    points.stride = stride;
-    points.params = params;
-    points.state = old;
-    points.to = results;
-    std::int64_t pointed = -1;
-    const auto point_at = [&](std::int64_t row) {
-      points.x = x + row * x_wide;
+    PointwiseArgs args{};
+    args.cell = &cell;
+    args.gate_stride = kLanes;
+    args.stride = stride;
+    args.params = params;
+    args.state = old;
+    args.to = results;
+    std::int64_t current_row = -1;
+    const auto set_row = [&](std::int64_t row) {
+      args.x = x + row * x_wide;
       for (int s = 0; s < cell.states; ++s) old[s] = state[s] + row * wide;
       for (int s = 0; s < count; ++s) results[s] = to[s] + row * PadToLanes(group.size);
-      pointed = row;
+      current_row = row;
     };
     RunGroup(cell, group, from, batch, group.blocks(), quantized, group_sums,
              [&](std::int64_t row, std::int64_t rows, std::int64_t block, std::int64_t blocks,
                  Sums tile_sums) {
-               points.first = block * kLanes;
-               points.count = blocks;
-               points.sums = tile_sums.at;
+               args.first = block * kLanes;
+               args.count = blocks;
+               args.sums = tile_sums.at;
                for (const std::int64_t end = row + rows; row < end; ++row) {
-                 if (row != pointed) point_at(row);
-                 map(points);
-                 points.sums += tile_sums.stride;
+                 if (row != current_row) set_row(row);
+                 map(args);
+                 args.sums += tile_sums.stride;
                }
              });
   }
@@ -177,7 +178,7 @@ struct DenseDriver {
     DenseWeights(*kernel.cell, sizes, packed).Pack(*kernel.cell, sizes, from);
   }
 
-  // Projects the inputs of `count` steps from step `from` on.
+  // Computes bias and W x of `count` steps, from step `from` on.
   static void Project(const CellKernel& cell, const LayerSizes& sizes, const DenseWeights& weights,
                       const Call& call, std::int64_t from, std::int64_t count,
                       const DenseScratch& scratch) {
@@ -204,12 +205,12 @@ struct DenseDriver {
     }
     DenseStep step(cell, sizes, weights, params.at(), &scratch);
     for (std::int64_t t = 0; t < call.steps; ++t) {
-      const std::int64_t place = t % scratch.chunk, left = call.steps - t;
-      if (place == 0) {
+      const std::int64_t chunk_step = t % scratch.chunk, left = call.steps - t;
+      if (chunk_step == 0) {
         Project(cell, sizes, weights, call, t, left < scratch.chunk ? left : scratch.chunk,
                 scratch);
       }
-      const std::int64_t row = place * batch;
+      const std::int64_t row = chunk_step * batch;
       if (cell.reads_input) step.x = scratch.x + row * PadToLanes(sizes.input);
       step.mid_sums = scratch.mid_sums + row * weights.mid.Floats();
       step.sums = scratch.sums + row * weights.update.Floats();

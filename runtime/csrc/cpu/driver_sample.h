@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a cell under a rule of the kind kSample: all neurons of a sample or none. The drive stays
-// while the state does, so how long a sample waits is known when it starts to, and the steps
-// between are skipped.
+// The driver of rules of the kind kSample, which update all neurons of a sample or none.
+//
+// A sample's drive is constant while its state is. So the step of its next update is computed at
+// each update, and the steps in between only repeat the output.
 
 #ifndef EDGERNN_CPU_DRIVER_SAMPLE_H_
 #define EDGERNN_CPU_DRIVER_SAMPLE_H_
@@ -11,8 +12,8 @@
 namespace edgernn::EDGERNN_ISA {
 
 struct SampleWeights {
-  float* read[kMaxRuleParams];  // (H,) and a vector of 0, or a number in all lanes
-  void* base;
+  float* params[kMaxRuleParams];  // (H,) and a vector of zeros, or a number in all lanes
+  void* dense;                    // DenseWeights
   std::size_t bytes;
 
   SampleWeights(const RuleSpec& rule, const CellTable& cell, const LayerSizes& sizes,
@@ -21,22 +22,22 @@ struct SampleWeights {
     for (int i = 0; i < kMaxRuleParams; ++i) {
       const std::int64_t vector = PadToLanes(sizes.hidden) + kLanes;
       const bool number = rule.params[i].rows.one > 0;
-      read[i] = arena.Allocate<float>(!IsRead(rule, i) ? 0 : number ? kLanes : vector);
+      params[i] = arena.Allocate<float>(!IsRead(rule, i) ? 0 : number ? kLanes : vector);
     }
-    const std::size_t dense = DenseWeights(cell, sizes, nullptr).bytes;
-    base = arena.Allocate<char>(static_cast<std::int64_t>(dense));
+    const std::size_t dense_bytes = DenseWeights(cell, sizes, nullptr).bytes;
+    dense = arena.Allocate<char>(static_cast<std::int64_t>(dense_bytes));
     bytes = arena.used();
   }
 };
 
 struct SampleScratch {
-  float* inputs;                // (B, columns of W): those of the samples in `active`
+  float* inputs;                // (B, columns of W): inputs of the samples in `active`
   float* state[kMaxStates];     // (B, padded H) each
   float* memory[kMaxMemories];  // (B,) each
-  std::int64_t* due;            // (B,): the step at which a sample changes next
-  std::int64_t* active;         // (B,): samples that change at the step at hand
+  std::int64_t* next_update;    // (B,): the step of a sample's next update
+  std::int64_t* active;         // (B,): samples that are updated at the current step
   std::int64_t* macs;           // (B,)
-  void* base;                   // DenseScratch of one step
+  void* dense;                  // DenseScratch of one step
   std::size_t bytes;
 
   SampleScratch(const RuleSpec& rule, const CellTable& cell, const LayerSizes& sizes,
@@ -47,35 +48,35 @@ struct SampleScratch {
       state[s] = arena.Allocate<float>(batch * PadToLanes(sizes.hidden));
     }
     for (int i = 0; i < rule.memory_count; ++i) memory[i] = arena.Allocate<float>(batch);
-    due = arena.Allocate<std::int64_t>(batch);
+    next_update = arena.Allocate<std::int64_t>(batch);
     active = arena.Allocate<std::int64_t>(batch);
     macs = arena.Allocate<std::int64_t>(batch);
-    const std::size_t dense = DenseScratch(cell, sizes, 1, batch, nullptr).bytes;
-    base = arena.Allocate<char>(static_cast<std::int64_t>(dense));
+    const std::size_t dense_bytes = DenseScratch(cell, sizes, 1, batch, nullptr).bytes;
+    dense = arena.Allocate<char>(static_cast<std::int64_t>(dense_bytes));
     bytes = arena.used();
   }
 };
 
-// Where one sample of a call stands.
+// The rule's equations and memories for one sample of a call.
 template <class Rule>
-struct Waiting {
+struct SampleRule {
   static constexpr RuleSpec kSpec = DescribeRule<Rule>();
   static_assert(kSpec.memory_count > 0 && FitDecisions(kSpec),
-                "a sample is decided for from memories of one number");
+                "a rule of the kind kSample needs memories of one number each");
 
   const LayerSizes& sizes;
   const Call& call;
-  float* const* read;
+  float* const* params;
   std::int64_t sample;
   float* const* memory;  // (B,) each
-  std::int64_t* due;
+  std::int64_t* next_update;
 
-  // The rule's vectors from neuron j on, and its numbers.
+  // Reads the rule's vectors from neuron j on, and its numbers.
   [[gnu::always_inline]] void Read(std::int64_t j, Vec* q) const {
 #pragma GCC unroll 8
     for (int i = 0; i < kMaxRuleParams; ++i) {
       const bool number = kSpec.params[i].rows.one > 0;
-      q[i] = IsRead(kSpec, i) ? Load(read[i] + (number ? 0 : j)) : Zero();
+      q[i] = IsRead(kSpec, i) ? Load(params[i] + (number ? 0 : j)) : Zero();
     }
   }
 
@@ -84,14 +85,14 @@ struct Waiting {
     for (int i = 0; i < kSpec.memory_count; ++i) m[i] = Fill(memory[i][sample]);
   }
 
-  [[gnu::always_inline]] bool Changes(const Vec* q) const {
+  [[gnu::always_inline]] bool IsUpdated(const Vec* q) const {
     Vec m[kMaxMemories];
     ReadMemories(m);
     const float score = Rule::Score(m, q).raw[0];
     return Rule::kInclusive ? score >= 0.0f : score > 0.0f;
   }
 
-  // The drive, from a state (padded H,), whose padding may be anything.
+  // The drive of a state (padded H,). The padding may have any values.
   [[gnu::noinline]] Vec Drive(const float* state) const {
     Vec sum = Zero(), q[kMaxRuleParams];
     std::int64_t j = 0;
@@ -110,7 +111,7 @@ struct Waiting {
     return Rule::Drive(Fill(Sum4(sum, sum, sum, sum)[0]), q);
   }
 
-  // To the memories after a step.
+  // Advances the memories by one step.
   [[gnu::always_inline]] void Advance(Vec u, Vec drive, const Vec* q) const {
     Vec m[kMaxMemories];
     ReadMemories(m);
@@ -119,15 +120,15 @@ struct Waiting {
     for (int i = 0; i < kSpec.memory_count; ++i) memory[i][sample] = m[i].raw[0];
   }
 
-  // From step `t` on: finds when the sample changes next, writes its output h until then.
-  [[gnu::noinline]] void Wait(std::int64_t t, Vec drive, const float* h) const {
+  // Finds the sample's next update from step `t` on, and writes its output h until then.
+  [[gnu::noinline]] void SkipSteps(std::int64_t t, Vec drive, const float* h) const {
     Vec q[kMaxRuleParams];
     Read(0, q);
-    for (; t < call.steps && !Changes(q); ++t) {
+    for (; t < call.steps && !IsUpdated(q); ++t) {
       Advance(Zero(), drive, q);
       Write(t, 0, h);
     }
-    *due = t;
+    *next_update = t;
   }
 
   void Write(std::int64_t t, std::int64_t updates, const float* h) const {
@@ -140,7 +141,7 @@ struct Waiting {
 
 template <class Rule>
 struct SampleDriver {
-  using Sample = Waiting<Rule>;
+  using Sample = SampleRule<Rule>;
   static constexpr RuleSpec kSpec = Sample::kSpec;
 
   static std::size_t PackedBytes(const Kernel& kernel, const LayerSizes& sizes) {
@@ -159,13 +160,13 @@ struct SampleDriver {
       if (!IsRead(kSpec, i)) continue;
       const bool number = kSpec.params[i].rows.one > 0;
       for (std::int64_t j = 0; j < (number ? kLanes : PadToLanes(sizes.hidden) + kLanes); ++j) {
-        to.read[i][j] = number ? from.rule[i][0] : j < sizes.hidden ? from.rule[i][j] : 0.0f;
+        to.params[i][j] = number ? from.rule[i][0] : j < sizes.hidden ? from.rule[i][j] : 0.0f;
       }
     }
-    DenseDriver::Pack(kernel, sizes, from, to.base);
+    DenseDriver::Pack(kernel, sizes, from, to.dense);
   }
 
-  // Step t of the first `count` samples in `active`; `step` has the buffers of some of them.
+  // Runs step t of the first `count` samples in `active`. `step` has the buffers of a subset.
   static void Step(DenseStep step, const Call& call, std::int64_t t, std::int64_t count,
                    SampleScratch* scratch, const DenseScratch& dense) {
     const CellKernel& cell = step.cell;
@@ -181,7 +182,7 @@ struct SampleDriver {
     if (cell.reads_input) ReadState(scratch->inputs, count, input, dense.x);
     step.weights.mid.Project(scratch->inputs, count, columns, dense.quantized, step.mid_sums);
     step.weights.update.Project(scratch->inputs, count, columns, dense.quantized, step.sums);
-    // where all samples change their states are in place
+    // if all samples are updated, their states need no gather and scatter
     const bool all = count == call.batch;
     if (all) step.state = scratch->state;
     for (std::int64_t i = 0; !all && i < count; ++i) {
@@ -204,50 +205,53 @@ struct SampleDriver {
     const CellKernel& cell = *kernel.cell;
     const std::int64_t hidden = sizes.hidden, padded = PadToLanes(hidden), batch = call.batch;
     const SampleWeights rule(kSpec, cell, sizes, const_cast<void*>(packed));
-    const DenseWeights weights(cell, sizes, rule.base);
+    const DenseWeights weights(cell, sizes, rule.dense);
     const CallParams params(cell, weights.params, call.length);
     SampleScratch scratch(kSpec, cell, sizes, batch, base);
-    DenseScratch dense(cell, sizes, 1, batch, scratch.base);
+    DenseScratch dense(cell, sizes, 1, batch, scratch.dense);
     const DenseStep step(cell, sizes, weights, params.at(), &dense);
-    const int read = EvidenceState(cell.states);
+    const int evidence_state = EvidenceState(cell.states);
     const std::int64_t step_macs = weights.Macs(cell, sizes);
     for (int s = 0; s < cell.states; ++s) {
       ReadState(call.state_in[s], batch, hidden, scratch.state[s]);
     }
     const auto sample_of = [&](std::int64_t b) {
-      return Sample{sizes, call, rule.read, b, scratch.memory, scratch.due + b};
+      return Sample{sizes, call, rule.params, b, scratch.memory, scratch.next_update + b};
     };
     Vec q[kMaxRuleParams];
     sample_of(0).Read(0, q);
     const std::int64_t decision_macs = DecisionMacs(kSpec, sizes.input, hidden);
-    const auto wait = [&](std::int64_t b, std::int64_t t, bool updated) {
+    // finds the next update of sample b, after the update of step t if there was one
+    const auto schedule = [&](std::int64_t b, std::int64_t t, bool updated) {
       const Sample sample = sample_of(b);
       const float* h = scratch.state[0] + b * padded;
-      const Vec drive = sample.Drive(scratch.state[read] + b * padded);
+      const Vec drive = sample.Drive(scratch.state[evidence_state] + b * padded);
       scratch.macs[b] += decision_macs;
       if (updated) {
         scratch.macs[b] += step_macs;
         sample.Advance(Fill(1.0f), drive, q);
         sample.Write(t++, hidden, h);
       }
-      sample.Wait(t, drive, h);
+      sample.SkipSteps(t, drive, h);
     };
     for (int i = 0; i < kSpec.memory_count; ++i) {
       std::memcpy(scratch.memory[i], call.memory_in[i], Bytes(batch));
     }
     for (std::int64_t b = 0; b < batch; ++b) {
-      scratch.macs[b] = scratch.due[b] = 0;
-      if (!sample_of(b).Changes(q)) wait(b, 0, false);
+      scratch.macs[b] = scratch.next_update[b] = 0;
+      if (!sample_of(b).IsUpdated(q)) schedule(b, 0, false);
     }
     for (;;) {
       std::int64_t t = call.steps, count = 0;
-      for (std::int64_t b = 0; b < batch; ++b) t = scratch.due[b] < t ? scratch.due[b] : t;
+      for (std::int64_t b = 0; b < batch; ++b) {
+        t = scratch.next_update[b] < t ? scratch.next_update[b] : t;
+      }
       if (t == call.steps) break;
       for (std::int64_t b = 0; b < batch; ++b) {
-        if (scratch.due[b] == t) scratch.active[count++] = b;
+        if (scratch.next_update[b] == t) scratch.active[count++] = b;
       }
       Step(step, call, t, count, &scratch, dense);
-      for (std::int64_t i = 0; i < count; ++i) wait(scratch.active[i], t, true);
+      for (std::int64_t i = 0; i < count; ++i) schedule(scratch.active[i], t, true);
     }
     for (int s = 0; s < cell.states; ++s) {
       WriteState(scratch.state[s], batch, hidden, call.state_out[s]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a cell under a rule that selects neurons; only the active ones are computed.
+// The driver of rules that select neurons: computes the pre-activations of the active set only.
 
 #ifndef EDGERNN_CPU_DRIVER_SPARSE_H_
 #define EDGERNN_CPU_DRIVER_SPARSE_H_
@@ -17,60 +17,61 @@ struct SparseStep {
   const float* const* params;
   const SparseScratch& scratch;
   const ActiveSet& active;
-  float* ahead;         // the sums of `whole` with their products with x, or null: none yet
+  float* projected;     // bias and W x of all neurons, or null if not yet computed
   float* const* state;  // (padded H,) each
-  float* seen[kMaxStates] = {};  // (padded H,) each: `state`, or where the rule masks it, masked
-  Factors factors{};
+  // (padded H,) each: `state`, or masked copies if the rule has masks
+  float* cell_state[kMaxStates] = {};
+  MatmulInputs inputs{};
 
   SparseStep(const CellKernel& cell, const LayerSizes& sizes, const SparseWeights& weights,
              const float* const* params, const SparseScratch& scratch, const ActiveSet& active,
-             float* ahead, float* const* state)
+             float* projected, float* const* state)
       : cell(cell),
         sizes(sizes),
         weights(weights),
         params(params),
         scratch(scratch),
         active(active),
-        ahead(ahead),
+        projected(projected),
         state(state) {}
 
-  // Copies x into the padded scratch and applies the rule's masks. Returns the multiply-adds.
-  std::int64_t Stage(const float* x, const float* last) {
-    factors = MakeFactors(cell, sizes, scratch.x, state, scratch.mid);
+  // Copies x into padded scratch, applies the rule's masks and computes Q h. Returns the
+  // multiply-adds.
+  std::int64_t LoadInputs(const float* x, const float* last) {
+    inputs = MakeMatmulInputs(cell, sizes, scratch.x, state, scratch.mid);
     std::memcpy(scratch.x, x, Bytes(sizes.input));
     if (cell.reads_last) std::memcpy(scratch.x + PadToLanes(sizes.input), last, Bytes(sizes.input));
-    for (int s = 0; s < cell.states; ++s) seen[s] = state[s];
-    if (active.x_mask != nullptr) MaskAll();
+    for (int s = 0; s < cell.states; ++s) cell_state[s] = state[s];
+    if (active.x_mask != nullptr) ApplyMasks();
     if (sizes.rank == 0) return 0;
-    const std::int64_t macs = sizes.rank * factors.h_end;
-    MultiplyFactor(sizes, weights.q, factors.h, 1, factors.h_end, scratch.factor);
-    ClearPadding(scratch.factor, sizes.rank);
-    factors.h = scratch.factor;
-    factors.h_end = sizes.rank;
+    const std::int64_t macs = sizes.rank * inputs.h_end;
+    MultiplyQ(sizes, weights.q, inputs.h, 1, inputs.h_end, scratch.qh);
+    ClearPadding(scratch.qh, sizes.rank);
+    inputs.h = scratch.qh;
+    inputs.h_end = sizes.rank;
     return macs;
   }
 
-  // An infinite number times the 0 weights of the padding is NaN, and rows are read padding and
-  // all.
+  // Rows are multiplied including their padding, whose weights are 0: an infinity there gives NaN.
   static void ClearPadding(float* from, std::int64_t size) {
     std::memset(from + size, 0, Bytes(PadToLanes(size) - size));
   }
 
-  // The cell sees x and the states masked.
-  void MaskAll() {
-    factors.x_end = active.x_end;
-    factors.h_end = factors.c_end = active.state_end;
+  // Applies the rule's masks to x and the states.
+  void ApplyMasks() {
+    inputs.x_end = active.x_end;
+    inputs.h_end = inputs.c_end = active.state_end;
     for (int part = 0; part < InputCount(cell); ++part) {
       float* to = scratch.x + part * PadToLanes(sizes.input);
       Mask(to, active.x_mask, active.x_end, PadToLanes(sizes.input), to);
     }
     for (int s = 0; s < cell.states; ++s) {
-      seen[s] = scratch.masked[s];
-      Mask(state[s], active.state_mask, active.state_end, PadToLanes(sizes.hidden), seen[s]);
+      cell_state[s] = scratch.masked[s];
+      Mask(state[s], active.state_mask, active.state_end, PadToLanes(sizes.hidden), cell_state[s]);
     }
-    factors.h = seen[0];
-    factors.c = seen[cell.factor_states - 1];
-    if (cell.mid_vanishes) factors.m_end = active.state_end;
+    inputs.h = cell_state[0];
+    inputs.c = cell_state[cell.factor_states - 1];
+    if (cell.mid_vanishes) inputs.m_end = active.state_end;
   }
 
   static void Mask(const float* from, const float* mask, std::int64_t end, std::int64_t padded,
@@ -79,155 +80,156 @@ struct SparseStep {
     std::memset(to + end, 0, Bytes(padded - end));
   }
 
-  // The first m_end of m. Returns the multiply-adds.
-  std::int64_t MakeMid() const {
+  // Computes the first m_end elements of m. Returns the multiply-adds.
+  std::int64_t ComputeMid() const {
     const GateGroup& group = cell.mid_gates;
-    const std::int64_t size = factors.m_end, blocks = Blocks(size);
-    weights.mid.Project(factors.x, 1, factors.x_end, scratch.quantized, scratch.mid_sums);
-    PointwiseArgs points{};
-    points.cell = &cell;
-    points.gate_stride = kLanes;
-    points.stride = group.all.count * kLanes;
-    points.x = factors.x;
-    points.params = params;
-    points.state = seen;
-    points.to = &scratch.mid;
-    RunGroup(cell, weights.mid, factors, 1, blocks, scratch.quantized, scratch.mid_sums,
+    const std::int64_t size = inputs.m_end, blocks = Blocks(size);
+    weights.mid.Project(inputs.x, 1, inputs.x_end, scratch.quantized, scratch.mid_sums);
+    PointwiseArgs args{};
+    args.cell = &cell;
+    args.gate_stride = kLanes;
+    args.stride = group.all.count * kLanes;
+    args.x = inputs.x;
+    args.params = params;
+    args.state = cell_state;
+    args.to = &scratch.mid;
+    RunGroup(cell, weights.mid, inputs, 1, blocks, scratch.quantized, scratch.mid_sums,
              [&](std::int64_t, std::int64_t, std::int64_t block, std::int64_t count, Sums sums) {
-               points.first = block * kLanes;
-               points.count = count;
-               points.sums = sums.at;
-               cell.mid(points);
+               args.first = block * kLanes;
+               args.count = count;
+               args.sums = sums.at;
+               cell.mid(args);
              });
     ClearPadding(scratch.mid, size);
-    return size * (factors.x_end * group.x.count + factors.h_end * group.h.count);
+    return size * (inputs.x_end * group.x.count + inputs.h_end * group.h.count);
   }
 
-  // The pre-activations of all active neurons, side by side.
+  // Computes the pre-activations of the active neurons, stored contiguously.
   void Multiply() const {
     const std::int64_t stride = PadToLanes(sizes.hidden);
     if (sizes.weights == NumberType::kInt8) Quantize();
     for (std::int64_t first = 0, end = active.count; first < active.count; first = end) {
       const std::int64_t begin = Begin(first);
-      // neighbouring neurons mostly start at the same column
+      // neighbouring neurons usually start at the same column
       if (active.starts != nullptr) {
         for (end = first + 1; end < active.count && Begin(end) == begin;) ++end;
       }
-      NeuronSums sums{};
-      sums.factors = &factors;
-      sums.begin = begin;
-      sums.rows = weights.rows;
-      sums.b = weights.row_b;
-      sums.neurons = active.neurons + first;
-      sums.count = end - first;
-      sums.sums = scratch.sums + first;
-      sums.stride = stride;
+      GatherArgs args{};
+      args.inputs = &inputs;
+      args.begin = begin;
+      args.rows = weights.rows;
+      args.b = weights.row_b;
+      args.neurons = active.neurons + first;
+      args.count = end - first;
+      args.sums = scratch.sums + first;
+      args.stride = stride;
       if (sizes.weights == NumberType::kFloat32) {
-        cell.multiply(cell, sizes, sums);
+        cell.multiply(cell, sizes, args);
       } else {
-        MultiplyLowPrecisionNeurons(cell, sizes, sums, scratch.parts);
+        MultiplyLowPrecisionNeurons(cell, sizes, args, scratch.parts);
       }
     }
   }
 
-  // What single neurons multiply with bytes, as whole numbers.
+  // Quantizes the inputs of the gathered products with int8 weights.
   void Quantize() const {
     const GateGroup& group = cell.update_gates;
     const auto read = [&](int part, const GateList& gates, const float* from, std::int64_t end,
                           std::int64_t depth) {
       if (gates.count > 0) scratch.parts[part].Read(from, 0, 1, end, depth);
     };
-    read(0, group.x, factors.x, factors.x_end, sizes.input);
+    read(0, group.x, inputs.x, inputs.x_end, sizes.input);
     if (cell.reads_last) {
-      read(1, group.x, factors.x + PadToLanes(sizes.input), factors.x_end, sizes.input);
+      read(1, group.x, inputs.x + PadToLanes(sizes.input), inputs.x_end, sizes.input);
     }
-    read(2, group.h, factors.h, factors.h_end, RecurrentColumns(sizes));
-    read(3, group.c, factors.c, factors.c_end, sizes.hidden);
-    read(4, group.m, factors.m, factors.m_end, MidSize(cell, sizes));
+    read(2, group.h, inputs.h, inputs.h_end, RecurrentColumns(sizes));
+    read(3, group.c, inputs.c, inputs.c_end, sizes.hidden);
+    read(4, group.m, inputs.m, inputs.m_end, MidSize(cell, sizes));
   }
 
-  // True if the dense path is faster than the sparse one. A gathered neuron was measured to take
-  // 1.3 times as long as one of the dense path.
-  bool IsWhole() const {
+  // True if the dense path is faster than the sparse one. Measured: a gathered neuron takes 1.3
+  // times as long as a neuron of the dense path.
+  bool PrefersDense() const {
     return active.starts == nullptr && active.x_mask == nullptr &&
            4 * active.count > 3 * sizes.hidden;
   }
 
-  // Computes all neurons and keeps the active ones. Returns the multiply-adds.
-  std::int64_t RunWhole() const {
-    float* const sums = ahead == nullptr ? scratch.sums : ahead;
-    if (ahead == nullptr) {
-      const float* x = factors.x;
+  // Computes all neurons and keeps those of the active set. Returns the multiply-adds.
+  std::int64_t RunDense() const {
+    float* const sums = projected == nullptr ? scratch.sums : projected;
+    if (projected == nullptr) {
+      const float* x = inputs.x;
       if (cell.reads_last) {
         std::memcpy(scratch.pairs, x, Bytes(sizes.input));
         std::memcpy(scratch.pairs + sizes.input, x + PadToLanes(sizes.input), Bytes(sizes.input));
         x = scratch.pairs;
       }
-      weights.whole.Project(x, 1, InputColumns(cell, sizes), scratch.quantized, sums);
+      weights.dense.Project(x, 1, InputColumns(cell, sizes), scratch.quantized, sums);
     }
-    PointwiseArgs points{};
-    points.cell = &cell;
-    points.gate_stride = kLanes;
-    points.stride = weights.whole.group->all.count * kLanes;
-    points.x = factors.x;
-    points.params = params;
-    points.state = state;
-    points.to = scratch.picked;
-    RunGroup(cell, weights.whole, factors, 1, weights.whole.blocks(), scratch.quantized, sums,
+    PointwiseArgs args{};
+    args.cell = &cell;
+    args.gate_stride = kLanes;
+    args.stride = weights.dense.group->all.count * kLanes;
+    args.x = inputs.x;
+    args.params = params;
+    args.state = state;
+    args.to = scratch.gathered;
+    RunGroup(cell, weights.dense, inputs, 1, weights.dense.blocks(), scratch.quantized, sums,
              [&](std::int64_t, std::int64_t, std::int64_t block, std::int64_t count, Sums tile) {
-               points.first = block * kLanes;
-               points.count = count;
-               points.sums = tile.at;
-               cell.update(points);
+               args.first = block * kLanes;
+               args.count = count;
+               args.sums = tile.at;
+               cell.update(args);
              });
     for (int s = 0; s < cell.states && active.count < sizes.hidden; ++s) {
       for (std::int64_t i = 0; i < active.count; ++i) {
-        // never to the right of where it comes from
-        scratch.picked[s][i] = scratch.picked[s][active.neurons[i]];
+        // in place: neurons[i] >= i
+        scratch.gathered[s][i] = scratch.gathered[s][active.neurons[i]];
       }
     }
-    return weights.whole.Macs(cell, sizes) -
-           (ahead == nullptr ? 0 : weights.whole.InputMacs(cell, sizes));
+    return weights.dense.Macs(cell, sizes) -
+           (projected == nullptr ? 0 : weights.dense.InputMacs(cell, sizes));
   }
 
-  // The vector at which the i-th active neuron starts to read states.
+  // The first column of the states that the i-th active neuron reads, rounded down to a vector.
   std::int64_t Begin(std::int64_t i) const {
     return active.starts == nullptr ? 0 : active.starts[active.neurons[i]] & -kLanes;
   }
 
-  // The new states of the active neurons, side by side.
+  // Computes the new states of the active neurons, stored contiguously.
   void Update() const {
     const std::int64_t count = active.count;
-    const auto pick = [&](const float* from, float* to) {
+    const auto gather = [&](const float* from, float* to) {
       for (std::int64_t i = 0; i < count; ++i) to[i] = from[active.neurons[i]];
     };
-    for (int s = 0; s < cell.states; ++s) pick(seen[s], scratch.picked[s]);
+    for (int s = 0; s < cell.states; ++s) gather(cell_state[s], scratch.gathered[s]);
     const float* neuron_params[kMaxParams];
     for (int i = 0; i < cell.params; ++i) {
       neuron_params[i] = params[i];
-      if (!scratch.IsPicked(cell, i)) continue;
-      pick(params[i], scratch.picked_param[i]);
-      neuron_params[i] = scratch.picked_param[i];
+      if (!scratch.IsGathered(cell, i)) continue;
+      gather(params[i], scratch.gathered_param[i]);
+      neuron_params[i] = scratch.gathered_param[i];
     }
-    if (cell.square) pick(factors.x, scratch.picked_x);
-    PointwiseArgs points{};
-    points.cell = &cell;
-    points.count = Blocks(count);
-    points.sums = scratch.sums;
-    points.gate_stride = PadToLanes(sizes.hidden);
-    points.stride = kLanes;
-    points.x = scratch.picked_x;
-    points.params = neuron_params;
-    points.state = scratch.picked;
-    points.to = scratch.picked;
-    cell.update(points);
+    if (cell.square) gather(inputs.x, scratch.gathered_x);
+    PointwiseArgs args{};
+    args.cell = &cell;
+    args.count = Blocks(count);
+    args.sums = scratch.sums;
+    args.gate_stride = PadToLanes(sizes.hidden);
+    args.stride = kLanes;
+    args.x = scratch.gathered_x;
+    args.params = neuron_params;
+    args.state = scratch.gathered;
+    args.to = scratch.gathered;
+    cell.update(args);
   }
 
+  // Writes the new states of the active neurons to `state`, blended if the rule says so.
   void Scatter() const {
     const std::int64_t count = active.count;
     const float* const blend = active.blend;
     for (int s = 0; s < cell.states; ++s) {
-      const float* const now = scratch.picked[s];
+      const float* const now = scratch.gathered[s];
       float* const to = state[s];
       if (blend == nullptr && count == sizes.hidden) {
         std::memcpy(to, now, Bytes(count));
@@ -242,14 +244,14 @@ struct SparseStep {
     }
   }
 
-  // x, last: (I,). Returns the multiply-adds.
+  // Runs the step; x and last, the previous x, are (I,). Returns the multiply-adds.
   std::int64_t Run(const float* x, const float* last) {
     const std::int64_t count = active.count;
     if (count == 0) return 0;
-    std::int64_t macs = Stage(x, last);
-    if (cell.has_mid) macs += MakeMid();
-    if (IsWhole()) {
-      macs += RunWhole();
+    std::int64_t macs = LoadInputs(x, last);
+    if (cell.has_mid) macs += ComputeMid();
+    if (PrefersDense()) {
+      macs += RunDense();
       Scatter();
       return macs;
     }
@@ -257,10 +259,9 @@ struct SparseStep {
     Update();
     Scatter();
     const GateGroup& group = cell.update_gates;
-    return macs + (count * factors.h_end - active.unread) * group.h.count +
-           (count * factors.c_end - active.unread) * group.c.count +
-           count *
-               (factors.x_end * group.x.count * InputCount(cell) + factors.m_end * group.m.count);
+    return macs + (count * inputs.h_end - active.unread) * group.h.count +
+           (count * inputs.c_end - active.unread) * group.c.count +
+           count * (inputs.x_end * group.x.count * InputCount(cell) + inputs.m_end * group.m.count);
   }
 };
 
@@ -289,36 +290,38 @@ struct SparseDriver {
     PackRowBiases(cell, sizes, from, to.row_b);
     PackMatrix(from.q, sizes.rank, sizes.hidden, 1, to.q);
     to.mid.Pack(cell, sizes, from);
-    to.whole.Pack(cell, sizes, from);
+    to.dense.Pack(cell, sizes, from);
     to.params.Pack(cell, sizes, from);
   }
 
-  // The input part of all neurons at `count` steps at once, which takes half the time.
-  static void LookAhead(const CellKernel& cell, const LayerSizes& sizes,
-                        const SparseWeights& weights, const SparseScratch& scratch,
-                        const Call& call, std::int64_t from, std::int64_t count) {
+  // Computes bias and W x of all neurons for `count` steps at once, in half the time of single
+  // steps.
+  static void ProjectAhead(const CellKernel& cell, const LayerSizes& sizes,
+                           const SparseWeights& weights, const SparseScratch& scratch,
+                           const Call& call, std::int64_t from, std::int64_t count) {
     const float* x = call.x + from * call.batch * sizes.input;
     if (cell.reads_last) {
       PairInputs(call, sizes.input, from, count, scratch.pairs);
       x = scratch.pairs;
     }
-    weights.whole.Project(x, count * call.batch, InputColumns(cell, sizes), scratch.quantized,
-                          scratch.ahead);
-    const std::int64_t macs = count * weights.whole.InputMacs(cell, sizes);
+    weights.dense.Project(x, count * call.batch, InputColumns(cell, sizes), scratch.quantized,
+                          scratch.projected);
+    const std::int64_t macs = count * weights.dense.InputMacs(cell, sizes);
     for (std::int64_t b = 0; b < call.batch; ++b) scratch.macs[b] += macs;
   }
 
-  // Projects the rule's input part of `count` steps and runs them, the cell's too if they are
-  // expected to be whole. Returns whether all were.
+  // Runs `count` steps, after computing the rule's products with x for all of them. If the steps
+  // are expected to take the dense path, also computes the cell's. Returns true if all steps took
+  // that path.
   static bool RunChunk(const Kernel& kernel, const LayerSizes& sizes, const SparseWeights& weights,
                        const float* const* params, const SparseScratch& scratch, const Call& call,
-                       std::int64_t from, std::int64_t count, bool expect_whole) {
+                       std::int64_t from, std::int64_t count, bool expect_dense) {
     const CellKernel& cell = *kernel.cell;
     const std::int64_t hidden = sizes.hidden, input = sizes.input;
     const std::int64_t first = from * call.batch, rows = count * call.batch;
     kernel.selector->project(sizes, weights.rule, call.x + first * input, rows, scratch.rule);
-    if (expect_whole) LookAhead(cell, sizes, weights, scratch, call, from, count);
-    bool whole = true;
+    if (expect_dense) ProjectAhead(cell, sizes, weights, scratch, call, from, count);
+    bool dense = true;
     for (std::int64_t row = 0; row < rows; ++row) {
       const std::int64_t at = first + row, sample = row % call.batch;
       float* state[kMaxStates];
@@ -331,17 +334,18 @@ struct SparseDriver {
       }
       const ActiveSet active =
           kernel.selector->select(sizes, weights.rule, scratch.rule, row, state[0], memory);
-      float* const ahead = expect_whole ? scratch.ahead + row * weights.whole.Floats() : nullptr;
-      SparseStep step(cell, sizes, weights, params, scratch, active, ahead, state);
+      float* const projected =
+          expect_dense ? scratch.projected + row * weights.dense.Floats() : nullptr;
+      SparseStep step(cell, sizes, weights, params, scratch, active, projected, state);
       const float* last = cell.reads_last ? LastInput(call, at, input) : nullptr;
       scratch.macs[sample] += active.macs + step.Run(call.x + at * input, last);
-      kernel.selector->remember(sizes, weights.rule, scratch.rule,
-                                state[EvidenceState(cell.states)], memory);
-      whole = whole && step.IsWhole();
+      kernel.selector->advance_memory(sizes, weights.rule, scratch.rule,
+                                      state[EvidenceState(cell.states)], memory);
+      dense = dense && step.PrefersDense();
       if (call.updates != nullptr) call.updates[at] = active.count;
       if (call.y != nullptr) std::memcpy(call.y + at * hidden, state[0], Bytes(hidden));
     }
-    return whole;
+    return dense;
   }
 
   static void Run(const Kernel& kernel, const LayerSizes& sizes, const void* packed,
@@ -351,7 +355,7 @@ struct SparseDriver {
     const SparseWeights weights(kernel, sizes, const_cast<void*>(packed));
     const CallParams params(cell, weights.params, call.length);
     const SparseScratch scratch(kernel, sizes, call.steps, batch, base);
-    std::memset(base, 0, scratch.cleared);
+    std::memset(base, 0, scratch.zeroed_bytes);
     for (int s = 0; s < cell.states; ++s) {
       ReadState(call.state_in[s], batch, sizes.hidden, scratch.state[s]);
     }
@@ -359,12 +363,12 @@ struct SparseDriver {
     for (int i = 0; i < kernel.rule->memory_count; ++i) {
       ReadState(call.memory_in[i], batch, width(i), scratch.memory[i]);
     }
-    // steps are expected to go on as those before
-    bool whole = false;
+    // a chunk is expected to take the path of the previous one
+    bool dense = false;
     for (std::int64_t from = 0; from < call.steps; from += scratch.chunk) {
       const std::int64_t left = call.steps - from;
-      whole = RunChunk(kernel, sizes, weights, params.at(), scratch, call, from,
-                       left < scratch.chunk ? left : scratch.chunk, whole);
+      dense = RunChunk(kernel, sizes, weights, params.at(), scratch, call, from,
+                       left < scratch.chunk ? left : scratch.chunk, dense);
     }
     for (int s = 0; s < cell.states; ++s) {
       WriteState(scratch.state[s], batch, sizes.hidden, call.state_out[s]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The packed weights and the buffers of driver_sparse.h.
+// The packed weights and the scratch memory of driver_sparse.h.
 
 #ifndef EDGERNN_CPU_DRIVER_SPARSE_MEMORY_H_
 #define EDGERNN_CPU_DRIVER_SPARSE_MEMORY_H_
@@ -10,12 +10,12 @@
 namespace edgernn::EDGERNN_ISA {
 
 struct SparseWeights {
-  void* rule;    // the selector's
-  void* rows;    // see gather_f32.h and gather_low_precision.h
-  float* row_b;  // (H, stored sums)
-  float* q;      // a packed matrix
-  GroupWeights mid;
-  GroupWeights whole;  // the same as `rows`, for steps at which most neurons change
+  void* rule;          // packed by the selector
+  void* rows;          // a row per neuron, see gather_f32.h and gather_low_precision.h
+  float* row_b;        // (H, stored sums)
+  float* q;            // packed matrix
+  GroupWeights mid;    // gates marked kMid
+  GroupWeights dense;  // the weights of `rows` as panels, for steps that update most neurons
   PackedParams params;
   std::size_t bytes;
 
@@ -27,7 +27,7 @@ struct SparseWeights {
     row_b = arena.Allocate<float>(sizes.hidden * StoredSums(cell));
     q = arena.Allocate<float>(PadToLanes(sizes.rank) * sizes.hidden);
     mid.Allocate(cell, cell.mid_gates, MidSize(cell, sizes), sizes, &arena);
-    whole.Allocate(cell, cell.update_gates, sizes.hidden, sizes, &arena);
+    dense.Allocate(cell, cell.update_gates, sizes.hidden, sizes, &arena);
     params.Allocate(cell, sizes, &arena);
     bytes = arena.used();
   }
@@ -42,51 +42,55 @@ struct SparseWeights {
 
 struct SparseScratch {
   std::int64_t chunk;
-  void* rule;                      // the selector's, for (chunk, B) rows
-  float* x;                        // (padded I,), then the last x likewise
-  float* pairs;                    // (chunk, B, 2I): x_t and x_{t-1}, cells that read both only
+  void* rule;                      // scratch of the selector, for (chunk, B) rows
+  float* x;                        // (padded I,), followed by the previous x in cells that read it
+  float* pairs;                    // (chunk, B, 2I): x_t and x_{t-1}, for cells that read both
   float* mid_sums;                 // (blocks of M, mid gates, lanes)
   float* mid;                      // (padded M,)
-  float* factor;                   // (padded rank,): Q h
-  QuantizedFactors quantized;      // of one row, of (chunk, B) of x
-  QuantizedRows parts[kMaxParts];  // of one row each: what single neurons multiply
-  float* sums;                // (gates, padded H) of the active neurons, or as `whole` has them
-  float* picked_x;            // (padded H,): their x
-  float* picked[kMaxStates];  // (padded H,) each: their states
-  float* picked_param[kMaxParams];  // (padded H,) each: their parameters, if one a neuron
-  float* masked[kMaxStates];        // (padded H,) each: the states as the cell sees them
-  float* state[kMaxStates];         // (B, padded H) each
-  float* memory[kMaxMemories];      // (B, padded size) each: those of the rule
-  std::int64_t* macs;               // (B,)
-  std::size_t cleared;              // so many bytes are 0 at the start of a call
-  float* ahead;                     // (chunk, B, blocks, gates, lanes): sums of `whole`, or null
+  float* qh;                       // (padded rank,): Q h
+  QuantizedInputs quantized;       // inputs of the dense path: (chunk, B) rows for x, else one
+  QuantizedRows parts[kMaxParts];  // inputs of gathered products, one row each
+  // pre-activations, (gates, padded H) of the active neurons or (blocks, gates, lanes) of all
+  float* sums;
+  // x, states and parameters of the active neurons, (padded H,) each; parameters with one value per
+  // neuron only
+  float* gathered_x;
+  float* gathered[kMaxStates];
+  float* gathered_param[kMaxParams];
+  float* masked[kMaxStates];    // (padded H,) each: the states times the rule's mask
+  float* state[kMaxStates];     // (B, padded H) each
+  float* memory[kMaxMemories];  // (B, padded size) each, the memories of the rule
+  std::int64_t* macs;           // (B,)
+  std::size_t zeroed_bytes;     // number of bytes that are zeroed at the start of a call
+  float* projected;  // (chunk, B, blocks, gates, lanes): bias and W x of all neurons, or null
   std::size_t bytes;
 
   SparseScratch(const Kernel& kernel, const LayerSizes& sizes, std::int64_t steps,
                 std::int64_t batch, void* base) {
     const CellTable& cell = *kernel.cell;
-    const std::int64_t padded = PadToLanes(sizes.hidden), middle = PadToLanes(MidSize(cell, sizes));
+    const std::int64_t padded = PadToLanes(sizes.hidden),
+                       mid_size = PadToLanes(MidSize(cell, sizes));
     Arena arena(base);
     chunk = ChunkSteps(steps, batch);
     rule = arena.Allocate<char>(
         static_cast<std::int64_t>(kernel.selector->scratch_bytes(sizes, chunk * batch)));
     x = arena.Allocate<float>(PadToLanes(sizes.input) * InputCount(cell));
-    // nothing is ahead of one chunk
+    // a call of one chunk projects nothing in advance
     const std::int64_t rows = steps > chunk ? chunk * batch : 1;
     pairs = arena.Allocate<float>(cell.reads_last ? rows * 2 * sizes.input : 0);
     const std::int64_t sums_size = padded * cell.update_gates.all.count;
-    mid_sums = arena.Allocate<float>(middle * cell.mid_gates.all.count);
-    mid = arena.Allocate<float>(cell.has_mid ? middle : 0);
-    factor = arena.Allocate<float>(PadToLanes(sizes.rank));
+    mid_sums = arena.Allocate<float>(mid_size * cell.mid_gates.all.count);
+    mid = arena.Allocate<float>(cell.has_mid ? mid_size : 0);
+    qh = arena.Allocate<float>(PadToLanes(sizes.rank));
     quantized.Allocate(cell, sizes, 1, rows, &arena);
     const std::int64_t columns[kMaxParts] = {sizes.input, sizes.input, RecurrentColumns(sizes),
                                              sizes.hidden, MidSize(cell, sizes)};
     for (int p = 0; p < kMaxParts; ++p) parts[p].Allocate(sizes, 1, columns[p], &arena);
     sums = arena.Allocate<float>(sums_size);
-    picked_x = arena.Allocate<float>(cell.square ? padded : 0);
-    for (int s = 0; s < cell.states; ++s) picked[s] = arena.Allocate<float>(padded);
+    gathered_x = arena.Allocate<float>(cell.square ? padded : 0);
+    for (int s = 0; s < cell.states; ++s) gathered[s] = arena.Allocate<float>(padded);
     for (int i = 0; i < cell.params; ++i) {
-      picked_param[i] = arena.Allocate<float>(IsPicked(cell, i) ? padded : 0);
+      gathered_param[i] = arena.Allocate<float>(IsGathered(cell, i) ? padded : 0);
     }
     for (int s = 0; s < cell.states; ++s) masked[s] = arena.Allocate<float>(padded);
     for (int s = 0; s < cell.states; ++s) state[s] = arena.Allocate<float>(batch * padded);
@@ -95,13 +99,13 @@ struct SparseScratch {
       memory[i] = arena.Allocate<float>(batch * PadToLanes(width));
     }
     macs = arena.Allocate<std::int64_t>(batch);
-    cleared = arena.used();
-    ahead = steps > chunk ? arena.Allocate<float>(rows * sums_size) : nullptr;
+    zeroed_bytes = arena.used();
+    projected = steps > chunk ? arena.Allocate<float>(rows * sums_size) : nullptr;
     bytes = arena.used();
   }
 
-  // Whether each neuron has a value of its own of parameter i.
-  static bool IsPicked(const CellTable& cell, int i) {
+  // True if parameter i has one value per neuron.
+  static bool IsGathered(const CellTable& cell, int i) {
     const Extent extent = cell.extents[i];
     return extent == Extent::kHidden || (cell.square && extent == Extent::kInput);
   }

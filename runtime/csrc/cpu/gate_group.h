@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gates of a cell that are computed together: their packed weights, and the loop over tiles
-// that sums them and passes each tile on.
+// A group of gates that are computed together: their packed weights, and the loop over tiles that
+// computes the pre-activations and passes each tile to the point-wise part.
 
 #ifndef EDGERNN_CPU_GATE_GROUP_H_
 #define EDGERNN_CPU_GATE_GROUP_H_
@@ -11,22 +11,23 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// M: the size of m and of the gates marked kMid.
+// M, the size of m and of the gates marked kMid.
 inline std::int64_t MidSize(const CellTable& cell, const LayerSizes& sizes) {
   return cell.mid_is_input ? sizes.input : sizes.hidden;
 }
 
-// The columns of W: for x_t and, if the cell reads it, for x_{t-1}.
+// The number of columns of W, for x_t and, if the cell reads it, x_{t-1}.
 inline std::int64_t InputColumns(const CellTable& cell, const LayerSizes& sizes) {
   return sizes.input * (cell.reads_last ? 2 : 1);
 }
 
-// The columns of R: for h, or for Q h if R is a product.
+// The number of columns of R, for h, or for Q h if R is a product.
 inline std::int64_t RecurrentColumns(const LayerSizes& sizes) {
   return sizes.rank > 0 ? sizes.rank : sizes.hidden;
 }
 
-// The first row of a gate in W (R, C, V, b); -1 where it has none. Any bit of `term` counts.
+// The first row of a gate in the weight of `term` (W, R, C, V or b), or -1 if the gate lacks the
+// term. `term` may have several bits, of which the gate needs one.
 inline std::int64_t FirstRow(const CellTable& cell, const LayerSizes& sizes, unsigned term,
                              int gate) {
   if ((cell.terms[gate] & term) == 0) return -1;
@@ -38,24 +39,25 @@ inline std::int64_t FirstRow(const CellTable& cell, const LayerSizes& sizes, uns
   return row;
 }
 
-// The factors of a step, of which all columns are read. state: by state, one row or (B, padded H).
-[[gnu::always_inline]] inline Factors MakeFactors(const CellTable& cell, const LayerSizes& sizes,
-                                                  const float* x, const float* const* state,
-                                                  const float* mid) {
-  Factors factors{};
-  factors.x = x;
-  factors.h = state[0];
-  factors.c = state[cell.factor_states - 1];
-  factors.m = mid;
-  factors.x_end = sizes.input;
-  factors.h_end = sizes.hidden;
-  factors.c_end = sizes.hidden;
-  factors.m_end = MidSize(cell, sizes);
-  return factors;
+// The inputs of a step, with all columns. state: one row or (B, padded H) per state.
+[[gnu::always_inline]] inline MatmulInputs MakeMatmulInputs(const CellTable& cell,
+                                                            const LayerSizes& sizes, const float* x,
+                                                            const float* const* state,
+                                                            const float* mid) {
+  MatmulInputs inputs{};
+  inputs.x = x;
+  inputs.h = state[0];
+  inputs.c = state[cell.factor_states - 1];
+  inputs.m = mid;
+  inputs.x_end = sizes.input;
+  inputs.h_end = sizes.hidden;
+  inputs.c_end = sizes.hidden;
+  inputs.m_end = MidSize(cell, sizes);
+  return inputs;
 }
 
-// What a group multiplies with bytes, as whole numbers: `rows` samples, and of x `x_rows`.
-struct QuantizedFactors {
+// The quantized inputs of a group with int8 weights: `x_rows` rows of x, `rows` of the others.
+struct QuantizedInputs {
   QuantizedRows x;
   QuantizedRows h;
   QuantizedRows c;
@@ -70,14 +72,14 @@ struct QuantizedFactors {
   }
 };
 
-// Packed blocks of the weights of a group. Its gates have `size` rows each.
+// The packed weights of a group, whose gates have `size` rows each.
 struct GroupWeights {
   const GateGroup* group;
   std::int64_t size;
   PackedMatrix w;
   float* b;  // (blocks, gates, lanes)
   PackedMatrix r;
-  SparseColumns sparse;  // of r
+  SparseColumns sparse;  // the nonzero columns of r
   PackedMatrix c;
   PackedMatrix v;
 
@@ -113,32 +115,33 @@ struct GroupWeights {
     find(sizes.bias_terms, {group->all.count, {0, 1, 2, 3, 4, 5, 6, 7}}, first);
     PackGates(from.b, first, group->all.count, size, 1, 1, b);
     pack(kH, group->h, from.r, r, 1);
-    sparse.LeaveOutZeros(r);
-    if (!sparse.kind->sparse) pack(kH, group->h, from.r, r, panels(group->h));
+    sparse.DropZeroColumns(r);
+    if (!sparse.stats->sparse) pack(kH, group->h, from.r, r, panels(group->h));
     pack(kC, group->c, from.c, c, panels(group->c));
     pack(kM, group->m, from.v, v, panels(group->m));
   }
 
   std::int64_t blocks() const { return Blocks(size); }
 
-  // Of one row's sums.
+  // The number of floats in one row of sums.
   std::int64_t Floats() const { return PadToLanes(size) * group->all.count; }
 
-  // Of a step of one sample: what Project multiplies, and all.
+  // The multiply-adds of one step of one sample: in Project, and in total.
   std::int64_t InputMacs(const CellTable& cell, const LayerSizes& sizes) const {
     return size * InputColumns(cell, sizes) * group->x.count;
   }
 
   std::int64_t Macs(const CellTable& cell, const LayerSizes& sizes) const {
-    return InputMacs(cell, sizes) + sparse.kind->macs +
+    return InputMacs(cell, sizes) + sparse.stats->macs +
            size * (sizes.hidden * group->c.count + MidSize(cell, sizes) * group->m.count);
   }
 
-  // `begun`: the gates, by bits, that have sums; those of the product are added. Of a factor a
-  // (rows, stride) the first `columns` are read, by way of `quantized` where the weights are int8.
-  Product Make(const GateList& places, const PackedMatrix& weights, const float* a,
-               std::int64_t rows, std::int64_t stride, std::int64_t columns,
-               const QuantizedRows& quantized, unsigned* begun) const {
+  // Makes the product of the weights with the first `columns` of a (rows, stride), which is
+  // quantized first if the weights are int8. `started` is the bit set of gates that already have
+  // sums; the gates of the product are added to it.
+  Product MakeProduct(const GateList& places, const PackedMatrix& weights, const float* a,
+                      std::int64_t rows, std::int64_t stride, std::int64_t columns,
+                      const QuantizedRows& quantized, unsigned* started) const {
     if (weights.type == NumberType::kInt8) quantized.Read(a, stride, rows, columns, weights.depth);
     Product product{};
     product.a = a;
@@ -156,50 +159,52 @@ struct GroupWeights {
     product.quantized = quantized;
     for (int i = 0; i < places.count; ++i) {
       const unsigned gate = 1u << places.at[i];
-      if ((*begun & gate) == 0) product.fresh |= 1u << i;
-      *begun |= gate;
+      if ((*started & gate) == 0) product.from_bias |= 1u << i;
+      *started |= gate;
     }
     return product;
   }
 
-  // The sums of the gates with x, of `rows` samples x (rows, columns of W), of which the first ones
-  // are read.
+  // Starts the sums of the gates with x: bias and W x, from the first `columns` of x (rows, columns
+  // of W).
   void Project(const float* x, std::int64_t rows, std::int64_t columns,
-               const QuantizedFactors& quantized, float* sums) const {
+               const QuantizedInputs& quantized, float* sums) const {
     if (group->x.count == 0) return;
-    unsigned begun = 0;
-    StartSums(Make(group->x, w, x, rows, w.depth, columns, quantized.x, &begun), rows, sums);
+    unsigned started = 0;
+    StartSums(MakeProduct(group->x, w, x, rows, w.depth, columns, quantized.x, &started), rows,
+              sums);
   }
 };
 
-// Completes the sums of the first `blocks` with all that is not x, tile by tile, and calls
-// finish(row, rows, block, blocks, sums) for each, or where the cell takes whole rows once for all;
-// what it is given lasts until it returns. The factors are of `rows` samples.
+// Adds all terms but x to the sums of `rows` samples and the first `blocks`, tile by tile. Calls
+// finish(row, rows, block, blocks, sums) for each tile, or once for all if cell.untiled. The sums
+// are valid until finish returns.
 template <class Finish>
 [[gnu::always_inline]] inline void RunGroup(const CellFunctions& cell, const GroupWeights& weights,
-                                            const Factors& from, std::int64_t rows,
-                                            std::int64_t blocks, const QuantizedFactors& quantized,
+                                            const MatmulInputs& from, std::int64_t rows,
+                                            std::int64_t blocks, const QuantizedInputs& quantized,
                                             float* sums, const Finish& finish) {
   const GateGroup& group = *weights.group;
   const std::int64_t gates = group.all.count * kLanes, stride = weights.Floats();
   Product products[3];
-  int count = 0, most = 0;
-  // the gates, by bits, that have sums: so far, and before the tiles
-  unsigned begun = 0;
-  for (int i = 0; i < group.x.count; ++i) begun |= 1u << group.x.at[i];
-  unsigned ready = begun;
+  int count = 0, max_gates = 0;
+  // bit sets of the gates that have sums: so far, and before the loop over tiles
+  unsigned started = 0;
+  for (int i = 0; i < group.x.count; ++i) started |= 1u << group.x.at[i];
+  unsigned ready = started;
   const auto add = [&](const GateList& places, const PackedMatrix& w, const float* a,
-                       std::int64_t columns, const QuantizedRows& as) {
+                       std::int64_t columns, const QuantizedRows& quantized_input) {
     if (places.count == 0) return;
-    most = places.count > most ? places.count : most;
-    products[count++] = weights.Make(places, w, a, rows, PadToLanes(w.depth), columns, as, &begun);
+    max_gates = places.count > max_gates ? places.count : max_gates;
+    products[count++] = weights.MakeProduct(places, w, a, rows, PadToLanes(w.depth), columns,
+                                            quantized_input, &started);
   };
   add(group.h, weights.r, from.h, from.h_end, quantized.h);
-  if (count > 0 && weights.sparse.kind->sparse) {
-    // ahead of the tiles, as its blocks have different columns
+  if (count > 0 && weights.sparse.stats->sparse) {
+    // not tiled, as each block has its own list of columns
     AddSparse(weights.sparse, products[--count], rows, sums);
-    most = 0;
-    ready = begun;
+    max_gates = 0;
+    ready = started;
   }
   add(group.c, weights.c, from.c, from.c_end, quantized.c);
   add(group.m, weights.v, from.m, from.m_end, quantized.m);
@@ -207,32 +212,32 @@ template <class Finish>
     finish(std::int64_t{0}, rows, std::int64_t{0}, blocks, Sums{sums, stride});
     return;
   }
-  // those that the first product leaves out
+  // gates that the first product does not add to, whose sums are copied to the tile
   GateList others{};
   for (int i = 0; i < products[0].places.count; ++i) ready &= ~(1u << products[0].places.at[i]);
-  for (int g = 0; g < group.all.count && !cell.whole_rows; ++g) {
+  for (int g = 0; g < group.all.count && !cell.untiled; ++g) {
     if ((ready >> g & 1) != 0) others.at[others.count++] = g;
   }
-  // sums that change stay in the first-level cache
+  // small enough for the L1 cache
   float tile[kTileSums * kMaxGates * kLanes];
-  ForTiles(FitTile(most, rows), rows, blocks,
+  ForTiles(FitTile(max_gates, rows), rows, blocks,
            [&](std::int64_t row, std::int64_t block, TileShape shape) {
-             const std::int64_t tall = std::int64_t{1} << shape.rows;
-             const std::int64_t wide = std::int64_t{1} << shape.blocks;
+             const std::int64_t tile_rows = std::int64_t{1} << shape.rows;
+             const std::int64_t tile_blocks = std::int64_t{1} << shape.blocks;
              const Sums start{sums + row * stride + block * gates, stride};
-             const Sums to = cell.whole_rows ? start : Sums{tile, wide * gates};
+             const Sums to = cell.untiled ? start : Sums{tile, tile_blocks * gates};
              AddProduct(products[0], row, block, shape, start, to);
              for (int i = 0; i < others.count; ++i) {
-               for (std::int64_t r = 0; r < tall; ++r) {
+               for (std::int64_t r = 0; r < tile_rows; ++r) {
                  for (std::int64_t at = others.at[i] * kLanes; at < to.stride; at += gates) {
                    Store(to.at + r * to.stride + at, Load(start.at + r * stride + at));
                  }
                }
              }
              for (int i = 1; i < count; ++i) AddProduct(products[i], row, block, shape, to, to);
-             if (!cell.whole_rows) finish(row, tall, block, wide, to);
+             if (!cell.untiled) finish(row, tile_rows, block, tile_blocks, to);
            });
-  if (cell.whole_rows) finish(std::int64_t{0}, rows, std::int64_t{0}, blocks, Sums{sums, stride});
+  if (cell.untiled) finish(std::int64_t{0}, rows, std::int64_t{0}, blocks, Sums{sums, stride});
 }
 
 }  // namespace edgernn::EDGERNN_ISA

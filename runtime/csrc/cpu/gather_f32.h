@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dot products of gathered rows of floats: weights are packed one row a neuron, and only the rows
-// of the active neurons are multiplied.
+// Dot products of gathered float32 rows: weights are packed as one row per neuron, and only the
+// rows of the active neurons are multiplied.
 //
-// The row of a neuron holds, for its gates outside kMid: [x][gates with x], [last x][gates with
-// x], [h][gates with h], [c][gates with c], [m][gates with m], where [x], [h], [c] and [m] count
-// vectors of I, H (or the rank, where R is a product), H and M; [last x] is there in cells that
-// read it.
+// The row of a neuron holds its gates without kMid: [x][gates with x], [previous x][gates with x],
+// [h][gates with h], [c][gates with c], [m][gates with m]. The first index counts vectors of I, I,
+// H (or the rank if R is a product), H and M. Only cells that read the previous x have that part.
 
 #ifndef EDGERNN_CPU_GATHER_F32_H_
 #define EDGERNN_CPU_GATHER_F32_H_
@@ -14,13 +13,13 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// How many inputs W multiplies.
+// The number of input vectors that W multiplies: x_t and, if the cell reads it, x_{t-1}.
 inline int InputCount(const CellTable& cell) { return cell.reads_last ? 2 : 1; }
 
-// Gates are summed four at a time; so many of them are stored.
+// The number of sums stored per neuron: that of the gates, rounded up to groups of four.
 inline int StoredSums(const CellTable& cell) { return (cell.update_gates.all.count + 3) / 4 * 4; }
 
-// Where the parts of a neuron's row begin.
+// The offsets of the parts of a neuron's row.
 struct Float32RowLayout {
   std::int64_t h;
   std::int64_t c;
@@ -36,9 +35,9 @@ struct Float32RowLayout {
   }
 };
 
-// One term of the gates of a neuron's row: `count` of the `total` columns of a matrix from
-// `column` on, for `gates` gates whose rows begin at `first`; those with ranks[column] <
-// ranks[neuron] are 0.
+// The source of one part of the rows: `count` of the `total` columns of a matrix, from `column`
+// on, for `gates` gates whose rows begin at `first`. A column with ranks[column] < ranks[neuron]
+// becomes 0.
 struct Float32RowPart {
   Values source;
   std::int64_t first[kMaxGates];
@@ -49,7 +48,7 @@ struct Float32RowPart {
   const Values* ranks;  // or null
 };
 
-// Packs (H, floats): every neuron's parts one after the other.
+// Packs the rows (H, floats): the parts of each neuron one after the other.
 [[gnu::noinline, gnu::cold]] inline void PackFloat32Parts(std::int64_t hidden,
                                                           const Float32RowPart* parts, int count,
                                                           float* packed) {
@@ -69,13 +68,13 @@ struct Float32RowPart {
   }
 }
 
-// rows (H, floats); ranks (H,) thin R and C, or null.
+// Packs the rows (H, floats) of a cell. ranks (H,) thin R and C; null: no thinning.
 [[gnu::noinline, gnu::cold]] inline void PackFloat32Rows(const CellTable& cell,
                                                          const LayerSizes& sizes,
                                                          const Weights& from, const Values* ranks,
                                                          float* rows) {
   const GateGroup& group = cell.update_gates;
-  const std::int64_t input = sizes.input, hidden = sizes.hidden, middle = MidSize(cell, sizes);
+  const std::int64_t input = sizes.input, hidden = sizes.hidden, mid_size = MidSize(cell, sizes);
   const std::int64_t columns = RecurrentColumns(sizes);
   Float32RowPart parts[5];
   int count = 0;
@@ -93,11 +92,11 @@ struct Float32RowPart {
   }
   add(kH, group.h, from.r, 0, columns, columns, ranks);
   add(kC, group.c, from.c, 0, hidden, hidden, ranks);
-  add(kM, group.m, from.v, 0, middle, middle, nullptr);
+  add(kM, group.m, from.v, 0, mid_size, mid_size, nullptr);
   PackFloat32Parts(hidden, parts, count, rows);
 }
 
-// b (H, stored sums).
+// Packs the biases (H, stored sums).
 [[gnu::noinline, gnu::cold]] inline void PackRowBiases(const CellTable& cell,
                                                        const LayerSizes& sizes, const Weights& from,
                                                        float* b) {
@@ -111,8 +110,8 @@ struct Float32RowPart {
   }
 }
 
-// What the rows of a cell's neurons look like: four bits for each of their gates, which of x, h, c
-// and m it reads, and one bit more for the last x. Cells of one shape share the code.
+// The structure of a cell's rows: per gate, four bits for the terms x, h, c and m, and one more bit
+// for the previous x. Cells of the same shape share one kernel.
 using RowShape = std::uint64_t;
 constexpr RowShape kLastInputShape = RowShape{1} << 4 * kMaxGates;
 
@@ -128,7 +127,7 @@ constexpr RowShape RowShapeOf(const CellTable& cell) {
   return shape;
 }
 
-// The gates of a shape that read one of x (0), h (1), c (2) and m (3), as a type.
+// The gates of a shape with the term x (0), h (1), c (2) or m (3), as a type.
 template <RowShape kShape, int kTerm>
 struct ShapeGates {
   static constexpr GateList MakeList() {
@@ -148,8 +147,8 @@ constexpr int CountShapeGates(RowShape shape) {
   return count;
 }
 
-// p[n][g] += a · row n for the gates g of `Set` and the columns from `begin`, which starts a
-// vector, to `end`, lane by lane. The rows have this part at `offset`.
+// Adds a · row n to p[n][g], lane by lane, for the gates g of `Set` and the columns from `begin`,
+// which starts a vector, to `end`. The part is at `offset` in the rows.
 template <class Set, int N, int G>
 [[gnu::always_inline]] inline void AddRowProducts(const float* a, std::int64_t begin,
                                                   std::int64_t end, const float* const (&rows)[N],
@@ -173,55 +172,56 @@ template <class Set, int N, int G>
   }
 }
 
-// Of N neurons, from the n-th one of a call on.
+// Computes the pre-activations of N neurons, from neurons[first] on.
 template <RowShape kShape, int N>
-[[gnu::always_inline]] inline void MultiplySomeNeurons(const Factors& factors, std::int64_t input,
+[[gnu::always_inline]] inline void MultiplySomeNeurons(const MatmulInputs& inputs,
+                                                       std::int64_t input,
                                                        const Float32RowLayout& layout,
-                                                       const NeuronSums& call, std::int64_t first) {
+                                                       const GatherArgs& args, std::int64_t first) {
   using InputGates = ShapeGates<kShape, 0>;
   constexpr int kGates = CountShapeGates(kShape), kStored = (kGates + 3) / 4 * 4;
-  const std::int32_t* const neurons = call.neurons + first;
-  // what is stored after the last gate is not used
+  const std::int32_t* const neurons = args.neurons + first;
+  // entries after the last gate are zero and unused
   Vec p[N][kStored];
   const float* row[N];
 #pragma GCC unroll 16
   for (int n = 0; n < N; ++n) {
-    row[n] = static_cast<const float*>(call.rows) + neurons[n] * layout.floats;
+    row[n] = static_cast<const float*>(args.rows) + neurons[n] * layout.floats;
 #pragma GCC unroll 16
     for (Vec& sum : p[n]) sum = Zero();
   }
 #pragma GCC unroll 2
   for (int part = 0; part < ((kShape & kLastInputShape) != 0 ? 2 : 1); ++part) {
-    AddRowProducts<InputGates>(factors.x + part * input, 0, factors.x_end, row,
+    AddRowProducts<InputGates>(inputs.x + part * input, 0, inputs.x_end, row,
                                part * input * InputGates::kCount, p);
   }
-  AddRowProducts<ShapeGates<kShape, 1>>(factors.h, call.begin, factors.h_end, row, layout.h, p);
-  AddRowProducts<ShapeGates<kShape, 2>>(factors.c, call.begin, factors.c_end, row, layout.c, p);
-  AddRowProducts<ShapeGates<kShape, 3>>(factors.m, 0, factors.m_end, row, layout.m, p);
+  AddRowProducts<ShapeGates<kShape, 1>>(inputs.h, args.begin, inputs.h_end, row, layout.h, p);
+  AddRowProducts<ShapeGates<kShape, 2>>(inputs.c, args.begin, inputs.c_end, row, layout.c, p);
+  AddRowProducts<ShapeGates<kShape, 3>>(inputs.m, 0, inputs.m_end, row, layout.m, p);
 #pragma GCC unroll 16
   for (int n = 0; n < N; ++n) {
 #pragma GCC unroll 16
     for (int i = 0; i < kStored; i += 4) {
       const Quad sum = Sum4(p[n][i], p[n][i + 1], p[n][i + 2], p[n][i + 3]) +
-                       *reinterpret_cast<const LooseQuad*>(call.b + neurons[n] * kStored + i);
+                       *reinterpret_cast<const LooseQuad*>(args.b + neurons[n] * kStored + i);
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) {
-        if (i + j < kGates) call.sums[(i + j) * call.stride + first + n] = sum[j];
+        if (i + j < kGates) args.sums[(i + j) * args.stride + first + n] = sum[j];
       }
     }
   }
 }
 
 template <RowShape kShape>
-void MultiplyNeurons(const CellTable& cell, const LayerSizes& sizes, const NeuronSums& call) {
+void MultiplyNeurons(const CellTable& cell, const LayerSizes& sizes, const GatherArgs& args) {
   const Float32RowLayout layout(cell, sizes);
-  const Factors factors = *call.factors;
+  const MatmulInputs inputs = *args.inputs;
   const std::int64_t input = PadToLanes(sizes.input);
   std::int64_t i = 0;
-  for (; i + 2 <= call.count; i += 2) {
-    MultiplySomeNeurons<kShape, 2>(factors, input, layout, call, i);
+  for (; i + 2 <= args.count; i += 2) {
+    MultiplySomeNeurons<kShape, 2>(inputs, input, layout, args, i);
   }
-  if (i < call.count) MultiplySomeNeurons<kShape, 1>(factors, input, layout, call, i);
+  if (i < args.count) MultiplySomeNeurons<kShape, 1>(inputs, input, layout, args, i);
 }
 
 }  // namespace edgernn::EDGERNN_ISA

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dot products of gathered rows, as in gather_f32.h, with bfloat16 and int8 weights.
+// Dot products of gathered rows as in gather_f32.h, with bfloat16 and int8 weights.
 //
-// The parts of a row are [vector of VectorColumns columns][gate][its numbers]. Those of two bytes
-// lie in words: a vector's first half of columns in the lower halves of its words. Rows of bytes
-// begin with the scales of all parts' gates.
+// A part of a row is [vector of VectorColumns columns][gate][column]. bfloat16 columns are stored
+// in 32-bit words: the lower halves hold the first half of a vector's columns. A row of int8 begins
+// with the scales of the gates of all parts.
 
 #ifndef EDGERNN_CPU_GATHER_LOW_PRECISION_H_
 #define EDGERNN_CPU_GATHER_LOW_PRECISION_H_
@@ -14,18 +14,18 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// One term of a neuron's row.
+// One part of a neuron's row.
 struct LowPrecisionPart {
   const GateList* gates;
   std::int64_t columns;
-  std::int64_t at;     // its bytes in the row
-  std::int64_t scale;  // of the first gate, among the row's scales
+  std::int64_t at;     // offset in the row, in bytes
+  std::int64_t scale;  // index of the first gate's scale
 };
 
 constexpr int kMaxParts = 5;
 
 struct LowPrecisionRowLayout {
-  LowPrecisionPart parts[kMaxParts];  // x, last x, h, c, m; without gates where the cell lacks it
+  LowPrecisionPart parts[kMaxParts];  // x, previous x, h, c, m
   std::int64_t bytes;
 
   LowPrecisionRowLayout(const CellTable& cell, const LayerSizes& sizes) {
@@ -36,9 +36,9 @@ struct LowPrecisionRowLayout {
     const GateList* const gates[kMaxParts] = {&group.x, &group.x, &group.h, &group.c, &group.m};
     std::int64_t scales = 0;
     for (int i = 0; i < kMaxParts; ++i) {
-      const bool there = i != 1 || cell.reads_last;
-      parts[i] = {there ? gates[i] : nullptr, columns[i], 0, scales};
-      if (there) scales += gates[i]->count;
+      const bool present = i != 1 || cell.reads_last;
+      parts[i] = {present ? gates[i] : nullptr, columns[i], 0, scales};
+      if (present) scales += gates[i]->count;
     }
     bytes = size == 1 ? Aligned(scales * 4) : 0;
     for (LowPrecisionPart& part : parts) {
@@ -51,7 +51,7 @@ struct LowPrecisionRowLayout {
   static std::int64_t Aligned(std::int64_t count) { return (count + 63) / 64 * 64; }
 };
 
-// Where the numbers of a part are in the weights.
+// The columns of the weights that a part is packed from.
 struct LowPrecisionSource {
   const Values* values;
   unsigned term;
@@ -59,7 +59,7 @@ struct LowPrecisionSource {
   std::int64_t total;
 };
 
-// rows (H, bytes); ranks (H,) thin R and C, or null.
+// Packs the rows (H, bytes) of a cell. ranks (H,) thin R and C; null: no thinning.
 [[gnu::noinline, gnu::cold]] inline void PackLowPrecisionRows(const CellTable& cell,
                                                               const LayerSizes& sizes,
                                                               const Weights& from,
@@ -104,36 +104,36 @@ struct LowPrecisionSource {
   }
 }
 
-// What a part is multiplied with: its columns from `begin`, which starts a vector, to `end`.
-struct LowPrecisionFactor {
-  const float* a;                 // weights of two bytes
-  const std::int16_t* quantized;  // weights of one
-  float scale;                    // likewise
+// The input of a part, from column `begin`, which starts a vector, to `end`.
+struct LowPrecisionInput {
+  const float* a;                 // for bfloat16 weights
+  const std::int16_t* quantized;  // for int8 weights
+  float scale;                    // of `quantized`
   std::int64_t begin;
   std::int64_t end;
 };
 
-// The sums of all lanes, of one to four gates; those of whole numbers are exact.
+// The sums over the lanes of one to four gates. Integer sums are exact.
 [[gnu::always_inline]] inline Quad SumGates(const Vec* p) { return Sum4(p[0], p[1], p[2], p[3]); }
 
 [[gnu::always_inline]] inline Quad SumGates(const Vec::Bits* p) {
   return __builtin_convertvector(AddLanes<std::int32_t>(p[0], p[1], p[2], p[3]), Quad);
 }
 
-// sums += factor · row for the gates of the part and N neurons from `first` on.
+// Adds input · row to the sums of the part's gates, for N neurons from neurons[first] on.
 template <NumberType kType, bool kDots, int kCount, int N>
 [[gnu::always_inline]] inline void AddLowPrecisionRows(const LowPrecisionPart& part,
-                                                       const LowPrecisionFactor& factor,
-                                                       const NeuronSums& call, std::int64_t bytes,
+                                                       const LowPrecisionInput& input,
+                                                       const GatherArgs& args, std::int64_t bytes,
                                                        std::int64_t first) {
   constexpr bool kBytes = kType == NumberType::kInt8;
   using Sum = std::conditional_t<kBytes, Vec::Bits, Vec>;
   const char* rows[N];
-  // past the last gate nothing is added up
+  // entries after the last gate stay zero
   Sum p[N][4];
 #pragma GCC unroll 16
   for (int n = 0; n < N; ++n) {
-    rows[n] = static_cast<const char*>(call.rows) + call.neurons[first + n] * bytes;
+    rows[n] = static_cast<const char*>(args.rows) + args.neurons[first + n] * bytes;
 #pragma GCC unroll 16
     for (Sum& sum : p[n]) sum = Sum{};
   }
@@ -146,8 +146,8 @@ template <NumberType kType, bool kDots, int kCount, int N>
 #pragma GCC unroll 8
         for (int i = 0; i < 4 * N; ++i) (&p[0][0])[i] <<= 8;
       }
-      for (std::int64_t k = factor.begin; k < factor.end; k += kWide) {
-        const auto a = Bytes::LoadFactor(factor.quantized + k, pass);
+      for (std::int64_t k = input.begin; k < input.end; k += kWide) {
+        const auto a = Bytes::LoadFactor(input.quantized + k, pass);
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) {
           const auto* row = reinterpret_cast<const std::int8_t*>(rows[n] + part.at) + k * kCount;
@@ -159,17 +159,17 @@ template <NumberType kType, bool kDots, int kCount, int N>
       }
     }
   } else {
-    for (std::int64_t k = factor.begin; k < factor.end; k += kShorts) {
-      const Vec one = Load(factor.a + k);
-      // a is padded to whole vectors, and not to two
-      const Vec other = k + kLanes < factor.end ? Load(factor.a + k + kLanes) : Zero();
+    for (std::int64_t k = input.begin; k < input.end; k += kShorts) {
+      const Vec low = Load(input.a + k);
+      // a is padded to one vector, not to two
+      const Vec high = k + kLanes < input.end ? Load(input.a + k + kLanes) : Zero();
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n) {
         const char* row = rows[n] + part.at + k * kCount * 2;
 #pragma GCC unroll 16
         for (int g = 0; g < kCount; ++g) {
           const Bfloat16Pair weights = LoadBfloat16Pair(row + g * kShorts * 2);
-          p[n][g] = p[n][g] + weights.first * one + weights.second * other;
+          p[n][g] = p[n][g] + weights.first * low + weights.second * high;
         }
       }
     }
@@ -178,33 +178,33 @@ template <NumberType kType, bool kDots, int kCount, int N>
   for (int n = 0; n < N; ++n) {
     Quad result = SumGates(p[n]);
     if constexpr (kBytes) {
-      // more than there are gates may be read, of what the row has behind them
+      // may read beyond the part's scales, but not beyond the row
       const float* const scales = reinterpret_cast<const float*>(rows[n]) + part.scale;
-      result *= *reinterpret_cast<const LooseQuad*>(scales) * factor.scale;
+      result *= *reinterpret_cast<const LooseQuad*>(scales) * input.scale;
     }
 #pragma GCC unroll 16
     for (int g = 0; g < kCount; ++g) {
-      call.sums[part.gates->at[g] * call.stride + first + n] += result[g];
+      args.sums[part.gates->at[g] * args.stride + first + n] += result[g];
     }
   }
 }
 
-// The same for all neurons.
+// Calls AddLowPrecisionRows for all neurons.
 template <NumberType kType, bool kDots, int kCount>
 [[gnu::noinline]] void AddLowPrecisionPart(const LowPrecisionPart& part,
-                                           const LowPrecisionFactor& factor, const NeuronSums& call,
+                                           const LowPrecisionInput& input, const GatherArgs& args,
                                            std::int64_t bytes) {
   std::int64_t i = 0;
-  for (; i + 2 <= call.count; i += 2) {
-    AddLowPrecisionRows<kType, kDots, kCount, 2>(part, factor, call, bytes, i);
+  for (; i + 2 <= args.count; i += 2) {
+    AddLowPrecisionRows<kType, kDots, kCount, 2>(part, input, args, bytes, i);
   }
-  if (i < call.count) AddLowPrecisionRows<kType, kDots, kCount, 1>(part, factor, call, bytes, i);
+  if (i < args.count) AddLowPrecisionRows<kType, kDots, kCount, 1>(part, input, args, bytes, i);
 }
 
-using LowPrecisionFunction = void (*)(const LowPrecisionPart&, const LowPrecisionFactor&,
-                                      const NeuronSums&, std::int64_t);
+using LowPrecisionFunction = void (*)(const LowPrecisionPart&, const LowPrecisionInput&,
+                                      const GatherArgs&, std::int64_t);
 
-// By the gates.
+// Indexed by the number of gates less 1.
 template <NumberType kType, bool kDots = false>
 constexpr LowPrecisionFunction kLowPrecisionFunctions[kMaxTerm] = {
     &AddLowPrecisionPart<kType, kDots, 1>, &AddLowPrecisionPart<kType, kDots, 2>,
@@ -216,16 +216,16 @@ inline const LowPrecisionFunction* ChooseLowPrecisionFunctions(const LayerSizes&
   return kLowPrecisionFunctions<NumberType::kInt8>;
 }
 
-// As MultiplyNeurons; `quantized` are in the order of the layout's parts.
+// Computes what MultiplyNeurons does. `quantized` has the order of the layout's parts.
 [[gnu::noinline]] inline void MultiplyLowPrecisionNeurons(const CellTable& cell,
                                                           const LayerSizes& sizes,
-                                                          const NeuronSums& call,
+                                                          const GatherArgs& args,
                                                           const QuantizedRows* quantized) {
   const LowPrecisionRowLayout layout(cell, sizes);
-  const Factors& from = *call.factors;
+  const MatmulInputs& from = *args.inputs;
   const bool bytes = sizes.weights == NumberType::kInt8;
-  const std::int64_t begin = call.begin & -VectorColumns(sizes);
-  LowPrecisionFactor factors[kMaxParts] = {
+  const std::int64_t begin = args.begin & -VectorColumns(sizes);
+  LowPrecisionInput inputs[kMaxParts] = {
       {from.x, nullptr, 0.0f, 0, from.x_end},
       {from.x + PadToLanes(sizes.input), nullptr, 0.0f, 0, from.x_end},
       {from.h, nullptr, 0.0f, begin, from.h_end},
@@ -234,18 +234,18 @@ inline const LowPrecisionFunction* ChooseLowPrecisionFunctions(const LayerSizes&
   };
   const int gates = cell.update_gates.all.count, stored = StoredSums(cell);
   for (int g = 0; g < gates; ++g) {
-    float* const sums = call.sums + g * call.stride;
-    for (std::int64_t i = 0; i < call.count; ++i) sums[i] = call.b[call.neurons[i] * stored + g];
+    float* const sums = args.sums + g * args.stride;
+    for (std::int64_t i = 0; i < args.count; ++i) sums[i] = args.b[args.neurons[i] * stored + g];
   }
   const LowPrecisionFunction* const functions = ChooseLowPrecisionFunctions(sizes);
   for (int p = 0; p < kMaxParts; ++p) {
     const LowPrecisionPart& part = layout.parts[p];
     if (part.gates == nullptr || part.gates->count == 0) continue;
     if (bytes) {
-      factors[p].quantized = quantized[p].at;
-      factors[p].scale = quantized[p].scales[0];
+      inputs[p].quantized = quantized[p].at;
+      inputs[p].scale = quantized[p].scales[0];
     }
-    functions[part.gates->count - 1](part, factors[p], call, layout.bytes);
+    functions[part.gates->count - 1](part, inputs[p], args, layout.bytes);
   }
 }
 

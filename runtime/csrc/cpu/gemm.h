@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products with packed float32, bfloat16 or int8 weights, in register tiles. Sums are
-// [row][block][gate][lane], where the weights may have only some of the gates.
+// Matrix products with packed float32, bfloat16 or int8 weights, tiled for registers. The layout of
+// the sums is [row][block][gate][lane]. The weights may have only some of the gates.
 
 #ifndef EDGERNN_CPU_GEMM_H_
 #define EDGERNN_CPU_GEMM_H_
@@ -9,37 +9,36 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// A factor and packed weights, whose product is added to the sums of some gates.
+// A product of packed weights with `a`, which is added to the sums of some gates.
 struct Product {
-  const float* a;  // (rows, columns), its rows `stride` apart
+  const float* a;  // (rows, columns)
   std::int64_t stride;
-  std::int64_t columns;  // so many are read, the first ones of the `depth` that the weights have
-  std::int64_t depth;
+  std::int64_t columns;  // the first `columns` of the weights are multiplied
+  std::int64_t depth;    // number of columns of the weights
   const void* w;
-  GateList places;                         // of the gates of w among those of the sums
-  int gates;                               // of the sums
-  std::int64_t blocks;                     // of w
+  GateList places;                         // indices of the gates of w among those of the sums
+  int gates;                               // number of gates of the sums
+  std::int64_t blocks;                     // number of blocks of w
   const float* b;                          // (blocks, gates, lanes)
-  unsigned fresh;                          // bit i: the sums of the i-th gate of w begin with b
+  unsigned from_bias;                      // bit i: the sums of the i-th gate of w start from b
   NumberType type = NumberType::kFloat32;  // of w
-  // of kInt8 only
+  // for kInt8 only
   bool dots = false;
   const float* scales = nullptr;  // (blocks, gates of w, lanes)
-  QuantizedRows quantized{};      // in place of a
+  QuantizedRows quantized{};      // read instead of a
 };
 
-// Sums in memory, at the first row and block of a tile: rows `stride` apart, blocks one after the
-// other.
+// A view of the sums of a tile, from its first row and block on. Blocks are contiguous.
 struct Sums {
   float* at;
   std::int64_t stride;
 };
 
-// So many lines of the next panel are fetched at the end of one.
-constexpr int kAhead = 16;
+// Number of cache lines of the next panel that are prefetched at the end of a panel.
+constexpr int kPrefetchLines = 16;
 constexpr int kLineFloats = 16;
 
-// Where the sums of a tile are read and written.
+// Reads and writes the sums of a tile, which start from `from` or from the bias.
 template <int kCount>
 struct TileSums {
   std::int64_t place[kCount];
@@ -52,9 +51,9 @@ struct TileSums {
 #pragma GCC unroll 16
     for (int g = 0; g < kCount; ++g) {
       place[g] = product.places.at[g] * kLanes;
-      const bool fresh = (product.fresh >> g & 1) != 0;
-      start[g].at = fresh ? const_cast<float*>(product.b) + block * gates : from.at;
-      start[g].stride = fresh ? 0 : from.stride;
+      const bool from_bias = (product.from_bias >> g & 1) != 0;
+      start[g].at = from_bias ? const_cast<float*>(product.b) + block * gates : from.at;
+      start[g].stride = from_bias ? 0 : from.stride;
     }
   }
 
@@ -91,8 +90,8 @@ struct TileSums {
   }
 };
 
-// to = from + a product, for MB rows x NB blocks of sums. Not inlined: the loop needs every
-// register.
+// Computes to = from + the product, for a tile of MB rows and NB blocks. Not inlined, as the loop
+// needs all registers.
 template <int kCount, int MB, int NB>
 [[gnu::noinline]] void AddFloat32Tile(const Product& product, std::int64_t row, std::int64_t block,
                                       Sums from, Sums to) {
@@ -117,13 +116,13 @@ template <int kCount, int MB, int NB>
     }
   }
   if constexpr (MB == 1) {
-    // reading goes on while these sums are made use of
-    for (int line = 0; line < kAhead; ++line) __builtin_prefetch(w + line * kLineFloats);
+    // loads the next panel while the caller uses these sums
+    for (int line = 0; line < kPrefetchLines; ++line) __builtin_prefetch(w + line * kLineFloats);
   }
   sums.WriteAll(p);
 }
 
-// The same with bfloat16 weights.
+// AddFloat32Tile for bfloat16 weights.
 template <int kCount, int MB, int NB>
 [[gnu::noinline]] void AddBfloat16Tile(const Product& product, std::int64_t row, std::int64_t block,
                                        Sums from, Sums to) {
@@ -152,12 +151,12 @@ template <int kCount, int MB, int NB>
   };
   std::int64_t k = 0;
   for (; k + 2 <= columns; k += 2, w += step) add(k, true);
-  // there may be nothing to read after the last column
+  // a[k + 1] may be out of bounds
   if (k < columns) add(k, false);
   sums.WriteAll(p);
 }
 
-// The same with int8 weights.
+// AddFloat32Tile for int8 weights.
 template <int kCount, int MB, int NB, bool kDots>
 [[gnu::noinline]] void AddInt8Tile(const Product& product, std::int64_t row, std::int64_t block,
                                    Sums from, Sums to) {
@@ -166,10 +165,11 @@ template <int kCount, int MB, int NB, bool kDots>
   const Panel panel(LargestPanel(kCount), block, product.blocks);
   const std::int64_t stride = product.quantized.stride;
   const std::int16_t* const a = product.quantized.at + row * stride;
-  const std::int64_t deep = Words(product.depth, Bytes::kColumns);
+  const std::int64_t depth_words = Words(product.depth, Bytes::kColumns);
   const std::int64_t words = Words(product.columns, Bytes::kColumns);
-  const std::int8_t* const start = static_cast<const std::int8_t*>(product.w) +
-                                   Bytes::kColumns * PackedOffset(panel, block, 0, kCount, deep);
+  const std::int8_t* const start =
+      static_cast<const std::int8_t*>(product.w) +
+      Bytes::kColumns * PackedOffset(panel, block, 0, kCount, depth_words);
   const std::int64_t step = panel.size * kCount * kWide;
   Vec::Bits p[MB][NB][kCount] = {};
 #pragma GCC unroll 2
@@ -214,8 +214,8 @@ using TileFunction = void (*)(const Product&, std::int64_t row, std::int64_t blo
                               Sums to);
 
 struct TileTable {
-  // by the type of weights, gates, log2 of rows, log2 of blocks; after the types, bytes with dots
-  TileFunction of[kNumberTypes + kHasDots][kMaxTerm][kTileSizes][kTileSizes];
+  // [type][gates - 1][log2 of rows][log2 of blocks]; type kNumberTypes is int8 with dots
+  TileFunction functions[kNumberTypes + kHasDots][kMaxTerm][kTileSizes][kTileSizes];
 };
 
 template <int kType, int kCount, int MB, int NB>
@@ -233,7 +233,7 @@ constexpr TileFunction ChooseTile() {
 
 template <int kType, int kCount>
 constexpr void FillTiles(TileTable* table) {
-  TileFunction(&to)[kTileSizes][kTileSizes] = table->of[kType][kCount - 1];
+  TileFunction(&to)[kTileSizes][kTileSizes] = table->functions[kType][kCount - 1];
   to[0][0] = ChooseTile<kType, kCount, 1, 1>();
   to[0][1] = ChooseTile<kType, kCount, 1, 2>();
   to[0][2] = ChooseTile<kType, kCount, 1, 4>();
@@ -257,8 +257,8 @@ constexpr TileTable MakeTiles(std::index_sequence<kTypes...>) {
 
 constexpr TileTable kTiles = MakeTiles(std::make_index_sequence<kNumberTypes + kHasDots>());
 
-// Covers rows x blocks with body(row, block, shape). Rows are the inner loop, so that the weights
-// of a tile stay in the cache for all of them.
+// Calls body(row, block, shape) for tiles that cover all rows and blocks. Rows are the inner loop,
+// so that the weights of a tile stay in the cache.
 template <class Body>
 [[gnu::always_inline]] inline void ForTiles(TileShape largest, std::int64_t rows,
                                             std::int64_t blocks, const Body& body) {
@@ -278,10 +278,10 @@ template <class Body>
                                               Sums to) {
   const int gates = product.places.count;
   const int type = product.dots ? kNumberTypes : static_cast<int>(product.type);
-  kTiles.of[type][gates - 1][shape.rows][shape.blocks](product, row, block, from, to);
+  kTiles.functions[type][gates - 1][shape.rows][shape.blocks](product, row, block, from, to);
 }
 
-// sums (rows, blocks, gates, lanes) of the product's gates, all of them fresh.
+// Computes sums (rows, blocks, gates, lanes) = b + the product, for the product's gates.
 [[gnu::noinline]] inline void StartSums(const Product& product, std::int64_t rows, float* sums) {
   if (product.places.count == 0) return;
   const std::int64_t gates = product.gates * kLanes, stride = product.blocks * gates;
@@ -292,8 +292,8 @@ template <class Body>
            });
 }
 
-// out (rows, blocks, lanes) = a W^T + b, for a (rows, depth), packed blocks of one gate, and
-// b (blocks, lanes).
+// Computes out (rows, blocks, lanes) = a W^T + b, for a (rows, depth), packed weights w of one gate
+// and b (blocks, lanes).
 inline void Multiply(const float* a, std::int64_t rows, std::int64_t depth, const float* w,
                      const float* b, std::int64_t blocks, float* out) {
   Product product{};
@@ -306,14 +306,15 @@ inline void Multiply(const float* a, std::int64_t rows, std::int64_t depth, cons
   product.gates = 1;
   product.blocks = blocks;
   product.b = b;
-  product.fresh = 1;
+  product.from_bias = 1;
   StartSums(product, rows, out);
 }
 
-// How many steps to project at once: enough rows to use each weight several times.
+// The number of steps whose products with x are computed at once: at least 16 rows, so that each
+// loaded weight is used several times.
 [[gnu::always_inline]] inline std::int64_t ChunkSteps(std::int64_t steps, std::int64_t batch) {
-  const std::int64_t wanted = (16 + batch - 1) / batch;
-  return wanted < steps ? wanted : steps;
+  const std::int64_t chunk = (16 + batch - 1) / batch;
+  return chunk < steps ? chunk : steps;
 }
 
 }  // namespace edgernn::EDGERNN_ISA

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with an R that is not a whole matrix: block-sparse (a column of a block is zero in all
-// gates at once), or the left factor of a product R Q.
+// Products with a block-sparse R, whose blocks have columns that are zero in all gates, and with
+// the right factor Q of a low-rank R.
 //
-// A zero that is left out gives 0 whatever it would be multiplied with, where IEEE 754 has NaN for
-// NaN and infinity.
+// A skipped zero contributes 0 even if the input is NaN or infinite, unlike 0 times it in IEEE 754.
 
 #ifndef EDGERNN_CPU_GEMM_SPARSE_H_
 #define EDGERNN_CPU_GEMM_SPARSE_H_
@@ -12,34 +11,32 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// Which columns a matrix of floats, packed in panels of one block, has in each block: once the
-// zeros are left out, one after the other without a gap.
+// The nonzero columns of each block of a float32 matrix that is packed in panels of one block.
+// DropZeroColumns moves them together.
 struct SparseColumns {
-  struct Kind {
+  struct Stats {
     bool sparse;
-    std::int64_t macs;  // of the product with one vector
+    std::int64_t macs;  // multiply-adds of the product with one vector
   };
 
-  std::int32_t* columns;  // (at most blocks * depth,): those that are there, block by block
-  std::int64_t* ends;     // (blocks,): where in `columns` each block's end
-  Kind* kind;
+  std::int32_t* columns;  // (at most blocks * depth,): nonzero columns, block by block
+  std::int64_t* ends;     // (blocks,): end of each block's list in `columns`
+  Stats* stats;
 
-  // Nothing for no gates.
   void Allocate(const PackedMatrix& matrix, Arena* arena) {
     const std::int64_t blocks = matrix.gates == 0 ? 0 : Blocks(matrix.size);
     const bool floats = matrix.type == NumberType::kFloat32;
     columns = arena->Allocate<std::int32_t>(floats ? blocks * matrix.depth : 0);
     ends = arena->Allocate<std::int64_t>(blocks);
-    kind = arena->Allocate<Kind>(1);
+    stats = arena->Allocate<Stats>(1);
   }
 
-  // Leaves the zeros out of a matrix, if they are enough to be worth it. One of fewer bytes stays
-  // whole.
-  [[gnu::noinline, gnu::cold]] void LeaveOutZeros(const PackedMatrix& matrix) const {
+  // Drops the zero columns of a float32 matrix, if the sparse product is then faster.
+  [[gnu::noinline, gnu::cold]] void DropZeroColumns(const PackedMatrix& matrix) const {
     const std::int64_t size = matrix.size, depth = matrix.depth, gates = matrix.gates;
-    const std::int64_t column = gates * kLanes, whole = gates * size * depth;
-    *kind = {false, whole};
-    if (matrix.type != NumberType::kFloat32 || whole == 0) return;
+    const std::int64_t column = gates * kLanes, dense_macs = gates * size * depth;
+    *stats = {false, dense_macs};
+    if (matrix.type != NumberType::kFloat32 || dense_macs == 0) return;
     float* const w = static_cast<float*>(matrix.w);
     std::int64_t stored = 0, macs = 0;
     for (std::int64_t block = 0; block < Blocks(size); ++block) {
@@ -51,9 +48,9 @@ struct SparseColumns {
       }
       ends[block] = stored;
     }
-    // as the sums take their way through memory to the gates' other terms, and the lists cost too
-    if (4 * macs > 3 * whole) return;
-    *kind = {true, macs};
+    // a sparse product also loads and stores the sums and reads the lists of columns
+    if (4 * macs > 3 * dense_macs) return;
+    *stats = {true, macs};
     for (std::int64_t block = 0, i = 0; block < Blocks(size); ++block) {
       for (; i < ends[block]; ++i) {
         std::memmove(w + i * column, w + (block * depth + columns[i]) * column, Bytes(column));
@@ -63,15 +60,15 @@ struct SparseColumns {
 
   static bool IsZero(const float* from, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) {
-      // NaN is not
+      // NaN is not zero
       if (!(from[i] == 0.0f)) return false;
     }
     return true;
   }
 };
 
-// The columns of a block: those that are there of a sparse matrix, or the first ones of a whole
-// one. The packed column i of all blocks is column At of the matrix.
+// The packed columns of a block, from Begin to End: the nonzero ones of a sparse matrix. Packed
+// column i is column At(block, i) of the matrix.
 struct StoredColumns {
   const SparseColumns& matrix;
 
@@ -80,7 +77,8 @@ struct StoredColumns {
   std::int64_t At(std::int64_t, std::int64_t i) const { return matrix.columns[i]; }
 };
 
-struct FirstColumns {
+// The packed columns of a block: the first `count` of a dense matrix.
+struct LeadingColumns {
   std::int64_t count;
   std::int64_t depth;
 
@@ -89,7 +87,7 @@ struct FirstColumns {
   std::int64_t At(std::int64_t block, std::int64_t i) const { return i - block * depth; }
 };
 
-// A product with packed columns, in place of the product's own.
+// Adds a product with the given columns and packed weights w to the sums.
 template <int kGates, class Columns>
 struct ColumnProduct {
   Columns columns;
@@ -97,7 +95,7 @@ struct ColumnProduct {
   const Product& product;
   float* sums;
 
-  // How many sets of sums the columns are dealt out to: few sums wait for each other.
+  // The number of independent accumulators per sum, which hide the latency of additions.
   static constexpr int FitSets(int sums) { return sums <= 2 ? 4 : sums <= 4 ? 2 : 1; }
 
   template <int MB>
@@ -123,7 +121,7 @@ struct ColumnProduct {
       for (int g = 0; g < kGates; ++g) {
         const std::int64_t at = product.places.at[g] * kLanes;
         for (int s = 1; s < kSets; ++s) p[0][m][g] = p[0][m][g] + p[s][m][g];
-        Store(to + at, Load(((product.fresh >> g & 1) != 0 ? b : to) + at) + p[0][m][g]);
+        Store(to + at, Load(((product.from_bias >> g & 1) != 0 ? b : to) + at) + p[0][m][g]);
       }
     }
   }
@@ -158,7 +156,7 @@ void AddStored(const SparseColumns& columns, const Product& product, std::int64_
   ColumnProduct<kGates, StoredColumns>{{columns}, w, product, sums}.Run(rows);
 }
 
-// Adds a product with a sparse matrix to all rows.
+// Adds a product with a sparse matrix to the sums of all rows.
 inline void AddSparse(const SparseColumns& columns, const Product& product, std::int64_t rows,
                       float* sums) {
   constexpr decltype(&AddStored<1>) kByGates[kMaxTerm] = {&AddStored<1>, &AddStored<2>,
@@ -166,11 +164,10 @@ inline void AddSparse(const SparseColumns& columns, const Product& product, std:
   kByGates[product.places.count - 1](columns, product, rows, sums);
 }
 
-// k (rows, padded rank) = Q h, from the first `columns` of h (rows, padded H); q is packed in
-// panels of one block.
-[[gnu::noinline]] inline void MultiplyFactor(const LayerSizes& sizes, const float* q,
-                                             const float* h, std::int64_t rows,
-                                             std::int64_t columns, float* k) {
+// Computes qh (rows, padded rank) = Q h, from the first `columns` of h (rows, padded H). q is
+// packed in panels of one block.
+[[gnu::noinline]] inline void MultiplyQ(const LayerSizes& sizes, const float* q, const float* h,
+                                        std::int64_t rows, std::int64_t columns, float* qh) {
   const std::int64_t blocks = Blocks(sizes.rank);
   Product product{};
   product.a = h;
@@ -181,8 +178,8 @@ inline void AddSparse(const SparseColumns& columns, const Product& product, std:
   product.places.count = 1;
   product.gates = 1;
   product.blocks = blocks;
-  std::memset(k, 0, Bytes(rows * blocks * kLanes));
-  ColumnProduct<1, FirstColumns>{{columns, sizes.hidden}, q, product, k}.Run(rows);
+  std::memset(qh, 0, Bytes(rows * blocks * kLanes));
+  ColumnProduct<1, LeadingColumns>{{columns, sizes.hidden}, q, product, qh}.Run(rows);
 }
 
 }  // namespace edgernn::EDGERNN_ISA

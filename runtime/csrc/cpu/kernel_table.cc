@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of kernels of one instruction set. Compiled once for each; EDGERNN_ISA is its name.
+// The table of kernels of one instruction set. Compiled once per instruction set, whose name is
+// EDGERNN_ISA.
 
 #include "cpu/driver_dense.h"
 #include "cpu/driver_sample.h"

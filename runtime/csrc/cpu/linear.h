@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A linear map of a batch: the head of a model.
+// The head of a model: a linear map of a batch.
 
 #ifndef EDGERNN_CPU_LINEAR_H_
 #define EDGERNN_CPU_LINEAR_H_

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conversions and products of bfloat16 and int8 weights, which are read two columns at a time.
 //
-// Packed as in gemm.h, but for [panel][pair of columns][block of the panel][gate][lane][2]; bytes
-// may lie four by four instead, see Int8Product. Weights of one byte have a scale a row, and what
-// they multiply becomes 16-bit whole numbers with a scale a vector: their sums are exact, the same
-// for every instruction set and every order.
+// The layout is that of gemm.h with pairs of columns: [panel][pair of columns][block of the
+// panel][gate][lane][2]. int8 weights may be in groups of four columns instead, see Int8Product.
+// int8 weights have a scale per row. Their inputs are quantized to 16-bit integers with a scale per
+// vector. The integer sums are exact, so they do not depend on instruction set or order.
 
 #ifndef EDGERNN_CPU_LOW_PRECISION_H_
 #define EDGERNN_CPU_LOW_PRECISION_H_
@@ -21,13 +21,13 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// Twice as many numbers of 16 bits as there are lanes.
+// A vector of 16-bit integers, two per lane.
 struct Shorts {
   typedef std::int16_t Raw __attribute__((vector_size(kLanes * 4)));
   Raw raw;
 };
 
-// So many numbers are in one vector of Shorts.
+// Number of integers in a vector of Shorts.
 constexpr std::int64_t kShorts = 2 * kLanes;
 
 [[gnu::always_inline]] inline Shorts LoadShorts(const std::int16_t* from) {
@@ -36,14 +36,14 @@ constexpr std::int64_t kShorts = 2 * kLanes;
   return result;
 }
 
-// The two numbers at `from` in all lanes.
+// Broadcasts the two integers at `from` to all lanes.
 [[gnu::always_inline]] inline Shorts FillPair(const std::int16_t* from) {
   std::int32_t pair;
   std::memcpy(&pair, from, sizeof pair);
   return {reinterpret_cast<Shorts::Raw>(pair - Vec::Bits{})};
 }
 
-// kShorts bytes.
+// Loads kShorts bytes, sign-extended to 16 bits.
 [[gnu::always_inline]] inline Shorts Widen(const std::int8_t* from) {
 #if defined(__AVX512BW__)
   const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
@@ -65,9 +65,9 @@ constexpr std::int64_t kShorts = 2 * kLanes;
 #endif
 }
 
-// Whether there are kernels for processors that multiply whole numbers and sum them up in one
-// instruction: AVX-512's VNNI takes pairs of 16 bits, Arm's dot product fours of 8 bits. Their
-// intrinsics are for functions compiled for such processors alone, hence assembler.
+// True if there are kernels that use dot-product instructions: pairs of 16-bit integers with
+// AVX-512 VNNI, groups of four bytes with Arm dotprod. They use inline assembly, as the intrinsics
+// need compiler flags that this file is not compiled with.
 #if defined(__AVX512BW__) || defined(__aarch64__)
 constexpr bool kHasDots = true;
 #else
@@ -81,17 +81,18 @@ constexpr int kDotColumns = 2;
 constexpr const char* kDotsName = EDGERNN_ISA_NAME "vnni";
 #endif
 
-// Whether weights of bytes are multiplied so.
+// True if int8 weights are multiplied with dot-product instructions.
 [[gnu::always_inline]] inline bool UsesDots(const LayerSizes& sizes) {
   return kHasDots && sizes.dots && sizes.weights == NumberType::kInt8;
 }
 
-// So many columns lie side by side, in a word of the sums' size.
-[[gnu::always_inline]] inline int SideColumns(bool dots) { return dots ? kDotColumns : 2; }
+// The number of neighbouring columns that are packed in a word of 32 bits (bfloat16) or 16 (int8),
+// or 32 with Arm dot products.
+[[gnu::always_inline]] inline int ColumnsPerWord(bool dots) { return dots ? kDotColumns : 2; }
 
-// A neuron's row has vectors of so many columns, and its columns are padded to whole ones.
+// The number of columns in a vector of a gathered row, to which its columns are padded.
 [[gnu::always_inline]] inline std::int64_t VectorColumns(const LayerSizes& sizes) {
-  return kLanes * SideColumns(UsesDots(sizes));
+  return kLanes * ColumnsPerWord(UsesDots(sizes));
 }
 
 [[gnu::always_inline]] inline std::int64_t PaddedColumns(const LayerSizes& sizes,
@@ -100,8 +101,8 @@ constexpr const char* kDotsName = EDGERNN_ISA_NAME "vnni";
   return (count + vector - 1) / vector * vector;
 }
 
-// How weights of bytes are multiplied, with and without dots: `kColumns` side by side, in so many
-// passes, before each of which the sums are multiplied by 256.
+// Multiplies int8 weights, with or without dot-product instructions: kColumns per lane at a time,
+// in kPasses passes. The sums are multiplied by 256 before each pass but the first.
 template <bool kDots>
 struct Int8Product {
   static constexpr int kColumns = 2;
@@ -111,17 +112,17 @@ struct Int8Product {
 
   [[gnu::always_inline]] static Weights Load(const std::int8_t* from) { return Widen(from); }
 
-  // What QuantizedRows has for columns side by side, for all lanes.
+  // Broadcasts the quantized inputs of kColumns columns to all lanes.
   [[gnu::always_inline]] static Factor Fill(const std::int16_t* from, int) {
     return FillPair(from);
   }
 
-  // Likewise, for each lane its own.
+  // Loads kColumns quantized inputs per lane.
   [[gnu::always_inline]] static Factor LoadFactor(const std::int16_t* from, int) {
     return LoadShorts(from);
   }
 
-  // sum + a_even b_even + a_odd b_odd, pair by pair.
+  // Returns sum + a_even b_even + a_odd b_odd, for each pair.
   [[gnu::always_inline]] static Vec::Bits Add(Vec::Bits sum, Weights a, Factor b) {
 #if defined(__AVX512BW__)
     if constexpr (kDots) {
@@ -155,7 +156,7 @@ struct Int8Product {
 };
 
 #if defined(__aarch64__)
-// The first pass takes the upper bytes of four numbers of 16 bits, the second the lower ones.
+// The first pass reads the upper bytes of four 16-bit inputs, the second pass the lower bytes.
 template <>
 struct Int8Product<true> {
   static constexpr int kColumns = 4;
@@ -178,7 +179,7 @@ struct Int8Product<true> {
                                           : vuzp2q_s32(words[0], words[1]));
   }
 
-  // sum + the products, four by four.
+  // Returns sum + the products, for each group of four.
   [[gnu::always_inline]] static Vec::Bits Add(Vec::Bits sum, Weights a, Factor b) {
 #if defined(__ARM_FEATURE_DOTPROD)
     return reinterpret_cast<Vec::Bits>(vdotq_s32(reinterpret_cast<int32x4_t>(sum), a, b));
@@ -194,7 +195,7 @@ struct Int8Product<true> {
   return {__builtin_convertvector(a, Vec::Raw)};
 }
 
-// The two numbers of half a float each in a word: the first is the lower half.
+// Two vectors of bfloat16 numbers, unpacked from 32-bit words; `first` is in the lower halves.
 struct Bfloat16Pair {
   Vec first;
   Vec second;
@@ -207,7 +208,7 @@ struct Bfloat16Pair {
           {reinterpret_cast<Vec::Raw>(words & static_cast<std::int32_t>(0xffff0000u))}};
 }
 
-// The upper half of a float, rounded to the nearest, ties to even.
+// Rounds to bfloat16, the upper half of a float: to nearest, ties to even.
 [[gnu::always_inline]] inline std::uint16_t ToBfloat16(float value) {
   std::uint32_t bits;
   __builtin_memcpy(&bits, &value, sizeof bits);
@@ -215,46 +216,47 @@ struct Bfloat16Pair {
   return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-// What the bytes of a row are multiplied with: its largest number is 127 of them.
+// The scale of a row of int8 weights, for which the largest magnitude becomes 127.
 inline float Int8Scale(const Values& source, std::int64_t from, std::int64_t columns) {
-  float most = 0.0f;
+  float largest = 0.0f;
   for (std::int64_t k = 0; k < columns; ++k) {
-    const float value = source[from + k], size = value < 0.0f ? -value : value;
-    // NaN passes, and makes all of the row NaN
-    most = size <= most ? most : size;
+    const float value = source[from + k], magnitude = value < 0.0f ? -value : value;
+    // a NaN makes the scale, and so the row, NaN
+    largest = magnitude <= largest ? largest : magnitude;
   }
-  return most / 127.0f;
+  return largest / 127.0f;
 }
 
 inline std::int8_t ToInt8(float value, float scale) {
-  const float whole = value / scale;
-  if (whole != whole) return 0;
-  // of a scale that is denormal it may be more
-  const float bounded = whole < -127.0f ? -127.0f : whole > 127.0f ? 127.0f : whole;
+  const float scaled = value / scale;
+  if (scaled != scaled) return 0;
+  // a subnormal scale is inexact, so |scaled| may exceed 127
+  const float bounded = scaled < -127.0f ? -127.0f : scaled > 127.0f ? 127.0f : scaled;
   return static_cast<std::int8_t>(bounded < 0.0f ? bounded - 0.5f : bounded + 0.5f);
 }
 
-// The largest 16-bit number with which `depth` products with a byte cannot overflow 32 bits, and
-// which is 256 times a byte and a byte.
+// The largest magnitude of quantized inputs: `depth` products with int8 weights must not overflow
+// 32 bits, and both bytes of an input must be signed bytes.
 inline float LargestInt16(std::int64_t depth) {
   constexpr std::int64_t kLargest = 127 * 256 + 127;
-  const std::int64_t most = 0x7fffffff / (127 * (depth < 1 ? 1 : depth));
-  return static_cast<float>(most < kLargest ? most : kLargest);
+  const std::int64_t bound = 0x7fffffff / (127 * (depth < 1 ? 1 : depth));
+  return static_cast<float>(bound < kLargest ? bound : kLargest);
 }
 
-// The largest lane, where every lane has that of so many.
+// The largest lane, by a butterfly reduction: each lane holds the maximum of kOf lanes.
 template <int kOf = 1, std::size_t... kLane>
-[[gnu::always_inline]] inline std::int32_t Most(Vec::Bits a, std::index_sequence<kLane...> lanes) {
+[[gnu::always_inline]] inline std::int32_t LargestLane(Vec::Bits a,
+                                                       std::index_sequence<kLane...> lanes) {
   if constexpr (kOf == kLanes) {
     return a[0];
   } else {
     const Vec::Bits other = __builtin_shufflevector(a, a, (static_cast<int>(kLane) ^ kOf)...);
-    return Most<2 * kOf>(other > a ? other : a, lanes);
+    return LargestLane<2 * kOf>(other > a ? other : a, lanes);
   }
 }
 
-// Rows as whole numbers: `scales` times those at `at`, each row padded with zeros. Where columns
-// lie four by four, these are the upper bytes of four numbers and then the lower ones.
+// Rows quantized to 16-bit integers: a value is its row's scale times the integer in `at`. Rows are
+// padded with zeros. For Arm dot products, the upper bytes of four columns precede the lower ones.
 struct QuantizedRows {
   std::int16_t* at;
   float* scales;
@@ -269,8 +271,8 @@ struct QuantizedRows {
     scales = arena->Allocate<float>(rows);
   }
 
-  // Of the first `columns` of rows `from_stride` apart, which may have `depth`. What is not finite
-  // makes its row NaN.
+  // Quantizes the first `columns` of each row of `from`, of at most `depth`. A value that is not
+  // finite makes its row's scale NaN.
   [[gnu::noinline]] void Read(const float* from, std::int64_t from_stride, std::int64_t rows,
                               std::int64_t columns, std::int64_t depth) const {
     const float largest = LargestInt16(depth);
@@ -284,20 +286,20 @@ struct QuantizedRows {
     const std::int64_t whole = columns & -kLanes;
     Vec tail = Zero();
     std::memcpy(&tail, from + whole, static_cast<std::size_t>(columns - whole) * sizeof(float));
-    // in the order of floats without a sign, then infinity and NaN
-    Vec::Bits most = Size(tail);
+    // the bits of magnitudes have the order of the floats; infinity and NaN are largest
+    Vec::Bits most = Magnitude(tail);
     for (std::int64_t j = 0; j < whole; j += kLanes) {
-      const Vec::Bits size = Size(Load(from + j));
-      most = size > most ? size : most;
+      const Vec::Bits magnitude = Magnitude(Load(from + j));
+      most = magnitude > most ? magnitude : most;
     }
-    const std::int32_t bits = Most(most, std::make_index_sequence<kLanes>());
+    const std::int32_t bits = LargestLane(most, std::make_index_sequence<kLanes>());
     const bool finite = bits < 0x7f800000;
     const std::int64_t kept = finite ? whole : 0;
     std::memset(to + kept, 0, static_cast<std::size_t>(stride - kept) * sizeof *to);
     if (!finite) return __builtin_nanf("");
     float top;
     std::memcpy(&top, &bits, sizeof top);
-    // of numbers so small that their scale would be denormal nothing is left
+    // a row whose scale would be subnormal becomes zero
     const float factor = top > 1e-30f ? largest / top : 0.0f;
     for (std::int64_t j = 0; j < whole; j += kLanes) {
       Quantize(Load(from + j) * factor, dots, to + j);
@@ -306,11 +308,11 @@ struct QuantizedRows {
     return top / largest;
   }
 
-  [[gnu::always_inline]] static Vec::Bits Size(Vec a) {
+  [[gnu::always_inline]] static Vec::Bits Magnitude(Vec a) {
     return reinterpret_cast<Vec::Bits>(a.raw) & 0x7fffffff;
   }
 
-  // Stores the whole numbers nearest to a.
+  // Stores a, rounded to the nearest integers.
   [[gnu::always_inline]] static void Quantize(Vec a, bool dots, std::int16_t* to) {
     constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
     const Vec shifted = a + kShift;
@@ -325,7 +327,7 @@ struct QuantizedRows {
       result = reinterpret_cast<Raw>(both);
     }
 #else
-    static_cast<void>(dots);  // two by two they lie as they are
+    static_cast<void>(dots);  // pairs of columns are stored as they are
 #endif
     std::memcpy(to, &result, sizeof result);
   }

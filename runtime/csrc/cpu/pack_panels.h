@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packs weights into panels for the tiles of gemm.h.
 //
-// [panel][k][block of the panel][gate][lane]: a block is kLanes neighbouring rows (neurons), and a
-// panel so many blocks as a tile of one row has, which reads it from end to end and then the next;
-// see Panel. Those of less than four bytes lie in pairs of columns; see low_precision.h.
+// The layout is [panel][column][block of the panel][gate][lane]. A block is kLanes neighbouring
+// rows (neurons). A panel has the blocks of a tile of one row, which reads the panels sequentially.
+// bfloat16 and int8 weights are packed in pairs of columns, see low_precision.h.
 
 #ifndef EDGERNN_CPU_PACK_PANELS_H_
 #define EDGERNN_CPU_PACK_PANELS_H_
@@ -24,16 +24,16 @@ namespace edgernn::EDGERNN_ISA {
   return static_cast<std::size_t>(floats) * sizeof(float);
 }
 
-// So many words have the columns, `side` of which lie in one.
-[[gnu::always_inline]] inline std::int64_t Words(std::int64_t columns, int side) {
-  return (columns + side - 1) / side;
+// The number of words that hold the columns, with `per_word` columns each.
+[[gnu::always_inline]] inline std::int64_t Words(std::int64_t columns, int per_word) {
+  return (columns + per_word - 1) / per_word;
 }
 
-// So many sums of one row, and of several, are kept in registers.
+// Number of sums in registers: for tiles of one row, and of several rows.
 constexpr int kRowSums = kRegisters == 32 ? 16 : 8;
 constexpr int kTileSums = kRegisters == 32 ? 24 : 12;
 
-// A tile has at most 4 x 4 rows and blocks.
+// A tile has 1, 2 or 4 rows and as many blocks.
 constexpr int kTileSizes = 3;
 
 // log2 of the rows and blocks of a tile.
@@ -42,7 +42,7 @@ struct TileShape {
   int blocks;
 };
 
-// The largest tile that keeps the sums of so many gates in registers.
+// The largest tile whose sums, of this number of gates, fit in registers.
 inline TileShape FitTile(int gates, std::int64_t rows) {
   TileShape shape{0, 0};
   const int sums = rows == 1 ? kRowSums : kTileSums;
@@ -53,8 +53,8 @@ inline TileShape FitTile(int gates, std::int64_t rows) {
   return shape;
 }
 
-// The panel that a block is in: so many blocks, a power of two, from `first` on. The last ones,
-// where there are fewer blocks, are smaller and smaller.
+// The panel of a block: `size` blocks, a power of two, from `first` on. The last panels are smaller
+// so that no panel exceeds the number of blocks.
 struct Panel {
   std::int64_t first;
   std::int64_t size;
@@ -70,15 +70,15 @@ struct Panel {
 
 inline std::int64_t LargestPanel(int gates) { return std::int64_t{1} << FitTile(gates, 1).blocks; }
 
-// Where the first lane of a block is among packed weights, for column k and gate 0.
+// The offset of a block's first lane in packed weights, for column k and gate 0.
 [[gnu::always_inline]] inline std::int64_t PackedOffset(const Panel& panel, std::int64_t block,
                                                         std::int64_t k, int gates,
                                                         std::int64_t depth) {
   return (panel.first * depth + k * panel.size + block - panel.first) * gates * kLanes;
 }
 
-// Packs the weights of `count` gates of `size` rows each, whose rows in `source` begin at `first`;
-// those of a gate that begins at -1 are 0.
+// Packs the weights of `count` gates of `size` rows each. Gate g has its rows in `source` from row
+// first[g] on; a gate with -1 is packed as zeros.
 [[gnu::noinline, gnu::cold]] inline void PackGates(const Values& source, const std::int64_t* first,
                                                    int count, std::int64_t size,
                                                    std::int64_t columns, std::int64_t largest,
@@ -98,36 +98,37 @@ inline std::int64_t LargestPanel(int gates) { return std::int64_t{1} << FitTile(
   }
 }
 
-// Packs rows (size, depth) as those of one gate; for Multiply in panels as it takes them.
+// Packs a matrix (size, depth) as one gate. Multiply needs panels of at most LargestPanel(1).
 inline void PackMatrix(const Values& from, std::int64_t size, std::int64_t depth,
                        std::int64_t largest, float* to) {
   const std::int64_t first = 0;
   PackGates(from, &first, 1, size, depth, largest, to);
 }
 
-// The same with `side` columns side by side, of two bytes or of one; the rows of those have
+// PackGates for bfloat16 or int8 weights, with `per_word` columns per lane. Weights of int8 have
 // `scales` (blocks, gates, lanes).
 [[gnu::noinline, gnu::cold]] inline void PackLowPrecision(const Values& source,
                                                           const std::int64_t* first, int count,
                                                           std::int64_t size, std::int64_t columns,
                                                           std::int64_t largest, NumberType type,
-                                                          int side, void* packed, float* scales) {
+                                                          int per_word, void* packed,
+                                                          float* scales) {
   for (std::int64_t block = 0; block < Blocks(size); ++block) {
     const Panel panel(largest, block, Blocks(size));
-    const std::int64_t words = Words(columns, side), lanes = kLanes * side;
-    const std::int64_t start = side * PackedOffset(panel, block, 0, count, words);
+    const std::int64_t words = Words(columns, per_word), lanes = kLanes * per_word;
+    const std::int64_t start = per_word * PackedOffset(panel, block, 0, count, words);
     const std::int64_t step = panel.size * count * lanes;
     for (int g = 0; g < count; ++g) {
       for (int lane = 0; lane < kLanes; ++lane) {
         const std::int64_t row = block * kLanes + lane;
         const bool present = row < size && first[g] >= 0;
         const std::int64_t from = (first[g] + row) * columns;
-        const std::int64_t place = start + g * lanes + side * lane;
+        const std::int64_t place = start + g * lanes + per_word * lane;
         float* const scale = scales + (block * count + g) * kLanes + lane;
         if (type == NumberType::kInt8) *scale = present ? Int8Scale(source, from, columns) : 0.0f;
-        for (std::int64_t k = 0; k < side * words; ++k) {
+        for (std::int64_t k = 0; k < per_word * words; ++k) {
           const float value = present && k < columns ? source[from + k] : 0.0f;
-          const std::int64_t at = place + k / side * step + k % side;
+          const std::int64_t at = place + k / per_word * step + k % per_word;
           if (type == NumberType::kInt8) {
             static_cast<std::int8_t*>(packed)[at] = ToInt8(value, *scale);
           } else {
@@ -139,7 +140,7 @@ inline void PackMatrix(const Values& from, std::int64_t size, std::int64_t depth
   }
 }
 
-// A matrix of `gates` gates, of `size` rows each, packed.
+// A packed matrix of `gates` gates with `size` rows each.
 struct PackedMatrix {
   NumberType type;
   bool dots;
@@ -147,7 +148,7 @@ struct PackedMatrix {
   std::int64_t size;
   std::int64_t depth;
   void* w;
-  float* scales;  // of kInt8
+  float* scales;  // only for kInt8
 
   void Allocate(const LayerSizes& sizes, int count, std::int64_t rows, std::int64_t columns,
                 Arena* arena) {
@@ -157,23 +158,23 @@ struct PackedMatrix {
     size = rows;
     depth = columns;
     const std::int64_t sums = PadToLanes(rows) * count;
-    const std::int64_t words = Words(columns, SideColumns(dots));
+    const std::int64_t words = Words(columns, ColumnsPerWord(dots));
     if (type == NumberType::kFloat32) {
       w = arena->Allocate<float>(sums * columns);
     } else if (type == NumberType::kBfloat16) {
-      w = arena->Allocate<std::uint16_t>(sums * SideColumns(dots) * words);
+      w = arena->Allocate<std::uint16_t>(sums * ColumnsPerWord(dots) * words);
     } else {
-      w = arena->Allocate<std::int8_t>(sums * SideColumns(dots) * words);
+      w = arena->Allocate<std::int8_t>(sums * ColumnsPerWord(dots) * words);
     }
     scales = arena->Allocate<float>(type == NumberType::kInt8 ? sums : 0);
   }
 
-  // The gates' rows in `source` begin at `first`; those of a gate that begins at -1 are 0.
+  // Packs the gates, whose rows in `source` begin at `first`; see PackGates.
   void Pack(const Values& source, const std::int64_t* first, std::int64_t largest) const {
     if (type == NumberType::kFloat32) {
       PackGates(source, first, gates, size, depth, largest, static_cast<float*>(w));
     } else {
-      PackLowPrecision(source, first, gates, size, depth, largest, type, SideColumns(dots), w,
+      PackLowPrecision(source, first, gates, size, depth, largest, type, ColumnsPerWord(dots), w,
                        scales);
     }
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The point-wise part of a step: a cell's Update and Mid on vectors of neurons.
+// The point-wise part of a step: a cell's Update and Mid, applied to vectors of neurons.
 
 #ifndef EDGERNN_CPU_POINTWISE_H_
 #define EDGERNN_CPU_POINTWISE_H_
@@ -9,67 +9,66 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// A cell's parameters at element `at` that are `kRead` or scalars, 0 for the others. I is H in a
-// square cell, so there they are all read.
+// Loads a cell's parameters at element `at`: those of extent kRead and scalars; the others are 0.
+// A square cell reads all of them, as its I is H.
 template <class Cell, Extent kRead>
-[[gnu::always_inline]] inline void LoadParams(const PointwiseArgs& points, std::int64_t at,
-                                              Vec* q) {
+[[gnu::always_inline]] inline void LoadParams(const PointwiseArgs& args, std::int64_t at, Vec* q) {
   using Params = ParamsOf<Cell>;
 #pragma GCC unroll 4
   for (int i = 0; i < Params::kCount; ++i) {
     const Extent extent = Params::kList[i].extent;
     if (extent == Extent::kOne) {
-      q[i] = Load(points.params[i]);
+      q[i] = Load(args.params[i]);
     } else {
-      q[i] = extent == kRead || kSquare<Cell> ? Load(points.params[i] + at) : Zero();
+      q[i] = extent == kRead || kSquare<Cell> ? Load(args.params[i] + at) : Zero();
     }
   }
 }
 
-// At least one, so that arrays of them exist for every cell.
+// The number of parameters, or 1, as an array may not be empty.
 template <class Cell>
 constexpr int kParamSlots = ParamsOf<Cell>::kCount > 0 ? ParamsOf<Cell>::kCount : 1;
 
-// The gates of a group, from their sums.
+// Loads the pre-activations of the gates of a group.
 template <class Set>
-[[gnu::always_inline]] inline void LoadGates(const PointwiseArgs& points, std::int64_t i, Vec* p) {
+[[gnu::always_inline]] inline void LoadGates(const PointwiseArgs& args, std::int64_t i, Vec* p) {
 #pragma GCC unroll 8
   for (int g = 0; g < Set::kCount; ++g) {
-    p[Set::kList.at[g]] = Load(points.sums + i * points.stride + g * points.gate_stride);
+    p[Set::kList.at[g]] = Load(args.sums + i * args.stride + g * args.gate_stride);
   }
 }
 
 template <class Cell>
-[[gnu::flatten]] void RunUpdate(const PointwiseArgs& points) {
+[[gnu::flatten]] void RunUpdate(const PointwiseArgs& args) {
   constexpr int kStates = kStateCount<Cell>;
-  for (std::int64_t i = 0; i < points.count; ++i) {
-    const std::int64_t at = points.first + i * kLanes;
+  for (std::int64_t i = 0; i < args.count; ++i) {
+    const std::int64_t at = args.first + i * kLanes;
     Vec p[kUpdateInputs<Cell>], q[kParamSlots<Cell>], state[kStates];
-    LoadGates<GateSet<Cell, 0, kMid>>(points, i, p);
-    if constexpr (kSquare<Cell>) p[kGateCount<Cell>] = Load(points.x + at);
-    LoadParams<Cell, Extent::kHidden>(points, at, q);
+    LoadGates<GateSet<Cell, 0, kMid>>(args, i, p);
+    if constexpr (kSquare<Cell>) p[kGateCount<Cell>] = Load(args.x + at);
+    LoadParams<Cell, Extent::kHidden>(args, at, q);
 #pragma GCC unroll 4
-    for (int s = 0; s < kStates; ++s) state[s] = Load(points.state[s] + at);
+    for (int s = 0; s < kStates; ++s) state[s] = Load(args.state[s] + at);
     Cell::Update(p, q, state);
 #pragma GCC unroll 4
-    for (int s = 0; s < kStates; ++s) Store(points.to[s] + at, state[s]);
+    for (int s = 0; s < kStates; ++s) Store(args.to[s] + at, state[s]);
   }
 }
 
 template <class Cell>
-[[gnu::flatten]] void RunMid(const PointwiseArgs& points) {
-  constexpr bool kStatesToo = !kMidIsInput<Cell> || kSquare<Cell>;
-  for (std::int64_t i = 0; i < points.count; ++i) {
-    const std::int64_t at = points.first + i * kLanes;
+[[gnu::flatten]] void RunMid(const PointwiseArgs& args) {
+  constexpr bool kReadsStates = !kMidIsInput<Cell> || kSquare<Cell>;
+  for (std::int64_t i = 0; i < args.count; ++i) {
+    const std::int64_t at = args.first + i * kLanes;
     Vec p[kUpdateInputs<Cell>], q[kParamSlots<Cell>], state[kStateCount<Cell>];
-    LoadGates<GateSet<Cell, kMid>>(points, i, p);
-    LoadParams<Cell, MidExtentOf<Cell>::kExtent>(points, at, q);
+    LoadGates<GateSet<Cell, kMid>>(args, i, p);
+    LoadParams<Cell, MidExtentOf<Cell>::kExtent>(args, at, q);
 #pragma GCC unroll 4
     for (int s = 0; s < kStateCount<Cell>; ++s) {
-      state[s] = kStatesToo ? Load(points.state[s] + at) : Zero();
+      state[s] = kReadsStates ? Load(args.state[s] + at) : Zero();
     }
-    const Vec x = kReadsInput<Cell> ? Load(points.x + at) : Zero();
-    Store(points.to[0] + at, Cell::Mid(p, q, x, state));
+    const Vec x = kReadsInput<Cell> ? Load(args.x + at) : Zero();
+    Store(args.to[0] + at, Cell::Mid(p, q, x, state));
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Splits a call into parts of its batch.
+// Splits the batch of a call into shards.
 
 #include "cpu/shards.h"
 
@@ -11,10 +11,11 @@ namespace edgernn {
 
 namespace {
 
-// Fewer samples share each weight that is read less well than a second thread is worth.
-constexpr std::int64_t kFewest = 8;
+// Minimum number of samples per shard. With fewer, a loaded weight is reused too little for another
+// thread to pay off.
+constexpr std::int64_t kMinSamples = 8;
 
-// Copies `width` numbers of each step from rows `from_stride` apart to rows `to_stride` apart.
+// Copies `width` values per step between arrays of different strides.
 template <class T>
 void CopySteps(const T* from, std::int64_t from_stride, std::int64_t steps, std::int64_t width,
                T* to, std::int64_t to_stride) {
@@ -35,7 +36,7 @@ struct Shards::Part {
 };
 
 std::int64_t Shards::Choose(std::int64_t threads, std::int64_t batch) {
-  const std::int64_t most = batch / kFewest < 1 ? 1 : batch / kFewest;
+  const std::int64_t most = batch / kMinSamples < 1 ? 1 : batch / kMinSamples;
   return threads < most ? threads : most;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call split into parts of its batch, which threads run in parallel.
+// Splits the batch of a call into shards, which threads run in parallel.
 
 #ifndef EDGERNN_CPU_SHARDS_H_
 #define EDGERNN_CPU_SHARDS_H_
@@ -8,19 +8,19 @@
 
 namespace edgernn {
 
-// The samples of a call from `first` on, in memory of their own where the call has them between
-// those of others: x, y and updates, whose first axis is time.
+// The shards of a call. Each has its own copies of x, y and updates, whose first axis is time, and
+// shares the other arrays with the call.
 class Shards {
  public:
-  // So many parts, of about the same size, are worth it for so many threads: 1 for a small batch.
+  // The number of shards for a number of threads; 1 for a small batch.
   static std::int64_t Choose(std::int64_t threads, std::int64_t batch);
 
   Shards(const Op& op, const LayerSizes& sizes, const Call& call, std::int64_t count);
 
-  // Of memory for all of them.
+  // The bytes of memory that all shards need.
   std::size_t bytes() const { return static_cast<std::size_t>(count_) * part_bytes_; }
 
-  // Runs one of them.
+  // Runs one shard.
   void Run(const void* packed, std::int64_t index, void* memory) const;
 
   std::int64_t count() const { return count_; }

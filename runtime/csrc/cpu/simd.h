@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A vector of floats as wide as this instruction set's registers, and its functions.
+// A vector of floats with the width of this instruction set's registers, and its functions.
 //
-// This header and those built on it are compiled once per instruction set, each time in a namespace
-// of its own. They must not call inline functions of other namespaces (std:: ones included): the
-// linker would keep one copy, maybe the one this processor cannot run.
+// This header and those that include it are compiled once per instruction set, each in its own
+// namespace. They must not call inline functions of other namespaces, including std: the linker
+// keeps one copy of those, which may use instructions that the processor lacks.
 
 #ifndef EDGERNN_CPU_SIMD_H_
 #define EDGERNN_CPU_SIMD_H_
@@ -59,7 +59,7 @@ typedef float LooseQuad __attribute__((vector_size(16), aligned(4), may_alias));
   *reinterpret_cast<Vec::Loose*>(to) = a.raw;
 }
 
-// Stores the first `count` lanes, at most all.
+// Stores the first `count` lanes, or all of them.
 inline void StoreFirst(float* to, Vec a, std::int64_t count) {
   if (count >= kLanes) {
     Store(to, a);
@@ -68,10 +68,10 @@ inline void StoreFirst(float* to, Vec a, std::int64_t count) {
   }
 }
 
-// The smaller one; a where either is NaN.
+// The minimum; returns a if either is NaN.
 [[gnu::always_inline]] inline Vec Min(Vec a, Vec b) { return {b.raw < a.raw ? b.raw : a.raw}; }
 
-// `a` brought between low and high; NaN stays NaN.
+// Clamps a to [low, high]; NaN stays NaN.
 [[gnu::always_inline]] inline Vec Clamp(Vec a, float low, float high) {
   const Vec::Raw lows = low - Vec::Raw{};
   const Vec::Raw highs = high - Vec::Raw{};
@@ -81,7 +81,7 @@ inline void StoreFirst(float* to, Vec a, std::int64_t count) {
 
 // e^r - 1 for |r| <= ln(2) / 2.
 //
-// (e^r - 1) / r is the polynomial of degree 5 with the least relative error on that range, 1.2e-8.
+// (e^r - 1) / r is approximated by the minimax polynomial of degree 5; relative error 1.2e-8.
 [[gnu::always_inline]] inline Vec ExpLessOne(Vec r) {
   Vec q = r * 0.00138888729f + 0.00836907607f;
   q = q * r + 0.0416671373f;
@@ -91,7 +91,8 @@ inline void StoreFirst(float* to, Vec a, std::int64_t count) {
   return q * r;
 }
 
-// exp(a) = 2^n e^r with |r| <= ln(2) / 2: returns e^r - 1, sets scale to 2^n (n = 128: infinity).
+// Splits exp(a) = 2^n e^r with |r| <= ln(2) / 2. Returns e^r - 1 and sets scale to 2^n, infinity
+// for n = 128.
 [[gnu::always_inline]] inline Vec SplitExp(Vec a, Vec* scale) {
   constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   const Vec shifted = a * 1.44269504088896341f + kShift;
@@ -101,15 +102,15 @@ inline void StoreFirst(float* to, Vec a, std::int64_t count) {
   return ExpLessOne(r);
 }
 
-// 1 / (1 + exp(-a)); absolute error below 2e-7, exactly 0 and 1 at the ends.
+// 1 / (1 + exp(-a)); absolute error below 2e-7, saturates at exactly 0 and 1.
 [[gnu::always_inline]] inline Vec Sigmoid(Vec a) {
   Vec scale;
   const Vec less_one = SplitExp(Clamp(0.0f - a, -87.0f, 89.0f), &scale);
-  // scale may be infinite, so it must not meet the sign of less_one
+  // scale may be infinite, so it must not be multiplied by less_one, which may be negative
   return 1.0f / (scale * (less_one + 1.0f) + 1.0f);
 }
 
-// Absolute error below 2e-7, relative error below 4e-7 (near 0 too), exactly -1 and 1 at the ends.
+// Absolute error below 2e-7, relative error below 4e-7 even near 0, saturates at exactly -1 and 1.
 [[gnu::always_inline]] inline Vec Tanh(Vec a) {
   Vec scale;
   const Vec less_one = SplitExp(Clamp(a + a, -20.0f, 20.0f), &scale);
@@ -117,11 +118,11 @@ inline void StoreFirst(float* to, Vec a, std::int64_t count) {
   return e / (e + 2.0f);
 }
 
-// The cosine of `a` brought between 0 and pi / 2 =: e, as (e - a) (e + a) S(a^2); absolute error
-// below 2e-7, never rising, exactly 1 and 0 at the ends.
+// The cosine of a, clamped to [0, e] with e = pi / 2, as (e - a) (e + a) S(a^2). Absolute error
+// below 2e-7, monotonic, exactly 1 and 0 at the ends.
 //
-// S is the polynomial of degree 4 that gives the product the least absolute error, 2.5e-10, but for
-// the rounding of its first coefficient, which makes the 1 exact.
+// S is the polynomial of degree 4 that minimises the absolute error of the product, 2.5e-10. Its
+// constant term is rounded so that the value at 0 is exactly 1.
 [[gnu::always_inline]] inline Vec Cos(Vec a) {
   constexpr float kEnd = 1.57079632679489662f;
   const Vec angle = Clamp(a, 0.0f, kEnd);
@@ -133,8 +134,8 @@ inline void StoreFirst(float* to, Vec a, std::int64_t count) {
   return (kEnd - angle) * (angle + kEnd) * s;
 }
 
-// Picks lanes of (a, b) within each group of four: lanes kLow, kLow + 1 of the group give the
-// first two as (a, b) pairs when kPairs is 1, as runs (a a b b) when it is 2.
+// Interleaves lanes kLow and kLow + 1 of a and b within each group of four: as a b a b if kPairs is
+// 1, as a a b b if it is 2.
 template <int kLow, int kPairs, class Raw, std::size_t... kLane>
 [[gnu::always_inline]] inline Raw Zip(Raw a, Raw b, std::index_sequence<kLane...>) {
   constexpr auto source = [](int lane) {
@@ -150,7 +151,7 @@ struct Numbers {
   typedef Number Type __attribute__((vector_size(kCount * 4)));
 };
 
-// Adds up the groups of four.
+// Sums the groups of four lanes.
 template <class Number, int kCount, std::size_t... kLane>
 [[gnu::always_inline]] inline typename Numbers<Number, 4>::Type AddGroups(
     typename Numbers<Number, kCount>::Type a, std::index_sequence<kLane...>) {
@@ -165,7 +166,7 @@ template <class Number, int kCount, std::size_t... kLane>
   }
 }
 
-// The sums of all lanes of a, b, c and d.
+// The sums over the lanes of a, b, c and d.
 template <class Number, class Raw>
 [[gnu::always_inline]] inline typename Numbers<Number, 4>::Type AddLanes(Raw a, Raw b, Raw c,
                                                                          Raw d) {

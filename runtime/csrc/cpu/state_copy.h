@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies states and inputs between the caller's memory and the padded scratch.
+// Copies states and inputs between the caller's memory and padded scratch memory.
 
 #ifndef EDGERNN_CPU_STATE_COPY_H_
 #define EDGERNN_CPU_STATE_COPY_H_
@@ -8,7 +8,7 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// The padding becomes 0.
+// Copies from (B, H) to state (B, padded H). The padding becomes 0.
 inline void ReadState(const float* from, std::int64_t batch, std::int64_t hidden, float* state) {
   std::memset(state, 0, Bytes(batch * PadToLanes(hidden)));
   for (std::int64_t row = 0; row < batch; ++row) {
@@ -16,6 +16,7 @@ inline void ReadState(const float* from, std::int64_t batch, std::int64_t hidden
   }
 }
 
+// Copies state (B, padded H) to (B, H), unless `to` is null.
 inline void WriteState(const float* state, std::int64_t batch, std::int64_t hidden, float* to) {
   if (to == nullptr) return;
   for (std::int64_t row = 0; row < batch; ++row) {
@@ -23,12 +24,12 @@ inline void WriteState(const float* state, std::int64_t batch, std::int64_t hidd
   }
 }
 
-// The input before that of a row of x (T * B, I).
+// The input of the step before, for a row of x (T * B, I).
 inline const float* LastInput(const Call& call, std::int64_t row, std::int64_t input) {
   return row < call.batch ? call.last_in + row * input : call.x + (row - call.batch) * input;
 }
 
-// The inputs of `count` steps from step `from` on, each row x_t and then x_{t-1}: (count, B, 2I).
+// Writes pairs (count, B, 2I) of x_t and x_{t-1}, for `count` steps from step `from` on.
 inline void PairInputs(const Call& call, std::int64_t input, std::int64_t from, std::int64_t count,
                        float* pairs) {
   const std::size_t bytes = Bytes(input);
@@ -39,7 +40,7 @@ inline void PairInputs(const Call& call, std::int64_t input, std::int64_t from, 
   }
 }
 
-// The x of the last step, for a call that goes on.
+// Stores the x of the last step for the next call.
 inline void WriteLast(const Call& call, std::int64_t input) {
   if (call.last_out == nullptr) return;
   const std::int64_t size = call.batch * input;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GRU-D: a missing value is the last one observed, drawn to a mean as time goes by.
+// GRU-D: a missing value is the last observed one, which decays towards the mean over time.
 
 #ifndef EDGERNN_IMPUTERS_GRUD_H_
 #define EDGERNN_IMPUTERS_GRUD_H_
@@ -11,9 +11,9 @@ namespace edgernn::EDGERNN_ISA {
 struct GrudImputer {
   struct Packed {
     LinearLayer decay;
-    float* d;  // (padded F,), as are the next two
-    float* e;
-    float* mean;
+    float* d;     // (padded F,)
+    float* e;     // (padded F,)
+    float* mean;  // (padded F,)
 
     Packed(const LayerSizes& sizes, Arena* arena) : decay(sizes.hidden, Features(sizes), arena) {
       for (float** v : {&d, &e, &mean}) *v = arena->Allocate<float>(PadToLanes(Features(sizes)));
@@ -57,10 +57,10 @@ struct GrudImputer {
         const Vec value = Load(scratch.parts.values + j), mask = Load(scratch.parts.masks + j);
         const Vec keep =
             DecayFactor(Load(packed.d + j) * Load(scratch.parts.times + j) + Load(packed.e + j));
-        const Vec last = Pick(mask, value, Load(scratch.seen + j));
-        const Vec drawn = keep * last + (1.0f - keep) * Load(packed.mean + j);
+        const Vec last = Where(mask, value, Load(scratch.seen + j));
+        const Vec decayed = keep * last + (1.0f - keep) * Load(packed.mean + j);
         StoreFirst(seen + b * features + j, last, features - j);
-        StoreFirst(to + j, Pick(mask, value, drawn), features - j);
+        StoreFirst(to + j, Where(mask, value, decayed), features - j);
       }
       std::memcpy(to + features, scratch.parts.masks, bytes);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs any cell under any rule behind an imputer.
+// Runs any cell under any rule with an imputer.
 
 #include "imputers/imputer.h"
 
@@ -13,7 +13,7 @@ namespace {
 
 std::size_t Aligned(std::size_t bytes) { return (bytes + kAlignment - 1) & ~(kAlignment - 1); }
 
-// One step's part of a call, in scratch.
+// Buffers in scratch memory for a call of one step.
 struct StepBuffers {
   void* imputer;
   float* state[kMaxStates];     // (B, H) each
@@ -42,7 +42,7 @@ struct StepBuffers {
   }
 };
 
-// Does nothing where either is null.
+// Copies `count` floats, unless either pointer is null. The arrays may overlap.
 void Copy(const float* from, std::int64_t count, float* to) {
   if (from == nullptr || to == nullptr) return;
   std::memmove(to, from, static_cast<std::size_t>(count) * sizeof(float));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fills missing inputs before each step of a cell. Independent of cell and rule.
+// Imputers fill missing inputs before each step of a cell. They are independent of cell and rule.
 
 #ifndef EDGERNN_IMPUTERS_IMPUTER_H_
 #define EDGERNN_IMPUTERS_IMPUTER_H_
@@ -8,21 +8,21 @@
 
 namespace edgernn {
 
-// An imputer, for one instruction set.
+// The functions of an imputer, for one instruction set.
 struct Imputer {
   std::size_t (*packed_bytes)(const LayerSizes&);
   void (*pack)(const LayerSizes&, const Weights&, void* packed);
   std::size_t (*scratch_bytes)(const LayerSizes&, std::int64_t batch);
-  // x (B, 3F) gives what the cell reads, inputs (B, 2F); h (B, H) decays in place; seen (B, F),
-  // where the imputer has that memory, moves on
+  // computes the cell's inputs (B, 2F) from x (B, 3F); decays h (B, H) in place, and updates the
+  // imputer's memory seen (B, F) in place if it has one
   void (*step)(const LayerSizes&, const void* packed, const float* x, std::int64_t batch, float* h,
                float* seen, float* inputs, void* scratch);
-  // multiply-adds of a step
+  // multiply-adds of a step of one sample
   std::int64_t (*macs)(const LayerSizes&);
 };
 
-// A kernel behind an imputer: all sequences go step by step, each through the imputer and then
-// through the kernel. These have the kernel's signatures.
+// A kernel with an imputer: each step runs the imputer and then the kernel. These functions have
+// the meaning of those of Kernel.
 std::size_t ImputedPackedBytes(const Imputer&, const Kernel&, const LayerSizes&);
 void PackImputed(const Imputer&, const Kernel&, const LayerSizes&, const Weights&, void* packed);
 std::size_t ImputedScratchBytes(const Imputer&, const Kernel&, const LayerSizes&,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of imputers: what each one adds to the op. A header each has its kernel.
+// The list of imputers, with the inputs that each adds to the op. The kernel of an imputer is in a
+// header of its own.
 //
-// Behind an imputer X has 3F columns, values, masks and times, and the cell's I is 2F.
+// The X of an op with an imputer has 3F columns: values, masks and times. The cell's I is then 2F.
 
 #ifndef EDGERNN_IMPUTERS_LIST_H_
 #define EDGERNN_IMPUTERS_LIST_H_
@@ -12,14 +13,14 @@ namespace edgernn {
 
 constexpr int kMaxImputerParams = 10;
 
-// An imputer; `memory` is the name of its own state (B, F), or null.
+// The inputs of an imputer. `memory` is the name of its state (B, F), or null.
 struct ImputerSpec {
   const char* name;
   const char* memory;
-  WeightSpec params[kMaxImputerParams];  // those that it lacks have no name
+  WeightSpec params[kMaxImputerParams];  // unused entries have no name
 };
 
-// A missing value is the last one observed, drawn to a mean.
+// GRU-D: a missing value is the last observed one, which decays towards the mean.
 struct Grud {
   static constexpr ImputerSpec kSpec = {"gru-d",
                                         "x_seen",
@@ -30,7 +31,7 @@ struct Grud {
                                          {"impute_mean", FeatureRows()}}};
 };
 
-// A missing value is a mix of what the state and the other features say.
+// RITS: a missing value is a blend of estimates from the state and from the other features.
 struct Rits {
   static constexpr ImputerSpec kSpec = {"rits",
                                         nullptr,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes an Imputer of its type, and the building blocks that imputers share.
+// Makes an Imputer from its type, and defines the building blocks that imputers share.
 
 #ifndef EDGERNN_IMPUTERS_MAKE_IMPUTER_H_
 #define EDGERNN_IMPUTERS_MAKE_IMPUTER_H_
@@ -10,7 +10,7 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// The functions of an Imputer.
+// The functions of an Imputer on plain buffers.
 template <class Type>
 struct ImputerFunctions : ArenaFunctions<Type> {
   using typename ArenaFunctions<Type>::Scratch;
@@ -31,7 +31,7 @@ constexpr Imputer MakeImputer() {
           &Type::Macs};
 }
 
-// A layer of one gate, packed for Multiply: `size` rows of `depth` columns, and a bias.
+// A linear layer, packed for Multiply: `size` rows of `depth` columns, and a bias.
 struct LinearLayer {
   std::int64_t size;
   std::int64_t depth;
@@ -48,7 +48,7 @@ struct LinearLayer {
     PackVector(bias, size, b);
   }
 
-  // out (B, padded size), for a (B, depth)
+  // computes out (B, padded size) from a (B, depth)
   void Run(const float* a, std::int64_t batch, float* out) const {
     Multiply(a, batch, depth, w, b, Blocks(size), out);
   }
@@ -61,12 +61,12 @@ inline Vec DecayFactor(Vec a) {
   return scale * (less_one + 1.0f);
 }
 
-// `a` where `mask` is above 0, else `b`.
-[[gnu::always_inline]] inline Vec Pick(Vec mask, Vec a, Vec b) {
+// a where mask is above 0, else b.
+[[gnu::always_inline]] inline Vec Where(Vec mask, Vec a, Vec b) {
   return {mask.raw > Vec::Raw{} ? a.raw : b.raw};
 }
 
-// A sample's values, masks and times, each padded to whole vectors with zeros.
+// The values, masks and times of a sample, each padded to whole vectors with zeros.
 struct MaskedInput {
   float* values;
   float* masks;
@@ -86,14 +86,14 @@ struct MaskedInput {
   }
 };
 
-// The times of all samples in rows of their own, (B, F).
+// Copies the times of all samples to times (B, F).
 inline void GatherTimes(const float* x, std::int64_t batch, std::int64_t features, float* times) {
   for (std::int64_t b = 0; b < batch; ++b) {
     std::memcpy(times + b * features, x + (3 * b + 2) * features, Bytes(features));
   }
 }
 
-// h (B, H) times exp(-max(0, decay)), decay (B, padded H).
+// Multiplies h (B, H) by exp(-max(0, decay)) in place, with decay (B, padded H).
 inline void Decay(const float* decay, std::int64_t batch, std::int64_t hidden, float* h) {
   for (std::int64_t b = 0; b < batch; ++b) {
     for (std::int64_t j = 0; j < hidden; j += kLanes) {

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs a packed model step by step, without ONNX Runtime: plain C. A step allocates nothing.
+/* Runs a packed model step by step in plain C, without ONNX Runtime. A step allocates no memory.
  *
  *   size_t need;
  *   edgernn_memory(file, bytes, 1, &need);              file: model.edgernn, in memory or mapped
  *   void* memory = aligned_alloc(EDGERNN_ALIGNMENT, need);
  *   EdgernnModel* model;
  *   edgernn_open(file, bytes, 1, memory, need, &model);
- *   edgernn_step(model, x, y);                          x: I numbers, y: O; the state is kept
- *   edgernn_reset(model);                               forgets the state
+ *   edgernn_step(model, x, y);                          x: I numbers, y: O numbers
+ *   edgernn_reset(model);                               starts a new sequence
  *
- * Every function returns a status, and edgernn_message() says what was wrong. None of them aborts,
- * prints or keeps anything but what is in `memory`, which is the caller's, as the file is; both
- * must stay until the model is no longer used, and nothing has to be closed. Different models may
- * be used on different threads, one model on one thread at a time. B sequences are stepped side by
- * side.
+ * Every function returns a status; edgernn_message() describes the last error. No function aborts
+ * or prints. The model keeps its state between steps, in `memory`. The caller owns `memory` and the
+ * file and keeps both alive as long as it uses the model; nothing has to be closed. Different
+ * models may run on different threads, one model on one thread at a time. A step advances a batch
+ * of B independent sequences.
  */
 
 #ifndef EDGERNN_EDGERNN_H_
@@ -38,49 +38,51 @@ typedef struct EdgernnModel EdgernnModel;
 
 typedef enum EdgernnStatus {
   EDGERNN_OK = 0,
-  EDGERNN_BAD_ARGUMENT = 1, /* a null pointer, a size, memory that is unaligned or too little */
-  EDGERNN_BAD_MODEL = 2,    /* no packed model, one cut short, or one whose parts do not agree */
-  EDGERNN_BAD_VERSION = 3,  /* a packed model for another version of the library */
-  EDGERNN_BAD_INPUT = 4,    /* x is not finite, or names a word that there is not */
+  EDGERNN_BAD_ARGUMENT = 1, /* a null pointer, an invalid size, unaligned or insufficient memory */
+  EDGERNN_BAD_MODEL = 2,    /* not a packed model, or a truncated, damaged or inconsistent one */
+  EDGERNN_BAD_VERSION = 3,  /* a model that was packed for another version of the library */
+  EDGERNN_BAD_INPUT = 4,    /* x is not finite, or a word is outside the vocabulary */
   EDGERNN_UNSUPPORTED = 5   /* an op or a processor that the library was not built for */
 } EdgernnStatus;
 
 typedef struct EdgernnSizes {
   int64_t batch;      /* B */
-  int64_t input;      /* I; 0 where x is words */
-  int64_t vocabulary; /* so many words there are; 0 where x is numbers */
+  int64_t input;      /* I; 0 for a model of words */
+  int64_t vocabulary; /* number of words; 0 for a model of numbers */
   int64_t output;     /* O */
-  int64_t state;      /* numbers of state, of all B sequences */
-  int64_t neurons;    /* of all layers */
+  int64_t state;      /* floats of state, of all B sequences */
+  int64_t neurons;    /* neurons of all layers */
 } EdgernnSizes;
 
-/* Why the last call on this thread did not return EDGERNN_OK, as a sentence. */
+/* Describes the last error on this thread: why a call did not return EDGERNN_OK. */
 EDGERNN_API const char* edgernn_message(void);
 
-/* The bytes of memory that edgernn_open needs for B sequences. `data` starts at a multiple of 8. */
+/* Sets *memory to the bytes that edgernn_open needs for B sequences. `data` is aligned to 8 bytes.
+ */
 EDGERNN_API EdgernnStatus edgernn_memory(const void* data, size_t bytes, int64_t batch,
                                          size_t* memory);
 
-/* Makes a model of `data` in `memory`, which starts at a multiple of EDGERNN_ALIGNMENT. */
+/* Builds the model of `data` in `memory`, which is aligned to EDGERNN_ALIGNMENT bytes. */
 EDGERNN_API EdgernnStatus edgernn_open(const void* data, size_t bytes, int64_t batch, void* memory,
                                        size_t memory_bytes, EdgernnModel** model);
 
+/* Sets *sizes to the sizes of a model. */
 EDGERNN_API EdgernnStatus edgernn_sizes(const EdgernnModel* model, EdgernnSizes* sizes);
 
-/* One step: x (B, I) to y (B, O), row-major. If x is refused, the state is as it was. */
+/* Runs one step: x (B, I) to y (B, O), row-major. An error leaves the state unchanged. */
 EDGERNN_API EdgernnStatus edgernn_step(EdgernnModel* model, const float* x, float* y);
 
-/* The same for a model of words, each below the vocabulary: x (B,). */
+/* Runs one step of a model of words: x (B,), each from 0 to vocabulary - 1. */
 EDGERNN_API EdgernnStatus edgernn_step_words(EdgernnModel* model, const int64_t* x, float* y);
 
-/* The next step starts a new sequence. */
+/* Sets the state to its initial value, so that the next step starts a new sequence. */
 EDGERNN_API EdgernnStatus edgernn_reset(EdgernnModel* model);
 
-/* The state, to be kept or put back: EdgernnSizes.state floats. */
+/* Sets *state to the model's state, EdgernnSizes.state floats, which may be saved and restored. */
 EDGERNN_API EdgernnStatus edgernn_state(EdgernnModel* model, float** state);
 
-/* Of the last step, (B,) each: how many neurons changed, and the multiply-adds of all layers. Null
- * where every neuron changes at every step. */
+/* Counts of the last step, (B,) each: neurons that were updated, and multiply-adds of all layers.
+ * Both are null if the model updates every neuron at every step. */
 EDGERNN_API EdgernnStatus edgernn_work(const EdgernnModel* model, const int64_t** updates,
                                        const int64_t** macs);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs nodes on the CPU.
+// Nodes of the CPU provider.
 
 #include <new>
 #include <utility>
@@ -48,13 +48,13 @@ class CpuNode : public Node {
 
 void CpuNode::Run(OrtKernelContext* context) const {
   LayerSizes sizes = sizes_;
-  Buffer packed_now;
+  Buffer packed_for_call;
   const void* packed = packed_.get();
   if (!packed_once_) {
     const std::vector<Tensor> weights = ReadWeights(context);
     sizes = CheckWeights(weights);
-    packed_now = Pack(sizes, weights);
-    packed = packed_now.get();
+    packed_for_call = Pack(sizes, weights);
+    packed = packed_for_call.get();
   }
   const Call call = MakeCall(sizes, context);
   const std::int64_t parts = Shards::Choose(threads_, call.batch);
@@ -103,13 +103,14 @@ std::unique_ptr<Node> MakeNode(std::int64_t threads, const OrtApi* api, const Or
 
 extern "C" {
 
-// The instruction set in use, or null if EDGERNN_ISA asks for one that cannot be had.
+// Returns the name of the instruction set in use, or null if the processor supports none, or not
+// the one that EDGERNN_ISA names.
 [[gnu::visibility("default")]] const char* edgernn_isa() {
   const edgernn::KernelChoice& choice = edgernn::ChooseKernels();
   return choice.table == nullptr ? nullptr : choice.table->isa;
 }
 
-// The names of the layers that have a kernel, see LayerName, separated by blanks.
+// Returns the names of the layers that have a kernel, see LayerName, separated by spaces.
 [[gnu::visibility("default")]] const char* edgernn_kernels() {
   static const std::string names = [] {
     std::string list;

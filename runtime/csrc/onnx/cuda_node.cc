@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs nodes on a GPU, on the stream of ONNX Runtime's CUDA provider.
+// Nodes of the CUDA provider, which run on ONNX Runtime's stream.
 
 #include "cuda/gpu_ops.h"
 #include "onnx/node.h"
@@ -24,7 +24,7 @@ class CudaNode : public Node {
     std::vector<Tensor> weights;
     if (!ReadConstants(info, &weights)) return;
     sizes_ = CheckWeights(weights);
-    // constants may lie on the host
+    // constants may be in host memory
     std::vector<Memory> uploaded;
     std::vector<const float*> on_gpu;
     for (const Tensor& weight : weights) {
@@ -36,7 +36,7 @@ class CudaNode : public Node {
       on_gpu.push_back(uploaded.back().get());
     }
     packed_ = Pack(sizes_, on_gpu, nullptr);
-    // calls come on another stream
+    // calls use another stream
     cuda::Wait(nullptr);
   }
 
@@ -49,7 +49,7 @@ class CudaNode : public Node {
     }
     const std::vector<Tensor> weights = ReadWeights(context);
     const LayerSizes sizes = CheckWeights(weights);
-    // nothing is done on the GPU for a call that is refused
+    // checks the call before any work on the GPU
     const Call call = MakeCall(sizes, context);
     std::vector<const float*> on_gpu;
     for (const Tensor& weight : weights) on_gpu.push_back(Floats(weight));
@@ -71,7 +71,7 @@ class CudaNode : public Node {
 
 }  // namespace
 
-// where the CPU emulates the GPU, the CPU provider has the memory
+// the tests' emulated GPU uses the memory of the CPU provider
 #ifndef EDGERNN_PROVIDER
 #define EDGERNN_PROVIDER "CUDAExecutionProvider"
 #endif
@@ -85,7 +85,7 @@ std::shared_ptr<const Op> FindProviderOp(const std::string& name) {
   return {std::shared_ptr<const Op>(), cuda::FindGpuOp(name)};
 }
 
-// GPUs have kernels of the library's cells alone.
+// There are no GPU kernels for cells that are defined in a file.
 std::shared_ptr<const Op> MakeProviderOp(const std::string&, const CellSource&) { return nullptr; }
 
 std::unique_ptr<Node> MakeNode(std::int64_t, const OrtApi* api, const OrtKernelInfo* info) {

@@ -7,26 +7,26 @@ namespace edgernn {
 
 namespace {
 
-// Of a tensor that ONNX Runtime gave.
+// The elements of a tensor of ONNX Runtime, which are floats.
 const float* Floats(const Tensor& tensor) { return static_cast<const float*>(tensor.values.data); }
 
-// The attributes of a node.
+// Reads the attributes of a node.
 class Attributes {
  public:
   Attributes(const OrtApi* api, const OrtKernelInfo* info) : api_(api), info_(info) {}
 
-  std::int64_t Int(const char* name, std::int64_t otherwise) const {
+  std::int64_t Int(const char* name, std::int64_t default_value) const {
     std::int64_t value = 0;
-    return Has(ort::KernelInfoGetAttributeInt64(api_, info_, name, &value)) ? value : otherwise;
+    return Has(ort::KernelInfoGetAttributeInt64(api_, info_, name, &value)) ? value : default_value;
   }
 
-  // Empty if the node lacks it, as are the next ones.
+  // This and the following functions return an empty value if the node lacks the attribute.
   std::string String(const char* name) const {
     std::size_t size = 0;
     if (!Has(ort::KernelInfoGetAttributeString(api_, info_, name, nullptr, &size))) return "";
     std::string value(size, '\0');
     if (!Has(ort::KernelInfoGetAttributeString(api_, info_, name, value.data(), &size))) return "";
-    // without the zero at its end
+    // drops the terminating zero
     value.resize(size - 1);
     return value;
   }
@@ -59,7 +59,7 @@ class Attributes {
   const OrtKernelInfo* info_;
 };
 
-// The op that a node's attributes describe; with gates it brings its own cell.
+// Finds the op that a node's attributes describe. A node with the attribute gates defines its cell.
 std::shared_ptr<const Op> FindNodeOp(const OrtApi* api, const OrtKernelInfo* info) {
   const Attributes attributes(api, info);
   const std::int64_t schema = attributes.Int("schema", 0);
@@ -70,7 +70,7 @@ std::shared_ptr<const Op> FindNodeOp(const OrtApi* api, const OrtKernelInfo* inf
   }
   for (const char* const name : {"cell", "rule"}) {
     if (attributes.String(name).empty()) {
-      throw InvalidArgument(std::string("edgernn: ") + name + ": the node lacks this attribute");
+      throw InvalidArgument(std::string("edgernn: ") + name + ": expected a name, got none");
     }
   }
   const std::string norm = attributes.String("norm");
@@ -85,7 +85,7 @@ std::shared_ptr<const Op> FindNodeOp(const OrtApi* api, const OrtKernelInfo* inf
       cell.gates.empty() ? FindProviderOp(name) : MakeProviderOp(name, cell);
   if (op != nullptr) return op;
   throw InvalidArgument("edgernn: this library has no kernel for " + name +
-                        "; update edgernn, or make the session without the library");
+                        "; update edgernn, or create the session without the library");
 }
 
 }  // namespace
@@ -156,8 +156,8 @@ Call Node::CheckCall(const LayerSizes& sizes, OrtKernelContext* context) const {
     Refuse(input, why + ", got " + Print(got));
   };
   if (x.shape.size() != 3) refuse("X", "expected (T, B, I)", x.shape);
-  if (x.shape[0] < 1) refuse("X", "T must be at least 1", x.shape);
-  if (x.shape[1] < 1) refuse("X", "B must be at least 1", x.shape);
+  if (x.shape[0] < 1) refuse("X", "expected (T, B, I) with T of at least 1", x.shape);
+  if (x.shape[1] < 1) refuse("X", "expected (T, B, I) with B of at least 1", x.shape);
   const std::int64_t width = op_.InputWidth(sizes);
   if (x.shape[2] != width) {
     refuse("X", "expected (T, B, " + std::to_string(width) + ")", x.shape);
@@ -179,7 +179,7 @@ Call Node::CheckCall(const LayerSizes& sizes, OrtKernelContext* context) const {
 void Node::MakeOutputs(const LayerSizes& sizes, OrtKernelContext* context, Call* call) const {
   std::size_t count = 0;
   Check(ort::KernelContextGetOutputCount(api_, context, &count));
-  const auto make = [&](std::size_t index, const Shape& shape) -> void* {
+  const auto allocate = [&](std::size_t index, const Shape& shape) -> void* {
     OrtValue* value = nullptr;
     if (index >= count) return nullptr;
     Check(ort::KernelContextGetOutput(api_, context, index, shape.begin(), shape.size(), &value));
@@ -188,11 +188,11 @@ void Node::MakeOutputs(const LayerSizes& sizes, OrtKernelContext* context, Call*
     Check(ort::GetTensorMutableData(api_, value, &data));
     return data;
   };
-  call->y = static_cast<float*>(make(0, {call->steps, call->batch, sizes.hidden}));
+  call->y = static_cast<float*>(allocate(0, {call->steps, call->batch, sizes.hidden}));
   const bool skips = op_.spec.skips;
-  // empty where nothing is ever skipped, and not for the kernel
-  void* const updates = make(1, skips ? Shape{call->steps, call->batch} : Shape{0, 0});
-  void* const macs = make(2, skips ? Shape{call->batch} : Shape{0});
+  // for a rule that never skips, these outputs are empty and the kernel does not write them
+  void* const updates = allocate(1, skips ? Shape{call->steps, call->batch} : Shape{0, 0});
+  void* const macs = allocate(2, skips ? Shape{call->batch} : Shape{0});
   if (skips) {
     call->updates = static_cast<std::int64_t*>(updates);
     call->macs = static_cast<std::int64_t*>(macs);
@@ -200,7 +200,7 @@ void Node::MakeOutputs(const LayerSizes& sizes, OrtKernelContext* context, Call*
   for (std::size_t s = 0; s < op_.spec.states.size(); ++s) {
     const StateInput& state = op_.spec.states[s];
     *Op::PlaceOf(call, state).out =
-        static_cast<float*>(make(3 + s, {call->batch, Width(state.extent, sizes)}));
+        static_cast<float*>(allocate(3 + s, {call->batch, Width(state.extent, sizes)}));
   }
 }
 
@@ -226,7 +226,7 @@ Tensor Node::Input(OrtKernelContext* context, std::size_t index) const {
   const OrtValue* value = nullptr;
   Check(ort::KernelContextGetInput(api_, context, index, &value));
   if (value == nullptr) {
-    Refuse("input " + std::to_string(index), "it is missing");
+    Refuse("input " + std::to_string(index), "expected a tensor, got none");
   }
   return Read(value);
 }

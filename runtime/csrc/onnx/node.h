@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One node of a model. Validates inputs and allocates outputs; subclasses execute.
+// A node of a model. Validates its inputs and allocates its outputs; subclasses run the op.
 
 #ifndef EDGERNN_ONNX_NODE_H_
 #define EDGERNN_ONNX_NODE_H_
@@ -13,15 +13,15 @@
 
 namespace edgernn {
 
-// ONNX Runtime reported an error of its own, which is passed on.
+// An error of ONNX Runtime, which is passed on to the caller.
 struct OrtError {
   OrtStatus* status;
 };
 
-// Immutable after construction, so that threads may call Run at once.
+// Immutable after construction, so that several threads may call Run at once.
 class Node {
  public:
-  // Throws InvalidArgument for attributes that no kernel has, and for a wrong number of inputs.
+  // Throws InvalidArgument for attributes without a kernel, and for a wrong number of inputs.
   Node(const OrtApi* api, const OrtKernelInfo* info);
   virtual ~Node() = default;
   Node(const Node&) = delete;
@@ -32,11 +32,12 @@ class Node {
   const OrtApi* api() const { return api_; }
 
  protected:
-  // Reads a node's weight inputs; false if one of them is not constant.
+  // Reads the weights when the node is created. Returns false if one of them is not constant.
   bool ReadConstants(const OrtKernelInfo* info, std::vector<Tensor>* weights) const;
+  // Reads the weights of a call.
   std::vector<Tensor> ReadWeights(OrtKernelContext* context) const;
   LayerSizes CheckWeights(const std::vector<Tensor>& weights) const;
-  // The call, with its outputs.
+  // Checks the inputs of a call and allocates its outputs.
   Call MakeCall(const LayerSizes& sizes, OrtKernelContext* context) const;
   void Check(OrtStatus* status) const;
   [[noreturn]] void Refuse(const std::string& what, const std::string& why) const;
@@ -51,28 +52,28 @@ class Node {
   Tensor Read(const OrtValue* value) const;
   Tensor Input(OrtKernelContext* context, std::size_t index) const;
 
-  static constexpr std::size_t kAbsent = 0;  // X is the input there
+  static constexpr std::size_t kAbsent = 0;  // never a weight: input 0 is X
 
-  // what the kernel keeps the weights as, which are given as floats
-  NumberType type_;
+  NumberType type_;  // storage type of the packed weights, whose inputs are floats
   std::int64_t rank_;
-  std::vector<std::size_t> inputs_;  // of the op's weights
+  std::vector<std::size_t> inputs_;  // indices of the op's weights among the node's inputs
   std::size_t first_state_ = 1;
 };
 
-// What a library runs nodes on: each defines these once.
+// The execution provider of a library. cpu_node.cc and cuda_node.cc each define the following.
 
-// ONNX Runtime's name of it.
+// ONNX Runtime's name of the provider.
 extern const char kProvider[];
 
-// Throws InvalidArgument where it can run none.
+// Throws InvalidArgument if the provider cannot run on this machine.
 void CheckProvider();
 
-// The op of this name, or null if it has no kernel; the second one's cell is a file's.
+// Returns the op of this name, or null if it has no kernel. MakeProviderOp makes the op of a cell
+// that is defined in a file.
 std::shared_ptr<const Op> FindProviderOp(const std::string& name);
 std::shared_ptr<const Op> MakeProviderOp(const std::string& name, const CellSource& cell);
 
-// threads: that a call may take, of the session's.
+// threads: Maximum number of the session's threads that a call uses.
 std::unique_ptr<Node> MakeNode(std::int64_t threads, const OrtApi* api, const OrtKernelInfo* info);
 
 }  // namespace edgernn

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of ONNX Runtime's C interface that this library calls.
+// The part of ONNX Runtime's C API that this library calls.
 //
-// OrtApi is a table of function pointers that only ever grows at its end, so the position of an
-// entry is all there is to know. What is used here exists since ONNX Runtime 1.17.
+// OrtApi is a table of function pointers to which new versions only append. So a function is
+// identified by its index and type. All functions used here exist since ONNX Runtime 1.17.
 
 #ifndef EDGERNN_ONNX_ORT_ABI_H_
 #define EDGERNN_ONNX_ORT_ABI_H_
@@ -74,48 +74,53 @@ constexpr int kRequired = 0;         // OrtCustomOpInputOutputCharacteristic
 constexpr int kOptional = 1;         // OrtCustomOpInputOutputCharacteristic
 constexpr int kVariadic = 2;         // OrtCustomOpInputOutputCharacteristic
 
-// The entry at kSlot of an OrtApi, called like a function: CreateStatus(api, code, message).
+// The function at index kSlot of OrtApi, as a callable: CreateStatus(api, code, message).
 template <int kSlot, class Signature>
-struct Entry;
+struct ApiFunction;
 
 template <int kSlot, class Result, class... Args>
-struct Entry<kSlot, Result(Args...)> {
+struct ApiFunction<kSlot, Result(Args...)> {
   Result operator()(const OrtApi* api, Args... args) const {
     return reinterpret_cast<Result (*)(Args...)>(api->entries[kSlot])(args...);
   }
 };
 
-constexpr Entry<0, OrtStatus*(int, const char*)> CreateStatus;
-constexpr Entry<26, OrtStatus*(const char*, OrtCustomOpDomain**)> CreateCustomOpDomain;
-constexpr Entry<27, OrtStatus*(OrtCustomOpDomain*, const OrtCustomOp*)> CustomOpDomainAdd;
-constexpr Entry<28, OrtStatus*(OrtSessionOptions*, OrtCustomOpDomain*)> AddCustomOpDomain;
-constexpr Entry<51, OrtStatus*(OrtValue*, void**)> GetTensorMutableData;
-constexpr Entry<61, OrtStatus*(const OrtTensorTypeAndShapeInfo*, std::size_t*)> GetDimensionsCount;
-constexpr Entry<62, OrtStatus*(const OrtTensorTypeAndShapeInfo*, std::int64_t*, std::size_t)>
+constexpr ApiFunction<0, OrtStatus*(int, const char*)> CreateStatus;
+constexpr ApiFunction<26, OrtStatus*(const char*, OrtCustomOpDomain**)> CreateCustomOpDomain;
+constexpr ApiFunction<27, OrtStatus*(OrtCustomOpDomain*, const OrtCustomOp*)> CustomOpDomainAdd;
+constexpr ApiFunction<28, OrtStatus*(OrtSessionOptions*, OrtCustomOpDomain*)> AddCustomOpDomain;
+constexpr ApiFunction<51, OrtStatus*(OrtValue*, void**)> GetTensorMutableData;
+constexpr ApiFunction<61, OrtStatus*(const OrtTensorTypeAndShapeInfo*, std::size_t*)>
+    GetDimensionsCount;
+constexpr ApiFunction<62, OrtStatus*(const OrtTensorTypeAndShapeInfo*, std::int64_t*, std::size_t)>
     GetDimensions;
-constexpr Entry<65, OrtStatus*(const OrtValue*, OrtTensorTypeAndShapeInfo**)> GetTensorTypeAndShape;
-constexpr Entry<86, OrtStatus*(const OrtKernelInfo*, const char*, std::int64_t*)>
+constexpr ApiFunction<65, OrtStatus*(const OrtValue*, OrtTensorTypeAndShapeInfo**)>
+    GetTensorTypeAndShape;
+constexpr ApiFunction<86, OrtStatus*(const OrtKernelInfo*, const char*, std::int64_t*)>
     KernelInfoGetAttributeInt64;
-constexpr Entry<87, OrtStatus*(const OrtKernelInfo*, const char*, char*, std::size_t*)>
+constexpr ApiFunction<87, OrtStatus*(const OrtKernelInfo*, const char*, char*, std::size_t*)>
     KernelInfoGetAttributeString;
-constexpr Entry<89, OrtStatus*(const OrtKernelContext*, std::size_t*)> KernelContextGetOutputCount;
-constexpr Entry<90, OrtStatus*(const OrtKernelContext*, std::size_t, const OrtValue**)>
+constexpr ApiFunction<89, OrtStatus*(const OrtKernelContext*, std::size_t*)>
+    KernelContextGetOutputCount;
+constexpr ApiFunction<90, OrtStatus*(const OrtKernelContext*, std::size_t, const OrtValue**)>
     KernelContextGetInput;
-constexpr Entry<91, OrtStatus*(OrtKernelContext*, std::size_t, const std::int64_t*, std::size_t,
-                               OrtValue**)>
+constexpr ApiFunction<91, OrtStatus*(OrtKernelContext*, std::size_t, const std::int64_t*,
+                                     std::size_t, OrtValue**)>
     KernelContextGetOutput;
-constexpr Entry<93, void(OrtStatus*)> ReleaseStatus;
-constexpr Entry<99, void(OrtTensorTypeAndShapeInfo*)> ReleaseTensorTypeAndShapeInfo;
-constexpr Entry<162, OrtStatus*(const OrtKernelInfo*, const char*, float*, std::size_t*)>
+constexpr ApiFunction<93, void(OrtStatus*)> ReleaseStatus;
+constexpr ApiFunction<99, void(OrtTensorTypeAndShapeInfo*)> ReleaseTensorTypeAndShapeInfo;
+constexpr ApiFunction<162, OrtStatus*(const OrtKernelInfo*, const char*, float*, std::size_t*)>
     KernelInfoGetAttributeArrayFloat;
-constexpr Entry<163, OrtStatus*(const OrtKernelInfo*, const char*, std::int64_t*, std::size_t*)>
+constexpr ApiFunction<163,
+                      OrtStatus*(const OrtKernelInfo*, const char*, std::int64_t*, std::size_t*)>
     KernelInfoGetAttributeArrayInt64;
-constexpr Entry<193, OrtStatus*(const OrtKernelContext*, void**)> KernelContextGetGpuComputeStream;
-constexpr Entry<230, OrtStatus*(const OrtKernelInfo*, std::size_t*)> KernelInfoGetInputCount;
-constexpr Entry<249, OrtStatus*(const OrtKernelInfo*, std::size_t, int*, const OrtValue**)>
+constexpr ApiFunction<193, OrtStatus*(const OrtKernelContext*, void**)>
+    KernelContextGetGpuComputeStream;
+constexpr ApiFunction<230, OrtStatus*(const OrtKernelInfo*, std::size_t*)> KernelInfoGetInputCount;
+constexpr ApiFunction<249, OrtStatus*(const OrtKernelInfo*, std::size_t, int*, const OrtValue**)>
     KernelInfoGetConstantInput;
-constexpr Entry<274, OrtStatus*(const OrtKernelContext*, void (*)(void*, std::size_t), std::size_t,
-                                std::size_t, void*)>
+constexpr ApiFunction<274, OrtStatus*(const OrtKernelContext*, void (*)(void*, std::size_t),
+                                      std::size_t, std::size_t, void*)>
     KernelContextParallelFor;
 
 }  // namespace edgernn::ort

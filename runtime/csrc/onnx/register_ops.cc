@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library's entry point: registers one op with ONNX Runtime, under several names.
+// The library's entry point, which registers its op with ONNX Runtime under several names.
 
 #include <climits>
 #include <deque>
@@ -15,18 +15,18 @@ namespace edgernn {
 
 namespace {
 
-// The op under one of its names, as ONNX Runtime sees it, with what is ours behind it. Layers of a
-// file that differ in their functions take names of their own: Recurrent, Recurrent2 and so on.
-struct Entry : OrtCustomOp {
+// The op under one of its names, with fields of ours after those of ONNX Runtime. Layers of a file
+// whose portable functions differ have different names: Recurrent, Recurrent2 and so on.
+struct NamedOp : OrtCustomOp {
   std::string name;
   std::int64_t threads;
 };
 
 constexpr int kNames = 16;
 
-const Entry& AsEntry(const OrtCustomOp* entry) { return *static_cast<const Entry*>(entry); }
+const NamedOp& AsNamedOp(const OrtCustomOp* op) { return *static_cast<const NamedOp*>(op); }
 
-// Calls `body`; what it throws becomes a status.
+// Calls `body` and turns its exceptions into a status.
 template <class Body>
 OrtStatus* Guard(const OrtApi* api, const Body& body) {
   try {
@@ -45,7 +45,7 @@ OrtStatus* Guard(const OrtApi* api, const Body& body) {
 
 OrtStatus* CreateNode(const OrtCustomOp* op, const OrtApi* api, const OrtKernelInfo* info,
                       void** node) {
-  return Guard(api, [&] { *node = MakeNode(AsEntry(op).threads, api, info).release(); });
+  return Guard(api, [&] { *node = MakeNode(AsNamedOp(op).threads, api, info).release(); });
 }
 
 OrtStatus* RunNode(void* node, OrtKernelContext* context) {
@@ -53,15 +53,15 @@ OrtStatus* RunNode(void* node, OrtKernelContext* context) {
   return Guard(self.api(), [&] { self.Run(context); });
 }
 
-// X, then the weights and the states that the layer has.
+// X, and the weights and states as variadic inputs.
 constexpr std::size_t kInputs = 2;
-// Y, updates and macs, then the states.
+// Y, updates and macs, and the states as variadic outputs.
 constexpr std::size_t kOutputs = 4;
 
 void FillCallbacks(OrtCustomOp* op) {
   *op = {};
   op->version = ort::kApiVersion;
-  op->GetName = [](const OrtCustomOp* self) { return AsEntry(self).name.c_str(); };
+  op->GetName = [](const OrtCustomOp* self) { return AsNamedOp(self).name.c_str(); };
   op->GetExecutionProviderType = [](const OrtCustomOp*) { return kProvider; };
   op->GetInputType = [](const OrtCustomOp*, std::size_t) { return ort::kFloat; };
   op->GetInputTypeCount = [](const OrtCustomOp*) { return kInputs; };
@@ -86,16 +86,16 @@ void FillCallbacks(OrtCustomOp* op) {
   op->KernelDestroy = [](void* node) { delete static_cast<Node*>(node); };
 }
 
-// Of sessions that are registered next on this thread, see edgernn_threads.
+// The thread limit of the next registration on this thread, see edgernn_threads.
 thread_local std::int64_t next_threads = 1;
 
 struct Domain {
   OrtCustomOpDomain* handle = nullptr;
-  std::deque<Entry> entries;
+  std::deque<NamedOp> ops;
 };
 
-// The domain with the op. Built once for a number of threads and never released: sessions may
-// outlive the options they were made with.
+// The domain with the op. It is built once per number of threads and never released, as sessions
+// may outlive the options that they were created with.
 OrtCustomOpDomain* FindDomain(const OrtApi* api, std::int64_t threads) {
   const auto check = [](OrtStatus* status) {
     if (status != nullptr) throw OrtError{status};
@@ -107,13 +107,13 @@ OrtCustomOpDomain* FindDomain(const OrtApi* api, std::int64_t threads) {
   if (domain.handle != nullptr) return domain.handle;
   OrtCustomOpDomain* handle = nullptr;
   check(ort::CreateCustomOpDomain(api, "ai.edgernn", &handle));
-  domain.entries.clear();
+  domain.ops.clear();
   for (int number = 1; number <= kNames; ++number) {
-    Entry& entry = domain.entries.emplace_back();
-    FillCallbacks(&entry);
-    entry.name = "Recurrent" + (number == 1 ? "" : std::to_string(number));
-    entry.threads = threads;
-    check(ort::CustomOpDomainAdd(api, handle, &entry));
+    NamedOp& op = domain.ops.emplace_back();
+    FillCallbacks(&op);
+    op.name = "Recurrent" + (number == 1 ? "" : std::to_string(number));
+    op.threads = threads;
+    check(ort::CustomOpDomainAdd(api, handle, &op));
   }
   return domain.handle = handle;
 }
@@ -136,14 +136,16 @@ extern "C" {
   if (const OrtApi* api = base->GetApi(ort::kApiVersion)) {
     return Guard(api, [&] { Register(options, api); });
   }
-  // the first version of the interface is enough to say so
+  // version 1 of the API is enough to create the error
   const OrtApi* oldest = base->GetApi(1);
   if (oldest == nullptr) return nullptr;
-  return ort::CreateStatus(oldest, ort::kFail, "edgernn needs ONNX Runtime 1.17 or newer");
+  return ort::CreateStatus(
+      oldest, ort::kFail,
+      "edgernn: expected ONNX Runtime 1.17 or newer, got an older version; update onnxruntime");
 }
 
-// In sessions of the next registration on this thread, a large batch is cut into so many
-// parts at most, for as many threads of the session; 1 if this is not called.
+// Sets the maximum number of the session's threads that share a large batch, for the sessions of
+// the next registration on this thread. The default is 1.
 [[gnu::visibility("default")]] void edgernn_threads(int count) { edgernn::next_threads = count; }
 
 [[gnu::visibility("default")]] int edgernn_schema_version() { return edgernn::kSchemaVersion; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builds a packed model in the caller's memory.
+// Builds the model of a packed file in the caller's memory.
 
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@
 namespace edgernn {
 namespace {
 
-// The op of a layer, which may bring its own cell.
+// Finds the op of a layer, whose cell may be defined in the file.
 std::shared_ptr<const Op> RequireOp(const KernelTable& table, const PackedFile& file,
                                     const PackedLayer& layer) {
   const std::string name = PackedFile::NameOf(layer);
@@ -21,7 +21,7 @@ std::shared_ptr<const Op> RequireOp(const KernelTable& table, const PackedFile& 
   throw Failure{EDGERNN_UNSUPPORTED, "the library has no kernel for " + name + "; update edgernn"};
 }
 
-// The numbers of a vector, in memory of their own.
+// Copies a vector to the arena as floats.
 float* Copy(const Tensor& vector, Arena* arena) {
   const std::int64_t count = vector.shape[0];
   float* const to = arena->Allocate<float>(count);
@@ -30,7 +30,7 @@ float* Copy(const Tensor& vector, Arena* arena) {
 }
 
 class ModelBuilder {
-  // A layer, and its op while the model is built.
+  // A layer, and its op, which lives only while the model is built.
   struct Layer {
     std::shared_ptr<const Op> op;
     ModelLayer model;
@@ -41,7 +41,7 @@ class ModelBuilder {
       : file_(file), batch_(batch), arena_(memory) {
     const KernelChoice& choice = ChooseKernels();
     if (choice.table == nullptr) throw Failure{EDGERNN_UNSUPPORTED, choice.error};
-    // at the start of the memory, where the caller gets it
+    // at the start of the memory, as edgernn_open returns this address
     EdgernnModel* const place = arena_.Allocate<EdgernnModel>(1);
     model_.table = choice.table;
     BuildInput();
@@ -109,9 +109,10 @@ class ModelBuilder {
     }
     ModelLayer layer{op, op.spec.skips, op.CheckWeights(weights), nullptr, {}};
     if (op.InputWidth(layer.sizes) != width) {
-      throw Failure{EDGERNN_BAD_MODEL, "the packed model: layer " + std::to_string(index) +
-                                           " reads " + std::to_string(op.InputWidth(layer.sizes)) +
-                                           " numbers and is given " + std::to_string(width)};
+      throw Failure{EDGERNN_BAD_MODEL, "packed model: layer " + std::to_string(index) +
+                                           ": expected weights for " + std::to_string(width) +
+                                           " inputs, got weights for " +
+                                           std::to_string(op.InputWidth(layer.sizes))};
     }
     for (const StateInput& state : op.spec.states) {
       starts->push_back(file_.NextTensor(state.name, {Width(state.extent, layer.sizes)}));
@@ -119,7 +120,7 @@ class ModelBuilder {
     void* const packed = arena_.Allocate(op.PackedBytes(layer.sizes));
     if (packed != nullptr) op.Pack(layer.sizes, op.Arrange(weights), packed);
     layer.packed = packed;
-    // a step needs its own cell as long as the model is open
+    // a cell that is defined in the file must live as long as the model
     if (op.program != nullptr) layer.op.kernel.cell = CopyCell(*op.program, &arena_);
     layer.call.steps = layer.call.length = 1;
     layer.call.batch = batch_;
@@ -128,7 +129,7 @@ class ModelBuilder {
     return {owner, layer};
   }
 
-  // All states side by side, and what they start from.
+  // Allocates the states of all layers contiguously, and their initial values.
   void BuildStates(const std::vector<Tensor>& starts, std::vector<Layer>* layers) {
     for (const Tensor& start : starts) model_.sizes.state += batch_ * start.shape[0];
     model_.state = arena_.Allocate<float>(model_.sizes.state);
@@ -161,9 +162,8 @@ class ModelBuilder {
     const std::int64_t outputs = header.output;
     if ((header.flags & kHasHead) == 0) {
       if (outputs == width_) return;
-      throw Failure{EDGERNN_BAD_MODEL, "the packed model: " + std::to_string(outputs) +
-                                           " outputs of " + std::to_string(width_) +
-                                           " neurons and no head"};
+      throw Failure{EDGERNN_BAD_MODEL, "packed model: output: expected " + std::to_string(width_) +
+                                           ", as there is no head, got " + std::to_string(outputs)};
     }
     const Tensor w = file_.NextTensor("W of the head", {outputs, width_});
     const Tensor b = file_.NextTensor("b of the head", {outputs});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plain C functions of edgernn.h.
+// The C functions of edgernn.h.
 
 #include <cmath>
 #include <cstdio>
@@ -17,36 +17,45 @@ constexpr std::int64_t kMaxBatch = 1 << 16;
 
 thread_local char last_message[512] = "";
 
-EdgernnStatus Say(EdgernnStatus status, const char* message) {
+// Stores the message that edgernn_message returns, and returns `status`.
+EdgernnStatus Report(EdgernnStatus status, const char* message) {
   std::snprintf(last_message, sizeof last_message, "%s", message);
   return status;
 }
 
-// Calls `body`; what it throws becomes a status.
+// Calls `body` and turns its exceptions into a status.
 template <class Body>
 EdgernnStatus Guard(const Body& body) {
   try {
     body();
     return EDGERNN_OK;
   } catch (const Failure& failure) {
-    return Say(failure.status, failure.message.c_str());
+    return Report(failure.status, failure.message.c_str());
   } catch (const InvalidArgument& error) {
-    return Say(EDGERNN_BAD_MODEL, (std::string("the packed model: ") + error.what()).c_str());
+    return Report(EDGERNN_BAD_MODEL, (std::string("packed model: ") + error.what()).c_str());
   } catch (const std::bad_alloc&) {
-    return Say(EDGERNN_BAD_ARGUMENT, "out of memory");
+    return Report(EDGERNN_BAD_ARGUMENT, "out of memory");
   } catch (const std::exception& error) {
-    return Say(EDGERNN_BAD_MODEL, error.what());
+    return Report(EDGERNN_BAD_MODEL, error.what());
   }
 }
 
-void CheckGiven(const void* pointer, const char* name) {
-  if (pointer == nullptr) throw Failure{EDGERNN_BAD_ARGUMENT, std::string(name) + " is null"};
+// Returns true, and stores a message, if the pointer is null.
+bool IsNull(const void* pointer, const char* name) {
+  if (pointer != nullptr) return false;
+  std::snprintf(last_message, sizeof last_message, "%s: expected a pointer, got null", name);
+  return true;
+}
+
+void CheckNotNull(const void* pointer, const char* name) {
+  if (IsNull(pointer, name)) throw Failure{EDGERNN_BAD_ARGUMENT, last_message};
 }
 
 void CheckFile(const void* data, std::int64_t batch) {
-  CheckGiven(data, "data");
+  CheckNotNull(data, "data");
   if (reinterpret_cast<std::uintptr_t>(data) % 8 != 0) {
-    throw Failure{EDGERNN_BAD_ARGUMENT, "data: expected to start at a multiple of 8 bytes"};
+    throw Failure{EDGERNN_BAD_ARGUMENT,
+                  "data: expected an alignment of 8 bytes, got an unaligned pointer"};
   }
   if (batch < 1 || batch > kMaxBatch) {
     throw Failure{EDGERNN_BAD_ARGUMENT, "batch: expected 1 to " + std::to_string(kMaxBatch) +
@@ -54,7 +63,7 @@ void CheckFile(const void* data, std::int64_t batch) {
   }
 }
 
-// The first of `count` numbers that is not finite, or -1.
+// The index of the first of `count` numbers that is not finite, or -1.
 std::int64_t FindNotFinite(const float* from, std::int64_t count) {
   std::uint32_t not_finite = 0;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -63,12 +72,12 @@ std::int64_t FindNotFinite(const float* from, std::int64_t count) {
     not_finite |= (bits & 0x7f800000u) == 0x7f800000u;
   }
   if (not_finite == 0) return -1;
-  std::int64_t at = 0;
-  while (std::isfinite(from[at])) ++at;
-  return at;
+  std::int64_t index = 0;
+  while (std::isfinite(from[index])) ++index;
+  return index;
 }
 
-// One step of what is in model->x, or at `x`.
+// Runs one step of all layers and the head, from x (B, width).
 void Step(EdgernnModel* model, const float* x, float* y) {
   const std::int64_t batch = model->sizes.batch;
   const bool counts = model->updates != nullptr;
@@ -98,11 +107,12 @@ void Step(EdgernnModel* model, const float* x, float* y) {
 extern "C" {
 
 using edgernn::BuildModel;
-using edgernn::CheckGiven;
+using edgernn::CheckNotNull;
 using edgernn::Failure;
 using edgernn::Guard;
+using edgernn::IsNull;
 using edgernn::PackedFile;
-using edgernn::Say;
+using edgernn::Report;
 
 const char* edgernn_message(void) { return edgernn::last_message; }
 
@@ -110,7 +120,7 @@ EdgernnStatus edgernn_memory(const void* data, std::size_t bytes, std::int64_t b
                              std::size_t* memory) {
   return Guard([&] {
     edgernn::CheckFile(data, batch);
-    CheckGiven(memory, "memory");
+    CheckNotNull(memory, "memory");
     *memory = BuildModel(PackedFile(data, bytes), batch, nullptr);
   });
 }
@@ -119,13 +129,14 @@ EdgernnStatus edgernn_open(const void* data, std::size_t bytes, std::int64_t bat
                            std::size_t memory_bytes, EdgernnModel** model) {
   return Guard([&] {
     edgernn::CheckFile(data, batch);
-    CheckGiven(memory, "memory");
-    CheckGiven(model, "model");
+    CheckNotNull(memory, "memory");
+    CheckNotNull(model, "model");
     if (reinterpret_cast<std::uintptr_t>(memory) % EDGERNN_ALIGNMENT != 0) {
-      throw Failure{EDGERNN_BAD_ARGUMENT, "memory: expected to start at a multiple of " +
-                                              std::to_string(EDGERNN_ALIGNMENT) + " bytes"};
+      throw Failure{EDGERNN_BAD_ARGUMENT, "memory: expected an alignment of " +
+                                              std::to_string(EDGERNN_ALIGNMENT) +
+                                              " bytes, got an unaligned pointer"};
     }
-    // which reads all of the file, for its checksum
+    // checks the file once, as the checksum reads all of it
     const PackedFile file(data, bytes);
     const std::size_t need = BuildModel(file, batch, nullptr);
     if (memory_bytes < need) {
@@ -139,17 +150,17 @@ EdgernnStatus edgernn_open(const void* data, std::size_t bytes, std::int64_t bat
 }
 
 EdgernnStatus edgernn_sizes(const EdgernnModel* model, EdgernnSizes* sizes) {
-  if (model == nullptr || sizes == nullptr) return Say(EDGERNN_BAD_ARGUMENT, "a null pointer");
+  if (IsNull(model, "model") || IsNull(sizes, "sizes")) return EDGERNN_BAD_ARGUMENT;
   *sizes = model->sizes;
   return EDGERNN_OK;
 }
 
 EdgernnStatus edgernn_step(EdgernnModel* model, const float* x, float* y) {
-  if (model == nullptr || x == nullptr || y == nullptr) {
-    return Say(EDGERNN_BAD_ARGUMENT, "a null pointer");
-  }
+  if (IsNull(model, "model") || IsNull(x, "x") || IsNull(y, "y")) return EDGERNN_BAD_ARGUMENT;
   if (model->sizes.vocabulary > 0) {
-    return Say(EDGERNN_BAD_ARGUMENT, "x: this model reads words; use edgernn_step_words");
+    return Report(
+        EDGERNN_BAD_ARGUMENT,
+        "x: expected words, as the model reads words, got floats; use edgernn_step_words");
   }
   const std::int64_t width = model->width, count = model->sizes.batch * width;
   const std::int64_t bad = edgernn::FindNotFinite(x, count);
@@ -157,7 +168,7 @@ EdgernnStatus edgernn_step(EdgernnModel* model, const float* x, float* y) {
     char text[96];
     std::snprintf(text, sizeof text, "x: expected finite numbers, got %g at index %lld",
                   static_cast<double>(x[bad]), static_cast<long long>(bad));
-    return Say(EDGERNN_BAD_INPUT, text);
+    return Report(EDGERNN_BAD_INPUT, text);
   }
   if (model->mean == nullptr) {
     edgernn::Step(model, x, y);
@@ -172,11 +183,10 @@ EdgernnStatus edgernn_step(EdgernnModel* model, const float* x, float* y) {
 }
 
 EdgernnStatus edgernn_step_words(EdgernnModel* model, const std::int64_t* x, float* y) {
-  if (model == nullptr || x == nullptr || y == nullptr) {
-    return Say(EDGERNN_BAD_ARGUMENT, "a null pointer");
-  }
+  if (IsNull(model, "model") || IsNull(x, "x") || IsNull(y, "y")) return EDGERNN_BAD_ARGUMENT;
   if (model->sizes.vocabulary == 0) {
-    return Say(EDGERNN_BAD_ARGUMENT, "x: this model reads numbers; use edgernn_step");
+    return Report(EDGERNN_BAD_ARGUMENT,
+                  "x: expected floats, as the model reads numbers, got words; use edgernn_step");
   }
   const std::int64_t width = model->width;
   for (std::int64_t b = 0; b < model->sizes.batch; ++b) {
@@ -185,7 +195,7 @@ EdgernnStatus edgernn_step_words(EdgernnModel* model, const std::int64_t* x, flo
     std::snprintf(text, sizeof text, "x: expected words from 0 to %lld, got %lld at index %lld",
                   static_cast<long long>(model->sizes.vocabulary - 1), static_cast<long long>(x[b]),
                   static_cast<long long>(b));
-    return Say(EDGERNN_BAD_INPUT, text);
+    return Report(EDGERNN_BAD_INPUT, text);
   }
   for (std::int64_t b = 0; b < model->sizes.batch; ++b) {
     for (std::int64_t i = 0; i < width; ++i) {
@@ -197,22 +207,22 @@ EdgernnStatus edgernn_step_words(EdgernnModel* model, const std::int64_t* x, flo
 }
 
 EdgernnStatus edgernn_reset(EdgernnModel* model) {
-  if (model == nullptr) return Say(EDGERNN_BAD_ARGUMENT, "a null pointer");
+  if (IsNull(model, "model")) return EDGERNN_BAD_ARGUMENT;
   std::memcpy(model->state, model->start,
               static_cast<std::size_t>(model->sizes.state) * sizeof(float));
   return EDGERNN_OK;
 }
 
 EdgernnStatus edgernn_state(EdgernnModel* model, float** state) {
-  if (model == nullptr || state == nullptr) return Say(EDGERNN_BAD_ARGUMENT, "a null pointer");
+  if (IsNull(model, "model") || IsNull(state, "state")) return EDGERNN_BAD_ARGUMENT;
   *state = model->state;
   return EDGERNN_OK;
 }
 
 EdgernnStatus edgernn_work(const EdgernnModel* model, const std::int64_t** updates,
                            const std::int64_t** macs) {
-  if (model == nullptr || updates == nullptr || macs == nullptr) {
-    return Say(EDGERNN_BAD_ARGUMENT, "a null pointer");
+  if (IsNull(model, "model") || IsNull(updates, "updates") || IsNull(macs, "macs")) {
+    return EDGERNN_BAD_ARGUMENT;
   }
   *updates = model->updates;
   *macs = model->macs;

@@ -12,33 +12,36 @@ namespace edgernn {
 namespace {
 
 constexpr std::uint64_t kFileAlignment = 32;
-// so that products of two sizes cannot overflow
+// products of two sizes do not overflow
 constexpr std::uint32_t kMaxSize = 1u << 30;
 constexpr std::uint32_t kMaxLayers = 1024;
 
 [[noreturn]] void Fail(const std::string& message) {
-  throw Failure{EDGERNN_BAD_MODEL, "the packed model: " + message};
+  throw Failure{EDGERNN_BAD_MODEL, "packed model: " + message};
 }
 
+// CRC-32 of some bytes.
 [[maybe_unused]] std::uint32_t Checksum(const unsigned char* from, std::size_t bytes) {
   static const auto table = [] {
     struct Table {
-      std::uint32_t of[256];
+      std::uint32_t entries[256];
     } crc{};
     for (std::uint32_t i = 0; i < 256; ++i) {
       std::uint32_t value = i;
       for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ (value & 1 ? 0xedb88320u : 0u);
-      crc.of[i] = value;
+      crc.entries[i] = value;
     }
     return crc;
   }();
   std::uint32_t sum = 0xffffffffu;
-  for (std::size_t i = 0; i < bytes; ++i) sum = (sum >> 8) ^ table.of[(sum ^ from[i]) & 255u];
+  for (std::size_t i = 0; i < bytes; ++i) {
+    sum = (sum >> 8) ^ table.entries[(sum ^ from[i]) & 255u];
+  }
   return ~sum;
 }
 
-// A name in the file, which ends up in messages: anything but printable ASCII becomes a question
-// mark.
+// A name from the file. As messages print it, characters other than printable ASCII become question
+// marks.
 std::string Name(const char (&from)[60]) {
   std::string name(from, strnlen(from, sizeof from));
   for (char& c : name) {
@@ -47,6 +50,7 @@ std::string Name(const char (&from)[60]) {
   return name;
 }
 
+// The size of a number of this type.
 std::uint64_t NumberBytes(std::uint32_t type) {
   switch (static_cast<NumberType>(type)) {
     case NumberType::kFloat32:
@@ -56,39 +60,46 @@ std::uint64_t NumberBytes(std::uint32_t type) {
     case NumberType::kInt8:
       return 1;
   }
-  Fail("a tensor of the unknown type " + std::to_string(type));
+  Fail("type of a tensor: expected 0, 1 or 2, got " + std::to_string(type));
 }
 
 }  // namespace
 
 PackedFile::PackedFile(const void* data, std::size_t bytes)
     : data_(static_cast<const char*>(data)) {
-  if (bytes < sizeof header_) Fail("it is cut short, to " + std::to_string(bytes) + " bytes");
+  if (bytes < sizeof header_) {
+    Fail("expected at least " + std::to_string(sizeof header_) + " bytes, got " +
+         std::to_string(bytes));
+  }
   std::memcpy(&header_, data, sizeof header_);
-  if (std::memcmp(header_.magic, "EDGERNN", 8) != 0) Fail("it does not begin as one");
+  if (std::memcmp(header_.magic, "EDGERNN", 8) != 0) {
+    Fail("expected a file that starts with EDGERNN, got another format; pack the model first");
+  }
   if (header_.version != kPackedVersion || header_.schema != kSchemaVersion) {
-    throw Failure{EDGERNN_BAD_VERSION, "the packed model: it has version " +
-                                           std::to_string(header_.version) + " and schema " +
-                                           std::to_string(header_.schema) + ", the library reads " +
-                                           std::to_string(kPackedVersion) + " and " +
-                                           std::to_string(kSchemaVersion) + "; pack it again"};
+    throw Failure{EDGERNN_BAD_VERSION, "packed model: expected version " +
+                                           std::to_string(kPackedVersion) + " and schema " +
+                                           std::to_string(kSchemaVersion) + ", got " +
+                                           std::to_string(header_.version) + " and " +
+                                           std::to_string(header_.schema) + "; pack it again"};
   }
   if (header_.bytes != bytes) {
-    Fail("it should have " + std::to_string(header_.bytes) + " bytes, here are " +
-         std::to_string(bytes));
+    Fail("expected " + std::to_string(header_.bytes) + " bytes, got " + std::to_string(bytes));
   }
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
   const auto* const content = reinterpret_cast<const unsigned char*>(data_) + sizeof header_;
   if (Checksum(content, bytes - sizeof header_) != header_.checksum) {
-    Fail("its checksum is wrong: it is damaged");
+    Fail("the checksum does not match the content; the file is damaged");
   }
 #endif
   if (header_.layers < 1 || header_.layers > kMaxLayers) {
-    Fail(std::to_string(header_.layers) + " layers");
+    Fail("layers: expected 1 to " + std::to_string(kMaxLayers) + ", got " +
+         std::to_string(header_.layers));
   }
   if (header_.input < 1 || header_.input > kMaxSize || header_.vocabulary > kMaxSize ||
       header_.output < 1 || header_.output > kMaxSize) {
-    Fail("a size of input, output or vocabulary that cannot be");
+    Fail("input, vocabulary, output: expected sizes up to " + std::to_string(kMaxSize) + ", got " +
+         std::to_string(header_.input) + ", " + std::to_string(header_.vocabulary) + ", " +
+         std::to_string(header_.output));
   }
   At(sizeof header_,
      header_.layers * sizeof(PackedLayer) + std::uint64_t{header_.tensors} * sizeof(PackedTensor));
@@ -133,7 +144,9 @@ CellSource PackedFile::Cell(const PackedLayer& layer) const {
 }
 
 Tensor PackedFile::NextTensor() {
-  if (tensors_read_ == header_.tensors) Fail("it lacks tensors");
+  if (tensors_read_ == header_.tensors) {
+    Fail("tensors: expected more for the layers, got " + std::to_string(header_.tensors));
+  }
   PackedTensor record;
   const std::uint64_t first = sizeof header_ + header_.layers * sizeof(PackedLayer);
   std::memcpy(&record, At(first + tensors_read_ * sizeof record, sizeof record), sizeof record);
@@ -141,7 +154,9 @@ Tensor PackedFile::NextTensor() {
   const std::uint64_t rows = record.size[0], columns = record.size[1];
   if (record.axes < 1 || record.axes > 2 || rows < 1 || rows > kMaxSize || columns < 1 ||
       columns > kMaxSize || (record.axes == 1 && columns != 1)) {
-    Fail("tensor " + std::to_string(tensors_read_ - 1) + " has an impossible shape");
+    Fail("tensor " + std::to_string(tensors_read_ - 1) + ": expected 1 or 2 axes of 1 to " +
+         std::to_string(kMaxSize) + ", got " + std::to_string(record.axes) + " of " +
+         std::to_string(rows) + " and " + std::to_string(columns));
   }
   Tensor tensor;
   tensor.shape.push_back(record.size[0]);
@@ -155,21 +170,30 @@ Tensor PackedFile::NextTensor() {
   return tensor;
 }
 
-Tensor PackedFile::NextTensor(const char* what, const Shape& shape) {
+Tensor PackedFile::NextTensor(const char* name, const Shape& shape) {
   const Tensor tensor = NextTensor();
   if (tensor.shape != shape) {
-    Fail(std::string(what) + ": expected " + Print(shape) + ", got " + Print(tensor.shape));
+    Fail(std::string(name) + ": expected " + Print(shape) + ", got " + Print(tensor.shape));
   }
   return tensor;
 }
 
 void PackedFile::CheckAllRead() const {
-  if (tensors_read_ != header_.tensors) Fail("it has more tensors than its layers need");
+  if (tensors_read_ != header_.tensors) {
+    Fail("tensors: expected " + std::to_string(tensors_read_) + " for the layers, got " +
+         std::to_string(header_.tensors));
+  }
 }
 
 const char* PackedFile::At(std::uint64_t offset, std::uint64_t bytes) const {
-  if (offset > header_.bytes || bytes > header_.bytes - offset) Fail("it is cut short");
-  if (offset % kFileAlignment != 0) Fail("it has an unaligned part");
+  if (offset > header_.bytes || bytes > header_.bytes - offset) {
+    Fail("expected " + std::to_string(bytes) + " bytes at offset " + std::to_string(offset) +
+         ", got a file of " + std::to_string(header_.bytes) + " bytes");
+  }
+  if (offset % kFileAlignment != 0) {
+    Fail("expected offsets that are multiples of " + std::to_string(kFileAlignment) + ", got " +
+         std::to_string(offset));
+  }
   return data_ + offset;
 }
 

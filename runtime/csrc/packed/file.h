@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file of a packed model, little-endian: a header, records of layers and tensors, cells that
-// the library need not know, and the tensors' data. Each part starts at a multiple of 32 bytes,
-// which the reader checks; runtime/packed.py, which writes the file, aligns data to 64 bytes.
+// The format of a packed model, little-endian: a header, records of layers and tensors, cells that
+// are defined in the file, and the data of the tensors. Each part starts at a multiple of 32 bytes,
+// which the reader checks. runtime/packed.py writes the file and aligns data to 64 bytes.
 //
-// Tensors come in order of use: E (V, I) of a model of words; mean and std (I,) if the input is
-// standardised; for each layer its weights, then the initial value of each state,
-// (width,); W (O, H) and b (O,) of the head, if there is one.
+// Tensors are in order of use: E (V, I) of a model of words; mean and std (I,) if the input is
+// standardised; the weights of each layer, followed by the initial value (width,) of each of its
+// states; W (O, H) and b (O,) of the head, if there is one.
 
 #ifndef EDGERNN_PACKED_FILE_H_
 #define EDGERNN_PACKED_FILE_H_
@@ -24,14 +24,14 @@ constexpr std::uint32_t kStandardises = 1;
 constexpr std::uint32_t kHasHead = 2;
 
 struct PackedHeader {
-  char magic[8];  // EDGERNN and 0
+  char magic[8];  // "EDGERNN"
   std::uint32_t version;
-  std::uint32_t schema;    // that of the ops
-  std::uint64_t bytes;     // of the whole file
-  std::uint32_t checksum;  // CRC-32 of all that follows the header
+  std::uint32_t schema;    // kSchemaVersion
+  std::uint64_t bytes;     // size of the whole file
+  std::uint32_t checksum;  // CRC-32 of the bytes after the header
   std::uint32_t flags;
-  std::uint32_t input;       // I; of words too
-  std::uint32_t vocabulary;  // 0: x is numbers
+  std::uint32_t input;       // I; for words, the size of their embedding
+  std::uint32_t vocabulary;  // 0 for a model of numbers
   std::uint32_t output;      // O
   std::uint32_t layers;
   std::uint32_t tensors;
@@ -40,20 +40,20 @@ struct PackedHeader {
 static_assert(sizeof(PackedHeader) == 64);
 
 struct PackedLayer {
-  char name[60];          // see LayerName, and zeros
-  std::uint32_t tensors;  // how many weights and states it has
-  std::uint64_t cell;     // where in the file its cell is, or 0: the library knows it
+  char name[60];          // see LayerName, padded with zeros
+  std::uint32_t tensors;  // number of weights and states
+  std::uint64_t cell;     // offset of its PackedCell, or 0 for a cell of the library
   std::uint64_t unused[3];
 };
 static_assert(sizeof(PackedLayer) == 96);
 
-// A cell. What these lists hold comes after it, in their order: first the whole numbers as int32,
-// then the floats. See CellSource.
+// A cell that is defined in the file, see CellSource. The record has the lengths of its lists,
+// whose elements follow it: first all lists of int32, then all lists of floats.
 struct PackedCell {
   enum { kGates, kVectors, kLayout, kUpdate, kMid, kMap, kInts };
   enum { kUpdateNumbers, kMidNumbers, kMapNumbers, kNumbers };
 
-  char name[60];  // and zeros
+  char name[60];  // padded with zeros
   std::uint32_t ints[kInts];
   std::uint32_t numbers[kNumbers];
 };
@@ -62,19 +62,20 @@ static_assert(sizeof(PackedCell) == 96);
 struct PackedTensor {
   std::uint32_t type;     // a NumberType
   std::uint32_t axes;     // 1 or 2
-  std::uint32_t size[2];  // the second is 1 of one axis
-  std::uint64_t data;     // where in the file
-  std::uint64_t scales;   // of kInt8: where the floats of its rows are
+  std::uint32_t size[2];  // size[1] is 1 for one axis
+  std::uint64_t data;     // offset of the elements
+  std::uint64_t scales;   // for kInt8: offset of the scales, a float per row
 };
 static_assert(sizeof(PackedTensor) == 32);
 
-// The status and message that a function of edgernn.h returns instead of EDGERNN_OK.
+// An error: the status that a function of edgernn.h returns, and its message.
 struct Failure {
   EdgernnStatus status;
   std::string message;
 };
 
-// Reads a file in memory. Tensors point into it. Every function throws Failure for an invalid file.
+// Reads a packed file in memory, into which its tensors point. Every function throws Failure for an
+// invalid file.
 class PackedFile {
  public:
   PackedFile(const void* data, std::size_t bytes);
@@ -85,18 +86,20 @@ class PackedFile {
   PackedLayer Layer(std::uint32_t layer) const;
   static std::string NameOf(const PackedLayer& layer);
 
-  // The cell that a layer brings.
+  // The cell of a layer, which is defined in the file.
   CellSource Cell(const PackedLayer& layer) const;
 
-  // The next tensor.
+  // Reads the next tensor.
   Tensor NextTensor();
 
-  // The next tensor, which has this shape and, if `type` says so, is floats.
-  Tensor NextTensor(const char* what, const Shape& shape);
+  // Reads the next tensor, which must have this shape. `name` is for the message.
+  Tensor NextTensor(const char* name, const Shape& shape);
 
+  // Throws Failure if tensors are left.
   void CheckAllRead() const;
 
  private:
+  // The address of a part of the file, whose bounds and alignment are checked.
   const char* At(std::uint64_t offset, std::uint64_t bytes) const;
 
   const char* data_;

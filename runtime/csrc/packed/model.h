@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An opened packed model, which the functions of edgernn.h step. It lies in the caller's memory.
+// An open model of edgernn.h, which is stored in the caller's memory.
 
 #ifndef EDGERNN_PACKED_MODEL_H_
 #define EDGERNN_PACKED_MODEL_H_
@@ -19,35 +19,36 @@ struct ModelLayer {
   bool skips;
   LayerSizes sizes;
   const void* packed;
-  Call call;  // of one step, but for x
+  Call call;  // one step, without x
 };
 
 }  // namespace edgernn
 
 struct EdgernnModel {
   EdgernnSizes sizes;
-  std::int64_t width;  // of what the first layer reads
+  std::int64_t width;  // number of inputs of the first layer
   const edgernn::KernelTable* table;
   edgernn::Values embedding;  // (V, I), in the file
   const float* mean;          // (I,), or null
-  const float* std;           // likewise
-  float* x;                   // (B, I): what the first layer reads
+  const float* std;           // (I,), or null
+  float* x;                   // (B, I): the input of the first layer
   edgernn::ModelLayer* layers;
   std::int64_t layer_count;
-  float* state;        // of all layers and states, (B, width) each
-  const float* start;  // likewise, what a sequence starts from
-  const void* head;    // or null
+  float* state;        // states of all layers, (B, width) each
+  const float* start;  // initial states of all layers, (B, width) each
+  const void* head;    // packed weights of the head, or null
   void* scratch;
   std::int64_t* updates;        // (B,), or null
-  std::int64_t* macs;           // likewise
+  std::int64_t* macs;           // (B,), or null
   std::int64_t* layer_updates;  // (B,), of one layer
-  std::int64_t* layer_macs;     // likewise
+  std::int64_t* layer_macs;     // (B,), of one layer
 };
 
 namespace edgernn {
 
-// Builds the model of a file in `memory`, with the EdgernnModel at its start, and returns the bytes
-// it takes; if `memory` is null only these. Throws Failure or InvalidArgument for a bad file.
+// Builds the model of a file in `memory`, which starts with the EdgernnModel. Returns the number of
+// bytes; if `memory` is null, only computes that. Throws Failure or InvalidArgument for an invalid
+// file.
 std::size_t BuildModel(const PackedFile& file, std::int64_t batch, void* memory);
 
 }  // namespace edgernn

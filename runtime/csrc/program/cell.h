@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cell that a file brings: its gates as a table and its equations as programs.
+// A cell that is defined in a file: a table of gates, and equations as programs.
 
 #ifndef EDGERNN_PROGRAM_CELL_H_
 #define EDGERNN_PROGRAM_CELL_H_
@@ -9,11 +9,11 @@
 
 namespace edgernn {
 
-// The programs' arguments that are gates have their places in their group as indices.
+// The index of an argument that is a gate counts the gates of its group.
 struct ProgramCell : CellKernel {
   Program update_program;
   Program mid_program;  // without results if the cell has no m
-  Program map_program;  // of its own vectors; without results if they are read as they are
+  Program map_program;  // maps the cell's own vectors; without results if they have no maps
 };
 
 }  // namespace edgernn

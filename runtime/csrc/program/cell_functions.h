@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of a cell that a file brings: they run its programs.
+// The functions of a cell that is defined in a file, which run its programs.
 
 #ifndef EDGERNN_PROGRAM_CELL_FUNCTIONS_H_
 #define EDGERNN_PROGRAM_CELL_FUNCTIONS_H_
@@ -11,7 +11,7 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// Copies the results of a block, from vector `first` on.
+// Copies the results of a block of vectors to `to`, from vector `first` on.
 [[gnu::always_inline]] inline void StoreResults(const Program& program, const ValuePlace* places,
                                                 std::int64_t first, std::int64_t count,
                                                 float* const* to) {
@@ -23,29 +23,29 @@ namespace edgernn::EDGERNN_ISA {
   }
 }
 
-[[gnu::noinline]] inline void RunCellProgram(const Program& program, const PointwiseArgs& points) {
+[[gnu::noinline]] inline void RunCellProgram(const Program& program, const PointwiseArgs& args) {
   ValuePlace places[kMaxPlaces];
   for (int i = 0; i < program.arguments; ++i) {
     const int index = program.argument[i].index;
     switch (program.argument[i].kind) {
       case ArgumentKind::kGate:
-        places[i] = {points.sums + index * points.gate_stride, points.stride};
+        places[i] = {args.sums + index * args.gate_stride, args.stride};
         break;
       case ArgumentKind::kX:
-        places[i] = {points.x + points.first, kLanes};
+        places[i] = {args.x + args.first, kLanes};
         break;
       case ArgumentKind::kVector:
-        places[i] = points.cell->extents[index] == Extent::kOne
-                        ? ValuePlace{points.params[index], 0}
-                        : ValuePlace{points.params[index] + points.first, kLanes};
+        places[i] = args.cell->extents[index] == Extent::kOne
+                        ? ValuePlace{args.params[index], 0}
+                        : ValuePlace{args.params[index] + args.first, kLanes};
         break;
       default:
-        places[i] = {points.state[index] + points.first, kLanes};
+        places[i] = {args.state[index] + args.first, kLanes};
     }
   }
   float* to[kMaxStates];
-  for (int r = 0; r < program.results; ++r) to[r] = points.to[r] + points.first;
-  RunProgram(program, places, points.count,
+  for (int r = 0; r < program.results; ++r) to[r] = args.to[r] + args.first;
+  RunProgram(program, places, args.count,
              [&](std::int64_t first, std::int64_t count, const ValuePlace* values) {
                StoreResults(program, values, first, count, to);
              });
@@ -55,15 +55,16 @@ inline const ProgramCell& AsProgramCell(const CellKernel& cell) {
   return static_cast<const ProgramCell&>(cell);
 }
 
-inline void RunUpdateProgram(const PointwiseArgs& points) {
-  RunCellProgram(AsProgramCell(*points.cell).update_program, points);
+inline void RunUpdateProgram(const PointwiseArgs& args) {
+  RunCellProgram(AsProgramCell(*args.cell).update_program, args);
 }
 
-inline void RunMidProgram(const PointwiseArgs& points) {
-  RunCellProgram(AsProgramCell(*points.cell).mid_program, points);
+inline void RunMidProgram(const PointwiseArgs& args) {
+  RunCellProgram(AsProgramCell(*args.cell).mid_program, args);
 }
 
-// Each vector depends on those of its size and on numbers, which so are mapped last.
+// Maps the cell's vectors in place. A vector depends on vectors of its size and on numbers, so
+// numbers are mapped last.
 [[gnu::noinline, gnu::cold]] inline void RunMapProgram(const CellKernel& kernel,
                                                        const LayerSizes& sizes,
                                                        float* const* params) {
@@ -77,15 +78,16 @@ inline void RunMidProgram(const PointwiseArgs& points) {
     ValuePlace places[kMaxPlaces];
     for (int i = 0; i < program.arguments; ++i) {
       const int vector = program.argument[i].index;
-      const Extent own = kernel.extents[vector];
-      places[i] = own == extent ? ValuePlace{params[vector], kLanes}
-                                : ValuePlace{own == Extent::kOne ? params[vector] : zeros, 0};
+      const Extent vector_extent = kernel.extents[vector];
+      places[i] = vector_extent == extent
+                      ? ValuePlace{params[vector], kLanes}
+                      : ValuePlace{vector_extent == Extent::kOne ? params[vector] : zeros, 0};
     }
     RunProgram(program, places, count,
-               [&](std::int64_t first, std::int64_t now, const ValuePlace* values) {
+               [&](std::int64_t first, std::int64_t block_count, const ValuePlace* values) {
                  for (int r = 0; r < program.results; ++r) {
                    if (kernel.extents[r] != extent) continue;
-                   const std::size_t bytes = Bytes(now * kLanes);
+                   const std::size_t bytes = Bytes(block_count * kLanes);
                    std::memcpy(params[r] + first * kLanes, values[program.result[r]].at, bytes);
                  }
                });

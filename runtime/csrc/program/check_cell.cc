@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks a cell that a file brings.
+// Checks a cell that is defined in a file, which may be damaged or malicious.
 
 #include "program/check_cell.h"
 
@@ -19,7 +19,7 @@ constexpr std::size_t kLayoutNumbers = 5;
   throw InvalidArgument(what + ": expected " + expected + ", got " + std::to_string(got));
 }
 
-// A number of a list, which is from 0 to `most`.
+// Returns an element of a list. Throws InvalidArgument if it is not from 0 to `most`.
 int Number(const char* list, std::int64_t number, std::int64_t most) {
   if (number < 0 || number > most)
     Refuse(list, "numbers from 0 to " + std::to_string(most), number);
@@ -29,8 +29,8 @@ int Number(const char* list, std::int64_t number, std::int64_t most) {
 CellTable MakeTable(const CellSource& source) {
   const auto length = [](const char* list, std::size_t size, std::size_t least, std::size_t most) {
     if (size >= least && size <= most) return static_cast<int>(size);
-    Refuse(list, std::to_string(least) + " to " + std::to_string(most) + " numbers",
-           static_cast<std::int64_t>(size));
+    const std::string from = least == most ? "" : std::to_string(least) + " to ";
+    Refuse(list, from + std::to_string(most) + " numbers", static_cast<std::int64_t>(size));
   };
   CellTable table{};
   table.gates = length("gates", source.gates.size(), 1, kMaxGates);
@@ -45,7 +45,7 @@ CellTable MakeTable(const CellSource& source) {
   }
   length("layout", source.layout.size(), kLayoutNumbers, kLayoutNumbers);
   table.states = Number("layout", source.layout[0], kMaxStates);
-  if (table.states == 0) Refuse("layout", "a state or more", 0);
+  if (table.states == 0) Refuse("layout", "1 to " + std::to_string(kMaxStates) + " states", 0);
   bool* const flags[] = {&table.mid_is_input, &table.reads_last, &table.square,
                          &table.mid_vanishes};
   for (std::size_t i = 1; i < kLayoutNumbers; ++i) {
@@ -55,14 +55,16 @@ CellTable MakeTable(const CellSource& source) {
   return table;
 }
 
-// Each vector may depend on vectors of the same size and on numbers.
+// Throws InvalidArgument if a vector depends on anything but vectors of its size and numbers.
 void CheckMap(const CellTable& table, const ProgramCode& map) {
   for (int i = 0; i < table.params; ++i) {
     for (std::size_t a = 0; a < map.arguments.size(); ++a) {
       if ((map.depends[static_cast<std::size_t>(i)] >> a & 1) == 0) continue;
       const Extent extent = table.extents[map.arguments[a].index];
       if (extent == Extent::kOne || extent == table.extents[i]) continue;
-      throw InvalidArgument("map: vector " + std::to_string(i) + " depends on one of another size");
+      throw InvalidArgument("map: vector " + std::to_string(i) +
+                            ": expected a map of vectors of its size and numbers, got one of "
+                            "another size");
     }
   }
 }
@@ -71,8 +73,8 @@ void CheckMap(const CellTable& table, const ProgramCode& map) {
 
 FindArgument ArgumentsOf(const CellTable& cell, bool for_mid) {
   return [&cell, for_mid](ArgumentKind kind, int index) {
-    const Extent middle = cell.mid_is_input ? Extent::kInput : Extent::kHidden;
-    const Extent extent = for_mid ? middle : Extent::kHidden;
+    const Extent mid_extent = cell.mid_is_input ? Extent::kInput : Extent::kHidden;
+    const Extent extent = for_mid ? mid_extent : Extent::kHidden;
     switch (kind) {
       case ArgumentKind::kGate: {
         const GateList& gates = (for_mid ? cell.mid_gates : cell.update_gates).all;
@@ -84,8 +86,8 @@ FindArgument ArgumentsOf(const CellTable& cell, bool for_mid) {
         return index == 0 && (for_mid ? cell.reads_input : cell.square) ? 0 : -1;
       case ArgumentKind::kVector: {
         if (index >= cell.params) return -1;
-        const Extent own = cell.extents[index];
-        return own == extent || own == Extent::kOne || cell.square ? index : -1;
+        const Extent vector = cell.extents[index];
+        return vector == extent || vector == Extent::kOne || cell.square ? index : -1;
       }
       case ArgumentKind::kState: {
         const bool read = extent == Extent::kHidden || cell.square;
@@ -154,7 +156,7 @@ Program CopyProgram(Program program, Arena* arena) {
 const ProgramCell* CopyCell(const ProgramCell& cell, Arena* arena) {
   ProgramCell* const to = arena->Allocate<ProgramCell>(1);
   ProgramCell copy = cell;
-  // names are for messages, and a model that is open has none
+  // the name is used in messages only, which an open model does not print
   copy.name = "";
   copy.update_program = CopyProgram(cell.update_program, arena);
   copy.mid_program = CopyProgram(cell.mid_program, arena);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a cell as a file has it to one that drivers run.
+// Turns a cell's description from a file into a checked cell that drivers can run.
 
 #ifndef EDGERNN_PROGRAM_CHECK_CELL_H_
 #define EDGERNN_PROGRAM_CHECK_CELL_H_
@@ -10,18 +10,19 @@
 
 namespace edgernn {
 
-// A cell as a file has it, under the names of its attributes.
+// A cell's description in a file. The fields have the names of the node's attributes.
 struct CellSource {
   std::string name;
   std::vector<std::int64_t> gates;    // terms, see cells/gate.h
-  std::vector<std::int64_t> vectors;  // 0: (H,), 1: (I,), 2: one number
-  std::vector<std::int64_t> layout;   // states, M is I, reads_last, square, mid_vanishes
+  std::vector<std::int64_t> vectors;  // size of each: 0 for (H,), 1 for (I,), 2 for one number
+  // number of states, then flags: mid_is_input, reads_last, square, mid_vanishes
+  std::vector<std::int64_t> layout;
   ProgramSource update;
   ProgramSource mid;
   ProgramSource map;
 };
 
-// A checked cell and its memory.
+// A checked cell, which owns its programs.
 struct CheckedCell {
   std::string name;
   CellTable table;
@@ -29,17 +30,18 @@ struct CheckedCell {
   ProgramCode mid;
   ProgramCode map;
 
-  // With functions of an instruction set. Must not outlive this.
+  // A view with the functions of an instruction set. Must not outlive this.
   ProgramCell View(const CellFunctions& functions) const;
 };
 
-// Throws InvalidArgument, a sentence, for what no driver can run; most_term: see FindFault.
+// Checks a cell. Throws InvalidArgument for a cell that no driver can run. most_term: see
+// FindFault.
 CheckedCell CheckCell(const CellSource& source, int most_term = kMaxTerm);
 
-// What update, or mid, may read of a cell, for CheckProgram.
+// The arguments that a cell's update program, or its mid program, may read.
 FindArgument ArgumentsOf(const CellTable& cell, bool for_mid);
 
-// A copy of a cell that lies in the arena with all that it refers to; null if that only counts.
+// Copies a cell and all that it points to into the arena; null if the arena has no buffer.
 const ProgramCell* CopyCell(const ProgramCell& cell, Arena* arena);
 
 }  // namespace edgernn

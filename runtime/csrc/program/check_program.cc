@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks a program and assigns its values to registers.
+// Checks a program, which may be damaged or malicious, and allocates registers to its values.
 
 #include "program/check_program.h"
 
@@ -12,14 +12,14 @@ namespace edgernn {
 
 namespace {
 
-// By the codes of ops.
+// Indexed by the codes of ops.
 constexpr int kArities[] = {
 #define EDGERNN_ARITY(name, code, arity) arity,
     EDGERNN_PROGRAM_OPS(EDGERNN_ARITY)
 #undef EDGERNN_ARITY
 };
 constexpr int kOperations = sizeof kArities / sizeof *kArities;
-static_assert(static_cast<int>(Operation::copy) == kOperations, "codes follow each other");
+static_assert(static_cast<int>(Operation::copy) == kOperations, "codes are 0, 1, 2, ...");
 
 class Checker {
  public:
@@ -71,7 +71,7 @@ class Checker {
     for (int i = 0; i < Count(0); ++i) {
       const std::int64_t number = from[i];
       for (int j = 0; j < i; ++j) {
-        if (from[j] == number) Refuse("every argument once", number);
+        if (from[j] == number) Refuse("distinct arguments", number);
       }
       int index = -1;
       if (number >= 0 && number < kArgumentKinds * kArgumentIndices) {
@@ -84,7 +84,7 @@ class Checker {
     }
   }
 
-  // The number of a value below `end`.
+  // Checks the number of a value, which must be below `end`.
   int Value(std::int64_t number, int end) const {
     if (number < 0 || number >= end) {
       Refuse("numbers of values below " + std::to_string(end), number);
@@ -92,7 +92,7 @@ class Checker {
     return static_cast<int>(number);
   }
 
-  // With the numbers of values for places.
+  // Reads instructions and results. Operands are numbers of values until Assign.
   void ReadInstructions() {
     for (int i = 0; i < Count(0); ++i) depends_.push_back(1u << i);
     depends_.resize(static_cast<std::size_t>(first_));
@@ -122,8 +122,8 @@ class Checker {
     }
   }
 
-  // Gives each value a register until it is read last. Results have one each, so that they can be
-  // written where arguments are read.
+  // Allocates a register to each value, for the instructions from its definition to its last use.
+  // Each result has its own register, so that results may be stored over the arguments.
   void Assign() {
     for (int& value : results_) {
       if (value >= first_) continue;
@@ -131,7 +131,7 @@ class Checker {
       value = first_ + static_cast<int>(code_.instructions.size()) - 1;
     }
     const int count = static_cast<int>(code_.instructions.size());
-    // after which instruction each value is not read any more
+    // the last instruction that reads each value
     std::vector<int> last(static_cast<std::size_t>(first_ + count), -1);
     const auto arity = [](const Instruction& instruction) {
       return instruction.operation == Operation::copy
@@ -153,7 +153,7 @@ class Checker {
         instruction.operands[k] = static_cast<std::uint16_t>(places[value]);
         if (value < first_ || last[value] != i) continue;
         unused.push_back(places[value]);
-        // an operand may be there twice
+        // a value may be two operands of an instruction
         last[value] = -1;
       }
       if (unused.empty()) unused.push_back(first_ + code_.registers++);
@@ -175,8 +175,8 @@ class Checker {
 
   const std::string& name_;
   const ProgramSource& source_;
-  int first_;   // value of an instruction
-  int values_;  // all of them
+  int first_;   // number of the first instruction's value
+  int values_;  // number of values
   std::vector<std::uint32_t> depends_;
   std::vector<int> results_;
   ProgramCode code_;

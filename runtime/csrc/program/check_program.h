@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a program as a file has it to one that can be run.
+// Turns a program from a file into a checked one that can be run.
 
 #ifndef EDGERNN_PROGRAM_CHECK_PROGRAM_H_
 #define EDGERNN_PROGRAM_CHECK_PROGRAM_H_
@@ -12,7 +12,7 @@
 
 namespace edgernn {
 
-// A program as a file has it; see edgernn/program.py.
+// A program as it is stored in a file, see edgernn/program.py.
 struct ProgramSource {
   std::vector<std::int64_t> ints;
   std::vector<float> numbers;
@@ -20,14 +20,14 @@ struct ProgramSource {
   bool IsAbsent() const { return ints.empty() && numbers.empty(); }
 };
 
-// A checked program and its memory.
+// A checked program, which owns its instructions.
 struct ProgramCode {
   int registers = 0;
   std::vector<ProgramArgument> arguments;
   std::vector<float> constants;
   std::vector<Instruction> instructions;
   std::vector<std::uint16_t> results;
-  // for each result, which arguments it depends on, by their bits
+  // for each result, the bit set of the arguments that it depends on
   std::vector<std::uint32_t> depends;
 
   Program View() const;
@@ -35,13 +35,13 @@ struct ProgramCode {
 
 struct ProgramLimits {
   int values;
-  int results;  // so many there must be
+  int results;  // the exact number
 };
 
-// The index of an argument as its reader numbers them; -1: there is none to read.
+// Returns the index under which the cell's functions read an argument, or -1 for an invalid one.
 using FindArgument = std::function<int(ArgumentKind, int index)>;
 
-// Throws InvalidArgument, a sentence that begins with `name`, for what is not a program.
+// Checks a program. Throws InvalidArgument for an invalid one; the message starts with `name`.
 ProgramCode CheckProgram(const std::string& name, const ProgramSource& source,
                          const ProgramLimits& limits, const FindArgument& find);
 

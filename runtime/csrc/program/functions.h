@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops of programs on vectors, by their names in ops.h. Relative errors are below 3e-7 but for
-// numbers near a root of sin and cos, whose error there is below 1e-10. NaN is handled as in torch.
+// The ops of programs on vectors, under their names in ops.h. Relative errors are below 3e-7,
+// except near the roots of sin and cos, where absolute errors are below 1e-10. NaN is handled as in
+// torch.
 
 #ifndef EDGERNN_PROGRAM_FUNCTIONS_H_
 #define EDGERNN_PROGRAM_FUNCTIONS_H_
@@ -19,7 +20,7 @@ namespace edgernn::EDGERNN_ISA {
 
 [[gnu::always_inline]] inline Vec FromBits(Vec::Bits a) { return {reinterpret_cast<Vec::Raw>(a)}; }
 
-// a - b, which may wrap.
+// a - b, modulo 2^32.
 [[gnu::always_inline]] inline Vec::Bits SubtractBits(Vec::Bits a, Vec::Bits b) {
   typedef std::uint32_t Words __attribute__((vector_size(kLanes * 4)));
   return reinterpret_cast<Vec::Bits>(reinterpret_cast<Words>(a) - reinterpret_cast<Words>(b));
@@ -29,8 +30,8 @@ namespace edgernn::EDGERNN_ISA {
   return SubtractBits(a, b - Vec::Bits{});
 }
 
-// Whether any lane is neither below nor at `most`.
-[[gnu::always_inline]] inline bool AnyBeyond(Vec a, float most) {
+// True if any lane exceeds `most` or is NaN.
+[[gnu::always_inline]] inline bool AnyAbove(Vec a, float most) {
 #if defined(__AVX512F__)
   return _mm512_cmp_ps_mask(a.raw, Fill(most).raw, _CMP_NLE_UQ) != 0;
 #elif defined(__AVX__)
@@ -44,23 +45,24 @@ namespace edgernn::EDGERNN_ISA {
 #endif
 }
 
-// What is left of a when whole quarters of a turn are taken off, between -pi / 4 and pi / 4.
+// An angle as quarters of a turn plus `rest`, from -pi / 4 to pi / 4.
 struct ReducedAngle {
   Vec rest;
   Vec::Bits quarters;
 };
 
-// Of one number a of at least 2^-5, from 2 / pi to 96 bits.
+// Reduces one number of at least 2^-5, by the Payne-Hanek method with 96 bits of 2 / pi. Returns
+// the rest.
 [[gnu::noinline, gnu::cold]] inline float ReduceLarge(float a, std::int32_t* quarters) {
   std::uint32_t bits;
   std::memcpy(&bits, &a, sizeof bits);
   const std::uint32_t exponent = bits >> 23 & 255u;
   *quarters = 0;
   if (exponent == 255u) return __builtin_nanf("");
-  // 2 / pi, in words after a word of 0
+  // a word of 0, then the bits of 2 / pi
   constexpr std::uint32_t kTwoByPi[] = {0,           0xa2f9836eu, 0x4e441529u, 0xfc2757d1u,
                                         0xf534ddc0u, 0xdb629599u, 0x3c439041u, 0xfe5163abu};
-  // |a| = mantissa 2^(exponent - 150): bits of 2 / pi that give whole turns are left out
+  // |a| = mantissa 2^(exponent - 150); skips the bits of 2 / pi whose products are whole turns
   const std::uint64_t mantissa = (bits & 0x7fffffu) | 0x800000u;
   const std::uint32_t first = exponent - 120u, word = first / 32u, shift = first % 32u;
   std::uint64_t window[3];
@@ -69,7 +71,7 @@ struct ReducedAngle {
         static_cast<std::uint64_t>(kTwoByPi[word + i]) << 32 | kTwoByPi[word + i + 1];
     window[i] = pair << shift >> 32 & 0xffffffffu;
   }
-  // quarters of a turn, with 62 bits behind the point
+  // quarters of a turn, in fixed point with 62 fractional bits
   const std::uint64_t turns =
       (mantissa * window[0] << 32) + mantissa * window[1] + (mantissa * window[2] >> 32);
   const std::uint64_t whole = (turns + (std::uint64_t{1} << 61)) >> 62;
@@ -80,16 +82,16 @@ struct ReducedAngle {
   return static_cast<float>(negative ? -angle : angle);
 }
 
-// Up to here the number of quarters times the first two parts of pi / 2 is exact.
-constexpr float kMostReduced = 8192.0f;
+// The largest number for which the products in Reduce with the first two parts of pi / 2 are exact.
+constexpr float kMaxReduced = 8192.0f;
 
-// Of the lanes beyond.
+// Reduces the lanes that exceed kMaxReduced.
 [[gnu::noinline, gnu::cold]] inline void ReduceLargeLanes(const Vec& a, ReducedAngle* angle) {
 #pragma GCC unroll 1
   for (int lane = 0; lane < kLanes; ++lane) {
     float number, rest;
     std::memcpy(&number, reinterpret_cast<const char*>(&a) + 4 * lane, sizeof number);
-    if (__builtin_fabsf(number) <= kMostReduced) continue;
+    if (__builtin_fabsf(number) <= kMaxReduced) continue;
     std::int32_t quarters;
     rest = ReduceLarge(number, &quarters);
     std::memcpy(reinterpret_cast<char*>(&angle->rest) + 4 * lane, &rest, sizeof rest);
@@ -97,6 +99,7 @@ constexpr float kMostReduced = 8192.0f;
   }
 }
 
+// Reduces an angle by the Cody-Waite method, with pi / 2 in three parts.
 [[gnu::always_inline]] inline ReducedAngle Reduce(Vec a) {
   constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   const Vec shifted = a * 0.636619772367581343f + kShift;
@@ -104,15 +107,15 @@ constexpr float kMostReduced = 8192.0f;
   ReducedAngle angle;
   angle.quarters = SubtractBits(AsBits(shifted), 0x4b400000);
   angle.rest = a - count * 1.5703125f - count * 4.837512969970703e-4f - count * 7.54978995e-8f;
-  const Vec size = FromBits(AsBits(a) & 0x7fffffff);
-  if (__builtin_expect(AnyBeyond(size, kMostReduced), false)) ReduceLargeLanes(a, &angle);
+  const Vec magnitude = FromBits(AsBits(a) & 0x7fffffff);
+  if (__builtin_expect(AnyAbove(magnitude, kMaxReduced), false)) ReduceLargeLanes(a, &angle);
   return angle;
 }
 
-// The sine of an angle and `quarters` more.
+// The sine of an angle plus `quarters` of a turn.
 //
-// (sin(r) - r) / r^3 and (cos(r) - 1 + r^2 / 2) / r^4 are the polynomials of r^2 of degree 2 that
-// give sine and cosine the least relative error up to pi / 4, 4e-9.
+// (sin(r) - r) / r^3 and (cos(r) - 1 + r^2 / 2) / r^4 are minimax polynomials of degree 2 in r^2
+// for |r| <= pi / 4; relative error 4e-9.
 [[gnu::always_inline]] inline Vec SineOf(const ReducedAngle& angle, std::int32_t quarters) {
   const Vec r = angle.rest, square = r * r;
   Vec s = square * -1.951495797e-4f + 8.332158439e-3f;
@@ -164,23 +167,22 @@ namespace functions {
 #endif
 }
 
-// e^a = 2^n e^r; ln(2) is 0.693359375 and a rest, so that n times either is exact enough.
+// e^a = 2^n e^r, with ln(2) in two parts, so that n times the first part is exact.
 [[gnu::always_inline]] inline Vec exp(Vec a) {
   constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   const Vec bounded = Clamp(a, -104.0f, 89.0f);
   const Vec shifted = bounded * 1.44269504088896341f + kShift;
   const Vec n = shifted - kShift;
   const Vec r = bounded - n * 0.693359375f - n * -2.12194440e-4f;
-  // 2^n is not always a float, the square root of it is
+  // 2^n may not be a normal float, so it is split into two factors
   const Vec::Bits power = SubtractBits(AsBits(shifted), 0x4b400000), half = power >> 1;
   const Vec low = FromBits((half + 127) << 23), high = FromBits((power - half + 127) << 23);
   return (ExpLessOne(r) + 1.0f) * low * high;
 }
 
-// log(2^n m) for m between sqrt(1 / 2) and sqrt(2).
+// log(2^n m) = n log(2) + log(m) with m from sqrt(1 / 2) to sqrt(2), m = 1 + f.
 //
-// (log(1 + f) - f + f^2 / 2) / f^3 is the polynomial of degree 7 that gives the logarithm the least
-// relative error there, 6e-9.
+// (log(1 + f) - f + f^2 / 2) / f^3 is a minimax polynomial of degree 7; relative error 6e-9.
 [[gnu::always_inline]] inline Vec log(Vec a) {
   const Vec::Bits small = a.raw < 1.17549435e-38f;
   const Vec normal = {small != 0 ? (a * 33554432.0f).raw : a.raw};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The dot products of cpu/gather_f32.h for cells whose gates are known at run time: the sums lie in
-// memory between the terms.
+// The dot products of cpu/gather_f32.h for cells whose gates are known at run time only. The sums
+// are kept in memory between terms.
 
 #ifndef EDGERNN_PROGRAM_MULTIPLY_NEURONS_H_
 #define EDGERNN_PROGRAM_MULTIPLY_NEURONS_H_
@@ -9,8 +9,8 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// One term of the neurons' rows, which have it at `offset`: the columns of a from `begin`, which
-// starts a vector, to `end`.
+// One term of the neurons' rows, at `offset`: the columns of a from `begin`, which starts a vector,
+// to `end`.
 struct RowTerm {
   const GateList* gates;
   const float* a;
@@ -19,10 +19,10 @@ struct RowTerm {
   std::int64_t offset;
 };
 
-// So many neurons are summed side by side.
+// Number of neurons that are summed at once.
 constexpr int kRowGroup = 4;
 
-// sums[gate * kRowGroup + neuron] += the term, lane by lane, for N neurons.
+// Adds a term to sums[gate * kRowGroup + neuron], lane by lane, for N neurons.
 template <int N, int kGates>
 [[gnu::noinline]] void AddRowTerm(const RowTerm& term, const float* const* rows, Vec* sums) {
   const float* row[N];
@@ -54,15 +54,15 @@ template <int N, int kGates>
 
 using RowTermFunction = void (*)(const RowTerm&, const float* const* rows, Vec* sums);
 
-// By the gates of the term.
+// Indexed by the number of gates less 1.
 template <int N>
 constexpr RowTermFunction kRowTerms[kMaxTerm] = {&AddRowTerm<N, 1>, &AddRowTerm<N, 2>,
                                                  &AddRowTerm<N, 3>, &AddRowTerm<N, 4>};
 
 [[gnu::noinline]] inline void MultiplyAnyNeurons(const CellTable& cell, const LayerSizes& sizes,
-                                                 const NeuronSums& call) {
+                                                 const GatherArgs& args) {
   const Float32RowLayout layout(cell, sizes);
-  const Factors& from = *call.factors;
+  const MatmulInputs& from = *args.inputs;
   const GateGroup& group = cell.update_gates;
   const std::int64_t input = PadToLanes(sizes.input);
   RowTerm terms[5];
@@ -73,35 +73,35 @@ constexpr RowTermFunction kRowTerms[kMaxTerm] = {&AddRowTerm<N, 1>, &AddRowTerm<
   };
   add(group.x, from.x, 0, from.x_end, 0);
   if (cell.reads_last) add(group.x, from.x + input, 0, from.x_end, input * group.x.count);
-  add(group.h, from.h, call.begin, from.h_end, layout.h);
-  add(group.c, from.c, call.begin, from.c_end, layout.c);
+  add(group.h, from.h, args.begin, from.h_end, layout.h);
+  add(group.c, from.c, args.begin, from.c_end, layout.c);
   add(group.m, from.m, 0, from.m_end, layout.m);
   const int gates = group.all.count, stored = StoredSums(cell);
-  for (std::int64_t first = 0; first < call.count; first += kRowGroup) {
-    const std::int64_t left = call.count - first;
-    const int now = left < kRowGroup ? static_cast<int>(left) : kRowGroup;
-    const std::int32_t* const neurons = call.neurons + first;
+  for (std::int64_t first = 0; first < args.count; first += kRowGroup) {
+    const std::int64_t left = args.count - first;
+    const int group_size = left < kRowGroup ? static_cast<int>(left) : kRowGroup;
+    const std::int32_t* const neurons = args.neurons + first;
     const float* rows[kRowGroup];
-    for (int n = 0; n < now; ++n) {
-      rows[n] = static_cast<const float*>(call.rows) + neurons[n] * layout.floats;
+    for (int n = 0; n < group_size; ++n) {
+      rows[n] = static_cast<const float*>(args.rows) + neurons[n] * layout.floats;
     }
     Vec sums[kMaxGates * kRowGroup];
     for (int i = 0; i < gates * kRowGroup; ++i) sums[i] = Zero();
     for (const RowTerm* term = terms; term < terms + count; ++term) {
-      const int of = term->gates->count - 1;
+      const int index = term->gates->count - 1;
       int n = 0;
-      if (kRegisters == 32 && now == 4) {
-        kRowTerms<4>[of](*term, rows, sums);
+      if (kRegisters == 32 && group_size == 4) {
+        kRowTerms<4>[index](*term, rows, sums);
         continue;
       }
-      for (; n + 2 <= now; n += 2) kRowTerms<2>[of](*term, rows + n, sums + n);
-      if (n < now) kRowTerms<1>[of](*term, rows + n, sums + n);
+      for (; n + 2 <= group_size; n += 2) kRowTerms<2>[index](*term, rows + n, sums + n);
+      if (n < group_size) kRowTerms<1>[index](*term, rows + n, sums + n);
     }
     for (int g = 0; g < gates; ++g) {
       const Vec* const p = sums + g * kRowGroup;
       const Quad sum = Sum4(p[0], p[1], p[2], p[3]);
-      float* const to = call.sums + g * call.stride + first;
-      for (int n = 0; n < now; ++n) to[n] = sum[n] + call.b[neurons[n] * stored + g];
+      float* const to = args.sums + g * args.stride + first;
+      for (int n = 0; n < group_size; ++n) to[n] = sum[n] + args.b[neurons[n] * stored + g];
     }
   }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Point-wise programs: equations as data, which a file brings and the library runs. Free of
-// ONNX Runtime and of instruction sets.
+// Point-wise programs: equations that are stored in a file and interpreted by the library.
+// Independent of ONNX Runtime and of the instruction set.
 //
-// A program has values without branches: its arguments, its constants, then one value for each
-// instruction. Nothing here is run before it is checked.
+// A program is a list of values without branches: its arguments, its constants, then the value of
+// each instruction. A program is checked before it is run.
 
 #ifndef EDGERNN_PROGRAM_PROGRAM_H_
 #define EDGERNN_PROGRAM_PROGRAM_H_
@@ -14,7 +14,7 @@
 
 namespace edgernn {
 
-// The ops, by their codes in files, and one that no file has.
+// The ops, with their codes in files. `copy` is internal and does not occur in files.
 enum class Operation : std::uint8_t {
 #define EDGERNN_OPERATION(name, code, arity) name = code,
   EDGERNN_PROGRAM_OPS(EDGERNN_OPERATION)
@@ -22,18 +22,18 @@ enum class Operation : std::uint8_t {
       copy
 };
 
-// What an argument is. Its index: of a gate, a vector or a state of the cell, or of a result.
+// What an argument refers to: a gate, x, a vector or a state of the cell, or a result's gradient.
 enum class ArgumentKind : std::uint8_t { kGate, kX, kVector, kState, kResultGrad };
 constexpr int kArgumentKinds = 5;
 constexpr int kArgumentIndices = 16;
 
 constexpr int kMaxProgramArguments = 32;
-// Gradients have more values and results than what a file has.
+// Limits of gradient programs, which are larger than those of files.
 constexpr int kMaxGradientValues = 512;
 constexpr int kMaxGradientResults = kMaxProgramArguments;
-// So many constants and values are there at a time.
+// Maximum number of constants and registers.
 constexpr int kMaxLiveValues = 256;
-// What operands refer to: arguments, constants and registers.
+// Maximum number of places: arguments, constants and registers.
 constexpr int kMaxPlaces = kMaxProgramArguments + kMaxLiveValues;
 
 struct ProgramArgument {
@@ -41,14 +41,14 @@ struct ProgramArgument {
   std::uint8_t index;
 };
 
-// operands, to: places. `to` is a register, and may be that of an operand.
+// The operands and the result `to` are places. `to` is a register, possibly that of an operand.
 struct Instruction {
   Operation operation;
   std::uint16_t operands[3];
   std::uint16_t to;
 };
 
-// A checked program. Places are numbered: arguments, constants, registers.
+// A view of a checked program. Places count its arguments, then its constants, then its registers.
 struct Program {
   int arguments;
   int constants;
@@ -58,7 +58,7 @@ struct Program {
   const ProgramArgument* argument;
   const float* constant;
   const Instruction* instruction;
-  const std::uint16_t* result;  // places, all of them registers
+  const std::uint16_t* result;  // places, all registers
 };
 
 }  // namespace edgernn

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a checked program over vectors: each instruction is a loop over a block of them.
+// Runs a checked program on vectors. Each instruction is a loop over a block of vectors.
 
 #ifndef EDGERNN_PROGRAM_RUN_H_
 #define EDGERNN_PROGRAM_RUN_H_
@@ -9,17 +9,17 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// Where a value is: its first vector, and how far on each next one is. 0: it is the same for all.
+// The vectors of a value: the first one and the step to the next, 0 for a broadcast value.
 struct ValuePlace {
   const float* at;
   std::int64_t step;
 };
 
-// So many vectors are run at once at most: enough to hide what it takes to find the next
-// instruction, few enough to stay in the first-level cache.
+// Maximum number of vectors in a block: enough to amortise the dispatch of instructions, few enough
+// for the L1 cache.
 constexpr std::int64_t kProgramBlock = 16;
 
-// What an instruction does to `count` vectors.
+// The loop of one instruction over `count` vectors.
 struct VectorLoop {
   const ValuePlace* places;
   const Instruction& instruction;
@@ -76,9 +76,9 @@ struct VectorLoop {
   }
 }
 
-// Runs a program for `count` vectors in blocks. begin(first, count) sets the places of the
-// arguments of a block, at its vector 0; finish(first, count, places) reads the results. There is
-// room for kMaxPlaces.
+// Runs a program for `count` vectors in blocks. begin(first, count) sets the places of a block's
+// arguments to its first vector; finish(first, count, places) reads its results. `places` has room
+// for kMaxPlaces.
 template <class Begin, class Finish>
 [[gnu::always_inline]] inline void RunBlocks(const Program& program, ValuePlace* places,
                                              std::int64_t count, const Begin& begin,
@@ -96,14 +96,15 @@ template <class Begin, class Finish>
   const std::int64_t block = count < most ? count : most;
   for (int i = 0; i < program.registers; ++i, free += block * kLanes) *place++ = {free, kLanes};
   for (std::int64_t first = 0; first < count; first += block) {
-    const std::int64_t left = count - first, now = left < block ? left : block;
-    begin(first, now);
-    RunInstructions(program, places, now);
-    finish(first, now, places);
+    const std::int64_t left = count - first, block_count = left < block ? left : block;
+    begin(first, block_count);
+    RunInstructions(program, places, block_count);
+    finish(first, block_count, places);
   }
 }
 
-// The same for arguments whose vectors are evenly spaced: their places are given, at vector 0.
+// Runs a program for arguments whose vectors are evenly spaced. On entry, their places are at
+// vector 0.
 template <class Finish>
 [[gnu::always_inline]] inline void RunProgram(const Program& program, ValuePlace* places,
                                               std::int64_t count, const Finish& finish) {

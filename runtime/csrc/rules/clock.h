@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules that depend on the step t alone, which is their memory.
+// Selectors of rules that depend on the step t only. Their memory is t.
 
 #ifndef EDGERNN_RULES_CLOCK_H_
 #define EDGERNN_RULES_CLOCK_H_
@@ -12,20 +12,20 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// `Rule` has Packed and Select(sizes, packed, scratch, t).
+// A selector from a type Rule with a struct Packed and Select(sizes, packed, scratch, t).
 template <class Rule>
 struct ClockSelector : Rule {
   using Packed = typename Rule::Packed;
 
   struct Scratch {
-    float* open;   // (padded H,): above 0 where a neuron changes
+    float* u;      // (padded H,): above 0 for active neurons
     float* blend;  // (padded H,)
     std::int32_t* neurons;
-    float* t;           // of the selection
-    ActiveSet* active;  // without neurons: none yet
+    float* t;           // the step of `active`
+    ActiveSet* active;  // the last selection; neurons is null before the first one
 
     Scratch(const LayerSizes& sizes, std::int64_t, Arena* arena) {
-      open = arena->Allocate<float>(PadToLanes(sizes.hidden));
+      u = arena->Allocate<float>(PadToLanes(sizes.hidden));
       blend = arena->Allocate<float>(PadToLanes(sizes.hidden));
       neurons = AllocateList(sizes.hidden, arena);
       t = arena->Allocate<float>(1);
@@ -38,7 +38,7 @@ struct ClockSelector : Rule {
 
   static ActiveSet Select(const LayerSizes& sizes, const Packed& packed, const Scratch& scratch,
                           std::int64_t, const float*, const float* const* memory) {
-    // the samples of a batch are mostly at the same step
+    // the samples of a batch are usually at the same step
     const float t = *memory[0];
     if (scratch.active->neurons == nullptr || *scratch.t != t) {
       *scratch.active = Rule::Select(sizes, packed, scratch, t);
@@ -47,14 +47,14 @@ struct ClockSelector : Rule {
     return *scratch.active;
   }
 
-  static void Remember(const LayerSizes&, const Packed&, const Scratch&, const float*,
-                       float* const* memory) {
+  static void AdvanceMemory(const LayerSizes&, const Packed&, const Scratch&, const float*,
+                            float* const* memory) {
     *memory[0] += 1.0f;
   }
 };
 
-// Vectors of half as many lanes, for numbers of 64 bits.
-struct Wide {
+// Vectors with half the number of lanes, for 64-bit elements.
+struct Vec64 {
   static constexpr int kCount = kLanes / 2;
   typedef float Floats __attribute__((vector_size(kCount * 4), aligned(4), may_alias));
   typedef std::int32_t Ints __attribute__((vector_size(kCount * 4), aligned(4), may_alias));
@@ -62,43 +62,43 @@ struct Wide {
   typedef std::uint64_t Longs __attribute__((vector_size(kCount * 8), may_alias));
 };
 
-// fmod(t, period); NaN where that is 2^28 periods or more.
-[[gnu::always_inline]] inline Wide::Floats Remainder(Wide::Floats t, Wide::Floats period) {
-  using Doubles = Wide::Doubles;
+// fmod(t, period), or NaN if |t| is 2^28 periods or more.
+[[gnu::always_inline]] inline Vec64::Floats Remainder(Vec64::Floats t, Vec64::Floats period) {
+  using Doubles = Vec64::Doubles;
   const Doubles time = __builtin_convertvector(t, Doubles);
   const Doubles divisor = __builtin_convertvector(period, Doubles);
   const Doubles quotient = time / divisor;
   const auto few = (quotient > -0x1p28) & (quotient < 0x1p28);
   const Doubles bounded = few ? quotient : Doubles{};
-  // a quotient of floats below 2^28 is never rounded up to a whole, and the product is exact
+  // a quotient of floats below 2^28 is never rounded up to an integer, and the product is exact
   const Doubles whole =
-      __builtin_convertvector(__builtin_convertvector(bounded, Wide::Ints), Doubles);
-  // an infinite period has no product
+      __builtin_convertvector(__builtin_convertvector(bounded, Vec64::Ints), Doubles);
+  // 0 times an infinite period is NaN
   const Doubles left = whole == 0.0 ? time : time - whole * divisor;
   const Doubles none = __builtin_nan("") - Doubles{};
-  return __builtin_convertvector(few ? left : none, Wide::Floats);
+  return __builtin_convertvector(few ? left : none, Vec64::Floats);
 }
 
-// out_j = Remainder(t, period_j); `count` is padded.
+// Computes out_j = Remainder(t, period_j) for a padded `count`.
 [[gnu::noinline]] inline void Remainders(float t, const float* periods, std::int64_t count,
                                          float* out) {
-  for (std::int64_t j = 0; j < count; j += Wide::kCount) {
-    *reinterpret_cast<Wide::Floats*>(out + j) =
-        Remainder(t - Wide::Floats{}, *reinterpret_cast<const Wide::Floats*>(periods + j));
+  for (std::int64_t j = 0; j < count; j += Vec64::kCount) {
+    *reinterpret_cast<Vec64::Floats*>(out + j) =
+        Remainder(t - Vec64::Floats{}, *reinterpret_cast<const Vec64::Floats*>(periods + j));
   }
 }
 
-// The product of numbers below 2^32.
-[[gnu::always_inline]] inline Wide::Longs Times(Wide::Longs a, Wide::Longs b) {
+// The products of elements below 2^32.
+[[gnu::always_inline]] inline Vec64::Longs MultiplyLow(Vec64::Longs a, Vec64::Longs b) {
 #if defined(__AVX512F__)
-  // masked, as GCC 12 warns of its own header for the plain one
-  return reinterpret_cast<Wide::Longs>(
+  // the masked intrinsic avoids a warning of GCC 12 in its own header
+  return reinterpret_cast<Vec64::Longs>(
       _mm512_maskz_mul_epu32(0xff, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
 #elif defined(__AVX2__)
-  return reinterpret_cast<Wide::Longs>(
+  return reinterpret_cast<Vec64::Longs>(
       _mm256_mul_epu32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
 #elif defined(__SSE2__)
-  return reinterpret_cast<Wide::Longs>(
+  return reinterpret_cast<Vec64::Longs>(
       _mm_mul_epu32(reinterpret_cast<__m128i>(a), reinterpret_cast<__m128i>(b)));
 #else
   return a * b;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Selects neurons whose period divides the step; a neuron reads from neurons of its own period and
-// of longer ones.
+// The selector of the rule clockwork: selects neurons whose period divides the step. A neuron reads
+// from neurons of the same or longer periods.
 
 #ifndef EDGERNN_RULES_CLOCKWORK_SELECTOR_H_
 #define EDGERNN_RULES_CLOCKWORK_SELECTOR_H_
@@ -25,7 +25,7 @@ struct ClockworkRule {
   static void Pack(const LayerSizes& sizes, const Weights& from, const Packed& to) {
     const Values& periods = from.rule[0];
     PackVector(periods, sizes.hidden, to.periods);
-    // where periods ever decrease, what a neuron leaves out is no prefix, so nothing is
+    // skipped columns are a prefix only if the periods are sorted
     bool sorted = periods[0] == periods[0];
     for (std::int64_t j = 1; j < sizes.hidden; ++j) sorted &= periods[j - 1] <= periods[j];
     for (std::int64_t j = 0; j < sizes.hidden; ++j) {
@@ -37,14 +37,13 @@ struct ClockworkRule {
   template <class Scratch>
   static ActiveSet Select(const LayerSizes& sizes, const Packed& packed, const Scratch& scratch,
                           float t) {
-    Remainders(t, packed.periods, PadToLanes(sizes.hidden), scratch.open);
+    Remainders(t, packed.periods, PadToLanes(sizes.hidden), scratch.u);
     for (std::int64_t j = 0; j < sizes.hidden; j += kLanes) {
-      const Vec left = Load(scratch.open + j);
-      // the padding has no period, so that it has no remainder either
-      Store(scratch.open + j, {left.raw == 0.0f ? Fill(1.0f).raw : Zero().raw});
+      const Vec left = Load(scratch.u + j);
+      // in the padding the period is 0, so the remainder is NaN
+      Store(scratch.u + j, {left.raw == 0.0f ? Fill(1.0f).raw : Zero().raw});
     }
-    ActiveSet active{SelectPositive(scratch.open, sizes.hidden, scratch.neurons), scratch.neurons,
-                     0};
+    ActiveSet active{SelectPositive(scratch.u, sizes.hidden, scratch.neurons), scratch.neurons, 0};
     active.starts = packed.starts;
     for (std::int64_t i = 0; i < active.count; ++i)
       active.unread += packed.starts[active.neurons[i]];

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes a Selector of a rule's type.
+// Makes a Selector from its type.
 //
-// The type's weights are a struct Packed and its buffers a struct Scratch, both allocated from the
-// driver's arena. Scratch is found again at every step, without the number of rows: fields whose
-// size depends on it come last.
+// The type has a struct Packed with its weights and a struct Scratch with its buffers, both
+// allocated in the driver's memory. Their layout is recomputed at every step. As the number of rows
+// is unknown then, Scratch allocates buffers that depend on it last.
 
 #ifndef EDGERNN_RULES_MAKE_SELECTOR_H_
 #define EDGERNN_RULES_MAKE_SELECTOR_H_
@@ -14,18 +14,19 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// The padding becomes 0.
+// Packs a vector. The padding becomes 0.
 [[gnu::noinline, gnu::cold]] inline void PackVector(const Values& from, std::int64_t count,
                                                     float* to) {
   for (std::int64_t j = 0; j < PadToLanes(count); ++j) to[j] = j < count ? from[j] : 0.0f;
 }
 
-// A list of neurons, with the slack that AppendPositive needs.
+// Allocates a list of neurons, with the slack that AppendPositive needs.
 inline std::int32_t* AllocateList(std::int64_t hidden, Arena* arena) {
   return arena->Allocate<std::int32_t>(PadToLanes(hidden) + kLanes);
 }
 
-// Writes the indices of `values` (padded) above 0; the padding must not be.
+// Writes the indices of the values above 0 to `list` and returns their number. The padding of
+// `values` must not be above 0.
 inline std::int64_t SelectPositive(const float* values, std::int64_t count, std::int32_t* list) {
   std::int64_t listed = 0;
   for (std::int64_t j = 0; j < count; j += kLanes) {
@@ -34,7 +35,7 @@ inline std::int64_t SelectPositive(const float* values, std::int64_t count, std:
   return listed;
 }
 
-// Functions on plain buffers for selectors and imputers, from the type's functions of Packed and
+// Functions of a selector or an imputer on plain buffers, from those of its type on Packed and
 // Scratch.
 template <class Type>
 struct ArenaFunctions {
@@ -63,7 +64,7 @@ struct ArenaFunctions {
   }
 };
 
-// The functions of a Selector.
+// The functions of a Selector on plain buffers.
 template <class Rule>
 struct SelectorFunctions : ArenaFunctions<Rule> {
   using typename ArenaFunctions<Rule>::Scratch;
@@ -84,18 +85,22 @@ struct SelectorFunctions : ArenaFunctions<Rule> {
     return Rule::Select(sizes, PackedIn(sizes, packed), ScratchIn(sizes, scratch), row, h, memory);
   }
 
-  static void Remember(const LayerSizes& sizes, const void* packed, void* scratch,
-                       const float* state, float* const* memory) {
-    Rule::Remember(sizes, PackedIn(sizes, packed), ScratchIn(sizes, scratch), state, memory);
+  static void AdvanceMemory(const LayerSizes& sizes, const void* packed, void* scratch,
+                            const float* state, float* const* memory) {
+    Rule::AdvanceMemory(sizes, PackedIn(sizes, packed), ScratchIn(sizes, scratch), state, memory);
   }
 };
 
 template <class Rule>
 constexpr Selector MakeSelector() {
   using Functions = SelectorFunctions<Rule>;
-  return {
-      Rule::kRanks,        &Functions::PackedBytes, &Functions::Pack,    &Functions::ScratchBytes,
-      &Functions::Project, &Functions::Select,      &Functions::Remember};
+  return {Rule::kRanks,
+          &Functions::PackedBytes,
+          &Functions::Pack,
+          &Functions::ScratchBytes,
+          &Functions::Project,
+          &Functions::Select,
+          &Functions::AdvanceMemory};
 }
 
 }  // namespace edgernn::EDGERNN_ISA

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Selects neurons whose score is above zero, for any rule of the kind kNeuron that has one.
+// The selector of rules of the kind kNeuron: selects neurons whose score is above zero.
 
 #ifndef EDGERNN_RULES_NEURON_SELECTOR_H_
 #define EDGERNN_RULES_NEURON_SELECTOR_H_
@@ -13,14 +13,14 @@ struct NeuronSelector {
   static constexpr RuleSpec kSpec = DescribeRule<Rule>();
   static constexpr int kRanks = -1;
   static constexpr bool kProjects = kSpec.matrix >= 0;
-  static_assert(FitDecisions(kSpec), "a memory of a neuron's equations has one number a neuron");
+  static_assert(FitDecisions(kSpec), "a rule of the kind kNeuron needs memories of size H");
 
   static constexpr bool IsNumber(int param) { return kSpec.params[param].rows.one > 0; }
 
   struct Packed {
-    float* matrix;                // packed blocks
-    float* bias;                  // (padded H,)
-    float* read[kMaxRuleParams];  // (padded H,), or a number in all lanes
+    float* matrix;                  // packed panels
+    float* bias;                    // (padded H,)
+    float* params[kMaxRuleParams];  // (padded H,), or a number in all lanes
 
     Packed(const LayerSizes& sizes, Arena* arena) {
       const std::int64_t padded = PadToLanes(sizes.hidden);
@@ -28,14 +28,14 @@ struct NeuronSelector {
       bias = arena->Allocate<float>(kProjects ? padded : 0);
 #pragma GCC unroll 8
       for (int i = 0; i < kMaxRuleParams; ++i) {
-        if (IsRead(kSpec, i)) read[i] = arena->Allocate<float>(IsNumber(i) ? kLanes : padded);
+        if (IsRead(kSpec, i)) params[i] = arena->Allocate<float>(IsNumber(i) ? kLanes : padded);
       }
     }
   };
 
   struct Scratch {
     std::int32_t* neurons;
-    float* scores;     // (padded H,), of the last decision, for rules that remember
+    float* scores;     // (padded H,), of the last selection, only for rules with memories
     float* projected;  // (rows, padded H)
 
     Scratch(const LayerSizes& sizes, std::int64_t rows, Arena* arena) {
@@ -57,9 +57,9 @@ struct NeuronSelector {
     for (int i = 0; i < kMaxRuleParams; ++i) {
       if (!IsRead(kSpec, i)) continue;
       if (IsNumber(i)) {
-        Store(to.read[i], Fill(from.rule[i][0]));
+        Store(to.params[i], Fill(from.rule[i][0]));
       } else {
-        PackVector(from.rule[i], sizes.hidden, to.read[i]);
+        PackVector(from.rule[i], sizes.hidden, to.params[i]);
       }
     }
   }
@@ -72,11 +72,11 @@ struct NeuronSelector {
     }
   }
 
-  // The rule's vectors from neuron j on, and its numbers.
+  // Reads the rule's vectors from neuron j on, and its numbers.
   [[gnu::always_inline]] static void Read(const Packed& packed, std::int64_t j, Vec* q) {
 #pragma GCC unroll 8
     for (int i = 0; i < kMaxRuleParams; ++i) {
-      q[i] = IsRead(kSpec, i) ? Load(packed.read[i] + (IsNumber(i) ? 0 : j)) : Zero();
+      q[i] = IsRead(kSpec, i) ? Load(packed.params[i] + (IsNumber(i) ? 0 : j)) : Zero();
     }
   }
 
@@ -86,7 +86,7 @@ struct NeuronSelector {
     for (int i = 0; i < kSpec.memory_count; ++i) m[i] = Load(memory[i] + j);
   }
 
-  // 1 where a neuron changes.
+  // 1 for active neurons, else 0.
   [[gnu::always_inline]] static Vec Active(Vec score) {
     const Vec::Raw one = Fill(1.0f).raw;
     return {(Rule::kInclusive ? score.raw >= 0.0f : score.raw > 0.0f) ? one : Zero().raw};
@@ -106,13 +106,13 @@ struct NeuronSelector {
       const Vec above = Rule::kInclusive ? Active(score) : score;
       count += AppendPositive(above, static_cast<std::int32_t>(j), scratch.neurons + count);
     }
-    // scores of the padding may be anything
+    // the padding may have any scores
     while (count > 0 && scratch.neurons[count - 1] >= sizes.hidden) --count;
     return {count, scratch.neurons, DecisionMacs(kSpec, sizes.input, sizes.hidden)};
   }
 
-  static void Remember(const LayerSizes& sizes, const Packed& packed, const Scratch& scratch,
-                       const float* state, float* const* memory) {
+  static void AdvanceMemory(const LayerSizes& sizes, const Packed& packed, const Scratch& scratch,
+                            const float* state, float* const* memory) {
     if constexpr (kSpec.Remembers()) {
       for (std::int64_t j = 0; j < sizes.hidden; j += kLanes) {
         Vec q[kMaxRuleParams], m[kMaxMemories];
@@ -128,7 +128,7 @@ struct NeuronSelector {
   }
 };
 
-// The selector of a rule; those with no equations say theirs.
+// The selector of a rule. Rules without equations specialise it.
 template <class Rule>
 struct SelectorOf {
   using Type = NeuronSelector<Rule>;

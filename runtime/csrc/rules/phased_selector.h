@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Selects neurons that are open for the first part of their own period: the gate rises, then falls.
+// The selector of the rule phased: selects neurons in the open phase at the start of their period.
+// The time gate rises and falls linearly during that phase.
 
 #ifndef EDGERNN_RULES_PHASED_SELECTOR_H_
 #define EDGERNN_RULES_PHASED_SELECTOR_H_
@@ -13,8 +14,8 @@ struct PhasedRule {
 
   struct Packed {
     float* periods;  // (padded H,)
-    float* shifts;   // (padded H,), less than a period
-    float* open;     // (1,)
+    float* shifts;   // (padded H,), modulo the period
+    float* open;     // (1,), the open fraction of a period
 
     Packed(const LayerSizes& sizes, Arena* arena) {
       periods = arena->Allocate<float>(PadToLanes(sizes.hidden));
@@ -26,9 +27,9 @@ struct PhasedRule {
   static void Pack(const LayerSizes& sizes, const Weights& from, const Packed& to) {
     PackVector(from.rule[0], sizes.hidden, to.periods);
     PackVector(from.rule[1], sizes.hidden, to.shifts);
-    for (std::int64_t j = 0; j < sizes.hidden; j += Wide::kCount) {
-      auto* shifts = reinterpret_cast<Wide::Floats*>(to.shifts + j);
-      *shifts = Remainder(*shifts, *reinterpret_cast<const Wide::Floats*>(to.periods + j));
+    for (std::int64_t j = 0; j < sizes.hidden; j += Vec64::kCount) {
+      auto* shifts = reinterpret_cast<Vec64::Floats*>(to.shifts + j);
+      *shifts = Remainder(*shifts, *reinterpret_cast<const Vec64::Floats*>(to.periods + j));
     }
     *to.open = from.rule[2][0];
   }
@@ -37,27 +38,25 @@ struct PhasedRule {
   static ActiveSet Select(const LayerSizes& sizes, const Packed& packed, const Scratch& scratch,
                           float t) {
     const float open = *packed.open;
-    Remainders(t, packed.periods, PadToLanes(sizes.hidden), scratch.open);
+    Remainders(t, packed.periods, PadToLanes(sizes.hidden), scratch.u);
     for (std::int64_t j = 0; j < sizes.hidden; j += kLanes) {
-      // the padding has no period, and is no number here
-      const Vec turns =
-          (Load(scratch.open + j) + Load(packed.shifts + j)) / Load(packed.periods + j);
+      // in the padding the period is 0, which gives NaN
+      const Vec turns = (Load(scratch.u + j) + Load(packed.shifts + j)) / Load(packed.periods + j);
       const Vec phase = turns - Floor(turns);
       const Vec rising = phase * 2.0f / Fill(open), falling = 2.0f - rising;
       const Vec::Raw gate = rising.raw < falling.raw ? rising.raw : falling.raw;
-      Store(scratch.open + j, {phase.raw < open ? gate : Zero().raw});
+      Store(scratch.u + j, {phase.raw < open ? gate : Zero().raw});
     }
-    ActiveSet active{SelectPositive(scratch.open, sizes.hidden, scratch.neurons), scratch.neurons,
-                     0};
+    ActiveSet active{SelectPositive(scratch.u, sizes.hidden, scratch.neurons), scratch.neurons, 0};
     for (std::int64_t i = 0; i < active.count; ++i) {
-      scratch.blend[i] = scratch.open[active.neurons[i]];
+      scratch.blend[i] = scratch.u[active.neurons[i]];
     }
     active.blend = scratch.blend;
     return active;
   }
 
  private:
-  // Of some turns; what is no number stays as it is when this is taken from it.
+  // floor(a) for |a| < 4. Other values give 0, so that a - Floor(a) keeps NaN.
   [[gnu::always_inline]] static Vec Floor(Vec a) {
     const auto few = (a.raw > -4.0f) & (a.raw < 4.0f);
     const Vec::Raw bounded = few ? a.raw : Zero().raw;

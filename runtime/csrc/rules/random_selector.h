@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Selects neurons whose hash of the step, the neuron and a seed is below a limit.
+// The selector of the rule random: selects neurons for which a hash of step, neuron and seed is
+// below a limit.
 
 #ifndef EDGERNN_RULES_RANDOM_SELECTOR_H_
 #define EDGERNN_RULES_RANDOM_SELECTOR_H_
@@ -14,7 +15,7 @@ struct RandomRule {
 
   struct Packed {
     std::uint64_t* starts;  // (padded H,): (104729 j + 15485863 seed) mod M
-    std::uint64_t* limit;   // (1,): neurons with numbers below it change
+    std::uint64_t* limit;   // (1,): neurons with a hash below it are active
 
     Packed(const LayerSizes& sizes, Arena* arena) {
       starts = arena->Allocate<std::uint64_t>(PadToLanes(sizes.hidden));
@@ -34,21 +35,21 @@ struct RandomRule {
   static ActiveSet Select(const LayerSizes& sizes, const Packed& packed, const Scratch& scratch,
                           float t) {
     const Longs start = Modulo(ToWhole(t) * 7919) + Longs{}, limit = *packed.limit + Longs{};
-    for (std::int64_t j = 0; j < PadToLanes(sizes.hidden); j += Wide::kCount) {
+    for (std::int64_t j = 0; j < PadToLanes(sizes.hidden); j += Vec64::kCount) {
       Longs k = Fold(start + *reinterpret_cast<const Longs*>(packed.starts + j));
       k = Scramble(Scramble(k));
-      // all bits of the lanes below, cut to those of 1
-      const Wide::Ints below = __builtin_convertvector(k < limit, Wide::Ints);
-      *reinterpret_cast<Wide::Ints*>(scratch.open + j) = below & 0x3f800000;
+      // 1.0f where k < limit, else 0
+      const Vec64::Ints below = __builtin_convertvector(k < limit, Vec64::Ints);
+      *reinterpret_cast<Vec64::Ints*>(scratch.u + j) = below & 0x3f800000;
     }
-    for (std::int64_t j = sizes.hidden; j < PadToLanes(sizes.hidden); ++j) scratch.open[j] = 0.0f;
-    return {SelectPositive(scratch.open, sizes.hidden, scratch.neurons), scratch.neurons, 0};
+    for (std::int64_t j = sizes.hidden; j < PadToLanes(sizes.hidden); ++j) scratch.u[j] = 0.0f;
+    return {SelectPositive(scratch.u, sizes.hidden, scratch.neurons), scratch.neurons, 0};
   }
 
  private:
-  using Longs = Wide::Longs;
+  using Longs = Vec64::Longs;
 
-  // How many whole numbers from 0 to M - 1 are below the limit once they are floats.
+  // The number of integers from 0 to M - 1 that are below the limit when rounded to float.
   static std::uint64_t CountBelow(float limit) {
     std::uint64_t low = 0, high = kPrime;
     while (low < high) {
@@ -62,18 +63,18 @@ struct RandomRule {
     return low;
   }
 
-  // As a conversion to int64, for what is no number too.
+  // Converts to int64; NaN and out-of-range values give 0.
   static std::int64_t ToWhole(float a) {
     return a > -0x1p38f && a < 0x1p38f ? static_cast<std::int64_t>(a) : 0;
   }
 
-  // From 0 to M - 1.
+  // a mod M, from 0 to M - 1.
   static std::uint64_t Modulo(std::int64_t a) {
     const std::int64_t left = a % static_cast<std::int64_t>(kPrime);
     return static_cast<std::uint64_t>(left < 0 ? left + static_cast<std::int64_t>(kPrime) : left);
   }
 
-  // a mod M, for a below M (M + 1): 2^31 mod M is 1.
+  // a mod M for a < M (M + 1), by 2^31 mod M = 1.
   [[gnu::always_inline]] static Longs Fold(Longs a) {
     const Longs sum = (a & kPrime) + (a >> 31);
     return sum < kPrime ? sum : sum - kPrime;
@@ -81,8 +82,8 @@ struct RandomRule {
 
   // (k^5 + 12345) mod M
   [[gnu::always_inline]] static Longs Scramble(Longs k) {
-    const Longs square = Fold(Times(k, k));
-    return Fold(Times(Fold(Times(square, square)), k) + 12345);
+    const Longs square = Fold(MultiplyLow(k, k));
+    return Fold(MultiplyLow(Fold(MultiplyLow(square, square)), k) + 12345);
   }
 };
 

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the list of rules says of each of them.
+// The description of an update rule, and the interface of its equations.
 //
-// A rule is a type with the members of RuleDefaults that it changes, and, by its kind:
-//   kNeuron: Score(e, h, m, q) of a neuron from its part e of kMatrix x + kBias, the first state h
-//     before the step, the memories m, in the order of kMemories, and the vectors and numbers q, in
-//     the order of kParams.
-//   kSample: Score(m, q).
-//   both, with memories: Evidence(s, q) of a neuron after a step, where s is the second state, or
-//     the first one of a cell that has no other, is summed up over what a decision covers (nothing
-//     but the neuron itself, or all of the sample); Drive(sum, q) is made of that, and
-//     Advance(u, score, drive, q, m) turns the memories m before the step into those after it.
-//   kTime: nothing; a header of its own selects neurons (see rules/selectors.h).
-// u is 1 where the score is above 0. Likelihood(score, slope) is what u is taken for by gradients.
-// V is a vector of floats, a dual number or a single number; V of kSample stands for samples.
+// A rule is a type that overrides members of RuleDefaults. By its kind it also has these functions:
+//   kNeuron: Score(e, h, m, q) of a neuron. e is the neuron's element of kMatrix x + kBias, h the
+//     first state before the step, m the memories in the order of kMemories, and q the other
+//     parameters in the order of kParams.
+//   kSample: Score(m, q) of a sample.
+//   kNeuron and kSample with memories: Evidence(s, q) of a neuron after the step, where s is the
+//     second state, or the first state of a cell with one. Drive(sum, q) reads the evidence of the
+//     neuron (kNeuron) or its sum over the sample (kSample). Advance(u, score, drive, q, m) updates
+//     the memories m in place.
+//   kTime: none. A selector in its own header selects the neurons, see rules/selectors.h.
+// The update gate u is 1 where the score is above 0. Its gradient is that of
+// Likelihood(score, slope). V is a vector of floats, a dual number or a float. For kSample, each
+// lane of V is a sample.
 //
 // Equations read memories of the size of a decision: (H,) for kNeuron, one number for kSample. A
-// rule with a selector of its own may have memories of any size.
+// rule with its own selector may have memories of any size.
 
 #ifndef EDGERNN_RULES_RULE_H_
 #define EDGERNN_RULES_RULE_H_
@@ -29,7 +30,7 @@ namespace edgernn {
 constexpr int kMaxRuleParams = 5;
 constexpr int kMaxMemories = 4;
 
-// A weight input of shape (rows,), (rows, I), (rows, 2I), (rows, H), (rows,
+// The columns of a weight input, whose shape is (rows,), (rows, I), (rows, 2I), (rows, H), (rows,
 // rank) or (rows, F).
 enum class Columns { kNone, kInput, kInputTwice, kHidden, kRank, kFeatures };
 
@@ -39,10 +40,11 @@ struct WeightSpec {
   Columns columns = Columns::kNone;
 };
 
-// What one decision covers: all that happens at a step, a neuron, or the whole state of a sample.
+// What one decision of a rule covers: all samples at a step, one neuron, or all neurons of a
+// sample.
 enum class RuleKind { kTime, kNeuron, kSample };
 
-// A state of the rule's own, so many numbers a sample; without a name: there is none.
+// A state of the rule, of the size `extent` per sample. An unused entry has no name.
 struct MemorySpec {
   const char* name = nullptr;
   Extent extent = Extent::kOne;
@@ -51,14 +53,14 @@ struct MemorySpec {
 struct RuleDefaults {
   static constexpr MemorySpec kMemories[] = {{}};
   static constexpr WeightSpec kParams[] = {{}};
-  static constexpr bool kCanSkip = true;     // u is not 1 at every step
-  static constexpr bool kInclusive = false;  // u is 1 where the score is 0, too
-  static constexpr bool kMasks = false;      // the cell sees x and the states through factors
-  static constexpr bool kThins = false;      // R is cut neuron by neuron, and must be whole
-  // which of kParams make e: a matrix (H, I), a vector (H,); -1: none
+  static constexpr bool kCanSkip = true;     // u may be 0
+  static constexpr bool kInclusive = false;  // u is 1 also where the score is 0
+  static constexpr bool kMasks = false;  // x and the states are masked before the cell reads them
+  static constexpr bool kThins = false;  // a neuron skips columns of R, which may not be low-rank
+  // indices in kParams of the matrix (H, I) and the vector (H,) that e is computed from, or -1
   static constexpr int kMatrix = -1;
   static constexpr int kBias = -1;
-  // multiply-adds of a decision for each neuron, besides e
+  // multiply-adds of a decision per neuron, without those of e
   static constexpr int kNeuronMacs = 0;
 
   template <class V>
@@ -77,13 +79,13 @@ struct RuleDefaults {
   }
 };
 
-// A rule as plain values.
+// The constants of a rule as values, see RuleDefaults.
 struct RuleSpec {
   const char* name;
   RuleKind kind;
   MemorySpec memories[kMaxMemories];
   int memory_count;
-  WeightSpec params[kMaxRuleParams];  // those that it lacks have no name
+  WeightSpec params[kMaxRuleParams];  // unused entries have no name
   bool can_skip;
   bool masks;
   bool thins;
@@ -91,11 +93,11 @@ struct RuleSpec {
   int bias;
   int neuron_macs;
 
-  // Whether every neuron changes at every step.
+  // True if every neuron is updated at every step.
   constexpr bool IsDense() const { return kind == RuleKind::kTime && !can_skip; }
-  // Whether its decisions follow from its equations alone.
+  // True if its equations define its decisions.
   constexpr bool HasEquations() const { return kind != RuleKind::kTime && !masks; }
-  // Whether its memories follow from its equations, too.
+  // True if its equations also define memories.
   constexpr bool Remembers() const { return HasEquations() && memory_count > 0; }
 };
 
@@ -118,7 +120,7 @@ constexpr RuleSpec DescribeRule() {
   return spec;
 }
 
-// Whether the equations of a rule can read its memories.
+// True if all memories have the size of a decision, as equations require.
 constexpr bool FitDecisions(const RuleSpec& spec) {
   const Extent extent = spec.kind == RuleKind::kNeuron ? Extent::kHidden : Extent::kOne;
   for (int i = 0; i < spec.memory_count; ++i) {
@@ -127,7 +129,7 @@ constexpr bool FitDecisions(const RuleSpec& spec) {
   return true;
 }
 
-// The place of the state that evidence is read from, of a cell with so many.
+// The index of the state that Evidence reads, for a cell with this number of states.
 constexpr int EvidenceState(int states) { return states > 1 ? 1 : 0; }
 
 // The multiply-adds of a decision.
@@ -135,7 +137,7 @@ constexpr std::int64_t DecisionMacs(const RuleSpec& spec, std::int64_t input, st
   return hidden * ((spec.matrix < 0 ? 0 : input) + spec.neuron_macs);
 }
 
-// Whether a parameter is a vector or a number that the equations read, not a part of e.
+// True if the equations read a parameter themselves, as a vector or a number, and not through e.
 constexpr bool IsRead(const RuleSpec& spec, int param) {
   return spec.params[param].name != nullptr && param != spec.matrix && param != spec.bias;
 }

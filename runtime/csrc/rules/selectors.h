@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The selectors of the rules that have no equations for all neurons alike.
+// The selectors of all rules.
 
 #ifndef EDGERNN_RULES_SELECTORS_H_
 #define EDGERNN_RULES_SELECTORS_H_
@@ -14,7 +14,7 @@ namespace edgernn::EDGERNN_ISA {
 template <class Rule>
 constexpr Selector kSelector = MakeSelector<typename SelectorOf<Rule>::Type>();
 
-// Null for a rule whose driver selects no neurons.
+// The selector of a rule, or null for a rule whose driver selects no neurons.
 template <class Rule>
 constexpr const Selector* FindSelector() {
   if constexpr (Rule::kKind == RuleKind::kSample || DescribeRule<Rule>().IsDense()) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Selects the first neurons and inputs: one number a step says how many. They fade out at the edge.
+// The selector of the rule variable: selects a prefix of the neurons and inputs. Its length is
+// computed at each step, and the masks fall off softly at its end.
 
 #ifndef EDGERNN_RULES_VARIABLE_SELECTOR_H_
 #define EDGERNN_RULES_VARIABLE_SELECTOR_H_
@@ -13,9 +14,9 @@ struct VariableSelector {
 
   struct Packed {
     float* h;     // (padded H,)
-    float* x;     // a packed block
+    float* x;     // packed block
     float* b;     // (lanes,)
-    float* edge;  // (2,): the sharpness of the edge, and the logit from which it is all or nothing
+    float* edge;  // (2,): the sharpness, and the logit above which the mask is exactly 0 or 1
 
     Packed(const LayerSizes& sizes, Arena* arena) {
       h = arena->Allocate<float>(PadToLanes(sizes.hidden));
@@ -64,7 +65,7 @@ struct VariableSelector {
     }
     const float dot = Sum4(sum, sum, sum, sum)[0];
     const Vec fraction = Sigmoid(Fill(scratch.projected[row * kLanes] + dot));
-    ActiveSet active{Fade(fraction, sizes.hidden, packed, scratch.state_mask, scratch.neurons),
+    ActiveSet active{WriteMask(fraction, sizes.hidden, packed, scratch.state_mask, scratch.neurons),
                      scratch.neurons, sizes.hidden + sizes.input};
     for (std::int64_t i = 0; i < active.count; ++i) {
       scratch.blend[i] = scratch.state_mask[active.neurons[i]];
@@ -73,18 +74,19 @@ struct VariableSelector {
     active.state_mask = scratch.state_mask;
     active.state_end = End(scratch.neurons, active.count);
     active.x_mask = scratch.x_mask;
-    active.x_end =
-        End(scratch.inputs, Fade(fraction, sizes.input, packed, scratch.x_mask, scratch.inputs));
+    active.x_end = End(scratch.inputs,
+                       WriteMask(fraction, sizes.input, packed, scratch.x_mask, scratch.inputs));
     return active;
   }
 
-  static void Remember(const LayerSizes&, const Packed&, const Scratch&, const float*,
-                       float* const*) {}
+  static void AdvanceMemory(const LayerSizes&, const Packed&, const Scratch&, const float*,
+                            float* const*) {}
 
  private:
-  // Writes the mask of `count` values of which a fraction is kept, and lists the nonzero ones.
-  static std::int64_t Fade(Vec fraction, std::int64_t count, const Packed& packed, float* mask,
-                           std::int32_t* list) {
+  // Writes the mask of `count` values, of which it keeps a fraction, and lists the nonzero ones.
+  // Returns their number.
+  static std::int64_t WriteMask(Vec fraction, std::int64_t count, const Packed& packed, float* mask,
+                                std::int32_t* list) {
     std::int64_t active_count = 0;
     for (std::int64_t j = 0; j < count; j += kLanes) {
       Vec place;
@@ -102,7 +104,7 @@ struct VariableSelector {
     return active_count;
   }
 
-  // Behind the last one of a list.
+  // The index after the last one of a list.
   static std::int64_t End(const std::int32_t* list, std::int64_t count) {
     return count == 0 ? 0 : list[count - 1] + 1;
   }
