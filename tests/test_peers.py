@@ -11,7 +11,7 @@ from torch import nn
 import edgernn
 from edgernn.bench import roofline
 from edgernn.bench.case import Case, Target, measure
-from edgernn.bench.peers import OURS, PEERS, UnsupportedError, problem, reference, stepper_of
+from edgernn.bench.peers import OURS, PEERS, UnsupportedError, random_problem, reference, stepper_of
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError
 from edgernn.export import to_onnx
@@ -25,26 +25,26 @@ SHORT = Rounds(rounds=2, warmup=0, block_ms=1)
 cells = pytest.mark.parametrize("cell", ["gru", "lstm"])
 
 
-def torch_says(given):
+def torch_says(problem):
     """y (T, B, H) of the module that the weights are laid out for, in double precision."""
-    module = (nn.GRU if given.cell == "gru" else nn.LSTM)(given.input_size, given.hidden_size).double()
+    module = (nn.GRU if problem.cell == "gru" else nn.LSTM)(problem.input_size, problem.hidden_size).double()
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
-    weights = (given.W, given.R, given.b_x, given.b_h)
+    weights = (problem.W, problem.R, problem.b_x, problem.b_h)
     module.load_state_dict({name: torch.from_numpy(value) for name, value in zip(names, weights, strict=True)})
-    states = [torch.from_numpy(value).double()[None] for value in given.states.values()]
+    states = [torch.from_numpy(value).double()[None] for value in problem.states.values()]
     with torch.no_grad():
-        y, _ = module(torch.from_numpy(given.x).double(), states[0] if len(states) == 1 else tuple(states))
+        y, _ = module(torch.from_numpy(problem.x).double(), states[0] if len(states) == 1 else tuple(states))
     return y.numpy()
 
 
 @cells
 def test_reference_is_torch(cell):
-    given = problem(cell, 3, 5, 7, batch=2)
-    np.testing.assert_allclose(reference(given), torch_says(given), rtol=0, atol=1e-12)
+    problem = random_problem(cell, 3, 5, 7, batch=2)
+    np.testing.assert_allclose(reference(problem), torch_says(problem), rtol=0, atol=1e-12)
 
 
-def sequence(peer, given):
-    call = peer.sequence(given)
+def sequence(peer, problem):
+    call = peer.sequence(problem)
     call()
     # the second call starts from the same state
     y, h = call()
@@ -52,9 +52,9 @@ def sequence(peer, given):
     return y
 
 
-def stream(peer, given):
-    step = peer.stream(given)
-    return np.stack([step(x).copy() for x in given.x])
+def stream(peer, problem):
+    step = peer.stream(problem)
+    return np.stack([step(x).copy() for x in problem.x])
 
 
 @cells
@@ -66,13 +66,13 @@ def stream(peer, given):
 def test_a_runtime_computes_what_torch_does(peer, run, start, cell, batch, hidden):
     if peer is not OURS and peer.version() is None:
         pytest.skip(f"{peer.package} is not installed")
-    given = problem(cell, 5, hidden, 20, batch, start=start)
+    problem = random_problem(cell, 5, hidden, 20, batch, start=start)
     try:
-        y = run(peer, given)
+        y = run(peer, problem)
     except UnsupportedError as error:
         pytest.skip(f"{peer.name}: {error}")
     # OpenVINO by itself computes with bfloat16 where the processor does
-    np.testing.assert_allclose(y, torch_says(given), rtol=0, atol=1e-2 if peer.name == "OpenVINO" else 1e-3)
+    np.testing.assert_allclose(y, torch_says(problem), rtol=0, atol=1e-2 if peer.name == "OpenVINO" else 1e-3)
 
 
 class Wrong:
@@ -84,10 +84,10 @@ class Wrong:
     def version(self):
         return self._version
 
-    def sequence(self, given):
+    def sequence(self, problem):
         if self._error is not None:
             raise self._error
-        return lambda: (reference(given) + 0.002, reference(given)[-1])
+        return lambda: (reference(problem) + 0.002, reference(problem)[-1])
 
 
 def test_what_is_wrong_or_fails_is_named_and_not_timed(monkeypatch):
@@ -147,9 +147,9 @@ def test_probe_of_the_peak_does_its_work():
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_steps_in_c_are_those_of_the_model(cell):
-    given = problem(cell, 3, 8, 1)
-    made, alone = stepper_of(given), stepper_of(given)
-    made.x[...] = alone.x[...] = given.x[0]
+    problem = random_problem(cell, 3, 8, 1)
+    made, alone = stepper_of(problem), stepper_of(problem)
+    made.x[...] = alone.x[...] = problem.x[0]
     # the call makes 1000 steps, half of all
     call, calls = roofline.steps_in_c(made, roofline._WORK / 1000)
     assert calls == 1 / 1000
