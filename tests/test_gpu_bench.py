@@ -207,4 +207,4 @@ def test_report_of_a_case_without_the_cpus_library(machine, monkeypatch, tmp_pat
     )
     report = run_cases(tmp_path / "cuda.json", [Case("One", ModelConfig.of("gru", 2, 8), 6)], SHORT)
     assert report["cases"][0]["left_out"][CPU] == "it was not built"
-    assert "Our kernel on the CPU was not measured beside it." in gpu_page(report)
+    assert "Our kernel on the CPU was not measured." in gpu_page(report)
