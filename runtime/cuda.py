@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA library's plain C functions, for whoever has memory of a GPU: tests, and measurements without ONNX Runtime.
+"""Bindings of the CUDA library's C functions, for tests and measurements without ONNX Runtime.
 
 cuda = CudaLibrary(cuda_library_path())
 sizes = Sizes(2, 128)
@@ -18,7 +18,14 @@ from edgernn.errors import EdgernnError, UsageError, nearest
 
 @dataclass(frozen=True)
 class Sizes:
-    """I, H, the rank of R, 0 where it is whole, and whether gates whose bias is optional have one."""
+    """Sizes of a layer.
+
+    Attributes:
+        input: I.
+        hidden: H.
+        rank: Rank of R, 0 for a full matrix.
+        biases: True if gates with an optional bias have one.
+    """
 
     input: int
     hidden: int
@@ -32,11 +39,12 @@ class Sizes:
 
 
 class CudaLibrary:
-    """Addresses are of the device's memory, float32 unless said, as whole numbers: `data_ptr()` of a torch tensor.
+    """The loaded CUDA library.
 
-    Nothing waits for the device: work is put on `stream`, 0 for the default one, and what it reads and writes must
-    live until it is done. Raises EdgernnError in the library's words where it refuses or a launch fails, and UsageError
-    for a layer that it has no kernel for and for sizes that no sequence has.
+    Addresses are integers that point to float32 arrays in device memory, such as `data_ptr()` of a torch tensor.
+    Calls are asynchronous: they enqueue work on `stream` (0: the default stream), and the arrays must live until it is
+    done. Methods raise EdgernnError with the library's message if a call or a launch fails, and UsageError for a layer
+    without a kernel or invalid sizes.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -44,34 +52,42 @@ class CudaLibrary:
             library = ctypes.CDLL(str(path))
             for name in ("edgernn_cuda_kernels", "edgernn_cuda_missing", "edgernn_cuda_error"):
                 getattr(library, name).restype = ctypes.c_char_p
-            size, at = ctypes.c_int64, ctypes.c_void_p
+            size, pointer = ctypes.c_int64, ctypes.c_void_p
             layer = (ctypes.c_char_p, size, size, size, ctypes.c_int)
-            library.edgernn_cuda_packed_bytes.argtypes = [*layer, at]
-            library.edgernn_cuda_pack.argtypes = [*layer, at, at, at]
-            library.edgernn_cuda_run.argtypes = [*layer, at, size, size, *[at] * 7]
+            library.edgernn_cuda_packed_bytes.argtypes = [*layer, pointer]
+            library.edgernn_cuda_pack.argtypes = [*layer, pointer, pointer, pointer]
+            library.edgernn_cuda_run.argtypes = [*layer, pointer, size, size, *[pointer] * 7]
         except (OSError, AttributeError) as error:
             raise EdgernnError(f"{path}: expected the CUDA library of this version: {error}") from None
         self._library = library
         self._kernels = frozenset(library.edgernn_cuda_kernels().decode().split())
 
     def kernels(self) -> set[str]:
-        """The layers, by their `kind`, that the library has kernels for."""
+        """Return the kinds of layers that the library has kernels for."""
         return set(self._kernels)
 
     def missing(self) -> str | None:
-        """Why no GPU can be used here, or None where one can."""
+        """Return why no GPU can be used, or None if one can."""
         reason = self._library.edgernn_cuda_missing()
         return None if reason is None else str(reason.decode())
 
     def packed_bytes(self, kind: str, sizes: Sizes) -> int:
-        """How many bytes of the device's memory the weights of a layer take, packed."""
-        need = ctypes.c_int64()
-        self._check(self._library.edgernn_cuda_packed_bytes(*self._named(kind, sizes), ctypes.byref(need)))
-        return need.value
+        """Return the bytes of device memory that a layer's packed weights take."""
+        size = ctypes.c_int64()
+        self._check(self._library.edgernn_cuda_packed_bytes(*self._layer(kind, sizes), ctypes.byref(size)))
+        return size.value
 
     def pack(self, kind: str, sizes: Sizes, weights: Sequence[int], packed: int, stream: int = 0) -> None:
-        """Pack the weights, in the order of the layer's inputs, into `packed_bytes` bytes."""
-        self._check(self._library.edgernn_cuda_pack(*self._named(kind, sizes), _table(weights), packed, stream))
+        """Pack a layer's weights.
+
+        Args:
+            kind: Kind of the layer.
+            sizes: Sizes of the layer.
+            weights: Addresses in the order of the layer's inputs.
+            packed: Address of `packed_bytes` bytes to write.
+            stream: CUDA stream.
+        """
+        self._check(self._library.edgernn_cuda_pack(*self._layer(kind, sizes), _table(weights), packed, stream))
 
     def run(
         self,
@@ -88,21 +104,31 @@ class CudaLibrary:
         macs: int = 0,
         stream: int = 0,
     ) -> None:
-        """T steps of B sequences from x (T, B, I) and states (B, H) in the layer's order.
+        """Run T steps of B sequences.
 
-        A memory of the rule is (B, 1) or (B, H), the last input (B, I).
-
-        Writes y (T, B, H), the last states, int64 updates (T, B) and macs (B,); 0 for one that is not wanted.
+        Args:
+            kind: Kind of the layer.
+            sizes: Sizes of the layer.
+            packed: The packed weights.
+            steps: T.
+            batch: B.
+            x: Inputs (T, B, I).
+            states: States (B, H) in the layer's order. A memory of the rule is (B, 1) or (B, H), the last input (B, I).
+            y: Outputs (T, B, H) to write.
+            new_states: States after the last step to write.
+            updates: int64 (T, B) to write, the neurons updated; 0 for none.
+            macs: int64 (B,) to write, the multiply-adds executed; 0 for none.
+            stream: CUDA stream.
         """
         for name, value in (("steps", steps), ("batch", batch)):
             if value < 1:
                 raise UsageError(f"{name}: expected at least 1, got {value}")
         if len(states) != len(new_states):
             raise UsageError(f"new_states: expected {len(states)}, as many as states, got {len(new_states)}")
-        places = (x, _table(states), y, _table(new_states), updates, macs, stream)
-        self._check(self._library.edgernn_cuda_run(*self._named(kind, sizes), packed, steps, batch, *places))
+        addresses = (x, _table(states), y, _table(new_states), updates, macs, stream)
+        self._check(self._library.edgernn_cuda_run(*self._layer(kind, sizes), packed, steps, batch, *addresses))
 
-    def _named(self, kind: str, sizes: Sizes) -> tuple[bytes, int, int, int, bool]:
+    def _layer(self, kind: str, sizes: Sizes) -> tuple[bytes, int, int, int, bool]:
         if kind not in self._kernels:
             raise nearest("kind", kind, self._kernels)
         return kind.encode(), sizes.input, sizes.hidden, sizes.rank, sizes.biases
@@ -113,5 +139,5 @@ class CudaLibrary:
 
 
 def _table(addresses: Sequence[int]) -> ctypes.Array[ctypes.c_void_p]:
-    """The addresses with a null behind them, at which a library that is given too few can stop."""
+    """Build a null-terminated array of addresses, so that the library detects a missing one."""
     return (ctypes.c_void_p * (len(addresses) + 1))(*addresses, None)

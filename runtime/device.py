@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX Runtime on a GPU: whether it can be, sessions that are really there, and calls whose data stay there."""
+"""ONNX Runtime on a GPU: checks of its availability, sessions, and calls with data in GPU memory."""
 
 import contextlib
 import io
@@ -13,18 +13,22 @@ from edgernn.runtime.cuda import CudaLibrary
 from edgernn.runtime.library import DOMAIN, onnxruntime
 
 DEVICE, PROVIDER = "cuda", "CUDAExecutionProvider"
-# of ONNX Runtime's session: it tells which provider got which node
+# session option of ONNX Runtime that records the provider of each node
 RECORD = "session.record_ep_graph_assignment_info"
 
 
 def require_gpu(ort: Any, library: str | None) -> None:
-    """Raises EdgernnError, with what to install or do, where ONNX Runtime has no CUDA provider, and where the library
-    says that no GPU can be used.
+    """Check that ONNX Runtime and the CUDA library can use a GPU; ONNX Runtime itself would fall back to the CPU.
 
-    ONNX Runtime itself would warn at most, and run on the CPU.
+    Args:
+        ort: The module onnxruntime.
+        library: Path of the CUDA library, or None to check ONNX Runtime alone.
+
+    Raises:
+        EdgernnError: The CUDA provider or the GPU is missing; the message names the remedy.
     """
     if hasattr(ort, "preload_dlls"):
-        # finds CUDA in pip's packages; what it prints about those that are missing is said in one sentence later
+        # finds CUDA in pip's packages; the error below replaces its prints
         with contextlib.redirect_stdout(io.StringIO()):
             ort.preload_dlls()
     names = set(ort.get_available_providers())
@@ -41,28 +45,38 @@ def require_gpu(ort: Any, library: str | None) -> None:
 
 
 def gpu_session(ort: Any, content: bytes, options: Any, *, stream: int | None = None, exact: bool = True) -> Any:
-    """An onnxruntime.InferenceSession of a model on the first GPU, what has no kernel there on the CPU.
+    """Create a session on the first GPU; nodes without a CUDA kernel run on the CPU.
 
-    stream: of CUDA, and not the default one, 0; ONNX Runtime's own where None. exact: products are float32, not tf32.
-    Raises EdgernnError where the provider does not start: ONNX Runtime would go on without it.
+    Args:
+        ort: The module onnxruntime.
+        content: The model.
+        options: An onnxruntime.SessionOptions.
+        stream: CUDA stream other than the default stream 0, or None for ONNX Runtime's stream.
+        exact: True for float32 products, False for tf32.
+
+    Returns:
+        The onnxruntime.InferenceSession.
+
+    Raises:
+        EdgernnError: The CUDA provider does not start; ONNX Runtime would continue on the CPU.
     """
     settings = {"device_id": "0", "use_tf32": str(int(not exact))}
     if stream is not None:
         settings["user_compute_stream"] = str(stream)
-    # a session of Python would catch an error of the provider and start, or run, once more on the CPU
+    # enable_fallback would retry on the CPU after an error of the provider
     session = ort.InferenceSession(
         content, options, providers=[(PROVIDER, settings), "CPUExecutionProvider"], enable_fallback=0
     )
     if PROVIDER not in session.get_providers():
         raise EdgernnError(
-            "device cuda: ONNX Runtime cannot start its CUDA provider, which needs an NVIDIA driver and GPU, and CUDA "
-            "and cuDNN of the versions that it was built for; pip install 'onnxruntime-gpu[cuda,cudnn]'"
+            "device cuda: ONNX Runtime cannot start its CUDA provider, which needs an NVIDIA GPU and driver, and the "
+            "versions of CUDA and cuDNN that it was built for; pip install 'onnxruntime-gpu[cuda,cudnn]'"
         )
     return session
 
 
-def ops_elsewhere(session: Any, ops: set[str]) -> set[str]:
-    """Those of these ops of ours that the CUDA provider was not given, as far as the session recorded it."""
+def unassigned_ops(session: Any, ops: set[str]) -> set[str]:
+    """Return the ops of our domain that do not run on the CUDA provider, if the session has RECORD."""
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return set()
     groups = [group for group in session.get_provider_graph_assignment_info() if group.ep_name == PROVIDER]
@@ -70,15 +84,19 @@ def ops_elsewhere(session: Any, ops: set[str]) -> set[str]:
 
 
 def to_device(array: Any) -> Any:
-    """An onnxruntime.OrtValue on the GPU with a copy of an array."""
+    """Copy an array to an onnxruntime.OrtValue on the GPU."""
     return onnxruntime().OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), DEVICE, 0)
 
 
 class Call:
-    """A call of a session on a GPU: `call()` runs it, `call.outputs` are OrtValues there, by name.
+    """A call of a session on a GPU with bound inputs and outputs.
 
-    inputs: arrays, which are copied once, and OrtValues. waits: whether a call returns when all is done; it needs a
-    session with a stream of the caller's to be False.
+    `call()` runs the session, and `call.outputs` are OrtValues on the GPU by name.
+
+    Args:
+        session: The session.
+        inputs: Arrays, which are copied once, and OrtValues by name.
+        waits: True for synchronous calls; False needs a session with the caller's stream.
     """
 
     def __init__(self, session: Any, inputs: Mapping[str, Any], *, waits: bool = True) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an exported file says of itself."""
+"""An exported file's description of its model, stored in the file's metadata."""
 
 import json
 import math
@@ -14,7 +14,7 @@ Check = Callable[[Any], bool]
 
 
 def _is_number(value: Any) -> bool:
-    """True for what is finite as float32, too."""
+    """Return True for a number that is finite as float32."""
     return type(value) in (int, float) and abs(value) < 3e38
 
 
@@ -43,7 +43,7 @@ _OPTIONAL_SIZE = "null or a whole number of at least 1", lambda value: value is 
 _NUMBER = "a number", _is_number
 _NUMBERS = "a list of numbers", _list_of(_is_number)
 _NAME, _FLAG = ("a name", _is_name), ("true or false", _is_flag)
-# the values that are read, by dotted name: what is expected, in words and as a check
+# required values by dotted name: the expected value in words, and a check
 _FIELDS: dict[str, tuple[str, Check]] = {
     "kernels": ("a list of names", _list_of(_is_name)),
     "programs": ("names by name", lambda value: type(value) is dict and all(map(_is_name, value.values()))),
@@ -70,24 +70,31 @@ _FIELDS: dict[str, tuple[str, Check]] = {
 
 
 def read_model(path: Path) -> bytes:
-    """Raises EdgernnError where there is no such file."""
+    """Read a model file, or raise EdgernnError if it does not exist."""
     if not path.is_file():
         raise EdgernnError(f"{path}: no such file")
     return path.read_bytes()
 
 
 def read_info(text: str | None, path: Path) -> dict[str, Any]:
-    """A model's description of itself, from the text in its metadata.
+    """Parse and check a file's description.
+
+    Args:
+        text: The JSON text in the file's metadata, or None if it has none.
+        path: The file, for the error.
+
+    Returns:
+        The description.
 
     Raises:
-        EdgernnError: There is no text, or it cannot be read, is of another schema, or lacks or misstates a value.
+        EdgernnError: The text is missing, cannot be parsed, has another schema, or lacks or misstates a value.
     """
     if text is None:
         raise EdgernnError(f"{path}: not exported by edgernn (no metadata)")
     try:
         info: dict[str, Any] = json.loads(text, parse_float=_finite, parse_constant=_finite)
         schema = info["schema"]
-        # a file without cells of its own may leave them out
+        # optional in a file without custom cells
         info.setdefault("programs", {})
     except (ValueError, TypeError, KeyError, RecursionError):
         raise EdgernnError(f"{path}: its edgernn metadata cannot be read") from None
@@ -107,23 +114,23 @@ def read_info(text: str | None, path: Path) -> dict[str, Any]:
 
 
 def not_utf8(path: Path) -> EdgernnError:
-    """The error for a file with a name that is not text."""
+    """Build the error for a file with a name that is not UTF-8."""
     return EdgernnError(f"{path}: a name in it is not UTF-8: it is damaged; export it again")
 
 
 def _finite(text: str) -> float:
-    """Python's JSON reads NaN and Infinity, too, and makes infinity of what is too large."""
+    """Parse a number, and reject NaN, Infinity and overflow, which Python's JSON parser accepts."""
     if not math.isfinite(value := float(text)):
         raise ValueError(text)
     return value
 
 
 def kernels(info: Mapping[str, Any]) -> list[str]:
-    """What the native library has to list so that it runs a file, from the file's description."""
+    """Return the kernels that the native library needs to run a file, from the file's description."""
     return [info["programs"].get(kind, kind) for kind in info["kernels"]]
 
 
 def layer_sizes(info: Mapping[str, Any]) -> list[int]:
-    """H of each layer, from a file's description."""
+    """Return H of each layer, from a file's description."""
     model = info["model"]
     return [model["hidden_size"]] * (model["layers"] - 1) + [model["last_size"] or model["hidden_size"]]

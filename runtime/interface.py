@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inputs and outputs of an exported file's graph, held against the file's description of itself."""
+"""Checks of an exported graph's inputs and outputs against the file's description."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ Shape = tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class Value:
-    """An input or output of a graph, whose type is named as ONNX Runtime does."""
+    """An input or output of a graph; `type` is in ONNX Runtime's notation."""
 
     name: str
     type: str
     shape: tuple[int | str | None, ...]
 
     def fits(self, type: str, shape: Shape) -> bool:
-        """True if it has this type and shape; T and B may have a size in the file."""
+        """Return True if the value has this type and shape; named axes fit any size."""
         axes = zip(shape, self.shape, strict=False)
         return (
             self.type == type
@@ -35,18 +35,21 @@ class Value:
 def state_sizes(
     info: Mapping[str, Any], inputs: Iterable[Value], outputs: Iterable[Value], size: int, path: Path
 ) -> dict[str, int]:
-    """Size of each state, by name, of a graph whose inputs and outputs are those that the file describes.
+    """Check a graph's inputs and outputs against the file's description.
 
     Args:
-        info: The file's description of itself.
+        info: The file's description.
         inputs: Inputs of the graph.
         outputs: Outputs of the graph.
-        size: Bytes of the file. Every channel and neuron has a weight in it, so that no axis can be longer; memory for
-            axes that passed takes no more than a few times the file.
+        size: Bytes of the file. Every channel and neuron has a weight in the file, so a longer axis is an error. This
+            bounds the memory of a damaged file's arrays.
         path: The file, for the error.
 
+    Returns:
+        The size of each state by name.
+
     Raises:
-        EdgernnError: An input or output is missing or another one.
+        EdgernnError: An input or output is missing or has another type or shape.
     """
     model, read = info["model"], {value.name: value for value in inputs}
     reads_words = model["input"]["vocabulary"] is not None
@@ -72,7 +75,7 @@ def state_sizes(
 
 
 def _check_layers(path: Path, info: Mapping[str, Any], states: Mapping[str, int]) -> None:
-    """Raises EdgernnError where layers and their sizes, those of their first state, are not what `info` says."""
+    """Check the number of layers and the size of each layer's first state against `info`."""
     model = info["model"]
     directions = ["", ".reverse"][: 1 + model["bidirectional"]]
     sizes: dict[str, int] = {}
@@ -89,7 +92,7 @@ def _check_layers(path: Path, info: Mapping[str, Any], states: Mapping[str, int]
 
 
 def _check_outputs(path: Path, info: Mapping[str, Any], states: Mapping[str, int], values: Mapping[str, Value]) -> None:
-    """Raises EdgernnError for an output that is missing or is not of its type and shape."""
+    """Check the type and shape of each output."""
     head, directions = info["model"]["head"], 1 + info["model"]["bidirectional"]
     O = head["size"] or layer_sizes(info)[-1] * directions
     _expect(path, "output", "y", values.get("y"), FLOATS, ("T", "B", O)[head["output"] == "last" :])

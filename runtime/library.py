@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the native op library is, and ONNX Runtime itself, with clear words where either is missing."""
+"""Lookup of the native libraries and of ONNX Runtime, with errors that name the remedy if one is missing."""
 
 import ctypes
 import importlib.metadata
@@ -13,46 +13,54 @@ from edgernn.runtime.cuda import CudaLibrary
 DOMAIN = "ai.edgernn"
 SCHEMA = 2
 OP = "Recurrent"
-# of names under which the library has the op
+# number of names under which the library registers the op
 MOST_OPS = 16
 TRAIN = "libedgernn_train"
 _NAMES = ("libedgernn_ops.so", "libedgernn_ops.dylib")
 CUDA = "libedgernn_cuda.so"
-# of CMake
+# CMake option
 CUDA_OPTION = "EDGERNN_CUDA"
 
 
 def library_path() -> str:
-    """The native library, for `session_options.register_custom_ops_library(...)` of any ONNX Runtime since 1.17.
+    """Find the native library, for `session_options.register_custom_ops_library(...)` of ONNX Runtime 1.17 or newer.
 
-    Raises EdgernnError where it was not built.
+    Returns:
+        The library's path.
+
+    Raises:
+        EdgernnError: The library was not built.
     """
-    return _found(_NAMES, "the native library libedgernn_ops", "build it with: pip install .")
+    return _find(_NAMES, "the native library libedgernn_ops", "build it with: pip install .")
 
 
 def cuda_library_path() -> str:
-    """The library for sessions on a GPU, to be registered in place of the other one.
+    """Find the library for sessions on a GPU, to register in place of the native library.
 
-    Raises EdgernnError where it was not built.
+    Returns:
+        The library's path.
+
+    Raises:
+        EdgernnError: The library was not built.
     """
-    how = f"where nvcc is, build it with: pip install . -C cmake.define.{CUDA_OPTION}=ON"
-    return _found((CUDA,), "the CUDA library libedgernn_cuda", how)
+    remedy = f"on a machine with nvcc, build it with: pip install . -C cmake.define.{CUDA_OPTION}=ON"
+    return _find((CUDA,), "the CUDA library libedgernn_cuda", remedy)
 
 
-def _found(names: Iterable[str], what: str, how: str) -> str:
+def _find(names: Iterable[str], title: str, remedy: str) -> str:
     import edgernn.runtime
 
-    # in an editable install the Python files and the library lie in different folders of the package's path
+    # an editable install has Python files and libraries in different folders of the package's path
     folders = [Path(folder) for folder in edgernn.runtime.__path__]
     for folder in folders:
         for name in names:
             if (folder / name).is_file():
                 return str(folder / name)
-    raise EdgernnError(f"{what} is not installed (looked in {', '.join(map(str, folders))}); {how}")
+    raise EdgernnError(f"{title} is not installed (searched {', '.join(map(str, folders))}); {remedy}")
 
 
 def library_missing(device: str = "cpu") -> str | None:
-    """Why there is no native library for this device, cpu or cuda, or None where there is one."""
+    """Return why the library of a device, cpu or cuda, is missing, or None if it is installed."""
     try:
         cuda_library_path() if device == "cuda" else library_path()
     except EdgernnError as error:
@@ -61,18 +69,25 @@ def library_missing(device: str = "cpu") -> str | None:
 
 
 def train_library() -> Path:
-    """Where the native training library belongs: beside the one that runs models. Raises EdgernnError without that."""
+    """Find the folder of the native library and name the training library in it.
+
+    Returns:
+        The training library's path.
+
+    Raises:
+        EdgernnError: The native library is missing.
+    """
     ops = Path(library_path())
     return ops.with_name(TRAIN + ops.suffix)
 
 
 def load_library() -> ctypes.CDLL | None:
-    """The native library's plain C functions, or None where it was not built."""
+    """Load the native library's C functions; return None if it is missing."""
     return None if library_missing() else ctypes.CDLL(library_path())
 
 
 def instruction_set() -> str | None:
-    """The instruction set that the native library chose, or None without the library."""
+    """Return the instruction set that the native library selected, or None without the library."""
     library = load_library()
     if library is None:
         return None
@@ -81,12 +96,12 @@ def instruction_set() -> str | None:
 
 
 def op_names(count: int) -> list[str]:
-    """Names of the op for so many different layers of a file."""
+    """Return the op's names for `count` different layers of a file."""
     return [OP, *(f"{OP}{number}" for number in range(2, count + 1))][:count]
 
 
 def native_kernels(device: str = "cpu") -> set[str]:
-    """The layers, by their `kind`, that the native library for this device has kernels for."""
+    """Return the kinds of layers that the library of a device, cpu or cuda, has kernels for."""
     if device == "cuda":
         return set() if library_missing(device) else CudaLibrary(cuda_library_path()).kernels()
     library = load_library()
@@ -97,16 +112,19 @@ def native_kernels(device: str = "cpu") -> set[str]:
 
 
 def register(options: Any, path: str, threads: int = 1) -> None:
-    """Register the library at `path` with an onnxruntime.SessionOptions.
+    """Register a library with an onnxruntime.SessionOptions.
 
-    threads: as many as the session has; batches are cut for them.
+    Args:
+        options: The session's options.
+        path: Path of the library.
+        threads: Threads of the session; kernels split batches among them.
     """
     ctypes.CDLL(path).edgernn_threads(threads)
     options.register_custom_ops_library(path)
 
 
 def no_native(kinds: Iterable[str], device: str = "cpu") -> str | None:
-    """Why a model with layers of these kinds cannot run natively on this device, or None where it can."""
+    """Return why layers of these kinds cannot run natively on a device, or None if they can."""
     missing, name = sorted(set(kinds) - native_kernels(device)), "CUDA" if device == "cuda" else "native"
     lacks = f"the {name} library has no kernel for {', '.join(missing)}" if missing else None
     if any("*" in kind for kind in missing):
@@ -115,15 +133,22 @@ def no_native(kinds: Iterable[str], device: str = "cpu") -> str | None:
 
 
 def onnxruntime() -> Any:
-    """The module onnxruntime. Raises EdgernnError where it is missing or installed twice."""
-    found = []
+    """Import onnxruntime.
+
+    Returns:
+        The module.
+
+    Raises:
+        EdgernnError: It is missing, or both onnxruntime and onnxruntime-gpu are installed.
+    """
+    installed = []
     for name in ("onnxruntime", "onnxruntime-gpu"):
         try:
             importlib.metadata.distribution(name)
-            found.append(name)
+            installed.append(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    if len(found) == 2:
+    if len(installed) == 2:
         raise EdgernnError("onnxruntime and onnxruntime-gpu are both installed and overwrite each other: remove one")
     try:
         import onnxruntime as ort

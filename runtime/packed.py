@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an exported .onnx file to a packed model, which the library's plain C functions step without ONNX Runtime."""
+"""Conversion of an exported .onnx file to a packed model, which the library's C functions run without ONNX Runtime."""
 
 import struct
 import zlib
@@ -20,47 +20,68 @@ from edgernn.runtime.weights import Weight, Weights, parse
 if TYPE_CHECKING:
     import onnx
 
-# as runtime/csrc/packed/file.h has them
+# the layout is that of runtime/csrc/packed/file.h
 VERSION = 3
 _MAGIC = b"EDGERNN\0"
 _HEADER, _LAYER, _TENSOR = struct.Struct("<8sIIQIIIIIII12x"), struct.Struct("<60sIQ24x"), struct.Struct("<IIIIQQ")
 _CELL = struct.Struct("<60s9I")
 # bytes of a name in the file
 _NAME = 60
-# the attributes of a node that hold its cell, where the library does not know it
+# attributes of a node with the program of its cell
 _INTS = ("gates", "vectors", "layout", "update", "mid", "map")
 _NUMBERS = ("update_numbers", "mid_numbers", "map_numbers")
 _STANDARDISES, _HAS_HEAD = 1, 2
-_PART = 64
-# of numbers in the file, by the kind of their array: float32, bfloat16 and int8
+# alignment of arrays in the file
+_ALIGNMENT = 64
+# codes and types of numbers in the file, by the kind of their array: float32, bfloat16 and int8
 _TYPES, _DTYPES = {"f": 0, "u": 1, "i": 2}, ("<f4", "<u2", "i1")
 
 
 def pack_file(model: Path, out: Path) -> dict[str, Any]:
-    """Write the packed model of an exported file; returns where it and the library are, and the bytes of it and of the
-    memory that a stream needs.
+    """Write the packed model of an exported file.
 
-    Raises EdgernnError for a file that cannot be read, and UsageError for a model that needs whole sequences.
+    Args:
+        model: The exported file.
+        out: The file to write.
+
+    Returns:
+        Paths of the model, the packed model and the library; bytes of the packed model, and of a stream's memory.
+
+    Raises:
+        EdgernnError: The file cannot be read.
+        UsageError: The model needs whole sequences.
     """
     content = pack(read_model(model), model)
-    # says whether the library reads it, too
-    need, library = memory(content), library_path()
+    # also verifies that the library can read the packed model
+    stream_bytes, library = memory(content), library_path()
     write_bytes(out, content)
-    return {"model": str(model), "packed": str(out), "bytes": len(content), "memory": need, "library": library}
+    return {"model": str(model), "packed": str(out), "bytes": len(content), "memory": stream_bytes, "library": library}
 
 
 def pack(content: bytes, path: Path) -> bytes:
-    """The packed model of what an exported file, at `path`, contains; raises as `pack_file`."""
+    """Convert an exported file's content to a packed model.
+
+    Args:
+        content: The file's content.
+        path: The file, for errors.
+
+    Returns:
+        The packed model.
+
+    Raises:
+        EdgernnError: The content is not that of a valid exported file.
+        UsageError: The model needs whole sequences.
+    """
     model = parse(content, path)
     info = read_info({p.key: p.value for p in model.metadata_props}.get("edgernn"), path)
     if not info["streaming"]:
-        raise UsageError(f"{path}: it needs whole sequences, and a packed model is stepped")
+        raise UsageError(f"{path}: expected a streaming model, got one that needs whole sequences; use `edgernn run`")
     states = state_sizes(info, _values(model.graph.input), _values(model.graph.output), len(content), path)
     return _Packer(model, info, states, path).content()
 
 
 def _values(values: "Iterable[onnx.ValueInfoProto]") -> list[Value]:
-    """Inputs or outputs as ONNX Runtime describes them."""
+    """Convert inputs or outputs to ONNX Runtime's notation."""
     from onnx import TensorProto
 
     types = {TensorProto.FLOAT: FLOATS, TensorProto.INT64: INTEGERS}
@@ -75,14 +96,14 @@ def _values(values: "Iterable[onnx.ValueInfoProto]") -> list[Value]:
 
 
 class _Packer:
-    """The parts of a packed model while they are put together."""
+    """Builder of a packed model."""
 
     def __init__(self, model: "onnx.ModelProto", info: dict[str, Any], states: Mapping[str, int], path: Path) -> None:
         self._weights, self._info = Weights(model, path), info
         self._tensors: list[Weight] = []
         self._flags = 0
         if info["model"]["input"]["vocabulary"] is not None:
-            self._take("embedding.E")
+            self._add("embedding.E")
         if "input.mean" in self._weights:
             self._flags |= _STANDARDISES
             for name in ("input.mean", "input.std"):
@@ -98,12 +119,12 @@ class _Packer:
                     start[:] = info["initial_state"].get(name, 0)
                     self._tensors.append(Weight(start))
                 else:
-                    self._take(name)
+                    self._add(name)
         if "head.b" in self._weights:
             self._flags |= _HAS_HEAD
             # a tied head shares the embedding's matrix
-            self._take("head.W.T" if "head.W.T" in self._weights else "embedding.E")
-            self._take("head.b")
+            self._add("head.W.T" if "head.W.T" in self._weights else "embedding.E")
+            self._add("head.b")
         names = list(dict.fromkeys(node.op_type for node in nodes))
         if len(names) != len(info["kernels"]):
             kernels = ", ".join(info["kernels"])
@@ -116,31 +137,31 @@ class _Packer:
                 raise EdgernnError(f"{path}: expected at most {_NAME} bytes in the name of a layer, got {kind:.100}")
         self._layers = [(kinds[node.op_type], len(node.input[1:]), _cell(node, path)) for node in nodes]
 
-    def _take(self, name: str) -> None:
+    def _add(self, name: str) -> None:
         self._tensors.append(self._weights[name])
 
     def content(self) -> bytes:
         info = self._info
         records, data = [], bytearray()
         first = _HEADER.size + len(self._layers) * _LAYER.size + len(self._tensors) * _TENSOR.size
-        gap = -first % _PART
+        gap = -first % _ALIGNMENT
         layers = []
         for kind, count, cell in self._layers:
             layers.append(_LAYER.pack(kind.encode(), count, first + gap + len(data) if cell else 0))
             data += cell
-            data += bytes(-len(data) % _PART)
+            data += bytes(-len(data) % _ALIGNMENT)
         for tensor in self._tensors:
             values = tensor.values
             rows, columns = values.shape if values.ndim == 2 else (len(values), 1)
-            place, scales = first + gap + len(data), 0
+            offset, scales = first + gap + len(data), 0
             type = _TYPES[values.dtype.kind]
             data += np.ascontiguousarray(values, _DTYPES[type]).tobytes()
-            data += bytes(-len(data) % _PART)
+            data += bytes(-len(data) % _ALIGNMENT)
             if tensor.scales is not None:
                 scales = first + gap + len(data)
                 data += np.ascontiguousarray(tensor.scales, "<f4").tobytes()
-                data += bytes(-len(data) % _PART)
-            records.append(_TENSOR.pack(type, values.ndim, rows, columns, place, scales))
+                data += bytes(-len(data) % _ALIGNMENT)
+            records.append(_TENSOR.pack(type, values.ndim, rows, columns, offset, scales))
         body = b"".join([*layers, *records, bytes(gap), bytes(data)])
         output = info["model"]["head"]["size"] or layer_sizes(info)[-1]
         header = _HEADER.pack(
@@ -160,7 +181,7 @@ class _Packer:
 
 
 def _cell(node: "onnx.NodeProto", path: Path) -> bytes:
-    """The cell that a node carries, empty where the library knows it."""
+    """Pack the program of a node's cell; empty for a cell that the library has."""
     attributes = {a.name: a for a in node.attribute}
     if "gates" not in attributes:
         return b""

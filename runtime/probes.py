@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the training library's probes that run a packed model from C, without Python between its steps."""
+"""Bindings of the training library's probes, which run a packed model from C without Python between its steps."""
 
 import ctypes
 from collections.abc import Callable
@@ -15,10 +15,13 @@ from edgernn.runtime.stepper import Stepper
 
 @cache
 def probes() -> ctypes.CDLL:
-    """The library that has the probes; `csrc/tests/probe.h` declares them.
+    """Load the library with the probes, which `csrc/tests/probe.h` declares.
+
+    Returns:
+        The library, with the types of its functions.
 
     Raises:
-        EdgernnError: It is missing, or one of another version.
+        EdgernnError: The library is missing or has another version.
     """
     path = train_library()
     pointer, number = ctypes.c_void_p, ctypes.c_int64
@@ -31,32 +34,32 @@ def probes() -> ctypes.CDLL:
     }
     try:
         library = ctypes.CDLL(str(path))
-        for name, (given, returned) in arguments.items():
+        for name, (types, result) in arguments.items():
             probe = getattr(library, name)
-            probe.argtypes, probe.restype = given, returned
+            probe.argtypes, probe.restype = types, result
     except (OSError, AttributeError):
         raise EdgernnError(f"{path}: expected the probes of this version; build it with: pip install .") from None
     return library
 
 
 def streamed(stepper: Stepper, x: NDArray[np.float32] | NDArray[np.int64]) -> Callable[[], None]:
-    """Make a call that streams sequences through a model of one sequence at a time.
+    """Build a call that streams sequences through a model of one sequence at a time.
 
     Args:
         stepper: The packed model, with B = 1.
         x: The sequences (N, T, I), or int64 (N, T) of words. Each starts from the initial state.
 
     Returns:
-        The call; it raises EdgernnError where the model refuses an input.
+        The call; it raises EdgernnError if the model rejects an input.
     """
     kind = stepper.x.dtype
-    given = np.ascontiguousarray(x, kind)
-    sequences, steps = given.shape[:2]
+    array = np.ascontiguousarray(x, kind)
+    sequences, steps = array.shape[:2]
     stride = stepper.x.size * kind.itemsize // ctypes.sizeof(ctypes.c_float)
     library = probes()
     step, model, _, y = stepper.native
     # data_as keeps the array alive
-    data = given.ctypes.data_as(ctypes.c_void_p)
+    data = array.ctypes.data_as(ctypes.c_void_p)
     arguments = step, stepper.native_reset, model, data, sequences, steps, stride, y
 
     def call() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run a model on a user's file."""
+"""Inference on a file of inputs."""
 
 import io
 import zipfile
@@ -28,11 +28,24 @@ def run_file(
     threads: int = 1,
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """Read x (T, I) or (N, T, I), write y, and say what was done. Formats by suffix: npz (x, y), npy, csv.
+    """Run a model on the inputs x of a file and write its outputs y.
 
-    Of a model of words x is whole numbers, (T,) or (N, T); in a csv file (T,), one a row.
-    Raises UsageError for another suffix, a wrong shape or a word that is none, EdgernnError for a file that cannot be
-    read.
+    The suffix of a file selects its format: npz with arrays x and y, npy or csv.
+
+    Args:
+        model: The exported file.
+        source: File with x (T, I) or (N, T, I); word models read integers (T,) or (N, T), and one word per row of csv.
+        target: File to write.
+        backend: As in `Session`.
+        threads: As in `Session`.
+        device: As in `Session`.
+
+    Returns:
+        The output file, the shape of y, the backend and the percentage of updates skipped.
+
+    Raises:
+        UsageError: Another suffix, a wrong shape or a word outside the vocabulary.
+        EdgernnError: A file that cannot be read.
     """
     for path in (source, target):
         if path.suffix not in FORMATS:
@@ -65,7 +78,17 @@ def run_file(
 
 
 def read(path: Path) -> NDArray[Any]:
-    """The array x of a file. Raises EdgernnError where there is none that can be read; pickles are never loaded."""
+    """Read the array x of a file, without loading pickles.
+
+    Args:
+        path: The file; its suffix selects the format.
+
+    Returns:
+        The array.
+
+    Raises:
+        EdgernnError: The file is missing or cannot be read.
+    """
     if path.suffix == ".npz":
         return read_arrays(path, ("x",))["x"]
     try:
@@ -79,7 +102,7 @@ def read(path: Path) -> NDArray[Any]:
 
 
 def _csv(path: Path) -> NDArray[Any]:
-    """Rows of numbers; a first row that is not numbers is a header."""
+    """Read rows of numbers; a first row with other text is a header."""
     lines = path.read_text(encoding="utf-8").splitlines()
     try:
         [float(word) for word in lines[0].split(",")]
@@ -92,14 +115,22 @@ def _csv(path: Path) -> NDArray[Any]:
 
 
 def _column(path: Path, x: NDArray[Any]) -> NDArray[Any]:
-    """The whole numbers (T,) of a table that is one column wide."""
+    """Return the words (T,) in a table of one column."""
     if x.shape[1] != 1 or not np.array_equal(x, x.round()) or not (abs(x) < 2**53).all():
-        raise UsageError(f"{path}: expected one whole number in each row, a word")
+        raise UsageError(f"{path}: expected one whole number, a word's index, in each row")
     return x[:, 0].astype(np.int64)
 
 
 def write(path: Path, y: NDArray[Any]) -> None:
-    """Raises UsageError where a csv file cannot hold the shape."""
+    """Write y to a file.
+
+    Args:
+        path: The file; its suffix selects the format.
+        y: The array.
+
+    Raises:
+        UsageError: The array has more axes than a csv file.
+    """
     if path.suffix == ".npz":
         write_arrays(path, {"y": y})
     elif path.suffix == ".npy":
@@ -107,7 +138,7 @@ def write(path: Path, y: NDArray[Any]) -> None:
         np.save(content, y)
         write_bytes(path, content.getvalue())
     elif y.ndim > 2:
-        raise UsageError(f"{path}: a csv file holds two axes, y has shape {y.shape}; write npz or npy")
+        raise UsageError(f"{path}: expected at most two axes for csv, got y of shape {y.shape}; write npz or npy")
     else:
         text = io.StringIO()
         np.savetxt(text, np.atleast_2d(y), delimiter=",", fmt="%.9g")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model file, ready to run: whole sequences, or one step at a time with the state kept."""
+"""Inference sessions of an exported file: whole sequences, or one step at a time with the state kept."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
-from edgernn.runtime.device import DEVICE, RECORD, Call, gpu_session, ops_elsewhere, require_gpu, to_device
+from edgernn.runtime.device import DEVICE, RECORD, Call, gpu_session, require_gpu, to_device, unassigned_ops
 from edgernn.runtime.info import kernels, layer_sizes, not_utf8, read_info, read_model
 from edgernn.runtime.interface import Value, state_sizes
 from edgernn.runtime.library import (
@@ -30,26 +30,20 @@ Array = NDArray[np.float32]
 
 
 class Session:
-    """An exported model in ONNX Runtime; its steps, where the native library runs it, go past that.
+    """An exported model in ONNX Runtime.
 
     s = Session("model.onnx")
-    y = s.run(x)          # a whole sequence x (T, B, I), or (T, I) for one; starts from the initial state
-    y_t = s.step(x_t)     # one step x_t (B, I) or (I,), the state is kept; s.reset() forgets it
+    y = s.run(x)          # a whole sequence x (T, B, I) or (T, I), from the initial state
+    y_t = s.step(x_t)     # one step x_t (B, I) or (I,), from the kept state; s.reset() restores the initial state
 
-    A model of words has no axis I: x is whole numbers, (T, B) or (T,), and x_t (B,) or a single one, all below
-    `s.vocabulary`, which is None for other models.
-    backend: "auto" takes the native library where it is installed and warns where it is not; "native" insists on it;
-    "portable" runs the standard operators that the file also carries. `s.backend` says which one runs, `s.onnx` is the
-    onnxruntime.InferenceSession underneath.
-    threads: of ONNX Runtime within an operator. device: "cpu", or "cuda", the first GPU, with the CUDA library for the
-    native one; the state of `step` is kept there, and what is copied is x in and y out. stream: of CUDA, for all of a
-    session's work there; ONNX Runtime's own unless given.
-    After a run or step, `s.updates` (T, B) is the number of neurons updated and `s.macs` (B,) the multiply-adds
-    executed; both are None for a model that always updates everything.
+    A word model has no axis I: x (T, B) or (T,) and x_t (B,) or () are integers from 0 to `s.vocabulary - 1`;
+    `s.vocabulary` is None for other models. Steps of the native backend on a CPU do not go through ONNX Runtime.
 
-    Raises EdgernnError for a file that is missing, corrupt, not exported by edgernn or newer than this version, and
-    where the device cannot be used, with what to do about it; UsageError for a wrong shape, dtype or value of x, naming
-    what was expected.
+    `s.backend` is the active backend, native or portable, and `s.onnx` the onnxruntime.InferenceSession. After a run
+    or a step, `s.updates` (T, B) is the number of updated neurons and `s.macs` (B,) the number of multiply-adds
+    executed. Both are None for a model that updates every neuron at every step.
+
+    Methods raise UsageError for a wrong shape, dtype or value of x.
     """
 
     def __init__(
@@ -61,6 +55,21 @@ class Session:
         device: str = "cpu",
         stream: int | None = None,
     ) -> None:
+        """Load an exported file.
+
+        Args:
+            path: The file.
+            backend: "native" runs the native library, "portable" the standard operators in the file. "auto" is native
+                if possible, else portable with a warning.
+            threads: Threads of ONNX Runtime within an operator.
+            device: "cpu", or "cuda" for the first GPU, where `step` keeps the state; only x and y are copied.
+            stream: CUDA stream for all work of the session. Default: ONNX Runtime's stream.
+
+        Raises:
+            EdgernnError: The file is missing, corrupt, not exported by edgernn or newer than this version, or the
+                device or the backend is not available. The message names the remedy.
+            UsageError: Another backend or device, or fewer than one thread.
+        """
         if backend not in ("auto", "native", "portable"):
             raise UsageError(f"backend: expected auto, native or portable, got {backend!r}")
         if device not in ("cpu", DEVICE):
@@ -77,22 +86,22 @@ class Session:
         self.state_names = list(self._state_sizes)
         self._outputs = [o.name for o in self.onnx.get_outputs()]
         self._stream: Stream | None = None
-        # of the file as it was, to be packed for the first step
+        # the file's content until the first step packs it
         self._content: bytes | None = content if self.backend == "native" and device == "cpu" else None
         self._packed = b""
-        # on a GPU, what the last run started from, of its batch
+        # batch and initial state of the last run on a GPU
         self._start: tuple[int, dict[str, Any]] = (0, {})
-        # of the last run, there if it was there, or the stream that made the last step
+        # updates and macs of the last `run()`, or the stream of the last `step()`
         self._work: Stream | tuple[Any, Any] = (None, None)
 
     @property
     def updates(self) -> NDArray[np.int64] | None:
-        """How many neurons the last run or step updated, (T, B)."""
+        """Number of neurons that the last run or step updated, (T, B)."""
         return _host(self._work[0]) if isinstance(self._work, tuple) else self._work.work[0]
 
     @property
     def macs(self) -> NDArray[np.int64] | None:
-        """The multiply-adds that the last run or step executed, (B,)."""
+        """Multiply-adds that the last run or step executed, (B,)."""
         return _host(self._work[1]) if isinstance(self._work, tuple) else self._work.work[1]
 
     @property
@@ -101,51 +110,61 @@ class Session:
 
     @property
     def vocabulary(self) -> int | None:
-        """How many words there are, where x is words."""
+        """Number of words of a word model, None for other models."""
         size = self.info["model"]["input"]["vocabulary"]
         return None if size is None else int(size)
 
     @property
     def neurons(self) -> int:
-        """Of all layers and directions."""
+        """Number of neurons of all layers and directions."""
         return sum(layer_sizes(self.info)) * (2 if self.info["model"]["bidirectional"] else 1)
 
     def shape(self, *leading: str) -> str:
-        """What x is like with these axes before the one of its channels, if it has that, in words."""
+        """Format the shape of x with these leading axes, for errors."""
         return f"({', '.join([*leading, *map(str, self.channels)])}{',' * (len(leading) + len(self.channels) == 1)})"
 
     @property
     def channels(self) -> tuple[int, ...]:
-        """The last axis of x, if it has one for channels: (I,), or () for words."""
+        """Shape of x at one step of one sequence: (I,), or () for a word model."""
         return (self.input_size,) if self.vocabulary is None else ()
 
     def run(self, x: ArrayLike) -> Array:
-        """Y of a whole sequence from the initial state; the state that `step` keeps is not touched.
+        """Run a whole sequence from the initial state, without changing the state that `step` keeps.
 
-        x (T, B, I) gives y (B, O) or (T, B, O); x (T, I) gives y (O,) or (T, O).
+        Args:
+            x: Inputs (T, B, I), or (T, I) for one sequence.
+
+        Returns:
+            y (B, O) or (T, B, O) for a model with an output at every step; without the axis B if x has none.
         """
         sequence = self.checked(x)
         y: Array = _host(self._call(sequence, self._starts(sequence.shape[1]))["y"])
         return y if np.ndim(x) == sequence.ndim else y[..., 0, :]
 
     def step(self, x_t: ArrayLike) -> Array:
-        """Y after one more step x_t (B, I) or (I,), from the state that the last step left.
+        """Run one step from the kept state.
 
-        Fastest for a float32 array; nothing but y is allocated then.
+        float32 arrays are fastest: only y is allocated for them.
+
+        Args:
+            x_t: Input (B, I), or (I,) for one sequence.
+
+        Returns:
+            y (B, O) or (O,).
         """
         stream = self._stream
-        if stream is None or not stream.take(x_t):
+        if stream is None or not stream.try_put(x_t):
             stream = self._begin(x_t)
         self._work = stream
         refusal = stream.step()
         if refusal is not None:
-            # says it in the words of all other input
+            # raises the usual error for a wrong value
             self._checked(x_t, ("B",))
             raise EdgernnError(f"{self.path}: {refusal}")
         return stream.result()
 
     def _begin(self, x_t: ArrayLike) -> Stream:
-        """The stream that makes the next step from x_t, which is anything but what the last one read: checked."""
+        """Return the stream for a step from x_t, whose type or shape is not that of the last step."""
         if not self.info["streaming"]:
             raise UsageError("step: this model needs the whole sequence; use run")
         frame = self._checked(x_t, ("B",))[0]
@@ -153,8 +172,10 @@ class Session:
         stream = self._stream
         if stream is not None and stream.batch != batch:
             if stream.started:
-                kept = stream.batch
-                raise UsageError(f"x_t: expected the batch of the kept state, {kept}, got {batch}; call reset() first")
+                expected = stream.batch
+                raise UsageError(
+                    f"x_t: expected the batch of the kept state, {expected}, got {batch}; call reset() first"
+                )
             stream = None
         if stream is None:
             stream = self._stream = self._make_stream(frame)
@@ -170,62 +191,73 @@ class Session:
         return NativeStream(self._packed, len(frame))
 
     def reset(self) -> None:
-        """Forget the state: the next step starts a new sequence."""
+        """Restore the initial state: the next step starts a new sequence."""
         if self._stream is not None:
             self._stream.restart()
 
     def checked(self, x: ArrayLike) -> NDArray[Any]:
-        """X as the model takes it: float32 (T, B, I) or int64 (T, B), B = 1 where it is left out."""
+        """Check x and convert it to float32 (T, B, I) or int64 (T, B), with B = 1 if x has no batch axis."""
         return self._checked(x, ("T", "B"))
 
     def initial_state(self, batch: int) -> dict[str, Array]:
-        """What a sequence starts from: zeros but for what the file says."""
+        """Return the initial state of B sequences by name: zeros, or the values in the file."""
         starts = self.info["initial_state"]
         return {n: np.full((batch, size), starts.get(n, 0), np.float32) for n, size in self._state_sizes.items()}
 
     def run_from(self, x: NDArray[Any], state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
-        """Y (with its batch axis) and the last state of x (T, B, I) or (T, B) from a state, by name (B, H) each."""
+        """Run a sequence from a state.
+
+        Args:
+            x: Inputs (T, B, I), or words (T, B).
+            state: States (B, H) by name.
+
+        Returns:
+            y, with its batch axis, and the states after the last step.
+
+        Raises:
+            UsageError: A state is missing or has another shape.
+        """
         sequence = self.checked(x)
         expected = {name: zero.shape for name, zero in self.initial_state(sequence.shape[1]).items()}
-        given = {name: np.asarray(value, np.float32) for name, value in state.items()}
-        got = {name: value.shape for name, value in given.items()}
+        start = {name: np.asarray(value, np.float32) for name, value in state.items()}
+        got = {name: value.shape for name, value in start.items()}
         if got != expected:
             raise UsageError(f"state: expected {expected}, got {got}")
-        found = self._call(sequence, given)
-        return _host(found["y"]), {name: _host(found[f"{name}.next"]) for name in self.state_names}
+        outputs = self._call(sequence, start)
+        return _host(outputs["y"]), {name: _host(outputs[f"{name}.next"]) for name in self.state_names}
 
     def _starts(self, batch: int) -> Mapping[str, Any]:
-        """The initial state where a run reads it."""
+        """Return the initial state in the device's memory."""
         if self.device != DEVICE:
             return self.initial_state(batch)
-        kept, start = self._start
-        if kept != batch:
+        cached_batch, start = self._start
+        if cached_batch != batch:
             start = {name: to_device(value) for name, value in self.initial_state(batch).items()}
             self._start = batch, start
         return start
 
     def _call(self, x: NDArray[Any], state: Mapping[str, Any]) -> dict[str, Any]:
-        """All outputs by name, on the device."""
+        """Run the session and return all outputs by name, in the device's memory."""
         inputs = {"x": x, **state}
         if self.device == DEVICE:
             call = self._guarded(Call, self.onnx, inputs)
             self._guarded(call)
-            found = call.outputs
+            outputs = call.outputs
         else:
             values = self._guarded(self.onnx.run, self._outputs, inputs)
-            found = dict(zip(self._outputs, values, strict=True))
-        self._work = found.get("updates"), found.get("macs")
-        return found
+            outputs = dict(zip(self._outputs, values, strict=True))
+        self._work = outputs.get("updates"), outputs.get("macs")
+        return outputs
 
     def _guarded(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        """call(*arguments), whose errors name the file."""
+        """Call a function of ONNX Runtime and name the file in its errors."""
         try:
             return call(*arguments)
-        except Exception as error:  # onnxruntime raises plain classes of its own
+        except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
             raise EdgernnError(f"{self.path}: {_first_line(error)}") from None
 
     def _checked(self, x: ArrayLike, leading: tuple[str, ...]) -> NDArray[Any]:
-        """X as float32 (T, B, I) or int64 (T, B); `leading` names its axes before I: the batch may be left out."""
+        """Check x as in `checked`; `leading` names the axes before I, and the batch axis is optional."""
         array = np.asarray(x)
         expected, full = self.shape(*leading), len(leading) + len(self.channels)
         kind, kinds = ("numbers", "fiub") if self.vocabulary is None else ("whole numbers", "iu")
@@ -254,14 +286,14 @@ class Session:
 def _open(
     path: Path, content: bytes, library: str | None, threads: int, device: str, stream: int | None
 ) -> tuple[Any, dict[str, Any], dict[str, int]]:
-    """A session, with the library where that has all kernels of the file, its description and its states' sizes."""
+    """Open a session, without the library if it lacks a kernel; return it with the description and the state sizes."""
     try:
-        session, refused = open_session(path, content, library, threads, device, stream), None
+        session, failure = open_session(path, content, library, threads, device, stream), None
     except EdgernnError as error:
         if library is None:
             raise
-        # a node for which the library has no kernel keeps ONNX Runtime from its function, too
-        session, refused = open_session(path, content, None, threads, device, stream), error
+        # ONNX Runtime does not use a node's portable function if the registered library lacks its kernel
+        session, failure = open_session(path, content, None, threads, device, stream), error
     try:
         text = session.get_modelmeta().custom_metadata_map.get("edgernn")
         inputs, outputs = (
@@ -272,22 +304,37 @@ def _open(
         raise not_utf8(path) from None
     info = read_info(text, path)
     sizes = state_sizes(info, inputs, outputs, len(content), path)
-    if refused is not None and no_native(kernels(info), device) is None:
-        raise refused
+    if failure is not None and no_native(kernels(info), device) is None:
+        raise failure
     return session, info, sizes
 
 
 def open_session(
     path: Path, content: bytes, library: str | None, threads: int, device: str = "cpu", stream: int | None = None
 ) -> Any:
-    """An onnxruntime.InferenceSession, with the native library for the device registered where one is given."""
+    """Create an onnxruntime.InferenceSession.
+
+    Args:
+        path: The file, for errors.
+        content: The file's content.
+        library: Path of the native library to register, or None.
+        threads: Threads within an operator.
+        device: "cpu" or "cuda".
+        stream: CUDA stream, or None for ONNX Runtime's stream.
+
+    Returns:
+        The session.
+
+    Raises:
+        EdgernnError: The file cannot be loaded, or the device is not available.
+    """
     ort = onnxruntime()
     if device == DEVICE:
         require_gpu(ort, library)
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    # what goes wrong is raised, and said once
+    # errors are raised, so they need no log
     options.log_severity_level = 4
     try:
         if library is not None:
@@ -295,36 +342,36 @@ def open_session(
         if device == DEVICE:
             options.add_session_config_entry(RECORD, "1")
             return gpu_session(ort, content, options, stream=stream)
-        # a session of Python would catch an error, print it and try once more
+        # enable_fallback would print an error and retry
         return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     except EdgernnError:
         raise
     except UnicodeDecodeError:
         raise not_utf8(path) from None
-    except Exception as error:  # onnxruntime raises plain classes of its own
+    except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
         raise EdgernnError(f"{path}: ONNX Runtime cannot load it: {_first_line(error)}") from None
 
 
 def _first_line(error: Exception) -> str:
-    """ONNX Runtime lists what follows from an error on further lines."""
+    """Return the first line of an error of ONNX Runtime; further lines repeat its consequences."""
     return str(error).partition("\n")[0]
 
 
 def _host(value: Any) -> Any:
-    """The array of an OrtValue; None and arrays as they are."""
+    """Copy an OrtValue to an array; return None and arrays unchanged."""
     return value if value is None or isinstance(value, np.ndarray) else value.numpy()
 
 
-def _backend(wanted: str, session: Any, kernels: list[str], device: str) -> Literal["native", "portable"]:
-    """What a model that needs these kernels runs on. Raises EdgernnError for "native" where it cannot be had."""
-    if wanted == "portable":
+def _backend(requested: str, session: Any, kernels: list[str], device: str) -> Literal["native", "portable"]:
+    """Select the backend for a model with these kernels; raise EdgernnError if "native" is not available."""
+    if requested == "portable":
         return "portable"
     reason = no_native(kernels, device)
-    if reason is None and device == DEVICE and (left := ops_elsewhere(session, set(op_names(len(kernels))))):
-        reason = f"ONNX Runtime's CUDA provider was not given {', '.join(sorted(left))}"
+    if reason is None and device == DEVICE and (ops := unassigned_ops(session, set(op_names(len(kernels))))):
+        reason = f"ONNX Runtime's CUDA provider does not run {', '.join(sorted(ops))}"
     if reason is None:
         return "native"
-    if wanted == "native":
+    if requested == "native":
         raise EdgernnError(reason)
     warnings.warn(f"{reason}; running the portable operators, which are slower", EdgernnWarning, stacklevel=3)
     return "portable"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step after another through the library's plain C functions."""
+"""Bindings of the library's C functions that step a packed model."""
 
 import ctypes
 from typing import Any
@@ -22,47 +22,64 @@ class _Sizes(ctypes.Structure):
 
 
 def memory(packed: bytes, batch: int = 1) -> int:
-    """The bytes that a stream of B sequences needs besides the packed model itself.
+    """Return the bytes of memory that a stream needs besides the packed model.
 
-    Raises EdgernnError for a model that cannot be read, and where there is no library.
+    Args:
+        packed: The packed model.
+        batch: B.
+
+    Returns:
+        The number of bytes.
+
+    Raises:
+        EdgernnError: The model cannot be read, or the library is missing.
     """
     return _memory(_library(), _aligned(packed), batch)
 
 
 def _memory(library: ctypes.CDLL, file: Array, batch: int) -> int:
-    need = ctypes.c_size_t()
-    _check(library, library.edgernn_memory(_at(file), len(file), batch, ctypes.byref(need)))
-    return need.value
+    size = ctypes.c_size_t()
+    _check(library, library.edgernn_memory(_address(file), len(file), batch, ctypes.byref(size)))
+    return size.value
 
 
 class Stepper:
-    """Steps of B sequences of a packed model, whose state is in memory of its own.
+    """Steps of B sequences of a packed model, with the state kept.
 
-    x: what `step` reads, (B, I), or int64 (B,) of words; y: what it made, (B, O). Both are overwritten in place.
-    updates, macs: of the last step, (B,); None for a model that always updates everything.
-
-    Raises EdgernnError for a model that cannot be read.
+    `step` reads the array `x`, (B, I) or int64 (B,) for words, and overwrites the array `y` (B, O). `updates` and
+    `macs` (B,) are those of the last step, None for a model that updates every neuron at every step.
     """
 
     def __init__(self, packed: bytes, batch: int) -> None:
+        """Load a packed model.
+
+        Args:
+            packed: The packed model.
+            batch: B.
+
+        Raises:
+            EdgernnError: The model cannot be read, or the library is missing.
+        """
         self._library = _library()
-        # the model reads both for as long as it is used
+        # the model refers to both arrays
         self._file = _aligned(packed)
         self._memory = _aligned(_memory(self._library, self._file, batch))
         model = ctypes.c_void_p()
-        given = _at(self._file), len(packed), batch, _at(self._memory), len(self._memory)
-        self._check(self._library.edgernn_open(*given, ctypes.byref(model)))
-        found = _Sizes()
-        self._check(self._library.edgernn_sizes(model, ctypes.byref(found)))
-        words = found.vocabulary > 0
-        self.x: Array = np.zeros(batch, np.int64) if words else np.zeros((batch, found.input), np.float32)
-        self.y: Array = np.zeros((batch, found.output), np.float32)
+        memory = _address(self._memory), len(self._memory)
+        self._check(self._library.edgernn_open(_address(self._file), len(packed), batch, *memory, ctypes.byref(model)))
+        sizes = _Sizes()
+        self._check(self._library.edgernn_sizes(model, ctypes.byref(sizes)))
+        words = sizes.vocabulary > 0
+        self.x: Array = np.zeros(batch, np.int64) if words else np.zeros((batch, sizes.input), np.float32)
+        self.y: Array = np.zeros((batch, sizes.output), np.float32)
         self._model = model
         self._step = self._library.edgernn_step_words if words else self._library.edgernn_step
-        self._given = model, _at(self.x), _at(self.y)
+        self._arguments = model, _address(self.x), _address(self.y)
         counts = ctypes.c_void_p(), ctypes.c_void_p()
         self._check(self._library.edgernn_work(model, *map(ctypes.byref, counts)))
-        self._work = [None if at.value is None else (ctypes.c_int64 * batch).from_address(at.value) for at in counts]
+        self._work = [
+            None if count.value is None else (ctypes.c_int64 * batch).from_address(count.value) for count in counts
+        ]
 
     @property
     def updates(self) -> NDArray[np.int64] | None:
@@ -73,13 +90,13 @@ class Stepper:
         return None if self._work[1] is None else np.array(self._work[1])
 
     def step(self) -> bool:
-        """One step from self.x; False, and no step, where x is refused: `refusal` says why."""
-        return bool(self._step(*self._given) == 0)
+        """Run one step from self.x; return False, without a step, if x is rejected for the reason `refusal()`."""
+        return bool(self._step(*self._arguments) == 0)
 
     @property
     def native(self) -> tuple[ctypes.c_void_p, ...]:
-        """The C function of a step, and what it is given: the model, x and y."""
-        return ctypes.cast(self._step, ctypes.c_void_p), *self._given
+        """The C function of a step and its arguments: the model, x and y."""
+        return ctypes.cast(self._step, ctypes.c_void_p), *self._arguments
 
     @property
     def native_reset(self) -> ctypes.c_void_p:
@@ -90,7 +107,7 @@ class Stepper:
         return str(self._library.edgernn_message().decode())
 
     def restart(self) -> None:
-        """The next step starts a new sequence."""
+        """Restore the initial state: the next step starts a new sequence."""
         self._check(self._library.edgernn_reset(self._model))
 
     def _check(self, status: int) -> None:
@@ -100,7 +117,7 @@ class Stepper:
 def _library() -> ctypes.CDLL:
     library = load_library()
     if library is None:
-        raise EdgernnError("a packed model needs the native library, which is not installed: pip install .")
+        raise EdgernnError("a packed model needs the native library, which is not installed; pip install .")
     library.edgernn_message.restype = ctypes.c_char_p
     pointer, size, batch = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
     library.edgernn_memory.argtypes = [pointer, size, batch, pointer]
@@ -114,15 +131,15 @@ def _check(library: ctypes.CDLL, status: int) -> None:
 
 
 def _aligned(content: bytes | int) -> NDArray[np.uint8]:
-    """Memory that starts where the library wants it, with this content or so many bytes."""
+    """Allocate aligned memory with a content, or with a number of zero bytes."""
     size = content if isinstance(content, int) else len(content)
-    whole = np.zeros(size + _ALIGNMENT, np.uint8)
-    start = -whole.ctypes.data % _ALIGNMENT
-    made = whole[start : start + size]
+    buffer = np.zeros(size + _ALIGNMENT, np.uint8)
+    start = -buffer.ctypes.data % _ALIGNMENT
+    aligned = buffer[start : start + size]
     if isinstance(content, bytes):
-        made[:] = np.frombuffer(content, np.uint8)
-    return made
+        aligned[:] = np.frombuffer(content, np.uint8)
+    return aligned
 
 
-def _at(array: Array) -> ctypes.c_void_p:
+def _address(array: Array) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)

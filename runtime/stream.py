@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step after another at one batch size, in memory that is told of once."""
+"""Streams: steps at one batch size, in preallocated buffers that are bound once."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ Array = NDArray[Any]
 
 
 class Stream(ABC):
-    """Steps of B sequences, whose state is kept.
+    """Steps of B sequences with the state kept.
 
-    x: what the next step reads, (B, I), or (B,) of words; y: what the last one made, (B, O). Both are overwritten in
-    place, so that a step allocates nothing. started: whether there was a step since the last `restart`.
+    The array `x`, (B, I) or (B,) for words, is the next step's input, and `y` (B, O) the last step's output. Both are
+    overwritten in place, so that a step allocates no memory. `started` is True after a step since the last `restart`.
     """
 
     def __init__(self, x: Array, y: Array) -> None:
@@ -30,13 +30,18 @@ class Stream(ABC):
         return len(self.x)
 
     def put(self, frame: Array, batched: bool) -> None:
-        """The next step reads frame (B, …); `batched`: later ones, and what is returned, have the axis B."""
+        """Set the next step's input.
+
+        Args:
+            frame: The input (B, ...).
+            batched: True if the caller's inputs and outputs have the axis B, False for one sequence without it.
+        """
         self.x[...] = frame
         self._frame = self.x if batched else self.x[0]
-        self._made = self.y if batched else self.y[0]
+        self._output = self.y if batched else self.y[0]
 
-    def take(self, x_t: Any) -> bool:
-        """Read x_t if it is an array like the last one; else return False."""
+    def try_put(self, x_t: Any) -> bool:
+        """Set the next step's input if it is an array of the last one's type and shape; else return False."""
         frame = self._frame
         if type(x_t) is not np.ndarray or x_t.dtype != frame.dtype or x_t.shape != frame.shape:
             return False
@@ -44,25 +49,25 @@ class Stream(ABC):
         return True
 
     def result(self) -> Array:
-        """Y of the last step, as a copy."""
-        return self._made.copy()
+        """Return a copy of the last step's y."""
+        return self._output.copy()
 
     @abstractmethod
     def step(self) -> str | None:
-        """One step from self.x, or why x is refused."""
+        """Run one step from self.x, or return why x is rejected."""
 
     @abstractmethod
     def restart(self) -> None:
-        """The next step starts a new sequence."""
+        """Restore the initial state: the next step starts a new sequence."""
 
     @property
     @abstractmethod
     def work(self) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
-        """Neurons updated at the last step (1, B) and multiply-adds (B,), where the model counts them."""
+        """Neurons updated at the last step (1, B) and its multiply-adds (B,), None if the model does not count them."""
 
 
 class NativeStream(Stream):
-    """Of a packed model, past ONNX Runtime."""
+    """Stream of a packed model, without ONNX Runtime."""
 
     def __init__(self, packed: bytes, batch: int) -> None:
         self._stepper = Stepper(packed, batch)
@@ -83,24 +88,30 @@ class NativeStream(Stream):
 
 
 class OnnxStream(Stream):
-    """Of ONNX Runtime, on the CPU or a GPU: each step reads one copy of the state and writes the other.
-
-    vocabulary: how many words there are, where x is words.
-    """
+    """Stream of ONNX Runtime on the CPU or a GPU; the state alternates between two buffers."""
 
     def __init__(
         self, session: Any, x: Array, state: Mapping[str, Array], device: str = "cpu", vocabulary: int | None = None
     ) -> None:
+        """Allocate and bind the buffers.
+
+        Args:
+            session: The onnxruntime.InferenceSession.
+            x: The first input (B, I), or words (B,).
+            state: The initial state by name.
+            device: "cpu" or "cuda".
+            vocabulary: Number of words of a word model, None for other models.
+        """
         self._run, self._start, self._device, self._vocabulary = session.run_with_iobinding, state, device, vocabulary
         names = [o.name for o in session.get_outputs() if o.name.removesuffix(".next") not in state]
-        # what comes out of a first step has the shapes of all others
-        made = session.run(names, {"x": x[None], **state})
-        outputs = {name: np.empty_like(value) for name, value in zip(names, made, strict=True)}
-        # with an axis T of a model that has an output at every step
+        # a first step tells the outputs' shapes
+        values = session.run(names, {"x": x[None], **state})
+        outputs = {name: np.empty_like(value) for name, value in zip(names, values, strict=True)}
+        # removes the axis T of a model with an output at every step
         super().__init__(x.copy(), outputs["y"].reshape(len(x), -1))
         self._finite = np.empty(x.shape, bool)
-        # on the CPU an OrtValue is the memory of its array, on a GPU a copy of it
-        self._input, self._made_there = self._value(self.x[None]), {n: self._value(v) for n, v in outputs.items()}
+        # an OrtValue shares its array's memory on the CPU, and is a copy on a GPU
+        self._input, self._outputs = self._value(self.x[None]), {n: self._value(v) for n, v in outputs.items()}
         self._states = [{name: self._value(value.copy()) for name, value in state.items()} for _ in range(2)]
         self._inputs = [{"x": self._input, **before} for before in self._states]
         self._bindings = []
@@ -108,7 +119,7 @@ class OnnxStream(Stream):
             binding = session.io_binding()
             for name, value in inputs.items():
                 binding.bind_ortvalue_input(name, value)
-            for name, value in {**self._made_there, **{f"{n}.next": v for n, v in after.items()}}.items():
+            for name, value in {**self._outputs, **{f"{n}.next": v for n, v in after.items()}}.items():
                 binding.bind_ortvalue_output(name, value)
             self._bindings.append(binding)
         self._turn = 0
@@ -123,13 +134,13 @@ class OnnxStream(Stream):
         try:
             if self._device != "cpu":
                 self._input.update_inplace(self.x[None])
-                # a node on the CPU would read a copy of its input, as it was when it was bound
+                # a node on the CPU reads a copy that was made when its input was bound
                 for name, value in self._inputs[self._turn].items():
                     binding.bind_ortvalue_input(name, value)
             self._run(binding)
             if self._device != "cpu":
-                self.y[...] = self._made_there["y"].numpy().reshape(self.y.shape)
-        except Exception as error:  # onnxruntime raises plain classes of its own
+                self.y[...] = self._outputs["y"].numpy().reshape(self.y.shape)
+        except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
             return str(error)
         self._turn = 1 - self._turn
         self.started = True
@@ -148,5 +159,5 @@ class OnnxStream(Stream):
 
     @property
     def work(self) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
-        updates, macs = (self._made_there.get(name) for name in ("updates", "macs"))
+        updates, macs = (self._outputs.get(name) for name in ("updates", "macs"))
         return None if updates is None else updates.numpy().copy(), None if macs is None else macs.numpy().copy()

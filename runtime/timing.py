@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times of calls that are compared with each other: every round visits all of them in shuffled order."""
+"""Interleaved timing of calls to compare: each round visits all calls in shuffled order."""
 
 import gc
 import itertools
@@ -11,12 +11,20 @@ from typing import Any
 
 from edgernn.progress import Progress, Silent
 
-# seconds that so many calls in a row take
+# (call, count) -> seconds of `count` successive calls
 Clock = Callable[[Callable[[], Any], int], float]
 
 
 def wall(call: Callable[[], Any], count: int) -> float:
-    """By the processor's clock: of calls that return when all is done."""
+    """Time synchronous calls by the processor's clock.
+
+    Args:
+        call: The call.
+        count: Number of successive calls.
+
+    Returns:
+        Seconds of all calls.
+    """
     start = time.perf_counter()
     for _ in itertools.repeat(None, count):
         call()
@@ -25,10 +33,14 @@ def wall(call: Callable[[], Any], count: int) -> float:
 
 @dataclass(frozen=True)
 class Rounds:
-    """How much is measured: visits to each call, calls before the first, and about how long a visit lasts.
+    """Settings of a measurement.
 
-    group_us: calls that are shorter are timed several at once, so that the clock takes no part of the time.
-    pause_ms: before each visit, for what the call before may have left running, as threads that spin while they wait.
+    Attributes:
+        rounds: Number of visits to each call.
+        warmup: Calls before the first round.
+        block_ms: Approximate time of a visit.
+        group_us: Shorter calls are timed in groups of about this time, so that the clock's overhead is negligible.
+        pause_ms: Pause before each visit, for the previous call's threads to stop spinning.
     """
 
     rounds: int = 15
@@ -44,9 +56,16 @@ def interleaved(
     progress: Progress | None = None,
     clocks: Mapping[str, Clock] | None = None,
 ) -> dict[str, list[list[float]]]:
-    """Seconds of a call, by name and round; every visit begins with a call that is not timed.
+    """Time calls in interleaved rounds; each visit starts with a warm-up call.
 
-    clocks: of those calls that `wall` does not time.
+    Args:
+        calls: The calls by name.
+        settings: Settings of the measurement.
+        progress: Where progress is shown.
+        clocks: Clocks by name. Default: `wall`.
+
+    Returns:
+        Seconds per call by name, for each round and each call or group in it.
     """
     order = list(calls)
     shuffle = random.Random(0)
@@ -55,9 +74,9 @@ def interleaved(
         for _ in range(settings.warmup):
             call()
         clock = (clocks or {}).get(name, wall)
-        taken = clock(call, 1)
-        group = max(1, int(settings.group_us / 1e6 / taken))
-        plans[name] = (clock, group, max(1, min(2000, int(settings.block_ms / 1e3 / (taken * group)))))
+        duration = clock(call, 1)
+        group = max(1, int(settings.group_us / 1e6 / duration))
+        plans[name] = (clock, group, max(1, min(2000, int(settings.block_ms / 1e3 / (duration * group)))))
     seconds: dict[str, list[list[float]]] = {name: [] for name in calls}
     collects = gc.isenabled()
     gc.disable()

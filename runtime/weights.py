@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The weights in an exported file, in the types that it keeps them in."""
+"""The weights of an exported file, in their storage types."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -32,55 +32,56 @@ class Weight:
 
 
 class Weights(Mapping[str, Weight]):
-    """The weights of a file by their names in a file of float32, but for the head's matrix: head.W.T (O, H).
+    """The weights of a file by their names in a float32 file; the head's matrix is head.W.T (O, H).
 
-    Raises EdgernnError for a weight that is missing or cannot be read.
+    Lookup raises EdgernnError for a weight that is missing or cannot be read.
     """
 
     def __init__(self, model: "onnx.ModelProto", path: Path) -> None:
         from onnx import TensorProto
 
-        # export/graph.py keeps a matrix of bfloat16 as NAME.b, and one of int8 as NAME.q with the scales NAME.s
-        ends = {TensorProto.FLOAT: "", TensorProto.BFLOAT16: ".b", TensorProto.INT8: ".q"}
+        # export/graph.py stores a bfloat16 matrix as NAME.b, and an int8 matrix as NAME.q with the scales NAME.s
+        suffixes = {TensorProto.FLOAT: "", TensorProto.BFLOAT16: ".b", TensorProto.INT8: ".q"}
         self._path, self._tensors = path, {tensor.name: tensor for tensor in model.graph.initializer}
-        self._kept = {}
+        # initializers by the names of their weights
+        self._names = {}
         for name, tensor in self._tensors.items():
-            end = ends.get(tensor.data_type)
-            if end is not None and name.endswith(end):
-                self._kept["head.W.T" if name == "head.W" else name.removesuffix(end)] = name
+            suffix = suffixes.get(tensor.data_type)
+            if suffix is not None and name.endswith(suffix):
+                self._names["head.W.T" if name == "head.W" else name.removesuffix(suffix)] = name
 
     def __getitem__(self, name: str) -> Weight:
-        if name not in self._kept:
+        if name not in self._names:
             raise EdgernnError(f"{self._path}: it lacks the weight {name:.50}; export it again")
-        kept = self._kept[name]
-        if kept == "head.W":
-            return Weight(self._read(kept).T)
-        values = self._read(kept)
+        initializer = self._names[name]
+        if initializer == "head.W":
+            return Weight(self._read(initializer).T)
+        values = self._read(initializer)
         if values.dtype != np.int8:
             return Weight(values)
         scales = self._read(f"{name}.s")
         if scales.dtype != np.uint16 or scales.shape != (len(values), 1):
-            raise EdgernnError(f"{self._path}: the scales of {name:.50} are not one a row; export it again")
+            raise EdgernnError(f"{self._path}: expected one scale for each row of {name:.50}; export it again")
         return Weight(values, _floats(scales))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._kept
+        return name in self._names
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._kept)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._names)
 
     def _read(self, name: str) -> NDArray[Any]:
-        """The numbers of an initializer; bfloat16 as its 16 bits."""
+        """Read an initializer's numbers; bfloat16 as its 16 bits."""
         from onnx import TensorProto
 
         types = {TensorProto.FLOAT: "<f4", TensorProto.BFLOAT16: "<u2", TensorProto.INT8: "i1"}
         tensor = self._tensors.get(name)
         if tensor is not None and tensor.data_type in types and len(tensor.dims) in (1, 2):
             dtype, shape = np.dtype(types[tensor.data_type]), tuple(tensor.dims)
-            # whatever is elsewhere than in raw_data was not exported by edgernn
+            # edgernn exports tensors as raw_data only
             if min(shape) > 0 and math.prod(shape) * dtype.itemsize == len(tensor.raw_data):
                 return np.frombuffer(tensor.raw_data, dtype).reshape(shape)
         raise EdgernnError(f"{self._path}: the weight {name:.50} cannot be read; export it again")
@@ -91,22 +92,33 @@ def _floats(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
 
 
 def parse(content: bytes, path: Path) -> "onnx.ModelProto":
-    """Raises EdgernnError for what is no ONNX file."""
+    """Parse an ONNX file.
+
+    Args:
+        content: The file's content.
+        path: The file, for errors.
+
+    Returns:
+        The model.
+
+    Raises:
+        EdgernnError: The content is not an ONNX file.
+    """
     import onnx
 
     try:
         model = onnx.load_from_string(content)
-    except Exception as error:  # protobuf raises classes of its own
-        raise EdgernnError(f"{path}: no ONNX file: {error}") from None
+    except Exception as error:  # the classes of protobuf's exceptions have no common base
+        raise EdgernnError(f"{path}: not an ONNX file: {error}") from None
     graph = model.graph
     names = [value.name for values in (graph.initializer, graph.input, graph.output) for value in values]
     names += [name for node in graph.node for name in (node.op_type, node.domain, *node.input)]
-    # what is not UTF-8 is read as bytes
+    # protobuf returns invalid UTF-8 as bytes
     if not all(isinstance(name, str) for name in names):
         raise not_utf8(path)
     return model
 
 
 def read_weights(path: Path) -> Weights:
-    """Raises EdgernnError for what is no ONNX file."""
+    """Read the weights of an exported file, or raise EdgernnError if it is not an ONNX file."""
     return Weights(parse(read_model(path), path), path)

@@ -172,7 +172,7 @@ def test_words_of_bench_are_those_of_train(tmp_path, capsys):
         assert main(["bench", "--cell", "gru", word]) == 2
         assert message in capsys.readouterr().err
     assert main(["bench", "--cell", "gru", "--peers", "rank=4"]) == 2
-    assert "--peers: expected --cell gru or lstm with no other setting than hidden_size" in capsys.readouterr().err
+    assert "--peers: expected --cell gru or lstm with hidden_size as its only setting" in capsys.readouterr().err
 
 
 def test_help_of_bench_lists_the_settings_of_a_model(capsys):

@@ -12,7 +12,7 @@ import warnings
 import numpy as np
 import pytest
 
-from edgernn.cli.frame import VERBS, main
+from edgernn.cli.frame import COMMANDS, main
 from edgernn.runtime import Session
 from tests.models import exported
 
@@ -50,7 +50,7 @@ def run_example(verb, capsys):
 
 
 def test_every_verb_has_an_example_that_is_run():
-    assert sorted([*IN_TURN, *TABLES]) == sorted(VERBS)
+    assert sorted([*IN_TURN, *TABLES]) == sorted(COMMANDS)
 
 
 @pytest.mark.slow
@@ -121,13 +121,13 @@ def test_help_imports_nothing_heavy():
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
-    assert all(f"  {verb} " in process.stdout for verb in VERBS)
+    assert all(f"  {verb} " in process.stdout for verb in COMMANDS)
 
 
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["exprt"], 2, "unknown verb 'exprt': did you mean 'export'?"),
+        (["exprt"], 2, "unknown command 'exprt': did you mean 'export'?"),
         (["export", "nowhere"], 1, "nowhere: no such run directory"),
         (["export"], 2, "Missing argument 'RUN'"),
         (["bench"], 2, "give either a MODEL file or --cell NAME"),
@@ -208,8 +208,7 @@ def test_full_disk_is_one_line_and_leaves_nothing(tmp_path):
     )
     assert process.returncode == 1
     assert re.fullmatch(
-        r"edgernn: error: y\.npy: File too large; what was there before is kept; free some space and .*\n",
-        process.stderr,
+        r"edgernn: error: y\.npy: File too large; existing files are unchanged; free some space and .*\n", process.stderr
     )
     assert sorted(tmp_path.iterdir()) == before
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import edgernn
-from edgernn.cli.frame import VERBS, main, verb
+from edgernn.cli.frame import COMMANDS, json_command, main
 from edgernn.config import ModelConfig
 from edgernn.settings import as_word, fields_of
 from edgernn.training import TASKS
@@ -47,7 +47,7 @@ def failing(capsys, *args):
 def test_help_lists_every_verb(capsys):
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    for name, line in VERBS.items():
+    for name, line in COMMANDS.items():
         assert re.search(rf"^  {name} +{re.escape(line)}$", out, re.MULTILINE)
 
 
@@ -83,7 +83,7 @@ def test_no_verb_shows_the_help_and_fails(capsys):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["trian"], "unknown verb 'trian': did you mean 'train'"),
+        (["trian"], "unknown command 'trian': did you mean 'train'"),
         (["--nothing"], "No such option"),
         (["train", "--nothing"], "No such option '--nothing'.*; see edgernn train --help"),
         (["train", "--cell", "gru"], "Missing option '--task'; give it, or a --recipe"),
@@ -138,7 +138,7 @@ def one_verb(monkeypatch):
     """Register a function as the verb `train`."""
 
     def use(function):
-        command = verb("edgernn train", str)(function)
+        command = json_command("edgernn train", str)(function)
         module = types.ModuleType("train")
         module.command = command
         monkeypatch.setitem(sys.modules, "edgernn.cli.train", module)
@@ -154,17 +154,17 @@ def one_verb(monkeypatch):
         (
             OSError(28, "No space left on device", "a.bin"),
             1,
-            "edgernn: error: a.bin: No space left on device; what was there before is kept; free some space and give "
+            "edgernn: error: a.bin: No space left on device; existing files are unchanged; free some space and run "
             "the command again",
         ),
         (
             FileExistsError(17, "File exists", "a"),
             1,
-            "edgernn: error: a: File exists; expected a folder, and a file of that name is there; remove it, or name "
-            "another place",
+            "edgernn: error: a: File exists; expected a folder, got a file of that name; remove the file or choose "
+            "another path",
         ),
         (PermissionError(13, "Permission denied"), 1, "edgernn: error: Permission denied"),
-        (RuntimeError("odd"), 1, "edgernn: error: RuntimeError: odd (--debug shows where)"),
+        (RuntimeError("odd"), 1, "edgernn: error: RuntimeError: odd (--debug shows the traceback)"),
         (KeyboardInterrupt(), 130, "edgernn: interrupted"),
         (KeyboardInterrupt("saved"), 130, "edgernn: saved"),
         (click.FileError("x", "unreadable"), 1, "edgernn: error: Could not open file 'x': unreadable"),
@@ -220,7 +220,7 @@ def test_train_prints_what_it_did_and_what_is_next(capsys, tmp_path):
     result = json.loads((tmp_path / "runs/adding-sarnn/result.json").read_text())
     assert f"mse {result['mse']:.4g} on the test sequences (not solved: the threshold is 0.00167)" in out
     assert f"updates skipped: {result['skip_percent']:.1f} %" in out
-    assert "run: runs/adding-sarnn, to look at: learning.png, pattern.png\n" in out
+    assert "run: runs/adding-sarnn, with learning.png, pattern.png\n" in out
     assert out.endswith("next: edgernn export runs/adding-sarnn\n")
     assert "training for at most 3 steps" in err
     assert main([*TRAIN, *TINY, "--resume"]) == 0

@@ -167,7 +167,7 @@ def test_a_driver_that_is_missing_is_one_sentence(gpu, monkeypatch):
     [
         (False, "gru", "CUDAExecutionProvider", "CUDA library libedgernn_cuda is not installed"),
         (True, "lstm", "CUDAExecutionProvider", "the CUDA library has no kernel for gru"),
-        (True, "gru", "CPUExecutionProvider", "ONNX Runtime's CUDA provider was not given Recurrent"),
+        (True, "gru", "CPUExecutionProvider", "ONNX Runtime's CUDA provider does not run Recurrent"),
     ],
     ids=["no library", "no such op", "op not taken"],
 )
@@ -191,7 +191,7 @@ def test_here_it_is_said_what_to_do():
 def test_the_cuda_library_is_looked_for_beside_the_other(monkeypatch):
     monkeypatch.setattr(library, "CUDA", "libnone.so")
     with pytest.raises(
-        edgernn.EdgernnError, match=r"where nvcc is, .* pip install \. -C cmake\.define\.EDGERNN_CUDA=ON"
+        edgernn.EdgernnError, match=r"on a machine with nvcc, .* pip install \. -C cmake\.define\.EDGERNN_CUDA=ON"
     ):
         library.cuda_library_path()
     assert library.native_kernels("cuda") == set()

@@ -25,7 +25,7 @@ def test_unknown_set_suggests_the_nearest(capsys):
         fetch("minst")
     assert main(["data", "fetch", "minst"]) == 2
     assert main(["data", "fetsh"]) == 2
-    assert "unknown verb 'fetsh': did you mean 'fetch'?" in capsys.readouterr().err
+    assert "unknown command 'fetsh': did you mean 'fetch'?" in capsys.readouterr().err
 
 
 def test_set_behind_an_agreement_says_what_to_do(tmp_path, capsys):

@@ -150,7 +150,7 @@ def test_hostile_archive_is_refused_as_a_whole(server, monkeypatch, home, suffix
 def test_first_use_is_trusted_said_and_remembered(server, monkeypatch, home, capsys):
     register_data_set(monkeypatch, plain(server, None, size=None))
     assert main(["data", "fetch", "small"]) == 0
-    assert f"SHA-256 {SUM} (not known before, trusted as it came)" in capsys.readouterr().out
+    assert f"SHA-256 {SUM} (no expected value is known: not verified)" in capsys.readouterr().out
     assert json.loads((home / "small" / "fetched.json").read_text())["f.bin"]["sha256"] == SUM
     assert main(["data", "fetch", "small"]) == 0
     assert f"SHA-256 {SUM} (as expected)" in capsys.readouterr().out

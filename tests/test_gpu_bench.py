@@ -87,8 +87,8 @@ def test_a_report_holds_every_contender(machine, monkeypatch, tmp_path):
     assert (target["against"], target["limit"], target["met"]) == (GRU, 0.5, False)
     text = gpu_page(report)
     assert "unknown GPU, driver unknown; " in text
-    assert "Timed by CUDA events, one call after another" in text
-    # ten milliseconds exceed the CPU's time
+    assert "The clock is: CUDA events. Calls follow one another" in text
+    # ten milliseconds are long beside the CPU's time
     assert "Our kernel on the CPU is faster than ours on the GPU in: gru (2, 128), T=500." in text
     assert f"| gru (2, 128), T=500 | {GRU} | 1 | 0.5 | **no** |" in text
     page = generator().performance(tmp_path)
@@ -103,7 +103,7 @@ def test_a_model_is_measured_where_it_lies(machine, tmp_path):
     assert report["files"] == [str(tmp_path / name) for name in ("cuda.json", "cuda.md")]
     (case,) = report["cases"]
     assert case["name"] == "sarnn (3, 33), T=9, B=2"
-    assert case["clock"] == "the processor's clock, every call waited for"
+    assert case["clock"] == "the processor's clock, synchronous calls"
     assert case["left_out"] == dict.fromkeys(("torch.nn.GRU", "torch.nn.LSTM"), "EdgernnError: torch sees no GPU")
     assert report["input"] == "standard normal"
     assert (tmp_path / "cuda.md").read_text() == gpu_page(report)
@@ -207,4 +207,4 @@ def test_report_of_a_case_without_the_cpus_library(machine, monkeypatch, tmp_pat
     )
     report = run_cases(tmp_path / "cuda.json", [Case("One", ModelConfig.of("gru", 2, 8), 6)], SHORT)
     assert report["cases"][0]["left_out"][CPU] == "it was not built"
-    assert "Our kernel on the CPU was not measured beside it." in gpu_page(report)
+    assert "Our kernel on the CPU was not measured." in gpu_page(report)

@@ -70,7 +70,7 @@ def test_every_op_has_a_layer_of_its_own():
 def test_what_there_is_no_time_for_is_named():
     left_out = []
     assert check_all(TorchLibrary("gru lstm"), "cpu", time.perf_counter() - 1, left_out) == []
-    assert left_out == ["2 of 2 CUDA ops, for want of time"]
+    assert left_out == ["2 of 2 CUDA ops: out of time"]
 
 
 def test_the_command_checks_a_few(capsys):
@@ -122,7 +122,7 @@ def test_the_library_is_built_and_laid_beside_the_other(tools, monkeypatch, tmp_
 
 
 @pytest.mark.parametrize(
-    ("script", "message"), [("echo no >&2; exit 3", "failed: no"), ("exec /bin/sleep 9", "was not done in 1 s")]
+    ("script", "message"), [("echo no >&2; exit 3", "failed: no"), ("exec /bin/sleep 9", "did not finish in 1 s")]
 )
 def test_a_build_that_fails_is_named(tools, monkeypatch, script, message):
     monkeypatch.setattr(gpu_ops, "library_missing", lambda device="cpu": "missing")
@@ -147,7 +147,7 @@ def test_the_sanitizer_runs_the_small_checks(tools, monkeypatch):
     tools("compute-sanitizer", "exit 9")
     assert [each["passed"] for each in prepare(5).sanitized] == [False, False]
     tools("compute-sanitizer", "exec /bin/sleep 9")
-    with pytest.raises(EdgernnError, match="it was not done in"):
+    with pytest.raises(EdgernnError, match="it did not finish in"):
         sanitize("memcheck", 0.2)
 
 

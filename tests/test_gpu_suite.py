@@ -99,5 +99,5 @@ def test_failure_of_a_contender_is_told():
 def test_without_a_gpu_it_says_so(tmp_path):
     result = CliRunner().invoke(gpu_suite.main, ["--out", str(tmp_path / "gpu.json")])
     assert result.exit_code == 1
-    assert result.output == "Error: this needs a GPU, and torch sees none\n"
+    assert result.output == "Error: torch finds no GPU; run this on a machine with a GPU and a CUDA build of torch\n"
     assert not list(tmp_path.iterdir())

@@ -607,8 +607,8 @@ def test_run_reads_words_from_files(exported, tmp_path):
         ("x.npy", np.zeros((3, 8)), "x.npy: expected whole numbers, got dtype float64"),
         ("x.npy", np.zeros((3, 8, 6), int), "x.npy: expected x of shape (T,) or (N, T), got (3, 8, 6)"),
         ("x.npy", np.full((3, 8), 15), "x: expected words from 0 to 14, got 15 at index (0, 0)"),
-        ("x.csv", np.full((3, 1), 0.5), "x.csv: expected one whole number in each row, a word"),
-        ("x.csv", np.zeros((3, 2)), "x.csv: expected one whole number in each row, a word"),
+        ("x.csv", np.full((3, 1), 0.5), "x.csv: expected one whole number, a word's index, in each row"),
+        ("x.csv", np.zeros((3, 2)), "x.csv: expected one whole number, a word's index, in each row"),
     ],
 )
 def test_run_refuses_files_without_words(exported, tmp_path, capsys, name, x, message):

@@ -199,7 +199,7 @@ def test_an_op_without_a_kernel_is_named():
 
 def test_a_model_that_needs_the_whole_sequence_is_refused():
     path = exported("gru", bidirectional=True)[1]
-    with pytest.raises(edgernn.UsageError, match="it needs whole sequences"):
+    with pytest.raises(edgernn.UsageError, match="got one that needs whole sequences"):
         pack(read_model(path), path)
 
 

@@ -11,7 +11,7 @@ from torch import nn
 import edgernn
 from edgernn.bench import roofline
 from edgernn.bench.case import Case, Target, measure
-from edgernn.bench.peers import OURS, PEERS, UnsupportedError, problem, reference, stepper_of
+from edgernn.bench.peers import OURS, PEERS, UnsupportedError, random_problem, reference, stepper_of
 from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError
 from edgernn.export import to_onnx
@@ -39,7 +39,7 @@ def torch_outputs(case):
 
 @cells
 def test_reference_is_torch(cell):
-    case = problem(cell, 3, 5, 7, batch=2)
+    case = random_problem(cell, 3, 5, 7, batch=2)
     np.testing.assert_allclose(reference(case), torch_outputs(case), rtol=0, atol=1e-12)
 
 
@@ -66,7 +66,7 @@ def stream(peer, case):
 def test_a_runtime_computes_what_torch_does(peer, run, start, cell, batch, hidden):
     if peer is not OURS and peer.version() is None:
         pytest.skip(f"{peer.package} is not installed")
-    case = problem(cell, 5, hidden, 20, batch, start=start)
+    case = random_problem(cell, 5, hidden, 20, batch, start=start)
     try:
         y = run(peer, case)
     except UnsupportedError as error:
@@ -147,7 +147,7 @@ def test_probe_of_the_peak_does_its_work():
 
 @pytest.mark.parametrize("cell", ["gru", "lstm"])
 def test_steps_in_c_are_those_of_the_model(cell):
-    case = problem(cell, 3, 8, 1)
+    case = random_problem(cell, 3, 8, 1)
     stepper, alone = stepper_of(case), stepper_of(case)
     stepper.x[...] = alone.x[...] = case.x[0]
     # the call makes 1000 steps, half of all

@@ -175,8 +175,8 @@ def run_nothing(folder):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--suite --cell gru", "--suite goes with none of MODEL, --cell and --peers"),
-        ("--quick --cell gru", "--quick and --only are of --suite"),
+        ("--suite --cell gru", "--suite: expected neither MODEL, --cell nor --peers"),
+        ("--quick --cell gru", "--quick and --only: expected --suite, too"),
         ("--peers --cell sarnn", "--peers: expected --cell gru or lstm"),
         ("--peers m.onnx", "--peers: expected --cell gru or lstm"),
         ("--suite --only nonesuch", "only: expected a part of a case's name"),

@@ -127,7 +127,7 @@ def test_a_model_that_cannot_be_streamed_says_why(runs, monkeypatch, tmp_path, c
     words = ["reproduce", "sums", "--seeds", "1", "--rows", "twice", "--measure-latency", "--out", str(tmp_path)]
     assert main(words) == 0
     record = json.loads((tmp_path / "twice-seed0/latency.json").read_text())
-    assert "it needs whole sequences" in record["error"]
+    assert "got one that needs whole sequences" in record["error"]
     assert "| not measured |" in capsys.readouterr().out
 
 

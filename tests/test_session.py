@@ -264,7 +264,7 @@ def test_run_file_takes_many_sequences(tmp_path):
     assert run_file(path, tmp_path / "x.npz", tmp_path / "y.npy")["shape"] == [300, 4, 2]
     y = np.load(tmp_path / "y.npy")
     np.testing.assert_allclose(y[299], Session(path).run(x[299]), rtol=0, atol=1e-5)
-    with pytest.raises(edgernn.UsageError, match="a csv file holds two axes"):
+    with pytest.raises(edgernn.UsageError, match="expected at most two axes for csv"):
         run_file(path, tmp_path / "x.npz", tmp_path / "y.csv")
     assert not (tmp_path / "y.csv").exists()
 

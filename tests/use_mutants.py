@@ -106,7 +106,7 @@ def _command(*words: str) -> Iterator[str]:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(output):
         status = main(list(words))
     *warnings, error = output.getvalue().splitlines() or [""]
-    is_sentence = error.startswith("edgernn: error: ") and "--debug shows where" not in error
+    is_sentence = error.startswith("edgernn: error: ") and "--debug shows the traceback" not in error
     if status != 0 and not (is_sentence and all(line.startswith("edgernn: warning: ") for line in warnings)):
         yield f"edgernn {words[0]}: exit status {status}: {output.getvalue()}"
 

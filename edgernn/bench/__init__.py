@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure a model file, or a whole suite beside other runtimes: verified first, then timed in one run."""
+"""Benchmarks of a model file, or of a suite of cases beside other runtimes. Outputs are verified before timing."""
 
 from edgernn.bench.measure import Settings, bench, read_example
 from edgernn.bench.report import markdown, save

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same network out of ONNX Runtime's own GRU or LSTM operator, to be timed beside ours."""
+"""Networks of ONNX GRU or LSTM operators, with the sizes and the head of an exported file, to time beside it."""
 
 import math
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from edgernn.runtime.weights import Weight
 
 Array = NDArray[np.float32]
 
-# ours -> ONNX: rows of W and R, by gate
+# order of the gates in the rows of W and R: in ONNX, and in our cells
 _ROWS = {"gru": ("z", "r", "n"), "lstm": ("i", "o", "f", "g")}
 _OURS = {"gru": ("r", "z", "n"), "lstm": ("i", "f", "g", "o")}
 
@@ -27,19 +27,19 @@ def _reordered(kind: str, weight: Array) -> Array:
 
 
 def _operator(kind: str, W: Array, R: Array, b: Array) -> dict[str, Array]:
-    """The ONNX operator's W, R and B from our cell's parameters (rows as in the cell's docstring)."""
+    """Convert our cell's parameters, with rows as in the cell's docstring, to the operator's W, R and B."""
     H = R.shape[1]
     if kind == "lstm":
         bias = _reordered(kind, b)
         return {"W": _reordered(kind, W), "R": _reordered(kind, R), "B": np.concatenate([bias, 0 * bias], -1)}
-    # the recurrent half of the bias is that of k, which only the candidate has
+    # only the candidate has a recurrent bias, that of k
     recurrent = np.concatenate([np.zeros(2 * H, np.float32), b[3 * H :]])
     bias = np.concatenate([_reordered(kind, b[: 3 * H]), _reordered(kind, recurrent)], -1)
     return {"W": _reordered(kind, W), "R": _reordered(kind, R), "B": bias}
 
 
 def _shapes(kind: str, info: dict[str, Any]) -> list[tuple[tuple[int, ...], ...]]:
-    """Shapes of W, R and b of one direction of each layer, as our cell has them, for the sizes in `info`."""
+    """Return the shapes of our cell's W, R and b in one direction of each layer, for the sizes in `info`."""
     gates, directions, size = len(_ROWS[kind]), _directions(info), info["model"]["input"]["size"]
     layers: list[tuple[tuple[int, ...], ...]] = []
     for H in layer_sizes(info):
@@ -53,20 +53,28 @@ def _directions(info: dict[str, Any]) -> int:
 
 
 def parameters(kind: str, info: dict[str, Any]) -> int:
-    """Number of parameters of recurrent layers of this kind, of the sizes in `info`."""
+    """Count the parameters of recurrent layers of a kind, gru or lstm, with the sizes in a file's description."""
     return _directions(info) * sum(math.prod(shape) for layer in _shapes(kind, info) for shape in layer)
 
 
 def is_same(kind: str, info: dict[str, Any]) -> bool:
-    """Whether our layers are just what the operator computes."""
+    """Return True if the file's layers compute the same function as the operator `kind`."""
     return bool(info["kernels"] == [kind])
 
 
 def baseline(kind: str, info: dict[str, Any], weights: Mapping[str, Weight]) -> onnx.ModelProto:
-    """A stack of ONNX GRU or LSTM operators of the sizes in `info`, with the head of ours.
+    """Build a stack of ONNX GRU or LSTM operators with the head of an exported file.
 
-    weights: our file's. Where its layers are plain ones of `kind`, the operators get them and compute the same
-    function; otherwise they get random ones of the same scale, which take the same time.
+    Args:
+        kind: The operator, gru or lstm.
+        info: The file's description, which has the sizes.
+        weights: The file's weights. The operators use them if `is_same`, and random weights of that scale otherwise.
+
+    Returns:
+        The model.
+
+    Raises:
+        EdgernnError: A weight has another shape than the description says.
     """
     directions = _directions(info)
     random = np.random.default_rng(0)
@@ -130,7 +138,7 @@ def baseline(kind: str, info: dict[str, Any], weights: Mapping[str, Weight]) -> 
         ]
         x = "top"
     if "head.b" in weights:
-        # without a weight of its own the head is tied to the embedding
+        # a tied head shares the embedding's matrix
         matrix = weights["head.W.T" if "head.W.T" in weights else "embedding.E"].floats.T
         initialisers |= {"head.W": np.ascontiguousarray(matrix), "head.b": weights["head.b"].floats}
         nodes += [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One case: ours beside all that it is compared with, each verified and then timed in the same rounds."""
+"""A benchmark case: edgernn and its contenders, each verified and then timed in the same rounds."""
 
 import datetime
 import tempfile
@@ -20,7 +20,7 @@ from edgernn.bench.peers import (
     Peer,
     Problem,
     UnsupportedError,
-    problem,
+    random_problem,
     reference,
     stepper_of,
 )
@@ -31,24 +31,24 @@ from edgernn.model import SequenceModel
 from edgernn.runtime.session import Session
 from edgernn.runtime.timing import Rounds, interleaved
 
-# the names of contenders that are no peers
+# names of contenders other than peers
 EDGERNN, FLOAT32, DENSE, PYTHON = "edgernn", "edgernn float32", "edgernn gru", "edgernn from Python"
 COMPILED, PORTABLE = "the library's cell", "portable function"
 ROOFLINE, WITH_INPUT, BEST = "roofline", "roofline and input", "best peer"
 ORT = PEERS[0].name
-# a peer's error, not ours: some trade accuracy for speed
+# absolute error of float32 contenders; wide enough for peers that trade accuracy for speed
 TOLERANCE = 1e-3
-# of all that computes with fewer bits than float32, where ours does
+# absolute error of contenders with fewer bits than float32
 ROUNDED = 5e-2
-# with several threads, before each visit: those of others spin for a while, on the processors that ours need
+# pause before each block with several threads, for the previous contender's threads to stop spinning
 PAUSE_MS = 30.0
-# steps that a stream is verified over
+# steps of a stream's verification
 _CHECKED = 12
 
 
 @dataclass(frozen=True)
 class Target:
-    """Our time is at most `limit` times that of the contender `against`."""
+    """Largest allowed ratio of our time to that of the contender `against`."""
 
     against: str
     limit: float
@@ -56,12 +56,21 @@ class Target:
 
 @dataclass(frozen=True)
 class Case:
-    """T steps of B sequences through one layer; T = 1 is a stream, with the state kept from call to call, T = 0 a
-    session that is made and not run.
+    """T steps of B sequences through one layer.
 
-    model: what is measured, with random weights. skip: as in `edgernn.random_models.random_model`. weights: as in
-    `edgernn.export.to_onnx`, of gru and lstm. in_c: the steps of a stream are called from C; ours alone is measured.
-    compiled: the library's cell with the equations of a user's own, beside which that is measured.
+    T = 1 is a stream, which keeps the state between calls. T = 0 creates a session without running it.
+
+    Attributes:
+        group: Heading of the case on the page.
+        model: The measured model; its weights are random.
+        steps: T.
+        batch: B.
+        threads: Threads of each contender.
+        skip: As in `edgernn.random_models.random_model`.
+        weights: Weight type as in `edgernn.export.to_onnx`, for gru and lstm.
+        in_c: True to call a stream's steps from C; peers are not measured then.
+        compiled: For a custom cell, the library's cell with the same equations, to compare it with.
+        targets: Limits of time ratios.
     """
 
     group: str
@@ -88,37 +97,45 @@ class Case:
 
     @property
     def is_plain(self) -> bool:
-        """Whether other runtimes have the model."""
+        """True if other runtimes support the model."""
         return self.skip is None and self.model in (ModelConfig.of(cell, *self.sizes) for cell in ("gru", "lstm"))
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """I and H."""
+        """The pair (I, H)."""
         return self.model.input.size, self.model.hidden_size
 
     @property
     def gates(self) -> int:
-        """Products of x, and of the state, that a plain model needs."""
+        """Number of gates of a plain model: rows of W, and of R, divided by H."""
         return 3 if self.model.layer.name == "gru" else 4
 
 
 @dataclass
 class Contender:
-    """What is timed: `calls` of it make the case."""
+    """A timed function: `calls` calls of it do the work of the case."""
 
     call: Callable[[], Any]
     calls: float = 1.0
-    # from the reference
+    # largest absolute difference from the reference
     error: float | None = None
 
 
 def measure(case: Case, settings: Rounds) -> dict[str, Any]:
-    """The case with µs a step, errors and ratios of all contenders, and whether its targets are met.
+    """Verify and time a case.
 
-    Raises EdgernnError where ours is wrong, or the library is missing.
+    Args:
+        case: The case.
+        settings: Rounds of the measurement.
+
+    Returns:
+        The case's report: µs per step, error and ratio of each contender, and the targets (see `described`).
+
+    Raises:
+        EdgernnError: The outputs of edgernn are wrong, or the native library is missing.
     """
-    made_of = _stream_in_c if case.in_c else _plain if case.is_plain else _ours_alone
-    contenders, left_out, facts = made_of(case)
+    build = _stream_in_c if case.in_c else _plain if case.is_plain else _ours_alone
+    contenders, left_out, facts = build(case)
     if case.threads > 1:
         settings = replace(settings, pause_ms=PAUSE_MS)
     seconds = interleaved({name: each.call for name, each in contenders.items()}, settings)
@@ -128,12 +145,21 @@ def measure(case: Case, settings: Rounds) -> dict[str, Any]:
     }
     if WITH_INPUT in times:
         times[WITH_INPUT] = times[WITH_INPUT] + times[ROOFLINE]
-    made = described(case, times, {name: each.error for name, each in contenders.items()})
-    return made | {"left_out": left_out} | facts
+    report = described(case, times, {name: each.error for name, each in contenders.items()})
+    return report | {"left_out": left_out} | facts
 
 
 def described(case: Case, times: dict[str, NDArray[np.float64]], errors: dict[str, float | None]) -> dict[str, Any]:
-    """What the report says of a case, of µs a step by contender and round."""
+    """Summarise a case.
+
+    Args:
+        case: The case.
+        times: µs per step in each round, by contender.
+        errors: Largest absolute error by contender, None where it is not compared.
+
+    Returns:
+        The entry of the report: medians, quartiles, ratios, the best peer and the targets.
+    """
     listed = {}
     for name, rounds in times.items():
         q1, middle, q3 = np.percentile(rounds, (25, 50, 75))
@@ -160,18 +186,28 @@ def described(case: Case, times: dict[str, NDArray[np.float64]], errors: dict[st
 
 
 def judged(target: Target, listed: dict[str, Any], best: str | None) -> dict[str, Any]:
-    """A target with its figure, None where there is nothing to compare with."""
+    """Compare a target with the measured ratio.
+
+    Args:
+        target: The target.
+        listed: The report's contenders by name.
+        best: Name of the fastest peer, if any.
+
+    Returns:
+        The target with `value` and `met`, both None if the contender was not timed.
+    """
     name = best if target.against == BEST else target.against
     value = listed[name]["ratio"] if name in listed else None
     met = None if value is None else value <= target.limit
     return {"against": target.against, "limit": target.limit, "value": value, "met": met}
 
 
-Made = tuple[dict[str, Contender], dict[str, str], dict[str, Any]]
+# contenders by name, reasons for missing contenders by name, and facts for the report
+Contenders = tuple[dict[str, Contender], dict[str, str], dict[str, Any]]
 
 
-def _plain(case: Case) -> Made:
-    """Ours and every peer on the same weights."""
+def _plain(case: Case) -> Contenders:
+    """Build edgernn and every peer on the same weights."""
     small, left_out = case.weights != "float32", {}
     ours = SMALL[case.weights] if small else OURS
     contenders = {EDGERNN: _verified(ours, case, ROUNDED if small else TOLERANCE)}
@@ -185,21 +221,21 @@ def _plain(case: Case) -> Made:
             contenders[peer.name] = _verified(peer, case, ROUNDED if small and peer in ROUNDING else TOLERANCE)
         except (UnsupportedError, EdgernnError) as error:
             left_out[peer.name] = str(error)
-        except Exception as error:  # a peer may fail in any way of its own
+        except Exception as error:  # a peer may raise any exception
             left_out[peer.name] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
     macs = _macs(case)
     contenders[ROOFLINE] = _roofline(case, macs)
     if case.batch == 1 and case.steps > 1:
-        of_input = macs * case.sizes[0] // sum(case.sizes)
-        contenders[WITH_INPUT] = Contender(*multiply_adds(of_input * case.steps, case.threads))
+        input_macs = macs * case.sizes[0] // sum(case.sizes)
+        contenders[WITH_INPUT] = Contender(*multiply_adds(input_macs * case.steps, case.threads))
     return contenders, left_out, {"macs": macs}
 
 
 def _problem(case: Case) -> Problem:
-    """Of a stream so many steps as it is verified over."""
+    """Draw the case's problem; that of a stream has the steps of its verification."""
     kind, stream = cast(Literal["gru", "lstm"], case.model.layer.name), case.steps == 1
     steps, start = (_CHECKED, 0.0) if stream else (case.steps, 0.5)
-    return problem(kind, *case.sizes, steps, case.batch, case.threads, start=start)
+    return random_problem(kind, *case.sizes, steps, case.batch, case.threads, start=start)
 
 
 def _macs(case: Case) -> int:
@@ -208,19 +244,19 @@ def _macs(case: Case) -> int:
 
 
 def _verified(peer: Peer, case: Case, tolerance: float = TOLERANCE) -> Contender:
-    """Raises EdgernnError where its output is wrong."""
-    given = _problem(case)
-    expected = reference(given)
+    """Build a contender, or raise EdgernnError if its outputs are wrong."""
+    problem = _problem(case)
+    expected = reference(problem)
     call: Callable[[], Any]
     if case.steps == 1:
-        step = peer.stream(given)
-        error = max(float(np.abs(step(x) - y).max()) for x, y in zip(given.x, expected, strict=True))
-        x = given.x[0]
+        step = peer.stream(problem)
+        error = max(float(np.abs(step(x) - y).max()) for x, y in zip(problem.x, expected, strict=True))
+        x = problem.x[0]
 
         def call() -> Any:
             return step(x)
     else:
-        call = peer.sequence(given)
+        call = peer.sequence(problem)
         y, h = call()
         error = max(float(np.abs(y - expected).max()), float(np.abs(h - expected[-1]).max()))
     if not error <= tolerance:
@@ -228,11 +264,11 @@ def _verified(peer: Peer, case: Case, tolerance: float = TOLERANCE) -> Contender
     return Contender(call, error=error)
 
 
-def _stream_in_c(case: Case) -> Made:
-    """Our packed model beside `Session.step` of the same one."""
-    given = _problem(case)
-    stepper, error = stepper_of(given), 0.0
-    for x, y in zip(given.x, reference(given), strict=True):
+def _stream_in_c(case: Case) -> Contenders:
+    """Build the packed model, called from C, beside `Session.step` of the same model."""
+    problem = _problem(case)
+    stepper, error = stepper_of(problem), 0.0
+    for x, y in zip(problem.x, reference(problem), strict=True):
         stepper.x[...] = x
         if not stepper.step():
             raise EdgernnError(stepper.refusal())
@@ -249,10 +285,10 @@ def _stream_in_c(case: Case) -> Made:
     return contenders, {}, {"macs": macs}
 
 
-def _ours_alone(case: Case) -> Made:
-    """Our cell beside our gru and ONNX Runtime's GRU of the same size.
+def _ours_alone(case: Case) -> Contenders:
+    """Build a cell that peers lack, beside our gru and ONNX Runtime's GRU of the same size.
 
-    A user's own cell is beside the library's with the same weights, and its own portable function, too.
+    A custom cell is also compared with the library's cell on the same weights and with its portable function.
     """
     from edgernn.export import to_onnx
     from edgernn.random_models import random_model
@@ -299,8 +335,10 @@ def _with_cell(model: ModelConfig, cell: str) -> ModelConfig:
 
 
 def _roofline(case: Case, macs: float) -> Contender:
-    """For a batch, all macs at the peak rate; for one gru or lstm the product with R, with W too if it is a stream;
-    for one sequence of another cell a product of as many macs as it executes.
+    """Build the lower bound of the time.
+
+    A batch takes its multiply-adds at the peak rate. One sequence of gru or lstm takes the product with R; a stream
+    also takes the product with W. Other cells take one product with as many multiply-adds as they execute.
     """
     I, H = case.sizes
     if case.batch > 1:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`edgernn bench --device cuda`: a model, or all cases of the GPU part of docs/performance.md, and the report."""
+"""`edgernn bench --device cuda`: a model or all GPU cases of docs/performance.md, and their report."""
 
 import datetime
 import os
@@ -29,23 +29,33 @@ ALONE, MANY = "One sequence on a GPU", "Batches on a GPU"
 
 
 def cases(only: str | None = None) -> list[Case]:
-    """Those whose names contain `only`, all where it is None. Raises UsageError where there are none."""
-    made = []
+    """Select cases by name.
+
+    Args:
+        only: A part of the cases' names, or None for all cases.
+
+    Returns:
+        The cases.
+
+    Raises:
+        UsageError: No name contains it.
+    """
+    known = []
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for group, steps, batch, cores in ((ALONE, 500, 1, 1), (MANY, 100, 256, threads)):
         for cell in ("gru", "lstm"):
             for sizes in ((2, 128), (64, 128), (128, 256)):
-                # the targets are of the gru, and of one sequence with H = 128
+                # one sequence has a target at H = 128 only
                 limit = 0.5 if batch == 1 else 1.0
-                aimed = cell == "gru" and (batch > 1 or sizes[1] == 128)
-                targets = (Target(GRU, limit),) * aimed
-                made.append(Case(group, ModelConfig.of(cell, *sizes), steps, batch, cores, targets=targets))
+                has_target = cell == "gru" and (batch > 1 or sizes[1] == 128)
+                targets = (Target(GRU, limit),) * has_target
+                known.append(Case(group, ModelConfig.of(cell, *sizes), steps, batch, cores, targets=targets))
         for cell, skip in (("sarnn", 0.9), ("skiprnn", 0.8)):
-            made.append(Case(group, ModelConfig.of(cell, 2, 128), steps, batch, cores, skip=skip))
-    found = [case for case in made if only is None or only in case.name]
-    if not found:
-        raise UsageError(f"only: expected a part of a case's name, such as {made[0].name!r}, got {only!r}")
-    return found
+            known.append(Case(group, ModelConfig.of(cell, 2, 128), steps, batch, cores, skip=skip))
+    matches = [case for case in known if only is None or only in case.name]
+    if not matches:
+        raise UsageError(f"only: expected a part of a case's name, such as {known[0].name!r}, got {only!r}")
+    return matches
 
 
 def run_cases(
@@ -56,9 +66,22 @@ def run_cases(
     command: str = "",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Measure the cases on models with random weights; the report is written to `path` after each.
+    """Measure cases on models with random weights and write the report after each of them.
 
-    A case that fails is in the report with its reason. Raises EdgernnError where there is no GPU to measure.
+    A case that fails is reported with the reason.
+
+    Args:
+        path: JSON file of the report.
+        chosen: Cases to measure.
+        settings: Rounds of each measurement.
+        command: Command line to name in the report.
+        progress: Where progress is shown.
+
+    Returns:
+        The report; `gpu_page` formats it.
+
+    Raises:
+        EdgernnError: No GPU can be used.
     """
     from edgernn.export import to_onnx
     from edgernn.random_models import random_model
@@ -73,14 +96,12 @@ def run_cases(
             with tempfile.TemporaryDirectory() as folder:
                 model = Path(folder) / "model.onnx"
                 to_onnx(random_model(case.model, skip=case.skip or 0.0), model)
-                made = measure_on_gpu(model, case, x, settings)
-        except (
-            Exception
-        ) as error:  # a driver or a runtime may raise what it likes; the others are measured all the same
-            made = {"name": case.name, "group": case.group, "failed": " ".join(str(error).split())}
-        report["cases"].append(made)
+                entry = measure_on_gpu(model, case, x, settings)
+        except Exception as error:  # a driver or a runtime may raise any exception
+            entry = {"name": case.name, "group": case.group, "failed": " ".join(str(error).split())}
+        report["cases"].append(entry)
         write_json(path, report)
-        progress.note(f"[{done + 1}/{len(chosen)}] {summary(made)}")
+        progress.note(f"[{done + 1}/{len(chosen)}] {summary(entry)}")
     return report
 
 
@@ -92,7 +113,18 @@ def bench_on_gpu(
     x: NDArray[Any] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Verify and time a model file on a GPU; x and settings as of `bench`. It leaves cuda.json and cuda.md there."""
+    """Verify and time a model file on a GPU, and write cuda.json and cuda.md.
+
+    Args:
+        path: The exported file.
+        folder: Folder of the report.
+        settings: Settings of the benchmark.
+        x: Example input as in `bench`.
+        progress: Where progress is shown.
+
+    Returns:
+        The JSON-compatible report.
+    """
     require()
     settings = settings or Settings()
     session = Session(path, backend="portable")
@@ -120,17 +152,17 @@ def _report(settings: Rounds, command: str) -> dict[str, Any]:
     }
 
 
-def summary(made: dict[str, Any]) -> str:
-    """A case in one line."""
-    if "failed" in made:
-        return f"{made['name']}: {made['failed']}"
-    listed = made["contenders"]
+def summary(entry: dict[str, Any]) -> str:
+    """Describe a case's report in one line."""
+    if "failed" in entry:
+        return f"{entry['name']}: {entry['failed']}"
+    listed = entry["contenders"]
     others = [f"{each['ratio']:.2f} x {name}" for name, each in listed.items() if name != EDGERNN]
-    return f"{made['name']}: {listed[EDGERNN]['us']:.3g} µs, {', '.join(others)}"
+    return f"{entry['name']}: {listed[EDGERNN]['us']:.3g} µs, {', '.join(others)}"
 
 
 def gpu_page(report: dict[str, Any]) -> str:
-    """The report as Markdown."""
+    """Format the report as Markdown."""
     machine, settings = report["machine"], report["settings"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     clocks = sorted({case["clock"] for case in report["cases"] if "clock" in case})
@@ -140,23 +172,23 @@ def gpu_page(report: dict[str, Any]) -> str:
         f"{machine['gpu']}, driver {machine['driver']}; {machine['cpu']}, {machine['cores']} cores, instruction set "
         f"{machine['instruction_set']}; Python {machine['python']}, {versions}. Begun {report['begun']} by "
         f"`{report['command']}`.",
-        f"{short}What is compared is verified first; then every round visits all in shuffled order, "
-        f"{settings['rounds']} rounds of blocks of {settings['block_ms']:g} ms. A figure is the median over rounds of "
-        "the median of a block, µs a step of the whole batch; a ratio is the median over rounds of ours by the other's "
-        f"in the same round: below 1 we are faster. Timed by {' or '.join(clocks) or 'nothing'}, one call after "
-        f"another, with x, y and all states on the GPU; `{COPIED}` is `Session.run_from`, from and to NumPy, and "
-        f"`{CPU}` ({' or '.join(map(str, threads)) or 'no'} threads) has all in its own memory. ONNX Runtime and torch "
-        "run cuDNN in tf32, as they do unless told not to; ours is float32.",
+        f"{short}All contenders are verified first. Then each of {settings['rounds']} rounds times a block of "
+        f"{settings['block_ms']:g} ms of each contender, in shuffled order. A figure is the median over rounds of the "
+        "block medians, in µs per step of the whole batch. A ratio is the median over rounds of our time divided by "
+        f"the other's in the same round: below 1 we are faster. The clock is: {' or '.join(clocks) or 'none'}. Calls "
+        f"follow one another, with x, y and all states on the GPU. `{COPIED}` is `Session.run_from`, which reads and "
+        f"returns NumPy arrays; `{CPU}` uses {' or '.join(map(str, threads)) or 'no'} threads and the CPU's memory. "
+        "ONNX Runtime and torch run cuDNN in tf32, their default; ours is float32.",
         _processor(report["cases"]),
     ]
     return "\n\n".join([*parts, *tables(report["cases"])]) + "\n"
 
 
-def _processor(found: list[dict[str, Any]]) -> str:
-    """Where there is no use for a GPU."""
-    wins = [case["name"] for case in found if case.get("contenders", {}).get(CPU, {"ratio": 0.0})["ratio"] > 1]
-    if not any(CPU in case.get("contenders", {}) for case in found):
-        return "Our kernel on the CPU was not measured beside it."
+def _processor(cases: list[dict[str, Any]]) -> str:
+    """List the cases in which the CPU is faster than the GPU."""
+    wins = [case["name"] for case in cases if case.get("contenders", {}).get(CPU, {"ratio": 0.0})["ratio"] > 1]
+    if not any(CPU in case.get("contenders", {}) for case in cases):
+        return "Our kernel on the CPU was not measured."
     if not wins:
         return "Our kernel on the CPU is slower in all cases."
     return f"Our kernel on the CPU is faster than ours on the GPU in: {'; '.join(wins)}."

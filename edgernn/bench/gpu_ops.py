@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA library's ops against torch, through its plain C functions: `python -m edgernn.bench.gpu_ops`
+"""Checks of the CUDA library's ops against torch, through its C functions: `python -m edgernn.bench.gpu_ops`.
 
-That command checks a few ops at small sizes, so that compute-sanitizer can watch it; `gpu_suite` checks and times all.
-Nothing here needs ONNX Runtime. A library that computes in the processor's memory is checked on the device "cpu".
+The command checks a few ops at small sizes, fast enough for compute-sanitizer; `gpu_suite` checks and times all ops.
+The checks do not need ONNX Runtime. The device "cpu" checks a library that emulates the GPU on the CPU.
 """
 
 import itertools
@@ -29,9 +29,9 @@ from edgernn.rules import RULES, Kind
 from edgernn.runtime.cuda import CudaLibrary, Sizes
 from edgernn.runtime.library import CUDA, CUDA_OPTION, cuda_library_path, library_missing, library_path
 
-# those that run on a GPU
+# rules that have CUDA kernels
 ON_GPU = tuple(name for name, rule in RULES.items() if not (rule.masks or (rule.kind is Kind.TIME and rule.can_skip)))
-# of y and the states, absolute: they are about 1
+# absolute error of y and the states, which are of order 1
 TOLERANCE = 1e-4
 # T, B, I, H
 SHAPES = ((1, 1, 3, 5), (13, 3, 24, 60), (40, 1, 2, 128), (5, 70, 64, 128), (3, 2, 128, 256))
@@ -50,7 +50,16 @@ _OPTIONS: tuple[tuple[str, Callable[..., Cell]], ...] = (
 
 @dataclass(frozen=True)
 class Form:
-    """What a layer is made of; square: where I is H alone. biases: whether gates whose bias is optional have one."""
+    """A variant of a layer that has a kernel of its own.
+
+    Attributes:
+        kind: The kernel's name.
+        biases: True if gates with an optional bias have one.
+        make: Builds the cell from I and H.
+        rule: Name of the update rule.
+        rank: Rank of R, 0 for a full matrix.
+        square: True if the kernel needs I = H.
+    """
 
     kind: str
     biases: bool
@@ -60,7 +69,7 @@ class Form:
     square: bool
 
     def layer(self, I: int, H: int) -> RecurrentLayer:
-        """With weights N(0, 1/(4·columns)), so that rounding errors die out."""
+        """Build the layer with weights N(0, 1/(4·columns)), under which rounding errors decay."""
         cell = self.make(I, H, recurrent=recurrent_weights(self.rank or None))
         layer = RecurrentLayer(cell, RULES[self.rule](I, H))
         for parameter in cell.parameters():
@@ -71,8 +80,8 @@ class Form:
 
 
 def forms() -> dict[str, Form]:
-    """Of every layer of ours under a rule that runs on a GPU, by `form_name`."""
-    found: dict[str, Form] = {}
+    """List the variants of all cells under the rules of ON_GPU, by `form_name`."""
+    known: dict[str, Form] = {}
     for square, rank, rule, (_, make) in itertools.product((False, True), (0, _RANK), ON_GPU, _OPTIONS):
         sizes = (5, 5) if square else (3, 5)
         cell = make(*sizes)
@@ -82,12 +91,12 @@ def forms() -> dict[str, Form]:
         biases = isinstance(cell, ForgetBias) and cell.forget_bias is not None
         layer = RecurrentLayer(make(*sizes, recurrent=recurrent_weights(rank or None)), RULES[rule](*sizes))
         form = Form(layer.kind, biases, make, rule, rank, square)
-        found.setdefault(form_name(layer.kind, biases), form)
-    return found
+        known.setdefault(form_name(layer.kind, biases), form)
+    return known
 
 
 def form_name(kind: str, biases: bool) -> str:
-    """What a form is called in `forms` and in reports."""
+    """Return the name of a variant in `forms` and in reports."""
     return f"{kind} with biases" if biases else kind
 
 
@@ -95,7 +104,14 @@ Outputs = tuple[Tensor, list[Tensor], Tensor, Tensor]
 
 
 class PackedLayer:
-    """A layer's weights, packed on a device, and calls of its op, which write into memory that is poisoned before."""
+    """A layer's weights, packed on a device, and calls of its op.
+
+    Args:
+        library: The library of the op.
+        layer: The layer.
+        form: The layer's variant.
+        device: The device of the weights, cuda or cpu.
+    """
 
     def __init__(self, library: CudaLibrary, layer: RecurrentLayer, form: Form, device: str) -> None:
         from edgernn.export.trace import layer_weights
@@ -105,7 +121,7 @@ class PackedLayer:
         weights = [w.detach().to(device, torch.float32).contiguous() for w in layer_weights(layer).values()]
         self._packed = torch.empty(library.packed_bytes(layer.kind, self._sizes), dtype=torch.uint8, device=device)
         library.pack(layer.kind, self._sizes, [w.data_ptr() for w in weights], self._packed.data_ptr(), self._stream)
-        # they are read until the device has packed them
+        # packing is asynchronous and reads them
         self._weights = weights
 
     @property
@@ -113,19 +129,25 @@ class PackedLayer:
         return 0 if self._device == "cpu" else int(torch.cuda.current_stream().cuda_stream)
 
     def bound(self, x: Tensor, states: Sequence[Tensor]) -> tuple[Callable[[], None], Outputs]:
-        """A call of the op, and what it writes: y, the states after the last step, updates and macs.
+        """Bind a call of the op to inputs and to outputs filled with NaN, and -1 for integers.
 
-        The last two are -1 where the rule never skips.
+        Args:
+            x: Inputs (T, B, I).
+            states: Initial states (B, H) in the layer's order.
+
+        Returns:
+            The call, and its outputs: y, the last states, updates and macs. Updates and macs stay -1 under a rule that
+            never skips.
         """
         (T, B), H = x.shape[:2], self._sizes.hidden
         y, after = x.new_full((T, B, H), torch.nan), [torch.full_like(state, torch.nan) for state in states]
         updates, macs = (torch.full(shape, -1, device=x.device) for shape in ((T, B), (B,)))
         counts = (updates.data_ptr(), macs.data_ptr()) if self._layer.rule.can_skip else (0, 0)
-        before, behind = ([state.data_ptr() for state in those] for those in (states, after))
-        places = (self._packed.data_ptr(), T, B, x.data_ptr(), before, y.data_ptr(), behind, *counts, self._stream)
+        old, new = ([state.data_ptr() for state in tensors] for tensors in (states, after))
+        arguments = (self._packed.data_ptr(), T, B, x.data_ptr(), old, y.data_ptr(), new, *counts, self._stream)
 
         def call() -> None:
-            self._library.run(self._layer.kind, self._sizes, *places)
+            self._library.run(self._layer.kind, self._sizes, *arguments)
 
         return call, (y, after, updates, macs)
 
@@ -133,11 +155,21 @@ class PackedLayer:
 def check(
     library: CudaLibrary, op: str, form: Form, shapes: Iterable[tuple[int, int, int, int]], device: str
 ) -> dict[str, Any]:
-    """The worst error of y and the states against torch's loop in float64, and whether counts are right.
+    """Compare an op with torch's loop in float64: y, states and counts of updates.
 
-    A decision near its threshold may fall either way and changes all that follows: inputs are drawn again where it did.
+    Rounding may flip a decision near its threshold, which changes all later steps. The check then draws new inputs.
+
+    Args:
+        library: The library of the op.
+        op: Name of the op in the report.
+        form: The variant that the op computes.
+        shapes: Sizes (T, B, I, H).
+        device: The device, cuda or cpu.
+
+    Returns:
+        The entry of the report, with the largest absolute error, its shape and `passed`.
     """
-    found: dict[str, Any] = {"op": op, "error": 0.0, "shape": None, "passed": True}
+    entry: dict[str, Any] = {"op": op, "error": 0.0, "shape": None, "passed": True}
     for T, B, I, H in shapes:
         shape = (T, B, H if form.square else I, H)
         for seed in range(_DRAWS):
@@ -147,10 +179,10 @@ def check(
                 break
         if error is None or not error <= TOLERANCE:
             why = "its decisions differ in all draws" if error is None else f"wrong by {error:.1e}"
-            return {**found, "error": error, "shape": shape, "passed": False, "failure": why}
-        if error >= found["error"]:
-            found |= {"error": error, "shape": shape}
-    return found
+            return {**entry, "error": error, "shape": shape, "passed": False, "failure": why}
+        if error >= entry["error"]:
+            entry |= {"error": error, "shape": shape}
+    return entry
 
 
 def _error(library: CudaLibrary, form: Form, shape: tuple[int, int, int, int], device: str) -> float | None:
@@ -172,31 +204,31 @@ def _error(library: CudaLibrary, form: Form, shape: tuple[int, int, int, int], d
             return float("nan")
     pairs = zip((y, *after), (true_y, *true_after), strict=True)
     errors = [float((got.double() - true).abs().max()) for got, true in pairs]
-    # max would lose what is no number
+    # max may drop NaN
     return max(errors) if all(error == error for error in errors) else float("nan")
 
 
 def check_all(library: CudaLibrary, device: str, end: float, left_out: list[str]) -> list[dict[str, Any]]:
-    """Every op of the library, until the time `end`; those of which torch has no layer are failures."""
-    known, found, kernels = forms(), [], library.kernels()
+    """Check every op of a library until the time `end`; an op without a layer in torch is a failure."""
+    known, entries, kernels = forms(), [], library.kernels()
     ops = sorted(kernels | {name for name, form in known.items() if form.kind in kernels})
     for done, op in enumerate(ops):
         if time.perf_counter() > end:
-            left_out.append(f"{len(ops) - done} of {len(ops)} CUDA ops, for want of time")
+            left_out.append(f"{len(ops) - done} of {len(ops)} CUDA ops: out of time")
             break
         try:
             if op not in known:
                 raise EdgernnError("torch has no such layer")
-            found.append(check(library, op, known[op], SHAPES, device))
-        # whatever a launch makes of it belongs in the report
+            entries.append(check(library, op, known[op], SHAPES, device))
+        # any failure of a launch belongs in the report
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"[:500]
-            found.append({"op": op, "error": None, "shape": None, "passed": False, "failure": failure})
-    return found
+            entries.append({"op": op, "error": None, "shape": None, "passed": False, "failure": failure})
+    return entries
 
 
 def calls(library: CudaLibrary, device: str, T: int, B: int, H: int) -> dict[str, Callable[[], Any]]:
-    """What is timed beside torch's layers, forward alone, for T steps of B sequences with I = 2."""
+    """Build the timed forward calls by name: torch's layers and the ops of TIMED, with I = 2."""
     known, x = forms(), torch.randn(T, B, 2, device=device)
     runs: dict[str, Callable[[], Any]] = {}
     for name, kind in (("torch.nn.GRU", nn.GRU), ("torch.nn.LSTM", nn.LSTM)):
@@ -210,15 +242,22 @@ def calls(library: CudaLibrary, device: str, T: int, B: int, H: int) -> dict[str
 
 
 def _held(op: PackedLayer, x: Tensor, states: Sequence[Tensor]) -> Callable[[], Any]:
-    """A call that keeps what it reads and writes."""
+    """Bind a call that keeps its inputs and outputs alive."""
     call, outputs = op.bound(x, states)
     return lambda: (call(), op, x, states, outputs)
 
 
 def find_or_build(seconds: float) -> str:
-    """The CUDA library, built and laid beside the other one if it is not there but nvcc and the sources are.
+    """Find the CUDA library; if it is missing and nvcc and the sources exist, build it beside the native library.
 
-    Raises EdgernnError where it cannot be had, or not in so many seconds.
+    Args:
+        seconds: Time limit of the build.
+
+    Returns:
+        The path of the library.
+
+    Raises:
+        EdgernnError: The library is missing and cannot be built, or not within the time limit.
     """
     missing = library_missing("cuda")
     if missing is None:
@@ -235,32 +274,35 @@ def find_or_build(seconds: float) -> str:
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=max(1.0, end - time.perf_counter()))
         except subprocess.TimeoutExpired:
-            raise EdgernnError(f"{' '.join(words)} was not done in {seconds:.0f} s") from None
+            raise EdgernnError(f"{' '.join(words)} did not finish in {seconds:.0f} s") from None
         if done.returncode != 0:
             raise EdgernnError(f"{' '.join(words)} failed: {(done.stderr or done.stdout)[-500:]}")
-    beside = Path(library_path() if library_missing() is None else edgernn.runtime.__file__).with_name(CUDA)
-    shutil.copy2(folder / CUDA, beside)
+    target = Path(library_path() if library_missing() is None else edgernn.runtime.__file__).with_name(CUDA)
+    shutil.copy2(folder / CUDA, target)
     return cuda_library_path()
 
 
 def sanitize(tool: str, seconds: float) -> dict[str, Any]:
-    """The small checks under compute-sanitizer. Raises EdgernnError where it is not there or takes too long."""
+    """Run this module's command under a tool of compute-sanitizer, such as memcheck.
+
+    It raises EdgernnError if compute-sanitizer is missing or exceeds the time limit.
+    """
     program = shutil.which("compute-sanitizer")
     if program is None:
         raise EdgernnError("it is not installed")
     words = [program, "--tool", tool, "--error-exitcode", "9", sys.executable, "-m", "edgernn.bench.gpu_ops"]
-    # every tensor in an allocation of its own, so that what is read beside it is seen
-    around = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    # one allocation per tensor, so that reads beyond a tensor are detected
+    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=max(1.0, seconds), env=around)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=max(1.0, seconds), env=environment)
     except subprocess.TimeoutExpired:
-        raise EdgernnError(f"it was not done in {seconds:.0f} s") from None
+        raise EdgernnError(f"it did not finish in {seconds:.0f} s") from None
     return {"tool": tool, "passed": done.returncode == 0, "said": (done.stdout + done.stderr)[-1000:]}
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What can be done beside other work: the library, and what compute-sanitizer said."""
+    """Preparations that run beside other work: the library's path and the results of compute-sanitizer."""
 
     path: str
     sanitized: list[dict[str, Any]]
@@ -268,7 +310,10 @@ class Prepared:
 
 
 def prepare(seconds: float) -> Prepared:
-    """Raises EdgernnError where there is no library."""
+    """Find or build the library and run compute-sanitizer on it, within a time limit.
+
+    It raises EdgernnError if the library is missing and cannot be built.
+    """
     end, sanitized, left_out = time.perf_counter() + seconds, [], []
     path = find_or_build(seconds)
     for tool in ("memcheck", "racecheck"):
@@ -286,48 +331,60 @@ def measured(
     left_out: list[str],
     clock: Callable[[dict[str, Callable[[], Any]]], dict[str, Any]],
 ) -> dict[str, Any]:
-    """Checks and times of all ops, and of exported files in ONNX Runtime where it has a CUDA provider.
+    """Check and time all ops, and exported files in ONNX Runtime if it has a CUDA provider.
 
-    clock: makes figures of calls by name. Raises EdgernnError where the library finds no GPU.
+    Args:
+        prepared: The library and the results of compute-sanitizer.
+        device: The device, cuda or cpu.
+        end: Time of `time.perf_counter` at which to stop.
+        left_out: Receives notes on the checks that were not made.
+        clock: Times calls by name and returns their figures.
+
+    Returns:
+        The JSON-compatible report.
+
+    Raises:
+        EdgernnError: The library finds no GPU.
     """
     library = CudaLibrary(prepared.path)
     if device != "cpu" and (reason := library.missing()) is not None:
         raise EdgernnError(reason)
     left_out += prepared.left_out
-    found: dict[str, Any] = {"checks": check_all(library, device, end, left_out), "sanitized": prepared.sanitized}
-    found["timed"] = {f"T={T} B={B} H={H}": clock(calls(library, device, T, B, H)) for T, B, H in TIMES}
-    found["exported"] = _exported(end, left_out)
-    return found
+    report: dict[str, Any] = {"checks": check_all(library, device, end, left_out), "sanitized": prepared.sanitized}
+    report["timed"] = {f"T={T} B={B} H={H}": clock(calls(library, device, T, B, H)) for T, B, H in TIMES}
+    report["exported"] = _exported(end, left_out)
+    return report
 
 
 def _exported(end: float, left_out: list[str]) -> list[dict[str, Any]]:
-    """A few cases of `edgernn bench --device cuda --suite --quick`."""
+    """Measure a few cases of `edgernn bench --device cuda --suite --quick`."""
     from edgernn.bench.gpu_cases import cases, run_cases
     from edgernn.bench.suite import QUICK
 
-    made: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for case in cases("(2, 128)"):
             if time.perf_counter() > end:
-                left_out.append(f"{case.name} in ONNX Runtime, for want of time")
+                left_out.append(f"{case.name} in ONNX Runtime: out of time")
                 continue
             try:
-                made += run_cases(Path(folder) / "cuda.json", [case], QUICK)["cases"]
+                entries += run_cases(Path(folder) / "cuda.json", [case], QUICK)["cases"]
             except EdgernnError as error:
                 left_out.append(f"exported files in ONNX Runtime: {error}")
                 break
-    return made
+    return entries
 
 
 def main(library: CudaLibrary | None = None, device: str = "cuda") -> int:
+    """Check the ops of SMALL, print their errors and return the exit status."""
     library, known = library or CudaLibrary(cuda_library_path()), forms()
     if (reason := library.missing()) is not None and device == "cuda":
         print(reason, file=sys.stderr)
         return 1
-    found = [check(library, op, known[op], SHAPES[:2], device) for op in SMALL if op in library.kernels()]
-    for each in found:
-        print(each["op"], f"{each['error']:.1e}" if each["passed"] else each["failure"])
-    return 0 if found and all(each["passed"] for each in found) else 1
+    entries = [check(library, op, known[op], SHAPES[:2], device) for op in SMALL if op in library.kernels()]
+    for entry in entries:
+        print(entry["op"], f"{entry['error']:.1e}" if entry["passed"] else entry["failure"])
+    return 0 if entries and all(entry["passed"] for entry in entries) else 1
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All checks and timings that need a GPU, in under 8 minutes: python -m edgernn.bench.gpu_suite --out gpu.json
+"""All checks and timings that need a GPU, in under 8 minutes: `python -m edgernn.bench.gpu_suite --out gpu.json`.
 
-In turn: whether the fused kernels equal the torch loop, for every cell and rule; how long a training step takes,
-against the loop and torch.nn's own layers; from which width on recorded loops win; the CUDA ops of exported models
-(`gpu_ops`), whose library is built first if it is missing and nvcc is there; and one training at full scale. What there
-was no time for, or what this machine lacks, is named in the report. `run` takes any device, for tests.
+The suite has five parts: gradients of the fused kernels against the torch loop, for every cell and rule; the time of a
+training step beside the loop and torch.nn's layers; the width from which CUDA graphs of the loop win; the CUDA ops of
+exported models (`gpu_ops`), built first if nvcc is available; and one training at full scale. The report names the
+parts that were left out for lack of time or tools. `run` takes any device, for tests.
 """
 
 import importlib.metadata
@@ -41,16 +41,24 @@ from edgernn.names import resolve
 from edgernn.rules import RULES, Kind
 from edgernn.training.kernels import common, gpu, graphs
 
-# largest error of a gradient over its largest value, by what the products are
+# largest error of a gradient relative to its largest value, by the precision of products
 TOLERANCES = {"tf32": 1e-3, "ieee": 1e-5}
 TIMED = ("gru", "lstm", "pru", "sarnn", "skiprnn", "gru-before", "irc-gru", "eins")
 
 
 @dataclass(frozen=True)
 class SuiteSizes:
-    """check: T, B, I, H. timed: the same of the throughput, widths: other H, at `wide_steps` steps. training: settings.
+    """Sizes and limits of the suite.
 
-    workers: processes that check side by side, 0 for none; minutes: in all.
+    Attributes:
+        check: T, B, I, H of the gradients' checks.
+        timed: T, B, I, H of the throughput.
+        widths: Further values of H to time.
+        wide_steps: T for `widths`.
+        rounds: Rounds of each measurement.
+        training: Arguments of `edgernn train`.
+        workers: Concurrent processes for checks; 0 checks in this process.
+        minutes: Time limit of the suite.
     """
 
     check: tuple[int, int, int, int] = (6, 17, 24, 60)
@@ -66,13 +74,13 @@ class SuiteSizes:
 def run(
     device: str, sizes: SuiteSizes, cells: Sequence[str], rules: Sequence[str], timed: Sequence[str]
 ) -> dict[str, Any]:
-    """The report as plain values."""
+    """Check `cells` under `rules`, time the layers `timed`, and return the JSON-compatible report."""
     end = time.perf_counter() + 60 * sizes.minutes
     left_out: list[str] = []
     report: dict[str, Any] = {"machine": machine(device), "sizes": sizes.__dict__, "left_out": left_out}
     pairs = [(cell, rule, how) for cell in cells for rule in rules for how in TOLERANCES]
     checked = end - 240 * sizes.minutes / 7.5
-    # beside the checks and not beside what is timed
+    # run beside the checks, as timings need an idle machine
     with ThreadPoolExecutor(1) as pool:
         prepared = pool.submit(gpu_ops.prepare, checked - time.perf_counter())
         report["checks"] = _checks(device, sizes, pairs, checked, left_out)
@@ -91,36 +99,48 @@ def run(
 
 
 def machine(device: str) -> dict[str, Any]:
+    """Describe the device, the processor and the versions of packages."""
     versions: dict[str, str | None] = {}
     for name in ("torch", "triton", "onnxruntime-gpu", "edgernn"):
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             versions[name] = None
-    found = {"cpu": processor(), "python": platform.python_version(), "versions": versions, "cuda": torch.version.cuda}
+    facts = {"cpu": processor(), "python": platform.python_version(), "versions": versions, "cuda": torch.version.cuda}
     if torch.device(device).type != "cuda":
-        return {"device": device, **found}
+        return {"device": device, **facts}
     name, memory = torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).total_memory
     driver = gpu_facts()["driver"]
     capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
-    return {"device": name, "memory_gb": round(memory / 1e9), "capability": capability, "driver": driver, **found}
+    return {"device": name, "memory_gb": round(memory / 1e9), "capability": capability, "driver": driver, **facts}
 
 
 def check(device: str, size: tuple[int, int, int, int], cell: str, rule: str, how: str) -> dict[str, Any]:
-    """The worst error of any gradient against the loop in float64, relative to that gradient's largest value.
+    """Compare the fused kernels' gradients with those of the loop in float64.
 
-    A decision near its threshold may fall either way and changes all that follows: inputs are drawn again where it did.
-    A slope near its threshold does so too, unseen: under the rules that have one, inexact products get the best of
-    several draws. `drawn` counts the draws.
+    Rounding may flip a decision near its threshold, which changes all later steps; the check then draws new inputs. The
+    slope of a surrogate gradient may flip without a trace, so inexact products under such rules get the best of several
+    draws.
+
+    Args:
+        device: The device.
+        size: T, B, I, H.
+        cell: Name of the cell.
+        rule: Name of the rule.
+        how: Precision of products, a key of TOLERANCES.
+
+    Returns:
+        The entry of the report: the largest error relative to its gradient's largest value, the gradient's name,
+        `passed` and the number of draws, `drawn`.
     """
     T, B, I, H = size
-    found: dict[str, Any] = {"cell": cell, "rule": rule, "precision": how, "drawn": 0, "error": None, "tensor": None}
+    entry: dict[str, Any] = {"cell": cell, "rule": rule, "precision": how, "drawn": 0, "error": None, "tensor": None}
     begun = time.perf_counter()
     with torch.backends.cudnn.flags(allow_tf32=how == "tf32"):
         again = RULES[rule].kind is not Kind.TIME and how != "ieee"
-        while found["drawn"] < 8 and (found["error"] is None or (again and found["error"] > TOLERANCES[how])):
-            torch.manual_seed(found["drawn"])
-            found["drawn"] += 1
+        while entry["drawn"] < 8 and (entry["error"] is None or (again and entry["error"] > TOLERANCES[how])):
+            torch.manual_seed(entry["drawn"])
+            entry["drawn"] += 1
             loop, fused = (_layer(cell, rule, I, H).to(device) for _ in range(2))
             fused.load_state_dict(loop.state_dict())
             fused.unroller = gpu.GpuUnroller(fused)
@@ -132,20 +152,20 @@ def check(device: str, size: tuple[int, int, int, int], cell: str, rule: str, ho
                 continue
             errors = {n: float((mine[n] - t).abs().max() / t.abs().max().clamp(min=1e-6)) for n, t in truth.items()}
             tensor, error = max(errors.items(), key=lambda item: item[1])
-            if found["error"] is None or error < found["error"]:
-                found |= {"tensor": tensor, "error": error}
-    found["seconds"] = round(time.perf_counter() - begun, 2)
-    found["passed"] = found["error"] is not None and found["error"] <= TOLERANCES[how]
-    return found
+            if entry["error"] is None or error < entry["error"]:
+                entry |= {"tensor": tensor, "error": error}
+    entry["seconds"] = round(time.perf_counter() - begun, 2)
+    entry["passed"] = entry["error"] is not None and entry["error"] <= TOLERANCES[how]
+    return entry
 
 
-# closed neurons would hide what is wrong
+# closed neurons would hide errors
 _OPTIONS = {"phased": {"open": 1.0}}
 
 
 def _layer(cell: str, rule: str, I: int, H: int) -> RecurrentLayer:
     kind, rule_kind = resolve(cell, rule)
-    # a short share of a period is a steep one, which makes rounding errors as much larger
+    # a short open phase is steep and amplifies rounding errors
     return RecurrentLayer(kind(I, H), rule_kind(I, H, **_OPTIONS.get(rule_kind.name, {})))
 
 
@@ -154,9 +174,9 @@ def _gradients(layer: RecurrentLayer, x: Tensor, state: list[Tensor]) -> tuple[d
     state = [s.detach().clone().requires_grad_() for s in state]
     y, last, trace = layer(x, tuple(state))
     (y.sin().sum() + sum(s.cos().sum() for s in last) + trace.budget).backward()
-    given = {"y": y.detach(), "x": x.grad, **{f"state {i}": s.grad for i, s in enumerate(state)}}
-    given |= {name: p.grad for name, p in layer.named_parameters()}
-    return {name: g.double() for name, g in given.items() if g is not None}, trace.decisions
+    tensors = {"y": y.detach(), "x": x.grad, **{f"state {i}": s.grad for i, s in enumerate(state)}}
+    tensors |= {name: p.grad for name, p in layer.named_parameters()}
+    return {name: g.double() for name, g in tensors.items() if g is not None}, trace.decisions
 
 
 def _checks(
@@ -164,26 +184,26 @@ def _checks(
 ) -> list[dict[str, Any]]:
     if not sizes.workers:
         return [check(device, sizes.check, *pair) for pair in pairs]
-    found = []
-    # compiling takes far longer than running
+    entries = []
+    # compilation dominates the time, so processes help
     with ProcessPoolExecutor(sizes.workers, multiprocessing.get_context("spawn")) as pool:
         waiting = {pool.submit(check, device, sizes.check, *pair): pair for pair in pairs}
         try:
             for done in as_completed(waiting, timeout=max(1.0, end - time.perf_counter())):
                 cell, rule, how = waiting.pop(done)
                 if (error := done.exception()) is None:
-                    found.append(done.result())
+                    entries.append(done.result())
                 else:
-                    named = {"cell": cell, "rule": rule, "precision": how, "passed": False}
-                    found.append({**named, "error": None, "failure": f"{type(error).__name__}: {error}"[:500]})
+                    failed = {"cell": cell, "rule": rule, "precision": how, "passed": False}
+                    entries.append({**failed, "error": None, "failure": f"{type(error).__name__}: {error}"[:500]})
         except TimeoutError:
-            left_out.append(f"{len(waiting)} of {len(pairs)} checks, for want of time")
+            left_out.append(f"{len(waiting)} of {len(pairs)} checks: out of time")
         pool.shutdown(cancel_futures=True)
-    return found
+    return entries
 
 
 def throughput(device: str, sizes: SuiteSizes, names: Sequence[str]) -> dict[str, Any]:
-    """Milliseconds of forward and backward: tf32 where not said otherwise, of torch's matrix products too."""
+    """Time forward and backward of torch's layers, loops and fused kernels, in tf32 unless the name says bf16."""
     T, B, I, H = sizes.timed
     x = torch.randn(T, B, I, device=device)
     runs: dict[str, Callable[[], None]] = {}
@@ -200,7 +220,7 @@ def throughput(device: str, sizes: SuiteSizes, names: Sequence[str]) -> dict[str
 
 
 def _width(device: str, sizes: SuiteSizes, H: int) -> dict[str, Any]:
-    """The GRU alone, wider."""
+    """Time the GRU at another width."""
     _, B, I, _ = sizes.timed
     x = torch.randn(sizes.wide_steps, B, I, device=device)
     loop, fused = (_layer_of("gru", I, H, device) for _ in range(2))
@@ -232,7 +252,7 @@ def _both_ways(module: nn.Module, x: Tensor, products: str) -> Callable[[], None
 
 
 def _measure(runs: dict[str, Callable[[], None]], rounds: int, device: str) -> dict[str, Any]:
-    """Medians and quartiles of interleaved rounds; the first two warm up. A contender that fails is told, not timed."""
+    """Time contenders in interleaved rounds after two warm-up rounds; one that fails is reported and not timed."""
     before = torch.get_float32_matmul_precision()
     times: dict[str, list[float]] = {name: [] for name in runs}
     failures: dict[str, str] = {}
@@ -243,7 +263,7 @@ def _measure(runs: dict[str, Callable[[], None]], rounds: int, device: str) -> d
                     continue
                 try:
                     spent = _clock(run, device)
-                # whatever a compiler or a driver makes of it belongs in the report; the others are timed all the same
+                # any failure of a compiler or a driver belongs in the report
                 except Exception as error:
                     failures[name] = f"{type(error).__name__}: {error}"[:500]
                     continue
@@ -251,13 +271,13 @@ def _measure(runs: dict[str, Callable[[], None]], rounds: int, device: str) -> d
                     times[name].append(spent)
     finally:
         torch.set_float32_matmul_precision(before)
-    found: dict[str, Any] = {name: {"failure": failure} for name, failure in failures.items()}
+    figures: dict[str, Any] = {name: {"failure": failure} for name, failure in failures.items()}
     for name, all_spent in times.items():
         if name in failures:
             continue
         low, median, high = statistics.quantiles(all_spent, n=4) if len(all_spent) > 1 else all_spent * 3
-        found[name] = {"ms": round(median, 4), "q1": round(low, 4), "q3": round(high, 4)}
-    return found
+        figures[name] = {"ms": round(median, 4), "q1": round(low, 4), "q3": round(high, 4)}
+    return figures
 
 
 def _clock(run: Callable[[], None], device: str) -> float:
@@ -275,31 +295,31 @@ def _clock(run: Callable[[], None], device: str) -> float:
 
 
 def training(device: str, sizes: SuiteSizes, seconds: float) -> dict[str, Any]:
-    """`edgernn train` until solved or so many seconds; what its result, or the last line of its metrics, says."""
+    """Run `edgernn train` within a time limit and return its result, or the last line of its metrics."""
     if seconds < 5:
-        return {"stopped": "not begun, for want of time"}
+        return {"stopped": "not started: out of time"}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         words = [sys.executable, "-m", "edgernn", "train", *sizes.training, "--device", device, "--out", str(out)]
         begun = time.perf_counter()
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
             try:
-                said, _ = process.communicate(timeout=seconds)
+                output, _ = process.communicate(timeout=seconds)
             except subprocess.TimeoutExpired:
                 process.send_signal(signal.SIGINT)
-                said, _ = process.communicate()
-        found: dict[str, Any] = {"command": " ".join(["edgernn train", *sizes.training]), "device": device}
-        found["wall_seconds"] = round(time.perf_counter() - begun, 1)
+                output, _ = process.communicate()
+        report: dict[str, Any] = {"command": " ".join(["edgernn train", *sizes.training]), "device": device}
+        report["wall_seconds"] = round(time.perf_counter() - begun, 1)
         result, metrics = out / "result.json", out / "metrics.jsonl"
         if result.exists():
-            return {**found, **json.loads(result.read_text(encoding="utf-8"))}
+            return {**report, **json.loads(result.read_text(encoding="utf-8"))}
         lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
-        last = json.loads(lines[-1]) if lines else {"said": said[-500:]}
-        return {**found, "stopped": "time", "last": last}
+        last = json.loads(lines[-1]) if lines else {"said": output[-500:]}
+        return {**report, "stopped": "time", "last": last}
 
 
 def table(report: dict[str, Any]) -> str:
-    """The report in short."""
+    """Summarise the report as text."""
     machine, checks, timings = report["machine"], report["checks"], report["throughput"]
     T, B, I, H = report["sizes"]["timed"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
@@ -310,30 +330,30 @@ def table(report: dict[str, Any]) -> str:
         passed = sum(c["passed"] for c in mine)
         lines.append(f"gradients, {how}: {passed} of {len(mine)} within {tolerance:g}, worst error {worst:.1e}")
     lines += [f"  failed: {c['cell']} + {c['rule']}, {c['precision']}, {_why(c)}" for c in checks if not c["passed"]]
-    lines += ["", f"forward + backward, T={T} B={B} I={I} H={H}: ms, against torch.nn.GRU, against the loop"]
+    lines += ["", f"forward + backward, T={T} B={B} I={I} H={H}: ms, ratio to torch.nn.GRU, ratio to the loop"]
     lines += _rows(timings)
-    for width, found in report["widths"].items():
-        lines += [f"H={width}, T={report['sizes']['wide_steps']}", *_rows(found)]
+    for width, figures in report["widths"].items():
+        lines += [f"H={width}, T={report['sizes']['wide_steps']}", *_rows(figures)]
     if report["ops"] is not None:
         lines += ["", *_ops(report["ops"])]
     trained = report["training"]
     value = f"{trained['metric']} {trained[trained['metric']]:.3g}, " if "metric" in trained else ""
     steps = f", {trained['steps']} steps in {trained['seconds']:.0f} s" if "seconds" in trained else ""
     lines += ["", f"training: {value}stopped: {trained['stopped']}{steps}", ""]
-    lines += [f"left out: {what}" for what in report["left_out"]]
+    lines += [f"left out: {note}" for note in report["left_out"]]
     return "\n".join([*lines, f"{report['seconds']:.0f} s in all"])
 
 
-def _ops(found: dict[str, Any]) -> list[str]:
-    checks = found["checks"]
+def _ops(report: dict[str, Any]) -> list[str]:
+    checks = report["checks"]
     worst = max((c["error"] for c in checks if c["error"] is not None), default=float("nan"))
     passed = sum(c["passed"] for c in checks)
     lines = [f"CUDA ops: {passed} of {len(checks)} within {gpu_ops.TOLERANCE:g} of torch, worst error {worst:.1e}"]
     lines += [f"  failed: {c['op']}, {c['failure']}" for c in checks if not c["passed"]]
-    lines += [f"compute-sanitizer's {s['tool']}: {'passed' if s['passed'] else s['said']}" for s in found["sanitized"]]
-    for name, timed in found["timed"].items():
-        lines += [f"CUDA ops, forward, {name}: ms, against torch.nn.GRU", *_rows(timed)]
-    return [*lines, *(f"in ONNX Runtime: {summary(made)}" for made in found["exported"])]
+    lines += [f"compute-sanitizer's {s['tool']}: {'passed' if s['passed'] else s['said']}" for s in report["sanitized"]]
+    for name, timed in report["timed"].items():
+        lines += [f"CUDA ops, forward, {name}: ms, ratio to torch.nn.GRU", *_rows(timed)]
+    return [*lines, *(f"in ONNX Runtime: {summary(entry)}" for entry in report["exported"])]
 
 
 def _why(check: dict[str, Any]) -> str:
@@ -347,25 +367,25 @@ def _why(check: dict[str, Any]) -> str:
 def _rows(timings: dict[str, Any]) -> list[str]:
     baseline = timings.get("torch.nn.GRU", {}).get("ms")
     rows = []
-    for name, found in timings.items():
-        if "failure" in found:
-            rows.append(f"  {name:24s} failed: {found['failure'][:120]}")
+    for name, figures in timings.items():
+        if "failure" in figures:
+            rows.append(f"  {name:24s} failed: {figures['failure'][:120]}")
             continue
         loop = timings.get(f"{name.split(',')[0]}, loop", {}).get("ms")
-        ratios = [f"{found['ms'] / other:8.2f}" if other else " " * 8 for other in (baseline, loop)]
-        rows.append(f"  {name:24s} {found['ms']:10.3f} {' '.join(ratios)}")
+        ratios = [f"{figures['ms'] / other:8.2f}" if other else " " * 8 for other in (baseline, loop)]
+        rows.append(f"  {name:24s} {figures['ms']:10.3f} {' '.join(ratios)}")
     return rows
 
 
 @click.command()
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The JSON file to write.")
-@click.option("--device", default="cuda", show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="JSON file to write.")
+@click.option("--device", default="cuda", show_default=True, help="Device of torch to measure.")
 def main(out: Path, device: str) -> None:
-    """Run everything, write the JSON, print a table."""
+    """Run all checks and timings, write the JSON file and print a summary."""
     if not torch.cuda.is_available():
-        raise click.ClickException("this needs a GPU, and torch sees none")
+        raise click.ClickException("torch finds no GPU; run this on a machine with a GPU and a CUDA build of torch")
     if os.environ.get("TRITON_INTERPRET") == "1":
-        raise click.ClickException("TRITON_INTERPRET=1 is set: the kernels would not run on the GPU")
+        raise click.ClickException("TRITON_INTERPRET=1 is set: unset it to run the kernels on the GPU")
     try:
         report = run(device, SuiteSizes(), tuple(CELLS), common.RULES, TIMED)
     except EdgernnError as error:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model on a GPU beside cuDNN, through ONNX Runtime and through torch, and beside our own kernel on the CPU.
+"""Times of a model on a GPU beside cuDNN, called by ONNX Runtime and by torch, and beside our kernel on the CPU.
 
-What they read and write lies on the device; a clock of the device times them where torch can use the GPU.
+Inputs and outputs stay in GPU memory. CUDA events time the calls if torch can use the GPU.
 """
 
 import itertools
@@ -30,19 +30,19 @@ from edgernn.runtime.weights import Weight, read_weights
 COPIED, CPU = "edgernn, x and y copied", "edgernn on the CPU"
 TORCH = {"gru": "torch.nn.GRU", "lstm": "torch.nn.LSTM"}
 OPERATORS = {"gru": GRU, "lstm": LSTM}
-# cuDNN multiplies in tf32 unless it is told not to; ours are float32
+# absolute error of cuDNN, whose products are tf32 by default
 ROUNDED = 1e-2
-# steps at once, when ours is verified a second time
+# steps per call of the second verification
 _CHUNK = 50
 
 
 class Events:
-    """Times calls that put work on `stream`, by that stream."""
+    """Clock of calls that enqueue work on `stream`."""
 
     name = "CUDA events"
 
     def __init__(self) -> None:
-        # torch leaves their types open
+        # torch has no annotations for both
         stream, event = cast(Any, torch.cuda.Stream), cast(Any, torch.cuda.Event)
         self.stream = stream()
         self._begin, self._end = (event(enable_timing=True) for _ in range(2))
@@ -57,13 +57,20 @@ class Events:
 
 
 def require() -> str:
-    """The CUDA library, where it and all else is there that a session on a GPU needs; raises EdgernnError where not."""
+    """Find the CUDA library and check that ONNX Runtime can use the GPU.
+
+    Returns:
+        The path of the library.
+
+    Raises:
+        EdgernnError: The library, the GPU or ONNX Runtime's CUDA provider is missing.
+    """
     require_gpu(onnxruntime(), None if library_missing("cuda") else cuda_library_path())
     return cuda_library_path()
 
 
 def clock() -> Events | None:
-    """None where torch sees no GPU: then every call is waited for."""
+    """Return a clock of the GPU, or None if torch cannot use the GPU; calls are then synchronous."""
     return Events() if torch.cuda.is_available() else None
 
 
@@ -74,9 +81,20 @@ def measure_on_gpu(
     settings: Rounds,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """The case with µs a step of all contenders on its model, at `path`, and x (T, B, I); see `case.described`.
+    """Verify and time a case on a GPU.
 
-    Raises EdgernnError where ours is wrong, and where something is missing.
+    Args:
+        path: The exported file of the case's model.
+        case: The case.
+        x: Inputs (T, B, I).
+        settings: Rounds of the measurement.
+        progress: Where progress is shown.
+
+    Returns:
+        The case's report with µs per step of each contender; see `case.described`.
+
+    Raises:
+        EdgernnError: The outputs of edgernn are wrong, or the library, the GPU or a provider is missing.
     """
     require()
     events = clock()
@@ -85,8 +103,8 @@ def measure_on_gpu(
     errors: dict[str, float | None] = {}
     errors[EDGERNN] = max(verify(ours, reference, x), verify(ours, reference, x, _CHUNK))
     start = ours.initial_state(x.shape[1])
-    there = {"x": to_device(x), **{name: to_device(value) for name, value in start.items()}}
-    calls: dict[str, Callable[[], Any]] = {EDGERNN: Call(ours.onnx, there, waits=events is None)}
+    inputs = {"x": to_device(x), **{name: to_device(value) for name, value in start.items()}}
+    calls: dict[str, Callable[[], Any]] = {EDGERNN: Call(ours.onnx, inputs, waits=events is None)}
     calls[COPIED] = lambda: ours.run_from(x, start)
     left_out = {}
     if reason := library_missing():
@@ -99,10 +117,10 @@ def measure_on_gpu(
     for kind, make in itertools.product(OPERATORS, (_operator, _torch)):
         name = (OPERATORS if make is _operator else TORCH)[kind]
         try:
-            call, y = make(kind, ours.info, weights, x, there["x"], events)
+            call, y = make(kind, ours.info, weights, x, inputs["x"], events)
             call()
             errors[name] = _compared(y(), expected) if is_same(kind, ours.info) else None
-        except Exception as error:  # a peer may fail in any way of its own
+        except Exception as error:  # a peer may raise any exception
             left_out[name] = f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
             continue
         calls[name] = call
@@ -113,7 +131,7 @@ def measure_on_gpu(
     times = {name: np.array([np.median(block) for block in blocks]) * 1e6 / len(x) for name, blocks in seconds.items()}
     facts = {
         "left_out": left_out,
-        "clock": "the processor's clock, every call waited for" if events is None else Events.name,
+        "clock": "the processor's clock, synchronous calls" if events is None else Events.name,
     }
     return described(case, times, errors) | facts | {"cpu_threads": case.threads, "macs": ours.info["macs"]}
 
@@ -123,7 +141,7 @@ def _handle(events: Events | None) -> int | None:
 
 
 def _compared(y: NDArray[Any] | None, expected: NDArray[Any]) -> float | None:
-    """Raises EdgernnError where y, if it is the same function's, is wrong."""
+    """Return the largest absolute error, or None for a y that is not comparable; raise EdgernnError if y is wrong."""
     if y is None:
         return None
     error = float(np.abs(y - expected).max())
@@ -132,62 +150,71 @@ def _compared(y: NDArray[Any] | None, expected: NDArray[Any]) -> float | None:
     return error
 
 
-# a call, and what the last one gave where that is to be compared
-Made = tuple[Callable[[], Any], Callable[[], NDArray[Any] | None]]
+# a call, and a function that returns its last y, None if y is not comparable
+TimedCall = tuple[Callable[[], Any], Callable[[], NDArray[Any] | None]]
 
 
 def _operator(
-    kind: str, info: dict[str, Any], weights: Mapping[str, Weight], x: NDArray[Any], there: Any, events: Events | None
-) -> Made:
-    """ONNX Runtime's operator on its CUDA provider, the whole network of it."""
+    kind: str, info: dict[str, Any], weights: Mapping[str, Weight], x: NDArray[Any], x_gpu: Any, events: Events | None
+) -> TimedCall:
+    """Build the baseline network with ONNX Runtime's operator on its CUDA provider."""
     ort = onnxruntime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
     content = baseline(kind, info, weights).SerializeToString()
     session = gpu_session(ort, content, options, stream=_handle(events), exact=False)
     states = {i.name: np.zeros((i.shape[0], x.shape[1], i.shape[2]), np.float32) for i in session.get_inputs()[1:]}
-    inputs = {"x": there, **{name: to_device(value) for name, value in states.items()}}
+    inputs = {"x": x_gpu, **{name: to_device(value) for name, value in states.items()}}
     call = Call(session, inputs, waits=events is None)
 
     def y() -> NDArray[Any]:
         if events is not None:
             events.stream.synchronize()
-        found: NDArray[Any] = call.outputs["y"].numpy()
-        return found
+        output: NDArray[Any] = call.outputs["y"].numpy()
+        return output
 
     return call, y
 
 
 def _torch(
-    kind: str, info: dict[str, Any], weights: Mapping[str, Weight], x: NDArray[Any], there: Any, events: Events | None
-) -> Made:
-    """Torch's layers alone, without what the model has before and behind them."""
+    kind: str, info: dict[str, Any], weights: Mapping[str, Weight], x: NDArray[Any], x_gpu: Any, events: Events | None
+) -> TimedCall:
+    """Build torch's recurrent layers alone, without input scaling, embedding and head."""
     if events is None:
         raise EdgernnError("torch sees no GPU")
     with torch.cuda.stream(events.stream):
         module = torch_layers(kind, info, weights).cuda()
         numbers = x if x.ndim == 3 else np.zeros((*x.shape, info["model"]["input"]["size"]), np.float32)
-        given = torch.from_numpy(numbers).cuda()
-    made: list[torch.Tensor] = []
+        tensor = torch.from_numpy(numbers).cuda()
+    outputs: list[torch.Tensor] = []
 
     def call() -> None:
         with torch.inference_mode(), torch.cuda.stream(events.stream):
-            made[:] = [module(given)[0]]
+            outputs[:] = [module(tensor)[0]]
 
     def y() -> NDArray[Any] | None:
         events.stream.synchronize()
-        # with a head or several directions it is another function
+        # a head, scaling or a second direction makes it another function
         if info["model"]["bidirectional"] or any(not name.startswith("layer") for name in weights):
             return None
-        return np.asarray((made[0][-1] if info["model"]["head"]["output"] == "last" else made[0]).cpu())
+        return np.asarray((outputs[0][-1] if info["model"]["head"]["output"] == "last" else outputs[0]).cpu())
 
     return call, y
 
 
 def torch_layers(kind: str, info: dict[str, Any], weights: Mapping[str, Weight]) -> nn.Module:
-    """torch.nn.GRU or LSTM of the sizes in `info`; with our weights where its layers are plain ones of `kind`.
+    """Build a torch.nn.GRU or LSTM with the sizes of an exported file.
 
-    weights: The file's. Raises EdgernnError where torch has no such layers.
+    Args:
+        kind: The layer, gru or lstm.
+        info: The file's description.
+        weights: The file's weights, which the module gets if `is_same`.
+
+    Returns:
+        The module.
+
+    Raises:
+        EdgernnError: The layers have several sizes, which torch does not support.
     """
     sizes = layer_sizes(info)
     if len(set(sizes)) > 1:
@@ -196,15 +223,15 @@ def torch_layers(kind: str, info: dict[str, Any], weights: Mapping[str, Weight])
         info["model"]["input"]["size"], sizes[0], len(sizes), bidirectional=info["model"]["bidirectional"]
     ).eval()
     if is_same(kind, info):
-        given: dict[str, torch.Tensor] = {}
+        tensors: dict[str, torch.Tensor] = {}
         for layer, direction in itertools.product(range(len(sizes)), range(1 + info["model"]["bidirectional"])):
             name = f"layer{layer}{'.reverse' * direction}"
             W, R, b = (torch.tensor(weights[f"{name}.{part}"].floats) for part in "WRb")
-            # the gru has one bias more, that of the product with h which its reset gate multiplies
+            # the gru has a second bias of the candidate, inside the product with the reset gate
             rows = len(R)
-            inside = torch.zeros(rows)
-            inside[2 * rows - len(b) :] = b[rows:]
-            parts = {"weight_ih": W, "weight_hh": R, "bias_ih": b[:rows], "bias_hh": inside}
-            given |= {f"{name}_l{layer}{'_reverse' * direction}": value for name, value in parts.items()}
-        module.load_state_dict(given)
+            recurrent = torch.zeros(rows)
+            recurrent[2 * rows - len(b) :] = b[rows:]
+            parts = {"weight_ih": W, "weight_hh": R, "bias_ih": b[:rows], "bias_hh": recurrent}
+            tensors |= {f"{name}_l{layer}{'_reverse' * direction}": value for name, value in parts.items()}
+        module.load_state_dict(tensors)
     return module

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model costs before its first step: the library's size, and the time until a session is ready."""
+"""Costs before a model's first step: size of the native library and time to create a session."""
 
 import tempfile
 from pathlib import Path
@@ -9,7 +9,7 @@ import numpy as np
 from torch import nn
 
 from edgernn.bench.case import EDGERNN, Case, described
-from edgernn.bench.peers import PEERS, problem
+from edgernn.bench.peers import PEERS, random_problem
 from edgernn.bench.peers.pytorch import torch_module
 from edgernn.runtime.library import library_path
 from edgernn.runtime.session import Session
@@ -21,30 +21,35 @@ GROUP = "Library and load time"
 
 
 def measure_load(case: Case, settings: Rounds) -> dict[str, Any]:
-    """The case's model: register the library and create the session, and ONNX Runtime's own for its GRU.
+    """Time the creation of a session with the native library, beside a session of ONNX Runtime's GRU.
 
-    The times are of a session, in µs.
+    Args:
+        case: The sizes of the GRU.
+        settings: Rounds of the measurement.
+
+    Returns:
+        The case's report (see `case.described`), with times in µs per session and the library's size.
     """
     import edgernn
     from edgernn.export import to_onnx
 
-    given = problem("gru", *case.sizes, 1)
+    problem = random_problem("gru", *case.sizes, 1)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        module = cast(nn.GRU, torch_module(given))
+        module = cast(nn.GRU, torch_module(problem))
         to_onnx(edgernn.from_torch(module), path)
         seconds = interleaved(
             {
                 EDGERNN: lambda: Session(path, backend="native"),
-                PEERS[0].name: lambda: PEERS[0].stream(given),
+                PEERS[0].name: lambda: PEERS[0].stream(problem),
             },
             settings,
         )
     times = {name: np.array([np.median(block) for block in rounds]) * 1e6 for name, rounds in seconds.items()}
     times[LIMIT] = np.full(settings.rounds, SESSION_MS * 1e3)
     size = Path(library_path()).stat().st_size
-    made = described(case, times, {})
-    made["targets"].append(
+    report = described(case, times, {})
+    report["targets"].append(
         {"against": "1 MB", "limit": 1.0, "value": size / LIBRARY_BYTES, "met": size <= LIBRARY_BYTES}
     )
-    return made | {"left_out": {}, "library_bytes": size}
+    return report | {"left_out": {}, "library_bytes": size}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verify, then time: every round visits every contender in shuffled order, and ratios are taken within a round."""
+"""Verify a model, then time it: each round calls all contenders in shuffled order, and ratios compare one round."""
 
 import dataclasses
 from collections.abc import Callable
@@ -28,7 +28,16 @@ NATIVE, PORTABLE, GRU, LSTM = "edgernn native", "edgernn portable", "ONNX Runtim
 
 @dataclass(frozen=True)
 class Settings:
-    """steps: T of a call, as long as the example unless given. A block of calls takes about `block_ms`."""
+    """Settings of a benchmark.
+
+    Attributes:
+        batch: B.
+        steps: T of a call. Default: that of the example input.
+        threads: Threads of each runtime.
+        rounds: Number of interleaved rounds.
+        warmup: Warm-up calls before the first round.
+        block_ms: Approximate time of a contender's calls in a round.
+    """
 
     batch: int = 1
     steps: int | None = None
@@ -51,11 +60,20 @@ def bench(
     x: NDArray[Any] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Verify and time a model file; the report as a dict of plain values (see `markdown`).
+    """Verify and time a model file.
 
-    x (T, B, I), or (T, B) of a model of words: example input, repeated to the batch and steps asked for; where None,
-    the file `example.npz` beside the model, and else random words, or standard normal numbers in the model's scale.
-    Raises EdgernnError if the backends disagree: wrong code is not timed.
+    Args:
+        path: The exported file.
+        settings: Settings of the benchmark.
+        x: Example input (T, B, I), or int64 (T, B) for a word model, repeated to the batch and steps of the settings.
+            Default: `example.npz` beside the model, else random words or normal numbers in the model's scale.
+        progress: Where progress is shown.
+
+    Returns:
+        The JSON-compatible report; `markdown` formats it.
+
+    Raises:
+        EdgernnError: The backends disagree; a wrong kernel is not timed.
     """
     settings = settings or Settings()
     path = Path(path)
@@ -93,7 +111,7 @@ def bench(
 
 
 def read_example(path: Path) -> NDArray[Any]:
-    """X (T, B, I) from a file that holds x (N, T, I); or words, (T, B) from whole numbers (N, T)."""
+    """Read x (T, B, I) from a file with x (N, T, I), or words (T, B) from integers (N, T)."""
     x = read_arrays(path, ("x",))["x"]
     if x.ndim == 2 and x.dtype.kind in "iu":
         return x.swapaxes(0, 1)
@@ -103,7 +121,20 @@ def read_example(path: Path) -> NDArray[Any]:
 
 
 def example_input(path: Path, session: Session, settings: Settings, x: NDArray[Any] | None) -> tuple[NDArray[Any], str]:
-    """The input at the batch and steps asked for, and where it comes from."""
+    """Choose the input of a benchmark.
+
+    Args:
+        path: The exported file; `example.npz` beside it is the default input.
+        session: A session of the file.
+        settings: The batch and steps.
+        x: An input (T, B, I) or (T, B), or None for the default.
+
+    Returns:
+        The input at the batch and steps of the settings, and its source in words.
+
+    Raises:
+        UsageError: The shape of x does not fit the model.
+    """
     info, source = session.info, "given"
     example = path.parent / EXAMPLE
     if x is None and example.is_file():
@@ -127,11 +158,21 @@ def example_input(path: Path, session: Session, settings: Settings, x: NDArray[A
 
 
 def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) -> float:
-    """The worst error of native against portable, every step, or so many at once, from the portable one's state.
+    """Compare the native and the portable backend, restarting both from the portable state after each chunk.
 
-    Raises EdgernnError where it is more than float32 explains.
+    Args:
+        native: The session to verify.
+        portable: The reference.
+        x: Inputs (T, B, I) or (T, B).
+        steps: Steps of a chunk.
+
+    Returns:
+        The largest absolute error of outputs and states.
+
+    Raises:
+        EdgernnError: The error is larger than float32 explains.
     """
-    worst, turned = 0.0, 0
+    worst, disagreements = 0.0, 0
     state = portable.initial_state(x.shape[1])
     frames = [x[t : t + steps] for t in range(0, len(x), steps)] if portable.info["streaming"] else [x]
     for frame in frames:
@@ -141,16 +182,16 @@ def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) 
         same = np.ones(x.shape[1], bool)
         if portable.updates is not None and native.updates is not None:
             same = (portable.updates == native.updates).all(0)
-        turned += int((~same).sum())
+        disagreements += int((~same).sum())
         batch_axis = 0 if portable.info["model"]["head"]["output"] == "last" else 1
         pairs = [(np.compress(same, v, batch_axis), np.compress(same, w, batch_axis)) for v, w in ((y, got_y),)]
         pairs += [(state[n][same], got[n][same]) for n in state]
         worst = max([worst, *(float(np.abs(v - w).max()) for v, w in pairs if v.size)])
-    # a decision that lies at its threshold may fall either way; it is rare or the kernel is wrong
-    if not worst <= TOLERANCE or turned > max(1, 0.002 * x.shape[0] * x.shape[1]):
+    # rounding may flip a decision at its threshold; frequent flips mean a wrong kernel
+    if not worst <= TOLERANCE or disagreements > max(1, 0.002 * x.shape[0] * x.shape[1]):
         raise EdgernnError(
             f"native and portable disagree: worst error {worst:.3g} (allowed {TOLERANCE:g}), "
-            f"{turned} of {x.shape[0] * x.shape[1]} steps decided otherwise; not timed"
+            f"{disagreements} of {x.shape[0] * x.shape[1]} steps with other decisions; not timed"
         )
     return worst
 
@@ -158,7 +199,7 @@ def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) 
 def _contenders(
     path: Path, sessions: dict[str, Session], info: dict[str, Any], x: NDArray[Any], settings: Settings
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, float]]:
-    """What is timed, by name, and the error of the baselines that compute the same function."""
+    """Build the contenders by name, and the errors of the baselines that compute the same function."""
     calls: dict[str, Callable[[], Any]] = {}
     for name, session in sessions.items():
         calls[name] = _caller(session.onnx, x, session.initial_state(x.shape[1]), ("updates", "macs"))
@@ -185,14 +226,14 @@ def _caller(session: Any, x: NDArray[Any], state: dict[str, Array], unread: tupl
 
 
 def _summary(timings: dict[str, list[list[float]]], samples: int, steps: int) -> dict[str, dict[str, float]]:
-    """By contender: µs a step, its quartiles over rounds, percentiles of a call, and the ratio to the GRU operator."""
+    """Summarise each contender: µs per step, percentiles of a call, and the speed-up over the GRU operator."""
     medians = {name: np.array([np.median(block) for block in rounds]) for name, rounds in timings.items()}
-    made = {}
+    summary = {}
     for name, rounds in timings.items():
         calls = np.concatenate([np.array(block) for block in rounds]) * 1e6
         quartiles = np.percentile(medians[name] * 1e6 / steps, (25, 50, 75))
         ratios = np.percentile(medians[GRU] / medians[name], (25, 50, 75))
-        made[name] = {
+        summary[name] = {
             "us_per_step": float(quartiles[1]),
             "us_per_step_q1": float(quartiles[0]),
             "us_per_step_q3": float(quartiles[2]),
@@ -204,16 +245,16 @@ def _summary(timings: dict[str, list[list[float]]], samples: int, steps: int) ->
             "times_faster_than_gru_q1": float(ratios[0]),
             "times_faster_than_gru_q3": float(ratios[2]),
         }
-    return made
+    return summary
 
 
 def _costs(info: dict[str, Any], rate: float, executed: float, backend: str) -> dict[str, Any]:
-    """Parameters of the recurrent layers beside those of GRU and LSTM, and the three figures of work a step."""
-    own = info["cost"]
-    idle = own["flops_paper_idle"]
-    made = {"macs": info["macs"], "macs_executed": executed, "macs_executed_by": backend}
-    made |= {"parameters": own["parameters"], "flops_paper": idle + rate * (own["flops_paper"] - idle)}
+    """Return the parameters of the recurrent layers, of GRU and LSTM of that size, and the work of a step."""
+    cost = info["cost"]
+    idle = cost["flops_paper_idle"]
+    costs = {"macs": info["macs"], "macs_executed": executed, "macs_executed_by": backend}
+    costs |= {"parameters": cost["parameters"], "flops_paper": idle + rate * (cost["flops_paper"] - idle)}
     for kind in ("gru", "lstm"):
-        made[f"parameters_{kind}"] = parameters(kind, info)
-        made[f"parameters_saved_percent_{kind}"] = 100 * (1 - own["parameters"] / made[f"parameters_{kind}"])
-    return made
+        costs[f"parameters_{kind}"] = parameters(kind, info)
+        costs[f"parameters_saved_percent_{kind}"] = 100 * (1 - cost["parameters"] / costs[f"parameters_{kind}"])
+    return costs

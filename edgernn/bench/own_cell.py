@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cell as a user writes it, which the library runs by its program: the equations of `gru` under another name."""
+"""A custom cell that the native library runs by its program: the equations of `gru` under another name."""
 
 from edgernn.cells import GRU
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suite's report as Markdown: docs/performance.md, and what `edgernn bench --suite` and `--peers` print."""
+"""The suite's report as Markdown, for docs/performance.md and for `edgernn bench --suite` and `--peers`."""
 
 import re
 from collections.abc import Iterable
@@ -23,28 +23,28 @@ _OURS = (EDGERNN, FLOAT32, DENSE, PYTHON, COMPILED, PORTABLE, ROOFLINE, WITH_INP
 
 
 def page(report: dict[str, Any]) -> str:
-    """Every case as tables by group, targets beside figures, and where a peer or a target is ahead of us."""
+    """Format a report: machine, method, targets, cases where we lose, and the figures by group."""
     return "\n\n".join([_machine(report), _explained(report), *tables(report["cases"])]) + "\n"
 
 
 def section(report: dict[str, Any]) -> str:
-    """Cases that have a machine of their own, as a part of a page: targets and figures."""
+    """Format a report of another machine as a section of a page: machine, targets and figures."""
     cases = [case for case in report["cases"] if "failed" not in case]
     return "\n\n".join([_machine(report), _targets(cases), _group(cases)])
 
 
 def tables(cases: list[dict[str, Any]]) -> list[str]:
-    """Of the cases: targets, losses, figures by group, and what was not timed."""
-    whole, parts = [case for case in cases if "failed" not in case], []
-    if any(case["targets"] for case in whole):
-        parts += ["## Targets", _targets(whole)]
-    parts += ["## Where we lose", _losses(whole)]
-    for group in dict.fromkeys(case["group"] for case in whole):
-        parts += [f"## {group}", _group([case for case in whole if case["group"] == group])]
+    """Format cases as sections: targets, losses, figures by group, and contenders that were not timed."""
+    finished, parts = [case for case in cases if "failed" not in case], []
+    if any(case["targets"] for case in finished):
+        parts += ["## Targets", _targets(finished)]
+    parts += ["## Where we lose", _losses(finished)]
+    for group in dict.fromkeys(case["group"] for case in finished):
+        parts += [f"## {group}", _group([case for case in finished if case["group"] == group])]
         parts += [
-            f"The native library takes {case['library_bytes']:,} bytes, stripped. The times are µs from the file to a "
-            "session, with the library registered."
-            for case in whole
+            f"The stripped native library has {case['library_bytes']:,} bytes. The times are µs to create a session "
+            "from a file, with the library registered."
+            for case in finished
             if case["group"] == group and "library_bytes" in case
         ]
     return [*parts, "## Not timed", _left_out(cases)]
@@ -52,7 +52,7 @@ def tables(cases: list[dict[str, Any]]) -> list[str]:
 
 def _machine(report: dict[str, Any]) -> str:
     machine, peers = report["machine"], report["peers"]
-    # a runtime with two settings is listed once
+    # contenders of the same runtime share one entry
     versions = {
         **machine["versions"],
         **{re.split(r"[ ,]", name)[0]: version for name, version in peers.items() if version},
@@ -70,18 +70,18 @@ def _explained(report: dict[str, Any]) -> str:
     short = "**A quick run, whose figures are rough.** " if report["quick"] else ""
     rounds, block = report["settings"]["rounds"], report["settings"]["block_ms"]
     return (
-        f"{short}A case is measured in a process of its own, held to as many processors as it has threads. What it "
-        "compares is verified first; then every round visits all in shuffled order, "
-        f"{rounds} rounds of blocks of {block:g} ms. A figure is the median over rounds of the median of a block, µs a "
-        "step; a ratio is the median over rounds of ours by the other's in the same round: below 1 we are faster. "
-        f"With several threads there is a pause of {PAUSE_MS:g} ms before each visit, for the others to stop spinning. "
-        "Steps from C are those of a packed model (`edgernn pack`), one call a step, in a loop without Python.\n\n"
+        f"{short}Each case runs in a process of its own, limited to as many processors as it has threads. All "
+        f"contenders are verified first. Then each of {rounds} rounds times a block of {block:g} ms of each contender, "
+        "in shuffled order. A figure is the median over rounds of the block medians, in µs per step. A ratio is the "
+        "median over rounds of our time divided by the other's in the same round: below 1 we are faster. With several "
+        f"threads, a pause of {PAUSE_MS:g} ms before each block lets the other contenders' threads stop spinning. "
+        "Steps from C are calls of a packed model (`edgernn pack`) in a loop without Python.\n\n"
         "The roofline is measured in the same rounds. For one sequence it is the product with the recurrent weights "
-        "alone, packed and warm in cache (with the input weights too where T=1; for other cells and low rank a product "
-        "of as many multiply-adds as are executed); for a batch it is all multiply-adds at the peak rate, that of one "
-        f"thread times the threads. `{WITH_INPUT}` adds the products with a sequence's input weights, at the peak "
-        f"rate. Where ours has weights of fewer bits, we and those that round as well may be off by {ROUNDED:g}, "
-        "and the best peer is the fastest in float32."
+        "alone, packed and warm in cache; at T=1 it includes the input weights. For other cells and for low rank it is "
+        "a product with as many multiply-adds as are executed. For a batch it is all multiply-adds at the peak rate of "
+        f"one thread times the number of threads. `{WITH_INPUT}` adds the products with a sequence's input weights at "
+        f"the peak rate. With weights of fewer bits, edgernn and peers that round may be off by {ROUNDED:g}, and the "
+        "best peer is the fastest one in float32."
     )
 
 
@@ -102,7 +102,7 @@ def _losses(cases: list[dict[str, Any]]) -> str:
             if name not in _OURS and other["ratio"] > 1:
                 lines.append(f"- {case['name']}: {name} is {other['ratio']:.2f} x as fast")
         for target in case["targets"]:
-            # where the limit is a peer's own time, that peer is in the line above
+            # a target of 1 x a peer is the line above
             listed = target["limit"] == 1 and target["against"] in (BEST, *case["contenders"])
             if target["met"] is False and not listed:
                 lines.append(
@@ -112,7 +112,7 @@ def _losses(cases: list[dict[str, Any]]) -> str:
 
 
 def _group(cases: list[dict[str, Any]]) -> str:
-    """A row a contender, a column a case: µs a step with its quartiles, and the ratio."""
+    """Format a group: a row for each contender, a column for each case, with µs per step, quartiles and ratio."""
     names = list(dict.fromkeys(name for case in cases for name in case["contenders"]))
     rows = []
     for name in names:
@@ -125,12 +125,12 @@ def _group(cases: list[dict[str, Any]]) -> str:
     return _table(["µs (quartiles), ratio", *(case["name"] for case in cases)], rows)
 
 
-def _figure(found: dict[str, Any] | None, name: str) -> str:
-    if found is None:
+def _figure(entry: dict[str, Any] | None, name: str) -> str:
+    if entry is None:
         return "-"
-    middle, low, high = (_number(found[key]) for key in ("us", "us_q1", "us_q3"))
+    middle, low, high = (_number(entry[key]) for key in ("us", "us_q1", "us_q3"))
     text = f"{middle} ({low}-{high})"
-    return text if name == EDGERNN else f"{text}, {found['ratio']:.2f}"
+    return text if name == EDGERNN else f"{text}, {entry['ratio']:.2f}"
 
 
 def _number(us: float) -> str:
@@ -138,14 +138,14 @@ def _number(us: float) -> str:
 
 
 def _left_out(cases: list[dict[str, Any]]) -> str:
-    """Peers and cases without figures, a line a reason."""
+    """List the peers and cases without figures, one line for each reason."""
     reasons: dict[tuple[str, str], int] = {}
     for case in cases:
         for name, why in case.get("left_out", {}).items():
             reasons[name, why] = reasons.get((name, why), 0) + 1
     lines = [f"- {name}: {why} ({count} case{'s' * (count > 1)})" for (name, why), count in reasons.items()]
     lines += [f"- {case['name']}: {case['failed']}" for case in cases if "failed" in case]
-    return "\n".join(lines) or "Everything was."
+    return "\n".join(lines) or "All contenders were timed."
 
 
 def _table(head: list[str], rows: Iterable[list[str]]) -> str:

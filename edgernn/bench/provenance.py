@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a figure was measured on."""
+"""Description of the machine that a figure was measured on."""
 
 import importlib.metadata
 import os
@@ -12,7 +12,7 @@ from edgernn.runtime.library import instruction_set
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, the native library's instruction set, and versions."""
+    """Describe the machine: processor, cores, the native library's instruction set and package versions."""
     versions = {}
     for name in ("edgernn", "onnxruntime", "onnxruntime-gpu", "onnx", "numpy", "torch"):
         try:
@@ -30,11 +30,11 @@ def machine() -> dict[str, Any]:
 
 
 def gpu() -> dict[str, str]:
-    """The first GPU and its driver, as far as the driver's own tool says."""
+    """Name the first GPU and its driver, or "unknown" without nvidia-smi."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        said = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout
-        name, driver = (word.strip() for word in said.splitlines()[0].split(","))
+        output = subprocess.run(query, capture_output=True, text=True, check=True, timeout=60).stdout
+        name, driver = (word.strip() for word in output.splitlines()[0].split(","))
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         name, driver = "unknown GPU", "unknown"
     return {"gpu": name, "driver": driver}

@@ -9,7 +9,7 @@ from edgernn.runtime.info import layer_sizes
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """The report as it is printed and saved."""
+    """Format a report of `bench` as Markdown."""
     info, settings, costs, machine = report["info"], report["settings"], report["costs"], report["machine"]
     model = info["model"]
     sizes = f"{model['input']['vocabulary']:,} words, " if model["input"]["vocabulary"] else ""
@@ -54,7 +54,16 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def save(report: dict[str, Any], folder: Path, name: str = "bench") -> list[Path]:
-    """name.json and name.md in a folder."""
+    """Write a report as NAME.json and NAME.md in a folder.
+
+    Args:
+        report: A report of `bench`.
+        folder: The folder of the files.
+        name: The files' name without suffix.
+
+    Returns:
+        The paths of both files.
+    """
     paths = [folder / f"{name}.json", folder / f"{name}.md"]
     write_json(paths[0], report)
     write_text(paths[1], markdown(report))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this processor can do at best, measured in the same rounds as what is compared with it.
+"""Lower bounds of the time on this processor, measured in the same rounds as the contenders.
 
-For one sequence it is the product y = R h once a step and nothing else, with R packed in the order in which it is read
-and warm in cache; for a batch, the multiply-adds of all products at the peak rate, that of one thread times the
-threads. `csrc/tests/probe.h` has both.
+For one sequence the bound is the product y = R h alone, once per step, with R packed in access order and warm in
+cache. For a batch it is all multiply-adds at the peak rate of one thread times the number of threads.
+`csrc/tests/probe.h` declares both probes.
 """
 
 import ctypes
@@ -16,21 +16,23 @@ from edgernn.errors import EdgernnError
 from edgernn.runtime.probes import probes
 from edgernn.runtime.stepper import Stepper
 
-# registers of rows of a panel, and of those that the rows left over are in
-PANEL, REST = 12, 4
-# of a call, so that it is long beside the clock and short beside a round
+# vector registers of rows in a panel, and in a panel of the remaining rows
+PANEL, REMAINDER = 12, 4
+# multiply-adds of a call: long beside the clock's resolution, short beside a round
 _WORK = 4_000_000
 
 
 class MatVec:
-    """y = R h with R (rows, columns), over and over; `y` and `h` as the last call left them."""
+    """Repeated products y = R h with R (rows, columns); `h` is the input and `y` the last result."""
 
     def __init__(self, R: NDArray[np.float32]) -> None:
         lanes = int(probes().edgernn_probe_lanes())
         self.rows, columns = R.shape
-        padded = -(-self.rows // (REST * lanes)) * REST * lanes
+        padded = -(-self.rows // (REMAINDER * lanes)) * REMAINDER * lanes
         whole = padded // (PANEL * lanes) * PANEL * lanes
-        widths = [PANEL * lanes] * (whole // (PANEL * lanes)) + [REST * lanes] * ((padded - whole) // (REST * lanes))
+        widths = [PANEL * lanes] * (whole // (PANEL * lanes)) + [REMAINDER * lanes] * (
+            (padded - whole) // (REMAINDER * lanes)
+        )
         full = np.zeros((padded, columns), np.float32)
         full[: self.rows] = R
         self._packed = _aligned(full.size)
@@ -50,15 +52,31 @@ class MatVec:
 
 
 def matvec(rows: int, columns: int, times: float) -> tuple[Callable[[], None], float]:
-    """A call of the first probe, and how many of them make `times` products of this size."""
-    made = MatVec(np.full((rows, columns), 1e-3, np.float32))
-    return made, times / made.repeats
+    """Build a call of the matrix-vector probe.
+
+    Args:
+        rows: Rows of the matrix.
+        columns: Columns of the matrix.
+        times: Number of products to do.
+
+    Returns:
+        The call, and the number of calls that do `times` products.
+    """
+    product = MatVec(np.full((rows, columns), 1e-3, np.float32))
+    return product, times / product.repeats
 
 
 def multiply_adds(count: float, threads: int) -> tuple[Callable[[], float], float]:
-    """A call of the second probe, and how many of them make `count` multiply-adds if so many threads share them.
+    """Build a call of the multiply-add probe.
 
-    It runs on one: two that are started together may be given the same processor for as long as this takes.
+    The probe runs on one thread: the system may schedule two threads on one processor for the length of a call.
+
+    Args:
+        count: Number of multiply-adds to do.
+        threads: Threads that share them.
+
+    Returns:
+        The call, and the number of calls that take as long as the threads do.
     """
     library = probes()
     repeats = 20 * _WORK // (PANEL * int(library.edgernn_probe_lanes()))
@@ -67,19 +85,27 @@ def multiply_adds(count: float, threads: int) -> tuple[Callable[[], float], floa
 
 
 def steps_in_c(stepper: Stepper, macs: float) -> tuple[Callable[[], None], float]:
-    """A call that steps a packed model over and over without Python, and how many of them make a step of `macs`."""
+    """Build a call that steps a packed model repeatedly from C.
+
+    Args:
+        stepper: The packed model.
+        macs: Multiply-adds of a step.
+
+    Returns:
+        The call, and the fraction of it that is one step. The call raises EdgernnError if the model rejects its input.
+    """
     library, repeats = probes(), max(1, int(_WORK / macs))
-    given = *stepper.native, ctypes.c_int64(repeats)
+    arguments = *stepper.native, ctypes.c_int64(repeats)
 
     def call() -> None:
-        if library.edgernn_probe_steps(*given) != 0:
+        if library.edgernn_probe_steps(*arguments) != 0:
             raise EdgernnError(stepper.refusal())
 
     return call, 1 / repeats
 
 
 def _aligned(size: int) -> NDArray[np.float32]:
-    """Zeros that begin at a multiple of 64 bytes."""
+    """Allocate zeros aligned to 64 bytes."""
     memory = np.zeros(size + 16, np.float32)
     start = (-memory.ctypes.data % 64) // 4
     return memory[start : start + size]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All cases that docs/performance.md is made of, each in a process of its own."""
+"""All cases of docs/performance.md, each measured in a process of its own."""
 
 import datetime
 import os
@@ -30,7 +30,7 @@ _FASTEST = Target(BEST, 1.0)
 def _cases() -> Iterable[Case]:
     plain = [ModelConfig.of(cell, *sizes) for cell in ("gru", "lstm") for sizes in _SIZES]
     for model in plain:
-        # the largest is bound by the memory that its weights come from, and has no target but the first
+        # the largest size is bound by memory bandwidth, so the roofline is no target
         targets = (Target(ROOFLINE, 1.25), _FASTEST) if model.hidden_size <= 256 else (_FASTEST,)
         yield Case("GRU and LSTM, sequences", model, targets=targets)
     for model in plain:
@@ -69,12 +69,22 @@ def _own_cases() -> Iterable[Case]:
 
 
 CASES = tuple(_cases())
-# measured by themselves, with `only`
+# cases outside the suite, selected with `only`
 OWN_CASES = tuple(_own_cases())
 
 
 def chosen(only: str | None) -> tuple[Case, ...]:
-    """The cases whose names contain `only`, CASES where it is None. Raises UsageError where there are none."""
+    """Select cases by name.
+
+    Args:
+        only: A part of the cases' names, or None for CASES.
+
+    Returns:
+        The cases.
+
+    Raises:
+        UsageError: No name contains it.
+    """
     cases = CASES if only is None else tuple(case for case in (*CASES, *OWN_CASES) if only in case.name)
     if not cases:
         raise UsageError(f"only: expected a part of a case's name, such as {CASES[0].name!r}, got {only!r}")
@@ -89,9 +99,19 @@ def run_suite(
     command: str = "",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Measure the cases; the report (see `page`) is written to `path` after each.
+    """Measure cases and write the report after each of them.
 
-    A case that fails, or takes its process with it, is in the report with its reason.
+    A case that fails, or ends its process, is reported with the reason.
+
+    Args:
+        path: JSON file of the report.
+        cases: Cases to measure.
+        settings: Rounds of each measurement.
+        command: Command line to name in the report.
+        progress: Where progress is shown.
+
+    Returns:
+        The report; `page` formats it.
     """
     report: dict[str, Any] = {
         "quick": settings == QUICK,
@@ -111,25 +131,33 @@ def run_suite(
 
 
 def alone(case: Case, settings: Rounds) -> dict[str, Any]:
-    """A case measured in a process of its own, on as many processors as it has threads."""
+    """Measure a case in a process of its own, on as many processors as it has threads.
+
+    Args:
+        case: The case.
+        settings: Rounds of the measurement.
+
+    Returns:
+        The case's report, or its name and the failure.
+    """
     work = measure_load if case.group == LOAD else measure
     try:
         with ProcessPoolExecutor(1, get_context("spawn"), _pin, (case.threads,)) as pool:
             return pool.submit(work, case, settings).result()
-    except Exception as error:  # a runtime may raise what it likes, or end the process
+    except Exception as error:  # a runtime may raise any exception, or end the process
         return {"name": case.name, "group": case.group, "failed": " ".join(str(error).split())}
 
 
 def _pin(threads: int) -> None:
-    """A thread pool that a runtime makes for itself finds no more processors than it may use."""
+    """Limit the processors that a runtime's thread pool finds to its number of threads."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
-def summary(made: dict[str, Any]) -> str:
-    """A case in one line."""
-    if "failed" in made:
-        return f"{made['name']}: {made['failed']}"
-    us = made["contenders"]["edgernn"]["us"]
-    figures = [f"{t['value']:.3g} x {t['against']} (at most {t['limit']:.3g})" for t in made["targets"] if t["value"]]
-    return f"{made['name']}: {us:.3g} µs, {', '.join(figures)}".rstrip(", ")
+def summary(entry: dict[str, Any]) -> str:
+    """Describe a case's report in one line."""
+    if "failed" in entry:
+        return f"{entry['name']}: {entry['failed']}"
+    us = entry["contenders"]["edgernn"]["us"]
+    figures = [f"{t['value']:.3g} x {t['against']} (at most {t['limit']:.3g})" for t in entry["targets"] if t["value"]]
+    return f"{entry['name']}: {us:.3g} µs, {', '.join(figures)}".rstrip(", ")

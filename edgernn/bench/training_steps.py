@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a step of training takes: python -m edgernn.bench.training_steps [CELL...]
+"""Time of a training step: `python -m edgernn.bench.training_steps [CELL...]`.
 
-Forward and backward of a layer with kernels, of the same layer as a loop, and of torch.nn.GRU, one after the other over
-and over in the same process, so that a busy machine slows all of them; medians. With --own, also of the same cell under
-another name, which runs by its program as any user's own cell does.
+It times forward and backward of a layer with fused kernels, of the same layer as a loop, and of torch.nn.GRU, in
+interleaved rounds of one process. With --own it also times the cell under another name, which runs by its program as
+custom cells do.
 """
 
 import statistics
@@ -24,7 +24,16 @@ from edgernn.training.kernels.cpu import CpuUnroller
 
 
 def measure(runs: dict[str, Callable[[], None]], repeats: int, clock: Callable[[], float]) -> dict[str, float]:
-    """Median seconds of each."""
+    """Time functions in interleaved rounds, after a warm-up round.
+
+    Args:
+        runs: The functions by name.
+        repeats: Number of rounds.
+        clock: Returns the time in seconds.
+
+    Returns:
+        The median seconds of each function.
+    """
     times: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(repeats + 1):
         for name, run in runs.items():
@@ -33,11 +42,11 @@ def measure(runs: dict[str, Callable[[], None]], repeats: int, clock: Callable[[
             # the first round warms up
             if repeat:
                 times[name].append(clock() - begun)
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 def both_ways(module: nn.Module, x: Tensor) -> Callable[[], None]:
-    """One forward and backward, from the last output."""
+    """Return a function that runs a layer forward and then backward from the sum of its last output."""
 
     def run() -> None:
         module.zero_grad()
@@ -47,7 +56,7 @@ def both_ways(module: nn.Module, x: Tensor) -> Callable[[], None]:
 
 
 def table(report: dict[str, Any]) -> str:
-    """A report as Markdown."""
+    """Format a report as Markdown."""
     sizes = ", ".join(f"{name} = {value}" for name, value in report["sizes"].items())
     lines = [
         f"Forward and backward of one layer, {sizes}, {report['threads']} threads, {report['cpu']}, torch "
@@ -56,26 +65,26 @@ def table(report: dict[str, Any]) -> str:
         "| | ms | torch.nn.GRU | the loop |",
         "|---|---:|---:|---:|",
     ]
-    found = report["ms"]
-    for name, ms in found.items():
-        loop = found.get(name.replace(" as a user's own", "").replace(", fused", ", loop"))
-        beside = f"{ms / loop:.2f}" if loop and name.endswith(", fused") else ""
-        lines.append(f"| {name} | {ms:.2f} | {ms / found['torch.nn.GRU']:.2f} | {beside} |")
+    times = report["ms"]
+    for name, ms in times.items():
+        loop = times.get(name.replace(" as a user's own", "").replace(", fused", ", loop"))
+        ratio = f"{ms / loop:.2f}" if loop and name.endswith(", fused") else ""
+        lines.append(f"| {name} | {ms:.2f} | {ms / times['torch.nn.GRU']:.2f} | {ratio} |")
     return "\n".join(lines)
 
 
 @click.command()
 @click.argument("cells", nargs=-1)
-@click.option("--steps", default=100, show_default=True, help="T.")
-@click.option("--batch", default=100, show_default=True, help="B.")
-@click.option("--input-size", default=2, show_default=True, help="I.")
-@click.option("--hidden-size", default=128, show_default=True, help="H.")
-@click.option("--threads", default=2, show_default=True)
-@click.option("--repeats", default=15, show_default=True)
-@click.option("--loop/--no-loop", default=True, help="Time the loops too.")
-@click.option("--own", is_flag=True, help="Also time each cell as a user's own cell, run by its program.")
+@click.option("--steps", default=100, show_default=True, help="Time steps (T).")
+@click.option("--batch", default=100, show_default=True, help="Sequences in a batch (B).")
+@click.option("--input-size", default=2, show_default=True, help="Input size (I).")
+@click.option("--hidden-size", default=128, show_default=True, help="Hidden size (H).")
+@click.option("--threads", default=2, show_default=True, help="Threads of torch and of the kernels.")
+@click.option("--repeats", default=15, show_default=True, help="Interleaved rounds.")
+@click.option("--loop/--no-loop", default=True, help="Time the loop implementation too.")
+@click.option("--own", "custom", is_flag=True, help="Also time each cell as a custom cell, run by its program.")
 @click.option("--cpu-time", is_flag=True, help="Count processor time, for one thread on a busy machine.")
-@click.option("--out", type=click.Path(path_type=Path), help="A JSON file for the figures.")
+@click.option("--out", type=click.Path(path_type=Path), help="JSON file for the figures.")
 def main(
     cells: tuple[str, ...],
     steps: int,
@@ -85,11 +94,11 @@ def main(
     threads: int,
     repeats: int,
     loop: bool,
-    own: bool,
+    custom: bool,
     cpu_time: bool,
     out: Path | None,
 ) -> None:
-    """Time CELLS, gru, pru and sarnn unless given, against torch.nn.GRU."""
+    """Time training steps of CELLS (default: gru, pru and sarnn) beside torch.nn.GRU."""
     torch.set_num_threads(threads)
     x = torch.randn(steps, batch, input_size)
     runs = {"torch.nn.GRU": both_ways(nn.GRU(input_size, hidden_size), x)}
@@ -97,20 +106,20 @@ def main(
         cell, rule = resolve(name)
         kinds = {f"{name}, loop": cell} if loop else {}
         kinds |= {f"{name}, fused": cell}
-        kinds |= {f"{name} as a user's own, fused": type("Own", (cell,), {"name": f"my-{name}"})} if own else {}
+        kinds |= {f"{name} as a user's own, fused": type("Own", (cell,), {"name": f"my-{name}"})} if custom else {}
         for key, kind in kinds.items():
             layer = RecurrentLayer(kind(input_size, hidden_size), rule(input_size, hidden_size))
             if key.endswith("fused"):
                 layer.unroller = CpuUnroller(layer)
             runs[key] = both_ways(layer, x)
-    found = measure(runs, repeats, time.process_time if cpu_time else time.perf_counter)
+    medians = measure(runs, repeats, time.process_time if cpu_time else time.perf_counter)
     report = {
         "cpu": processor(),
         "torch": torch.__version__,
         "sizes": {"T": steps, "B": batch, "I": input_size, "H": hidden_size},
         "threads": threads,
         "repeats": repeats,
-        "ms": {name: seconds * 1e3 for name, seconds in found.items()},
+        "ms": {name: seconds * 1e3 for name, seconds in medians.items()},
     }
     click.echo(table(report))
     if out is not None:

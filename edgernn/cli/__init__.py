@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: the frame, and one module a verb that is imported when the verb is used."""
+"""The command line: `frame`, and one module for each command, imported when the command is used."""

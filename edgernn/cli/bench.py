@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from edgernn.cli.frame import verb
+from edgernn.cli.frame import json_command
 from edgernn.errors import UsageError
 from edgernn.progress import Progress
 
@@ -27,39 +27,66 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
     return model_sections(cell, rule)
 
 
-@verb(
+@json_command(
     example="edgernn bench --cell sarnn --input 2 hidden_size=128 --steps 500 --skip 0.9",
     text=_text,
     sections=_sections,
 )
 @click.argument("words", nargs=-1, metavar="[MODEL | KEY=VALUE...]")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
-@click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Sequences in a call.")
-@click.option("--steps", type=click.IntRange(min=1), help="T of a call.  [as the example input, or 500]")
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--rounds", type=click.IntRange(min=1), default=15, show_default=True, help="Visits to each contender.")
 @click.option(
-    "--warmup", type=click.IntRange(min=0), default=3, show_default=True, help="Calls before the first round."
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Device that runs the model: cuda is the first GPU.",
 )
-@click.option("--example", type=click.Path(path_type=Path), help="npz with x (N, T, I).  [example.npz beside MODEL]")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for bench.json and bench.md.  [that of MODEL]")
+@click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Sequences in a batch (B).")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    help="Time steps in a call (T).  [default: those of the example input, else 500]",
+)
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of each runtime.")
+@click.option("--rounds", type=click.IntRange(min=1), default=15, show_default=True, help="Interleaved rounds.")
+@click.option(
+    "--warmup", type=click.IntRange(min=0), default=3, show_default=True, help="Warm-up calls before the first round."
+)
+@click.option(
+    "--example",
+    type=click.Path(path_type=Path),
+    help="Example input: an npz file with x (N, T, I).  [default: example.npz beside MODEL]",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for the results.  [default: the folder of MODEL, else bench]",
+)
 @click.option(
     "--cell",
     metavar="NAME|FILE.py:CLASS",
     is_eager=True,
     help="Measure this cell with random weights instead of MODEL.",
 )
-@click.option("--rule", is_eager=True, help="Update rule for --cell; overrides what the cell's name implies.")
+@click.option(
+    "--rule",
+    metavar="NAME",
+    is_eager=True,
+    help="Update rule for --cell.  [default: the rule that the cell's name implies]",
+)
 @click.option(
     "--input", "input_size", type=click.IntRange(min=1), default=2, show_default=True, help="Input size for --cell."
 )
 @click.option(
-    "--skip", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Share of updates that --cell skips."
+    "--skip",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    show_default=True,
+    help="Share of updates that --cell skips, as a fraction.",
 )
-@click.option("--peers", is_flag=True, help="Beside all runtimes installed; with --cell gru or lstm.")
-@click.option("--suite", is_flag=True, help="All cases of docs/performance.md instead.")
-@click.option("--quick", is_flag=True, help="Of --suite: a short version that says that it is one.")
-@click.option("--only", metavar="TEXT", help="Of --suite: the cases with this in their names.")
+@click.option("--peers", is_flag=True, help="Compare --cell gru or lstm with every installed runtime.")
+@click.option("--suite", is_flag=True, help="Run all cases of docs/performance.md instead of MODEL.")
+@click.option("--quick", is_flag=True, help="Run a short version of --suite; the result is marked as quick.")
+@click.option("--only", metavar="TEXT", help="Run the cases of --suite whose names contain TEXT.")
 def command(
     words: tuple[str, ...],
     device: str,
@@ -75,23 +102,27 @@ def command(
     only: str | None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Verify MODEL, then time it beside ONNX Runtime's GRU and LSTM of the same size and its own portable function.
+    """Verify MODEL, then time it beside its portable function and ONNX Runtime's GRU and LSTM of the same size.
 
-    All are timed in one run, interleaved; figures are medians, ratios are taken within a round. Instead of MODEL,
-    --cell measures a cell with random weights; KEY=VALUE words set its size and options, as in `edgernn train`: they
-    are listed below with their defaults. --peers takes every runtime that the extra `bench` installs, in a process of
-    its own, and the roofline of this machine; T=1 with --steps 1 is a call a step. --device cuda times the model on a
-    GPU, beside cuDNN and our own kernel on the CPU; --suite has its cases, too.
+    Contenders are timed interleaved in one run: times are medians, and each ratio compares times of the same round.
+
+    With --cell, a cell with random weights takes the place of MODEL. KEY=VALUE words set its size and options; the
+    list below shows them with their defaults.
+
+    With --peers, each runtime of the extra `bench` runs in a process of its own, and the machine's roofline is
+    measured. --steps 1 times calls of one step.
+
+    With --device cuda, the model runs on the GPU and is compared with cuDNN and with its native kernel on the CPU.
     """
     import tempfile
 
     from edgernn.bench import Settings, bench, read_example, save
 
     if (quick or only) and not suite:
-        raise UsageError("--quick and --only are of --suite")
+        raise UsageError("--quick and --only: expected --suite, too")
     if suite:
         if words or cell is not None or peers:
-            raise UsageError("--suite goes with none of MODEL, --cell and --peers")
+            raise UsageError("--suite: expected neither MODEL, --cell nor --peers")
         return (_suite_on_gpu if device == "cuda" else _suite)(out, quick, only)
     if cell is None and (peers or len(words) != 1):
         raise UsageError("--peers: expected --cell gru or lstm" if peers else "give either a MODEL file or --cell NAME")
@@ -101,17 +132,17 @@ def command(
         from edgernn.config import ModelConfig
         from edgernn.settings import split_words
 
-        # FILE.py:CLASS is no name of a file
+        # FILE.py:CLASS is not a file name
         name = f"{label(cell)}.onnx"
         config = ModelConfig.from_words(split_words(words), cell, rule, input_size)
         if peers:
             if skip or example is not None or device != "cpu":
-                raise UsageError("--peers: expected nothing skipped, no --example and the CPU")
+                raise UsageError("--peers: expected neither --skip, --example nor --device cuda")
             return _peers(out, config, settings)
     if device == "cuda":
         from edgernn.bench.gpu_times import require
 
-        # before a model is made
+        # fail before the model is built
         require()
     x = None if example is None else read_example(example)
     target = out or (model.parent if model is not None else Path("bench"))
@@ -161,7 +192,7 @@ def _peers(out: Path | None, model: Any, settings: dict[str, Any]) -> dict[str, 
 
     case = Case("Peers", model, settings["steps"] or 500, settings["batch"], settings["threads"])
     if not case.is_plain:
-        raise UsageError("--peers: expected --cell gru or lstm with no other setting than hidden_size")
+        raise UsageError("--peers: expected --cell gru or lstm with hidden_size as its only setting")
     path = (out or Path("bench")) / "peers.json"
     plan = replace(FULL, rounds=settings["rounds"], warmup=settings["warmup"])
     return {**run_suite(path, [case], plan, progress=Progress()), "files": [str(path)]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Costs of every cell, alone, under the papers' rules and behind imputers, as plain values and as a Markdown table."""
+"""Costs of every cell, alone, under the papers' rules and behind imputers, as plain values or a Markdown table."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,16 +14,19 @@ from edgernn.names import COMBINATIONS, IMPUTING, parts
 from edgernn.runtime.library import native_kernels
 
 
-def cell_costs(input_size: int, hidden_size: int, own: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """List every name with the cost of a step in which every neuron is updated.
+def cell_costs(input_size: int, hidden_size: int, custom: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """List every cell with the cost of a step that updates every neuron.
 
     Args:
-        input_size: I; for a name with an imputer the number of features, and the input is three times as wide.
+        input_size: I. For a name with an imputer it is the number of features: the model's input is 3 I wide.
         hidden_size: H.
-        own: Cells of the user's own, as FILE.py:CLASS, after the others.
+        custom: Custom cells as FILE.py:CLASS, listed last.
+
+    Returns:
+        A JSON-compatible entry for each name.
     """
     native = native_kernels()
-    return [_entry(name, input_size, hidden_size, native) for name in [*CELLS, *COMBINATIONS, *IMPUTING, *own]]
+    return [_entry(name, input_size, hidden_size, native) for name in [*CELLS, *COMBINATIONS, *IMPUTING, *custom]]
 
 
 def _entry(name: str, input_size: int, hidden_size: int, native: set[str]) -> dict[str, Any]:
@@ -31,10 +34,10 @@ def _entry(name: str, input_size: int, hidden_size: int, native: set[str]) -> di
         model = SequenceModel(name, input_size * (3 if name in IMPUTING else 1), hidden_size)
     cost = model_cost(model)
     imputer, rule = model.imputer_type, model.rule_type
-    own = is_cell_file(name)
-    paper = model.cell_type.paper if name in CELLS or own else rule.paper if imputer is None else imputer.paper
+    is_custom = is_cell_file(name)
+    paper = model.cell_type.paper if name in CELLS or is_custom else rule.paper if imputer is None else imputer.paper
     return {
-        "name": model.cell_type.name if own else name,
+        "name": model.cell_type.name if is_custom else name,
         "cell": model.cell_type.name,
         "rule": rule.name,
         "imputer": None if imputer is None else imputer.name,
@@ -49,7 +52,7 @@ def _entry(name: str, input_size: int, hidden_size: int, native: set[str]) -> di
 
 
 def _kernel(name: str, model: SequenceModel, input_size: int, hidden_size: int) -> str:
-    """The kernel of a model's layer as the library lists it; "" for a cell of the user's own without a program."""
+    """Return the kernel's name in the native library, or "" for a custom cell without a program."""
     layer = model.recurrent_layers()[0]
     if not is_cell_file(name):
         return layer.kind
@@ -57,7 +60,7 @@ def _kernel(name: str, model: SequenceModel, input_size: int, hidden_size: int) 
 
 
 def table(entries: list[dict[str, Any]]) -> str:
-    """A Markdown table."""
+    """Format the entries as a Markdown table."""
     lines = [
         "| name | made of | parameters | macs a step | flops_paper | kernel | source |",
         "|---|---|---:|---:|---:|---|---|",

@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from edgernn.cli.frame import Family, verb
+from edgernn.cli.frame import CommandGroup, json_command
 
 
-@click.group(cls=Family, example="edgernn data list")
+@click.group(cls=CommandGroup, example="edgernn data list")
 def command() -> None:
-    """List the data sets that tasks need, or fetch one.
+    """List the data sets that tasks need, or download one.
 
-    A set is looked for in its own folder of the data folder, in that itself, and where `fetch` puts it without one.
+    Tasks search for a data set in its subfolder of the data folder, in the data folder itself and in the user's cache.
     """
 
 
@@ -23,12 +23,12 @@ def _list_text(result: list[dict[str, Any]]) -> str:
     return text(result)
 
 
-@verb(example="edgernn data list", text=_list_text)
-@click.option("--data", type=click.Path(path_type=Path), help="The folder of data sets.  [$EDGERNN_DATA]")
+@json_command(example="edgernn data list", text=_list_text)
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of data sets.  [default: $EDGERNN_DATA]")
 def _list(data: Path | None) -> list[dict[str, Any]]:
-    """List the data sets, and whether they are here.
+    """List the data sets and show which ones are installed.
 
-    Of each: where it comes from, its terms as far as they were read, where its files lie, and which tasks need it.
+    Each entry names the source, the terms of use where known, the folder of the files and the tasks that need them.
     """
     from edgernn.training.datasets import list_sets
 
@@ -36,21 +36,25 @@ def _list(data: Path | None) -> list[dict[str, Any]]:
 
 
 def _fetch_text(result: dict[str, Any]) -> str:
-    lines = [f"{result['name']}: {'fetched to' if result['fetched'] else 'already in'} {result['folder']}"]
+    lines = [f"{result['name']}: {'downloaded to' if result['fetched'] else 'already in'} {result['folder']}"]
     for file in result["files"]:
-        sum_ = "as expected" if file["known"] else "not known before, trusted as it came"
-        lines.append(f"  {file['file']}: {file['bytes']:,} bytes, SHA-256 {file['sha256']} ({sum_})")
+        verdict = "as expected" if file["known"] else "no expected value is known: not verified"
+        lines.append(f"  {file['file']}: {file['bytes']:,} bytes, SHA-256 {file['sha256']} ({verdict})")
     return "\n".join(lines)
 
 
-@verb(example="edgernn data fetch tinyshakespeare", text=_fetch_text)
+@json_command(example="edgernn data fetch tinyshakespeare", text=_fetch_text)
 @click.argument("name")
-@click.option("--data", type=click.Path(path_type=Path), help="Where to.  [$EDGERNN_DATA, else the user's cache]")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    help="Folder to download to.  [default: $EDGERNN_DATA, else the user's cache]",
+)
 def _fetch(name: str, data: Path | None) -> dict[str, Any]:
-    """Download a data set to where tasks find it.
+    """Download the data set NAME to a folder where tasks find it.
 
-    Its SHA-256 is checked, and what is packed is unpacked. The same command goes on with a download that was cut. Tasks
-    look in the user's cache by themselves; a folder given with --data must be given to them, too.
+    The command verifies SHA-256 sums and unpacks archives. Run it again to resume an interrupted download. Tasks
+    search the user's cache by default; a folder named with --data must be named to them as well.
     """
     from edgernn.progress import Progress
     from edgernn.training.datasets import fetch

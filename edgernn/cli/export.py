@@ -6,52 +6,56 @@ from typing import Any
 
 import click
 
-from edgernn.cli.frame import verb
+from edgernn.cli.frame import json_command
 
 
 def _text(result: dict[str, Any]) -> str:
-    lines = [f"{result['model']}: {result['bytes']:,} bytes, opset 20, one file for every ONNX Runtime"]
+    lines = [f"{result['model']}: {result['bytes']:,} bytes, opset 20, runs in ONNX Runtime 1.17 or newer"]
     if loss := result["loss"]:
         warning = "warning: a large loss: " if loss["is_large"] else ""
         figures = f"{loss['before']:.5g} with float32, {loss['after']:.5g} with {result['weights']}"
         lines.append(f"{warning}{loss['metric']} on the test sequences: {figures}")
     for check in result["checks"]:
-        ties = f", {check['ties']} left out at a threshold" if check["ties"] else ""
+        ties = f", {check['ties']} ties at a threshold excluded" if check["ties"] else ""
         compared = f"{check['steps']:,} steps and {check['sequences']} sequences{ties}"
         lines.append(f"torch against {check['backend']}: worst error {check['worst']:.1e} ({compared})")
     if result["native_missing"]:
-        lines.append(f"not checked with the native library: {result['native_missing']}")
-    lines.append(f"{_took(result['latency'])}, on one thread of {result['latency']['processor']}")
-    lines.append(f"card: {result['card']}")
+        lines.append(f"not verified with the native library: {result['native_missing']}")
+    lines.append(f"{_latency(result['latency'])}, on one thread of {result['latency']['processor']}")
+    lines.append(f"model card: {result['card']}")
     return "\n".join([*lines, f"next: edgernn bench {result['model']} --device cpu"])
 
 
-def _took(latency: dict[str, Any]) -> str:
+def _latency(latency: dict[str, Any]) -> str:
     from edgernn.export.latency import microseconds
 
     text = f"a call takes {microseconds(latency['sequence'])} with {latency['steps']:,} steps"
     return text if latency["step"] is None else f"{text}, {microseconds(latency['step'])} with one"
 
 
-@verb(example="edgernn export runs/adding-sarnn", text=_text)
+@json_command(example="edgernn export runs/adding-sarnn", text=_text)
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="The file.  [RUN/model.onnx]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="ONNX file to write.  [default: RUN/model.onnx, or RUN/model-TYPE.onnx for other weights]",
+)
 @click.option(
     "--weights",
     type=click.Choice(["float32", "bfloat16", "int8"]),
     default="float32",
     show_default=True,
-    help="What matrices are kept as.",
+    help="Storage type of the weight matrices.",
 )
 def command(run: Path, out: Path | None, weights: str) -> dict[str, Any]:
-    """Turn the run directory RUN into one .onnx file, and check it against torch.
+    """Export the run directory RUN as one ONNX file and verify its outputs against torch.
 
-    The file runs in any ONNX Runtime since 1.17, and faster where the native library is registered. Beside it stand
-    its card, the same name with .md, with its size and what a step takes on this machine, and example.npz: some of the
-    task's inputs x (N, T, I) and the right outputs y.
+    The file runs in ONNX Runtime 1.17 or newer, and faster with the native library registered. The command writes two
+    more files beside it. The model card has the same name with .md and shows size and latency on this machine.
+    example.npz holds inputs x (N, T, I) of the task and the expected outputs y.
 
-    With --weights bfloat16 or int8 the file is about a half or a quarter as large, and what that costs is measured on
-    the task's test sequences; a loss of more than half a point, or of 2 % where less is better, is a warning.
+    --weights bfloat16 or int8 reduces the file to about a half or a quarter, and measures the metric again on the
+    task's test sequences. A loss above half a percentage point, or above 2 % of an error metric, is a warning.
     """
     from edgernn.export.export_run import export_run
     from edgernn.training.score import scorer

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all verbs share: finding them, --json and --debug, and one line for every error.
+"""Shared parts of all commands: lookup, the options --json and --debug, and errors in one line.
 
-A verb is a module of its own name in this package, with a click command named `command` made by `verb`, or a `Family`
-of them, and a line in VERBS. Heavy imports stand inside its function, so that `edgernn --help` imports click and
-nothing else of weight.
+A command is a module of the same name in this package. It defines `command`, made by `json_command` or a
+`CommandGroup`, and has a line in COMMANDS. Heavy imports stand inside functions: `edgernn --help` imports click alone.
 """
 
 import contextlib
@@ -26,30 +25,30 @@ from edgernn.extras import needed_by
 from edgernn.files import FULL
 from edgernn.signals import number_of, raising
 
-# the verbs and their one line in `edgernn --help`
-VERBS = {
-    "train": "Train a cell on a task; leaves a run directory.",
-    "reproduce": "Lay a paper's table beside ours, training what is missing.",
-    "sweep": "Train cells, rules and settings in all combinations.",
-    "plot": "Draw runs: learning, update patterns, what skipping costs.",
-    "export": "Turn a run into one .onnx file and check it.",
-    "pack": "Turn a model file into one that C steps without ONNX Runtime.",
-    "bench": "Time a model beside ONNX Runtime's own operators.",
+# name: summary in `edgernn --help`
+COMMANDS = {
+    "train": "Train a cell on a task and write a run directory.",
+    "reproduce": "Train the runs of a paper's table and compare the figures.",
+    "sweep": "Train all combinations of cells, rules and settings.",
+    "plot": "Plot runs: learning curves, update patterns, trade-offs.",
+    "export": "Export a run as one ONNX file and verify it.",
+    "pack": "Convert an ONNX file to a packed model for C programs.",
+    "bench": "Time a model beside ONNX Runtime's GRU and LSTM.",
     "run": "Run a model on a file of inputs.",
-    "data": "List data sets, and fetch one.",
-    "cells": "List the cells and update rules, and what they cost.",
+    "data": "List data sets, or download one.",
+    "cells": "List cells and update rules with their costs.",
 }
 FAILURE, USAGE = 1, 2
-# and the number of a signal: the exit status of what a signal ended
+# a process that a signal ended exits with SIGNAL + the signal's number
 SIGNAL = 128
 
 
-# title, text and rows (word, what it is) of parts of a help, from the eager options that stand before --help
+# from the eager options before --help to the help's further sections: title, text and rows (word, meaning)
 Sections = Callable[..., Iterable[tuple[str, str, list[tuple[str, str]]]]]
 
 
-class Verb(click.Command):
-    """A command whose help ends with its settings, if any, and an example that can be run as it stands."""
+class Command(click.Command):
+    """A command whose help ends with its settings, if any, and a runnable example."""
 
     example: str = ""
     sections: Sections | None = None
@@ -77,8 +76,8 @@ def _write(formatter: click.HelpFormatter, sections: Iterable[tuple[str, str, li
                 formatter.write_dl(rows)
 
 
-class Family(click.Group):
-    """Verbs under one name. Its help ends with an example, too."""
+class CommandGroup(click.Group):
+    """A group of commands whose help ends with an example."""
 
     def __init__(self, *args: Any, example: str = "", **options: Any) -> None:
         super().__init__(*args, **options)
@@ -87,9 +86,9 @@ class Family(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        # an option that stands here is reported by click itself
+        # click itself reports an unknown option
         if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
-            raise nearest("verb", args[0], self.list_commands(ctx))
+            raise nearest("command", args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -97,48 +96,55 @@ class Family(click.Group):
             formatter.write(f"\nExample:\n  {self.example}\n")
 
 
-class Verbs(Family):
-    """The verbs of VERBS, each imported when it is asked for by name."""
+class RootGroup(CommandGroup):
+    """The group `edgernn`: imports a command of COMMANDS when its name is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
+        if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(f"edgernn.cli.{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 _debug = click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback with an error.")
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(edgernn.__version__, message="edgernn %(version)s")
 @_debug
 def group() -> None:
-    """Train light recurrent cells, export them as one ONNX file, run it fast, and know what it costs.
+    """Train light recurrent cells, export them as ONNX files, run the files fast and measure their cost.
 
-    `edgernn VERB --help` says more, and ends with an example.
+    `edgernn COMMAND --help` describes a command and ends with an example.
     """
 
 
-def verb(
+def json_command(
     example: str, text: Callable[[Any], str], sections: Sections | None = None
-) -> Callable[[Callable[..., Any]], Verb]:
-    """Make a verb from a function that returns its result, an object that JSON can hold.
+) -> Callable[[Callable[..., Any]], Command]:
+    """Decorate a function that returns a JSON-compatible result, or None to print nothing.
 
-    example: a command line that runs. text: turns the result into what is printed without --json; None prints
-    nothing. sections: further parts of the help. The function's options stand below this decorator; --json and --debug
-    are added. Only the result goes to standard output: whatever is printed on the way goes to standard error.
+    The options of the function stand below this decorator, which adds --json and --debug. Standard output holds the
+    result alone: anything else that the function prints goes to standard error.
+
+    Args:
+        example: A command line for the end of the help.
+        text: Converts the result to the text printed without --json.
+        sections: Further sections of the help.
+
+    Returns:
+        The decorator.
     """
 
-    def decorate(function: Callable[..., Any]) -> Verb:
+    def decorate(function: Callable[..., Any]) -> Command:
         @functools.wraps(function)
         def run(as_json: bool, **options: Any) -> None:
             with contextlib.redirect_stdout(sys.stderr):
@@ -146,9 +152,9 @@ def verb(
             if result is not None:
                 click.echo(json.dumps(result, indent=2, allow_nan=False) if as_json else text(result))
 
-        made: Verb = click.command(cls=Verb)(_json(_debug(run)))
-        made.example, made.sections = example, sections
-        return made
+        command: Command = click.command(cls=Command)(_json(_debug(run)))
+        command.example, command.sections = example, sections
+        return command
 
     return decorate
 
@@ -156,9 +162,12 @@ def verb(
 def main(args: Sequence[str] | None = None) -> int:
     """Run a command line.
 
+    Args:
+        args: The words after `edgernn`. Default: those of this process.
+
     Returns:
-        The exit status: 0, 1 for a failure, 2 for wrong usage, 128 plus the number of the signal that ended it, such as
-        130 after Ctrl-C.
+        The exit status: 0 for success, 1 for a failure, 2 for wrong usage, or 128 plus the number of the signal that
+        ended the command, such as 130 after Ctrl-C.
     """
     words = list(sys.argv[1:] if args is None else args)
     with warnings.catch_warnings():
@@ -166,20 +175,20 @@ def main(args: Sequence[str] | None = None) -> int:
         return _main(words)
 
 
-def _show(others: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any) -> None:
-    """A warning of ours in one line, and those of other packages as Python shows them."""
+def _show(default: Callable[..., None], message: Warning | str, category: type[Warning], *location: Any) -> None:
+    """Print an EdgernnWarning in one line; leave other warnings to the `default` function."""
     if issubclass(category, EdgernnWarning):
         print(f"edgernn: warning: {_one_line(str(message))}", file=sys.stderr)
     else:
-        others(message, category, *where)
+        default(message, category, *location)
 
 
 def _main(words: list[str]) -> int:
     try:
-        # not group.main: it turns an interrupt into an error without its message
+        # group.main would turn an interrupt into an error without its message
         with raising(), group.make_context("edgernn", list(words)) as context:
             group.invoke(context)
-        # what is still in the buffer may fail to be written
+        # a write error of buffered output must be caught here
         sys.stdout.flush()
         return 0
     except click.exceptions.Exit as end:
@@ -188,7 +197,7 @@ def _main(words: list[str]) -> int:
         print(error.format_message(), file=sys.stderr)
         return USAGE
     except BrokenPipeError:
-        # the reader has gone; the interpreter would complain once more when it flushes
+        # keep the interpreter's last flush from failing on the closed pipe again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
     except KeyboardInterrupt as error:
@@ -203,7 +212,7 @@ def _main(words: list[str]) -> int:
 
 
 def _explain(error: Exception) -> tuple[str, int]:
-    """One line about an error, and the exit status."""
+    """Return an error's message in one line and the exit status."""
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         hint = f"; see {context.command_path} --help" if context else ""
@@ -214,17 +223,17 @@ def _explain(error: Exception) -> tuple[str, int]:
         return _one_line(str(error)), FAILURE
     if isinstance(error, OSError) and error.strerror:
         return _explain_system(error), FAILURE
-    return f"{type(error).__name__}: {_one_line(str(error))} (--debug shows where)", FAILURE
+    return f"{type(error).__name__}: {_one_line(str(error))} (--debug shows the traceback)", FAILURE
 
 
 def _explain_system(error: OSError) -> str:
-    """The operating system's error: its path, the reason, and what to do."""
+    """Describe an error of the operating system: its path, the reason and the remedy."""
     text = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
     notes = getattr(error, "__notes__", [])
     if not notes and error.errno in FULL:
-        notes = ["what was there before is kept; free some space and give the command again"]
+        notes = ["existing files are unchanged; free some space and run the command again"]
     if isinstance(error, FileExistsError | NotADirectoryError):
-        notes = ["expected a folder, and a file of that name is there; remove it, or name another place"]
+        notes = ["expected a folder, got a file of that name; remove the file or choose another path"]
     return "; ".join([text, *notes])
 
 

@@ -6,23 +6,25 @@ from typing import Any
 
 import click
 
-from edgernn.cli.frame import verb
+from edgernn.cli.frame import json_command
 
 
 def _text(result: dict[str, Any]) -> str:
     return (
-        f"{result['packed']}: {result['bytes']:,} bytes; a stream takes {result['memory']:,} bytes of memory besides\n"
-        f"step it with {result['library']} and edgernn.h beside that"
+        f"{result['packed']}: {result['bytes']:,} bytes; a stream takes {result['memory']:,} more bytes of memory\n"
+        f"run it from C with {result['library']} and the header edgernn.h in the same folder"
     )
 
 
-@verb(example="edgernn pack runs/adding-sarnn/model.onnx", text=_text)
+@json_command(example="edgernn pack runs/adding-sarnn/model.onnx", text=_text)
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="The file.  [MODEL with .edgernn]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Packed model to write.  [default: MODEL with the suffix .edgernn]"
+)
 def command(model: Path, out: Path | None) -> dict[str, Any]:
-    """Turn the exported file MODEL into a packed model, which C programs step without ONNX Runtime.
+    """Convert the exported file MODEL to a packed model, which C programs run without ONNX Runtime.
 
-    The functions are in edgernn.h, beside the native library.
+    The header edgernn.h, in the folder of the native library, declares the C functions.
     """
     from edgernn.runtime.packed import pack_file
 

@@ -6,21 +6,31 @@ from typing import Any
 
 import click
 
-from edgernn.cli.frame import verb
+from edgernn.cli.frame import json_command
 
 
 def _text(result: dict[str, Any]) -> str:
     return "\n".join(result["files"])
 
 
-@verb(example="edgernn plot runs/adding-sarnn", text=_text)
+@json_command(example="edgernn plot runs/adding-sarnn", text=_text)
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
 @click.option(
-    "--kind", "kinds", multiple=True, metavar="NAME", help="learning, pattern, tradeoff, cobweb or kept.  [all]"
+    "--kind",
+    "kinds",
+    multiple=True,
+    metavar="NAME",
+    help="Kind of plot: learning, pattern, tradeoff, cobweb or kept; may be repeated.  [default: all]",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="The folder.  [RUN; plots for several]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Folder for the plots.  [default: RUN, or plots for several runs]"
+)
 def command(runs: tuple[Path, ...], kinds: tuple[str, ...], out: Path | None) -> dict[str, Any]:
-    """Draw run directories, as PNG and SVG: learning curves, update patterns, cobwebs, forget gates and more."""
+    """Plot run directories as PNG and SVG files.
+
+    The kinds of plots are: learning curves (learning), updates of neurons over time (pattern), metric against budget
+    weight and skipped updates (tradeoff), cobweb diagrams of the state (cobweb) and forget gates over time (kept).
+    """
     from edgernn.training.plot import plot
 
     return {"files": [str(path) for path in plot(list(runs), out, list(kinds))]}

@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from edgernn.cli.frame import verb
+from edgernn.cli.frame import json_command
 from edgernn.errors import UsageError
 
 
 def _text(result: Any) -> str:
     if isinstance(result, list):
         if "row" in result[0]:
-            return "\n".join(_tried(line) for line in result)
+            return "\n".join(_trial(line) for line in result)
         from edgernn.training.overview import overview_table
 
         return "\n".join(overview_table(result))
@@ -22,7 +22,7 @@ def _text(result: Any) -> str:
     return f"{markdown(result)}\nsaved: {', '.join(result['files'])}"
 
 
-def _tried(line: dict[str, Any]) -> str:
+def _trial(line: dict[str, Any]) -> str:
     settings = " ".join(f"{key}={value}" for key, value in line["settings"].items())
     if "failed" in line:
         return f"{line['row']} {settings}: {line['failed']}"
@@ -30,36 +30,43 @@ def _tried(line: dict[str, Any]) -> str:
     return f"{line['row']} {settings}: {figures}, {line['seconds']:.0f} s"
 
 
-@verb(example="edgernn reproduce sarnn-4 --quick --rows gru,sarnn-0", text=_text)
+@json_command(example="edgernn reproduce sarnn-4 --quick --rows gru,sarnn-0", text=_text)
 @click.argument("table", required=False)
-@click.option("--list", "lists", is_flag=True, help="Show the state of all tables instead.")
+@click.option("--list", "lists", is_flag=True, help="Show the state of all tables instead of training one.")
 @click.option(
     "--results",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Folder of TABLE.json or TABLE/table.json for --list.  [runs, docs/results]",
+    help="Folder with TABLE.json or TABLE/table.json files for --list.  [default: runs and docs/results]",
 )
-@click.option("--quick", is_flag=True, help="A cut-down version that takes minutes and says that it is one.")
-@click.option("--seeds", type=click.IntRange(min=1), help="Trainings a row.  [what the table says]")
-@click.option("--rows", metavar="NAME,NAME", help="Train only these rows.")
-@click.option("--search", "searches", is_flag=True, help="Try the settings in [search] instead.")
-@click.option("--table-only", is_flag=True, help="Train nothing, lay out what is there.")
+@click.option("--quick", is_flag=True, help="Train a short version that takes minutes; the result is marked as quick.")
+@click.option("--seeds", type=click.IntRange(min=1), help="Runs of each row.  [default: the number in the table]")
+@click.option("--rows", metavar="NAME,NAME", help="Train these rows only.")
+@click.option(
+    "--search", "searches", is_flag=True, help="Try the hyperparameters in the table's [search] section instead."
+)
+@click.option("--table-only", is_flag=True, help="Print the table of the finished runs without training.")
 @click.option(
     "--measure-latency",
     "measure",
     is_flag=True,
-    help="Time the exported models of all finished runs on this machine; best with --table-only while it is idle.",
+    help="Time the exported models of all finished runs on this machine. Use it with --table-only on an idle machine.",
+)
+@click.option("--jobs", type=click.IntRange(min=1), help="Concurrent trainings.  [default: the number of processors]")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of each training.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs.  [default: runs/TABLE]")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of data sets.  [default: $EDGERNN_DATA]")
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Device to train on: auto is cuda if a GPU is available.",
 )
 @click.option(
     "--known",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A table.json of an earlier measurement. Its finished runs are not trained again if their settings are the "
-    "same.",
+    help="A table.json of an earlier measurement. Its finished runs with the same settings are not trained again.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Trainings at once.  [one a processor]")
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Of each training.")
-@click.option("--out", type=click.Path(path_type=Path), help="The folder of the runs.  [runs/TABLE]")
-@click.option("--data", type=click.Path(path_type=Path), help="The folder of data sets.  [$EDGERNN_DATA]")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 def command(
     table: str | None,
     lists: bool,
@@ -73,11 +80,13 @@ def command(
     known: Path | None,
     **options: Any,
 ) -> Any:
-    """Train what a paper's TABLE needs, going on with what was stopped, and lay our figures beside the paper's.
+    """Reproduce a paper's TABLE: train its missing runs and print our figures beside the paper's.
 
-    Each table is a TOML file in edgernn/training/recipes, with a recipe for each row. The result is saved as table.json
-    and table.md in the folder of the runs. --list shows which tables there are, how far each is measured, the hours of
-    its trainings on one core, and how our figures agree with the paper's.
+    Interrupted runs are resumed. Each table is a TOML file in edgernn/training/recipes with a recipe for each row. The
+    result is saved as table.json and table.md in the folder of the runs.
+
+    --list shows all tables, the share of each that is measured, the core-hours of its trainings, and the agreement
+    with the paper's figures.
     """
     from edgernn.training.overview import RESULTS, overview
     from edgernn.training.reproduce import reproduce, search
@@ -86,13 +95,17 @@ def command(
     chosen = rows.split(",") if rows else None
     if lists:
         if table is not None:
-            raise UsageError("list: it shows all tables; give no TABLE")
+            raise UsageError("--list: expected no TABLE, as it shows all tables")
         return overview(RESULTS if results is None else [results])
-    if table is None or results is not None:
-        raise UsageError("table: expected a TABLE, or --list, which alone takes --results")
+    if table is None:
+        raise UsageError("TABLE: expected the name of a table; --list shows all tables")
+    if results is not None:
+        raise UsageError("--results: expected --list, too")
     if searches:
         if quick or seeds or table_only or measure or known:
-            raise UsageError("search: expected none of --quick, --seeds, --table-only, --measure-latency and --known")
+            raise UsageError(
+                "--search: expected neither --quick, --seeds, --table-only, --measure-latency nor --known"
+            )
         return search(table, rows=chosen, **options)
     report = reproduce(
         table, quick=quick, seeds=seeds, rows=chosen, run=not table_only, measure=measure, known=known, **options

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from edgernn.cli.frame import verb
+from edgernn.cli.frame import json_command
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -16,18 +16,40 @@ def _text(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-@verb(example="edgernn run runs/adding-sarnn/model.onnx --input x.npz --output y.npz", text=_text)
+@json_command(example="edgernn run runs/adding-sarnn/model.onnx --input x.npz --output y.npz", text=_text)
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--input", "source", required=True, type=click.Path(path_type=Path), help="npz (array x), npy or csv.")
-@click.option("--output", "target", required=True, type=click.Path(path_type=Path), help="npz, npy or csv.")
-@click.option("--backend", type=click.Choice(["auto", "native", "portable"]), default="auto", show_default=True)
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--input",
+    "source",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Input file: npz with an array x, npy or csv.",
+)
+@click.option(
+    "--output", "target", required=True, type=click.Path(path_type=Path), help="Output file to write: npz, npy or csv."
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "native", "portable"]),
+    default="auto",
+    show_default=True,
+    help="Kernels that run the model: the native library's or portable ONNX operators; auto prefers native.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Device that runs the model: cuda is the first GPU.",
+)
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of ONNX Runtime.")
 def command(model: Path, source: Path, target: Path, **options: Any) -> dict[str, Any]:
-    """Run a model on a file: x (T, I), one sequence, or (N, T, I); in a csv file a row is a time step.
+    """Run the exported file MODEL on a file of inputs and write its outputs.
 
-    A model of words reads whole numbers: x (T,) or (N, T).
-    The output file gets y: (O,) or (N, O), or (T, O) or (N, T, O) for a model with an output at every step.
+    The input x has shape (T, I) for one sequence or (N, T, I) for N sequences. A row of a csv file is a time step. A
+    word model reads integer word indices of shape (T,) or (N, T).
+
+    The output y has shape (O,) or (N, O), or (T, O) or (N, T, O) if the model has an output at every step.
     """
     from edgernn.runtime.run_file import run_file
 

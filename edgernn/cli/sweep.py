@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from edgernn.cli.frame import verb
+from edgernn.cli.frame import json_command
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -15,22 +15,31 @@ def _text(result: dict[str, Any]) -> str:
     return f"{markdown(result)}\n\nsaved: {', '.join(result['files'])}"
 
 
-@verb(example="edgernn sweep sweep.toml", text=_text)
+@json_command(example="edgernn sweep sweep.toml", text=_text)
 @click.argument("path", metavar="SWEEP.toml", type=click.Path(path_type=Path))
-@click.option("--address", metavar="HOST:PORT", help="A Ray cluster to run on.  [this machine]")
-@click.option("--jobs", type=click.IntRange(min=1), help="Trainings at once.  [what fits]")
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Of each training.")
-@click.option("--gpus", type=click.FloatRange(min=0), default=0.0, show_default=True, help="Of each, or shares of one.")
-@click.option("--out", type=click.Path(path_type=Path), help="The folder of the runs.  [runs/SWEEP]")
-@click.option("--data", type=click.Path(path_type=Path), help="The folder of data sets.  [$EDGERNN_DATA]")
+@click.option("--address", metavar="HOST:PORT", help="Address of a Ray cluster to run on.  [default: this machine]")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), help="Concurrent trainings.  [default: as many as the resources allow]"
+)
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of each training.")
+@click.option(
+    "--gpus",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="GPUs of each training; a fraction shares one GPU.",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs.  [default: runs/SWEEP]")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of data sets.  [default: $EDGERNN_DATA]")
 @click.option("--export", is_flag=True, help="Copy the models of the Pareto front to OUT/front.")
-@click.option("--latency/--no-latency", default=True, show_default=True, help="Export and time a model a row.")
-@click.option("--table-only", is_flag=True, help="Train and time nothing, lay out what is there.")
+@click.option("--latency/--no-latency", default=True, show_default=True, help="Export and time one model of each row.")
+@click.option("--table-only", is_flag=True, help="Print the table of the finished runs without training or timing.")
 def command(path: Path, table_only: bool, **options: Any) -> dict[str, Any]:
-    """Train every combination of cells, rules and settings in SWEEP.toml over several seeds, and lay all out.
+    """Train all combinations of cells, rules and settings in SWEEP.toml with several seeds, and tabulate the results.
 
-    The same command goes on with what was stopped. The result is saved as table.json and table.md, with the Pareto
-    front of the metric against work and latency as front.png and front.svg. docs/sweeps.md says what the file may have.
+    Run the same command again to resume interrupted runs. The result is saved as table.json and table.md, with the
+    Pareto front of the metric against work and latency as front.png and front.svg. docs/sweeps.md describes the format
+    of SWEEP.toml.
     """
     from edgernn.training.sweep import sweep
     from edgernn.training.table import check_none_failed

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from edgernn.cli.frame import verb
+from edgernn.cli.frame import json_command
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -16,21 +16,21 @@ def _text(result: dict[str, Any]) -> str:
     if result["threshold"] is not None:
         line += f" ({'' if result['solved'] else 'not '}solved: the threshold is {result['threshold']:.3g})"
     minutes, seconds = divmod(round(result["seconds"]), 60)
-    work = f"{result['macs']:,} multiply-adds a step"
+    work = f"{result['macs']:,} multiply-adds per step"
     if result["skip_percent"] > 0:
         work = f"updates skipped: {result['skip_percent']:.1f} %: {result['macs_executed']:,.0f} of {work}"
     lines = [
         line,
         work,
         f"{result['parameters']:,} parameters, {result['steps']:,} steps in {minutes} min {seconds} s",
-        f"run: {result['run']}, to look at: {', '.join(_to_look_at(Path(result['run'])))}",
+        f"run: {result['run']}, with {', '.join(_previews(Path(result['run'])))}",
     ]
     if result["network"] == "SequenceModel":
         lines.append(f"next: edgernn export {result['run']}")
     return "\n".join(lines)
 
 
-def _to_look_at(run: Path) -> list[str]:
+def _previews(run: Path) -> list[str]:
     return sorted(path.name for path in run.iterdir() if path.suffix in (".png", ".txt"))
 
 
@@ -40,47 +40,67 @@ def _sections(task: str | None = None, cell: str | None = None, rule: str | None
     return sections(task, cell, rule)
 
 
-@verb(example="edgernn train --task adding --cell sarnn T=50 hidden_size=128", text=_text, sections=_sections)
+@json_command(example="edgernn train --task adding --cell sarnn T=50 hidden_size=128", text=_text, sections=_sections)
 @click.option(
     "--recipe",
     metavar="ROW",
-    help="Take task, cell, rule and settings from a row of a table, such as sarnn-1/sarnn, or of your own "
+    help="Recipe with task, cell, rule and settings: a row of a table, such as sarnn-1/sarnn, or a custom "
     "FILE.toml:ROW.",
 )
 @click.option(
     "--task",
     metavar="NAME|FILE|FOLDER",
     is_eager=True,
-    help="adding, binary-addition, brits, char, draw, fashion-rows, l2l, memorization, mnist-permuted, mnist-rows, "
-    "ptb, seizures, sentence-vae, twitter, yahoo; or your own .npz file or folder of csv files.",
+    help="Task to train on: adding, binary-addition, brits, char, draw, fashion-rows, l2l, memorization, "
+    "mnist-permuted, mnist-rows, ptb, seizures, sentence-vae, twitter or yahoo; or a custom .npz file or folder of "
+    "csv files.",
 )
 @click.option(
     "--cell",
     metavar="NAME|FILE.py:CLASS",
     is_eager=True,
-    help="A cell; `edgernn cells` lists them. Or your own, a subclass of edgernn.Cell in a file, which is executed.",
+    help="Cell to train: a name that `edgernn cells` lists, or a subclass of edgernn.Cell in a Python file, which is "
+    "executed.",
 )
-@click.option("--rule", metavar="NAME", is_eager=True, help="An update rule; overrides what the cell's name implies.")
-@click.option("--out", type=click.Path(path_type=Path), help="The run directory.  [runs/TASK-CELL[-RULE]]")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of weights and data.")
-@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
-@click.option("--devices", type=click.IntRange(min=1), help="So many processes share each batch, on a GPU each if any.")
-@click.option("--data", type=click.Path(path_type=Path), help="The folder of data sets.  [$EDGERNN_DATA]")
-@click.option("--resume", is_flag=True, help="Go on with the run in --out, exactly where it was.")
+@click.option(
+    "--rule",
+    metavar="NAME",
+    is_eager=True,
+    help="Update rule of the cell.  [default: the rule that the cell's name implies]",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Run directory to write.  [default: runs/TASK-CELL[-RULE]]"
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed for weights and data."
+)
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    default="auto",
+    show_default=True,
+    help="Device to train on: auto is cuda if a GPU is available.",
+)
+@click.option(
+    "--devices",
+    type=click.IntRange(min=1),
+    help="Number of processes that share each batch (one GPU each, if available).",
+)
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of data sets.  [default: $EDGERNN_DATA]")
+@click.option("--resume", is_flag=True, help="Resume the run in --out from its last checkpoint.")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 def command(recipe: str | None, resume: bool, settings: tuple[str, ...], **options: Any) -> dict[str, Any] | None:
-    """Train a cell on a task and leave a run directory.
+    """Train a cell on a task and write a run directory.
 
-    Settings are KEY=VALUE words, listed below with their defaults: lr=0.01, or with the part that has it,
-    optimizer.lr=0.01. --task, --cell and --rule before --help add the settings of that task, cell and rule, and show
-    the task's own defaults: edgernn train --task adding --cell decaynet --help.
+    Settings are KEY=VALUE words, such as lr=0.01, or optimizer.lr=0.01 with the section's name. The list below shows
+    all settings and their defaults. With --task, --cell or --rule before --help, it includes their settings and the
+    task's defaults. Example: edgernn train --task adding --cell decaynet --help.
 
-    --devices N is `torchrun --standalone --nproc-per-node N -m edgernn train ...`; see docs/sweeps.md.
+    --devices N is equivalent to `torchrun --standalone --nproc-per-node N -m edgernn train ...`; see docs/sweeps.md.
     """
-    # threads that spin while they wait stall for whole time slices when another program wants the cores; read when
-    # torch is loaded
+    # spinning threads stall for whole time slices on busy cores; torch reads this when it is imported
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    # nor shall DistributedDataParallel warn that all parameters were reached where it looks for those that are not
+    # hides DistributedDataParallel's warning that find_unused_parameters found none
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from edgernn.progress import Progress, Silent
     from edgernn.settings import split_words

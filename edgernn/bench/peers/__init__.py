@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runtimes that a user would otherwise take, each with an adapter in a file of its own.
+"""Adapters of the runtimes that edgernn is compared with, one in each file.
 
-MNN is not among them: its models come from a converter whose command installs packages and sends reports.
+MNN has no adapter: the command of its model converter installs packages and sends reports.
 """
 
-from edgernn.bench.peers.base import Peer, Problem, UnsupportedError, problem, reference
+from edgernn.bench.peers.base import Peer, Problem, UnsupportedError, random_problem, reference
 from edgernn.bench.peers.jax_scan import Jax
 from edgernn.bench.peers.litert import LiteRt
 from edgernn.bench.peers.ncnn_layer import Ncnn
@@ -21,13 +21,13 @@ __all__ = [
     "Peer",
     "Problem",
     "UnsupportedError",
-    "problem",
+    "random_problem",
     "reference",
     "stepper_of",
 ]
 
 OURS = Edgernn("edgernn", "float32")
-# by the type of weights
+# keyed by weight type
 SMALL = {weights: Edgernn("edgernn", weights) for weights in ("bfloat16", "int8")}
 _OPENVINO = OpenVino("OpenVINO", None)
 PEERS: tuple[Peer, ...] = (
@@ -40,5 +40,5 @@ PEERS: tuple[Peer, ...] = (
     PyTorch(),
     Ncnn(),
 )
-# which compute with fewer bits than float32
+# runtimes that compute with fewer bits than float32
 ROUNDING: tuple[Peer, ...] = (_OPENVINO, DynamicLstm())

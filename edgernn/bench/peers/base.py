@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One recurrent layer to be computed by any runtime, what it should give, and what a runtime's adapter looks like."""
+"""A recurrent layer for any runtime to compute, its reference output, and the interface of a runtime's adapter."""
 
 import importlib.metadata
 from abc import ABC, abstractmethod
@@ -11,22 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
-# y (T, B, H) and the last h (B, H) of the problem's sequence, from its state
+# runs the problem's sequence from its initial state: returns y (T, B, H) and the last h (B, H)
 Sequence = Callable[[], tuple[Array, Array]]
-# y_t (B, H) of x_t (B, I), from the state that the call before left, first from the problem's
+# runs one step from the state that the previous call left: x_t (B, I) -> y_t (B, H)
 Stream = Callable[[Array], Array]
 GATES = {"gru": ("r", "z", "n"), "lstm": ("i", "f", "g", "o")}
 
 
 class UnsupportedError(Exception):
-    """A runtime cannot do a case; the text says why."""
+    """A runtime does not support a case, for the reason in the message."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A layer of torch.nn.GRU or LSTM, with an input and a state to start from, on so many threads.
+    """A torch.nn.GRU or LSTM layer with an input, an initial state and a number of threads.
 
-    Rows of the weights by gate as torch has them: r, z, n, the reset gate after the product, or i, f, g, o.
+    Weight rows are ordered by gate as in torch: r, z, n with the reset gate after the product, or i, f, g, o.
     """
 
     cell: Literal["gru", "lstm"]
@@ -36,7 +36,7 @@ class Problem:
     b_h: Array  # (G·H,)
     x: Array  # (T, B, I)
     h: Array  # (B, H)
-    c: Array  # (B, H), of lstm
+    c: Array  # (B, H), for lstm
     threads: int = 1
 
     @property
@@ -60,12 +60,20 @@ class Problem:
         return {"h": self.h} if self.cell == "gru" else {"h": self.h, "c": self.c}
 
     def gates(self, weight: Array, order: tuple[str, ...]) -> Array:
-        """The rows of W, R or a bias with the gates in another order."""
+        """Reorder the rows of W, R or a bias.
+
+        Args:
+            weight: Rows in the order of GATES.
+            order: The gates' new order.
+
+        Returns:
+            A contiguous copy.
+        """
         blocks = dict(zip(GATES[self.cell], np.split(weight, len(GATES[self.cell])), strict=True))
         return np.ascontiguousarray(np.concatenate([blocks[name] for name in order]))
 
 
-def problem(
+def random_problem(
     cell: Literal["gru", "lstm"],
     input_size: int,
     hidden_size: int,
@@ -76,7 +84,21 @@ def problem(
     start: float = 0.5,
     seed: int = 0,
 ) -> Problem:
-    """A problem at random: weights N(0, 1/(4·columns)), so that rounding errors die out; the state N(0, start²)."""
+    """Draw a problem with weights N(0, 1/(4·columns)), under which rounding errors decay.
+
+    Args:
+        cell: The kind of layer.
+        input_size: I.
+        hidden_size: H.
+        steps: T.
+        batch: B.
+        threads: Threads that the runtime may use.
+        start: Standard deviation of the initial state.
+        seed: Random seed.
+
+    Returns:
+        The problem.
+    """
     random = np.random.default_rng((seed, input_size, hidden_size))
     rows = len(GATES[cell]) * hidden_size
 
@@ -96,15 +118,16 @@ def problem(
     )
 
 
-def reference(given: Problem) -> NDArray[np.float64]:
-    """Y (T, B, H) in double precision, by the equations of torch.nn; its last step is the last h."""
+def reference(problem: Problem) -> NDArray[np.float64]:
+    """Compute y (T, B, H) in double precision by the equations of torch.nn; y[-1] is the last h."""
     W, R, b_x, b_h, x, h, c = (
-        array.astype(np.float64) for array in (given.W, given.R, given.b_x, given.b_h, given.x, given.h, given.c)
+        array.astype(np.float64)
+        for array in (problem.W, problem.R, problem.b_x, problem.b_h, problem.x, problem.h, problem.c)
     )
-    y = np.empty((given.steps, given.batch, given.hidden_size))
+    y = np.empty((problem.steps, problem.batch, problem.hidden_size))
     for t, x_t in enumerate(x):
         from_x, from_h = x_t @ W.T + b_x, h @ R.T + b_h
-        if given.cell == "gru":
+        if problem.cell == "gru":
             (r_x, z_x, n_x), (r_h, z_h, n_h) = (np.split(p, 3, axis=-1) for p in (from_x, from_h))
             z = _sigmoid(z_x + z_h)
             h = (1 - z) * np.tanh(n_x + _sigmoid(r_x + r_h) * n_h) + z * h
@@ -121,37 +144,46 @@ def _sigmoid(a: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class Peer(ABC):
-    """A runtime, called in the fastest way that its documents show.
+    """Adapter of a runtime, called in the fastest way that its documentation shows.
 
-    Both methods do all that can be done once, and raise UnsupportedError where the runtime has no way to do it. What
-    the calls that they return give may be memory that the next call overwrites.
+    `sequence` and `stream` do all preparation and return the function to time. The arrays that this function returns
+    may be overwritten by its next call. Both raise UnsupportedError for a case that the runtime does not support.
     """
 
     name: str
-    # as pip knows it
+    # the distribution's name on PyPI
     package: str
 
     def version(self) -> str | None:
-        """The version that is installed, or None."""
+        """Return the installed version, or None."""
         try:
             return importlib.metadata.version(self.package)
         except importlib.metadata.PackageNotFoundError:
             return None
 
     @abstractmethod
-    def sequence(self, given: Problem) -> Sequence: ...
+    def sequence(self, problem: Problem) -> Sequence: ...
 
     @abstractmethod
-    def stream(self, given: Problem) -> Stream: ...
+    def stream(self, problem: Problem) -> Stream: ...
 
 
-def by_steps(step: Stream, reset: Callable[[], Any], given: Problem) -> Sequence:
-    """A whole sequence for a runtime whose fastest way to do one is a call for each step."""
-    y = np.empty((given.steps, given.batch, given.hidden_size), np.float32)
+def by_steps(step: Stream, reset: Callable[[], Any], problem: Problem) -> Sequence:
+    """Run a sequence by one call for each step.
+
+    Args:
+        step: Runs one step.
+        reset: Restores the problem's initial state.
+        problem: The sequence.
+
+    Returns:
+        The function that runs the sequence.
+    """
+    y = np.empty((problem.steps, problem.batch, problem.hidden_size), np.float32)
 
     def call() -> tuple[Array, Array]:
         reset()
-        for t, x_t in enumerate(given.x):
+        for t, x_t in enumerate(problem.x):
             y[t] = step(x_t)
         return y, y[-1]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JAX: the cell as a jitted function, under lax.scan for sequences."""
+"""JAX: the cell as a jitted function, inside lax.scan for sequences."""
 
 import os
 from collections.abc import Callable
@@ -11,22 +11,27 @@ from edgernn.bench.peers.base import Array, Peer, Problem, Sequence, Stream, Uns
 
 
 class Jax(Peer):
-    """Its threads are those of the process, and one where the problem asks for one when it is first used.
+    """Adapter of JAX on the CPU.
 
-    input_first: whether the products with x are computed for all steps before the scan, or each in its step. Which is
-    faster depends on the cell and its sizes.
+    The number of threads is fixed when JAX is first imported: one if the first problem has one, else all processors.
     """
 
     package = "jax"
 
     def __init__(self, name: str, input_first: bool) -> None:
+        """Select a variant; the faster one depends on the cell and its sizes.
+
+        Args:
+            name: Name in reports.
+            input_first: True to compute W x for all steps before the scan, False to compute it in each step.
+        """
         self.name = name
         self._input_first = input_first
 
-    def sequence(self, given: Problem) -> Sequence:
-        jax, weights, cell = _made(given)
-        start = tuple(jax.numpy.asarray(value) for value in given.states.values())
-        x = jax.numpy.asarray(given.x)
+    def sequence(self, problem: Problem) -> Sequence:
+        jax, weights, cell = _build(problem)
+        start = tuple(jax.numpy.asarray(value) for value in problem.states.values())
+        x = jax.numpy.asarray(problem.x)
 
         def run(weights: Any, state: Any, x: Any) -> Any:
             if self._input_first:
@@ -41,11 +46,11 @@ class Jax(Peer):
 
         return call
 
-    def stream(self, given: Problem) -> Stream:
+    def stream(self, problem: Problem) -> Stream:
         if self._input_first:
-            raise UnsupportedError("one step has nothing to compute before it")
-        jax, weights, cell = _made(given)
-        state = tuple(jax.numpy.asarray(value) for value in given.states.values())
+            raise UnsupportedError("a stream has no products to compute before the scan")
+        jax, weights, cell = _build(problem)
+        state = tuple(jax.numpy.asarray(value) for value in problem.states.values())
 
         def run(weights: Any, state: Any, x_t: Any) -> Any:
             return cell(weights, state, _from_x(weights, x_t))
@@ -64,10 +69,10 @@ def _from_x(weights: dict[str, Any], x: Any) -> Any:
     return x @ weights["W"] + weights["b_x"]
 
 
-def _made(given: Problem) -> tuple[Any, dict[str, Any], Callable[[Any, Any, Any], Any]]:
-    """The module, the weights on its device, and the cell: (weights, state, input part) -> (state, y)."""
+def _build(problem: Problem) -> tuple[Any, dict[str, Any], Callable[[Any, Any, Any], Any]]:
+    """Return the module jax, the weights on its device and the cell: (weights, state, W x + b_x) -> (state, y)."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    if given.threads == 1:
+    if problem.threads == 1:
         os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
     import jax
 
@@ -88,5 +93,5 @@ def _made(given: Problem) -> tuple[Any, dict[str, Any], Callable[[Any, Any, Any]
         h = sigmoid(o) * numpy.tanh(c)
         return (h, c), h
 
-    weights = {"W": given.W.T.copy(), "R": given.R.T.copy(), "b_x": given.b_x, "b_h": given.b_h}
-    return jax, jax.device_put(weights), {"gru": gru, "lstm": lstm}[given.cell]
+    weights = {"W": problem.W.T.copy(), "R": problem.R.T.copy(), "b_x": problem.b_x, "b_h": problem.b_h}
+    return jax, jax.device_put(weights), {"gru": gru, "lstm": lstm}[problem.cell]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LiteRT: the cell of one step as its graph of built-in operators, written as a flatbuffer; a call for each step.
+"""LiteRT: one step of the cell as a graph of built-in operators, called once for each step.
 
-The format also has a loop over subgraphs, which takes several times as long as the calls from Python do, and a fused
-LSTM operator, which takes twice as long.
+Two other forms of the model are slower: a while loop over subgraphs takes several times as long as calls from Python,
+and the fused LSTM operator twice as long.
 """
 
 from typing import Any
@@ -13,31 +13,31 @@ from edgernn.bench.peers.base import GATES, Array, Peer, Problem, Sequence, Stre
 
 
 class LiteRt(Peer):
-    """The new state is written to the interpreter's inputs at the next call."""
+    """Adapter of LiteRT, which copies the state to the interpreter's inputs before each step."""
 
     name = "LiteRT"
     package = "ai-edge-litert"
 
-    def sequence(self, given: Problem) -> Sequence:
-        step, reset = _stepper(given)
-        return by_steps(step, reset, given)
+    def sequence(self, problem: Problem) -> Sequence:
+        step, reset = _stepper(problem)
+        return by_steps(step, reset, problem)
 
-    def stream(self, given: Problem) -> Stream:
-        return _stepper(given)[0]
+    def stream(self, problem: Problem) -> Stream:
+        return _stepper(problem)[0]
 
 
-def _stepper(given: Problem) -> tuple[Stream, Any]:
-    """The call of one step, and what starts over from the problem's state."""
+def _stepper(problem: Problem) -> tuple[Stream, Any]:
+    """Return the function of one step and the one that restores the problem's initial state."""
     from ai_edge_litert.interpreter import Interpreter
 
-    interpreter = Interpreter(model_content=_model(given), num_threads=given.threads)
+    interpreter = Interpreter(model_content=_model(problem), num_threads=problem.threads)
     interpreter.allocate_tensors()
     x, *inputs = (detail["index"] for detail in interpreter.get_input_details())
     outputs = [detail["index"] for detail in interpreter.get_output_details()]
     state: list[Array] = []
 
     def reset() -> None:
-        state[:] = list(given.states.values())
+        state[:] = list(problem.states.values())
 
     def step(x_t: Array) -> Array:
         interpreter.set_tensor(x, x_t)
@@ -52,7 +52,7 @@ def _stepper(given: Problem) -> tuple[Stream, Any]:
 
 
 class _Subgraph:
-    """A model of one subgraph in the making; methods return the index of a new tensor (B, columns)."""
+    """Builder of a model with one subgraph; methods return the index of a new tensor (B, columns)."""
 
     def __init__(self, batch: int) -> None:
         from ai_edge_litert import schema_py_generated as schema
@@ -65,16 +65,16 @@ class _Subgraph:
         self.graph.tensors, self.graph.operators, self.graph.inputs, self.graph.outputs = [], [], [], []
 
     def tensor(self, shape: tuple[int, ...], value: np.ndarray[Any, Any] | None = None) -> int:
-        made = self.schema.TensorT()
-        made.name, made.shape, made.buffer = f"t{len(self.graph.tensors)}", list(shape), 0
-        whole = value is not None and value.dtype == np.int32
-        made.type = self.schema.TensorType.INT32 if whole else self.schema.TensorType.FLOAT32
+        tensor = self.schema.TensorT()
+        tensor.name, tensor.shape, tensor.buffer = f"t{len(self.graph.tensors)}", list(shape), 0
+        is_integer = value is not None and value.dtype == np.int32
+        tensor.type = self.schema.TensorType.INT32 if is_integer else self.schema.TensorType.FLOAT32
         if value is not None:
             buffer = self.schema.BufferT()
             buffer.data = np.frombuffer(value.tobytes(), np.uint8)
-            made.buffer = len(self.model.buffers)
+            tensor.buffer = len(self.model.buffers)
             self.model.buffers.append(buffer)
-        self.graph.tensors.append(made)
+        self.graph.tensors.append(tensor)
         return len(self.graph.tensors) - 1
 
     def constant(self, value: np.ndarray[Any, Any]) -> int:
@@ -85,17 +85,17 @@ class _Subgraph:
         return int(self.graph.inputs[-1])
 
     def op(self, name: str, inputs: list[int], columns: int, options: Any = None, count: int = 1) -> list[int]:
-        code, made = self.schema.OperatorCodeT(), self.schema.OperatorT()
+        code, operator = self.schema.OperatorCodeT(), self.schema.OperatorT()
         code.builtinCode = getattr(self.schema.BuiltinOperator, name)
         code.deprecatedBuiltinCode, code.version = code.builtinCode, 1
-        made.opcodeIndex, made.inputs = len(self.model.operatorCodes), inputs
-        made.outputs = [self.tensor((self.batch, columns)) for _ in range(count)]
+        operator.opcodeIndex, operator.inputs = len(self.model.operatorCodes), inputs
+        operator.outputs = [self.tensor((self.batch, columns)) for _ in range(count)]
         if options is not None:
-            made.builtinOptions = options
-            made.builtinOptionsType = getattr(self.schema.BuiltinOptions, type(options).__name__[:-1])
+            operator.builtinOptions = options
+            operator.builtinOptionsType = getattr(self.schema.BuiltinOptions, type(options).__name__[:-1])
         self.model.operatorCodes.append(code)
-        self.graph.operators.append(made)
-        return list(made.outputs)
+        self.graph.operators.append(operator)
+        return list(operator.outputs)
 
     def bytes(self, outputs: list[int]) -> bytes:
         import flatbuffers
@@ -106,11 +106,11 @@ class _Subgraph:
         return bytes(builder.Output())
 
 
-def _model(given: Problem) -> bytes:
-    """Inputs x (B, I), h and of lstm c (B, H); outputs the new h and c."""
-    graph, H, count = _Subgraph(given.batch), given.hidden_size, len(GATES[given.cell])
+def _model(problem: Problem) -> bytes:
+    """Build the model of one step: inputs x (B, I), h and, for lstm, c (B, H); outputs the new h and c."""
+    graph, H, count = _Subgraph(problem.batch), problem.hidden_size, len(GATES[problem.cell])
     schema = graph.schema
-    x, *state = [graph.input(size) for size in (given.input_size, *(H for _ in given.states))]
+    x, *state = [graph.input(size) for size in (problem.input_size, *(H for _ in problem.states))]
 
     def linear(value: int, weight: Array, bias: Array) -> int:
         inputs = [value, graph.constant(weight), graph.constant(bias)]
@@ -128,13 +128,13 @@ def _model(given: Problem) -> bytes:
     def unary(name: str, a: int) -> int:
         return graph.op(name, [a], H)[0]
 
-    from_x, from_h = linear(x, given.W, given.b_x), linear(state[0], given.R, given.b_h)
-    if given.cell == "gru":
+    from_x, from_h = linear(x, problem.W, problem.b_x), linear(state[0], problem.R, problem.b_h)
+    if problem.cell == "gru":
         (r_x, z_x, n_x), (r_h, z_h, n_h) = split(from_x), split(from_h)
         r, z = (unary("LOGISTIC", binary("ADD", *pair)) for pair in ((r_x, r_h), (z_x, z_h)))
         n = unary("TANH", binary("ADD", n_x, binary("MUL", r, n_h)))
         return graph.bytes([binary("ADD", n, binary("MUL", z, binary("SUB", state[0], n)))])
     i, f, g, o = split(binary("ADD", from_x, from_h, count * H))
-    kept = binary("MUL", unary("LOGISTIC", f), state[1])
-    c = binary("ADD", kept, binary("MUL", unary("LOGISTIC", i), unary("TANH", g)))
+    forget = binary("MUL", unary("LOGISTIC", f), state[1])
+    c = binary("ADD", forget, binary("MUL", unary("LOGISTIC", i), unary("TANH", g)))
     return graph.bytes([binary("MUL", unary("LOGISTIC", o), unary("TANH", c)), c])

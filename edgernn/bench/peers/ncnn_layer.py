@@ -13,18 +13,18 @@ _ORDER = {"gru": ("r", "z", "n"), "lstm": ("i", "f", "o", "g")}
 
 
 class Ncnn(Peer):
-    """The layers have no axis for a batch."""
+    """Adapter of ncnn, whose recurrent layers have no batch axis."""
 
     name = "ncnn"
     package = "ncnn"
 
-    def sequence(self, given: Problem) -> Sequence:
+    def sequence(self, problem: Problem) -> Sequence:
         import ncnn
 
-        net = _net(given)
-        x = np.ascontiguousarray(given.x[:, 0])
-        # a Mat of an array does not keep it alive; its copy needs nothing
-        inputs = {name: ncnn.Mat(value).clone() for name, value in {"x": x, **given.states}.items()}
+        net = _net(problem)
+        x = np.ascontiguousarray(problem.x[:, 0])
+        # a Mat does not keep its array alive; clone() owns its memory
+        inputs = {name: ncnn.Mat(value).clone() for name, value in {"x": x, **problem.states}.items()}
 
         def call() -> tuple[Array, Array]:
             extractor = net.create_extractor()
@@ -35,11 +35,11 @@ class Ncnn(Peer):
 
         return call
 
-    def stream(self, given: Problem) -> Stream:
+    def stream(self, problem: Problem) -> Stream:
         import ncnn
 
-        net = _net(given)
-        state = {name: ncnn.Mat(value).clone() for name, value in given.states.items()}
+        net = _net(problem)
+        state = {name: ncnn.Mat(value).clone() for name, value in problem.states.items()}
 
         def step(x_t: Array) -> Array:
             extractor = net.create_extractor()
@@ -53,33 +53,33 @@ class Ncnn(Peer):
         return step
 
 
-def _net(given: Problem) -> Any:
-    """A network of one layer, from a text that names its layers and a file of its weights."""
+def _net(problem: Problem) -> Any:
+    """Build a network of one layer from a .param file of layers and a .bin file of weights."""
     import ncnn
 
-    if given.batch != 1:
-        raise UnsupportedError("its recurrent layers have no axis for a batch")
-    order, count = _ORDER[given.cell], given.W.size
-    b_x, b_h = given.gates(given.b_x, order), given.gates(given.b_h, order)
-    if given.cell == "gru":
-        H = given.hidden_size
+    if problem.batch != 1:
+        raise UnsupportedError("its recurrent layers have no batch axis")
+    order, count = _ORDER[problem.cell], problem.W.size
+    b_x, b_h = problem.gates(problem.b_x, order), problem.gates(problem.b_h, order)
+    if problem.cell == "gru":
+        H = problem.hidden_size
         bias = np.concatenate([(b_x + b_h)[: 2 * H], b_x[2 * H :], b_h[2 * H :]])
     else:
         bias = b_x + b_h
-    states = list(given.states)
+    states = list(problem.states)
     names = " ".join(["x", *states, "y", *(f"{name}_next" for name in states)])
     ports = 1 + len(states)
-    extra = f" 3={given.hidden_size}" if given.cell == "lstm" else ""
+    extra = f" 3={problem.hidden_size}" if problem.cell == "lstm" else ""
     lines = [
         "7767517",
         f"{ports + 1} {2 * ports}",
         *(f"Input {name} 0 1 {name}" for name in ["x", *states]),
-        f"{given.cell.upper()} layer {ports} {ports} {names} 0={given.hidden_size} 1={count} 2=0{extra}",
+        f"{problem.cell.upper()} layer {ports} {ports} {names} 0={problem.hidden_size} 1={count} 2=0{extra}",
     ]
-    # each array follows a word that says how it is stored: 0 for float32
-    arrays = (given.gates(given.W, order), bias.astype(np.float32), given.gates(given.R, order))
+    # each array follows a 32-bit storage flag: 0 for float32
+    arrays = (problem.gates(problem.W, order), bias.astype(np.float32), problem.gates(problem.R, order))
     net = ncnn.Net()
-    net.opt.num_threads = given.threads
+    net.opt.num_threads = problem.threads
     for option in ("packed", "storage", "arithmetic"):
         setattr(net.opt, f"use_fp16_{option}", False)
     net.opt.use_bf16_storage = False
@@ -88,5 +88,5 @@ def _net(given: Problem) -> Any:
         texts.write_text("\n".join(lines) + "\n", encoding="utf-8")
         weights.write_bytes(b"".join(np.int32(0).tobytes() + array.tobytes() for array in arrays))
         if net.load_param(str(texts)) or net.load_model(str(weights)):
-            raise UnsupportedError("it refused the model")
+            raise UnsupportedError("it cannot load the model")
     return net

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX Runtime's own GRU and LSTM operators, with IO binding and memory allocated once."""
+"""ONNX Runtime's GRU and LSTM operators, with IO binding to preallocated buffers."""
 
 import tempfile
 from pathlib import Path
@@ -13,20 +13,20 @@ from edgernn.runtime.library import onnxruntime
 
 
 class OnnxRuntime(Peer):
-    """The state lies in two buffers in turn, with a binding for each direction."""
+    """Adapter of ONNX Runtime; the state alternates between two buffers, with one binding for each direction."""
 
     name = "ONNX Runtime"
     package = "onnxruntime"
 
-    def model(self, given: Problem, steps: int) -> bytes:
-        return operator_model(given, steps)
+    def model(self, problem: Problem, steps: int) -> bytes:
+        return operator_model(problem, steps)
 
-    def sequence(self, given: Problem) -> Sequence:
-        session = _session(given, self.model(given, given.steps))
-        y = np.empty((given.steps, 1, given.batch, given.hidden_size), np.float32)
-        last = {name: np.empty_like(value[None]) for name, value in given.states.items()}
-        start = {name: value[None].copy() for name, value in given.states.items()}
-        bound = _Binding(session, {"x": given.x, **start}, {"y": y, **{f"{n}.next": v for n, v in last.items()}})
+    def sequence(self, problem: Problem) -> Sequence:
+        session = _session(problem, self.model(problem, problem.steps))
+        y = np.empty((problem.steps, 1, problem.batch, problem.hidden_size), np.float32)
+        last = {name: np.empty_like(value[None]) for name, value in problem.states.items()}
+        start = {name: value[None].copy() for name, value in problem.states.items()}
+        bound = _Binding(session, {"x": problem.x, **start}, {"y": y, **{f"{n}.next": v for n, v in last.items()}})
 
         def call() -> tuple[Array, Array]:
             session.run_with_iobinding(bound.binding)
@@ -34,10 +34,10 @@ class OnnxRuntime(Peer):
 
         return call
 
-    def stream(self, given: Problem) -> Stream:
-        session = _session(given, self.model(given, 1))
-        x = np.empty_like(given.x[:1])
-        buffers = [{name: value[None].copy() for name, value in given.states.items()} for _ in range(2)]
+    def stream(self, problem: Problem) -> Stream:
+        session = _session(problem, self.model(problem, 1))
+        x = np.empty_like(problem.x[:1])
+        buffers = [{name: value[None].copy() for name, value in problem.states.items()} for _ in range(2)]
         bindings = [
             _Binding(session, {"x": x, **buffers[turn]}, {f"{n}.next": v for n, v in buffers[1 - turn].items()})
             for turn in range(2)
@@ -56,33 +56,33 @@ class OnnxRuntime(Peer):
 
 
 class DynamicLstm(OnnxRuntime):
-    """Its LSTM with weights of one byte, DynamicQuantizeLSTM, as its own tool makes it."""
+    """Adapter of DynamicQuantizeLSTM, the int8 LSTM that ONNX Runtime's quantize_dynamic produces."""
 
     name = "ONNX Runtime, int8"
 
-    def model(self, given: Problem, steps: int) -> bytes:
-        if given.cell != "lstm":
-            raise UnsupportedError("it has no GRU with weights of one byte")
+    def model(self, problem: Problem, steps: int) -> bytes:
+        if problem.cell != "lstm":
+            raise UnsupportedError("it has no GRU with int8 weights")
         from onnxruntime.quantization import quantize_dynamic
 
         with tempfile.TemporaryDirectory() as folder:
             whole, small = Path(folder) / "whole.onnx", Path(folder) / "small.onnx"
-            whole.write_bytes(operator_model(given, steps))
+            whole.write_bytes(operator_model(problem, steps))
             quantize_dynamic(whole, small, op_types_to_quantize=["LSTM"])
             return small.read_bytes()
 
 
-def _session(given: Problem, model: bytes) -> Any:
+def _session(problem: Problem, model: bytes) -> Any:
     ort = onnxruntime()
     options = ort.SessionOptions()
-    options.intra_op_num_threads = given.threads
+    options.intra_op_num_threads = problem.threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 class _Binding:
-    """An IO binding to the memory of these arrays, kept alive with it."""
+    """An IO binding to the memory of arrays, which it keeps alive."""
 
     def __init__(self, session: Any, inputs: dict[str, Array], outputs: dict[str, Array]) -> None:
         ort = onnxruntime()

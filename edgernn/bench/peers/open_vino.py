@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenVINO's GRU and LSTM operators, at float32 and at the precision that it chooses by itself."""
+"""OpenVINO's GRU and LSTM operators, in float32 and in the precision that OpenVINO selects."""
 
 from typing import Any
 
@@ -10,19 +10,28 @@ from edgernn.bench.peers.operator import operator_model
 
 
 class OpenVino(Peer):
-    """One infer request for each direction between two buffers of the state; tensors share memory with arrays."""
+    """Adapter of OpenVINO; the state alternates between two buffers, with one infer request for each direction.
+
+    Tensors share memory with arrays.
+    """
 
     package = "openvino"
 
     def __init__(self, name: str, precision: str | None) -> None:
+        """Select the precision.
+
+        Args:
+            name: Name in reports.
+            precision: Inference precision, such as f32, or None for OpenVINO's choice.
+        """
         self.name = name
         self._precision = precision
 
-    def sequence(self, given: Problem) -> Sequence:
-        y = np.empty((given.steps, 1, given.batch, given.hidden_size), np.float32)
-        start = [value[None].copy() for value in given.states.values()]
+    def sequence(self, problem: Problem) -> Sequence:
+        y = np.empty((problem.steps, 1, problem.batch, problem.hidden_size), np.float32)
+        start = [value[None].copy() for value in problem.states.values()]
         last = [np.empty_like(value) for value in start]
-        request = _Request(self._compiled(given, given.steps), [given.x, *start], [y, *last])
+        request = _Request(self._compiled(problem, problem.steps), [problem.x, *start], [y, *last])
 
         def call() -> tuple[Array, Array]:
             request.infer(share_outputs=True)
@@ -30,11 +39,11 @@ class OpenVino(Peer):
 
         return call
 
-    def stream(self, given: Problem) -> Stream:
-        compiled = self._compiled(given, 1)
-        x = np.empty_like(given.x[:1])
-        y: Array = np.empty((1, 1, given.batch, given.hidden_size), np.float32)
-        buffers = [[value[None].copy() for value in given.states.values()] for _ in range(2)]
+    def stream(self, problem: Problem) -> Stream:
+        compiled = self._compiled(problem, 1)
+        x = np.empty_like(problem.x[:1])
+        y: Array = np.empty((1, 1, problem.batch, problem.hidden_size), np.float32)
+        buffers = [[value[None].copy() for value in problem.states.values()] for _ in range(2)]
         requests = [_Request(compiled, [x, *buffers[turn]], [y, *buffers[1 - turn]]) for turn in range(2)]
         current: Array = y[0, 0]
         turn = 1
@@ -48,23 +57,23 @@ class OpenVino(Peer):
 
         return step
 
-    def _compiled(self, given: Problem, steps: int) -> Any:
+    def _compiled(self, problem: Problem, steps: int) -> Any:
         import openvino
 
         settings = {
             "PERFORMANCE_HINT": "LATENCY",
             "NUM_STREAMS": 1,
-            "INFERENCE_NUM_THREADS": given.threads,
+            "INFERENCE_NUM_THREADS": problem.threads,
             "ENABLE_CPU_PINNING": False,
         }
         if self._precision is not None:
             settings["INFERENCE_PRECISION_HINT"] = self._precision
         core = openvino.Core()
-        return core.compile_model(core.read_model(operator_model(given, steps)), "CPU", settings)
+        return core.compile_model(core.read_model(operator_model(problem, steps)), "CPU", settings)
 
 
 class _Request:
-    """An infer request on the memory of these arrays, which it does not keep alive by itself."""
+    """An infer request on the memory of arrays, which this object keeps alive."""
 
     def __init__(self, compiled: Any, inputs: list[Array], outputs: list[Array]) -> None:
         import openvino

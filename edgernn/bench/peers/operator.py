@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A problem as a model of one ONNX GRU or LSTM operator, for the runtimes that read ONNX."""
+"""Model of a single ONNX GRU or LSTM operator, for the runtimes that read ONNX."""
 
 import numpy as np
 import onnx
@@ -10,18 +10,28 @@ from edgernn.bench.peers.base import Problem
 ORDER = {"gru": ("z", "r", "n"), "lstm": ("i", "o", "f", "g")}
 
 
-def operator_model(given: Problem, steps: int) -> bytes:
-    """T is `steps`. Inputs x (T, B, I), h (1, B, H) and of lstm c; outputs y (T, 1, B, H), h.next and c.next."""
-    order, H, B = ORDER[given.cell], given.hidden_size, given.batch
+def operator_model(problem: Problem, steps: int) -> bytes:
+    """Build the serialised model of a problem.
+
+    The inputs are x (T, B, I), h (1, B, H) and, for lstm, c; the outputs y (T, 1, B, H), h.next and c.next.
+
+    Args:
+        problem: The layer.
+        steps: T.
+
+    Returns:
+        The model's bytes.
+    """
+    order, H, B = ORDER[problem.cell], problem.hidden_size, problem.batch
     weights = {
-        "W": given.gates(given.W, order)[None],
-        "R": given.gates(given.R, order)[None],
-        "B": np.concatenate([given.gates(given.b_x, order), given.gates(given.b_h, order)])[None],
+        "W": problem.gates(problem.W, order)[None],
+        "R": problem.gates(problem.R, order)[None],
+        "B": np.concatenate([problem.gates(problem.b_x, order), problem.gates(problem.b_h, order)])[None],
     }
-    states = list(given.states)
-    extra = {"linear_before_reset": 1} if given.cell == "gru" else {}
+    states = list(problem.states)
+    extra = {"linear_before_reset": 1} if problem.cell == "gru" else {}
     node = helper.make_node(
-        given.cell.upper(),
+        problem.cell.upper(),
         ["x", *weights, "", *states],
         ["y", *(f"{name}.next" for name in states)],
         hidden_size=H,
@@ -33,8 +43,8 @@ def operator_model(given: Problem, steps: int) -> bytes:
 
     graph = helper.make_graph(
         [node],
-        given.cell,
-        [info("x", steps, B, given.input_size), *(info(name, 1, B, H) for name in states)],
+        problem.cell,
+        [info("x", steps, B, problem.input_size), *(info(name, 1, B, H) for name in states)],
         [info("y", steps, 1, B, H), *(info(f"{name}.next", 1, B, H) for name in states)],
         [numpy_helper.from_array(value, name) for name, value in weights.items()],
     )

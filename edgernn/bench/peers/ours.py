@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""edgernn itself, as a user has it: the exported file in a Session with the native library."""
+"""edgernn itself: the exported file in a Session with the native library."""
 
 import tempfile
 from pathlib import Path
@@ -15,44 +15,44 @@ from edgernn.runtime.stepper import Stepper
 
 
 class Edgernn(Peer):
-    """`Session.run_from` for sequences, `Session.step` for streams, which start from zeros."""
+    """Adapter of `Session.run_from` for sequences, and of `Session.step` for streams, which start from zeros."""
 
     package = "edgernn"
 
     def __init__(self, name: str, weights: str) -> None:
         self.name, self._weights = name, weights
 
-    def sequence(self, given: Problem) -> Sequence:
-        session = _session(given, self._weights)
-        start = dict(zip(session.state_names, given.states.values(), strict=True))
+    def sequence(self, problem: Problem) -> Sequence:
+        session = _session(problem, self._weights)
+        start = dict(zip(session.state_names, problem.states.values(), strict=True))
         (h, *_) = session.state_names
 
         def call() -> tuple[Array, Array]:
-            y, state = session.run_from(given.x, start)
+            y, state = session.run_from(problem.x, start)
             return y, state[h]
 
         return call
 
-    def stream(self, given: Problem) -> Stream:
-        return _session(given, self._weights).step
+    def stream(self, problem: Problem) -> Stream:
+        return _session(problem, self._weights).step
 
 
-def stepper_of(given: Problem) -> Stepper:
-    """The same as a packed model."""
+def stepper_of(problem: Problem) -> Stepper:
+    """Build a stepper of the problem's packed model."""
     with tempfile.TemporaryDirectory() as folder:
-        path = _exported(given, "float32", folder)
-        return Stepper(pack(path.read_bytes(), path), given.batch)
+        path = _exported(problem, "float32", folder)
+        return Stepper(pack(path.read_bytes(), path), problem.batch)
 
 
-def _session(given: Problem, weights: str) -> Session:
+def _session(problem: Problem, weights: str) -> Session:
     with tempfile.TemporaryDirectory() as folder:
-        return Session(_exported(given, weights, folder), backend="native", threads=given.threads)
+        return Session(_exported(problem, weights, folder), backend="native", threads=problem.threads)
 
 
-def _exported(given: Problem, weights: str, folder: str) -> Path:
+def _exported(problem: Problem, weights: str, folder: str) -> Path:
     import edgernn
     from edgernn.export import to_onnx
 
     path = Path(folder) / "model.onnx"
-    to_onnx(edgernn.from_torch(cast(nn.GRU | nn.LSTM, torch_module(given))), path, weights=weights)
+    to_onnx(edgernn.from_torch(cast(nn.GRU | nn.LSTM, torch_module(problem))), path, weights=weights)
     return path

@@ -11,15 +11,15 @@ _CELLS: dict[str, type[nn.GRUCell | nn.LSTMCell]] = {"gru": nn.GRUCell, "lstm": 
 
 
 class PyTorch(Peer):
-    """A state is that of the module: h alone, or (h, c)."""
+    """Adapter of PyTorch; the state is the module's: h alone, or (h, c)."""
 
     name = "PyTorch"
     package = "torch"
 
-    def sequence(self, given: Problem) -> Sequence:
-        torch.set_num_threads(given.threads)
-        module, x = torch_module(given), torch.from_numpy(given.x)
-        start = [torch.from_numpy(value)[None] for value in given.states.values()]
+    def sequence(self, problem: Problem) -> Sequence:
+        torch.set_num_threads(problem.threads)
+        module, x = torch_module(problem), torch.from_numpy(problem.x)
+        start = [torch.from_numpy(value)[None] for value in problem.states.values()]
 
         def call() -> tuple[Array, Array]:
             with torch.inference_mode():
@@ -28,10 +28,10 @@ class PyTorch(Peer):
 
         return call
 
-    def stream(self, given: Problem) -> Stream:
-        torch.set_num_threads(given.threads)
-        cell = _filled(_CELLS[given.cell](given.input_size, given.hidden_size), given, "")
-        state = _packed([torch.from_numpy(value) for value in given.states.values()])
+    def stream(self, problem: Problem) -> Stream:
+        torch.set_num_threads(problem.threads)
+        cell = _filled(_CELLS[problem.cell](problem.input_size, problem.hidden_size), problem, "")
+        state = _packed([torch.from_numpy(value) for value in problem.states.values()])
 
         def step(x_t: Array) -> Array:
             nonlocal state
@@ -42,16 +42,16 @@ class PyTorch(Peer):
         return step
 
 
-def torch_module(given: Problem) -> nn.Module:
-    """torch.nn.GRU or LSTM with the problem's weights."""
-    return _filled(MODULES[given.cell](given.input_size, given.hidden_size), given, "_l0")
+def torch_module(problem: Problem) -> nn.Module:
+    """Build a torch.nn.GRU or LSTM with the problem's weights."""
+    return _filled(MODULES[problem.cell](problem.input_size, problem.hidden_size), problem, "_l0")
 
 
 def _packed(states: list[Tensor]) -> Tensor | tuple[Tensor, ...]:
     return states[0] if len(states) == 1 else tuple(states)
 
 
-def _filled(module: nn.Module, given: Problem, suffix: str) -> nn.Module:
-    weights = {"weight_ih": given.W, "weight_hh": given.R, "bias_ih": given.b_x, "bias_hh": given.b_h}
+def _filled(module: nn.Module, problem: Problem, suffix: str) -> nn.Module:
+    weights = {"weight_ih": problem.W, "weight_hh": problem.R, "bias_ih": problem.b_x, "bias_hh": problem.b_h}
     module.load_state_dict({name + suffix: torch.from_numpy(value) for name, value in weights.items()})
     return module.eval()
