@@ -170,8 +170,8 @@ def test_what_is_no_word_is_refused(x, message):
         ({"dropout_embedding": 0.1}, "dropout_embedding: expected a vocabulary"),
         ({"dropout_hidden": 1.0}, "dropout_hidden: expected a number of at least 0 and below 1, got 1.0"),
         ({"weight_drop_input": -0.1}, "weight_drop_input: expected a number of at least 0 and below 1, got -0.1"),
-        ({"weight_drop": 0.5, "cell": "sru"}, "weight_drop: sru has no recurrent weights; weight_drop_input drops"),
-        ({"weight_drop": 0.5, "rank": 2}, "weight_drop: expected either it or rank, not both"),
+        ({"weight_drop": 0.5, "cell": "sru"}, "weight_drop: sru has no recurrent weights; use weight_drop_input"),
+        ({"weight_drop": 0.5, "rank": 2}, "weight_drop: expected either weight_drop or rank, not both"),
     ],
     ids=str,
 )
