@@ -230,7 +230,7 @@ def test_layers_of_other_equations_do_not_share_a_function():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"cell": Leaky}, r"leaky: update: it cannot be traced .*; read .* vectors of `own` alone"),
+        ({"cell": Leaky}, r"leaky: update: cannot be traced .*; read only .* vectors of `own`"),
         ({"cell": Softsign, "norm": "layer"}, "layer: a norm has no kernel"),
         ({"cell": "gru"}, "None"),
     ],

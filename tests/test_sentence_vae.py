@@ -413,7 +413,7 @@ def test_a_run_leaves_imputed_sentences_and_cannot_be_exported(tmp_path, monkeyp
         assert lines[7].startswith("  of 20 samples ")
     capsys.readouterr()
     assert main(["export", str(run)]) != 0
-    assert "its network is a SentenceVAE; only a SequenceModel can be used alone" in capsys.readouterr().err
+    assert "network: expected a SequenceModel, got a SentenceVAE" in capsys.readouterr().err
 
 
 def test_beginnings_are_filled_in_twenty_times(tmp_path):
