@@ -148,7 +148,7 @@ class IRCFastGRNN(_InputResidual):
     Gates: u, f, a. h_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`; beta at 1, as FastGRNN's zeta.
     Options: forget_bias is the initial value of a learned b (H,): f in f_t = σ(V_f v_t + b_f). Default: none; the
     authors' code has it, at 1.
-    If I = H, it has 1.5 times as many weights as `fastgrnn`; the paper compares it with `fastgrnn-split`.
+    The cell has 1.5 times as many weights as `fastgrnn` if I = H; the paper compares it with `fastgrnn-split`.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 48-51.
     """
