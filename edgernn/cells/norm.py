@@ -6,7 +6,7 @@ h_t = o_t ⊙ tanh(N(c_t)). The c that the next step reads is not normalised.
 
 Set it with `SequenceModel(..., norm="layer")` or `norm="recurrent-batch"`; on the command line `norm=layer`. Two more
 options of any cell change the storage of its recurrent weights R. `rank=r` makes R a product of (rows, r) and (r, H).
-`density=d` keeps a share d of its blocks of 16 neurons by one column, which are pruned in three phases of training.
+`density=d` keeps a share d of its blocks of 16 neurons by one column; training prunes the others in three phases.
 
 Saves: a normalisation saves nothing, it helps training. rank needs r (rows + H) weights and multiply-adds instead of
 rows · H; density needs a share d of them.
