@@ -371,6 +371,6 @@ def _metadata(model: SequenceModel, functions: list[_Function]) -> dict[str, Any
 
 
 def _collapsed(numbers: Tensor) -> tuple[float, ...]:
-    """Convert numbers (I,) to a tuple, of one number if all are equal."""
+    """Convert numbers (I,) to a tuple, which has a single element if all are equal."""
     values = tuple(numbers.tolist())
     return values[:1] if len(set(values)) == 1 else values

@@ -38,7 +38,7 @@ def _sequence_states(layer: RecurrentLayer) -> list[str]:
 
 
 class _Sequence(nn.Module):
-    """Operations for all steps: x and _sequence_states to input projections of cell and rule, inputs and constants."""
+    """Operations for all steps at once: the projections of cell and rule, the inputs of the steps and the constants."""
 
     def __init__(self, layer: RecurrentLayer) -> None:
         super().__init__()
