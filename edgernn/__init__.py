@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """edgernn: train a light recurrent cell, export it as one ONNX file, run it fast, and know what it costs.
 
-The names below are imported when first used, so that `import edgernn` costs nothing, and those that run models work
-without torch.
+Names are imported on first use: `import edgernn` is fast, and the names that run models work without torch.
 """
 
 import importlib

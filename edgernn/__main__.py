@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m edgernn`, and the command `edgernn`."""
+"""Entry point of `python -m edgernn` and of the command `edgernn`."""
 
 import sys
 from typing import NoReturn
@@ -8,9 +8,9 @@ from edgernn.cli.frame import main
 
 
 def run() -> NoReturn:
-    """Run the words of the command line, and end the process."""
+    """Run the command line and exit with its status."""
     status = main()
-    # only trainings have imported it, and torch with it
+    # imported by commands that train only; importing it here would load torch
     if parallel := sys.modules.get("edgernn.training.parallel"):
         parallel.leave(status)
     sys.exit(status)

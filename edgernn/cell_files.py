@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user's own cell out of a Python file, named FILE.py:CLASS wherever a cell's name may stand.
+"""User-defined cells from Python files, written FILE.py:CLASS wherever a cell name is accepted.
 
-To load such a file is to execute it. A run directory keeps a copy (`KEPT`), which is executed when the run is used;
-exported and packed files carry the equations as data and execute nothing.
+Loading such a file executes it. A run directory keeps a copy (`KEPT`), which is executed when the run is used.
+Exported and packed files carry the equations as data and execute nothing.
 """
 
 import ast
@@ -25,7 +25,7 @@ from edgernn.cells.base import Cell
 from edgernn.errors import EdgernnError, UsageError, nearest
 from edgernn.program import ProgramError
 
-# the copy of the file in a run directory
+# name of the file's copy in a run directory
 KEPT = "cell.py"
 _WORD = re.compile(r"(?P<file>.*\.py)(:(?P<name>[^:/\\]*))?", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 @dataclass(frozen=True)
 class ClassSource:
-    """Where a class comes from: its name in the file, and the file's content."""
+    """Origin of a class: its name in the file, and the file's content."""
 
     name: str
     content: bytes
@@ -52,12 +52,12 @@ _modules: dict[str, ModuleType] = {}
 
 
 def is_cell_file(cell: object) -> bool:
-    """True for a word FILE.py:CLASS, or FILE.py where the file has one cell."""
+    """True if `cell` is a string of the form FILE.py:CLASS or FILE.py."""
     return isinstance(cell, str) and _WORD.fullmatch(cell) is not None
 
 
 def split_word(word: str) -> tuple[Path, str]:
-    """The file and the class of a word; the class is "" where the word has none."""
+    """Split FILE.py:CLASS into the file and the class name, which is "" if left out."""
     match = _WORD.fullmatch(word)
     if match is None:
         raise UsageError(f"cell: expected FILE.py:CLASS, got {word!r}")
@@ -65,7 +65,7 @@ def split_word(word: str) -> tuple[Path, str]:
 
 
 def label(cell: str) -> str:
-    """A cell as the name of a directory has it: the class for FILE.py:CLASS. Reads no file."""
+    """Name of a cell for use in directory names: the class name for FILE.py:CLASS. Reads no file."""
     if not is_cell_file(cell):
         return cell
     path, name = split_word(cell)
@@ -73,20 +73,23 @@ def label(cell: str) -> str:
 
 
 def source_of(cell: type[Cell]) -> ClassSource | None:
-    """The source of a class that `load_cell` has loaded, None for any other."""
+    """Source of a class that `load_cell` loaded, or None for any other class."""
     return _sources.get(cell)
 
 
 def load_cell(word: str, taken: Collection[str] = ()) -> type[Cell]:
-    """Load FILE.py:CLASS; the same content gives the same class.
+    """Load the cell class that FILE.py:CLASS names.
 
     Args:
-        word: FILE is relative to the working directory. `:CLASS` may be left out where the file has one cell.
-        taken: The names of built-in cells, which no other cell may have.
+        word: FILE is relative to the working directory. `:CLASS` may be left out if the file defines one cell.
+        taken: Names of built-in cells, which a user's cell must not reuse.
+
+    Returns:
+        The class. Files with the same content yield the same class.
 
     Raises:
-        UsageError: The file or the class is missing, or the class is no cell or has the name of a built-in one.
-        EdgernnError: The file cannot be executed, or the cell cannot make a step.
+        UsageError: The file or class is missing, the class is not a cell, or its name is taken.
+        EdgernnError: The file cannot be executed, or one step of the cell fails.
     """
     path, name = split_word(word)
     try:
@@ -105,10 +108,17 @@ def load_cell(word: str, taken: Collection[str] = ()) -> type[Cell]:
 
 
 def load_kept(folder: Path, config: dict[str, Any]) -> type[Cell] | None:
-    """The cell of a run directory out of its copy, None for a built-in cell; config: the content of config.json.
+    """Load the user-defined cell of a run directory from the run's copy of its file.
+
+    Args:
+        folder: The run directory.
+        config: Content of its config.json.
+
+    Returns:
+        The class, or None if the run has a built-in cell.
 
     Raises:
-        EdgernnError: The copy is missing, or is not what config.json says.
+        EdgernnError: The copy is missing, or its SHA-256 differs from that in config.json.
     """
     entry = config.get("cell_file")
     if entry is None:
@@ -117,10 +127,18 @@ def load_kept(folder: Path, config: dict[str, Any]) -> type[Cell] | None:
 
 
 def kept_word(folder: Path, config: dict[str, Any], cell: str) -> str:
-    """The word for the copy in a run directory in place of FILE.py:CLASS; `cell` itself where the run keeps none.
+    """Replace the file in FILE.py:CLASS by the copy in a run directory.
+
+    Args:
+        folder: The run directory.
+        config: Content of its config.json.
+        cell: Cell name or FILE.py:CLASS.
+
+    Returns:
+        COPY:CLASS, or `cell` unchanged if it names no file or the run keeps no copy.
 
     Raises:
-        EdgernnError: As `load_kept`.
+        EdgernnError: The copy is missing, or its SHA-256 differs from that in config.json.
     """
     entry = config.get("cell_file")
     if entry is None or not is_cell_file(cell):
@@ -129,19 +147,19 @@ def kept_word(folder: Path, config: dict[str, Any], cell: str) -> str:
 
 
 def differs(cell: str, copy: str) -> bool:
-    """True if the file of one word is there and has another content than that of the other."""
-    file, other = split_word(cell)[0], split_word(copy)[0]
-    return file.is_file() and other.is_file() and file.read_bytes() != other.read_bytes()
+    """True if the files of two FILE.py:CLASS strings both exist and differ in content."""
+    file, kept = split_word(cell)[0], split_word(copy)[0]
+    return file.is_file() and kept.is_file() and file.read_bytes() != kept.read_bytes()
 
 
 def _checked_copy(folder: Path, entry: Any) -> Path:
     path = folder / KEPT
     if not isinstance(entry, dict) or not all(isinstance(entry.get(key), str) for key in ("class", "sha256")):
-        raise EdgernnError(f"{folder}: its config.json has no class and sha256 in cell_file; train again")
+        raise EdgernnError(f"{folder}: config.json: cell_file: expected the keys class and sha256; train again")
     if not path.is_file():
-        raise EdgernnError(f"{path}: no such file; it has the cell that the run was trained with")
+        raise EdgernnError(f"{path}: no such file; restore it: it defines the cell that the run was trained with")
     if hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
-        raise EdgernnError(f"{path}: changed since the run began, by the SHA-256 in config.json; restore it")
+        raise EdgernnError(f"{path}: changed since the run began (its SHA-256 is not that in config.json); restore it")
     return path
 
 
@@ -151,7 +169,7 @@ def _execute(path: Path, content: bytes) -> ModuleType:
         return _modules[key]
     module = ModuleType(f"edgernn_cell_{key[:12]}")
     module.__file__ = str(path)
-    # what reads annotations or sources of a class looks its module up
+    # inspect and typing look up a class's module in sys.modules
     sys.modules[module.__name__] = module
     try:
         tree = ast.parse(content, str(path))
@@ -162,41 +180,40 @@ def _execute(path: Path, content: bytes) -> ModuleType:
         raise
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
-        raise EdgernnError(f"{path}: {_where(path, error)}{_said(error)}") from error
+        raise EdgernnError(f"{path}: {_line_prefix(path, error)}{_describe(error)}") from error
     _modules[key] = module
     return module
 
 
 def _check_alone(path: Path, tree: ast.Module) -> None:
-    """Raise UsageError where the file imports one beside it, which a run directory would lack."""
+    """Raise UsageError if the file imports a module from its own folder, which a run directory would lack."""
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             names = ["." if node.level else str(node.module)]
         for name in (name.partition(".")[0] for name in names):
-            beside = not name or (path.parent / f"{name}.py").is_file()
-            if beside or (path.parent / name / "__init__.py").is_file():
-                what = name or "what lies beside it"
-                raise UsageError(
-                    f"{path}: line {node.lineno}: it imports {what}, but a run keeps one file; put all in one"  # type: ignore[attr-defined]
-                )
+            is_local = not name or (path.parent / f"{name}.py").is_file()
+            if is_local or (path.parent / name / "__init__.py").is_file():
+                line = node.lineno  # type: ignore[attr-defined]
+                imported = f"{name} from its own folder" if name else "from its own folder"
+                raise UsageError(f"{path}: line {line}: imports {imported}; put all code of the cell in one file")
 
 
-def _where(path: Path, error: BaseException) -> str:
-    """The line of the file in which an error arose, as far as it is known."""
+def _line_prefix(path: Path, error: BaseException) -> str:
+    """Return "line N: " for the line of the file that raised an error, or "" if it is unknown."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: " if error.lineno else ""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     return f"line {lines[-1]}: " if lines else ""
 
 
-def _said(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _find(path: Path, module: ModuleType, name: str) -> type[Cell]:
-    """The class of a name, checked."""
+    """Find a cell class by name and validate it; "" stands for the module's only one."""
     defined = {
         key: value
         for key, value in vars(module).items()
@@ -206,77 +223,88 @@ def _find(path: Path, module: ModuleType, name: str) -> type[Cell]:
     if not name:
         if len(complete) == 1:
             return _checked(path, *complete.values())
-        found = f"it has {', '.join(complete)}; write {path}:CLASS" if complete else "it has none"
-        raise UsageError(f"{path}: expected one subclass of edgernn.Cell, {found}")
+        matches = f"got {', '.join(complete)}; write {path}:CLASS" if complete else "got none"
+        raise UsageError(f"{path}: expected one subclass of edgernn.Cell, {matches}")
     if name not in vars(module):
         if not complete:
             raise UsageError(f"{path}: unknown class {name!r}: the file has no subclass of edgernn.Cell")
         raise UsageError(f"{path}: {nearest('class', name, complete)}")
     value = vars(module)[name]
     if not (isinstance(value, type) and issubclass(value, Cell)):
-        what = f"a {type(value).__name__}" if not isinstance(value, type) else "another class"
-        raise UsageError(f"{path}: {name}: expected a subclass of edgernn.Cell, got {what}")
+        kind = f"a {type(value).__name__}" if not isinstance(value, type) else "another class"
+        raise UsageError(f"{path}: {name}: expected a subclass of edgernn.Cell, got {kind}")
     if name not in defined:
-        raise UsageError(f"{path}: {name} is imported from {value.__module__}; expected a class of the file's own")
+        raise UsageError(f"{path}: {name}: expected a class defined in this file, got one of {value.__module__}")
     return _checked(path, value)
 
 
 def _checked(path: Path, cell: type[Cell]) -> type[Cell]:
-    where = f"{path}: {cell.__name__}"
+    prefix = f"{path}: {cell.__name__}"
     if inspect.isabstract(cell):
-        raise UsageError(f"{where} defines no update(p, state)")
+        raise UsageError(f"{prefix}: expected a method update(p, state), which is missing")
     name = getattr(cell, "name", None)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise UsageError(f"{where}: expected a name of letters, digits and _.+-, as name = 'mine', got {name!r}")
+        raise UsageError(f"{prefix}: expected a name of letters, digits and _.+-, as name = 'mine', got {name!r}")
     if not isinstance(getattr(cell, "gates", None), tuple | property):
-        raise UsageError(f"{where}: expected a tuple of gates, as gates = (Gate('z'), Gate('n'))")
+        raise UsageError(f"{prefix}: expected a tuple of gates, as gates = (Gate('z'), Gate('n'))")
     return cell
 
 
 @cache
 def _try_step(path: Path, cell: type[Cell]) -> None:
-    """Make a step at a small size, so that a mistake in the equations is told before data are read."""
+    """Run one small step, so that a mistake in the equations is reported before data are read."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        # equations that mix x and h take I = H alone
-        if _step(path, cell, 2) is not None and (error := _step(path, cell, 3)) is not None:
-            # the same content may have been read elsewhere first
-            read = Path(str(sys.modules[cell.__module__].__file__))
-            raise EdgernnError(f"{path}: {cell.__name__}: {_where(read, error)}{_of_step(cell, error)}") from error
+        # equations that mix x and h require I = H
+        if _step_error(cell, 2) is not None and (error := _step_error(cell, 3)) is not None:
+            # traceback lines name the file from which the same content was first loaded
+            loaded = Path(str(sys.modules[cell.__module__].__file__))
+            text = f"{_line_prefix(loaded, error)}{_describe_step(cell, error)}"
+            raise EdgernnError(f"{path}: {cell.__name__}: {text}") from error
 
 
-def _step(path: Path, cell: type[Cell], inputs: int) -> Exception | None:
-    """Why a step is not possible with I inputs and H = 3, None where it is, or where options have no defaults."""
+def _step_error(cell_type: type[Cell], inputs: int) -> Exception | None:
+    """Error of one step with I inputs and H = 3; None if it runs, or if options have no defaults."""
     try:
-        made = cell(inputs, 3)
+        cell = cell_type(inputs, 3)
     except TypeError as error:
         missing = "missing" in str(error) and "argument" in str(error)
         return None if missing else error
     except Exception as error:
         return error
-    x = torch.zeros(1, 2, inputs * (1 + made.reads_last))
-    state = made.zero_state(2, x)
+    x = torch.zeros(1, 2, inputs * (1 + cell.reads_last))
+    state = cell.zero_state(2, x)
     try:
-        new = made.step(made.project(x, None)[0], x[0], state, made.constants(x))
+        new = cell.step(cell.project(x, None)[0], x[0], state, cell.constants(x))
     except Exception as error:
         return error
     shapes = [tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__ for value in new]
     expected = [tuple(value.shape) for value in state]
     if shapes != expected:
-        one = "one state" if len(state) == 1 else f"{len(state)} states"
-        return UsageError(f"update: expected a tuple of {one} of shape (B, H), got shapes {shapes} with B=2, H=3")
+        states = "one state" if len(state) == 1 else f"{len(state)} states"
+        return UsageError(f"update: expected a tuple of {states} of shape (B, H), got shapes {shapes} with B=2, H=3")
     return None
 
 
-def _of_step(cell: type[Cell], error: Exception) -> str:
+def _describe_step(cell: type[Cell], error: Exception) -> str:
     if isinstance(error, KeyError):
         gates = cell.gates if isinstance(cell.gates, tuple) else ()
         known = ", ".join([*(gate.name for gate in gates), "x", *(cell.own if isinstance(cell.own, dict) else ())])
         return f"p has no {error.args[0]!r}; it has {known}"
-    return str(error) if isinstance(error, UsageError) else _said(error)
+    return str(error) if isinstance(error, UsageError) else _describe(error)
 
 
 def why_portable(cell: type[Cell], options: dict[str, Any], input_size: int, hidden_size: int) -> str | None:
-    """Why the native library cannot run a user's cell by its program, None where it can."""
+    """Reason why the native library cannot run a user-defined cell.
+
+    Args:
+        cell: The class.
+        options: Options of its constructor.
+        input_size: I.
+        hidden_size: H.
+
+    Returns:
+        The reason, or None for built-in cells and for cells that the library can run.
+    """
     if cell not in _sources:
         return None
     try:

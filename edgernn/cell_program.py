@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cell as data: the table of its gates and the programs of its equations, as nodes of exported files carry them."""
+"""Cells as data: the gate table and the traced programs of the equations, stored as attributes of exported nodes."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,25 +12,28 @@ from edgernn.cells.base import Cell, Gate, Gates, Vector
 from edgernn.program import Builder, Program, ProgramError
 from edgernn.tracing import check_gradient, trace
 
-# what an argument of a program is: a kind, and the place in its table
+# key of a program's argument: one of these kinds plus the index in the kind's table
 GATE, INPUT, VECTOR, STATE = 0, 16, 32, 48
-# terms of a gate, and sizes of a vector, as runtime/csrc/cells/gate.h has them
+# codes of a gate's terms (bits) and of a vector's size, the same as in runtime/csrc/cells/gate.h
 TERMS = {"x": 1, "h": 2, "m": 4, "bias": 8, "mid": 16, "c": 32}
 SIZES = {"H": 0, "I": 1, "1": 2}
-# what the native library takes, as runtime/csrc/cells/gate.h has it
+# limits of the native library, the same as in runtime/csrc/cells/gate.h
 MOST_GATES, MOST_VECTORS, MOST_STATES = 8, 4, 4
-# gates of one stage, those that feed mid or the others, with the same term
+# limit on the gates with the same term, among those that feed mid and among all others
 MOST_PRODUCTS = 4
-# weights that are in `constants` beside a cell's own vectors
+# entries of Cell.constants that are not vectors of `own`
 _WEIGHTS = ("R", "C", "V", "bR", "bC", "bV")
 
 
 @dataclass(frozen=True)
 class Equations:
-    """The programs of a cell's `update` and `mid` (None in cells without m).
+    """Traced equations of a cell.
 
-    vectors: the names of the own vectors that arguments are numbered by, and how many numbers each has.
-    mid_is_input: True if m has the size I, False if it has the size H or there is no m.
+    Attributes:
+        update: Program of `Cell.update`, one result per state.
+        mid: Program of `Cell.mid`, or None for cells without m.
+        vectors: Length of each vector of `own`, by name, in the order of the argument keys.
+        mid_is_input: True if m has the size I; False if it has the size H or there is no m.
     """
 
     update: Program
@@ -40,13 +43,21 @@ class Equations:
 
 
 def trace_equations(cell: Cell, *, differentiable: bool = False) -> Equations:
-    """The equations of a cell, one result a state, and m.
+    """Trace `update` and `mid` of a cell into programs.
 
-    differentiable: their gradients have to be torch's as well. Raises ProgramError where they are not point-wise, or
-    use operators that programs lack, and for a cell with a step() of its own, which may do anything.
+    Args:
+        cell: The cell.
+        differentiable: Also require that the programs' gradients equal those of torch.
+
+    Returns:
+        The traced equations.
+
+    Raises:
+        ProgramError: The equations are not point-wise or use an operator that programs do not support, or the cell
+            overrides step(), which may compute anything.
     """
     if type(cell).step is not Cell.step:
-        raise ProgramError("a cell with a step() of its own has no program")
+        raise ProgramError("a cell that overrides step() has no program")
     constants = cell.constants(next(cell.parameters()).new_zeros(1, 1, cell.input_size))
     vectors = {name: value.numel() for name, value in constants.items() if name not in _WEIGHTS}
     mids = [gate for gate in cell.gates if gate.mid]
@@ -73,7 +84,7 @@ def _mid_is_input(cell: Cell) -> bool:
 def _trace(
     cell: Cell, method: str, gates: list[Gate], size: int, vectors: Mapping[str, int], differentiable: bool
 ) -> Program:
-    """The program of one method, of its gates, whose results have such a size."""
+    """Trace one method, whose results have `size` columns, over the gates it reads."""
     if max(len(cell.gates), len(vectors), len(cell.states)) > INPUT:
         raise ProgramError(f"expected at most {INPUT} gates, vectors and states each")
     inputs = cell.input_size * (1 + cell.reads_last)
@@ -81,17 +92,17 @@ def _trace(
     sizes = dict.fromkeys(names, size) | {INPUT: inputs}
     for i, (name, count) in enumerate(vectors.items()):
         names[VECTOR + i], sizes[VECTOR + i] = name, size if count == 1 else count
-    # tiles of other widths: sizes that differ are not to be mixed
-    places = {count: 3 + i for i, count in enumerate(dict.fromkeys((size, cell.hidden_size, inputs, *sizes.values())))}
-    widths = {key: places[count] for key, count in sizes.items()}
-    widths |= {STATE + i: places[cell.hidden_size] for i in range(len(cell.states))}
+    # each distinct size gets its own tile width, so that equations that mix sizes fail
+    tiles = {count: 3 + i for i, count in enumerate(dict.fromkeys((size, cell.hidden_size, inputs, *sizes.values())))}
+    widths = {key: tiles[count] for key, count in sizes.items()}
+    widths |= {STATE + i: tiles[cell.hidden_size] for i in range(len(cell.states))}
 
     def function(values: Mapping[int, Tensor]) -> tuple[Tensor, ...]:
         p = Gates({name: values[key] for key, name in names.items()})
         states = tuple(values[STATE + i] for i in range(len(cell.states)))
         return cell.update(p, states) if method == "update" else (cell.mid(p, states),)
 
-    program = trace(method, function, widths, places[size])
+    program = trace(method, function, widths, tiles[size])
     results = len(cell.states) if method == "update" else 1
     if len(program.results) != results:
         raise ProgramError(f"{method}: expected {results} results, got {len(program.results)}")
@@ -102,10 +113,19 @@ def _trace(
 
 @dataclass(frozen=True)
 class CellProgram:
-    """A cell as the native library runs it without knowing it.
+    """A cell in the form that the native library interprets, for cells it has no compiled kernel for.
 
-    gates: the terms of each. vectors: the size of each own vector. square: I must be H, as some neuron reads both.
-    map: from all own vectors to the mapped ones; None where none is mapped.
+    Attributes:
+        gates: Terms of each gate, as bits of `TERMS`.
+        vectors: Size code of each vector of `own`, from `SIZES`.
+        states: Number of states.
+        mid_is_input: True if m has size I; it has size H otherwise.
+        reads_last: True if gates also read x_{t-1}.
+        square: True if an equation mixes vectors of size I and H, so that I must equal H.
+        mid_vanishes: True if m is zero where the states are.
+        update: Program of the next states.
+        mid: Program of m, or None for cells without m.
+        map: Program from the learned vectors to the mapped ones, or None if no vector is mapped.
     """
 
     gates: tuple[int, ...]
@@ -121,11 +141,11 @@ class CellProgram:
 
     @property
     def layout(self) -> tuple[int, ...]:
-        """What is neither a gate, a vector nor an equation, as whole numbers."""
+        """The scalar properties of the cell as integers: `states` and the four flags."""
         return self.states, int(self.mid_is_input), int(self.reads_last), int(self.square), int(self.mid_vanishes)
 
     def attributes(self) -> dict[str, list[int] | list[float]]:
-        """The attributes of a node of such a cell; those without a number are left out."""
+        """Attributes of an ONNX node with this cell; empty ones are left out."""
         lists: dict[str, list[int] | list[float]] = {"gates": list(self.gates), "vectors": list(self.vectors)}
         lists["layout"] = list(self.layout)
         for name, program in (("update", self.update), ("mid", self.mid), ("map", self.map)):
@@ -135,10 +155,10 @@ class CellProgram:
 
 
 def cell_program(cell: Cell) -> CellProgram:
-    """The program of a cell for the native library. Raises ProgramError where it has none."""
+    """Convert a cell to the form that the native library interprets; raise ProgramError if it has none."""
     for method in ("constants", "project", "thinned", "zero_state"):
         if getattr(type(cell), method) is not getattr(Cell, method):
-            raise ProgramError(f"a cell with a {method}() of its own has no program")
+            raise ProgramError(f"a cell that overrides {method}() has no program")
     if cell.norm is not None:
         raise ProgramError("a cell with a norm has no program")
     equations = trace_equations(cell)
@@ -163,21 +183,29 @@ def cell_program(cell: Cell) -> CellProgram:
 
 
 def check_table(cell: Cell, vectors: int) -> None:
-    """Raise ProgramError for a cell whose table is beyond what native libraries take; vectors: how many it reads."""
+    """Check a cell's gate table against the limits of the native libraries.
+
+    Args:
+        cell: The cell.
+        vectors: Number of vectors that its equations read.
+
+    Raises:
+        ProgramError: A limit is exceeded.
+    """
     _require(_table_limits(cell, vectors))
 
 
 def _require(limits: Iterator[tuple[bool, str]]) -> None:
-    for fits, expected in limits:
-        if not fits:
+    for is_met, expected in limits:
+        if not is_met:
             raise ProgramError(f"a program needs {expected}")
 
 
 def _table_limits(cell: Cell, vectors: int) -> Iterator[tuple[bool, str]]:
-    """What native libraries expect of the table of a cell, and whether it is so."""
+    """Pairs (is met, expectation) of the limits on gate tables, shared by inference and training."""
     gates, states = cell.gates, len(cell.states)
     yield len(gates) <= MOST_GATES, f"at most {MOST_GATES} gates, got {len(gates)}"
-    yield vectors <= MOST_VECTORS, f"at most {MOST_VECTORS} vectors of the cell's own, got {vectors}"
+    yield vectors <= MOST_VECTORS, f"at most {MOST_VECTORS} vectors in `own`, got {vectors}"
     yield states <= MOST_STATES, f"at most {MOST_STATES} states, got {states}"
     yield any(gate.x for gate in gates), "a gate with x"
     for gate in gates:
@@ -189,24 +217,33 @@ def _table_limits(cell: Cell, vectors: int) -> Iterator[tuple[bool, str]]:
 
 
 def _inference_limits(cell: Cell, program: CellProgram) -> Iterator[tuple[bool, str]]:
-    """What the library that runs models expects besides."""
+    """Pairs (is met, expectation) of the further limits of the inference library."""
     for term, mid in product("xhcm", (False, True)):
         count = sum(getattr(gate, term) for gate in cell.gates if gate.mid == mid)
         stage = "feed mid" if mid else "do not feed mid"
         yield count <= MOST_PRODUCTS, f"at most {MOST_PRODUCTS} gates with {term} that {stage}, got {count}"
     for name, vector in cell.own.items():
-        yield not vector.steps, f"no vector like {name}, which stands for the length of the sequence"
+        yield not vector.steps, f"no vector like {name}, which stands for the sequence length"
         if vector.size == "I":
-            yield program.mid_is_input or program.square, f"m of size I for {name}, which has that size"
+            yield program.mid_is_input or program.square, f"m of size I for {name}, which has size I"
 
 
 def gate_terms(gate: Gate) -> int:
-    """The terms of a gate as the bits of TERMS."""
+    """Terms of a gate as bits of `TERMS`."""
     return sum(bit for term, bit in TERMS.items() if getattr(gate, term))
 
 
 def mixes(equations: Equations, vectors: Sequence[str], mid_is_input: bool) -> bool:
-    """Whether an equation of neurons of one size reads what has the other one; vectors: their sizes."""
+    """Determine whether an equation combines values of size I with values of size H.
+
+    Args:
+        equations: Traced equations of the cell.
+        vectors: Size of each vector of `own`: "H", "I" or "1".
+        mid_is_input: True if m has size I.
+
+    Returns:
+        True if such an equation exists, which requires I = H.
+    """
     inputs = {INPUT} | {VECTOR + i for i, size in enumerate(vectors) if size == "I"}
     hidden = {VECTOR + i for i, size in enumerate(vectors) if size == "H"}
     mixed = not inputs.isdisjoint(equations.update.arguments)
@@ -218,7 +255,7 @@ def mixes(equations: Equations, vectors: Sequence[str], mid_is_input: bool) -> b
 
 
 def maps(cell: Cell) -> list[Program | None]:
-    """The map of each own vector, None where the equations read it as it is."""
+    """Program of each vector's `map`, or None for vectors without one."""
 
     def program(name: str, vector: Vector) -> Program | None:
         mapped = vector.map
@@ -230,7 +267,7 @@ def maps(cell: Cell) -> list[Program | None]:
 
 
 def _map(cell: Cell) -> Program | None:
-    """From the own vectors as they are learned to what the equations read."""
+    """One program that maps all vectors of `own`, or None if none has a map."""
     programs = maps(cell)
     if not any(programs):
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration of a model: one tree, which Python, the command line, config.json and exported files share."""
+"""Model configuration: one tree shared by Python, the command line, config.json and exported files."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -41,31 +41,31 @@ class RuleConfig:
 
 @configuration
 class RecurrentConfig:
-    """How a cell stores its recurrent weights; without either, whole."""
+    """Storage of a cell's recurrent weights: low rank, block-sparse, or dense if neither is set."""
 
     rank: Annotated[int | None, Field(ge=1, description="Rank of the recurrent weights. Default: not factorised.")] = (
         None
     )
     density: Annotated[
-        float | None, Field(gt=0, le=1, description="Share of the recurrent weights' blocks that stays. Default: all.")
+        float | None, Field(gt=0, le=1, description="Share of nonzero blocks in the recurrent weights. Default: all.")
     ] = None
 
 
 @configuration
 class NormConfig:
-    """The normalisation of a cell."""
+    """Normalisation of a cell's matrix-vector products."""
 
     name: Annotated[
         str | None, Field(description="Normalisation: layer or recurrent-batch. Default: none."), Word("norm")
     ] = None
     steps: Annotated[
-        int, Field(ge=1, description="Steps for which recurrent-batch keeps statistics."), Word("norm_steps")
+        int, Field(ge=1, description="Number of steps with recurrent-batch statistics."), Word("norm_steps")
     ] = 1000
 
 
 @configuration
 class LayerConfig:
-    """A recurrent layer but for its sizes. The imputer stands before the first layer of a model alone."""
+    """A recurrent layer without its sizes. Only the first layer of a model has the imputer."""
 
     cell: CellConfig = CellConfig()
     rule: RuleConfig = RuleConfig()
@@ -85,7 +85,21 @@ class LayerConfig:
         rule_options: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> "LayerConfig":
-        """From names, see `named`, and settings by short or dotted name. Raises UsageError as `bind` does."""
+        """Create a configuration from a cell, a rule and settings.
+
+        Args:
+            cell: See `named`.
+            rule: See `named`.
+            cell_options: Options of the cell's constructor.
+            rule_options: Options of the rule's constructor.
+            **settings: Further fields of this tree, by short or dotted name.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            UsageError: An unknown name or a bad value.
+        """
         layer = build(cls, bind(settings, layer=fields_of(cls))["layer"])
         return layer.named(cell, rule, cell_options, rule_options)
 
@@ -96,13 +110,16 @@ class LayerConfig:
         cell_options: Mapping[str, Any] | None = None,
         rule_options: Mapping[str, Any] | None = None,
     ) -> "LayerConfig":
-        """The same with other cell and rule.
+        """Return a copy with another cell and rule.
 
         Args:
-            cell: A class, FILE.py:CLASS, or a name that may imply a rule or an imputer, as sarnn does.
-            rule: A name or a class, in place of the rule that the cell's name implies.
+            cell: Cell class, FILE.py:CLASS, or a name. A paper's name, such as sarnn, may imply a rule or an imputer.
+            rule: Rule class or name. It overrides the rule that the cell's name implies.
             cell_options: Options of the cell's constructor.
             rule_options: Options of the rule's constructor.
+
+        Returns:
+            The new configuration.
 
         Raises:
             UsageError: An unknown name.
@@ -112,7 +129,7 @@ class LayerConfig:
         options = dict(cell_options or {})
         return dataclasses.replace(
             self,
-            # a class of the user's stays one, as no name leads to it
+            # a user's class is kept as a class, because it is not in CELLS
             cell=CellConfig(
                 cell_type.name if cell_type.name in CELLS and cell is not cell_type else cell_type, options
             ),
@@ -122,17 +139,30 @@ class LayerConfig:
 
     @property
     def name(self) -> str:
-        """The name of cell and rule together."""
+        """Combined name of cell and rule."""
         cell, rule = (part if isinstance(part, str) else part.name for part in (self.cell.name, self.rule.name))
         return combined_name(cell, rule)
 
     @property
     def types(self) -> tuple[type[Cell], type[UpdateRule]]:
-        """The classes of cell and rule. Raises UsageError for an unknown name."""
+        """Classes of cell and rule.
+
+        Raises:
+            UsageError: An unknown name.
+        """
         return resolve(self.cell.name, self.rule.name)
 
     def make(self, input_size: int, hidden_size: int, imputer: Imputer | None = None) -> RecurrentLayer:
-        """A new layer; an imputer gives the cell its own estimates and masks to read."""
+        """Create a layer.
+
+        Args:
+            input_size: I, ignored with an imputer.
+            hidden_size: H.
+            imputer: Imputer in front of the cell, whose 2F outputs (values, masks) are the cell's input.
+
+        Returns:
+            The layer, with newly initialised weights.
+        """
         cell_type, rule_type = self.types
         size = input_size if imputer is None else 2 * imputer.features
         parts: Parts = {}
@@ -146,7 +176,7 @@ class LayerConfig:
 
 @configuration
 class InputConfig:
-    """The input of a model."""
+    """Input of a model: its size, its standardisation, or the vocabulary of its words."""
 
     size: Annotated[Size, Word("input_size"), NOT_SET] = 1
     mean: tuple[float, ...] = (0.0,)
@@ -156,7 +186,7 @@ class InputConfig:
 
 @configuration
 class HeadConfig:
-    """The output of a model: the last one or all, through a linear map where it has a size."""
+    """Output of a model: the last or every step, through a linear map if `size` is set."""
 
     size: Annotated[int | None, Field(ge=1), Word("output_size"), NOT_SET] = None
     output: Annotated[Literal["last", "all"], NOT_SET] = "last"
@@ -165,39 +195,29 @@ class HeadConfig:
 
 @configuration
 class DropoutConfig:
-    """The rates at which training leaves out entries and weights."""
+    """Dropout rates during training."""
 
-    embedding: Annotated[
-        Rate, Field(description="Share of the words that training leaves out."), Word("dropout_embedding")
-    ] = 0.0
-    input: Annotated[
-        Rate, Field(description="Share of the first layer's input that training leaves out."), Word("dropout_input")
-    ] = 0.0
-    hidden: Annotated[
-        Rate, Field(description="Share of what training leaves out between layers."), Word("dropout_hidden")
-    ] = 0.0
-    output: Annotated[
-        Rate, Field(description="Share of the last layer's output that training leaves out."), Word("dropout_output")
-    ] = 0.0
-    weight: Annotated[
-        Rate, Field(description="Share of the weights R and C that training leaves out."), Word("weight_drop")
-    ] = 0.0
+    embedding: Annotated[Rate, Field(description="Dropout rate of whole words."), Word("dropout_embedding")] = 0.0
+    input: Annotated[Rate, Field(description="Dropout rate of the first layer's input."), Word("dropout_input")] = 0.0
+    hidden: Annotated[Rate, Field(description="Dropout rate between layers."), Word("dropout_hidden")] = 0.0
+    output: Annotated[Rate, Field(description="Dropout rate of the last layer's output."), Word("dropout_output")] = 0.0
+    weight: Annotated[Rate, Field(description="Dropout rate of the weights R and C."), Word("weight_drop")] = 0.0
     weight_input: Annotated[
-        Rate, Field(description="Share of the weights W and V that training leaves out."), Word("weight_drop_input")
+        Rate, Field(description="Dropout rate of the weights W and V."), Word("weight_drop_input")
     ] = 0.0
 
 
 @configuration
 class ModelConfig:
-    """A SequenceModel: layers that are alike but for their sizes, what they read, and what becomes of their output."""
+    """Configuration of a SequenceModel: layers that differ in their sizes only, input, head and dropout."""
 
     layer: LayerConfig = LayerConfig()
-    hidden_size: Annotated[Size, Field(description="Neurons of a layer.")] = 128
+    hidden_size: Annotated[Size, Field(description="Number of neurons in a layer.")] = 128
     layers: Annotated[Size, Field(description="Number of layers.")] = 1
     last_size: Annotated[
-        int | None, Field(ge=1, description="Neurons of the last of several layers. Default: hidden_size.")
+        int | None, Field(ge=1, description="Number of neurons in the last layer. Default: hidden_size.")
     ] = None
-    bidirectional: Annotated[bool, Field(description="Add a cell to each layer that reads backwards.")] = False
+    bidirectional: Annotated[bool, Field(description="Give each layer a second cell that reads backwards.")] = False
     input: InputConfig = InputConfig()
     head: HeadConfig = HeadConfig()
     dropout: DropoutConfig = DropoutConfig()
@@ -219,21 +239,24 @@ class ModelConfig:
         rule_options: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> "ModelConfig":
-        """From arguments by their short names.
+        """Create a configuration from arguments with short names.
 
         Args:
-            cell: As rule, cell_options and rule_options: see `LayerConfig.named`.
+            cell: Cell class, FILE.py:CLASS, or a name; see `LayerConfig.named`.
             input_size: I, the size of the input, or of the embedding of words.
-            hidden_size: H, the neurons of a layer.
-            output_size: O, the size of the head's output; None: no head.
-            rule: See cell.
-            output: "last" for the last output alone, "all" for one a step.
-            mean: What the model subtracts from its input, (I,) or one number.
-            std: What the model divides its input by, (I,) or one number.
-            vocabulary: The number of words, where the input is words.
-            cell_options: See cell.
-            rule_options: See cell.
-            settings: All other settings of the tree, by short or dotted name.
+            hidden_size: H, the number of neurons in a layer.
+            output_size: O, the size of the head's output. Default: no head.
+            rule: Rule class or name. Default: the rule that the cell's name implies, else "always".
+            output: "last" for the output of the last step, "all" for the outputs of all steps.
+            mean: Mean that the model subtracts from its input, (I,) or one number.
+            std: Standard deviation that the model divides its input by, (I,) or one number.
+            vocabulary: Number of words if the input is word numbers. Default: the input is floats.
+            cell_options: Options of the cell's constructor.
+            rule_options: Options of the rule's constructor.
+            **settings: Further fields of this tree, by short or dotted name.
+
+        Returns:
+            The configuration.
 
         Raises:
             UsageError: An unknown name or a bad value.
@@ -250,10 +273,19 @@ class ModelConfig:
     def from_words(
         cls, words: Mapping[str, object], cell: str, rule: str | None = None, input_size: int = 1
     ) -> "ModelConfig":
-        """From words of a command line: settings of the tree, the cell and the rule, by short or dotted name.
+        """Create a configuration from settings of the command line.
+
+        Args:
+            words: Values of this tree, of the cell's and of the rule's options, by short or dotted name.
+            cell: Cell name or FILE.py:CLASS.
+            rule: Rule name. Default: the rule that the cell's name implies, else "always".
+            input_size: I.
+
+        Returns:
+            The configuration.
 
         Raises:
-            UsageError: As `bind`, and for an unknown cell or rule.
+            UsageError: An unknown cell, rule or setting, or a bad value.
         """
         cell_type, rule_type = resolve(cell, rule)
         parts = {"cell": options_of(cell_type), "rule": options_of(rule_type)}

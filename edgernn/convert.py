@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From torch.nn's recurrent modules to a SequenceModel, and back."""
+"""Conversion of torch.nn.RNN, GRU and LSTM to a SequenceModel and back."""
 
 from itertools import product
 
@@ -13,23 +13,31 @@ _MODULES: dict[str, type[nn.RNN | nn.GRU | nn.LSTM]] = {"rnn": nn.RNN, "gru": nn
 
 
 def from_torch(module: nn.RNN | nn.GRU | nn.LSTM) -> SequenceModel:
-    """A model with the module's layers, directions and weights that gives every output; its cell is rnn, gru or lstm.
+    """Convert a recurrent module of torch.nn to a model with the cell rnn, gru or lstm.
 
-    The two biases of torch become one, their sum, but for the candidate of gru; a module without has zeros.
-    x is (T, B, I) also where the module has batch_first, which does not concern its weights. The module's states
-    (layers·directions, B, H) are those of the model, one tensor each.
-    Raises UsageError for another module, nonlinearity="relu", proj_size, and dropout, which no layer here has.
+    torch's two biases are added into one, except for the candidate of gru, which keeps both. A module without biases
+    gets zeros. The model reads x (T, B, I) even if the module has batch_first. The module's states
+    (layers·directions, B, H) become one tensor (B, H) each.
+
+    Args:
+        module: The module.
+
+    Returns:
+        A model without a head that returns the outputs of all steps (output="all").
+
+    Raises:
+        UsageError: The module is of another class, or has nonlinearity="relu", proj_size or dropout.
     """
     names = {kind: name for name, kind in _MODULES.items()}
     if type(module) not in names:
         raise UsageError(f"module: expected torch.nn.RNN, GRU or LSTM, got {type(module).__name__}")
     cell = names[type(module)]
     if cell == "rnn" and module.nonlinearity != "tanh":
-        raise UsageError(f"nonlinearity: the cell rnn has tanh, the module {module.nonlinearity}")
+        raise UsageError(f"nonlinearity: expected tanh, got {module.nonlinearity}; no cell here has another one")
     if module.proj_size:
-        raise UsageError(f"proj_size: no cell projects its output, the module does to {module.proj_size}")
+        raise UsageError(f"proj_size: expected 0, got {module.proj_size}; no cell here projects its output")
     if module.dropout:
-        raise UsageError(f"dropout: no layer has it, the module has {module.dropout}; set it to 0 if training is over")
+        raise UsageError(f"dropout: expected 0, got {module.dropout}; set it to 0 if training is over")
     model = SequenceModel(
         cell,
         module.input_size,
@@ -44,34 +52,43 @@ def from_torch(module: nn.RNN | nn.GRU | nn.LSTM) -> SequenceModel:
             layer.cell.R.copy_(getattr(module, f"weight_hh_{suffix}"))
             if module.bias:
                 b_ih, b_hh = getattr(module, f"bias_ih_{suffix}"), getattr(module, f"bias_hh_{suffix}")
-                layer.cell.b.copy_(_joined(b_ih, b_hh, len(b_ih) - _apart(module)))
+                layer.cell.b.copy_(_merge_biases(b_ih, b_hh, len(b_ih) - _separate_biases(module)))
             else:
                 layer.cell.b.zero_()
     return model.train(module.training)
 
 
 def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
-    """The module of torch.nn with the model's recurrent layers; it takes (T, B, I) and gives every output.
+    """Convert the recurrent layers of a model to a module of torch.nn.
 
-    torch's second bias is zero, but for the candidate of gru. The head is left to the caller: it is `model.head`; so
-    are the embedding of a model of words and what training drops.
-    Raises UsageError where torch.nn has no such module: another cell or rule, an imputer, low rank or normalised
-    weights, a last layer of another size; and for a model that standardises its input.
+    torch's second bias is zero, except for the candidate of gru. The head (`model.head`), the embedding and dropout
+    are not part of the module.
+
+    Args:
+        model: The model.
+
+    Returns:
+        A module that reads (T, B, I) and returns the outputs of all steps.
+
+    Raises:
+        UsageError: torch.nn has no such module: the model has another cell or rule, an imputer, low-rank or
+            normalised weights, a last layer of another size, or standardises its input.
     """
     name, rule = model.cell_type.name, model.rule_type.name
     if name not in _MODULES:
-        raise UsageError(f"cell: torch.nn has {', '.join(_MODULES)}, the model is {name}")
+        raise UsageError(f"cell: expected one of {', '.join(_MODULES)}, got {name}; torch.nn has no other")
     if model.rule_type.can_skip:
-        raise UsageError(f"rule: torch.nn updates every neuron at every step, the model has the rule {rule}")
+        raise UsageError(f"rule: expected always, got {rule}; torch.nn updates every neuron at every step")
     layers = model.recurrent_layers()
     if layers[0].imputer is not None:
-        raise UsageError("imputer: torch.nn has none, the model does")
+        raise UsageError(f"imputer: expected none, got {layers[0].imputer.name}; torch.nn does not impute")
     if layers[0].kind != name:
-        raise UsageError(f"cell: torch.nn has plain weights, the model's layers are {layers[0].kind}")
+        raise UsageError(f"cell: expected layers of the kind {name}, got {layers[0].kind}; torch.nn has plain weights")
     if model.last_size not in (None, model.hidden_size):
-        raise UsageError(f"last_size: torch.nn has layers of one size, the model's last one has {model.last_size}")
+        sizes = f"expected {model.hidden_size}, as in all layers, got {model.last_size}"
+        raise UsageError(f"last_size: {sizes}; torch.nn has layers of one size")
     if model.standardises:
-        raise UsageError("mean, std: torch.nn takes the input as it is, the model standardises it first")
+        raise UsageError("mean, std: expected 0 and 1; torch.nn does not standardise, so do it before the module")
     like = layers[0].cell.W
     module = _MODULES[name](
         model.input_size,
@@ -86,24 +103,24 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
             getattr(module, f"weight_ih_{suffix}").copy_(layer.cell.W)
             getattr(module, f"weight_hh_{suffix}").copy_(layer.cell.R)
             b_ih, b_hh = getattr(module, f"bias_ih_{suffix}"), getattr(module, f"bias_hh_{suffix}")
-            shared = len(b_ih) - _apart(module)
+            merged = len(b_ih) - _separate_biases(module)
             b_ih.copy_(layer.cell.b[: len(b_ih)])
             b_hh.zero_()
-            b_hh[shared:].copy_(layer.cell.b[len(b_ih) :])
+            b_hh[merged:].copy_(layer.cell.b[len(b_ih) :])
     return module.train(model.training)
 
 
 def _suffixes(module: nn.RNNBase) -> list[str]:
-    """How torch's parameters end, one a layer and direction, in our order of layers."""
+    """Suffixes of torch's parameter names, in the order of `SequenceModel.recurrent_layers`."""
     directions = ("", "_reverse") if module.bidirectional else ("",)
     return [f"l{layer}{direction}" for layer, direction in product(range(module.num_layers), directions)]
 
 
-def _apart(module: nn.RNNBase) -> int:
-    """How many of the last biases stay two, b_n and b_k of our gru, as r comes between them."""
+def _separate_biases(module: nn.RNNBase) -> int:
+    """Number of trailing biases that cannot be added: b_n and b_k of gru, because r multiplies b_k alone."""
     return module.hidden_size if isinstance(module, nn.GRU) else 0
 
 
-def _joined(b_ih: Tensor, b_hh: Tensor, shared: int) -> Tensor:
-    """Our b: the sum of the first biases, then the others as they are."""
-    return torch.cat([b_ih[:shared] + b_hh[:shared], b_ih[shared:], b_hh[shared:]])
+def _merge_biases(b_ih: Tensor, b_hh: Tensor, merged: int) -> Tensor:
+    """The cell's b: the sums of the first `merged` biases, then the remaining ones of b_ih and of b_hh."""
+    return torch.cat([b_ih[:merged] + b_hh[:merged], b_ih[merged:], b_hh[merged:]])

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model costs, from its sizes alone.
+"""Cost of a model, computed from its sizes.
 
-macs            multiply-adds of all matrix-vector products of a step, nothing skipped; a diagonal coordinator counts H
-macs_executed   what is left when rows of neurons that are not updated are skipped
+macs            multiply-adds of all matrix-vector products of a step with nothing skipped; a rule's diagonal weight
+                counts H
+macs_executed   multiply-adds that remain when the rows of neurons that are not updated are skipped
 flops_paper     the SA-RNN paper's convention: a row of n inputs costs 2n - 1 operations (n multiplications, n - 1
-                additions), a gate's row spans input and state together, times the share of neurons updated, plus what
-                the rule and an imputer cost; biases and point-wise work are free
+                additions), a gate's row spans input and state together, times the share of neurons updated, plus the
+                cost of the rule and of the imputer; biases and point-wise operations are free
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,15 @@ from edgernn.rules.base import UpdateRule
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one step of one sequence, without the head unless it says so."""
+    """Cost of one step of one sequence.
+
+    Attributes:
+        parameters: Number of learned weights, without the zeros of block-sparse weights.
+        weight_bytes: Bytes of these weights in float32.
+        macs: Multiply-adds with nothing skipped.
+        macs_executed: Multiply-adds at the given update rate.
+        flops_paper: Operations in the convention of the SA-RNN paper.
+    """
 
     parameters: int
     weight_bytes: int
@@ -37,22 +46,30 @@ def cost(
     busy_rate: float | None = None,
     imputer: Imputer | None = None,
 ) -> Cost:
-    """Cost of a step when `update_rate` of the neurons change.
+    """Compute the cost of a layer.
 
-    busy_rate: as in UpdateRule.executed_macs.
+    Args:
+        cell: The cell.
+        rule: The update rule.
+        update_rate: Share of the neurons that change at a step.
+        busy_rate: Share of the steps at which any neuron changes; see `UpdateRule.executed_macs`.
+        imputer: The imputer, if any.
+
+    Returns:
+        The cost of one step.
     """
     mid, update = cell.macs()
-    # a gate with neither x nor m is the recurrent part of another one's row (the candidate of gru)
+    # a gate with neither x nor m is the recurrent part of another gate's row (the candidate of gru)
     rows = sum(cell.mid_size if g.mid else cell.hidden_size for g in cell.gates if g.x or g.m or g.mid)
     rows += cell.recurrent.rank or 0
     modules = [module for module in (cell, rule, imputer) if module is not None]
     parameters = sum(p.numel() for module in modules for p in module.parameters()) - cell.held_zeros()
-    before = 0 if imputer is None else imputer.macs()
+    imputer_macs = 0 if imputer is None else imputer.macs()
     return Cost(
         parameters=parameters,
         weight_bytes=4 * parameters,
-        macs=mid + update + rule.macs() + before,
-        macs_executed=rule.executed_macs(cell, update_rate, busy_rate) + before,
+        macs=mid + update + rule.macs() + imputer_macs,
+        macs_executed=rule.executed_macs(cell, update_rate, busy_rate) + imputer_macs,
         flops_paper=update_rate * (2 * (mid + update) - rows)
         + rule.flops_paper()
         + (0 if imputer is None else imputer.flops_paper()),
@@ -68,7 +85,18 @@ def named_cost(
     update_rate: float = 1.0,
     **settings: Any,
 ) -> Cost:
-    """The cost of a stack without a head, by the names of its cell and rule; settings: as of SequenceModel.
+    """Compute the cost of a model without a head from names and sizes.
+
+    Args:
+        cell: Cell name or FILE.py:CLASS.
+        rule: Rule name. Default: the rule that the cell's name implies.
+        input_size: I.
+        hidden_size: H.
+        update_rate: Share of the neurons that change at a step.
+        **settings: Further arguments of `SequenceModel`.
+
+    Returns:
+        The cost of one step.
 
     Raises:
         UsageError: An unknown name or a bad setting.
@@ -79,7 +107,17 @@ def named_cost(
 
 
 def model_cost(model: RecurrentModel, update_rate: float = 1.0) -> Cost:
-    """The sum over a model's layers; `parameters` and `weight_bytes` include the head and whatever else it has."""
+    """Compute the cost of a model as the sum over its layers.
+
+    `parameters` and `weight_bytes` also count the head and the embedding; the other figures do not.
+
+    Args:
+        model: The model.
+        update_rate: Share of the neurons that change at a step.
+
+    Returns:
+        The cost of one step.
+    """
     parts = [cost(layer.cell, layer.rule, update_rate, None, layer.imputer) for layer in model.recurrent_layers()]
     zeros = sum(layer.cell.held_zeros() for layer in model.recurrent_layers())
     parameters = sum(p.numel() for p in model.parameters()) - zeros

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dropout for recurrent networks: of inputs and outputs with one mask for all steps, of whole words, and of weights.
+"""Dropout for recurrent networks: variational dropout, embedding dropout and DropConnect.
 
-What is kept is divided by the share that is kept, so that means stay as they are. Nothing here knows of training and
-evaluation: whoever calls does so in training only. All sources are as combined by Merity, Keskar, Socher,
-"Regularizing and Optimizing LSTM Language Models", 2017, https://arxiv.org/abs/1708.02182, sections 2 and 4.
+Kept entries are divided by 1 - rate, so that the mean stays the same. The functions always drop: callers use them in
+training only. The combination is that of Merity, Keskar, Socher, "Regularizing and Optimizing LSTM Language Models",
+2017, https://arxiv.org/abs/1708.02182, sections 2 and 4.
 """
 
 from typing import Protocol
@@ -18,13 +18,16 @@ from edgernn.layer import RecurrentLayer, Trace
 
 
 class Runs(Protocol):
-    """A recurrent layer, or what stands for one: y (T, B, H), the last state, a Trace, from x (T, B, I) and a state."""
+    """A recurrent layer, or a function with the same signature.
+
+    Maps x (T, B, I) and a state to y (T, B, H), the last state and a Trace.
+    """
 
     def __call__(self, x: Tensor, state: State) -> tuple[Tensor, State, Trace]: ...
 
 
 def check_rate(name: str, rate: float) -> None:
-    """Raises UsageError for a rate outside [0, 1)."""
+    """Raise UsageError for a rate outside [0, 1)."""
     if not 0 <= rate < 1:
         raise UsageError(f"{name}: expected at least 0 and below 1, got {rate}")
 
@@ -34,36 +37,61 @@ def _mask(like: Tensor, shape: tuple[int, ...], rate: float) -> Tensor:
 
 
 def locked(x: Tensor, rate: float) -> Tensor:
-    """Variational dropout of x (T, B, I), or (B, I): an entry of a sequence is dropped at all steps or at none.
+    """Apply variational dropout: one mask (B, I) for all steps.
 
     Source: Gal, Ghahramani, "A Theoretically Grounded Application of Dropout in Recurrent Neural Networks", 2016,
     https://arxiv.org/abs/1512.05287.
+
+    Args:
+        x: Sequence (T, B, I), or one step (B, I).
+        rate: Dropout rate, in [0, 1).
+
+    Returns:
+        The masked and scaled x; x itself at rate 0.
     """
     return x * _mask(x, x.shape[-2:], rate) if rate else x
 
 
 def words(embedded: Tensor, tokens: Tensor, vocabulary: int, rate: float) -> Tensor:
-    """Embedding dropout of embedded (T, B, I), the rows of tokens (T, B): a dropped word is zero wherever it stands.
+    """Apply embedding dropout: a dropped word is zero at each of its occurrences in the batch.
 
-    Source: Gal, Ghahramani, as above.
+    Source: Gal, Ghahramani, 2016, as in `locked`.
+
+    Args:
+        embedded: Embeddings (T, B, I) of `tokens`.
+        tokens: Word numbers (T, B).
+        vocabulary: Number of words.
+        rate: Dropout rate, in [0, 1).
+
+    Returns:
+        The masked and scaled embeddings; `embedded` itself at rate 0.
     """
     return embedded * _mask(embedded, (vocabulary,), rate)[tokens].unsqueeze(-1) if rate else embedded
 
 
 def check_weights(layer: RecurrentLayer, recurrent: float) -> None:
-    """Raises UsageError where `with_dropped_weights` finds no recurrent weights to drop, or only a product's factor."""
+    """Raise UsageError if DropConnect at the rate `recurrent` is impossible for a layer.
+
+    This is so for cells without recurrent weights, and for low-rank weights, which are stored as two factors.
+    """
     if recurrent and not _weights(layer, "RC"):
-        raise UsageError(f"weight_drop: {layer.cell.name} has no recurrent weights; weight_drop_input drops the others")
+        raise UsageError(f"weight_drop: {layer.cell.name} has no recurrent weights; use weight_drop_input instead")
     if recurrent and layer.cell.recurrent.rank is not None:
-        raise UsageError("weight_drop: expected either it or rank, not both")
+        raise UsageError("weight_drop: expected either weight_drop or rank, not both")
 
 
 def with_dropped_weights(layer: RecurrentLayer, recurrent: float = 0.0, feed_forward: float = 0.0) -> Runs:
-    """The layer with single weights dropped (DropConnect): drawn now, and then the same at all steps of all sequences.
+    """Apply DropConnect to a layer: the mask is drawn now and is the same at all steps of all sequences.
 
-    recurrent: the rate of R and C. feed_forward: that of W and V, which multiply the input and what the middle gates
-    make of it: all that the gates of eins have.
     Source: Wan et al., "Regularization of Neural Networks using DropConnect", 2013.
+
+    Args:
+        layer: The layer, which stays unchanged.
+        recurrent: Dropout rate of R and C.
+        feed_forward: Dropout rate of W and V, which multiply the input and m.
+
+    Returns:
+        A function that runs the layer with the dropped weights; the layer itself if no weight is dropped.
     """
     weights = {name: (weight, recurrent) for name, weight in _weights(layer, "RC").items()}
     weights |= {name: (weight, feed_forward) for name, weight in _weights(layer, "WV").items()}

@@ -1,29 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors and warnings that a user can cause, and the one way to suggest a nearby name."""
+"""Errors and warnings that a user can cause, and suggestions for misspelled names."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class EdgernnError(ValueError):
-    """Something the user can mend: bad data, a corrupt file, a shape that does not fit. Exit code 1."""
+    """Error that the user can fix, such as bad data, a corrupt file or a wrong shape. Exit code 1."""
 
 
 class UsageError(EdgernnError):
-    """A wrong word on the command line or a wrong argument's name or value. Exit code 2."""
+    """Unknown name or bad value of an argument, in Python or on the command line. Exit code 2."""
 
 
 class MissingPackageError(UsageError, ImportError):
-    """A package of an extra that is not installed. Exit code 2."""
+    """Missing package of one of edgernn's extras. Exit code 2."""
 
 
 class EdgernnWarning(RuntimeWarning):
-    """Something that works, but not as the user may think. The command line prints it in one line."""
+    """Warning about a result that may surprise the user. The command line prints it in one line."""
 
 
 def nearest(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """The error for an unknown `name`, with the nearest known ones."""
+    """Create the error for an unknown name, with a suggestion.
+
+    Args:
+        kind: Kind of the name, such as "cell".
+        name: The unknown name.
+        known: All valid names.
+
+    Returns:
+        The error, which the caller raises.
+    """
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {matches[0]!r}? " if matches else ""
     return UsageError(f"unknown {kind} {name!r}: {hint}known: {', '.join(names)}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to install where a package of an extra is missing."""
+"""Installation hints for missing packages of edgernn's extras."""
 
 import re
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ from edgernn.errors import MissingPackageError
 
 @contextmanager
 def needed_by(user: str) -> Iterator[None]:
-    """Say what to install where an import inside fails for want of a package of one of edgernn's extras.
+    """Turn a failed import of an extra's package inside the block into an error that says what to install.
 
     Args:
-        user: What cannot work without the package.
+        user: Name of the feature that needs the package, for the error.
 
     Raises:
         MissingPackageError: A package of an extra is not installed.
@@ -32,7 +32,7 @@ def needed_by(user: str) -> Iterator[None]:
 
 
 def _extras() -> dict[str, list[str]]:
-    """The packages that each extra adds, by the names they are imported by, as the installed metadata has them."""
+    """Import names of the packages of each extra, from the installed metadata."""
     from importlib.metadata import requires
 
     extras: dict[str, list[str]] = {}
@@ -49,7 +49,7 @@ def _is_missing(package: str) -> bool:
 
 
 def _runtime() -> str:
-    """The extra with the ONNX Runtime that is installed; that of the CPU where none is."""
+    """Name of the extra with the installed ONNX Runtime; "cpu" if none is installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

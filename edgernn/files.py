@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are never half there: everything is written beside its place and renamed."""
+"""Atomic file writes: content goes to a temporary file in the same folder, which is then renamed."""
 
 import errno
 import io
@@ -18,18 +18,24 @@ from edgernn.errors import EdgernnError
 if TYPE_CHECKING:
     import numpy as np
 
-# beside a model: some of its task's inputs x (N, T, I), and what it should answer, y
+# file beside a model with inputs x (N, T, I) of its task and the expected outputs y
 EXAMPLE = "example.npz"
-# what a write fails with for want of space
+# errno values of a write to a full disk
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path` to write to; renamed to `path` at the end, removed on an error.
+    """Write a file atomically: the temporary file replaces `path` at the end, and is removed on an error.
+
+    Args:
+        path: The file to create or replace. Its folder is created if it is missing.
+
+    Yields:
+        Path of the temporary file, in the same folder, to write to.
 
     Raises:
-        OSError: Nothing can be written there; it names `path`.
+        OSError: The file cannot be written; the error names `path`.
     """
     with naming(path), _temporary(path) as temporary:
         yield temporary
@@ -37,7 +43,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Inside, an OSError without a file name gets that of `path`: a failed write does not know its file."""
+    """Add the file name `path` to an OSError inside the block that has none, as failed writes do not."""
     try:
         yield
     except OSError as error:
@@ -67,21 +73,26 @@ def _temporary(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Everything but pictures goes through here: Python's own writing never misses that a disk is full."""
+    """Write a file atomically.
+
+    Use it for all files that can be serialised to bytes: Python reports a full disk, some libraries do not.
+    """
     with replacing(path) as temporary:
         temporary.write_bytes(content)
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 file atomically."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file atomically; NaN and infinity raise ValueError."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """Raises EdgernnError where the file is missing or not JSON."""
+    """Read a JSON file; raise EdgernnError if it is missing or not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -91,7 +102,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, "np.ndarray[Any, Any]"]) -> None:
-    """An npz file."""
+    """Write an npz file atomically."""
     import numpy as np
 
     content = io.BytesIO()
@@ -100,7 +111,18 @@ def write_arrays(path: Path, arrays: Mapping[str, "np.ndarray[Any, Any]"]) -> No
 
 
 def read_arrays(path: Path, names: Iterable[str]) -> dict[str, "np.ndarray[Any, Any]"]:
-    """Named arrays of an npz file. Raises EdgernnError where the file or one of them is missing or cannot be read."""
+    """Read arrays of an npz file.
+
+    Args:
+        path: The file.
+        names: Names of the arrays to read.
+
+    Returns:
+        The arrays by name.
+
+    Raises:
+        EdgernnError: The file or an array is missing or cannot be read.
+    """
     import numpy as np
 
     try:

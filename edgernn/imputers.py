@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands before a cell where values are missing: it decays the state, fills the gaps of x, and hands both on.
+"""Imputers: layers in front of a cell that decay its state and fill missing values of x.
 
 The input of such a layer is (T, B, 3F): F values (any number where one is missing), F masks m (1: observed, 0:
-missing) and F times δ since the last observation. The cell reads 2F: the filled values, and the masks.
+missing) and F times δ since the last observation. The cell reads 2F numbers: the filled values and the masks.
 
-Saves: the separate step that fills the gaps before training; an imputer learns with the cell.
-Choose `gru-d` where values stay as they were until they are measured again, `rits` where the features predict one
-another. Either goes before any cell: `SequenceModel("pru", ..., imputer="rits")`, which is how it gets light.
+Saves: a separate imputation before training; an imputer is trained together with the cell.
+Choose `gru-d` if values stay the same until they are measured again, and `rits` if the features predict one another.
+Either works with any cell, so a light cell makes a light model: `SequenceModel("pru", ..., imputer="rits")`.
 """
 
 import abc
@@ -24,10 +24,14 @@ from edgernn.errors import UsageError
 
 @dataclass(frozen=True)
 class Imputed:
-    """Of one step: what the cell reads (B, 2F), its decayed state, the memory (B, F) each, and the terms of a loss.
+    """Result of one step of an imputer.
 
-    x (B, F): the values with the gaps filled. estimates: those of the observed values too, each (B, F); their distance
-    from the observed values is what an imputer learns from.
+    Attributes:
+        inputs: Input of the cell (B, 2F): filled values, then masks.
+        state: Decayed state of the cell.
+        memory: New memory of the imputer, (B, F) each.
+        x: Values with the gaps filled (B, F).
+        estimates: Estimates of all values, (B, F) each. The loss compares them with the observed values.
     """
 
     inputs: Tensor
@@ -38,10 +42,11 @@ class Imputed:
 
 
 class Imputer(nn.Module, abc.ABC):
-    """F = input_size / 3 features before a cell of H neurons. `memory`: names of its own states, (B, F) each.
+    """Base class of imputers for F = input_size / 3 features, in front of a cell with H neurons.
 
-    `total` sums what each of the processes has that share the batches of a training, if several do.
-    Parameters start as U(-1/√H, 1/√H). Raises UsageError for an input_size that is no multiple of 3.
+    Class attributes: `name` and `paper`; `memory`, the names of the imputer's states, (B, F) each.
+    `total` sums a tensor over the processes that share each batch in parallel training; None in a single process.
+    Parameters start as U(-1/√H, 1/√H). An input_size that is not a multiple of 3 raises UsageError.
     """
 
     name: ClassVar[str]
@@ -52,7 +57,8 @@ class Imputer(nn.Module, abc.ABC):
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
         if input_size % 3:
-            raise UsageError(f"input_size: {self.name} reads values, masks and times, 3 F numbers; got {input_size}")
+            expected = f"a multiple of 3 (values, masks and times of {self.name})"
+            raise UsageError(f"input_size: expected {expected}, got {input_size}")
         self.features, self.hidden_size = input_size // 3, hidden_size
 
     def _start(self) -> None:
@@ -62,16 +68,21 @@ class Imputer(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def forward(self, x: Tensor, state: State, memory: State) -> Imputed:
-        """One step from x (B, 3F), the cell's state and the memory."""
+        """Compute one step from x (B, 3F), the cell's state and the imputer's memory."""
 
     def loss(self, x: Tensor, estimates: tuple[Tensor, ...]) -> Tensor:
-        """Σ over steps and estimates of the mean error of the observed values: x (T, B, 3F), estimates (T, B, F).
+        """Compute the imputation loss: the mean absolute error of the observed values, summed over steps and estimates.
 
-        Of a batch that several processes share: this one's part of that sum.
+        Args:
+            x: Input (T, B, 3F).
+            estimates: Estimates of the values, (T, B, F) each.
+
+        Returns:
+            The loss (scalar). In parallel training it is this process's part of the loss of the batch.
         """
         values, masks, _ = x.chunk(3, -1)
         observed = masks.sum((1, 2))
-        # an evaluation is made by one of the processes
+        # only one of the processes evaluates
         if self.training and self.total is not None:
             observed = self.total(observed)
         observed = observed + 1e-5
@@ -79,26 +90,26 @@ class Imputer(nn.Module, abc.ABC):
         return torch.stack(parts).sum() if parts else x.new_zeros(())
 
     def macs(self) -> int:
-        """Multiply-adds a step of its matrix-vector products."""
+        """Multiply-adds of the imputer's matrix-vector products per step."""
         return sum(p.numel() for p in self.parameters() if p.ndim > 1)
 
     def flops_paper(self) -> float:
-        """Operations a step in the convention of the SA-RNN paper: 2n - 1 for a row of n."""
+        """Operations per step in the convention of the SA-RNN paper: 2n - 1 for a row of n."""
         return sum(2 * p.numel() - p.shape[0] for p in self.parameters() if p.ndim > 1)
 
 
 class GRUD(Imputer):
-    """Decay towards the mean: a missing value is the last one observed, drawn to the mean as time goes by.
+    """Decay towards the mean: a missing value decays from its last observation to the mean over time.
 
     γx_t = exp(-max(0, d ⊙ δ_t + e))
     γh_t = exp(-max(0, D δ_t + g))
     x̂_t = m_t ⊙ x_t + (1 - m_t) ⊙ (γx_t ⊙ x'_t + (1 - γx_t) ⊙ mean)       x'_t: the last observed value
     the cell then steps from γh_t ⊙ h_{t-1} on [x̂_t, m_t]
 
-    Shapes: impute_d = d and impute_e = e (F,), impute_D = D (H, F), impute_g = g (H,); constant impute_mean (F,), 0
-    unless set. The memory x_seen = x' starts at 0. The first state of the cell decays. d is diagonal, as in Che et al.;
-    the EINS paper writes a full matrix. The masks enter every gate that reads x, as V m in the paper. The paper's GRU
-    has its reset gate before the product: `gru-before`.
+    Shapes: impute_d = d and impute_e = e (F,), impute_D = D (H, F), impute_g = g (H,); constant impute_mean (F,), by
+    default 0. The memory x_seen = x' starts at 0. Only the first state of the cell decays. d is a diagonal matrix, as
+    in Che et al.; the EINS paper writes a full matrix. The masks enter every gate that reads x, as V m in the paper.
+    The paper's GRU has its reset gate before the product: `gru-before`.
     Source: Che et al., "Recurrent Neural Networks for Multivariate Time Series with Missing Values", 2018,
     https://arxiv.org/abs/1606.01865; System C.1 of the EINS paper.
     """
@@ -120,16 +131,16 @@ class GRUD(Imputer):
 
     def forward(self, x: Tensor, state: State, memory: State) -> Imputed:
         values, masks, times = x.chunk(3, -1)
-        (seen,) = memory
-        keep = torch.exp(-torch.relu(self.impute_d * times + self.impute_e))
-        decay = torch.exp(-torch.relu(nn.functional.linear(times, self.impute_D, self.impute_g)))
-        seen = torch.where(masks > 0, values, seen)
-        filled = torch.where(masks > 0, values, keep * seen + (1 - keep) * self.impute_mean)
-        return Imputed(torch.cat([filled, masks], -1), (decay * state[0], *state[1:]), (seen,), filled)
+        (last_seen,) = memory
+        x_decay = torch.exp(-torch.relu(self.impute_d * times + self.impute_e))
+        h_decay = torch.exp(-torch.relu(nn.functional.linear(times, self.impute_D, self.impute_g)))
+        last_seen = torch.where(masks > 0, values, last_seen)
+        filled = torch.where(masks > 0, values, x_decay * last_seen + (1 - x_decay) * self.impute_mean)
+        return Imputed(torch.cat([filled, masks], -1), (h_decay * state[0], *state[1:]), (last_seen,), filled)
 
 
 class RITS(Imputer):
-    """Recurrent imputation: a missing value is a mix of what the state and what the other features say.
+    """Recurrent imputation: a missing value is a mix of two estimates, from the state and from the other features.
 
     γh_t = exp(-max(0, D δ_t + g))                      h decays first: h' = γh_t ⊙ h_{t-1}
     x̂_t = A h' + a
@@ -142,7 +153,7 @@ class RITS(Imputer):
 
     Shapes: impute_D (H, F), impute_g (H,), impute_A (F, H), impute_a (F,), impute_Z (F, F), impute_z (F,), impute_d and
     impute_e (F,), impute_B (F, 2F), impute_k (F,). The paper's loss is the error of x̂, ẑ and ĉ: `Imputer.loss`.
-    The authors' code has no σ in β. The paper's cell is an LSTM; two of them, one a direction, are BRITS.
+    The authors' code has no σ in β. The paper's cell is an LSTM; BRITS has one for each direction.
     Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", NeurIPS 2018, section 4.3,
     https://arxiv.org/abs/1805.10572; appendix C.2 of the EINS paper.
     """
@@ -170,14 +181,14 @@ class RITS(Imputer):
         linear = nn.functional.linear
         h = torch.exp(-torch.relu(linear(times, self.impute_D, self.impute_g))) * state[0]
         from_state = linear(h, self.impute_A, self.impute_a)
-        partly = torch.where(masks > 0, values, from_state)
-        others = self.impute_Z * (1 - torch.eye(self.features, dtype=x.dtype, device=x.device))
-        from_others = linear(partly, others, self.impute_z)
-        keep = torch.exp(-torch.relu(self.impute_d * times + self.impute_e))
-        trust = torch.sigmoid(linear(torch.cat([keep, masks], -1), self.impute_B, self.impute_k))
-        mixed = torch.lerp(from_state, from_others, trust)
+        complement = torch.where(masks > 0, values, from_state)
+        off_diagonal = self.impute_Z * (1 - torch.eye(self.features, dtype=x.dtype, device=x.device))
+        from_features = linear(complement, off_diagonal, self.impute_z)
+        decay = torch.exp(-torch.relu(self.impute_d * times + self.impute_e))
+        beta = torch.sigmoid(linear(torch.cat([decay, masks], -1), self.impute_B, self.impute_k))
+        mixed = torch.lerp(from_state, from_features, beta)
         filled = torch.where(masks > 0, values, mixed)
-        estimates = (from_state, from_others, mixed)
+        estimates = (from_state, from_features, mixed)
         return Imputed(torch.cat([filled, masks], -1), (h, *state[1:]), memory, filled, estimates)
 
 

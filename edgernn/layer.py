@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cell under a rule, over time. This is the only Python loop over time."""
+"""Recurrent layer: a cell under an update rule, unrolled over time. It has the only Python loop over time."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,18 +11,21 @@ from edgernn.cells.base import Cell, State
 from edgernn.imputers import Imputer
 from edgernn.rules.base import Decision, UpdateRule, blend
 
-# the state of a cell that reads the input before
+# name of the state with the previous input, for cells that read it
 LAST = "x_last"
-# the state of a cell whose steps are counted
+# name of the state with the number of steps, for cells that count them
 COUNT = "t"
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What came of one forward.
+    """Record of one forward pass of a layer.
 
-    decisions: which neurons changed (T, B, H), or None where all did. budget: what λ multiplies.
-    imputed: where an imputer fills gaps, x without them (T, B, F); imputation_loss: its loss.
+    Attributes:
+        decisions: Mask of the updated neurons (T, B, H), or None if every neuron is updated at every step.
+        budget: The rule's penalty on updates, which training multiplies by λ (scalar).
+        imputed: x (T, B, F) with the gaps filled, or None without an imputer.
+        imputation_loss: Loss of the imputer, or None without an imputer.
     """
 
     decisions: Tensor | None
@@ -33,7 +36,13 @@ class Trace:
 
 @dataclass(frozen=True)
 class Step:
-    """The state after a step, the last input aside; the decision; what was imputed: x and the estimates."""
+    """Result of one step of a layer.
+
+    Attributes:
+        state: New state, without the previous input if the layer shifts its inputs.
+        decision: Decision of the update rule.
+        imputed: The filled x and the imputer's estimates, (B, F) each; empty without an imputer.
+    """
 
     state: State
     decision: Decision
@@ -41,7 +50,7 @@ class Step:
 
 
 class Unroller(Protocol):
-    """Runs all steps of a layer at once, or returns None where it cannot run these tensors; `name` says what it is."""
+    """Fused implementation of all steps of a layer, called `name`; returns None for tensors that it cannot run."""
 
     name: str
 
@@ -51,10 +60,10 @@ class Unroller(Protocol):
 class RecurrentLayer(nn.Module):
     """One cell under one update rule, unrolled over a sequence in one direction.
 
-    forward(x (T, B, I), state) returns y (T, B, H), the last state, and a Trace. The state is that of the cell, then
-    the memories of the rule and of the imputer, the number of steps where the cell counts them, and the last input
-    where the cell reads it; `widths` has their names and sizes. An `unroller` takes the place of the loop over time
-    wherever it can: same results, same gradients.
+    forward(x (T, B, I), state) returns y (T, B, H), the last state, and a Trace. The state consists of the cell's
+    states, the memories of the rule and of the imputer, the step count `COUNT` if the cell counts steps, and the
+    previous input `LAST` if the cell reads it, in this order. `widths` has their names and sizes. If an `unroller` is
+    set, it replaces the loop over time for all tensors it can run, with the same results and gradients.
     """
 
     def __init__(self, cell: Cell, rule: UpdateRule, imputer: Imputer | None = None) -> None:
@@ -74,21 +83,21 @@ class RecurrentLayer(nn.Module):
 
     @property
     def shifts_input(self) -> bool:
-        """Whether the last input is that of the layer, so that all steps have it at once, before the first."""
+        """True if x_{t-1} is the layer's own input, so that it is known for all steps before the first."""
         return self.cell.reads_last and self.imputer is None
 
     @property
     def backend(self) -> str:
-        """What runs the steps: the name of the unroller, or "torch"."""
+        """Name of the implementation that runs the steps: the unroller's, or "torch" for the loop."""
         return "torch" if self.unroller is None else self.unroller.name
 
     @property
     def kind(self) -> str:
-        """The names of what the layer is made of, as gru-d+gru-before+selective; its kernel goes by them."""
+        """Names of the layer's parts, such as gru-d+gru-before+selective: the name of its native kernel."""
         return self.kind_of(self.cell.form)
 
     def kind_of(self, form: str) -> str:
-        """The kind of such a layer of another cell, by the name of its equations."""
+        """`kind` of a layer with the same parts around a cell with the equations `form`."""
         cell = self.cell
         parts = [] if self.imputer is None else [self.imputer.name]
         parts += [form] if self.rule.implied else [form, self.rule.name]
@@ -102,7 +111,7 @@ class RecurrentLayer(nn.Module):
 
     @property
     def input_size(self) -> int:
-        """I of what the layer is given."""
+        """Size of the layer's input: I, or 3F with an imputer."""
         return self.cell.input_size if self.imputer is None else 3 * self.imputer.features
 
     def initial_state(self, batch: int, like: Tensor) -> State:
@@ -113,52 +122,70 @@ class RecurrentLayer(nn.Module):
         return (*state, *(like.new_zeros(batch, width) for width in list(self.widths.values())[len(state) :]))
 
     def constants(self, x: Tensor) -> dict[str, Tensor]:
-        """What is computed once a sequence x (T, B, I), whatever happens at its steps."""
+        """Tensors that are computed once per sequence x (T, B, I), by name; see `Cell.constants`."""
         mask = self.rule.recurrent_mask()
         return self.cell.constants(x) | ({} if mask is None else self.cell.thinned(mask))
 
     def inputs(self, x: Tensor, last: Tensor | None) -> Tensor:
-        """What a step reads (T, B, I or 2I): x, and beside it the input before, where the cell reads that."""
+        """Input of all steps: x (T, B, I), or [x_t, x_{t-1}] (T, B, 2I) if `last`, the input before x, is not None."""
         if last is None:
             return x
         return torch.cat([x, torch.cat([last.unsqueeze(0), x[:-1]])], -1)
 
     def projected(self, inputs: Tensor, x: Tensor, t: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The input parts of cell and rule for all steps at once; of no size where an imputer makes the inputs."""
+        """Project the inputs of all steps at once.
+
+        Args:
+            inputs: Result of `inputs`.
+            x: Input of the layer.
+            t: Step count before the sequence, if the cell counts steps.
+
+        Returns:
+            The input projections of the cell and of the rule. With an imputer they have no columns, because their
+            inputs are known only step by step.
+        """
         if self.imputer is not None:
-            nothing = x.new_zeros(*x.shape[:-1], 0)
-            return nothing, nothing
+            empty = x.new_zeros(*x.shape[:-1], 0)
+            return empty, empty
         return self.cell.project(inputs, t), self.rule.project(x)
 
     def step(self, a: Tensor, e: Tensor, x: Tensor, state: State, constants: dict[str, Tensor]) -> Step:
-        """One step from the input parts a and e of cell and rule, and x, of inputs().
+        """Compute one step.
 
-        state: without the last input where the layer shifts its inputs.
+        Args:
+            a: Input projection of the cell, one step of `projected`.
+            e: Input projection of the rule, one step of `projected`.
+            x: One step of `inputs`.
+            state: State of the layer, without the previous input if the layer shifts its inputs.
+            constants: Result of `constants`.
+
+        Returns:
+            The new state, the decision and the imputed values.
         """
-        count, rules = len(self.cell.states), len(self.rule.memory)
-        old, memory = state[:count], state[count : count + rules]
-        rest = dict(zip(self.states[count + rules :], state[count + rules :], strict=False))
-        t = rest.get(COUNT)
+        cells, rules = len(self.cell.states), len(self.rule.memory)
+        old, memory = state[:cells], state[cells : cells + rules]
+        further = dict(zip(self.states[cells + rules :], state[cells + rules :], strict=False))
+        t = further.get(COUNT)
         imputed: tuple[Tensor, ...] = ()
         if self.imputer is not None:
-            made = self.imputer(x, old, tuple(rest[name] for name in self.imputer.memory))
-            rest |= zip(self.imputer.memory, made.memory, strict=True)
-            x, old, imputed = made.inputs, made.state, (made.x, *made.estimates)
+            filled = self.imputer(x, old, tuple(further[name] for name in self.imputer.memory))
+            further |= zip(self.imputer.memory, filled.memory, strict=True)
+            x, old, imputed = filled.inputs, filled.state, (filled.x, *filled.estimates)
             e = self.rule.project(x)
-            if LAST in rest:
-                x, rest[LAST] = torch.cat([x, rest[LAST]], -1), x
+            if LAST in further:
+                x, further[LAST] = torch.cat([x, further[LAST]], -1), x
             a = self.cell.project(x, t)
         decision = self.rule.decide(e, old, memory)
-        seen = old
+        masked = old
         if decision.masks is not None:
             x_mask, state_mask = decision.masks
             x = x * torch.cat([x_mask] * (1 + self.cell.reads_last), -1)
             a = self.cell.project(x, t)
-            seen = tuple(s * state_mask for s in old)
-        new = blend(decision.u, self.cell.step(a, x, seen, constants, t), old)
+            masked = tuple(s * state_mask for s in old)
+        new = blend(decision.u, self.cell.step(a, x, masked, constants, t), old)
         if t is not None:
-            rest[COUNT] = t + 1
-        return Step((*new, *self.rule.remember(decision, new, memory), *rest.values()), decision, imputed)
+            further[COUNT] = t + 1
+        return Step((*new, *self.rule.remember(decision, new, memory), *further.values()), decision, imputed)
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State, Trace]:
         if state is None:
@@ -193,5 +220,5 @@ class RecurrentLayer(nn.Module):
         return Trace(updated, budget, imputed, loss)
 
     def macs(self) -> int:
-        """Multiply-adds of a step, nothing skipped."""
+        """Multiply-adds of a step with nothing skipped."""
         return sum(self.cell.macs()) + self.rule.macs() + (0 if self.imputer is None else self.imputer.macs())

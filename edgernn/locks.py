@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locks that keep two processes from writing to one place."""
+"""Locks against two processes writing to the same file or folder."""
 
 import os
 import socket
@@ -14,11 +14,14 @@ LOCK = ".lock"
 
 @contextmanager
 def hold_folder(folder: Path, seconds: float = 0.0) -> Iterator[None]:
-    """Keep other processes out of a folder; it is created, and removed at the end if it is empty.
+    """Lock a folder. The folder is created first, and removed at the end if it is empty.
 
     Args:
         folder: The folder that a command writes to.
-        seconds: How long to wait for another process.
+        seconds: Seconds to wait for another process.
+
+    Yields:
+        None, while the lock is held.
 
     Raises:
         UsageError: The path is not a folder, or another process still holds it.
@@ -37,11 +40,7 @@ def hold_folder(folder: Path, seconds: float = 0.0) -> Iterator[None]:
 
 @contextmanager
 def hold_file(file: Path) -> Iterator[None]:
-    """Keep other processes from writing a file.
-
-    Raises:
-        UsageError: Another process is writing it.
-    """
+    """Lock a file that is about to be written; raise UsageError if another process is writing it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with hold(file.with_name(f".{file.name}{LOCK}"), file):
         yield
@@ -49,13 +48,16 @@ def hold_file(file: Path) -> Iterator[None]:
 
 @contextmanager
 def hold(lock: Path, place: Path, seconds: float = 0.0, option: str = "--out") -> Iterator[None]:
-    """Hold a lock file, which names this process. A process that is killed holds no lock.
+    """Hold a lock file, which contains the id of this process. The lock of a killed process is released.
 
     Args:
-        lock: The lock file, in a folder that exists.
-        place: What it protects, for the error.
-        seconds: How long to wait for another process.
-        option: The option that names another place, for the error.
+        lock: The lock file, in an existing folder.
+        place: File or folder that the lock protects, for the error.
+        seconds: Seconds to wait for another process.
+        option: Command line option that chooses another place, for the error.
+
+    Yields:
+        None, while the lock is held.
 
     Raises:
         UsageError: Another process still holds it.
@@ -67,12 +69,12 @@ def hold(lock: Path, place: Path, seconds: float = 0.0, option: str = "--out") -
         guard.acquire()
     except Timeout:
         holder = lock.read_text(encoding="utf-8") if lock.exists() else ""
-        todo = f"wait until it ends, or name another place with {option}"
-        raise UsageError(f"{place}: in use by process {holder or 'of another command'}; {todo}") from None
+        remedy = f"wait until it ends, or name another place with {option}"
+        raise UsageError(f"{place}: in use by process {holder or 'of another command'}; {remedy}") from None
     try:
         lock.write_text(f"{os.getpid()} on {socket.gethostname()}", encoding="utf-8")
         yield
     finally:
-        # removed while it is held, so that whoever has opened it meanwhile sees that it is no lock any more
+        # remove before release: a process that waits for the old file sees that it is unlinked and opens a new one
         lock.unlink(missing_ok=True)
         guard.release()

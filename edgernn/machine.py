@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a figure was measured on."""
+"""Description of the machine that a figure was measured on."""
 
 import platform
 from pathlib import Path
 
 
 def processor() -> str:
-    """The processor's own name for itself."""
+    """Model name of the CPU, or "unknown"."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
         for line in cpuinfo.read_text(encoding="utf-8").splitlines():

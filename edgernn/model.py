@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stack of recurrent layers and a linear head; and what it shares with any other network that has such layers."""
+"""SequenceModel, a stack of recurrent layers with a linear head, and the base class of networks with such layers."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ from edgernn.names import resolve_imputer
 
 
 class RecurrentModel(nn.Module):
-    """A network with recurrent layers in it, and all that training and the cost of a run need to know of it.
+    """Base class of networks with recurrent layers: what training and cost reports need from any of them.
 
-    A subclass is final; its forward leaves one Trace a layer in `traces`, in the order of recurrent_layers(); `joined`
-    makes one of a layer that ran in several parts.
+    The forward pass of a subclass must leave one Trace per layer in `traces`, in the order of recurrent_layers();
+    `joined` merges the traces of a layer that ran in several parts. Do not derive from a subclass.
     """
 
     traces: list[Trace]
@@ -28,84 +28,91 @@ class RecurrentModel(nn.Module):
         self.traces = []
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
-        """In the order in which they were made; in a stack one a layer and direction, forward before backward."""
+        """All recurrent layers in the order of their creation: per layer, forward before backward direction."""
         return [module for module in self.modules() if isinstance(module, RecurrentLayer)]
 
     @property
     def update_rate(self) -> float:
-        """Fraction of neurons updated in the last forward."""
+        """Fraction of neurons updated in the last forward pass."""
         rates = [1.0 if t.decisions is None else float(t.decisions.to(torch.float64).mean()) for t in self.traces]
         if not rates:
-            raise RuntimeError("update_rate: the model has not been run yet")
+            raise RuntimeError("update_rate: the model has not been run yet; call it first")
         sizes = [layer.cell.hidden_size for layer in self.recurrent_layers()]
         return sum(rate * size for rate, size in zip(rates, sizes, strict=True)) / sum(sizes)
 
     @property
     def budget(self) -> Tensor:
-        """What λ multiplies, summed over the cells, from the last forward (differentiable)."""
+        """Penalty on updates in the last forward pass, summed over layers; training multiplies it by λ."""
         return torch.stack([t.budget for t in self.traces]).sum()
 
     @property
     def imputation_loss(self) -> Tensor | None:
-        """The loss of the imputers' estimates in the last forward (differentiable), where there is an imputer."""
+        """Loss of the imputer in the last forward pass, or None without an imputer."""
         losses = [trace.imputation_loss for trace in self.traces if trace.imputation_loss is not None]
         return torch.stack(losses).sum() if losses else None
 
     def anneal(self, epoch: int) -> None:
-        """Called before each epoch of a training, counted from 0."""
+        """Anneal the update rules; training calls this before each epoch, counted from 0."""
         for layer in self.recurrent_layers():
             layer.rule.anneal(epoch)
 
     def prune(self, step: int, steps: int) -> None:
-        """Called before each step of a training: sparse weights come in three parts of equal length.
+        """Prune block-sparse weights on a schedule; training calls this before each step.
 
-        First all weights learn; then, every 15 steps, all but the largest blocks are set to zero and may grow again; at
-        last the zeros are held. The schedule of Kusupati et al. 2018, arXiv:1901.02358.
+        In the first third of the steps all weights are trained. In the second third, every 15 steps, all but the
+        largest blocks are set to zero and may grow again. In the last third the zeros stay. This is the schedule of
+        Kusupati et al. 2018, arXiv:1901.02358.
+
+        Args:
+            step: Number of the step, from 0.
+            steps: Number of steps of the training.
         """
-        held = _held(steps)
-        if step < steps // 3 or step > held or (step < held and step % 15):
+        final = _final_pruning(steps)
+        if step < steps // 3 or step > final or (step < final and step % 15):
             return
         for layer in self.recurrent_layers():
             if layer.cell.is_sparse:
-                layer.cell.threshold(hold=step == held)
+                layer.cell.threshold(hold=step == final)
 
     def pruned(self, step: int, steps: int) -> bool:
-        """Whether after so many steps of a training no weight is still to be set to zero."""
-        return step > _held(steps) or all(not layer.cell.is_sparse for layer in self.recurrent_layers())
+        """True if pruning is complete after `step` of `steps` training steps, or there is nothing to prune."""
+        return step > _final_pruning(steps) or all(not layer.cell.is_sparse for layer in self.recurrent_layers())
 
 
-def _held(steps: int) -> int:
-    """The step of a training before which zeros are held; there is one in the shortest, too."""
+def _final_pruning(steps: int) -> int:
+    """Step before which weights are pruned for the last time; below `steps` for any length of at least 1."""
     return 2 * steps // 3
 
 
 def joined(traces: list[Trace]) -> Trace:
-    """The trace of a layer that ran over a sequence in parts: decisions one after the other, the sum of the budgets."""
-    parts = [trace.decisions for trace in traces if trace.decisions is not None]
-    return Trace(torch.cat(parts) if parts else None, torch.stack([trace.budget for trace in traces]).sum())
+    """Merge the traces of a layer that ran over consecutive parts of a sequence."""
+    decisions = [trace.decisions for trace in traces if trace.decisions is not None]
+    return Trace(torch.cat(decisions) if decisions else None, torch.stack([trace.budget for trace in traces]).sum())
 
 
 def _check_together(config: ModelConfig) -> None:
-    """Raises UsageError for settings that do not go together."""
+    """Raise UsageError for settings that exclude each other."""
     words, imputes = config.input.vocabulary is not None, config.layer.imputer is not None
     if config.last_size is not None and config.layers == 1:
-        raise UsageError("last_size: expected at least 2 layers; the size of a single one is hidden_size")
+        raise UsageError("last_size: expected at least 2 layers; set hidden_size for a single one")
     if words and (set(config.input.mean), set(config.input.std)) != ({0.0}, {1.0}):
-        raise UsageError("mean, std: words of a vocabulary cannot be standardised")
+        raise UsageError("mean, std: expected 0 and 1 with a vocabulary, as words cannot be standardised")
     if imputes and config.bidirectional:
-        raise UsageError("bidirectional: an imputer needs times that run with its direction; use a model each way")
+        raise UsageError(
+            "bidirectional: expected no imputer, as its times run in one direction; train a model for each direction"
+        )
     if config.dropout.embedding and not words:
-        raise UsageError("dropout_embedding: expected a vocabulary, whose words are left out")
+        raise UsageError("dropout_embedding: expected a vocabulary, as it drops words; use dropout_input instead")
     if imputes and (words or config.dropout.input):
-        raise UsageError("imputer: its input is values, masks and times, expected no vocabulary or dropout_input")
+        raise UsageError("imputer: expected no vocabulary or dropout_input, as it reads values, masks and times")
 
 
 class TiedHead(nn.Module):
-    """y (…, I) to y Eᵀ + b (…, V): a linear head whose weight is the embedding's E (V, I), which it does not own."""
+    """Linear head y Eᵀ + b, (…, I) to (…, V), that shares its weight with the embedding E (V, I)."""
 
     def __init__(self, embedding: nn.Embedding) -> None:
         super().__init__()
-        # in a list, so that torch sees E once: as the embedding's
+        # in a list, so that torch registers E as a parameter of the embedding only
         self._embedding = [embedding]
         self.bias = nn.Parameter(torch.zeros(embedding.num_embeddings))
 
@@ -120,31 +127,43 @@ class TiedHead(nn.Module):
 class SequenceModel(RecurrentModel):
     """Recurrent layers over a sequence, then a linear map of the last or of every output.
 
-    model(x (T, B, I), state) returns y and the last state: y (B, O) with output="last", (T, B, O) with output="all";
-    O is `output_size`, or `width`, that of the last layer's output, where it is None (no head). The state is a flat
-    tuple of tensors, (B, H) each, for a rule's memory also (B, 1), in the order of `state_names`.
+    model(x (T, B, I), state) returns y and the last state: y (B, O) with output="last", (T, B, O) with output="all".
+    O is `output_size`; without a head it is `width`, the size of the last layer's output. The state is a flat tuple of
+    tensors in the order of `state_names`: (B, H) for a cell's state, also (B, 1) for a rule's memory.
 
-    The argument is a ModelConfig, or the arguments of `ModelConfig.of`: the cell's name and sizes, then settings by
-    their short names, as in SequenceModel("sarnn", 2, 128, 1, layers=2, rank=16).
+    Example: SequenceModel("sarnn", 2, 128, 1, layers=2, rank=16). The settings are:
 
-    layers, bidirectional: a bidirectional layer has two cells, the second reads the sequence backwards.
-    mean, std (I,): the input is standardised as (x - mean) / std first.
-    rank: recurrent weights as products of this rank (`LowRank`). density: the share of their blocks that stays
-    (`BlockSparse`); `prune` leaves the others out, bit by bit. norm: "layer" or "recurrent-batch", with
-    statistics for norm_steps steps (`cells.norm`).
-    imputer: "gru-d" or "rits", before the first layer; x is then (T, B, 3F): values, masks, times (`imputers`).
-    vocabulary: x is then (T, B) whole numbers below it, and the layers read their rows of a learned matrix E
-    (vocabulary, I), which starts as U(-0.1, 0.1). tied: the head's weight is E, so O is vocabulary and `width` is I.
+    layers: Number of layers.
+    bidirectional: Each layer has a second cell, which reads the sequence backwards.
+    last_size: Number of neurons in the last layer.
+    mean, std: Statistics (I,) that standardise the input: (x - mean) / std.
+    rank: Rank of low-rank recurrent weights (`LowRank`).
+    density: Share of nonzero blocks in sparse recurrent weights (`BlockSparse`), which `prune` selects in training.
+    norm: "layer" or "recurrent-batch", the latter with statistics for norm_steps steps (`cells.norm`).
+    imputer: "gru-d" or "rits", before the first layer. x is then (T, B, 3F): values, masks, times (`imputers`).
+    vocabulary: Number of words. x is then (T, B) integers below it. The layers read rows of the embedding
+        E (vocabulary, I), which starts as U(-0.1, 0.1).
+    tied: The head's weight is E, so that O must be vocabulary and `width` must be I.
+    dropout_embedding, dropout_input, dropout_hidden, dropout_output: Dropout rates of words, of the first layer's
+        input, between layers, and of the last layer's output; one mask for all steps (`edgernn.dropout`).
+    weight_drop, weight_drop_input: DropConnect rates of R and C, and of W and V.
 
-    In training mode alone, at these rates (`edgernn.dropout`): dropout_embedding leaves out words, dropout_input,
-    dropout_hidden and dropout_output entries of the first layer's input, of what lies between two layers and of the
-    last layer's output, one choice for all steps; weight_drop leaves out weights of R and C, weight_drop_input of W
-    and V.
-    Source of these, of `tied` and of `last_size`: Merity, Keskar, Socher, "Regularizing and Optimizing LSTM Language
+    Dropout acts in training mode only.
+    Source of dropout, `tied` and `last_size`: Merity, Keskar, Socher, "Regularizing and Optimizing LSTM Language
     Models", 2017, https://arxiv.org/abs/1708.02182.
 
-    Raises UsageError for an unknown name, a size below 1, a rate outside [0, 1), a bidirectional model with an imputer,
-    arguments that do not go together, and an x of another shape or kind.
+    Args:
+        config: A ModelConfig, or a cell as in `ModelConfig.of`.
+        *sizes: I, H and O, unless config is a ModelConfig.
+        **settings: Further arguments of `ModelConfig.of`, unless config is a ModelConfig.
+
+    Attributes:
+        input_mean: Mean (I,) that is subtracted from the input.
+        input_std: Standard deviation (I,) that the input is divided by.
+
+    Raises:
+        UsageError: An unknown name, a size below 1, a rate outside [0, 1), settings that exclude each other, or an x
+            of another shape or dtype.
     """
 
     input_mean: Tensor
@@ -155,7 +174,7 @@ class SequenceModel(RecurrentModel):
         if not isinstance(config, ModelConfig):
             config = ModelConfig.of(settings.pop("cell", config), *sizes, **settings)  # type: ignore[arg-type]
         elif sizes or settings:
-            raise UsageError("config: expected no further arguments beside a ModelConfig")
+            raise UsageError("config: expected no further arguments with a ModelConfig; change its fields instead")
         _check_together(config)
         self.config = config
         self.output = config.head.output
@@ -185,13 +204,13 @@ class SequenceModel(RecurrentModel):
         if not self.config.head.tied:
             return None if size is None else nn.Linear(self.width, size)
         if self.embedding is None:
-            raise UsageError("tied: expected a vocabulary, whose embedding the head shares")
+            raise UsageError("tied: expected a vocabulary, as the head shares the weights of its embedding")
         if size != words:
             raise UsageError(f"tied: expected output_size={words}, the vocabulary, got {size}")
         if self.width != self.config.input.size:
-            hint = "" if self.config.bidirectional else "; hidden_size or, of several layers, last_size sets it"
-            wanted = f"a last layer as wide as the embedding, {self.config.input.size}"
-            raise UsageError(f"tied: expected {wanted}, got {self.width}{hint}")
+            hint = "" if self.config.bidirectional else "; set hidden_size or, with several layers, last_size"
+            expected = f"a last layer as wide as the embedding, {self.config.input.size}"
+            raise UsageError(f"tied: expected {expected}, got {self.width}{hint}")
         return TiedHead(self.embedding)
 
     @property
@@ -219,12 +238,12 @@ class SequenceModel(RecurrentModel):
         return self.config.bidirectional
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
-        """One a layer and direction, forward before backward."""
+        """All layers, one per layer and direction, forward before backward."""
         return list(self.layers)  # type: ignore[arg-type]
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """layer0.h and so on; the backward cell of a bidirectional layer is layer0.reverse.h."""
+        """Names of the state's tensors, such as layer0.h, or layer0.reverse.h for a backward cell."""
         names = []
         for i in range(len(self.layers)):
             layer, direction = divmod(i, self.directions)
@@ -233,7 +252,7 @@ class SequenceModel(RecurrentModel):
 
     @property
     def streaming(self) -> bool:
-        """Whether a sequence may be given in parts, with the state kept in between."""
+        """True if a sequence may be processed in parts that carry the state over."""
         return not self.bidirectional and all(layer.cell.streaming for layer in self.recurrent_layers())
 
     @property
@@ -249,7 +268,15 @@ class SequenceModel(RecurrentModel):
         return (y if self.head is None else self.head(y)), last
 
     def recur(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """The recurrent layers alone: their last output, (B, `width`) or (T, B, `width`), and the last state."""
+        """Run the recurrent layers without the head.
+
+        Args:
+            x: Input (T, B, I), or words (T, B).
+            state: State to start from. Default: `initial_state`.
+
+        Returns:
+            Output of the last layer, (B, `width`) or (T, B, `width`), and the last state.
+        """
         y = self.inputs(x)
         if state is None:
             state = self.initial_state(y.shape[1], y)
@@ -265,11 +292,11 @@ class SequenceModel(RecurrentModel):
                 y = locked(y, dropout.hidden if i else dropout.input)
             outputs, tops = [], []
             for direction, layer in enumerate(layers[i : i + self.directions]):
-                own, state = state[: len(layer.states)], state[len(layer.states) :]
+                layer_state, state = state[: len(layer.states)], state[len(layer.states) :]
                 run = with_dropped_weights(layer, dropout.weight, dropout.weight_input) if self.training else layer
-                out, final, trace = run(y.flip(0) if direction else y, own)
+                out, final, trace = run(y.flip(0) if direction else y, layer_state)
                 outputs.append(out.flip(0) if direction else out)
-                # of the backward direction the last output is the one that has read the whole sequence
+                # the backward direction's final state, which has read the whole sequence, is at the first step
                 tops.append(final[0])
                 last += final
                 self.traces.append(trace)
@@ -279,15 +306,15 @@ class SequenceModel(RecurrentModel):
         return y, tuple(last)
 
     def drop_output(self, y: Tensor) -> Tensor:
-        """What recur() gives, as the head reads it in this mode."""
+        """Apply output dropout to the result of recur(), in training mode only."""
         return locked(y, self.config.dropout.output) if self.training else y
 
     def inputs(self, x: Tensor) -> Tensor:
-        """What the first layer reads (T, B, I): the rows of E that x (T, B) names, or x standardised."""
+        """Validate x and compute the first layer's input (T, B, I): embedded words, or x standardised."""
         if self.embedding is None:
             if x.ndim != 3 or x.shape[-1] != self.input_size or x.shape[0] < 1:
                 raise UsageError(f"x: expected shape (T >= 1, B, {self.input_size}), got {tuple(x.shape)}")
-            # to ask whether it changes anything would take longer
+            # always: a check for mean 0 and std 1 would take longer
             return (x - self.input_mean) / self.input_std
         if x.ndim != 2 or x.numel() < 1 or x.is_floating_point() or x.dtype == torch.bool:
             raise UsageError(f"x: expected whole numbers of shape (T >= 1, B >= 1), got {x.dtype} {tuple(x.shape)}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the names that a user writes to cells, rules and imputers."""
+"""Resolution of the names of cells, rules and imputers to their classes."""
 
 from edgernn.cell_files import is_cell_file, load_cell
 from edgernn.cells import CELLS, Cell
@@ -7,7 +7,7 @@ from edgernn.errors import nearest
 from edgernn.imputers import IMPUTERS, Imputer
 from edgernn.rules import RULES, UpdateRule
 
-# a paper's name: (cell, rule)
+# name in the literature: (cell, rule)
 COMBINATIONS = {
     "sarnn": ("gru", "selective"),
     "skiprnn": ("gru", "skip"),
@@ -15,9 +15,9 @@ COMBINATIONS = {
     "phasedlstm": ("lstm", "phased"),
     "vcrnn": ("gru", "variable"),
 }
-# the rule of a cell whose name implies none
+# rule of a cell whose name implies none
 DEFAULT_RULE = "always"
-# a paper's name: (cell, imputer)
+# name in the literature: (cell, imputer)
 IMPUTING = {
     "gru-d": ("gru-before", "gru-d"),
     "rits": ("lstm", "rits"),
@@ -25,11 +25,17 @@ IMPUTING = {
 
 
 def resolve(cell: str | type[Cell], rule: str | type[UpdateRule] | None = None) -> tuple[type[Cell], type[UpdateRule]]:
-    """The cell and the rule that a name stands for; a rule given overrides the one that the name implies.
+    """Resolve names to a cell class and a rule class.
 
-    cell: A class, a name, or FILE.py:CLASS, which is loaded as `load_cell` does.
+    Args:
+        cell: A class, a name, or FILE.py:CLASS, which is loaded with `load_cell`.
+        rule: A class or a name. Default: the rule that the cell's name implies, else "always".
 
-    Raises UsageError for an unknown name, with the nearest known one.
+    Returns:
+        The cell class and the rule class.
+
+    Raises:
+        UsageError: An unknown name; the message suggests the nearest known one.
     """
     default = DEFAULT_RULE
     if is_cell_file(cell):
@@ -51,21 +57,29 @@ def resolve(cell: str | type[Cell], rule: str | type[UpdateRule] | None = None) 
 
 
 def parts(cell: str, rule: str | None, imputer: str | None = None) -> list[str]:
-    """The names that tell a layer apart: of its imputer, its cell and its rule. A rule that is implied is left out."""
+    """Names of a layer's imputer, cell and rule, without a rule that goes without saying."""
     implied = rule in RULES and RULES[rule].implied
     return [name for name in (imputer, cell, None if implied else rule) if name is not None]
 
 
 def combined_name(cell: str, rule: str) -> str:
-    """The name of a cell with a rule as a user writes it, where it has one: sarnn, or gru, or gru + random."""
+    """Name of a cell with a rule as a user writes it: sarnn, gru, or gru + random."""
     names = {pair: name for name, pair in COMBINATIONS.items()} | {(cell, DEFAULT_RULE): cell}
     return names.get((cell, rule), f"{cell} + {rule}")
 
 
 def resolve_imputer(cell: str | type[Cell], imputer: str | type[Imputer] | None = None) -> type[Imputer] | None:
-    """The imputer that is meant, or None; one that is given overrides the one that the cell's name implies.
+    """Resolve a name to an imputer class.
 
-    Raises UsageError for an unknown name, with the nearest known one.
+    Args:
+        cell: Cell class or name.
+        imputer: A class or a name. Default: the imputer that the cell's name implies, if any.
+
+    Returns:
+        The imputer class, or None.
+
+    Raises:
+        UsageError: An unknown name; the message suggests the nearest known one.
     """
     if imputer is None and isinstance(cell, str) and cell in IMPUTING:
         _, imputer = IMPUTING[cell]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The point-wise program: equations of a cell or a rule as data, and the derivative of a program as a program.
+"""Point-wise programs: the equations of a cell or a rule as data, and their derivatives.
 
-A program is a list of float32 values without branches: first its arguments, then its constants, then one value for each
-instruction. It is printed as Triton and C++, carried by the nodes of exported files, and run by the native library.
+A program is a list of float32 values without branches: first its arguments, then its constants, then one value per
+instruction. It is translated to Triton and C++, stored in the nodes of exported files, and interpreted by the native
+library.
 """
 
 import math
@@ -17,19 +18,23 @@ from torch import Tensor
 
 from edgernn.errors import EdgernnError
 
-# limits of a serialised program, which the native library checks too
+# limits of a serialised program, checked by the native library as well
 MOST_VALUES, MOST_RESULTS = 128, 4
 
 
 class ProgramError(EdgernnError):
-    """Equations that are not a point-wise program, or numbers that are none."""
+    """Equations that cannot be expressed as a point-wise program, or an invalid serialised program."""
 
 
 @dataclass(frozen=True)
 class Op:
-    """An operation of programs.
+    """Operation of a program.
 
-    code: its number in serialised programs. compute: the same in torch, of `arity` tensors.
+    Attributes:
+        name: Name in `OPS`.
+        code: Number in serialised programs.
+        arity: Number of operands.
+        compute: The operation on torch tensors.
     """
 
     name: str
@@ -38,7 +43,7 @@ class Op:
     compute: Callable[..., Any]
 
 
-# (name, arity, torch's function) of each op, by its code in files: append only
+# (name, arity, torch's function) of each op; the index is the op's code in files, so append only
 _TABLE: tuple[tuple[str, int, Callable[..., Any]], ...] = (
     ("add", 2, torch.add),
     ("sub", 2, torch.sub),
@@ -69,7 +74,7 @@ _COMMUTATIVE = ("add", "mul", "min", "max", "equal")
 
 @dataclass(frozen=True)
 class Instruction:
-    """One value: an op of OPS, and the numbers of its operands, which are lower than its own."""
+    """Computation of one value: an op of `OPS` and the indices of its operands, which are below its own."""
 
     op: str
     operands: tuple[int, ...]
@@ -77,11 +82,16 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Program:
-    """A point-wise map.
+    """Point-wise function in single static assignment form.
 
-    arguments: what each argument is, as a number whose meaning is up to the reader. constants: finite numbers.
-    results: numbers of values. Values are numbered through arguments, constants and instructions.
-    Raises ProgramError where the parts do not fit together.
+    Values are numbered consecutively: arguments, then constants, then instructions. Parts that do not fit together
+    raise ProgramError.
+
+    Attributes:
+        arguments: Key of each argument; its meaning is up to the caller.
+        constants: Finite float32 numbers.
+        instructions: Instructions in the order of execution.
+        results: Indices of the values that are returned.
     """
 
     arguments: tuple[int, ...]
@@ -105,13 +115,13 @@ class Program:
 
     @property
     def size(self) -> int:
-        """How many values there are."""
+        """Number of values."""
         return len(self.arguments) + len(self.constants) + len(self.instructions)
 
     def run(self, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The results for values of the arguments, in their dtype; for tests and checks."""
+        """Evaluate the program on tensors, one for each argument, in their dtype; for tests and checks."""
         if len(values) != len(self.arguments):
-            raise ProgramError(f"values: expected {len(self.arguments)}, one an argument, got {len(values)}")
+            raise ProgramError(f"values: expected {len(self.arguments)}, one for each argument, got {len(values)}")
         like = values[0] if values else torch.zeros(())
         computed = [*values, *(like.new_tensor(number) for number in self.constants)]
         for instruction in self.instructions:
@@ -123,11 +133,20 @@ class Program:
     def serialise(
         self, most_values: int = MOST_VALUES, most_results: int = MOST_RESULTS
     ) -> tuple[list[int], list[float]]:
-        """The program as whole numbers, and its constants as float32.
+        """Serialise the program.
 
-        Whole numbers: counts of arguments, constants, instructions and results; the arguments; the code and three
-        operands of each instruction, 0 where an op has fewer; the results. Raises ProgramError beyond the limits, which
-        are those of files unless given.
+        The integers are: the numbers of arguments, constants, instructions and results; the keys of the arguments;
+        the code and three operands (padded with 0) of each instruction; the indices of the results.
+
+        Args:
+            most_values: Limit on the number of values. Default: that of exported files.
+            most_results: Limit on the number of results. Default: that of exported files.
+
+        Returns:
+            The integers, and the constants rounded to float32.
+
+        Raises:
+            ProgramError: The program exceeds a limit.
         """
         if self.size > most_values:
             raise ProgramError(f"equations: expected at most {most_values} values, got {self.size}; simplify them")
@@ -141,7 +160,18 @@ class Program:
 
     @classmethod
     def deserialise(cls, ints: Sequence[int], numbers: Sequence[float]) -> "Program":
-        """The program of what `serialise` returned. Raises ProgramError for anything else."""
+        """Deserialise a program.
+
+        Args:
+            ints: Integers from `serialise`.
+            numbers: Constants from `serialise`.
+
+        Returns:
+            The program.
+
+        Raises:
+            ProgramError: The numbers are not a serialised program.
+        """
         counts = ints[:4]
         if len(counts) < 4 or min(counts) < 0:
             raise ProgramError(f"program: expected four counts, got {list(counts)}")
@@ -179,26 +209,26 @@ def _is_float32(number: float) -> bool:
 
 
 class Builder:
-    """A program while it is put together: each distinct value once, constants folded.
+    """Builder of a program, with common subexpression elimination and constant folding.
 
-    Values are ints, which are not those of the program that `finish` returns.
+    Values are indices into the builder. `finish` renumbers them.
     """
 
     def __init__(self) -> None:
-        # an argument's number, a constant, or an instruction
+        # an argument's key (int), a constant (float), or an instruction
         self._values: list[int | float | Instruction] = []
         self._numbers: dict[Any, int] = {}
 
     def argument(self, key: int) -> int:
-        """An argument, by what it is."""
+        """Add an argument by its key."""
         return self._value(("argument", key), key)
 
     def constant(self, number: float) -> int:
-        """A number."""
+        """Add a constant."""
         return self._value(("constant", math.copysign(1, number), float(number)), float(number))
 
     def op(self, name: str, *operands: int) -> int:
-        """The value of an op of OPS."""
+        """Add an op of `OPS` on values, simplified and folded if possible."""
         simpler = self._simplify(name, operands)
         if simpler is not None:
             return simpler
@@ -211,19 +241,27 @@ class Builder:
         return self._value(key, Instruction(name, operands))
 
     def number(self, value: int) -> float | None:
-        """The number that a value is, None where it is no constant."""
+        """Number of a constant, or None for any other value."""
         entry = self._values[value]
         return entry if isinstance(entry, float) else None
 
     def include(self, program: Program, arguments: Sequence[int]) -> list[int]:
-        """Add all values of a program, of values for its arguments, and return them in its order."""
+        """Inline a program.
+
+        Args:
+            program: The program.
+            arguments: Values for its arguments.
+
+        Returns:
+            The builder's value for each value of the program.
+        """
         values = [*arguments, *(self.constant(number) for number in program.constants)]
         for instruction in program.instructions:
             values.append(self.op(instruction.op, *(values[number] for number in instruction.operands)))
         return values
 
     def finish(self, results: Sequence[int]) -> Program:
-        """The program of these results, without what they do not need."""
+        """Return the program with these results, without the values that they do not depend on."""
         needed = set(results)
         for value in range(len(self._values) - 1, -1, -1):
             entry = self._values[value]
@@ -248,7 +286,7 @@ class Builder:
         return self._numbers[key]
 
     def _simplify(self, name: str, operands: tuple[int, ...]) -> int | None:
-        """An older value that is the same, for operands 0 and 1, double negation, a number over a value."""
+        """Equal but simpler value: x + 0, x · 1, 0 - x, x · -1, -(-x), and (1 / x) · number; None if there is none."""
         last = self.number(operands[-1])
         if (name in ("add", "sub") and last == 0) or (name in ("mul", "div") and last == 1):
             return operands[0]
@@ -270,38 +308,45 @@ class Builder:
 
 
 def gradient(program: Program, grads: Sequence[int], *, with_results: bool = False) -> Program:
-    """The gradients of a program's arguments, one result each, from those of its results, by reverse mode.
+    """Differentiate a program in reverse mode.
 
-    grads: what the arguments that hold the gradients of the results are called. with_results: the results of the
-    program itself follow the gradients. Of two equal operands min and max pass
-    half each, as torch does; of an operand and an equal constant the first, so that the order tells clamp from relu.
+    Ties of min and max: two equal operands get half of the gradient each, as in torch. If one of them is a constant,
+    the first operand gets all of it, so that the order of the operands distinguishes clamp from relu.
+
+    Args:
+        program: The program.
+        grads: Keys of the new arguments that hold the gradients of the results.
+        with_results: Return the program's own results after the gradients.
+
+    Returns:
+        A program with one result per argument of `program`, its gradient.
     """
     builder = Builder()
     values = builder.include(program, [builder.argument(key) for key in program.arguments])
     sums: dict[int, int] = {}
 
-    def give(number: int, grad: int) -> None:
+    def accumulate(number: int, grad: int) -> None:
         sums[number] = builder.op("add", sums[number], grad) if number in sums else grad
 
     for number, key in zip(program.results, grads, strict=True):
-        give(number, builder.argument(key))
+        accumulate(number, builder.argument(key))
     first = len(program.arguments) + len(program.constants)
     for number in range(program.size - 1, first - 1, -1):
         if number not in sums:
             continue
         instruction = program.instructions[number - first]
         operands = [values[i] for i in instruction.operands]
-        pulled = _pull(builder, instruction.op, sums[number], values[number], operands)
-        for operand, grad in zip(instruction.operands, pulled, strict=True):
+        operand_grads = _backward(builder, instruction.op, sums[number], values[number], operands)
+        for operand, grad in zip(instruction.operands, operand_grads, strict=True):
             if grad is not None:
-                give(operand, grad)
+                accumulate(operand, grad)
     zero = builder.constant(0.0)
     results = [values[number] for number in program.results] if with_results else []
     return builder.finish([*(sums.get(i, zero) for i in range(len(program.arguments))), *results])
 
 
-def _pull(builder: Builder, name: str, grad: int, y: int, operands: Sequence[int]) -> Sequence[int | None]:
-    """The gradients of an op's operands, None where they are 0; y: the op's value."""
+def _backward(builder: Builder, name: str, grad: int, y: int, operands: Sequence[int]) -> Sequence[int | None]:
+    """Gradients of an op's operands from the gradient of its value y; None for a gradient of 0."""
     op, one = builder.op, builder.constant(1.0)
     a, b, c = (*operands, one, one)[:3]
 
@@ -319,15 +364,15 @@ def _pull(builder: Builder, name: str, grad: int, y: int, operands: Sequence[int
         case "mul":
             return times(b), times(a)
         case "div":
-            share = op("div", grad, b)
-            return share, op("neg", op("mul", share, y))
+            quotient = op("div", grad, b)
+            return quotient, op("neg", op("mul", quotient, y))
         case "min" | "max":
-            ahead = op("less", *((a, b) if name == "min" else (b, a)))
+            selects_a = op("less", *((a, b) if name == "min" else (b, a)))
             if builder.number(a) is None and builder.number(b) is None:
-                ahead = op("select", op("equal", a, b), builder.constant(0.5), ahead)
+                selects_a = op("select", op("equal", a, b), builder.constant(0.5), selects_a)
             else:
-                ahead = op("less_equal", *((a, b) if name == "min" else (b, a)))
-            return times(ahead), times(op("sub", one, ahead))
+                selects_a = op("less_equal", *((a, b) if name == "min" else (b, a)))
+            return times(selects_a), times(op("sub", one, selects_a))
         case "neg":
             return (op("neg", grad),)
         case "abs":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress of long commands on standard error: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of long commands on standard error: a bar on a terminal, otherwise a line every few seconds."""
 
 import importlib.util
 import sys
@@ -7,15 +7,15 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-# seconds between two pictures of a bar; no thread draws it, as that would disturb what is timed
+# seconds between two refreshes of a bar; no thread draws it, as that would disturb timings
 _REFRESH = 0.1
 
 
 class Progress:
-    """A bar of rich on a terminal, if rich is installed; else lines.
+    """Progress bar on a terminal if rich is installed, otherwise lines of text.
 
     Args:
-        every: Seconds between two lines of `update`.
+        every: Minimum seconds between two lines of `update`.
     """
 
     def __init__(self, every: float = 5.0) -> None:
@@ -31,14 +31,14 @@ class Progress:
             self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def begin(self, title: str, total: int | None, done: int = 0, *, line: str = "", in_bytes: bool = False) -> None:
-        """Begin a task in place of the last one.
+        """Begin a task, which ends the previous one.
 
         Args:
-            title: The name beside the bar.
-            total: Number of its parts; None if unknown.
-            done: Number of those done before.
-            line: The line to print without a bar.
-            in_bytes: The parts are bytes.
+            title: Name beside the bar.
+            total: Number of parts; None if unknown.
+            done: Number of parts that are done already.
+            line: Line to print if there is no bar.
+            in_bytes: True if the parts are bytes.
         """
         self.close()
         self.done, self.total, self._first = done, total, done
@@ -53,12 +53,13 @@ class Progress:
             self.note(line)
 
     def update(self, done: int, line: str = "", **figures: float | str) -> None:
-        """Move on to `done`.
+        """Show the progress.
 
         Args:
             done: Number of parts done.
-            line: The line to print without a bar, unless the last one is too recent; the last part's is always printed.
-            figures: Figures to show beside the bar until there are newer ones.
+            line: Line to print if there is no bar and the last line is not too recent. The line of the last part is
+                always printed.
+            **figures: Figures beside the bar, which stay until they are replaced.
         """
         self.done = done
         if self._bar is None:
@@ -72,7 +73,7 @@ class Progress:
         self._bar.update(self._task, completed=done, figures=in_words(self._figures), refresh=refresh)
 
     def is_due(self) -> bool:
-        """Whether the last line is long enough ago; if so, this counts as a line."""
+        """True if it is time for the next line; this restarts the interval."""
         now = time.monotonic()
         is_due = now - self._told >= self._every
         self._told = now if is_due else self._told
@@ -80,19 +81,19 @@ class Progress:
 
     @property
     def seconds_left(self) -> float:
-        """Time that the remaining parts take at the mean pace since the beginning."""
+        """Estimated seconds until the task is done, at its mean pace."""
         pace = (time.monotonic() - self._started) / max(1, self.done - self._first)
         return pace * ((self.total or 0) - self.done)
 
     def close(self) -> None:
-        """End the task, if one has begun, also after an error."""
+        """End the current task, if any."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
 
 def in_words(figures: Mapping[str, float | str]) -> str:
-    """Figures in a line."""
+    """Format figures as one line."""
     return "  ".join(f"{name} {value if isinstance(value, str) else f'{value:.4g}'}" for name, value in figures.items())
 
 
@@ -110,7 +111,7 @@ def _bar(in_bytes: bool) -> Any:
 
 
 class Silent(Progress):
-    """Prints nothing: for calls from Python."""
+    """Progress that prints nothing, for calls from Python."""
 
     def note(self, text: str) -> None: ...
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models with random weights, for measuring without training."""
+"""Models with random weights, for benchmarks without training."""
 
 from typing import Any
 
@@ -14,10 +14,23 @@ from edgernn.model import SequenceModel
 def random_model(
     config: ModelConfig | str, *sizes: int, skip: float = 0.0, seed: int = 0, **settings: Any
 ) -> SequenceModel:
-    """A model without a head whose weights are N(0, 1/(4·columns)), so that rounding errors die out over time.
+    """Create a model without a head and with random weights.
 
-    skip: the share of neurons that the rule leaves alone on standard normal input. Raises UsageError outside [0, 1] and
-    where the rule cannot skip. config, sizes, settings: as of SequenceModel; the blocks of sparse weights are random.
+    The weights are N(0, 1/(4·columns)), so small that rounding errors decay over time. The nonzero blocks of sparse
+    weights are random.
+
+    Args:
+        config: As for `SequenceModel`.
+        *sizes: As for `SequenceModel`.
+        skip: Share of neurons that the rule skips on standard normal input.
+        seed: Random seed of the weights.
+        **settings: As for `SequenceModel`.
+
+    Returns:
+        The model, in evaluation mode.
+
+    Raises:
+        UsageError: `skip` is outside [0, 1], or the rule cannot skip.
     """
     if not 0 <= skip <= 1:
         raise UsageError(f"skip: expected between 0 and 1, got {skip}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The equations of an update rule as programs, from which Triton and C++ are printed."""
+"""Equations of an update rule as programs, which are translated to Triton and C++."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,19 +13,20 @@ from edgernn.program import Program
 from edgernn.rules import Kind, UpdateRule
 from edgernn.tracing import check_gradient, trace
 
-# tiles of neurons are traced with this width, which no other size has
+# width of the tiles of neurons in traces, different from all other sizes
 _WIDTH = 3
 
 
 @dataclass(frozen=True)
 class RuleEquations:
-    """The programs of a rule of the kinds NEURON and SAMPLE.
+    """Traced equations of a rule of the kind NEURON or SAMPLE.
 
     Attributes:
-        programs: By method: `score` and `likelihood`; with a memory `evidence`, `drive` and `advance` too.
-        names: What each argument of the programs is, the same for all of them: "e", "s_STATE", a memory, "u", "score",
-            "drive", "evidence", "slope" or a weight.
-        weights: The sizes, "H" or "1", of the weights that the programs may read, by name.
+        programs: Program of each method: `score` and `likelihood`; with a memory also `evidence`, `drive` and
+            `advance`.
+        names: Name of each argument key, the same for all programs: "e", "s_STATE", a memory, "u", "score", "drive",
+            "evidence", "slope" or a weight.
+        weights: Size of each weight that the programs may read, "H" or "1".
     """
 
     programs: Mapping[str, Program]
@@ -34,7 +35,7 @@ class RuleEquations:
 
 
 class _Method(nn.Module):
-    """One method of a rule as a function of its weights."""
+    """Module whose forward is one method of a rule, so that the rule's weights can be replaced."""
 
     def __init__(self, rule: UpdateRule, method: str) -> None:
         super().__init__()
@@ -45,14 +46,22 @@ class _Method(nn.Module):
 
 
 def trace_rule(rule: UpdateRule, states: tuple[str, ...]) -> RuleEquations:
-    """The equations of a rule for a cell with these states.
+    """Trace the equations of a rule.
+
+    Args:
+        rule: A rule of the kind NEURON or SAMPLE.
+        states: Names of the cell's states.
+
+    Returns:
+        The traced equations.
 
     Raises:
-        ProgramError: They are not point-wise, use operators that programs lack, or have other gradients in torch.
+        ProgramError: The equations are not point-wise, use an operator that programs do not support, or have other
+            gradients in torch.
     """
     sample = rule.kind is Kind.SAMPLE
-    narrow = 1 if sample else _WIDTH
-    # weights of other sizes are in the projection, which comes as e
+    decision_width = 1 if sample else _WIDTH
+    # weights of other sizes belong to the projection, whose result is e
     weights = {
         name: "1" if weight.shape == (1,) else "H"
         for name, weight in rule.weights.items()
@@ -64,9 +73,9 @@ def trace_rule(rule: UpdateRule, states: tuple[str, ...]) -> RuleEquations:
     programs = {}
 
     def add(method: str, names: list[str], width: int, call: Callable[[Mapping[str, Tensor]], tuple[Any, ...]]) -> None:
-        """call: the arguments of the method from tiles by name."""
+        """Trace a method, called with the arguments that `call` makes from tiles by name."""
         equation = _Method(rule, method)
-        # a vector has no place among the numbers of a whole sample
+        # values of a whole sample (B, 1) cannot be combined with a vector (H,)
         read = [name for name, size in weights.items() if size == "1" or width == _WIDTH]
 
         def function(tiles: Mapping[int, Tensor]) -> tuple[Tensor, ...]:
@@ -86,15 +95,15 @@ def trace_rule(rule: UpdateRule, states: tuple[str, ...]) -> RuleEquations:
         return tuple(values[name] for name in memories)
 
     if sample:
-        # it decides from its memory alone
-        add("score", memories, narrow, lambda v: (torch.zeros(2, 0), (), all_memories(v)))
+        # a rule of this kind decides from its memory only
+        add("score", memories, decision_width, lambda v: (torch.zeros(2, 0), (), all_memories(v)))
     else:
         names = ["e", *states_read, *memories]
-        add("score", names, narrow, lambda v: (v["e"], all_states(v), all_memories(v)))
-    add("likelihood", ["score", "slope"], narrow, lambda v: (v["score"], v["slope"]))
+        add("score", names, decision_width, lambda v: (v["e"], all_states(v), all_memories(v)))
+    add("likelihood", ["score", "slope"], decision_width, lambda v: (v["score"], v["slope"]))
     if memories:
         names = ["u", "score", *memories, "drive"]
         add("evidence", states_read, _WIDTH, lambda v: (all_states(v),))
-        add("drive", ["evidence"], narrow, lambda v: (v["evidence"],))
-        add("advance", names, narrow, lambda v: (v["u"], v["score"], all_memories(v), v["drive"]))
+        add("drive", ["evidence"], decision_width, lambda v: (v["evidence"],))
+        add("advance", names, decision_width, lambda v: (v["u"], v["score"], all_memories(v), v["drive"]))
     return RuleEquations(programs, {key: name for name, key in keys.items()}, weights)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings: where they are declared, and how a word `key=value` or a JSON file becomes a configuration.
+"""Settings: their declaration, and the conversion of `key=value` arguments and JSON files to configurations.
 
-A configuration is a tree of frozen dataclasses. A field is declared once, with its type, limits, default and doc:
+A configuration is a tree of frozen dataclasses. A field is declared once, with its type, limits, default and help
+text:
 
     lr: Annotated[float, Field(gt=0, description="Learning rate.")] = 1e-3
 
-Its short name is that of the field, or of the `Word` among its annotations; its dotted name is the path to it.
+The short name of a setting is the name of its field, unless it is annotated with another `Word`. The dotted name is
+the path to the field.
 """
 
 import dataclasses
@@ -28,8 +30,8 @@ from edgernn.errors import EdgernnError, UsageError, nearest
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
-# of a dataclass that `parse` reads from a file, where hyphens join the words of a key; its numbers are StrictInt and
-# StrictFloat, as a strict config would refuse tables for dataclasses
+# config of dataclasses that `parse` reads from files, with hyphens in keys; not strict, as that would reject tables,
+# so annotate numbers with StrictInt and StrictFloat
 FILE = ConfigDict(extra="forbid", alias_generator=lambda name: name.replace("_", "-"), allow_inf_nan=False)
 _LIMITS: dict[type, tuple[str, str]] = {
     annotated_types.Ge: ("of at least", "ge"),
@@ -42,25 +44,33 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Word:
-    """Annotation: the short name of a setting that is not called as its field; None if a user cannot set it."""
+    """Annotation with the short name of a setting if it is not the field's name; None if a user cannot set it."""
 
     name: str | None
 
 
 @dataclass(frozen=True)
 class Expected:
-    """Annotation: what a value has to be, in words; its type says it elsewhere."""
+    """Annotation with the description of valid values for errors, in place of one derived from the type."""
 
     words: str
 
 
-# of a field that follows from the data, or from other names
+# annotation of a field that follows from the data or from other names
 NOT_SET = Word(None)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: its short name, the fields that lead to it, its type with limits, its default and its doc."""
+    """One setting.
+
+    Attributes:
+        name: Short name.
+        path: Names of the fields that lead to it.
+        hint: Type with its annotations.
+        default: Default value.
+        doc: Help text.
+    """
 
     name: str
     path: tuple[str, ...]
@@ -77,7 +87,7 @@ class Setting:
         return TypeAdapter(self.hint, config=_STRICT)
 
     def read(self, value: object) -> Any:
-        """The value of a word, or of a Python object of the right type. Raises UsageError for any other."""
+        """Convert text, or validate a Python object; raise UsageError for any other value."""
         try:
             if value == "none" and _is_optional(self.hint):
                 return None
@@ -89,7 +99,7 @@ class Setting:
 
 
 def _parts(hint: Any) -> Iterable[Any]:
-    """The members of a union, without their annotations."""
+    """Members of a union, without annotations; for any other type the type itself."""
     if typing.get_origin(hint) is Annotated:
         yield from _parts(typing.get_args(hint)[0])
     elif isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
@@ -104,11 +114,11 @@ def _is_optional(hint: Any) -> bool:
 
 
 def _plain_types(hint: Any) -> list[type]:
-    """The types of what a word can say; empty for a type that no word can."""
+    """The type in `_KINDS` that a value of this hint has, in a list; empty if text cannot express it."""
     plain = []
     for part in _parts(hint):
         kind = type(typing.get_args(part)[0]) if typing.get_origin(part) is Literal else part
-        # a name may stand for a class
+        # skip classes: text names them
         if kind is not types.NoneType and typing.get_origin(kind) is not type:
             plain.append(kind)
     return plain if len(plain) == 1 and plain[0] in _KINDS else []
@@ -136,7 +146,7 @@ def _container(kind: Any) -> str:
 
 
 def expected(hint: Any) -> str:
-    """What a setting's value has to be, in words."""
+    """Describe the valid values of a setting, for errors."""
     if words := _in_words(hint):
         return words
     plain = _plain_types(hint)
@@ -150,7 +160,7 @@ def expected(hint: Any) -> str:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, Field))
 def configuration(cls: type[T]) -> type[T]:
-    """Make a class a frozen dataclass that raises UsageError for a field of another type or beyond its limits."""
+    """Turn a class into a frozen dataclass that raises UsageError for values of another type or beyond the limits."""
     checked = checked_dataclass(cls, frozen=True, config=ConfigDict(extra="forbid", **_STRICT))
     construct: Callable[..., None] = checked.__init__
 
@@ -165,7 +175,7 @@ def configuration(cls: type[T]) -> type[T]:
 
 
 def _usage_error(owner: type, error: ValidationError) -> UsageError:
-    """The first thing that is wrong, in our words."""
+    """Convert the first problem of a ValidationError to a UsageError."""
     problem = error.errors()[0]
     name = str(problem["loc"][0]).rstrip("_") if problem["loc"] else owner.__name__
     hints = typing.get_type_hints(owner, include_extras=True)
@@ -179,24 +189,24 @@ def _usage_error(owner: type, error: ValidationError) -> UsageError:
 
 
 def fields_of(owner: type) -> dict[str, Setting]:
-    """The settings that a tree of dataclasses declares, by short name."""
+    """Settings that a tree of dataclasses declares, by short name."""
     return {setting.name: setting for setting in _leaves(owner, ())}
 
 
 def _leaves(owner: type, path: tuple[str, ...]) -> Iterable[Setting]:
     hints = typing.get_type_hints(owner, include_extras=True)
     for field in dataclasses.fields(owner):
-        hint, here = hints[field.name], (*path, field.name)
+        hint, field_path = hints[field.name], (*path, field.name)
         words = [note for note in _annotations(hint) if isinstance(note, Word)]
         if dataclasses.is_dataclass(hint):
-            yield from _leaves(typing.cast(type, hint), here)
+            yield from _leaves(typing.cast(type, hint), field_path)
         elif _plain_types(hint) and NOT_SET not in words:
             name = words[0].name if words else field.name.rstrip("_")
-            yield Setting(name or field.name, here, hint, field.default, _doc(hint))
+            yield Setting(name or field.name, field_path, hint, field.default, _doc(hint))
 
 
 def options_of(owner: type) -> dict[str, Setting]:
-    """The settings of a cell or rule: what its constructor takes beside the sizes, if of a plain type."""
+    """Options of a cell or rule: constructor arguments of a plain type, other than the sizes, by name."""
     hints = typing.get_type_hints(owner.__init__, include_extras=True)  # type: ignore[misc]
     options = {}
     for name, parameter in inspect.signature(owner).parameters.items():
@@ -206,7 +216,7 @@ def options_of(owner: type) -> dict[str, Setting]:
 
 
 def split_words(words: Iterable[str]) -> dict[str, str]:
-    """`key=value` words as a dictionary. Raises UsageError for a word of another form, or a key given twice."""
+    """Split `key=value` arguments into a dictionary; raise UsageError for another form or a repeated key."""
     settings: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -219,7 +229,7 @@ def split_words(words: Iterable[str]) -> dict[str, str]:
 
 
 def as_word(value: object) -> str:
-    """A value as a word has it."""
+    """Format a value the way `Setting.read` parses it."""
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -227,19 +237,19 @@ Values = dict[tuple[str, ...], Any]
 
 
 def bind(values: Mapping[str, object], **owners: Mapping[str, Setting]) -> dict[str, Values]:
-    """Share out settings among their owners.
+    """Assign values to the settings that their keys name.
 
     Args:
-        values: By short name or by dotted name, from any field on; the owner's name may stand before it.
-        owners: The settings that each owner has, by short name.
+        values: Values by key. A key is a short name, or the end of OWNER.DOTTED_NAME, from any dot on.
+        **owners: Settings of each owner, by short name.
 
     Returns:
-        For each owner the values that it is given, read, by path.
+        For each owner its values, converted, by the setting's path.
 
     Raises:
-        UsageError: A key that no owner has, with the nearest one, or that two have; a bad value; a setting given twice.
+        UsageError: An unknown or ambiguous key, a bad value, or a setting that is given twice.
     """
-    shares: dict[str, Values] = {name: {} for name in owners}
+    assigned: dict[str, Values] = {name: {} for name in owners}
     for key, value in values.items():
         matches = [
             (name, setting)
@@ -253,14 +263,14 @@ def bind(values: Mapping[str, object], **owners: Mapping[str, Setting]) -> dict[
             names = " or ".join(f"{name}.{setting.dotted}" for name, setting in matches)
             raise UsageError(f"{key}: ambiguous; write {names}")
         ((name, setting),) = matches
-        if setting.path in shares[name]:
+        if setting.path in assigned[name]:
             raise UsageError(f"{key}: given twice, by its short and by its dotted name")
-        shares[name][setting.path] = setting.read(value)
-    return shares
+        assigned[name][setting.path] = setting.read(value)
+    return assigned
 
 
 def build(owner: type[T], values: Values) -> T:
-    """A configuration with these values by path, and defaults elsewhere."""
+    """Create a configuration from values by path, with defaults for all others."""
     hints = typing.get_type_hints(owner)
     arguments: dict[str, Any] = {}
     for name in {path[0] for path in values}:
@@ -270,30 +280,45 @@ def build(owner: type[T], values: Values) -> T:
 
 
 def record(configuration: Any) -> dict[str, Any]:
-    """A configuration as JSON has it; a class stands there by its name."""
+    """Convert a configuration to JSON values; classes are replaced by their `name`."""
     text = json.dumps(dataclasses.asdict(configuration), allow_nan=False, default=lambda value: value.name)
     fields: dict[str, Any] = json.loads(text, object_hook=lambda d: {key.rstrip("_"): v for key, v in d.items()})
     return fields
 
 
 def load(owner: type[T], fields: object, where: str) -> T:
-    """A configuration from what `record` made of it. Raises EdgernnError where it has another form."""
+    """Restore a configuration from the result of `record`.
+
+    Args:
+        owner: Class of the configuration.
+        fields: Result of `record`.
+        where: Path of the file for errors.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        EdgernnError: `fields` has another form.
+    """
     try:
         return TypeAdapter(owner).validate_json(json.dumps(fields))
     except ValidationError as error:
         problem = error.errors()[0]
         name = ".".join(map(str, problem["loc"]))
-        problem_text = f"{name}: {problem['msg'].lower()}"
-        raise EdgernnError(f"{where}: not a configuration of this version of edgernn ({problem_text})") from None
+        reason = f"{name}: {problem['msg'].lower()}"
+        raise EdgernnError(f"{where}: not a configuration of this version of edgernn ({reason})") from None
 
 
 def parse(owner: type[T], values: object, where: str) -> T:
-    """A dataclass from a part of a user's file.
+    """Create a dataclass from a part of a user's file.
 
     Args:
-        owner: A dataclass with the config FILE.
-        values: The content of that part.
-        where: The file's path, and the part's name; errors begin with it.
+        owner: Dataclass with the config `FILE`.
+        values: Content of that part.
+        where: Path of the file and name of the part; errors begin with it.
+
+    Returns:
+        The dataclass.
 
     Raises:
         EdgernnError: A missing or an unknown key, or a bad value.
@@ -306,9 +331,9 @@ def parse(owner: type[T], values: object, where: str) -> T:
 
 
 def _mistake(owner: type, error: ValidationError) -> tuple[list[str], str]:
-    """The keys that lead to the first mistake in a file, and what it is.
+    """Keys that lead to the first mistake in a file, and its description.
 
-    A missing key comes first, as an unknown key may be a misspelling of it.
+    A missing key comes first, because an unknown key may be a misspelling of it.
     """
     problem = min(error.errors(), key=lambda problem: problem["type"] != "missing")
     hint: Any = owner
@@ -320,15 +345,15 @@ def _mistake(owner: type, error: ValidationError) -> tuple[list[str], str]:
             fields = typing.get_type_hints(hint, include_extras=True)
             known = {name.replace("_", "-"): fields[name] for name in fields}
             if problem["type"] == "missing" and key == problem["loc"][-1]:
-                near = difflib.get_close_matches(key, problem["input"].keys() - known.keys(), 1)
-                instead = f"; did you mean {near[0]!r}?" if near else ""
-                return keys, f"expected the key {key!r}, which is missing{instead}"
+                matches = difflib.get_close_matches(key, problem["input"].keys() - known.keys(), 1)
+                hint_text = f"; did you mean {matches[0]!r}?" if matches else ""
+                return keys, f"expected the key {key!r}, which is missing{hint_text}"
             if key not in known:
                 return keys, str(nearest("key", key, known))
             hint = known[key]
         else:
             hint = typing.get_args(next(iter(_parts(hint))))[-1]
-        # an empty key stands for none
+        # errors about a dictionary's keys have an empty key
         keys += [key] if key else []
     if problem["type"] == "value_error":
         return keys, str(problem["ctx"]["error"])
@@ -336,7 +361,15 @@ def _mistake(owner: type, error: ValidationError) -> tuple[list[str], str]:
 
 
 def flat(settings: Mapping[str, Setting], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of settings, by short name, in what `record` made of a configuration; absent ones left out."""
+    """Look up settings in the result of `record`.
+
+    Args:
+        settings: Settings by short name.
+        fields: Result of `record`.
+
+    Returns:
+        The values by short name, without settings that are absent.
+    """
     values = {}
     for name, setting in settings.items():
         value: Any = fields

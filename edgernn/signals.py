@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals that ask a command to end: Ctrl-C (SIGINT), SIGTERM, and SIGHUP when its terminal is closed."""
+"""Handling of the signals that end a command: SIGINT (Ctrl-C), SIGTERM, and SIGHUP (its terminal was closed)."""
 
 import errno
 import os
@@ -12,26 +12,26 @@ from types import FrameType
 
 
 class Interrupted(KeyboardInterrupt):
-    """The end that a signal asked for; `number` is the signal's."""
+    """KeyboardInterrupt that was raised for the signal `number`."""
 
     number: int = signal.SIGINT
 
     @classmethod
     def by(cls, number: int, text: str) -> "Interrupted":
-        """An Interrupted by this signal."""
-        stop = cls(text)
-        stop.number = number
-        return stop
+        """Create an interrupt for a signal."""
+        interrupt = cls(text)
+        interrupt.number = number
+        return interrupt
 
 
 def number_of(stop: KeyboardInterrupt) -> int:
-    """The signal behind an interrupt."""
+    """Signal number of an interrupt."""
     return stop.number if isinstance(stop, Interrupted) else int(signal.SIGINT)
 
 
 @contextmanager
 def raising() -> Iterator[None]:
-    """Inside, the first SIGTERM or SIGHUP raises Interrupted, as Ctrl-C raises KeyboardInterrupt."""
+    """Raise Interrupted at the first SIGTERM or SIGHUP inside the block, as Ctrl-C raises KeyboardInterrupt."""
     raised = 0
 
     def handler(number: int, frame: FrameType | None) -> None:
@@ -48,7 +48,7 @@ def raising() -> Iterator[None]:
         except Interrupted:
             raise
         except KeyboardInterrupt as stop:
-            # Ray raises one of its own in place of ours
+            # Ray replaces our Interrupted by a KeyboardInterrupt
             if raised:
                 raise Interrupted.by(raised, str(stop)) from None
             raise
@@ -56,10 +56,10 @@ def raising() -> Iterator[None]:
 
 @contextmanager
 def noting() -> Iterator[Callable[[], int]]:
-    """Inside, a signal is only noted, so that work can end in order; a second Ctrl-C interrupts at once.
+    """Record signals inside the block, so that the caller can stop cleanly; a second Ctrl-C interrupts at once.
 
     Yields:
-        A function that returns the number of the first signal, or 0.
+        A function that returns the number of the first signal, or 0 if there was none.
     """
     noted = 0
 
@@ -81,7 +81,7 @@ def _handling(handler: Callable[[int, FrameType | None], None], numbers: tuple[i
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    # nohup has a program ignore SIGHUP
+    # keep signals ignored that the caller ignores, as nohup does SIGHUP
     caught = [n for n in numbers if n == signal.SIGINT or signal.getsignal(n) is not signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in caught}
     try:
@@ -92,7 +92,7 @@ def _handling(handler: Callable[[int, FrameType | None], None], numbers: tuple[i
 
 
 def _leave_terminal() -> None:
-    """Drop what is still written to a terminal that was closed, where it would be an error."""
+    """Redirect stdout and stderr to the null device if their terminal was closed, so that writes do not fail."""
     for stream in (1, 2):
         try:
             termios.tcgetattr(stream)

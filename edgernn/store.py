@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model in a folder: config.json, whose key "model" holds a ModelConfig, and model.safetensors."""
+"""Model storage in a folder: config.json with the ModelConfig under the key "model", and model.safetensors."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Raises EdgernnError where the file is missing, truncated or not safetensors."""
+    """Read a safetensors file; raise EdgernnError if it is missing, truncated or of another format."""
     try:
         tensors: dict[str, Tensor] = load_file(path)
         return tensors
@@ -37,49 +37,66 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def save_weights(model: RecurrentModel, folder: Path, name: str = WEIGHTS) -> None:
+    """Write the weights of a model to a safetensors file in a folder."""
     write_tensors(folder / name, model.state_dict(), {"format": "pt"})
 
 
 def load_weights(model: RecurrentModel, folder: Path, name: str = WEIGHTS) -> None:
-    """Raises EdgernnError where the file does not hold exactly the tensors of this model, with their shapes."""
-    found, expected = read_tensors(folder / name), model.state_dict()
-    if found.keys() != expected.keys():
-        names = ", ".join(sorted(found.keys() ^ expected.keys()))
+    """Load the weights of a model in place.
+
+    Args:
+        model: The model.
+        folder: Folder of the file.
+        name: Name of the safetensors file.
+
+    Raises:
+        EdgernnError: The names or shapes of the tensors are not those of the model.
+    """
+    tensors, expected = read_tensors(folder / name), model.state_dict()
+    if tensors.keys() != expected.keys():
+        names = ", ".join(sorted(tensors.keys() ^ expected.keys()))
         raise EdgernnError(f"{folder / name}: not the weights of this model; missing or unknown: {names}")
     for key, tensor in expected.items():
-        if found[key].shape != tensor.shape:
-            shapes = f"expected {tuple(tensor.shape)}, got {tuple(found[key].shape)}"
+        if tensors[key].shape != tensor.shape:
+            shapes = f"expected {tuple(tensor.shape)}, got {tuple(tensors[key].shape)}"
             raise EdgernnError(f"{folder / name}: {key}: {shapes}")
-    model.load_state_dict(found)
+    model.load_state_dict(tensors)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The config of a run directory. Raises EdgernnError for a file that is none, or of an older form."""
+    """Read config.json of a run directory; raise EdgernnError if it is invalid or has an older format."""
     path = folder / CONFIG
     config = read_json(path)
     if not isinstance(config, dict) or not isinstance(config.get("model"), dict):
-        raise EdgernnError(f"{path}: not the config of a run")
+        raise EdgernnError(f"{path}: not the config of a run: expected a table with the key 'model'")
     if "layer" not in config["model"]:
         version = config.get("edgernn", "an older version")
         raise EdgernnError(
-            f"{path}: written by edgernn {version} in a form that this version does not read; train again"
+            f"{path}: written by edgernn {version} in a format that this version does not read; train again"
         )
     return config
 
 
 def load_model(folder: Path) -> tuple[SequenceModel, dict[str, Any]]:
-    """The model of a run directory, ready to run, and the whole config.
+    """Load the model of a run directory.
 
-    A cell of the user's own is loaded from the run's copy of its file, which executes it.
+    A user-defined cell is loaded from the run's copy of its Python file, which executes that file.
+
+    Args:
+        folder: The run directory.
+
+    Returns:
+        The model in evaluation mode, and the content of config.json.
 
     Raises:
-        EdgernnError: A file of the run is bad.
+        EdgernnError: A file of the run is missing or invalid.
     """
     if not folder.is_dir():
         raise EdgernnError(f"{folder}: no such run directory")
     config = read_config(folder)
     if (network := config.get("network", SequenceModel.__name__)) != SequenceModel.__name__:
-        raise EdgernnError(f"{folder}: its network is a {network}; only a {SequenceModel.__name__} can be used alone")
+        expected = f"a {SequenceModel.__name__}, got a {network}"
+        raise EdgernnError(f"{folder}: network: expected {expected}, which can only be used by its own task")
     settings = load(ModelConfig, config["model"], str(folder / CONFIG))
     if (cell := load_kept(folder, config)) is not None:
         layer = settings.layer
@@ -91,9 +108,16 @@ def load_model(folder: Path) -> tuple[SequenceModel, dict[str, Any]]:
 
 
 def kept_cell(folder: Path, cell: str) -> str:
-    """The word for a run's copy of the file in FILE.py:CLASS; `cell` itself where there is no run that keeps one.
+    """Replace the file in FILE.py:CLASS by the copy in a run directory, if there is one.
+
+    Args:
+        folder: Folder that may be a run directory.
+        cell: Cell name or FILE.py:CLASS.
+
+    Returns:
+        COPY:CLASS, or `cell` unchanged.
 
     Raises:
-        EdgernnError: The copy is missing, or is not what the run was begun with.
+        EdgernnError: The copy is missing or has changed.
     """
     return kept_word(folder, read_config(folder), cell) if (folder / CONFIG).is_file() else cell

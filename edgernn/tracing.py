@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a point-wise function in torch to its program: the equations of cells and rules are not written a second time.
+"""Tracing of point-wise torch functions to programs, so that equations of cells and rules are written only once.
 
-The function is traced on tiles of values, own vectors spread out to them, so that nothing is summed up inside. Every
-operator of torch that follows from the ops of programs is rewritten to these; all others are refused.
+The function is traced with torch.fx on small tiles, to which vectors are broadcast beforehand. Each torch operator that
+the ops of programs can express is rewritten to them; any other operator is an error.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,13 +16,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from edgernn.program import OPS, Builder, Program, ProgramError, gradient
 
 Function = Callable[[Mapping[int, Tensor]], tuple[Tensor, ...]]
-# tiles have so many rows, which no size of a layer is taken for
+# rows of a tile, different from all widths
 _ROWS = 2
 
 
 @dataclass(frozen=True)
 class _Value:
-    """A value of a builder, to write equations with."""
+    """Value of a builder with operators, so that rewrites read like equations."""
 
     builder: Builder
     number: int
@@ -59,18 +59,18 @@ class _Value:
         return self.op("neg", self)
 
     def select(self, then: "_Value | float", otherwise: "_Value | float") -> "_Value":
-        """`then` where this is not 0."""
+        """Return `then` where this value is not 0, else `otherwise`."""
         return self.op("select", self, then, otherwise)
 
 
 def _clamp(a: _Value, low: _Value | float | None = None, high: _Value | float | None = None) -> _Value:
-    # the value first: gradients pass at both ends
+    # value first, so that gradients pass at both ends, as in torch; see `gradient`
     a = a if low is None else a.op("max", a, low)
     return a if high is None else a.op("min", a, high)
 
 
 def _between(a: _Value, low: float = -1.0, high: float = 1.0) -> _Value:
-    # the number first: no gradient passes at the ends
+    # number first, so that no gradient passes at the ends, as in torch; see `gradient`
     return a.op("min", high, a.op("max", low, a))
 
 
@@ -83,20 +83,21 @@ def _pow(a: _Value, exponent: Any) -> _Value:
     powers |= {1: lambda a: a, 2: lambda a: a * a, 3: lambda a: a * a * a, 4: lambda a: a * a * (a * a)}
     powers[-2] = lambda a: 1.0 / (a * a)
     if isinstance(exponent, _Value) or exponent not in powers:
-        raise ProgramError("torch's pow is supported with the exponents -2, -1, -1/2, 1/2, 1, 2, 3 and 4")
+        exponent = "a tensor" if isinstance(exponent, _Value) else exponent
+        raise ProgramError(f"torch's pow: expected the exponent -2, -1, -1/2, 1/2, 1, 2, 3 or 4, got {exponent}")
     return powers[exponent](a)
 
 
 def _softplus(a: _Value, beta: float = 1.0, threshold: float = 20.0) -> _Value:
     scaled = a * beta
-    # the exponential of what is cut off must not overflow
-    bent = _unary("log")(1.0 + _unary("exp")(_clamp(scaled, None, threshold))) / beta
-    return a.op("less", threshold, scaled).select(a, bent)
+    # clamped, as exp must not overflow in the branch that is not selected
+    soft = _unary("log")(1.0 + _unary("exp")(_clamp(scaled, None, threshold))) / beta
+    return a.op("less", threshold, scaled).select(a, soft)
 
 
 def _elu(a: _Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> _Value:
-    bent = (_unary("exp")(_clamp(a, None, 0.0) * input_scale) - 1.0) * (scale * alpha)
-    return a.op("less", 0.0, a).select(a * scale, bent)
+    negative = (_unary("exp")(_clamp(a, None, 0.0) * input_scale) - 1.0) * (scale * alpha)
+    return a.op("less", 0.0, a).select(a * scale, negative)
 
 
 def _unary(name: str) -> Callable[[_Value], _Value]:
@@ -111,7 +112,7 @@ def _swapped(name: str) -> Callable[[_Value, _Value | float], _Value]:
     return lambda a, b: a.op(name, b, a)
 
 
-# operators of torch by the equations that they stand for; comparisons are 1 or 0
+# torch operators in terms of the ops of programs; comparisons are 1 or 0
 _REWRITES: dict[str, Callable[..., _Value]] = {
     "add": lambda a, b, alpha=1: a + b * alpha,
     "sub": lambda a, b, alpha=1: a - b * alpha,
@@ -165,7 +166,7 @@ _REWRITES: dict[str, Callable[..., _Value]] = {
     **dict.fromkeys(("logical_xor", "bitwise_xor"), lambda a, b: 1.0 - a.op("equal", a, b)),
     **dict.fromkeys(("detach", "alias", "clone", "lift_fresh", "view", "expand", "_unsafe_view"), lambda a, *_: a),
 }
-# operators that give a number, whatever their tensor is: where in their arguments it is, or which it is
+# torch operators that return a constant: its value, or None if it is the last argument
 _FILLS: dict[str, float | None] = {
     **dict.fromkeys(("zeros_like", "zeros", "new_zeros"), 0.0),
     **dict.fromkeys(("ones_like", "ones", "new_ones"), 1.0),
@@ -174,9 +175,19 @@ _FILLS: dict[str, float | None] = {
 
 
 def trace(name: str, function: Function, widths: Mapping[int, int], width: int) -> Program:
-    """The program of a function of tiles (rows, widths[key]) by key to tiles (rows, width).
+    """Trace a function to a program.
 
-    The program has the arguments that matter, by their keys. Raises ProgramError where there is none.
+    Args:
+        name: Name of the function for errors.
+        function: Function from tiles (rows, widths[key]) by key to tiles (rows, width).
+        widths: Width of each argument.
+        width: Width of the results.
+
+    Returns:
+        The program. Its arguments are those keys that the results depend on.
+
+    Raises:
+        ProgramError: The function is not point-wise, or uses an operator that programs cannot express.
     """
     tiles = {key: torch.rand(_ROWS, size) for key, size in widths.items()}
 
@@ -187,8 +198,8 @@ def trace(name: str, function: Function, widths: Mapping[int, int], width: int) 
         pure = torch.func.functionalize(flat, remove="mutations_and_views")
         graph = make_fx(pure)(*tiles.values()).graph
     except (RuntimeError, TypeError, KeyError, AttributeError, ValueError, IndexError) as error:
-        remedy = "read gates, states and the vectors of `own` alone"
-        raise ProgramError(f"{name}: it cannot be traced ({' '.join(str(error).split())}); {remedy}") from error
+        remedy = "read only gates, states and the vectors of `own`"
+        raise ProgramError(f"{name}: cannot be traced ({' '.join(str(error).split())}); {remedy}") from error
     graph.eliminate_dead_code()
     try:
         program = _rewrite(graph, list(tiles), width)
@@ -200,7 +211,17 @@ def trace(name: str, function: Function, widths: Mapping[int, int], width: int) 
 
 @torch.enable_grad()
 def check_gradient(name: str, program: Program, function: Function, widths: Mapping[int, int]) -> None:
-    """Raise ProgramError where torch differentiates the function in another way, as behind `detach`."""
+    """Check that the program's gradients equal those of torch, which `detach` for example would change.
+
+    Args:
+        name: Name of the function for errors.
+        program: Program from `trace`.
+        function: The traced function.
+        widths: Width of each argument.
+
+    Raises:
+        ProgramError: The gradients differ, or torch cannot differentiate the function.
+    """
     values = {key: value.requires_grad_() for key, value in _points(widths).items()}
     keys = range(max(widths, default=0) + 1, max(widths, default=0) + 1 + len(program.results))
     try:
@@ -211,22 +232,23 @@ def check_gradient(name: str, program: Program, function: Function, widths: Mapp
     except RuntimeError as error:
         raise ProgramError(f"{name}: torch cannot differentiate it ({' '.join(str(error).split())})") from error
     inputs = {key: value.detach() for key, value in values.items()} | dict(zip(keys, grads, strict=True))
-    back = gradient(program, keys)
-    computed = back.run([inputs[key] for key in back.arguments])
+    derivative = gradient(program, keys)
+    computed = derivative.run([inputs[key] for key in derivative.arguments])
     for key, grad, expected in zip(program.arguments, computed, wanted, strict=True):
         if not torch.allclose(grad.expand_as(expected), expected, rtol=1e-6, atol=1e-9, equal_nan=True):
-            raise ProgramError(f"{name}: its gradient by argument {key} in torch is not that of its equations")
+            raise ProgramError(
+                f"{name}: torch's gradient of argument {key} is not that of the equations; remove detach"
+            )
 
 
 def _points(widths: Mapping[int, int]) -> dict[int, Tensor]:
-    """Values of both signs and several sizes, a seed's."""
+    """Random test values for each argument, from a fixed seed."""
     generator = torch.Generator().manual_seed(0)
-    draw = torch.randn
-    return {key: 2 * draw(_ROWS, n, dtype=torch.float64, generator=generator) for key, n in widths.items()}
+    return {key: 2 * torch.randn(_ROWS, n, dtype=torch.float64, generator=generator) for key, n in widths.items()}
 
 
 def _compare(name: str, program: Program, function: Function, widths: Mapping[int, int]) -> None:
-    """Raise ProgramError where the function depends on more than its arguments, or on their values as no op does."""
+    """Raise ProgramError if program and function differ: the function reads hidden state, or branches on values."""
     points = _points(widths)
     with torch.no_grad():
         expected = function(points)
@@ -234,18 +256,18 @@ def _compare(name: str, program: Program, function: Function, widths: Mapping[in
         computed = program.run([points[key] for key in program.arguments])
         for result, wanted in zip(computed, expected, strict=True):
             if not torch.allclose(result, wanted.to(result.dtype), rtol=1e-6, atol=1e-9, equal_nan=True):
-                raise ProgramError(f"{name}: it depends on more than its arguments; use no random numbers or state")
+                raise ProgramError(f"{name}: depends on more than its arguments; use no random numbers or hidden state")
 
 
 def _rewrite(graph: fx.Graph, keys: Sequence[int], width: int) -> Program:
-    """The program of a graph of torch's operators."""
+    """Rewrite a graph of torch operators to a program."""
     builder = Builder()
     values: dict[fx.Node, _Value] = {}
-    places = iter(keys)
+    argument_keys = iter(keys)
     results: Sequence[Any] = ()
     for node in graph.nodes:
         if node.op == "placeholder":
-            values[node] = _Value(builder, builder.argument(next(places)))
+            values[node] = _Value(builder, builder.argument(next(argument_keys)))
         elif node.op == "call_function":
             values[node] = _translate(node, values, builder, width)
         elif node.op == "output":
@@ -255,21 +277,21 @@ def _rewrite(graph: fx.Graph, keys: Sequence[int], width: int) -> Program:
             raise ProgramError("expected numbers, got a constant tensor; declare a vector in `own`")
     for result in results:
         if not isinstance(result, fx.Node) or tuple(result.meta["val"].shape) != (_ROWS, width):
-            raise ProgramError("expected results of the size of the gates")
+            raise ProgramError("expected results with one number for each neuron, as the gates have")
     return builder.finish([values[result].number for result in results])
 
 
 def _translate(node: fx.Node, values: Mapping[fx.Node, _Value], builder: Builder, width: int) -> _Value:
-    """The value of one operator of torch."""
+    """Rewrite one torch operator."""
     name = str(getattr(node.target, "_opname", getattr(node.target, "__name__", node.target)))
-    # what is a view to torch is a copy to its functional form
+    # functionalisation turns views into operators with the suffix _copy
     name = name if name == "_to_copy" else name.removesuffix("_copy")
     if name == "getitem" and node.args[1] == 0:
         return values[node.args[0]]  # type: ignore[index]
     outputs = node.meta["val"]
     output = outputs[0] if isinstance(outputs, tuple) else outputs
     if tuple(output.shape) not in ((_ROWS, width), ()):
-        raise ProgramError(f"torch's {name} is not point-wise here; use operators that act on each neuron alone")
+        raise ProgramError(f"torch's {name} is not point-wise here; use operators that act on each neuron separately")
     if output.dtype not in (torch.float32, torch.bool):
         raise ProgramError(f"{name}: expected float32 or bool, got {str(output.dtype).removeprefix('torch.')}")
     operands: list[Any] = [values[a] if isinstance(a, fx.Node) else a for a in node.args]
@@ -281,7 +303,7 @@ def _translate(node: fx.Node, values: Mapping[fx.Node, _Value], builder: Builder
         value: _Value = operands[0]
         return value if output.dtype == torch.float32 else 1.0 - value.op("equal", value, 0.0)
     if name not in _REWRITES or node.kwargs.keys() - {"alpha", "value"}:
-        raise ProgramError(f"torch's {name} is not supported; use what follows from {', '.join(OPS)}")
-    # a number may come first, as in 1 - z
+        raise ProgramError(f"torch's {name} is not supported; use operators that {', '.join(OPS)} can express")
+    # the first operand may be a Python number, as in 1 - z
     first = operands[0] if isinstance(operands[0], _Value) else _Value(builder, builder.constant(operands[0]))
     return _REWRITES[name](first, *operands[1:], **node.kwargs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a model in torch to one .onnx file that runs on any ONNX Runtime, and fast with the native library."""
+"""Export of a torch model to one .onnx file, which runs on any ONNX Runtime and faster with the native library."""
 
 from pathlib import Path
 from typing import Any
@@ -24,27 +24,38 @@ def to_onnx(
     example: Tensor | None = None,
     weights: str = "float32",
 ) -> list[Check]:
-    """Write the model as an ONNX file (opset 20, IR 9) and check it against torch; returns what the check found.
+    """Write a model as an ONNX file (opset 20, IR 9) and check it against torch.
 
-    The file takes x (T, B, I), or int64 (T, B) where the model has a vocabulary, and the state, and gives y, the next
-    state and, for a rule that can skip, the number of neurons updated (T, B) and the multiply-adds executed (B,).
-    weights: "float32", "bfloat16" or "int8", what the file keeps matrices as (`rounding.rounded`); the native library
-    computes with them, elsewhere they become float32 when the file is loaded, with the same values.
-    `metadata` is added to the file's description. example, as x: what the check runs beside random input.
-    Raises EdgernnError if the file does not compute what torch does with such weights; then nothing is left at `path`.
+    The file's inputs are x (T, B, I), or int64 words (T, B) for a model with a vocabulary, and the state. Its outputs
+    are y, the next state and, for a rule that can skip, the number of updated neurons (T, B) and the executed
+    multiply-adds (B,).
+
+    Args:
+        model: The model.
+        path: The file to write.
+        metadata: Values to add to the file's metadata.
+        example: Input for the check, in addition to random input.
+        weights: Type of stored matrices, "float32", "bfloat16" or "int8"; see `rounding.rounded`. The native library
+            computes with this type. Without it, matrices are converted to float32 when the file is loaded.
+
+    Returns:
+        One check per backend.
+
+    Raises:
+        EdgernnError: The outputs differ from those of torch with the same weights. No file is written.
     """
     path = Path(path)
     was_training = model.training
     model.eval()
     try:
         check_goes_with(model.recurrent_layers(), weights)
-        kept = rounded(model, weights)
-        proto = build(kept, metadata, weights)
+        exported = rounded(model, weights)
+        proto = build(exported, metadata, weights)
         with replacing(path) as temporary:
             temporary.write_bytes(proto.SerializeToString())
-            results = check(kept, temporary, example, whole_numbers=weights == "int8")
+            results = check(exported, temporary, example, whole_numbers=weights == "int8")
     finally:
         model.train(was_training)
     if not any(f.domain == "ai.edgernn" for f in proto.functions):
-        raise EdgernnError(f"{path}: the portable function is missing from the written file")
+        raise EdgernnError(f"{path}: expected a portable function in the written file, got none; report this as a bug")
     return results

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The card of an exported model: how it was made, what it measured, how it is called."""
+"""Model card of an exported model: its training, its metrics and its interface."""
 
 import shlex
 from pathlib import Path
@@ -23,7 +23,21 @@ def card(
     weights: str = "float32",
     loss: Loss | None = None,
 ) -> str:
-    """Markdown. config and result: of the run; file: the model's; loss: what its weights cost, if not float32."""
+    """Write the model card as Markdown.
+
+    Args:
+        model: The exported model.
+        config: Content of the run's config.json.
+        result: Content of the run's result.json.
+        checks: Results of the check against torch.
+        file: The exported file.
+        took: Measured latency.
+        weights: Type of the stored matrices.
+        loss: Change of the metric because of rounded weights, if any.
+
+    Returns:
+        The text of the card.
+    """
     task, metric = config["task"], result["metric"]
     settings = ", ".join(f"{k}={v}" for k, v in task["settings"].items())
     threshold = "" if result["threshold"] is None else f" (solved: {result['threshold']:.3g})"

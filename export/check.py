@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does the file compute what torch computes? With stock ONNX Runtime, and with the native library."""
+"""Check of an exported file against torch, in stock ONNX Runtime and with the native library."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,17 +18,21 @@ from edgernn.runtime.info import kernels
 from edgernn.runtime.library import no_native
 from edgernn.runtime.session import Session
 
-# float32 paths that add in another order differ by rounding alone
+# allowed error, relative for values above 1: float32 sums in another order differ by rounding
 TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
 class Check:
-    """The worst absolute error of one backend against torch, over all outputs.
+    """Comparison of one backend with torch.
 
-    steps: how many single steps, each from torch's own state, were compared; ties: how many more were left out because
-    a decision in them was closer than the rule's `tie` to its threshold.
-    sequences: how many whole sequences from the zero state were compared; those with a tie are left out.
+    Attributes:
+        backend: "portable" or "native".
+        step_error: Largest absolute error of any output over single steps, each from torch's state.
+        sequence_error: Largest absolute error of any output over whole sequences.
+        steps: Number of compared steps.
+        sequences: Number of compared sequences, all of them without ties.
+        ties: Number of steps left out because a decision was closer to its threshold than the rule's `tie`.
     """
 
     backend: str
@@ -51,16 +55,25 @@ def check(
     tolerance: float = TOLERANCE,
     whole_numbers: bool = False,
 ) -> list[Check]:
-    """Run torch against the file in stock ONNX Runtime and, where it is installed, with the native library.
+    """Compare an exported file with torch, in stock ONNX Runtime and, if it is installed, with the native library.
 
-    Both run random normal input in the model's own input scale, or random words of its vocabulary, and, where it is
-    given, example (T, B, I) or (T, B). A model with binary decisions may leave torch's path for good at a decision that
-    rounding turns over, so every single step is compared from torch's own state, and whole sequences where no decision
-    is that close.
-    whole_numbers: the native library multiplies with whole numbers, whose rounding is allowed WHOLE_NUMBERS instead of
-    `tolerance`, and decisions so much nearer to their threshold count as close.
-    Raises EdgernnError if outputs or states differ by more than `tolerance`, times the largest of them if that is above
-    1, or if update counts differ.
+    The input is random, normal in the scale of the model's input or words of its vocabulary. If rounding flips a binary
+    decision, the states diverge from torch's for good. Single steps are therefore compared from torch's state, and
+    whole sequences only if no decision is near its threshold.
+
+    Args:
+        model: The model in torch.
+        path: The exported file.
+        example: Further input, (T, B, I) or words (T, B).
+        tolerance: Allowed absolute error, or relative error for outputs above 1.
+        whole_numbers: True if the native library multiplies integers. It is then allowed an error of WHOLE_NUMBERS,
+            and decisions count as ties at a correspondingly larger distance.
+
+    Returns:
+        One check per backend.
+
+    Raises:
+        EdgernnError: Outputs, states or update counts differ.
     """
     model.eval()
     generator = torch.Generator().manual_seed(0)
@@ -90,7 +103,7 @@ def check(
 
 
 def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float, ties_apart: float) -> Check:
-    """ties_apart: how many times the rule's `tie` a decision must be away from its threshold."""
+    """Compare one backend; a decision within `ties_apart` times the rule's `tie` of its threshold is a tie."""
     state = zero = model.initial_state(x.shape[1], model.input_mean)
     steps = ties = 0
     step_error = 0.0
@@ -107,13 +120,13 @@ def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float
             state = expected[1]
     clear = margins > ties_apart
     if not steps and not clear.any():
-        raise EdgernnError("check: every step has a decision at its threshold; give other inputs")
+        raise EdgernnError("check: expected a step without ties, got none; pass other input as example")
     sequence_error = _error(session, model, x, zero, _torch(model, x, zero), clear, tolerance)
     return Check(session.backend, step_error, sequence_error, steps, int(clear.sum()), ties)
 
 
 def _torch(model: SequenceModel, x: Tensor, state: State) -> tuple[Tensor, State, Tensor | None]:
-    """y, the next state and the number of updates (T, B) in torch."""
+    """Run torch; returns y, the next state and the number of updated neurons (T, B), if any rule decides."""
     with torch.no_grad():
         y, new = model(x, state)
     counts = None
@@ -126,31 +139,31 @@ def _torch(model: SequenceModel, x: Tensor, state: State) -> tuple[Tensor, State
 
 
 def _margins(model: SequenceModel, x: Tensor, state: State) -> Tensor:
-    """(B,): the closest decision of any layer at any step of x (T, B, I), in units of the rule's `tie`.
+    """Smallest margin (B,) of any layer's decisions over all steps of x, in units of the rule's `tie`.
 
-    Found by watching the rules decide.
+    The rules' `decide` is wrapped to record the margins.
     """
-    found: list[Tensor] = []
+    margins: list[Tensor] = []
 
-    def watch(rule: UpdateRule) -> Callable[[Tensor, State, State], Decision]:
+    def recording(rule: UpdateRule) -> Callable[[Tensor, State, State], Decision]:
         decide = rule.decide
 
-        def watched(e: Tensor, state: State, memory: State) -> Decision:
-            found.append(rule.margin(e, state, memory) / rule.tie)
+        def record(e: Tensor, state: State, memory: State) -> Decision:
+            margins.append(rule.margin(e, state, memory) / rule.tie)
             return decide(e, state, memory)
 
-        return watched
+        return record
 
     rules = [layer.rule for layer in model.recurrent_layers()]
     try:
         for rule in rules:
-            rule.decide = watch(rule)  # type: ignore[method-assign, assignment]
+            rule.decide = recording(rule)  # type: ignore[method-assign, assignment]
         with torch.no_grad():
             model(x, state)
     finally:
         for rule in rules:
             del rule.decide
-    return torch.stack(found).amin(0)
+    return torch.stack(margins).amin(0)
 
 
 def _error(
@@ -162,7 +175,7 @@ def _error(
     clear: Tensor,
     tolerance: float,
 ) -> float:
-    """The worst error over the samples that are `clear`; raises EdgernnError beyond the tolerance."""
+    """Largest error over the samples in the mask `clear`; raises EdgernnError above the tolerance."""
     named = {n: s.detach().numpy() for n, s in zip(model.state_names, state, strict=True)}
     y, new = session.run_from(x.numpy(), named)
     pick = clear.numpy()
@@ -174,16 +187,16 @@ def _error(
     worst = 0.0
     for name, got, wanted, axis in pairs:
         error = float(np.abs(np.compress(pick, got - wanted.numpy(), axis)).max())
-        # of large numbers, as a head's may be, a share of the largest
+        # relative to the largest value if that is above 1, as a head's output may be
         allowed = tolerance * max(1.0, float(wanted.abs().max()))
         if not error <= allowed:
             raise EdgernnError(
                 f"{session.backend}: {name} differs from torch by {error:.3g}, "
-                f"allowed are {allowed:.3g}; the export is wrong"
+                f"expected at most {allowed:.3g}; the export is wrong"
             )
         worst = max(worst, error)
     if expected[2] is not None:
-        counted = session.updates
-        if counted is None or (counted[:, pick] != expected[2].numpy()[:, pick]).any():
+        updates = session.updates
+        if updates is None or (updates[:, pick] != expected[2].numpy()[:, pick]).any():
             raise EdgernnError(f"{session.backend}: update counts differ from torch; the export is wrong")
     return worst

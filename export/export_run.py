@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Export the model of a run directory, with what the run knows of it."""
+"""Export of a run directory: the ONNX file, its model card and an example."""
 
 import dataclasses
 from collections.abc import Callable
@@ -22,21 +22,28 @@ from edgernn.runtime.library import no_native
 from edgernn.runtime.session import Session
 from edgernn.store import load_model
 
-# numbers in y of example.npz; of a model with many outputs fewer sequences are kept
+# limit on the numbers in y of example.npz; a model with many outputs gets fewer sequences
 _NUMBERS = 1 << 22
 
 Score = Callable[[SequenceModel], tuple[float, bool]]
 
 
 def export_run(run: Path, out: Path, weights: str = "float32", score: Score | None = None) -> dict[str, Any]:
-    """Write `out`, its card (.md) and example.npz beside it; returns the file's name and size, what the check found and
-    how long the file takes here.
+    """Export the model of a run directory, and write its card (.md) and example.npz beside the file.
 
-    weights: as in `to_onnx`. score: what the metric of a model on the run's test sequences is, and whether more of it
-    is better; asked where weights are rounded, and what that costs stands in the file, its card and the result.
+    Args:
+        run: The run directory.
+        out: The file to write.
+        weights: Type of stored matrices, as in `to_onnx`.
+        score: Function that returns a model's metric on the run's test sequences, and True if higher is better. It is
+            called if weights are rounded, to report the change of the metric.
 
-    Raises EdgernnError if the directory is not a run that has been trained to its end, or the check fails; UsageError
-    where another process is writing `out`.
+    Returns:
+        The file's name and size, the results of the check, the latency on this machine and the change of the metric.
+
+    Raises:
+        EdgernnError: The directory is not a completed run, or the check fails.
+        UsageError: Another process is writing `out`.
     """
     model, config = load_model(run)
     result_file = run / "result.json"
@@ -79,11 +86,11 @@ def _export(
     if model.output == "all":
         y = y.transpose(0, 1)
     write_arrays(out.parent / EXAMPLE, {"x": x.transpose(0, 1).numpy(), "y": y.numpy()})
-    described, took = out.with_suffix(".md"), latency(out, x.numpy())
-    write_text(described, card(model, config, result, checks, out, took, weights, loss))
+    card_file, took = out.with_suffix(".md"), latency(out, x.numpy())
+    write_text(card_file, card(model, config, result, checks, out, took, weights, loss))
     return {
         "model": str(out),
-        "card": str(described),
+        "card": str(card_file),
         "bytes": out.stat().st_size,
         "latency": dataclasses.asdict(took),
         "checks": [{**dataclasses.asdict(c), "worst": c.worst} for c in checks],

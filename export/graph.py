@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A SequenceModel as one ONNX model: a custom-domain node a layer and direction, their function, and the head."""
+"""Conversion of a SequenceModel to an ONNX model: one custom node per layer and direction, and the head."""
 
 import copy
 import json
@@ -27,14 +27,14 @@ from edgernn.program import ProgramError
 from edgernn.runtime.library import DOMAIN, MOST_OPS, OP, SCHEMA, op_names
 from edgernn.settings import record
 
-# what ONNX Runtime 1.17 and all later ones read
+# IR version that ONNX Runtime reads since 1.17
 IR_VERSION = 9
-# the name of functions that the native library has no kernel for, where others are called OP
+# replaces OP in the names of functions for which the native library has no kernel
 PORTABLE = "Portable"
 
 
 class _Graph:
-    """Nodes and weights while they are put together. type: what matrices are kept as, by its name in WEIGHTS."""
+    """Builder of the graph's nodes and initialisers; `type` is the type of stored matrices, a name in WEIGHTS."""
 
     def __init__(self, type: str = "float32") -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -47,13 +47,13 @@ class _Graph:
         return name
 
     def matrix(self, name: str, value: Tensor) -> str:
-        """A weight; a learned matrix has the graph's type, and nodes that ONNX Runtime folds make floats of it."""
+        """Add a weight. A learned matrix is stored in the graph's type, with nodes that convert it to float32."""
         if self.type == "float32" or value.ndim != 2 or not isinstance(value, nn.Parameter):
             return self.weight(name, value)
         return self.floats(name, self.kept(name, value))
 
     def kept(self, name: str, value: Tensor) -> tuple[str, str | None]:
-        """Add a matrix of the graph's type; returns its `kept_names`."""
+        """Store a matrix in the graph's type; returns its `kept_names`."""
         names = self.kept_names(name)
         if names[1] is None:
             self._bfloat16(names[0], value)
@@ -68,11 +68,11 @@ class _Graph:
         self.weights.append(helper.make_tensor(name, TensorProto.BFLOAT16, tuple(value.shape), raw, raw=True))
 
     def kept_names(self, name: str) -> tuple[str, str | None]:
-        """Of a matrix and, of whole numbers, of its scales (rows, 1); runtime/packed.py reads them."""
+        """Names of a stored matrix and, for int8, of its scales (rows, 1); runtime/packed.py reads them."""
         return (f"{name}.b", None) if self.type == "bfloat16" else (f"{name}.q", f"{name}.s")
 
     def floats(self, name: str, kept: tuple[str, str | None]) -> str:
-        """The floats of what `kept` names, or of rows of it."""
+        """Convert a stored matrix, or rows of it, to float32."""
         value, scale = kept
         if scale is None:
             return self._cast(value, name)
@@ -86,7 +86,7 @@ class _Graph:
         return output
 
     def reversed(self, value: str, output: str) -> str:
-        """The value with its first axis, time, turned round."""
+        """Reverse the first axis, time."""
         ends = (("last", [-1]), ("first", [-(2**31)]), ("time", [0]), ("back", [-1]))
         known = {w.name for w in self.weights}
         for name, number in ends:
@@ -98,14 +98,17 @@ class _Graph:
 def build(
     model: SequenceModel, extra: dict[str, Any] | None = None, weights: str = "float32", portable: bool = True
 ) -> onnx.ModelProto:
-    """The model as a ModelProto.
+    """Convert a model to a ModelProto.
 
     Args:
-        model: What is written; its matrices are rounded to `weights` already.
-        extra: Added to the metadata (task, metric, …).
-        weights: What matrices are kept as.
-        portable: Whether it has the functions that stock ONNX Runtime needs and a packed model does not. They take
-            seconds to trace.
+        model: The model, whose matrices are already rounded to `weights`.
+        extra: Values to add to the metadata (task, metric, …).
+        weights: Type of stored matrices.
+        portable: Include the functions that stock ONNX Runtime needs. A packed model does not need them, and tracing
+            them takes seconds.
+
+    Returns:
+        The ONNX model.
     """
     folded = _folded(model)
     layers = folded.recurrent_layers()
@@ -153,17 +156,17 @@ def build(
 
 
 def _embedded(graph: _Graph, rows: Tensor, x: str) -> str:
-    """The rows that x names; of rows of fewer bytes only those become floats."""
+    """Gather the embedding's rows for x; of smaller weights only these rows are converted to float32."""
     if graph.type == "float32":
         return graph.node("Gather", [graph.weight("embedding.E", rows), x], "embedding.rows")
     value, scale = graph.kept("embedding.E", rows)
-    found = graph.node("Gather", [value, x], "embedding.rows.kept")
+    gathered = graph.node("Gather", [value, x], "embedding.rows.kept")
     scales = None if scale is None else graph.node("Gather", [scale, x], "embedding.rows.s")
-    return graph.floats("embedding.rows", (found, scales))
+    return graph.floats("embedding.rows", (gathered, scales))
 
 
 def _folded(model: SequenceModel) -> SequenceModel:
-    """The model with the statistics of its normalisations made constants, and the weights that it drops made zeros."""
+    """Copy of the model with batch statistics folded into constants and pruned weights set to zero."""
     cells = [layer.cell for layer in model.recurrent_layers()]
     if not any(cell.counts_steps or cell.is_sparse for cell in cells):
         return model
@@ -182,10 +185,14 @@ def _folded(model: SequenceModel) -> SequenceModel:
 
 @dataclass(eq=False)
 class _Function:
-    """A function of the file.
+    """Function of the file, shared by layers with the same equations.
 
-    layer: One that calls it. Its input and hidden size differ if those of any such layer do, so that the tracer's
-    sizes are told apart. sizes: H of all that call it. kernel: What runs it natively, None where nothing does.
+    Attributes:
+        name: Name of the function.
+        layer: Layer to trace. If any layer of this function has I and H that differ, so does this one, so that the
+            traced sizes are distinguishable.
+        sizes: H of all layers that call the function.
+        kernel: Native kernel, or None.
     """
 
     name: str
@@ -195,18 +202,15 @@ class _Function:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Attributes of its nodes beside those of every layer."""
+        """Attributes of its nodes, in addition to those that all layers have."""
         program = None if self.kernel is None else self.kernel.program
         return {} if program is None else program.attributes()
 
 
 def _functions(layers: list[RecurrentLayer]) -> list[_Function]:
-    """The function of each layer; layers with the same equations share one.
-
-    Raises UsageError for more of them than the native library has names.
-    """
+    """Function of each layer; raises UsageError if there are more than the native library has op names."""
     functions: dict[Any, _Function] = {}
-    of_layers = []
+    assigned = []
     for layer in layers:
         cell, kernel = layer.cell, _kernel(layer)
         group_size = layer.rule.group_size
@@ -215,19 +219,20 @@ def _functions(layers: list[RecurrentLayer]) -> list[_Function]:
         key = layer.kind, cell.recurrent.rank, kernel, sizes, *op_inputs(layer)
         if key not in functions:
             if len(functions) == MOST_OPS:
-                raise UsageError(f"layers: a file holds at most {MOST_OPS} that differ in more than sizes and weights")
+                raise UsageError(f"layers: expected at most {MOST_OPS} that differ in more than sizes and weights")
             name = op_names(len(functions) + 1)[-1]
             name = name.replace(OP, PORTABLE) if kernel is None else name
             functions[key] = _Function(name, layer, set(), kernel)
         elif cell.input_size != cell.hidden_size:
             functions[key].layer = layer
         functions[key].sizes.add(cell.hidden_size)
-        of_layers.append(functions[key])
-    return of_layers
+        assigned.append(functions[key])
+    return assigned
 
 
 def _kernel(layer: RecurrentLayer) -> Kernel | None:
-    """A registered op keeps ONNX Runtime from the function of its name: a layer without a kernel has another name."""
+    """Kernel of a layer, or None."""
+    # a layer without a kernel needs another function name, as a registered op hides the function of its name
     try:
         return find_kernel(layer)
     except ProgramError:
@@ -248,7 +253,7 @@ def _layer(
     backwards: bool,
     counters: dict[str, list[str]],
 ) -> tuple[str, str]:
-    """One node; returns the names of its output sequence ("" where not needed) and of its last output."""
+    """Add the node of a layer; returns the names of its output sequence ("" if not needed) and of its last output."""
     if backwards:
         x = graph.reversed(x, f"{name}.x")
     parameters = layer_weights(layer)
@@ -287,7 +292,7 @@ def _head(graph: _Graph, model: SequenceModel, x: str) -> None:
         return
     tied = isinstance(model.head, TiedHead)
     if graph.type != "float32":
-        # a tied head reads what the embedding keeps
+        # a tied head reads the stored matrix of the embedding
         kept = graph.kept_names("embedding.E") if tied else graph.kept("head.W.T", model.head.weight)
         weight = graph.node("Transpose", [graph.floats("head.W.T", kept)], "head.W", perm=[1, 0])
     elif tied:
@@ -306,7 +311,7 @@ def _sum(graph: _Graph, values: list[str], output: str) -> None:
 
 
 def _interface(model: SequenceModel) -> tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]:
-    """The graph's inputs and outputs."""
+    """Inputs and outputs of the graph."""
     width = model.output_size or model.width
 
     def floats(name: str, *shape: int | str) -> onnx.ValueInfoProto:
@@ -327,15 +332,15 @@ def _interface(model: SequenceModel) -> tuple[list[onnx.ValueInfoProto], list[on
 
 
 def _initial_state(model: SequenceModel) -> dict[str, list[float]]:
-    """The state that a sequence starts from, by name, for one sequence."""
+    """Initial state of one sequence, by name."""
     with torch.no_grad():
         state = model.initial_state(1, model.input_mean)
     return {name: value[0].tolist() for name, value in zip(model.state_names, state, strict=True)}
 
 
 def _config(model: SequenceModel) -> ModelConfig:
-    """The model's configuration, with the numbers that its input is standardised with now."""
-    mean, std = (_once(numbers) for numbers in (model.input_mean, model.input_std))
+    """Configuration of the model, with the current mean and standard deviation of its input."""
+    mean, std = (_collapsed(numbers) for numbers in (model.input_mean, model.input_std))
     return replace(model.config, input=replace(model.config.input, mean=mean, std=std))
 
 
@@ -343,22 +348,24 @@ def _metadata(model: SequenceModel, functions: list[_Function]) -> dict[str, Any
     from edgernn.costs import model_cost
 
     cost, idle = model_cost(model), model_cost(model, 0.0)
-    around = sum(p.numel() for part in (model.embedding, model.head) if part is not None for p in part.parameters())
+    non_recurrent = sum(
+        p.numel() for part in (model.embedding, model.head) if part is not None for p in part.parameters()
+    )
     return {
         "version": __version__,
         "schema": SCHEMA,
-        # those of the functions, in their order
+        # kernel of each function, in their order
         "kernels": [f.layer.kind for f in dict.fromkeys(functions)],
-        # the kernels that run nodes by the program of their cell
+        # kernels that interpret the program of a user-defined cell
         "programs": {f.layer.kind: f.kernel.name for f in functions if f.kernel is not None and f.kernel.program},
         "model": record(_config(model)),
         "initial_state": {n: s for n, s in _initial_state(model).items() if any(s)},
         "streaming": model.streaming,
         "parameters": cost.parameters,
         "macs": cost.macs,
-        # of a step of the recurrent layers with every neuron updated, and flops_paper with none
+        # cost of a step of the recurrent layers if every neuron is updated; flops_paper_idle: if none is
         "cost": {
-            "parameters": cost.parameters - around,
+            "parameters": cost.parameters - non_recurrent,
             "macs_executed": cost.macs_executed,
             "flops_paper": cost.flops_paper,
             "flops_paper_idle": idle.flops_paper,
@@ -366,7 +373,7 @@ def _metadata(model: SequenceModel, functions: list[_Function]) -> dict[str, Any
     }
 
 
-def _once(numbers: Tensor) -> tuple[float, ...]:
-    """The numbers (I,), or the one that they all are."""
+def _collapsed(numbers: Tensor) -> tuple[float, ...]:
+    """Convert numbers (I,) to a tuple, which has a single element if all are equal."""
     values = tuple(numbers.tolist())
     return values[:1] if len(set(values)) == 1 else values

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the native library runs a layer: by the kernel of its cell, or by the program of a user's own cell."""
+"""Choice of the native kernel of a layer: a compiled one, or an interpreter of a user-defined cell's program."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,10 +15,11 @@ from edgernn.rules import RULES, UpdateRule
 
 @dataclass(frozen=True)
 class Kernel:
-    """What runs a layer natively.
+    """Native kernel of a layer.
 
-    name: as the library lists it, the layer's `kind`, with `*` for a cell that is run by its program. program: that of
-    the cell, None where the library has a kernel for it.
+    Attributes:
+        name: Name in the library: the layer's `kind`, with `*` in place of a cell that is run by its program.
+        program: Program of the cell, or None if the library has a compiled kernel.
     """
 
     name: str
@@ -26,10 +27,17 @@ class Kernel:
 
 
 def find_kernel(layer: RecurrentLayer) -> Kernel:
-    """The kernel of a layer, wherever the library is built.
+    """Find the native kernel of a layer; whether the library is installed does not matter.
 
-    Raises UsageError for a user's own part with the name of one of ours, whose kernel would take its place, and
-    ProgramError for a layer that runs as its portable function alone.
+    Args:
+        layer: The layer.
+
+    Returns:
+        The kernel.
+
+    Raises:
+        UsageError: A user-defined part has the name of a built-in one, whose kernel would run instead.
+        ProgramError: The layer has no kernel and runs only as its portable function.
     """
     cell, rule, imputer = layer.cell, layer.rule, layer.imputer
     parts: list[tuple[str, Cell | UpdateRule | Imputer | None, Mapping[str, type]]] = [
@@ -37,14 +45,14 @@ def find_kernel(layer: RecurrentLayer) -> Kernel:
         ("rule", rule, RULES),
         ("imputer", imputer, IMPUTERS),
     ]
-    for what, part, known in parts:
+    for kind, part, known in parts:
         if part is not None and known.get(part.name, type(part)) is not type(part):
             raise UsageError(
-                f"{what}: expected a name of its own for {type(part).__name__}, got {part.name!r}; rename it"
+                f"{kind}: expected a unique name for {type(part).__name__}, got the built-in {part.name!r}; rename it"
             )
-    for what, part, known in parts[1:]:
+    for kind, part, known in parts[1:]:
         if part is not None and part.name not in known:
-            raise ProgramError(f"{part.name}: a {what} of one's own has no kernel")
+            raise ProgramError(f"{part.name}: a user-defined {kind} has no kernel")
     if imputer is not None and cell.recurrent.rank is not None:
         raise ProgramError(f"{layer.kind}: weights of low rank behind an imputer have no kernel")
     if cell.norm is not None:
@@ -60,7 +68,7 @@ def find_kernel(layer: RecurrentLayer) -> Kernel:
 
 
 def without_kernel(layers: Iterable[RecurrentLayer]) -> str | None:
-    """Why one of the layers has no kernel anywhere, None where all have one."""
+    """Reason why one of the layers has no native kernel, or None if all have one."""
     for layer in layers:
         try:
             find_kernel(layer)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long an exported model takes on the machine that exports it, for its card."""
+"""Latency of an exported model on the exporting machine, for its card."""
 
 import itertools
 import statistics
@@ -16,16 +16,22 @@ from edgernn.runtime.library import instruction_set, no_native
 from edgernn.runtime.session import Session
 from edgernn.runtime.timing import Rounds, interleaved
 
-# a quarter of a second, unless a sequence takes longer than a block
+# about a quarter of a second, unless a sequence takes longer than a block
 _ROUNDS = Rounds(rounds=9, warmup=1, block_ms=10.0)
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Of one sequence at a time, in Python on one thread: medians over rounds of the median of a round.
+    """Latency for one sequence (B = 1) in Python on one thread: median over rounds of the median of a round.
 
-    sequence: µs of a call with T = `steps` steps. step: µs of a step that is a call, the mean over a sequence, as steps
-    at which little is updated take less time; None where a model needs whole sequences.
+    Attributes:
+        processor: Model name of the CPU.
+        backend: "portable" or "native".
+        instruction_set: Instruction set of the native library, or None.
+        steps: Number of steps of a sequence, T.
+        sequence: µs of a call with a whole sequence.
+        step: µs of a call with one step, averaged over a sequence because the time depends on the number of updates.
+            None for a model that needs whole sequences.
     """
 
     processor: str
@@ -37,11 +43,20 @@ class Latency:
 
 
 def microseconds(value: float) -> str:
+    """Format a duration in µs."""
     return f"{value:.3g} µs" if value < 1000 else f"{value:,.0f} µs"
 
 
 def latency(path: Path, x: NDArray[Any]) -> Latency:
-    """Measured with the sequences of x (T, B, I) or (T, B), natively where the library has the kernels."""
+    """Measure an exported model on the sequences of x, natively if the library has the kernels.
+
+    Args:
+        path: The exported file.
+        x: Sequences (T, B, I), or words (T, B), which are run one at a time.
+
+    Returns:
+        The latency.
+    """
     session = Session(path, backend="portable")
     if no_native(kernels(session.info)) is None:
         session = Session(path, backend="native")
@@ -56,10 +71,10 @@ def latency(path: Path, x: NDArray[Any]) -> Latency:
             session.step(x_t)
 
     calls = {"whole": whole} | ({"steps": step_by_step} if session.info["streaming"] else {})
-    taken = {
+    durations = {
         name: 1e6 * statistics.median(statistics.median(block) for block in blocks)
         for name, blocks in interleaved(calls, _ROUNDS).items()
     }
-    step = taken["steps"] / len(x) if "steps" in taken else None
-    chosen = instruction_set() if session.backend == "native" else None
-    return Latency(processor(), session.backend, chosen, len(x), taken["whole"], step)
+    step = durations["steps"] / len(x) if "steps" in durations else None
+    used = instruction_set() if session.backend == "native" else None
+    return Latency(processor(), session.backend, used, len(x), durations["whole"], step)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of fewer bytes: how matrices are rounded, and how a file carries them."""
+"""Quantisation of matrices to bfloat16 and int8."""
 
 import copy
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from edgernn.errors import UsageError, nearest
 from edgernn.layer import RecurrentLayer
 from edgernn.model import SequenceModel
 
-# the bits of a weight, by the name of its type
+# bits of a weight, by the name of its type
 WEIGHTS = {"float32": 32, "bfloat16": 16, "int8": 8}
-# of int8 in the native library, which multiplies with whole numbers of 16 bits
+# allowed error of int8 in the native library, which multiplies 16-bit integers
 WHOLE_NUMBERS = 1e-3
 
 
-# how much worse a metric may be: one of which more is better, and so a share of 1, by so much; others by this share
+# loss of a metric that counts as large: absolute if higher is better (a share of 1), else relative
 POINTS, SHARE = 0.005, 0.02
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A metric on the test sequences with float32 and with rounded weights."""
+    """Metric on the test sequences before and after rounding of the weights."""
 
     metric: str
     before: float
@@ -32,18 +32,27 @@ class Loss:
 
     @property
     def is_large(self) -> bool:
-        """Whether it is worse by more than half a point or, where less is better, by more than 2 %."""
+        """True if the metric is worse by more than half a point or, if lower is better, by more than 2 %."""
         if self.higher_is_better:
             return self.before - self.after > POINTS
         return self.after - self.before > SHARE * abs(self.before)
 
 
 def rounded(model: SequenceModel, weights: str) -> SequenceModel:
-    """The model with its matrices as a file with such weights has them; itself for float32.
+    """Round the matrices of a model to the values that a file with such weights has.
 
-    bfloat16: the upper half of a float32, rounded to the nearest. int8: W_ij = s_i q_ij with a scale a row,
-    s_i = max_j |W_ij| / 127 rounded to bfloat16, and q_ij = W_ij / s_i rounded. Vectors stay as they are.
-    Raises UsageError for another type.
+    bfloat16: the upper half of a float32, rounded to nearest. int8: W_ij = s_i q_ij with one scale per row,
+    s_i = max_j |W_ij| / 127 rounded to bfloat16, and q_ij = W_ij / s_i rounded. Vectors are not rounded.
+
+    Args:
+        model: The model.
+        weights: Name of a type in `WEIGHTS`.
+
+    Returns:
+        A rounded copy; the model itself for float32.
+
+    Raises:
+        UsageError: An unknown type.
     """
     if weights not in WEIGHTS:
         raise nearest("weights", weights, WEIGHTS)
@@ -65,14 +74,17 @@ def _rounded(matrix: Tensor, weights: str) -> Tensor:
 
 
 def whole(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Q (rows, columns), of which one a row is 127 or -127, and s (rows, 1)."""
-    most = matrix.abs().amax(1, keepdim=True)
-    # rounded by at most 1/512, so that the most is 126.75 to 127.25 of it: 127; but of numbers below 1e-36
-    scale = (most / 127).to(torch.bfloat16)
+    """Quantise a matrix to int8; returns q (rows, columns) and the scales s (rows, 1).
+
+    The largest |q| of each row is 127.
+    """
+    largest = matrix.abs().amax(1, keepdim=True)
+    # bfloat16 rounds s by at most 1/512, so that the largest |W_ij| / s_i rounds to 127, except below 1e-36
+    scale = (largest / 127).to(torch.bfloat16)
     return (matrix / torch.where(scale == 0, 1, scale)).round().clamp(-127, 127).to(torch.int8), scale
 
 
 def check_goes_with(layers: list[RecurrentLayer], weights: str) -> None:
-    """Raises UsageError where smaller weights would undo what makes a model small otherwise."""
+    """Raise UsageError for quantised weights of a block-sparse cell."""
     if weights != "float32" and any(layer.cell.is_sparse for layer in layers):
-        raise UsageError(f"weights: {weights} does not go with density, whose blocks of zeros are left out of float32")
+        raise UsageError(f"weights: expected float32 with density, got {weights}; only float32 skips zero blocks")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells whether two modules compute the same function of their inputs and weights, by their classes and attributes."""
+"""Structural keys of modules: equal keys mean the same function of inputs and weights."""
 
 import types
 from collections.abc import Hashable
@@ -24,10 +24,9 @@ _SCALARS = (
 
 
 def structure(module: nn.Module) -> Hashable:
-    """A key that is equal for modules which differ at most in the values of their parameters and buffers.
+    """Return a key that is equal for modules that differ at most in the values of their parameters and buffers.
 
-    Returns:
-        The key, or None if an attribute of the module or of a part of it is not compared by value here.
+    The key is None if the module, or a part of it, has an attribute of a type that cannot be compared by value.
     """
     try:
         return _module(module)
@@ -36,7 +35,7 @@ def structure(module: nn.Module) -> Hashable:
 
 
 class _NotComparedError(Exception):
-    """An attribute of a type that `_key` does not know."""
+    """Attribute of a type that `_key` cannot compare by value."""
 
 
 def _module(module: nn.Module) -> Hashable:
@@ -52,7 +51,7 @@ def _module(module: nn.Module) -> Hashable:
 
 def _key(value: Any) -> Hashable:
     if value is None or isinstance(value, _SCALARS):
-        # 1, 1.0 and True are equal, and NaN is not; 0.0 and -0.0 are, too
+        # with type and repr, as 1 == 1.0 == True, 0.0 == -0.0 and NaN != NaN
         return type(value), repr(value) if isinstance(value, float) else value
     if isinstance(value, nn.Module):
         return _module(value)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a layer in torch to the portable ONNX function of its op: the equations are not written a second time.
+"""Tracing of torch layers to portable ONNX functions, so that equations are written only once.
 
-The two parts of a layer: what is computed for all t at once (the input projections, constants of the parameters)
-becomes the function's own nodes, one step becomes the body of a Scan. Tracing takes seconds, half of them whatever is
-traced, so both parts are one trace, and layers that differ in the values of their weights alone share it.
+A layer has two parts. Operations for all steps at once (input projections, constants) become nodes of the function, and
+one step becomes the body of a Scan. Tracing takes seconds, half of them fixed, so both parts are traced together, and
+layers that differ only in the values of their weights share a trace.
 """
 
 import logging
@@ -25,47 +25,44 @@ from edgernn.layer import COUNT, LAST, RecurrentLayer
 from edgernn.runtime.library import DOMAIN, SCHEMA
 
 OPSET = 20
-# which input of these operators is a list of sizes
+# index of the input that is a list of sizes, for these operators
 _SIZES = {"Split": 1, "ConstantOfShape": 0, "Expand": 1}
-# nodes of functions that were traced, by the structure of their layer; the oldest ones give way
-_KEPT: dict[Hashable, list[onnx.NodeProto]] = {}
-_MOST_KEPT = 64
+# cache of traced functions' nodes, by the structure of the layer; the oldest entries are evicted
+_CACHE: dict[Hashable, list[onnx.NodeProto]] = {}
+_CACHE_SIZE = 64
 
 
-def _outside(layer: RecurrentLayer) -> list[str]:
-    """The states that are read before the first step."""
+def _sequence_states(layer: RecurrentLayer) -> list[str]:
+    """Names of the states that are read before the first step."""
     return [name for name in layer.states if name == COUNT or (name == LAST and layer.shifts_input)]
 
 
 class _Sequence(nn.Module):
-    """What is computed once a sequence: the input parts of cell and rule, what a step reads, and the constants.
-
-    It takes x and the states of _outside.
-    """
+    """Operations for all steps at once: the projections of cell and rule, the inputs of the steps and the constants."""
 
     def __init__(self, layer: RecurrentLayer) -> None:
         super().__init__()
         self.layer = layer
 
-    def forward(self, x: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
-        outside = dict(zip(_outside(self.layer), given, strict=True))
-        inputs = self.layer.inputs(x, outside.get(LAST))
-        parts = self.layer.projected(inputs, x, outside.get(COUNT))
-        return *parts, inputs, *self.layer.constants(x).values()
+    def forward(self, x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        named = dict(zip(_sequence_states(self.layer), states, strict=True))
+        inputs = self.layer.inputs(x, named.get(LAST))
+        projections = self.layer.projected(inputs, x, named.get(COUNT))
+        return *projections, inputs, *self.layer.constants(x).values()
 
 
 class _Step(nn.Module):
-    """One step: the next states, and the number of neurons updated where the rule can skip."""
+    """One step: the next states and, if the rule can skip, the number of updated neurons."""
 
     def __init__(self, layer: RecurrentLayer, constants: Sequence[str]) -> None:
         super().__init__()
         self.layer = layer
         self.constants = list(constants)
 
-    def forward(self, a: Tensor, e: Tensor, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        states = len(rest) - len(self.constants)
-        constants = dict(zip(self.constants, rest[states:], strict=True))
-        step = self.layer.step(a, e, x, rest[:states], constants)
+    def forward(self, a: Tensor, e: Tensor, x: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+        states = len(values) - len(self.constants)
+        constants = dict(zip(self.constants, values[states:], strict=True))
+        step = self.layer.step(a, e, x, values[:states], constants)
         decision = step.decision
         if decision.u is None:
             return step.state
@@ -73,30 +70,30 @@ class _Step(nn.Module):
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
-    """What becomes inputs of an op: a module's parameters, and then its constants, by name."""
+    """Weights of a module that become inputs of the op, by name: parameters, then constants."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 class _Parts(nn.Module):
-    """_Sequence on the first inputs, `x` and the states of _outside, and _Step on all others."""
+    """Both parts in one module: _Sequence on x and its states, then _Step on all other inputs."""
 
     def __init__(self, layer: RecurrentLayer, constants: Sequence[str]) -> None:
         super().__init__()
-        # named as in either part alone: the parameters are layer.cell.W and so on
+        # the same attribute name as in the parts, so that parameters are called layer.cell.W and so on
         self.layer = layer
         self.constants = list(constants)
 
-    def forward(self, x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        first = len(_outside(self.layer))
-        return *_Sequence(self.layer)(x, *rest[:first]), *_Step(self.layer, self.constants)(*rest[first:])
+    def forward(self, x: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+        first = len(_sequence_states(self.layer))
+        return *_Sequence(self.layer)(x, *values[:first]), *_Step(self.layer, self.constants)(*values[first:])
 
 
 class _Functional(nn.Module):
-    """A module as a function of its weights, so that they become inputs of the traced graph."""
+    """Wrapper that takes a module's weights as arguments, so that they become inputs of the traced graph."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        # in a list, so that torch does not see the parameters as this module's own
+        # in a list, so that torch does not register the parameters with this module
         self.module = [module]
         self.names = list(weights_of(module))
 
@@ -106,13 +103,13 @@ class _Functional(nn.Module):
 
 
 def _lerp(start: Any, end: Any, weight: Any) -> Any:
-    # torch's own decomposition branches on the weight; this is as exact here and a third of the nodes
+    # torch's decomposition branches on the weight; this is as exact for weights in [0, 1], with a third of the nodes
     return opset20.Add(start, opset20.Mul(weight, opset20.Sub(end, start)))
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter warns about packages and versions that play no part here."""
+    """Suppress the exporter's warnings about packages that are not used here."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -125,7 +122,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int, str]]) -> onnx.GraphProto:
-    """The ONNX graph of a module; its inputs are the module's weights by name, then `inputs`."""
+    """Trace a module to an ONNX graph, whose inputs are the module's weights by name, then `inputs`."""
     functional = _Functional(module)
     parameters = [p.detach() for p in weights_of(module).values()]
     with torch.no_grad(), _quiet():
@@ -141,30 +138,29 @@ def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int
             custom_translation_table={torch.ops.aten.lerp.Tensor: _lerp},
         )
     if program is None:
-        raise EdgernnError(f"torch could not trace {type(module).__name__}")
+        raise EdgernnError(f"torch.onnx.export could not trace {type(module).__name__}")
     model = program.model_proto
     if model.functions or any(o.domain not in ("", "ai.onnx") for o in model.opset_import if o.domain):
-        raise EdgernnError("the traced step uses operators outside the standard ONNX set")
+        raise EdgernnError("the traced step has operators outside the standard ONNX set; use other torch operators")
     return model.graph
 
 
 def _nodes(
-    graph: onnx.GraphProto, rename: Callable[[str], str], layer: RecurrentLayer, several: bool
+    graph: onnx.GraphProto, rename: Callable[[str], str], layer: RecurrentLayer, any_size: bool
 ) -> list[onnx.NodeProto]:
-    """The nodes of a graph with all values renamed; its initialisers come first, as Constant nodes.
+    """Copy a graph's nodes with all values renamed; initialisers come first, as Constant nodes.
 
-    A list of sizes that holds I, which the tracer wrote down as a number, is read off the inputs instead, so that
-    layers of another input size can call the same function; and so is one that holds H where there are `several`
-    (with an imputer there is only one layer).
+    The tracer writes I as a number into lists of sizes; it is replaced by the size of the input, so that layers with
+    another I can call the same function. The same is done for H with `any_size`. Only one layer has an imputer.
     """
     nodes = []
     cell = layer.cell
     names = {cell.input_size: "size.I", cell.hidden_size: "size.H"}
     varying = {cell.input_size} if layer.imputer is None and cell.input_size != cell.hidden_size else set()
-    varying |= {cell.hidden_size} if several else set()
+    varying |= {cell.hidden_size} if any_size else set()
     sizes = {n for node in graph.node for k, n in enumerate(node.input) if k == _SIZES.get(node.op_type)}
     others = {n for node in graph.node for k, n in enumerate(node.input) if k != _SIZES.get(node.op_type)}
-    read_off = set()
+    dynamic = set()
     for tensor in graph.initializer:
         values = numpy_helper.to_array(tensor)
         if tensor.name in sizes and not varying.isdisjoint(values.ravel().tolist()):
@@ -174,8 +170,8 @@ def _nodes(
                 if number not in names:
                     nodes.append(helper.make_node("Constant", [], parts[-1:], value_ints=[number]))
             nodes.append(helper.make_node("Concat", parts, [f"{rename(tensor.name)}.sizes"], axis=0))
-            read_off.add(tensor.name)
-            # the tracer merges equal constants: one that is not a list of sizes may have the same values
+            dynamic.add(tensor.name)
+            # the tracer merges equal constants, so that other inputs may use the same tensor as a number
             if tensor.name not in others:
                 continue
         value = onnx.TensorProto()
@@ -193,15 +189,15 @@ def _nodes(
         copy.ClearField("input")
         copy.ClearField("output")
         for k, name in enumerate(node.input):
-            is_read_off = name in read_off and k == _SIZES.get(node.op_type)
-            copy.input.append(f"{rename(name)}.sizes" if is_read_off else rename(name))
+            is_dynamic = name in dynamic and k == _SIZES.get(node.op_type)
+            copy.input.append(f"{rename(name)}.sizes" if is_dynamic else rename(name))
         copy.output.extend(rename(name) for name in node.output)
         nodes.append(copy)
     return nodes
 
 
 def _named(known: dict[str, str], prefix: str) -> Callable[[str], str]:
-    """Values by what they are known as, all others by numbers: the tracer's names are a third of a small function."""
+    """Renaming of values: `known` ones by their names, others by short numbers to keep the file small."""
     names = {"": ""} | known
 
     def rename(name: str) -> str:
@@ -211,7 +207,7 @@ def _named(known: dict[str, str], prefix: str) -> Callable[[str], str]:
 
 
 def _size_nodes(state: str) -> list[onnx.NodeProto]:
-    """size.I and size.H, read off X (T, B, I) and a state (B, H)."""
+    """Nodes that compute size.I and size.H from X (T, B, I) and a state (B, H)."""
     return [
         helper.make_node("Shape", ["X"], ["size.I"], start=2, end=3),
         helper.make_node("Shape", [state], ["size.H"], start=1, end=2),
@@ -223,21 +219,22 @@ def _parts(layer: RecurrentLayer) -> dict[str, nn.Module]:
 
 
 def layer_weights(layer: RecurrentLayer) -> dict[str, Tensor]:
-    """The weights of cell, rule and imputer by the names of the op's inputs."""
+    """Weights of cell, rule and imputer, by the names of the op's inputs."""
     return {n: w for part in _parts(layer).values() for n, w in weights_of(part).items()}
 
 
 def op_inputs(layer: RecurrentLayer) -> list[str]:
-    """X, the weights of cell, rule and imputer, and the states, by name."""
+    """Names of the op's inputs: X, the weights of cell, rule and imputer, and the states."""
     return ["X", *layer_weights(layer), *layer.states]
 
 
 def op_outputs(layer: RecurrentLayer) -> list[str]:
+    """Names of the op's outputs."""
     return ["Y", "updates", "macs", *(f"{s}_next" for s in layer.states)]
 
 
 def op_attributes(layer: RecurrentLayer) -> dict[str, Any]:
-    """What tells kinds of layers apart, schema, and macs: the multiply-adds of a step with nothing skipped."""
+    """Attributes of all nodes: the names of the layer's parts, schema, and macs, the dense multiply-adds of a step."""
     cell, imputer = layer.cell, layer.imputer
     parts = {
         "cell": cell.form,
@@ -250,18 +247,16 @@ def op_attributes(layer: RecurrentLayer) -> dict[str, Any]:
 
 
 def _outer_names(layer: RecurrentLayer) -> dict[str, str]:
-    """From a weight's name in the traced module to that of the op's input."""
+    """Map from a weight's name in the traced module to the name of the op's input."""
     return {f"layer.{name}.{n}": n for name, part in _parts(layer).items() for n in weights_of(part)}
 
 
 def _traced(layer: RecurrentLayer) -> tuple[onnx.GraphProto, onnx.GraphProto, list[str]]:
-    """The graphs of _Sequence and of _Step, and the names of the constants.
-
-    Inputs of _Sequence are X and outside.STATE, those of _Step a, e, x, STATE and constant.NAME; both read weights.
-    """
+    """Trace a layer; returns the graphs of _Sequence and _Step, and the names of the constants."""
+    # besides weights, _Sequence reads X and outside.STATE; _Step reads a, e, x, STATE and constant.NAME
     like = next(layer.parameters())
     x = like.new_zeros(3, 2, layer.input_size)
-    outside = {f"outside.{name}": like.new_zeros(2, layer.widths[name]) for name in _outside(layer)}
+    outside = {f"outside.{name}": like.new_zeros(2, layer.widths[name]) for name in _sequence_states(layer)}
     with torch.no_grad():
         state = dict(zip(layer.states, layer.initial_state(2, x), strict=True))
         read = layer.inputs(x, state.pop(LAST) if layer.shifts_input else None)
@@ -275,7 +270,7 @@ def _traced(layer: RecurrentLayer) -> tuple[onnx.GraphProto, onnx.GraphProto, li
 
 
 def _ending_in(graph: onnx.GraphProto, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.GraphProto:
-    """The part of a graph that some of its outputs depend on."""
+    """Part of a graph that some of its outputs depend on."""
     nodes = _needed(graph.node, [output.name for output in outputs])
     read = {name for node in nodes for name in node.input} | {output.name for output in outputs}
     part = onnx.GraphProto(node=nodes, output=outputs)
@@ -283,21 +278,21 @@ def _ending_in(graph: onnx.GraphProto, outputs: Sequence[onnx.ValueInfoProto]) -
     return part
 
 
-def _scan(layer: RecurrentLayer, step: onnx.GraphProto, constants: list[str], several: bool) -> onnx.NodeProto:
-    """The Scan over one step; reads seq.a, seq.e, seq.x, the constants and the weights from the scope around it."""
+def _scan(layer: RecurrentLayer, step: onnx.GraphProto, constants: list[str], any_size: bool) -> onnx.NodeProto:
+    """Scan over the steps; its body reads constants and weights from the enclosing scope."""
     cell = layer.cell
     state = {name: width for name, width in layer.widths.items() if name != LAST or not layer.shifts_input}
     inputs = ["a", "e", "x", *state, *(f"constant.{name}" for name in constants)]
     known = _outer_names(layer) | {name: f"step.{name}" for name in inputs}
     known |= {f"constant.{name}": f"seq.{name}" for name in constants}
     rename = _named(known, "step")
-    body = _nodes(step, rename, layer, several)
+    body = _nodes(step, rename, layer, any_size)
     used = {name for node in body for name in node.input}
     scanned = {"a": "seq.a", "e": "seq.e", "x": "seq.inputs"}
     scanned = {name: source for name, source in scanned.items() if f"step.{name}" in used}
     results = [rename(output.name) for output in step.output]
     next_states, counts = results[: len(state)], results[len(state) :]
-    # a value may be an output of the body only once, and not an input as well
+    # Identity nodes, as a value may be an output of the body only once, and not also an input
     ends = [f"step.{s}_next" for s in state]
     body += [helper.make_node("Identity", [v], [e]) for v, e in zip(next_states, ends, strict=True)]
     body.append(helper.make_node("Identity", [next_states[0]], ["step.Y"]))
@@ -309,9 +304,9 @@ def _scan(layer: RecurrentLayer, step: onnx.GraphProto, constants: list[str], se
 
     scan_inputs = infos([f"step.{s}" for s in state] + [f"step.{name}" for name in scanned])
     scan_outputs = [
-        infos([e], None, None if several else width)[0] for e, width in zip(ends, state.values(), strict=True)
+        infos([e], None, None if any_size else width)[0] for e, width in zip(ends, state.values(), strict=True)
     ]
-    scan_outputs += infos(["step.Y"], None, None if several else cell.hidden_size) + infos(
+    scan_outputs += infos(["step.Y"], None, None if any_size else cell.hidden_size) + infos(
         counts, None, kind=onnx.TensorProto.INT64
     )
     outputs = [f"{s}_next" for s in state] + ["Y"] + (["updates"] if counts else [])
@@ -325,7 +320,7 @@ def _scan(layer: RecurrentLayer, step: onnx.GraphProto, constants: list[str], se
 
 
 def _dense_macs() -> list[onnx.NodeProto]:
-    """Macs (B,): this function skips nothing, so T times the attribute `macs` of the node."""
+    """Nodes that compute macs (B,), T times the attribute `macs`, because the portable function skips nothing."""
     per_step = helper.make_node("Constant", [], ["macs.step"])
     per_step.attribute.append(onnx.AttributeProto(name="value_int", ref_attr_name="macs", type=onnx.AttributeProto.INT))
     return [
@@ -338,62 +333,68 @@ def _dense_macs() -> list[onnx.NodeProto]:
 
 
 def _nothing_to_count() -> list[onnx.NodeProto]:
-    """Empty updates (0, 0) and macs (0,), where nothing is ever skipped."""
+    """Nodes of empty outputs updates (0, 0) and macs (0,), for rules that never skip."""
     empty = ((name, np.empty((0,) * axes, np.int64)) for name, axes in (("updates", 2), ("macs", 1)))
     return [helper.make_node("Constant", [], [n], value=numpy_helper.from_array(value)) for n, value in empty]
 
 
 def layer_function(
-    layer: RecurrentLayer, name: str, attributes: Iterable[str] = (), several: bool = False
+    layer: RecurrentLayer, name: str, attributes: Iterable[str] = (), any_size: bool = False
 ) -> onnx.FunctionProto:
-    """The model-local function `name` of a layer.
+    """Create the model-local function of a layer.
 
-    attributes: those that its nodes have beside those of every layer. several: it is of layers of any H, and not of
-    this one's alone.
+    Args:
+        layer: The layer.
+        name: Name of the function.
+        attributes: Names of further attributes of its nodes.
+        any_size: Support layers of any H, not only this one's.
+
+    Returns:
+        The function.
     """
     return helper.make_function(
         DOMAIN,
         name,
         op_inputs(layer),
         op_outputs(layer),
-        _function_nodes(layer, several),
+        _function_nodes(layer, any_size),
         [helper.make_opsetid("", OPSET)],
         attributes=[*op_attributes(layer), *attributes],
     )
 
 
-def _function_nodes(layer: RecurrentLayer, several: bool) -> list[onnx.NodeProto]:
-    """The nodes of `layer_function`, traced unless those of a layer of the same structure are kept."""
-    key = several, layer.shifts_input, *map(structure, _parts(layer).values())
-    if None not in key and key in _KEPT:
-        return _KEPT[key]
+def _function_nodes(layer: RecurrentLayer, any_size: bool) -> list[onnx.NodeProto]:
+    """Nodes of `layer_function`, from the cache or traced."""
+    key = any_size, layer.shifts_input, *map(structure, _parts(layer).values())
+    if None not in key and key in _CACHE:
+        return _CACHE[key]
     sequence, step, constants = _traced(layer)
     outputs = ["seq.a", "seq.e", "seq.inputs", *(f"seq.{name}" for name in constants)]
     names = dict(zip((o.name for o in sequence.output), outputs, strict=True))
-    names |= _outer_names(layer) | {"X": "X"} | {f"outside.{name}": name for name in _outside(layer)}
+    names |= _outer_names(layer) | {"X": "X"} | {f"outside.{name}": name for name in _sequence_states(layer)}
     nodes = _size_nodes(layer.cell.states[0])
-    nodes += _nodes(sequence, _named(names, "seq"), layer, several)
+    nodes += _nodes(sequence, _named(names, "seq"), layer, any_size)
     if layer.shifts_input:
         nodes.append(helper.make_node("Constant", [], ["last.index"], value_int=-1))
         nodes.append(helper.make_node("Gather", ["X", "last.index"], [f"{LAST}_next"], axis=0))
-    nodes.append(_scan(layer, step, constants, several))
+    nodes.append(_scan(layer, step, constants, any_size))
     nodes += _dense_macs() if layer.rule.can_skip else _nothing_to_count()
     nodes = _needed(nodes, op_outputs(layer))
     if None not in key:
-        if len(_KEPT) >= _MOST_KEPT:
-            del _KEPT[next(iter(_KEPT))]
-        _KEPT[key] = nodes
+        if len(_CACHE) >= _CACHE_SIZE:
+            del _CACHE[next(iter(_CACHE))]
+        _CACHE[key] = nodes
     return nodes
 
 
 def _needed(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
-    """The nodes that the outputs depend on (an input part that the step does not read is traced all the same)."""
-    wanted, kept = set(outputs), []
+    """Nodes that the outputs depend on; the trace may contain projections that no step reads."""
+    required, kept = set(outputs), []
     for node in reversed(nodes):
-        if wanted.isdisjoint(node.output):
+        if required.isdisjoint(node.output):
             continue
         kept.append(node)
-        wanted |= set(node.input)
+        required |= set(node.input)
         for attribute in node.attribute:
-            wanted |= {name for inner in attribute.g.node for name in inner.input}
+            required |= {name for inner in attribute.g.node for name in inner.input}
     return kept[::-1]

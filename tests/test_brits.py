@@ -463,5 +463,5 @@ def test_a_run_both_ways_cannot_become_a_file(data, tmp_path, monkeypatch, capsy
     assert run(data, tmp_path / "run", "--cell", "lstm", direction="both") == 0
     capsys.readouterr()
     assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "m.onnx")]) != 0
-    assert "its network is a BRITS; only a SequenceModel can be used alone" in capsys.readouterr().err
+    assert "network: expected a SequenceModel, got a BRITS" in capsys.readouterr().err
     assert not (tmp_path / "m.onnx").exists()

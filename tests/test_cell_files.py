@@ -57,16 +57,16 @@ WRONG = {
     "folder": (None, "folder.py:Mine", 2, r"expected a file, got the folder folder.py"),
     "class missing": (CELL, "f.py:Mien", 2, "f.py: unknown class 'Mien': did you mean 'Mine'"),
     "no cell": ("x = 1", "f.py:Mine", 2, "unknown class 'Mine': the file has no subclass of edgernn.Cell"),
-    "no cell, no class": ("x = 1", "f.py", 2, "expected one subclass of edgernn.Cell, it has none"),
+    "no cell, no class": ("x = 1", "f.py", 2, "expected one subclass of edgernn.Cell, got none"),
     "two cells": (
         CELL + "\nclass Two(Mine):\n    name = 'two'\n",
         "f.py",
         2,
-        "expected one subclass of edgernn.Cell, it has Mine, Two; write f.py:CLASS",
+        "expected one subclass of edgernn.Cell, got Mine, Two; write f.py:CLASS",
     ),
     "function": ("def Mine(): pass", "f.py:Mine", 2, "Mine: expected a subclass of edgernn.Cell, got a function"),
     "other class": ("class Mine: pass", "f.py:Mine", 2, "Mine: expected a subclass of edgernn.Cell, got another class"),
-    "imported": ("from edgernn.cells import GRU", "f.py:GRU", 2, "GRU is imported from edgernn.cells.gru"),
+    "imported": ("from edgernn.cells import GRU", "f.py:GRU", 2, "got one of edgernn.cells.gru"),
     "built-in name": (CELL.replace('"mine"', '"gru"'), "f.py:Mine", 2, "the name of a built-in cell, 'gru'; rename it"),
     "paper's name": (CELL.replace('"mine"', '"sarnn"'), "f.py:Mine", 2, "built-in cell, 'sarnn'; rename it"),
     "no name": (CELL.replace('name = "mine"', "pass"), "f.py:Mine", 2, "expected a name of letters, .* got None"),
@@ -76,10 +76,15 @@ WRONG = {
         2,
         "expected a name of letters, .* '../mine'",
     ),
-    "no update": (CELL.replace("def update", "def other"), "f.py:Mine", 2, r"Mine defines no update\(p, state\)"),
+    "no update": (
+        CELL.replace("def update", "def other"),
+        "f.py:Mine",
+        2,
+        r"Mine: expected a method update\(p, state\)",
+    ),
     "no gates": (CELL.replace("gates =", "gatse ="), "f.py:Mine", 2, "expected a tuple of gates"),
-    "neighbour": ("import my_cells\n" + CELL, "f.py:Mine", 2, "line 1: it imports my_cells, but a run keeps one file"),
-    "relative import": ("from . import other", "f.py:Mine", 2, "line 1: it imports what lies beside it"),
+    "neighbour": ("import my_cells\n" + CELL, "f.py:Mine", 2, "line 1: imports my_cells from its own folder"),
+    "relative import": ("from . import other", "f.py:Mine", 2, "line 1: imports from its own folder"),
     "syntax": ("class Mine(:", "f.py:Mine", 1, "f.py: line 1: SyntaxError: "),
     "null byte": ("x = 1\0", "f.py:Mine", 1, "f.py: .*null bytes"),
     "import": ("x = 1\nimport not_there", "f.py:Mine", 1, "line 2: ModuleNotFoundError: No module named 'not_there'"),
@@ -155,7 +160,7 @@ def test_a_run_is_used_without_the_file(tmp_path, capsys):
     session = Session(run / "model.onnx")
     assert session.backend == "native"
     assert session.run([[[0.0, 1.0]]]).shape == (1, 1)
-    with pytest.raises(EdgernnError, match=r"cell.py: no such file; it has the cell that the run was trained with"):
+    with pytest.raises(EdgernnError, match=r"cell.py: no such file; restore it: it defines the cell"):
         load_model(run)
 
 
@@ -164,7 +169,7 @@ def test_a_changed_copy_is_not_executed(tmp_path):
     marker = tmp_path / "executed"
     Path("run", KEPT).write_text(CELL + f"open({str(marker)!r}, 'w')\n")
     for use in (lambda: load_model(Path("run")), lambda: train("adding", "my_cells.py:Mine", out="run", resume=True)):
-        with pytest.raises(EdgernnError, match=r"run/cell.py: changed since the run began, by the SHA-256"):
+        with pytest.raises(EdgernnError, match=r"run/cell.py: changed since the run began \(its SHA-256"):
             use()
     assert not marker.exists()
 

@@ -89,9 +89,9 @@ def test_type_of_the_weights_is_kept():
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (nn.LSTM(3, 6, proj_size=2), "proj_size: no cell projects its output, the module does to 2"),
-        (nn.RNN(3, 6, nonlinearity="relu"), "nonlinearity: the cell rnn has tanh, the module relu"),
-        (nn.GRU(3, 6, 2, dropout=0.5), "dropout: no layer has it, the module has 0.5"),
+        (nn.LSTM(3, 6, proj_size=2), "proj_size: expected 0, got 2"),
+        (nn.RNN(3, 6, nonlinearity="relu"), "nonlinearity: expected tanh, got relu"),
+        (nn.GRU(3, 6, 2, dropout=0.5), "dropout: expected 0, got 0.5"),
         (nn.GRUCell(3, 6), "module: expected torch.nn.RNN, GRU or LSTM, got GRUCell"),
     ],
     ids=["projection", "relu", "dropout", "cell"],
@@ -104,12 +104,12 @@ def test_from_torch_says_what_it_cannot(module, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"cell": "pru"}, "cell: torch.nn has rnn, gru, lstm, the model is pru"),
-        ({"cell": "sarnn"}, "rule: torch.nn updates every neuron at every step, the model has the rule selective"),
-        ({"cell": "gru", "mean": 1.0}, "mean, std: torch.nn takes the input as it is"),
-        ({"cell": "gru", "rank": 2}, r"cell: torch.nn has plain weights, the model's layers are gru\+low-rank"),
-        ({"cell": "lstm", "norm": "layer"}, r"cell: torch.nn has plain weights, the model's layers are lstm\+layer"),
-        ({"cell": "lstm", "imputer": "rits"}, "imputer: torch.nn has none, the model does"),
+        ({"cell": "pru"}, "cell: expected one of rnn, gru, lstm, got pru"),
+        ({"cell": "sarnn"}, "rule: expected always, got selective"),
+        ({"cell": "gru", "mean": 1.0}, "mean, std: expected 0 and 1"),
+        ({"cell": "gru", "rank": 2}, r"cell: expected layers of the kind gru, got gru\+low-rank"),
+        ({"cell": "lstm", "norm": "layer"}, r"cell: expected layers of the kind lstm, got lstm\+layer"),
+        ({"cell": "lstm", "imputer": "rits"}, "imputer: expected none, got rits"),
     ],
     ids=["cell", "rule", "standardised", "low rank", "normalised", "imputer"],
 )

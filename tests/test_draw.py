@@ -366,7 +366,7 @@ def test_a_run_leaves_pictures_and_cannot_be_exported(tmp_path, monkeypatch, cap
     assert picture.std() > 0.05
     capsys.readouterr()
     assert main(["export", str(run)]) != 0
-    assert "its network is a Draw; only a SequenceModel can be used alone" in capsys.readouterr().err
+    assert "network: expected a SequenceModel, got a Draw" in capsys.readouterr().err
 
 
 def test_colour_images_are_drawn_too(tmp_path, monkeypatch):

@@ -72,7 +72,7 @@ class Long(Cell):
 @pytest.mark.parametrize(
     ("cell", "message"),
     [
-        (Detached, "there is no kernel for my-gru: update: its gradient by argument"),
+        (Detached, "there is no kernel for my-gru: update: torch's gradient of argument"),
         (Summed, "there is no kernel for my-gru: update: torch's _softmax is not supported"),
         (Projecting, r"there is no kernel for my-gru: a cell with a project\(\) of its own has no program"),
         (Stepping, r"there is no kernel for my-gru: a cell with a step\(\) of its own has no program"),

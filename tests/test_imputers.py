@@ -186,9 +186,9 @@ def test_cost_counts_the_imputer():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"cell": "gru-d", "input_size": 4}, "gru-d reads values, masks and times, 3 F numbers; got 4"),
+        ({"cell": "gru-d", "input_size": 4}, r"input_size: expected a multiple of 3 .*, got 4"),
         ({"cell": "gru", "input_size": 3, "imputer": "grud"}, "unknown imputer 'grud': did you mean 'gru-d'"),
-        ({"cell": "rits", "input_size": 3, "bidirectional": True}, "use a model each way"),
+        ({"cell": "rits", "input_size": 3, "bidirectional": True}, "train a model for each direction"),
     ],
 )
 def test_wrong_use_is_named(arguments, message):

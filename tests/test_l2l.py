@@ -539,7 +539,7 @@ def test_from_the_command_line(digits, tmp_path, monkeypatch, capsys):
     assert json.loads((folder / "result.json").read_text())["steps"] == 3
     capsys.readouterr()
     assert main(["export", str(folder)]) == 1
-    assert "its network is a LearnedOptimizer; only a SequenceModel can be used alone" in capsys.readouterr().err
+    assert "network: expected a SequenceModel, got a LearnedOptimizer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ def test_a_bad_rate_is_named(changes):
 
 def test_weights_that_are_not_there_are_not_dropped():
     network("t-lstm", weight_drop=0.25)(*padded(4, 2))
-    with pytest.raises(UsageError, match="weight_drop: expected either it or rank, not both"):
+    with pytest.raises(UsageError, match="weight_drop: expected either weight_drop or rank, not both"):
         SentenceVAE(layer(rank=2), words=WORDS, end=END, unknown=UNKNOWN, embedding=4, hidden_size=5, weight_drop=0.25)
 
 
@@ -413,7 +413,7 @@ def test_a_run_leaves_imputed_sentences_and_cannot_be_exported(tmp_path, monkeyp
         assert lines[7].startswith("  of 20 samples ")
     capsys.readouterr()
     assert main(["export", str(run)]) != 0
-    assert "its network is a SentenceVAE; only a SequenceModel can be used alone" in capsys.readouterr().err
+    assert "network: expected a SequenceModel, got a SentenceVAE" in capsys.readouterr().err
 
 
 def test_beginnings_are_filled_in_twenty_times(tmp_path):

@@ -172,9 +172,9 @@ class Detaching(Own):
 @pytest.mark.parametrize(
     ("cell", "why"),
     [
-        (Summing, "update: torch's mean is not point-wise here; use operators that act on each neuron alone"),
-        (Erring, f"update: torch's erf is not supported; use what follows from {', '.join(OPS)}"),
-        (Detaching, "update: its gradient by argument 0 in torch is not that of its equations"),
+        (Summing, "update: torch's mean is not point-wise here; use operators that act on each neuron separately"),
+        (Erring, f"update: torch's erf is not supported; use operators that {', '.join(OPS)} can express"),
+        (Detaching, "update: torch's gradient of argument 0 is not that of the equations"),
     ],
 )
 def test_equations_without_a_translation_are_left_to_the_loop(cell: type[Cell], why: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cells, one file a family. To add one: its file, a line in CELLS."""
+"""Recurrent cells, one file per family. To add a cell, write its file and list it in CELLS."""
 
 from edgernn.cells.base import Cell, Gate, Gates, State, Vector
 from edgernn.cells.decaynet import DecayNet

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cell is: a table of gates, a table of vectors, and one or two point-wise maps."""
+"""Base class of cells: a table of gates, a table of vectors, and one or two point-wise functions."""
 
 import abc
 import math
@@ -21,10 +21,16 @@ State = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Gate:
-    """One pre-activation p = [W x] + [R h] + [C c] + [V m] + [b]: which terms it has.
+    """Terms of one pre-activation p = [W x] + [R h] + [C c] + [V m] + [b].
 
-    x, h, c, m, bias: whether the gate has rows in W, R, C, V and b. h is the cell's first state, c its second.
-    mid: it feeds `Cell.mid`, so it has M rows (the size of m) instead of H, and no c or m term.
+    Attributes:
+        name: Name of the gate.
+        x: True if the gate has rows in W.
+        h: True if the gate has rows in R, which multiplies the cell's first state.
+        c: True if the gate has rows in C, which multiplies the cell's second state.
+        m: True if the gate has rows in V, which multiplies m.
+        bias: True if the gate has a bias in b.
+        mid: True if the gate feeds `Cell.mid`. It then has M rows (the size of m) instead of H, and no c or m term.
     """
 
     name: str
@@ -38,11 +44,14 @@ class Gate:
 
 @dataclass(frozen=True)
 class Vector:
-    """One vector of a cell's own, beside the weights of its gates: p finds `map` of it under its name.
+    """Vector that a cell has besides the weights of its gates. Equations read it as p.NAME, after `map`.
 
-    size: "H", "I" or "1". start: its first value; without one it starts as the weights do.
-    learned: a parameter; else a constant, which is an input of the op all the same.
-    steps: 0 stands for the number of steps T of the sequence at hand.
+    Attributes:
+        size: Length: "H", "I" or "1".
+        start: Initial value. Default: random, as for the weights.
+        map: Function that is applied to the vector before the equations read it. Default: none.
+        learned: True for a parameter, False for a constant; both are inputs of the op.
+        steps: True if the value 0 stands for the length T of the current sequence.
     """
 
     size: Literal["H", "I", "1"]
@@ -53,9 +62,13 @@ class Vector:
 
 
 class Gates:
-    """By name: the pre-activations of a step, (B, H) or (B, M) each, the input `x` (B, I), the cell's vectors.
+    """Values that the equations of one step read, as attributes.
 
-    norm_c: The normalisation of the cell state at this step. Default: none.
+    They are the pre-activations, (B, H) or (B, M) each, the input `x` (B, I) and the cell's vectors.
+
+    Args:
+        values: The values by name.
+        norm_c: Normalisation of the cell state at this step. Default: none.
     """
 
     def __init__(self, values: dict[str, Tensor], norm_c: Callable[[Tensor], Tensor] | None = None) -> None:
@@ -65,36 +78,55 @@ class Gates:
         return self._values[name]
 
     def norm_c(self, c: Tensor) -> Tensor:
-        """N(c) (B, H), which the output's non-linearity reads; c itself where there is no normalisation of it."""
+        """Normalise c (B, H) for the output's non-linearity; returns c itself if the cell has no such norm."""
         return c if self._norm_c is None else self._norm_c(c)
 
 
 class Parts(TypedDict, total=False):
-    """Arguments of every cell beside its sizes and options; a subclass passes them on to its base."""
+    """Constructor arguments that all cells have besides sizes and options; a subclass passes them to its base."""
 
     recurrent: Recurrent
     norm: Norm | None
 
 
 class Cell(nn.Module, abc.ABC):
-    """A recurrent cell: the table `gates`, the table `own`, the names of its states, and `update` (and `mid`).
+    """Recurrent cell, defined by its `gates`, its vectors `own`, the names of its `states`, `update` and maybe `mid`.
 
-    p_g = W_g x_t + R_g h_{t-1} + C_g c_{t-1} + V_g m_t + b_g      for each gate g, absent terms left out
+    p_g = W_g x_t + R_g h_{t-1} + C_g c_{t-1} + V_g m_t + b_g      for each gate g, without the terms it lacks
     m_t = mid(p, state_{t-1})                                      two-stage cells only
     state_t = update(p, state_{t-1})
 
     Shapes: x (B, I), every state (B, H), m (B, M); W (rows of the gates with x, I), R and C (…, H), V (…, M), b (…,).
-    The first state is the cell's output and the h that R sees. The initial state is zero.
-    variant: Which of its tables of gates the cell has, if a choice of its constructor leads to another one.
-    reads_last: W has 2I columns, for x_t and then for x_{t-1}, which is carried as a further state of size I.
-    mid_vanishes: m is zero where the states are, so that whoever masks the states need not compute it there.
-    choices: Values of options that change the table of gates. other_if_square: It is another one where I = H.
-    normalises_c: `update` reads the new c as `p.norm_c(c)` for the output's non-linearity; the c that it returns is as
-    it was. N(c) = c unless the cell has a norm with a normalisation of c.
-    recurrent: How R is stored, whole unless given. norm: What normalises the terms W x, R h, C c and V m, and c before
-    the output; nothing unless given.
-    Parameters start as U(-1/√H, 1/√H), as in torch.nn.GRU, but for vectors with a first value.
-    A subclass is final: it sets the class attributes and defines `update`, and nothing else of it is known elsewhere.
+    The first state is the cell's output and the h that R multiplies. The initial state is zero. Parameters start as
+    U(-1/√H, 1/√H), as in torch.nn.GRU, except vectors with an initial value.
+    A subclass sets the class attributes and defines `update`; do not derive from it again.
+
+    Args:
+        input_size: I.
+        hidden_size: H.
+        recurrent: Storage of R. Default: dense.
+        norm: Normalisation of the products W x, R h, C c and V m, and of c before the output. Default: none.
+
+    Attributes:
+        name: Name on the command line.
+        paper: Source.
+        reads_last: True if W has 2I columns, for x_t and then x_{t-1}, which is carried as a further state of size I.
+        mid_vanishes: True if m is zero where the states are zero, so that masked neurons need no m.
+        normalises_c: True if `update` passes the new c through `p.norm_c` before the output's non-linearity. The c
+            that it returns is not normalised.
+        choices: Values of constructor options that lead to other gates.
+        other_if_square: True if the gates are others when I = H.
+        states: Names of the states.
+        variant: Name of the cell's gate table if it is not the usual one, because of an option or of I = H.
+        gates: Table of gates.
+        own: Table of vectors.
+        W: Weights of x.
+        R: Weights of h.
+        C: Weights of c.
+        V: Weights of m.
+        b: Biases.
+        Q: Second factor of low-rank recurrent weights, which are the product R Q.
+        kept: Mask of the nonzero weights of block-sparse R.
     """
 
     name: ClassVar[str]
@@ -105,18 +137,18 @@ class Cell(nn.Module, abc.ABC):
     choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     other_if_square: ClassVar[bool] = False
     states: ClassVar[tuple[str, ...]] = ("h",)
-    # class attributes too, unless an option of the cell's constructor, or its sizes, change them
+    # class attributes, which a constructor may override on the instance, for its options or sizes
     variant: str = ""
     gates: tuple[Gate, ...]
     own: Mapping[str, Vector] = {}
 
-    # those that the gates call for
+    # exist only if a gate has the term
     W: Tensor
     R: Tensor
     C: Tensor
     V: Tensor
     b: Tensor
-    # those of `recurrent`: R is R Q where it has a rank, and 0 but where it is kept
+    # exist only if `recurrent` is low-rank (Q) or block-sparse (kept)
     Q: Tensor
     kept: Tensor
 
@@ -160,7 +192,7 @@ class Cell(nn.Module, abc.ABC):
         self.reset_parameters()
 
     def _normalisations(self, norm: Norm) -> dict[str, nn.Module]:
-        """By the names of the weights whose products they normalise, and "c"."""
+        """Normalisations by the name of the weight whose product they normalise, or "c"."""
         norms: dict[str, nn.Module] = {}
         for name in ("W", "R", "C", "V"):
             if name in self._parameters:
@@ -170,7 +202,7 @@ class Cell(nn.Module, abc.ABC):
 
     @torch.no_grad()
     def threshold(self, hold: bool) -> None:
-        """Set all but the largest blocks of R to zero; hold: from now on, else they may grow again."""
+        """Set all but the largest blocks of R to zero; with `hold` they stay zero, otherwise they may grow again."""
         assert isinstance(self.recurrent, BlockSparse)
         parts = self._split(self.R, self._h, 0)
         mids = {g.name for g in self.gates if g.mid}
@@ -186,52 +218,53 @@ class Cell(nn.Module, abc.ABC):
 
     @classmethod
     def forms(cls) -> Iterator[Self]:
-        """A cell of each table of gates that it may have; the native kernels are made from them."""
+        """Yield a small cell for each possible gate table; the native kernels are generated from these."""
         for sizes in ((3, 3), (2, 3)) if cls.other_if_square else ((2, 3),):
             for values in product(*cls.choices.values()):
                 yield cls(*sizes, **dict(zip(cls.choices, values, strict=True)))
 
     @property
     def form(self) -> str:
-        """The name of the equations: that of the cell, and its variant."""
+        """Name of the equations: NAME or NAME-VARIANT."""
         return f"{self.name}-{self.variant}" if self.variant else self.name
 
     @property
     def biases(self) -> int:
-        """How many gates have a bias."""
+        """Number of gates with a bias."""
         return sum(g.bias for g in self.gates)
 
     @property
     def is_sparse(self) -> bool:
-        """Whether R has blocks of zeros, or is to get them."""
+        """True if R is block-sparse, before or after pruning."""
         return self.recurrent.density is not None
 
     def held_zeros(self) -> int:
-        """How many weights of R are zero for good."""
+        """Number of weights of R that are held at zero."""
         return int((~self.kept).sum()) if self.is_sparse else 0
 
     @property
     def couples(self) -> bool:
-        """Whether a neuron needs the rows of all others, so that single rows cannot be skipped."""
+        """True if a neuron depends on the rows of all others, so that single rows cannot be skipped."""
         return self.norm is not None and self.norm.couples
 
     @property
     def counts_steps(self) -> bool:
-        """Whether a step depends on its place in the sequence, which then is a state."""
+        """True if a step depends on its index in the sequence, which is then carried as a state."""
         return self.norm is not None and self.norm.counts_steps
 
     @property
     def streaming(self) -> bool:
-        """Whether a sequence may be given in parts."""
+        """True if a sequence may be processed in parts."""
         return True
 
     @property
     def mid_size(self) -> int:
-        """M, the size of m: H unless a cell says otherwise."""
+        """M, the size of m; H unless overridden."""
         return self.hidden_size
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
+        """Initialise all parameters in place."""
         bound = 1 / math.sqrt(self.hidden_size)
         for parameter in self.parameters(recurse=False):
             nn.init.uniform_(parameter, -bound, bound)
@@ -242,57 +275,63 @@ class Cell(nn.Module, abc.ABC):
                 getattr(self, name).fill_(vector.start)
 
     def mid(self, p: Gates, state: State) -> Tensor:
-        """m_t (B, M) from the gates marked `mid`; called only if some gate has the m term."""
-        raise TypeError(f"{type(self).__name__} has a gate with an m term but defines no mid()")
+        """Compute m_t (B, M) from the gates marked `mid`; called only if a gate has the m term."""
+        raise TypeError(f"{type(self).__name__}: expected a method mid(p, state), as a gate has the m term")
 
     @abc.abstractmethod
     def update(self, p: Gates, state: State) -> State:
-        """The next state from all pre-activations and the last state, point-wise."""
+        """Compute the next state point-wise from the pre-activations and the last state."""
 
     def zero_state(self, batch: int, like: Tensor) -> State:
         return tuple(like.new_zeros(batch, self.hidden_size) for _ in self.states)
 
     def row_macs(self, inputs: int, hidden: int, middle: int) -> int:
-        """Multiply-adds of one neuron's rows, if they read so many columns of x, of each state and of m."""
+        """Multiply-adds of one neuron's rows over that many columns of x, of each state and of m."""
         columns, factor = inputs * (1 + self.reads_last), self.recurrent.columns(hidden)
         return sum(g.x * columns + g.h * factor + g.c * hidden + g.m * middle for g in self.gates if not g.mid)
 
     def mid_macs(self, inputs: int, hidden: int) -> int:
-        """Multiply-adds of one row of every gate that feeds `mid`, as above."""
+        """Multiply-adds of one row of every gate that feeds `mid`; see `row_macs`."""
         return sum(g.x * inputs + g.h * (self.recurrent.columns(hidden)) for g in self.gates if g.mid)
 
     def macs(self) -> tuple[int, int]:
-        """Multiply-adds of a step in Q and the gates that feed `mid`, and in all others."""
+        """Multiply-adds of a step: those of Q and the gates that feed `mid`, and those of all other gates."""
         inputs, hidden, middle = self.input_size, self.hidden_size, self.mid_size
         mid = middle * self.mid_macs(inputs, hidden) + (self.recurrent.rank or 0) * hidden
         return mid, hidden * self.row_macs(inputs, hidden, middle)
 
     def constants(self, x: Tensor) -> dict[str, Tensor]:
-        """What a sequence x (T, B, I) needs that depends on no step, by name: `mid` and `update` find it in p.
+        """Compute the tensors that are the same at all steps of a sequence x (T, B, I), by name.
 
-        Here the vectors of `own`, mapped, and bR, bC and bV, the biases of gates without x.
+        They are the vectors of `own` after their `map`, which `mid` and `update` read from p; the biases bR, bC and bV
+        of gates without x; and the masked R of block-sparse weights.
         """
         b = self._biases()
-        made = {}
+        constants = {}
         for key, names in (("bR", self._h), ("bC", self._c), ("bV", self._m)):
             if any(name in b and name not in self._x for name in names):
-                # a gate with several terms takes its bias with the first of them
+                # the bias of a gate with several terms is added to the first of them
                 parts = [b.pop(n) if n in b and n not in self._x else self.b.new_zeros(self._rows[n]) for n in names]
-                made[key] = torch.cat(parts)
+                constants[key] = torch.cat(parts)
         if self.is_sparse:
-            made["R"] = self.R * self.kept
+            constants["R"] = self.R * self.kept
         for name, vector in self.own.items():
             value = getattr(self, name)
             if vector.steps:
                 # T as a sum, so that an exported sequence may have any length
                 value = torch.where(value == 0, x.new_ones(x.shape[0]).sum(), value)
-            made[name] = value if vector.map is None else vector.map(value)
-        return made
+            constants[name] = value if vector.map is None else vector.map(value)
+        return constants
 
     def project(self, x: Tensor, t: Tensor | None = None) -> Tensor:
-        """The input part W x + b of every gate that has one, (…, columns of W) to (…, rows of W).
+        """Compute W x + b for all gates with x.
 
-        t (B, 1): the place in the sequence of x, or of its first step if x is (T, B, columns), where `counts_steps`.
+        Args:
+            x: Input (…, columns of W): one step or a sequence.
+            t: Index (B, 1) of the step, or of the first step of a sequence (T, B, columns), if `counts_steps`.
+
+        Returns:
+            The projections (…, rows of W).
         """
         if not self._x:
             return x.new_zeros(*x.shape[:-1], 0)
@@ -301,39 +340,50 @@ class Cell(nn.Module, abc.ABC):
         return self._product("W", x, self.W, bias, t)
 
     def thinned(self, mask: Tensor) -> dict[str, Tensor]:
-        """R and C with the rows of every gate of size H multiplied by mask (H, H); those of mid gates stay whole."""
+        """Multiply the rows of R and C by mask (H, H) for every gate except those that feed `mid`, by name."""
         if self.recurrent.rank is not None:
-            raise UsageError("rank: a rule that thins the recurrent weights needs them whole")
+            raise UsageError("rank: expected none with a rule that masks the recurrent weights")
         mids = {g.name for g in self.gates if g.mid}
-        made = {}
+        masked = {}
         for key, names in (("R", self._h), ("C", self._c)):
             if names:
                 weight = getattr(self, key)
                 parts = self._split(weight * self.kept if key == "R" and self.is_sparse else weight, names, 0)
-                made[key] = torch.cat([part if name in mids else part * mask for name, part in parts.items()])
-        return made
+                masked[key] = torch.cat([part if name in mids else part * mask for name, part in parts.items()])
+        return masked
 
     def step(self, a: Tensor, x: Tensor, state: State, constants: dict[str, Tensor], t: Tensor | None = None) -> State:
-        """One step from a (B, rows of W), a row of project(x); x (B, I), the state, constants(), and t as there."""
+        """Compute one step.
+
+        Args:
+            a: Projection of the input (B, rows of W), one step of `project`.
+            x: Input (B, I).
+            state: Last state.
+            constants: Result of `constants`, with or without that of `thinned`.
+            t: Index (B, 1) of the step, if `counts_steps`.
+
+        Returns:
+            The next state.
+        """
         p = self._split(a, self._x) if self._x else {}
-        given = {"x": x, **constants}
+        values = {"x": x, **constants}
 
         def add(names: list[str], factor: Tensor, key: str) -> None:
             if names:
-                weight = given[key] if key in given else getattr(self, key)
-                _accumulate(p, self._split(self._product(key, factor, weight, given.get(f"b{key}"), t), names))
+                weight = values[key] if key in values else getattr(self, key)
+                _accumulate(p, self._split(self._product(key, factor, weight, values.get(f"b{key}"), t), names))
 
         if self._h:
             add(self._h, state[0] if self.recurrent.rank is None else nn.functional.linear(state[0], self.Q), "R")
         if self._c:
             add(self._c, state[1], "C")
         if self._m:
-            add(self._m, self.mid(Gates(p | given), state), "V")
+            add(self._m, self.mid(Gates(p | values), state), "V")
         norm_c = partial(self.norms["c"], t=t) if "c" in self.norms else None
-        return self.update(Gates(p | given, norm_c), state)
+        return self.update(Gates(p | values, norm_c), state)
 
     def _product(self, key: str, factor: Tensor, weight: Tensor, bias: Tensor | None, t: Tensor | None) -> Tensor:
-        """A weight times a factor, normalised if it is to be, and a bias."""
+        """Product of weight and factor, normalised if the cell has a norm, plus the bias."""
         if key not in self.norms:
             return nn.functional.linear(factor, weight, bias)
         product: Tensor = self.norms[key](nn.functional.linear(factor, weight), t)

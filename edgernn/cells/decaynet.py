@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The LSTM whose forget gate is made to decay.
+"""An LSTM whose forget gate decays over the sequence.
 
-Saves: nothing but the bias of the forget gate; it makes what is forgotten predictable, not cheap.
-Choose it for sequences of one known length, of which the last output is read, as in classification.
+Saves: only the bias of the forget gate. The cell makes forgetting predictable, not cheap.
+Choose it for sequences of one known length if only the last output is used, as in classification.
 """
 
 import math
@@ -15,7 +15,7 @@ from edgernn.errors import UsageError
 
 
 class DecayNet(Cell):
-    """Long short-term memory whose forget gate is the sine of an angle that is made to fall over the sequence.
+    """Long short-term memory whose forget gate is the sine of an angle that falls over the sequence.
 
     i_t = σ(W_i x_t + R_i h_{t-1} + b_i)
     f_t = Φ(p_t)        p_t = p_{t-1} - π / (12 D) (W_f x_t + R_f h_{t-1} + 3)
@@ -26,13 +26,13 @@ class DecayNet(Cell):
     Φ(p) = 1 where p > π/2, 0 where p < 0, else sin(p)        p_0 = π/2
 
     Shapes: x (B, I), h, c and decay (B, H), W (4H, I), R (4H, H), b (3H,): i, g, o. Gates: i, f, g, o.
-    h_0 = c_0 = decay_0 = 0. In place of p_t the state has decay_t = π/2 - p_t, which starts at zero as others do, and
+    h_0 = c_0 = decay_0 = 0. The state holds decay_t = π/2 - p_t instead of p_t, so that it starts at zero. Then
     f_t = cos(clamp(decay_t, 0, π/2)).
     N is the identity unless `norm=recurrent-batch` normalises the cell state.
-    length: D, at least 1, as the constant `length` (1,); steps after the D-th go on decaying. Default: none (stored as
-    0), D is the T of the sequence at hand, which then has to be given as a whole.
+    Options: length is D, at least 1, stored as the constant `length` (1,); f_t continues to decay after step D.
+    Default: none (stored as 0). D is then the length T of the sequence, which must be processed as a whole.
     The paper's initialisation of W_f and R_f, U(-1, 1), is not part of the cell.
-    `lstm` has b_f besides.
+    `lstm` also has b_f.
     Source: anonymous authors (under double-blind review), "DecayNet: A Study on the Cell States of Long-Short Term
     Memories", System 2.
     """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The LSTM on an extrapolated input.
+"""An LSTM on an extrapolated input.
 
-Saves: with I inputs it has 2I² + 5IH + I weights, where an LSTM has 4IH + 4H² + 4H: a seventh of them at I = 100,
-H = 800. It saves where I is small beside H, and is twice as large as an LSTM where I = 1150, H = 400.
-Choose it for a wide state on a narrow input, as in a decoder. Memory reaches the gates only through I numbers.
+Saves: it has 2I² + 5IH + I weights, an LSTM 4IH + 4H² + 4H: seven times as many at I = 100, H = 800. It saves if I is
+small compared to H; at I = 1150, H = 400 it is twice as large as an LSTM.
+Choose it for a wide state on a narrow input, as in a decoder. The gates see only I numbers of the memory.
 """
 
 from typing import Unpack
@@ -32,10 +32,10 @@ class EINS(ForgetBias):
     Shapes: x (B, I), h and c (B, H), m = v (B, I), W (2I, I): d, e; R (I, H): d; V (4H, I): f, i, o, a; b (I,): d.
     Gates: d, e, f, i, o, a. h_0 = c_0 = 0. This is the paper's System 4.1.
     N is the identity unless `norm=recurrent-batch` normalises the cell state.
-    a="x" is its eq 11 instead: a_t = W_a x_t, with W (2I + H, I): d, e, a and V (3H, I): f, i, o.
-    forget_bias: f_t = σ(V_f v_t + b_f) with b_f (H,) learned, starting at this value, and b (I + H,): d, f. The paper's
-    appendix D calls for a forget bias of 1, which its equations do not have. Default: none.
-    `ihc-lstm` mixes x with a map of h, and makes a from x.
+    Options: a="x" selects the paper's eq 11: a_t = W_a x_t, with W (2I + H, I): d, e, a and V (3H, I): f, i, o.
+    Options: forget_bias is the initial value of a learned b_f (H,) in f_t = σ(V_f v_t + b_f), with b (I + H,): d, f.
+    The paper's appendix D asks for a forget bias of 1, which its equations do not have. Default: none.
+    `ihc-lstm` mixes x with a projection of h, and computes a from x.
     Source: anonymous authors (under double-blind review), "EINS: Long Short-Term Memory with Extrapolated Input Network
     Simplification", section 4.
     """

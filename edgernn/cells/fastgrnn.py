@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FastGRNN, with one pre-activation for gate and candidate or with one each.
+"""FastGRNN, with a shared pre-activation for gate and candidate or with one for each.
 
-Saves: `fastgrnn` has one matrix of each kind where a GRU has three; the source also makes them of low rank and sparse,
+Saves: `fastgrnn` has one matrix each for input and state, a GRU three. The source also makes them low-rank and sparse,
 which is an option of any cell here (`rank`, `density`).
 Choose it for the smallest devices, where every kilobyte counts and tanh and σ of one sum are cheap.
 """
@@ -24,7 +24,7 @@ class FastGRNN(Cell):
     Shapes: x (B, I), h (B, H), W (H, I), R (H, H), b_z and b_n (H,), zeta and nu (1,). Gate: p. h_0 = 0.
     b_z, b_n and zeta start at 1, nu at -4, as in EdgeML.
     W and R are dense: the low rank, sparsity and quantisation of the paper are not part of the cell.
-    `fastgrnn-split` has weights of its own for z and n.
+    `fastgrnn-split` has separate weights for z and n.
     Source: Kusupati et al., "FastGRNN: A Fast, Accurate, Stable and Tiny Kilobyte Sized Gated Recurrent Neural
     Network", NeurIPS 2018, https://arxiv.org/abs/1901.02358; the authors' code: https://github.com/microsoft/EdgeML
     """
@@ -42,7 +42,7 @@ class FastGRNN(Cell):
 
 
 class FastGRNNSplit(Cell):
-    """FastGRNN with weights of its own for the gate and for the candidate.
+    """FastGRNN with separate weights for the gate and for the candidate.
 
     z_t = σ(W_z x_t + R_z h_{t-1} + b_z)
     n_t = tanh(W_n x_t + R_n h_{t-1} + b_n)
@@ -50,7 +50,7 @@ class FastGRNNSplit(Cell):
 
     Shapes: x (B, I), h (B, H), W (2H, I), R (2H, H), b (2H,), zeta and nu (1,). Gates: z, n. h_0 = 0.
     zeta starts at 1, nu at -4, as in `fastgrnn`, which has half the weights.
-    This is the FastGRNN that the IRC paper writes down and compares with, not that of Kusupati et al.
+    This is the FastGRNN that the IRC paper defines and compares with, not that of Kusupati et al.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 45-47, where z is f, n is a, σ(zeta) is β and σ(nu) is κ.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bias that a forget gate may have as an option."""
+"""Optional bias of the forget gate, for cells whose papers have none."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,11 +12,10 @@ from edgernn.errors import UsageError
 
 
 class ForgetBias(Cell):
-    """A cell whose forget gate has a learned bias (H,) as an option, and none in its paper's equations.
+    """Cell with an optional learned bias (H,) of the forget gate, which its paper's equations do not have.
 
-    forget_bias: the value at which the bias starts; None: no bias.
-    forget_gate: name of the gate. forget_sign: -1 where it is the input gate 1 - f, whose bias starts at minus that
-    value.
+    The option forget_bias is the bias's initial value; None means no bias. The class attribute `forget_gate` names the
+    gate. `forget_sign` is -1 if that gate is an input gate 1 - f, whose bias starts at minus forget_bias.
     """
 
     forget_gate: ClassVar[str] = "f"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gated recurrent unit, in the two versions that are in use.
+"""The gated recurrent unit, in its two common versions.
 
-Saves: a quarter of the weights and multiply-adds of an LSTM. It is what the lighter cells are measured against.
-Choose it when you want a cell that is known to train. `gru` under a rule skips whole rows; `gru-before` needs its reset
-gate in full at every step at which anything changes, so that a third of its work is never skipped.
+Saves: a quarter of the weights and multiply-adds of an LSTM. It is the baseline for the lighter cells.
+Choose it if you want a cell that is known to train well. Under a rule, `gru` skips whole rows. `gru-before` computes
+its whole reset gate at every step at which any neuron changes, so that a third of its work is not skipped there.
 """
 
 import torch
@@ -22,8 +22,8 @@ class GRU(Cell):
     h_t = (1 - z_t) ⊙ n_t + z_t ⊙ h_{t-1}
 
     Shapes: x (B, I), h (B, H), W (3H, I): r, z, n; R (3H, H): r, z, k; b (4H,): r, z, n, k. h_0 = 0.
-    This is torch.nn.GRU and ONNX GRU with linear_before_reset = 1, with one bias where those have a redundant second.
-    `gru-before` applies r before the product and turns z around.
+    This is torch.nn.GRU and ONNX GRU with linear_before_reset = 1, without their redundant second bias.
+    `gru-before` applies r before the product, and has 1 - z_t in place of z_t.
     Source: Cho et al., "Learning Phrase Representations using RNN Encoder-Decoder for Statistical Machine Translation",
     https://arxiv.org/abs/1406.1078v1 (its third version has the reset gate before the product).
     """
@@ -51,7 +51,7 @@ class GRUBefore(Cell):
 
     Shapes: x (B, I), h (B, H), W (3H, I): r, z, n; R (2H, H): r, z; V (H, H): n; b (3H,): r, z, n. h_0 = 0.
     ONNX GRU with linear_before_reset = 0 is the same with z_t replaced by 1 - z_t (negate the rows of z).
-    `gru` needs one product a step instead of two in turn.
+    `gru` needs one matrix product per step; this cell needs two, one after the other.
     Source: Hartvigsen et al., "Learning to Selectively Update State Neurons in Recurrent Networks", CIKM 2020,
     eqs 1-4, https://doi.org/10.1145/3340531.3412018
     """

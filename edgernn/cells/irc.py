@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells with an input residual or highway connection: memory enters their gates only by way of a changed input v.
+"""Cells with an input residual or highway connection: their gates read the memory only through a modified input v.
 
-Saves: one matrix from h to the size of x in place of one a gate, and no biases. `irc-gru` has 4IH weights where a GRU
-has 3IH + 3H², `irc-lstm` 5IH and `ihc-lstm` I² + 6IH where an LSTM has 4IH + 4H². Where I = H, `irc-t-lstm` has half
-the weights of `t-lstm`, and `irc-sru` has as many as `sru`.
-The authors' code gives every forget gate a bias, which their equations leave out: the option `forget_bias`.
-Choose it where H is larger than I. Memory reaches the gates only through I numbers.
+Saves: they have one matrix from h to the size of x instead of one per gate, and no biases. `irc-gru` has 4IH weights,
+a GRU 3IH + 3H². `irc-lstm` has 5IH and `ihc-lstm` I² + 6IH, an LSTM 4IH + 4H². If I = H, `irc-t-lstm` has half the
+weights of `t-lstm`, and `irc-sru` has as many as `sru`.
+The authors' code gives every forget gate a bias, which their equations do not have: it is the option `forget_bias`.
+Choose it if H is larger than I. The gates see only I numbers of the memory.
 """
 
 from typing import Unpack
@@ -18,7 +18,7 @@ from edgernn.cells.forget import ForgetBias
 
 
 class _InputResidual(ForgetBias):
-    """v_t = x_t + σ(alpha) ⊙ (R_u h_{t-1}) in place of m, for the cells that have it."""
+    """Base class of cells with m = v_t = x_t + σ(alpha) ⊙ (R_u h_{t-1})."""
 
     own = {"alpha": Vector("I", 2.0, torch.sigmoid)}  # noqa: RUF012
 
@@ -27,7 +27,7 @@ class _InputResidual(ForgetBias):
         return self.input_size
 
     def feedback(self, p: Gates, h: Tensor) -> Tensor:
-        """What the memory gives to the input."""
+        """Contribution u_t (B, I) of the memory to the input."""
         return p.u
 
     def mid(self, p: Gates, state: State) -> Tensor:
@@ -36,7 +36,7 @@ class _InputResidual(ForgetBias):
 
 
 class _DiagonalInputResidual(_InputResidual):
-    """v_t = x_t + σ(alpha) ⊙ (tanh(omega) ⊙ h_{t-1}): with a diagonal R_u, where I = H; a gate u makes it elsewhere."""
+    """Base class of cells with v_t = x_t + σ(alpha) ⊙ (tanh(omega) ⊙ h_{t-1}), or a gate u if I and H differ."""
 
     other_if_square = True
     own = {**_InputResidual.own, "omega": Vector("H", map=torch.tanh)}  # noqa: RUF012
@@ -69,8 +69,8 @@ class IRCGRU(_InputResidual):
     Shapes: x (B, I), h (B, H), m = v (B, I), W (H, I): a; R (I, H): u; V (2H, I): i, r; alpha (I,). h_0 = 0.
     Gates: u, i, r, a. alpha starts at 2, as in the authors' code.
     These are the paper's equations. The code has a forget gate 1 - i_t with a learned bias that starts at 1.
-    forget_bias: i_t = σ(V_i v_t + b_i) with b (H,): i, learned, starting at minus this value, as 1 - i_t is the forget
-    gate. Default: none.
+    Options: minus forget_bias is the initial value of a learned b (H,): i in i_t = σ(V_i v_t + b_i), because 1 - i_t
+    is the forget gate. Default: none.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 14-17; the authors' code: https://github.com/Nic5472K/IJCNN2020_IRC
     """
@@ -108,7 +108,7 @@ class IRCLSTM(_InputResidual):
     Shapes: x (B, I), h and c (B, H), m = v (B, I), W (H, I): a; R (I, H): u; V (3H, I): f, i, o; alpha (I,).
     Gates: u, f, i, o, a. h_0 = c_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`.
     N is the identity unless `norm=recurrent-batch` normalises the cell state.
-    forget_bias: f_t = σ(V_f v_t + b_f) with b (H,): f, learned, starting at this value. Default: none.
+    Options: forget_bias is the initial value of a learned b (H,): f in f_t = σ(V_f v_t + b_f). Default: none.
     `ihc-lstm` has a gate in place of alpha.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 22-26.
@@ -146,9 +146,9 @@ class IRCFastGRNN(_InputResidual):
 
     Shapes: x (B, I), h (B, H), m = v (B, I), W (H, I): a; R (I, H): u; V (H, I): f; alpha (I,), beta (1,).
     Gates: u, f, a. h_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`; beta at 1, as FastGRNN's zeta.
-    forget_bias: f_t = σ(V_f v_t + b_f) with b (H,): f, learned, starting at this value; the authors' code has it, at 1.
-    Default: none.
-    Half again as many weights as `fastgrnn` where I = H; the paper's comparison is with `fastgrnn-split`.
+    Options: forget_bias is the initial value of a learned b (H,): f in f_t = σ(V_f v_t + b_f). Default: none; the
+    authors' code has it, at 1.
+    The cell has 1.5 times as many weights as `fastgrnn` if I = H; the paper compares it with `fastgrnn-split`.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 48-51.
     """
@@ -171,21 +171,21 @@ class IRCFastGRNN(_InputResidual):
 class IRCSRU(_DiagonalInputResidual):
     """Simple recurrent unit with an input residual connection.
 
-    u_t = tanh(omega) ⊙ h_{t-1} where I = H, else R_u h_{t-1}
+    u_t = tanh(omega) ⊙ h_{t-1} if I = H, else R_u h_{t-1}
     v_t = x_t + σ(alpha) ⊙ u_t
     f_t = σ(V_f v_t)
     p_t = σ(V_p v_t)
     a_t = W_a x_t
-    s_t = x_t where I = H, else W_s x_t
+    s_t = x_t if I = H, else W_s x_t
     c_t = f_t ⊙ c_{t-1} + (1 - f_t) ⊙ a_t
     h_t = p_t ⊙ c_t + (1 - p_t) ⊙ s_t
 
     Shapes: x (B, I), h and c (B, H), m = v (B, I), W (H, I): a; V (2H, I): f, p; alpha (I,), omega (H,).
     Gates: f, p, a. h_0 = c_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`.
-    The paper's cell has I = H. Elsewhere, where ω has no meaning, the feedback is that of the other cells here and the
-    highway that of `sru`: W (2H, I): a, s; R (I, H): u; no omega; gates u, f, p, a, s.
-    forget_bias: f_t = σ(V_f v_t + b_f) with b (H,): f, learned, starting at this value; the authors' code has it, at 1,
-    and a bias of p that starts at -1, which is no option here. Default: none.
+    The paper's cell has I = H. If I and H differ, u is that of the other cells here and s that of `sru`:
+    W (2H, I): a, s; R (I, H): u; no omega; gates u, f, p, a, s.
+    Options: forget_bias is the initial value of a learned b (H,): f in f_t = σ(V_f v_t + b_f). Default: none; the
+    authors' code has it, at 1, and a bias of p that starts at -1, which is not an option here.
     `sru` reads c_{t-1} in its gates, and has biases.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 31-35; the authors' code: https://github.com/Nic5472K/IJCNN2020_IRC
@@ -219,7 +219,7 @@ class IRCSRU(_DiagonalInputResidual):
 class IRCTLSTM(_DiagonalInputResidual):
     """Strongly-typed long short-term memory with an input residual connection.
 
-    u_t = tanh(omega) ⊙ h_{t-1} where I = H, else R_u h_{t-1}
+    u_t = tanh(omega) ⊙ h_{t-1} if I = H, else R_u h_{t-1}
     v_t = x_t + σ(alpha) ⊙ u_t
     f_t = σ(V_f v_t)
     o_t = σ(V_o v_t)
@@ -229,11 +229,11 @@ class IRCTLSTM(_DiagonalInputResidual):
 
     Shapes: x (B, I), h and c (B, H), m = v (B, I), W (H, I): a; V (2H, I): f, o; alpha (I,), omega (H,).
     Gates: f, o, a. h_0 = c_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`.
-    The paper's cell has I = H. Elsewhere, where ω has no meaning, the feedback is that of the other cells here:
-    R (I, H): u; no omega; gates u, f, o, a.
-    forget_bias: f_t = σ(V_f v_t + b_f) with b (H,): f, learned, starting at this value; the authors' code has it, at 1.
-    Default: none.
-    These are the paper's equations; the authors' code has x_{t-1}, which `t-lstm` reads, in the place of h_{t-1}.
+    The paper's cell has I = H. If I and H differ, u is that of the other cells here: R (I, H): u; no omega; gates u,
+    f, o, a.
+    Options: forget_bias is the initial value of a learned b (H,): f in f_t = σ(V_f v_t + b_f). Default: none; the
+    authors' code has it, at 1.
+    These are the paper's equations; the authors' code has x_{t-1}, which `t-lstm` reads, in place of h_{t-1}.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 40-44; the authors' code: https://github.com/Nic5472K/IJCNN2020_IRC
     """
@@ -271,10 +271,10 @@ class IHCLSTM(ForgetBias):
     Shapes: x (B, I), h and c (B, H), m = v (B, I), W (I + H, I): g, a; R (2I, H): g, u; V (3H, I): f, i, o; b (I,): g.
     Gates: g, u, f, i, o, a. h_0 = c_0 = 0.
     N is the identity unless `norm=recurrent-batch` normalises the cell state.
-    forget_bias: f_t = σ(V_f v_t + b_f) with b_f (H,) learned, starting at this value, and b (I + H,): g, f. The
-    authors' code has it, at 1. Default: none.
+    Options: forget_bias is the initial value of a learned b_f (H,) in f_t = σ(V_f v_t + b_f), with b (I + H,): g, f.
+    Default: none; the authors' code has it, at 1.
     These are the paper's equations, with its Γ (our R_g) of shape (I, H); the authors' code has neither W_g nor b_g.
-    `eins` mixes x with a map of x, and makes a from v.
+    `eins` mixes x with a projection of x, and computes a from v.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 23-26, 52, 53; the authors' code: https://github.com/Nic5472K/IJCNN2020_IRC
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The long short-term memory cell, without and with peepholes.
 
-Saves: nothing; it is what the lighter cells are measured against. `lstm-peephole` has 3H² weights more.
-Choose it when accuracy comes before size. `lstm-peephole` is there as the baseline of the PRU paper.
+Saves: nothing; it is the baseline for the lighter cells. `lstm-peephole` has 3H² weights more.
+Choose it if accuracy matters more than size. `lstm-peephole` is the baseline of the PRU paper.
 """
 
 import torch
@@ -11,7 +11,7 @@ from edgernn.cells.base import Cell, Gate, Gates, State
 
 
 class _LSTM(Cell):
-    """c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t and h_t = o_t ⊙ tanh(N(c_t)), whatever the gates read."""
+    """Equations of both LSTMs: c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t and h_t = o_t ⊙ tanh(N(c_t))."""
 
     normalises_c = True
     states = ("h", "c")
@@ -38,7 +38,7 @@ class LSTM(_LSTM):
 
     Shapes: x (B, I), h and c (B, H), W (4H, I), R (4H, H), b (4H,). Gates: i, f, g, o. h_0 = c_0 = 0.
     N is the identity unless `norm=recurrent-batch` normalises the cell state.
-    This is torch.nn.LSTM, with one bias where that has a redundant second.
+    This is torch.nn.LSTM without its redundant second bias.
     Source: Hochreiter and Schmidhuber, "Long Short-Term Memory", 1997; forget gate: Gers et al., "Learning to Forget",
     2000, https://doi.org/10.1162/089976600300015015
     """
@@ -61,8 +61,8 @@ class LSTMPeephole(_LSTM):
     Shapes: x (B, I), h and c (B, H), W (4H, I), R (4H, H), C (3H, H): i, f, o; b (4H,). Gates: i, f, g, o.
     h_0 = c_0 = 0.
     N is the identity unless `norm=recurrent-batch` normalises the cell state.
-    This is the LSTM that the PRU paper compares with. The peepholes of Gers et al. are vectors (diagonal C), and their
-    output gate reads c_t; the P of ONNX LSTM is theirs.
+    This is the LSTM that the PRU paper compares with. The peepholes of Gers et al., and P of ONNX LSTM, are vectors
+    (diagonal C), and their output gate reads c_t.
     Source: Long, Zhang, Mao, "Prototypical Recurrent Unit", 2016, eqs 3-8.
     """
 

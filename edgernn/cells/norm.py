@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalisations of a cell's matrix-vector products, for any cell: one for each of W, R, C and V.
+"""Normalisations of the matrix-vector products of any cell, one for each of W, R, C and V.
 
-`recurrent-batch` also normalises the cell state for the output, in every cell with h_t = o_t ⊙ tanh(N(c_t)) among its
-equations. The c that the next step reads is not normalised.
+`recurrent-batch` also normalises the cell state for the output, in every cell with the equation
+h_t = o_t ⊙ tanh(N(c_t)). The c that the next step reads is not normalised.
 
-`SequenceModel(..., norm="layer")` or `norm="recurrent-batch"`; on the command line `norm=layer`. Two more options of
-any cell change how its recurrent weights R are stored: `rank=r` makes R a product of (rows, r) and (r, H), and
-`density=d` keeps a share d of its blocks of 16 neurons by one column, which training picks in three equal parts.
+Set it with `SequenceModel(..., norm="layer")` or `norm="recurrent-batch"`; on the command line `norm=layer`. Two more
+options of any cell change the storage of its recurrent weights R. `rank=r` makes R a product of (rows, r) and (r, H).
+`density=d` keeps a share d of its blocks of 16 neurons by one column; training prunes the others in three phases.
 
-Saves: a normalisation saves nothing, it helps to train. rank needs r (rows + H) weights and multiply-adds in place of
+Saves: a normalisation saves nothing, it helps training. rank needs r (rows + H) weights and multiply-adds instead of
 rows · H; density needs a share d of them.
-Choose `layer` for batches of any size and sequences of any length, `recurrent-batch` for long sequences of one length
-and large batches; rank or density for a state so wide that R is most of the model.
+Choose `layer` for batches of any size and sequences of any length, and `recurrent-batch` for long sequences of one
+length and large batches. Choose rank or density for a state so wide that R is most of the model.
 """
 
 from collections.abc import Callable
@@ -24,14 +24,14 @@ from edgernn.errors import UsageError, nearest
 
 
 class LayerNorm(nn.Module):
-    """Each product is brought to mean 0 and variance 1 over its rows.
+    """Layer normalisation: each product gets mean 0 and variance 1 over its rows, times a learned gain.
 
     N(p) = γ ⊙ (p - mean(p)) / √(var(p) + ε)
 
-    Shapes: p (…, rows), γ = gain (rows,), 1 at the start; ε = 1e-5, var biased. There is no shift of its own: the
-    cell's biases follow. The cell state is not normalised.
-    Source: Ba, Kiros, Hinton, "Layer Normalization", 2016, https://arxiv.org/abs/1607.06450, eq 20; two of them, for
-    input and recurrent connections, are what the DecayNet paper's optimisers have.
+    Shapes: p (…, rows), γ = gain (rows,), initially 1; ε = 1e-5, var biased. It has no shift, because the cell's biases
+    are added afterwards. The cell state is not normalised.
+    Source: Ba, Kiros, Hinton, "Layer Normalization", 2016, https://arxiv.org/abs/1607.06450, eq 20. The optimisers of
+    the DecayNet paper have two of them, for input and recurrent connections.
     """
 
     name = "layer"
@@ -45,7 +45,7 @@ class LayerNorm(nn.Module):
 
     @classmethod
     def of_state(cls, size: int, steps: int) -> nn.Module | None:
-        """The normalisation of a cell state (B, size): none."""
+        """Return None: the cell state is not normalised."""
         return None
 
     def forward(self, p: Tensor, t: Tensor | None) -> Tensor:
@@ -53,7 +53,10 @@ class LayerNorm(nn.Module):
 
 
 class StepAffine(nn.Module):
-    """N_t(p) = scale_t ⊙ p + shift_t, with scale and shift (steps, rows); later steps use the last ones."""
+    """Affine map of each step, N_t(p) = scale_t ⊙ p + shift_t.
+
+    scale and shift are (steps, rows). Steps beyond `steps` use the last row.
+    """
 
     couples = False
     counts_steps = True
@@ -72,17 +75,18 @@ class StepAffine(nn.Module):
 
 
 class RecurrentBatchNorm(nn.Module):
-    """Products, and the cell state for the output, get mean β and variance γ² over the batch, with statistics per step.
+    """Recurrent batch normalisation: products and cell state get mean β and variance γ² over the batch, at each step.
 
     N_t(p) = γ ⊙ (p - mean_t) / √(var_t + ε) + β
 
-    In training mean_t and var_t (biased) are those of the batch; the averages that evaluation uses follow them with
-    a weight of 0.1. Steps beyond `steps` use those of the last one. In a file they are folded into a scale and a shift
-    a step.
-    Shapes: p (B, rows) or (T, B, rows), t (B, 1): the step that p (or its first row) belongs to; γ = gain (rows,),
-    0.1 at the start, and β = shift (rows,), 0 at the start, are shared over time; ε = 1e-5. Only the cell state has a
-    β: the cell's biases follow the products.
-    `total` sums, differentiably, what each of the processes has that share the batches of a training, if several do.
+    In training, mean_t and var_t (biased) are those of the batch. Evaluation uses their moving averages, which are
+    updated with momentum 0.1. Steps beyond `steps` use the statistics of the last one. An exported file has them folded
+    into one scale and one shift per step.
+    Shapes: p (B, rows) or (T, B, rows), t (B, 1): the index of the (first) step of p; γ = gain (rows,), initially 0.1,
+    and β = shift (rows,), initially 0, are shared over time; ε = 1e-5. Only the cell state has a β, because the cell's
+    biases are added to the products.
+    `total` sums a tensor over the processes that share each batch in parallel training (differentiable); None in a
+    single process.
     Source: Cooijmans et al., "Recurrent Batch Normalization", 2016, https://arxiv.org/abs/1603.09025. Its population
     statistics are averages over the training set; the authors' code has moving averages with a weight of 0.01. That
     code also learns h_0 and c_0, which are 0 here, and starts the forget bias at 1 and R at the identity or orthogonal.
@@ -106,7 +110,7 @@ class RecurrentBatchNorm(nn.Module):
 
     @classmethod
     def of_state(cls, size: int, steps: int) -> "RecurrentBatchNorm":
-        """The normalisation of a cell state (B, size), with a β."""
+        """Create the normalisation of a cell state (B, size), with a shift β."""
         return cls(size, steps, shifts=True)
 
     def forward(self, p: Tensor, t: Tensor | None) -> Tensor:
@@ -115,31 +119,31 @@ class RecurrentBatchNorm(nn.Module):
             return _affine(p, t, *self._fold())
         var, mean = torch.var_mean(p, -2, correction=0) if self.total is None else self._shared(p, self.total)
         with torch.no_grad():
-            # a batch is trained in step, so one sample's count is that of all
-            self._follow(mean.reshape(-1, mean.shape[-1]), var.reshape(-1, var.shape[-1]), t[0])
+            # all sequences of a training batch are at the same step
+            self._average(mean.reshape(-1, mean.shape[-1]), var.reshape(-1, var.shape[-1]), t[0])
         normalised = self.gain * (p - mean.unsqueeze(-2)) * torch.rsqrt(var.unsqueeze(-2) + self.eps)
         return normalised if self.shift is None else normalised + self.shift
 
-    def _follow(self, mean: Tensor, var: Tensor, first: Tensor) -> None:
-        """Move the averages of the steps from `first` (1,) on towards the statistics (steps, rows) of a batch.
+    def _average(self, mean: Tensor, var: Tensor, first: Tensor) -> None:
+        """Update the moving averages from step `first` (1,) on with the statistics (steps, rows) of a batch.
 
-        No number leaves the device, so that a GPU can record the loop over time.
+        No value is read on the host, so that a GPU can record the loop over time.
         """
         at = first.to(torch.int64) + torch.arange(len(mean), device=mean.device)
-        is_kept = (at < len(self.mean)).unsqueeze(-1)
+        has_average = (at < len(self.mean)).unsqueeze(-1)
         at = at.clamp(max=len(self.mean) - 1)
         for average, now in ((self.mean, mean), (self.var, var)):
             change = self.momentum * (now.to(average.dtype) - average[at])
-            average.index_add_(0, at, torch.where(is_kept, change, 0.0))
+            average.index_add_(0, at, torch.where(has_average, change, 0.0))
 
     def _shared(self, p: Tensor, total: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Variance (biased) and mean over the parts of a batch that several processes have."""
+        """Biased variance and mean over a batch that several processes share."""
         count = total(p.new_tensor(float(p.shape[-2])))
         mean = total(p.sum(-2)) / count
         return total((p - mean.unsqueeze(-2)).square().sum(-2)) / count, mean
 
     def folded(self) -> StepAffine:
-        """What evaluation computes, as a scale and a shift a step."""
+        """Return the evaluation mode as one affine map per step."""
         return StepAffine(*self._fold())
 
     def _fold(self) -> tuple[Tensor, Tensor]:
@@ -163,9 +167,11 @@ NORMS: dict[str, type[LayerNorm] | type[RecurrentBatchNorm]] = {
 
 @dataclass(frozen=True)
 class Norm:
-    """The normalisation of a cell: a name in NORMS, and the length of the longest sequence.
+    """Normalisation of a cell; an unknown name or `steps` below 1 raises UsageError.
 
-    Raises UsageError for an unknown name or steps below 1.
+    Attributes:
+        name: Name in `NORMS`.
+        steps: Number of steps with statistics of their own.
     """
 
     name: str
@@ -179,18 +185,18 @@ class Norm:
 
     @property
     def couples(self) -> bool:
-        """Whether a row's value depends on all other rows."""
+        """True if a row's value depends on all other rows."""
         return NORMS[self.name].couples
 
     @property
     def counts_steps(self) -> bool:
-        """Whether a value depends on its step."""
+        """True if a value depends on the index of its step."""
         return NORMS[self.name].counts_steps
 
     def of_product(self, rows: int) -> nn.Module:
-        """A new normalisation of a product (..., rows)."""
+        """Create a normalisation of a product (..., rows)."""
         return NORMS[self.name](rows, self.steps)
 
     def of_state(self, size: int) -> nn.Module | None:
-        """A new normalisation of a cell state (B, size), where this kind has one."""
+        """Create a normalisation of a cell state (B, size), or return None if the norm has none."""
         return NORMS[self.name].of_state(size, self.steps)

@@ -2,7 +2,7 @@
 """The prototypical recurrent unit.
 
 Saves: a third of the weights and multiply-adds of a GRU, half of those of an LSTM, at every size.
-Choose it as the first thing to try in place of a GRU: one gate, one product a step, nothing else to set.
+Choose it as the first replacement of a GRU to try: it has one gate, one product per step and no options.
 """
 
 import torch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a cell stores its recurrent weights R: whole, as a product of low rank, or as the largest of their blocks."""
+"""Storage of a cell's recurrent weights R: dense, low-rank or block-sparse."""
 
 import math
 from collections.abc import Mapping
@@ -11,42 +11,39 @@ from torch import Tensor, nn
 
 from edgernn.errors import UsageError
 
-# neurons in a block of sparse weights: the widest vector of the native kernels
+# neurons in a block of sparse weights, the SIMD width of the widest native kernels
 BLOCK = 16
 
 
 @dataclass(frozen=True)
 class Recurrent:
-    """Dense recurrent weights R (rows, H); a subclass stores them in another way.
-
-    rank, density: None where R has neither.
-    """
+    """Base class: recurrent weights R (rows, H) with a rank, a density, or neither (None)."""
 
     rank: ClassVar[int | None] = None
     density: ClassVar[float | None] = None
 
     def check(self, cell: str, weights: bool) -> None:
-        """Raises UsageError where a cell of this name cannot have such weights; weights: whether it has an R."""
+        """Raise UsageError if the cell named `cell` cannot have such weights; `weights` is True if it has an R."""
 
     def columns(self, hidden: int) -> int:
-        """Columns of the parameter R."""
+        """Number of columns of the parameter R."""
         return self.rank or hidden
 
     def parameters(self, hidden: int) -> dict[str, nn.Parameter]:
-        """Further parameters of the cell by name, not yet initialised."""
+        """Create the cell's additional parameters by name, not yet initialised."""
         return {}
 
     def buffers(self, weight: Tensor) -> dict[str, Tensor]:
-        """Further buffers of the cell by name; weight: the parameter R."""
+        """Create the cell's additional buffers by name, for the parameter R."""
         return {}
 
     def reset(self, weights: Mapping[str, Tensor], bound: float) -> None:
-        """Initialise R and the further parameters, so that R as a whole is as U(-bound, bound) is."""
+        """Initialise R and the additional parameters so that R has the variance of U(-bound, bound)."""
 
 
 @dataclass(frozen=True)
 class Dense(Recurrent):
-    """R (rows, H) as it is."""
+    """Dense recurrent weights R (rows, H)."""
 
 
 DENSE = Dense()
@@ -54,10 +51,11 @@ DENSE = Dense()
 
 @dataclass(frozen=True)
 class LowRank(Recurrent):
-    """R stored as the product R Q of R (rows, rank) and Q (rank, H): H·rank more multiply-adds a step.
+    """Low-rank recurrent weights, stored as the factors R (rows, rank) and Q (rank, H) of the product R Q.
 
-    Saves where rank < rows·H / (rows + H). The factors start wider, so that the product is as U(-1/√H, 1/√H) is.
-    Source: the low rank of Kusupati et al. 2018, arXiv:1901.02358. Raises UsageError for a rank below 1.
+    It saves weights and multiply-adds if rank < rows·H / (rows + H). The factors start wider, so that the product has
+    the variance of U(-1/√H, 1/√H). A rank below 1 raises UsageError.
+    Source: the low rank of Kusupati et al. 2018, arXiv:1901.02358.
     """
 
     rank: int  # type: ignore[misc]
@@ -74,18 +72,18 @@ class LowRank(Recurrent):
         return {"Q": nn.Parameter(torch.empty(self.rank, hidden))}
 
     def reset(self, weights: Mapping[str, Tensor], bound: float) -> None:
-        # a product of two uniform factors, summed over the rank, has the variance of one
+        # bounds of the factors for which their product, summed over the rank, has the variance of U(-bound, bound)
         for name in ("R", "Q"):
             nn.init.uniform_(weights[name], -1, 1).mul_(math.sqrt(bound * math.sqrt(3 / self.rank)))
 
 
 @dataclass(frozen=True)
 class BlockSparse(Recurrent):
-    """R with a share `density` of its blocks: BLOCK neighbouring neurons of one column, in all gates at once.
+    """Block-sparse recurrent weights with a share `density` of nonzero blocks.
 
-    R starts whole; `Cell.threshold` picks the blocks. The dense native kernels skip the others.
-    Source: the sparsity of Kusupati et al. 2018, arXiv:1901.02358, there of single weights. Raises UsageError for a
-    density outside (0, 1].
+    A block is BLOCK neighbouring neurons by one column, the same in all gates. R starts dense; `Cell.threshold` selects
+    the blocks. Dense native kernels skip all other blocks. A density outside (0, 1] raises UsageError.
+    Source: the sparsity of Kusupati et al. 2018, arXiv:1901.02358, which is of single weights.
     """
 
     density: float  # type: ignore[misc]
@@ -96,13 +94,13 @@ class BlockSparse(Recurrent):
 
     def check(self, cell: str, weights: bool) -> None:
         if not weights:
-            raise UsageError(f"density: {cell} has no recurrent weights to thin out")
+            raise UsageError(f"density: {cell} has no recurrent weights to prune")
 
     def buffers(self, weight: Tensor) -> dict[str, Tensor]:
         return {"kept": torch.ones_like(weight, dtype=torch.bool)}
 
     def largest(self, gates: Tensor) -> Tensor:
-        """The mask (H, columns) of the blocks with the most energy, of weights (gates, H, columns)."""
+        """Mask (H, columns) of the blocks with the largest sum of squares over weights (gates, H, columns)."""
         size = gates.shape[1]
         energy = gates.square().sum(0)
         energy = nn.functional.pad(energy, (0, 0, 0, -size % BLOCK)).reshape(-1, BLOCK, energy.shape[1]).sum(1)
@@ -113,7 +111,7 @@ class BlockSparse(Recurrent):
 
 
 def recurrent_weights(rank: int | None = None, density: float | None = None) -> Recurrent:
-    """The kind of weights that two settings choose. Raises UsageError for both, and as the kinds do."""
+    """Create the storage of recurrent weights; raise UsageError if both rank and density are set, or one is invalid."""
     if rank is not None and density is not None:
         raise UsageError("density: expected either rank or density, not both")
     if rank is not None:

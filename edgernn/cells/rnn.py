@@ -2,7 +2,7 @@
 """The simple recurrent network.
 
 Saves: two thirds of the weights and multiply-adds of a GRU, as it has no gates.
-Choose it for short memories, or under the rule `clockwork`, whose slow neurons do what gates do elsewhere.
+Choose it for short-term dependencies, or under the rule `clockwork`, whose slow neurons take the role of gates.
 """
 
 import torch
@@ -17,7 +17,7 @@ class RNN(Cell):
     h_t = tanh(n_t)
 
     Shapes: x (B, I), h (B, H), W (H, I), R (H, H), b (H,). Gate: n. h_0 = 0.
-    This is torch.nn.RNN with nonlinearity="tanh", with one bias where that has a redundant second.
+    This is torch.nn.RNN with nonlinearity="tanh", without its redundant second bias.
     Source: Elman, "Finding Structure in Time", 1990, https://doi.org/10.1207/s15516709cog1402_1
     """
 

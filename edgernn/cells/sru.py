@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The simple recurrent unit.
 
-Saves: three matrices of the input where a GRU has six and an LSTM eight (four where I and H differ), and none of the
-state, so that all products of a sequence are made at once, before the first step.
+Saves: it has three matrices for the input (four if I and H differ) and none for the state; a GRU has six in all, an
+LSTM eight. All products of a sequence can be computed at once, before the first step.
 Choose it for long sequences that are known as a whole.
 """
 
@@ -14,7 +14,7 @@ from edgernn.cells.base import Cell, Gate, Gates, Parts, State, Vector
 
 
 class SRU(Cell):
-    """Simple recurrent unit: every product is of the input, and memory acts element by element.
+    """Simple recurrent unit: matrices multiply only the input, and the state acts element by element.
 
     f_t = σ(W_f x_t + w_f ⊙ c_{t-1} + b_f)
     p_t = σ(W_p x_t + w_p ⊙ c_{t-1} + b_p)
@@ -24,10 +24,10 @@ class SRU(Cell):
     h_t = p_t ⊙ c_t + (1 - p_t) ⊙ s_t
 
     Shapes: x (B, I), h and c (B, H), W (3H, I): f, p, a, or (4H, I) with s; w_f and w_p (H,), b (2H,): f, p.
-    Gates: f, p, a and s where I and H differ. h_0 = c_0 = 0.
-    These are the equations of the IRC paper; W_s, which they leave out, is that of Lei et al. Not part of the cell: the
-    factor √(1 + 2 exp(b_p)) of s and the tanh of c that their code has as options, their initialisation, and the first
-    biases of the IRC paper's code (b_f at 1, b_p at -1).
+    Gates: f, p, a; also s if I and H differ. h_0 = c_0 = 0.
+    These are the equations of the IRC paper; W_s, which they omit, is that of Lei et al. The cell does not have the
+    factor √(1 + 2 exp(b_p)) of s and the tanh of c, which are options of the authors' code, their initialisation, and
+    the initial biases of the IRC paper's code (b_f = 1, b_p = -1).
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 27-30, after Lei et al., "Simple Recurrent Units for Highly Parallelizable Recurrence", EMNLP 2018,
     https://arxiv.org/abs/1709.02755; the authors' code: https://github.com/asappresearch/sru

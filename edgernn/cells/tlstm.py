@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The strongly-typed LSTM.
 
-Saves: 6IH weights where an LSTM has 4IH + 4H², and no product of the state, so that all products of a sequence are made
-at once, before the first step.
-Choose it for long sequences that are known as a whole, where I is below 2H and two inputs are enough for the gates.
+Saves: it has 6IH weights, an LSTM 4IH + 4H². No matrix multiplies the state, so that all products of a sequence can be
+computed at once, before the first step.
+Choose it for long sequences that are known as a whole, if I is below 2H and two inputs are enough for the gates.
 """
 
 import torch
@@ -12,7 +12,7 @@ from edgernn.cells.base import Cell, Gate, Gates, State
 
 
 class TLSTM(Cell):
-    """Strongly-typed long short-term memory: its gates read the last two inputs and no memory.
+    """Strongly-typed long short-term memory: its gates read the last two inputs and not the state.
 
     f_t = σ(W_f x_t + U_f x_{t-1} + b_f)
     o_t = σ(W_o x_t + U_o x_{t-1} + b_o)
@@ -21,7 +21,7 @@ class TLSTM(Cell):
     h_t = o_t ⊙ c_t
 
     Shapes: x (B, I), h and c (B, H), W = [W U] (3H, 2I), b (3H,). Gates: f, o, a. h_0 = c_0 = 0.
-    The input before the first is zero; after it x_last (B, I) is carried beside the states.
+    x_{t-1} is zero at the first step; it is carried as the further state x_last (B, I).
     These are the equations of the IRC paper.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 36-39, after Balduzzi and Ghifary, "Strongly-Typed Recurrent Neural Networks", ICML 2016,

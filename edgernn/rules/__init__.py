@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The update rules: which neurons change at a step. To add one: its file, a line in RULES, a row in the table of
-oracles, and `make docs`, which writes the header of its native kernels (CONTRIBUTING.md).
+"""Update rules, which decide which neurons change at a step.
 
-Saves: the work of the neurons that keep their value. The native kernels do not multiply their rows, and `skip` does not
-even read x. What a rule decides by itself costs a vector (`skip`), a number a neuron and an input (`variable`) or a
-matrix (H, I) (`selective`); `random`, `clockwork` and `phased` decide from the step alone.
-Choose `selective` where different neurons are needed at different times, `skip` where whole steps carry nothing,
-`variable` where some steps need much and some little; `clockwork` or `phased` where the data have known periods;
-`random` to see what a learned rule is worth. The weight λ of the budget moves a learned rule between exact and cheap.
+Saves: the work of the neurons that keep their value. The native kernels skip their rows, and `skip` does not even read
+x. A decision costs a product with a vector (`skip`), with one number per neuron and input (`variable`), or with a
+matrix (H, I) (`selective`). `random`, `clockwork` and `phased` decide from the step index alone.
+Choose `selective` if different neurons are needed at different times, `skip` if whole steps carry no information, and
+`variable` if some steps need more computation than others. Choose `clockwork` or `phased` if the data have known
+periods, and `random` as a baseline for learned rules. The weight λ of the budget trades a learned rule's accuracy for
+speed.
+To add a rule: write its file, list it in RULES, add a row to the table of oracles, and run `make docs`, which writes
+the header of its native kernels (CONTRIBUTING.md).
 """
 
 from edgernn.rules.always import Always

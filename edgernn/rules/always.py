@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule of an ordinary recurrent network."""
+"""The update rule of an ordinary recurrent network."""
 
 from torch import Tensor
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an update rule is: it decides at each step which neurons change."""
+"""Base class of update rules, which decide at each step which neurons change."""
 
 import abc
 import enum
@@ -13,15 +13,19 @@ from torch import Tensor, nn
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
 
-# of a memory, a sample
+# sizes that a memory may have for each sample
 SIZES = ("1", "H", "I")
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Of one step: u (B, H) in {0, 1} (or [0, 1] for a soft rule), None where it is all 1; what the budget sums instead
-    of it; for a rule that masks what the cell sees, the factors (B, I) of x and (B, H) of the state; and the score that
-    it was decided from, if any.
+    """Decision of a rule at one step.
+
+    Attributes:
+        u: Update mask (B, H) or (B, 1) in {0, 1}, or in [0, 1] for a soft rule. None if every neuron is updated.
+        likelihood: Values that the budget sums in place of u, if any.
+        masks: Factors (B, I) of x and (B, H) of the state that the cell reads, for a rule that masks them.
+        score: Score that u follows from, if any.
     """
 
     u: Tensor | None
@@ -34,24 +38,28 @@ class Kind(enum.Enum):
     """The scope of one decision of a rule."""
 
     TIME = enum.auto()
-    """The step alone decides: u of a whole sequence is known before it begins."""
+    """The step index alone decides, so that u of a whole sequence is known before it begins."""
     NEURON = enum.auto()
-    """Each neuron, or each group of `group_size` neighbours, decides from the input and its part of the last state."""
+    """Each neuron, or each group of `group_size` neurons, decides from the input and its own part of the last state."""
     SAMPLE = enum.auto()
     """One decision for the whole state of a sample, from the rule's memory."""
 
     @property
     def size(self) -> str:
-        """How many decisions there are for a sample, "1" or "H"."""
+        """Number of decisions for each sample, "1" or "H"."""
         return "H" if self is Kind.NEURON else "1"
 
 
 @dataclass(frozen=True)
 class Memory:
-    """A state of a rule: the value it starts from, and its size a sample, "1", "H" or "I".
+    """State of a rule. A size other than "1", "H" and "I" raises UsageError.
 
-    Kernels take memories that have the size of the kind's decisions. A rule with another one trains in the torch loop
-    and runs as the portable function. Raises UsageError for any other size.
+    Kernels support only memories with the size of the rule's decisions (`Kind.size`). A rule with another memory trains
+    in the torch loop and runs as the portable function.
+
+    Attributes:
+        start: Initial value.
+        size: Size for each sample: "1", "H" or "I".
     """
 
     start: float
@@ -63,7 +71,7 @@ class Memory:
 
 
 class StraightThrough(torch.autograd.Function):
-    """`active` as numbers; the gradient goes to the likelihood, the same (straight-through)."""
+    """Straight-through estimator: returns `active` as floats and passes the gradient to the likelihood unchanged."""
 
     @staticmethod
     def forward(ctx: Any, active: Tensor, likelihood: Tensor) -> Tensor:
@@ -75,22 +83,34 @@ class StraightThrough(torch.autograd.Function):
 
 
 class UpdateRule(nn.Module, abc.ABC):
-    """state_t = u_t ⊙ new_t + (1 - u_t) ⊙ state_{t-1}, for every state of the cell.
+    """Update rule: state_t = u_t ⊙ new_t + (1 - u_t) ⊙ state_{t-1}, for every state of the cell.
 
-    `kind` says what one decision covers. `implied`: names of layers leave the rule out.
-    `can_skip` says whether u is ever 0. `masks`: the cell sees x and the states through factors of the rule.
-    `tie`: a decision closer than this to its threshold may fall either way in float32 (see `margin`).
-    `skips_zeros`: its kernels multiply only with the blocks of R that a sparse cell keeps.
-    `memory`: the rule's own states, carried as the cell's are.
-    `learns_start`: the cell's initial state is a parameter of the layer, and not zero.
-    `group_size`: neighbouring neurons that share one decision; `score` then has a number a group, and its states are
-    the means of groups. A rule with groups has no memory.
-    A subclass is final. Its parameters and buffers are inputs of the op, by their names, in their order.
+    A rule of the kind NEURON or SAMPLE is defined by its equations, from which the fused kernels are generated. u_t is
+    1 where `score` is above 0, and the gradient of u_t is that of `likelihood` (straight-through). A rule with a memory
+    also defines `advance`, and may define `evidence` and `drive`, which compute the memory after a step. A rule of the
+    kind TIME defines `shares`. All of these except `project` are point-wise.
+    Parameters and buffers are inputs of the op, by their names and in their order. Do not derive from a subclass.
 
-    A rule of the kinds NEURON and SAMPLE is its equations, from which the fused kernels follow too: u_t is 1 where
-    `score` is above 0 (`inclusive`: or 0), and the gradient passes u_t as if it were `likelihood`. One with a memory
-    also has `advance`, and may have `evidence` and `drive`, which make the memory after a step. A rule of the kind TIME
-    has `shares`. All of these but `project` are point-wise.
+    Args:
+        input_size: I.
+        hidden_size: H.
+
+    Attributes:
+        name: Name on the command line.
+        paper: Source.
+        kind: Scope of one decision.
+        implied: True if names of layers leave the rule out.
+        can_skip: True if u may be 0.
+        inclusive: True if u is 1 at a score of 0 as well.
+        masks: True if the rule multiplies x and the states that the cell reads by factors.
+        skips_zeros: True if the rule's kernels skip the zero blocks of block-sparse R.
+        tie: Distance to the threshold below which rounding in float32 may change a decision; see `margin`.
+        memory: States of the rule by name, which are carried along with those of the cell.
+        learns_start: True if the cell's initial state is a parameter of the layer; it is zero otherwise.
+        slope: Slope of the likelihood, which `anneal` may change.
+        counts_likelihoods: True if the budget sums likelihoods in place of decisions.
+        group_size: Number of neighbouring neurons that share one decision of the kind NEURON. `score` then has one
+            value per group and reads the means of the groups' states. A rule with groups has no memory.
     """
 
     name: ClassVar[str]
@@ -104,10 +124,8 @@ class UpdateRule(nn.Module, abc.ABC):
     tie: ClassVar[float] = 1e-5
     memory: ClassVar[Mapping[str, Memory]] = {}
     learns_start: ClassVar[bool] = False
-    # of the likelihood, and whether the budget sums that in place of the decisions
     slope: float = 1.0
     counts_likelihoods: bool = False
-    # neighbouring neurons that share one decision of the kind NEURON
     group_size: int = 1
 
     def __init__(self, input_size: int, hidden_size: int) -> None:
@@ -116,44 +134,62 @@ class UpdateRule(nn.Module, abc.ABC):
 
     @property
     def groups(self) -> int:
-        """Number of groups of neurons that share a decision; the last one may have fewer than `group_size`."""
+        """Number of groups of neurons that share a decision; the last may have fewer than `group_size` neurons."""
         return -(-self.hidden_size // self.group_size)
 
     @property
     def widths(self) -> dict[str, int]:
-        """The size of each memory a sample."""
+        """Size of each memory for each sample, by name."""
         sizes = {"1": 1, "H": self.hidden_size, "I": self.input_size}
         return {name: sizes[memory.size] for name, memory in self.memory.items()}
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The inputs of the op that belong to the rule."""
+        """Parameters and constants of the rule, which are inputs of the op, by name."""
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
     def project(self, x: Tensor) -> Tensor:
-        """The part of the decision that depends on the input alone, (T, B, I) to (T, B, E)."""
+        """Compute the part of the score that depends only on the input, (T, B, I) to (T, B, E)."""
         return x.new_zeros(*x.shape[:-1], 0)
 
     def score(self, e: Tensor, state: State, memory: State) -> Tensor:
-        """(B, H), or (B, 1) for the kind SAMPLE, from e (B, E), a row of project(x), the last state and the memory."""
-        raise NotImplementedError(f"{self.name}: a rule of the kind {self.kind.name} that decides by no score")
+        """Compute the score of a decision, whose threshold is 0.
+
+        Args:
+            e: Projection of the input (B, E), one step of `project`.
+            state: Last state of the cell.
+            memory: Memory of the rule.
+
+        Returns:
+            The score, (B, H) or, for the kind SAMPLE, (B, 1).
+        """
+        raise NotImplementedError(f"{self.name}: expected a method score, as the kind is {self.kind.name}")
 
     def likelihood(self, score: Tensor, slope: float) -> Tensor:
-        """The differentiable stand-in for u in the backward pass."""
+        """Compute the differentiable surrogate of u for the backward pass."""
         return score
 
     def decide(self, e: Tensor, state: State, memory: State) -> Decision:
-        """Decide u (B, H), or (B, 1) for all neurons at once, from e (B, E), a row of project(x), and the last state."""
+        """Decide which neurons change.
+
+        Args:
+            e: Projection of the input (B, E), one step of `project`.
+            state: Last state of the cell.
+            memory: Memory of the rule.
+
+        Returns:
+            The decision.
+        """
         score = self.score(e, self._group_means(state), memory)
         active = score >= 0 if self.inclusive else score > 0
         if not torch.is_grad_enabled():
-            return Decision(self._spread(active), score=score)
+            return Decision(self._per_neuron(active), score=score)
         likelihood = self.likelihood(score, self.slope)
         u: Tensor = StraightThrough.apply(active, likelihood)  # type: ignore[no-untyped-call]
-        return Decision(self._spread(u), self._spread(likelihood) if self.counts_likelihoods else None, score=score)
+        return Decision(self._per_neuron(u), self._per_neuron(likelihood) if self.counts_likelihoods else None, score=score)
 
     def _group_means(self, state: State) -> State:
-        """The states (B, groups) of which the neurons of a group have the mean."""
+        """Mean of each state over the neurons of each group (B, groups)."""
         size, missing = self.group_size, self.groups * self.group_size - self.hidden_size
         if size == 1:
             return state
@@ -164,14 +200,14 @@ class UpdateRule(nn.Module, abc.ABC):
         counts[-1] -= missing
         return tuple(mean * (size / counts) for mean in means)
 
-    def _spread(self, decisions: Tensor) -> Tensor:
-        """Decisions (B, groups) of groups as those of their neurons (B, H)."""
+    def _per_neuron(self, decisions: Tensor) -> Tensor:
+        """Repeat the decision of each group (B, groups) for its neurons (B, H)."""
         if self.group_size == 1:
             return decisions
         return decisions.index_select(-1, torch.arange(self.hidden_size, device=decisions.device) // self.group_size)
 
     def shares(self, steps: int, memory: State) -> Tensor | None:
-        """U (T, B, H) of the next steps of a rule of the kind TIME; None where u is 1 at all of them."""
+        """Return u (T, B, H) of the next `steps` steps for the kind TIME, or None if all are 1."""
         return None
 
     def initial_memory(self, batch: int, like: Tensor) -> State:
@@ -181,7 +217,7 @@ class UpdateRule(nn.Module, abc.ABC):
         )
 
     def remember(self, decision: Decision, state: State, memory: State) -> State:
-        """The memory after a step, from the decision and the state that it led to."""
+        """Compute the memory after a step from the decision, the new state and the last memory."""
         if not memory:
             return memory
         assert decision.u is not None
@@ -192,32 +228,45 @@ class UpdateRule(nn.Module, abc.ABC):
         return self.advance(decision.u.to(evidence.dtype), decision.score, memory, self.drive(evidence))
 
     def evidence(self, state: State) -> Tensor:
-        """(B, H) from the state after a step: the second of its parts, or the first where there is no other.
+        """Select the evidence (B, H) from the new state: by default c if the cell has one, else h.
 
-        It is summed up over what a decision covers: over the neurons for the kind SAMPLE, over nothing for NEURON.
+        For the kind SAMPLE, `remember` sums it over the neurons.
         """
         return state[1 if len(state) > 1 else 0]
 
     def drive(self, evidence: Tensor) -> Tensor:
-        """What changes the memory, from the sum of the evidence; (B, 1) for the kind SAMPLE, constant while u is 0."""
+        """Compute the value that changes the memory from the (summed) evidence; constant while u is 0."""
         return evidence
 
     def advance(self, u: Tensor, score: Tensor, memory: State, drive: Tensor) -> State:
-        """The memory after a step, from the decision, its score, the memory before it and the drive after it.
+        """Compute the memory after a step; all tensors are (B, H) or, for the kind SAMPLE, (B, 1).
 
-        All are (B, H) for the kind NEURON, and (B, 1) for the kind SAMPLE.
+        Args:
+            u: The decision.
+            score: Its score.
+            memory: Memory before the step.
+            drive: Result of `drive` for the new state.
+
+        Returns:
+            The new memory.
         """
-        raise NotImplementedError(f"{self.name}: a rule of the kind {self.kind.name} whose memory never changes")
+        raise NotImplementedError(f"{self.name}: expected a method advance, as the rule has a memory")
 
     def recurrent_mask(self) -> Tensor | None:
-        """(H, H) of 0 and 1, by which the rule thins every gate's rows of R and C; None leaves them whole."""
+        """Return a mask (H, H) for the rows of R and C of every gate, or None for no mask."""
         return None
 
     def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:
-        """Multiply-adds of a step that skips what it can, the rule's own included.
+        """Compute the multiply-adds of a step with skipped work left out, including those of the rule.
 
-        busy_rate: the share of steps at which any neuron changes; without it all, if update_rate, the share of neurons,
-        is not 0. It matters where a change of one neuron takes more than its own rows.
+        Args:
+            cell: The cell.
+            update_rate: Share of the neurons that change.
+            busy_rate: Share of the steps at which any neuron changes; only then work that all neurons need is done.
+                Default: 1, or 0 if update_rate is 0.
+
+        Returns:
+            The mean number of multiply-adds per step.
         """
         mid, update = cell.macs()
         if self.skips_zeros:
@@ -229,20 +278,27 @@ class UpdateRule(nn.Module, abc.ABC):
         return float(update_rate > 0) if busy_rate is None else busy_rate
 
     def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
-        """(B,): how far the closest decision is from turning over, so that a check can tell a tie from an error."""
+        """Distance (B,) of the closest decision to its threshold, so that checks can tell ties from errors."""
         if self.kind is Kind.TIME:
             return torch.full((e.shape[0],), torch.inf, dtype=e.dtype)
         return self.score(e, self._group_means(state), memory).abs().amin(-1)
 
     def budget(self, decisions: Tensor, likelihoods: Tensor | None) -> Tensor:
-        """What λ multiplies, from u and the likelihoods of all steps (T, B, H): the mean over B and H of Σ_t u_t.
+        """Penalty on updates, which training multiplies by λ: the mean over B and H of Σ_t u_t.
 
-        So λ weighs the updates of one neuron in one sequence; its effect grows with T and not with H.
+        It counts the updates of one neuron in one sequence, so that its effect grows with T but not with H.
+
+        Args:
+            decisions: u of all steps (T, B, H).
+            likelihoods: Values to sum in place of u (T, B, H), if any.
+
+        Returns:
+            The penalty (scalar).
         """
         return (decisions if likelihoods is None else likelihoods).mean((1, 2)).sum()
 
     def anneal(self, epoch: int) -> None:
-        """Called before each epoch, counted from 0."""
+        """Adapt the rule before each training epoch, counted from 0."""
 
     def force(self, rate: float) -> None:
         """Set the parameters so that about `rate` of the neurons change on standard normal input (for benchmarks)."""
@@ -250,18 +306,18 @@ class UpdateRule(nn.Module, abc.ABC):
             raise UsageError(f"the rule {self.name} updates every neuron at every step, not {rate:g} of them")
 
     def macs(self) -> int:
-        """Multiply-adds a step of the rule itself."""
+        """Multiply-adds of the rule itself per step."""
         return sum(p.numel() for p in self.parameters() if p.ndim > 1)
 
     def flops_paper(self) -> float:
-        """The rule's own operations a step in the convention of the SA-RNN paper."""
+        """Operations of the rule itself per step, in the convention of the SA-RNN paper."""
         return 0.0
 
 
 class Timed(UpdateRule):
-    """A rule that decides from the step alone, so that a whole sequence can be decided before it begins.
+    """Base class of rules that decide from the step index alone.
 
-    A subclass gives `share`. The memory rule_t (B, 1) counts the steps.
+    A subclass defines `share`. The memory rule_t (B, 1) counts the steps.
     """
 
     kind = Kind.TIME
@@ -269,15 +325,15 @@ class Timed(UpdateRule):
 
     @abc.abstractmethod
     def share(self, t: Tensor) -> Tensor:
-        """U (..., H) at the steps t (..., 1)."""
+        """Return u (..., H) at the steps t (..., 1)."""
 
     def shares(self, steps: int, memory: State) -> Tensor:
         t = memory[0] + torch.arange(steps, device=memory[0].device)[:, None, None]
         if t.requires_grad:
             return self.share(t)
-        # most sequences of a batch meet the same t
-        distinct, places = torch.unique(t.squeeze(-1), return_inverse=True)
-        return self.share(distinct.unsqueeze(1))[places]
+        # most sequences of a batch share the same t
+        distinct, indices = torch.unique(t.squeeze(-1), return_inverse=True)
+        return self.share(distinct.unsqueeze(1))[indices]
 
     def decide(self, e: Tensor, state: State, memory: State) -> Decision:
         return Decision(self.share(memory[0]))
@@ -287,7 +343,7 @@ class Timed(UpdateRule):
 
 
 def blend(u: Tensor | None, new: State, old: State) -> State:
-    """The state after a decision."""
+    """Blend new and old states with the mask u, (B, H) or (B, 1); None takes the new ones."""
     if u is None:
         return new
     if u.dtype == torch.bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that learn nothing: neurons change at random, or by the clock."""
+"""Rules without learned parameters: neurons change at random or at fixed periods."""
 
 import torch
 from torch import Tensor
@@ -8,23 +8,22 @@ from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
 from edgernn.rules.base import Timed
 
-# the prime M is such that k -> k^5 mod M is one to one; products of two numbers below it fit 64 bits
+# M is a prime for which k -> k^5 mod M is one-to-one; products of two numbers below M fit into 64 bits
 _M, _C = 2**31 - 1, 12345
-# seeds are stored as float32, which is exact below this
+# limit of seeds, below which float32, in which they are stored, is exact
 SEEDS = 2**24
 
 
 class Random(Timed):
-    """Each neuron changes at each step with the same probability, in training and after it.
+    """Random updates: each neuron changes at each step with the same probability, in training and inference.
 
     k_{t,j} = g(g(7919 t + 104729 j + 15485863 seed mod M))      g(k) = (k^5 + 12345) mod M,  M = 2^31 - 1
     u_{t,j} = 1 where k_{t,j} < M rate, else 0
 
-    The numbers depend on the step t (the memory rule_t), the neuron j and the seed alone. In training every sequence
-    of a batch starts from a t of its own, so that no two see the same at a step: these t follow one drawn below 2^20,
-    in any order. After training t counts from 0, so that every sequence and every runtime sees the same mask.
-    rate: the share of updates, in [0, 1]. seed: below 2^24; a training sets it to its own seed unless it is given, so
-    that trainings differ in their masks.
+    The mask depends only on the step t (the memory rule_t), the neuron j and the seed. In training every sequence of a
+    batch starts from a different t, so that their masks differ: these t are consecutive, shuffled, and follow a random
+    number below 2^20. In inference t counts from 0, so that the mask is the same for every sequence and every runtime.
+    Options: rate is the share of updates, in [0, 1]. seed is below 2^24; by default it is the seed of the training.
     Constants rule_rate and rule_seed (1,); k and M rate are compared in the precision of the state.
     Source: the baseline "Random Updates" of Hartvigsen et al., "Learning to Selectively Update State Neurons in
     Recurrent Networks", CIKM 2020, section 4.1, which does not say how the numbers are drawn.
@@ -64,13 +63,14 @@ class Random(Timed):
 
 
 class Clockwork(Timed):
-    """Groups of neurons change at fixed periods 1, 2, 4, ..., and read from themselves and slower ones.
+    """Clockwork updates: groups of neurons change at periods 1, 2, 4, ..., and read only themselves and slower groups.
 
     u_{t,j} = 1 where t mod T_j = 0, else 0        T_j = 2^⌊j·groups/H⌋, t from 0
     R_{i,j} = 0 where T_j < T_i                    in every gate, and C likewise
 
-    The memory rule_t counts the steps. groups: how many periods; they are the constant rule_periods (H,).
-    R of a gate that feeds `mid` stays whole, as does V.
+    The memory rule_t counts the steps. The periods T_j are the constant rule_periods (H,).
+    Options: groups is the number of periods.
+    R of gates that feed `mid` is not masked, nor is V.
     Source: Koutník et al., "A Clockwork RNN", ICML 2014, https://arxiv.org/abs/1402.3511
     """
 
@@ -97,7 +97,7 @@ class Clockwork(Timed):
         return (self.rule_periods[None, :] >= self.rule_periods[:, None]).to(self.rule_periods.dtype)
 
     def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:
-        # what each neuron reads and how often it changes are both fixed
+        # the inputs and the period of each neuron are fixed, so the rates are not needed
         mid, _ = cell.macs()
         rows = 0.0
         for exponent in self.exponents:
@@ -109,7 +109,7 @@ class Clockwork(Timed):
     def force(self, rate: float) -> None:
         if rate == 0:
             raise UsageError(f"the rule {self.name} updates its first group at every step, not 0 of the neurons")
-        # the share of updates falls with the number of groups: (2 - 2^(1 - groups)) / groups of equal size
+        # search the number of groups; with equal sizes the share of updates is (2 - 2^(1 - groups)) / groups
         shares = {}
         for groups in range(1, 21):
             self._set(groups)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule of Phased LSTM: every neuron has a clock of its own."""
+"""The update rule of Phased LSTM, in which each neuron has its own learned period."""
 
 import math
 
@@ -12,7 +12,7 @@ from edgernn.rules.base import Timed
 
 
 class Phased(Timed):
-    """Each neuron is open for a share of its own period, learned with its shift, and holds its value outside it.
+    """Phased updates: each neuron is open for a share of its own period and holds its value otherwise.
 
     φ_t = mod(t + s, τ) / τ                                        t from 0
     u_t = 2 φ_t / r        where φ_t < r/2
@@ -20,19 +20,21 @@ class Phased(Timed):
           α φ_t            else
 
     Shapes: rule_tau = τ (H,), rule_s = s (H,), the constant rule_open = r (1,); memory rule_t = t (B, 1). mod has the
-    sign of τ, so that φ is in [0, 1) for any shift. A neuron counts as updated where u > 0.
-    The leak α lets the gradient reach closed neurons. It is there in training alone, in which therefore every neuron
-    counts as updated; after it closed neurons keep their values to the bit.
-    open, leak: r and α. τ starts log-uniform in [shortest, longest], here exp(U(1, 6)) as the authors advise; s starts
-    as U(0, τ). The paper has one r for all neurons, which is not learned, and the time of each sample for t.
-    t is exact up to 2^24 in float32, and φ is as exact then as at the start: t and s are reduced before they are added.
+    sign of τ, so that φ is in [0, 1) for any shift s. A neuron counts as updated where u > 0.
+    The leak α passes gradients to closed neurons. It acts in training only, where every neuron therefore counts as
+    updated. In inference closed neurons keep their values bit for bit.
+    Options: open is r, and leak is α. τ starts log-uniform in [shortest, longest], by default exp(U(1, 6)) as the
+    authors recommend; s starts as U(0, τ). The paper has one r for all neurons, which is not learned, and the time of
+    each sample in place of t.
+    t is exact up to 2^24 in float32. t and s are reduced modulo τ before they are added, so that φ does not lose
+    precision at late steps.
     Source: Neil et al., "Phased LSTM: Accelerating Recurrent Network Training for Long or Event-based Sequences",
     NIPS 2016, https://arxiv.org/abs/1610.09513; α in training alone as in the authors' code.
     """
 
     name = "phased"
     paper = "Neil et al. 2016, arXiv:1610.09513"
-    # φ depends on no sum whose order could differ
+    # tighter than the default, because φ does not depend on the order of any sum
     tie = 1e-6
 
     rule_open: Tensor
@@ -66,22 +68,22 @@ class Phased(Timed):
         return torch.where(phase < self.rule_open, torch.minimum(rising, 2 - rising), closed)
 
     def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
-        # φ is known to a few roundings of 1, whatever t is; a neuron opens where φ passes 1 or 0 and closes at r
+        # the error of φ is a few roundings of 1 for any t; a neuron opens where φ wraps from 1 to 0 and closes at r
         phase = self._phase(memory[0])
         return torch.minimum(torch.minimum(phase, 1 - phase), (phase - self.rule_open).abs()).amin(-1)
 
     @torch.no_grad()
     def force(self, rate: float) -> None:
-        # phases evenly apart, in any order: the number of open neurons is the same at every step, give or take one.
-        # period and first phase are irrational, so that no neuron opens or closes exactly at a step
+        # equidistant phases, shuffled: at every step the number of open neurons is the same within one;
+        # period and phases are irrational, so that no neuron opens or closes exactly at a step
         golden = (math.sqrt(5) - 1) / 2
         self.rule_open.fill_(rate)
         self.rule_tau.fill_(16 * math.pi)
-        places = torch.randperm(self.hidden_size, device=self.rule_s.device)
-        self.rule_s.copy_((places + golden) / self.hidden_size * self.rule_tau)
+        order = torch.randperm(self.hidden_size, device=self.rule_s.device)
+        self.rule_s.copy_((order + golden) / self.hidden_size * self.rule_tau)
 
     def _phase(self, t: Tensor) -> Tensor:
-        """φ (..., H)."""
-        # fmod is exact, and its gradient is that of mod where the two agree up to whole periods
+        """Compute the phase φ (..., H)."""
+        # fmod is exact, and differs from mod by a whole period at most, so its gradient is the same
         turns = (torch.fmod(t, self.rule_tau) + torch.fmod(self.rule_s, self.rule_tau)) / self.rule_tau
         return turns - torch.floor(turns)

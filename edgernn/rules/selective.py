@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The learned rule of SA-RNN."""
+"""The learned update rule of SA-RNN."""
 
 import math
 
@@ -14,19 +14,18 @@ BUDGETS = ("decisions", "likelihoods")
 
 
 class Selective(UpdateRule):
-    """Each neuron, or each group of neighbouring neurons, decides from the input and its own state whether it changes.
+    """Selective updates: each neuron, or group of neurons, decides from the input and its own state, by a learned rule.
 
     v_t = U x_t + b + d ⊙ h_{t-1}
     ũ_t = clamp((α v_t + 1) / 2, 0, 1)         the update likelihood
     u_t = 1 where ũ_t > 1/2, else 0            that is, where v_t > 0
 
-    Shapes: x (B, I), h (B, H), rule_W = U (H, I), rule_d = d (H,), rule_b = b (H,). With group_size G > 1 neurons
-    0 … G-1, G … 2G-1 and so on share one decision: U has ⌈H/G⌉ rows, d and b as many numbers, and h_{t-1} is the mean
-    of a group. The paper has single neurons, G = 1.
-    The slope α follows min(5, 1 + 0.04·epoch) in training; decisions do not depend on it. Gradients pass u_t as if
-    it were ũ_t (straight-through). The paper omits b from its equations; its code has it.
-    budget="decisions" sums u_t, as the authors' code; "likelihoods" sums ũ_t, as the paper's eq 9. Either is the sum
-    over t of the mean over B and H, times λ.
+    Shapes: x (B, I), h (B, H), rule_W = U (H, I), rule_d = d (H,), rule_b = b (H,).
+    The slope α is min(5, 1 + 0.04·epoch) in training; decisions do not depend on it. The gradient of u_t is that of
+    ũ_t (straight-through). The paper omits b from its equations; its code has it.
+    Options: budget="decisions" sums u_t, as the authors' code does; "likelihoods" sums ũ_t, as in the paper's eq 9.
+    Both are sums over t of the mean over B and H, times λ. group_size=G lets each G neighbouring neurons share one
+    decision: U, d and b have ⌈H/G⌉ rows, and h_{t-1} is the mean over the group. The paper has G = 1.
     Source: Hartvigsen et al., "Learning to Selectively Update State Neurons in Recurrent Networks", CIKM 2020,
     eqs 5-9, https://doi.org/10.1145/3340531.3412018
     """
@@ -64,7 +63,7 @@ class Selective(UpdateRule):
 
     @torch.no_grad()
     def force(self, rate: float) -> None:
-        # v = w·x + b with |w| = 1 is N(b, 1), so that each neuron changes at steps of its own
+        # v = w·x + b with |w| = 1 is N(b, 1) on standard normal input, so that neurons change at different steps
         nn.init.normal_(self.rule_W)
         self.rule_W.div_(self.rule_W.norm(dim=1, keepdim=True))
         self.rule_d.zero_()
@@ -74,10 +73,10 @@ class Selective(UpdateRule):
         return self.groups * self.input_size + self.groups + self._additions
 
     def flops_paper(self) -> float:
-        # a row of I inputs for each decision, and about two operations for the diagonal
+        # one row of I inputs per decision, and two operations for the diagonal d
         return self.groups * (2 * self.input_size - 1) + 2 * self.groups + self._additions
 
     @property
     def _additions(self) -> int:
-        """Additions a step that make the means of groups."""
+        """Additions per step for the means of the groups."""
         return self.hidden_size if self.group_size > 1 else 0

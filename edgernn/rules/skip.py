@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The learned rule of Skip RNN: all neurons or none."""
+"""The learned update rule of Skip RNN, which updates all neurons or none."""
 
 import math
 
@@ -11,17 +11,16 @@ from edgernn.rules.base import Kind, Memory, UpdateRule
 
 
 class Skip(UpdateRule):
-    """The whole state changes or none of it; the pressure to change grows while it does not.
+    """Skipped steps: the whole state changes or none of it; a pressure to change grows at each skipped step.
 
     u_t = 1 where ũ_t >= 1/2, else 0
-    Δ_t = σ(w · s_t + b)                                   s_t: after the step, c of a cell that has one, else h
+    Δ_t = σ(w · s_t + b)                                   s_t: c after the step if the cell has one, else h
     ũ_{t+1} = u_t Δ_t + (1 - u_t) (ũ_t + min(Δ_t, 1 - ũ_t))
 
-    Shapes: s (B, H), rule_w = w (H,), rule_b = b (1,); memory rule_pressure = ũ (B, 1), 1 at the start, so that the
-    first step is an update. While nothing changes Δ stays the same, so the number of steps to skip is known at once.
-    s_t is the second state of a cell that has several. b starts at 1, the cell's initial state is learned and starts
-    as N(0, 1). The budget is the mean over B of Σ_t u_t, times λ: the cost of a sample. Gradients pass u_t as if it
-    were ũ_t.
+    Shapes: s (B, H), rule_w = w (H,), rule_b = b (1,); memory rule_pressure = ũ (B, 1), initially 1, so that the first
+    step is an update. Δ is constant while steps are skipped, so that the number of skipped steps is known in advance.
+    s_t is the second state of a cell with several. b starts at 1; the cell's initial state is learned and starts as
+    N(0, 1). The budget is the mean over B of Σ_t u_t, times λ. The gradient of u_t is that of ũ_t (straight-through).
     Source: Campos et al., "Skip RNN: Learning to Skip State Updates in Recurrent Neural Networks", ICLR 2018,
     https://arxiv.org/abs/1708.06834
     """
@@ -55,13 +54,13 @@ class Skip(UpdateRule):
 
     @torch.no_grad()
     def force(self, rate: float) -> None:
-        # Δ is the same at every step and reaches 1/2 in the nearest whole number of them
+        # with a constant Δ the pressure reaches 1/2 after `steps` steps
         steps = max(1, round(1 / rate)) if rate > 0 else 2**20
         self.rule_w.zero_()
         self.rule_b.fill_(math.log(1.001 * 0.5 / steps / (1 - 1.001 * 0.5 / steps)))
 
     def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:
-        # between updates nothing is computed, and Δ stays what it was
+        # nothing is computed between updates, as Δ is constant there
         return update_rate * (sum(cell.macs()) - cell.held_zeros() + self.macs())
 
     def macs(self) -> int:
