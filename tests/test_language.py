@@ -362,7 +362,7 @@ def test_a_users_own_text(tmp_path):
     assert task.train.words.tolist() == [2, 3, 2, 0, 3, 2, 0]
     assert task.validation.words.tolist() == [3, 1, 0]
     assert task.test.words.tolist() == [2, 0, 2, 0]
-    with pytest.raises(UsageError, match="batch_size: expected at most 7, the words of the text, got 8"):
+    with pytest.raises(UsageError, match="batch_size: expected at most 7, the number of words in the text, got 8"):
         task.train.steps_per_epoch(8)
 
 

@@ -134,7 +134,7 @@ BAD_FOLDERS = {
     "beside": ({"a/1.csv": "1\n"}, r"got subfolders with csv files \(a\) and csv files beside them \(f00\.csv\)"),
     "unknown": ({"labels.csv": ROWS + "g.csv,1\n"}, r"labels\.csv: line 11: no file 'g\.csv' in "),
     "missing": ({"labels.csv": ROWS[10:]}, r"labels\.csv: expected a row for each .* none for f00\.csv \(1 in all\)"),
-    "twice": ({"labels.csv": ROWS + ROWS[:10]}, r"labels\.csv: line 11: f00\.csv stands in line 1, too"),
+    "twice": ({"labels.csv": ROWS + ROWS[:10]}, r"labels\.csv: line 11: f00\.csv is in line 1, too"),
     "no-label": ({"labels.csv": ROWS.replace("f03.csv,1", "f03.csv,")}, r"line 4: expected f03\.csv and the name of a"),
     "two-labels": ({"labels.csv": ROWS.replace("f03.csv,1", "f03.csv,1,2")}, r"labels\.csv: line 4: expected f03\.csv"),
     "one-class": ({"labels.csv": ROWS.replace(",1", ",0")}, "expected at least 2 classes, got only '0'"),
@@ -191,7 +191,7 @@ def test_a_folder_beside_the_parts_is_named(tmp_path, predict):
 
 
 def test_bad_parts_are_named(tmp_path):
-    with pytest.raises(EdgernnError, match="expected csv files, one a sequence, or subfolders of them, got none"):
+    with pytest.raises(EdgernnError, match="expected csv files, one per sequence, or subfolders of them, got none"):
         opened(Folder(), tmp_path)
     for part in ("train", "test"):
         write_files(tmp_path / part, 10)
@@ -201,7 +201,7 @@ def test_bad_parts_are_named(tmp_path):
         opened(Folder(), tmp_path)
     (tmp_path / "train" / "labels.csv").rename(tmp_path / "train" / "targets.csv")
     (tmp_path / "test" / "targets.csv").write_text(ROWS.replace("\n", ",1\n"))
-    with pytest.raises(EdgernnError, match=r"targets\.csv: expected as many numbers a file as in train, 1, got 2"):
+    with pytest.raises(EdgernnError, match=r"targets\.csv: expected 1 numbers per file as in train, got 2"):
         opened(Folder(), tmp_path)
     write_files(tmp_path / "test", 10, I=2)
     with pytest.raises(EdgernnError, match=r"test: expected 3 columns as in train, got 2"):

@@ -201,7 +201,7 @@ def test_labels_are_checked(tmp_path):
     with pytest.raises(EdgernnError, match="expected labels 0 to 9, got 10 at index 10"):
         opened(MnistRows(), tmp_path)
     path.write_bytes(idx_bytes(np.zeros(23)))
-    with pytest.raises(EdgernnError, match="expected 24 labels, one an image, got 23"):
+    with pytest.raises(EdgernnError, match="expected 24 labels, one per image, got 23"):
         opened(MnistRows(), tmp_path)
     write_mnist(tmp_path, train=3)
     with pytest.raises(EdgernnError, match="expected at least 12 images, got 3"):

@@ -156,7 +156,7 @@ def uci_with_other_ids(folder):
 BAD_SEIZURES = {
     "no-seizure": (changed(lambda r, c, x, y: (r, c, x, 5)), "at least 3 recordings of the class 'seizure', got 0"),
     "all-seizures": (changed(lambda r, c, x, y: (r, c, x, 1)), "recordings of the class 'no seizure', got 0"),
-    "two-classes": (changed(lambda r, c, x, y: ("A001", c, x, y)), "expected one class a recording, got two in A001"),
+    "two-classes": (changed(lambda r, c, x, y: ("A001", c, x, y)), "expected one class per recording, got two in A001"),
     "nan": (changed(lambda r, c, x, y: (r, c, [math.nan, *x[1:]], y)), r"expected finite numbers .*, got nan"),
     "inf": (changed(lambda r, c, x, y: (r, c, [math.inf, *x[1:]], y)), r"expected finite numbers .*, got inf"),
     "word": (changed(lambda r, c, x, y: (r, c, ["x", *x[1:]], y)), r"line 2, column 3 \(X1\): expected a number"),
