@@ -442,7 +442,7 @@ def test_schedule_of_the_eins_paper():
     ("settings", "message"),
     [
         ({"optimizer": "ntasgd"}, "ntasgd expects average_from, nonmono or both"),
-        ({"nonmono": 5}, "nonmono: adam does not average; optimizer=ntasgd does"),
+        ({"nonmono": 5}, "nonmono: optimizer=adam does not average; use optimizer=ntasgd"),
         ({"bidirectional": True}, "bidirectional: the network of the task ptb has no such setting"),
         ({"cell": "decaynet"}, "cell: decaynet is run in parts here, so it must be told length="),
         ({"dropout_output": 1}, "dropout_output: expected a number of at least 0 and below 1"),

@@ -40,7 +40,7 @@ class TrainingLoss(nn.Module):
             loss = loss * group.weight
         if model.imputation_loss is not None:
             # the processes' imputation losses add up to that of the whole batch
-            loss = loss + config.imputation * group.size * group.there * model.imputation_loss
+            loss = loss + config.imputation * group.size * group.present * model.imputation_loss
         return loss, carry
 
 
