@@ -566,7 +566,7 @@ def test_bad_settings(tmp_path, settings, message):
 
 
 def test_cells_that_impute_are_refused(digits, tmp_path):
-    with pytest.raises(UsageError, match="cell: rits imputes what is missing"):
+    with pytest.raises(UsageError, match="cell: expected one without an imputer, got rits"):
         run(digits, tmp_path / "run", "rits")
 
 

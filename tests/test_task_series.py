@@ -179,7 +179,9 @@ def test_recordings_need_a_column(tmp_path):
     lines = [line.split(",", 2)[2] for line in path.read_text().splitlines()]
     path.write_text("\n".join(lines))
     opened(Seizures(), tmp_path)
-    with pytest.raises(EdgernnError, match=r"expected a column recording or a column of ids like X21\.V1\.791, got neither"):
+    with pytest.raises(
+        EdgernnError, match=r"expected a column recording or a column of ids like X21\.V1\.791, got neither"
+    ):
         opened(Seizures(split="recordings"), tmp_path)
     path.write_text("\n".join([lines[0].replace("X178", "Z"), *lines[1:]]))
     with pytest.raises(EdgernnError, match="expected a column 'X178'"):
