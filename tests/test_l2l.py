@@ -585,7 +585,7 @@ def test_missing_files_are_named(tmp_path):
         opened(tmp_path, optimisee="resnet")
 
 
-A_PART = r"cifar10_subset\S* is a part of CIFAR-10"
+A_PART = r"cifar10_subset\S* is a subset of CIFAR-10"
 
 
 def write_cifar(folder, form, count=12):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A downloader for pooch that goes on where a cut download ended.
+"""Downloader for pooch that resumes interrupted downloads.
 
-What has come lies in NAME.part, what is known of its source beside it in NAME.part.json. Bytes are added only to those
-of the same file: the server is asked for the rest under the condition that the file has not changed since (If-Range).
-Where it gives no means to say so, a part is used only if the sum of the whole is known, so that a mix is found out.
+The bytes received so far are kept in NAME.part, and their source in NAME.part.json. The remaining bytes are requested
+with If-Range, so that they are sent only if the file on the server has not changed. If the server gives no ETag or date
+for that, a part is only resumed if the file's checksum is known, so that a mix of two versions is detected.
 """
 
 import errno
@@ -27,14 +27,14 @@ from edgernn.training.formats.byte_source import LIMIT
 
 _CHUNK = 1 << 18
 _TIMEOUT = 30.0
-# a connection that breaks may do so a few times
+# tries before a broken connection is an error
 _ATTEMPTS = 4
 _BROKEN = (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError, urllib.error.URLError)
 
 
 @dataclass
 class _RemoteFile:
-    """What is known of the file of which a part has come: its address, size, and the mark of its version."""
+    """Source of a partial download: address, size, and ETag or date of its version."""
 
     url: str
     size: int | None = None
@@ -42,11 +42,17 @@ class _RemoteFile:
 
 
 class Resuming:
-    """Downloads one file; called by pooch with the URL and the temporary path to leave it at.
+    """Downloader of one file, called by pooch with a URL and the path to save to.
 
-    part: where what comes is kept until it is whole. size: what is known of the file's; checked: whether its sum is
-    known. Raises EdgernnError where the server has no such file, or none of this size, or the connection stays broken;
-    OSError where the disk is full. What has come of a right file is kept for the next call.
+    A call raises EdgernnError if the server has no such file, if the file has another size, or if the connection keeps
+    breaking, and OSError if the disk is full. The bytes received are kept for the next call.
+
+    Args:
+        part: Path of the partial download.
+        size: Size of the file in bytes, if known.
+        checked: True if the file's checksum is known.
+        progress: Progress bar.
+        pause: Seconds to wait after a broken connection.
     """
 
     def __init__(self, part: Path, size: int | None, checked: bool, progress: Progress, pause: float = 1.0) -> None:
@@ -71,7 +77,7 @@ class Resuming:
 
     def _how_far(self) -> str:
         have = self._have()
-        return f"{have:,} bytes are kept: the same command goes on from there" if have else "nothing came"
+        return f"{have:,} bytes are kept, and the same command resumes from there" if have else "no bytes were received"
 
     def _have(self) -> int:
         return self.part.stat().st_size if self.part.exists() else 0
@@ -87,7 +93,7 @@ class Resuming:
                     raise EdgernnError(f"{url}: expected the file, got {error.code} {error.reason}") from None
             except _BROKEN as error:
                 reason = getattr(error, "reason", None) or error
-                # a server that gives nothing more will not do so at once
+                # without progress since the last try, give up
                 if attempt == _ATTEMPTS - 1 or (attempt and self._have() <= before):
                     raise EdgernnError(f"{url}: the connection broke ({reason}); {self._how_far()}") from None
                 time.sleep(self.pause)
@@ -106,7 +112,7 @@ class Resuming:
         except urllib.error.HTTPError as error:
             if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 raise
-            # the file is no longer the one of which a part has come
+            # the file on the server has changed since the part was downloaded
             error.close()
             self._forget()
             raise ConnectionError("the file has changed on the server") from None
@@ -123,10 +129,9 @@ class Resuming:
             self._copy(url, answer, start, total)
 
     def _known(self, url: str) -> _RemoteFile:
-        """What is known of the part; forgets it where nothing says that the rest would belong to it."""
+        """Source of the part; deletes the part if the remaining bytes cannot be matched to it."""
         try:
-            notes = read_json(self._notes)
-            source = _RemoteFile(**notes)
+            source = _RemoteFile(**read_json(self._notes))
         except (EdgernnError, TypeError):
             source = _RemoteFile("")
         same = source.url == url and source.mark is not None
@@ -140,14 +145,14 @@ class Resuming:
             path.unlink(missing_ok=True)
 
     def _where(self, answer: Any, have: int) -> tuple[int, int | None]:
-        """Where in the file the answer starts, and how large the file is."""
+        """Offset in the file at which the answer starts, and size of the file."""
         if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
             span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
             if not span or int(span[1]) != have:
                 self._forget()
                 raise ConnectionError(f"the server sent another range: {answer.headers.get('Content-Range')}")
             return have, None if span[2] == "*" else int(span[2])
-        # a server that knows no ranges, or has another version by now, sends all of it
+        # a server without ranges, or with another version, sends the whole file
         length = answer.headers.get("Content-Length", "")
         return 0, int(length) if length.isascii() and length.isdigit() else None
 
@@ -182,7 +187,7 @@ class Resuming:
 
 
 def _mark(answer: Any) -> str | None:
-    """What tells two versions of the file apart: a strong entity tag, else the date of the last change."""
+    """Identifier of the file's version: a strong ETag, else the date of the last change."""
     tag: str = answer.headers.get("ETag", "")
     date: str | None = answer.headers.get("Last-Modified")
     return tag if tag.startswith('"') else date
