@@ -244,7 +244,7 @@ def test_a_sweep_goes_on_with_its_copy(monkeypatch):
     assert attempt(job, None, "cpu").error is None
     job.check()
     Path("my_cells.py").write_text(CHANGED)
-    with pytest.warns(RuntimeWarning, match="my_cells.py differs from the copy in out"):
+    with pytest.warns(RuntimeWarning, match="cells: my_cells.py differs from the copy in out"):
         again = load_sweep(Path("sweep.toml"), out)
     (job,) = again.rows[1].jobs
     assert job.result()["cell"] == "mine"

@@ -168,7 +168,9 @@ def test_file_in_its_place_is_checked_and_never_overwritten(server, monkeypatch,
     path.write_bytes(gzip.compress(CONTENT))
     assert get("small")["files"] == [{"file": "f.bin.gz", "bytes": 300_000, "sha256": SUM, "known": True}]
     path.write_bytes(gzip.compress(b"mine"))
-    with pytest.raises(EdgernnError, match=r"f\.bin\.gz: f\.bin: expected SHA-256 .* move the file away to download it again"):
+    with pytest.raises(
+        EdgernnError, match=r"f\.bin\.gz: f\.bin: expected SHA-256 .* move the file away to download it again"
+    ):
         get("small")
     assert gzip.decompress(path.read_bytes()) == b"mine"
     assert not server.seen

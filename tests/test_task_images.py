@@ -186,7 +186,9 @@ def test_bad_settings_are_named(kind, word, message):
 def test_missing_files_say_where_to_put_them(tmp_path, kind, monkeypatch):
     monkeypatch.delenv("EDGERNN_DATA", raising=False)
     monkeypatch.setattr("edgernn.training.data.cache_folder", lambda: tmp_path / "cache")
-    with pytest.raises(EdgernnError, match=r"train-images-idx3-ubyte.*--data DIR or the variable EDGERNN_DATA"):
+    with pytest.raises(
+        EdgernnError, match=r"train-images-idx3-ubyte.*--data DIR or the environment variable EDGERNN_DATA"
+    ):
         opened(kind())
     with pytest.raises(EdgernnError, match=rf"no train-images-idx3-ubyte .* in .*{ALL[kind][0]}.*EDGERNN_DATA"):
         opened(kind(), tmp_path)
