@@ -156,7 +156,7 @@ def test_first_use_is_trusted_said_and_remembered(server, monkeypatch, home, cap
     assert f"SHA-256 {SUM} (as expected)" in capsys.readouterr().out
     (home / "small" / "f.bin").unlink()
     server.files["/f.bin"] = CONTENT[::-1]
-    with pytest.raises(EdgernnError, match=rf"expected SHA-256 {SUM}, as fetched\.json says of the first"):
+    with pytest.raises(EdgernnError, match=rf"expected SHA-256 {SUM}, recorded in fetched\.json at the first"):
         get("small")
     assert not (home / "small" / "f.bin").exists()
 
@@ -288,7 +288,7 @@ def test_full_disk_is_one_line_and_goes_on(server, monkeypatch, home, capsys):
     assert out == ""
     line = errors.splitlines()[-1]
     assert re.fullmatch(
-        r"edgernn: error: .*f\.bin\.part: File too large; free some space; 150,000 bytes are kept: .*", line
+        r"edgernn: error: .*f\.bin\.part: File too large; free some space; 150,000 bytes are kept, .*", line
     )
     get("small")
     assert ranges(server) == [None, "bytes=150000-"]

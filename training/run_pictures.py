@@ -58,7 +58,7 @@ class Cobwebs(RunPicture):
 
 @dataclass(frozen=True, kw_only=True)
 class Kept(RunPicture):
-    """Fraction of its state that a neuron keeps at each step: an LSTM's forget gate, of four neurons in two sequences."""
+    """Fraction of their state that neurons keep at each step (an LSTM's forget gate): four neurons, two sequences."""
 
     kind = "kept"
 

@@ -27,13 +27,14 @@ class Adding(Synthetic):
     target's variance.
 
     Settings:
-        T: Number of steps.
-        values: Distribution of the values. uniform: in [0, 1]. half: uniform in [-1/2, 1/2]. The variance of the sum is
-            1/6 in both. gaussian: mean 0 and variance delta2, so that the sum has variance 2 delta2.
-        delta2: Variance of gaussian values, for these alone. The error is then also reported divided by delta2.
-        markers: Distribution of the markers. any: two different steps. halves: one step of the first tenth (at least
-            the first step) and one of the last half.
-        train_size, test_size, epoch_steps: See `Synthetic`.
+
+    - `T`: Number of steps.
+    - `values`: Distribution of the values. uniform: in [0, 1]. half: uniform in [-1/2, 1/2]. The variance of the sum is
+      1/6 in both. gaussian: mean 0 and variance delta2, so that the sum has variance 2 delta2.
+    - `delta2`: Variance of gaussian values, for these alone. The error is then also reported divided by delta2.
+    - `markers`: Distribution of the markers. any: two different steps. halves: one step of the first tenth (at least
+      the first step) and one of the last half.
+    - `train_size`, `test_size`, `epoch_steps`: See `Synthetic`.
 
     Source: Hartvigsen et al., "Learning to Selectively Update State Neurons in Recurrent Networks", CIKM 2020, section
     4.5 (T = 500). values=half markers=halves and the threshold: Campos et al., "Skip RNN", ICLR 2018 (T = 50).

@@ -43,8 +43,9 @@ class BinaryAddition(Synthetic):
     digits; sum_accuracy, the share of sums with all digits correct. The task counts as solved at a sum_accuracy of 1.
 
     Settings:
-        digits: Number of digits, at most 62.
-        train_size, test_size, epoch_steps: See `Synthetic`.
+
+    - `digits`: Number of digits, at most 62.
+    - `train_size`, `test_size`, `epoch_steps`: See `Synthetic`.
 
     Source: anonymous authors (under double-blind review), "DecayNet: A Study on the Cell States of Long-Short Term
     Memories", appendix B: 16 digits, 32 neurons, gradient descent with a learning rate of 0.1. It names no loss.

@@ -47,12 +47,13 @@ class Mortality(Task):
     cross_entropy.
 
     Settings:
-        direction: forward: one model with an imputer (RITS by default), whose last output is the logit. both: `BRITS`,
-            one such model per direction, with imputed values and probabilities averaged. Only a run with
-            direction=forward can be exported.
-        consistency: Weight of the consistency loss of two directions.
-        label_weight: Weight of the binary cross entropy.
-        positive_weight: Weight of the deaths in the binary cross entropy.
+
+    - `direction`: forward: one model with an imputer (RITS by default), whose last output is the logit. both: `BRITS`,
+      one such model per direction, with imputed values and probabilities averaged. Only a run with
+      direction=forward can be exported.
+    - `consistency`: Weight of the consistency loss of two directions.
+    - `label_weight`: Weight of the binary cross entropy.
+    - `positive_weight`: Weight of the deaths in the binary cross entropy.
 
     Differences from the authors' code: errors are over the split alone, not over all stays; values are held out without
     replacement; times start at 0, not 1, and follow from the mask of the previous step; the backward direction has the

@@ -43,9 +43,10 @@ class Char(Task):
     last entry, replaces characters that only the other parts have.
 
     Settings:
-        file: A text in UTF-8, plain, .gz or .xz. Default: tiny-shakespeare, `tinyshakespeare/input.txt` of the data
-            folder.
-        window: Length of the sequences.
+
+    - `file`: A text in UTF-8, plain, .gz or .xz. Default: tiny-shakespeare, `tinyshakespeare/input.txt` of the data
+      folder.
+    - `window`: Length of the sequences.
 
     Source: Long, Zhang, Mao, "Prototypical Recurrent Unit", 2016. The paper's sequences are sentences, but it does not
     define where one ends and gives no length, so that windows of 64 characters are used here. It holds out a tenth and

@@ -29,7 +29,8 @@ class Detection(Task, ABC):
     the difference of both outputs. The input is standardised per channel by the training part.
 
     Settings:
-        scale: Divide the input by its standard deviation, too; false: only centre it, as the paper does.
+
+    - `scale`: Divide the input by its standard deviation, too; false: only centre it, as the paper does.
 
     Source: Hartvigsen et al., "Learning to Selectively Update State Neurons in Recurrent Networks", CIKM 2020, sections
     4.2 and 4.3, without the number of epochs and the batch size.

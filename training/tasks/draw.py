@@ -42,10 +42,11 @@ class DrawImages(Task):
     Metrics, means over the images in nats: nll_bound = reconstruction + kl, with one sample of z.
 
     Settings:
-        images: mnist: 28 x 28, binary. Each pixel is set to 0 or 255 once, at random with its grey value as
-            probability, the same for every run. svhn: street view house numbers, 32 x 32 in three colours. Their values
-            are taken as probabilities, so that the bound is only good for comparison.
-        glimpses, latent, read_size, write_size, encoder: See `Draw`.
+
+    - `images`: mnist: 28 x 28, binary. Each pixel is set to 0 or 255 once, at random with its grey value as
+      probability, the same for every run. svhn: street view house numbers, 32 x 32 in three colours. Their values
+      are taken as probabilities, so that the bound is only good for comparison.
+    - `glimpses`, `latent`, `read_size`, `write_size`, `encoder`: See `Draw`.
 
     hidden_size is the size of both decoder and encoder. The defaults are a small recipe. The papers have images=svhn
     glimpses=32 latent=100 hidden_size=800, EINS also epochs=100.

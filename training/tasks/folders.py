@@ -51,8 +51,9 @@ class Folder(OwnData):
     of the training part.
 
     Settings:
-        T: Read the first T rows of each file; every file must have as many. Default: all rows.
-        predict: See `OwnData`.
+
+    - `T`: Read the first T rows of each file; every file must have as many. Default: all rows.
+    - `predict`: See `OwnData`.
     """
 
     T: Annotated[int | None, Field(ge=1)] = None

@@ -36,7 +36,8 @@ class LabelledImages(Task):
     The seed splits the training images into 55,000 for training and 5,000 for validation; 10,000 are for the test.
 
     Settings:
-        pixel_mean, pixel_std: Standardisation of the pixels. Default: scale them to [0, 1].
+
+    - `pixel_mean`, `pixel_std`: Standardisation of the pixels. Default: scale them to [0, 1].
     """
 
     pixel_mean: float = 0.0
@@ -127,7 +128,8 @@ class MnistPermuted(LabelledImages):
     Step t is pixel p_t of the flattened image. The permutation p is the same for every image and every seed of a run.
 
     Settings:
-        permutation: Seed of p, which is numpy's default_rng(permutation).permutation(784).
+
+    - `permutation`: Seed of p, which is numpy's default_rng(permutation).permutation(784).
 
     Source: Le, Jaitly, Hinton, "A Simple Way to Initialize Recurrent Networks of Rectified Linear Units",
     arXiv:1504.00941; 100 neurons in the DecayNet paper, section 6.1.

@@ -157,23 +157,24 @@ class LearningToLearn(Task):
     lowest final loss on the validation images.
 
     Settings:
-        optimisee: mlp: a network 784 - width - 10 with sigmoids, on MNIST. resnet: `ResNet` on CIFAR-10. Channels are
-            standardised by the training images.
-        width: Hidden size of the mlp (default 20) or base width of the resnet (default 16).
-        depth: Depth of the resnet (default 16).
-        first_weights: Initial weights of the mlp, a name of `STARTS` (default normal).
-        minibatch: Batch size of the optimisee.
-        update, inputs, propagations: See `LearnedOptimizer`.
-        scale: See `LearnedOptimizer` (default 0.1); for the updates additive and decayed alone.
-        run_steps: Training steps of an optimisee, a multiple of unroll.
-        unroll: Steps of truncated backpropagation through the optimisee's training.
-        optimisees: Number of optimisees in an epoch.
-        meta_loss: mean: the optimisee's loss after each step of an unroll, on the next minibatch, averaged. change: the
-            mean of the loss after a step minus the loss before it, both on the minibatch of the step (DecayNet,
-            appendix D).
-        trials: Number of optimisees in an evaluation.
-        test_steps: Training steps of an optimisee in the test. Default: run_steps.
-        tuning: Number of further optimisees that choose the learning rates of the standard optimisers.
+
+    - `optimisee`: mlp: a network 784 - width - 10 with sigmoids, on MNIST. resnet: `ResNet` on CIFAR-10. Channels are
+      standardised by the training images.
+    - `width`: Hidden size of the mlp (default 20) or base width of the resnet (default 16).
+    - `depth`: Depth of the resnet (default 16).
+    - `first_weights`: Initial weights of the mlp, a name of `STARTS` (default normal).
+    - `minibatch`: Batch size of the optimisee.
+    - `update`, `inputs`, `propagations`: See `LearnedOptimizer`.
+    - `scale`: See `LearnedOptimizer` (default 0.1); for the updates additive and decayed alone.
+    - `run_steps`: Training steps of an optimisee, a multiple of unroll.
+    - `unroll`: Steps of truncated backpropagation through the optimisee's training.
+    - `optimisees`: Number of optimisees in an epoch.
+    - `meta_loss`: mean: the optimisee's loss after each step of an unroll, on the next minibatch, averaged. change: the
+      mean of the loss after a step minus the loss before it, both on the minibatch of the step (DecayNet,
+      appendix D).
+    - `trials`: Number of optimisees in an evaluation.
+    - `test_steps`: Training steps of an optimisee in the test. Default: run_steps.
+    - `tuning`: Number of further optimisees that choose the learning rates of the standard optimisers.
 
     Source: Andrychowicz et al., "Learning to learn by gradient descent by gradient descent", 2016, arXiv:1606.04474,
     for the defaults. EINS, appendix E: optimisee=resnet update=gated layers=1 norm=layer unroll=10. DecayNet, section

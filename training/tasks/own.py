@@ -25,9 +25,10 @@ class OwnData(Task):
     it. The input is standardised per channel by mean and standard deviation of the training part.
 
     Settings:
-        predict: targets: predict the targets in the data, one per sequence or one per step. Labels are trained on cross
-            entropy and measured by accuracy; numbers by mean squared error, in their own unit. next: predict all I
-            channels of the next step, measured by mean squared error. Targets are not read.
+
+    - `predict`: targets: predict the targets in the data, one per sequence or one per step. Labels are trained on cross
+      entropy and measured by accuracy; numbers by mean squared error, in their own unit. next: predict all I
+      channels of the next step, measured by mean squared error. Targets are not read.
     """
 
     predict: str = TARGETS

@@ -161,13 +161,14 @@ class NextWord(Task):
     the main one.
 
     Settings:
-        embedding: Size I of the word embedding.
-        bptt, vary_bptt: See `WordStream`.
-        ar, tar: Weights of activation regularisation (mean square of the last layer's output, after dropout) and of
-            temporal activation regularisation (mean square of its change from step to step). Merity et al. 2017,
-            section 4.6.
-        eval_batch, test_batch: Number of columns of the validation and the test part in an evaluation; the state is
-            carried through a whole column.
+
+    - `embedding`: Size I of the word embedding.
+    - `bptt`, `vary_bptt`: See `WordStream`.
+    - `ar`, `tar`: Weights of activation regularisation (mean square of the last layer's output, after dropout) and of
+      temporal activation regularisation (mean square of its change from step to step). Merity et al. 2017,
+      section 4.6.
+    - `eval_batch`, `test_batch`: Number of columns of the validation and the test part in an evaluation; the state is
+      carried through a whole column.
 
     Files: ptb.train.txt, ptb.valid.txt and ptb.test.txt, or train.txt, valid.txt and test.txt, plain, .gz or .xz, in
     the data folder or in its folder ptb.

@@ -34,10 +34,11 @@ class Seizures(Detection):
     other 9,200 are drawn. Parts, output and loss: see `Detection`.
 
     Settings:
-        split: rows: series are split one by one, as in the paper. This leaks: each recording is cut into 23 series, so
-            that most test recordings are also in the training part. recordings: all series of a recording are in one
-            part.
-        scale: See `Detection`; false centres the series only, as in the paper.
+
+    - `split`: rows: series are split one by one, as in the paper. This leaks: each recording is cut into 23 series, so
+      that most test recordings are also in the training part. recordings: all series of a recording are in one
+      part.
+    - `scale`: See `Detection`; false centres the series only, as in the paper.
 
     File: data.csv or Epileptic Seizure Recognition.csv as UCI and others provide it, with an id, X1 … X178 and y; or
     epileptic_seizure_recognition.csv with recording and chunk in place of the id. X21.V1.791 is chunk 21 of V1.791.

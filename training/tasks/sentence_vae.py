@@ -96,13 +96,14 @@ class SentenceCodes(Task):
     (`SentenceVAE.impute`).
 
     Settings:
-        embedding, decoder_dropout, word_dropout: See `SentenceVAE`, as for the model's weight_drop.
-        kl_steps: Number of steps in which the weight of the divergence in the loss rises linearly from 0 to 1; 0: the
-            weight is always 1. Bowman et al. tune it, the EINS paper does not give it.
-        removed: Number of words removed from the sentences of samples.txt.
-        beginnings: Beginnings of sentences, separated by |, which the test completes 20 times each. For the k-th one,
-            counted from 1, the metrics fill_nll_k and fill_words_k are means over these samples, and fill_unknown_k is
-            the number of samples with an unknown word. The series sample_nll_k and sample_words_k have all values.
+
+    - `embedding`, `decoder_dropout`, `word_dropout`: See `SentenceVAE`, as for the model's weight_drop.
+    - `kl_steps`: Number of steps in which the weight of the divergence in the loss rises linearly from 0 to 1; 0: the
+      weight is always 1. Bowman et al. tune it, the EINS paper does not give it.
+    - `removed`: Number of words removed from the sentences of samples.txt.
+    - `beginnings`: Beginnings of sentences, separated by |, which the test completes 20 times each. For the k-th one,
+      counted from 1, the metrics fill_nll_k and fill_words_k are means over these samples, and fill_unknown_k is
+      the number of samples with an unknown word. The series sample_nll_k and sample_words_k have all values.
 
     Source: EINS, section 5.2 and appendix B (hidden_size 256, embedding 300, Adam at 1e-3 for 10 epochs); Bowman et
     al., arXiv:1511.06349.

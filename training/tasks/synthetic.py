@@ -22,10 +22,11 @@ class Synthetic(Task):
     """Base class: a task whose sequences a subclass generates.
 
     Settings:
-        train_size: Number of stored training sequences, the same for every seed and shuffled in each epoch. Default:
-            new sequences in every batch.
-        test_size: Number of validation sequences, and of test sequences.
-        epoch_steps: Number of batches that count as an epoch, without train_size.
+
+    - `train_size`: Number of stored training sequences, the same for every seed and shuffled in each epoch. Default:
+      new sequences in every batch.
+    - `test_size`: Number of validation sequences, and of test sequences.
+    - `epoch_steps`: Number of batches that count as an epoch, without train_size.
     """
 
     train_size: Annotated[int | None, Field(ge=1)] = None
