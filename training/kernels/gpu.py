@@ -343,9 +343,9 @@ def _differentiate(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     layout = _LAYOUTS[ctx.key]
     tensors, outputs = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
     by_name = dict(zip(layout.outputs, grads, strict=True))
-    asked = [by_name[name] for name in layout.output_grads]
-    back = sequence_backward(list(tensors), list(outputs), asked, ctx.key, ctx.slope)
-    return back, None, None, None
+    needed = [by_name[name] for name in layout.output_grads]
+    input_grads = sequence_backward(list(tensors), list(outputs), needed, ctx.key, ctx.slope)
+    return input_grads, None, None, None
 
 
 sequence.register_autograd(_differentiate, setup_context=_keep_for_backward)

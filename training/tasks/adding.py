@@ -48,7 +48,7 @@ class Adding(Synthetic):
     markers: str = "any"
 
     name = "adding"
-    help = "add the two marked ones of T random numbers"
+    help = "Regress the sum of two marked values among T random numbers."
     defaults = {  # noqa: RUF012
         "steps": 6000,
         "hidden_size": 128,

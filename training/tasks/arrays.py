@@ -35,7 +35,7 @@ class Arrays(OwnData):
     """
 
     name = "npz"
-    help = "arrays x (N, T, I) and y of your own file"
+    help = "Train on the arrays x (N, T, I) and y of your own npz file."
 
     def _read(self, source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         arrays = read_npz(source)

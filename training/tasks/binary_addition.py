@@ -54,7 +54,7 @@ class BinaryAddition(Synthetic):
     digits: Annotated[int, Field(ge=1)] = 16
 
     name = "binary-addition"
-    help = "add two binary numbers, digit by digit"
+    help = "Add two binary numbers, digit by digit."
     defaults = {"steps": 3000, "hidden_size": 32, "batch_size": 100, "lr": 1e-2}  # noqa: RUF012
     objective = Objective("sum_accuracy", True, _loss, _metrics)
     input_size, output_size, output = 2, 1, "all"

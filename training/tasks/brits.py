@@ -69,7 +69,7 @@ class Mortality(Task):
     positive_weight: Annotated[float, Field(gt=0)] = 1.0
 
     name = "brits"
-    help = "fill the gaps of 48 hours in intensive care and foresee death (needs PhysioNet 2012, set a)"
+    help = "Impute 48 hours of intensive care and predict death (needs PhysioNet 2012, set a)."
     defaults = {  # noqa: RUF012
         "epochs": 30,
         "hidden_size": 100,

@@ -57,7 +57,7 @@ class Char(Task):
     window: Annotated[int, Field(ge=1)] = 64
 
     name = "char"
-    help = "predict the next character of tiny-shakespeare, or of your own text"
+    help = "Predict the next character of tiny-shakespeare, or of your own text."
     defaults = {"epochs": 10, "hidden_size": 128, "layers": 2, "batch_size": 100, "lr": 2e-3}  # noqa: RUF012
     objective = Objective("cross_entropy", False, CLASSIFICATION.loss, _metrics)
     output = "all"

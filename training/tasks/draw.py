@@ -62,7 +62,7 @@ class DrawImages(Task):
     encoder: str = "lstm"
 
     name = "draw"
-    help = "draw digits or house numbers, one glimpse after the other (needs the MNIST or SVHN files)"
+    help = "Generate images of digits or house numbers with DRAW (needs the MNIST or SVHN files)."
     defaults: ClassVar[Mapping[str, Any]] = {
         "epochs": 5,
         "hidden_size": 128,

@@ -59,7 +59,7 @@ class Folder(OwnData):
     T: Annotated[int | None, Field(ge=1)] = None
 
     name = "csv"
-    help = "csv files of your own folder, one per sequence"
+    help = "Train on the csv files of your own folder, one per sequence."
 
     def _read(self, source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         files = {part: self._list_files(folder) for part, folder in _parts(source).items()}

@@ -97,7 +97,7 @@ class MnistRows(LabelledImages):
     """
 
     name = "mnist-rows"
-    help = "name the digit in 28 rows of 28 pixels (needs the MNIST files)"
+    help = "Classify digits from 28 rows of 28 pixels (needs the MNIST files)."
     folder = "mnist"
     classes = _DIGITS
 
@@ -116,7 +116,7 @@ class FashionRows(LabelledImages):
     pixel_std: Annotated[float, Field(gt=0)] = 0.5
 
     name = "fashion-rows"
-    help = "name the piece of clothing in 28 rows of 28 pixels (needs the Fashion-MNIST files)"
+    help = "Classify clothing from 28 rows of 28 pixels (needs the Fashion-MNIST files)."
     folder = "fashion-mnist"
     classes = _CLOTHES
 
@@ -138,7 +138,7 @@ class MnistPermuted(LabelledImages):
     permutation: Annotated[int, Field(ge=0)] = 0
 
     name = "mnist-permuted"
-    help = "name the digit in 784 pixels in a fixed random order (needs the MNIST files)"
+    help = "Classify digits from 784 pixels in a fixed random order (needs the MNIST files)."
     defaults = {**LabelledImages.defaults, "hidden_size": 100}  # noqa: RUF012
     folder = "mnist"
     classes = _DIGITS

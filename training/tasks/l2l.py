@@ -200,7 +200,7 @@ class LearningToLearn(Task):
     tuning: Annotated[int, Field(ge=1)] = 2
 
     name = "l2l"
-    help = "train other networks from their gradients (needs the MNIST or CIFAR-10 files)"
+    help = "Train a recurrent network to be the optimiser of other networks (needs the MNIST or CIFAR-10 files)."
     # like Andrychowicz et al., keep the best evaluation
     defaults = {"epochs": 20, "hidden_size": 20, "layers": 2, "lr": 1e-3, "keep": "best"}  # noqa: RUF012
     network = LearnedOptimizer

@@ -47,7 +47,7 @@ class Memorization(Synthetic):
     delta2: Annotated[float, Field(ge=0)] = 1.0
 
     name = "memorization"
-    help = "give back the first bits of a sequence after noise"
+    help = "Reproduce the first bits of a sequence after noise."
     defaults = {"epochs": 5, "hidden_size": 32, "batch_size": 100, "lr": 1e-2}  # noqa: RUF012
     objective = Objective("squared_error", False, _squared_error, _metrics)
     input_size = 1

@@ -187,7 +187,7 @@ class NextWord(Task):
     test_batch: Annotated[int, Field(ge=1)] = 1
 
     name = "ptb"
-    help = "predict the next word of the Penn Treebank, or of your own text"
+    help = "Predict the next word of the Penn Treebank, or of your own text."
     defaults: ClassVar[Mapping[str, Any]] = {
         "epochs": 10,
         "hidden_size": 256,

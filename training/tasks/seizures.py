@@ -51,7 +51,7 @@ class Seizures(Detection):
     split: str = "rows"
 
     name = "seizures"
-    help = "find a seizure in a second of EEG (needs the UCI file)"
+    help = "Detect a seizure in one second of EEG (needs the UCI file)."
     defaults = {**Detection.defaults, "lambda": 2e-4}  # noqa: RUF012
     input_size = 1
     classes = ("no seizure", "seizure")

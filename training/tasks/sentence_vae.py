@@ -117,7 +117,7 @@ class SentenceCodes(Task):
     beginnings: str = ""
 
     name = "sentence-vae"
-    help = "code sentences of the Penn Treebank, or of your own text, and fill in their last words"
+    help = "Autoencode and complete sentences of the Penn Treebank, or of your own text."
     defaults: ClassVar[Mapping[str, Any]] = {
         "epochs": 10,
         "hidden_size": 256,
@@ -211,7 +211,7 @@ class SentenceCodes(Task):
         assert isinstance(model, SentenceVAE)
         assert isinstance(self.test, Sentences)
         long_enough = [sentence for sentence in self.test.sentences if len(sentence) > 2 * self.removed]
-        lines = [f"Test sentences without their last {self.removed} words; -log p of what is filled in, in nats.\n"]
+        lines = [f"Test sentences without their last {self.removed} words; -log p of the completion, in nats.\n"]
         with torch.no_grad():
             for sentence in long_enough[:_SENTENCES]:
                 beginning = torch.tensor(sentence[: -self.removed], device=device)

@@ -41,7 +41,7 @@ class Twitter(Detection):
     """
 
     name = "twitter"
-    help = "find a spike in the talk on Twitter (needs the UCI file)"
+    help = "Detect a spike in the discussion of topics on Twitter (needs the UCI file)."
     defaults = {**Detection.defaults, "lambda": 2e-3}  # noqa: RUF012
     input_size = FEATURES
     classes = ("no buzz", "buzz")

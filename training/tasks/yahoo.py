@@ -34,7 +34,7 @@ class Yahoo(Detection):
     """
 
     name = "yahoo"
-    help = "find an anomaly in 25 steps of Yahoo's traffic (needs the files of A1Benchmark)"
+    help = "Detect an anomaly in 25 steps of Yahoo's traffic (needs the files of A1Benchmark)."
     defaults = {**Detection.defaults, "lambda": 1e-3}  # noqa: RUF012
     input_size = 1
     classes = ("no anomaly", "anomaly")
