@@ -155,7 +155,7 @@ def watch(optimizer: torch.optim.Optimizer, config: TrainConfig, score: Score, v
 
 @contextmanager
 def averaged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Context in which the parameters have the values of their averages, if the optimiser keeps any."""
+    """Context in which the parameters are replaced by their running averages, if the optimiser keeps any."""
     pairs = optimizer.averages if isinstance(optimizer, NTASGD) else []
     kept = [p.detach().clone() for p, _ in pairs]
     settle(optimizer)

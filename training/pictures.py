@@ -38,7 +38,7 @@ def learning_curve(
         path: The picture.
         runs: Lines of metrics.jsonl by the run's name in the legend.
         metric: Main metric.
-        solved: Threshold of the metric, drawn as a line; None: none.
+        solved: Threshold of the metric, drawn as a line, or None.
         can_skip: Plot the skip percentage.
     """
     from matplotlib.figure import Figure

@@ -68,8 +68,12 @@ class Picture(abc.ABC):
 class Trend(Picture):
     """A column over a varied setting, one line per row: means and 95 % confidence intervals over the seeds.
 
-    Fields: column; over, the setting; panels, lists of rows with one plot each, or another varied setting with one plot
-    per value; log, for a logarithmic axis.
+    Attributes:
+        kind: Name of the kind.
+        column: The column.
+        over: The varied setting.
+        panels: Lists of rows with one plot each, or another varied setting with one plot per value.
+        log: True for a logarithmic axis.
     """
 
     kind = "trend"
@@ -104,7 +108,12 @@ class Trend(Picture):
 class Curves(Picture):
     """A series over steps or epochs, one line per row: mean and range over the seeds.
 
-    Fields: series; baselines, series that are equal in all rows and drawn once; panels and log as in `Trend`.
+    Attributes:
+        kind: Name of the kind.
+        series: The series.
+        baselines: Series that are equal in all rows, drawn once.
+        panels: See `Trend`.
+        log: True for a logarithmic axis.
     """
 
     kind = "curves"
@@ -139,8 +148,13 @@ class Curves(Picture):
 class Boxes(Picture):
     """Box plots or violin plots, one box per row: a column over the seeds, or the entries of a series.
 
-    Fields: of, columns or series, with one line of plots each; every, number of entries per box, to cut a series into
-    several boxes; violins; panels and log as in `Trend`.
+    Attributes:
+        kind: Name of the kind.
+        of: Columns or series, with one line of plots each.
+        panels: See `Trend`.
+        every: Number of entries per box, to cut a series into several boxes.
+        violins: True for violin plots around the boxes.
+        log: True for a logarithmic axis.
     """
 
     kind = "boxes"

@@ -227,7 +227,7 @@ def track_of(layer: RecurrentLayer, x: Tensor, which: int, start: State) -> Tens
 
 
 def map_at(layer: RecurrentLayer, x: Tensor, t: int, which: int, neuron: int, grid: Array, start: State) -> Array:
-    """Evaluate the map of a neuron's state at one step, with all other values fixed.
+    """Compute a neuron's state after one step as a function of its state before, with all other values fixed.
 
     Args:
         layer: The layer.

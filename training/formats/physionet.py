@@ -55,7 +55,7 @@ class Stays:
 
 
 def read_physionet(files: Sequence[Path], limit: int = LIMIT) -> Stays:
-    """Read the stays of set-a.
+    """Read the intensive care stays of set-a of PhysioNet 2012.
 
     Args:
         files: set-a.npz (plain, .gz or .xz); or the folder set-a of text files, and Outcomes-a.txt.

@@ -37,7 +37,7 @@ _SHARED = 227 * 1024
 
 @dataclass(frozen=True)
 class KernelForm:
-    """Form of a layer's kernels, see `sequence`.
+    """Variant and tile sizes of a layer's kernels; the module `sequence` describes the two variants.
 
     Attributes:
         resident: True for the resident form, false for the streamed one.
@@ -191,7 +191,7 @@ def _shapes(layout: Layout, T: int, B: int, keep: bool) -> dict[str, tuple[int, 
 
 
 def _sizes(layout: Layout, named: Mapping[str, Tensor]) -> tuple[int, int]:
-    """T and B, from the inputs of all steps, of which every layout has one."""
+    """Number of steps T and batch size B, read from the shapes of the inputs."""
     T = next(named[name].shape[0] for name in ("a", "x", "e", "blend") if name in named)
     return T, named[f"s_{layout.states[0]}"].shape[0]
 

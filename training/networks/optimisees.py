@@ -64,12 +64,12 @@ class Optimisee:
 
 
 def normal_start(name: str, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-    """Initialise from N(0, 0.01²), as Andrychowicz et al. 2016."""
+    """Initialise from N(0, 0.01²), as in Andrychowicz et al. 2016."""
     return 0.01 * torch.randn(shape, generator=generator)
 
 
 def uniform_start(name: str, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-    """Initialise weights from U(-0.1, 0.1) and biases to 0, as the DecayNet paper."""
+    """Initialise weights from U(-0.1, 0.1) and biases to 0, as in the DecayNet paper."""
     return torch.zeros(shape) if len(shape) == 1 else torch.rand(shape, generator=generator) * 0.2 - 0.1
 
 

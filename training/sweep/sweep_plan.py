@@ -61,7 +61,7 @@ class _SweepFile:
 class SweepRow(Row):
     """One combination of a sweep; `settings` are those of [vary] and [search].
 
-    rivals is the number of its group: rows that differ only in [search], of which the best is chosen.
+    Rows with the same `rivals` number differ only in [search], and the best of them is chosen.
     """
 
     cell: str

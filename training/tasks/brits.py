@@ -177,7 +177,7 @@ def roc_auc(score: Any, positive: Any) -> float:
 
 
 def _answers(model: RecurrentModel, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits (D, B) and standardised imputed values (D, T, B, F) of D directions."""
+    """Outputs of a model with D directions: logits (D, B) and standardised imputed values (D, T, B, F)."""
     if isinstance(model, BRITS):
         y, filled = model(x)
         return y[..., 0], filled

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image generation task for DRAW."""
+"""Image generation with DRAW, a recurrent variational autoencoder with attention."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -29,7 +29,7 @@ _HELD_OUT = 12
 
 @dataclass
 class LabelledImages(Task):
-    """Base class: classification of images into ten classes. A subclass sets the folder of its files and the steps.
+    """Base class of image classification into ten classes. A subclass sets the folder of its files and the steps.
 
     x (T, B, I): pixel values 0 to 255, as in the file. The model standardises them to
     (x / 255 - pixel_mean) / pixel_std. target (B,): 0 to 9.

@@ -19,7 +19,7 @@ TARGETS, NEXT = "targets", "next"
 
 @dataclass
 class OwnData(Task):
-    """Base class: prediction of targets, or of the next step, for a user's own sequences x (N, T, I).
+    """Base class of tasks on a user's own sequences x (N, T, I): prediction of targets, or of the next step.
 
     The validation and the test part are optional. If one is missing, the seed chooses a tenth of the training part for
     it. The input is standardised per channel by mean and standard deviation of the training part.

@@ -19,7 +19,7 @@ _VALIDATION, _TEST, _TRAIN = 11, 12, 13
 
 @dataclass
 class Synthetic(Task):
-    """Base class: a task whose sequences a subclass generates.
+    """Base class of tasks whose sequences a subclass generates.
 
     Settings:
 
