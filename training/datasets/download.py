@@ -63,28 +63,28 @@ class Resuming:
         try:
             self._download(url)
         except KeyboardInterrupt as stop:
-            raise Interrupted.by(number_of(stop), f"interrupted; {self._how_far()}") from None
+            raise Interrupted.by(number_of(stop), f"interrupted; {self._status()}") from None
         except OSError as error:
             if error.errno not in FULL:
                 raise
             full = OSError(error.errno, error.strerror, str(self.part))
-            full.add_note(f"free some space; {self._how_far()}")
+            full.add_note(f"free some space; {self._status()}")
             raise full from None
         finally:
             self.progress.close()
         self.part.replace(output_file)
         self._notes.unlink(missing_ok=True)
 
-    def _how_far(self) -> str:
-        have = self._have()
+    def _status(self) -> str:
+        have = self._received()
         return f"{have:,} bytes are kept, and the same command resumes from there" if have else "no bytes were received"
 
-    def _have(self) -> int:
+    def _received(self) -> int:
         return self.part.stat().st_size if self.part.exists() else 0
 
     def _download(self, url: str) -> None:
         for attempt in range(_ATTEMPTS):
-            before = self._have()
+            before = self._received()
             try:
                 self._attempt(url)
                 return
@@ -94,12 +94,12 @@ class Resuming:
             except _BROKEN as error:
                 reason = getattr(error, "reason", None) or error
                 # without progress since the last try, give up
-                if attempt == _ATTEMPTS - 1 or (attempt and self._have() <= before):
-                    raise EdgernnError(f"{url}: the connection broke ({reason}); {self._how_far()}") from None
+                if attempt == _ATTEMPTS - 1 or (attempt and self._received() <= before):
+                    raise EdgernnError(f"{url}: the connection broke ({reason}); {self._status()}") from None
                 time.sleep(self.pause)
 
     def _attempt(self, url: str) -> None:
-        source, have = self._known(url), self._have()
+        source, have = self._read_source(url), self._received()
         if have and have == source.size and source.url == url:
             return
         request = urllib.request.Request(url, headers={"User-Agent": f"edgernn/{edgernn.__version__}"})
@@ -114,42 +114,42 @@ class Resuming:
                 raise
             # the file on the server has changed since the part was downloaded
             error.close()
-            self._forget()
+            self._delete_part()
             raise ConnectionError("the file has changed on the server") from None
         with answer:
-            start, total = self._where(answer, have)
-            if start and source.url == url and source.mark not in (None, _mark(answer)):
-                self._forget()
+            start, total = self._start_and_size(answer, have)
+            if start and source.url == url and source.mark not in (None, _version(answer)):
+                self._delete_part()
                 raise ConnectionError("the file has changed on the server")
             self._check_size(url, total)
             if start == 0:
-                self._forget()
+                self._delete_part()
             self._check_space((total or 0) - start)
-            write_json(self._notes, {"url": url, "size": total, "mark": _mark(answer)})
+            write_json(self._notes, {"url": url, "size": total, "mark": _version(answer)})
             self._copy(url, answer, start, total)
 
-    def _known(self, url: str) -> _RemoteFile:
+    def _read_source(self, url: str) -> _RemoteFile:
         """Source of the part; deletes the part if the remaining bytes cannot be matched to it."""
         try:
             source = _RemoteFile(**read_json(self._notes))
         except (EdgernnError, TypeError):
             source = _RemoteFile("")
         same = source.url == url and source.mark is not None
-        if not (same or self.checked) or self._have() > (source.size or LIMIT):
-            self._forget()
+        if not (same or self.checked) or self._received() > (source.size or LIMIT):
+            self._delete_part()
             return _RemoteFile("")
         return source
 
-    def _forget(self) -> None:
+    def _delete_part(self) -> None:
         for path in (self.part, self._notes):
             path.unlink(missing_ok=True)
 
-    def _where(self, answer: Any, have: int) -> tuple[int, int | None]:
+    def _start_and_size(self, answer: Any, have: int) -> tuple[int, int | None]:
         """Offset in the file at which the answer starts, and size of the file."""
         if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
             span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
             if not span or int(span[1]) != have:
-                self._forget()
+                self._delete_part()
                 raise ConnectionError(f"the server sent another range: {answer.headers.get('Content-Range')}")
             return have, None if span[2] == "*" else int(span[2])
         # a server without ranges, or with another version, sends the whole file
@@ -186,7 +186,7 @@ class Resuming:
             raise ConnectionError(f"after {have:,} of {whole:,} bytes")
 
 
-def _mark(answer: Any) -> str | None:
+def _version(answer: Any) -> str | None:
     """Identifier of the file's version: a strong ETag, else the date of the last change."""
     tag: str = answer.headers.get("ETag", "")
     date: str | None = answer.headers.get("Last-Modified")

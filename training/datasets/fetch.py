@@ -62,17 +62,21 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
             f"{name} cannot be downloaded: {data_set.agreement}; put {data_set.forms[0][0]} into {folder}"
         )
     where = [folder, root] if root else [folder]
-    existing = _complete(data_set, where)
+    existing = _existing_files(data_set, where)
     if existing is None:
-        with _working(folder):
-            files = [file for download in data_set.downloads for file in _get(download, folder, where, progress, pause)]
+        with _work_folder(folder):
+            files = [
+                file
+                for download in data_set.downloads
+                for file in _fetch_or_check(download, folder, where, progress, pause)
+            ]
     else:
         files = [_check(path, file) for file, path in existing if path.is_file()]
     return {"name": name, "folder": str(folder), "fetched": existing is None, "cache": root is None, "files": files}
 
 
 @contextmanager
-def _working(folder: Path) -> Iterator[None]:
+def _work_folder(folder: Path) -> Iterator[None]:
     """Context that holds the set's work folder for one process; after an error, partial downloads stay in it."""
     work = folder / _WORK
     work.mkdir(parents=True, exist_ok=True)
@@ -87,7 +91,7 @@ def _working(folder: Path) -> Iterator[None]:
                 created.rmdir()
 
 
-def _complete(data_set: DataSet, where: list[Path]) -> list[tuple[File, Path]] | None:
+def _existing_files(data_set: DataSet, where: list[Path]) -> list[tuple[File, Path]] | None:
     """Existing files of a set, if they are complete in the downloadable form or a preferred one; else None."""
     downloaded = {file.name for download in data_set.downloads for file in download.gives}
     for form in data_set.forms:
@@ -99,7 +103,9 @@ def _complete(data_set: DataSet, where: list[Path]) -> list[tuple[File, Path]] |
     return None
 
 
-def _get(download: Download, folder: Path, where: list[Path], progress: Progress, pause: float) -> list[dict[str, Any]]:
+def _fetch_or_check(
+    download: Download, folder: Path, where: list[Path], progress: Progress, pause: float
+) -> list[dict[str, Any]]:
     """Verify the files of a download if they exist, else download them from the first address that has them."""
     paths = locate([file.name for file in download.gives], where)
     if None not in paths:
@@ -107,13 +113,13 @@ def _get(download: Download, folder: Path, where: list[Path], progress: Progress
     *others, last = download.urls
     for url in others:
         try:
-            return _get_from(url, download, folder, progress, pause)
+            return _download(url, download, folder, progress, pause)
         except EdgernnError as error:
             progress.note(f"{error}; trying another address")
-    return _get_from(last, download, folder, progress, pause)
+    return _download(last, download, folder, progress, pause)
 
 
-def _get_from(url: str, download: Download, folder: Path, progress: Progress, pause: float) -> list[dict[str, Any]]:
+def _download(url: str, download: Download, folder: Path, progress: Progress, pause: float) -> list[dict[str, Any]]:
     import pooch
 
     # its log lines would repeat the progress
@@ -128,7 +134,7 @@ def _get_from(url: str, download: Download, folder: Path, progress: Progress, pa
     except ValueError as error:
         raise EdgernnError(f"{url}: {error}") from None
     try:
-        files = _place(url, path, download, folder)
+        files = _install(url, path, download, folder)
     except EdgernnError:
         # do not try the invalid file again
         path.unlink()
@@ -137,7 +143,7 @@ def _get_from(url: str, download: Download, folder: Path, progress: Progress, pa
     return files
 
 
-def _place(url: str, path: Path, download: Download, folder: Path) -> list[dict[str, Any]]:
+def _install(url: str, path: Path, download: Download, folder: Path) -> list[dict[str, Any]]:
     """Unpack and verify a download in a temporary folder, then move its files to the set's folder."""
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
         staged = Path(name)

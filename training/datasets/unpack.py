@@ -34,9 +34,9 @@ def unpack(path: Path, gives: Sequence[File], folder: Path, limit: int = LIMIT) 
     writer = _Writer(path, limit)
     with unpacking(path):
         if path.name.endswith((".tar.gz", ".tgz")):
-            _pick(_tar_members(path), gives, folder, writer)
+            _copy_wanted(_tar_members(path), gives, folder, writer)
         elif path.suffix == ".zip":
-            _pick(_zip_members(path), gives, folder, writer)
+            _copy_wanted(_zip_members(path), gives, folder, writer)
         else:
             (only,) = gives
             with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -59,7 +59,7 @@ class _Writer:
                 file.write(chunk)
 
 
-def _pick(members: Iterator[tuple[str, Any]], gives: Sequence[File], folder: Path, writer: _Writer) -> None:
+def _copy_wanted(members: Iterator[tuple[str, Any]], gives: Sequence[File], folder: Path, writer: _Writer) -> None:
     """Copy the wanted members, in any folder of the archive, which differs from source to source."""
     missing = {file.name for file in gives}
     for count, (member, stream) in enumerate(members):
@@ -69,14 +69,14 @@ def _pick(members: Iterator[tuple[str, Any]], gives: Sequence[File], folder: Pat
         if count >= _MOST_MEMBERS:
             raise EdgernnError(f"{writer.path}: expected at most {_MOST_MEMBERS:,} members, got more")
         for file in gives if stream else ():
-            if _is(name, file):
+            if _matches(name, file):
                 writer.copy(stream, folder / file.name / name.name if file.name.endswith("/") else folder / file.name)
                 missing.discard(file.name)
     if missing:
         raise EdgernnError(f"{writer.path}: expected {', '.join(sorted(missing))} in the archive, got no such member")
 
 
-def _is(name: PurePosixPath, file: File) -> bool:
+def _matches(name: PurePosixPath, file: File) -> bool:
     if file.name.endswith("/"):
         return name.parent.name == file.name[:-1] and name.suffix == ".txt"
     return name.name == file.name

@@ -60,7 +60,7 @@ def read_mat(path: Path, names: Collection[str], limit: int = LIMIT) -> dict[str
                 if matrix.name in names:
                     arrays[matrix.name] = matrix.numbers(limit)
                     if file.tell() > following:
-                        raise _cut(path)
+                        raise _corrupt(path)
                     if isinstance(element, _Inflated):
                         element.finish()
             file.seek(following)
@@ -82,12 +82,12 @@ def _byte_order(path: Path, header: bytearray) -> str:
 
 def _tag(path: Path, order: str, tag: bytearray) -> tuple[int, int]:
     if len(tag) < 8:
-        raise _cut(path)
+        raise _corrupt(path)
     kind, size = struct.unpack(order + "II", tag)
     return kind, size
 
 
-def _cut(path: Path) -> EdgernnError:
+def _corrupt(path: Path) -> EdgernnError:
     return EdgernnError(f"{path}: expected whole arrays, got a corrupt or cut file")
 
 
@@ -113,7 +113,7 @@ class _Inflated:
     def finish(self) -> None:
         """Unpack to the end, which verifies the checksum."""
         if take(self, 8) or not self._unpacker.eof:
-            raise _cut(self._path)
+            raise _corrupt(self._path)
 
 
 class _Matrix:
@@ -121,10 +121,10 @@ class _Matrix:
 
     def __init__(self, path: Path, order: str, stream: ByteSource) -> None:
         self._path, self._order, self._stream = path, order, stream
-        flags, _ = self._words(_UINT32, 2, "I")
+        flags, _ = self._read_words(_UINT32, 2, "I")
         self._class, self._complex = flags & 0xFF, bool(flags & _COMPLEX)
-        self._shape = self._words(_INT32, None, "i")
-        self.name = self._element(_INT8, _LONGEST_NAME).decode("latin-1")
+        self._shape = self._read_words(_INT32, None, "i")
+        self.name = self._read_element(_INT8, _LONGEST_NAME).decode("latin-1")
 
     def numbers(self, limit: int) -> Array:
         """Read the numbers, or raise EdgernnError if they are not real or their size does not match the shape."""
@@ -133,7 +133,7 @@ class _Matrix:
             raise EdgernnError(f"{where}: expected an array of real numbers, got another kind (class {self._class})")
         if min(self._shape, default=0) < 1:
             raise EdgernnError(f"{where}: expected an array that is not empty, got shape {self._shape}")
-        kind, size, small = self._head()
+        kind, size, small = self._read_head()
         if kind not in _TYPES:
             raise EdgernnError(f"{where}: expected numbers, got data of type {kind}")
         stored, dtype = np.dtype(self._order + _TYPES[kind]), np.dtype(_CLASSES[self._class])
@@ -143,38 +143,38 @@ class _Matrix:
             raise EdgernnError(f"{where}: expected {expected}, got {size}")
         if count * max(stored.itemsize, dtype.itemsize) > limit:
             raise EdgernnError(f"{where}: expected at most {limit} bytes, got {dtype} {self._shape}")
-        numbers = np.frombuffer(self._data(size, small), stored).astype(dtype, copy=False)
+        numbers = np.frombuffer(self._read_data(size, small), stored).astype(dtype, copy=False)
         return numbers.reshape(self._shape, order="F")
 
-    def _words(self, kind: int, count: int | None, form: str) -> tuple[int, ...]:
+    def _read_words(self, kind: int, count: int | None, form: str) -> tuple[int, ...]:
         """Read an element of 32-bit numbers: `count` of them, or any number."""
-        data = self._element(kind, 4 * (count or _MOST_DIMENSIONS))
+        data = self._read_element(kind, 4 * (count or _MOST_DIMENSIONS))
         if len(data) % 4 or (count and len(data) != 4 * count):
-            raise _cut(self._path)
+            raise _corrupt(self._path)
         return struct.unpack(f"{self._order}{len(data) // 4}{form}", data)
 
-    def _element(self, wanted: int, most: int) -> bytearray:
-        kind, size, small = self._head()
+    def _read_element(self, wanted: int, most: int) -> bytearray:
+        kind, size, small = self._read_head()
         if kind != wanted or size > most:
-            raise _cut(self._path)
-        return self._data(size, small)
+            raise _corrupt(self._path)
+        return self._read_data(size, small)
 
-    def _data(self, size: int, small: bytearray) -> bytearray:
+    def _read_data(self, size: int, small: bytearray) -> bytearray:
         if small:
             return small[:size]
         data = take(self._stream, size)
         if len(data) < size:
-            raise _cut(self._path)
+            raise _corrupt(self._path)
         take(self._stream, -size % 8)
         return data
 
-    def _head(self) -> tuple[int, int, bytearray]:
+    def _read_head(self) -> tuple[int, int, bytearray]:
         """Read type and size of the next element, and its data if it is small enough to be in the tag."""
         tag = take(self._stream, 8)
         kind, size = _tag(self._path, self._order, tag)
         if kind >> 16:
             kind, size = kind & 0xFFFF, kind >> 16
             if size > 4:
-                raise _cut(self._path)
+                raise _corrupt(self._path)
             return kind, size, tag[4:]
         return kind, size, bytearray()

@@ -112,7 +112,7 @@ class SentenceVAE(RecurrentModel):
         """Encode sentences, as in `forward`, to μ and log σ² of z, (B, H) each."""
         embedded = self.embedding(x)
         state, trace = run_to_length(
-            self._dropping(self.encoder), embedded, self.encoder.initial_state(x.shape[1], embedded), lengths
+            self._with_weight_drop(self.encoder), embedded, self.encoder.initial_state(x.shape[1], embedded), lengths
         )
         self.traces = [trace]
         mean, log_variance = self.posterior(state[0]).chunk(2, -1)
@@ -156,10 +156,10 @@ class SentenceVAE(RecurrentModel):
             unknown = torch.rand(words.shape, device=words.device) < self.word_dropout
             words = torch.where(unknown, self.unknown, words)
         embedded = functional.dropout(self.embedding(words), self.decoder_dropout, self.training)
-        h, _, _ = self._dropping(self.decoder)(embedded, (z,))
+        h, _, _ = self._with_weight_drop(self.decoder)(embedded, (z,))
         return h
 
-    def _dropping(self, layer: RecurrentLayer) -> Runs:
+    def _with_weight_drop(self, layer: RecurrentLayer) -> Runs:
         return with_dropped_weights(layer, self.weight_drop) if self.training else layer
 
 

@@ -126,7 +126,7 @@ def _connect(ray: ModuleType, address: str | None, processors: int) -> None:
         ray.init("local", num_cpus=processors, include_dashboard=False, object_store_memory=_STORE, **quiet)
         return
     if address != "auto":
-        _reach(address, ANSWER)
+        _wait_for_answer(address, ANSWER)
     _try_to_join(address)
     ray.init(address, **quiet)
 
@@ -150,7 +150,7 @@ def _try_to_join(address: str) -> None:
     raise EdgernnError(f"address: {address} could not be joined in {waited}: {why}; {hint}")
 
 
-def _reach(address: str, seconds: float) -> None:
+def _wait_for_answer(address: str, seconds: float) -> None:
     """Wait for an answer from an address.
 
     Raises UsageError for an address other than HOST:PORT, and EdgernnError after `seconds` without an answer.

@@ -78,7 +78,7 @@ class Adding(Synthetic):
     def make(self, rng: np.random.Generator, count: int) -> tuple[Tensor, Tensor]:
         x = np.zeros((self.T, count, 2), np.float32)
         x[..., 0] = self._values(rng, count)
-        first, second = self._marked(rng, count)
+        first, second = self._marked_steps(rng, count)
         sequences = np.arange(count)
         x[first, sequences, 1] = x[second, sequences, 1] = 1
         target = x[first, sequences, :1] + x[second, sequences, :1]
@@ -90,7 +90,9 @@ class Adding(Synthetic):
         values = rng.random((self.T, count), np.float32)
         return values - np.float32(0.5) if self.values == "half" else values
 
-    def _marked(self, rng: np.random.Generator, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def _marked_steps(
+        self, rng: np.random.Generator, count: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Draw the two marked steps of each sequence, (count,) each."""
         if self.markers == "halves":
             tenth, half = max(1, self.T // 10), -(-self.T // 2)

@@ -55,11 +55,11 @@ class Arrays(OwnData):
             x[part] = _inputs(source, names[0], arrays[names[0]])
             if self.predict != NEXT:
                 y[part] = _targets(source, names[1], arrays[names[1]], x[part])
-        _check_alike(source, x, y)
+        _check_parts(source, x, y)
         return x, y
 
 
-def _check_alike(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None:
+def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None:
     """Raise EdgernnError if the parts differ in channels or targets, or if the labels are too large."""
     I = x["train"].shape[2]
     for part, suffix in _SUFFIXES.items():

@@ -121,7 +121,7 @@ class Mortality(Task):
         return BRITS(model) if self.direction == "both" else SequenceModel(model)
 
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
-        logits, filled = _answers(model, batch.x)
+        logits, filled = _model_outputs(model, batch.x)
         label = batch.target[0, :, -1].expand_as(logits)
         weight = logits.new_tensor(self.positive_weight)
         entropy = functional.binary_cross_entropy_with_logits(logits, label, pos_weight=weight)
@@ -135,7 +135,7 @@ class Mortality(Task):
         mean, std = (torch.tensor(numbers[:F], dtype=torch.float64) for numbers in (self.mean, self.std))
         scores, entropies, labels, truths, errors, skipped = [], [], [], [], [], 0.0
         for batch in split.chunks():
-            logits, filled = _answers(model, batch.x.to(device))
+            logits, filled = _model_outputs(model, batch.x.to(device))
             dies, survives = _log_probabilities(logits.double().cpu())
             label = batch.target[0, :, -1].double()
             scores.append(dies - survives)
@@ -176,7 +176,7 @@ def roc_auc(score: Any, positive: Any) -> float:
     return float(statistic / (positives * (len(positive) - positives)))
 
 
-def _answers(model: RecurrentModel, x: Tensor) -> tuple[Tensor, Tensor]:
+def _model_outputs(model: RecurrentModel, x: Tensor) -> tuple[Tensor, Tensor]:
     """Outputs of a model with D directions: logits (D, B) and standardised imputed values (D, T, B, F)."""
     if isinstance(model, BRITS):
         y, filled = model(x)

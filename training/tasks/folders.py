@@ -123,7 +123,7 @@ class Folder(OwnData):
             with_numbers, with_labels = next(iter(numbers)), next(iter(labels))
             kinds = f"classes in {files[with_labels].folder} and numbers in {files[with_numbers].folder}"
             raise EdgernnError(f"{files['train'].folder.parent}: expected the same in every part, got {kinds}")
-        self.classes = _in_order({name for names in labels.values() for name in names})
+        self.classes = _sorted_names({name for names in labels.values() for name in names})
         if len(self.classes) == 1:
             raise EdgernnError(f"{files['train'].folder}: expected at least 2 classes, got only {self.classes[0]!r}")
         number = {name: i for i, name in enumerate(self.classes)}
@@ -172,7 +172,7 @@ def _check_same(files: _Files, counts: list[int], unit: str, hint: str = "") -> 
 
 def _labels(table: Path, paths: Sequence[Path]) -> list[str]:
     """The class of each file."""
-    rows = _by_file(table, paths)
+    rows = _rows_by_file(table, paths)
     for name, (line, cells) in rows.items():
         if len(cells) != 1 or not cells[0]:
             raise EdgernnError(f"{table}: line {line}: expected {name} and the name of a class, got {cells}")
@@ -181,7 +181,7 @@ def _labels(table: Path, paths: Sequence[Path]) -> list[str]:
 
 def _numbers(table: Path, paths: Sequence[Path]) -> Tensor:
     """The target numbers of each file (N, O)."""
-    rows = _by_file(table, paths)
+    rows = _rows_by_file(table, paths)
     width = len(rows[paths[0].name][1]) if paths else 0
     for name, (line, cells) in rows.items():
         if len(cells) != width or not width:
@@ -198,7 +198,7 @@ def _number(table: Path, line: int, cell: str) -> float:
         raise EdgernnError(f"{table}: line {line}: expected a number, got {cell!r}") from None
 
 
-def _by_file(table: Path, paths: Sequence[Path]) -> dict[str, tuple[int, list[str]]]:
+def _rows_by_file(table: Path, paths: Sequence[Path]) -> dict[str, tuple[int, list[str]]]:
     """The rows of labels.csv or targets.csv by file name: line number, and cells after the name."""
     rows: dict[str, tuple[int, list[str]]] = {}
     known = {path.name for path in paths}
@@ -223,6 +223,6 @@ def _by_file(table: Path, paths: Sequence[Path]) -> dict[str, tuple[int, list[st
     return rows
 
 
-def _in_order(names: Iterable[str]) -> list[str]:
+def _sorted_names(names: Iterable[str]) -> list[str]:
     """Sort names: integers by value first, then other names alphabetically."""
     return sorted(names, key=lambda name: (0, int(name), name) if name.isdecimal() else (1, 0, name))

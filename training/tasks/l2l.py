@@ -228,7 +228,7 @@ class LearningToLearn(Task):
             self.classifier = residual(3, self.width or 16, CLASSES, self.depth or 16)
 
     def open(self, source: Path | None, seed: int) -> None:
-        parts = self._digits(source, seed) if self.optimisee == "mlp" else self._photographs(source, seed)
+        parts = self._read_mnist(source, seed) if self.optimisee == "mlp" else self._read_cifar10(source, seed)
         scales = channel_scales(parts[0][0])
         self.images, self.validation, self.test = (ImageSplit(x, y, *scales) for x, y in parts)
         self.train = self._unrolls(_TRAIN, self.run_steps, seed)
@@ -263,11 +263,11 @@ class LearningToLearn(Task):
 
     def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
         skipped = Means()
-        trials = self._learned(model, split, device, skipped)
+        trials = self._network_trials(model, split, device, skipped)
         figures = summary(trials) | skipped.result()
         if split is self.test:
             self._tested = trials
-            for name, (lr, trials) in self._hand_made(device).items():
+            for name, (lr, trials) in self._standard_trials(device).items():
                 figures |= {f"{name}_{key}": value for key, value in {"lr": lr, **summary(trials)}.items()}
         return figures
 
@@ -279,7 +279,7 @@ class LearningToLearn(Task):
         figure = Figure(figsize=(7, 4.5), layout="constrained")
         ax = figure.subplots()
         drawn = {f"learned: {model.recurrent_layers()[0].kind}": self._tested}
-        drawn |= {f"{name}, lr {lr:g}": trials for name, (lr, trials) in self._hand_made(device).items()}
+        drawn |= {f"{name}, lr {lr:g}": trials for name, (lr, trials) in self._standard_trials(device).items()}
         for (label, trials), colour in zip(drawn.items(), ("black", *_COLOURS), strict=True):
             curves = torch.stack([trial.curve for trial in trials]).numpy()
             steps = np.arange(curves.shape[1])
@@ -300,14 +300,14 @@ class LearningToLearn(Task):
 
         The key is loss_by_step for the network, and sgd_loss_by_step and so on for the standard optimisers.
         """
-        by_hand = {f"{name}_": trials for name, (_, trials) in self._hand_made(device).items()}
+        by_hand = {f"{name}_": trials for name, (_, trials) in self._standard_trials(device).items()}
         runs = {"": self._tested, **by_hand}
         return {
             f"{name}loss_by_step": torch.stack([t.curve for t in trials]).mean(0).tolist()
             for name, trials in runs.items()
         }
 
-    def _learned(self, model: RecurrentModel, split: Split, device: str, skipped: Means) -> list[Trial]:
+    def _network_trials(self, model: RecurrentModel, split: Split, device: str, skipped: Means) -> list[Trial]:
         """Run the trials of an evaluation with the network; `skipped` collects the skip percentages."""
         assert isinstance(model, LearnedOptimizer)
 
@@ -323,28 +323,28 @@ class LearningToLearn(Task):
         key = _TEST if split is self.test else _VALIDATION
         return self._trials(train, split, key, self.trials, device)
 
-    def _hand_made(self, device: str) -> dict[str, tuple[float, list[Trial]]]:
+    def _standard_trials(self, device: str) -> dict[str, tuple[float, list[Trial]]]:
         """Learning rate and test trials of each standard optimiser, computed once."""
         if not self._compared:
-            self._compared = {name: self._tuned(name, device) for name in HAND_MADE}
+            self._compared = {name: self._tune(name, device) for name in HAND_MADE}
         return self._compared
 
-    def _tuned(self, name: str, device: str) -> tuple[float, list[Trial]]:
+    def _tune(self, name: str, device: str) -> tuple[float, list[Trial]]:
         """Tune the learning rate of a standard optimiser on the validation images; its rate and test trials."""
 
         def loss(lr: float) -> float:
-            trials = self._trials(self._by_hand(name, lr), self.validation, _TUNING, self.tuning, device)
+            trials = self._trials(self._standard_trainer(name, lr), self.validation, _TUNING, self.tuning, device)
             final_loss = summary(trials)["final_loss"]
             return final_loss if math.isfinite(final_loss) else math.inf
 
         for lr in sorted(RATES, key=loss):
-            trials = self._trials(self._by_hand(name, lr), self.test, _TEST, self.trials, device)
+            trials = self._trials(self._standard_trainer(name, lr), self.test, _TEST, self.trials, device)
             # a rate close to divergence may pass the tuning but not the test
             if all(map(math.isfinite, summary(trials).values())):
                 break
         return lr, trials
 
-    def _by_hand(self, name: str, lr: float) -> Trainer:
+    def _standard_trainer(self, name: str, lr: float) -> Trainer:
         def train(theta: Tensor, parts: Iterable[Batch]) -> tuple[Tensor, Tensor]:
             # the last minibatch of a part is the first of the next one
             batches = ((x, y) for part in parts for x, y in zip(part.x[:-1], part.target[:-1], strict=True))
@@ -373,14 +373,14 @@ class LearningToLearn(Task):
     def _unrolls(self, key: int, steps: int, seed: int = 0) -> Unrolls:
         return Unrolls(self.images, steps, self.unroll, self.minibatch, key=key, seed=seed, optimisees=self.optimisees)
 
-    def _digits(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
+    def _read_mnist(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
         """Images (N, 1, 28, 28) and labels of the training, validation and test parts."""
         rows = _Digits()
         rows.open(source, seed)
         parts = (rows.train, rows.validation, rows.test)
         return [(part.x[:, None], part.y) for part in parts if isinstance(part, Sequences)]
 
-    def _photographs(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
+    def _read_cifar10(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
         """Images (N, 3, 32, 32) and labels of the training, validation and test parts."""
         files = find_either(self.name, "cifar10", CIFAR10, source)
         if files[0].name.startswith(_SUBSET):

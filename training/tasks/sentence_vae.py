@@ -182,10 +182,10 @@ class SentenceCodes(Task):
         # the perplexity of an untrained network may overflow
         with np.errstate(over="ignore"):
             perplexity = float(np.exp(metrics["nll"] * len(split) / tokens))
-        filled = self._fill_all(model, device) if split is self.test else {}
+        filled = self._complete_all(model, device) if split is self.test else {}
         return {**metrics, "perplexity": perplexity, **words.result(), **filled}
 
-    def _fill_all(self, model: RecurrentModel, device: str) -> dict[str, float]:
+    def _complete_all(self, model: RecurrentModel, device: str) -> dict[str, float]:
         """Complete the beginnings, keep all samples, and return their mean figures."""
         assert isinstance(model, SentenceVAE)
         figures: dict[str, float] = {}
@@ -215,14 +215,14 @@ class SentenceCodes(Task):
         with torch.no_grad():
             for sentence in long_enough[:_SENTENCES]:
                 beginning = torch.tensor(sentence[: -self.removed], device=device)
-                lines += self._filled_in(
+                lines += self._paragraph(
                     sentence,
                     model.impute(beginning, 1, sample=False)[0],
                     model.impute(beginning, _SAMPLES, sample=True),
                 )
         write_text(folder / IMPUTED, "\n".join(lines))
 
-    def _filled_in(self, sentence: Sequence[int], likeliest: ImputedWords, samples: list[ImputedWords]) -> list[str]:
+    def _paragraph(self, sentence: Sequence[int], likeliest: ImputedWords, samples: list[ImputedWords]) -> list[str]:
         """Paragraph of a sentence in samples.txt; its last line has the figures of the EINS paper, appendix B."""
 
         def text(numbers: Sequence[int]) -> str:
