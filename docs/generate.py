@@ -163,7 +163,7 @@ def tasks() -> str:
         parts += [f"## {name}", *_class(task)]
         fields = dataclasses.fields(task)  # type: ignore[arg-type]
         if settings := ", ".join(f"`{field.name}={as_word(field.default)}`" for field in fields):
-            parts.append(f"Settings: {settings}.")
+            parts.append(f"Defaults: {settings}.")
     return "\n\n".join(parts) + "\n"
 
 

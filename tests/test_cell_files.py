@@ -185,7 +185,9 @@ def test_a_run_goes_on_with_its_copy(end):
         train(**arguments, out="part", resume=True)
     else:
         Path("my_cells.py").write_text(CHANGED)
-        with pytest.warns(RuntimeWarning, match="my_cells.py:Mine is not what part was begun with, which goes on with"):
+        with pytest.warns(
+            RuntimeWarning, match="cell: .*my_cells.py:Mine differs from the copy in part, which the resumed run uses"
+        ):
             train(**arguments, out="part", resume=True)
     assert snapshot(Path("part")) == snapshot(Path("whole"))
 
@@ -194,7 +196,7 @@ def test_a_run_of_another_cell_is_not_gone_on_with():
     Path("my_cells.py").write_text(CELL + '\nclass Two(Mine):\n    name = "two"\n')
     train("adding", "my_cells.py:Mine", out="run", settings=STEPS)
     for cell, got in (("my_cells.py:Two", "two"), ("gru", "gru")):
-        with pytest.raises(UsageError, match=f"cell: the run in run has 'mine', got '{got}'"):
+        with pytest.raises(UsageError, match=f"cell: expected 'mine' as in the run in run, got '{got}'"):
             train("adding", cell, out="run", settings=STEPS, resume=True)
 
 
@@ -209,7 +211,7 @@ def test_a_kill_before_config_json_can_be_resumed():
 
 def test_a_cell_without_a_program_trains_with_a_warning():
     Path("sums.py").write_text(cell_source("(torch.tanh(p.f - h.mean(-1, keepdim=True)),)"))
-    with pytest.warns(RuntimeWarning, match="mine: update: .*mean.*; it trains, and an exported file runs it"):
+    with pytest.warns(RuntimeWarning, match="mine: update: .*mean.*; it can be trained, but an exported file runs it"):
         train("adding", "sums.py:Mine", out="run", settings=STEPS)
 
 
@@ -257,7 +259,7 @@ def test_a_sweep_goes_on_with_its_copy(monkeypatch):
     assert attempt(job, None, "cpu").error is None
     job.check()
     Path("my_cells.py").write_text(CHANGED)
-    with pytest.warns(RuntimeWarning, match="my_cells.py is not what the sweep in out was begun with"):
+    with pytest.warns(RuntimeWarning, match="cells: my_cells.py differs from the copy in out"):
         again = load_sweep(Path("sweep.toml"), out)
     (job,) = again.rows[1].jobs
     assert job.result()["cell"] == "mine"

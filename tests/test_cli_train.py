@@ -272,7 +272,7 @@ def test_help_lists_every_setting_once_with_its_default(capsys):
 def test_help_lists_the_settings_of_what_is_named(capsys):
     assert main(["train", "--task", "adding", "--cell", "sarnn", "--help"]) == 0
     out = capsys.readouterr().out
-    assert "Remember two of T numbers and add them." in out
+    assert "Adding task: regression of the sum of the two marked values" in out
     assert re.search(r"Settings of the task adding:(.|\n)*\n  T=50 +A whole number of at least 2\.", out)
     assert re.search(r"Settings of the rule selective:(.|\n)*\n  budget=decisions ", out)
     # the task's default, not the source tree's

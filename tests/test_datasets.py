@@ -56,7 +56,7 @@ def test_list_says_what_is_here(tmp_path, home, capsys):
         assert f"  from: {entry.origin}\n  terms: {entry.terms}\n" in out
     assert f"  here: {tmp_path}/tinyshakespeare\n" in out
     assert "  not here: edgernn data fetch mnist\n" in out
-    assert "  SHA-256: not known of data.csv; what comes first is trusted\n" in out
+    assert "  SHA-256: unknown for data.csv; the first download is trusted\n" in out
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -332,13 +332,15 @@ def test_a_bad_setting_is_named(tmp_path, words, message):
 
 def test_a_cell_that_imputes_is_refused(tmp_path):
     write_mnist(tmp_path)
-    with pytest.raises(UsageError, match="cell: gru-d imputes what is missing"):
+    with pytest.raises(UsageError, match="cell: expected one without an imputer, got gru-d"):
         make_plan("draw", "gru-d", None, {}, data=tmp_path)
 
 
 def test_a_cell_that_is_run_in_parts_must_know_its_length(tmp_path):
     write_mnist(tmp_path)
-    with pytest.raises(UsageError, match="cell: decaynet is run in parts here, so it must be told length="):
+    with pytest.raises(
+        UsageError, match="length: expected a length, because this task runs decaynet in parts; set length="
+    ):
         make_plan("draw", "decaynet", None, {}, data=tmp_path)
     make_plan("draw", "decaynet", None, {"length": 10}, data=tmp_path)
 

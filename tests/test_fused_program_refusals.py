@@ -74,8 +74,8 @@ class Long(Cell):
     [
         (Detached, "there is no kernel for my-gru: update: torch's gradient of argument"),
         (Summed, "there is no kernel for my-gru: update: torch's _softmax is not supported"),
-        (Projecting, r"there is no kernel for my-gru: a cell with a project\(\) of its own has no program"),
-        (Stepping, r"there is no kernel for my-gru: a cell with a step\(\) of its own has no program"),
+        (Projecting, r"there is no kernel for my-gru: a cell that overrides project\(\) has no program"),
+        (Stepping, r"there is no kernel for my-gru: a cell that overrides step\(\) has no program"),
         (ManyGates, "there is no kernel for my-many: a program needs at most 8 gates, got 9"),
         (Long, "there is no kernel for my-long: equations: expected at most 128 values"),
     ],

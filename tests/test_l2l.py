@@ -566,7 +566,7 @@ def test_bad_settings(tmp_path, settings, message):
 
 
 def test_cells_that_impute_are_refused(digits, tmp_path):
-    with pytest.raises(UsageError, match="cell: rits imputes what is missing"):
+    with pytest.raises(UsageError, match="cell: expected one without an imputer, got rits"):
         run(digits, tmp_path / "run", "rits")
 
 
@@ -585,7 +585,7 @@ def test_missing_files_are_named(tmp_path):
         opened(tmp_path, optimisee="resnet")
 
 
-A_PART = r"cifar10_subset\S* is a part of CIFAR-10"
+A_PART = r"cifar10_subset\S* is a subset of CIFAR-10"
 
 
 def write_cifar(folder, form, count=12):

@@ -362,7 +362,7 @@ def test_a_users_own_text(tmp_path):
     assert task.train.words.tolist() == [2, 3, 2, 0, 3, 2, 0]
     assert task.validation.words.tolist() == [3, 1, 0]
     assert task.test.words.tolist() == [2, 0, 2, 0]
-    with pytest.raises(UsageError, match="batch_size: expected at most 7, the words of the text, got 8"):
+    with pytest.raises(UsageError, match="batch_size: expected at most 7, the number of words in the text, got 8"):
         task.train.steps_per_epoch(8)
 
 
@@ -442,9 +442,9 @@ def test_schedule_of_the_eins_paper():
     ("settings", "message"),
     [
         ({"optimizer": "ntasgd"}, "ntasgd expects average_from, nonmono or both"),
-        ({"nonmono": 5}, "nonmono: adam does not average; optimizer=ntasgd does"),
+        ({"nonmono": 5}, "nonmono: optimizer=adam does not average; use optimizer=ntasgd"),
         ({"bidirectional": True}, "bidirectional: the network of the task ptb has no such setting"),
-        ({"cell": "decaynet"}, "cell: decaynet is run in parts here, so it must be told length="),
+        ({"cell": "decaynet"}, "length: expected a length, because this task runs decaynet in parts; set length="),
         ({"dropout_output": 1}, "dropout_output: expected a number of at least 0 and below 1"),
     ],
 )

@@ -128,7 +128,7 @@ def test_a_value_is_clipped_before_the_norm():
     [
         ({"optimizer": "adm"}, "unknown optimizer 'adm': did you mean 'adam'"),
         ({"start": "gauss"}, "unknown start 'gauss'"),
-        ({"momentum": 0.9}, "momentum: adam has none of that kind"),
+        ({"momentum": 0.9}, "momentum: optimizer=adam has no such setting"),
         ({"keep": "first"}, "keep: expected last or best, got 'first'"),
     ],
 )

@@ -120,7 +120,7 @@ def test_each_sequence_is_seen_once():
     # a process without sequences has weight 0
     group = Group(2, 3)
     assert group.part(Batch(x[:, :2], x[0, :2]), 0, 0).x.shape == (3, 1, 1)
-    assert (group.weight, group.there) == (0.0, 0.0)
+    assert (group.weight, group.present) == (0.0, 0.0)
 
 
 def test_every_process_draws_for_itself_and_again_the_same():
@@ -193,7 +193,7 @@ def test_a_killed_process_is_named_and_its_run_goes_on(tmp_path, one_process):
     # a long-lived child of another test may exist
     before = children()
     kill = At(5, lambda: os.kill(next(int(child) for child in children() if child not in before), signal.SIGKILL))
-    output = "of 2 processes that train together process 1 was killed by signal 9; go on with --resume"
+    output = "of 2 processes that train together process 1 was killed by signal 9; resume the run with --resume"
     with everything_put_back(), pytest.raises(EdgernnError, match=output):
         run(tmp_path / "run", devices=2, progress=kill)
     assert json.loads((tmp_path / "run/state.json").read_text())["step"] == 3
@@ -224,7 +224,7 @@ def test_torchrun_starts_what_devices_would(tmp_path, one_process):
     ],
 )
 def test_batches_that_cannot_be_shared_are_refused(tmp_path, changes, devices, said):
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=output):
         run(tmp_path / "run", devices=devices, **changes)
     assert not (tmp_path / "run").exists()
 
@@ -232,12 +232,12 @@ def test_batches_that_cannot_be_shared_are_refused(tmp_path, changes, devices, s
 def test_two_numbers_of_processes_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    with pytest.raises(UsageError, match="torchrun has started 2 processes, got --devices 5"):
+    with pytest.raises(UsageError, match="expected 2, as started by torchrun, got 5"):
         run(tmp_path / "run", devices=5)
 
 
 def test_a_batch_of_one_network_cannot_be_shared(tmp_path, small_data):
-    with pytest.raises(UsageError, match="a batch of the task l2l cannot be shared out, got 2 devices"):
+    with pytest.raises(UsageError, match="expected 1, the task l2l cannot divide its batches, got 2"):
         train("l2l", "lstm", out=tmp_path / "run", devices=2, data=small_data)
 
 
@@ -264,7 +264,7 @@ def test_processes_of_other_settings_are_refused(tmp_path):
     ]
     errors = [process.communicate(timeout=60)[1] for process in processes]
     assert [process.returncode for process in processes] == [2, 2]
-    assert "lr: process 0 has 0.1, got 0.2; start all processes alike" in errors[1]
+    assert "lr: expected 0.1 as in process 0, got 0.2; start all processes with the same settings" in errors[1]
     assert not (tmp_path / "run").exists()
 
 

@@ -61,7 +61,7 @@ def test_pictures_of_one_run_lie_beside_it(runs):
 def test_what_cannot_be_drawn_says_why(runs, tmp_path):
     with pytest.raises(EdgernnError, match="pattern: no run has a rule that skips"):
         plot([runs / "gru"], tmp_path, ["pattern"])
-    with pytest.raises(EdgernnError, match="tradeoff: it takes several runs"):
+    with pytest.raises(EdgernnError, match="tradeoff: expected several runs, got one"):
         plot([runs / "gru"], tmp_path, ["tradeoff"])
     with pytest.raises(
         UsageError, match="kind: expected one of learning, pattern, tradeoff, cobweb, kept, got 'lerning'"

@@ -122,8 +122,8 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     assert out == ""
     assert "Traceback" not in err
     step = json.loads((tmp_path / "run/state.json").read_text())["step"]
-    assert f"interrupted at step {step} of 100000, which is saved; go on with: edgernn train" in err
-    command = shlex.split(re.search(r"go on with: (.*)", err)[1])
+    assert f"interrupted at step {step} of 100000, which is saved; resume with: edgernn train" in err
+    command = shlex.split(re.search(r"resume with: (.*)", err)[1])
     assert command[-1] == "--resume"
     assert command[1:3] == ["train", "--task"]
     assert "eval_every=2" in command
@@ -167,7 +167,7 @@ def test_a_finished_run_is_only_read(tmp_path):
 def test_resuming_nothing_begins(tmp_path, uninterrupted):
     notes = Notes()
     run(tmp_path / "run", resume=True, progress=notes)
-    assert notes.texts == [f"nothing to resume in {tmp_path / 'run'}: starting there"]
+    assert notes.texts == [f"nothing to resume in {tmp_path / 'run'}: starting a new run there"]
     assert snapshot(tmp_path / "run") == uninterrupted
 
 
@@ -180,7 +180,7 @@ def test_killed_before_the_config_was_there(tmp_path, uninterrupted):
 
 def test_a_directory_in_use_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UsageError, match=r"out: expected a new or empty directory, got .* --out names another"):
+    with pytest.raises(UsageError, match=r"out: expected a new or empty directory, got .* choose another with --out"):
         run(tmp_path)
     with pytest.raises(UsageError, match=r"is not a run directory: it has no config\.json"):
         run(tmp_path, resume=True)
@@ -191,17 +191,17 @@ def test_a_directory_in_use_is_refused(tmp_path):
 
 def test_a_run_is_not_overwritten(tmp_path):
     stopped(tmp_path / "run", 8)
-    with pytest.raises(UsageError, match="--resume goes on with the run there"):
+    with pytest.raises(UsageError, match="continue its run with --resume"):
         run(tmp_path / "run")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden_size": 9}, "hidden_size: the run in .* has 8, got 9"),
-        ({"T": 11}, "T: the run in .* has 10, got 11"),
-        ({"lambda": 0.5}, "lambda: the run in .* has 0.0001, got 0.5"),
-        ({"budget": "likelihoods"}, "budget: the run in .* has None, got 'likelihoods'"),
+        ({"hidden_size": 9}, "hidden_size: expected 8 as in the run in .*, got 9"),
+        ({"T": 11}, "T: expected 10 as in the run in .*, got 11"),
+        ({"lambda": 0.5}, "lambda: expected 0.0001 as in the run in .*, got 0.5"),
+        ({"budget": "likelihoods"}, "budget: expected None as in the run in .*, got 'likelihoods'"),
     ],
 )
 def test_another_config_is_refused_by_name(tmp_path, changes, message):

@@ -383,7 +383,9 @@ def test_a_network_that_is_sure_of_the_wrong_word_has_no_finite_perplexity(tmp_p
 
 def test_a_cell_that_is_run_in_parts_must_know_its_length(tmp_path):
     write_ptb(tmp_path)
-    with pytest.raises(UsageError, match="cell: decaynet is run in parts here, so it must be told length="):
+    with pytest.raises(
+        UsageError, match="length: expected a length, because this task runs decaynet in parts; set length="
+    ):
         make_plan("sentence-vae", "decaynet", None, {}, data=tmp_path)
     make_plan("sentence-vae", "decaynet", None, {"length": 10}, data=tmp_path)
 

@@ -25,7 +25,7 @@ def test_sentences_are_lines_of_words(tmp_path, suffix):
 def test_a_text_without_words_is_refused(tmp_path):
     path = tmp_path / "text"
     path.write_bytes(b" \n\n")
-    with pytest.raises(EdgernnError, match="text: expected a sentence a line, got no word"):
+    with pytest.raises(EdgernnError, match="text: expected one sentence per line, got no word"):
         read_sentences(path)
 
 

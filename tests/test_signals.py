@@ -34,7 +34,7 @@ def test_a_signal_saves_as_ctrl_c_does(tmp_path, number):
     process.send_signal(number)
     status, out, error = ended(process)
     assert (status, out) == (128 + number, "")
-    assert f"interrupted at step {saved(tmp_path)} of 1000000, which is saved; go on with: edgernn train" in error
+    assert f"interrupted at step {saved(tmp_path)} of 1000000, which is saved; resume with: edgernn train" in error
     assert not leftovers(tmp_path / "run")
 
 
@@ -111,13 +111,11 @@ def test_a_full_disk_says_where_what_is_kept_and_what_to_do(tmp_path):
         return process.stderr.splitlines()[-1]
 
     line = limited(6000)
-    output = (
-        "run/state.safetensors: File too large; no step is saved yet; free some space and go on with: edgernn train"
-    )
+    output = "run/state.safetensors: File too large; no step is saved yet; free some space and resume with: edgernn train"
     assert output in line
     command.append("--resume")
     line = limited(20_000)
-    output = r"edgernn: error: run/learning\.png: File too large; step 6 is saved; free some space and go on with: (.*)"
+    output = r"edgernn: error: run/learning\.png: File too large; step 6 is saved; free some space and resume with: (.*)"
     resuming = re.fullmatch(output, line)
     assert resuming, line
     words_again = shlex.split(resuming[1])

@@ -96,7 +96,7 @@ def test_two_names_of_one_model_are_one_row(file, tmp_path):
         ("lr =", "T =", "T: expected in one of"),
         ('"sarnn"]', '"sarn"]', "unknown cell 'sarn': did you mean 'sarnn'"),
         ('["gru", "sarnn"]', "[]", "cells: expected a list of names"),
-        ("seeds = 2", "seeds = 0", "seeds: expected how many, at least 1, or a list of numbers, got 0"),
+        ("seeds = 2", "seeds = 0", "seeds: expected a count of at least 1, or a list of numbers, got 0"),
         ("seeds = 2", "seeds = [0, -1]", "seeds: expected"),
         ('task = "adding"', 'task = "ading"', "unknown task 'ading'"),
         ("seeds = 2", "seeds = ", "not a TOML file"),
@@ -339,6 +339,6 @@ def test_a_machine_without_the_folder_or_of_another_version_says_so(tmp_path):
     import edgernn
 
     arguments = (1, None, "cpu", tmp_path / "nowhere", edgernn.__version__)
-    assert "does not see the folder" in cluster._try(job, tmp_path, *arguments).error
-    assert "is installed on" in cluster._try(job, tmp_path, *arguments[:-1], "0.0.0").error
+    assert "cannot see the folder" in cluster._run_job(job, tmp_path, *arguments).error
+    assert "is installed on" in cluster._run_job(job, tmp_path, *arguments[:-1], "0.0.0").error
     assert not job.out.exists()

@@ -128,7 +128,7 @@ def with_value(value, index):
 ZEROS = np.zeros(40, int)
 BAD_NPZ = {
     "no-x": ({"X": inputs(), "y": ZEROS}, "expected arrays x and y, got no x"),
-    "no-y": ({"x": inputs()}, "expected arrays x and y, got no y; to predict the next step.*: predict=next"),
+    "no-y": ({"x": inputs()}, "expected arrays x and y, got no y; to predict the next step.* predict=next"),
     "nothing": ({}, "expected arrays x and y, got no x and y$"),
     "no-y-val": ({"x": inputs(), "y": ZEROS, "x_val": inputs()}, "expected arrays x_val and y_val, got no y_val"),
     "no-x-test": ({"x": inputs(), "y": ZEROS, "y_test": ZEROS}, "got no x_test"),

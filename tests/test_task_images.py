@@ -133,7 +133,7 @@ def test_a_run_does_not_go_on_with_other_images(tmp_path):
     content = bytearray(path.read_bytes())
     content[-400:] = bytes(400)
     path.write_bytes(content)
-    with pytest.raises(UsageError, match=r"fingerprint: the run in .* has '\w{64}', got '\w{64}'"):
+    with pytest.raises(UsageError, match=r"fingerprint: expected '\w{64}' as in the run in .*, got '\w{64}'"):
         train("mnist-rows", "gru", out=tmp_path / "run", data=tmp_path, settings=settings, resume=True)
 
 
@@ -186,7 +186,9 @@ def test_bad_settings_are_named(kind, word, message):
 def test_missing_files_say_where_to_put_them(tmp_path, kind, monkeypatch):
     monkeypatch.delenv("EDGERNN_DATA", raising=False)
     monkeypatch.setattr("edgernn.training.data.cache_folder", lambda: tmp_path / "cache")
-    with pytest.raises(EdgernnError, match=r"train-images-idx3-ubyte.*--data DIR or the variable EDGERNN_DATA"):
+    with pytest.raises(
+        EdgernnError, match=r"train-images-idx3-ubyte.*--data DIR or the environment variable EDGERNN_DATA"
+    ):
         opened(kind())
     with pytest.raises(EdgernnError, match=rf"no train-images-idx3-ubyte .* in .*{ALL[kind][0]}.*EDGERNN_DATA"):
         opened(kind(), tmp_path)
@@ -201,7 +203,7 @@ def test_labels_are_checked(tmp_path):
     with pytest.raises(EdgernnError, match="expected labels 0 to 9, got 10 at index 10"):
         opened(MnistRows(), tmp_path)
     path.write_bytes(idx_bytes(np.zeros(23)))
-    with pytest.raises(EdgernnError, match="expected 24 labels, one an image, got 23"):
+    with pytest.raises(EdgernnError, match="expected 24 labels, one per image, got 23"):
         opened(MnistRows(), tmp_path)
     write_mnist(tmp_path, train=3)
     with pytest.raises(EdgernnError, match="expected at least 12 images, got 3"):

@@ -156,7 +156,7 @@ def uci_with_other_ids(folder):
 BAD_SEIZURES = {
     "no-seizure": (changed(lambda r, c, x, y: (r, c, x, 5)), "at least 3 recordings of the class 'seizure', got 0"),
     "all-seizures": (changed(lambda r, c, x, y: (r, c, x, 1)), "recordings of the class 'no seizure', got 0"),
-    "two-classes": (changed(lambda r, c, x, y: ("A001", c, x, y)), "expected one class a recording, got two in A001"),
+    "two-classes": (changed(lambda r, c, x, y: ("A001", c, x, y)), "expected one class per recording, got two in A001"),
     "nan": (changed(lambda r, c, x, y: (r, c, [math.nan, *x[1:]], y)), r"expected finite numbers .*, got nan"),
     "inf": (changed(lambda r, c, x, y: (r, c, [math.inf, *x[1:]], y)), r"expected finite numbers .*, got inf"),
     "word": (changed(lambda r, c, x, y: (r, c, ["x", *x[1:]], y)), r"line 2, column 3 \(X1\): expected a number"),
@@ -179,7 +179,9 @@ def test_recordings_need_a_column(tmp_path):
     lines = [line.split(",", 2)[2] for line in path.read_text().splitlines()]
     path.write_text("\n".join(lines))
     opened(Seizures(), tmp_path)
-    with pytest.raises(EdgernnError, match=r"expected a column recording or of ids like X21\.V1\.791, got neither"):
+    with pytest.raises(
+        EdgernnError, match=r"expected a column recording or a column of ids like X21\.V1\.791, got neither"
+    ):
         opened(Seizures(split="recordings"), tmp_path)
     path.write_text("\n".join([lines[0].replace("X178", "Z"), *lines[1:]]))
     with pytest.raises(EdgernnError, match="expected a column 'X178'"):

@@ -178,7 +178,7 @@ def test_every_cell_has_equations(name, I):
             "at most 4 gates with x that do not feed mid",
         ),
         ({"own": {"v": Vector("I")}}, "m of size I for v"),
-        ({"step": lambda self, *values: values}, r"a cell with a step\(\) of its own"),
+        ({"step": lambda self, *values: values}, r"a cell that overrides step\(\)"),
     ],
 )
 def test_cells_without_a_program_are_refused(members, message):

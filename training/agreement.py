@@ -16,7 +16,7 @@ from edgernn.training.statistics import Difference, mean_difference, spread_rati
 
 WITHIN, ABOVE, BELOW, INCOMPARABLE = "within", "above", "below", "not comparable"
 VERDICTS = (WITHIN, ABOVE, BELOW, INCOMPARABLE)
-# a test shows a difference below this probability of one as large by chance
+# significance level of the tests
 SIGNIFICANCE = 0.05
 # keys of a figure in a recipe
 PARTS = frozenset({"mean", "interval", "sd"})
@@ -26,9 +26,11 @@ PARTS = frozenset({"mean", "interval", "sd"})
 class Reported:
     """A figure as a paper prints it.
 
-    mean: The printed figure. rounding: One unit of its last printed digit, as papers round or cut off. interval: The
-    printed ± or (·), if any; the recipe's `interval` says what it is. sd: The standard deviation over the paper's runs,
-    if it is printed.
+    Attributes:
+        mean: The printed figure.
+        rounding: One unit of its last printed digit, as papers round or truncate.
+        interval: The printed ± or (·), if any; the recipe's `interval` gives its meaning.
+        sd: The standard deviation over the paper's runs, if printed.
     """
 
     mean: float
@@ -38,10 +40,16 @@ class Reported:
 
     @classmethod
     def read(cls, value: object) -> "Reported":
-        """Read a figure from TOML, where floats are Decimal: a number, or a table of mean, interval and sd.
+        """Read a figure from TOML.
+
+        Args:
+            value: A number, or a table of mean, interval and sd; floats are Decimal.
+
+        Returns:
+            The figure.
 
         Raises:
-            UsageError: any other value.
+            UsageError: The value has another form.
         """
         parts: dict[Any, Any] = dict(value) if isinstance(value, Mapping) else {"mean": value}
         numbers = all(isinstance(n, int | Decimal) and not isinstance(n, bool) for n in parts.values())
@@ -54,21 +62,21 @@ class Reported:
 
     @property
     def half_width(self) -> float:
-        """Half the width of the interval that the printed figure stands for."""
+        """Half the width of the interval of values that the printed figure allows."""
         return max(self.rounding, self.interval or 0.0)
 
 
 def agreement(paper: Reported | None, ours: Mapping[str, Any], reason: str | None = None) -> str | None:
-    """Tell where our 95 % confidence interval lies beside the paper's figure.
+    """Compare our 95 % confidence interval with the paper's figure.
 
     Args:
-        paper: The paper's figure; None where it prints none.
-        ours: Our figure over the seeds, as `statistics.spread` returns it.
-        reason: Why the two cannot be compared, if they cannot.
+        paper: The paper's figure; None if it prints none.
+        ours: Our figure over the seeds, from `statistics.spread`.
+        reason: Reason why the two cannot be compared, if any.
 
     Returns:
-        "within" where the intervals meet, "above" or "below" where ours lies wholly on that side, "not comparable: "
-        and the reason; None where nothing is printed or nothing was measured.
+        "within" if the intervals overlap; "above" or "below" if ours lies entirely on that side; "not comparable: " and
+        the reason; None if nothing is printed or measured.
     """
     if paper is None or ours["mean"] is None:
         return None
@@ -77,7 +85,7 @@ def agreement(paper: Reported | None, ours: Mapping[str, Any], reason: str | Non
     if ours["interval"] is None:
         return f"{INCOMPARABLE}: one seed has no interval"
     low, high = ours["interval"]
-    # a printed bound has rounding errors of its own in binary
+    # tolerance for rounding errors of the printed bounds in binary
     slack = 1e-9 * max(abs(paper.mean), paper.half_width)
     if low > paper.mean + paper.half_width + slack:
         return ABOVE
@@ -95,12 +103,17 @@ def count_verdicts(verdicts: Iterable[str | None]) -> dict[str, int]:
 @with_config(FILE)
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of a paper that our runs can test: the first row is claimed to have more of a figure than the second.
+    """A claim of a paper that our runs can test: the first row has more of a figure than the second.
 
-    text: The claim in words. kind: "mean", more of the figure's mean; "no-more", no more of it; "spread", more of its
-    standard deviation. column: The figure. rows: The names of both rows.
-    variant: The variant's label, for a table with variants. than: The variant of the second row, if it is another one.
-    size: The paper's own difference of means, or ratio of standard deviations, if it can be had from what it prints.
+    Attributes:
+        text: The claim in words.
+        column: The figure.
+        rows: Names of both rows.
+        kind: "mean": the first row has a larger mean. "no-more": it has no larger mean. "spread": it has a larger
+            standard deviation.
+        variant: Label of the variant, for a table with variants.
+        than: Variant of the second row, if it is another one.
+        size: The paper's difference of means, or ratio of standard deviations, if it can be derived from its figures.
     """
 
     text: str
@@ -112,9 +125,16 @@ class Claim:
     size: StrictFloat | None = None
 
     def test(self, first: Mapping[int, float], second: Mapping[int, float]) -> dict[str, Any] | None:
-        """Test the claim on one figure of both rows, by seed; None with fewer than two seeds on a side.
+        """Test the claim.
 
-        Means of the same seeds are compared in pairs, as a seed sets a run's data and its start.
+        Means over the same seeds are compared in pairs, because a seed sets a run's data and initial weights.
+
+        Args:
+            first: The figure of the first row by seed.
+            second: The figure of the second row by seed.
+
+        Returns:
+            Test, seeds, value, interval, p and verdict; None with fewer than two seeds on a side.
         """
         if min(len(first), len(second)) < 2:
             return None
@@ -122,8 +142,8 @@ class Claim:
         if self.kind == "spread":
             difference, name = spread_ratio(list(first.values()), list(second.values())), "Brown-Forsythe test"
         elif paired:
-            in_pairs = [second[seed] for seed in first]
-            difference, name = mean_difference(list(first.values()), in_pairs, paired=True), "paired t-test"
+            pairs = [second[seed] for seed in first]
+            difference, name = mean_difference(list(first.values()), pairs, paired=True), "paired t-test"
         else:
             values = list(first.values()), list(second.values())
             difference, name = mean_difference(*values, paired=False), "Welch's t-test"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train a model in one call."""
+"""Training of a model in one call."""
 
 import shlex
 import warnings
@@ -30,7 +30,7 @@ from edgernn.training.plan import Plan, first_difference, make_plan
 from edgernn.training.run_directory import LEARNING, PATTERN, RESULT, STATE_JSON, Position, RunDirectory
 from edgernn.training.series import save_series
 
-# how many test sequences are kept beside the model, to check and time it with
+# number of test sequences kept beside the model, to check and time it
 _EXAMPLES = 16
 
 
@@ -49,37 +49,50 @@ def train(
     progress: Progress | None = None,
     wait: float = 0.0,
 ) -> dict[str, Any]:
-    """Train a model and leave a run directory; returns what its result.json holds, and "run", the directory.
+    """Train a model and write a run directory.
 
-    task: a name of TASKS, or the path of an npz file. cell, rule: names; cell may be FILE.py:CLASS, whose file is
-    executed, and copied to the run directory; a run that is gone on with has its copy executed.
-    settings: as the words of `edgernn train`.
-    out: the run directory, runs/TASK-CELL[-RULE] unless given. data: the data folder, else the variable EDGERNN_DATA.
-    device: auto, cpu or cuda. resume: go on with the run in `out`; a finished one is only read.
-    devices: so many processes share each batch, on a GPU each, or on the CPU; the result is that of one. Where torchrun
-    has started this process, all of its processes do.
-    wait: seconds to wait for another process that trains in `out`.
-    Raises UsageError for a bad argument, an `out` that is in use or batches that cannot be shared, EdgernnError for bad
-    data, a diverged training or a process that was lost, OSError where nothing can be written, Interrupted (a
-    KeyboardInterrupt) after Ctrl-C, SIGTERM or SIGHUP; the run can be resumed after the last two.
+    Args:
+        task: A name of TASKS, or the path of an .npz file or a folder of csv files.
+        cell: A name, or FILE.py:CLASS. The file is executed and copied to the run directory; a resumed run executes the
+            copy.
+        rule: The name of an update rule, unless the cell's name implies it.
+        out: The run directory. Default: runs/TASK-CELL[-RULE].
+        seed: Random seed.
+        device: auto, cpu or cuda.
+        data: The data folder. Default: the environment variable EDGERNN_DATA.
+        resume: Continue the run in `out`. A finished run is only read.
+        devices: Number of processes that share each batch, on one GPU each or on the CPU. The result equals that of one
+            process. Default: the processes started by torchrun, or one.
+        settings: Settings of training, model, task, cell and rule by name, as on the command line of `edgernn train`.
+        progress: Progress bar. Default: none.
+        wait: Seconds to wait for another process that trains in `out`.
+
+    Returns:
+        The content of result.json, and the run directory as "run".
+
+    Raises:
+        UsageError: An argument is invalid, `out` is in use, or the batches cannot be shared by the processes.
+        EdgernnError: The data is invalid, the training diverged, or a process was lost.
+        OSError: A file cannot be written; the run can be resumed.
+        Interrupted: SIGINT (Ctrl-C), SIGTERM or SIGHUP was received; the run can be resumed. It is a KeyboardInterrupt.
     """
     settings = settings or {}
     progress = progress or Silent()
     path = Path(out) if out else default_out(task, cell, rule)
-    used = _begun_with(path, cell) if resume else cell
-    plan = make_plan(task, used, rule, settings, seed=seed, device=device, data=Path(data) if data else None)
+    cell_used = _resumed_cell(path, cell) if resume else cell
+    plan = make_plan(task, cell_used, rule, settings, seed=seed, device=device, data=Path(data) if data else None)
     size = size_of(devices)
     check_size(plan, size)
     run = RunDirectory(path)
     command = command_words(task, cell, rule, run.path, seed, device, data, settings, devices)
-    # a caller's random numbers are its own
+    # the caller's random generator is restored at the end
     with together(plan, size, command) as group, torch.random.fork_rng(devices=[]), ExitStack() as stack:
         record = plan.record(command, size)
         _check_same(group, record)
         group.first(lambda: stack.enter_context(hold_folder(run.path, wait)))
         resuming = shlex.join([*command, "--resume"])
-        stack.enter_context(_telling_what_is_kept(run, resuming))
-        if note := group.first(lambda: run.open(record, resume, _kept_files(plan))):
+        stack.enter_context(_explaining_full_disk(run, resuming))
+        if note := group.first(lambda: run.open(record, resume, _extra_files(plan))):
             progress.note(note)
         if group.leads:
             _warn_if_portable(plan)
@@ -88,7 +101,7 @@ def train(
             try:
                 result = _train(plan, run, progress, group)
             except Interrupted as stop:
-                raise Interrupted.by(stop.number, f"{stop}; go on with: {resuming}") from None
+                raise Interrupted.by(stop.number, f"{stop}; resume with: {resuming}") from None
             except EdgernnError:
                 if group.leads:
                     run.discard()
@@ -98,19 +111,20 @@ def train(
     return {**result, "run": str(run.path)}
 
 
-def _begun_with(run: Path, cell: str) -> str:
-    """The cell that a run goes on with: its own copy of a user's file."""
+def _resumed_cell(run: Path, cell: str) -> str:
+    """The cell of a resumed run: the run's copy of a user's file, with a warning if the file has changed."""
     kept = kept_cell(run, cell)
     if kept != cell and differs(cell, kept):
         text = (
-            f"{cell} is not what {run} was begun with, which goes on with its copy; give another --out for the new one"
+            f"cell: {cell} differs from the copy in {run}, which the resumed run uses; "
+            "to train the new version, give another --out"
         )
         warnings.warn(text, EdgernnWarning, stacklevel=3)
     return kept
 
 
-def _kept_files(plan: Plan) -> dict[str, bytes]:
-    """What a run directory keeps beside config.json: the file of a user's own cell."""
+def _extra_files(plan: Plan) -> dict[str, bytes]:
+    """Files that a run directory keeps beside config.json: the file of a user's own cell."""
     source = source_of(plan.model.layer.types[0])
     return {} if source is None else {KEPT: source.content}
 
@@ -118,32 +132,35 @@ def _kept_files(plan: Plan) -> dict[str, bytes]:
 def _warn_if_portable(plan: Plan) -> None:
     cell_type, options = plan.model.layer.types[0], plan.model.layer.cell.options
     if why := why_portable(cell_type, options, plan.model.input.size, plan.model.hidden_size):
-        text = f"{why}; it trains, and an exported file runs it as a portable function, which is slow"
+        text = f"{why}; it can be trained, but an exported file runs it as a portable function, which is slow"
         warnings.warn(text, EdgernnWarning, stacklevel=3)
 
 
 @contextmanager
-def _telling_what_is_kept(run: RunDirectory, resuming: str) -> Iterator[None]:
-    """Add to the error of a full disk what of the run is saved, and the command that goes on with it."""
+def _explaining_full_disk(run: RunDirectory, resuming: str) -> Iterator[None]:
+    """Add the last saved step and the command that resumes the run to the error of a full disk."""
     try:
         yield
     except OSError as error:
         if error.errno in FULL:
             state = run.path / STATE_JSON
-            kept = f"step {read_json(state)['step']} is saved" if state.is_file() else "no step is saved yet"
-            error.add_note(f"{kept}; free some space and go on with: {resuming}")
+            saved = f"step {read_json(state)['step']} is saved" if state.is_file() else "no step is saved yet"
+            error.add_note(f"{saved}; free some space and resume with: {resuming}")
         raise
 
 
 def _check_same(group: Group, record: dict[str, Any]) -> None:
-    """Raises UsageError where another process was started with other settings or other data than the first one."""
-    found = first_difference(group.first(lambda: record), record)
-    if group.any(found is not None):
-        name, there, here = found or ("settings", "its own", "others")
-        raise UsageError(f"{name}: process 0 has {there}, got {here}; start all processes alike")
+    """Raise UsageError if another process was started with other settings or data than the first one."""
+    difference = first_difference(group.first(lambda: record), record)
+    if group.any(difference is not None):
+        name, expected, got = difference or ("settings", "its own", "others")
+        raise UsageError(
+            f"{name}: expected {expected} as in process 0, got {got}; start all processes with the same settings"
+        )
 
 
 def default_out(task: str, cell: str, rule: str | None) -> Path:
+    """Default run directory: runs/TASK-CELL[-RULE]."""
     return Path("runs") / "-".join([Path(task).stem, label(cell), *([rule] if rule else [])])
 
 
@@ -152,7 +169,7 @@ def _train(plan: Plan, run: RunDirectory, progress: Progress, group: Group) -> d
     model = plan.network()
     backend = attach(model, plan.config.backend, plan.device)
     if group.size > 1 and any(layer.cell.counts_steps for layer in model.recurrent_layers()):
-        # statistics of a batch are summed over processes in the loop
+        # batch statistics are summed over processes, which only the torch loop does
         backend = "torch"
     initialise(model, plan.config)
     optimizer = make_optimizer(model, plan.config)
@@ -162,7 +179,7 @@ def _train(plan: Plan, run: RunDirectory, progress: Progress, group: Group) -> d
 
 
 def _finish(plan: Plan, model: RecurrentModel, backend: str, run: RunDirectory, position: Position) -> dict[str, Any]:
-    """Write what a run leaves beside its checkpoint; the result."""
+    """Write the model, the pictures and the result of a finished run, and return the result."""
     save_weights(model, run.path)
     lines = run.metrics()
     result = _result(plan, model.eval(), position, lines[-1]["loss"]) | {"backend": backend}
@@ -222,7 +239,7 @@ def command_words(
     settings: Mapping[str, object],
     devices: int | None = None,
 ) -> list[str]:
-    """The words of `edgernn train` that train such a model."""
+    """The command line of `edgernn train` that trains such a model."""
     options = {"--task": task, "--cell": cell, "--rule": rule, "--out": out, "--seed": seed, "--data": data}
     options["--devices"] = devices
     words = [word for name, value in options.items() if value is not None for word in (name, str(value))]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of training that every task has."""
+"""Settings of training that all tasks have."""
 
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ _Weight = Annotated[float, Field(ge=0)]
 
 @configuration
 class OptimizerConfig:
-    """The steps that a training takes."""
+    """Settings of the optimiser."""
 
     name: Annotated[str, Field(description="Optimiser: adam, sgd, rmsprop, adadelta or ntasgd."), Word("optimizer")] = (
         "adam"
@@ -38,7 +38,7 @@ class OptimizerConfig:
 
 @configuration
 class ScheduleConfig:
-    """How the learning rate falls."""
+    """Settings of the learning rate schedule."""
 
     decay: Annotated[
         _Positive, Field(description="Factor of the learning rate after each epoch beyond the first."), Word("lr_decay")
@@ -51,7 +51,7 @@ class ScheduleConfig:
 
 @configuration
 class StartConfig:
-    """How the parameters begin; those of a normalisation keep their own start."""
+    """Settings of the initialisation; parameters of a normalisation keep their own."""
 
     name: Annotated[
         str, Field(description="Initialisation: cell (each its own), uniform or normal."), Word("start")
@@ -66,7 +66,7 @@ class StartConfig:
 
 @configuration
 class StopConfig:
-    """When a training ends before its time."""
+    """Settings of early stopping."""
 
     solved: Annotated[
         bool, Field(description="Stop once the validation metric reaches the task's threshold."), Word("stop_solved")
@@ -79,7 +79,7 @@ class StopConfig:
 
 @configuration
 class TrainConfig:
-    """How long and how a model is trained. A task's `defaults` stand before these, the user's words before both."""
+    """Settings of training. A task's `defaults` override the defaults here, and the user's settings override both."""
 
     steps: Annotated[_Count, Field(description="Training length in steps, in place of epochs.")] = None
     epochs: Annotated[_Count, Field(description="Training length in epochs, in place of steps.")] = None
@@ -100,7 +100,7 @@ class TrainConfig:
 
     @classmethod
     def of(cls, **settings: Any) -> "TrainConfig":
-        """From settings by short name. Raises UsageError as `bind` does."""
+        """Build from settings by short name; raises UsageError for an invalid one."""
         words = {name.rstrip("_"): value for name, value in settings.items()}
         return build(cls, bind(words, train=fields_of(cls))["train"])
 
@@ -110,9 +110,17 @@ _STEPS, _EPOCHS = ("steps",), ("epochs",)
 
 
 def resolve_config(defaults: Values, settings: Values) -> TrainConfig:
-    """The config from a task's defaults and the user's settings, both by path.
+    """Merge a task's defaults and the user's settings.
 
-    Raises UsageError if the user gives steps and epochs.
+    Args:
+        defaults: The task's settings by path.
+        settings: The user's settings by path.
+
+    Returns:
+        The configuration, with either steps or epochs.
+
+    Raises:
+        UsageError: The user sets both steps and epochs.
     """
     steps, epochs = settings.get(_STEPS), settings.get(_EPOCHS)
     if steps is not None and epochs is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where data sets lie: in the folder that the user gives, or in the cache that `edgernn data fetch` fills."""
+"""Search for the files of data sets, in the user's data folder and in the cache of `edgernn data fetch`."""
 
 import os
 from collections.abc import Sequence
@@ -12,66 +12,114 @@ VARIABLE = "EDGERNN_DATA"
 
 
 def data_folder(data: Path | None) -> Path | None:
-    """The user's data folder: `data`, else what EDGERNN_DATA says, else None. Raises UsageError if it is not there."""
+    """Resolve the user's data folder.
+
+    Args:
+        data: The folder, or None for the environment variable EDGERNN_DATA.
+
+    Returns:
+        The folder, or None if neither is set.
+
+    Raises:
+        UsageError: The folder does not exist.
+    """
     if data is None:
         if not os.environ.get(VARIABLE):
             return None
         data = Path(os.environ[VARIABLE])
     if not data.is_dir():
-        raise UsageError(f"data: no such folder: {data}; {_how()}")
+        raise UsageError(f"data: no such folder: {data}; {_hint()}")
     return data
 
 
 def cache_folder() -> Path:
-    """Where data sets are fetched to if the user names no folder."""
+    """Folder of fetched data sets, if the user names none."""
     import pooch
 
     return Path(pooch.os_cache("edgernn"))
 
 
 def places(folder: str, data: Path | None) -> list[Path]:
-    """Where the files of a set may be, in the order in which they are looked for there.
+    """List the folders to search for a data set, in order.
 
-    `folder` of the user's data folder, that itself, and `folder` of the cache.
+    These are `folder` in the user's data folder, the data folder itself, and `folder` in the cache.
+
+    Args:
+        folder: Folder name of the data set.
+        data: The user's data folder, or None for EDGERNN_DATA.
+
+    Returns:
+        The folders; they may not exist.
     """
-    given = data_folder(data)
-    return [*([given / folder, given] if given else []), cache_folder() / folder]
+    root = data_folder(data)
+    return [*([root / folder, root] if root else []), cache_folder() / folder]
 
 
 def locate(names: Sequence[str], where: Sequence[Path]) -> list[Path | None]:
-    """Each of the files, plain, .gz or .xz, in the first place that has it; a name that ends in / is a folder."""
+    """Find files in a list of folders.
+
+    Args:
+        names: File names; a file may be plain, .gz or .xz. A name that ends in / is a folder.
+        where: The folders to search, in order.
+
+    Returns:
+        The path of each file in the first folder that has it, or None.
+    """
     return [next(filter(Path.exists, _candidates(name, where)), None) for name in names]
 
 
 def find_files(task: str, folder: str, names: Sequence[str], data: Path | None) -> list[Path]:
-    """The files of a data set, each plain, .gz or .xz: in `folder` of the user's data folder or in that, or fetched.
+    """Find the files of a data set.
 
-    data: the user's data folder; None is what EDGERNN_DATA says. Raises EdgernnError that says what was sought where.
+    Args:
+        task: Name of the task, for errors.
+        folder: Folder name of the data set, see `places`.
+        names: File names; a file may be plain, .gz or .xz.
+        data: The user's data folder, or None for EDGERNN_DATA.
+
+    Returns:
+        The path of each file.
+
+    Raises:
+        EdgernnError: A file is missing. The message lists the folders searched.
     """
     return find_either(task, folder, [names], data)
 
 
 def find_either(task: str, folder: str, forms: Sequence[Sequence[str]], data: Path | None) -> list[Path]:
-    """As find_files, of a set that comes in several forms: the files of the first form that is there as a whole."""
+    """Find the files of a data set that comes in several forms.
+
+    Args:
+        task: Name of the task, for errors.
+        folder: Folder name of the data set, see `places`.
+        forms: The file names of each form.
+        data: The user's data folder, or None for EDGERNN_DATA.
+
+    Returns:
+        The path of each file of the first complete form.
+
+    Raises:
+        EdgernnError: No form is complete. The message lists the folders searched.
+    """
     where = places(folder, data)
     for names in forms:
-        found = locate(names, where)
-        if None not in found:
-            return [path for path in found if path]
+        paths = locate(names, where)
+        if None not in paths:
+            return [path for path in paths if path]
     sought = " or ".join(", ".join(names) for names in forms) + " (plain, .gz or .xz)"
     if len(where) == 1:
-        raise EdgernnError(f"{task} needs {sought} and no data folder is set: {_how()}")
+        raise EdgernnError(f"{task} needs {sought} and no data folder is set: {_hint()}")
     if len(forms) == 1:
-        # most is there: name what is not
-        missing = next(name for name, path in zip(forms[0], found, strict=True) if path is None)
+        # name the first missing file alone
+        missing = next(name for name, path in zip(forms[0], paths, strict=True) if path is None)
         sought = f"{missing} (plain, .gz or .xz)"
-    raise EdgernnError(f"{task}: no {sought} in {' and '.join(map(str, where))}: {_how()}")
+    raise EdgernnError(f"{task}: no {sought} in {' and '.join(map(str, where))}: {_hint()}")
 
 
-def _how() -> str:
+def _hint() -> str:
     return (
-        f"give the folder that holds them with --data DIR or the variable {VARIABLE}, "
-        "or see `edgernn data list` for where they come from"
+        f"set the data folder with --data DIR or the environment variable {VARIABLE}; "
+        "`edgernn data list` shows where the files come from"
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's metrics over a split."""
+"""Evaluation of a model on a split."""
 
 import math
 
@@ -11,9 +11,19 @@ from edgernn.training.tasks import Split, Task
 
 
 def evaluate(model: RecurrentModel, task: Task, split: Split, device: str = "cpu") -> dict[str, float]:
-    """The task's metrics and skip_percent, as means over all sequences of a split; the same at every call.
+    """Compute the task's metrics and skip_percent over a whole split; deterministic.
 
-    Raises EdgernnError where a metric is not finite.
+    Args:
+        model: The network.
+        task: The task, opened.
+        split: The held-out part.
+        device: The device of the model.
+
+    Returns:
+        Metrics by name.
+
+    Raises:
+        EdgernnError: A metric is not finite.
     """
     was_training = model.training
     model.eval()

@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Series with gaps, as an imputer reads them: values, masks and times, forwards or backwards."""
+"""Inputs of an imputer: values, masks and times of series with missing values."""
 
 import torch
 from torch import Tensor
 
 
 def times_since(masks: Tensor, times: Tensor) -> Tensor:
-    """δ (T, B, F), the time since a feature was last observed before a step, or since the first step.
+    """Compute the time δ since each feature was last observed, or since the first step.
 
-    δ_1 = 0, δ_t = s_t - s_{t-1} + (1 - m_{t-1}) δ_{t-1}, for masks m (T, B, F) and times s, which never fall, of any
-    shape that broadcasts to that. Source: Cao et al. 2018, arXiv:1805.10572, section 3; System C.1 of the EINS paper.
+    δ_1 = 0, δ_t = s_t - s_{t-1} + (1 - m_{t-1}) δ_{t-1}
+    Source: Cao et al. 2018, arXiv:1805.10572, section 3; System C.1 of the EINS paper.
+
+    Args:
+        masks: m (T, B, F), 1 for an observed value.
+        times: s, non-decreasing, of any shape that broadcasts to (T, B, F).
+
+    Returns:
+        δ (T, B, F).
     """
     times = times.expand(masks.shape)
     last = torch.where(masks > 0, times, times[:1]).cummax(0).values
@@ -17,13 +24,21 @@ def times_since(masks: Tensor, times: Tensor) -> Tensor:
 
 
 def with_gaps(values: Tensor, times: Tensor) -> Tensor:
-    """X (T, B, 3F) of values (T, B, F), NaN where one is missing, and times as in times_since."""
+    """Build an imputer's input.
+
+    Args:
+        values: Values (T, B, F), NaN if missing.
+        times: Times as in `times_since`.
+
+    Returns:
+        Values, 0 if missing, masks, and times since the last observation: (T, B, 3F).
+    """
     masks = (~values.isnan()).to(values.dtype)
     return torch.cat([values.nan_to_num(nan=0.0), masks, times_since(masks, times)], -1)
 
 
 def backwards(x: Tensor) -> Tensor:
-    """X (T, B, 3F) read from its end: values and masks in reverse, and the times anew for that direction."""
+    """Reverse an imputer's input x (T, B, 3F) in time, with times since the last observation in that direction."""
     values, masks, since = x.chunk(3, -1)
     steps = since[1:] - (1 - masks[:-1]) * since[:-1]
     to_end = torch.cat([steps.flip(0).cumsum(0).flip(0), torch.zeros_like(since[:1])])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of a training as `edgernn train --help` lists them."""
+"""Lists of settings for `edgernn train --help`."""
 
 import inspect
 from collections.abc import Iterable, Iterator
@@ -11,17 +11,23 @@ from edgernn.training.config import TrainConfig
 from edgernn.training.plan import configure
 from edgernn.training.tasks import find_task
 
-# a title, a text, and rows: NAME=DEFAULT and what the setting is
+# title, text, and rows: NAME=DEFAULT and the setting's description
 Section = tuple[str, str, list[tuple[str, str]]]
 
 
 def sections(task: str | None = None, cell: str | None = None, rule: str | None = None) -> Iterator[Section]:
-    """The settings of training and model, part by part, then those of the task, the cell and the rule that are named.
+    """List the settings of training and model, and those of a task, a cell and a rule.
 
-    Defaults are those of the task, if there is one.
+    Args:
+        task: A task's name, whose defaults are shown.
+        cell: A cell's name.
+        rule: A rule's name.
+
+    Yields:
+        Sections of the help.
 
     Raises:
-        UsageError: An unknown name.
+        UsageError: A name is unknown.
     """
     kind = None if task is None else find_task(task)[0]
     config, model = configure({} if kind is None else kind.defaults, {}, {})
@@ -34,15 +40,18 @@ def sections(task: str | None = None, cell: str | None = None, rule: str | None 
 def model_sections(
     cell: str | None = None, rule: str | None = None, model: ModelConfig | None = None
 ) -> Iterator[Section]:
-    """The settings of a model, and those of the cell and the rule that are named.
+    """List the settings of a model, and those of a cell and a rule.
 
     Args:
         cell: A cell's name, which may imply a rule.
         rule: A rule's name.
-        model: What has the defaults; None: those of the tree.
+        model: Model config with the defaults. Default: `ModelConfig()`.
+
+    Yields:
+        Sections of the help.
 
     Raises:
-        UsageError: An unknown name.
+        UsageError: A name is unknown.
     """
     yield from _tree("model", model or ModelConfig())
     cell_type, rule_type = resolve(cell or "gru", rule)

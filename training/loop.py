@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training loop."""
+"""Training loop."""
 
 import math
 import time
@@ -22,9 +22,9 @@ from edgernn.training.tasks import Batch, Task
 
 
 class TrainingLoss(nn.Module):
-    """loss + λ·budget (+ an imputer's own loss) of a batch, and what is carried on.
+    """Training loss of a batch: task loss + λ·budget (+ imputation loss), and the carried state.
 
-    Of one process of a group: what is to be averaged over them.
+    In a group of processes, the mean over the processes is the loss of the whole batch.
     """
 
     def __init__(self, model: RecurrentModel, task: Task, config: TrainConfig, group: Group) -> None:
@@ -39,8 +39,8 @@ class TrainingLoss(nn.Module):
         if group.size > 1:
             loss = loss * group.weight
         if model.imputation_loss is not None:
-            # its parts add up to the whole
-            loss = loss + config.imputation * group.size * group.there * model.imputation_loss
+            # the processes' imputation losses add up to that of the whole batch
+            loss = loss + config.imputation * group.size * group.present * model.imputation_loss
         return loss, carry
 
 
@@ -54,12 +54,23 @@ def train_step(
     group: Group | None = None,
     loss_of: nn.Module | None = None,
 ) -> tuple[float, State | None]:
-    """One step of the optimiser on the TrainingLoss of a batch; returns that, and what is carried on.
+    """Take one optimiser step on the `TrainingLoss` of a batch.
 
-    The weights are left alone if it is not finite. group: the processes that train together; batch and carry are then
-    this one's part, the loss is of the whole, and loss_of is what the group has wrapped.
+    Args:
+        model: The network.
+        optimizer: Optimiser of its parameters.
+        batch: The batch, or this process's part of it.
+        task: The task.
+        config: Training configuration.
+        carry: State of the previous step, or None.
+        group: Processes that train together. Default: this process alone.
+        loss_of: The `TrainingLoss` as wrapped by the group. Default: a new one.
 
-    Raises FloatingPointError if the loss or the gradient is not finite.
+    Returns:
+        The loss of the whole batch, and the state for the next step.
+
+    Raises:
+        FloatingPointError: The loss or the gradient is not finite; the weights are unchanged.
     """
     group = group or Group()
     loss, carry = (loss_of or TrainingLoss(model, task, config, group))(batch, carry)
@@ -80,9 +91,10 @@ def train_step(
 
 
 def gradient_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """The Euclidean norm of all of them, finite where they are: squares overflow float32 from 1.8e19 on.
+    """Euclidean norm of all gradients together.
 
-    So large a gradient, of finite numbers, comes up where a straight-through estimator is passed at every step.
+    It falls back to float64 where squares overflow float32, from 1.8e19 on. Gradients of this size occur with a
+    straight-through estimator at every step.
     """
     norm = torch.nn.utils.get_total_norm(gradients)
     if norm.isfinite():
@@ -99,13 +111,26 @@ def fit(
     progress: Progress,
     group: Group,
 ) -> Position:
-    """Train from the run's checkpoint, or the beginning, to the end.
+    """Train from the run's checkpoint, or from the beginning, to the end.
 
-    The model ends as the last checkpoint has it, or as the averages that the optimiser keeps, or as the best evaluation
-    had it if that is to be kept.
-    A step depends on seed, step and weights alone, so that a resumed run equals one that was never stopped.
-    group: the processes that train together, each with its own model; the first one has the run directory.
-    Raises EdgernnError if the training diverges, Interrupted after Ctrl-C, SIGTERM and SIGHUP: the step is saved then.
+    A step depends on seed, step number and weights alone, so that a resumed run equals an uninterrupted one. The model
+    ends with the last weights, with the optimiser's averages of them, or with those of the best evaluation
+    (keep="best").
+
+    Args:
+        plan: Task, configuration and sizes of the run.
+        model: The network, trained in place.
+        optimizer: Optimiser of its parameters.
+        run: Directory of checkpoints and metrics.
+        progress: Progress bar.
+        group: Processes that train together, each with its own model; only the first writes to `run`.
+
+    Returns:
+        The final position of the run.
+
+    Raises:
+        EdgernnError: The training diverged.
+        Interrupted: SIGINT (Ctrl-C), SIGTERM or SIGHUP was received; the step is saved.
     """
     task, config = plan.task, plan.config
     per_epoch = plan.steps_per_epoch
@@ -158,7 +183,7 @@ def fit(
                 if group.leads:
                     run.save(model, optimizer, position, carried)
             if stop and position.stopped is None:
-                # another process of the group may have been told to end
+                # the signal may have reached another process of the group
                 number = signalled() or Interrupted.number
                 raise Interrupted.by(number, f"interrupted at step {position.step} of {total}, which is saved")
     settle(optimizer)
@@ -178,24 +203,24 @@ def _validate(
 ) -> None:
     task, config = plan.task, plan.config
     objective = task.objective
-    found = group.first(lambda: evaluate(model, task, task.validation, plan.device))
-    value = found[objective.metric]
+    metrics = group.first(lambda: evaluate(model, task, task.validation, plan.device))
+    value = metrics[objective.metric]
     line = {
         "step": position.step,
         "epoch": position.step // plan.steps_per_epoch,
         "loss": position.loss_sum / position.loss_count,
-        **found,
+        **metrics,
         "seconds": round(position.seconds, 3),
     }
     if group.leads:
         run.log(line)
     figures: dict[str, float | str] = {"loss": line["loss"], objective.metric: value}
     if plan.can_skip:
-        figures["skip"] = f"{found['skip_percent']:.1f} %"
+        figures["skip"] = f"{metrics['skip_percent']:.1f} %"
     left = f"{progress.seconds_left:.0f} s left at most"
     progress.update(position.step, f"step {position.step}/{total}  {in_words(figures)}  {left}", **figures)
     position.loss_sum, position.loss_count = 0.0, 0
-    # weights that are still to be set to zero are not those of the run
+    # before pruning ends, the weights do not have the run's final sparsity
     if not model.pruned(position.step, total):
         return
     if position.best is None or objective.better(value, position.best):
@@ -204,7 +229,7 @@ def _validate(
             run.save_best(model)
     else:
         position.stale += 1
-    skips = not plan.can_skip or config.stop.skip_target is None or found["skip_percent"] >= config.stop.skip_target
+    skips = not plan.can_skip or config.stop.skip_target is None or metrics["skip_percent"] >= config.stop.skip_target
     if config.stop.solved and skips and task.is_solved(value):
         position.stopped = "solved"
     elif config.stop.patience is not None and position.stale >= config.stop.patience:

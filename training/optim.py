@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a training starts, and the steps that it takes."""
+"""Initialisation, optimisers and learning rate schedule."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,24 +17,25 @@ _AVERAGE, _STEP = "average", "step"
 
 
 class NTASGD(torch.optim.SGD):
-    """SGD; from `switch` on, the average of all parameters that it comes to is kept beside them.
+    """Averaged SGD: from `switch` on, a running average of the parameters is kept beside them.
 
     θ_k = θ_{k-1} - lr (∇f + weight_decay θ_{k-1}),    θ̄ = (θ_s + ... + θ_k) / (k - s + 1), s the first after the switch
 
-    Who evaluates does so with the averages (`averaged`), and at the end they are the weights (`settle`).
+    Evaluations use the averages (`averaged`), and at the end they become the weights (`settle`).
+
     Source: Merity, Keskar, Socher, "Regularizing and Optimizing LSTM Language Models", 2017,
     https://arxiv.org/abs/1708.02182, section 3; averages as Polyak, Juditsky 1992.
     """
 
     @property
     def averages(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Each parameter with its average; none before the switch."""
+        """Pairs of a parameter and its average; empty before the switch."""
         parameters = [p for group in self.param_groups for p in group["params"]]
         return [(p, self.state[p][_AVERAGE]) for p in parameters if _AVERAGE in self.state.get(p, ())]
 
     @torch.no_grad()
     def switch(self) -> None:
-        """Begin to average, unless that has begun."""
+        """Begin to average, if not begun yet."""
         if not self.averages:
             for group in self.param_groups:
                 for p in group["params"]:
@@ -63,29 +64,31 @@ STARTS = ("cell", "uniform", "normal")
 
 
 def check_names(config: TrainConfig) -> None:
-    """Raises UsageError for an unknown optimizer or start, and for a setting that the chosen one does not have."""
+    """Raise UsageError for an unknown optimizer or start, or a setting that the optimizer does not have."""
     if config.optimizer.name not in OPTIMIZERS:
         raise nearest("optimizer", config.optimizer.name, OPTIMIZERS)
     if config.start.name not in STARTS:
         raise nearest("start", config.start.name, STARTS)
     if config.optimizer.momentum and config.optimizer.name not in _WITH_MOMENTUM:
         raise UsageError(
-            f"momentum: {config.optimizer.name} has none of that kind; {' and '.join(_WITH_MOMENTUM)} have"
+            f"momentum: optimizer={config.optimizer.name} has no such setting; {' and '.join(_WITH_MOMENTUM)} have it"
         )
     triggers = [name for name in ("average_from", "nonmono") if getattr(config.optimizer, name) is not None]
     if triggers and config.optimizer.name != "ntasgd":
-        raise UsageError(f"{triggers[0]}: {config.optimizer.name} does not average; optimizer=ntasgd does")
+        raise UsageError(f"{triggers[0]}: optimizer={config.optimizer.name} does not average; use optimizer=ntasgd")
     if not triggers and config.optimizer.name == "ntasgd":
-        raise UsageError("optimizer: ntasgd expects average_from, nonmono or both, which say when it begins to average")
+        raise UsageError(
+            "optimizer: ntasgd expects average_from, nonmono or both, got none; these settings start the averaging"
+        )
     if config.keep not in ("last", "best"):
         raise UsageError(f"keep: expected last or best, got {config.keep!r}")
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """The optimiser of a config, over all parameters."""
+    """Build the optimiser of a config for all parameters of a model."""
     extra: dict[str, Any] = {"momentum": config.optimizer.momentum} if config.optimizer.name in _WITH_MOMENTUM else {}
     kind = OPTIMIZERS[config.optimizer.name]
-    # foreach: one call for all parameters instead of one each
+    # foreach: one kernel launch for all parameters
     return kind(
         model.parameters(), lr=config.optimizer.lr, weight_decay=config.optimizer.weight_decay, foreach=True, **extra
     )  # type: ignore[call-arg]
@@ -93,9 +96,9 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 
 @torch.no_grad()
 def initialise(model: nn.Module, config: TrainConfig) -> None:
-    """Draw all parameters anew, unless a cell's own start is wanted: U(-scale, scale) or N(0, scale²).
+    """Initialise all parameters from U(-scale, scale) or N(0, scale²), unless start=cell.
 
-    Those of a normalisation stay: at 0 nothing would pass it.
+    Parameters of a normalisation keep their values, because with a gain of 0 its output would be 0.
     """
     if config.start.name == "cell":
         return
@@ -112,9 +115,15 @@ def initialise(model: nn.Module, config: TrainConfig) -> None:
 
 
 def schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, epoch: int, scale: float = 1.0) -> None:
-    """Set what a step of an epoch, counted from 0, needs: the learning rate, times `scale`, and whether to average.
+    """Set the learning rate of a step, and begin to average at the epoch `average_from`.
 
-    The learning rate is lr · lr_decay^n with n = max(0, epoch - lr_hold), or lr_decays if that is less.
+    The learning rate is scale · lr · lr_decay^n with n = min(max(0, epoch - lr_hold), lr_decays).
+
+    Args:
+        optimizer: The optimiser.
+        config: Training configuration.
+        epoch: Epoch of the step, counted from 0.
+        scale: Factor of the learning rate.
     """
     decays = max(0, epoch - config.schedule.hold)
     if config.schedule.decays is not None:
@@ -130,7 +139,14 @@ def schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, epoch: int, 
 
 
 def watch(optimizer: torch.optim.Optimizer, config: TrainConfig, score: Score, values: Sequence[float]) -> None:
-    """Begin to average where the last of all evaluations calls for it: the non-monotone trigger of NTASGD."""
+    """Non-monotone trigger of NTASGD: begin to average if the last evaluation is worse than an earlier one.
+
+    Args:
+        optimizer: The optimiser.
+        config: Training configuration; the last `nonmono` evaluations before the last are not compared.
+        score: Direction of the metric.
+        values: The metric at all evaluations so far.
+    """
     if isinstance(optimizer, NTASGD) and config.optimizer.nonmono is not None:
         earlier = values[: -1 - config.optimizer.nonmono]
         if any(score.better(value, values[-1]) for value in earlier):
@@ -139,7 +155,7 @@ def watch(optimizer: torch.optim.Optimizer, config: TrainConfig, score: Score, v
 
 @contextmanager
 def averaged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Inside, the parameters are their averages, where the optimiser keeps some."""
+    """Context in which the parameters are replaced by their running averages, if the optimiser keeps any."""
     pairs = optimizer.averages if isinstance(optimizer, NTASGD) else []
     kept = [p.detach().clone() for p, _ in pairs]
     settle(optimizer)
@@ -153,7 +169,7 @@ def averaged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 @torch.no_grad()
 def settle(optimizer: torch.optim.Optimizer) -> None:
-    """Make the averages the parameters for good, where the optimiser keeps some."""
+    """Replace the parameters by their averages, if the optimiser keeps any."""
     if isinstance(optimizer, NTASGD):
         for p, average in optimizer.averages:
             p.copy_(average)

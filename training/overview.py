@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All tables of recipes in one view: how far each is measured, what it costs and how it agrees with its paper."""
+"""Overview of all tables of recipes: state of measurement, cost and agreement with the paper."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -13,19 +13,21 @@ from edgernn.training.paper_table import grid, number
 from edgernn.training.recipe import Table, label, load_table, table_names
 from edgernn.training.table import TABLE
 
-# where `reproduce` writes tables, and where a checkout keeps those that were measured
+# folders of tables: output of `reproduce`, and the measured ones of a checkout
 RESULTS = (Path("runs"), Path("docs") / "results")
 
 
 def overview(results: Sequence[Path] = RESULTS) -> list[dict[str, Any]]:
-    """The state of every table.
+    """List the state of every table.
 
     Args:
-        results: Folders of TABLE/table.json, as `reproduce` leaves them, or TABLE.json; the first one that has a table
-            counts.
+        results: Folders with TABLE/table.json, as written by `reproduce`, or TABLE.json, in order of preference.
+
+    Returns:
+        One entry per table.
 
     Raises:
-        EdgernnError: A file is no report of `reproduce`.
+        EdgernnError: A file is not a report of `reproduce`.
     """
     return [_line(load_table(name), _report(name, results)) for name in table_names()]
 
@@ -62,7 +64,7 @@ def _line(table: Table, path: Path | None) -> dict[str, Any]:
 
 
 def overview_table(lines: Iterable[dict[str, Any]]) -> list[str]:
-    """The lines of `overview` as a Markdown table."""
+    """Format the entries of `overview` as a Markdown table."""
     heads = ["table", "title", "paper", "state", "rows", "seeds", "hours", "needs", *VERDICTS]
     return grid(heads, map(_cells, lines))
 
@@ -85,6 +87,9 @@ def _cells(line: dict[str, Any]) -> list[str]:
 
 
 def _short(paper: str) -> str:
-    """A paper without its title, but for the name in it where there is no author: Kuo et al. 2020, Table II."""
+    """Shorten a paper's reference to authors and place: Kuo et al. 2020, Table II.
+
+    A paper without authors keeps the part of its title before the colon.
+    """
     match = re.fullmatch(r'(?:(.+), )?"([^:"]*).*", (.*)', paper)
     return paper if match is None else f"{match[1] or match[2]}, {match[3]}"

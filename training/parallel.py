@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One training in several processes, each with its part of every batch.
+"""Data-parallel training: several processes share every batch.
 
-The gradient is that of the whole batch: each process takes that of the mean over its own sequences, weighted with their
-number, and DistributedDataParallel averages. What is normalised over a batch (`norm=recurrent-batch`, the loss of an
-imputer) is so over the whole one. Process 0 alone reads and writes the run directory and evaluates; the others are told
-what it found. What a network draws in training (dropout, samples) every process draws for itself.
+The gradient equals that of the whole batch: each process weights the mean loss of its sequences by their number, and
+DistributedDataParallel averages the gradients. Statistics over a batch (`norm=recurrent-batch`, the loss of an imputer)
+are summed over all processes. Process 0 alone evaluates, and reads and writes the run directory; it broadcasts its
+results. Random numbers in training (dropout, samples) differ from process to process.
 
-`torchrun` starts the processes, or `launch` does; either way they find each other by torchrun's variables.
+The processes are started by torchrun or by `together`, and connect through torchrun's environment variables.
 """
 
 import json
@@ -34,116 +34,150 @@ from edgernn.training.plan import Plan
 from edgernn.training.tasks import Batch
 
 T = TypeVar("T")
-# how long processes wait for another: as long as the longest evaluation, which process 0 makes alone
+# timeout of collectives: longer than the longest evaluation, in which all others wait for process 0
 _PATIENCE = timedelta(hours=6)
 _LAUNCHED = "EDGERNN_LAUNCHED"
-# process groups, for good: whoever is the last to hold one, DistributedDataParallel after an error, waits for threads,
-# with Python's lock, that may be waiting for that lock
+# keeps process groups alive: destroying the last reference joins threads with the GIL held, which can deadlock
 _kept: list[Any] = []
-# what a process draws has a number of its own
+# random key of a process's generator
 _NOISE = 21
 
 
 @dataclass
 class Group:
-    """The processes of a training, of which this is `rank` of `size`. All methods are called by all of them at once.
+    """Processes that train together. Every method is collective: all processes must call it.
 
-    weight: of the mean over this process's sequences of the batch, where the mean over processes is that of the batch.
-    there: 0 where a batch has fewer sequences than there are processes and this one has none of them, else 1.
+    Attributes:
+        rank: Rank of this process.
+        size: Number of processes.
+        weight: Factor of this process's mean loss; with it, the mean over processes is the mean over the batch.
+        present: 1 if this process has sequences of the current batch; 0 if the batch has too few for that.
     """
 
     rank: int = 0
     size: int = 1
     weight: float = 1.0
-    there: float = 1.0
+    present: float = 1.0
 
     @property
     def leads(self) -> bool:
         return self.rank == 0
 
-    # what is trained
+    # batches and gradients
 
     def wrap(self, loss: nn.Module, model: nn.Module) -> nn.Module:
-        """A module that gives the loss of this process's part of a batch; its backward averages the gradients.
+        """Wrap a loss module so that its backward averages gradients over the processes.
 
-        model: the one in it. All processes get the weights of process 0.
+        All processes get the weights of process 0.
+
+        Args:
+            loss: Module that computes the loss of this process's part of a batch.
+            model: The network in it.
+
+        Returns:
+            The wrapped module.
         """
         if self.size == 1:
             return loss
         for module in model.modules():
             if isinstance(module, RecurrentBatchNorm | Imputer):
                 module.total = self.total
-        # a start that is learned is not reached by the loss of a batch that goes on with another
+        # a learned initial state has no gradient in batches that continue others
         return nn.parallel.DistributedDataParallel(loss, find_unused_parameters=True)
 
     def part(self, batch: Batch, seed: int, step: int) -> Batch:
-        """This process's sequences of a batch, where it has none some that weigh nothing; and its random numbers."""
+        """Select this process's sequences of a batch, and seed its random generator.
+
+        A process without sequences gets some with weight 0.
+
+        Args:
+            batch: The whole batch.
+            seed: Seed of the run.
+            step: Step of the batch.
+
+        Returns:
+            This process's part.
+        """
         if self.size == 1:
             return batch
         count = batch.x.shape[1]
-        own = len(range(self.rank, count, self.size))
-        self.weight, self.there = own * self.size / count, float(own > 0)
+        local_count = len(range(self.rank, count, self.size))
+        self.weight, self.present = local_count * self.size / count, float(local_count > 0)
         if not self.leads:
             torch.manual_seed(int(np.random.default_rng([_NOISE, seed, step, self.rank]).integers(2**62)))
-        return batch.part(self.rank if own else 0, self.size)
+        return batch.part(self.rank if local_count else 0, self.size)
 
     def total(self, x: Tensor) -> Tensor:
-        """The sum over the processes of what each has of a batch, differentiable."""
-        total: Tensor = _Total.apply(x * self.there)  # type: ignore[no-untyped-call]
+        """Sum a tensor over the processes, differentiably; processes without sequences count as zero."""
+        total: Tensor = _Total.apply(x * self.present)  # type: ignore[no-untyped-call]
         return total
 
     def share(self, carry: State | None) -> State | None:
-        """This process's part of what the whole batch carries, the sequences along the first axis."""
+        """Select this process's part of the carried state, whose first axis is the batch."""
         return carry if carry is None or self.size == 1 else tuple(t[self.rank :: self.size].clone() for t in carry)
 
     def whole(self, carry: State | None) -> State | None:
-        """What the whole batch carries, from the parts."""
+        """Gather the carried state of the whole batch from all processes."""
         if carry is None or self.size == 1:
             return carry
-        made = []
+        states = []
         for tensor in carry:
             parts = [torch.empty_like(tensor) for _ in range(self.size)]
             dist.all_gather(parts, tensor.contiguous())
-            made.append(torch.stack(parts, 1).flatten(0, 1))
-        return tuple(made)
+            states.append(torch.stack(parts, 1).flatten(0, 1))
+        return tuple(states)
 
-    # what all are told
+    # communication
 
     def mean(self, value: float) -> float:
         if self.size == 1:
             return value
-        found = torch.tensor(value, dtype=torch.float64)
-        dist.all_reduce(found)
-        return found.item() / self.size
+        total = torch.tensor(value, dtype=torch.float64)
+        dist.all_reduce(total)
+        return total.item() / self.size
 
     def any(self, flag: bool) -> bool:
         return self.mean(float(flag)) > 0
 
     def first(self, make: Callable[[], T]) -> T:
-        """What process 0 makes, something that JSON can hold; an EdgernnError that it raises is raised by all."""
+        """Call a function in process 0 and broadcast its result.
+
+        Args:
+            make: Function whose result JSON can represent.
+
+        Returns:
+            The result of process 0, in all processes.
+
+        Raises:
+            EdgernnError: The function raised it in process 0; all processes raise it.
+        """
         if self.size == 1:
             return make()
-        error = made = None
+        error = result = None
         if self.leads:
             try:
-                made = make()
+                result = make()
             except EdgernnError as caught:
                 error = caught
-        said = {"made": made, "error": None if error is None else str(error), "usage": isinstance(error, UsageError)}
-        content = self.send(json.dumps(said).encode())
+        message = {
+            "result": result,
+            "error": None if error is None else str(error),
+            "usage": isinstance(error, UsageError),
+        }
+        content = self.send(json.dumps(message).encode())
         if error is not None:
             raise error
         if self.leads:
-            return made  # type: ignore[return-value]
+            return result  # type: ignore[return-value]
         assert content is not None
-        told = json.loads(content)
-        if told["error"] is not None:
-            raise (UsageError if told["usage"] else EdgernnError)(told["error"])
-        value: T = told["made"]
+        received = json.loads(content)
+        if received["error"] is not None:
+            raise (UsageError if received["usage"] else EdgernnError)(received["error"])
+        value: T = received["result"]
         return value
 
     def send(self, content: bytes | None) -> bytes | None:
-        """What process 0 has; what the others give is not looked at."""
+        """Broadcast the content of process 0; the argument of the others is ignored."""
         if self.size == 1:
             return content
         length = torch.tensor(-1 if content is None else len(content))
@@ -170,14 +204,17 @@ class _Total(torch.autograd.Function):
 
 
 def leads() -> bool:
-    """Whether this process is the one of its group that speaks."""
+    """Return True in the process of a group that prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def leave(status: int) -> None:
-    """End this process, if it has trained with others, without the end of the interpreter.
+    """Exit without interpreter shutdown if this process has trained with others; else do nothing.
 
-    That would let go of the groups, and abort threads of theirs that still hold a tensor which Python has dropped.
+    A shutdown would destroy the process groups and could abort in their threads.
+
+    Args:
+        status: Exit status.
     """
     if _kept:
         for stream in (sys.stdout, sys.stderr):
@@ -187,19 +224,38 @@ def leave(status: int) -> None:
 
 
 def size_of(devices: int | None) -> int:
-    """How many processes train: those that torchrun has started, else `devices`. Raises UsageError for two numbers."""
+    """Number of processes that train together.
+
+    Args:
+        devices: The number that the user asked for, or None.
+
+    Returns:
+        The number of processes that torchrun has started, else `devices`, else 1.
+
+    Raises:
+        UsageError: torchrun has started another number than `devices`.
+    """
     started = int(os.environ.get("WORLD_SIZE", "1")) if "MASTER_ADDR" in os.environ else 1
     if devices is not None and started > 1 and devices != started:
-        raise UsageError(f"devices: torchrun has started {started} processes, got --devices {devices}; leave it out")
+        raise UsageError(f"devices: expected {started}, as started by torchrun, got {devices}; leave out --devices")
     return started if started > 1 else devices or 1
 
 
 def check_size(plan: Plan, size: int) -> None:
-    """Raises UsageError where so many processes cannot share the batches of a training, or the GPUs of this machine."""
+    """Check that the processes can share the batches of a training and the GPUs of this machine.
+
+    Args:
+        plan: The training.
+        size: Number of processes.
+
+    Raises:
+        UsageError: The task's batches cannot be divided, the batch size is no multiple of `size`, or there are too few
+            GPUs.
+    """
     if size == 1:
         return
     if not plan.task.divides:
-        raise UsageError(f"devices: a batch of the task {plan.task.name} cannot be shared out, got {size} devices")
+        raise UsageError(f"devices: expected 1, the task {plan.task.name} cannot divide its batches, got {size}")
     batch = plan.config.batch_size
     if batch % size:
         most, least = -(-batch // size), batch // size
@@ -211,16 +267,25 @@ def check_size(plan: Plan, size: int) -> None:
             "devices"
         )
     local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
-    if plan.device == "cuda" and local > torch.cuda.device_count():
-        there = torch.cuda.device_count()
-        raise UsageError(f"devices: {local} processes on this machine need a GPU each, torch finds {there}")
+    gpus = torch.cuda.device_count()
+    if plan.device == "cuda" and local > gpus:
+        raise UsageError(f"devices: {local} processes on this machine need a GPU each, torch finds {gpus}")
 
 
 @contextmanager
 def together(plan: Plan, size: int, command: list[str]) -> Iterator[Group]:
-    """Inside, this is one of the processes that train together; the first one starts the others unless torchrun has.
+    """Context of data-parallel training; process 0 starts the other processes unless torchrun has.
 
-    command: the words of `edgernn train` that start another. Raises EdgernnError where one of them is lost.
+    Args:
+        plan: The training.
+        size: Number of processes.
+        command: The command line of `edgernn train` that starts another process.
+
+    Yields:
+        The group of processes.
+
+    Raises:
+        EdgernnError: A process was lost.
     """
     if size == 1:
         yield Group()
@@ -242,35 +307,37 @@ def together(plan: Plan, size: int, command: list[str]) -> Iterator[Group]:
         except RuntimeError as error:
             if not isinstance(error, dist.DistError) and "gloo" not in str(error):
                 raise
-            lost = next(filter(None, (child.complaint() for child in children)), "the connection to one was lost")
-            raise EdgernnError(f"of {size} processes that train together {lost}; go on with --resume") from None
+            lost = next(filter(None, (child.failure() for child in children)), "the connection to one was lost")
+            raise EdgernnError(
+                f"of {size} processes that train together {lost}; resume the run with --resume"
+            ) from None
 
 
 class _Child:
-    """A process that this one has started."""
+    """A process started by process 0."""
 
     def __init__(self, rank: int, words: list[str], environment: dict[str, str]) -> None:
         self.rank = rank
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=self._stderr)
 
-    def complaint(self, patience: float = 5.0) -> str | None:
-        """How it failed, if it has, or does within some seconds."""
+    def failure(self, timeout: float = 5.0) -> str | None:
+        """Describe how the process failed, within `timeout` seconds; None if it has not."""
         try:
-            status = self._process.wait(patience)
+            status = self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             return None
         if status == 0:
             return None
         self._stderr.seek(0)
-        said = self._stderr.read().decode(errors="replace").strip().splitlines()
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        return f"process {self.rank} {how}" + (f" ({said[-1]})" if said else "")
+        return f"process {self.rank} {how}" + (f" ({lines[-1]})" if lines else "")
 
-    def end(self, patience: float) -> None:
-        """Wait for its end; what has not ended after so many seconds is killed."""
+    def end(self, timeout: float) -> None:
+        """Wait for the end of the process, and kill it after `timeout` seconds."""
         try:
-            self._process.wait(patience)
+            self._process.wait(timeout)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -279,7 +346,7 @@ class _Child:
 
 @contextmanager
 def _launched(size: int, command: list[str]) -> Iterator[list[_Child]]:
-    """Inside, the other processes of a group are there, and the variables say that this one is process 0."""
+    """Context with the other processes of a group running, and this one set up as rank 0 by environment variables."""
     threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, (os.cpu_count() or 1) // size))
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     shared = {
@@ -287,27 +354,28 @@ def _launched(size: int, command: list[str]) -> Iterator[list[_Child]]:
         "MASTER_PORT": str(store.port),
         "WORLD_SIZE": str(size),
         "LOCAL_WORLD_SIZE": str(size),
-        # as torchrun does: the store is there already
+        # like torchrun: the store already exists
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
         "OMP_NUM_THREADS": str(threads),
     }
     before, threads_before = dict(os.environ), torch.get_num_threads()
     children: list[_Child] = []
-    patience = 0.0
+    # after an error, a child may be waiting for this process
+    timeout = 3.0
     try:
         for rank in range(1, size):
-            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), _LAUNCHED: "1"}
-            children.append(_Child(rank, [sys.executable, "-m", *command], {**before, **shared, **own}))
+            ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank), _LAUNCHED: "1"}
+            children.append(_Child(rank, [sys.executable, "-m", *command], {**before, **shared, **ranks}))
         while not store.check([_ready(child.rank) for child in children]):
             for child in children:
-                if why := child.complaint(0):
+                if why := child.failure(0):
                     raise EdgernnError(f"of {size} processes that should train together {why}")
             time.sleep(0.02)
         os.environ.update({**shared, "RANK": "0", "LOCAL_RANK": "0"})
         torch.set_num_threads(threads)
         yield children
-        patience = 60.0
+        timeout = 60.0
     finally:
         torch.set_num_threads(threads_before)
         for name in {*shared, "RANK", "LOCAL_RANK"}:
@@ -316,12 +384,11 @@ def _launched(size: int, command: list[str]) -> Iterator[list[_Child]]:
             else:
                 os.environ.pop(name, None)
         for child in children:
-            # what was interrupted ends as this process does; after another error it may wait for this one
-            child.end(patience or 3.0)
+            child.end(timeout)
 
 
 def _report_ready() -> None:
-    """Tell the process that has `_launched` this one that all is well so far."""
+    """Tell process 0, which started this process, that it is running."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
     store.set(_ready(int(os.environ["RANK"])), "")

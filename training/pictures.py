@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of runs. Every function writes one file; its suffix says whether it is a PNG or an SVG."""
+"""Pictures of runs. Every function writes one file, a PNG or an SVG by its suffix."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,23 +18,28 @@ Array = npt.NDArray[Any]
 
 
 class NothingToDrawError(Exception):
-    """The runs do not have what the picture shows."""
+    """The runs lack the data of a picture."""
 
 
-# of a single run; several take the colours of matplotlib
+# colour of a single run; several runs get matplotlib's colours
 _INK = "black"
-# metrics that are drawn so where they are positive
+# metrics with a logarithmic axis if positive
 _LOGARITHMIC = ("mse", "squared_error")
-# costs that lie so many times apart are drawn so
-_WIDE = 4
+# ratio of the largest to the smallest cost above which the axis is logarithmic
+_LOGARITHMIC_RATIO = 4
 
 
 def learning_curve(
     path: Path, runs: Mapping[str, list[dict[str, Any]]], metric: str, solved: float | None, can_skip: bool
 ) -> None:
-    """Training loss, validation metric, and the skip percentage if a rule can skip, over steps.
+    """Plot training loss, validation metric and skip percentage over steps.
 
-    runs: the lines of metrics.jsonl, by what the run is called in the legend.
+    Args:
+        path: The picture.
+        runs: Lines of metrics.jsonl by the run's name in the legend.
+        metric: Main metric.
+        solved: Threshold of the metric, drawn as a line, or None.
+        can_skip: Plot the skip percentage.
     """
     from matplotlib.figure import Figure
 
@@ -48,9 +53,9 @@ def learning_curve(
         for name, lines in runs.items():
             values = [line[key] for line in lines]
             positive = positive and all(value > 0 for value in values)
-            look = {"color": _INK} if len(runs) == 1 else {"label": name}
+            style = {"color": _INK} if len(runs) == 1 else {"label": name}
             steps = [line["step"] for line in lines]
-            ax.plot(steps, values, linewidth=1.2, marker="." if len(steps) < 30 else "", **look)
+            ax.plot(steps, values, linewidth=1.2, marker="." if len(steps) < 30 else "", **style)
         ax.set_ylabel(label)
         if key == metric and solved is not None:
             ax.axhline(solved, color="tab:red", linewidth=0.8, linestyle="--", label=f"solved: {solved:.3g}")
@@ -67,14 +72,19 @@ def learning_curve(
 
 
 def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
-    """Which neurons change at which step of one sequence x (T, 1, I): black is an update; above it the input.
+    """Draw which neurons are updated at which step of a sequence, in black, below the input.
 
-    Neurons of several cells stand under each other, the first layer's on top.
+    Neurons of several layers are stacked, the first layer on top.
+
+    Args:
+        path: The picture.
+        model: The model.
+        x: Sequence (T, 1, I).
     """
     from matplotlib.figure import Figure
 
     pattern = _pattern(model, x)
-    # the numbers of words are one channel
+    # word numbers are drawn as one channel
     inputs = x[:, 0].reshape(len(x), -1).cpu().numpy()
     steps, channels = inputs.shape
     figure = Figure(figsize=(8, 5), layout="constrained")
@@ -95,7 +105,13 @@ def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
 
 
 def update_patterns(path: Path, models: Mapping[str, SequenceModel], x: Tensor) -> None:
-    """The patterns of several models on one sequence x (T, 1, I), side by side, as in Figure 3 of the SA-RNN paper."""
+    """Draw the update patterns of several models side by side, as in Figure 3 of the SA-RNN paper.
+
+    Args:
+        path: The picture.
+        models: Models by name.
+        x: Sequence (T, 1, I).
+    """
     from matplotlib.figure import Figure
 
     columns = min(len(models), 4)
@@ -112,7 +128,7 @@ def update_patterns(path: Path, models: Mapping[str, SequenceModel], x: Tensor) 
         ax.locator_params(integer=True)
     for ax in axes[::columns]:
         ax.set_ylabel("neuron", fontsize="small")
-    # the lowest one of each column
+    # the lowest plot of each column
     for ax in axes[max(0, len(models) - columns) : len(models)]:
         ax.set_xlabel("time step", fontsize="small")
     save(figure, path)
@@ -120,9 +136,14 @@ def update_patterns(path: Path, models: Mapping[str, SequenceModel], x: Tensor) 
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """What a run, or several, skipped and reached with a weight λ of the budget.
+    """Skip percentage and metric of one or several runs with a weight λ of the budget.
 
-    interval: The confidence interval of the value, of several runs.
+    Attributes:
+        group: Name of the line.
+        skip_percent: Percentage of updates skipped.
+        value: The metric.
+        weight: λ.
+        interval: Confidence interval of the value over several runs.
     """
 
     group: str
@@ -133,7 +154,13 @@ class OperatingPoint:
 
 
 def tradeoff(path: Path, outcomes: Sequence[OperatingPoint], metric: str) -> None:
-    """A metric over λ and over the share of updates skipped, one line a group, as in Figure 4 of the SA-RNN paper."""
+    """Plot a metric over λ and over the skip percentage, one line per group, as in Figure 4 of the SA-RNN paper.
+
+    Args:
+        path: The picture.
+        outcomes: The points.
+        metric: Name of the metric.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.4), layout="constrained")
@@ -150,7 +177,7 @@ def tradeoff(path: Path, outcomes: Sequence[OperatingPoint], metric: str) -> Non
             )
             ax.errorbar(places, values, errors.T, marker=".", linewidth=1, capsize=2, label=name)
     weights = [o.weight for o in outcomes if o.weight > 0]
-    # zero stands in the linear part, at the left end
+    # λ = 0 lies in the linear part, at the left end
     left.set_xscale("symlog", linthresh=min(weights, default=1.0))
     left.set_xlabel("λ")
     left.set_ylabel(metric.replace("_", " "))
@@ -162,9 +189,15 @@ def tradeoff(path: Path, outcomes: Sequence[OperatingPoint], metric: str) -> Non
 
 @dataclass(frozen=True)
 class Point:
-    """Of one row of a sweep: its group and label, the metric with its interval if any, costs, and whose front it is on.
+    """A row of a sweep in the picture of the Pareto fronts.
 
-    costs: by name; fronts: the names of those on whose front it lies.
+    Attributes:
+        group: Group of the row, which sets its colour.
+        label: Label of the point.
+        value: The metric.
+        interval: Confidence interval of the metric.
+        costs: Costs by name.
+        fronts: Names of the costs on whose front the row is.
     """
 
     group: str
@@ -176,9 +209,13 @@ class Point:
 
 
 def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric: str) -> None:
-    """A metric against each of some costs, the Pareto front of each as a line; a bar is a row's confidence interval.
+    """Plot a metric against several costs, each with its Pareto front as a line; bars are confidence intervals.
 
-    costs: what each is called, by name; one that no point has is left out.
+    Args:
+        path: The picture.
+        points: The rows of the sweep.
+        costs: Axis labels of the costs by name; a cost that no point has is left out.
+        metric: Name of the metric.
     """
     from matplotlib.figure import Figure
 
@@ -188,19 +225,19 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
     groups = list(dict.fromkeys(point.group for point in points))
     for ax, name in zip(axes, shown, strict=True):
         for i, group in enumerate(groups):
-            own = [point for point in points if point.group == group and name in point.costs]
-            low = [point.value - point.interval[0] if point.interval else 0.0 for point in own]
-            high = [point.interval[1] - point.value if point.interval else 0.0 for point in own]
-            look = {"color": f"C{i % 10}", "fmt": "os^Dv<>Ph*"[i % 10], "markersize": 5, "capsize": 2, "linewidth": 1}
-            values = [point.value for point in own]
-            ax.errorbar([point.costs[name] for point in own], values, [low, high], label=group, **look)
+            members = [point for point in points if point.group == group and name in point.costs]
+            low = [point.value - point.interval[0] if point.interval else 0.0 for point in members]
+            high = [point.interval[1] - point.value if point.interval else 0.0 for point in members]
+            style = {"color": f"C{i % 10}", "fmt": "os^Dv<>Ph*"[i % 10], "markersize": 5, "capsize": 2, "linewidth": 1}
+            values = [point.value for point in members]
+            ax.errorbar([point.costs[name] for point in members], values, [low, high], label=group, **style)
         best = sorted((point for point in points if name in point.fronts), key=lambda point: point.costs[name])
         ax.plot([p.costs[name] for p in best], [p.value for p in best], color="gray", linewidth=1, zorder=0)
         for i, point in enumerate(best):
             place, offset = (point.costs[name], point.value), (4, -11 if i % 2 else 5)
             ax.annotate(point.label, place, offset, textcoords="offset points", fontsize="x-small")
         numbers = [point.costs[name] for point in points if name in point.costs]
-        if min(numbers) > 0 and max(numbers) > _WIDE * min(numbers):
+        if min(numbers) > 0 and max(numbers) > _LOGARITHMIC_RATIO * min(numbers):
             plain_logarithm(ax.xaxis, ax.set_xscale)
         # room for the labels
         ax.margins(x=0.2)
@@ -214,7 +251,7 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
 
 
 def plain_logarithm(axis: Any, set_scale: Any) -> None:
-    """Make an axis logarithmic, with plain numbers for labels."""
+    """Make an axis logarithmic, with tick labels in plain decimal notation."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     set_scale("log")
@@ -224,7 +261,7 @@ def plain_logarithm(axis: Any, set_scale: Any) -> None:
 
 
 def _pattern(model: SequenceModel, x: Tensor) -> Array:
-    """1 where a neuron changes, else 0 (neurons of all cells, T)."""
+    """Update pattern (neurons of all layers, T): 1 for an update, else 0."""
     with torch.no_grad():
         model(x)
     parts = []
@@ -232,13 +269,13 @@ def _pattern(model: SequenceModel, x: Tensor) -> Array:
         if trace.decisions is None:
             parts.append(torch.ones(len(x), layer.cell.hidden_size))
         else:
-            # the second of two directions reads the sequence backwards
+            # the backward direction reads the sequence in reverse
             parts.append(trace.decisions[:, 0].flip(0) if i % model.directions else trace.decisions[:, 0])
     pattern: Array = torch.cat([part.float().cpu() for part in parts], 1).numpy().T
     return pattern
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure to a file, whose suffix is that of an image."""
+    """Write a figure to an image file."""
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=120)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that is fully decided: from names and words to a task with its data, a config and a model's arguments."""
+"""Plan of a run: names and settings resolved to a task with its data, a training config and a model config."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,17 +22,18 @@ from edgernn.training.config import TrainConfig, resolve_config
 from edgernn.training.optim import check_names
 from edgernn.training.tasks import Task, find_task
 
-# what a config says of the machine; a resumed run may change it
+# keys of config.json about the machine; a resumed run may differ in them
 MACHINE = ("edgernn", "torch", "threads", "processes", "machine")
-# what it may change too: the command, and where the data lie
+# all keys of config.json in which a resumed run may differ
 _FREE = (*MACHINE, "command", "source", "data")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that decides a run.
+    """Everything that determines a run.
 
-    task_name is what a run directory is called after. source: the user's own data. data: the folder of data sets.
+    task_name is the name in the run directory's name. source is the path of the user's own data, data the folder of
+    data sets.
     """
 
     task_name: str
@@ -51,11 +52,19 @@ class Plan:
         return self.task.train.steps_per_epoch(self.config.batch_size)
 
     def network(self) -> RecurrentModel:
-        """A new one, on the device."""
+        """Build a new network on the device."""
         return self.task.build_network(self.model).to(self.device)
 
     def record(self, command: list[str], processes: int = 1) -> dict[str, Any]:
-        """The content of config.json; processes: that train together."""
+        """Build the content of config.json.
+
+        Args:
+            command: The command line of the run.
+            processes: Number of processes that train together.
+
+        Returns:
+            Values that JSON can represent.
+        """
         task = {
             "name": self.task_name,
             "settings": asdict(self.task),  # type: ignore[call-overload]
@@ -85,18 +94,18 @@ class Plan:
 
 
 def choose_device(name: str) -> str:
-    """Cpu or cuda. Raises UsageError for cuda where there is none."""
+    """Resolve auto, cpu or cuda to cpu or cuda; raises UsageError for cuda without a GPU."""
     if name not in ("auto", "cpu", "cuda"):
         raise UsageError(f"device: expected auto, cpu or cuda, got {name!r}")
-    there = torch.cuda.is_available()
-    if name == "cuda" and not there:
+    has_gpu = torch.cuda.is_available()
+    if name == "cuda" and not has_gpu:
         raise UsageError("device: cuda was asked for, but torch finds no CUDA device; use --device cpu")
-    return "cuda" if there and name != "cpu" else "cpu"
+    return "cuda" if has_gpu and name != "cpu" else "cpu"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Names and settings, read and checked, before any data is; the model is without what follows from the data."""
+    """Resolved names and settings, before any data is read; the model lacks the sizes that follow from the data."""
 
     task: Task
     source: Path | None
@@ -105,29 +114,41 @@ class Choice:
     model: ModelConfig
 
 
-# a model that is trained is smaller than that of SequenceModel(), unless the task or the user says otherwise
+# default hidden size in training, smaller than that of `SequenceModel`
 _DEFAULTS: Values = {("hidden_size",): 64}
 
 
 def configure(defaults: Mapping[str, object], train: Values, model: Values) -> tuple[TrainConfig, ModelConfig]:
-    """The user's settings of training and model by path, over a task's `defaults`; the model is a GRU."""
+    """Merge the user's settings into a task's defaults.
+
+    Args:
+        defaults: The task's defaults by short name.
+        train: The user's training settings by path.
+        model: The user's model settings by path.
+
+    Returns:
+        The training config, and the model config with a GRU as its cell.
+    """
     values = bind(defaults, train=fields_of(TrainConfig), model=fields_of(ModelConfig))
     config = resolve_config(values["train"], train)
     return config, build(ModelConfig, {**_DEFAULTS, **values["model"], **model})
 
 
 def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object], seed: int = 0) -> Choice:
-    """Read and check names and settings.
+    """Resolve and check names and settings.
 
     Args:
         task: The task's name, or a path to the user's data.
         cell: The cell's name, or FILE.py:CLASS.
-        rule: The rule's name; None where the cell's name implies it.
-        settings: Settings of the training, the model, the task, the cell and the rule, by short or dotted name.
-        seed: The seed of the run. A rule that draws has it as its own seed, unless the settings give another.
+        rule: The rule's name; None if the cell's name implies it.
+        settings: Settings of training, model, task, cell and rule, by short or dotted name.
+        seed: The seed of the run, and by default that of a random rule.
+
+    Returns:
+        The task, not opened yet, and the configs.
 
     Raises:
-        UsageError: an unknown name, a bad setting or seed.
+        UsageError: A name is unknown, or a setting or the seed is invalid.
     """
     if seed < 0:
         raise UsageError(f"seed: expected a whole number of at least 0, got {seed}")
@@ -138,15 +159,15 @@ def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object
     values = bind(settings, **owners, **parts)
     for name in sorted(task_type.without):
         if any(name in owner and owner[name].path in values[key] for key, owner in owners.items()):
-            raise UsageError(f"{name}: the network of the task {task_type.name} has no such setting")
+            raise UsageError(f"{name}: the network of the task {task_type.name} has no such setting; leave it out")
     options = {part: {path[0]: value for path, value in values[part].items()} for part in parts}
     if "seed" in parts["rule"]:
         options["rule"].setdefault("seed", seed % SEEDS)
     config, model = configure(task_type.defaults, values["train"], values["model"])
     check_names(config)
     layer = model.layer.named(cell, rule, options["cell"], options["rule"])
-    chosen = task_type(**options["task"])
-    return Choice(chosen, source, rule_type.can_skip, config, chosen.adapted(replace(model, layer=layer)))
+    new_task = task_type(**options["task"])
+    return Choice(new_task, source, rule_type.can_skip, config, new_task.adapted(replace(model, layer=layer)))
 
 
 def make_plan(
@@ -159,7 +180,24 @@ def make_plan(
     device: str = "auto",
     data: Path | None = None,
 ) -> Plan:
-    """Raises UsageError for an unknown name or a bad setting, EdgernnError for data that is missing or bad."""
+    """Resolve names and settings and open the task's data.
+
+    Args:
+        task: The task's name, or a path to the user's data.
+        cell: The cell's name, or FILE.py:CLASS.
+        rule: The rule's name; None if the cell's name implies it.
+        settings: Settings of training, model, task, cell and rule, by short or dotted name.
+        seed: The seed of the run.
+        device: auto, cpu or cuda.
+        data: The user's data folder, or None for EDGERNN_DATA.
+
+    Returns:
+        The plan of the run.
+
+    Raises:
+        UsageError: A name is unknown, or a setting is invalid.
+        EdgernnError: Data is missing or invalid.
+    """
     choice = choose(task, cell, rule, settings, seed)
     device = choose_device(device)
     opened, model = choice.task, choice.model
@@ -176,22 +214,31 @@ def make_plan(
 
 
 def _standardisation(task: Task, imputes: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of the input, for the model; an imputer's masks and times stay as they are."""
+    """Mean and standard deviation of the model's input; an imputer's masks and times are not standardised."""
 
-    def of(numbers: Sequence[float], neutral: float) -> tuple[float, ...]:
+    def expanded(numbers: Sequence[float], neutral: float) -> tuple[float, ...]:
         values = tuple(map(float, numbers))
         if not imputes:
             return values
         count = task.input_size // 3
         return (values * (task.input_size if len(values) == 1 else 1))[:count] + (neutral,) * (task.input_size - count)
 
-    return of(task.mean, 0.0), of(task.std, 1.0)
+    return expanded(task.mean, 0.0), expanded(task.std, 1.0)
 
 
 def first_difference(
     old: Mapping[str, Any], new: Mapping[str, Any], path: tuple[str, ...] = ()
 ) -> tuple[str, Any, Any] | None:
-    """The first setting in which two configs differ, if it matters for the result: its name and both values."""
+    """Find the first setting in which two configs differ, of those that affect the result.
+
+    Args:
+        old: Content of a config.json.
+        new: Content of another.
+        path: Keys above both, for the setting's name.
+
+    Returns:
+        Name of the setting, old value and new value; None if there is no such setting.
+    """
     for key in sorted(old.keys() | new.keys(), key=["task", "train", "model", *sorted({*old, *new})].index):
         if key in _FREE:
             continue
@@ -205,7 +252,7 @@ def first_difference(
 
 
 def _short_name(path: tuple[str, ...]) -> str:
-    """Of the setting at a place in config.json."""
+    """Short name of the setting at a path in config.json."""
     for key, owner in (("train", TrainConfig), ("model", ModelConfig)):
         for setting in fields_of(owner).values():
             if f"{key}.{setting.dotted}" == ".".join(path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All pictures that finished or running trainings give, by their directories."""
+"""Pictures of finished or running trainings, from their run directories."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,17 +34,17 @@ def plot(runs: list[Path], out: Path | None = None, kinds: list[str] | None = No
     Args:
         runs: The run directories.
         out: The folder of the pictures. Default: the directory of the run, or plots for several runs.
-        kinds: What to draw. Default: all that the runs allow. learning: loss, metric and skip percentage over steps,
-            the runs over each other. pattern: which neuron changes when. tradeoff: the metric over λ and over what is
-            skipped, of several finished runs. cobweb: how a state moves, of one run. kept: what neurons keep of their
-            state at each step.
+        kinds: Kinds of pictures. Default: all that the runs allow. learning: loss, metric and skip percentage over
+            steps, all runs in one plot. pattern: which neuron is updated at which step. tradeoff: the metric over λ and
+            over the skip percentage, for several finished runs. cobweb: how a state moves, for one run. kept: which
+            fraction of their state neurons keep at each step.
 
     Returns:
         The files.
 
     Raises:
-        UsageError: An unknown kind.
-        EdgernnError: A directory that is no run, runs of several metrics, or a kind in `kinds` that cannot be drawn.
+        UsageError: A kind is unknown.
+        EdgernnError: A directory has no run, the runs have different metrics, or one of `kinds` cannot be drawn.
     """
     for kind in kinds or []:
         if kind not in KINDS:
@@ -57,7 +57,7 @@ def plot(runs: list[Path], out: Path | None = None, kinds: list[str] | None = No
         "cobweb": _cobweb,
         "kept": _kept,
     }
-    made = []
+    files = []
     for kind in kinds or KINDS:
         try:
             draw = drawers[kind](runs)
@@ -66,9 +66,9 @@ def plot(runs: list[Path], out: Path | None = None, kinds: list[str] | None = No
                 raise EdgernnError(f"{kind}: {error}") from None
             continue
         for suffix in SUFFIXES:
-            made.append(folder / f"{kind}.{suffix}")
-            draw(made[-1])
-    return made
+            files.append(folder / f"{kind}.{suffix}")
+            draw(files[-1])
+    return files
 
 
 def _config(run: Path) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _results(runs: list[Path]) -> list[dict[str, Any]]:
 
 
 def _names(runs: list[Path]) -> list[str]:
-    """The runs' directories, but for what all begin with."""
+    """Names of the runs: the last parts of their paths if these differ, else the whole paths."""
     short = [run.resolve().name for run in runs]
     return short if len(set(short)) == len(runs) else [str(run) for run in runs]
 
@@ -101,9 +101,9 @@ def _learning(runs: list[Path]) -> Callable[[Path], None]:
     metrics = {_metric(run, lines[name][0]) for name, run in zip(lines, runs, strict=True)}
     if len(metrics) > 1:
         raise EdgernnError(
-            f"expected runs of one metric, got {', '.join(sorted(metrics))}: give each kind of run alone"
+            f"expected runs of one metric, got {', '.join(sorted(metrics))}; plot the runs of each metric separately"
         )
-    skips = any(line["skip_percent"] > 0 for of_run in lines.values() for line in of_run)
+    skips = any(line["skip_percent"] > 0 for entries in lines.values() for line in entries)
     return lambda path: learning_curve(path, lines, next(iter(metrics)), None, skips)
 
 
@@ -111,19 +111,25 @@ def _metric(run: Path, line: dict[str, Any]) -> str:
     if (run / RESULT).is_file():
         metric: str = read_json(run / RESULT)["metric"]
         return metric
-    # a running one does not say: the main metric comes first
+    # without a result.json, the main metric is the first one of a line
     return next(key for key in line if key not in ("step", "epoch", "loss"))
 
 
 def load_run(run: Path) -> tuple[SequenceModel, Tensor]:
-    """The model of a finished run, and some test sequences (T, B, I).
+    """Load the model of a finished run and some test sequences.
+
+    Args:
+        run: The run directory.
+
+    Returns:
+        The model, and sequences (T, B, I).
 
     Raises:
-        NothingToDrawError: The run is not finished, or not of a SequenceModel.
+        NothingToDrawError: The run is not finished, or its network is not a SequenceModel.
     """
     config = _config(run)
     if config.get("network", SequenceModel.__name__) != SequenceModel.__name__:
-        raise NothingToDrawError(f"{run}: its network is a {config['network']}")
+        raise NothingToDrawError(f"{run}: expected a SequenceModel, got a {config['network']}")
     if not (run / EXAMPLE).is_file():
         raise NothingToDrawError(f"{run} is not finished: it has no {EXAMPLE}")
     model, _ = load_model(run)
@@ -138,7 +144,7 @@ def _patterns(runs: list[Path]) -> Callable[[Path], None]:
     if not any(model.rule_type.can_skip for model in models.values()):
         raise NothingToDrawError("no run has a rule that skips")
     if any(other[:, :1].shape != x.shape for _, other in loaded.values()):
-        raise NothingToDrawError("the runs have sequences of several shapes")
+        raise NothingToDrawError("the runs have sequences of different shapes")
     if len(models) == 1:
         return lambda path: update_pattern(path, next(iter(models.values())), x)
     return lambda path: update_patterns(path, models, x)
@@ -146,7 +152,7 @@ def _patterns(runs: list[Path]) -> Callable[[Path], None]:
 
 def _tradeoff(runs: list[Path]) -> Callable[[Path], None]:
     if len(runs) < 2:
-        raise NothingToDrawError("it takes several runs")
+        raise NothingToDrawError("expected several runs, got one")
     outcomes = []
     for run, result in zip(runs, _results(runs), strict=True):
         group = ", ".join(parts(result["cell"], result["rule"]))
@@ -160,18 +166,18 @@ def _tradeoff(runs: list[Path]) -> Callable[[Path], None]:
 
 def _cobweb(runs: list[Path]) -> Callable[[Path], None]:
     if len(runs) > 1:
-        raise NothingToDrawError("it takes one run")
-    model, x = _with_steps(runs[0])
+        raise NothingToDrawError(f"expected one run, got {len(runs)}")
+    model, x = _load_stepwise(runs[0])
     return lambda path: cobweb(path, model, x[:, :1])
 
 
 def _kept(runs: list[Path]) -> Callable[[Path], None]:
-    models = {name: _with_steps(run) for name, run in zip(_names(runs), runs, strict=True)}
+    models = {name: _load_stepwise(run) for name, run in zip(_names(runs), runs, strict=True)}
     return lambda path: kept_shares(path, models)
 
 
-def _with_steps(run: Path) -> tuple[SequenceModel, Tensor]:
-    """As load_run, of a model that can be run step by step."""
+def _load_stepwise(run: Path) -> tuple[SequenceModel, Tensor]:
+    """Load a run, as `load_run`, whose model can be run step by step."""
     model, x = load_run(run)
     if model.imputer_type is not None:
         raise NothingToDrawError("the model cannot be run step by step without its imputer")

@@ -1,45 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes: the training settings of one row of a paper's table, and the tables that they form.
+"""Recipes: training settings of the rows of a paper's table.
 
-A table is one file, `recipes/TABLE.toml`; a recipe is a row of it, TABLE/ROW. The file has
+A table is one file, `recipes/TABLE.toml`. A recipe is a row of it, TABLE/ROW. The file has these keys:
 
-title, paper       what the table shows, and where it is printed
+title, paper       content of the table, and where it is printed
 columns            metrics of result.json, and "gmean", "flops" (see `report`), in the paper's order
-seeds              number of trainings a row; paper-seeds: the number in the paper (optional)
+seeds              number of trainings per row; paper-seeds: the number in the paper (optional)
 note               remarks for a reader of the table (optional)
 interval           the meaning of the ± or (·) beside the paper's figures (optional)
 hours              time of all trainings on one CPU core, in hours (optional)
-latency            whether the table shows how long its exported models take, which
+latency            true if the table shows the latency of its exported models, which
                    `edgernn reproduce TABLE --measure-latency` measures (see `run_latency`) (optional)
 needs              requirements that are not met everywhere, such as a GPU or a data set (optional)
-task, cell, rule   as in `edgernn train`, for every row that does not name its own (optional)
+task, cell, rule   as in `edgernn train`, for every row without its own (optional)
 [not-comparable]   columns whose figures cannot be compared with the paper's, and the reason (optional)
 [[claims]]         sentences of the paper that our runs can test (see `agreement.Claim`): text, column, rows (the row
                    that is said to have more, then the other), kind ("mean", "no-more" or "spread"), variant, than, size
                    (optional)
-series             rows of numbers that the table keeps of each run, for pictures (see `series`) (optional)
+series             series of numbers that the table keeps of each run, for pictures (see `series`) (optional)
 [[pictures]]       pictures of the table (see `table_pictures`) (optional)
-[search]           what every row is searched for alike, beside a search of its own (optional)
+[search]           settings to search for every row, besides the row's own search (optional)
 [settings]         settings of all rows
-[vary]             settings and their values: each row is trained with every combination (optional); a row that is
-                   trained alone takes the first value of each
+[vary]             settings and their values: each row is trained with every combination (optional); a recipe that is
+                   trained on its own uses the first values
 [quick]            settings of the cut-down version, which override all others; it has one seed
-[rows.ROW]         a recipe; the rows stand in the paper's order
+[rows.ROW]         a recipe; the rows have the paper's order
 
-and a row has
+A row has these keys:
 
 stands-for         the row of the paper
-task, cell, rule   over those of the table
-settings           over those of the table
+task, cell, rule   override those of the table
+settings           override those of the table
 search             settings and the values that `edgernn reproduce TABLE --search` tries on the validation split; the
-                   chosen values stand in `settings` (optional)
+                   chosen values are in `settings` (optional)
 reported           the paper's figures by column, in the unit of the table and with the digits that it prints; or by
                    variant, as reported."T=10". A figure is a number, or {mean, interval, sd} (see
                    `agreement.Reported`)
-not-comparable     as in the table, over it (optional)
+not-comparable     overrides that of the table (optional)
 
-A user's own file has the same form; `edgernn train --recipe FILE.toml:ROW` reads it, and FILE.toml alone will do where
-it has one row. It needs no more than its rows with their task and cell.
+`edgernn train --recipe FILE.toml:ROW` reads a user's own file of this form; ROW is optional in a file with one row. The
+file needs only rows with a task and a cell.
 """
 
 import itertools
@@ -72,12 +72,12 @@ SUFFIX = ".toml"
 
 
 def _with_none(settings: dict[str, Any]) -> dict[str, Any]:
-    """TOML has no null."""
+    """Replace "none" by None, as TOML has no null."""
     return {name: None if value == "none" else value for name, value in settings.items()}
 
 
 def _by_variant(reported: object) -> object:
-    """Figures by column, for each variant's label; those of all other variants have the label ""."""
+    """Group figures by variant label; figures without a variant get the label ""."""
     if not isinstance(reported, dict):
         return reported
     variants = {key: value for key, value in reported.items() if isinstance(value, dict) and not value.keys() <= PARTS}
@@ -94,7 +94,7 @@ Figures = Annotated[
 @with_config(FILE)
 @dataclass(frozen=True, kw_only=True)
 class _Row:
-    """A recipe as a file has it, with what it takes from its table."""
+    """A recipe in a file, with the keys that it takes from its table."""
 
     stands_for: str = ""
     task: str
@@ -109,7 +109,7 @@ class _Row:
 @with_config(FILE)
 @dataclass(frozen=True, kw_only=True)
 class _Table:
-    """What a file says of its table."""
+    """Keys of a file about its table."""
 
     title: str = ""
     paper: str = ""
@@ -131,7 +131,7 @@ class _Table:
 @with_config(FILE)
 @dataclass(frozen=True, kw_only=True)
 class _TableFile(_Table):
-    """A file: its table, its rows, and what these share."""
+    """A recipe file: the table, its rows, and the keys that they share."""
 
     task: str | None = None
     cell: str | None = None
@@ -154,7 +154,7 @@ class Recipe(_Row):
         return f"{self.table}/{self.row}"
 
     def paper(self, variant: Settings, column: str) -> Reported | None:
-        """The paper's figure, if it prints one."""
+        """Return the paper's figure of a variant and column, if it prints one."""
         return self.reported.get(label(variant), self.reported[""]).get(column)
 
 
@@ -170,21 +170,28 @@ class Table(_Table):
 
 
 def combinations(choices: Mapping[str, list[Any]]) -> list[Settings]:
-    """Every way to choose one value a setting."""
+    """All combinations of one value per setting."""
     return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
 
 
 def label(settings: Settings) -> str:
-    """Settings in a few letters that a file name may have: T=10,hidden_size=3."""
+    """Short label of settings that can be part of a file name: T=10,hidden_size=3."""
     return ",".join(f"{key}={value}" for key, value in settings.items())
 
 
 def table_names() -> list[str]:
+    """Names of all tables in `recipes`, sorted."""
     return sorted(path.stem for path in RECIPES.glob(f"*{SUFFIX}"))
 
 
 def load_table(name: str) -> Table:
-    """Load a table of `recipes` by its name.
+    """Load a table of `recipes`.
+
+    Args:
+        name: Name of the table.
+
+    Returns:
+        The table.
 
     Raises:
         UsageError: There is no such table.
@@ -196,10 +203,16 @@ def load_table(name: str) -> Table:
 
 
 def load_recipe(name: str) -> Recipe:
-    """Load a recipe by its name TABLE/ROW, or from a user's FILE.toml:ROW.
+    """Load a recipe.
+
+    Args:
+        name: TABLE/ROW, or a user's FILE.toml:ROW, or FILE.toml with a single row.
+
+    Returns:
+        The recipe.
 
     Raises:
-        UsageError: There is no such table, row or file, or the row is missing where a file has several.
+        UsageError: There is no such table, row or file, or `name` lacks the row of a file with several.
         EdgernnError: The file has a mistake.
     """
     path, colon, row = name.rpartition(":")
@@ -221,9 +234,18 @@ def load_recipe(name: str) -> Recipe:
 
 
 def follow(name: str | None, options: dict[str, Any], settings: Settings) -> Settings:
-    """Put a recipe's task, cell, rule and directory into the options of `edgernn train`; the settings of both together.
+    """Merge a recipe into the options and settings of `edgernn train`.
 
-    Raises UsageError where options name these too, or neither does.
+    Args:
+        name: Name of the recipe, or None.
+        options: Options of the command; task, cell, rule and out of the recipe are written into it.
+        settings: Settings of the command.
+
+    Returns:
+        The recipe's settings, overridden by `settings`.
+
+    Raises:
+        UsageError: Both the recipe and the options have a task, cell or rule, or neither has a task or cell.
     """
     if name is None:
         for key in ("task", "cell"):
@@ -233,7 +255,7 @@ def follow(name: str | None, options: dict[str, Any], settings: Settings) -> Set
     recipe = load_recipe(name)
     for key in ("task", "cell", "rule"):
         if options.get(key) is not None:
-            raise UsageError(f"{key}: the recipe {name} says it; give key=value settings, or no recipe")
+            raise UsageError(f"{key}: the recipe {name} sets it; leave out --{key}, or --recipe")
         options[key] = getattr(recipe, key)
     if options.get("out") is None:
         options["out"] = Path("runs") / recipe.name
@@ -241,7 +263,7 @@ def follow(name: str | None, options: dict[str, Any], settings: Settings) -> Set
 
 
 def over(settings: Settings, others: Settings) -> Settings:
-    """`others` stand over `settings`; of steps and epochs only one may be given, so either stands over both."""
+    """Override `settings` by `others`; as steps and epochs exclude each other, either one overrides both."""
     if others.keys() & _LENGTHS:
         settings = {key: value for key, value in settings.items() if key not in _LENGTHS}
     return {**settings, **others}
@@ -270,10 +292,16 @@ def _read_table(path: Path) -> Table:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a file; numbers below a key "reported" are Decimal, as the digits that a paper prints tell its rounding.
+    """Read a TOML file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its content. Numbers below a key "reported" are Decimal, because the printed digits give the rounding.
 
     Raises:
-        EdgernnError: There is no such file, or it is no TOML.
+        EdgernnError: The file does not exist, or is not TOML.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)

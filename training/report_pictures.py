@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a table that are drawn from its report alone."""
+"""Pictures of a table that need its report alone."""
 
 import abc
 from collections.abc import Mapping
@@ -16,17 +16,17 @@ from edgernn.training.pictures import NothingToDrawError, OperatingPoint, plain_
 
 Row = dict[str, Any]
 Names = Annotated[list[str], Field(min_length=1), Expected("a list of names")]
-# a run of each row and variant's label, of the first seed
+# run directory of the first seed, by row and variant label
 Runs = Mapping[tuple[str, str], Path]
-# a setting whose values lie so many times apart stands on a logarithmic axis
-_WIDE = 8
-# letters that fit below a box
-_SHORT = 12
+# ratio of the largest to the smallest value of a setting above which its axis is logarithmic
+_LOGARITHMIC_RATIO = 8
+# length of a label that fits below a box
+_LABEL_LENGTH = 12
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One of the plots of a picture."""
+    """One plot of a picture."""
 
     title: str
     rows: list[Row]
@@ -35,7 +35,14 @@ class Panel:
 @with_config(FILE)
 @dataclass(frozen=True, kw_only=True)
 class Picture(abc.ABC):
-    """A picture: the name of its file, and its caption."""
+    """Base class of pictures of a table.
+
+    Attributes:
+        kind: Name of the kind.
+        of_runs: True if the picture needs the run directories.
+        name: Name of the file.
+        text: Caption.
+    """
 
     kind: ClassVar[str]
     of_runs: ClassVar[bool] = False
@@ -45,18 +52,28 @@ class Picture(abc.ABC):
 
     @abc.abstractmethod
     def draw(self, path: Path, report: Mapping[str, Any], runs: Runs) -> None:
-        """Write the file, whose suffix is that of an image.
+        """Draw the picture.
+
+        Args:
+            path: The image file.
+            report: Report of the table.
+            runs: Run directories by row and variant label.
 
         Raises:
-            NothingToDrawError: What it shows is not measured.
+            NothingToDrawError: The data of the picture is not measured.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trend(Picture):
-    """A column over a setting that varies, a line for each row: means and 95 % confidence intervals over the seeds.
+    """A column over a varied setting, one line per row: means and 95 % confidence intervals over the seeds.
 
-    panels: Lists of rows with a plot each, or a further setting that varies, with a plot for each value.
+    Attributes:
+        kind: Name of the kind.
+        column: The column.
+        over: The varied setting.
+        panels: Lists of rows with one plot each, or another varied setting with one plot per value.
+        log: True for a logarithmic axis.
     """
 
     kind = "trend"
@@ -75,10 +92,10 @@ class Trend(Picture):
                 entries = [row["columns"][self.column] for row in points]
                 values = [entry["mean"] for entry in entries]
                 places = [row["variant"][self.over] for row in points]
-                look = {"marker": ".", "linewidth": 1.2, "capsize": 2}
-                ax.errorbar(places, values, [_half_width(entry) for entry in entries], label=label, **look)
+                style = {"marker": ".", "linewidth": 1.2, "capsize": 2}
+                ax.errorbar(places, values, [_half_width(entry) for entry in entries], label=label, **style)
             places = sorted({row["variant"][self.over] for row in panel.rows})
-            if places[0] > 0 and places[-1] > _WIDE * places[0]:
+            if places[0] > 0 and places[-1] > _LOGARITHMIC_RATIO * places[0]:
                 ax.set_xscale("log")
             ax.set_xticks(places, [f"{place:g}" for place in places])
             ax.minorticks_off()
@@ -89,9 +106,14 @@ class Trend(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Curves(Picture):
-    """A series over its steps or epochs, a line for each row: the mean, from the least to the greatest of the seeds.
+    """A series over steps or epochs, one line per row: mean and range over the seeds.
 
-    baselines: Series that are the same in every row, drawn once. panels: As in `Trend`.
+    Attributes:
+        kind: Name of the kind.
+        series: The series.
+        baselines: Series that are equal in all rows, drawn once.
+        panels: See `Trend`.
+        log: True for a logarithmic axis.
     """
 
     kind = "curves"
@@ -107,12 +129,12 @@ class Curves(Picture):
         for ax, panel in zip(axes, panels, strict=True):
             lines = {label: line[0]["series"][self.series] for label, line in _lines(panel.rows, self.panels).items()}
             first = panel.rows[0]["series"]
-            # the baselines of loss are called sgd_loss and so on
+            # a baseline of the series loss is named sgd_loss, and labelled sgd
             baselines = {name: name.removesuffix(self.series).rstrip("_") or name for name in self.baselines}
             lines |= {label: first[name] for name, label in baselines.items() if name in first}
             for label, series in lines.items():
                 length = min(map(len, series["values"]))
-                values = np.array([of_seed[:length] for of_seed in series["values"]])
+                values = np.array([seed_values[:length] for seed_values in series["values"]])
                 places = series["at"][:length]
                 (drawn,) = ax.plot(places, values.mean(0), linewidth=1.2, label=label)
                 shade = {"color": drawn.get_color(), "alpha": 0.15, "linewidth": 0}
@@ -124,10 +146,15 @@ class Curves(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Boxes(Picture):
-    """Box plots, or violins with boxes in them, a box for each row: of a column over the seeds, or of a whole series.
+    """Box plots or violin plots, one box per row: a column over the seeds, or the entries of a series.
 
-    of: Columns or series, each with a row of plots. every: Cut a series into parts of so many entries, a box each.
-    panels: As in `Trend`.
+    Attributes:
+        kind: Name of the kind.
+        of: Columns or series, with one line of plots each.
+        panels: See `Trend`.
+        every: Number of entries per box, to cut a series into several boxes.
+        violins: True for violin plots around the boxes.
+        log: True for a logarithmic axis.
     """
 
     kind = "boxes"
@@ -162,13 +189,13 @@ class Boxes(Picture):
                 for body in bodies:
                     body.set_facecolor(colour)
             boxes = {"color": colour}
-            look = {"boxprops": boxes, "whiskerprops": boxes, "capprops": boxes, "medianprops": {"color": "black"}}
+            style = {"boxprops": boxes, "whiskerprops": boxes, "capprops": boxes, "medianprops": {"color": "black"}}
             ax.boxplot(
-                values, positions=places, widths=0.3 if self.violins else 0.7, flierprops={"marker": "."}, **look
+                values, positions=places, widths=0.3 if self.violins else 0.7, flierprops={"marker": "."}, **style
             )
             ax.plot([], [], color=colour, linewidth=4, label=label)
         if self.every is None:
-            long = max(len(line) for label in lines for line in label.split("\n")) > _SHORT
+            long = max(len(line) for label in lines for line in label.split("\n")) > _LABEL_LENGTH
             ax.set_xticks(range(count), lines, fontsize="small", **({"rotation": 25, "ha": "right"} if long else {}))
         else:
             cuts = range(len(next(iter(parts.values()))))
@@ -180,7 +207,7 @@ class Boxes(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Tradeoff(Picture):
-    """A column over λ, which varies, and over the percentage of updates that are skipped, a line for each row."""
+    """A column over λ, a varied setting, and over the percentage of updates skipped, one line per row."""
 
     kind = "tradeoff"
 
@@ -205,9 +232,9 @@ class Tradeoff(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter(Picture):
-    """A column against another one: a line for each group of rows, called as the part of their names before the dash.
+    """A column against another column, one line per group of rows: means and 95 % confidence intervals over the seeds.
 
-    Means, with 95 % confidence intervals over the seeds.
+    The label of a group is the part of its rows' names before the dash.
     """
 
     kind = "scatter"
@@ -235,7 +262,7 @@ class Scatter(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Searched(Picture):
-    """What a search tried: a value on the validation split against the percentage skipped, a point for each try.
+    """Trials of a search: metric on the validation split against the percentage skipped, one point per trial.
 
     `edgernn reproduce TABLE --search` draws it.
     """
@@ -254,28 +281,24 @@ class Searched(Picture):
 
 
 def column_title(name: str) -> str:
-    """What a column or a series is called on an axis."""
+    """Axis label of a column or a series."""
     return COLUMNS.get(name, (name.replace("_", " "), 1.0))[0]
 
 
 def _panels(rows: list[Row], panels: list[list[str]] | str | None) -> list[Panel]:
-    """The plots that have measured rows."""
+    """Plots with at least one measured row."""
     if panels is None:
-        made = [Panel("", rows)]
+        plots = [Panel("", rows)]
     elif isinstance(panels, str):
         values = dict.fromkeys(row["variant"][panels] for row in rows)
-        made = [Panel(f"{panels} = {value}", [r for r in rows if r["variant"][panels] == value]) for value in values]
+        plots = [Panel(f"{panels} = {value}", [r for r in rows if r["variant"][panels] == value]) for value in values]
     else:
-        made = [Panel("", [row for row in rows if row["name"] in names]) for names in panels]
-    return [panel for panel in made if panel.rows]
+        plots = [Panel("", [row for row in rows if row["name"] in names]) for names in panels]
+    return [plot for plot in plots if plot.rows]
 
 
 def _plots(panels: list[Panel], lines: int = 1) -> tuple[Any, list[Any]]:
-    """A figure with a plot for each panel, in so many lines.
-
-    Raises:
-        NothingToDrawError: There is no panel.
-    """
+    """Figure and axes of all panels, in `lines` lines; raises NothingToDrawError without panels."""
     from matplotlib.figure import Figure
 
     if not panels:
@@ -289,7 +312,7 @@ def _plots(panels: list[Panel], lines: int = 1) -> tuple[Any, list[Any]]:
 
 
 def _lines(rows: list[Row], *apart: object) -> dict[str, list[Row]]:
-    """Rows by name and by the settings that vary, but for some; each is a line of a plot."""
+    """Group rows by name and varied settings, without the settings `apart`; each group is a line of a plot."""
     lines: dict[str, list[Row]] = {}
     for row in rows:
         settings = [f"{key}={value}" for key, value in row["variant"].items() if key not in apart]
@@ -298,22 +321,22 @@ def _lines(rows: list[Row], *apart: object) -> dict[str, list[Row]]:
 
 
 def _values(row: Row, name: str) -> list[Any]:
-    """The values of a column or a series by seed; none where it was not measured."""
+    """Values of a column or a series by seed; empty if not measured."""
     if name in row["columns"]:
         return list(row["columns"][name]["values"])
     return list(row.get("series", {}).get(name, {"values": []})["values"])
 
 
 def _series(row: Row, name: str) -> list[list[float]]:
-    """The values of each seed; a column has one a seed."""
+    """Values of each seed as a list; a column has one value per seed."""
     return [value if isinstance(value, list) else [value] for value in _values(row, name)]
 
 
 def _parts(series: list[list[float]], every: int | None) -> list[list[float]]:
-    """The entries of all seeds together, cut into parts."""
+    """Entries of all seeds, joined and cut into parts of `every` steps."""
     size = every or max(map(len, series))
     count = -(-max(map(len, series)) // size)
-    return [[x for of_seed in series for x in of_seed[i * size : (i + 1) * size]] for i in range(count)]
+    return [[x for values in series for x in values[i * size : (i + 1) * size]] for i in range(count)]
 
 
 def _half_width(entry: Mapping[str, Any]) -> float:

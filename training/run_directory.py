@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run directory. A kill at any moment leaves one that can be resumed.
+"""Run directory. It can be resumed after a kill at any moment.
 
-config.json        everything to repeat the run
-cell.py            the file of a user's own cell, where the run has one; its SHA-256 is in config.json
-state.safetensors  the checkpoint, one file so that it is never half of one step and half of another: weights,
-                   optimiser, torch's generator, what the steps carry on, and the position in its metadata
-state.json         the position again, to read
-best.safetensors   the weights of the best evaluation, where these are to be kept
-model.safetensors  the weights again, for everything else that reads a run
+config.json        everything needed to repeat the run
+cell.py            the file of a user's own cell, if the run has one; its SHA-256 is in config.json
+state.safetensors  the checkpoint, a single file so that it always belongs to one step: weights, optimiser state,
+                   torch's random generator, the carried state, and the position in its metadata
+state.json         the position, for people
+best.safetensors   the weights of the best evaluation, with keep=best
+model.safetensors  the weights, for all other readers of a run
 example.npz        some test sequences, x (N, T, I)
-metrics.jsonl      a line for each evaluation; on resume it is cut back to the checkpoint
-series.json        rows of numbers that the task has measured on the trained network, for pictures
-result.json        written last: with it the run is finished
-latency.json       how long the exported model takes, measured afterwards (`edgernn.training.run_latency`)
+metrics.jsonl      one line per evaluation; a resumed run first cuts it back to the checkpoint
+series.json        the task's series (`Task.series`) of the trained network, for pictures
+result.json        the result, written last: it marks the run as finished
+latency.json       latency of the exported model, measured afterwards (`edgernn.training.run_latency`)
 """
 
 import json
@@ -46,10 +46,16 @@ _MODEL, _OPTIMIZER, _CARRY, _RNG, _GPU_RNG = "model.", "optimizer.", "carry.", "
 
 @dataclass
 class Position:
-    """How far a run is.
+    """Progress of a run.
 
-    step: done so far. loss_sum, loss_count: since the last line of metrics.jsonl. best, stale: the best validation
-    metric, and the evaluations since. seconds: of training. stopped: why it ended: solved, patience, steps, or None.
+    Attributes:
+        step: Steps done.
+        loss_sum: Sum of the losses since the last line of metrics.jsonl.
+        loss_count: Number of these losses.
+        best: Best validation metric.
+        stale: Evaluations since the best one.
+        seconds: Seconds of training.
+        stopped: Reason of the end: solved, patience or steps; None before the end.
     """
 
     step: int = 0
@@ -62,38 +68,46 @@ class Position:
 
 
 class RunDirectory:
-    """The files of one run; whoever writes to them holds the directory (see `edgernn.locks`)."""
+    """The files of one run. A writer must hold the directory's lock (`edgernn.locks`)."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def open(self, record: dict[str, Any], resume: bool, files: Mapping[str, bytes] | None = None) -> str | None:
-        """Begin a run here, or go on with the one that is here; returns what the user should know of it.
+        """Begin a new run, or resume the run in this directory.
 
-        files: what a new run keeps beside config.json.
-        Raises UsageError where the directory holds anything but is not to be resumed, or is of another config.
+        Args:
+            record: Content of config.json.
+            resume: Resume the run in this directory, if it has one.
+            files: Further files that a new run keeps, by name.
+
+        Returns:
+            A note for the user, or None.
+
+        Raises:
+            UsageError: The directory is not empty and `resume` is false, or it has a run with other settings.
         """
         if resume:
             self._sweep()
         names = {p.name for p in self.path.iterdir()} - {LOCK} if self.path.exists() else set()
-        kept = files or {}
+        extra = files or {}
         if CONFIG not in names:
-            # written first, so a kill may have left them alone
-            names -= {name for name in names & kept.keys() if (self.path / name).read_bytes() == kept[name]}
+            # these files are written before config.json, and a kill may come between
+            names -= {name for name in names & extra.keys() if (self.path / name).read_bytes() == extra[name]}
         if names and not resume:
-            hint = "--resume goes on with the run there" if CONFIG in names else "--out names another"
+            hint = "continue its run with --resume" if CONFIG in names else "choose another with --out"
             raise UsageError(f"out: expected a new or empty directory, got {self.path} with {len(names)} files; {hint}")
         if CONFIG in names:
             return self._check_same(record)
         if names:
             raise UsageError(f"out: {self.path} is not a run directory: it has no {CONFIG}")
-        for name, content in kept.items():
+        for name, content in extra.items():
             write_bytes(self.path / name, content)
         write_json(self.path / CONFIG, record)
-        return f"nothing to resume in {self.path}: starting there" if resume else None
+        return f"nothing to resume in {self.path}: starting a new run there" if resume else None
 
     def result(self) -> dict[str, Any] | None:
-        """Of a finished run; half a file is as none, and is written anew."""
+        """Return the result of a finished run; None if it is missing or incomplete."""
         try:
             result = read_json(self.path / RESULT)
         except EdgernnError:
@@ -101,12 +115,12 @@ class RunDirectory:
         return result if isinstance(result, dict) and result.get("metric") in result else None
 
     def latency(self) -> dict[str, Any] | None:
-        """What `measure_latency` has found of a finished run, if it was asked."""
+        """Return the latencies that `measure_latency` wrote; None if there are none."""
         try:
-            found = read_json(self.path / LATENCY)
+            latency = read_json(self.path / LATENCY)
         except EdgernnError:
             return None
-        return found if isinstance(found, dict) else None
+        return latency if isinstance(latency, dict) else None
 
     def discard(self) -> None:
         """Remove a run that failed before its first checkpoint, so that it can be started again."""
@@ -116,17 +130,17 @@ class RunDirectory:
             self._sweep()
 
     def _sweep(self) -> None:
-        # what a kill left of files that were being written
+        # remove temporary files left by a kill
         for name in _FILES:
             for leftover in self.path.glob(f".{name}.*"):
                 leftover.unlink(missing_ok=True)
 
     def _check_same(self, record: dict[str, Any]) -> str | None:
         old = read_config(self.path)
-        if found := first_difference(old, record):
-            name, there, now = found
+        if difference := first_difference(old, record):
+            name, expected, got = difference
             hint = "resume with the settings it was started with, or give another --out"
-            raise UsageError(f"{name}: the run in {self.path} has {there!r}, got {now!r}; {hint}")
+            raise UsageError(f"{name}: expected {expected!r} as in the run in {self.path}, got {got!r}; {hint}")
         if self.result() is not None:
             return f"{self.path} is finished: nothing to do"
         changed = [
@@ -158,11 +172,19 @@ class RunDirectory:
         device: str,
         send: Callable[[bytes | None], bytes | None] = lambda content: content,
     ) -> tuple[Position, State | None]:
-        """The position of the checkpoint and what was carried on, with model, optimiser and generator set to it.
+        """Restore model, optimiser and random generator from the checkpoint, if there is one.
 
-        Step 0 where there is none. send: gives the file's content to the processes that train together.
+        Args:
+            model: The network.
+            optimizer: Its optimiser.
+            device: Device of the carried state.
+            send: Function that sends the file's content to all processes that train together.
 
-        Raises EdgernnError where the checkpoint is corrupt or of another model.
+        Returns:
+            The position, at step 0 without a checkpoint, and the carried state.
+
+        Raises:
+            EdgernnError: The checkpoint is corrupt or belongs to another model.
         """
         path = self.path / STATE
         if (self.path / STATE_JSON).exists():
@@ -174,7 +196,7 @@ class RunDirectory:
             tensors = safetensors.torch.load(content)
             metadata = _metadata(content)
             position = Position(**json.loads(metadata["position"]))
-            # a parameter that no loss has reached has no slots of the optimiser, so only their number can tell
+            # a parameter without a gradient so far has no optimiser state, so only the number of tensors can be checked
             if len(tensors) != int(metadata["tensors"]):
                 raise ValueError(f"{len(tensors)} tensors of {metadata['tensors']}")
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
@@ -182,7 +204,7 @@ class RunDirectory:
         _load_model(path, model, tensors)
         _load_optimizer(path, model, optimizer, tensors)
         torch.set_rng_state(tensors[_RNG])
-        # a run that goes on elsewhere, as config.json then says, has no numbers of that generator to go on with
+        # a run resumed on another device has no state of that generator
         if _GPU_RNG in tensors and _is_on_gpu(model):
             torch.cuda.set_rng_state(tensors[_GPU_RNG])
         count = sum(name.startswith(_CARRY) for name in tensors)
@@ -197,22 +219,22 @@ class RunDirectory:
     # metrics.jsonl
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All whole lines; a last one that a kill cut short is left out."""
+        """Return all complete lines; a last line cut short by a kill is dropped."""
         path = self.path / METRICS
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-        found = []
+        entries = []
         for number, line in enumerate(lines, 1):
             try:
                 entry = json.loads(line)
                 entry["step"] + 0
-                found.append(entry)
+                entries.append(entry)
             except (TypeError, KeyError, ValueError):
                 if number < len(lines) or line.endswith(b"\n"):
                     raise EdgernnError(f"{path}: line {number} is not JSON") from None
-        return found
+        return entries
 
     def cut_metrics(self, step: int) -> None:
-        """Forget the lines after a step."""
+        """Remove the lines after a step."""
         kept = [line for line in self.metrics() if line["step"] <= step]
         write_text(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
 
@@ -220,13 +242,13 @@ class RunDirectory:
         path = self.path / METRICS
         with naming(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
-            # the checkpoint that follows must not outlive this line
+            # the line must be on disk before the checkpoint that follows
             file.flush()
             os.fsync(file.fileno())
 
 
 def _metadata(content: bytes) -> dict[str, str]:
-    """Of a safetensors file, whose first 8 bytes say how long the JSON that follows is."""
+    """Metadata of a safetensors file: its first 8 bytes are the length of the JSON header that follows."""
     size = int.from_bytes(content[:8], "little")
     header: dict[str, dict[str, str]] = json.loads(content[8 : 8 + size])
     return header.get("__metadata__", {})
@@ -238,10 +260,10 @@ def _is_on_gpu(model: RecurrentModel) -> bool:
 
 def _load_model(path: Path, model: RecurrentModel, tensors: dict[str, Tensor]) -> None:
     expected = model.state_dict()
-    found = {name.removeprefix(_MODEL): t for name, t in tensors.items() if name.startswith(_MODEL)}
-    if found.keys() != expected.keys() or any(found[n].shape != t.shape for n, t in expected.items()):
+    weights = {name.removeprefix(_MODEL): t for name, t in tensors.items() if name.startswith(_MODEL)}
+    if weights.keys() != expected.keys() or any(weights[n].shape != t.shape for n, t in expected.items()):
         raise EdgernnError(f"{path}: not a checkpoint of this model: names or shapes of its weights differ")
-    model.load_state_dict(found)
+    model.load_state_dict(weights)
 
 
 def _load_optimizer(
@@ -254,7 +276,7 @@ def _load_optimizer(
             state.setdefault(int(index), {})[slot] = tensor
     shapes = dict(enumerate(p.shape for p in model.parameters()))
     wrong = any(t.ndim and t.shape != shapes.get(i) for i, slots in state.items() for t in slots.values())
-    # a parameter that no loss has reached has no slots
+    # a parameter without a gradient so far has no state
     if _RNG not in tensors or wrong or not state.keys() <= shapes.keys():
         raise EdgernnError(f"{path}: not a checkpoint of this model: the optimiser's state does not fit")
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the models of finished runs take for a test sequence, each beside a reference model.
+"""Latency of the models of finished runs, per test sequence and relative to a reference model.
 
 A model streams the run's test sequences (example.npz) step by step through the native library, called from C: batch 1,
 one thread, each sequence from the initial state. The reference is a dense `gru` of the same sizes with random weights.
-Both are timed in the same rounds, so that what else the machine does falls out of their ratio.
+Both are timed in the same rounds, so that other load on the machine cancels out in their ratio.
 """
 
 import dataclasses
@@ -35,17 +35,21 @@ from edgernn.training.statistics import spread
 from edgernn.training.table_latency import exported
 
 REFERENCE = "gru"
-# a visit is all sequences, several times if they are short
+# a call runs all sequences; short ones are repeated to fill a block
 _ROUNDS = Rounds(rounds=15, warmup=2, block_ms=10.0)
 _FIGURES = ("microseconds", "reference_microseconds", "ratio", "macs_executed", "skip_percent")
 
 
 def measure_latency(runs: Iterable[Path], progress: Progress | None = None) -> None:
-    """Time the models of finished runs and write latency.json into their directories, over one that is there.
+    """Time the models of finished runs and write latency.json into their directories.
 
-    It has microseconds and reference_microseconds a sequence (the mean over the sequences, the median over rounds),
-    ratio (the median over rounds of the one by the other), skip_percent and macs_executed (a step) of these sequences,
-    sequences, steps, machine and instruction_set. A model that cannot be exported or streamed has "error" instead.
+    latency.json has microseconds and reference_microseconds per sequence (mean over sequences, median over rounds);
+    ratio (median over rounds of their quotient); skip_percent and macs_executed (per step) of these sequences;
+    sequences, steps, machine and instruction_set. For a model that cannot be exported or streamed it has "error".
+
+    Args:
+        runs: The run directories.
+        progress: Progress bar. Default: none.
     """
     chosen, progress = list(runs), progress or Silent()
     references: dict[str, bytes] = {}
@@ -53,17 +57,17 @@ def measure_latency(runs: Iterable[Path], progress: Progress | None = None) -> N
     try:
         for done, run in enumerate(chosen, 1):
             try:
-                found = _measured(run, references)
+                figures = _measured(run, references)
             except EdgernnError as error:
-                found = {"error": str(error)}
-            write_json(run / LATENCY, {"machine": processor(), "instruction_set": instruction_set(), **found})
+                figures = {"error": str(error)}
+            write_json(run / LATENCY, {"machine": processor(), "instruction_set": instruction_set(), **figures})
             progress.update(done)
     finally:
         progress.close()
 
 
 def _measured(run: Path, references: dict[str, bytes]) -> dict[str, Any]:
-    """Raises EdgernnError for a model that cannot be exported or streamed."""
+    """Time one run, or raise EdgernnError if its model cannot be exported or streamed."""
     model = exported(run)
     x = read_arrays(run / EXAMPLE, ("x",))["x"]
     stepper = Stepper(pack(read_model(model), model), 1)
@@ -83,7 +87,7 @@ def _measured(run: Path, references: dict[str, bytes]) -> dict[str, Any]:
 
 
 def _reference(run: Path, references: dict[str, bytes]) -> bytes:
-    """The packed reference model of a run's sizes, kept in `references`."""
+    """Packed reference model of a run's sizes, cached in `references`."""
     model, _ = load_model(run)
     config = dataclasses.replace(
         model.config,
@@ -100,7 +104,7 @@ def _reference(run: Path, references: dict[str, bytes]) -> bytes:
 
 
 def _work(stepper: Stepper, x: NDArray[Any], result: Mapping[str, Any]) -> dict[str, float]:
-    """The executed multiply-adds of a step and the skipped share of updates, in per cent, over all sequences."""
+    """Executed multiply-adds per step and percentage of updates skipped, over all sequences."""
     updates, macs = [], []
     for sequence in x:
         stepper.restart()
@@ -119,9 +123,16 @@ def _work(stepper: Stepper, x: NDArray[Any], result: Mapping[str, Any]) -> dict[
     }
 
 
-def summary(found: Iterable[Mapping[str, Any] | None]) -> dict[str, Any] | None:
-    """Summarise what was measured of runs that differ in their seed alone; None where nothing was."""
-    measured = [each for each in found if each is not None]
+def summary(latencies: Iterable[Mapping[str, Any] | None]) -> dict[str, Any] | None:
+    """Summarise the latencies of runs that differ in their seed alone.
+
+    Args:
+        latencies: Content of latency.json of each run, or None.
+
+    Returns:
+        Means and confidence intervals of the figures; None if nothing was measured.
+    """
+    measured = [each for each in latencies if each is not None]
     if not measured:
         return None
     timed = [each for each in measured if "error" not in each]

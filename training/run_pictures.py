@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a table that need its trained models, or none at all."""
+"""Pictures of a table that need its trained models, or no models at all."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,67 +14,63 @@ from edgernn.training.states import Equation, cobweb, equations, kept_shares
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfRuns(Picture):
-    """A picture of the models of some rows: the first seed's, of one variant (a label such as T=10)."""
+class RunPicture(Picture):
+    """A picture of the models of some rows: first seed, one variant (a label such as T=10)."""
 
     of_runs: ClassVar[bool] = True
 
     rows: Names
     variant: str = ""
 
-    def found(self, runs: Runs) -> dict[str, Path]:
-        """The run directory of each row.
-
-        Raises:
-            NothingToDrawError: One is missing.
-        """
+    def directories(self, runs: Runs) -> dict[str, Path]:
+        """Return the run directory of each row, or raise NothingToDrawError if one is missing."""
         if missing := [row for row in self.rows if (row, self.variant) not in runs]:
             raise NothingToDrawError(missing[0])
         return {row: runs[row, self.variant] for row in self.rows}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patterns(OfRuns):
-    """Which neurons change at which step of one test sequence, a plot for each row."""
+class Patterns(RunPicture):
+    """Update patterns of one test sequence, one plot per row."""
 
     kind = "patterns"
 
     def draw(self, path: Path, report: Mapping[str, Any], runs: Runs) -> None:
         from edgernn.training.plot import load_run
 
-        loaded = {row: load_run(run) for row, run in self.found(runs).items()}
+        loaded = {row: load_run(run) for row, run in self.directories(runs).items()}
         x = next(iter(loaded.values()))[1][:, :1]
         update_patterns(path, {row: model for row, (model, _) in loaded.items()}, x)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cobwebs(OfRuns):
-    """How the state of a neuron moves over some steps of one test sequence; of one row."""
+class Cobwebs(RunPicture):
+    """Cobweb diagrams of a neuron's state over some steps of one test sequence, for one row."""
 
     kind = "cobwebs"
 
     def draw(self, path: Path, report: Mapping[str, Any], runs: Runs) -> None:
         from edgernn.training.plot import load_run
 
-        model, x = load_run(next(iter(self.found(runs).values())))
+        model, x = load_run(next(iter(self.directories(runs).values())))
         cobweb(path, model, x[:, :1])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept(OfRuns):
-    """How much of its state a neuron keeps at each step: the forget gate of an LSTM. Four neurons, two sequences."""
+class Kept(RunPicture):
+    """Fraction of their state that neurons keep at each step (an LSTM's forget gate): four neurons, two sequences."""
 
     kind = "kept"
 
     def draw(self, path: Path, report: Mapping[str, Any], runs: Runs) -> None:
         from edgernn.training.plot import load_run
 
-        kept_shares(path, {row: load_run(run) for row, run in self.found(runs).items()})
+        kept_shares(path, {row: load_run(run) for row, run in self.directories(runs).items()})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Samples(OfRuns):
-    """The pictures that the runs left of what their networks make, one under the other."""
+class Samples(RunPicture):
+    """Sample pictures of the runs (`Task.pictures`), one below the other."""
 
     kind = "samples"
 
@@ -84,7 +80,7 @@ class Samples(OfRuns):
 
         from edgernn.training.tasks.base import SAMPLES
 
-        pixels = {row: image.imread(run / SAMPLES) for row, run in self.found(runs).items()}
+        pixels = {row: image.imread(run / SAMPLES) for row, run in self.directories(runs).items()}
         heights = [9 * len(picture) / picture.shape[1] for picture in pixels.values()]
         figure = Figure(figsize=(9, sum(heights) + 0.4 * len(heights)), layout="constrained")
         axes = figure.subplots(len(pixels), 1, squeeze=False, height_ratios=heights)[:, 0]
@@ -97,7 +93,7 @@ class Samples(OfRuns):
 
 @dataclass(frozen=True, kw_only=True)
 class EquationCobwebs(Picture):
-    """Cobwebs of difference equations, which take no training; see `states.Equation`."""
+    """Cobweb diagrams of difference equations, which need no training, see `states.Equation`."""
 
     kind = "equations"
 

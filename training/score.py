@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What another model, such as one with rounded weights, scores where a run's own was tested."""
+"""Test score of a modified model of a run, such as one with rounded weights."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +11,14 @@ from edgernn.training.tasks import find_task
 
 
 def scorer(run: Path) -> Callable[[SequenceModel], tuple[float, bool]]:
-    """A function that gives the run's metric for a model on its task's test sequences, and whether more is better.
+    """Build a function that scores models on the test data of a run.
 
-    It reads the task's data again, and raises EdgernnError where they are missing.
+    Args:
+        run: The run directory.
+
+    Returns:
+        A function of a model that returns the run's main metric, and True if higher is better. It reads the data again
+        and raises EdgernnError if they are missing.
     """
 
     def score(model: SequenceModel) -> tuple[float, bool]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the state of a cell moves from step to step, seen as a difference equation s_t = T(s_{t-1}).
+"""Cobweb diagrams of a cell's state, viewed as a difference equation s_t = T(s_{t-1}).
 
 Source: anonymous authors (under double-blind review), "DecayNet: A Study on the Cell States of Long-Short Term
 Memories", section 3 and appendices A and B.
@@ -29,7 +29,7 @@ _GRID = 201
 
 
 class CellState(Cell):
-    """The cell state of an LSTM whose gates are given, without its other parts.
+    """Cell state of an LSTM with its gates as inputs.
 
     s_t = f_t ⊙ s_{t-1} + i_t ⊙ tanh(k_t ⊙ s_{t-1})
 
@@ -48,9 +48,15 @@ class CellState(Cell):
 @with_config(FILE)
 @dataclass(frozen=True, kw_only=True)
 class Equation:
-    """s_t = f_t s_{t-1} + i_t tanh(k s_{t-1}) from a start, with a value of f and i for each step.
+    """Difference equation s_t = f_t s_{t-1} + i_t tanh(k s_{t-1}).
 
-    apart: A plot for each step, with the map of the step before as a dash-dotted line; else all steps are in one plot.
+    Attributes:
+        title: Title of the plots.
+        start: s_0.
+        f: f_t of each step.
+        i: i_t of each step.
+        k: k.
+        apart: True: one plot per step, with the previous step's map as a dash-dotted line. False: one plot for all.
     """
 
     title: str
@@ -65,7 +71,7 @@ class Equation:
             raise UsageError(f"{self.title}: expected as many f as i, got {len(self.f)} and {len(self.i)}")
 
     def layer(self) -> tuple[RecurrentLayer, Tensor]:
-        """One neuron, and the sequence (T, 1, 3) of its gates."""
+        """Build a layer of one neuron, and its inputs (T, 1, 3), the gates."""
         model = SequenceModel(CellState, 3, 1).double().eval()
         (layer,) = model.recurrent_layers()
         with torch.no_grad():
@@ -75,12 +81,18 @@ class Equation:
 
 
 def cobweb(path: Path, model: SequenceModel, x: Tensor, steps: int = 6) -> None:
-    """How the cell state of one neuron moves over some steps of a sequence x (T, 1, I), as cobweb diagrams.
+    """Draw cobweb diagrams of one neuron's state over successive steps of a sequence.
 
-    Of the first layer it takes the neuron whose state varies most, where it moves most; the state is c where the cell
-    has one, else h. The solid line of a step t is the map s_{t-1} to s_t of that neuron, all else being as it is; the
-    dashed one is y = x. The dotted trail begins at s_{t-1} (rhombus), goes up or down to the map and across to s_t
-    (circle). Where the map crosses y = x the neuron would stay.
+    The neuron is that of the first layer whose state varies most, and the steps are those at which it moves most. The
+    state is c if the cell has one, else h. The solid line of step t is the map from s_{t-1} to s_t of this neuron, with
+    all other values fixed; the dashed line is y = x. The dotted trail goes from s_{t-1} (rhombus) vertically to the map
+    and horizontally to s_t (circle). Where the map crosses y = x is a fixed point.
+
+    Args:
+        path: The picture.
+        model: The model.
+        x: Sequence (T, 1, I).
+        steps: Number of steps.
     """
     from matplotlib.figure import Figure
 
@@ -114,7 +126,12 @@ def cobweb(path: Path, model: SequenceModel, x: Tensor, steps: int = 6) -> None:
 
 
 def equations(path: Path, rows: Sequence[Equation]) -> None:
-    """Cobwebs of difference equations, as in Figures 1, 2 and 5 of the DecayNet paper; those drawn apart have a row."""
+    """Draw cobweb diagrams of difference equations, as in Figures 1, 2 and 5 of the DecayNet paper.
+
+    Args:
+        path: The picture.
+        rows: The equations; an equation with `apart` gets a line of plots.
+    """
     from matplotlib.figure import Figure
 
     columns = max(len(row.f) if row.apart else 1 for row in rows)
@@ -145,23 +162,23 @@ def equations(path: Path, rows: Sequence[Equation]) -> None:
 
 
 def kept_shares(path: Path, models: Mapping[str, tuple[SequenceModel, Tensor]]) -> None:
-    """What neurons of the first layer keep of their state at each step, as in Figure 6 of the DecayNet paper.
+    """Plot the fraction of their state that neurons of the first layer keep, as in Figure 6 of the DecayNet paper.
 
     Args:
         path: The picture.
-        models: Models by name, each with test sequences (T, B, I): a line of plots each, a plot for each sequence.
+        models: Models by name, each with test sequences (T, B, I). A model has a line of plots, one per sequence.
     """
     from matplotlib.figure import Figure
 
     columns = min(_SEQUENCES, *(x.shape[1] for _, x in models.values()))
     figure = Figure(figsize=(1 + 3.6 * columns, 2.6 * len(models)), layout="constrained")
     axes = figure.subplots(len(models), columns, squeeze=False)
-    for of_model, (name, (model, x)) in zip(axes, models.items(), strict=True):
+    for line, (name, (model, x)) in zip(axes, models.items(), strict=True):
         layer = first_layer(model, len(x))
         which = memory_of(layer)
         hidden_size = layer.cell.hidden_size
         neurons = np.unique(np.linspace(min(1, hidden_size - 1), hidden_size - 1, _NEURONS).round().astype(int))
-        for i, ax in enumerate(of_model):
+        for i, ax in enumerate(line):
             shares = kept_share(layer, model.inputs(x[:, i : i + 1]), which).numpy()
             for neuron in neurons:
                 ax.plot(range(1, len(shares) + 1), shares[:, neuron], linewidth=1.2, label=f"neuron {neuron}")
@@ -169,27 +186,37 @@ def kept_shares(path: Path, models: Mapping[str, tuple[SequenceModel, Tensor]]) 
             ax.locator_params(axis="x", integer=True)
             ax.set_xlabel("time step")
         symbol = layer.cell.states[which]
-        of_model[0].set_ylabel(f"∂{symbol}(t) / ∂{symbol}(t-1)")
-        of_model[-1].legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+        line[0].set_ylabel(f"∂{symbol}(t) / ∂{symbol}(t-1)")
+        line[-1].legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     save(figure, path)
 
 
 def first_layer(model: SequenceModel, steps: int) -> RecurrentLayer:
-    """The first layer, to be run over so many steps one by one."""
+    """First layer of a model, prepared to run a sequence of `steps` steps one by one."""
     layer = model.recurrent_layers()[0]
     if not layer.cell.streaming:
-        # such a cell takes its constant `length` from the sequence at hand, and would take it for 1
+        # such a cell takes its constant `length` from its input, which has one step here
         layer.cell.get_buffer("length").fill_(steps)
     return layer
 
 
 def memory_of(layer: RecurrentLayer) -> int:
-    """The number of the state that remembers: c where the cell has one, else the first."""
+    """Index of the state to draw: c if the cell has one, else the first."""
     return layer.cell.states.index("c") if "c" in layer.cell.states else 0
 
 
 def track_of(layer: RecurrentLayer, x: Tensor, which: int, start: State) -> Tensor:
-    """One of the cell's states before each step and at the end (T + 1, H), of a sequence x (T, 1, I)."""
+    """Record one of a cell's states over a sequence.
+
+    Args:
+        layer: The layer.
+        x: Sequence (T, 1, I).
+        which: Index of the state.
+        start: Initial state.
+
+    Returns:
+        The state before each step and at the end (T + 1, H).
+    """
     with torch.no_grad():
         states = [start[which][0]]
         state = start
@@ -200,7 +227,20 @@ def track_of(layer: RecurrentLayer, x: Tensor, which: int, start: State) -> Tens
 
 
 def map_at(layer: RecurrentLayer, x: Tensor, t: int, which: int, neuron: int, grid: Array, start: State) -> Array:
-    """What a neuron's state becomes at step t from each value of the grid, all else being as it is."""
+    """Compute a neuron's state after one step as a function of its state before, with all other values fixed.
+
+    Args:
+        layer: The layer.
+        x: Sequence (T, 1, I).
+        t: The step.
+        which: Index of the state.
+        neuron: Index of the neuron.
+        grid: Values of the state before the step.
+        start: Initial state.
+
+    Returns:
+        Values of the state after the step.
+    """
     with torch.no_grad():
         state = start
         if t:
@@ -213,9 +253,17 @@ def map_at(layer: RecurrentLayer, x: Tensor, t: int, which: int, neuron: int, gr
 
 
 def kept_share(layer: RecurrentLayer, x: Tensor, which: int) -> Tensor:
-    """∂s_t / ∂s_{t-1} of each neuron at each step (T, H), all else being as it is, of a sequence x (T, 1, I).
+    """Compute ∂s_t / ∂s_{t-1} of each neuron at each step, with all other values fixed.
 
-    This is the forget gate f_t where c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t and no gate reads c.
+    It is the forget gate f_t if c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t and no gate reads c.
+
+    Args:
+        layer: The layer.
+        x: Sequence (T, 1, I).
+        which: Index of the state.
+
+    Returns:
+        Derivatives (T, H).
     """
     state = layer.initial_state(1, x)
     shares = []
@@ -234,7 +282,7 @@ def kept_share(layer: RecurrentLayer, x: Tensor, which: int) -> Tensor:
 
 
 def _frame(ax: Any, reach: float, title: str) -> None:
-    """Equal axes and the line y = x."""
+    """Set equal axes and draw the line y = x."""
     ax.plot([-reach, reach], [-reach, reach], color="gray", linewidth=0.8, linestyle="--")
     ax.set_title(title, fontsize="small")
     ax.set_aspect("equal")
@@ -244,7 +292,7 @@ def _frame(ax: Any, reach: float, title: str) -> None:
 
 
 def _trail(ax: Any, track: Array) -> None:
-    """The way of a state from y = x up or down to the map and across, from the rhombus to the circle."""
+    """Draw the path of a state from the rhombus vertically to the map and horizontally to the circle."""
     x = np.repeat(track, 2)
     ax.plot(x[:-1], x[1:], color="tab:blue", linewidth=1, linestyle=":")
     ax.plot(track[:1], track[:1], "D", color="tab:blue", markersize=5)

@@ -16,6 +16,9 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
     The interval is Student's confidence interval of the mean, mean ± t s / √n with n - 1 degrees of freedom. It assumes
     draws from a normal distribution.
 
+    Args:
+        values: The figure of each seed.
+
     Returns:
         n, mean, sd (the sample standard deviation s), interval ([low, high]) and values. `mean` is None without values,
         `sd` and `interval` are None with fewer than two.
@@ -31,7 +34,7 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 
 def _quantile(freedom: float) -> float:
-    """The t with P(|T| < t) = CONFIDENCE for Student's T."""
+    """Quantile t of Student's distribution with P(|T| < t) = CONFIDENCE."""
     from scipy.stats import t
 
     return float(t.ppf((1 + CONFIDENCE) / 2, freedom))
@@ -41,7 +44,7 @@ def _quantile(freedom: float) -> float:
 class Difference:
     """A difference of means with its confidence interval, or a ratio of standard deviations (interval None).
 
-    p is the probability of a difference at least as large where there is none; None where all values are equal.
+    p is the p-value of the test; None if all values are equal.
     """
 
     value: float
@@ -50,10 +53,18 @@ class Difference:
 
 
 def mean_difference(first: Sequence[float], second: Sequence[float], *, paired: bool) -> Difference:
-    """mean(first) - mean(second) by Student's paired t-test, or by Welch's where the values are not pairs.
+    """Test mean(first) - mean(second) by Student's paired t-test, or by Welch's t-test.
+
+    Args:
+        first: Values of one side.
+        second: Values of the other side.
+        paired: True if the values are pairs.
+
+    Returns:
+        The difference with its confidence interval and p-value.
 
     Raises:
-        ValueError: fewer than two values on a side, or unequal numbers of them where they are pairs.
+        ValueError: A side has fewer than two values, or the numbers of paired values differ.
     """
     from scipy import stats
 
@@ -67,9 +78,15 @@ def mean_difference(first: Sequence[float], second: Sequence[float], *, paired: 
 
 
 def spread_ratio(first: Sequence[float], second: Sequence[float]) -> Difference:
-    """sd(first) / sd(second), with the p of the Brown-Forsythe test that both spread alike.
+    """Compare sd(first) / sd(second) by the Brown-Forsythe test of equal spread.
 
-    The ratio is infinite, or 1, and has no p, where the second, or both, have no spread.
+    Args:
+        first: Values of one side.
+        second: Values of the other side.
+
+    Returns:
+        The ratio and the p-value. If `second` has no spread, the ratio is infinite, or 1 if `first` has none either,
+        and p is None.
     """
     from scipy import stats
 
@@ -81,7 +98,7 @@ def spread_ratio(first: Sequence[float], second: Sequence[float]) -> Difference:
 
 @dataclass(frozen=True)
 class Price:
-    """The cost of a row, where less is better, and its worth, where more is better."""
+    """Cost of a row (less is better) and its worth (more is better)."""
 
     cost: float
     worth: float
@@ -91,6 +108,6 @@ class Price:
 
 
 def front(prices: dict[str, Price]) -> list[str]:
-    """The Pareto front: the names that no other one beats, the cheapest first."""
+    """Pareto front: names of the prices that no other one beats, the cheapest first."""
     best = [name for name, price in prices.items() if not any(other.beats(price) for other in prices.values())]
     return sorted(best, key=lambda name: prices[name].cost)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the models of a table take, all timed in one run on this machine."""
+"""Latency of the models of a table, all timed in one run on this machine."""
 
 import statistics
 from collections.abc import Mapping
@@ -20,17 +20,24 @@ _ROUNDS = Rounds(rounds=9, warmup=1, block_ms=10.0)
 
 
 def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
-    """µs a step of one sequence at a time on one thread, by the name of a row; and what was measured, and on what.
+    """Measure the latency of one model per row, for one sequence at a time on one thread.
 
-    runs: a finished run for each row. Each is exported to model.onnx in its directory, which is checked against torch;
-    then all are timed by turns: a figure is the median over rounds of the median of a round's calls, and a call is a
-    whole test sequence from its initial state. What was measured is kept in latency.json in `out`, until there is
-    another run to measure. What cannot be exported has the reason in "errors" instead.
+    Each run is exported to model.onnx in its directory, which is checked against torch. All models are timed in turns.
+    A figure is the median over rounds of the median call of a round, and a call runs a whole test sequence from its
+    initial state. The result is cached in latency.json in `out` and reused for the same runs on the same machine.
+
+    Args:
+        out: Folder of the table.
+        runs: A finished run by name of a row.
+
+    Returns:
+        microseconds per step by row; models, the runs measured; machine; and errors, the reasons why models could not
+        be exported, by row.
     """
     models = {name: str(run) for name, run in runs.items()}
-    kept = _kept(out / LATENCY)
-    if kept.get("models") == models and kept.get("machine") == processor():
-        return kept
+    cached = _read_cached(out / LATENCY)
+    if cached.get("models") == models and cached.get("machine") == processor():
+        return cached
     calls, steps, errors = {}, {}, {}
     for name, run in runs.items():
         try:
@@ -44,32 +51,42 @@ def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
         name: statistics.median(statistics.median(block) for block in blocks)
         for name, blocks in interleaved(calls, _ROUNDS).items()
     }
-    found = {
+    result = {
         "machine": processor(),
         "models": models,
         "microseconds": {name: 1e6 * seconds / steps[name] for name, seconds in medians.items()},
         "errors": errors,
     }
-    write_json(out / LATENCY, found)
-    return found
+    write_json(out / LATENCY, result)
+    return result
 
 
 def measured(out: Path) -> dict[str, Any]:
-    """What was measured before, or nothing."""
-    return _kept(out / LATENCY) or {"machine": None, "models": {}, "microseconds": {}, "errors": {}}
+    """Return the cached latencies of `latencies`, or an empty result."""
+    return _read_cached(out / LATENCY) or {"machine": None, "models": {}, "microseconds": {}, "errors": {}}
 
 
 def exported(run: Path) -> Path:
-    """The model file of a finished run, made now unless it is there and newer. Raises EdgernnError if it cannot be."""
+    """Export the model of a finished run, unless an up-to-date file exists.
+
+    Args:
+        run: The run directory.
+
+    Returns:
+        The model file.
+
+    Raises:
+        EdgernnError: The model cannot be exported.
+    """
     model = run / MODEL
     if not model.is_file() or model.stat().st_mtime < (run / RESULT).stat().st_mtime:
         export_run(run, model)
     return model
 
 
-def _kept(path: Path) -> dict[str, Any]:
+def _read_cached(path: Path) -> dict[str, Any]:
     try:
-        kept = read_json(path)
+        cached = read_json(path)
     except EdgernnError:
         return {}
-    return kept if isinstance(kept, dict) and {"models", "microseconds", "errors"} <= kept.keys() else {}
+    return cached if isinstance(cached, dict) and {"models", "microseconds", "errors"} <= cached.keys() else {}

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a table, which its file asks for under [[pictures]].
+"""Pictures of a table, declared in its file under [[pictures]].
 
-name      the picture is NAME.png beside the table, and TABLE-NAME.png in docs/results
-kind      a name of KINDS
-text      what it shows, for the page of results
+name      name of the file: NAME.png beside the table, and TABLE-NAME.png in docs/results
+kind      kind of the picture, a name of KINDS
+text      caption on the page of results
 
-and the fields of its kind. Most kinds draw what the table's report holds; those that are `of_runs` need the run
+The other keys are the fields of the kind. Most kinds draw the table's report; kinds with `of_runs` need the run
 directories.
 """
 
@@ -37,8 +37,14 @@ KINDS: dict[str, type[Picture]] = {
 def read_picture(values: object) -> Picture:
     """Read a picture from TOML.
 
+    Args:
+        values: The TOML table.
+
+    Returns:
+        The picture.
+
     Raises:
-        EdgernnError: An unknown kind, a mistake in one of its keys, or no table at all.
+        EdgernnError: `values` is not a table, its kind is unknown, or one of its keys has a mistake.
     """
     if not isinstance(values, dict):
         raise EdgernnError(f"expected a table, got {values!r}")
@@ -52,7 +58,18 @@ def read_picture(values: object) -> Picture:
 def draw_pictures(
     pictures: Sequence[Picture], report: Mapping[str, Any], folder: Path, runs: Runs, prefix: str = ""
 ) -> list[Path]:
-    """Draw those pictures whose rows are measured, as `folder`/NAME.png, with a prefix before the name; the files."""
+    """Draw the pictures whose rows are measured.
+
+    Args:
+        pictures: The pictures.
+        report: Report of the table.
+        folder: Folder of the files.
+        runs: A run directory by row and variant.
+        prefix: Prefix of the file names.
+
+    Returns:
+        The files.
+    """
     files = []
     for picture in pictures:
         path = folder / f"{prefix}{picture.name}.png"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text as sentences of words, and the numbers of these words."""
+"""Sentences of words, and vocabularies."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -8,26 +8,33 @@ from pathlib import Path
 from edgernn.errors import EdgernnError
 from edgernn.training.formats import read_text
 
-# what ends a sentence, and what stands for every word that is not in a vocabulary
+# the end of a sentence, and the replacement of words outside the vocabulary
 END, UNKNOWN = "<eos>", "<unk>"
 Sentence = tuple[str, ...]
 
 
 def read_sentences(path: Path) -> list[Sentence]:
-    """The words of each line of a text, plain, .gz or .xz, which stand apart by spaces; lines without any are left out.
+    """Read a text with one sentence per line and words separated by spaces; empty lines are skipped.
 
-    Raises EdgernnError where no word is there.
+    Args:
+        path: A text file, plain, .gz or .xz.
+
+    Returns:
+        The words of each line.
+
+    Raises:
+        EdgernnError: The text has no word.
     """
     sentences = [tuple(words) for line in read_text(path).splitlines() if (words := line.split())]
     if not sentences:
-        raise EdgernnError(f"{path}: expected a sentence a line, got no word")
+        raise EdgernnError(f"{path}: expected one sentence per line, got no word")
     return sentences
 
 
 class Vocabulary:
-    """Words by number: END is 0, UNKNOWN 1, then those of a text from the most frequent on, and by the alphabet.
+    """Numbers of words: END is 0, UNKNOWN 1, then the words of a text by falling frequency, ties alphabetically.
 
-    `words` has them in this order. The training part of the Penn Treebank, which has UNKNOWN itself, gives 10,000.
+    `words` lists them in this order. The training part of the Penn Treebank, which contains UNKNOWN, has 10,000.
     """
 
     end, unknown = 0, 1
@@ -42,7 +49,7 @@ class Vocabulary:
         return len(self.words)
 
     def encode(self, sentence: Iterable[str]) -> list[int]:
-        """The numbers of words; no END is added."""
+        """Convert words to numbers, without adding END."""
         return [self._numbers.get(word, self.unknown) for word in sentence]
 
     def decode(self, numbers: Iterable[int]) -> Sentence:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data sets that tasks need: what they are, where they lie, and how to get them."""
+"""Data sets of the tasks: registry, search and download."""
 
 from edgernn.training.datasets.fetch import fetch, find_set
 from edgernn.training.datasets.listing import list_sets

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A downloader for pooch that goes on where a cut download ended.
+"""Downloader for pooch that resumes interrupted downloads.
 
-What has come lies in NAME.part, what is known of its source beside it in NAME.part.json. Bytes are added only to those
-of the same file: the server is asked for the rest under the condition that the file has not changed since (If-Range).
-Where it gives no means to say so, a part is used only if the sum of the whole is known, so that a mix is found out.
+The bytes received so far are kept in NAME.part, and their source in NAME.part.json. The remaining bytes are requested
+with If-Range, so that they are sent only if the file on the server has not changed. If the server gives no ETag or date
+for that, a part is only resumed if the file's checksum is known, so that a mix of two versions is detected.
 """
 
 import errno
@@ -27,14 +27,14 @@ from edgernn.training.formats.byte_source import LIMIT
 
 _CHUNK = 1 << 18
 _TIMEOUT = 30.0
-# a connection that breaks may do so a few times
+# tries before a broken connection is an error
 _ATTEMPTS = 4
 _BROKEN = (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError, urllib.error.URLError)
 
 
 @dataclass
 class _RemoteFile:
-    """What is known of the file of which a part has come: its address, size, and the mark of its version."""
+    """Source of a partial download: address, size, and ETag or date of its version."""
 
     url: str
     size: int | None = None
@@ -42,11 +42,17 @@ class _RemoteFile:
 
 
 class Resuming:
-    """Downloads one file; called by pooch with the URL and the temporary path to leave it at.
+    """Downloader of one file, called by pooch with a URL and the path to save to.
 
-    part: where what comes is kept until it is whole. size: what is known of the file's; checked: whether its sum is
-    known. Raises EdgernnError where the server has no such file, or none of this size, or the connection stays broken;
-    OSError where the disk is full. What has come of a right file is kept for the next call.
+    A call raises EdgernnError if the server has no such file, if the file has another size, or if the connection keeps
+    breaking, and OSError if the disk is full. The bytes received are kept for the next call.
+
+    Args:
+        part: Path of the partial download.
+        size: Size of the file in bytes, if known.
+        checked: True if the file's checksum is known.
+        progress: Progress bar.
+        pause: Seconds to wait after a broken connection.
     """
 
     def __init__(self, part: Path, size: int | None, checked: bool, progress: Progress, pause: float = 1.0) -> None:
@@ -57,28 +63,28 @@ class Resuming:
         try:
             self._download(url)
         except KeyboardInterrupt as stop:
-            raise Interrupted.by(number_of(stop), f"interrupted; {self._how_far()}") from None
+            raise Interrupted.by(number_of(stop), f"interrupted; {self._status()}") from None
         except OSError as error:
             if error.errno not in FULL:
                 raise
             full = OSError(error.errno, error.strerror, str(self.part))
-            full.add_note(f"free some space; {self._how_far()}")
+            full.add_note(f"free some space; {self._status()}")
             raise full from None
         finally:
             self.progress.close()
         self.part.replace(output_file)
         self._notes.unlink(missing_ok=True)
 
-    def _how_far(self) -> str:
-        have = self._have()
-        return f"{have:,} bytes are kept: the same command goes on from there" if have else "nothing came"
+    def _status(self) -> str:
+        have = self._received()
+        return f"{have:,} bytes are kept, and the same command resumes from there" if have else "no bytes were received"
 
-    def _have(self) -> int:
+    def _received(self) -> int:
         return self.part.stat().st_size if self.part.exists() else 0
 
     def _download(self, url: str) -> None:
         for attempt in range(_ATTEMPTS):
-            before = self._have()
+            before = self._received()
             try:
                 self._attempt(url)
                 return
@@ -87,13 +93,13 @@ class Resuming:
                     raise EdgernnError(f"{url}: expected the file, got {error.code} {error.reason}") from None
             except _BROKEN as error:
                 reason = getattr(error, "reason", None) or error
-                # a server that gives nothing more will not do so at once
-                if attempt == _ATTEMPTS - 1 or (attempt and self._have() <= before):
-                    raise EdgernnError(f"{url}: the connection broke ({reason}); {self._how_far()}") from None
+                # without progress since the last try, give up
+                if attempt == _ATTEMPTS - 1 or (attempt and self._received() <= before):
+                    raise EdgernnError(f"{url}: the connection broke ({reason}); {self._status()}") from None
                 time.sleep(self.pause)
 
     def _attempt(self, url: str) -> None:
-        source, have = self._known(url), self._have()
+        source, have = self._read_source(url), self._received()
         if have and have == source.size and source.url == url:
             return
         request = urllib.request.Request(url, headers={"User-Agent": f"edgernn/{edgernn.__version__}"})
@@ -106,48 +112,47 @@ class Resuming:
         except urllib.error.HTTPError as error:
             if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 raise
-            # the file is no longer the one of which a part has come
+            # the file on the server has changed since the part was downloaded
             error.close()
-            self._forget()
+            self._delete_part()
             raise ConnectionError("the file has changed on the server") from None
         with answer:
-            start, total = self._where(answer, have)
-            if start and source.url == url and source.mark not in (None, _mark(answer)):
-                self._forget()
+            start, total = self._start_and_size(answer, have)
+            if start and source.url == url and source.mark not in (None, _version(answer)):
+                self._delete_part()
                 raise ConnectionError("the file has changed on the server")
             self._check_size(url, total)
             if start == 0:
-                self._forget()
+                self._delete_part()
             self._check_space((total or 0) - start)
-            write_json(self._notes, {"url": url, "size": total, "mark": _mark(answer)})
+            write_json(self._notes, {"url": url, "size": total, "mark": _version(answer)})
             self._copy(url, answer, start, total)
 
-    def _known(self, url: str) -> _RemoteFile:
-        """What is known of the part; forgets it where nothing says that the rest would belong to it."""
+    def _read_source(self, url: str) -> _RemoteFile:
+        """Source of the part; deletes the part if the remaining bytes cannot be matched to it."""
         try:
-            notes = read_json(self._notes)
-            source = _RemoteFile(**notes)
+            source = _RemoteFile(**read_json(self._notes))
         except (EdgernnError, TypeError):
             source = _RemoteFile("")
         same = source.url == url and source.mark is not None
-        if not (same or self.checked) or self._have() > (source.size or LIMIT):
-            self._forget()
+        if not (same or self.checked) or self._received() > (source.size or LIMIT):
+            self._delete_part()
             return _RemoteFile("")
         return source
 
-    def _forget(self) -> None:
+    def _delete_part(self) -> None:
         for path in (self.part, self._notes):
             path.unlink(missing_ok=True)
 
-    def _where(self, answer: Any, have: int) -> tuple[int, int | None]:
-        """Where in the file the answer starts, and how large the file is."""
+    def _start_and_size(self, answer: Any, have: int) -> tuple[int, int | None]:
+        """Offset in the file at which the answer starts, and size of the file."""
         if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
             span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
             if not span or int(span[1]) != have:
-                self._forget()
+                self._delete_part()
                 raise ConnectionError(f"the server sent another range: {answer.headers.get('Content-Range')}")
             return have, None if span[2] == "*" else int(span[2])
-        # a server that knows no ranges, or has another version by now, sends all of it
+        # a server without ranges, or with another version, sends the whole file
         length = answer.headers.get("Content-Length", "")
         return 0, int(length) if length.isascii() and length.isdigit() else None
 
@@ -181,8 +186,8 @@ class Resuming:
             raise ConnectionError(f"after {have:,} of {whole:,} bytes")
 
 
-def _mark(answer: Any) -> str | None:
-    """What tells two versions of the file apart: a strong entity tag, else the date of the last change."""
+def _version(answer: Any) -> str | None:
+    """Identifier of the file's version: a strong ETag, else the date of the last change."""
     tag: str = answer.headers.get("ETag", "")
     date: str | None = answer.headers.get("Last-Modified")
     return tag if tag.startswith('"') else date

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Download a data set, check it, and put it in its place."""
+"""Download and verification of data sets."""
 
 import hashlib
 import os
@@ -21,46 +21,63 @@ from edgernn.training.datasets.registry import SETS, DataSet, Download, File
 from edgernn.training.datasets.unpack import unpack
 from edgernn.training.formats.byte_source import opened
 
-# in the folder of a set: what came of files whose sum is not known, so that another file is noticed the next time
+# file in a set's folder with the checksums of downloaded files that are not in the registry, to notice later changes
 RECORD = "fetched.json"
 _WORK = ".fetch"
 _CHUNK = 1 << 20
 
 
 def find_set(name: str) -> DataSet:
-    """Raises UsageError for an unknown name, with the nearest known one."""
+    """Look up a data set by name, or raise UsageError with the nearest known name."""
     if name not in SETS:
         raise nearest("data set", name, SETS)
     return SETS[name]
 
 
 def fetch(name: str, data: Path | None = None, progress: Progress | None = None, pause: float = 1.0) -> dict[str, Any]:
-    """Download a data set to its folder under `data`, else under EDGERNN_DATA, else in the user's cache.
+    """Download a data set, or verify it if its files exist.
 
-    Returns name, folder, fetched (whether anything had to be downloaded), cache (whether it is in the cache) and files:
-    file, bytes, sha256 and known of each that was checked. What is there already is only checked. A cut download goes
-    on where it ended, by itself a few times (after `pause` seconds) and with the next call.
-    Raises UsageError for an unknown name; EdgernnError where a set cannot be downloaded, comes with another sum, is
-    corrupt or does not come; OSError where the disk is full. Then nothing but what is needed to go on is left.
+    An interrupted download is resumed: automatically a few times, and by the next call.
+
+    Args:
+        name: Name of the data set.
+        data: The user's data folder. Default: EDGERNN_DATA, else the user's cache.
+        progress: Progress bar. Default: none.
+        pause: Seconds to wait after a broken connection.
+
+    Returns:
+        name; folder; fetched, true if files were downloaded; cache, true if the folder is in the cache; and files, with
+        file, bytes, sha256 and known (true if there was a checksum to compare) of each verified file.
+
+    Raises:
+        UsageError: The name is unknown.
+        EdgernnError: The set cannot be downloaded, or a file is corrupt or has another checksum.
+        OSError: The disk is full.
     """
-    wanted, progress = find_set(name), progress or Silent()
-    given = data or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
-    folder = (given or cache_folder()) / wanted.folder
-    if not wanted.downloads:
-        raise EdgernnError(f"{name} cannot be downloaded: {wanted.agreement}; put {wanted.forms[0][0]} into {folder}")
-    where = [folder, given] if given else [folder]
-    found = _complete(wanted, where)
-    if found is None:
-        with _working(folder):
-            files = [file for download in wanted.downloads for file in _get(download, folder, where, progress, pause)]
+    data_set, progress = find_set(name), progress or Silent()
+    root = data or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
+    folder = (root or cache_folder()) / data_set.folder
+    if not data_set.downloads:
+        raise EdgernnError(
+            f"{name} cannot be downloaded: {data_set.agreement}; put {data_set.forms[0][0]} into {folder}"
+        )
+    where = [folder, root] if root else [folder]
+    existing = _existing_files(data_set, where)
+    if existing is None:
+        with _work_folder(folder):
+            files = [
+                file
+                for download in data_set.downloads
+                for file in _fetch_or_check(download, folder, where, progress, pause)
+            ]
     else:
-        files = [_check(path, file) for file, path in found if path.is_file()]
-    return {"name": name, "folder": str(folder), "fetched": found is None, "cache": given is None, "files": files}
+        files = [_check(path, file) for file, path in existing if path.is_file()]
+    return {"name": name, "folder": str(folder), "fetched": existing is None, "cache": root is None, "files": files}
 
 
 @contextmanager
-def _working(folder: Path) -> Iterator[None]:
-    """A folder to work in, for one process at a time; what is needed to go on stays in it after an error."""
+def _work_folder(folder: Path) -> Iterator[None]:
+    """Context that holds the set's work folder for one process; after an error, partial downloads stay in it."""
     work = folder / _WORK
     work.mkdir(parents=True, exist_ok=True)
     try:
@@ -68,42 +85,44 @@ def _working(folder: Path) -> Iterator[None]:
             yield
             shutil.rmtree(work, ignore_errors=True)
     finally:
-        for made in (work, folder):
-            # where nothing came, nothing stays; a folder that is not empty cannot be removed
+        for created in (work, folder):
+            # removes empty folders alone
             with suppress(OSError):
-                made.rmdir()
+                created.rmdir()
 
 
-def _complete(wanted: DataSet, where: list[Path]) -> list[tuple[File, Path]] | None:
-    """The files of the set, if they are there: in the form that is downloaded, or in one that is preferred to it."""
-    downloaded = {file.name for download in wanted.downloads for file in download.gives}
-    for form in wanted.forms:
+def _existing_files(data_set: DataSet, where: list[Path]) -> list[tuple[File, Path]] | None:
+    """Existing files of a set, if they are complete in the downloadable form or a preferred one; else None."""
+    downloaded = {file.name for download in data_set.downloads for file in download.gives}
+    for form in data_set.forms:
         paths = locate(form, where)
         if None not in paths:
-            return [(wanted.files[name], path) for name, path in zip(form, paths, strict=True) if path]
+            return [(data_set.files[name], path) for name, path in zip(form, paths, strict=True) if path]
         if set(form) == downloaded:
             break
     return None
 
 
-def _get(download: Download, folder: Path, where: list[Path], progress: Progress, pause: float) -> list[dict[str, Any]]:
-    """What a download gives: checked where it is there already, else from the first address that has it."""
+def _fetch_or_check(
+    download: Download, folder: Path, where: list[Path], progress: Progress, pause: float
+) -> list[dict[str, Any]]:
+    """Verify the files of a download if they exist, else download them from the first address that has them."""
     paths = locate([file.name for file in download.gives], where)
     if None not in paths:
         return [_check(path, file) for file, path in zip(download.gives, paths, strict=True) if path and path.is_file()]
     *others, last = download.urls
     for url in others:
         try:
-            return _get_from(url, download, folder, progress, pause)
+            return _download(url, download, folder, progress, pause)
         except EdgernnError as error:
             progress.note(f"{error}; trying another address")
-    return _get_from(last, download, folder, progress, pause)
+    return _download(last, download, folder, progress, pause)
 
 
-def _get_from(url: str, download: Download, folder: Path, progress: Progress, pause: float) -> list[dict[str, Any]]:
+def _download(url: str, download: Download, folder: Path, progress: Progress, pause: float) -> list[dict[str, Any]]:
     import pooch
 
-    # it would repeat what the progress says
+    # its log lines would repeat the progress
     pooch.get_logger().setLevel("WARNING")
     work = folder / _WORK
     name = urllib.parse.unquote(urllib.parse.urlsplit(url).path.rpartition("/")[2])
@@ -115,46 +134,53 @@ def _get_from(url: str, download: Download, folder: Path, progress: Progress, pa
     except ValueError as error:
         raise EdgernnError(f"{url}: {error}") from None
     try:
-        found = _place(url, path, download, folder)
+        files = _install(url, path, download, folder)
     except EdgernnError:
-        # it would not be better the next time
+        # do not try the invalid file again
         path.unlink()
         raise
     path.unlink()
-    return found
+    return files
 
 
-def _place(url: str, path: Path, download: Download, folder: Path) -> list[dict[str, Any]]:
-    """Unpack and check what came beside its place, then move it there."""
+def _install(url: str, path: Path, download: Download, folder: Path) -> list[dict[str, Any]]:
+    """Unpack and verify a download in a temporary folder, then move its files to the set's folder."""
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
         staged = Path(name)
         unpack(path, download.gives, staged)
         known = _record(folder)
-        found = [_check(staged / file.name, file, known, url) for file in download.gives if not file.name.endswith("/")]
+        files = [_check(staged / file.name, file, known, url) for file in download.gives if not file.name.endswith("/")]
         new = {
             entry["file"]: {"url": url, "bytes": entry["bytes"], "sha256": entry["sha256"]}
-            for entry in found
+            for entry in files
             if not entry["known"] and download.sha256 is None
         }
         if new:
             write_json(folder / RECORD, known | new)
         for file in download.gives:
             (staged / file.name).replace(folder / file.name)
-    return found
+    return files
 
 
 def _record(folder: Path) -> dict[str, Any]:
     path = folder / RECORD
     record = read_json(path) if path.exists() else {}
     if not isinstance(record, dict) or not all(isinstance(entry, dict) for entry in record.values()):
-        raise EdgernnError(f"{path}: expected the sums of fetched files, got something else")
+        raise EdgernnError(f"{path}: expected the checksums of fetched files, got something else")
     return record
 
 
 def _check(path: Path, file: File, known: dict[str, Any] | None = None, url: str | None = None) -> dict[str, Any]:
-    """Size and sum of what a file unpacks to. Raises EdgernnError where they are not those that are known.
+    """Verify size and checksum of a file's unpacked content, or raise EdgernnError.
 
-    known: sums of files whose sum is in no table, else those beside the file. url: where it has come from just now.
+    Args:
+        path: The file.
+        file: Its entry in the registry.
+        known: Checksums of files that the registry lacks. Default: those recorded in the file's folder.
+        url: Address that the file was just downloaded from, for errors.
+
+    Returns:
+        file, bytes, sha256, and known: true if there was a checksum to compare.
     """
     first = (_record(path.parent) if known is None else known).get(file.name, {})
     expected = file.sha256 or first.get("sha256")
@@ -167,8 +193,8 @@ def _check(path: Path, file: File, known: dict[str, Any] | None = None, url: str
     if expected not in (None, got) or file.size not in (None, size):
         wanted = [f"SHA-256 {expected}"] if expected else []
         wanted += [f"{file.size:,} bytes"] if file.size is not None else []
-        origin = "" if file.sha256 or not expected else f", as {RECORD} says of the first that came"
-        hint = "" if url else "; move it away to fetch it anew"
+        origin = "" if file.sha256 or not expected else f", recorded in {RECORD} at the first download"
+        hint = "" if url else "; move the file away to download it again"
         text = f"expected {' and '.join(wanted)}{origin}, got SHA-256 {got} and {size:,} bytes{hint}"
         raise EdgernnError(f"{url or path}: {file.name}: {text}")
     return {"file": path.name, "bytes": size, "sha256": got, "known": expected is not None}

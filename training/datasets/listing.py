@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `edgernn data list` says."""
+"""List of the data sets for `edgernn data list`."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -10,11 +10,15 @@ from edgernn.training.datasets.registry import SETS, DataSet
 
 
 def list_sets(data: Path | None = None) -> list[dict[str, Any]]:
-    """One entry a data set, with plain values.
+    """List all data sets; no file is opened.
 
-    data: the user's data folder; None is what EDGERNN_DATA says. here: the paths of its files, None where it is not
-    there as a whole; nothing is opened. files: sizes and sums of what they unpack to, null where they are not known.
-    unchecked: the files that would be trusted as they come, as neither their sum nor that of their archive is known.
+    Args:
+        data: The user's data folder, or None for EDGERNN_DATA.
+
+    Returns:
+        One entry per data set, with values that JSON can represent. here has the paths of its files, or None if the set
+        is incomplete. files has sizes and checksums of the unpacked files, None if unknown. unchecked names files that
+        have no known checksum, neither of their own nor of their archive.
     """
     return [
         {
@@ -45,7 +49,7 @@ def _here(entry: DataSet, data: Path | None) -> list[str] | None:
 
 
 def text(entries: list[dict[str, Any]]) -> str:
-    """A paragraph a data set."""
+    """Format the entries of `list_sets`, one paragraph per data set."""
     return "\n\n".join("\n".join(_lines(entry)) for entry in entries)
 
 
@@ -53,10 +57,10 @@ def _lines(entry: dict[str, Any]) -> list[str]:
     if entry["here"]:
         here = f"here: {', '.join(sorted({str(Path(path).parent) for path in entry['here']}))}"
     elif entry["agreement"]:
-        here = f"not here, and not to be downloaded: {entry['agreement']}"
+        here = f"not here, and cannot be downloaded: {entry['agreement']}"
     else:
         here = f"not here: edgernn data fetch {entry['name']}"
-    unchecked = f"  SHA-256: not known of {', '.join(entry['unchecked'])}; what comes first is trusted"
+    unchecked = f"  SHA-256: unknown for {', '.join(entry['unchecked'])}; the first download is trusted"
     return [
         f"{entry['name']}: {entry['title']}",
         f"  {here}",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data sets that tasks need: where they come from, on which terms, and what their files must be.
+"""Registry of the data sets: origin, terms, files and checksums.
 
-A SHA-256 that is None is not known here: what comes first is trusted, and said to be. Sums of files to be read were
-computed from files whose content was checked; those of archives and of SVHN are as several public projects give them.
+A SHA-256 of None is unknown: the first download is trusted, and `edgernn data list` says so. Checksums of files were
+computed from files whose content was verified. Those of archives and of SVHN are published by several public projects.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Form = tuple[str, ...]
 
 @dataclass(frozen=True)
 class File:
-    """A file as tasks read it, unpacked; size in bytes and sum where they are known."""
+    """An unpacked file as tasks read it, with its size in bytes and checksum if known."""
 
     name: str
     size: int | None = None
@@ -21,11 +21,14 @@ class File:
 
 @dataclass(frozen=True)
 class Download:
-    """Files that come from any of `urls`; the end of each says how they are packed there, see `unpack`.
+    """A download of one file or archive.
 
-    gives: the files that are kept. Of an archive these are the members of the same name, whatever folder they are in;
-    a name that ends in / is a folder with all .txt files of the archive's folder of that name.
-    size, sha256: of what is downloaded, where they are known; the urls are then of one and the same file.
+    Attributes:
+        urls: Alternative addresses; their suffix is the packing, see `unpack`.
+        gives: Files that are kept: of an archive, the members of these names in any folder. A name that ends in / is a
+            folder with all .txt files of the archive's folder of that name.
+        size: Size of the downloaded file in bytes, if known and the same at all addresses.
+        sha256: Its checksum, likewise.
     """
 
     urls: tuple[str, ...]
@@ -35,7 +38,7 @@ class Download:
 
     @property
     def checked(self) -> bool:
-        """Whether all that it gives has a known sum."""
+        """True if the checksum of the download, or of all its files, is known."""
         return self.sha256 is not None or all(file.sha256 for file in self.gives)
 
 
@@ -43,10 +46,17 @@ class Download:
 class DataSet:
     """A data set.
 
-    origin: its page, or the paper. terms: the licence, and whether its text was read. tasks: names of those that need
-    it. folder: where its files lie, in the user's data folder and in the cache. forms: lists of files, each of which is
-    enough, the best first; see `find_either`. downloads: how to get one of these forms; none where an agreement stands
-    before it, and then `agreement` says what to accept where. others: files of further forms whose sums are known.
+    Attributes:
+        title: Name and content.
+        origin: Its page or paper.
+        terms: The licence, with a note if its text was not checked.
+        tasks: Names of the tasks that need it.
+        folder: Name of its folder in the user's data folder and in the cache.
+        forms: Alternative lists of files, the preferred one first, see `find_either`.
+        downloads: Downloads of one of these forms; empty if an agreement must be accepted first.
+        others: Files of other forms with a known checksum.
+        agreement: How to get the files, if they cannot be downloaded.
+        note: Further information for the user.
     """
 
     title: str
@@ -62,7 +72,7 @@ class DataSet:
 
     @property
     def files(self) -> dict[str, File]:
-        """Those of all forms, by name."""
+        """Files of all forms by name."""
         known = {file.name: file for file in (*self.others, *(f for d in self.downloads for f in d.gives))}
         return {name: known.get(name, File(name)) for form in self.forms for name in form}
 
@@ -167,7 +177,7 @@ SETS: dict[str, DataSet] = {
                 "33ab5b420d24397b6e29a69098c04fbe143bdf84022f3d7d1ec1df23e9ed782f",
             ),
         ),
-        note="epileptic_seizure_recognition.csv is made anew from the recordings: other order, names of recordings",
+        note="epileptic_seizure_recognition.csv was rebuilt from the recordings: other row order, with recording names",
     ),
     "physionet2012": DataSet(
         title="PhysioNet/CinC Challenge 2012, set-a: 4,000 intensive care stays",
@@ -206,7 +216,8 @@ SETS: dict[str, DataSet] = {
             ),
         ),
         others=(File(_CIFAR_SUBSET, 10_756_502, "918d9f2008ea0a80ad0ee68afe888ca74dfc7db3336b9c6d47dffc14678e3a7e"),),
-        note=f"{_CIFAR_SUBSET} is a part of CIFAR-10, 2,500 and 1,000 pictures: accuracies are not those of the whole",
+        note=f"{_CIFAR_SUBSET} is a subset of CIFAR-10 with 2,500 training and 1,000 test images: "
+        "accuracies differ from those on the whole set",
     ),
     "svhn": DataSet(
         title="Street View House Numbers, format 2",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unpack a download beside its place. An archive with a path out of it, or with a link, is refused as a whole."""
+"""Unpacking of downloads. An archive with a path that leaves it, or with a link, is refused."""
 
 import gzip
 import stat
@@ -15,23 +15,28 @@ from edgernn.training.formats.byte_source import LIMIT, ByteSource, take, unpack
 
 _CHUNK = 1 << 20
 _MOST_MEMBERS = 100_000
-# more than a header of a tar archive has reason to ask for at once
+# limit of a single read, far above what the headers of an honest tar archive need
 _LONGEST_READ = 1 << 24
 
 
 def unpack(path: Path, gives: Sequence[File], folder: Path, limit: int = LIMIT) -> None:
-    """Write the files that a download gives into `folder`.
+    """Unpack the wanted files of a download.
 
-    path: its name says how it is packed: .gz, .tar.gz, .zip, or anything else for not at all.
-    limit: the most bytes that the files may have together. Raises EdgernnError where the download is corrupt, does not
-    hold what it should, or holds what no honest one would.
+    Args:
+        path: The download. Its suffix is the packing: .gz, .tar.gz, .tgz, .zip, or any other for none.
+        gives: The wanted files.
+        folder: Folder to write to.
+        limit: Maximal size of all files together in bytes.
+
+    Raises:
+        EdgernnError: The download is corrupt, lacks a file, exceeds the limit, or has unsafe members.
     """
     writer = _Writer(path, limit)
     with unpacking(path):
         if path.name.endswith((".tar.gz", ".tgz")):
-            _pick(_tar_members(path), gives, folder, writer)
+            _copy_wanted(_tar_members(path), gives, folder, writer)
         elif path.suffix == ".zip":
-            _pick(_zip_members(path), gives, folder, writer)
+            _copy_wanted(_zip_members(path), gives, folder, writer)
         else:
             (only,) = gives
             with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -39,7 +44,7 @@ def unpack(path: Path, gives: Sequence[File], folder: Path, limit: int = LIMIT) 
 
 
 class _Writer:
-    """Writes files until they have too many bytes together."""
+    """Writer of files up to a limit of bytes in all."""
 
     def __init__(self, path: Path, limit: int) -> None:
         self.path, self.limit, self._left = path, limit, limit
@@ -54,37 +59,37 @@ class _Writer:
                 file.write(chunk)
 
 
-def _pick(members: Iterator[tuple[str, Any]], gives: Sequence[File], folder: Path, writer: _Writer) -> None:
-    """Copy the members that are wanted. Which folder of the archive they are in says nothing: it differs by source."""
+def _copy_wanted(members: Iterator[tuple[str, Any]], gives: Sequence[File], folder: Path, writer: _Writer) -> None:
+    """Copy the wanted members, in any folder of the archive, which differs from source to source."""
     missing = {file.name for file in gives}
     for count, (member, stream) in enumerate(members):
         name = PurePosixPath(member)
         if name.is_absolute() or ".." in name.parts:
-            raise EdgernnError(f"{writer.path}: expected members that stay inside, got {member!r}")
+            raise EdgernnError(f"{writer.path}: expected paths inside the archive, got {member!r}")
         if count >= _MOST_MEMBERS:
             raise EdgernnError(f"{writer.path}: expected at most {_MOST_MEMBERS:,} members, got more")
         for file in gives if stream else ():
-            if _is(name, file):
+            if _matches(name, file):
                 writer.copy(stream, folder / file.name / name.name if file.name.endswith("/") else folder / file.name)
                 missing.discard(file.name)
     if missing:
         raise EdgernnError(f"{writer.path}: expected {', '.join(sorted(missing))} in the archive, got no such member")
 
 
-def _is(name: PurePosixPath, file: File) -> bool:
+def _matches(name: PurePosixPath, file: File) -> bool:
     if file.name.endswith("/"):
         return name.parent.name == file.name[:-1] and name.suffix == ".txt"
     return name.name == file.name
 
 
 def _tar_members(path: Path) -> Iterator[tuple[str, Any]]:
-    """Names and streams of the files, names and None of the folders."""
-    with gzip.open(path) as file, _tar(_Guarded(path, file)) as archive:
+    """Names of the members, with a stream for a file and None for a folder."""
+    with gzip.open(path) as file, _tar(_BoundedReader(path, file)) as archive:
         for member in archive:
             if not (member.isreg() or member.isdir()):
                 raise EdgernnError(f"{path}: expected files and folders, got a link or device: {member.name!r}")
             yield member.name, archive.extractfile(member)
-        # the sum of the packing stands at its end, behind some blocks of zeros
+        # read to the end, behind some blocks of zeros, to verify the checksum
         if len(take(file, _CHUNK)) == _CHUNK:
             raise EdgernnError(f"{path}: expected nothing after the archive, got more")
 
@@ -101,8 +106,8 @@ def _zip_members(path: Path) -> Iterator[tuple[str, Any]]:
             yield info.filename, None if info.is_dir() else archive.open(info)
 
 
-class _Guarded:
-    """A file that gives no more than a piece at once: a header of a tar archive may claim any length for a name."""
+class _BoundedReader:
+    """A file with a limit on single reads, because a header of a tar archive may claim any length for a name."""
 
     def __init__(self, path: Path, file: Any) -> None:
         self._path, self._file = path, file

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readers of the files that data sets come in, one module a format.
+"""Readers of the file formats of data sets, one module per format.
 
-A file may be corrupt, cut or made to harm: no reader asks for more memory than the bytes that are there can fill, what
-unpacks to more than a limit is refused, nothing is ever executed, and no pickle is read. Whatever is wrong is one
-EdgernnError that names the file, what was expected and what came.
+Files may be corrupt, truncated or malicious. No reader allocates more memory than the bytes in the file can fill, files
+that unpack to more than a limit are refused, nothing is executed, and no pickle is read. Every error is an EdgernnError
+that names the file, the expected content and the content found.
 """
 
 from edgernn.training.formats.colour_images import Images, read_cifar10, read_svhn

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes of a file that may be packed, never more of them than there are."""
+"""Reading of plain and compressed files, without allocating more than they hold."""
 
 import gzip
 import lzma
@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 from edgernn.errors import EdgernnError
 
-# the packings that every reader takes, by the end of the file's name
+# suffixes of the compressions that every reader accepts
 SUFFIXES = ("", ".gz", ".xz")
-# no data set here is larger; what unpacks to more is not one
+# default limit of unpacked bytes, above the size of all data sets here
 LIMIT = 1 << 31
 _CHUNK = 1 << 20
-# what the unpackers of the standard library raise for bytes that are not theirs
+# errors of the standard library's unpackers for corrupt data
 CORRUPT = (
     EOFError,
     RuntimeError,
@@ -32,27 +32,27 @@ CORRUPT = (
 
 
 class ByteSource(Protocol):
-    """What bytes can be taken from."""
+    """A readable stream of bytes."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[Any]:
-    """The unpacked bytes of a file as a stream; a corrupt packing becomes an EdgernnError wherever it is noticed."""
+    """Open a plain, .gz or .xz file as a stream of its unpacked bytes; corrupt data raises EdgernnError."""
     with unpacking(path), _open(path) as file:
         yield file
 
 
 @contextmanager
 def unpacking(path: Path) -> Iterator[None]:
-    """What unpackers raise for bytes that are not theirs becomes an EdgernnError that names the file."""
+    """Context that converts errors of unpackers to an EdgernnError with the file's name."""
     try:
         yield
     except OSError as error:
         if isinstance(error, FileNotFoundError):
             raise EdgernnError(f"{path}: no such file") from None
-        # a bad gzip file is an OSError without a number; what else the system says is passed on
+        # a corrupt gzip file raises an OSError without errno; errors of the system have one
         if error.errno is not None:
             raise
         raise _corrupt(path, error) from None
@@ -71,15 +71,23 @@ def _corrupt(path: Path, error: Exception) -> EdgernnError:
 
 
 def take(stream: ByteSource, size: int) -> bytearray:
-    """The next `size` bytes, fewer where there are no more: a header that claims terabytes costs nothing."""
-    taken = bytearray()
-    while len(taken) < size and (part := stream.read(min(size - len(taken), _CHUNK))):
-        taken += part
-    return taken
+    """Read bytes in chunks, so that a header that claims terabytes allocates nothing.
+
+    Args:
+        stream: The stream.
+        size: Number of bytes.
+
+    Returns:
+        The next `size` bytes, fewer at the end of the stream.
+    """
+    content = bytearray()
+    while len(content) < size and (part := stream.read(min(size - len(content), _CHUNK))):
+        content += part
+    return content
 
 
 def read_all(path: Path, limit: int = LIMIT) -> bytearray:
-    """The unpacked content of a file of at most `limit` bytes."""
+    """Read the unpacked content of a file, or raise EdgernnError if it exceeds `limit` bytes."""
     with opened(path) as file:
         content = take(file, limit + 1)
     if len(content) > limit:

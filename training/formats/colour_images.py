@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small colour pictures: SVHN (format 2) and CIFAR-10."""
+"""Reader of small colour images: SVHN (format 2) and CIFAR-10."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,22 +19,32 @@ _CIFAR_RECORD = 1 + 32 * 32 * 3
 
 
 class Images(NamedTuple):
-    """x (N, 32, 32, 3) uint8: rows, columns, red green blue. y (N,) uint8: labels 0 to 9."""
+    """Images x (N, 32, 32, 3) uint8, as rows, columns and RGB, and labels y (N,) uint8, 0 to 9."""
 
     x: npt.NDArray[np.uint8]
     y: npt.NDArray[np.uint8]
 
 
 def read_svhn(path: Path, limit: int = LIMIT) -> Images:
-    """A file of Street View House Numbers in format 2, train_32x32.mat or test_32x32.mat.
+    """Read a file of Street View House Numbers in format 2.
 
-    In the file X is (32, 32, 3, N), y (N, 1), and the digit 0 has label 10; here it has label 0.
+    In the file X is (32, 32, 3, N) and y is (N, 1). Its label 10 of the digit 0 becomes 0.
     Source: Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature Learning", 2011.
+
+    Args:
+        path: train_32x32.mat or test_32x32.mat, plain, .gz or .xz.
+        limit: Maximal size of an array in bytes.
+
+    Returns:
+        Images and labels.
+
+    Raises:
+        EdgernnError: The file is invalid.
     """
     arrays = read_mat(path, ("X", "y"), limit)
     x, y = arrays["X"], arrays["y"]
     if x.ndim == 3:
-        # the file leaves out a last dimension of 1
+        # MATLAB files drop a last dimension of 1
         x = x[..., None]
     if x.dtype != np.uint8 or x.shape[:-1] != _SHAPE:
         raise EdgernnError(f"{path}: X: expected uint8 (32, 32, 3, N), got {x.dtype} {x.shape}")
@@ -47,11 +57,20 @@ def read_svhn(path: Path, limit: int = LIMIT) -> Images:
 
 
 def read_cifar10(files: Sequence[Path], limit: int = LIMIT) -> tuple[Images, Images]:
-    """CIFAR-10 to train and to test on.
+    """Read CIFAR-10.
 
-    files: the batches of the binary version (plain, .gz or .xz), the last of them to test on; or one npz archive with
-    x_train, y_train, x_test and y_test.
     Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
+
+    Args:
+        files: Batches of the binary version (plain, .gz or .xz), the last one for the test; or one npz archive with
+            x_train, y_train, x_test and y_test.
+        limit: Maximal unpacked size of a file in bytes.
+
+    Returns:
+        Training and test images.
+
+    Raises:
+        EdgernnError: A file is invalid.
     """
     if len(files) == 1:
         return _cifar_archive(files[0], limit)
@@ -61,7 +80,7 @@ def read_cifar10(files: Sequence[Path], limit: int = LIMIT) -> tuple[Images, Ima
 
 
 def _cifar_batch(path: Path, limit: int) -> Images:
-    """Records of a label, then 32 rows of 32 pixels of red, of green and of blue."""
+    """Read records of a label and 32 rows of 32 pixels each of red, green and blue."""
     content = read_all(path, limit)
     if not content or len(content) % _CIFAR_RECORD:
         raise EdgernnError(f"{path}: expected records of {_CIFAR_RECORD} bytes, got {len(content)} bytes")

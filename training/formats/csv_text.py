@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text, and tables of numbers as text (csv)."""
+"""Reader of text files and of csv tables of numbers."""
 
 import csv
 import re
@@ -16,9 +16,17 @@ from edgernn.training.formats.byte_source import LIMIT, read_all
 
 
 def read_text(path: Path, limit: int = LIMIT) -> str:
-    """A text in UTF-8, plain, .gz or .xz, exactly as it stands but for a byte order mark.
+    """Read a text in UTF-8, unchanged except for a removed byte order mark.
 
-    Raises EdgernnError that names the file and the byte that is not UTF-8.
+    Args:
+        path: The file, plain, .gz or .xz.
+        limit: Maximal unpacked size in bytes.
+
+    Returns:
+        The text.
+
+    Raises:
+        EdgernnError: The file is missing, corrupt, too large or not UTF-8.
     """
     try:
         return read_all(path, limit).decode("utf-8").removeprefix("\ufeff")
@@ -31,8 +39,11 @@ def read_text(path: Path, limit: int = LIMIT) -> str:
 class CsvTable:
     """The rows of a csv file.
 
-    names: of the columns of numbers; None where the file has no header. values (N, C) float64, its columns of numbers.
-    text: the other columns, those that were asked for as text and are there, by name: N words each.
+    Attributes:
+        path: The file.
+        names: Names of the numeric columns; None if the file has no header.
+        values: Numeric columns (N, C) float64.
+        text: Columns that were read as text, by name: N strings each.
     """
 
     path: Path
@@ -41,7 +52,7 @@ class CsvTable:
     text: dict[str, list[str]]
 
     def column(self, name: str) -> npt.NDArray[np.float64]:
-        """(N,). Raises EdgernnError where there is no such column of numbers."""
+        """Return a numeric column (N,), or raise EdgernnError if there is none of this name."""
         if name not in (self.names or ()):
             got = ", ".join(self.names) if self.names else "no header"
             raise EdgernnError(f"{self.path}: expected a column {name!r}, got {got}")
@@ -49,10 +60,21 @@ class CsvTable:
 
 
 def read_csv(path: Path, *, text: Collection[str] = (), delimiter: str = ",", limit: int = LIMIT) -> CsvTable:
-    """A csv file of numbers, plain, .gz or .xz. A first row with a word that is no number is the header.
+    """Read a csv file of numbers.
 
-    text: names of columns that hold words; those that are not there are no error. nan and inf count as numbers, an
-    empty cell does not. Raises EdgernnError that names the file, the line and the column.
+    A first row with a cell that is not a number is the header. nan and inf are numbers; an empty cell is not.
+
+    Args:
+        path: The file, plain, .gz or .xz.
+        text: Names of columns to read as text; missing ones are ignored.
+        delimiter: Separator of the cells.
+        limit: Maximal unpacked size in bytes.
+
+    Returns:
+        The table.
+
+    Raises:
+        EdgernnError: The file is invalid; the message names the line and the column.
     """
     rows = _rows(path, read_text(path, limit), delimiter)
     first, header = next(rows, (1, []))
@@ -87,8 +109,8 @@ def read_csv(path: Path, *, text: Collection[str] = (), delimiter: str = ",", li
 
 
 def _rows(path: Path, content: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not empty, with the number of their (last) line."""
-    # lines one by one: a copy of a large text as a file takes four times its memory
+    """Iterate over rows that are not empty, with the number of their (last) line."""
+    # lazily, because StringIO would copy a large text to four times its memory
     lines = (line[0] for line in re.finditer(r"[^\n]*\n|[^\n]+", content))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
@@ -105,7 +127,7 @@ def _chain(line: int, row: list[str], rows: Iterator[tuple[int, list[str]]]) -> 
 
 
 def _number(cell: str) -> float | None:
-    # Python's own 1_000 is a number nowhere else
+    # Python accepts 1_000, csv files do not
     if "_" in cell:
         return None
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The idx format of MNIST."""
+"""Reader of the idx format of MNIST."""
 
 import math
 import struct
@@ -15,9 +15,18 @@ _UBYTE = 8
 
 
 def read_idx(path: Path, shape: tuple[int | None, ...], limit: int = LIMIT) -> npt.NDArray[np.uint8]:
-    """The unsigned bytes of an idx file, plain, .gz or .xz; None in `shape` is any size.
+    """Read an idx file of unsigned bytes.
 
-    Raises EdgernnError that names the file, what was expected and what came.
+    Args:
+        path: The file, plain, .gz or .xz.
+        shape: Expected shape, with None for any size.
+        limit: Maximal unpacked size in bytes.
+
+    Returns:
+        The array.
+
+    Raises:
+        EdgernnError: The file is invalid, or has another shape.
     """
     head = 4 + 4 * len(shape)
     with opened(path) as file:
@@ -32,7 +41,7 @@ def read_idx(path: Path, shape: tuple[int | None, ...], limit: int = LIMIT) -> n
             wanted = ", ".join("N" if size is None else str(size) for size in shape)
             raise EdgernnError(f"{path}: expected shape ({wanted}), got {tuple(sizes)}")
         count = math.prod(sizes)
-        # one byte more shows whether anything follows, and makes a compressed file check its sum
+        # one more byte detects trailing data, and makes the unpacker verify its checksum
         body = take(file, min(count, limit) + 1)
     if len(body) != count:
         got = f"{len(body)} bytes" if len(body) < count else "more"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of numbers in MATLAB files of level 5 (versions 5 to 7.2).
+"""Reader of numeric arrays in MATLAB files of level 5 (versions 5 to 7.2).
 
-A file is a header of 128 bytes and a row of elements; an element is a tag (type, number of bytes) and its data, padded
-to 8 bytes. A compressed element is a zlib stream that holds one other element. A matrix holds four elements or more:
-flags, dimensions, name, numbers (down the columns, in any type that holds them), and imaginary parts.
+A file is a header of 128 bytes and a sequence of elements. An element is a tag (type, number of bytes) and its data,
+padded to 8 bytes. A compressed element is a zlib stream with one other element. A matrix has four elements or more:
+flags, dimensions, name, numbers (column-major, in any type that can hold them), and imaginary parts.
 Source: The MathWorks, "MAT-File Format".
 """
 
@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 _HEADER = 128
 _VERSION = 0x0100
 _INT8, _INT32, _UINT32, _MATRIX, _COMPRESSED = 1, 5, 6, 14, 15
-# types of stored numbers, and classes of arrays
+# NumPy types of stored numbers by element type, and of arrays by class
 _TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 _CLASSES = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}
 _COMPLEX = 0x0800
@@ -32,14 +32,23 @@ _MOST_DIMENSIONS, _LONGEST_NAME = 32, 63
 
 
 def read_mat(path: Path, names: Collection[str], limit: int = LIMIT) -> dict[str, Array]:
-    """Arrays of real numbers by name. Raises EdgernnError where the file is bad, or one is missing or of another kind.
+    """Read arrays of real numbers.
 
-    limit: the most bytes that an array may unpack to.
+    Args:
+        path: The file, plain, .gz or .xz.
+        names: Names of the arrays.
+        limit: Maximal size of an array in bytes.
+
+    Returns:
+        The arrays by name.
+
+    Raises:
+        EdgernnError: The file is invalid, or an array is missing or not of real numbers.
     """
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     with opened(path) as file:
         order = _byte_order(path, take(file, _HEADER))
-        while len(found) < len(names) and (tag := take(file, 8)):
+        while len(arrays) < len(names) and (tag := take(file, 8)):
             kind, size = _tag(path, order, tag)
             following = file.tell() + size
             element: ByteSource = file
@@ -49,16 +58,16 @@ def read_mat(path: Path, names: Collection[str], limit: int = LIMIT) -> dict[str
             if kind == _MATRIX:
                 matrix = _Matrix(path, order, element)
                 if matrix.name in names:
-                    found[matrix.name] = matrix.numbers(limit)
+                    arrays[matrix.name] = matrix.numbers(limit)
                     if file.tell() > following:
-                        raise _cut(path)
+                        raise _corrupt(path)
                     if isinstance(element, _Inflated):
                         element.finish()
             file.seek(following)
-    if missing := [name for name in names if name not in found]:
-        got = ", ".join(found) or "none of them"
+    if missing := [name for name in names if name not in arrays]:
+        got = ", ".join(arrays) or "none of them"
         raise EdgernnError(f"{path}: expected the arrays {', '.join(names)}, got {got}; {missing[0]} is missing")
-    return found
+    return arrays
 
 
 def _byte_order(path: Path, header: bytearray) -> str:
@@ -73,17 +82,17 @@ def _byte_order(path: Path, header: bytearray) -> str:
 
 def _tag(path: Path, order: str, tag: bytearray) -> tuple[int, int]:
     if len(tag) < 8:
-        raise _cut(path)
+        raise _corrupt(path)
     kind, size = struct.unpack(order + "II", tag)
     return kind, size
 
 
-def _cut(path: Path) -> EdgernnError:
+def _corrupt(path: Path) -> EdgernnError:
     return EdgernnError(f"{path}: expected whole arrays, got a corrupt or cut file")
 
 
 class _Inflated:
-    """The unpacked bytes of a compressed element of `size` bytes that begins where `file` stands."""
+    """Stream of the unpacked bytes of a compressed element, `size` bytes from the current position of `file`."""
 
     def __init__(self, path: Path, file: ByteSource, size: int) -> None:
         self._path, self._file, self._left = path, file, size
@@ -96,35 +105,35 @@ class _Inflated:
                 packed = self._file.read(min(self._left, 1 << 16))
                 self._left -= len(packed)
             out = self._unpacker.decompress(packed, size)
-            # at the end of the input something may still be held back
+            # zlib may still hold output back at the end of the input
             if out or not packed:
                 return out
         return b""
 
     def finish(self) -> None:
-        """Unpack to the end, where the sum is checked."""
+        """Unpack to the end, which verifies the checksum."""
         if take(self, 8) or not self._unpacker.eof:
-            raise _cut(self._path)
+            raise _corrupt(self._path)
 
 
 class _Matrix:
-    """A matrix element, up to its numbers."""
+    """A matrix element, read up to its numbers."""
 
     def __init__(self, path: Path, order: str, stream: ByteSource) -> None:
         self._path, self._order, self._stream = path, order, stream
-        flags, _ = self._words(_UINT32, 2, "I")
+        flags, _ = self._read_words(_UINT32, 2, "I")
         self._class, self._complex = flags & 0xFF, bool(flags & _COMPLEX)
-        self._shape = self._words(_INT32, None, "i")
-        self.name = self._element(_INT8, _LONGEST_NAME).decode("latin-1")
+        self._shape = self._read_words(_INT32, None, "i")
+        self.name = self._read_element(_INT8, _LONGEST_NAME).decode("latin-1")
 
     def numbers(self, limit: int) -> Array:
-        """Raises EdgernnError where the array is none of real numbers, or its size is not what its shape says."""
+        """Read the numbers, or raise EdgernnError if they are not real or their size does not match the shape."""
         where = f"{self._path}: {self.name}"
         if self._class not in _CLASSES or self._complex:
             raise EdgernnError(f"{where}: expected an array of real numbers, got another kind (class {self._class})")
         if min(self._shape, default=0) < 1:
             raise EdgernnError(f"{where}: expected an array that is not empty, got shape {self._shape}")
-        kind, size, small = self._head()
+        kind, size, small = self._read_head()
         if kind not in _TYPES:
             raise EdgernnError(f"{where}: expected numbers, got data of type {kind}")
         stored, dtype = np.dtype(self._order + _TYPES[kind]), np.dtype(_CLASSES[self._class])
@@ -134,38 +143,38 @@ class _Matrix:
             raise EdgernnError(f"{where}: expected {expected}, got {size}")
         if count * max(stored.itemsize, dtype.itemsize) > limit:
             raise EdgernnError(f"{where}: expected at most {limit} bytes, got {dtype} {self._shape}")
-        numbers = np.frombuffer(self._data(size, small), stored).astype(dtype, copy=False)
+        numbers = np.frombuffer(self._read_data(size, small), stored).astype(dtype, copy=False)
         return numbers.reshape(self._shape, order="F")
 
-    def _words(self, kind: int, count: int | None, form: str) -> tuple[int, ...]:
-        """An element of 32-bit numbers: `count` of them, or any."""
-        data = self._element(kind, 4 * (count or _MOST_DIMENSIONS))
+    def _read_words(self, kind: int, count: int | None, form: str) -> tuple[int, ...]:
+        """Read an element of 32-bit numbers: `count` of them, or any number."""
+        data = self._read_element(kind, 4 * (count or _MOST_DIMENSIONS))
         if len(data) % 4 or (count and len(data) != 4 * count):
-            raise _cut(self._path)
+            raise _corrupt(self._path)
         return struct.unpack(f"{self._order}{len(data) // 4}{form}", data)
 
-    def _element(self, wanted: int, most: int) -> bytearray:
-        kind, size, small = self._head()
+    def _read_element(self, wanted: int, most: int) -> bytearray:
+        kind, size, small = self._read_head()
         if kind != wanted or size > most:
-            raise _cut(self._path)
-        return self._data(size, small)
+            raise _corrupt(self._path)
+        return self._read_data(size, small)
 
-    def _data(self, size: int, small: bytearray) -> bytearray:
+    def _read_data(self, size: int, small: bytearray) -> bytearray:
         if small:
             return small[:size]
         data = take(self._stream, size)
         if len(data) < size:
-            raise _cut(self._path)
+            raise _corrupt(self._path)
         take(self._stream, -size % 8)
         return data
 
-    def _head(self) -> tuple[int, int, bytearray]:
-        """Type and size of the next element; and its data, where it is small enough to share the tag's 8 bytes."""
+    def _read_head(self) -> tuple[int, int, bytearray]:
+        """Read type and size of the next element, and its data if it is small enough to be in the tag."""
         tag = take(self._stream, 8)
         kind, size = _tag(self._path, self._order, tag)
         if kind >> 16:
             kind, size = kind & 0xFFFF, kind >> 16
             if size > 4:
-                raise _cut(self._path)
+                raise _corrupt(self._path)
             return kind, size, tag[4:]
         return kind, size, bytearray()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Archives of NumPy arrays. NumPy's own reader takes the memory that a header claims before it looks at the data."""
+"""Reader of NumPy archives; NumPy's own reader would allocate whatever size a header claims."""
 
 import ast
 import io
@@ -19,24 +19,32 @@ from edgernn.training.formats.byte_source import CORRUPT, LIMIT, ByteSource, ope
 
 Array = npt.NDArray[Any]
 _MAGIC = b"\x93NUMPY"
-# numbers, truth values and text of a fixed width: nothing that is a Python object
+# numbers, booleans and fixed-width text, but no Python objects
 _DTYPE = re.compile(r"[<>|=]?[biufcSU][1-9]\d{0,5}")
-# the format of a header's length, by the file's version
+# struct format of the header's length, by file version
 _LENGTH = {1: "<H", 2: "<I", 3: "<I"}
 _LONGEST_HEADER = 10_000
 _EXPECTED = "expected an npz archive"
 
 
 def read_npz(path: Path, names: Collection[str] | None = None, limit: int = LIMIT) -> dict[str, Array]:
-    """The arrays of an .npz, .npz.gz or .npz.xz file: those of `names`, which must be there, or all.
+    """Read the arrays of an npz archive; arrays of Python objects are refused.
 
-    limit: the most bytes that the archive, and that all arrays together, may unpack to; a larger file may hold as much
-    as its own size. Raises EdgernnError that names the file, the array, what was expected and what came; arrays of
-    Python objects are never read.
+    Args:
+        path: The file: .npz, .npz.gz or .npz.xz.
+        names: Names of the arrays, all required. Default: all arrays of the file.
+        limit: Maximal unpacked size in bytes, of the archive and of all arrays together. A larger file may unpack to
+            its own size.
+
+    Returns:
+        The arrays by name.
+
+    Raises:
+        EdgernnError: The file is invalid, or an array is missing.
     """
     with opened(path) as file:
         limit = max(limit, path.stat().st_size)
-        # a zip archive is read from its end: what is packed once more has to be unpacked first
+        # a zip archive is read from its end, so that an outer compression must be unpacked first
         content = file if path.suffix not in (".gz", ".xz") else io.BytesIO(read_all(path, limit))
         try:
             archive = zipfile.ZipFile(content)
@@ -49,15 +57,15 @@ def read_npz(path: Path, names: Collection[str] | None = None, limit: int = LIMI
                 raise EdgernnError(
                     f"{path}: expected the arrays {', '.join(names or ())}, got {got}; {missing[0]} is missing"
                 )
-            found = {}
+            arrays = {}
             for name in names or members:
-                found[name] = _member(f"{path}: {name}", archive, members[name], limit)
-                limit -= found[name].nbytes
-            return found
+                arrays[name] = _member(f"{path}: {name}", archive, members[name], limit)
+                limit -= arrays[name].nbytes
+            return arrays
 
 
 def _member(where: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Array:
-    # the other compressions of zip archives unpack more than is asked for; NumPy uses neither
+    # the other compressions of zip archives unpack without a bound on memory, and NumPy does not write them
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise EdgernnError(f"{where}: {_EXPECTED} as NumPy writes it, got compression {info.compress_type}")
     try:
@@ -80,7 +88,7 @@ def _read_npy(where: str, stream: ByteSource, limit: int) -> Array:
     size = dtype.itemsize * math.prod(shape)
     if size > limit:
         raise EdgernnError(f"{where}: expected at most {limit} bytes, got {dtype} {shape}")
-    # one byte more shows whether anything follows, and makes the archive check its sum
+    # one more byte detects trailing data, and makes the archive verify its checksum
     body = take(stream, size + 1)
     if len(body) != size:
         got = f"{len(body)} bytes" if len(body) < size else "more"
@@ -90,13 +98,13 @@ def _read_npy(where: str, stream: ByteSource, limit: int) -> Array:
 
 def _header(where: str, header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], Any]:
     try:
-        found = ast.literal_eval(header.decode("utf-8").strip())
-        descr, shape, fortran = found["descr"], found["shape"], found["fortran_order"]
+        fields = ast.literal_eval(header.decode("utf-8").strip())
+        descr, shape, fortran = fields["descr"], fields["shape"], fields["fortran_order"]
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
         raise EdgernnError(f"{where}: {_EXPECTED}, got a corrupt header") from None
     if not isinstance(descr, str) or not _DTYPE.fullmatch(descr):
-        what = "arrays of Python objects, which are never read" if "O" in str(descr) else f"{descr!r}"
-        raise EdgernnError(f"{where}: {_EXPECTED} of numbers, got {what}")
+        got = "arrays of Python objects, which are never read" if "O" in str(descr) else f"{descr!r}"
+        raise EdgernnError(f"{where}: {_EXPECTED} of numbers, got {got}")
     sizes = isinstance(shape, tuple) and all(type(size) is int and size >= 0 for size in shape)
     if not sizes or not isinstance(fortran, bool):
         raise EdgernnError(f"{where}: expected the shape of an array, got {shape!r}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intensive care stays of the PhysioNet/Computing in Cardiology Challenge 2012."""
+"""Reader of the intensive care stays of the PhysioNet/Computing in Cardiology Challenge 2012."""
 
 import re
 from array import array
@@ -15,7 +15,7 @@ from edgernn.training.formats.byte_source import LIMIT
 from edgernn.training.formats.csv_text import read_csv, read_text
 from edgernn.training.formats.npz import read_npz
 
-# the 5 general descriptors, then the weight and 36 other time series; `param` counts in this order
+# the 5 general descriptors, then the weight and 36 other time series; `Stays.param` is an index into it
 PARAMETERS = tuple(
     """RecordID Age Gender Height ICUType Weight GCS HR NIDiasABP NIMAP NISysABP RespRate Temp Urine HCT BUN Creatinine
     Glucose HCO3 Mg Platelets K Na WBC pH PaCO2 PaO2 DiasABP FiO2 MAP MechVent SysABP SaO2 Albumin ALP ALT AST Bilirubin
@@ -33,12 +33,17 @@ _LARGEST_RECORD = 1 << 24
 
 @dataclass(frozen=True)
 class Stays:
-    """N stays with M rows in all, in the order of the files.
+    """N stays with M measurements in all, in the order of the files.
 
-    record_id (N,) int32, ascending. row_start (N + 1,) int32: the rows of stay i are row_start[i] to row_start[i + 1].
-    minute (M,) int16: since admission. param (M,) uint8: index into PARAMETERS. value (M,) float32; -1 in a descriptor
-    is unknown. outcomes (N, 6) int32: the columns OUTCOMES.
     Source: Silva et al., "Predicting In-Hospital Mortality of ICU Patients", Computing in Cardiology, 2012.
+
+    Attributes:
+        record_id: Number of each stay (N,), ascending.
+        row_start: First row of each stay (N + 1,); stay i has the rows row_start[i] to row_start[i + 1] - 1.
+        minute: Minutes since admission (M,).
+        param: Index into PARAMETERS (M,).
+        value: Value (M,); -1 in a descriptor means unknown.
+        outcomes: Columns OUTCOMES of each stay (N, 6).
     """
 
     record_id: npt.NDArray[np.int32]
@@ -50,9 +55,17 @@ class Stays:
 
 
 def read_physionet(files: Sequence[Path], limit: int = LIMIT) -> Stays:
-    """The stays of set-a.npz (plain, .gz or .xz); or of the folder set-a of text files and Outcomes-a.txt.
+    """Read the intensive care stays of set-a of PhysioNet 2012.
 
-    Raises EdgernnError that names the file, what was expected and what came.
+    Args:
+        files: set-a.npz (plain, .gz or .xz); or the folder set-a of text files, and Outcomes-a.txt.
+        limit: Maximal unpacked size of a file in bytes.
+
+    Returns:
+        The stays.
+
+    Raises:
+        EdgernnError: A file is invalid.
     """
     return _read_archive(files[0], limit) if len(files) == 1 else _read_folder(files[0], files[1], limit)
 
@@ -78,7 +91,7 @@ def _read_archive(path: Path, limit: int) -> Stays:
 
 
 def _checked(path: Path, stays: Stays) -> Stays:
-    """What an archive's arrays must have in common."""
+    """Check the arrays of an archive against each other."""
     N, M = len(stays.record_id), len(stays.value)
     starts = stays.row_start
     if not N or len(starts) != N + 1 or starts[0] or starts[-1] != M or (np.diff(starts) < 0).any():
@@ -136,7 +149,7 @@ def _read_record(path: Path, record: int) -> list[tuple[int, str, float]]:
     lines = read_text(path, _LARGEST_RECORD).split("\n")
     if lines[0].rstrip("\r") != _HEADER:
         raise EdgernnError(f"{path}: expected the header {_HEADER}, got {lines[0][:40]!r}")
-    # the last line ends, so nothing follows it
+    # the part after the last line break is empty
     rows = [
         _row(path, number, line.rstrip("\r")) for number, line in enumerate(lines[1:], 2) if line or number < len(lines)
     ]
@@ -167,5 +180,5 @@ def _read_outcomes(path: Path, limit: int) -> dict[int, list[int]]:
         raise EdgernnError(f"{path}: expected whole numbers, got others")
     rows = {int(row[0]): [int(value) for value in row] for row in table.values}
     if len(rows) < len(table.values):
-        raise EdgernnError(f"{path}: expected one row a record, got two of one")
+        raise EdgernnError(f"{path}: expected one row per record, got two for one record")
     return rows

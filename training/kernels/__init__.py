@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that take the place of a layer's loop over time in training."""
+"""Fused kernels that replace a layer's loop over time in training."""
 
 import torch
 
@@ -9,17 +9,25 @@ from edgernn.model import RecurrentModel
 from edgernn.training.kernels import cpu
 
 BACKENDS = ("auto", "torch", "fused")
-# the widest state for which a GPU's kernels are taken by themselves: beyond it all weights come out of the L2 cache at
-# every step for each few rows, and the launches that are spared weigh less
+# widest state for which "auto" uses fused kernels on a GPU; beyond it every step reads all weights from the L2 cache,
+# which costs more than the saved launches
 WIDEST = 512
 
 
 def attach(model: RecurrentModel, backend: str, device: str) -> str:
-    """Make a model's layers run by kernels; returns what runs them: "fused", "torch" or, where both do, "fused, torch".
+    """Attach kernels to the recurrent layers of a model.
 
-    backend: "auto" takes kernels for the layers that have them, and on a GPU "graphs", recorded loops, for those that
-    are wide or have a normalisation; "torch" none; "fused" kernels for all.
-    Raises UsageError for another backend, or for "fused" where a layer has no kernels: it says why.
+    Args:
+        model: The network.
+        backend: "torch": no kernels. "fused": kernels for all layers. "auto": kernels for the layers that have them,
+            and on a GPU CUDA graphs of the loop for layers that are wide or have a normalisation.
+        device: The device of the model.
+
+    Returns:
+        The backends of the layers, sorted and separated by commas, such as "fused, torch".
+
+    Raises:
+        UsageError: The backend is unknown, or it is "fused" and a layer has no kernels.
     """
     if backend not in BACKENDS:
         raise UsageError(f"backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
@@ -27,23 +35,23 @@ def attach(model: RecurrentModel, backend: str, device: str) -> str:
         layer.unroller = None
         if backend == "torch":
             continue
-        found = _unroller(layer, torch.device(device).type, backend)
-        if not isinstance(found, str):
-            layer.unroller = found
+        unroller = _unroller(layer, torch.device(device).type, backend)
+        if not isinstance(unroller, str):
+            layer.unroller = unroller
         elif backend == "fused":
-            raise UsageError(f"backend: fused cannot run this model: {found}; use backend=auto")
+            raise UsageError(f"backend: fused cannot run this model: {unroller}; use backend=auto")
     return ", ".join(sorted({layer.backend for layer in model.recurrent_layers()}))
 
 
 def _unroller(layer: RecurrentLayer, device: str, backend: str) -> Unroller | str:
-    """What takes the place of a layer's loop, or why nothing can."""
+    """The unroller of a layer, or the reason why it has none."""
     if device == "cpu":
         try:
             return cpu.CpuUnroller(layer)
         except UsageError as error:
             return str(error)
     if device == "cuda":
-        # the op that it registers is of no use elsewhere
+        # importing it registers an op that only a GPU needs
         from edgernn.training.kernels import gpu, graphs
 
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent batch normalisation in calls of the native training library."""
+"""Recurrent batch normalisation for the native training library."""
 
 import ctypes
 from collections.abc import Sequence
@@ -13,25 +13,25 @@ from edgernn.cells.norm import RecurrentBatchNorm
 from edgernn.layer import RecurrentLayer
 
 _POINTER = ctypes.c_void_p
-# the products in the order of EdgernnTrainNorms
+# normalised products in the order of EdgernnTrainNorms
 _PRODUCTS = ("W", "R", "C", "V")
 _STATE = "c"
-# of h = σ(o) ⊙ tanh(N(c)), in every cell that normalises c
+# the gate o of h = σ(o) ⊙ tanh(N(c)), in every cell that normalises c
 _OUTPUT_GATE = "o"
 
 
 class _Norm(ctypes.Structure):
-    """EdgernnTrainNorm of runtime/csrc/train/norms.h, which says what each field is."""
+    """EdgernnTrainNorm; runtime/csrc/train/norms.h describes the fields."""
 
     _fields_ = [(n, _POINTER) for n in ("gain", "shift", "mean", "var", "normalised", "gain_grad", "shift_grad")]
 
-    def give(self, **tensors: Tensor | None) -> None:
+    def set_tensors(self, **tensors: Tensor | None) -> None:
         for name, tensor in tensors.items():
             setattr(self, name, None if tensor is None else tensor.data_ptr())
 
 
 class Norms(ctypes.Structure):
-    """EdgernnTrainNorms, likewise."""
+    """EdgernnTrainNorms; runtime/csrc/train/norms.h describes the fields."""
 
     _fields_ = [
         ("learns", ctypes.c_int64),
@@ -47,11 +47,11 @@ class BatchNorms:
     """The normalisations of a cell in one call.
 
     Attributes:
-        names: Those of the cell, in its order: of W, R, C and V, and "c".
-        learns: Whether the call makes the statistics, of the batch; else it is given them.
-        means: The means of each step, (T, rows), by name; filled by a call that learns.
-        variances: The biased variances, likewise.
-        output_gate: The number of the output gate.
+        names: Names of the cell's normalisations, in its order: W, R, C and V, if normalised, and "c" for the state.
+        learns: True if the call computes the statistics of the batch; false if it reads them.
+        means: Means of each step, (T, rows), by name; written by a call that learns.
+        variances: Biased variances of each step, (T, rows), by name; written by a call that learns.
+        output_gate: Index of the output gate.
     """
 
     names: tuple[str, ...]
@@ -62,7 +62,7 @@ class BatchNorms:
 
     @classmethod
     def of(cls, cell: Cell, first: int, steps: int) -> "BatchNorms":
-        """The normalisations of a cell for the steps from `first` on."""
+        """Build the normalisations of a cell for `steps` steps from step `first` on."""
         means, variances = {}, {}
         for name, norm in cell.norms.items():
             assert isinstance(norm, RecurrentBatchNorm)
@@ -77,16 +77,16 @@ class BatchNorms:
 
     @property
     def count(self) -> int:
-        """How many vectors there are: a gain each, and the shift of the state."""
+        """Number of parameter vectors: one gain per normalisation, and the shift of the state."""
         return len(self.names) + (_STATE in self.names)
 
     @property
     def products(self) -> tuple[str, ...]:
-        """The names without that of the state."""
+        """Names of the normalised products, without the state."""
         return tuple(name for name in self.names if name != _STATE)
 
     def allocate(self, steps: int, batch: int) -> list[Tensor]:
-        """Memory for the normalised products of so many steps, (steps, B, rows) each."""
+        """Allocate the normalised products of all steps, (steps, B, rows) each."""
         return [torch.empty(steps, batch, self.means[name].shape[1]) for name in self.products]
 
     def describe(
@@ -95,20 +95,29 @@ class BatchNorms:
         vectors: Sequence[Tensor | None],
         grads: Sequence[Tensor | None] = (),
     ) -> Norms:
-        """What a call is given: the normalised products, the vectors, and where their gradients go."""
+        """Build the C structure of a call.
+
+        Args:
+            normalised: Normalised products, as returned by `allocate`.
+            vectors: Gains and shift, as returned by `vectors`.
+            grads: Tensors for the gradients of the vectors, in a backward call.
+
+        Returns:
+            The structure; the tensors must outlive it.
+        """
         norms = Norms(self.learns, self.output_gate, RecurrentBatchNorm.eps)
         grads = grads or [None] * len(vectors)
         for name, gain, grad in zip(self.names, vectors, grads, strict=False):
             norm = norms.state if name == _STATE else norms.products[_PRODUCTS.index(name)]
-            norm.give(gain=gain, gain_grad=grad, mean=self.means[name], var=self.variances[name])
+            norm.set_tensors(gain=gain, gain_grad=grad, mean=self.means[name], var=self.variances[name])
         for name, tensor in zip(self.products, normalised, strict=True):
-            norms.products[_PRODUCTS.index(name)].give(normalised=tensor)
+            norms.products[_PRODUCTS.index(name)].set_tensors(normalised=tensor)
         if _STATE in self.names:
-            norms.state.give(shift=vectors[-1], shift_grad=grads[-1])
+            norms.state.set_tensors(shift=vectors[-1], shift_grad=grads[-1])
         return norms
 
     def follow(self, cell: Cell, first: int) -> None:
-        """Move the averages of a cell that is trained towards the statistics of the call."""
+        """Update the running statistics of a cell in training by those of the call, from step `first` on."""
         for name, norm in cell.norms.items():
             assert isinstance(norm, RecurrentBatchNorm)
             end = max(first, min(len(norm.mean), first + len(self.means[name])))
@@ -118,11 +127,14 @@ class BatchNorms:
 
 
 def has_statistics(cell: Cell, t: Tensor) -> bool:
-    """Whether the statistics of a call are the same for all samples, and all of its own.
+    """Check that one call can normalise all samples alike, from its own batch.
 
     Args:
-        cell: The cell; in training its normalisations may share a batch with other processes.
-        t: The step that each sample is at, (B, 1); in training all are at that of the first.
+        cell: The cell. In training, its statistics may be summed over several processes.
+        t: Current step of each sample (B, 1). In training, all are equal.
+
+    Returns:
+        True if the statistics are those of this process, and the same for all samples.
     """
     if cell.training:
         return all(isinstance(norm, RecurrentBatchNorm) and norm.total is None for norm in cell.norms.values())
@@ -130,19 +142,19 @@ def has_statistics(cell: Cell, t: Tensor) -> bool:
 
 
 def vectors(cell: Cell) -> list[Tensor]:
-    """The gains of a cell's normalisations, in their order, and the shift of its state."""
+    """Gains of a cell's normalisations, in their order, and the shift of its state."""
     norms = [norm for norm in cell.norms.values() if isinstance(norm, RecurrentBatchNorm)]
     gains: list[Tensor] = [norm.gain for norm in norms]
     return gains + [norm.shift for norm in norms if norm.shift is not None]
 
 
 def refusal(layer: RecurrentLayer) -> str | None:
-    """Why the kernels cannot normalise in a layer, or None where they can, or where there is nothing to normalise."""
+    """Reason why the kernels cannot normalise in a layer; None if they can, or if it has no normalisation."""
     norm = layer.cell.norm
     if norm is None:
         return None
     if norm.name != RecurrentBatchNorm.name:
         return f"there is no kernel for {layer.kind}"
     if layer.rule.can_skip or not layer.rule.implied:
-        return f"there is no kernel for {layer.kind}, which normalises under the rule {layer.rule.name}"
+        return f"there is no kernel for {layer.kind}, with a normalisation under the rule {layer.rule.name}"
     return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernels of all devices have in common."""
+"""Checks that the kernels of all devices share."""
 
 from torch import Tensor
 
@@ -12,9 +12,9 @@ RULES = tuple(name for name, rule in ALL_RULES.items() if not rule.masks)
 
 
 def refusal(layer: RecurrentLayer) -> str | None:
-    """Why no kernels can run a layer, or None where some may."""
+    """Reason why no kernel can run a layer; None if one may."""
     if layer.imputer is not None:
-        return f"an imputer ({layer.imputer.name}) stands before the cell"
+        return f"the layer has an imputer ({layer.imputer.name})"
     rule = layer.rule
     for name, memory in rule.memory.items():
         if memory.size != rule.kind.size:
@@ -22,16 +22,25 @@ def refusal(layer: RecurrentLayer) -> str | None:
     if rule.group_size > 1:
         return f"there are no kernels for groups of neurons: the rule {rule.name} has group_size={rule.group_size}"
     if rule.masks:
-        return f"there are no kernels for the rule {rule.name}, which masks what the cell reads"
+        return f"there are no kernels for the rule {rule.name}, which masks the cell's inputs"
     return None
 
 
 def check(layer: RecurrentLayer, x: Tensor, state: State) -> None:
-    """The kernels read plain memory: raises EdgernnError for tensors of other shapes than the layer's."""
+    """Check shapes, because kernels read plain memory.
+
+    Args:
+        layer: The layer.
+        x: Inputs, expected as (T, B, I).
+        state: Initial state, expected as one (B, ·) tensor per state of the layer.
+
+    Raises:
+        EdgernnError: A shape does not fit the layer.
+    """
     if x.ndim != 3 or x.shape[0] < 1 or x.shape[2] != layer.input_size:
         raise EdgernnError(f"x: expected shape (T >= 1, B, {layer.input_size}), got {tuple(x.shape)}")
     if len(state) != len(layer.widths):
         raise EdgernnError(f"state: expected {len(layer.widths)} tensors {layer.states}, got {len(state)}")
-    for (name, width), given in zip(layer.widths.items(), state, strict=True):
-        if given.shape != (x.shape[1], width):
-            raise EdgernnError(f"state {name}: expected shape {(x.shape[1], width)}, got {tuple(given.shape)}")
+    for (name, width), tensor in zip(layer.widths.items(), state, strict=True):
+        if tensor.shape != (x.shape[1], width):
+            raise EdgernnError(f"state {name}: expected shape {(x.shape[1], width)}, got {tuple(tensor.shape)}")

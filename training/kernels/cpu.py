@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer's whole sequence in one call of the native training library, forward and backward, on the CPU.
+"""Fused training kernels on the CPU: one call of the native training library runs a whole sequence, or its backward.
 
-`Unrolled` is an autograd function and no op of torch.library: the dispatch of a registered op with a gradient was
-measured at 250 to 400 µs a step of training, more than all else where H and T are small. torch.compile sees the Python
-loop, as the export does.
+`Unrolled` is an autograd function, not a torch.library op: the dispatch of a registered op with a gradient took 250 to
+400 µs per training step, more than everything else for small H and T. torch.compile and the export use the Python loop.
 """
 
 import ctypes
@@ -32,15 +31,14 @@ from edgernn.training.kernels.program_cell import CellSource, describe_cell, to_
 _MAX_PARAMS = _MAX_STATES = _MAX_MEMORIES = 4
 _MAX_RULE_PARAMS = 5
 _POINTER = ctypes.c_void_p
-# the most that the library says of a cell that it refuses
+# size of the buffer for the library's error message
 _WHY_BYTES = 512
-# the inputs between x and the vectors of cell and rule, which states and memories follow, by the names of
-# EdgernnTrainCall
+# inputs of `Unrolled` after x, by their names in EdgernnTrainCall; vectors, rule weights, states and memories follow
 _WEIGHTS = ("w", "r", "c", "v", "b", "u")
 
 
 class _Call(ctypes.Structure):
-    """EdgernnTrainCall of runtime/csrc/train/edgernn_train.h, which says what each field is."""
+    """EdgernnTrainCall; runtime/csrc/train/edgernn_train.h describes the fields."""
 
     _fields_ = [
         ("program", _POINTER),
@@ -65,14 +63,14 @@ class _Call(ctypes.Structure):
         *((name, _POINTER) for name in ("u_grad", "scratch", "norms")),
     ]
 
-    def give(self, tensors: Mapping[str, Tensor | Sequence[Tensor | None] | None]) -> None:
-        """Set fields to the memory of contiguous tensors, which must live as long as the call does."""
-        for name, given in tensors.items():
-            if isinstance(given, Tensor):
-                setattr(self, name, given.data_ptr())
-            elif given is not None:
+    def set_tensors(self, tensors: Mapping[str, Tensor | Sequence[Tensor | None] | None]) -> None:
+        """Set fields to the addresses of contiguous tensors, which must outlive the call."""
+        for name, value in tensors.items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value.data_ptr())
+            elif value is not None:
                 field = getattr(self, name)
-                for i, tensor in enumerate(given):
+                for i, tensor in enumerate(value):
                     field[i] = None if tensor is None else tensor.data_ptr()
 
     def run(self, back: bool) -> None:
@@ -84,7 +82,7 @@ class _Call(ctypes.Structure):
 
 
 def train_library_path() -> Path | None:
-    """The native training library; None where it was not built."""
+    """Path of the native training library; None if it was not built."""
     if library_missing():
         return None
     path = train_library()
@@ -93,15 +91,19 @@ def train_library_path() -> Path | None:
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The training library's functions, or None where it is missing or no instruction set of it runs here.
+    """Load the training library.
 
-    Raises EdgernnError for the library of another version.
+    Returns:
+        The library; None if it is missing or has no instruction set of this processor.
+
+    Raises:
+        EdgernnError: The library was built for another version.
     """
     path = train_library_path()
     if path is None:
         return None
     loaded = ctypes.CDLL(str(path))
-    # a library without this function is older than it
+    # libraries without this function are older
     size = getattr(loaded, "edgernn_train_call_bytes", int)
     if size() != ctypes.sizeof(_Call):
         raise EdgernnError(f"{path} was built for another version of edgernn: install edgernn again")
@@ -121,9 +123,13 @@ def library() -> ctypes.CDLL | None:
 
 
 class ProgramCell:
-    """A user's own cell in the memory of the library, until this object is gone; copies are made anew.
+    """A user's own cell, allocated in the library and freed with this object; a copy allocates its own.
 
-    Raises UsageError, with the library's sentence, for a cell that it cannot run.
+    Args:
+        source: The serialised cell.
+
+    Raises:
+        UsageError: The library cannot run the cell.
     """
 
     def __init__(self, source: CellSource) -> None:
@@ -145,12 +151,18 @@ class ProgramCell:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the function is told besides tensors.
+    """Arguments of `Unrolled` other than tensors.
 
-    program: a user's own cell, None for one of the library's. sizes: by the names of the call. middle: M where the cell
-    has an m. vectors: how many the cell has. rule_weights, memories: how many the equations of the rule read.
-    likelihoods: whether the budget sums these up, in place of decisions. norms: the normalisations, whose vectors come
-    last among the tensors.
+    Attributes:
+        program: A user's own cell; None for a built-in one.
+        sizes: Integer fields of the call by name.
+        middle: M, if the cell has an m.
+        vectors: Number of the cell's vectors.
+        rule: The update rule.
+        rule_weights: Number of weights that the rule's equations read.
+        memories: Number of memories that the rule's equations read.
+        likelihoods: True if the budget sums likelihoods, false if decisions.
+        norms: The normalisations, whose vectors are the last tensors.
     """
 
     program: ProgramCell | None
@@ -165,47 +177,48 @@ class _Plan:
 
     @property
     def products(self) -> int:
-        """How many products are normalised."""
+        """Number of normalised products."""
         return 0 if self.norms is None else len(self.norms.products)
 
-    def split(self, given: Sequence[Tensor | None]) -> tuple[Sequence[Tensor | None], Sequence[Tensor | None]]:
-        """All tensors of forward, or their gradients, without the vectors of normalisations, and those."""
-        end = len(given) - (0 if self.norms is None else self.norms.count)
-        return given[:end], given[end:]
+    def split(self, tensors: Sequence[Tensor | None]) -> tuple[Sequence[Tensor | None], Sequence[Tensor | None]]:
+        """Split the tensors of forward, or their gradients, into those of the call and those of normalisations."""
+        end = len(tensors) - (0 if self.norms is None else self.norms.count)
+        return tensors[:end], tensors[end:]
 
-    def call(self, keep: bool, given: Sequence[Tensor | None]) -> _Call:
-        """A call with everything that forward and backward are both given."""
+    def call(self, keep: bool, tensors: Sequence[Tensor | None]) -> _Call:
+        """Build a call with the fields that forward and backward share."""
         program = None if self.program is None else self.program.address
         call = _Call(program, **self.sizes, keep=keep, threads=torch.get_num_threads(), slope=self.rule.slope)
-        call.give(self.named(self.split(given)[0]))
+        call.set_tensors(self.named(self.split(tensors)[0]))
         return call
 
-    def named(self, given: Sequence[Tensor | None], suffix: str = "") -> dict[str, Any]:
-        """The tensors of forward, or their gradients, by the names of the call."""
-        x, *rest = given
+    def named(self, tensors: Sequence[Tensor | None], suffix: str = "") -> dict[str, Any]:
+        """Fields of the call by name, from the tensors of forward or their gradients."""
+        x, *others = tensors
         count = len(_WEIGHTS)
         params, rule_params = count + self.vectors, count + self.vectors + self.rule_weights
-        places = (count, params, rule_params, len(rest) - self.memories, len(rest))
-        lists = [rest[first:end] for first, end in pairwise(places)]
-        tensors: dict[str, Any] = {"x": x, **dict(zip(_WEIGHTS, rest, strict=False))}
-        tensors |= zip(("params", "rule_params", "start", "memory"), lists, strict=True)
-        return {f"{name}{suffix}": tensor for name, tensor in tensors.items()}
+        places = (count, params, rule_params, len(others) - self.memories, len(others))
+        lists = [others[first:end] for first, end in pairwise(places)]
+        fields: dict[str, Any] = {"x": x, **dict(zip(_WEIGHTS, others, strict=False))}
+        fields |= zip(("params", "rule_params", "start", "memory"), lists, strict=True)
+        return {f"{name}{suffix}": value for name, value in fields.items()}
 
 
 class Unrolled(torch.autograd.Function):
-    """All steps of a layer, from the inputs of its op: x (T, B, columns of W), the weights, the states (B, H), and the
-    memories that the rule's equations read.
+    """All steps of a layer as one autograd function.
 
-    Returns y (T, B, H), the last states, and where the rule decides its last memories, u (T, B, H), and the budget.
+    The inputs are x (T, B, columns of W), the weights, the initial states (B, H), and the memories that the rule's
+    equations read. The outputs are y (T, B, H) and the final states. A rule with decisions adds its final memories,
+    u (T, B, H) and the budget.
     """
 
     @staticmethod
     def forward(ctx: Any, plan: _Plan, *inputs: Tensor | None) -> tuple[Tensor | None, ...]:
-        given = [None if t is None else t.contiguous() for t in inputs]
-        tensors, vectors = plan.split(given)
+        contiguous = [None if t is None else t.contiguous() for t in inputs]
+        tensors, vectors = plan.split(contiguous)
         named = plan.named(tensors)
         keep = any(ctx.needs_input_grad)
-        call = plan.call(keep, given)
+        call = plan.call(keep, contiguous)
         loaded = library()
         assert loaded is not None
         T, B, H = call.steps, call.batch, call.hidden
@@ -217,7 +230,7 @@ class Unrolled(torch.autograd.Function):
         decides = plan.rule.kind is not Kind.TIME
         u = torch.empty(T, B, H) if decides else named["u"]
         memories = [torch.empty(T, *memory.shape) for memory in named["memory"]]
-        call.give({"p": p, "m": m, "state": states, "u": u, "memories": memories})
+        call.set_tensors({"p": p, "m": m, "state": states, "u": u, "memories": memories})
         normalised: list[Tensor] = []
         if plan.norms is not None:
             normalised = plan.norms.allocate(kept, B)
@@ -226,7 +239,7 @@ class Unrolled(torch.autograd.Function):
         call.run(back=False)
         ctx.plan, ctx.count = plan, len(states)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(p, m, u, *states, *memories, *normalised, *given)
+        ctx.save_for_backward(p, m, u, *states, *memories, *normalised, *contiguous)
         last = tuple(s[-1].clone() for s in states)
         if not decides:
             return (states[0], *last)
@@ -238,40 +251,49 @@ class Unrolled(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         plan, count = ctx.plan, ctx.count
-        p, m, u, *rest = ctx.saved_tensors
-        places = (0, count, count + plan.memories, count + plan.memories + plan.products, len(rest))
-        states, memories, normalised, given = (rest[first:end] for first, end in pairwise(places))
+        p, m, u, *saved = ctx.saved_tensors
+        places = (0, count, count + plan.memories, count + plan.memories + plan.products, len(saved))
+        states, memories, normalised, inputs = (saved[first:end] for first, end in pairwise(places))
         y_grad, *last_grad = (None if g is None else g.contiguous() for g in grads[: 1 + count + plan.memories])
         last_grad, last_memory_grad = last_grad[:count], last_grad[count:]
-        call = plan.call(True, given)
+        call = plan.call(True, inputs)
         decided = grads[1 + count + plan.memories :]
         if decided and decided[-1] is not None:
-            # the budget is a sum over steps, and a mean over all that is decided at one
+            # the budget is a sum over steps of the mean decision at a step
             call.decision_weight = decided[-1].item() / (call.batch * call.hidden)
         needed = ctx.needs_input_grad[1:]
-        made = [torch.empty_like(t) if need else None for t, need in zip(given, needed, strict=True)]
-        call.give({"p": p, "m": m, "memories": memories, "u": u, "state": states})
-        call.give({"y_grad": y_grad, "last_grad": last_grad, "last_memory_grad": last_memory_grad})
-        made_tensors, made_vectors = plan.split(made)
-        call.give(plan.named(made_tensors, "_grad"))
+        input_grads = [torch.empty_like(t) if need else None for t, need in zip(inputs, needed, strict=True)]
+        call.set_tensors({"p": p, "m": m, "memories": memories, "u": u, "state": states})
+        call.set_tensors({"y_grad": y_grad, "last_grad": last_grad, "last_memory_grad": last_memory_grad})
+        tensor_grads, vector_grads = plan.split(input_grads)
+        call.set_tensors(plan.named(tensor_grads, "_grad"))
         if plan.norms is not None:
-            norms = plan.norms.describe(normalised, plan.split(given)[1], made_vectors)
+            norms = plan.norms.describe(normalised, plan.split(inputs)[1], vector_grads)
             call.norms = ctypes.addressof(norms)
         call.run(back=True)
-        return (None, *made)
+        return (None, *input_grads)
 
 
 def _likelihoods(rule: UpdateRule, named: Mapping[str, Any], memories: Sequence[Tensor], y: Tensor) -> Tensor:
-    """The likelihoods of all steps."""
+    """Likelihoods of all steps."""
     e = rule.project(named["x"][..., : rule.input_size])
     before = tuple(torch.cat([m[None], after[:-1]]) for m, after in zip(named["memory"], memories, strict=True))
     return rule.likelihood(rule.score(e, (torch.cat([named["start"][0][None], y[:-1]]),), before), rule.slope)
 
 
 class CpuUnroller:
-    """Runs the steps of the layer that it is made for; leaves tensors other than float32 on the CPU to the layer.
+    """Unroller of one layer with the CPU kernels.
 
-    Raises UsageError for a layer that the kernels do not know.
+    It returns None, so that the layer runs its loop, for tensors other than float32 on the CPU.
+
+    Args:
+        layer: The layer.
+
+    Attributes:
+        name: Name of the backend.
+
+    Raises:
+        UsageError: The kernels cannot run the layer.
     """
 
     name = "fused"
@@ -279,7 +301,7 @@ class CpuUnroller:
     def __init__(self, layer: RecurrentLayer) -> None:
         loaded = library()
         if loaded is None:
-            raise UsageError(f"the native library {TRAIN} is not installed or does not run here")
+            raise UsageError(f"the native library {TRAIN} is not installed or does not support this processor")
         if why := refusal(layer):
             raise UsageError(why)
         self._rule = _rule_number(loaded, layer.rule)
@@ -337,13 +359,13 @@ class CpuUnroller:
         inputs = layer.inputs(x, last)
         scales = [] if norms is None else batch_norm.vectors(cell)
         tensors = (inputs, *weights, *vectors, *rule_weights, *state[:count], *memories, *scales)
-        y, *rest = Unrolled.apply(plan, *tensors)  # type: ignore[no-untyped-call]
-        final = rest[: count + len(memories)]
+        y, *others = Unrolled.apply(plan, *tensors)  # type: ignore[no-untyped-call]
+        final = others[: count + len(memories)]
         trace = Trace(None, x.new_zeros(()))
         if norms is not None and norms.learns and t is not None:
             norms.follow(cell, int(t[0, 0]))
         if decides:
-            u, budget = rest[len(final) :]
+            u, budget = others[len(final) :]
             trace = Trace(u != 0, budget)
         else:
             final += [steps + T for steps in memory]
@@ -354,7 +376,7 @@ class CpuUnroller:
 
 
 def why_not(layer: RecurrentLayer) -> str | None:
-    """Why the native training kernels cannot run a layer, or None where they can."""
+    """Reason why the native training kernels cannot run a layer; None if they can."""
     try:
         CpuUnroller(layer)
     except UsageError as error:
@@ -363,14 +385,14 @@ def why_not(layer: RecurrentLayer) -> str | None:
 
 
 def _number(loaded: ctypes.CDLL, cell: Cell) -> int:
-    """What the library calls a cell of its own; negative for any other."""
+    """The library's number of a built-in cell; negative for any other cell."""
     if CELLS.get(cell.name) is not type(cell):
         return -1
     return int(loaded.edgernn_train_cell(cell.form.encode(), cell.biases))
 
 
 def _rule_number(loaded: ctypes.CDLL, rule: UpdateRule) -> int:
-    """What the library calls a rule; negative where it has no kernel."""
+    """The library's number of a rule; negative if it has no kernel."""
     return int(loaded.edgernn_train_rule(rule.name.encode())) if RULES.get(rule.name) is type(rule) else -1
 
 

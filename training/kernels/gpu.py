@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A layer's whole sequence in one launch each way, on a GPU: `edgernn::sequence`, an op of torch.library.
+"""Fused training kernels on a GPU: `edgernn::sequence`, a torch.library op with one launch forward and one backward.
 
-Products are tf32, as those of torch.nn.GRU are, unless torch is told otherwise: bfloat16 where
-`torch.set_float32_matmul_precision("medium")` allows it, exact where `torch.backends.cudnn.allow_tf32` is False.
-States and sums are float32 in any case. W x + b and the gradients of all weights are torch's own matrix products.
-With TRITON_INTERPRET=1 in the environment the same kernels run on the CPU, slowly.
+Products are tf32 by default, like those of torch.nn.GRU. They are bfloat16 after
+`torch.set_float32_matmul_precision("medium")`, and exact if `torch.backends.cudnn.allow_tf32` is False. States and sums
+are always float32. W x + b and the gradients of all weights are torch's matrix products. With TRITON_INTERPRET=1 in the
+environment, the same kernels run on the CPU, slowly.
 """
 
 import hashlib
@@ -29,15 +29,24 @@ from edgernn.training.kernels.layout import Layout, make_layout
 from edgernn.training.kernels.sequence import source
 from edgernn.training.kernels.writer import padded
 
-# weights that are read once lie in shared memory, beside what the compiler needs to move tiles about
+# bytes of shared memory that the compiler needs besides the held weights
 _SPARE = 24 * 1024
-# of an H100 and an H200
+# bytes of shared memory of an H100 or H200
 _SHARED = 227 * 1024
 
 
 @dataclass(frozen=True)
 class KernelForm:
-    """How a layer's kernels are made: see `sequence`. warps: of 32 threads, a program."""
+    """Variant and tile sizes of a layer's kernels; the module `sequence` describes the two variants.
+
+    Attributes:
+        resident: True for the resident form, false for the streamed one.
+        held: Number of products whose weights are read once, in the resident form.
+        rows: Rows of the batch per program instance.
+        block: Columns of a tile, in the streamed form.
+        block_k: Depth of a tile of weights, in the streamed form.
+        warps: Warps per program instance.
+    """
 
     resident: bool
     held: int = 0
@@ -48,16 +57,24 @@ class KernelForm:
 
 
 def precision() -> str:
-    """What products are made of: "bf16", "tf32" or, exactly, "ieee"."""
+    """Precision of the products by torch's settings: "bf16", "tf32" or, for exact ones, "ieee"."""
     if torch.get_float32_matmul_precision() == "medium":
         return "bf16"
     return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
 
 
 def choose(layout: Layout, precision: str, shared: int = _SHARED) -> KernelForm:
-    """The form for so many bytes of shared memory.
+    """Choose the form of a layer's kernels.
 
-    Exact products are not those of the tensor cores, and their tiles take many registers: small blocks suit them.
+    Exact products do not use tensor cores, and their tiles need many registers, so that blocks are small.
+
+    Args:
+        layout: The layer.
+        precision: Precision of the products.
+        shared: Bytes of shared memory per block.
+
+    Returns:
+        The form.
     """
     if precision == "ieee":
         return KernelForm(False, block=32, block_k=32)
@@ -70,7 +87,7 @@ def choose(layout: Layout, precision: str, shared: int = _SHARED) -> KernelForm:
         return KernelForm(True, held=len(tiles))
     if max(widths.values()) > 128:
         return KernelForm(False)
-    # those that are read at every step need room for one of them
+    # weights that are read at every step need space for one tile
     held, left = 0, left - max(tiles)
     while left >= tiles[held]:
         left -= tiles[held]
@@ -82,7 +99,7 @@ _LAYOUTS: dict[str, Layout] = {}
 
 
 def register(layout: Layout) -> str:
-    """A name by which the op finds a layout: the same in every process."""
+    """Register a layout and return its key for the op, the same in every process."""
     key = f"{layout.name}-{hashlib.sha256(repr(layout).encode()).hexdigest()[:16]}"
     _LAYOUTS[key] = layout
     return key
@@ -90,10 +107,19 @@ def register(layout: Layout) -> str:
 
 @cache
 def kernels(key: str, resident: bool, held: int) -> ModuleType:
-    """The compiled text of a layout's kernels."""
+    """Build the module with the kernels of a layout.
+
+    Args:
+        key: Key of the layout, from `register`.
+        resident: True for the resident form.
+        held: Number of products whose weights are read once.
+
+    Returns:
+        A module with `forward` and `backward`.
+    """
     text = source(_LAYOUTS[key], resident, held)
     name = f"edgernn_kernels_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    # triton reads the text of its functions by file and line
+    # Triton looks up the source of functions by file and line
     file = f"{name}.py"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     module = ModuleType(name)
@@ -109,14 +135,23 @@ def _form(layout: Layout, precision: str, device: torch.device) -> KernelForm:
 
 
 def constants(layout: Layout, form: KernelForm, precision: str) -> dict[str, Any]:
-    """What a kernel is compiled for."""
-    # of bf16 products the factors say what they are
+    """Compile-time constants of a kernel.
+
+    Args:
+        layout: The layer.
+        form: Form of the kernel.
+        precision: Precision of the products.
+
+    Returns:
+        Constants by name.
+    """
+    # bf16 products follow from the type of the factors
     how = "tf32" if precision == "bf16" else precision
     sizes = {"ROWS": form.rows, "BLOCK": form.block, "BLOCK_K": form.block_k}
     return {"H": layout.H, "M": layout.M, **sizes, "PRECISION": how}
 
 
-# forms that a device had no room for are not tried twice: (layout, direction, precision)
+# form by (layout, direction, precision), if the chosen form exceeded the device's resources
 _SMALLER: dict[tuple[str, str, str], KernelForm] = {}
 
 
@@ -129,14 +164,14 @@ def _launch(
     on_device: Any = torch.cuda.device_of
     form = _SMALLER.get(place) or _form(layout, how, pointers[0].device)
     while True:
-        given = constants(layout, form, how) | flags
+        options = constants(layout, form, how) | flags
         try:
             run = getattr(kernels(key, form.resident, form.held), direction)
             with on_device(pointers[0]):
-                run[(-(-B // form.rows),)](*pointers, T, B, slope, num_warps=form.warps, num_stages=1, **given)
+                run[(-(-B // form.rows),)](*pointers, T, B, slope, num_warps=form.warps, num_stages=1, **options)
             return
         except OutOfResources:
-            # how much a compiler takes besides the weights is known once it is done
+            # the compiler's own use of shared memory is only known after compilation
             if not form.resident:
                 raise
             form = _SMALLER[place] = replace(form, held=form.held - 1) if form.held > 1 else KernelForm(False)
@@ -148,7 +183,7 @@ def _weights(layout: Layout, named: Mapping[str, Tensor], precision: str) -> dic
 
 
 def _shapes(layout: Layout, T: int, B: int, keep: bool) -> dict[str, tuple[int, ...]]:
-    """Of what forward makes; without `keep` no p is kept."""
+    """Shapes of the outputs; p is empty without `keep`."""
     shapes: dict[str, tuple[int, ...]] = {f"s_{state}": (T + 1, B, layout.H) for state in layout.states}
     shapes |= {"p": (T, B, layout.P) if keep else (0,), "m": (T, B, layout.M)}
     shapes |= {f"all_{name}": (T + 1, B, layout.memory_width) for name in layout.memory}
@@ -156,54 +191,77 @@ def _shapes(layout: Layout, T: int, B: int, keep: bool) -> dict[str, tuple[int, 
 
 
 def _sizes(layout: Layout, named: Mapping[str, Tensor]) -> tuple[int, int]:
-    """T and B; what is given at all steps says so, and of it every layout has something."""
-    T = next(named[name].shape[0] for name in ("a", "x", "e", "share") if name in named)
+    """Number of steps T and batch size B, read from the shapes of the inputs."""
+    T = next(named[name].shape[0] for name in ("a", "x", "e", "blend") if name in named)
     return T, named[f"s_{layout.states[0]}"].shape[0]
 
 
 @torch.library.custom_op("edgernn::sequence", mutates_args=())
-def sequence(given: Sequence[Tensor], key: str, keep: bool, slope: float) -> list[Tensor]:
-    """All steps of the layer that `key` names, from Layout.inputs to Layout.made."""
+def sequence(inputs: Sequence[Tensor], key: str, keep: bool, slope: float) -> list[Tensor]:
+    """Run a layer over a sequence.
+
+    Args:
+        inputs: Tensors in the order of `Layout.inputs`.
+        key: Key of the layout, from `register`.
+        keep: Keep the pre-activations for backward.
+        slope: Slope of the rule.
+
+    Returns:
+        Tensors in the order of `Layout.outputs`.
+    """
     layout, how = _LAYOUTS[key], precision()
-    named = {name: tensor.contiguous() for name, tensor in zip(layout.inputs, given, strict=True)}
+    named = {name: tensor.contiguous() for name, tensor in zip(layout.inputs, inputs, strict=True)}
     T, B = _sizes(layout, named)
     shapes = _shapes(layout, T, B, keep)
-    like = given[0]
-    made = {name: like.new_empty(shapes[name]) for name in layout.made}
+    like = inputs[0]
+    outputs = {name: like.new_empty(shapes[name]) for name in layout.outputs}
     for state in layout.states:
-        made[f"s_{state}"][0] = named[f"s_{state}"]
+        outputs[f"s_{state}"][0] = named[f"s_{state}"]
     for name in layout.memory:
-        made[f"all_{name}"][0] = named[name]
-    starts = {*made, *layout.memory}
+        outputs[f"all_{name}"][0] = named[name]
+    starts = {*outputs, *layout.memory}
     read = {name: tensor for name, tensor in named.items() if name not in starts} | _weights(layout, named, how)
     if B:
-        _launch(key, "forward", [*read.values(), *made.values()], T, B, slope, how, {"KEEP": keep})
-    return list(made.values())
+        _launch(key, "forward", [*read.values(), *outputs.values()], T, B, slope, how, {"KEEP": keep})
+    return list(outputs.values())
 
 
 @sequence.register_fake
-def _(given: Sequence[Tensor], key: str, keep: bool, slope: float) -> list[Tensor]:
+def _(inputs: Sequence[Tensor], key: str, keep: bool, slope: float) -> list[Tensor]:
     layout = _LAYOUTS[key]
-    shapes = _shapes(layout, *_sizes(layout, dict(zip(layout.inputs, given, strict=True))), keep)
-    return [given[0].new_empty(shapes[name]) for name in layout.made]
+    shapes = _shapes(layout, *_sizes(layout, dict(zip(layout.inputs, inputs, strict=True))), keep)
+    return [inputs[0].new_empty(shapes[name]) for name in layout.outputs]
 
 
 @torch.library.custom_op("edgernn::sequence_backward", mutates_args=())
 def sequence_backward(
-    given: Sequence[Tensor],
-    made: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
     grads: Sequence[Tensor | None],
     key: str,
     slope: float,
 ) -> list[Tensor]:
-    """The gradients of Layout.inputs, from those of Layout.given."""
+    """Compute the gradients of `sequence`.
+
+    Args:
+        inputs: Inputs of `sequence`.
+        outputs: Outputs of `sequence`.
+        grads: Gradients of the outputs in `Layout.output_grads`, or None.
+        key: Key of the layout, from `register`.
+        slope: Slope of the rule.
+
+    Returns:
+        Gradients of the inputs.
+    """
     layout, how = _LAYOUTS[key], precision()
-    named = {name: tensor.contiguous() for name, tensor in zip(layout.inputs, given, strict=True)}
+    named = {name: tensor.contiguous() for name, tensor in zip(layout.inputs, inputs, strict=True)}
     (T, B), H = _sizes(layout, named), layout.H
-    kept = dict(zip(layout.made, made, strict=True))
-    like = given[0]
-    found = {name: None if g is None else g.contiguous() for name, g in zip(layout.given, grads, strict=True)}
-    widths = {"d_p": layout.P, "d_x": layout.X, "d_e": H, "d_share": H}
+    kept = dict(zip(layout.outputs, outputs, strict=True))
+    like = inputs[0]
+    out_grads = {
+        name: None if g is None else g.contiguous() for name, g in zip(layout.output_grads, grads, strict=True)
+    }
+    widths = {"d_p": layout.P, "d_x": layout.X, "d_e": H, "d_blend": H}
     outs: dict[str, Tensor] = {}
     for name in layout.gradients:
         if name in widths:
@@ -215,15 +273,15 @@ def sequence_backward(
     starts = {f"s_{name}": f"d_s_{name}" for name in layout.states}
     starts |= {f"all_{name}": f"d_{name}" for name in layout.neuron_memory}
     for state, name in starts.items():
-        if (last := found[state]) is not None:
+        if (last := out_grads[state]) is not None:
             outs[name].copy_(last[T])
     skipped = {"a", *layout.memory, *layout.biases, *(f"s_{state}" for state in layout.states)}
     read = {name: tensor for name, tensor in named.items() if name not in skipped} | _weights(layout, named, how)
     pointers = [*read.values(), *(tensor for name, tensor in kept.items() if name != "m")]
-    # a gradient that is not given is not read
-    pointers += [like if g is None else g for g in found.values()] + list(outs.values())
+    # the pointer of a missing gradient is a placeholder and is not read
+    pointers += [like if g is None else g for g in out_grads.values()] + list(outs.values())
     if B:
-        flags = {f"HAS_{name}": g is not None for name, g in found.items()}
+        flags = {f"HAS_{name}": g is not None for name, g in out_grads.items()}
         _launch(key, "backward", pointers, T, B, slope, how, flags)
     return _gradients(layout, named, kept, outs)
 
@@ -231,72 +289,81 @@ def sequence_backward(
 def _gradients(
     layout: Layout, named: Mapping[str, Tensor], kept: Mapping[str, Tensor], outs: Mapping[str, Tensor]
 ) -> list[Tensor]:
-    """Of all inputs, from those of p and what else the kernel made: products over all steps, and sums over rows."""
+    """Gradients of all inputs from the kernel's outputs: products over all steps, and sums over rows."""
     d_p = outs["d_p"].flatten(0, 1)
     sizes = {gate.name: layout.length(layout.size(gate)) for gate in layout.gates}
 
     def columns(gate: str) -> Tensor:
         return d_p[:, layout.offsets[gate] : layout.offsets[gate] + sizes[gate]]
 
-    made: dict[str, Tensor] = {}
+    grads: dict[str, Tensor] = {}
     for name in layout.inputs:
         if name == "a":
-            made[name] = outs["d_p"][..., : layout.A].contiguous()
+            grads[name] = outs["d_p"][..., : layout.A].contiguous()
         elif name in ("R", "C", "V", *layout.biases):
-            made[name] = torch.zeros_like(named[name])
+            grads[name] = torch.zeros_like(named[name])
         elif f"d_{name}" in outs:
-            made[name] = outs[f"d_{name}"]
+            grads[name] = outs[f"d_{name}"]
         else:
             sums = [outs[f"sum_{key}"] for key, (vector, _) in layout.sums.items() if vector == name]
             total = sum(s.sum() if named[name].numel() == 1 else s.sum(0) for s in sums)
-            made[name] = (
+            grads[name] = (
                 total.reshape(named[name].shape) if isinstance(total, Tensor) else torch.zeros_like(named[name])
             )
     for product in layout.products:
         factor = kept["m"] if product.factor == "m" else kept[product.factor][:-1]
         rows = slice(product.offset, product.offset + sizes[product.gate])
-        torch.mm(columns(product.gate).T, factor.flatten(0, 1), out=made[product.key][rows])
+        torch.mm(columns(product.gate).T, factor.flatten(0, 1), out=grads[product.key][rows])
     for gate in layout.gates:
         if (place := layout.bias(gate)) is not None:
             key, at = place
-            made[key][at : at + sizes[gate.name]] = columns(gate.name).sum(0)
-    return list(made.values())
+            grads[key][at : at + sizes[gate.name]] = columns(gate.name).sum(0)
+    return list(grads.values())
 
 
 @sequence_backward.register_fake
 def _(
-    given: Sequence[Tensor],
-    made: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
     grads: Sequence[Tensor | None],
     key: str,
     slope: float,
 ) -> list[Tensor]:
-    return [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in given]
+    return [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in inputs]
 
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    given, ctx.key, _, ctx.slope = inputs
-    ctx.count = len(given)
+    tensors, ctx.key, _, ctx.slope = inputs
+    ctx.count = len(tensors)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*given, *output)
+    ctx.save_for_backward(*tensors, *output)
 
 
 def _differentiate(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
     layout = _LAYOUTS[ctx.key]
-    given, made = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
-    found = dict(zip(layout.made, grads, strict=True))
-    asked = [found[name] for name in layout.given]
-    back = sequence_backward(list(given), list(made), asked, ctx.key, ctx.slope)
-    return back, None, None, None
+    tensors, outputs = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+    by_name = dict(zip(layout.outputs, grads, strict=True))
+    needed = [by_name[name] for name in layout.output_grads]
+    input_grads = sequence_backward(list(tensors), list(outputs), needed, ctx.key, ctx.slope)
+    return input_grads, None, None, None
 
 
 sequence.register_autograd(_differentiate, setup_context=_keep_for_backward)
 
 
 class GpuUnroller:
-    """Runs the steps of the layer that it is made for; leaves tensors other than float32 on a GPU to the layer.
+    """Unroller of one layer with the GPU kernels.
 
-    Raises UsageError for a layer that the kernels do not know.
+    It returns None, so that the layer runs its loop, for tensors other than float32 on a GPU.
+
+    Args:
+        layer: The layer.
+
+    Attributes:
+        name: Name of the backend.
+
+    Raises:
+        UsageError: The kernels cannot run the layer.
     """
 
     name = "fused"
@@ -315,27 +382,27 @@ class GpuUnroller:
         a, e = layer.projected(inputs, x, None)
         memory = state[count : count + len(rule.memory)]
         u = rule.shares(x.shape[0], memory)
-        share = None if u is None else u.to(x.dtype)
+        blend = None if u is None else u.to(x.dtype)
         constants = layer.constants(x)
-        values: dict[str, Tensor | None] = {**constants, "a": a, "x": inputs, "e": e, "share": share}
+        values: dict[str, Tensor | None] = {**constants, "a": a, "x": inputs, "e": e, "blend": blend}
         values |= {f"v_{name}": constants[name] for name, _ in layout.vectors}
         values |= {f"s_{name}": s for name, s in zip(cell.states, state, strict=False)}
         values |= zip(rule.memory, memory, strict=True)
-        given = [
+        tensors = [
             _first(values.get(name), getattr(cell, name, None), getattr(rule, name, None)) for name in layout.inputs
         ]
-        if not all(map(_runs, given)):
+        if not all(map(_runs, tensors)):
             return None
-        made = sequence(given, self._key, torch.is_grad_enabled(), rule.slope)
-        found = dict(zip(layout.made, made, strict=True))
-        states = [found[f"s_{name}"] for name in cell.states]
+        outputs = sequence(tensors, self._key, torch.is_grad_enabled(), rule.slope)
+        results = dict(zip(layout.outputs, outputs, strict=True))
+        states = [results[f"s_{name}"] for name in cell.states]
         final = [s[-1] for s in states]
         trace = Trace(None, x.new_zeros(()))
-        if share is not None:
-            trace = Trace(share != 0, rule.budget(share, None))
+        if blend is not None:
+            trace = Trace(blend != 0, rule.budget(blend, None))
             final += [steps + x.shape[0] for steps in memory]
         elif rule.can_skip:
-            memories = [found[f"all_{name}"] for name in layout.memory]
+            memories = [results[f"all_{name}"] for name in layout.memory]
             decided = rule.decide(e, tuple(s[:-1] for s in states), tuple(m[:-1] for m in memories))
             assert decided.u is not None
             updated = (decided.u != 0).expand(-1, -1, cell.hidden_size)
@@ -345,10 +412,10 @@ class GpuUnroller:
 
 
 def _layout(layer: RecurrentLayer) -> Layout:
-    """Raises UsageError, which says why, for a layer that the kernels cannot run."""
+    """Layout of a layer, or UsageError with the reason if the kernels cannot run it."""
     cell = layer.cell
     if find_spec("triton") is None:
-        raise UsageError("triton, which makes the kernels, is not installed")
+        raise UsageError("triton, which compiles the kernels, is not installed")
     if why := refusal(layer):
         raise UsageError(why)
     if cell.norm is not None or cell.recurrent.rank is not None:
@@ -357,13 +424,13 @@ def _layout(layer: RecurrentLayer) -> Layout:
         layout = make_layout(layer)
     except ProgramError as error:
         raise UsageError(f"there is no kernel for {layer.kind}: {error}") from None
-    if not any(name in layout.inputs for name in ("a", "x", "e", "share")):
-        raise UsageError(f"there is no kernel for {layer.kind}, which reads no input")
+    if not any(name in layout.inputs for name in ("a", "x", "e", "blend")):
+        raise UsageError(f"there is no kernel for {layer.kind}, which has no input")
     return layout
 
 
-def _first(*found: Tensor | None) -> Tensor:
-    return next(tensor for tensor in found if tensor is not None)
+def _first(*candidates: Tensor | None) -> Tensor:
+    return next(tensor for tensor in candidates if tensor is not None)
 
 
 def _runs(tensor: Tensor) -> bool:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop over time as one CUDA graph each way: for layers with a normalisation, which have no kernels on a GPU, and
-for states so wide that our kernels do not pay.
+"""CUDA graphs of the loop over time, forward and backward: for layers with a normalisation, which have no fused kernels
+on a GPU, and for states too wide for the fused kernels.
 
-All launches of a sequence are recorded once a shape, and then replayed by one call; the products are cuBLAS's.
+All kernel launches of a sequence are recorded once per shape and replayed by one call. Matrix products are cuBLAS's.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from edgernn.training.kernels.common import check
 
 Recorded = Callable[..., tuple[Tensor, ...]]
 Capture = Callable[[nn.Module, tuple[Tensor, ...]], Recorded]
-# of one layer; a recording holds all that its sequences make
-_KEPT = 4
+# recordings kept per layer; each holds all intermediate tensors of a sequence
+_MOST_RECORDINGS = 4
 
 
 class _Steps(nn.Module):
-    """A layer's loop, from and to tensors alone: y, the last state, the budget, and the decisions if there are any."""
+    """A layer's loop with tensors as inputs and outputs: y, the final state, the budget, and the decisions if any."""
 
     def __init__(self, layer: RecurrentLayer) -> None:
         super().__init__()
@@ -34,19 +34,25 @@ class _Steps(nn.Module):
         return (y, *last, trace.budget, *(() if trace.decisions is None else (trace.decisions,)))
 
 
-def _capture(steps: nn.Module, given: tuple[Tensor, ...]) -> Recorded:
+def _capture(steps: nn.Module, examples: tuple[Tensor, ...]) -> Recorded:
     record: Any = torch.cuda.make_graphed_callables
-    recorded: Recorded = record(steps, given, allow_unused_input=True)
+    recorded: Recorded = record(steps, examples, allow_unused_input=True)
     return recorded
 
 
 class GraphUnroller:
-    """Replays the loop of the layer that it is called for.
+    """Unroller that replays recordings of a layer's loop.
 
-    It leaves to the loop: tensors on other devices, forwards without gradients, weights that stand in for the layer's
-    own for one forward, a second forward before the first one's backward, whose values it would overwrite, and a batch
-    whose statistics several processes share.
-    capture: records a module for inputs of some shapes.
+    It returns None, so that the layer runs its loop, for tensors on other devices, for forwards without gradients, for
+    weights other than those recorded (such as dropped-out ones), for batch statistics that several processes share, and
+    for a second forward before the first one's backward, whose intermediate tensors it would overwrite.
+
+    Args:
+        capture: Function that records a module for example inputs.
+        device: Type of the device.
+
+    Attributes:
+        name: Name of the backend.
     """
 
     name = "graphs"
@@ -75,7 +81,7 @@ class GraphUnroller:
             self._weights = weights
         if len(weights) != len(self._weights) or any(a is not b for a, b in zip(weights, self._weights, strict=True)):
             return None
-        # a rule's slope is a number that a recording does not see change
+        # a rule's slope is a constant of a recording
         key = (
             *((t.shape, t.dtype, t.requires_grad) for t in (x, *state)),
             *(t.requires_grad for t in weights),
@@ -84,23 +90,23 @@ class GraphUnroller:
         )
         self._inside = True
         try:
-            made = (self._recorded.get(key) or self._record(key, layer, (x, *state)))(x, *state)
+            outputs = (self._recorded.get(key) or self._record(key, layer, (x, *state)))(x, *state)
         finally:
             self._inside = False
-        if made[0].grad_fn is not None:
+        if outputs[0].grad_fn is not None:
             self._open = True
-            made[0].grad_fn.register_hook(self._close)
-        # the next replay writes to the same memory
-        y, *rest = (tensor.clone() for tensor in made)
+            outputs[0].grad_fn.register_hook(self._close)
+        # the next replay overwrites the outputs
+        y, *others = (tensor.clone() for tensor in outputs)
         count = len(layer.states)
-        decisions = rest[count + 1] if len(rest) > count + 1 else None
-        return y, tuple(rest[:count]), Trace(decisions, rest[count])
+        decisions = others[count + 1] if len(others) > count + 1 else None
+        return y, tuple(others[:count]), Trace(decisions, others[count])
 
-    def _record(self, key: tuple[object, ...], layer: RecurrentLayer, given: tuple[Tensor, ...]) -> Recorded:
-        while len(self._recorded) >= _KEPT:
+    def _record(self, key: tuple[object, ...], layer: RecurrentLayer, tensors: tuple[Tensor, ...]) -> Recorded:
+        while len(self._recorded) >= _MOST_RECORDINGS:
             self._recorded.pop(next(iter(self._recorded)))
-        examples = tuple(tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in given)
-        # recording runs the steps some times, which must not move the averages of a normalisation
+        examples = tuple(tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in tensors)
+        # recording runs the steps several times, which must not change the moving averages of a normalisation
         before = [buffer.clone() for buffer in layer.buffers()]
         self._recorded[key] = self._capture(_Steps(layer), examples)
         with torch.no_grad():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Triton kernels of a layer depend on: the tables of its cell, its sizes, its rule, its equations as text."""
+"""Layout of a layer for the Triton kernels: its cell's tables, sizes, rule and equations."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +16,16 @@ from edgernn.training.kernels.pointwise import Pointwise, print_map
 
 @dataclass(frozen=True)
 class Product:
-    """A gate's rows of one weight: `offset` the first of them; factor: the state that they multiply, or m."""
+    """Product of one gate's rows of a weight with a state or m.
+
+    Attributes:
+        key: Name of the weight: R, C or V.
+        gate: Name of the gate.
+        offset: First row of the gate in the weight.
+        rows: Number of rows, "H" or "M".
+        columns: Number of columns, "H" or "M".
+        factor: Name of the state that is multiplied, or "m".
+    """
 
     key: str
     gate: str
@@ -32,12 +41,16 @@ class Product:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule's equations.
+    """Equations of an update rule.
 
-    maps: score and likelihood of the kinds NEURON and SAMPLE; evidence, drive and advance of those with a `memory`,
-    which has the size of the kind's decisions. A rule of the kind TIME has none: its u is given as `share`, and
-    share_grad says whether the gradient of that is asked for.
-    vectors: names and sizes, "H" or "1", of the weights that the equations read.
+    Attributes:
+        kind: Kind of the rule.
+        vectors: Names and sizes, "H" or "1", of the weights that the equations read.
+        memory: Names of the memories, which have the size of the kind's decisions.
+        inclusive: True if a score of 0 is an update.
+        maps: Equations of the kinds NEURON and SAMPLE: score and likelihood, and with a memory evidence, drive and
+            advance. A rule of the kind TIME has none: its u is the input `blend`.
+        blend_grad: True if the gradient of `blend` is needed.
     """
 
     kind: Kind
@@ -45,22 +58,22 @@ class Rule:
     memory: tuple[str, ...] = ()
     inclusive: bool = False
     maps: tuple[Pointwise, ...] = ()
-    share_grad: bool = False
+    blend_grad: bool = False
 
     def map(self, method: str) -> Pointwise:
-        """The translation of a method of the rule."""
+        """Triton functions of a method of the rule."""
         return next(part for part in self.maps if part.name == f"rule_{method}")
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What the op is given for it at all steps, and its weights."""
+        """Names of the op's inputs for the rule: tensors of all steps, then its weights."""
         if self.kind is Kind.TIME:
-            return ("share",)
+            return ("blend",)
         return (*(["e"] if "e" in self.map("score").arguments else []), *(name for name, _ in self.vectors))
 
     @property
     def evidence_states(self) -> tuple[str, ...]:
-        """The states that the evidence is read from."""
+        """States that the evidence reads."""
         if not self.memory:
             return ()
         return tuple(a[2:] for a in self.map("evidence").arguments if a.startswith("s_"))
@@ -68,11 +81,22 @@ class Rule:
 
 @dataclass(frozen=True)
 class Layout:
-    """What the kernels of a layer depend on.
+    """Everything that the kernels of a layer depend on.
 
-    H, M, X: sizes of a state, of m, and of the columns of x. vectors: names and sizes, "H", "M" or "1", of the cell's
-    own. biases: of gates without x, "bR" and so on. rule: the equations of the rule, None where u is 1 at every step.
     Pre-activations p (T, B, P) have the gates with x first, in the order of W.
+
+    Attributes:
+        name: Kind of the layer.
+        gates: Gates of the cell.
+        states: Names of the cell's states.
+        H: Size of a state.
+        M: Size of m.
+        X: Columns of x.
+        vectors: Names and sizes, "H", "M" or "1", of the cell's own vectors.
+        biases: Biases of gates without x: "bR", "bC", "bV".
+        update: Functions of the cell's update.
+        mid: Functions of m, None in cells without it.
+        rule: Equations of the rule; None if u is 1 at every step.
     """
 
     name: str
@@ -95,16 +119,16 @@ class Layout:
 
     @cached_property
     def offsets(self) -> dict[str, int]:
-        """Where each gate begins in p."""
-        found, at = {}, 0
+        """First column of each gate in p."""
+        offsets, at = {}, 0
         for gate in sorted(self.gates, key=lambda g: not g.x):
-            found[gate.name] = at
+            offsets[gate.name] = at
             at += self.length(self.size(gate))
-        return found
+        return offsets
 
     @property
     def A(self) -> int:
-        """Columns of p that have a part of x."""
+        """Number of columns of p that depend on x."""
         return sum(self.length(self.size(g)) for g in self.gates if g.x)
 
     @property
@@ -113,8 +137,8 @@ class Layout:
 
     @cached_property
     def products(self) -> tuple[Product, ...]:
-        """In the order in which a step needs them."""
-        found = []
+        """All products, in the order in which a step needs them."""
+        products = []
         for key, term, columns, factor in (
             ("R", "h", "H", f"s_{self.states[0]}"),
             ("C", "c", "H", f"s_{self.states[min(1, len(self.states) - 1)]}"),
@@ -123,12 +147,12 @@ class Layout:
             at = 0
             for gate in self.gates:
                 if getattr(gate, term):
-                    found.append(Product(key, gate.name, at, self.size(gate), columns, factor))
+                    products.append(Product(key, gate.name, at, self.size(gate), columns, factor))
                     at += self.length(self.size(gate))
-        return tuple(found)
+        return tuple(products)
 
     def bias(self, gate: Gate) -> tuple[str, int] | None:
-        """The vector and the place in it of the bias of a gate without x: it comes with the gate's first term."""
+        """Vector of the bias of a gate without x, and the bias's offset in it; it belongs to the gate's first term."""
         if gate.x or not gate.bias:
             return None
         return next(((f"b{p.key}", p.offset) for p in self.products if p.gate == gate.name), None)
@@ -139,17 +163,17 @@ class Layout:
 
     @property
     def memory(self) -> tuple[str, ...]:
-        """The rule's memories."""
+        """Memories of the rule."""
         return self.rule.memory if self.rule else ()
 
     @property
     def sample_memory(self) -> tuple[str, ...]:
-        """Those of one number a sample."""
+        """Memories with one value per sample."""
         return self.memory if self.rule and self.rule.kind is Kind.SAMPLE else ()
 
     @property
     def neuron_memory(self) -> tuple[str, ...]:
-        """Those of one number a neuron."""
+        """Memories with one value per neuron."""
         return self.memory if self.rule and self.rule.kind is Kind.NEURON else ()
 
     @property
@@ -158,7 +182,7 @@ class Layout:
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """What the op is given, in order."""
+        """Names of the op's inputs, in order."""
         keys = [key for key in ("R", "C", "V") if any(p.key == key for p in self.products)]
         rule = self.rule.inputs if self.rule else ()
         names = [*(["a"] if self.A else []), *(["x"] if self.reads_x else []), *keys, *self.biases]
@@ -166,49 +190,55 @@ class Layout:
         return (*names, *self.memory)
 
     @cached_property
-    def made(self) -> tuple[str, ...]:
-        """What forward makes: all states (T + 1, B, H), p, m, the memories (T + 1, B, H or 1), the summed evidence."""
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the op's outputs.
+
+        They are all states (T + 1, B, H), p, m, the memories (T + 1, B, H or 1), and the summed evidence.
+        """
         names = [*(f"s_{name}" for name in self.states), "p"]
         names += ["m"] if self.mid else []
         return (*names, *(f"all_{name}" for name in self.memory), *(["evidence"] if self.sample_memory else []))
 
     @cached_property
     def sums(self) -> dict[str, tuple[str, str]]:
-        """Gradients that are summed up over time for each row: input, size; by name."""
+        """Gradients that are summed over time for each row of the batch: input and size by name."""
         sizes = dict(self.vectors)
-        found: dict[str, tuple[str, str]] = {}
+        sums: dict[str, tuple[str, str]] = {}
         for part in (self.mid, self.update):
             if part is not None:
-                found |= {
+                sums |= {
                     f"{part.name}_{v}": (f"v_{v}", "M" if part is self.mid else "H")
                     for v in part.arguments
                     if v in sizes
                 }
         if self.rule is None:
-            return found
+            return sums
         for part in self.rule.maps:
-            # only the evidence of the kind SAMPLE is one of neurons
+            # of the kind SAMPLE, only the evidence is per neuron
             sample = self.rule.kind is Kind.SAMPLE
             size = "1" if sample and part.name != "rule_evidence" else "H"
-            found |= {f"{part.name}_{v}": (v, size) for v, _ in self.rule.vectors if v in part.arguments}
-        return found
+            sums |= {f"{part.name}_{v}": (v, size) for v, _ in self.rule.vectors if v in part.arguments}
+        return sums
 
     @cached_property
     def gradients(self) -> tuple[str, ...]:
-        """What backward makes: of p, x, e and shares at every step, of states and memories before the first, sums."""
+        """Names of the backward kernel's outputs.
+
+        They are gradients of p, x, e and blend at every step, gradients of the initial states and memories, and sums.
+        """
         names = ["d_p", *(["d_x"] if self.reads_x else []), *(["d_e"] if "e" in self.inputs else [])]
-        names += ["d_share"] if self.rule and self.rule.share_grad else []
+        names += ["d_blend"] if self.rule and self.rule.blend_grad else []
         names += [f"d_s_{name}" for name in self.states] + [f"d_{name}" for name in self.memory]
         return (*names, *(f"sum_{name}" for name in self.sums))
 
     @cached_property
-    def given(self) -> tuple[str, ...]:
-        """Gradients that backward may be given: of what forward made."""
+    def output_grads(self) -> tuple[str, ...]:
+        """Names of the outputs whose gradients backward reads; any may be missing."""
         return (*(f"s_{name}" for name in self.states), *(f"all_{name}" for name in self.memory))
 
 
 def make_layout(layer: RecurrentLayer) -> Layout:
-    """What the kernels of a layer depend on; raises ProgramError where a cell's equations have no program."""
+    """Build the layout of a layer; raises ProgramError if its equations cannot be traced."""
     cell, rule = layer.cell, layer.rule
     with torch.no_grad():
         equations = trace_equations(cell, differentiable=True)
@@ -239,9 +269,9 @@ def make_layout(layer: RecurrentLayer) -> Layout:
 
 
 def _make_rule(rule: UpdateRule, states: tuple[str, ...]) -> Rule:
-    """The equations of a rule; raises ProgramError where they have no program."""
+    """Trace the equations of a rule, or raise ProgramError."""
     if rule.kind is Kind.TIME:
-        return Rule(rule.kind, share_grad=any(p.requires_grad for p in rule.parameters()))
+        return Rule(rule.kind, blend_grad=any(p.requires_grad for p in rule.parameters()))
     equations = trace_rule(rule, states)
     maps = [print_map(f"rule_{method}", program, equations.names) for method, program in equations.programs.items()]
     used = {name for part in maps for name in part.arguments}

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs as text of Triton functions: a map, and its derivatives."""
+"""Triton functions generated from programs: a point-wise map and its derivatives."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edgernn.program import Program, gradient
 
-# each op as an expression of its operands {0}, {1}, ...; functions that Triton lacks are in PRELUDE
+# Triton expression of each op, with operands {0}, {1}, ...; PRELUDE defines functions that Triton lacks
 _EXPRESSIONS = {
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
@@ -45,19 +45,24 @@ def sign(v):
 
 
 @triton.jit
-def lerp(start, end, share):
-    """As in torch: exactly start at 0 and end at 1."""
-    way = end - start
-    return tl.where(share < 0.5, start + share * way, end - way * (1.0 - share))
+def lerp(start, end, weight):
+    """Like torch.lerp: exactly start at weight 0 and end at weight 1."""
+    difference = end - start
+    return tl.where(weight < 0.5, start + weight * difference, end - difference * (1.0 - weight))
 '''
 
 
 @dataclass(frozen=True)
 class Pointwise:
-    """A map and its derivatives as text.
+    """Source of two Triton functions: a map NAME and its derivative NAME_back.
 
-    arguments: those that the map reads, by name. results: how many it gives. text: of two functions, NAME, of the
-    arguments, and NAME_back, of the gradients of all results and the arguments, which gives those of the arguments.
+    NAME_back takes the gradients of all results, then the arguments, and returns the gradients of the arguments.
+
+    Attributes:
+        name: Name of the map.
+        arguments: Names of the arguments that the map reads.
+        results: Number of results.
+        text: Source of both functions.
     """
 
     name: str
@@ -67,7 +72,16 @@ class Pointwise:
 
 
 def print_map(name: str, program: Program, names: Mapping[int, str]) -> Pointwise:
-    """A program as the text of two functions; names: of its arguments."""
+    """Generate the functions of a program.
+
+    Args:
+        name: Name of the map.
+        program: The program.
+        names: Names of its arguments by number.
+
+    Returns:
+        The source of the map and its derivative.
+    """
     results = len(program.results)
     grads = range(max(program.arguments) + 1, max(program.arguments) + 1 + results)
     parameters = [f"a{i}" for i in range(len(program.arguments))]
@@ -79,7 +93,7 @@ def print_map(name: str, program: Program, names: Mapping[int, str]) -> Pointwis
 
 
 def _function(name: str, parameters: list[str], program: Program, known: Mapping[int, str]) -> str:
-    """One function; known: from a number of the program's arguments to a parameter."""
+    """Source of one function; `known` maps argument numbers of the program to parameters."""
     values = [known[key] for key in program.arguments] + [repr(number) for number in program.constants]
     lines = []
     for instruction in program.instructions:

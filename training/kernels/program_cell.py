@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user's own cell for the native training library: its gates as a table, its equations and derivatives as data."""
+"""A user's own cell as data for the native training library: table of gates, equations and their derivatives."""
 
 import ctypes
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from edgernn.cell_program import SIZES, VECTOR, Equations, check_table, gate_ter
 from edgernn.cells.base import Cell
 from edgernn.program import Program, ProgramError, gradient
 
-# what an argument of a derivative is: the gradient of a result, by its number
+# first argument number of a derivative that is the gradient of a result
 RESULT_GRAD = 64
-# limits of derivatives, as runtime/csrc/program/program.h has them
+# limits of derivatives, as in runtime/csrc/program/program.h
 _MOST_VALUES, _MOST_RESULTS = 512, 32
 
 
@@ -44,7 +44,7 @@ class _CellSource(ctypes.Structure):
 
 @dataclass(frozen=True)
 class ProgramNumbers:
-    """A serialised program; empty where a cell has none."""
+    """A serialised program; empty if the cell has none."""
 
     ints: tuple[int, ...] = ()
     numbers: tuple[float, ...] = ()
@@ -52,10 +52,16 @@ class ProgramNumbers:
 
 @dataclass(frozen=True)
 class CellSource:
-    """A cell as the native training library takes it.
+    """Serialised cell for the native training library.
 
-    gates: the terms of each. vectors: the size of each vector that the equations read. layout: as in `CellProgram`.
-    mid, mid_back: empty in cells without m.
+    Attributes:
+        gates: Terms of each gate.
+        vectors: Size of each vector that the equations read.
+        layout: Further numbers of the cell's table, as in `CellProgram`.
+        update: Program of the update.
+        update_back: Derivative of the update.
+        mid: Program of m, empty in cells without m.
+        mid_back: Derivative of `mid`.
     """
 
     gates: tuple[int, ...]
@@ -68,13 +74,20 @@ class CellSource:
 
 
 def describe_cell(cell: Cell) -> tuple[CellSource, tuple[str, ...]]:
-    """A cell as the native training library takes it, and the names of its vectors in `constants`, in that order.
+    """Serialise a cell for the native training library.
 
-    Raises ProgramError for a cell whose equations cannot be traced, or which torch differentiates in another way.
+    Args:
+        cell: The cell.
+
+    Returns:
+        The serialised cell, and the names of its vectors in `constants`, in order.
+
+    Raises:
+        ProgramError: The equations cannot be traced, or torch computes their gradients in another way.
     """
     if type(cell).project is not Cell.project:
-        raise ProgramError("a cell with a project() of its own has no program")
-    # tracing draws numbers, which training is not to notice
+        raise ProgramError("a cell that overrides project() has no program")
+    # tracing draws random numbers, which must not change those of the training
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         equations = trace_equations(cell, differentiable=True)
     equations = _read_vectors(equations)
@@ -99,7 +112,7 @@ def describe_cell(cell: Cell) -> tuple[CellSource, tuple[str, ...]]:
 
 
 def to_c(source: CellSource) -> ctypes.Structure:
-    """The source as the library's structure, which keeps its memory."""
+    """Convert a serialised cell to the library's structure, which owns its memory."""
     structure = _CellSource()
     for name in ("gates", "vectors", "layout"):
         numbers = getattr(source, name)
@@ -115,7 +128,7 @@ def to_c(source: CellSource) -> ctypes.Structure:
 
 
 def _read_vectors(equations: Equations) -> Equations:
-    """The equations with those vectors alone that they read."""
+    """Equations without the vectors that they do not read, renumbered."""
     programs = [program for program in (equations.update, equations.mid) if program is not None]
     keys = {VECTOR + i: name for i, name in enumerate(equations.vectors)}
     kept = [key for key in keys if any(key in program.arguments for program in programs)]
@@ -130,7 +143,7 @@ def _read_vectors(equations: Equations) -> Equations:
 
 
 def _size(equations: Equations, i: int, mid_is_input: bool) -> str:
-    """The size of a vector, by the stages that read it."""
+    """Size of a vector, from the stages that read it."""
     if list(equations.vectors.values())[i] == 1:
         return "1"
     return "I" if mid_is_input and VECTOR + i not in equations.update.arguments else "H"

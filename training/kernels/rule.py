@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backward pass of a rule in a Triton kernel: through its decision, and through its memory."""
+"""Backward pass of an update rule in a Triton kernel, through its decision and its memory."""
 
 from edgernn.rules import Kind
 from edgernn.training.kernels.layout import Rule
@@ -8,10 +8,10 @@ from edgernn.training.kernels.writer import KernelSource
 
 
 class RuleGradients(KernelSource):
-    """The part of a backward kernel that depends on the rule."""
+    """Generator of the part of a backward kernel that depends on the rule."""
 
     def memory_grads(self, rule: Rule) -> None:
-        """From the gradients of the memory after a step to those of the evidence, of u and of the memory before."""
+        """Propagate the gradients of the memory after a step to the evidence, u and the memory before it."""
         if not self.resident:
             self.read_memory()
         for name in self.layout.sample_memory:
@@ -30,7 +30,7 @@ class RuleGradients(KernelSource):
         self.put(f"to_evidence = {self.grad_of(rule.map('drive'), 'evidence')}", "u = changes")
 
     def evidence_grads(self, rule: Rule) -> None:
-        """From the gradient of the evidence to that of the states that a step leaves."""
+        """Propagate the gradient of the evidence to the states after a step."""
         part = rule.map("evidence")
         self.through(part, ["to_evidence"], self.after_step(part))
         for state in rule.evidence_states:
@@ -38,11 +38,11 @@ class RuleGradients(KernelSource):
 
     @staticmethod
     def after_step(evidence: Pointwise) -> tuple[str, ...]:
-        """The arguments of the evidence, with the states that a step leaves."""
+        """Arguments of the evidence, with the states after a step."""
         return tuple(f"after_{a[2:]}" if a.startswith("s_") else a for a in evidence.arguments)
 
     def decision_grads(self, rule: Rule, to_u: str) -> None:
-        """From the gradient of u to those of what the score reads, of which those of e are stored."""
+        """Propagate the gradient of u to the arguments of the score; that of e is stored."""
         self.through(rule.map("likelihood"), [to_u])
         to_score = self.grad_of(rule.map("likelihood"), "score")
         if rule.memory and "score" in rule.map("advance").arguments:
@@ -54,7 +54,7 @@ class RuleGradients(KernelSource):
             self.put(f"to_{name} = before_{name} + {self.grad_of(rule.map('score'), name)}")
 
     def through(self, part: Pointwise, grads: list[str], values: tuple[str, ...] = ()) -> None:
-        """The derivatives of a rule's map; adds up those of weights."""
+        """Propagate gradients through a rule's map, and sum those of its weights."""
         names = ", ".join(f"grad_{part.name}_{argument}" for argument in part.arguments)
         self.put(f"{names} = {part.name}_back({', '.join((*grads, *(values or part.arguments)))})")
         for argument in part.arguments:
@@ -78,15 +78,15 @@ class RuleGradients(KernelSource):
             self.put("evidence = tl.load(evidence_ptr + at, live, 0.0)")
 
     def rule_grads(self) -> None:
-        """From the gradient of the state that a step leaves to those of the new state and of the old one."""
+        """Propagate the gradient of the state after a step to the new state and the old one."""
         layout, states = self.layout, self.layout.states
         rule = layout.rule
         if rule is None:
             for state in states:
                 self.put(f"dn_{state} = d_{state}", f"d_{state} = tl.zeros_like(d_{state})")
             return
-        made = ", ".join(f"n_{state}" for state in states)
-        self.put(f"{made} = update({self.arguments(layout.update)})")
+        new_states = ", ".join(f"n_{state}" for state in states)
+        self.put(f"{new_states} = update({self.arguments(layout.update)})")
         self.put("by_u = " + " + ".join(f"d_{s} * (n_{s} - s_{s})" for s in states))
         new, old = "tl.where(u, d_{0}, 0.0)", "tl.where(u, 0.0, d_{0})"
         if rule.kind is Kind.NEURON:
@@ -96,9 +96,9 @@ class RuleGradients(KernelSource):
         elif rule.kind is Kind.SAMPLE:
             self.put("to_u += tl.sum(tl.where(h_mask, by_u, 0.0), 1, keep_dims=True)")
         else:
-            new, old = "share * d_{0}", "(1.0 - share) * d_{0}"
-            if rule.share_grad:
-                self.store("by_u", "H", "d_share")
+            new, old = "blend * d_{0}", "(1.0 - blend) * d_{0}"
+            if rule.blend_grad:
+                self.store("by_u", "H", "d_blend")
         for state in states:
             self.put(f"dn_{state} = {new.format(state)}", f"d_{state} = {old.format(state)}")
             if rule.kind is Kind.NEURON and f"s_{state}" in rule.map("score").arguments:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of a layer's two Triton kernels: a whole sequence forward, and backward, in one launch each.
+"""Generator of a layer's two Triton kernels, which run a whole sequence forward or backward in one launch.
 
-A program owns ROWS rows of the batch and walks all T, so that programs never wait for each other. There are two forms:
+A program instance processes ROWS rows of the batch over all T steps, without synchronisation between instances. Kernels
+have one of two forms:
 
-- resident: states stay in registers, a tile is as wide as H; the first `held` recurrent weights are read once, before
-  the first step, and the compiler keeps them in shared memory; the others are read at every step.
-- streamed: tiles of BLOCK columns; states go by way of memory, and weights come out of the L2 cache in blocks.
+- resident: states stay in registers, and a tile is as wide as H. The first `held` recurrent weights are read once,
+  before the first step, and kept in shared memory by the compiler; the others are read at every step.
+- streamed: tiles have BLOCK columns. States pass through memory, and weights are read from the L2 cache in blocks.
 
-What a cell multiplies outside the recurrence is no part of it: W x + b of all steps comes in, the gradients of all
-pre-activations come out. Sums are float32; factors are what the weights are, or what PRECISION makes of float32.
+Products outside the recurrence are not part of the kernels: W x + b of all steps is an input, and the gradients of all
+pre-activations are an output. Sums are float32; factors have the type of the weights, or PRECISION for float32.
 """
 
 from edgernn.rules import Kind
@@ -19,7 +20,16 @@ from edgernn.training.kernels.writer import HEADER, KernelSource
 
 
 def source(layout: Layout, resident: bool, held: int) -> str:
-    """The text of a module with the functions `forward` and `backward`."""
+    """Generate the source of a module with the kernels `forward` and `backward`.
+
+    Args:
+        layout: The layer.
+        resident: True for the resident form.
+        held: Number of products whose weights are read once, in the resident form.
+
+    Returns:
+        Python source with Triton functions.
+    """
     maps = [part for part in (layout.mid, layout.update) if part is not None]
     parts = "".join(part.text for part in (*maps, *(layout.rule.maps if layout.rule else ())))
     return HEADER + parts + _Forward(layout, resident, held).text() + _Backward(layout, resident, held).text()
@@ -32,7 +42,7 @@ class _Forward(KernelSource):
     @property
     def parameters(self) -> tuple[str, ...]:  # type: ignore[override]
         starts = {f"s_{name}" for name in self.layout.states} | {*self.layout.memory}
-        return (*(name for name in self.layout.inputs if name not in starts), *self.layout.made)
+        return (*(name for name in self.layout.inputs if name not in starts), *self.layout.outputs)
 
     def body(self) -> None:
         layout = self.layout
@@ -67,7 +77,7 @@ class _Forward(KernelSource):
                     self.put(f"tl.store(all_{name}_ptr + at + B, {name}, live)")
 
     def _advance(self, rule: Rule) -> None:
-        """From u and the evidence to the memory after the step."""
+        """Compute the memory after the step from u and the evidence."""
         self.put(
             f"drive = rule_drive({', '.join(rule.map('drive').arguments)})",
             "u = tl.where(u, 1.0, 0.0)",
@@ -80,7 +90,7 @@ class _Forward(KernelSource):
 
     def _preactivations(self, part: Pointwise, size: str, states: list[str]) -> None:
         layout, gates = self.layout, self.gates_of(part)
-        # what does not depend on the last step is asked for first
+        # first issue the loads that do not depend on the previous step
         for gate in gates:
             if gate.x:
                 self.load(f"a_{gate.name}", size, "a", width=str(layout.A), offset=layout.offsets[gate.name])
@@ -88,7 +98,7 @@ class _Forward(KernelSource):
             self.load(f"x_{size.lower()}", size, "x", width=str(layout.X))
         biases = [f"b_{gate.name}" for gate in gates if layout.bias(gate) is not None]
         if part is layout.update:
-            for name in ("e", "share"):
+            for name in ("e", "blend"):
                 if name in layout.inputs:
                     self.load(name, "H", name)
             biases += self.rule_vectors()
@@ -127,14 +137,14 @@ class _Forward(KernelSource):
 
     def _update(self) -> None:
         layout = self.layout
-        made = ", ".join(f"n_{state}" for state in layout.states)
-        self.put(f"{made} = update({self.arguments(layout.update)})")
+        new_states = ", ".join(f"n_{state}" for state in layout.states)
+        self.put(f"{new_states} = update({self.arguments(layout.update)})")
         if layout.rule and layout.rule.kind is Kind.NEURON:
             self.decide(layout.rule)
         for state in layout.states:
             new, old = f"n_{state}", f"s_{state}"
             if layout.rule and layout.rule.kind is Kind.TIME:
-                self.put(f"{new} = lerp({old}, {new}, share)")
+                self.put(f"{new} = lerp({old}, {new}, blend)")
             elif layout.rule:
                 self.put(f"{new} = tl.where(u, {new}, {old})")
             self.put(f"{new} = tl.where(h_mask, {new}, 0.0)")
@@ -160,15 +170,15 @@ class _Backward(RuleGradients):
 
     @property
     def flags(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(f"HAS_{name}" for name in self.layout.given)
+        return tuple(f"HAS_{name}" for name in self.layout.output_grads)
 
     @property
     def parameters(self) -> tuple[str, ...]:  # type: ignore[override]
         layout = self.layout
         skipped = ("a", *layout.memory, *layout.biases, *(f"s_{name}" for name in layout.states))
         read = [name for name in layout.inputs if name not in skipped]
-        made = [name for name in layout.made if name != "m"]
-        return (*read, *made, *(f"y_{name}" for name in layout.given), *layout.gradients)
+        outputs = [name for name in layout.outputs if name != "m"]
+        return (*read, *outputs, *(f"y_{name}" for name in layout.output_grads), *layout.gradients)
 
     def body(self) -> None:
         layout = self.layout
@@ -201,8 +211,8 @@ class _Backward(RuleGradients):
                     self._mid(layout.mid)
                 self.barrier()
             if self.resident:
-                self._add_given()
-                # what the step before needs comes while this one's products are made
+                self._add_output_grads()
+                # prefetch the values of the previous step during this step's products
                 self.put("at = tl.maximum(at - B, row)")
                 self._read_all()
             with self.stage("H"):
@@ -230,7 +240,7 @@ class _Backward(RuleGradients):
         return f"weights({self.weights_at(product)}, {k.lower()}_k, {n.lower()}_col, {k}, {n}, {n}, 1)"
 
     def _read(self, part: Pointwise, size: str) -> None:
-        """What a stage reads that forward made, or was given."""
+        """Load the inputs and outputs of forward that a stage reads."""
         layout = self.layout
         for gate in self.gates_of(part):
             if gate.name in part.arguments:
@@ -238,13 +248,13 @@ class _Backward(RuleGradients):
         if "x" in part.arguments:
             self.load(f"x_{size.lower()}", size, "x", width=str(layout.X))
         if part is layout.mid and self.resident:
-            # the other stage reads all states
+            # the update stage has read all states
             return
         whole = part is layout.update and (layout.rule is not None or (layout.mid is not None and self.resident))
         for state in layout.states if whole else self.states_of(part):
             self.load(f"s_{state}", size, f"s_{state}", width="H")
         if part is layout.update:
-            for name in ("e", "share"):
+            for name in ("e", "blend"):
                 if name in layout.inputs:
                     self.load(name, "H", name)
             for state in layout.rule.evidence_states if layout.rule else ():
@@ -263,7 +273,7 @@ class _Backward(RuleGradients):
             with self.block(f"if HAS_all_{name}:"):
                 self.load(f"y_{name}", "H", f"y_all_{name}")
 
-    def _add_given(self) -> None:
+    def _add_output_grads(self) -> None:
         for state in self.layout.states:
             self.put(f"if HAS_s_{state}:", f"    d_{state} += y_{state}")
         for name in self.layout.neuron_memory:
@@ -291,12 +301,12 @@ class _Backward(RuleGradients):
                 self.store(f"d_{state}", "H", f"d_s_{state}", "row")
             for name in layout.neuron_memory:
                 with self.block(f"if HAS_all_{name}:"):
-                    self.load("given", "H", f"y_all_{name}")
-                    self.put(f"to_{name} += given")
+                    self.load("grad", "H", f"y_all_{name}")
+                    self.put(f"to_{name} += grad")
                 self.store(f"to_{name}", "H", f"d_{name}", "row")
 
     def _back(self, part: Pointwise, size: str, grads: str) -> None:
-        """The derivatives of a map, to where they belong."""
+        """Propagate gradients through a map, and store or add those of its arguments."""
         layout, low = self.layout, size.lower()
         gates = {gate.name for gate in self.gates_of(part)}
         sizes = dict(layout.vectors)
@@ -317,7 +327,7 @@ class _Backward(RuleGradients):
             self.store(f"dg_{gate.name}", size, "d_p", width=str(layout.P), offset=layout.offsets[gate.name])
         if "x" in part.arguments:
             if part is layout.mid and "x" in layout.update.arguments:
-                # M and H are the same here
+                # x is read by both stages, so that M equals H
                 if self.resident:
                     self.put("dx_m += dx_h")
                 else:
@@ -347,8 +357,8 @@ class _Backward(RuleGradients):
                 self._terms(f"d_{state}", "RC"[i], "H")
             if not self.resident:
                 with self.block(f"if HAS_s_{state}:"):
-                    self.load("given", "H", f"y_s_{state}")
-                    self.put(f"d_{state} += given")
+                    self.load("grad", "H", f"y_s_{state}")
+                    self.put(f"d_{state} += grad")
                 self.store(f"d_{state}", "H", f"d_s_{state}", "row")
 
     def _terms(self, total: str, key: str, size: str) -> None:

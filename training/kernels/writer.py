@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the text of a Triton kernel is written: what its two directions have in common."""
+"""Generator of Triton kernels: parts that forward and backward share."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ import triton.language as tl
 
 @triton.jit
 def weights(at, k, col, K: tl.constexpr, N: tl.constexpr, by_k: tl.constexpr, by_col: tl.constexpr):
-    """A tile (k, col) of weights, zero beyond (K, N)."""
+    """Load a tile (k, col) of weights, zero beyond (K, N)."""
     return tl.load(at + k * by_k + col * by_col, (k < K) & (col < N), 0.0)
 
 
@@ -32,7 +32,7 @@ def multiply(total, factor, tile, PRECISION: tl.constexpr):
 @triton.jit
 def stream(total, factor_at, live, at, col, K: tl.constexpr, N: tl.constexpr, by_k: tl.constexpr, by_col: tl.constexpr,
            BLOCK_K: tl.constexpr, PRECISION: tl.constexpr):
-    """total + factor (ROWS, K) times weights (K, N), both from memory."""
+    """Return total + factor (ROWS, K) times weights (K, N), both read from memory."""
     for first in range(0, K, BLOCK_K):
         k = first + tl.arange(0, BLOCK_K)
         factor = tl.load(factor_at + k[None, :], live & (k[None, :] < K), 0.0)
@@ -43,12 +43,25 @@ def stream(total, factor_at, live, at, col, K: tl.constexpr, N: tl.constexpr, by
 
 
 def padded(length: int) -> int:
-    """The width of a tile: a power of two, and wide enough to be multiplied."""
+    """Width of a tile: a power of two, and at least 16 as tl.dot needs."""
     return max(16, 1 << (length - 1).bit_length())
 
 
 class KernelSource:
-    """Lines of one kernel: s_h is a state, g_r a gate, v_alpha a vector, d_… and to_… gradients, NAME_ptr memory."""
+    """Generator of one kernel's source.
+
+    Names in the source: s_h is a state, g_r a gate, v_alpha a vector, d_… and to_… are gradients, NAME_ptr is memory.
+
+    Args:
+        layout: The layer.
+        resident: True for the form with states in registers, see `sequence`.
+        held: Number of products whose weights are read once.
+
+    Attributes:
+        parameters: Names of the kernel's tensors.
+        flags: Names of the kernel's boolean constants.
+        name: Name of the kernel.
+    """
 
     parameters: tuple[str, ...]
     flags: tuple[str, ...]
@@ -62,7 +75,7 @@ class KernelSource:
     def text(self) -> str:
         pointers = ", ".join(f"{name}_ptr" for name in self.parameters)
         sizes = ", ".join(f"{name}: tl.constexpr" for name in ("H", "M", "ROWS", "BLOCK", "BLOCK_K", "PRECISION"))
-        # one compilation for all sequences and batches
+        # T and B are not specialised, so that one compilation serves all shapes
         self.put("", "", '@triton.jit(do_not_specialize=["T", "B"])')
         with self.block(f"def {self.name}({pointers}, T, B, slope, {sizes}, {self._flags()}):"):
             self.put("row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]", "live = row < B")
@@ -91,7 +104,7 @@ class KernelSource:
             yield
 
     def before_steps(self, names: list[str]) -> None:
-        """Columns, vectors and weights that stay."""
+        """Load columns and vectors that stay the same at all steps."""
         if self.resident:
             for size in self._sizes():
                 self._columns(size, "0")
@@ -109,7 +122,7 @@ class KernelSource:
 
     @contextmanager
     def stage(self, size: str) -> Iterator[None]:
-        """Once, or for every block of the columns."""
+        """Context of a stage: its body runs once if resident, else for every block of columns."""
         if self.resident:
             yield
             return
@@ -126,26 +139,26 @@ class KernelSource:
             self.put(f"{low}_k = tl.arange(0, {width})[:, None]")
 
     def _vector(self, name: str, size: str = "") -> None:
-        """A vector that all rows share."""
-        own, at = self._vectors()[name]
-        size = size or own
+        """Load a vector that is the same for all rows."""
+        default_size, at = self._vectors()[name]
+        size = size or default_size
         low = size.lower()
         self.put(f"{name} = tl.load({at} + {low}_col, {low}_col < {size}, 0.0)")
 
     def _vectors(self) -> dict[str, tuple[str, str]]:
-        """Size and place of all vectors but those of one number."""
+        """Size and address of each vector with more than one value."""
         layout = self.layout
-        found = {f"v_{name}": (size, f"v_{name}_ptr") for name, size in layout.vectors if size != "1"}
+        vectors = {f"v_{name}": (size, f"v_{name}_ptr") for name, size in layout.vectors if size != "1"}
         for gate in layout.gates:
             if (bias := layout.bias(gate)) is not None:
-                found[f"b_{gate.name}"] = (layout.size(gate), f"{bias[0]}_ptr + {bias[1]}")
-        return found | {name: ("H", f"{name}_ptr") for name in self.rule_vectors()}
+                vectors[f"b_{gate.name}"] = (layout.size(gate), f"{bias[0]}_ptr + {bias[1]}")
+        return vectors | {name: ("H", f"{name}_ptr") for name in self.rule_vectors()}
 
     def rule_vectors(self) -> list[str]:
         return [name for name, size in self.layout.rule.vectors if size != "1"] if self.layout.rule else []
 
     def vectors(self, names: list[str], size: str) -> None:
-        """At the start of a stage of that size."""
+        """Load vectors at the start of a stage of that size."""
         if not self.resident:
             for name in names:
                 self._vector(name, size)
@@ -165,19 +178,19 @@ class KernelSource:
             self.put("tl.debug_barrier()")
 
     def arguments(self, part: Pointwise) -> str:
-        """The tiles that a map is called with."""
+        """Arguments of a call of a map."""
         names = {gate.name: f"g_{gate.name}" for gate in self.layout.gates}
         names |= {name: f"v_{name}" for name, _ in self.layout.vectors}
         names["x"] = "x_m" if part is self.layout.mid else "x_h"
         return ", ".join(names.get(argument, argument) for argument in part.arguments)
 
     def decide(self, rule: Rule) -> None:
-        """Puts u, true where a neuron or a sample changes."""
+        """Compute u, true if a neuron or a sample changes."""
         limit = ">=" if rule.inclusive else ">"
         self.put(f"score = rule_score({', '.join(rule.map('score').arguments)})", f"u = score {limit} 0")
 
     def needed(self, part: Pointwise) -> list[str]:
-        """Vectors that a map reads."""
+        """Names of the vectors that a map reads."""
         return [f"v_{name}" for name, size in self.layout.vectors if size != "1" and name in part.arguments]
 
     def states_of(self, part: Pointwise) -> list[str]:
@@ -198,7 +211,7 @@ class KernelSource:
         raise NotImplementedError
 
     def multiply(self, total: str, factor: str, product: Product) -> None:
-        """In registers."""
+        """Multiply and accumulate in registers."""
         tile = product.name if self.is_held(product) else self.tile(product)
         self.put(f"{total} = multiply({total}, {factor}, {tile}, PRECISION)")
 

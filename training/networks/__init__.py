@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks of tasks that no SequenceModel is: recurrent layers of any cell and rule, and what stands around them."""
+"""Networks other than `SequenceModel`, built around recurrent layers of any cell and rule."""

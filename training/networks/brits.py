@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two models with an imputer, one a direction."""
+"""Bidirectional recurrent imputation (BRITS)."""
 
 from typing import Any
 
@@ -12,16 +12,18 @@ from edgernn.training.gaps import backwards
 
 
 class BRITS(RecurrentModel):
-    """Bidirectional recurrent imputation: what is missing is filled from before and from after.
+    """Bidirectional recurrent imputation: two models with an imputer, one per direction.
 
-    model(x (T, B, 3F)) returns y (2, B, O) and x without gaps (2, T, B, F), standardised: the answers of `ahead`, which
-    reads x, and those of `behind`, which reads backwards(x). Both in the order of x. Who uses them takes their mean.
-    The arguments are those of each of the two SequenceModels, which share no weight.
-    The imputation loss is the sum of both; the paper adds a consistency loss, 0.1 times the mean of the distance of
-    both, and the losses of both answers.
+    model(x (T, B, 3F)) returns y (2, B, O) and the standardised x without gaps (2, T, B, F), both in the order of x.
+    Index 0 comes from `ahead`, which reads x, and index 1 from `behind`, which reads backwards(x). Users average both.
+    The imputation loss is the sum over both directions. The paper adds the losses of both outputs and a consistency
+    loss, 0.1 times the mean absolute difference of both imputations.
+
+    The arguments are those of `SequenceModel`, for each of the two models, which share no weights. UsageError is raised
+    if they name no imputer.
+
     Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", NeurIPS 2018, section 4.2,
     https://arxiv.org/abs/1805.10572; appendix C.2 of the EINS paper.
-    Raises UsageError where the arguments name no imputer.
     """
 
     def __init__(self, *config: Any, **settings: Any) -> None:
@@ -39,7 +41,7 @@ class BRITS(RecurrentModel):
 
 
 def filled_by(model: SequenceModel) -> Tensor:
-    """X without gaps (T, B, F), standardised, from the last forward of a model with an imputer."""
+    """Standardised inputs without gaps (T, B, F), from the last forward of a model with an imputer."""
     imputed = model.traces[0].imputed
     if imputed is None:
         raise UsageError("imputer: expected gru-d or rits, got none")

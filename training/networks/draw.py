@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network that draws images glimpse by glimpse."""
+"""DRAW: recurrent image generation with attention."""
 
 from typing import NamedTuple
 
@@ -17,38 +17,51 @@ ENCODERS = ("lstm", "same")
 
 
 class Window(NamedTuple):
-    """Where N x N filters lie on images (B, C, A_Y, A_X): F_Y (B, N, A_Y), F_X (B, N, A_X) and γ (B, 1, 1, 1)."""
+    """Attention window: N x N Gaussian filters on images (B, C, A_Y, A_X).
+
+    rows is F_Y (B, N, A_Y), columns is F_X (B, N, A_X), and intensity is γ (B, 1, 1, 1).
+    """
 
     rows: Tensor
     columns: Tensor
     intensity: Tensor
 
     def read(self, images: Tensor) -> Tensor:
-        """γ F_Y x F_Xᵀ, (B, C, N, N)."""
+        """Read a patch γ F_Y x F_Xᵀ, (B, C, N, N)."""
         return self.intensity * (self.rows[:, None] @ images @ self.columns[:, None].mT)
 
     def write(self, patch: Tensor) -> Tensor:
-        """F_Yᵀ w F_X / γ, the size of the images, of a patch w (B, C, N, N)."""
+        """Write a patch w (B, C, N, N): F_Yᵀ w F_X / γ, (B, C, A_Y, A_X)."""
         return self.rows[:, None].mT @ patch @ self.columns[:, None] / self.intensity
 
 
-def window(numbers: Tensor, size: int, height: int, width: int) -> Window:
-    """The N x N Gaussian filters, N = size, that five numbers an image (B, 5) stand for, in this order:
+def window(parameters: Tensor, size: int, height: int, width: int) -> Window:
+    """Build the N x N Gaussian filters of an attention window.
 
-    g̃_X, g̃_Y, log σ², log δ̃, log γ
+    The parameters of an image are g̃_X, g̃_Y, log σ², log δ̃ and log γ, in this order.
+
     g_X = (A_X + 1)/2 · (g̃_X + 1), g_Y = (A_Y + 1)/2 · (g̃_Y + 1)         the centre
     δ = (max(A_X, A_Y) - 1)/(N - 1) · δ̃                                   the stride
-    μ_X^i = g_X + (i - N/2 - 0.5) δ, i = 1..N, and so μ_Y
-    F_X[i, a] = exp(-(a - μ_X^i)²/(2σ²)) / Z_X, a = 1..A_X, and so F_Y    each filter sums to 1
+    μ_X^i = g_X + (i - N/2 - 0.5) δ, i = 1..N, likewise μ_Y
+    F_X[i, a] = exp(-(a - μ_X^i)²/(2σ²)) / Z_X, a = 1..A_X, likewise F_Y  each filter sums to 1
+
+    Args:
+        parameters: The five parameters of each image (B, 5).
+        size: N.
+        height: A_Y.
+        width: A_X.
+
+    Returns:
+        The window.
     """
-    centre_x, centre_y, log_variance, log_stride, log_intensity = numbers.unsqueeze(-1).unbind(1)
+    centre_x, centre_y, log_variance, log_stride, log_intensity = parameters.unsqueeze(-1).unbind(1)
     stride = (max(height, width) - 1) / (size - 1) * log_stride.exp()
-    offsets = (torch.arange(1, size + 1, device=numbers.device) - size / 2 - 0.5) * stride
+    offsets = (torch.arange(1, size + 1, device=parameters.device) - size / 2 - 0.5) * stride
 
     def filters(centre: Tensor, length: int) -> Tensor:
         means = (length + 1) / 2 * (centre + 1) + offsets
-        pixels = torch.arange(1, length + 1, device=numbers.device)
-        # the softmax divides by Z, and is no 0/0 where a filter lies far outside
+        pixels = torch.arange(1, length + 1, device=parameters.device)
+        # softmax normalises by Z, and avoids 0/0 for a filter far outside the image
         return torch.softmax(-0.5 * (pixels - means[..., None]).square() * torch.exp(-log_variance)[..., None], -1)
 
     return Window(filters(centre_y, height), filters(centre_x, width), log_intensity.exp()[..., None, None])
@@ -58,26 +71,38 @@ class Draw(RecurrentModel):
     """DRAW with selective attention: a variational autoencoder that adds to a canvas, one glimpse t = 1..T at a time.
 
     x̂_t = x - σ(c_{t-1})
-    r_t = [read(x), read(x̂_t)], a window of R x R that hdec_{t-1} chooses        `window`
+    r_t = [read(x), read(x̂_t)], with an R x R window computed from hdec_{t-1}    `window`
     henc_t = encoder([r_t, hdec_{t-1}])
     z_t ~ N(μ_t, σ_t²), μ_t = W_μ henc_t + b_μ, σ_t = exp(W_σ henc_t + b_σ)
     hdec_t = decoder(z_t)
-    c_t = c_{t-1} + write(W_w hdec_t + b_w), a window of W x W that hdec_t chooses
+    c_t = c_{t-1} + write(W_w hdec_t + b_w), with a W x W window computed from hdec_t
 
     σ(c_T) is the probability of each pixel to be 1; c_0 = 0. The loss, -log p(x | c_T) + Σ_t KL(N(μ_t, σ_t²), N(0, 1)),
-    is in expectation an upper bound of -log p(x). To generate, z_t ~ N(0, 1) and there is no encoder.
+    is in expectation an upper bound of -log p(x). To generate images, z_t ~ N(0, 1), and the encoder is not used.
 
-    layer: the configuration of the decoder. Its input is z_t alone: only so do the papers' parameters come
-    out, 420,100 for eins and 2,883,200 for lstm at 100 inputs and 800 neurons, although appendix D of the EINS paper
-    writes hdec_{t-1} and c_{t-1} beside it. hidden_size: of decoder and encoder.
-    encoder: "lstm", as in the DRAW paper and, since they do not say otherwise, the others; or "same", a layer like the
-    decoder. An LSTM is not counted among the recurrent layers, whose costs and updates are looked at.
-    The bias of a forget gate starts at 1, where the cell has one (appendix D). `eins` and `ihc-lstm` have one with
-    forget_bias=1.
-    channels, height, width: of the images. glimpses: T. read_size, write_size: R and W, at least 2.
-    Raises UsageError for an unknown encoder or a window below 2.
-    Source: Gregor et al., "DRAW: A Recurrent Neural Network for Image Generation", arXiv:1502.04623, sections 2 and 3;
-    its first canvas and states are learned, here zero as in the EINS paper, appendix D.
+    The decoder's input is z_t alone. Only this gives the papers' numbers of parameters, 420,100 for eins and 2,883,200
+    for lstm at 100 inputs and 800 neurons, although appendix D of the EINS paper adds hdec_{t-1} and c_{t-1} to the
+    input. The bias of a forget gate is initialised to 1, if the cell has one (appendix D); `eins` and `ihc-lstm` have
+    one with forget_bias=1.
+
+    Args:
+        layer: Configuration of the decoder.
+        channels: Channels of the images.
+        height: Height of the images, A_Y.
+        width: Width of the images, A_X.
+        glimpses: T.
+        latent: Size of z.
+        hidden_size: Size of the states of decoder and encoder.
+        read_size: R, at least 2.
+        write_size: W, at least 2.
+        encoder: "lstm", as in the DRAW paper, or "same", a layer like the decoder. An LSTM is not one of the
+            `recurrent_layers`, whose costs and updates are reported.
+
+    Raises:
+        UsageError: The encoder is unknown, or a window is smaller than 2.
+
+    Source: Gregor et al., "DRAW: A Recurrent Neural Network for Image Generation", arXiv:1502.04623, sections 2 and 3.
+    Its initial canvas and states are learned; here they are zero, as in the EINS paper, appendix D.
     """
 
     def __init__(
@@ -104,22 +129,29 @@ class Draw(RecurrentModel):
         self.glimpses, self.latent = glimpses, latent
         self.read_size, self.write_size = read_size, write_size
         self.same = encoder == "same"
-        seen = 2 * channels * read_size**2
-        self.encoder = (layer if self.same else LayerConfig.of("lstm")).make(seen + hidden_size, hidden_size)
+        read_numbers = 2 * channels * read_size**2
+        self.encoder = (layer if self.same else LayerConfig.of("lstm")).make(read_numbers + hidden_size, hidden_size)
         self.decoder = layer.make(latent, hidden_size)
-        for made in (self.encoder, self.decoder):
-            open_forget_gate(made.cell)
+        for recurrent in (self.encoder, self.decoder):
+            open_forget_gate(recurrent.cell)
         self.posterior = nn.Linear(hidden_size, 2 * latent)
         self.read_window = nn.Linear(hidden_size, 5)
         self.write_window = nn.Linear(hidden_size, 5)
         self.patch = nn.Linear(hidden_size, channels * write_size**2)
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
-        """Those of the cell that was asked for."""
+        """Layers with the configured cell."""
         return [self.encoder, self.decoder] if self.same else [self.decoder]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The last canvas c_T (B, C, A_Y, A_X), logits, and the divergence (B,) in nats; x like c_T, from 0 to 1."""
+        """Encode and reconstruct images.
+
+        Args:
+            x: Images (B, C, A_Y, A_X), from 0 to 1.
+
+        Returns:
+            The last canvas c_T (B, C, A_Y, A_X), as logits, and the divergence (B,) in nats.
+        """
         if x.ndim != 4 or x.shape[1:] != self.shape:
             raise UsageError(f"x: expected shape (B, {', '.join(map(str, self.shape))}), got {tuple(x.shape)}")
         encoding, decoding = (layer.initial_state(len(x), x) for layer in (self.encoder, self.decoder))
@@ -127,8 +159,8 @@ class Draw(RecurrentModel):
         decoded: list[Trace] = []
         canvas, divergence = torch.zeros_like(x), x.new_zeros(len(x))
         for _ in range(self.glimpses):
-            seen = self._read(x, x - canvas.sigmoid(), decoding[0])
-            h, encoding, trace = self.encoder(torch.cat([seen, decoding[0]], -1)[None], encoding)
+            r = self._read(x, x - canvas.sigmoid(), decoding[0])
+            h, encoding, trace = self.encoder(torch.cat([r, decoding[0]], -1)[None], encoding)
             encoded.append(trace)
             mean, log_deviation = self.posterior(h[0]).chunk(2, -1)
             z = mean + log_deviation.exp() * torch.randn_like(mean)
@@ -140,7 +172,7 @@ class Draw(RecurrentModel):
         return canvas, divergence
 
     def generate(self, count: int) -> Tensor:
-        """New images: the probabilities of their pixels after each glimpse, (T, count, C, A_Y, A_X)."""
+        """Generate images: their pixel probabilities after each glimpse, (T, count, C, A_Y, A_X)."""
         like = self.patch.weight
         canvas, state = like.new_zeros(count, *self.shape), self.decoder.initial_state(count, like)
         canvases = []
@@ -151,16 +183,16 @@ class Draw(RecurrentModel):
         return torch.stack(canvases)
 
     def _read(self, x: Tensor, error: Tensor, h: Tensor) -> Tensor:
-        """r_t (B, 2CR²)."""
-        where = window(self.read_window(h), self.read_size, *self.shape[1:])
-        return torch.cat([where.read(x), where.read(error)], 1).flatten(1)
+        """The encoder's input r_t (B, 2CR²)."""
+        attention = window(self.read_window(h), self.read_size, *self.shape[1:])
+        return torch.cat([attention.read(x), attention.read(error)], 1).flatten(1)
 
     def _draw(self, z: Tensor, canvas: Tensor, state: State) -> tuple[Tensor, State, Trace]:
-        """The canvas and the decoder's state after a step of it on z (B, latent)."""
+        """Run one decoder step on z (B, latent) and draw on the canvas; new canvas, state and trace."""
         h, state, trace = self.decoder(z[None], state)
-        where = window(self.write_window(h[0]), self.write_size, *self.shape[1:])
+        attention = window(self.write_window(h[0]), self.write_size, *self.shape[1:])
         patch = self.patch(h[0]).unflatten(1, (self.shape[0], self.write_size, self.write_size))
-        return canvas + where.write(patch), state, trace
+        return canvas + attention.write(patch), state, trace
 
 
 def gaussian_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:

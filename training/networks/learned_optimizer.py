@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recurrent network that trains other networks."""
+"""Learned optimiser: a recurrent network that trains other networks."""
 
 import abc
 import math
@@ -15,14 +15,14 @@ from edgernn.errors import UsageError, nearest
 from edgernn.model import RecurrentModel, joined
 from edgernn.training.networks.optimisees import Optimisee
 
-# e^-p is the least size whose logarithm is told apart
+# magnitudes below e^-p are encoded linearly
 _P = 10.0
 
 
 def log_and_sign(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The size and the direction of numbers of any scale, both of the order of 1: what a network can read.
+    """Encode numbers of any scale as two numbers of order 1, for a network to read.
 
-    (log|v| / p, sgn v) where |v| ≥ e^-p, else (-1, e^p v); p = 10.
+    (log|v| / p, sgn v) if |v| ≥ e^-p, else (-1, e^p v); p = 10.
     Source: Andrychowicz et al. 2016, appendix A.
     """
     least = math.exp(-_P)
@@ -30,12 +30,14 @@ def log_and_sign(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Update(nn.Module, abc.ABC):
-    """What the recurrent layers read of an optimisee, and how their output changes its parameters θ (P,).
+    """Update of an optimisee's parameters θ (P,): input and output of the recurrent layers.
 
-    features: numbers a row of the input. width: the paper's size of the input of the first layer; None: `features`.
-    coordinate_wise: every parameter is a row of its own, B = P; else all of them make one row, B = 1.
-    memory: numbers that each parameter has carried on from step to step, beside the state of the layers.
-    scaled: what the layers' output becomes is multiplied by `scale`.
+    Class attributes:
+        width: Input size of the first layer in the paper; None: `features`.
+        coordinate_wise: True if every parameter is a row of the batch, B = P; else all of them are one row, B = 1.
+        memory: Numbers carried per parameter from step to step, besides the state of the layers.
+        scaled: True if the update has a factor `scale`.
+        features: Numbers per row of the input.
     """
 
     name: ClassVar[str]
@@ -51,16 +53,27 @@ class Update(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def inputs(self, theta: Tensor, gradient: Tensor, loss: Tensor) -> Tensor:
-        """(B, features) from θ and the gradient (P,), and the loss ()."""
+        """Compute the input of the layers (B, features) from θ (P,), the gradient (P,) and the loss ()."""
 
     @abc.abstractmethod
     def forward(self, h: Tensor, theta: Tensor, gradient: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """The new θ (P,) and memory (P, memory) from the output of the layers h (B, H) and the old ones."""
+        """Update θ.
+
+        Args:
+            h: Output of the layers (B, H).
+            theta: θ (P,).
+            gradient: Its gradient (P,).
+            memory: Memory (P, memory).
+
+        Returns:
+            The new θ and memory.
+        """
 
 
 class AdditiveUpdate(Update):
-    """θ_t = θ_{t-1} + scale (w h_t + b), from the pre-processed gradient.
+    """Additive update θ_t = θ_{t-1} + scale (w h_t + b).
 
+    The layers read the encoded gradient (`log_and_sign`).
     Source: Andrychowicz et al., "Learning to learn by gradient descent by gradient descent", 2016, arXiv:1606.04474.
     """
 
@@ -81,11 +94,11 @@ class AdditiveUpdate(Update):
 
 
 class DecayedUpdate(Update):
-    """θ_t = (1 - η_t λ_t) θ_{t-1} - η_t ∇_t, with a learning rate and a weight decay for each parameter.
+    """Update with a learning rate and a weight decay per parameter: θ_t = (1 - η_t λ_t) θ_{t-1} - η_t ∇_t.
 
-    (η_t, λ_t) = scale (w h_t + b), from the pre-processed gradient. Shapes: w (2, H), b (2,).
-    Source: EINS, appendix E.2, equations 18 and 19, which do not say how η and λ follow from h: as the additive update
-    does here, so that either may have any sign.
+    (η_t, λ_t) = scale (w h_t + b). Shapes: w (2, H), b (2,). The layers read the encoded gradient (`log_and_sign`).
+    Source: EINS, appendix E.2, equations 18 and 19. The paper does not give η and λ as functions of h; here they are
+    linear, like the additive update, so that either may have any sign.
     """
 
     name = "decayed"
@@ -106,16 +119,17 @@ class DecayedUpdate(Update):
 
 
 class GatedUpdate(Update):
-    """θ is the state of an LSTM cell with gates of its own.
+    """Gated update: θ is the cell state of an LSTM with its own gates u, q and g.
 
     a_t = A h_t + v ⊙ θ_{t-1} + r ⊙ a_{t-1} + b        a_0 = 0
     θ_t = σ(a_u) θ_{t-1} + σ(a_q) tanh(a_g)
 
-    Shapes, for each parameter of the optimisee: a, v, r, b (3,): u, q, g, A (3, H). The pre-processed gradient and loss
-    are read. A, v and r start in U(-0.01, 0.01), b_u in U(4, 5), b_q in U(-5, -4), b_g at 0.
-    Source: EINS, appendix E.2, equation 20, which says of the three units that they are recurrent and read h; how they
-    begin, what else they read and that the loss is read are after Ravi, Larochelle, "Optimization as a Model for
-    Few-Shot Learning", 2017, where the negative gradient stands for tanh(a_g).
+    Shapes, for each parameter of the optimisee: a, v, r, b (3,), in the order u, q, g; A (3, H). The layers read the
+    encoded gradient and loss (`log_and_sign`). A, v and r are initialised from U(-0.01, 0.01), b_u from U(4, 5), b_q
+    from U(-5, -4), b_g to 0.
+    Source: EINS, appendix E.2, equation 20: the three gates are recurrent and read h. Their initialisation and other
+    inputs, and the loss as an input, are from Ravi, Larochelle, "Optimization as a Model for Few-Shot Learning", 2017,
+    which has the negative gradient in place of tanh(a_g).
     """
 
     name = "gated"
@@ -140,11 +154,11 @@ class GatedUpdate(Update):
 
 
 class RatesUpdate(Update):
-    """θ_t = θ_{t-1} - α_t ⊙ ∇_t, with a learning rate for each parameter: α_t = U h_t, from θ_{t-1} ⊙ G_t.
+    """Update with a learning rate per parameter: θ_t = θ_{t-1} - α_t ⊙ ∇_t, α_t = U h_t.
 
-    G is the product of the two parts of the pre-processed gradient ∇. One network sees all parameters, so it fits
-    optimisees of one size alone. Shapes: U (P, H).
-    Source: DecayNet, section 6.2 and appendices D and E; 64 neurons, propagations = 2 and layer normalisation there.
+    The layers read θ_{t-1} ⊙ G_t, where G is the product of both numbers that encode the gradient ∇ (`log_and_sign`).
+    They read all parameters as one row, and therefore fit optimisees of one size only. Shapes: U (P, H).
+    Source: DecayNet, section 6.2 and appendices D and E, with 64 neurons, propagations = 2 and layer normalisation.
     """
 
     name = "rates"
@@ -171,10 +185,13 @@ UPDATES: dict[str, type[Update]] = {
 
 @dataclass(frozen=True)
 class Unroll:
-    """Some steps of an optimisee.
+    """Result of K training steps of an optimisee.
 
-    before, after (K,): its loss on the minibatch of a step before the step, and after it; after it either on the same
-    minibatch or on the next one. theta, state: after the last step.
+    Attributes:
+        before: Loss (K,) on the minibatch of each step, before the step.
+        after: Loss (K,) after each step, on the minibatch of the step or the next one.
+        theta: Parameters after the last step.
+        state: State of the learned optimiser after the last step.
     """
 
     before: Tensor
@@ -184,19 +201,26 @@ class Unroll:
 
 
 class LearnedOptimizer(RecurrentModel):
-    """Recurrent layers that read the gradient of an optimisee's loss and change its parameters.
+    """Recurrent layers that read the gradient of an optimisee's loss and update its parameters.
 
-    model(theta (P,), gradient (P,), loss (), state) returns the new theta and state. The gradient and the loss count as
-    given: no derivative of them is taken. The state is a flat tuple: that of each layer, (B, H) and so on with B = P,
-    or 1 where the update is not coordinate-wise; last the update's memory (P, ·).
+    model(theta (P,), gradient (P,), loss (), state) returns the new theta and state. The gradient and the loss are
+    treated as constants. The state is a flat tuple: the states of the layers, (B, H) each, with B = P, or B = 1 if the
+    update is not coordinate-wise; then the update's memory (P, ·).
 
-    update: a name of UPDATES. coordinates: P, which decides sizes of "rates".
-    inputs: a linear map makes so many numbers of what is read; none: the paper's size, or no map. scale: of
-    "additive" and "decayed".
-    layer: the configuration of every layer alike; `layers` of them have hidden_size neurons each.
-    propagations: the layers run so many times on one input before their output is used. A cell that has to be given a
-    sequence whole, as decaynet without a length, is given these; its decay begins anew at each input.
-    Raises UsageError for an unknown name or a size below 1.
+    Args:
+        layer: Configuration of every layer.
+        coordinates: P; some sizes of the update "rates" depend on it.
+        hidden_size: Neurons of every layer.
+        layers: Number of layers.
+        update: A name of UPDATES.
+        inputs: Size of a linear map of the layers' input. Default: the paper's size, or no map.
+        scale: Factor of the updates "additive" and "decayed".
+        propagations: Number of times that the layers run on one input before their output is used. A cell that needs a
+            whole sequence, such as decaynet without a length, gets these steps as its sequence; its decay restarts at
+            each input.
+
+    Raises:
+        UsageError: The update is unknown, or a size is below 1.
     """
 
     def __init__(
@@ -226,7 +250,7 @@ class LearnedOptimizer(RecurrentModel):
         self.layers = nn.ModuleList(layer.make(size, hidden_size) for size in widths)
 
     def initial_state(self, theta: Tensor) -> State:
-        """For an optimisee that begins at theta (P,)."""
+        """Initial state, for an optimisee with parameters theta (P,)."""
         rows = len(theta) if self.update.coordinate_wise else 1
         layers = [s for layer in self.recurrent_layers() for s in layer.initial_state(rows, theta)]
         return (*layers, theta.new_zeros(len(theta), self.update.memory))
@@ -238,11 +262,11 @@ class LearnedOptimizer(RecurrentModel):
         last: list[Tensor] = []
         self.traces = []
         for layer in self.recurrent_layers():
-            own = dict(zip(layer.states, parts, strict=False))
-            parts = parts[len(own) :]
-            if not layer.cell.streaming and "decay" in own:
-                own["decay"] = torch.zeros_like(own["decay"])
-            y, final, trace = layer(y, tuple(own.values()))
+            layer_state = dict(zip(layer.states, parts, strict=False))
+            parts = parts[len(layer_state) :]
+            if not layer.cell.streaming and "decay" in layer_state:
+                layer_state["decay"] = torch.zeros_like(layer_state["decay"])
+            y, final, trace = layer(y, tuple(layer_state.values()))
             last += final
             self.traces.append(trace)
         theta, memory = self.update(y[-1], theta, gradient, memory)
@@ -251,26 +275,33 @@ class LearnedOptimizer(RecurrentModel):
     def unroll(
         self, optimisee: Optimisee, x: Tensor, target: Tensor, theta: Tensor, state: State, *, same: bool
     ) -> Unroll:
-        """Train an optimisee for K steps on K + 1 minibatches x (K + 1, B, ...), target (K + 1, B).
+        """Train an optimisee for K steps; every loss is differentiable through all steps before it.
 
-        same: each loss after a step is that of the step's own minibatch; else of the one that follows. The derivative
-        of every loss reaches the weights through all the steps before it.
+        Args:
+            optimisee: The classifier.
+            x: Minibatches of images (K + 1, B, ...).
+            target: Their labels (K + 1, B).
+            theta: Initial parameters (P,).
+            state: Initial state.
+            same: Compute each loss after a step on the minibatch of the step; otherwise on the next one.
+
+        Returns:
+            Losses, final parameters and final state.
         """
 
-        def followed(loss: Tensor, gradient: Tensor) -> Tensor:
-            # its value is the loss and its derivative by theta the gradient that is known, so that no graph of the
-            # optimisee is kept or gone through twice
+        def differentiable(loss: Tensor, gradient: Tensor) -> Tensor:
+            # has the value of the loss and its known gradient by theta, without a graph of the optimisee
             return loss + (gradient * (theta - theta.detach())).sum()
 
         before, after, traces = [], [], []
-        for now, wanted in zip(x[:-1], target[:-1], strict=True):
-            loss, gradient = optimisee.gradient(theta, now, wanted)
-            before.append(followed(loss, gradient))
+        for images, labels in zip(x[:-1], target[:-1], strict=True):
+            loss, gradient = optimisee.gradient(theta, images, labels)
+            before.append(differentiable(loss, gradient))
             theta, state = self(theta, gradient, loss, state)
             traces.append(self.traces)
             if same:
-                after.append(followed(*optimisee.gradient(theta, now, wanted)))
+                after.append(differentiable(*optimisee.gradient(theta, images, labels)))
         if not same:
-            after = [*before[1:], followed(*optimisee.gradient(theta, x[-1], target[-1]))]
+            after = [*before[1:], differentiable(*optimisee.gradient(theta, x[-1], target[-1]))]
         self.traces = [joined(list(parts)) for parts in zip(*traces, strict=True)]
         return Unroll(torch.stack(before), torch.stack(after), theta, state)

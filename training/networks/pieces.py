@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a network may do with a recurrent layer beside running it over whole sequences."""
+"""Helpers of networks that are built around recurrent layers."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from edgernn.errors import UsageError
 from edgernn.layer import Trace
 from edgernn.settings import fields_of
 
-# settings of a SequenceModel that are of none of its layers, and those of an imputer
+# settings of a SequenceModel beyond those of a layer, and the settings of an imputer
 NOT_OF_A_LAYER = frozenset(fields_of(ModelConfig).keys() - fields_of(LayerConfig).keys() - {"hidden_size"}) | {
     "imputer",
     "imputation",
@@ -19,24 +19,26 @@ NOT_OF_A_LAYER = frozenset(fields_of(ModelConfig).keys() - fields_of(LayerConfig
 
 
 def without_imputer(model: ModelConfig) -> ModelConfig:
-    """The same. Raises UsageError for a cell that is meant to have an imputer before it."""
+    """Return the model, or raise UsageError if it has an imputer."""
     if model.layer.imputer is not None:
-        raise UsageError(f"cell: {model.layer.imputer} imputes what is missing, and nothing is missing here")
+        raise UsageError(
+            f"cell: expected one without an imputer, got {model.layer.imputer}; this task has no missing values"
+        )
     return model
 
 
 def check_in_parts(layer: LayerConfig) -> None:
-    """Raises UsageError for a cell that needs its sequence whole, where a network runs it in parts."""
+    """Raise UsageError for a cell that needs a whole sequence at once; these networks run it in parts."""
     cell_type, _ = layer.types
     if not cell_type(1, 1, **layer.cell.options).streaming:
-        raise UsageError(f"cell: {cell_type.name} is run in parts here, so it must be told length=…")
+        raise UsageError(f"length: expected a length, because this task runs {cell_type.name} in parts; set length=N")
 
 
 @torch.no_grad()
 def open_forget_gate(cell: Cell) -> None:
-    """Let the bias of the gate f start at 1, so that the cell remembers from the beginning.
+    """Set the bias of the forget gate `f` to 1, so that the cell remembers from the beginning.
 
-    Changes nothing where the gate has no bias, or has one with a start of its own (the option `forget_bias`).
+    It does nothing if the gate has no bias, or an initial bias of its own (the option `forget_bias`).
     Source: Gers, Schmidhuber, Cummins, "Learning to Forget", 2000.
     """
     if isinstance(cell, ForgetBias):
@@ -51,22 +53,29 @@ def open_forget_gate(cell: Cell) -> None:
 
 
 def run_to_length(layer: Runs, x: Tensor, state: State, lengths: Tensor) -> tuple[State, Trace]:
-    """The state of each sequence after its own last step; the steps after it are not run, and count nowhere.
+    """Run a layer over padded sequences, each up to its own last step.
 
-    x (T, B, I), padded; state (B, ·) each; lengths (B,) from 1 to T, falling. The budget of the Trace is a mean over
-    the sequences, as that of a layer is.
+    Args:
+        layer: The layer.
+        x: Inputs (T, B, I), padded.
+        state: Initial state, (B, ·) each.
+        lengths: Lengths (B,) from 1 to T, in descending order.
+
+    Returns:
+        The state of each sequence after its last step, and a trace without the padding. As for a layer, the trace's
+        budget is a mean over sequences.
     """
     steps = lengths.tolist()
     begin, finals, decisions, budgets = 0, list[State](), list[Tensor](), list[Tensor]()
     for end in sorted(set(steps)):
         active = sum(length >= end for length in steps)
-        going_on = sum(length > end for length in steps)
+        longer = sum(length > end for length in steps)
         _, state, trace = layer(x[begin:end, :active], tuple(s[:active] for s in state))
-        finals.append(tuple(s[going_on:] for s in state))
+        finals.append(tuple(s[longer:] for s in state))
         budgets.append(trace.budget * (active / len(steps)))
         if trace.decisions is not None:
             decisions.append(trace.decisions.flatten(0, 1)[:, None])
         begin = end
-    # the longest are the first
+    # the longest sequences come first
     last = tuple(torch.cat(parts) for parts in zip(*reversed(finals), strict=True))
     return last, Trace(torch.cat(decisions) if decisions else None, torch.stack(budgets).sum())

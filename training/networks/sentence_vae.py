@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A variational autoencoder of sentences."""
+"""Variational autoencoder of sentences."""
 
 from typing import NamedTuple
 
@@ -16,32 +16,42 @@ from edgernn.training.networks.pieces import run_to_length
 
 
 class Bound(NamedTuple):
-    """Of each sentence, (B,) in nats: -log p of its words and its end, given z, and the divergence of z."""
+    """Bound of each sentence, (B,) in nats.
+
+    reconstruction is -log p of its words and its end, given z. divergence is the KL divergence of z.
+    """
 
     reconstruction: Tensor
     divergence: Tensor
 
 
 class SentenceVAE(RecurrentModel):
-    """A language model whose first state is the code of the whole sentence w_1..w_n.
+    """Language model whose initial state z is a latent code of the whole sentence w_1..w_n.
 
-    h = the state of the encoder after it has read e(w_1)..e(w_n)
+    h = the state of the encoder after e(w_1)..e(w_n)
     z ~ N(μ, σ²), μ = W_μ h + b_μ, log σ² = W_σ h + b_σ
     h_0 = z, h_t = GRU(e(w_{t-1}), h_{t-1})                        w_0 = w_{n+1} = the end of a sentence
     p(w_t | w_1..w_{t-1}, z) = softmax(W h_t + b), t = 1..n+1
 
     The loss is -Σ_t log p(w_t | ...) + KL(N(μ, σ²), N(0, 1)), in expectation an upper bound of -log p(w_1..w_n).
 
-    words: the size of the vocabulary; end, unknown: the numbers of these two. layer: the configuration of the
-    encoder; the language model's GRU is not counted among the recurrent layers, whose costs and updates are looked at.
-    embedding: of e, which both share. hidden_size: of both states, and so of z: the Gaussian is on the cells of the
-    language model. In training: decoder_dropout is the rate at which entries of e are left out before the GRU,
-    word_dropout that at which words before it become the unknown one, weight_drop that at which recurrent weights of
-    both, if they have any, are left out (`edgernn.dropout`).
+    Args:
+        layer: Configuration of the encoder. The language model's GRU is not one of the `recurrent_layers`, whose costs
+            and updates are reported.
+        words: Size of the vocabulary.
+        end: Word number of the end of a sentence.
+        unknown: Word number of unknown words.
+        embedding: Size of the embedding e, which encoder and language model share.
+        hidden_size: Size of both states and of z.
+        decoder_dropout: Dropout rate of the embeddings before the GRU, in training.
+        word_dropout: Rate at which the GRU's input words are replaced by the unknown word, in training.
+        weight_drop: Dropout rate of the recurrent weights of both layers, in training (`edgernn.dropout`).
+
+    Raises:
+        UsageError: A rate is outside [0, 1), or weight_drop is set and the recurrent weights are a low-rank product.
+
     Source: Bowman et al., "Generating Sentences from a Continuous Space", arXiv:1511.06349, section 3; EINS, section
-    5.2 and appendix B, which has an embedding dropout of 0.5, here taken to be the first of these, and a recurrent one
-    of 0.25.
-    Raises UsageError for a rate outside [0, 1), or for weight_drop where the layer's recurrent weights are a product.
+    5.2 and appendix B. Its embedding dropout of 0.5 is taken to be decoder_dropout; its recurrent dropout is 0.25.
     """
 
     def __init__(
@@ -73,79 +83,93 @@ class SentenceVAE(RecurrentModel):
         self.head = nn.Linear(hidden_size, words)
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
-        """The one of the cell that was asked for."""
+        """Layers with the configured cell: the encoder."""
         return [self.encoder]
 
     def forward(self, x: Tensor, lengths: Tensor) -> Bound:
-        """Of sentences x (T, B) int64, padded with any words, the longest first; lengths (B,) from 1 to T.
+        """Compute the bound of sentences.
 
-        What x is after the end of a sentence has no effect on anything.
+        Args:
+            x: Word numbers (T, B) int64, longest sentence first, padded with any words.
+            lengths: Lengths (B,) from 1 to T.
+
+        Returns:
+            The bound, which does not depend on the padding.
         """
         mean, log_variance = self.encode(x, lengths)
         z = mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean)
-        # (T + 1, B): the sentences with an end before and behind
+        # inputs and targets are (T + 1, B): the end of a sentence precedes the inputs and follows the targets
         border = x.new_full((1, x.shape[1]), self.end)
         steps = torch.arange(len(x) + 1, device=x.device)[:, None]
         target = torch.where(steps == lengths, self.end, torch.cat([x, border]))
         h = self._decode(torch.cat([border, x]), z)
-        there = steps <= lengths
-        surprise = functional.cross_entropy(self.head(h[there]), target[there], reduction="none")
-        reconstruction = surprise.new_zeros(target.shape).masked_scatter(there, surprise).sum(0)
+        valid = steps <= lengths
+        entropy = functional.cross_entropy(self.head(h[valid]), target[valid], reduction="none")
+        reconstruction = entropy.new_zeros(target.shape).masked_scatter(valid, entropy).sum(0)
         return Bound(reconstruction, gaussian_divergence(mean, log_variance))
 
     def encode(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """μ and log σ² (B, H) each, of sentences as forward takes them."""
+        """Encode sentences, as in `forward`, to μ and log σ² of z, (B, H) each."""
         embedded = self.embedding(x)
         state, trace = run_to_length(
-            self._dropping(self.encoder), embedded, self.encoder.initial_state(x.shape[1], embedded), lengths
+            self._with_weight_drop(self.encoder), embedded, self.encoder.initial_state(x.shape[1], embedded), lengths
         )
         self.traces = [trace]
         mean, log_variance = self.posterior(state[0]).chunk(2, -1)
         return mean, log_variance
 
     def impute(self, beginning: Tensor, count: int, *, sample: bool, longest: int = 30) -> list["ImputedWords"]:
-        """What may follow the beginning (T,) of a sentence, `count` times: words up to the end, at most `longest`.
+        """Complete the beginning of a sentence.
 
-        The encoder reads the beginning as if it were a sentence; from z the language model reads it once more, and then
-        each word that it has itself made. sample: z and the words are drawn from their distributions; else they are μ
-        and the likeliest word, and `count` answers are all the same.
+        The encoder reads the beginning like a sentence. The language model starts from z, reads the beginning again,
+        and then its own words.
+
+        Args:
+            beginning: Word numbers (T,).
+            count: Number of completions.
+            sample: Draw z and the words from their distributions. Otherwise z is μ and each word the likeliest one, so
+                that all completions are equal.
+            longest: Maximal number of words.
+
+        Returns:
+            The completions, each up to the end of the sentence.
         """
         words = beginning[:, None].expand(-1, count)
         mean, log_variance = self.encode(words, torch.full((count,), len(words)))
         z = mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean) if sample else mean
         y, state, _ = self.decoder(self.embedding(torch.cat([words.new_full((1, count), self.end), words])), (z,))
-        numbers, surprises = [], []
+        numbers, entropies = [], []
         for _ in range(longest):
             log_p = torch.log_softmax(self.head(y[-1]), -1)
             number = torch.multinomial(log_p.exp(), 1) if sample else log_p.argmax(-1, keepdim=True)
             numbers.append(number[:, 0])
-            surprises.append(-log_p.gather(-1, number)[:, 0])
+            entropies.append(-log_p.gather(-1, number)[:, 0])
             y, state, _ = self.decoder(self.embedding(number.T), state)
         return [
-            _until(self.end, made.tolist(), surprise.tolist())
-            for made, surprise in zip(torch.stack(numbers, 1), torch.stack(surprises, 1), strict=True)
+            _cut_at_end(self.end, completion.tolist(), entropy.tolist())
+            for completion, entropy in zip(torch.stack(numbers, 1), torch.stack(entropies, 1), strict=True)
         ]
 
     def _decode(self, words: Tensor, z: Tensor) -> Tensor:
-        """H (T, B, H) of the language model that starts from z and reads words (T, B)."""
+        """Outputs (T, B, H) of the language model that starts from z and reads words (T, B)."""
         if self.training:
             unknown = torch.rand(words.shape, device=words.device) < self.word_dropout
             words = torch.where(unknown, self.unknown, words)
         embedded = functional.dropout(self.embedding(words), self.decoder_dropout, self.training)
-        h, _, _ = self._dropping(self.decoder)(embedded, (z,))
+        h, _, _ = self._with_weight_drop(self.decoder)(embedded, (z,))
         return h
 
-    def _dropping(self, layer: RecurrentLayer) -> Runs:
+    def _with_weight_drop(self, layer: RecurrentLayer) -> Runs:
         return with_dropped_weights(layer, self.weight_drop) if self.training else layer
 
 
 class ImputedWords(NamedTuple):
-    """Words, without the end that followed them, and their surprise -log p in nats, with that of the end."""
+    """A completion: its words without the end of the sentence, and -log p in nats of the words and the end."""
 
     words: list[int]
     nll: float
 
 
-def _until(end: int, numbers: list[int], surprises: list[float]) -> ImputedWords:
+def _cut_at_end(end: int, numbers: list[int], entropies: list[float]) -> ImputedWords:
     length = numbers.index(end) if end in numbers else len(numbers)
-    return ImputedWords(numbers[:length], sum(surprises[: length + 1]))
+    return ImputedWords(numbers[:length], sum(entropies[: length + 1]))

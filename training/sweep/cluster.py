@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings on Ray: on this machine, or on a cluster whose machines see the same folders at the same paths."""
+"""Trainings on Ray: on this machine, or on a cluster with a shared file system mounted at the same path."""
 
 import logging
 import os
@@ -22,13 +22,13 @@ from edgernn.locks import LOCK
 from edgernn.signals import raising
 from edgernn.training.jobs import Job, Outcome, Workers, attempt, environment, thread_variables
 
-# how long a cluster may take to answer and to be joined, and what is interrupted to save its checkpoint, in seconds
+# timeouts in seconds: for a cluster's answer, for joining it, and for interrupted jobs to save their checkpoints
 ANSWER, JOIN, SAVE = 10.0, 60.0, 60.0
 _JOIN = "import sys, ray; ray.init(sys.argv[1], log_to_driver=False)"
 _REFUSED = "InvalidAuthToken"
-# Ray's store of objects, for which we have no use, in bytes: near the least that it takes
+# bytes of Ray's object store, which is not used here: near Ray's minimum
 _STORE = 80 * 2**20
-# where `ray get-auth-token --generate` leaves it in a home folder
+# file of `ray get-auth-token --generate` in the home folder
 _TOKEN = ".ray/auth_token"
 
 
@@ -43,23 +43,36 @@ def on_ray(
     gpus: float,
     data: Path | None,
 ) -> Iterator["RayWorkers"]:
-    """Workers on Ray for `count` jobs: on the cluster at an address, else on this machine until this is left.
+    """Context with Ray workers, on a cluster or on this machine.
 
-    out: the folder of the runs. jobs: at once; else what the processors, or the machines, can bear. threads, gpus: of
-    each. Raises UsageError for a bad number, MissingPackageError where Ray is not installed, and EdgernnError where the
-    cluster cannot be reached.
+    Args:
+        count: Number of jobs.
+        out: Folder of the runs.
+        address: Address of the cluster; None: start Ray on this machine, until the context ends.
+        jobs: Maximal number of jobs at once. Default: as many as the processors, or the cluster, allow.
+        threads: Threads of each job.
+        gpus: GPUs of each job.
+        data: The user's data folder.
+
+    Yields:
+        The workers.
+
+    Raises:
+        UsageError: `jobs` is below 1.
+        MissingPackageError: Ray is not installed.
+        EdgernnError: The cluster cannot be reached.
     """
     if jobs is not None and jobs < 1:
         raise UsageError(f"jobs: expected at least 1, got {jobs}")
     ray = load(address)
     processors = max(threads, jobs * threads if jobs else os.cpu_count() or 1)
-    # what is started here inherits it; on other machines Ray sets it
-    variables = thread_variables(threads) | (_private() if address is None else {})
+    # local workers inherit these variables; Ray sets the threads on other machines
+    variables = thread_variables(threads) | (_token_variables() if address is None else {})
     with environment(variables):
         _connect(ray, address, processors)
         workers = RayWorkers(ray, min(count, jobs or count), out, threads, gpus, data)
         try:
-            # Ray has put a handler of SIGTERM in place of ours
+            # restore our SIGTERM handler, which Ray has replaced
             with raising():
                 yield workers
         except BaseException:
@@ -70,13 +83,23 @@ def on_ray(
 
 
 def load(address: str | None) -> ModuleType:
-    """Ray, told to be quiet. Raises MissingPackageError where it is not installed."""
+    """Import Ray with little logging.
+
+    Args:
+        address: Address of a cluster, or None.
+
+    Returns:
+        The module ray.
+
+    Raises:
+        MissingPackageError: Ray is not installed.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")
-    # as `ray start` does, which finds the same token; Ray reads this when it is imported, what it starts reads it later
+    # use the token of `ray start`; Ray reads this variable at import, and its processes inherit it
     if address is not None and "ray" not in sys.modules and (Path.home() / _TOKEN).is_file():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
-    # it warns of what it is going to do with the GPUs of tasks that ask for none
+    # silences a warning about the GPUs of tasks that ask for none
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     with needed_by("edgernn sweep"):
         import ray
@@ -86,15 +109,15 @@ def load(address: str | None) -> ModuleType:
 
 
 @cache
-def _private() -> dict[str, str]:
-    """What keeps others out of a cluster of this process, unless the user has chosen.
+def _token_variables() -> dict[str, str]:
+    """Variables with a new token that protects a local cluster from others, unless the user has set one.
 
-    Ray's own way is a token in the home folder, and processes that find none there at the same time make one each. It
-    reads a token once in a process, and leaves in the environment that there is one.
+    Ray itself would create a token in the home folder, where processes that start at the same time race. The result is
+    cached because Ray reads the token once per process.
     """
-    given = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
-    wanted = os.environ.get("RAY_AUTH_MODE", "token").lower() == "token"
-    return {"RAY_AUTH_TOKEN": secrets.token_hex(32)} if wanted and not given else {}
+    has_token = any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    needs_token = os.environ.get("RAY_AUTH_MODE", "token").lower() == "token"
+    return {"RAY_AUTH_TOKEN": secrets.token_hex(32)} if needs_token and not has_token else {}
 
 
 def _connect(ray: ModuleType, address: str | None, processors: int) -> None:
@@ -103,23 +126,23 @@ def _connect(ray: ModuleType, address: str | None, processors: int) -> None:
         ray.init("local", num_cpus=processors, include_dashboard=False, object_store_memory=_STORE, **quiet)
         return
     if address != "auto":
-        _reach(address, ANSWER)
+        _wait_for_answer(address, ANSWER)
     _try_to_join(address)
     ray.init(address, **quiet)
 
 
 def _try_to_join(address: str) -> None:
-    """Raises EdgernnError where what answers is no cluster that this machine can join.
+    """Raise EdgernnError if this machine cannot join the cluster.
 
-    In a process of its own, since Ray ends the one that waited for a cluster in vain.
+    It tries in a child process, because Ray exits the process that fails to join.
     """
     started, why = time.monotonic(), "no Ray cluster"
     try:
         done = subprocess.run([sys.executable, "-c", _JOIN, address], capture_output=True, text=True, timeout=JOIN)
         if done.returncode == 0:
             return
-        if said := done.stderr.strip().splitlines():
-            why = "the cluster's token is another one, or missing here" if _REFUSED in done.stderr else said[-1]
+        if lines := done.stderr.strip().splitlines():
+            why = "the cluster's token is another one, or missing here" if _REFUSED in done.stderr else lines[-1]
     except subprocess.TimeoutExpired:
         pass
     waited = f"{time.monotonic() - started:.0f} s"
@@ -127,8 +150,11 @@ def _try_to_join(address: str) -> None:
     raise EdgernnError(f"address: {address} could not be joined in {waited}: {why}; {hint}")
 
 
-def _reach(address: str, seconds: float) -> None:
-    """Raises UsageError for what is not HOST:PORT, EdgernnError where nothing answers there for so long."""
+def _wait_for_answer(address: str, seconds: float) -> None:
+    """Wait for an answer from an address.
+
+    Raises UsageError for an address other than HOST:PORT, and EdgernnError after `seconds` without an answer.
+    """
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
         raise UsageError(f"address: expected HOST:PORT, ray://HOST:PORT or auto, got {address!r}")
@@ -147,17 +173,26 @@ def _reach(address: str, seconds: float) -> None:
 
 
 class RayWorkers(Workers):
-    """Ray's own scheduler takes what fits; `slots` is how many jobs it is given at once."""
+    """Workers on Ray, whose scheduler runs as many jobs as fit.
+
+    Args:
+        ray: The module ray.
+        slots: Number of jobs submitted to Ray at once.
+        out: Folder of the runs.
+        threads: Threads of each job.
+        gpus: GPUs of each job.
+        data: The user's data folder.
+    """
 
     def __init__(self, ray: ModuleType, slots: int, out: Path, threads: int, gpus: float, data: Path | None) -> None:
         self.slots, self._ray = slots, ray
-        self._rest = (out, threads, data, device_of(gpus), Path.cwd(), edgernn.__version__)
-        # Ray would repeat what it lost without a word
-        self._try = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(_try)
+        self._arguments = (out, threads, data, device_of(gpus), Path.cwd(), edgernn.__version__)
+        # no retries: Ray would silently repeat lost jobs
+        self._run_job = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(_run_job)
         self._running: dict[Any, Job] = {}
 
     def start(self, job: Job) -> None:
-        self._running[self._try.remote(job, *self._rest)] = job
+        self._running[self._run_job.remote(job, *self._arguments)] = job
 
     def ended(self, seconds: float) -> list[tuple[Job, Outcome]]:
         done, _ = self._ray.wait(list(self._running), timeout=seconds)
@@ -166,34 +201,36 @@ class RayWorkers(Workers):
     def _outcome(self, ref: Any) -> Outcome:
         errors = self._ray.exceptions
         try:
-            found: Outcome = self._ray.get(ref)
-            return found
+            outcome: Outcome = self._ray.get(ref)
+            return outcome
         except errors.RayTaskError as error:
             return Outcome(f"{type(error.cause).__name__}: {error.cause}")
         except errors.OutOfMemoryError:
-            return Outcome("its worker was killed for want of memory", lost=True)
+            return Outcome("its worker ran out of memory and was killed", lost=True)
         except errors.RayError:
             return Outcome("its worker died", lost=True)
 
     def interrupt(self) -> None:
-        """Let what runs save its checkpoint, as after Ctrl-C."""
+        """Interrupt running jobs, as by Ctrl-C, and wait until they have saved their checkpoints."""
         refs = list(self._running)
-        # the cluster may be what was lost
+        # the connection to the cluster may be lost
         with suppress(Exception):
             for ref in refs:
                 self._ray.cancel(ref)
             self._ray.wait(refs, num_returns=len(refs), timeout=SAVE)
 
 
-def _try(job: Job, out: Path, threads: int, data: Path | None, device: str, folder: Path, version: str) -> Outcome:
-    """In a worker, on whatever machine: an `attempt`, where that machine has what the first one has."""
+def _run_job(job: Job, out: Path, threads: int, data: Path | None, device: str, folder: Path, version: str) -> Outcome:
+    """Run a job in a worker, after a check that its machine has the same version and folders."""
     where = socket.gethostname()
     if edgernn.__version__ != version:
         return Outcome(f"edgernn {edgernn.__version__} is installed on {where}, expected {version}")
     with suppress(OSError):
         os.chdir(folder)
     if Path.cwd() != folder or not (out / LOCK).exists():
-        return Outcome(f"{where} does not see the folder {folder / out}: all machines must, at the same path")
+        return Outcome(
+            f"{where} cannot see the folder {folder / out}; mount it at the same path on all machines of the cluster"
+        )
     import torch
 
     torch.set_num_threads(threads)
@@ -201,5 +238,5 @@ def _try(job: Job, out: Path, threads: int, data: Path | None, device: str, fold
 
 
 def device_of(gpus: float) -> str:
-    """Where a training with so many GPUs runs."""
+    """Device of a training with this number of GPUs."""
     return "cuda" if gpus else "cpu"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole sweep: what is missing is trained, what is finished is laid out."""
+"""A whole sweep: train the missing runs, and report the finished ones."""
 
 import shlex
 import shutil
@@ -35,16 +35,32 @@ def sweep(
     export: bool = False,
     run: bool = True,
 ) -> dict[str, Any]:
-    """Train or go on with what is missing of a sweep on Ray, then write its table and picture in `out`; the table.
+    """Run a sweep on Ray and write its table and pictures.
 
-    path: the sweep file (`plan`). out: runs/ and its name. address: of a Ray cluster, else this machine is one.
-    jobs: trainings at once, else what fits; threads, gpus: of each, which trains on the CPU if it is to have no GPU.
-    latency: time the models, too.
-    export: copy the models of the front to `out`/front, a folder each. run: False only lays out what is there.
-    What fails has its reason in the table; the others go on.
-    Raises UsageError for bad words in the file, a run of other settings in the place of one of its own and another
-    sweep that is going on in `out`; EdgernnError for other mistakes in the file, a cluster that cannot be reached and a
-    full disk; Interrupted after Ctrl-C, SIGTERM or SIGHUP. The same command then goes on where it was.
+    Missing runs are trained and interrupted ones resumed. A failed run has its reason in the table and does not stop
+    the others. After an interrupt or an error, the same call resumes the sweep.
+
+    Args:
+        path: The sweep file, see `sweep_plan`.
+        out: Folder of the runs, the table and the pictures. Default: runs/NAME for NAME.toml.
+        address: Address of a Ray cluster. Default: start Ray on this machine.
+        jobs: Maximal number of trainings at once. Default: as many as fit.
+        threads: Threads of each training.
+        gpus: GPUs of each training; 0: train on the CPU.
+        data: The user's data folder, or None for EDGERNN_DATA.
+        latency: Time the models, too.
+        export: Copy the models of the Pareto front to `out`/front, one folder each.
+        run: False: train nothing, and report the existing runs.
+
+    Returns:
+        The table, and the names of the files written.
+
+    Raises:
+        UsageError: The file has an unknown name or a bad setting, a run directory has other settings, or another sweep
+            is running in `out`.
+        EdgernnError: The file has another mistake, or the cluster cannot be reached.
+        OSError: The disk is full.
+        Interrupted: SIGINT (Ctrl-C), SIGTERM or SIGHUP was received.
     """
     out = out or Path("runs") / path.stem
     plan = load_sweep(path, out)
@@ -66,7 +82,7 @@ def sweep(
 
 
 def _draw(report: dict[str, Any], out: Path) -> list[Path]:
-    """Draw the front, unless nothing is measured; the files."""
+    """Draw the front, if anything is measured, and return the files."""
     points = _points(report)
     files = [out / f"{FRONT}.{kind}" for kind in ("png", "svg") if points]
     for file in files:
@@ -78,7 +94,7 @@ def _points(report: dict[str, Any]) -> list[Point]:
     return [
         Point(
             group=", ".join(parts(row["cell"], row["rule"])),
-            label=", ".join(f"{_SYMBOLS.get(key, key)} = {row['settings'][key]}" for key in _told(report, row)),
+            label=", ".join(f"{_SYMBOLS.get(key, key)} = {row['settings'][key]}" for key in _label_keys(report, row)),
             value=row["test"]["mean"],
             interval=row["test"]["interval"],
             costs={cost: row[cost]["mean"] for cost in COSTS if row[cost]["mean"] is not None},
@@ -89,14 +105,14 @@ def _points(report: dict[str, Any]) -> list[Point]:
     ]
 
 
-def _told(report: dict[str, Any], row: dict[str, Any]) -> list[str]:
-    """The settings that tell a point of the picture from others of its group."""
+def _label_keys(report: dict[str, Any], row: dict[str, Any]) -> list[str]:
+    """Settings that distinguish a point of the picture from others of its group."""
     return [key for key in row["settings"] if key not in report["searched"]]
 
 
 def _export(report: dict[str, Any], out: Path) -> list[Path]:
-    """Copy the models of the front, of each row's best run, with cards and examples. Raises EdgernnError for none."""
-    made = []
+    """Copy the model, card and example of each front row's best run, or raise EdgernnError if there is none."""
+    models = []
     for row in report["rows"]:
         if not row["front"]:
             continue
@@ -105,7 +121,7 @@ def _export(report: dict[str, Any], out: Path) -> list[Path]:
         model = exported(Path(row["best"]))
         for file in (model, model.with_suffix(".md"), model.with_name(EXAMPLE)):
             shutil.copy2(file, folder / file.name)
-        made.append(folder / MODEL)
-    if not made:
+        models.append(folder / MODEL)
+    if not models:
         raise EdgernnError(f"{out}: there is no finished run whose model could be exported")
-    return made
+    return models

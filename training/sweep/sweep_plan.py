@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sweep trains: a TOML file becomes rows, and a training for each row and seed.
+"""Plan of a sweep: rows from a TOML file, with one training per row and seed.
 
 task               as in `edgernn train`
 cells              as in `edgernn train --cell`; the file of FILE.py:CLASS is copied to OUT/cells when the sweep
-                   begins, and the sweep goes on with that copy
-rules              as in --rule (optional; else what each cell's name implies)
-seeds              how many trainings a row gets, with the seeds 0, 1, ...; or a list of seeds
-[settings]         of all trainings (optional)
+                   begins, and a resumed sweep uses the copy
+rules              as in `edgernn train --rule` (optional; default: the rules that the cells' names imply)
+seeds              number of trainings per row, with the seeds 0, 1, ...; or a list of seeds
+[settings]         settings of all trainings (optional)
 [vary]             settings and their values: every combination is a row (optional)
-[search]           settings and their values: every combination is a row, too, and of those that differ in nothing else
-                   the one with the best mean on the validation split is chosen (optional)
+[search]           settings and their values: every combination is a row, too, and among rows that differ only in these
+                   settings, the one with the best mean on the validation split is chosen (optional)
 
-"none" stands for none. λ changes nothing for a rule that cannot skip, so there it is left out.
+The value "none" means None. λ has no effect on a rule that cannot skip, and is left out there.
 """
 
 import re
@@ -34,14 +34,14 @@ from edgernn.training.recipe import Choices, Settings, combinations, label, over
 from edgernn.training.table import Row
 
 LAMBDA = "lambda"
-# the folder of copies of users' cells, in that of the runs
+# subfolder of the runs' folder with copies of users' cells
 CELL_FILES = "cells"
 
 
 _Names = Annotated[list[str], Field(min_length=1), Expected("a list of names")]
 _Seeds = Annotated[
     Annotated[StrictInt, Field(ge=1)] | Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(min_length=1)],
-    Expected("how many, at least 1, or a list of numbers"),
+    Expected("a count of at least 1, or a list of numbers"),
 ]
 
 
@@ -59,7 +59,10 @@ class _SweepFile:
 
 @dataclass(frozen=True)
 class SweepRow(Row):
-    """One combination; `settings` are those of [vary] and [search]. rivals: the number of those it is chosen from."""
+    """One combination of a sweep; `settings` are those of [vary] and [search].
+
+    Rows with the same `rivals` number differ only in [search], and the best of them is chosen.
+    """
 
     cell: str
     rule: str | None
@@ -68,9 +71,16 @@ class SweepRow(Row):
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep file, read.
+    """A parsed sweep file.
 
-    varied, searched: the names in [vary] and in [search]. cell_files: what is to be copied to where, of users' cells.
+    Attributes:
+        path: The file.
+        task: Name of the task.
+        seeds: Seeds of each row.
+        varied: Names in [vary].
+        searched: Names in [search].
+        rows: The rows.
+        cell_files: Contents of users' cell files, by the path of their copy.
     """
 
     path: Path
@@ -83,10 +93,18 @@ class Sweep:
 
 
 def load_sweep(path: Path, out: Path) -> Sweep:
-    """Read a sweep file; its runs are to lie in `out`.
+    """Read a sweep file.
 
-    Raises UsageError where there is no such file, and for unknown names and bad settings in it; EdgernnError for any
-    other mistake in it.
+    Args:
+        path: The file.
+        out: Folder of the runs.
+
+    Returns:
+        The sweep.
+
+    Raises:
+        UsageError: The file does not exist, or has an unknown name or a bad setting.
+        EdgernnError: The file has another mistake.
     """
     if not path.is_file():
         raise UsageError(f"sweep: no such file: {path}")
@@ -99,32 +117,33 @@ def load_sweep(path: Path, out: Path) -> Sweep:
     rows: dict[object, SweepRow] = {}
     copies = _copies(file.cells, out)
     for rivals, (word, rule, varied) in enumerate(product(file.cells, rules, combinations(file.vary))):
-        kept = copies.get(word, word)
-        # a copy is written when the sweep begins
-        cell = kept if is_cell_file(word) and split_word(kept)[0].is_file() else word
+        copy = copies.get(word, word)
+        # before the sweep begins there is no copy yet
+        cell = copy if is_cell_file(word) and split_word(copy)[0].is_file() else word
         for searched in combinations(file.search):
-            own = {**varied, **searched}
+            settings = {**varied, **searched}
             try:
-                if not choose(task, cell, rule, over(file.settings, own)).can_skip:
-                    own.pop(LAMBDA, None)
+                if not choose(task, cell, rule, over(file.settings, settings)).can_skip:
+                    settings.pop(LAMBDA, None)
             except UsageError as error:
                 raise UsageError(f"{path}: {error}") from None
-            # two names of one model are one row
+            # different names of the same model are one row
             types = resolve(cell, rule)
-            key = (*types, resolve_imputer(cell), label(own))
+            key = (*types, resolve_imputer(cell), label(settings))
             shown = types[0].name if is_cell_file(cell) else cell
-            name = re.sub(r"[^\w=,.+-]", "_", "-".join(filter(None, [shown, rule, label(own)])))
+            name = re.sub(r"[^\w=,.+-]", "_", "-".join(filter(None, [shown, rule, label(settings)])))
             if key not in rows and name in (row.name for row in rows.values()):
                 raise UsageError(f"{path}: cells: two cells have the name {shown!r}; rename one")
-            jobs = (Job(task, kept, rule, seed, over(file.settings, own), out / f"{name}-seed{seed}") for seed in seeds)
-            rows.setdefault(key, SweepRow(name, own, tuple(jobs), shown, rule, rivals))
-    files = {split_word(kept)[0]: split_word(word)[0] for word, kept in copies.items()}
-    contents = {copy: source.read_bytes() for copy, source in files.items() if not copy.is_file()}
+            merged = over(file.settings, settings)
+            jobs = (Job(task, copy, rule, seed, merged, out / f"{name}-seed{seed}") for seed in seeds)
+            rows.setdefault(key, SweepRow(name, settings, tuple(jobs), shown, rule, rivals))
+    files = {split_word(copy)[0]: split_word(word)[0] for word, copy in copies.items()}
+    contents = {target: source.read_bytes() for target, source in files.items() if not target.is_file()}
     return Sweep(path, task, seeds, tuple(file.vary), tuple(file.search), tuple(rows.values()), contents)
 
 
 def _copies(cells: Sequence[str], out: Path) -> dict[str, str]:
-    """By FILE.py:CLASS the same of the copy in the sweep's folder."""
+    """Map each FILE.py:CLASS to the same class in the sweep's copy of the file."""
     copies: dict[str, str] = {}
     sources: dict[str, Path] = {}
     for word in filter(is_cell_file, cells):
@@ -134,6 +153,6 @@ def _copies(cells: Sequence[str], out: Path) -> dict[str, str]:
         copy = out / CELL_FILES / source.name
         copies[word] = f"{copy}:{name}" if name else str(copy)
         if differs(word, copies[word]):
-            text = f"{source} is not what the sweep in {out} was begun with, which goes on with {copy}"
-            warnings.warn(f"{text}; give another --out for the new one", EdgernnWarning, stacklevel=3)
+            text = f"cells: {source} differs from the copy in {out}, {copy}, which the resumed sweep uses"
+            warnings.warn(f"{text}; to train the new version, give another --out", EdgernnWarning, stacklevel=3)
     return copies

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one table of a sweep: what its finished runs measured, row by row, what is on the front, and all as a page."""
+"""Table of a sweep: results of its finished runs by row, Pareto fronts, and a Markdown page of both."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -13,16 +13,29 @@ from edgernn.training.statistics import CONFIDENCE, Price, front, spread
 from edgernn.training.sweep.sweep_plan import Sweep, SweepRow
 from edgernn.training.table import Failures
 
-# what fronts are of, beside the metric: keys of a row, and what a picture calls them
-COSTS = {"work": "multiply-adds executed a step", "latency": "latency, µs a step"}
+# costs that have a Pareto front: key of a row, and axis label
+COSTS = {"work": "multiply-adds executed per step", "latency": "latency, µs per step"}
 
 
-# how a row is trained again, beside what its jobs say: the device and the data folder
+# device and data folder, for the command that trains a row again
 Repeat = tuple[str, Path | None]
 
 
 def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repeat: Repeat) -> dict[str, Any]:
-    """The table as plain values. latency: of `latencies`."""
+    """Build the table of a sweep.
+
+    Args:
+        sweep: The sweep.
+        failures: Reasons of failed runs.
+        latency: Result of `latencies`.
+        repeat: Device and data folder of the trainings.
+
+    Returns:
+        Values that JSON can represent.
+
+    Raises:
+        EdgernnError: The runs have different metrics.
+    """
     records = [_record(row, failures, latency, repeat) for row in sweep.rows]
     metrics = sorted({record["metric"] for record in records if record["metric"]})
     if len(metrics) > 1:
@@ -53,7 +66,7 @@ def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repea
 
 
 def _chosen(rows: Sequence[SweepRow], worth: Mapping[str, float]) -> set[str]:
-    """Of each set of rivals the one that is best on the validation split."""
+    """The best row of each group of rivals on the validation split."""
     rivals: dict[int, list[str]] = {}
     for row in rows:
         if row.name in worth:
@@ -85,7 +98,7 @@ def _record(row: SweepRow, failures: Failures, latency: Mapping[str, Any], repea
 
 
 def _command(row: SweepRow, repeat: Repeat) -> str:
-    """A command line that trains all seeds of a row again, in other directories."""
+    """Command line that trains all seeds of a row again, in other directories."""
     job = row.jobs[0]
     again = Path("again") / job.out.name
     words = command_words(job.task, job.cell, job.rule, again, job.seed, *repeat, job.settings)
@@ -98,12 +111,12 @@ def _command(row: SweepRow, repeat: Repeat) -> str:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """A report of `tabulate` as a page."""
+    """Format a report of `tabulate` as a Markdown page."""
     metric = report["metric"] or "metric"
     name = COLUMNS.get(metric, (metric.replace("_", " "), 1.0))[0]
     named = [*report["varied"], *report["searched"]]
     heads = ["cell", "rule", *named, f"{name}: mean ± sd", f"{100 * report['confidence']:.0f} % interval", "validation"]
-    heads += ["skip, %", "executed a step", "µs a step", "parameters", "seeds", "time a run", "front"]
+    heads += ["skip, %", "executed per step", "µs per step", "parameters", "seeds", "time per run", "front"]
     lines = grid(heads, (_cells(row, named) for row in report["rows"]))
     commands = [f"    {row['command']}" for row in report["rows"]]
     return "\n".join(
@@ -114,7 +127,7 @@ def markdown(report: dict[str, Any]) -> str:
             "",
             *lines,
             "",
-            "Each row again:",
+            "Commands that repeat each row:",
             "",
             *commands,
         ]
@@ -125,24 +138,22 @@ def _about(report: dict[str, Any]) -> list[str]:
     confidence = f"{100 * report['confidence']:.0f} %"
     lines = [
         f"`{report['command']}`; {report['machine']}, edgernn {report['edgernn']}. Figures are means over the seeds, "
-        "on the test split unless they say otherwise. The deviation is that of the seeds; the interval is where their "
-        f"mean lies with a confidence of {confidence} (Student's t), if seeds are normally distributed; it may "
-        "reach beyond what the metric can be.",
-        "Fronts and choices are made on the validation split: no other row has both a better mean there and a lower "
-        "cost.",
+        "on the test split unless stated otherwise. The deviation is the standard deviation over seeds. The interval "
+        f"is the {confidence} confidence interval of their mean (Student's t), which assumes a normal distribution and "
+        "may exceed the range of the metric.",
+        "Rows on the front, and choices, are determined on the validation split: no other row has both a better mean "
+        "there and a lower cost.",
     ]
     if report["searched"]:
         searched = ", ".join(report["searched"])
-        lines.append(
-            f"Of the rows that differ in {searched} alone, the one that is best there is chosen for the fronts."
-        )
+        lines.append(f"Among rows that differ only in {searched}, the best one there is chosen for the fronts.")
     if report["latency_machine"]:
         lines.append(
-            f"Latency: {report['latency_machine']}, a call with one test sequence on one thread, over its steps; of "
-            "the seed that is best on the validation split."
+            f"Latency: {report['latency_machine']}, time of a call with one test sequence on one thread, divided by "
+            "its steps, for the best seed on the validation split."
         )
     if any(row["failed"] for row in report["rows"]):
-        lines.append("**Some runs failed; means are over those that did not, which may flatter a row.**")
+        lines.append("**Some runs failed. Means are over the other runs, which may favour a row.**")
     return lines
 
 

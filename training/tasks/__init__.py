@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tasks, one file each. To add one: its file, a line in TASKS."""
+"""Training tasks, one per file. To add a task, write its file and list its class in TASKS."""
 
 from pathlib import Path
 
@@ -45,9 +45,17 @@ TASKS: dict[str, type[Task]] = {
 
 
 def find_task(name: str) -> tuple[type[Task], Path | None]:
-    """The task of a name; or of the path of a user's own file or folder, and that path.
+    """Look up a task by name, or by the path of the user's own data.
 
-    Raises UsageError for an unknown name, EdgernnError for a file that is not there.
+    Args:
+        name: A key of TASKS, the path of an .npz file, or the path of a folder of csv files.
+
+    Returns:
+        The task class, and the path if `name` is one.
+
+    Raises:
+        UsageError: The name is unknown, or the path is not of a supported kind.
+        EdgernnError: The file or folder does not exist.
     """
     if name in TASKS:
         return TASKS[name], None

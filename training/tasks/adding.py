@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The adding task."""
+"""Adding task."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -20,19 +20,26 @@ MARKERS = ("any", "halves")
 
 @dataclass
 class Adding(Synthetic):
-    """Remember two of T numbers and add them.
+    """Adding task: regression of the sum of the two marked values of a sequence.
 
     x (T, B, 2): a value, and a marker that is 1 at two random steps and 0 elsewhere.
-    target (B, 1): the sum of the two marked values. Solved is a mean squared error of a hundredth of its variance.
-    values: uniform in [0, 1]; half, uniform in [-1/2, 1/2] (the variance of the sum is 1/6 in both); or gaussian, with
-    mean 0 and variance delta2 (that of the sum is 2 delta2), where the error is also given over delta2.
-    markers: any two steps; or halves: one of the first tenth (at least the first step), one of the last half.
-    train_size, test_size, epoch_steps: see `Synthetic`.
-    Raises UsageError for other words, and for a delta2 without gaussian values or these without it.
+    target (B, 1): the sum of the two marked values. The task counts as solved at a mean squared error of 1/100 of the
+    target's variance.
+
+    Settings:
+
+    - `T`: Number of steps.
+    - `values`: Distribution of the values. uniform: in [0, 1]. half: uniform in [-1/2, 1/2]. The variance of the sum is
+      1/6 in both. gaussian: mean 0 and variance delta2, so that the sum has variance 2 delta2.
+    - `delta2`: Variance of gaussian values, for these alone. The error is then also reported divided by delta2.
+    - `markers`: Distribution of the markers. any: two different steps. halves: one step of the first tenth (at least
+      the first step) and one of the last half.
+    - `train_size`, `test_size`, `epoch_steps`: See `Synthetic`.
+
     Source: Hartvigsen et al., "Learning to Selectively Update State Neurons in Recurrent Networks", CIKM 2020, section
-    4.5 (there T = 500). values=half markers=halves, and the threshold: Campos et al., "Skip RNN", ICLR 2018 (there
-    T = 50). values=gaussian train_size=2000 test_size=400: Long, Zhang, Mao, "Prototypical Recurrent Unit", 2016 (there
-    T is N).
+    4.5 (T = 500). values=half markers=halves and the threshold: Campos et al., "Skip RNN", ICLR 2018 (T = 50).
+    values=gaussian train_size=2000 test_size=400: Long, Zhang, Mao, "Prototypical Recurrent Unit", 2016, where T is
+    called N.
     """
 
     T: Annotated[int, Field(ge=2)] = 50
@@ -41,7 +48,7 @@ class Adding(Synthetic):
     markers: str = "any"
 
     name = "adding"
-    help = "add the two marked ones of T random numbers"
+    help = "Regress the sum of two marked values among T random numbers."
     defaults = {  # noqa: RUF012
         "steps": 6000,
         "hidden_size": 128,
@@ -66,12 +73,12 @@ class Adding(Synthetic):
             raise UsageError(f"delta2: expected {wanted} with values={self.values}, got {got}")
         if self.delta2 is not None:
             self.solved = 2 * self.delta2 / 100
-            self.objective = _over(self.delta2)
+            self.objective = _with_relative_error(self.delta2)
 
     def make(self, rng: np.random.Generator, count: int) -> tuple[Tensor, Tensor]:
         x = np.zeros((self.T, count, 2), np.float32)
         x[..., 0] = self._values(rng, count)
-        first, second = self._marked(rng, count)
+        first, second = self._marked_steps(rng, count)
         sequences = np.arange(count)
         x[first, sequences, 1] = x[second, sequences, 1] = 1
         target = x[first, sequences, :1] + x[second, sequences, :1]
@@ -83,8 +90,10 @@ class Adding(Synthetic):
         values = rng.random((self.T, count), np.float32)
         return values - np.float32(0.5) if self.values == "half" else values
 
-    def _marked(self, rng: np.random.Generator, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Two different steps of each sequence, (count,) each."""
+    def _marked_steps(
+        self, rng: np.random.Generator, count: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Draw the two marked steps of each sequence, (count,) each."""
         if self.markers == "halves":
             tenth, half = max(1, self.T // 10), -(-self.T // 2)
             return rng.integers(tenth, size=count), rng.integers(half, self.T, size=count)
@@ -94,11 +103,11 @@ class Adding(Synthetic):
         return first, second
 
 
-def _over(delta2: float) -> Objective:
-    """The objective of a regression, with its error also in units of delta2."""
+def _with_relative_error(delta2: float) -> Objective:
+    """Regression whose mean squared error is also reported divided by delta2."""
 
     def metrics(y: Tensor, target: Tensor) -> dict[str, Tensor]:
-        found = REGRESSION.metrics(y, target)
-        return {**found, "mse_over_delta2": found["mse"] / delta2}
+        figures = REGRESSION.metrics(y, target)
+        return {**figures, "mse_over_delta2": figures["mse"] / delta2}
 
     return Objective(REGRESSION.metric, REGRESSION.higher_is_better, REGRESSION.loss, metrics)

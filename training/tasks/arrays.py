@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user's own arrays."""
+"""Task of a user's own arrays in an npz file."""
 
 import hashlib
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from edgernn.training.formats import read_npz
 from edgernn.training.tasks.own import NEXT, OwnData
 from edgernn.training.tasks.parts import Array, finite, first
 
-# more classes than this, and than there are labels, are numbers and not labels
+# whole numbers above this and above the number of labels are taken for numbers, not labels
 _MANY_CLASSES = 1000
 _MAX_LABEL = 2**31 - 1
 _SUFFIXES = {"train": "", "validation": "_val", "test": "_test"}
@@ -22,18 +22,20 @@ _SUFFIXES = {"train": "", "validation": "_val", "test": "_test"}
 
 @dataclass
 class Arrays(OwnData):
-    """The arrays x and y of an npz file.
+    """Task of the arrays x and y of an npz file.
 
-    x (N, T, I): numbers. y decides the task:
-    whole numbers (N,): one label a sequence; (N, T): one a step; counted from 0. Cross entropy, accuracy.
-    other numbers (N,) or (N, O): O targets a sequence; (N, T, O): O a step. Mean squared error.
-    With predict=next there is no y: the next step of x is predicted. x_val and y_val, x_test and y_test may be given;
-    for each pair that is not, a tenth of x is held out by the seed.
-    The input is standardised by mean and standard deviation of the training part, channel by channel.
+    x (N, T, I): numbers. The type and shape of y decide the task:
+
+    - Integers (N,) are one label per sequence, (N, T) one per step, counted from 0: cross entropy, accuracy.
+    - Floats (N,) or (N, O) are O targets per sequence, (N, T, O) O targets per step: mean squared error.
+
+    With predict=next y is not needed: the target is the next step of x. x_val and y_val, x_test and y_test are
+    optional. Without such a pair, the seed chooses a tenth of x for that part. The input is standardised per channel by
+    mean and standard deviation of the training part.
     """
 
     name = "npz"
-    help = "arrays x (N, T, I) and y of your own file"
+    help = "Train on the arrays x (N, T, I) and y of your own npz file."
 
     def _read(self, source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         arrays = read_npz(source)
@@ -47,28 +49,28 @@ class Arrays(OwnData):
             if missing == names and part != "train":
                 continue
             if missing:
-                hint = "; to predict the next step, which needs no y: predict=next" if missing == ["y"] else ""
+                hint = "; to predict the next step without y, set predict=next" if missing == ["y"] else ""
                 wanted = f"arrays {' and '.join(names)}"
                 raise EdgernnError(f"{source}: expected {wanted}, got no {' and '.join(missing)}{hint}")
             x[part] = _inputs(source, names[0], arrays[names[0]])
             if self.predict != NEXT:
                 y[part] = _targets(source, names[1], arrays[names[1]], x[part])
-        _check_alike(source, x, y)
+        _check_parts(source, x, y)
         return x, y
 
 
-def _check_alike(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None:
-    """Raises EdgernnError where the parts do not fit together, or the labels are no labels."""
+def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None:
+    """Raise EdgernnError if the parts differ in channels or targets, or if the labels are too large."""
     I = x["train"].shape[2]
     for part, suffix in _SUFFIXES.items():
         if part in x and x[part].shape[2] != I:
             raise EdgernnError(f"{path}: x{suffix}: expected {I} channels, got {x[part].shape[2]}")
-    for part, mine in y.items():
-        model = y["train"]
-        width = model.is_floating_point() and mine.shape[-1] != model.shape[-1]
-        if mine.dtype != model.dtype or mine.ndim != model.ndim or width:
-            wanted = f"{model.dtype} {tuple(model.shape[1:])} a sequence as in y"
-            got = f"{mine.dtype} {tuple(mine.shape[1:])}"
+    for part, target in y.items():
+        reference = y["train"]
+        other_width = reference.is_floating_point() and target.shape[-1] != reference.shape[-1]
+        if target.dtype != reference.dtype or target.ndim != reference.ndim or other_width:
+            wanted = f"{reference.dtype} {tuple(reference.shape[1:])} per sequence as in y"
+            got = f"{target.dtype} {tuple(target.shape[1:])}"
             raise EdgernnError(f"{path}: y{_SUFFIXES[part]}: expected {wanted}, got {got}")
     labels = [part for part in y.values() if not part.is_floating_point()]
     largest = max((int(part.max()) for part in labels), default=0)
@@ -91,11 +93,11 @@ def _targets(path: Path, name: str, array: Array, x: Tensor) -> Tensor:
     labels = array.dtype.kind in "iub"
     if labels:
         shapes = "(N,) or (N, T) of whole numbers"
-        good = array.shape in ((N,), (N, T))
+        fits = array.shape in ((N,), (N, T))
     else:
         shapes = "(N,), (N, O) or (N, T, O)"
-        good = array.ndim in (1, 2, 3) and len(array) == N and (array.ndim < 3 or array.shape[1] == T)
-    if not good or 0 in array.shape:
+        fits = array.ndim in (1, 2, 3) and len(array) == N and (array.ndim < 3 or array.shape[1] == T)
+    if not fits or 0 in array.shape:
         raise EdgernnError(f"{path}: {name}: expected shape {shapes} with N={N}, T={T}, got {array.shape}")
     if not labels:
         target = finite(f"{path}: {name}", array)

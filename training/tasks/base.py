@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task is: sequences and targets, a network, a loss, and the metrics that say how well it is done."""
+"""Base class of tasks: data, network, loss and metrics."""
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +15,13 @@ from edgernn.config import ModelConfig
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.training.tasks.sources import Batch, Source, Split
 
-# the picture that a task's `pictures` draws into the run's directory
+# file name of the picture that `Task.pictures` writes into the run's directory
 SAMPLES = "samples.png"
 
 
 @dataclass(frozen=True)
 class Score:
-    """The main one of a task's metrics, and which way is better."""
+    """A task's main metric and its direction of improvement."""
 
     metric: str
     higher_is_better: bool
@@ -32,10 +32,10 @@ class Score:
 
 @dataclass(frozen=True)
 class Objective(Score):
-    """The score of a task that asks a SequenceModel for targets: a loss, and metrics that are means over a batch.
+    """Score, loss and metrics of a supervised task for a `SequenceModel`.
 
-    loss(y, target) is differentiable; metrics(y, target) maps plain names to scalars, `metric` among them the main one.
-    y is the model's output: (B, O), or (T, B, O) with one target a step.
+    `loss(y, target)` is differentiable. `metrics(y, target)` returns scalar means over the batch by name, including the
+    main metric. y is the model's output: (B, O), or (T, B, O) with one target per step.
     """
 
     loss: Callable[[Tensor, Tensor], Tensor]
@@ -43,7 +43,7 @@ class Objective(Score):
 
 
 class Means:
-    """Weighted means of named figures, gathered part by part."""
+    """Running weighted means of named figures."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
@@ -77,20 +77,29 @@ REGRESSION = Objective("mse", False, functional.mse_loss, _regression)
 
 
 class Task(abc.ABC):
-    """A task. A subclass is a final dataclass whose fields are its settings; `open` sets the rest.
+    """Base class of tasks. A subclass is a final dataclass whose fields are its settings; `open` sets the data.
 
-    name, help: for the command line. defaults: a small recipe, settings of training and model by short name.
-    objective: loss and metrics. solved: the value of the main metric at which the task counts as solved.
-    input_size, output_size, output: of the model ("all": one target a step). mean, std: its input standardisation.
-    vocabulary: the number of words, where the input is words.
-    train, validation, test: the splits.
-    fingerprint: tells two data files of one name apart, where those of `train` do not. classes: what the numbers of a
-    target mean, if that has names.
+    Class attributes:
+        name, help: Name and help text for the command line.
+        defaults: A small recipe: settings of training and model by short name.
+        network: Class of the network that is trained.
+        without: Settings that this network does not have.
+        divides: True if processes can share a batch by its sequences. The loss must be a mean over sequences, and the
+            carried state must have the batch as its first axis.
 
-    What trains is a SequenceModel on an Objective, unless a task says otherwise: then it sets `network` and `without`,
-    the settings that the network does not know, and overrides `build_network`, `loss` and `evaluate`.
-    divides: a batch may be shared out among processes, sequence by sequence: the loss is a mean over its sequences, and
-    what is carried has them along its first axis.
+    Set by the class or by `open`:
+        objective: Main metric, and loss and metrics of a supervised task.
+        input_size, output_size: I and O of the model.
+        output: "last" for one target per sequence, "all" for one target per step.
+        mean, std: Input standardisation of the model.
+        vocabulary: Number of words, if the input is words.
+        solved: Value of the main metric at which the task counts as solved.
+        fingerprint: Hash of the data, if it tells data files apart that `train.fingerprint` does not.
+        classes: Names of the labels.
+        train, validation, test: The three parts of the data.
+
+    By default a task trains a `SequenceModel` on an `Objective`. A task with another network sets `network` and
+    `without`, and overrides `build_network`, `loss` and `evaluate`.
     """
 
     name: ClassVar[str]
@@ -116,34 +125,46 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def open(self, source: Path | None, seed: int) -> None:
-        """Read or make the data. source: the user's data folder, or the file of a task that is a file.
+        """Read or generate the data.
 
-        Raises EdgernnError where data is missing or bad.
+        Args:
+            source: The user's data folder, or the user's own file or folder for a task named by its path.
+            seed: Random seed of splits, order and generated sequences.
+
+        Raises:
+            EdgernnError: Data is missing or invalid.
         """
 
     def adapted(self, model: ModelConfig) -> ModelConfig:
-        """The model that the settings ask for, as the task needs it; called before the data is read.
-
-        Raises UsageError for a model that the task cannot train.
-        """
+        """Adapt the requested model to the task, or raise UsageError; called before the data is read."""
         return model
 
     def build_network(self, model: ModelConfig) -> RecurrentModel:
-        """A new network; the model's input and head are those of the data."""
+        """Build a new network; the sizes of the model's input and head already match the data."""
         return SequenceModel(model)
 
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
-        """The loss of a batch, and what the next step gets as `carry`: tensors of fixed shapes, without a gradient.
+        """Compute the loss of a batch and the state carried to the next step.
 
-        carry is None at the first step and wherever the training source does not go on (`Source.continues`). The
-        update budget and the loss of an imputer are added by the loop.
+        The training loop adds the update budget and the imputer's loss.
+
+        Args:
+            model: The network that `build_network` returned.
+            batch: The batch of this step.
+            carry: State of the previous step; None at the first step and where `Source.continues` is false.
+
+        Returns:
+            The loss, and the next `carry`: detached tensors of fixed shapes, or None.
         """
         assert isinstance(self.objective, Objective)
         y, _ = model(batch.x)
         return self.objective.loss(y, batch.target), None
 
     def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
-        """The metrics over a whole split, and skip_percent; called without gradients, with torch's generator seeded."""
+        """Compute the metrics of a whole split, and skip_percent.
+
+        Called without gradients and with torch's generator seeded.
+        """
         assert isinstance(self.objective, Objective)
         means = Means()
         for batch in split.chunks():
@@ -154,18 +175,18 @@ class Task(abc.ABC):
         return means.result()
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:  # noqa: B027
-        """Draw into a finished run's directory what is to be seen of the trained network beside its learning curve.
+        """Draw the task's own pictures of the trained network into a run's directory.
 
         Called after `evaluate` on the test split.
         """
 
     def series(self, model: RecurrentModel, device: str) -> Mapping[str, Sequence[float]]:
-        """Rows of numbers that one figure does not tell, such as a loss by step, for pictures of a table.
+        """Return named series of numbers, such as the loss by step, for the pictures of a table.
 
         Called without gradients, after `evaluate` on the test split.
         """
         return {}
 
     def is_solved(self, value: float) -> bool:
-        """Whether a value of the main metric reaches the threshold."""
+        """Return True if a value of the main metric reaches `solved`."""
         return self.solved is not None and (value == self.solved or self.objective.better(value, self.solved))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sum of two binary numbers, digit by digit."""
+"""Binary addition task."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,7 +15,7 @@ from edgernn.errors import UsageError
 from edgernn.training.tasks.base import Objective
 from edgernn.training.tasks.synthetic import Synthetic
 
-# sums are made as 64-bit whole numbers with a sign
+# sums are computed in int64
 _MOST_DIGITS = 62
 
 
@@ -24,25 +24,30 @@ def _loss(y: Tensor, target: Tensor) -> Tensor:
 
 
 def _metrics(y: Tensor, target: Tensor) -> dict[str, Tensor]:
-    right = y.tanh().round() == target  # (T, B, 1)
+    correct = y.tanh().round() == target  # (T, B, 1)
     return {
-        "sum_accuracy": right.all(0).double().mean(),
-        "digit_accuracy": right.double().mean(),
+        "sum_accuracy": correct.all(0).double().mean(),
+        "digit_accuracy": correct.double().mean(),
         "mse": _loss(y, target),
     }
 
 
 @dataclass
 class BinaryAddition(Synthetic):
-    """Add two numbers whose binary digits come one pair a step, the lowest first.
+    """Binary addition task: the sum of two numbers, one pair of digits per step, lowest digit first.
 
-    x (digits, B, 2): the digits, 0 or 1, of whole numbers drawn evenly from 0 to 2^(digits-1) and from 0 to
-    2^(digits-1) - 1: the halves of the largest number of so many digits, rounded up and down, so that none is carried
-    out of the sum. target (digits, B, 1): the digits of the sum.
-    tanh(y), rounded, is a digit of the answer. mse, the loss, is the mean squared error of tanh(y); digit_accuracy the
-    share of right digits, sum_accuracy that of sums in which all are right. Solved is every sum.
-    train_size, test_size, epoch_steps: see `Synthetic`.
-    Raises UsageError for more than 62 digits.
+    x (digits, B, 2): the binary digits of two integers, uniform in [0, 2^(digits-1)] and in [0, 2^(digits-1) - 1]. The
+    sum therefore never has more digits. target (digits, B, 1): the digits of the sum.
+
+    The predicted digit is tanh(y), rounded. Metrics: mse, the mean squared error of tanh(y), which is the loss;
+    digit_accuracy, the share of correct digits; sum_accuracy, the share of sums with all digits correct. The task
+    counts as solved at a sum_accuracy of 1.
+
+    Settings:
+
+    - `digits`: Number of digits, at most 62.
+    - `train_size`, `test_size`, `epoch_steps`: See `Synthetic`.
+
     Source: anonymous authors (under double-blind review), "DecayNet: A Study on the Cell States of Long-Short Term
     Memories", appendix B: 16 digits, 32 neurons, gradient descent with a learning rate of 0.1. It names no loss.
     """
@@ -50,7 +55,7 @@ class BinaryAddition(Synthetic):
     digits: Annotated[int, Field(ge=1)] = 16
 
     name = "binary-addition"
-    help = "add two binary numbers, digit by digit"
+    help = "Add two binary numbers, digit by digit."
     defaults = {"steps": 3000, "hidden_size": 32, "batch_size": 100, "lr": 1e-2}  # noqa: RUF012
     objective = Objective("sum_accuracy", True, _loss, _metrics)
     input_size, output_size, output = 2, 1, "all"
@@ -68,5 +73,5 @@ class BinaryAddition(Synthetic):
         return torch.from_numpy(x), torch.from_numpy(self._digits(first + second)[..., None])
 
     def _digits(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """(digits, count), the lowest first."""
+        """Binary digits (digits, count) of the numbers, lowest first."""
         return (numbers >> np.arange(self.digits)[:, None] & 1).astype(np.float32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imputation of, and death in, stays in intensive care."""
+"""Mortality prediction and imputation on intensive care stays."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,33 +24,43 @@ from edgernn.training.tasks.sources import Batch, Sequences, Split
 from edgernn.training.tasks.stays import FEATURES, died, hold_out, hourly, statistics, stratified_parts
 
 DIRECTIONS = ("forward", "both")
-# a training, a validation and a test part need one each
+# one stay of each class for each of the three parts
 _LEAST = 3
 
 
 @dataclass
 class Mortality(Task):
-    """Fill the gaps of 48 hours in intensive care, and say whether the patient dies in the hospital.
+    """Mortality task: impute 48 hours of measurements in intensive care and predict death in the hospital.
 
-    x (48, B, 105): hour by hour the values of 35 features, the last one measured in the hour, 0 where there is none;
-    masks; and hours since a feature was last observed. The model standardises the values by mean and standard
-    deviation of those that it sees of the training part. A tenth of the values of each stay is held out of x, to see
-    how well they are imputed. target (48, B, 36): those, NaN elsewhere; and at every step whether the patient dies.
-    Stays without a measurement are dropped. Of those that end in death, and of the others, 70 % are to train, 10 % to
-    validate, 20 % to test. The seed decides what is held out.
-    direction=forward: a model with an imputer (RITS unless another one is named), the logit from its last output.
-    direction=both: two of them, one a direction (`BRITS`), whose imputed values and probabilities are averaged.
-    Loss: label_weight times the binary cross entropy, that of deaths times positive_weight, + the config's `imputation`
-    times the imputer's loss, summed over directions; both: + consistency times the mean distance of what they impute.
-    Metrics, each over the whole split at once: auc, the area under the ROC curve of the deaths; mae, mean error of the
-    values held out, in standard deviations; mre, that over the mean of their own size; accuracy; cross_entropy.
-    Unlike the authors' code: errors are over the split alone, there over all stays, those of the training part too;
-    values are held out without replacement; the times start at 0, not 1, follow from the mask of the step before, not
-    of the step itself, and are those of its own order for the backward direction. See RITS for the σ in β.
-    The EINS paper trains for 150 epochs. Only a run with direction=forward can be exported.
+    x (48, B, 105): for each hour the values of 35 features, the observation masks, and the hours since each feature was
+    last observed. A value is the last one measured in its hour, or 0 if none was. The model standardises the values by
+    mean and standard deviation of the observed values of the training part.
+    target (48, B, 36): the held-out values, NaN elsewhere; and the label, 1 for death, at every step.
+    A tenth of the observed values of each stay is held out of x, to measure the imputation. Stays without a measurement
+    are dropped. Of each class, 70 % are for training, 10 % for validation and 20 % for the test. The seed chooses stays
+    and values.
+
+    The loss is label_weight times the binary cross entropy, plus the config's `imputation` times the imputer's loss,
+    summed over directions. With two directions, consistency times the mean absolute difference of their imputed values
+    is added. Metrics, each over a whole split: auc, the area under the ROC curve of death; mae, the mean absolute error
+    of the held-out values in standard deviations; mre, mae divided by their mean absolute value; accuracy;
+    cross_entropy.
+
+    Settings:
+
+    - `direction`: forward: one model with an imputer (RITS by default), whose last output is the logit. both: `BRITS`,
+      one such model per direction, with imputed values and probabilities averaged. Only a run with
+      direction=forward can be exported.
+    - `consistency`: Weight of the consistency loss of two directions.
+    - `label_weight`: Weight of the binary cross entropy.
+    - `positive_weight`: Weight of the deaths in the binary cross entropy.
+
+    Differences from the authors' code: errors are over the split alone, not over all stays; values are held out without
+    replacement; times start at 0, not 1, and follow from the mask of the previous step; the backward direction has the
+    times of its own order. See RITS for the σ in β. The EINS paper trains for 150 epochs.
+
     Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", NeurIPS 2018, arXiv:1805.10572;
     section 5.3 and appendix C of the EINS paper. Data: see `Stays`; the 35 features are those of Cao et al.
-    Raises UsageError for another direction, EdgernnError for data that is missing, bad or too small.
     """
 
     direction: str = "forward"
@@ -59,7 +69,7 @@ class Mortality(Task):
     positive_weight: Annotated[float, Field(gt=0)] = 1.0
 
     name = "brits"
-    help = "fill the gaps of 48 hours in intensive care and foresee death (needs PhysioNet 2012, set a)"
+    help = "Impute 48 hours of intensive care and predict death (needs PhysioNet 2012, set a)."
     defaults = {  # noqa: RUF012
         "epochs": 30,
         "hidden_size": 100,
@@ -83,26 +93,26 @@ class Mortality(Task):
         values, label = hourly(stays), died(stays)
         measured = ~np.isnan(values).all((1, 2))
         values, label = values[measured], label[measured]
-        for value, what in enumerate(("survive", "end in death")):
+        for value, outcome in enumerate(("survive", "end in death")):
             if (count := int((label == value).sum())) < _LEAST:
-                raise EdgernnError(f"{files[0]}: expected at least {_LEAST} stays that {what}, got {count}")
+                raise EdgernnError(f"{files[0]}: expected at least {_LEAST} stays that {outcome}, got {count}")
         held = hold_out(values, seed)
         labels = torch.from_numpy(label.astype(np.float32))
         inputs = torch.from_numpy(np.where(held, np.float32(np.nan), values))
         truth = torch.from_numpy(np.where(held, values, np.float32(np.nan)))
         parts = stratified_parts(labels, seed)
         mean, std = statistics(inputs[parts[0]])
-        # masks and times stay as they are
-        rest = 2 * len(FEATURES)
-        self.mean, self.std = [*mean, *[0.0] * rest], [*std, *[1.0] * rest]
+        # masks and times are not standardised
+        unscaled = 2 * len(FEATURES)
+        self.mean, self.std = [*mean, *[0.0] * unscaled], [*std, *[1.0] * unscaled]
         x = with_gaps(inputs.transpose(0, 1), torch.arange(inputs.shape[1])[:, None, None].float()).transpose(0, 1)
         target = torch.cat([truth, labels[:, None, None].expand(-1, truth.shape[1], 1)], -1)
         self.train, self.validation, self.test = (
             Sequences(x[part], target[part], seed=seed, per_step=True) for part in parts
         )
-        for what, part in (("validation", self.validation), ("test", self.test)):
+        for name, part in (("validation", self.validation), ("test", self.test)):
             if part.y[..., :-1].isnan().all():
-                raise EdgernnError(f"{files[0]}: expected a stay with 10 measurements in the {what} part, got none")
+                raise EdgernnError(f"{files[0]}: expected a stay with 10 measurements in the {name} part, got none")
 
     def adapted(self, model: ModelConfig) -> ModelConfig:
         return replace(model, layer=replace(model.layer, imputer=model.layer.imputer or "rits"))
@@ -111,7 +121,7 @@ class Mortality(Task):
         return BRITS(model) if self.direction == "both" else SequenceModel(model)
 
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
-        logits, filled = _answers(model, batch.x)
+        logits, filled = _model_outputs(model, batch.x)
         label = batch.target[0, :, -1].expand_as(logits)
         weight = logits.new_tensor(self.positive_weight)
         entropy = functional.binary_cross_entropy_with_logits(logits, label, pos_weight=weight)
@@ -125,7 +135,7 @@ class Mortality(Task):
         mean, std = (torch.tensor(numbers[:F], dtype=torch.float64) for numbers in (self.mean, self.std))
         scores, entropies, labels, truths, errors, skipped = [], [], [], [], [], 0.0
         for batch in split.chunks():
-            logits, filled = _answers(model, batch.x.to(device))
+            logits, filled = _model_outputs(model, batch.x.to(device))
             dies, survives = _log_probabilities(logits.double().cpu())
             label = batch.target[0, :, -1].double()
             scores.append(dies - survives)
@@ -149,19 +159,25 @@ class Mortality(Task):
 
 
 def roc_auc(score: Any, positive: Any) -> float:
-    """The area under the ROC curve: how often one of the positive scores above one of the others, a tie counts half.
+    """Area under the ROC curve, from ranks and exact up to float64; ties count half.
 
-    score (N,): numbers; positive (N,): true or false, with at least one of each. From ranks, exact up to float64.
+    Args:
+        score: Numbers (N,).
+        positive: Booleans (N,), at least one true and one false.
+
+    Returns:
+        The probability that a random positive scores above a random negative.
     """
     _, inverse, counts = np.unique(score, return_inverse=True, return_counts=True)
     # the mean rank of equal scores, counted from 1
     ranks = (counts.cumsum() - (counts - 1) / 2)[inverse]
-    above = int(positive.sum())
-    return float((ranks[positive].sum() - above * (above + 1) / 2) / (above * (len(positive) - above)))
+    positives = int(positive.sum())
+    statistic = ranks[positive].sum() - positives * (positives + 1) / 2
+    return float(statistic / (positives * (len(positive) - positives)))
 
 
-def _answers(model: RecurrentModel, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The logits (D, B) and what is imputed (D, T, B, F), standardised, of D directions."""
+def _model_outputs(model: RecurrentModel, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs of a model with D directions: logits (D, B) and standardised imputed values (D, T, B, F)."""
     if isinstance(model, BRITS):
         y, filled = model(x)
         return y[..., 0], filled
@@ -171,6 +187,7 @@ def _answers(model: RecurrentModel, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _log_probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the mean probability of 1, and of 0: logits (D, B)."""
-    many = np.log(len(logits))
-    return functional.logsigmoid(logits).logsumexp(0) - many, functional.logsigmoid(-logits).logsumexp(0) - many
+    """Logarithms of the mean probabilities of label 1 and label 0 over directions: logits (D, B)."""
+    log_count = np.log(len(logits))
+    positive, negative = functional.logsigmoid(logits), functional.logsigmoid(-logits)
+    return positive.logsumexp(0) - log_count, negative.logsumexp(0) - log_count

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The next character of a text."""
+"""Character language model task."""
 
 import hashlib
 import math
@@ -19,39 +19,45 @@ from edgernn.training.formats import read_text
 from edgernn.training.tasks.base import CLASSIFICATION, Objective, Task
 from edgernn.training.tasks.sources import Sequences
 
-# stands for every character that the training part does not have
+# replaces every character that the training part does not have
 UNKNOWN = "\ufffd"
-# the last tenth of the text is the test part, the twentieth before it the validation part
+# one in 10 characters, at the end, for the test; one in 20, before those, for validation
 _TEST, _VALIDATION = 10, 20
 
 
 def _metrics(y: Tensor, target: Tensor) -> dict[str, Tensor]:
-    found = CLASSIFICATION.metrics(y, target)
-    return {**found, "bits_per_character": found["cross_entropy"] / math.log(2)}
+    figures = CLASSIFICATION.metrics(y, target)
+    return {**figures, "bits_per_character": figures["cross_entropy"] / math.log(2)}
 
 
 @dataclass
 class Char(Task):
-    """Predict each next character of a text.
+    """Character language model task: predict each next character of a text.
 
-    x (window, B, K): characters as one-hot vectors over an alphabet of K. target (window, B): the number of the
-    character that follows each. cross_entropy, the loss, is in nats a character, bits_per_character the same in bits.
-    file: a text in UTF-8, plain, .gz or .xz; none: tiny-shakespeare, `tinyshakespeare/input.txt` of the data folder.
-    The last tenth of the text is the test part, the twentieth before it the validation part, the rest is trained on.
-    Each is cut into windows that do not overlap, and the state begins anew in each; the few characters after the last
-    whole window are left out. The alphabet, `classes`, is that of the training part in the order of code points; where
-    the other parts have further characters, U+FFFD stands for them and comes last.
-    Raises EdgernnError where the file is missing or no text, or a part is shorter than a window and its next character.
-    Source: Long, Zhang, Mao, "Prototypical Recurrent Unit", 2016. It says that a sequence is a sentence, without saying
-    what ends one, and gives no length; windows of 64 characters are what can be repeated. It holds out a tenth and has
-    no validation part.
+    x (window, B, K): characters, one-hot over an alphabet of size K. target (window, B): index of the next character.
+    Metrics: cross_entropy, the loss, in nats per character; bits_per_character, the same in bits.
+
+    The last tenth of the text is for the test, the twentieth before it for validation, the remainder for training. Each
+    part is cut into windows that do not overlap, with a new state in each. Characters after the last whole window are
+    dropped. The alphabet, `classes`, has the characters of the training part in the order of code points. U+FFFD, its
+    last entry, replaces characters that only the other parts have.
+
+    Settings:
+
+    - `file`: A text in UTF-8, plain, .gz or .xz. Default: tiny-shakespeare, `tinyshakespeare/input.txt` of the data
+      folder.
+    - `window`: Length of the sequences.
+
+    Source: Long, Zhang, Mao, "Prototypical Recurrent Unit", 2016. The paper's sequences are sentences, but it does not
+    define where one ends and gives no length, so that windows of 64 characters are used here. It holds out a tenth and
+    has no validation part.
     """
 
     file: str | None = None
     window: Annotated[int, Field(ge=1)] = 64
 
     name = "char"
-    help = "predict the next character of tiny-shakespeare, or of your own text"
+    help = "Predict the next character of tiny-shakespeare, or of your own text."
     defaults = {"epochs": 10, "hidden_size": 128, "layers": 2, "batch_size": 100, "lr": 2e-3}  # noqa: RUF012
     objective = Objective("cross_entropy", False, CLASSIFICATION.loss, _metrics)
     output = "all"
@@ -89,9 +95,9 @@ class Char(Task):
 
 
 def _numbers(text: str, alphabet: list[str]) -> Tensor:
-    """Each character's place in the alphabet, in as few bytes as the alphabet allows."""
-    kind = np.uint8 if len(alphabet) <= 256 else np.int32
-    # of every code point; what is not in the alphabet is its last
-    places = np.full(sys.maxunicode + 1, len(alphabet) - 1, kind)
-    places[[ord(character) for character in alphabet]] = np.arange(len(alphabet))
-    return torch.from_numpy(places[np.frombuffer(text.encode("utf-32-le"), "<u4")])
+    """Index of each character in the alphabet, uint8 if the alphabet allows, else int32."""
+    dtype = np.uint8 if len(alphabet) <= 256 else np.int32
+    # by code point; characters outside the alphabet map to its last entry
+    indices = np.full(sys.maxunicode + 1, len(alphabet) - 1, dtype)
+    indices[[ord(character) for character in alphabet]] = np.arange(len(alphabet))
+    return torch.from_numpy(indices[np.frombuffer(text.encode("utf-32-le"), "<u4")])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tasks share that find an event in a sequence."""
+"""Base class of the tasks that detect an event in a sequence."""
 
 from abc import ABC
 from collections.abc import Mapping
@@ -15,22 +15,25 @@ from edgernn.training.tasks.base import CLASSIFICATION, Task
 from edgernn.training.tasks.parts import Array, balanced_parts, standardisation
 from edgernn.training.tasks.sources import Sequences
 
-# a training, a validation and a test part need one each
+# one group of each class for each of the three parts
 _LEAST = 3
 
 
 @dataclass
 class Detection(Task, ABC):
-    """Whether an event happens in a sequence, of data with as many sequences that hold one as that do not.
+    """Binary classification of sequences by whether they contain an event, with balanced classes.
 
-    target (B,): 1 where it happens, else 0. Of each class 80 % are to train on, 10 % to validate and 10 % to test. The
-    data hold fewer sequences of one class, most often those with an event; as many of the other are drawn, and both
-    this and the split are by the seed.
-    The model has one output a class and is trained on the cross entropy. That is the binary cross entropy of the paper,
-    taken of the difference of both outputs. The input is standardised by the training part, channel by channel: it is
-    centred, and with scale=true divided by the standard deviation too. The paper only centres its series.
+    target (B,): 1 for a sequence with an event, else 0. Of each class, 80 % are for training, 10 % for validation and
+    10 % for the test. The seed chooses the split, and draws as many sequences of the larger class as the smaller has.
+    The model has one output per class and is trained on cross entropy. This equals the paper's binary cross entropy of
+    the difference of both outputs. The input is standardised per channel by the training part.
+
+    Settings:
+
+    - `scale`: Divide the input by its standard deviation, too; false: only centre it, as the paper does.
+
     Source: Hartvigsen et al., "Learning to Selectively Update State Neurons in Recurrent Networks", CIKM 2020, sections
-    4.2 and 4.3; the number of epochs and the batch size are not there.
+    4.2 and 4.3, without the number of epochs and the batch size.
     """
 
     scale: bool = True
@@ -39,10 +42,10 @@ class Detection(Task, ABC):
     objective = CLASSIFICATION
     output_size = 2
 
-    def _share_out(self, source: Path, x: Array, event: Array, seed: int, groups: Array | None = None) -> None:
-        """Set the parts from all sequences: x (N, T, I), event (N,) true or false, groups (N,) to keep together.
+    def _split(self, source: Path, x: Array, event: Array, seed: int, groups: Array | None = None) -> None:
+        """Split all sequences into the three parts, or raise EdgernnError if a class has too few.
 
-        Raises EdgernnError where one of the classes has too few.
+        x (N, T, I), event (N,) bool; groups (N,): numbers, sequences with the same one stay in one part.
         """
         members = "sequences" if groups is None else "recordings"
         groups = np.arange(len(x)) if groups is None else groups
@@ -59,7 +62,7 @@ class Detection(Task, ABC):
 
 
 def zero_or_one(path: Path, label: Array) -> Array:
-    """Labels (N,) as truth values. Raises EdgernnError where one is neither 0 nor 1."""
+    """Labels (N,) as booleans; raises EdgernnError for a label that is neither 0 nor 1."""
     if len(wrong := np.flatnonzero((label != 0) & (label != 1))):
         raise EdgernnError(f"{path}: expected labels 0 or 1, got {label[wrong[0]]:g} in row {wrong[0] + 1}")
     return np.asarray(label == 1)

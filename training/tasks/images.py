@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images of 28 rows of 28 pixels, read row by row or pixel by pixel."""
+"""Classification of 28 x 28 images, read row by row or pixel by pixel."""
 
 import hashlib
 from dataclasses import dataclass
@@ -29,12 +29,15 @@ _HELD_OUT = 12
 
 @dataclass
 class LabelledImages(Task):
-    """Which of ten classes an image is of. A subclass names the folder of its files and says what a step is.
+    """Base class of image classification into ten classes. A subclass sets the folder of its files and the steps.
 
-    x (T, B, I): pixel values 0 to 255, as they are in the file. The model makes (x / 255 - pixel_mean) / pixel_std of
-    them; a mean of 0 and a deviation of 1 leave them between 0 and 1. target (B,): 0 to 9.
-    55,000 images to train, 5,000 to validate, chosen by the seed; 10,000 to test.
-    Raises EdgernnError where files are missing or bad.
+    x (T, B, I): pixel values 0 to 255, as in the file. The model standardises them to
+    (x / 255 - pixel_mean) / pixel_std. target (B,): 0 to 9.
+    The seed splits the training images into 55,000 for training and 5,000 for validation; 10,000 are for the test.
+
+    Settings:
+
+    - `pixel_mean`, `pixel_std`: Standardisation of the pixels. Default: scale them to [0, 1].
     """
 
     pixel_mean: float = 0.0
@@ -47,7 +50,7 @@ class LabelledImages(Task):
 
     def open(self, source: Path | None, seed: int) -> None:
         files = find_files(self.name, self.folder, SETS[self.folder].forms[0], source)
-        self._check_whose(files[1])
+        self._check_data_set(files[1])
         images, labels = self._read(files[0], files[1])
         if len(images) < _HELD_OUT:
             raise EdgernnError(f"{files[0]}: expected at least {_HELD_OUT} images, got {len(images)}")
@@ -58,8 +61,8 @@ class LabelledImages(Task):
         self.mean = (WHITE * self.pixel_mean,) * self.input_size
         self.std = (WHITE * self.pixel_std,) * self.input_size
 
-    def _check_whose(self, labels_file: Path) -> None:
-        """Raises EdgernnError for another data set's labels: all of this format have files of the same names."""
+    def _check_data_set(self, labels_file: Path) -> None:
+        """Raise EdgernnError for the labels of another data set, whose files have the same names."""
         digest = hashlib.sha256(read_all(labels_file)).hexdigest()
         for key, other in SETS.items():
             if key != self.folder and digest in {file.sha256 for file in other.files.values()}:
@@ -71,7 +74,7 @@ class LabelledImages(Task):
                 )
 
     def steps(self, images: Tensor) -> Tensor:
-        """The sequences (N, T, I) of images (N, 28, 28): row by row, unless a task reads them otherwise."""
+        """Convert images (N, 28, 28) to sequences (N, T, I): row by row by default."""
         return images
 
     def _read(self, images_file: Path, labels_file: Path) -> tuple[Tensor, Tensor]:
@@ -80,7 +83,7 @@ class LabelledImages(Task):
         if not len(images):
             raise EdgernnError(f"{images_file}: expected at least one image, got none")
         if len(images) != len(labels):
-            raise EdgernnError(f"{labels_file}: expected {len(images)} labels, one an image, got {len(labels)}")
+            raise EdgernnError(f"{labels_file}: expected {len(images)} labels, one per image, got {len(labels)}")
         if wrong := np.flatnonzero(labels >= self.output_size).tolist():
             raise EdgernnError(f"{labels_file}: expected labels 0 to 9, got {labels[wrong[0]]} at index {wrong[0]}")
         return self.steps(torch.from_numpy(images.copy())), torch.from_numpy(labels.astype(np.int64))
@@ -88,22 +91,23 @@ class LabelledImages(Task):
 
 @dataclass
 class MnistRows(LabelledImages):
-    """Which digit an image shows, from its 28 rows of 28 pixels: x (28, B, 28), see `LabelledImages`.
+    """Classification of digits row by row: x (28, B, 28), see `LabelledImages`.
 
     Source: LeCun, Cortes, Burges, the MNIST database.
     """
 
     name = "mnist-rows"
-    help = "name the digit in 28 rows of 28 pixels (needs the MNIST files)"
+    help = "Classify digits from 28 rows of 28 pixels (needs the MNIST files)."
     folder = "mnist"
     classes = _DIGITS
 
 
 @dataclass
 class FashionRows(LabelledImages):
-    """Which piece of clothing an image shows, from its 28 rows of 28 pixels: x (28, B, 28), see `LabelledImages`.
+    """Classification of clothing row by row: x (28, B, 28), see `LabelledImages`.
 
-    Mean and standard deviation of 1/2 are those of the DecayNet paper, appendix C.
+    The default pixel_mean and pixel_std, 1/2 each, are from the DecayNet paper, appendix C.
+
     Source: Xiao, Rasul, Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms",
     arXiv:1708.07747.
     """
@@ -112,17 +116,21 @@ class FashionRows(LabelledImages):
     pixel_std: Annotated[float, Field(gt=0)] = 0.5
 
     name = "fashion-rows"
-    help = "name the piece of clothing in 28 rows of 28 pixels (needs the Fashion-MNIST files)"
+    help = "Classify clothing from 28 rows of 28 pixels (needs the Fashion-MNIST files)."
     folder = "fashion-mnist"
     classes = _CLOTHES
 
 
 @dataclass
 class MnistPermuted(LabelledImages):
-    """Which digit an image shows, from its 784 pixels one at a time: x (784, B, 1), see `LabelledImages`.
+    """Classification of digits pixel by pixel, in a fixed random order: x (784, B, 1), see `LabelledImages`.
 
-    Step t is pixel p_t of the rows one after another, for every image alike. p is a true permutation: each pixel comes
-    once. It is numpy's default_rng(permutation).permutation(784), whatever the seed of the run.
+    Step t is pixel p_t of the flattened image. The permutation p is the same for every image and every seed of a run.
+
+    Settings:
+
+    - `permutation`: Seed of p, which is numpy's default_rng(permutation).permutation(784).
+
     Source: Le, Jaitly, Hinton, "A Simple Way to Initialize Recurrent Networks of Rectified Linear Units",
     arXiv:1504.00941; 100 neurons in the DecayNet paper, section 6.1.
     """
@@ -130,7 +138,7 @@ class MnistPermuted(LabelledImages):
     permutation: Annotated[int, Field(ge=0)] = 0
 
     name = "mnist-permuted"
-    help = "name the digit in 784 pixels in a fixed random order (needs the MNIST files)"
+    help = "Classify digits from 784 pixels in a fixed random order (needs the MNIST files)."
     defaults = {**LabelledImages.defaults, "hidden_size": 100}  # noqa: RUF012
     folder = "mnist"
     classes = _DIGITS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learning to learn: a recurrent network that trains other networks."""
+"""Learning to learn: a recurrent network as the optimiser of other networks."""
 
 import math
 import warnings
@@ -32,18 +32,25 @@ OPTIMISEES = ("mlp", "resnet")
 META_LOSSES = ("mean", "change")
 CLASSES = 10
 _BATCHES, _SUBSET = SETS["cifar10"].forms
-# the binary version, as it is or in the folder that unpacking makes; or some of its images
+# the binary version, directly or in the folder that its archive unpacks to; or a subset of its images
 CIFAR10: list[Sequence[str]] = [_BATCHES, [f"cifar-10-batches-bin/{name}" for name in _BATCHES], _SUBSET]
 # one in 12 of the training images is for validation
 _HELD_OUT = 12
-# every use of minibatches and first parameters has a number of its own
+# random keys of minibatches and initial parameters, one per use
 _TRAIN, _VALIDATION, _TEST, _TUNING = 31, 32, 33, 34
 
 _COLOURS = ("tab:orange", "tab:red", "tab:green", "tab:blue")
 
 
 class ImageSplit(Split):
-    """x (N, channels, rows, columns) uint8, y (N,) int64; batches are standardised, mean and std (channels, 1, 1)."""
+    """Images and labels, standardised batch by batch.
+
+    Args:
+        x: Images (N, channels, rows, columns) uint8.
+        y: Labels (N,) int64.
+        mean: Mean of each channel (channels, 1, 1).
+        std: Standard deviation of each channel (channels, 1, 1).
+    """
 
     def __init__(self, x: Tensor, y: Tensor, mean: Tensor, std: Tensor) -> None:
         self.x, self.y, self._mean, self._std = x, y, mean, std
@@ -52,7 +59,7 @@ class ImageSplit(Split):
         return len(self.x)
 
     def take(self, chosen: Tensor) -> Batch:
-        """The images and labels of indices (...): x (..., channels, rows, columns), target (...)."""
+        """Select indices (...): x (..., channels, rows, columns), target (...)."""
         return Batch((self.x[chosen].float() - self._mean) / self._std, self.y[chosen])
 
     def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[Batch]:
@@ -61,8 +68,8 @@ class ImageSplit(Split):
 
 
 def channel_scales(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation (channels, 1, 1) of images; a channel that never changes is only centred."""
-    # counts of the 256 values, since all images as floats would take several times their memory
+    """Mean and standard deviation (channels, 1, 1) of images; a constant channel gets a deviation of 1."""
+    # from counts of the 256 values, because all images in float32 take four times the memory
     counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in x.unbind(1)]).double()
     share, values = counts / counts.sum(1, keepdim=True), torch.arange(256.0, dtype=torch.float64)
     mean = share @ values
@@ -71,11 +78,20 @@ def channel_scales(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Unrolls(Source):
-    """One optimisee after another, each trained for so many steps in parts of `unroll`, the last one maybe shorter.
+    """Minibatches for one optimisee after another; a batch is one unroll of an optimisee's training.
 
-    A batch is a part: unroll + 1 minibatches, x (unroll + 1, minibatch, ...), target (unroll + 1, minibatch). The last
-    of them is the first of the next part, so that every step has one before and one after it. Images are drawn with
-    replacement. key, seed: what is drawn depends on these and on the optimisee. optimisees: in an epoch.
+    A batch has unroll + 1 minibatches, x (unroll + 1, minibatch, ...) and target (unroll + 1, minibatch). Its last
+    minibatch is the first of the next batch, so that every step has a minibatch before and after it. The last batch of
+    an optimisee may be shorter. Images are drawn with replacement.
+
+    Args:
+        images: The images to draw from.
+        steps: Training steps of an optimisee.
+        unroll: Steps of a batch.
+        minibatch: Images in a minibatch.
+        key: Random key of this use.
+        seed: Random seed.
+        optimisees: Number of optimisees in an epoch.
     """
 
     def __init__(
@@ -94,7 +110,7 @@ class Unrolls(Source):
 
     @property
     def parts(self) -> int:
-        """Of one optimisee."""
+        """Number of batches of one optimisee."""
         return -(-self._steps // self._unroll)
 
     def steps_per_epoch(self, batch_size: int) -> int:
@@ -107,6 +123,7 @@ class Unrolls(Source):
         return step % self.parts != 0
 
     def part(self, optimisee: int, number: int) -> Batch:
+        """Return batch `number` of an optimisee, both counted from 0."""
         rng = np.random.default_rng([self._key, self._seed, optimisee])
         chosen = torch.from_numpy(rng.integers(len(self._images), size=(self._steps + 1, self._minibatch)))
         return self._images.take(chosen[number * self._unroll : (number + 1) * self._unroll + 1])
@@ -114,9 +131,9 @@ class Unrolls(Source):
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of one optimisee.
+    """Result of training one optimisee.
 
-    curve (steps,): its loss on the minibatch of each step, before the step. scores: final_loss, final_accuracy,
+    curve (steps,) is the loss on the minibatch of each step, before the step. scores has final_loss, final_accuracy,
     mean_loss and late_loss.
     """
 
@@ -124,34 +141,44 @@ class Trial:
     scores: dict[str, float]
 
 
-# trains θ on the parts of one optimisee: the curve and the last θ
+# trains θ on the batches of one optimisee; returns the curve and the final θ
 Trainer = Callable[[Tensor, Iterable[Batch]], tuple[Tensor, Tensor]]
 
 
 @dataclass
 class LearningToLearn(Task):
-    """Train networks that classify images, from the gradients of their loss.
+    """Learning to learn: train a recurrent network to be the optimiser of image classifiers ("optimisees").
 
-    optimisee: mlp, 784 - width (20) - 10 with sigmoids, on MNIST; or resnet, `ResNet` of a depth (16) and width (16),
-    on CIFAR-10. first_weights of the mlp: normal (unless said) or uniform, see `STARTS`. minibatch: the optimisee's
-    batch size. Channels are standardised by the training images.
-    update, inputs, scale (0.1) of the updates additive and decayed, propagations: see `LearnedOptimizer`.
-    run_steps: steps of an optimisee. unroll: of these for one step of the training; no derivative reaches further back.
-    optimisees: in an epoch.
-    meta_loss: mean, of the optimisee's losses after each step of an unroll, each on the next minibatch; or change, the
-    mean of the loss after less that before a step, both on its own minibatch (DecayNet, appendix D).
-    trials: an evaluation trains so many optimisees on the training images, with starts and minibatches of their own;
-    in the test for test_steps, or run_steps if that is none. final_loss and final_accuracy are theirs at the end, on
-    all validation or test images; mean_loss is the mean over steps of the minibatch's loss,
-    late_loss that over the last fifth of the steps (updates 80 to 100 of 100 in the DecayNet paper, section 6.2).
-    The test does the same by hand-made optimisers, `HAND_MADE`, from the same starts on the same minibatches:
-    sgd_final_loss and so on. sgd_lr is that of `RATES` with the least final loss on the validation images, over
-    `tuning` further optimisees.
-    Raises UsageError for another word, run_steps that are no multiple of unroll, and a setting that the optimisee or
-    the update does not have; EdgernnError where files are missing or bad.
-    Source: Andrychowicz et al., "Learning to learn by gradient descent by gradient descent", 2016, arXiv:1606.04474:
-    the defaults. EINS, appendix E: optimisee=resnet update=gated layers=1 norm=layer unroll=10. DecayNet, section 6.2:
-    update=rates hidden_size=64 layers=1 norm=layer first_weights=uniform minibatch=32 meta_loss=change
+    An evaluation trains optimisees on the training images, each from its own initial parameters and minibatches.
+    Metrics, means over the optimisees: final_loss and final_accuracy, at the end and on all validation or test images;
+    mean_loss, the minibatch loss averaged over all steps; late_loss, over the last fifth of the steps (updates 80 to
+    100 of 100 in the DecayNet paper, section 6.2). The test also trains the same optimisees with standard optimisers,
+    `HAND_MADE`, on the same minibatches: sgd_final_loss and so on. sgd_lr is the learning rate of `RATES` with the
+    lowest final loss on the validation images.
+
+    Settings:
+
+    - `optimisee`: mlp: a network 784 - width - 10 with sigmoids, on MNIST. resnet: `ResNet` on CIFAR-10. Channels are
+      standardised by the training images.
+    - `width`: Hidden size of the mlp (default 20) or base width of the resnet (default 16).
+    - `depth`: Depth of the resnet (default 16).
+    - `first_weights`: Initial weights of the mlp, a name of `STARTS` (default normal).
+    - `minibatch`: Batch size of the optimisee.
+    - `update`, `inputs`, `propagations`: See `LearnedOptimizer`.
+    - `scale`: See `LearnedOptimizer` (default 0.1); for the updates additive and decayed alone.
+    - `run_steps`: Training steps of an optimisee, a multiple of unroll.
+    - `unroll`: Steps of truncated backpropagation through the optimisee's training.
+    - `optimisees`: Number of optimisees in an epoch.
+    - `meta_loss`: mean: the optimisee's loss after each step of an unroll, on the next minibatch, averaged. change: the
+      mean of the loss after a step minus the loss before it, both on the minibatch of the step (DecayNet,
+      appendix D).
+    - `trials`: Number of optimisees in an evaluation.
+    - `test_steps`: Training steps of an optimisee in the test. Default: run_steps.
+    - `tuning`: Number of further optimisees that choose the learning rates of the standard optimisers.
+
+    Source: Andrychowicz et al., "Learning to learn by gradient descent by gradient descent", 2016, arXiv:1606.04474,
+    for the defaults. EINS, appendix E: optimisee=resnet update=gated layers=1 norm=layer unroll=10. DecayNet, section
+    6.2: update=rates hidden_size=64 layers=1 norm=layer first_weights=uniform minibatch=32 meta_loss=change
     optimisees=5, and for DecayNet alone propagations=2.
     """
 
@@ -173,15 +200,15 @@ class LearningToLearn(Task):
     tuning: Annotated[int, Field(ge=1)] = 2
 
     name = "l2l"
-    help = "train other networks from their gradients (needs the MNIST or CIFAR-10 files)"
-    # as Andrychowicz et al. do, the best of the evaluations is taken
+    help = "Train a recurrent network to be the optimiser of other networks (needs the MNIST or CIFAR-10 files)."
+    # like Andrychowicz et al., keep the best evaluation
     defaults = {"epochs": 20, "hidden_size": 20, "layers": 2, "lr": 1e-3, "keep": "best"}  # noqa: RUF012
     network = LearnedOptimizer
     without = NOT_OF_A_LAYER - {"layers"} | {"batch_size"}
     # a batch is one optimisee
     divides = False
     objective = Score("final_loss", False)
-    # of one parameter of an optimisee: its gradient, and what becomes of it
+    # per parameter of an optimisee: its gradient and its new value
     input_size, output_size = 1, 1
 
     def __post_init__(self) -> None:
@@ -201,7 +228,7 @@ class LearningToLearn(Task):
             self.classifier = residual(3, self.width or 16, CLASSES, self.depth or 16)
 
     def open(self, source: Path | None, seed: int) -> None:
-        parts = self._digits(source, seed) if self.optimisee == "mlp" else self._photographs(source, seed)
+        parts = self._read_mnist(source, seed) if self.optimisee == "mlp" else self._read_cifar10(source, seed)
         scales = channel_scales(parts[0][0])
         self.images, self.validation, self.test = (ImageSplit(x, y, *scales) for x, y in parts)
         self.train = self._unrolls(_TRAIN, self.run_steps, seed)
@@ -230,29 +257,29 @@ class LearningToLearn(Task):
             carry = (theta, *model.initial_state(theta))
         theta, *state = carry
         change = self.meta_loss == "change"
-        found = model.unroll(self.classifier, batch.x, batch.target, theta, tuple(state), same=change)
-        loss = found.after.mean() - found.before.mean() if change else found.after.mean()
-        return loss, tuple(t.detach() for t in (found.theta, *found.state))
+        unrolled = model.unroll(self.classifier, batch.x, batch.target, theta, tuple(state), same=change)
+        loss = unrolled.after.mean() - unrolled.before.mean() if change else unrolled.after.mean()
+        return loss, tuple(t.detach() for t in (unrolled.theta, *unrolled.state))
 
     def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
         skipped = Means()
-        trials = self._learned(model, split, device, skipped)
+        trials = self._network_trials(model, split, device, skipped)
         figures = summary(trials) | skipped.result()
         if split is self.test:
             self._tested = trials
-            for name, (lr, trials) in self._hand_made(device).items():
+            for name, (lr, trials) in self._standard_trials(device).items():
                 figures |= {f"{name}_{key}": value for key, value in {"lr": lr, **summary(trials)}.items()}
         return figures
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
-        """The loss of the test's optimisees over their steps: its mean, and from the least to the greatest."""
+        """Plot the loss of the test's optimisees by step: mean and range."""
         from matplotlib.figure import Figure
         from matplotlib.ticker import LogLocator, NullFormatter
 
         figure = Figure(figsize=(7, 4.5), layout="constrained")
         ax = figure.subplots()
         drawn = {f"learned: {model.recurrent_layers()[0].kind}": self._tested}
-        drawn |= {f"{name}, lr {lr:g}": trials for name, (lr, trials) in self._hand_made(device).items()}
+        drawn |= {f"{name}, lr {lr:g}": trials for name, (lr, trials) in self._standard_trials(device).items()}
         for (label, trials), colour in zip(drawn.items(), ("black", *_COLOURS), strict=True):
             curves = torch.stack([trial.curve for trial in trials]).numpy()
             steps = np.arange(curves.shape[1])
@@ -269,53 +296,55 @@ class LearningToLearn(Task):
             figure.savefig(temporary, dpi=120)
 
     def series(self, model: RecurrentModel, device: str) -> dict[str, list[float]]:
-        """The loss on the minibatch of each step of the test's optimisees, as a mean over them: loss_by_step.
+        """Return the minibatch loss by step, averaged over the test's optimisees.
 
-        sgd_loss_by_step and so on are those of the hand-made optimisers.
+        The key is loss_by_step for the network, and sgd_loss_by_step and so on for the standard optimisers.
         """
-        by_hand = {f"{name}_": trials for name, (_, trials) in self._hand_made(device).items()}
+        by_hand = {f"{name}_": trials for name, (_, trials) in self._standard_trials(device).items()}
         runs = {"": self._tested, **by_hand}
         return {
             f"{name}loss_by_step": torch.stack([t.curve for t in trials]).mean(0).tolist()
             for name, trials in runs.items()
         }
 
-    def _learned(self, model: RecurrentModel, split: Split, device: str, skipped: Means) -> list[Trial]:
-        """The trials of an evaluation by the network; `skipped` gets the skip percentages."""
+    def _network_trials(self, model: RecurrentModel, split: Split, device: str, skipped: Means) -> list[Trial]:
+        """Run the trials of an evaluation with the network; `skipped` collects the skip percentages."""
         assert isinstance(model, LearnedOptimizer)
 
         def train(theta: Tensor, parts: Iterable[Batch]) -> tuple[Tensor, Tensor]:
             curve, state = [], model.initial_state(theta)
             for part in parts:
-                found = model.unroll(self.classifier, part.x, part.target, theta, state, same=False)
-                theta, state = found.theta, found.state
-                curve.append(found.before)
-                skipped.add(len(found.before), {"skip_percent": 100 * (1 - model.update_rate)})
+                unrolled = model.unroll(self.classifier, part.x, part.target, theta, state, same=False)
+                theta, state = unrolled.theta, unrolled.state
+                curve.append(unrolled.before)
+                skipped.add(len(unrolled.before), {"skip_percent": 100 * (1 - model.update_rate)})
             return torch.cat(curve), theta
 
         key = _TEST if split is self.test else _VALIDATION
         return self._trials(train, split, key, self.trials, device)
 
-    def _hand_made(self, device: str) -> dict[str, tuple[float, list[Trial]]]:
-        """The learning rate of each hand-made optimiser and the trials of the test by it; made once."""
+    def _standard_trials(self, device: str) -> dict[str, tuple[float, list[Trial]]]:
+        """Learning rate and test trials of each standard optimiser, computed once."""
         if not self._compared:
-            self._compared = {name: self._tuned(name, device) for name in HAND_MADE}
+            self._compared = {name: self._tune(name, device) for name in HAND_MADE}
         return self._compared
 
-    def _tuned(self, name: str, device: str) -> tuple[float, list[Trial]]:
+    def _tune(self, name: str, device: str) -> tuple[float, list[Trial]]:
+        """Tune the learning rate of a standard optimiser on the validation images; its rate and test trials."""
+
         def loss(lr: float) -> float:
-            trials = self._trials(self._by_hand(name, lr), self.validation, _TUNING, self.tuning, device)
-            found = summary(trials)["final_loss"]
-            return found if math.isfinite(found) else math.inf
+            trials = self._trials(self._standard_trainer(name, lr), self.validation, _TUNING, self.tuning, device)
+            final_loss = summary(trials)["final_loss"]
+            return final_loss if math.isfinite(final_loss) else math.inf
 
         for lr in sorted(RATES, key=loss):
-            trials = self._trials(self._by_hand(name, lr), self.test, _TEST, self.trials, device)
-            # a rate at the edge of divergence may pass the tuning and not the test
+            trials = self._trials(self._standard_trainer(name, lr), self.test, _TEST, self.trials, device)
+            # a rate close to divergence may pass the tuning but not the test
             if all(map(math.isfinite, summary(trials).values())):
                 break
         return lr, trials
 
-    def _by_hand(self, name: str, lr: float) -> Trainer:
+    def _standard_trainer(self, name: str, lr: float) -> Trainer:
         def train(theta: Tensor, parts: Iterable[Batch]) -> tuple[Tensor, Tensor]:
             # the last minibatch of a part is the first of the next one
             batches = ((x, y) for part in parts for x, y in zip(part.x[:-1], part.target[:-1], strict=True))
@@ -324,35 +353,35 @@ class LearningToLearn(Task):
         return train
 
     def _trials(self, train: Trainer, split: Split, key: int, count: int, device: str) -> list[Trial]:
-        """So many optimisees, the same ones for every `train`, and their scores on a split at the end."""
+        """Train `count` optimisees, the same ones for every `train`, and score them on a split at the end."""
         unrolls = self._unrolls(key, self.run_steps if key == _VALIDATION else self.test_steps or self.run_steps)
-        made = []
+        trials = []
         for number in range(count):
             theta = self.classifier.start(torch.Generator().manual_seed(1000 * key + number)).to(device)
             curve, theta = train(theta, (unrolls.part(number, i).to(device) for i in range(unrolls.parts)))
             scores = Means()
             for batch in split.chunks():
                 moved = batch.to(device)
-                found = CLASSIFICATION.metrics(self.classifier(theta, moved.x), moved.target)
-                named = {"final_loss": found["cross_entropy"], "final_accuracy": found["accuracy"]}
-                scores.add(len(batch.target), named)
+                metrics = CLASSIFICATION.metrics(self.classifier(theta, moved.x), moved.target)
+                final = {"final_loss": metrics["cross_entropy"], "final_accuracy": metrics["accuracy"]}
+                scores.add(len(batch.target), final)
             late = curve[-max(1, len(curve) // 5) :]
             losses = {"mean_loss": float(curve.mean()), "late_loss": float(late.mean())}
-            made.append(Trial(curve.cpu(), {**scores.result(), **losses}))
-        return made
+            trials.append(Trial(curve.cpu(), {**scores.result(), **losses}))
+        return trials
 
     def _unrolls(self, key: int, steps: int, seed: int = 0) -> Unrolls:
         return Unrolls(self.images, steps, self.unroll, self.minibatch, key=key, seed=seed, optimisees=self.optimisees)
 
-    def _digits(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
-        """Images (N, 1, 28, 28) and labels to train on, to validate and to test."""
+    def _read_mnist(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
+        """Images (N, 1, 28, 28) and labels of the training, validation and test parts."""
         rows = _Digits()
         rows.open(source, seed)
         parts = (rows.train, rows.validation, rows.test)
         return [(part.x[:, None], part.y) for part in parts if isinstance(part, Sequences)]
 
-    def _photographs(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
-        """Images (N, 3, 32, 32) and labels to train on, to validate and to test."""
+    def _read_cifar10(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
+        """Images (N, 3, 32, 32) and labels of the training, validation and test parts."""
         files = find_either(self.name, "cifar10", CIFAR10, source)
         if files[0].name.startswith(_SUBSET):
             warnings.warn(SETS["cifar10"].note, EdgernnWarning, stacklevel=2)
@@ -367,7 +396,7 @@ class LearningToLearn(Task):
 
 
 def summary(trials: list[Trial]) -> dict[str, float]:
-    """The means of their scores."""
+    """Mean scores of trials."""
     means = Means()
     for trial in trials:
         means.add(1, trial.scores)
@@ -375,7 +404,7 @@ def summary(trials: list[Trial]) -> dict[str, float]:
 
 
 class _Digits(LabelledImages):
-    """The images of MNIST, asked for in the name of this task."""
+    """MNIST, with this task's name in errors about missing files."""
 
     name = LearningToLearn.name
     folder = MnistRows.folder

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memorization task."""
+"""Memorization task."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -18,19 +18,25 @@ def _squared_error(y: Tensor, target: Tensor) -> Tensor:
 
 
 def _metrics(y: Tensor, target: Tensor) -> dict[str, Tensor]:
-    # an output of exactly 0 is no sign
+    # an output of exactly 0 counts as wrong
     return {"squared_error": _squared_error(y, target), "bit_accuracy": (y * target > 0).double().mean()}
 
 
 @dataclass
 class Memorization(Synthetic):
-    """Give back the first numbers of a sequence, after noise.
+    """Memorization task: reproduce the first values of a sequence after noise.
 
-    x (bits + noise, B, 1): `bits` numbers of +1 or -1, each with probability 1/2, then `noise` ones from a normal
-    distribution with mean 0 and variance delta2. target (B, bits): the first ones.
-    squared_error, the loss: the squared distance of output and target, summed over the bits, as a mean over the
-    sequences. bit_accuracy: the share of bits whose sign is right.
-    train_size, test_size, epoch_steps: see `Synthetic`.
+    x (bits + noise, B, 1): random bits, +1 or -1, then Gaussian noise. target (B, bits): the bits.
+    Metrics: squared_error, the loss, summed over the bits and averaged over sequences; bit_accuracy, the share of bits
+    with the correct sign.
+
+    Settings:
+
+    - `bits`: Number of bits.
+    - `noise`: Number of noise steps.
+    - `delta2`: Variance of the noise.
+    - `train_size`, `test_size`, `epoch_steps`: See `Synthetic`.
+
     Source: Long, Zhang, Mao, "Prototypical Recurrent Unit", 2016, where bits is I, noise is N, delta2 is δ² and
     squared_error, eq 14, is called MSE.
     """
@@ -41,7 +47,7 @@ class Memorization(Synthetic):
     delta2: Annotated[float, Field(ge=0)] = 1.0
 
     name = "memorization"
-    help = "give back the first bits of a sequence after noise"
+    help = "Reproduce the first bits of a sequence after noise."
     defaults = {"epochs": 5, "hidden_size": 32, "batch_size": 100, "lr": 1e-2}  # noqa: RUF012
     objective = Objective("squared_error", False, _squared_error, _metrics)
     input_size = 1

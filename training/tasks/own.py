@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of a user's own sequences, whatever files they come in."""
+"""Base class of the tasks on a user's own data."""
 
 import abc
 from collections.abc import Mapping
@@ -19,14 +19,16 @@ TARGETS, NEXT = "targets", "next"
 
 @dataclass
 class OwnData(Task):
-    """A user's own sequences, x (N, T, I), and what is to be said of them.
+    """Base class of tasks on a user's own sequences x (N, T, I): prediction of targets, or of the next step.
 
-    predict=targets: what comes with them, one a sequence or one a step. Labels: cross entropy, accuracy; numbers: mean
-    squared error, in their own unit.
-    predict=next: what comes next. The target of every step but the last is x of the step after, all I channels: mean
-    squared error. Targets need not be there, and are not read.
-    Parts to validate and to test may be given; for each that is not, a tenth is held out by the seed. The input is
-    standardised by mean and standard deviation of the training part, channel by channel.
+    The validation and the test part are optional. If one is missing, the seed chooses a tenth of the training part for
+    it. The input is standardised per channel by mean and standard deviation of the training part.
+
+    Settings:
+
+    - `predict`: targets: predict the targets in the data, one per sequence or one per step. Labels are trained on cross
+      entropy and measured by accuracy; numbers by mean squared error, in their own unit. next: predict all I
+      channels of the next step, measured by mean squared error. Targets are not read.
     """
 
     predict: str = TARGETS
@@ -39,10 +41,10 @@ class OwnData(Task):
 
     @abc.abstractmethod
     def _read(self, source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """X (N, T, I) and, unless what comes next is predicted, y of each part that is given.
+        """Read x (N, T, I) of each part and, unless predict=next, its y.
 
-        The parts are train, validation and test; the first is always there. y is int64 labels (N,) or (N, T), or
-        float32 numbers (N, O) or (N, T, O). Sets fingerprint, and classes where labels have names.
+        The parts are train, which is required, validation and test. y is int64 labels (N,) or (N, T), or float32
+        numbers (N, O) or (N, T, O). Sets `fingerprint`, and `classes` if labels have names.
         """
 
     def open(self, source: Path | None, seed: int) -> None:
@@ -68,14 +70,14 @@ class OwnData(Task):
 
 
 def _next(source: Path, x: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Every step as input but the last, and as target but the first."""
+    """Inputs: all steps but the last. Targets: all steps but the first."""
     if short := [part for part, values in x.items() if values.shape[1] < 2]:
         raise EdgernnError(f"{source}: {short[0]}: expected at least 2 steps, the last to be predicted, got 1")
     return {part: values[:, :-1] for part, values in x.items()}, {part: values[:, 1:] for part, values in x.items()}
 
 
 def _hold_out(source: Path, x: dict[str, Tensor], y: dict[str, Tensor], seed: int) -> None:
-    """Take the parts that are not given from the training part."""
+    """Split missing parts off the training part."""
     missing = [part for part in ("validation", "test") if part not in x]
     count = len(x["train"])
     held_out = max(1, count // HELD_OUT)

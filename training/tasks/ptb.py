@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The next word of a text."""
+"""Word language model task."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,19 +27,25 @@ FORMS = (
     ("ptb.train.txt", "ptb.valid.txt", "ptb.test.txt"),
     ("train.txt", "valid.txt", "test.txt"),
 )
-# stands for no word, where the last column of a split is shorter than the others
+# target that does not count, at the end of columns that are shorter than the others
 NOTHING = -1
 _WINDOWS, _ORDER = 1, 2
 
 
 class WordStream(Source, Split):
-    """A text as one row of words, cut into columns that are read side by side, some steps at a time.
+    """A text as one stream of words, cut into parallel columns and read in windows of some steps.
 
-    words (N,): their numbers; every one is a target, and the input is the word before it, `end` before the first.
-    bptt: the steps of a batch. vary_bptt: that number is drawn from a normal distribution of deviation 5, around bptt
-    for 95 % of the windows and bptt / 2 for the others, and is at least 5; the learning rate is multiplied by its share
-    of bptt (Merity et al. 2017, section 4.1). The lengths of all epochs are the same but for their order, which is
-    drawn from seed and epoch, so that all have as many steps. columns: to evaluate with.
+    Every word is a target. Its input is the word before it, or `end` for the first.
+
+    Args:
+        words: Word numbers (N,).
+        end: Number of the end of a sentence.
+        bptt: Steps of a window, which is a batch.
+        vary_bptt: Draw the number of steps from a normal distribution of deviation 5 and mean bptt, or bptt / 2 for 5 %
+            of the windows, but at least 5. The learning rate is scaled by steps / bptt (Merity et al. 2017, section
+            4.1). All epochs have the same lengths in different orders, and so the same number of windows.
+        columns: Number of columns in an evaluation.
+        seed: Random seed of the lengths and their order.
     """
 
     def __init__(
@@ -47,14 +53,14 @@ class WordStream(Source, Split):
     ) -> None:
         self.words = torch.tensor(words)
         self.end, self.bptt, self.vary_bptt, self.columns, self.seed = end, bptt, vary_bptt, columns, seed
-        # by the number of columns
+        # x and target, and the window lengths, by the number of columns
         self._cut: dict[int, tuple[Tensor, Tensor]] = {}
         self._lengths: dict[int, list[int]] = {}
-        # the windows of the last epoch that was asked for, and of so many columns
+        # cache of `_window_starts`: epoch, columns, starts
         self._starts: tuple[int, int, list[int]] = (-1, 0, [])
 
     def __len__(self) -> int:
-        """Whole windows."""
+        """Number of whole windows of bptt words."""
         return max(1, len(self.words) // self.bptt)
 
     def steps_per_epoch(self, batch_size: int) -> int:
@@ -78,9 +84,9 @@ class WordStream(Source, Split):
         return (starts[i + 1] - starts[i]) / self.bptt
 
     def windows(self) -> Iterator[Batch]:
-        """The whole text once, in `columns`; each batch goes on where the one before ended.
+        """Iterate over the whole text once, in `columns`; each batch continues the previous one.
 
-        What the last columns have too few words for is NOTHING as a target.
+        Targets past the end of the text are NOTHING.
         """
         steps = -(-len(self.words) // self.columns)
         missing = steps * self.columns - len(self.words)
@@ -90,7 +96,7 @@ class WordStream(Source, Split):
             yield Batch(*part)
 
     def chunks(self, size: int = 16) -> Iterator[Batch]:
-        """Windows of bptt words that do not overlap, as sequences of their own, so many at a time."""
+        """Iterate over windows of bptt words that do not overlap, as separate sequences, `size` at a time."""
         width = min(self.bptt, len(self.words))
         whole = len(self) * width
         x, target = self._inputs()[:whole].view(-1, width), self.words[:whole].view(-1, width)
@@ -101,13 +107,15 @@ class WordStream(Source, Split):
         return torch.cat([self.words.new_tensor([self.end]), self.words[:-1]])
 
     def _steps(self, columns: int) -> int:
-        """Of an epoch; the few words that do not fill a row of the columns are left out."""
+        """Number of time steps in an epoch; words that do not fill all columns are dropped."""
         if columns > len(self.words):
-            raise UsageError(f"batch_size: expected at most {len(self.words)}, the words of the text, got {columns}")
+            raise UsageError(
+                f"batch_size: expected at most {len(self.words)}, the number of words in the text, got {columns}"
+            )
         return len(self.words) // columns
 
     def _columns(self, columns: int) -> tuple[Tensor, Tensor]:
-        """X and target, (steps, columns) each."""
+        """Inputs and targets, (steps, columns) each."""
         if columns not in self._cut:
             steps = self._steps(columns)
             parts = (part[: steps * columns].view(columns, steps) for part in (self._inputs(), self.words))
@@ -116,22 +124,22 @@ class WordStream(Source, Split):
         return self._cut[columns]
 
     def _window_lengths(self, columns: int) -> list[int]:
-        """Of the windows that make up an epoch; the last one is cut."""
+        """Lengths of the windows of an epoch; the last one is cut."""
         if columns not in self._lengths:
             rng = np.random.default_rng([_WINDOWS, self.seed, 0])
             left, lengths = self._steps(columns), list[int]()
             while left > 0:
-                lengths.append(min(left, self._drawn(rng) if self.vary_bptt else self.bptt))
+                lengths.append(min(left, self._draw_length(rng) if self.vary_bptt else self.bptt))
                 left -= lengths[-1]
             self._lengths[columns] = lengths
         return self._lengths[columns]
 
-    def _drawn(self, rng: np.random.Generator) -> int:
+    def _draw_length(self, rng: np.random.Generator) -> int:
         mean = self.bptt if rng.random() < 0.95 else self.bptt / 2
         return max(5, int(rng.normal(mean, 5)))
 
     def _window_starts(self, epoch: int, columns: int) -> list[int]:
-        """Where each window of an epoch begins, and the end of the last."""
+        """First step of each window of an epoch, and the end of the last."""
         if self._starts[:2] != (epoch, columns):
             lengths = self._window_lengths(columns)
             if self.vary_bptt:
@@ -143,25 +151,31 @@ class WordStream(Source, Split):
 
 @dataclass
 class NextWord(Task):
-    """Predict each next word of a text: the Penn Treebank as Mikolov prepared it, or your own.
+    """Word language model task: predict each next word of the Penn Treebank as Mikolov prepared it, or your own text.
 
-    x (T, B): the numbers of words, `Vocabulary.words` of the training part, `classes`. target (T, B): those of the
-    words that follow. Each line is a sentence, with its words apart by spaces, and <eos> is put behind it; a word that
-    the training part does not have counts as <unk>. Trained on as batch_size columns of continuous text, bptt steps at
-    a time; each batch goes on from the states that the one before left, through which no gradient flows.
+    x (T, B): word numbers in the vocabulary of the training part, `classes`. target (T, B): the numbers of the next
+    words. Each line is a sentence of words separated by spaces and is followed by <eos>. A word that the training part
+    does not have becomes <unk>. Training reads batch_size columns of continuous text, bptt steps at a time. Each batch
+    starts from the final states of the previous one, detached from the graph.
+    Metrics: cross_entropy in nats per word, over all words and sentence ends of a part; perplexity, its exponential, is
+    the main one.
+
+    Settings:
+
+    - `embedding`: Size I of the word embedding.
+    - `bptt`, `vary_bptt`: See `WordStream`.
+    - `ar`, `tar`: Weights of activation regularisation (mean square of the last layer's output, after dropout) and of
+      temporal activation regularisation (mean square of its change from step to step). Merity et al. 2017,
+      section 4.6.
+    - `eval_batch`, `test_batch`: Number of columns of the validation and the test part in an evaluation; the state is
+      carried through a whole column.
+
     Files: ptb.train.txt, ptb.valid.txt and ptb.test.txt, or train.txt, valid.txt and test.txt, plain, .gz or .xz, in
-    the folder ptb of the data folder or in that itself.
+    the data folder or in its folder ptb.
 
-    embedding: I, the size of what stands for a word. bptt, vary_bptt: see WordStream. ar weighs the mean square of the
-    last layer's output as the head reads it, tar that of its change from step to step, in the loss (Merity et al. 2017,
-    section 4.6). eval_batch, test_batch: columns in which the two parts are read; the state goes on from the first
-    word of a column to its last.
-    Metrics: cross_entropy in nats a word, over all words of a part and the ends of its sentences, each once;
-    perplexity, e to the power of it, is the main one.
-    Raises EdgernnError where a file is missing or has no word.
-    Source: SA-RNN, section 4.4, whose setting is the default: one layer of 256 on an embedding of 256, Adam; it does
-    not say batch and bptt. AWD-LSTM (Merity, Keskar, Socher, "Regularizing and Optimizing LSTM Language Models", 2017,
-    https://arxiv.org/abs/1708.02182) is what EINS, appendix A, and IRC, section V-A, start from.
+    Source: SA-RNN, section 4.4, for the defaults: one layer of 256 on an embedding of 256, Adam; batch size and bptt
+    are not given there. EINS, appendix A, and IRC, section V-A, start from AWD-LSTM (Merity, Keskar, Socher,
+    "Regularizing and Optimizing LSTM Language Models", 2017, https://arxiv.org/abs/1708.02182).
     """
 
     embedding: Annotated[int, Field(ge=1)] = 256
@@ -173,7 +187,7 @@ class NextWord(Task):
     test_batch: Annotated[int, Field(ge=1)] = 1
 
     name = "ptb"
-    help = "predict the next word of the Penn Treebank, or of your own text"
+    help = "Predict the next word of the Penn Treebank, or of your own text."
     defaults: ClassVar[Mapping[str, Any]] = {
         "epochs": 10,
         "hidden_size": 256,
@@ -182,7 +196,7 @@ class NextWord(Task):
         "keep": "best",
         "checkpoint_every": 500,
     }
-    # the words after a word are its targets, and none is missing
+    # future words are targets, and no input is missing
     without = frozenset({"bidirectional", "imputer", "imputation"})
     objective = Score("perplexity", False)
     output = "all"
@@ -227,5 +241,5 @@ class NextWord(Task):
             entropy = functional.cross_entropy(y.flatten(0, 1), moved.target.flatten(), ignore_index=NOTHING)
             words = int((batch.target != NOTHING).sum())
             means.add(words, {"cross_entropy": entropy, "skip_percent": 100 * (1 - model.update_rate)})
-        found = means.result()
-        return {"perplexity": float(np.exp(found["cross_entropy"])), **found}
+        metrics = means.result()
+        return {"perplexity": float(np.exp(metrics["cross_entropy"])), **metrics}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Epileptic seizures in EEG."""
+"""Seizure detection in EEG."""
 
 import re
 from dataclasses import dataclass
@@ -13,31 +13,36 @@ from edgernn.training.formats import CsvTable, read_csv
 from edgernn.training.tasks.detection import Detection
 from edgernn.training.tasks.parts import Array, finite
 
-# of the rows by recording and chunk, and of the rows by id
+# the first has columns recording and chunk, the others have an id column
 FILES = ["epileptic_seizure_recognition.csv", "Epileptic Seizure Recognition.csv", "data.csv"]
 SAMPLES = 178
-# samples in the mean of a step; what is left at the end is dropped
+# samples averaged for a step; samples left at the end are dropped
 _MEAN = 10
 _SEIZURE = 1
 _RECORDING = "recording"
-# the id column has no name, or the one that pandas gives such a column
+# the id column has no name, or the name that pandas gives to such a column
 _ID = ("", "Unnamed", "Unnamed: 0")
 SPLITS = ("rows", "recordings")
 
 
 @dataclass
 class Seizures(Detection):
-    """Whether a second of EEG shows an epileptic seizure.
+    """Detection of epileptic seizures in one second of EEG.
 
-    x (17, B, 1): 178 samples less the mean of all 178, then the mean of every 10; the last 8 are dropped.
-    target (B,): 1 for y = 1, a seizure; 0 for the four other classes. 2,300 series show a seizure, and as many of the
-    other 9,200 are drawn: 4,600 series. Parts, output and loss: see `Detection`.
-    split=rows: series are shared out one by one, as in the paper. That leaks: 23 series are pieces of one recording, so
-    most recordings of the test are also in the training part, and the accuracy is that for known recordings.
-    split=recordings: all series of a recording are in one part.
-    The file: data.csv or Epileptic Seizure Recognition.csv as UCI and others give it, with an id, X1 … X178 and y; or
+    x (17, B, 1): 178 samples, centred by the mean of all 178, then averaged over every 10; the last 8 are dropped.
+    target (B,): 1 for y = 1, a seizure; 0 for the four other classes. 2,300 series show a seizure, and 2,300 of the
+    other 9,200 are drawn. Parts, output and loss: see `Detection`.
+
+    Settings:
+
+    - `split`: rows: series are split one by one, as in the paper. This leaks: each recording is cut into 23 series, so
+      that most test recordings are also in the training part. recordings: all series of a recording are in one
+      part.
+    - `scale`: See `Detection`; false centres the series only, as in the paper.
+
+    File: data.csv or Epileptic Seizure Recognition.csv as UCI and others provide it, with an id, X1 … X178 and y; or
     epileptic_seizure_recognition.csv with recording and chunk in place of the id. X21.V1.791 is chunk 21 of V1.791.
-    scale=false leaves it at that centring, as in the paper (see `Detection`).
+
     Source: see `Detection`. Data: Andrzejak et al., "Indications of nonlinear deterministic and finite-dimensional
     structures in time series of brain electrical activity", Physical Review E 64, 2001; made into rows by Wu and Fokoue
     for the UCI repository, 2017.
@@ -46,7 +51,7 @@ class Seizures(Detection):
     split: str = "rows"
 
     name = "seizures"
-    help = "find a seizure in a second of EEG (needs the UCI file)"
+    help = "Detect a seizure in one second of EEG (needs the UCI file)."
     defaults = {**Detection.defaults, "lambda": 2e-4}  # noqa: RUF012
     input_size = 1
     classes = ("no seizure", "seizure")
@@ -65,23 +70,25 @@ class Seizures(Detection):
         steps = SAMPLES // _MEAN
         x = centred[:, : steps * _MEAN].reshape(-1, steps, _MEAN).mean(2)
         groups = _recordings(table, seizure) if self.split == "recordings" else None
-        self._share_out(path, x[..., None], seizure, seed, groups)
+        self._split(path, x[..., None], seizure, seed, groups)
 
 
 def _recordings(table: CsvTable, seizure: Array) -> Array:
-    """The number of each row's recording (N,)."""
+    """Index of each row's recording (N,)."""
     if _RECORDING in table.text:
         names = table.text[_RECORDING]
     else:
         ids = next((table.text[column] for column in _ID if column in table.text), None)
         if ids is None:
-            raise EdgernnError(f"{table.path}: expected a column {_RECORDING} or of ids like X21.V1.791, got neither")
-        found = [re.fullmatch(r"X\d+\.(V[\d.]+)", word) for word in ids]
-        if None in found:
-            raise EdgernnError(f"{table.path}: expected ids like X21.V1.791, got {ids[found.index(None)]!r}")
-        names = [match[1] for match in found if match]
+            raise EdgernnError(
+                f"{table.path}: expected a column {_RECORDING} or a column of ids like X21.V1.791, got neither"
+            )
+        matches = [re.fullmatch(r"X\d+\.(V[\d.]+)", word) for word in ids]
+        if None in matches:
+            raise EdgernnError(f"{table.path}: expected ids like X21.V1.791, got {ids[matches.index(None)]!r}")
+        names = [match[1] for match in matches if match]
     recordings, groups = np.unique(names, return_inverse=True)
     mixed = np.intersect1d(groups[seizure], groups[~seizure])
     if len(mixed):
-        raise EdgernnError(f"{table.path}: expected one class a recording, got two in {recordings[mixed[0]]}")
+        raise EdgernnError(f"{table.path}: expected one class per recording, got two in {recordings[mixed[0]]}")
     return groups

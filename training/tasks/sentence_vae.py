@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code sentences, and fill in their last words."""
+"""Sentence autoencoding and completion task."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,25 +26,28 @@ from edgernn.training.tasks.sources import Batch, Source, Split
 from edgernn.training.text import UNKNOWN, Vocabulary, read_sentences
 
 IMPUTED = "samples.txt"
-# how many sentences are evaluated at once: each of their words has a probability for every word
+# number of sentences evaluated at once; few, because of the logits over the vocabulary
 _EVALUATION_BATCH = 50
 _SHUFFLE = 1
-# of the text that a run leaves: so many sentences, each with as many samples, of which some are shown
-_SENTENCES, _SAMPLES, _SHOWN = 10, 20, 4
+# samples.txt has so many sentences; of the samples of each, only the first are printed
+_SENTENCES, _SAMPLES, _PRINTED = 10, 20, 4
 
 
 @dataclass(frozen=True)
 class SentenceBatch(Batch):
-    """Sentences x (T, B) int64, the longest first and padded with 0; target is lengths (B,). step: of the training."""
+    """Sentences x (T, B) int64, longest first and padded with 0; target is their lengths (B,).
+
+    step is the training step.
+    """
 
     step: int = 0
 
 
 class Sentences(Source, Split):
-    """Stored sentences of unequal length, as numbers of words.
+    """Stored sentences of different lengths, as word numbers.
 
-    For each epoch those of one length are shuffled, the row of all, from the shortest to the longest, is cut into
-    batches, and these are shuffled: a batch holds sentences of nearly one length. To evaluate they come by length.
+    Each batch has sentences of nearly equal length: in each epoch the sentences are sorted by length, with equal
+    lengths shuffled, cut into batches, and the batches are shuffled. An evaluation reads them sorted by length.
     """
 
     def __init__(self, sentences: Sequence[Sequence[int]], seed: int = 0) -> None:
@@ -83,19 +86,25 @@ class Sentences(Source, Split):
 
 @dataclass
 class SentenceCodes(Task):
-    """Code a sentence so that a language model can say it again: an RNN-VAE with an encoder of any cell, `SentenceVAE`.
+    """Sentence autoencoding task: an RNN-VAE with an encoder of any cell, see `SentenceVAE`.
 
-    x (T, B): the numbers of words (`Vocabulary`), padded; target (B,): the lengths. The sentences are the lines of the
-    files of the task `ptb`, the Penn Treebank or your own; the vocabulary is that of the training part.
-    embedding, decoder_dropout, word_dropout, weight_drop: of the network. The divergence has a weight in the loss that
-    rises linearly from 0 to 1 over the first kl_steps steps; Bowman et al. tune how fast, the EINS paper does not say.
-    0: it is 1 from the beginning.
-    Metrics: nll = reconstruction + kl, in nats a sentence, with one sample of z: a bound of -log p. perplexity: of a
-    word, e^(Σ nll / Σ (n + 1)), where each sentence of n words also has its end.
-    A run leaves test sentences whose last `removed` words were taken away and filled in again (`SentenceVAE.impute`).
-    beginnings: of sentences, with | between them, to be filled in 20 times each in the test. For the k-th one, counted
-    from 1, the metrics fill_nll_k and fill_words_k are means over these samples, fill_unknown_k the number of those
-    with an unknown word; the series sample_nll_k and sample_words_k hold all of them.
+    x (T, B): word numbers (`Vocabulary` of the training part), padded; target (B,): the lengths. The sentences are the
+    lines of the files of the task `ptb`, the Penn Treebank or your own text.
+    Metrics: nll = reconstruction + kl, an upper bound of -log p in nats per sentence, with one sample of z; perplexity
+    per word, e^(Σ nll / Σ (n + 1)), for sentences of n words and their end.
+    The file samples.txt of a run shows test sentences with their last words removed and completed again by the network
+    (`SentenceVAE.impute`).
+
+    Settings:
+
+    - `embedding`, `decoder_dropout`, `word_dropout`: See `SentenceVAE`, as for the model's weight_drop.
+    - `kl_steps`: Number of steps in which the weight of the divergence in the loss rises linearly from 0 to 1; 0: the
+      weight is always 1. Bowman et al. tune it, the EINS paper does not give it.
+    - `removed`: Number of words removed from the sentences of samples.txt.
+    - `beginnings`: Beginnings of sentences, separated by |, which the test completes 20 times each. For the k-th one,
+      counted from 1, the metrics fill_nll_k and fill_words_k are means over these samples, and fill_unknown_k is
+      the number of samples with an unknown word. The series sample_nll_k and sample_words_k have all values.
+
     Source: EINS, section 5.2 and appendix B (hidden_size 256, embedding 300, Adam at 1e-3 for 10 epochs); Bowman et
     al., arXiv:1511.06349.
     """
@@ -108,7 +117,7 @@ class SentenceCodes(Task):
     beginnings: str = ""
 
     name = "sentence-vae"
-    help = "code sentences of the Penn Treebank, or of your own text, and fill in their last words"
+    help = "Autoencode and complete sentences of the Penn Treebank, or of your own text."
     defaults: ClassVar[Mapping[str, Any]] = {
         "epochs": 10,
         "hidden_size": 256,
@@ -121,8 +130,8 @@ class SentenceCodes(Task):
     objective = Score("nll", False)
 
     def __post_init__(self) -> None:
-        self.to_fill = [part.split() for part in self.beginnings.split("|")] if self.beginnings else []
-        if not all(self.to_fill):
+        self._to_complete = [part.split() for part in self.beginnings.split("|")] if self.beginnings else []
+        if not all(self._to_complete):
             raise UsageError(f"beginnings: expected words between the |, got {self.beginnings!r}")
 
     def open(self, source: Path | None, seed: int) -> None:
@@ -152,7 +161,7 @@ class SentenceCodes(Task):
         )
 
     def kl_weight(self, step: int) -> float:
-        """What the divergence weighs in the loss of a step, counted from 0."""
+        """Weight of the divergence in the loss of a step, counted from 0."""
         return min(1.0, step / self.kl_steps) if self.kl_steps else 1.0
 
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
@@ -169,19 +178,19 @@ class SentenceCodes(Task):
             sentences.add(len(batch.target), {"nll": reconstruction + kl, "reconstruction": reconstruction, "kl": kl})
             words.add(int(batch.target.sum()), {"skip_percent": 100 * (1 - model.update_rate)})
             tokens += int((batch.target + 1).sum())
-        found = sentences.result()
-        # of a network that has learned nothing it may be more than a float holds
+        metrics = sentences.result()
+        # the perplexity of an untrained network may overflow
         with np.errstate(over="ignore"):
-            perplexity = float(np.exp(found["nll"] * len(split) / tokens))
-        filled = self._fill_all(model, device) if split is self.test else {}
-        return {**found, "perplexity": perplexity, **words.result(), **filled}
+            perplexity = float(np.exp(metrics["nll"] * len(split) / tokens))
+        filled = self._complete_all(model, device) if split is self.test else {}
+        return {**metrics, "perplexity": perplexity, **words.result(), **filled}
 
-    def _fill_all(self, model: RecurrentModel, device: str) -> dict[str, float]:
-        """Fill in the beginnings; what came of it on average."""
+    def _complete_all(self, model: RecurrentModel, device: str) -> dict[str, float]:
+        """Complete the beginnings, keep all samples, and return their mean figures."""
         assert isinstance(model, SentenceVAE)
         figures: dict[str, float] = {}
         self._samples: dict[str, list[float]] = {}
-        for k, beginning in enumerate(self.to_fill, 1):
+        for k, beginning in enumerate(self._to_complete, 1):
             encoded = torch.tensor(self.words.encode(beginning), device=device)
             samples = model.impute(encoded, _SAMPLES, sample=True)
             for name, values in (
@@ -194,37 +203,37 @@ class SentenceCodes(Task):
         return figures
 
     def series(self, model: RecurrentModel, device: str) -> dict[str, list[float]]:
-        """The surprise and the length of each sample that fills in one of the beginnings."""
+        """Return -log p and the length of each sample that completes one of the beginnings."""
         return self._samples
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
-        """Sentences of the test part with their last words removed, and what the network says instead."""
+        """Write samples.txt: test sentences with their last words removed, and the network's completions."""
         assert isinstance(model, SentenceVAE)
         assert isinstance(self.test, Sentences)
         long_enough = [sentence for sentence in self.test.sentences if len(sentence) > 2 * self.removed]
-        lines = [f"Test sentences without their last {self.removed} words; -log p of what is filled in, in nats.\n"]
+        lines = [f"Test sentences without their last {self.removed} words; -log p of the completion, in nats.\n"]
         with torch.no_grad():
             for sentence in long_enough[:_SENTENCES]:
                 beginning = torch.tensor(sentence[: -self.removed], device=device)
-                lines += self._filled_in(
+                lines += self._paragraph(
                     sentence,
                     model.impute(beginning, 1, sample=False)[0],
                     model.impute(beginning, _SAMPLES, sample=True),
                 )
         write_text(folder / IMPUTED, "\n".join(lines))
 
-    def _filled_in(self, sentence: Sequence[int], likeliest: ImputedWords, samples: list[ImputedWords]) -> list[str]:
-        """The paragraph of a sentence, closed with what appendix B of the EINS paper compares."""
+    def _paragraph(self, sentence: Sequence[int], likeliest: ImputedWords, samples: list[ImputedWords]) -> list[str]:
+        """Paragraph of a sentence in samples.txt; its last line has the figures of the EINS paper, appendix B."""
 
         def text(numbers: Sequence[int]) -> str:
             return " ".join(self.words.decode(numbers))
 
-        made = {"likeliest": likeliest, **{f"sample {i + 1}": samples[i] for i in range(_SHOWN)}}
+        printed = {"likeliest": likeliest, **{f"sample {i + 1}": samples[i] for i in range(_PRINTED)}}
         unknown = sum(self.words.unknown in sample.words for sample in samples)
         length = sum(len(sample.words) for sample in samples) / len(samples)
         return [
             f"{text(sentence[: -self.removed])} ...",
             f"  true: {text(sentence[-self.removed :])}",
-            *(f"  {name} ({it.nll:.2f}): {text(it.words)}" for name, it in made.items()),
+            *(f"  {name} ({it.nll:.2f}): {text(it.words)}" for name, it in printed.items()),
             f"  of {len(samples)} samples {unknown} have {UNKNOWN}; {length:.1f} words on average\n",
         ]

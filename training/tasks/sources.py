@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where batches come from. A batch is a function of seed and step, so that a resumed run needs no iterator's state."""
+"""Sources of batches. A batch is a function of seed and step, so that a resumed run needs no iterator state."""
 
 import abc
 import hashlib
@@ -11,15 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# how many sequences are evaluated at once
+# number of sequences evaluated at once
 EVALUATION_BATCH = 250
-# numpy pads short seeds with zeros, so every use has its own first word and the same length
+# random keys, one per use; numpy pads short seeds with zeros, so all seeds have three words
 _SHUFFLE, _GENERATE, _SPLIT = 1, 2, 3
 
 
 @dataclass(frozen=True)
 class Batch:
-    """x (T, B, I) float32, or (T, B) int64 words; target (B, ...), or (T, B, ...) per step, with one target a step."""
+    """Inputs x and targets of a training step.
+
+    x is (T, B, I) float32, or (T, B) int64 words. target is (B, ...), or (T, B, ...) if `per_step`.
+    """
 
     x: Tensor
     target: Tensor
@@ -29,53 +32,53 @@ class Batch:
         return replace(self, x=self.x.to(device), target=self.target.to(device))
 
     def part(self, first: int, every: int) -> Self:
-        """The sequences first, first + every, first + 2 every and so on."""
+        """Return the sequences first, first + every, first + 2 every, ... of the batch."""
         target = self.target[:, first::every] if self.per_step else self.target[first::every]
         return replace(self, x=self.x[:, first::every].contiguous(), target=target.contiguous())
 
 
 class Source(abc.ABC):
-    """An endless, repeatable row of batches to train on."""
+    """An endless, reproducible series of training batches."""
 
     @abc.abstractmethod
     def steps_per_epoch(self, batch_size: int) -> int:
-        """How many batches make an epoch."""
+        """Number of batches in an epoch."""
 
     @abc.abstractmethod
     def batch(self, step: int, batch_size: int) -> Batch:
-        """The batch of a step, counted from 0 over all epochs."""
+        """Return the batch of a step, counted from 0 over all epochs."""
 
     def continues(self, step: int, batch_size: int) -> bool:
-        """Whether the sequences of this step's batch go on where those of the step before ended."""
+        """Return True if the sequences of this step's batch continue those of the previous step."""
         return False
 
     def lr_scale(self, step: int, batch_size: int) -> float:
-        """By what the learning rate of this step is multiplied."""
+        """Factor of the learning rate at this step."""
         return 1.0
 
     @property
     def fingerprint(self) -> str | None:
-        """Tells two sets of stored sequences apart; None where they are made as they are needed."""
+        """Hash of the stored sequences; None if they are generated."""
         return None
 
 
 class Split(abc.ABC):
-    """What is held out, to be gone through once and in order."""
+    """A held-out part, read once and in order."""
 
     @abc.abstractmethod
     def __len__(self) -> int:
-        """The number of sequences."""
+        """Number of sequences."""
 
     @abc.abstractmethod
     def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[Batch]:
-        """All of them once, in order, so many at a time."""
+        """Iterate over all sequences once and in order, `size` at a time."""
 
 
 class Sequences(Source, Split):
-    """Stored sequences, shuffled anew for each epoch; the last batch of an epoch may be smaller.
+    """Stored sequences, reshuffled in each epoch; the last batch of an epoch may be smaller.
 
-    x (N, T, I) of any numeric type, or (N, T) whole numbers below `symbols`, which are made one-hot batch by batch:
-    I = symbols. y (N, ...), or (N, T, ...) with one target a step; whole numbers of any type become int64.
+    x is (N, T, I) of any numeric type, or (N, T) integers below `symbols`, which become one-hot vectors batch by batch
+    (I = symbols). y is (N, ...), or (N, T, ...) with one target per step; integers of any type become int64.
     """
 
     def __init__(
@@ -89,10 +92,10 @@ class Sequences(Source, Split):
 
     @property
     def fingerprint(self) -> str | None:
-        found = hashlib.sha256(repr((self.x.shape, self.y.shape)).encode())
+        digest = hashlib.sha256(repr((self.x.shape, self.y.shape)).encode())
         for stored in (self.x, self.y):
-            found.update(stored.numpy().tobytes())
-        return found.hexdigest()
+            digest.update(stored.numpy().tobytes())
+        return digest.hexdigest()
 
     def steps_per_epoch(self, batch_size: int) -> int:
         return -(-len(self) // batch_size)
@@ -106,7 +109,7 @@ class Sequences(Source, Split):
         return self._batch(self.x[chosen], self.y[chosen])
 
     def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[Batch]:
-        """All of them once, in order."""
+        """Iterate over all sequences once and in order, `size` at a time."""
         for x, y in zip(torch.split(self.x, size), torch.split(self.y, size), strict=True):
             yield self._batch(x, y)
 
@@ -118,9 +121,9 @@ class Sequences(Source, Split):
 
 
 class Generated(Source):
-    """Sequences that are made as they are needed and never come twice.
+    """New sequences for every batch.
 
-    make(rng, n) returns x (T, n, I) and the target (n, ...), or (T, n, ...) per step, with one target a step.
+    `make(rng, n)` returns x (T, n, I) and the target (n, ...), or (T, n, ...) if `per_step`.
     """
 
     def __init__(
@@ -136,16 +139,25 @@ class Generated(Source):
         return self._epoch_steps
 
     def batch(self, step: int, batch_size: int) -> Batch:
-        made = self._make(np.random.default_rng([_GENERATE, self._seed, step]), batch_size)
-        return Batch(*made, per_step=self._per_step)
+        x, target = self._make(np.random.default_rng([_GENERATE, self._seed, step]), batch_size)
+        return Batch(x, target, per_step=self._per_step)
 
 
 def one_hot(symbols: Tensor, count: int) -> Tensor:
-    """(..., count) float32, 1 at each whole number and 0 elsewhere."""
+    """One-hot vectors (..., count) float32 of integers (...)."""
     return torch.zeros(*symbols.shape, count).scatter_(-1, symbols.long()[..., None], 1.0)
 
 
 def random_split(count: int, sizes: list[int], seed: int) -> list[Tensor]:
-    """Indices of disjoint parts: what is left over first, then one part a size."""
+    """Split the indices 0 to count - 1 at random.
+
+    Args:
+        count: Number of indices.
+        sizes: Sizes of all parts but the first.
+        seed: Random seed.
+
+    Returns:
+        The remaining indices, then one part for each of `sizes`.
+    """
     order = torch.from_numpy(np.random.default_rng([_SPLIT, seed, 0]).permutation(count))
     return list(torch.split(order, [count - sum(sizes), *sizes]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intensive care stays as hourly series with gaps."""
+"""Intensive care stays as hourly series with missing values."""
 
 from typing import Any
 
@@ -13,25 +13,26 @@ from edgernn.training.tasks.sources import random_split
 
 Array = npt.NDArray[Any]
 HOURS = 48
-# of the 37 time series all but the weight, and the mark of mechanical ventilation, which is always 1
+# the 37 time series without the weight and without MechVent, which is 1 wherever it is recorded
 FEATURES = tuple(name for name in PARAMETERS[6:] if name != "MechVent")
-# one in so many of the observed values is held out of each stay
+# one in 10 observed values of each stay is held out
 _HELD_OUT_VALUES = 10
-# one in so many of the stays
+# one in 10 stays is for validation, one in 5 for the test
 _VALIDATION, _TEST = 10, 5
+# random key of the held-out values
 _HOLD_OUT = 41
 
 
 def hourly(stays: Stays) -> Array:
-    """Values (N, 48, 35) of FEATURES, NaN where none was measured; the last of several in an hour.
+    """Hourly values (N, 48, 35) of FEATURES: the last measurement of each hour, or NaN.
 
-    What is measured at the end of the 48th hour is in none.
+    A measurement at exactly 48:00 is dropped.
     """
     column = np.full(len(PARAMETERS), -1)
     column[[PARAMETERS.index(name) for name in FEATURES]] = np.arange(len(FEATURES))
     count = len(stays.record_id)
     stay = np.repeat(np.arange(count), np.diff(stays.row_start))
-    # stable: of two at the same minute the later row stands
+    # lexsort is stable: of two measurements at the same minute, the later row wins
     order = np.lexsort((stays.minute, stay))
     order = order[(stays.minute[order] < 60 * HOURS) & (column[stays.param[order]] >= 0)]
     cell = (stay[order], stays.minute[order] // 60, column[stays.param[order]])
@@ -43,13 +44,21 @@ def hourly(stays: Stays) -> Array:
 
 
 def died(stays: Stays) -> Array:
-    """Whether each stay ended with death in the hospital (N,)."""
+    """True for each stay that ended with death in the hospital (N,)."""
     outcome: Array = stays.outcomes[:, OUTCOMES.index("In-hospital_death")]
     return np.equal(outcome, 1)
 
 
 def hold_out(values: Array, seed: int) -> Array:
-    """Which of the values (N, T, F) are held out: of each stay a tenth of those observed, rounded down, by the seed."""
+    """Choose the held-out values: a tenth of the observed values of each stay, rounded down.
+
+    Args:
+        values: Values (N, T, F), NaN if missing.
+        seed: Random seed.
+
+    Returns:
+        Booleans (N, T, F), true for a held-out value.
+    """
     rng = np.random.default_rng([_HOLD_OUT, seed, 0])
     chosen = np.zeros(values.shape, bool)
     for stay, flags in zip(values.reshape(len(values), -1), chosen.reshape(len(values), -1), strict=True):
@@ -59,20 +68,28 @@ def hold_out(values: Array, seed: int) -> Array:
 
 
 def stratified_parts(label: Tensor, seed: int) -> list[Tensor]:
-    """Indices of the training, validation and test parts, 70, 10 and 20 % of each class: label (N,) is 0 or 1."""
+    """Split stays into 70 % for training, 10 % for validation and 20 % for the test, in each class.
+
+    Args:
+        label: 0 or 1 for each stay (N,).
+        seed: Random seed.
+
+    Returns:
+        Indices of the training, validation and test parts.
+    """
     parts: list[list[Tensor]] = [[], [], []]
     for value in (0, 1):
-        own = (label == value).nonzero().flatten()
-        sizes = [max(1, len(own) // _VALIDATION), max(1, len(own) // _TEST)]
-        for part, chosen in zip(parts, random_split(len(own), sizes, seed), strict=True):
-            part.append(own[chosen])
+        members = (label == value).nonzero().flatten()
+        sizes = [max(1, len(members) // _VALIDATION), max(1, len(members) // _TEST)]
+        for part, chosen in zip(parts, random_split(len(members), sizes, seed), strict=True):
+            part.append(members[chosen])
     return [torch.cat(part) for part in parts]
 
 
 def statistics(values: Tensor) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of the observed values of each feature: values (N, T, F), NaN where one is missing.
+    """Mean and standard deviation of the observed values of each feature: values (N, T, F), NaN if missing.
 
-    A feature that never changes has a deviation of 1, one that was never observed a mean of 0 too.
+    A constant feature gets a deviation of 1. A feature without observations gets a mean of 0 and a deviation of 1.
     """
     rows = values.double().flatten(0, 1)
     mean = rows.nanmean(0).nan_to_num(nan=0.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tasks have in common whose sequences are made, not read."""
+"""Base class of the tasks with generated sequences."""
 
 import abc
 from dataclasses import dataclass
@@ -13,17 +13,20 @@ from torch import Tensor
 from edgernn.training.tasks.base import Task
 from edgernn.training.tasks.sources import Generated, Sequences
 
-# the stored sets are the same for every seed
+# random keys of the stored sets, which are the same for every seed
 _VALIDATION, _TEST, _TRAIN = 11, 12, 13
 
 
 @dataclass
 class Synthetic(Task):
-    """A task whose sequences are made by a subclass.
+    """Base class of tasks whose sequences a subclass generates.
 
-    train_size: so many training sequences are made once and stored, the same ones for every seed, and come back in
-    another order each epoch; none: they never come twice, and `epoch_steps` batches count as an epoch.
-    test_size: so many sequences are held out to validate, and as many others to test.
+    Settings:
+
+    - `train_size`: Number of stored training sequences, the same for every seed and shuffled in each epoch. Default:
+      new sequences in every batch.
+    - `test_size`: Number of validation sequences, and of test sequences.
+    - `epoch_steps`: Number of batches that count as an epoch, without train_size.
     """
 
     train_size: Annotated[int | None, Field(ge=1)] = None
@@ -32,7 +35,15 @@ class Synthetic(Task):
 
     @abc.abstractmethod
     def make(self, rng: np.random.Generator, count: int) -> tuple[Tensor, Tensor]:
-        """X (T, count, I) and the target (count, ...), or (T, count, ...) with one target a step."""
+        """Generate `count` sequences.
+
+        Args:
+            rng: Random generator.
+            count: Number of sequences.
+
+        Returns:
+            x (T, count, I), and the target (count, ...), or (T, count, ...) with one target per step.
+        """
 
     def open(self, source: Path | None, seed: int) -> None:
         if self.train_size is None:

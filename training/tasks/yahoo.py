@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Anomalies in the traffic of Yahoo."""
+"""Anomaly detection in Yahoo's traffic."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,20 +18,23 @@ _T = 25
 
 @dataclass
 class Yahoo(Detection):
-    """Whether a piece of a time series holds an anomaly.
+    """Detection of anomalies in windows of a time series.
 
-    x (25, B, 1): the values of 25 steps in a row. target (B,): 1 where any of them is an anomaly. Each of the 67 series
-    is cut into such pieces from its begin; steps left at its end are dropped. As many pieces without an anomaly are
-    drawn by the seed as there are with: 418 in the paper. Parts, output and loss: see `Detection`.
-    The series differ in scale by orders of magnitude. The paper does not say that they are brought to one; here, too,
-    their values stay as they are, and the model standardises all by the training part.
-    The files: real_1.csv to real_67.csv in a folder A1Benchmark, with columns timestamp, value, is_anomaly.
-    Source: see `Detection`. Data: Yahoo Webscope S5, "A Labeled Anomaly Detection Dataset", version 1.0; given by Yahoo
-    to those who accept its agreement.
+    x (25, B, 1): the values of 25 successive steps. target (B,): 1 if any of them is an anomaly. Each of the 67 series
+    is cut into windows that do not overlap; steps left at its end are dropped. The paper has 418 windows of each class.
+    Parts, output and loss: see `Detection`.
+
+    The series differ in scale by orders of magnitude. The paper does not mention a rescaling per series, so that here
+    the model only standardises all series together, by the training part.
+
+    Files: real_1.csv to real_67.csv in a folder A1Benchmark, with columns timestamp, value, is_anomaly.
+
+    Source: see `Detection`. Data: Yahoo Webscope S5, "A Labeled Anomaly Detection Dataset", version 1.0, which Yahoo
+    provides under an agreement.
     """
 
     name = "yahoo"
-    help = "find an anomaly in 25 steps of Yahoo's traffic (needs the files of A1Benchmark)"
+    help = "Detect an anomaly in 25 steps of Yahoo's traffic (needs the files of A1Benchmark)."
     defaults = {**Detection.defaults, "lambda": 1e-3}  # noqa: RUF012
     input_size = 1
     classes = ("no anomaly", "anomaly")
@@ -48,4 +51,4 @@ class Yahoo(Detection):
             x.append(table.column("value")[: count * _T].reshape(count, _T, 1))
             is_anomaly = zero_or_one(path, table.column("is_anomaly"))
             anomaly.append(is_anomaly[: count * _T].reshape(count, _T).any(1))
-        self._share_out(folder, np.concatenate(x), np.concatenate(anomaly), seed)
+        self._split(folder, np.concatenate(x), np.concatenate(anomaly), seed)
