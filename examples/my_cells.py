@@ -1,4 +1,4 @@
-"""A cell of your own: see docs/own-cell.md."""
+"""A cell of your own: see docs/how-to/add-a-cell.md."""
 
 import torch
 
