@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`edgernn bench --device cuda`: a model, or all cases of the GPU part of docs/performance.md, and the report."""
+"""`edgernn bench --device cuda`: a model, or the GPU cases of docs/background/performance.md, and the report."""
 
 import datetime
 import os

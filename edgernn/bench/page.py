@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suite's report as Markdown: docs/performance.md, and what `edgernn bench --suite` and `--peers` print."""
+"""The suite's report as Markdown: docs/background/performance.md, and the output of `edgernn bench` with `--suite` and `--peers`."""
 
 import re
 from collections.abc import Iterable

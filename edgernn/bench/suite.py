@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All cases that docs/performance.md is made of, each in a process of its own."""
+"""All cases that docs/background/performance.md is made of, each in a process of its own."""
 
 import datetime
 import os

@@ -57,7 +57,7 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
     "--skip", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Share of updates that --cell skips."
 )
 @click.option("--peers", is_flag=True, help="Beside all runtimes installed; with --cell gru or lstm.")
-@click.option("--suite", is_flag=True, help="All cases of docs/performance.md instead.")
+@click.option("--suite", is_flag=True, help="All cases of docs/background/performance.md instead.")
 @click.option("--quick", is_flag=True, help="Of --suite: a short version that says that it is one.")
 @click.option("--only", metavar="TEXT", help="Of --suite: the cases with this in their names.")
 def command(

@@ -30,7 +30,7 @@ def command(path: Path, table_only: bool, **options: Any) -> dict[str, Any]:
     """Train every combination of cells, rules and settings in SWEEP.toml over several seeds, and lay all out.
 
     The same command goes on with what was stopped. The result is saved as table.json and table.md, with the Pareto
-    front of the metric against work and latency as front.png and front.svg. docs/sweeps.md says what the file may have.
+    front of the metric against work and latency as front.png and front.svg. docs/how-to/sweep.md describes the file.
     """
     from edgernn.training.sweep import sweep
     from edgernn.training.table import check_none_failed

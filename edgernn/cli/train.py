@@ -75,7 +75,7 @@ def command(recipe: str | None, resume: bool, settings: tuple[str, ...], **optio
     optimizer.lr=0.01. --task, --cell and --rule before --help add the settings of that task, cell and rule, and show
     the task's own defaults: edgernn train --task adding --cell decaynet --help.
 
-    --devices N is `torchrun --standalone --nproc-per-node N -m edgernn train ...`; see docs/sweeps.md.
+    --devices N is `torchrun --standalone --nproc-per-node N -m edgernn train ...`; see docs/how-to/several-devices.md.
     """
     # threads that spin while they wait stall for whole time slices when another program wants the cores; read when
     # torch is loaded
