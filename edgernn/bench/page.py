@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suite's report as Markdown: docs/background/performance.md, and the output of `edgernn bench` with `--suite` and `--peers`."""
+"""The report of `edgernn bench --suite` and `--peers` as Markdown, and docs/background/performance.md."""
 
 import re
 from collections.abc import Iterable
