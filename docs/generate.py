@@ -161,7 +161,7 @@ def results() -> str:
         "its recipe asks for. Hours are those of all trainings on one core. The last columns count the paper's figures "
         "by how ours compare with them.",
     ]
-    parts += ["\n".join(overview_table(overview([ROOT / "docs" / "results"])))]
+    parts += ['<div class="overview" markdown>', "\n".join(overview_table(overview([RESULTS]))), "</div>"]
     for name in table_names():
         table = load_table(name)
         path = RESULTS / f"{name}.json"
