@@ -13,7 +13,8 @@ BESIDE = ("export", "runtime", "training")
 def on_startup(**_: Any) -> None:
     """Link the modules of edgernn, and the folders that install below it, into one folder."""
     LAYOUT.mkdir(parents=True, exist_ok=True)
+    for link in LAYOUT.iterdir():
+        link.unlink()
     for source in [*(ROOT / "edgernn").iterdir(), *(ROOT / name for name in BESIDE)]:
-        link = LAYOUT / source.name
-        if source.name != "__pycache__" and not link.is_symlink():
-            link.symlink_to(source)
+        if source.name != "__pycache__":
+            (LAYOUT / source.name).symlink_to(source)
