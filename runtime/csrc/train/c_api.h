@@ -2,10 +2,10 @@
 // The plain C functions of the training library: a whole sequence of one cell forward and backward.
 //
 // Both are plain C functions on row-major float32 memory of the caller, laid out as the inputs of
-// the op are: see docs/background/design.md. P counts the neurons of all gates, M or H a gate, and H more for
-// a rule that multiplies x by a matrix; columns of W: I, or 2I if the cell reads the last input
-// too. A call works on OpenMP's threads where the process has them, or on threads of its own and
-// leaves none behind.
+// the op are: see docs/background/design.md. P counts the neurons of all gates, M or H a gate, and
+// H more for a rule that multiplies x by a matrix; columns of W: I, or 2I if the cell reads the
+// last input too. A call works on OpenMP's threads where the process has them, or on threads of its
+// own and leaves none behind.
 
 #ifndef EDGERNN_TRAIN_C_API_H_
 #define EDGERNN_TRAIN_C_API_H_
