@@ -16,7 +16,10 @@
 #   make check-cluster        run a sweep on a Ray cluster with failing and foreign nodes
 #   make check-arm            run the kernels on 64-bit Arm in qemu
 #   make check-apps           run the example apps, in a browser too
-# make example-cpp, example-c, example-node, example-browser   build and run an example app: docs/apps.md
+#   make check-docs           build the documentation site with warnings as errors and check its links
+# make docs    regenerate the generated parts of docs/ and of the C++ code, and build the site
+# make docs-site   build the documentation site: build/site/index.html
+# make example-cpp, example-c, example-node, example-browser   build and run an example app: docs/how-to/stream.md
 
 PYTHON ?= python3
 VENV := .venv
@@ -57,9 +60,9 @@ SANITIZED_TESTS := tests/test_native_op.py::test_op_equals_oracle \
     tests/test_native_weights.py::test_sparse_weights_equal_oracle
 
 CHECKS := check-format check-types check-wheel check-instructions check-added-rule check-sanitizers check-fuzz \
-    check-programs check-models check-gpu check-instruction-sets check-cluster check-arm check-apps
+    check-programs check-models check-gpu check-instruction-sets check-cluster check-arm check-apps check-docs
 
-.PHONY: setup demo test quick checks $(CHECKS) docs format clean example-cpp example-c example-node example-browser
+.PHONY: setup demo test quick checks $(CHECKS) docs docs-site format clean example-cpp example-c example-node example-browser
 
 setup: $(STAMP)
 
@@ -154,7 +157,7 @@ check-fuzz:
 	awk '/number_of_executed_units/ {print "libFuzzer: " $$2 " packed models"; exit $$2 < 2000}' \
 	    build/fuzz/log
 
-# the same models at every run; docs/design.md has the result of a long run
+# the same models at every run; docs/reference/files.md has the result of a long run
 check-programs:
 	@command -v clang++ >/dev/null || { echo 'check-programs: skipped, clang++ is not installed'; exit 0; }; set -e; \
 	$(CONFIGURE_FUZZ); \
@@ -179,10 +182,14 @@ check-arm: setup
 check-apps: setup
 	$(BIN)/python -m pytest -n auto -rs tests/checks/apps.py
 
-# regenerates the generated parts of docs and C++
+# regenerates the generated parts of docs and C++, then builds the site
 docs: setup
 	$(BIN)/python docs/generate.py
 	$(BIN)/python runtime/csrc/generate.py
+	$(MAKE) docs-site
+
+docs-site check-docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # formats Python, C, C++ and CUDA
 format: setup

@@ -1,4 +1,4 @@
-"""An example of a user-defined cell, see docs/own-cell.md."""
+"""An example of a user-defined cell, see docs/how-to/add-a-cell.md."""
 
 import torch
 

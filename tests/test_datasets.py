@@ -81,7 +81,7 @@ def test_unchecked_sums_are_the_two_of_uci():
 
 
 def test_page_names_every_set():
-    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "data-sets.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w-]+)` \| `([\w-]+)/` \| ([^|]*) \|", page, re.MULTILINE)
     expected = [(name, entry.folder, ", ".join(f"`{task}`" for task in entry.tasks)) for name, entry in SETS.items()]
     assert rows == expected

@@ -1,18 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documents agree with the code."""
+"""The documents agree with the code: examples run, generated parts are current, commands parse, links work."""
 
 import importlib.util
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from edgernn.cells import CELLS
+from edgernn.cli.frame import group, main
 from edgernn.imputers import IMPUTERS
 from edgernn.rules import RULES
 
 ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PAGES = [*ROOT_PAGES, *sorted(str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md"))]
+# pages whose commands were printed by the code, or are followed by other tests
+GENERATED = ("docs/background/results.md", "docs/reference/cli.md")
+
+
+def read(page):
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_readme_is_short():
+    assert len(README.splitlines()) <= 120
 
 
 def test_readme_example_runs(tmp_path, monkeypatch):
@@ -24,13 +42,18 @@ def test_readme_example_runs(tmp_path, monkeypatch):
 
 
 def generator():
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    """The module docs/generate.py, which imports the modules beside it as a script does."""
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(DOCS))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(DOCS))
     return module
 
 
-def test_documents_are_what_the_code_says():
+def test_documents_agree_with_the_code():
     for path, text in generator().generated().items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name} is out of date: make docs"
 
@@ -42,13 +65,72 @@ def test_every_cell_and_rule_has_its_section():
         assert f"\n## {name}\n" in pages or name == "always", name
 
 
-@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])
+def test_every_function_of_c_has_its_section():
+    generator()
+    reference = sys.modules["reference_pages"]
+    names = re.findall(r"\b(edgernn_\w+)\(", re.sub(r"/\*.*?\*/", "", reference.c_header(), flags=re.DOTALL))
+    assert len(names) >= 9
+    assert all(f"\n## {name}\n" in reference.c_api() for name in names)
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_linked_files_exist(page):
-    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", (ROOT / page).read_text(encoding="utf-8")):
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", read(page)):
         assert ((ROOT / page).parent / target).exists(), target
+
+
+def commands_of(page):
+    """The commands of an indented block or of a code span, each as one line."""
+    text = read(page).replace("\\\n", "")
+    spans = re.findall(r"`((?:edgernn|make) [^`]+)`", text)
+    lines = re.findall(r"^ {4}(?:\.venv/bin/)?((?:edgernn|make) [^#\n]*)", text, re.MULTILINE)
+    return [shlex.split(command) for command in [*lines, *(re.sub(r"\s+", " ", span) for span in spans)]]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in ("CHANGELOG.md", *GENERATED)])
+def test_commands_parse(page):
+    targets = set(re.findall(r"^([\w-]+(?: [\w-]+)*):", read("Makefile"), re.MULTILINE))
+    targets = {name for line in targets for name in line.split()}
+    for program, *words in commands_of(page):
+        if program == "make":
+            wanted = [word for word in words if "=" not in word]
+            assert targets.issuperset(wanted), words
+        elif words[0] not in ("VERB", "|"):
+            parse(words)
+
+
+def parse(words):
+    """Fail for a command or an option that does not exist."""
+    command = group
+    while isinstance(command, click.Group):
+        assert words[0] in command.list_commands(click.Context(command)), words
+        command, words = command.get_command(click.Context(command), words[0]), words[1:]
+    # a placeholder in place of a value, such as --rule NAME, is not converted here
+    parser = command.make_parser(click.Context(command))
+    parser.parse_args([word for word in words if word != "..."])
+
+
+@pytest.mark.slow
+def test_tutorials_lead_to_a_model_that_runs(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    for page in ("first-model", "app"):
+        text = read(f"docs/tutorials/{page}.md")
+        for name, code in re.findall(r"```python\n# (\S+)\n(.*?)```", text, re.DOTALL):
+            Path(name).write_text(code, encoding="utf-8")
+        for command in re.findall(r"^ {4}((?:python|edgernn) .*)$", text, re.MULTILINE):
+            program, *words = shlex.split(command)
+            if program == "python":
+                subprocess.run([sys.executable, *words], check=True, timeout=60)
+            else:
+                assert main(words) == 0, command
+    printed = capfd.readouterr().out
+    correct, answer = re.search(r"marked numbers: (\S+) model: \[(\S+)\]", printed).groups()
+    assert abs(float(correct) - float(answer)) < 0.3
+    assert printed.endswith("native\n")
+    assert Path("plots").is_dir()
 
 
 def test_version_has_a_changelog_entry():
     import edgernn
 
-    assert f"## {edgernn.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## {edgernn.__version__}" in read("CHANGELOG.md")

@@ -13,7 +13,7 @@ from edgernn.cli.frame import main
 from edgernn.runtime import Session
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = (ROOT / "docs" / "own-cell.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "add-a-cell.md").read_text(encoding="utf-8")
 EXAMPLE = (ROOT / "examples" / "my_cells.py").read_text(encoding="utf-8")
 
 

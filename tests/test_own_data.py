@@ -15,7 +15,7 @@ from edgernn.cli.frame import main
 from edgernn.settings import fields_of
 from edgernn.training.tasks import Arrays, Folder
 
-PAGE = (Path(__file__).resolve().parent.parent / "docs" / "own-data.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parent.parent / "docs" / "tutorials" / "own-data.md").read_text(encoding="utf-8")
 
 
 def follow():

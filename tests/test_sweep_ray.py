@@ -159,13 +159,13 @@ def check_table(story, table):
 
 
 class Cluster:
-    """A Ray cluster of two nodes on the loopback interface, started by the commands of docs/sweeps.md.
+    """A Ray cluster of two nodes on the loopback interface, started by the commands of docs/how-to/sweep.md.
 
     The head has no processors, so only the second node can train.
     """
 
     def __init__(self, folder):
-        page = (Path(__file__).resolve().parent.parent / "docs/sweeps.md").read_text(encoding="utf-8")
+        page = (Path(__file__).resolve().parent.parent / "docs/how-to/sweep.md").read_text(encoding="utf-8")
         section = page.split("## A sweep on a cluster")[1]
         self.token, self.head, self.join, self.sweep = re.findall(r"^ {4}(\S.*?)(?:\s+#.*)?$", section, re.MULTILINE)
         with socket.create_server(("127.0.0.1", 0)) as free:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`edgernn bench --device cuda`: a model or all GPU cases of docs/performance.md, and their report."""
+"""`edgernn bench --device cuda`: a model or all GPU cases of docs/background/performance.md, and their report."""
 
 import datetime
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suite's report as Markdown, for docs/performance.md and for `edgernn bench --suite` and `--peers`."""
+"""The suite's report as Markdown, for docs/background/performance.md and for `edgernn bench --suite` and `--peers`."""
 
 import re
 from collections.abc import Iterable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All cases of docs/performance.md, each measured in a process of its own."""
+"""All cases of docs/background/performance.md, each measured in a process of its own."""
 
 import datetime
 import os

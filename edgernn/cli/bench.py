@@ -84,7 +84,7 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
     help="Share of updates that --cell skips, as a fraction.",
 )
 @click.option("--peers", is_flag=True, help="Compare --cell gru or lstm with every installed runtime.")
-@click.option("--suite", is_flag=True, help="Run all cases of docs/performance.md instead of MODEL.")
+@click.option("--suite", is_flag=True, help="Run all cases of docs/background/performance.md instead of MODEL.")
 @click.option("--quick", is_flag=True, help="Run a short version of --suite; the result is marked as quick.")
 @click.option("--only", metavar="TEXT", help="Run the cases of --suite whose names contain TEXT.")
 def command(

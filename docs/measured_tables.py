@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables that stand in pages written by hand, from the reports of measurements."""
+
+import json
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs" / "results"
+APPS = RESULTS / "apps.json"
+ADDING_MODEL = ROOT / "models" / "adding-sarnn" / "bench.json"
+# rows of docs/results/sarnn-4.json in the README, and what each is called there
+ADDING_ROWS = {
+    "gru": "GRU",
+    "random-90": "GRU, 90 % of the updates left out at random",
+    "skiprnn-0": "`skiprnn`, λ = 0",
+    "sarnn-1e-5": "`sarnn`, λ = 1e-5",
+    "sarnn-1e-4": "`sarnn`, λ = 1e-4",
+}
+
+
+def adding() -> str:
+    """The README's table: what skipping costs and saves on the adding task, from `edgernn reproduce sarnn-4`."""
+    report = json.loads((RESULTS / "sarnn-4.json").read_text(encoding="utf-8"))
+    rows = {row["name"]: row for row in report["rows"]}
+    lines = ["| model | MSE | solved | neurons updated | FLOPs a sequence |", "|---|---:|---|---:|---:|"]
+    for name, title in ADDING_ROWS.items():
+        columns = {column: value["mean"] for column, value in rows[name]["columns"].items()}
+        solved = "yes" if columns["solved"] == 100 else "no"
+        updated = 100 - columns["skip_percent"]
+        lines.append(
+            f"| {title} | {columns['mse']:.1e} | {solved} | {updated:.0f} % | {columns['flops'] / 1e6:.2f} M |"
+        )
+    model = json.loads(ADDING_MODEL.read_text(encoding="utf-8"))
+    times, machine = model["timings"], model["machine"]
+    text = (
+        f"Adding task with T = 100, 128 neurons, one seed: `{report['command']}`. It counts as solved if the MSE is at "
+        f"most 1.67e-3. Time: the model in `models/adding-sarnn` (T = {model['settings']['steps']}, "
+        f"{model['skip_percent']:.0f} % skipped) takes {times['edgernn native']['us_per_step']:.2f} µs a step, and "
+        f"ONNX Runtime's GRU operator of the same size {times['ONNX Runtime GRU']['us_per_step']:.2f} µs, on one core "
+        f"of {machine['cpu']}: `edgernn bench models/adding-sarnn/model.onnx`."
+    )
+    return "\n".join(lines) + "\n\n" + filled(text)
+
+
+def packed() -> str:
+    """Sizes of packed models and the library, measured by `python -m tests.measure_apps`."""
+    report = json.loads(APPS.read_text(encoding="utf-8"))
+    rows = "\n".join(
+        f"| {row['model']} | {row['packed']['float32']:,} | {row['memory']['float32']:,} | {row['packed']['int8']:,} | "
+        f"{row['memory']['int8']:,} |"
+        for row in report["models"]
+    )
+    arm = report["bytes"]["arm"]
+    how = (
+        f"Memory for one sequence with {report['machine']['instruction_set']}. For 64-bit Arm, stripped, the library "
+        f"takes {mb(arm['library'])} MB and the program, which needs no other file but the model, "
+        f"{mb(arm['program'])} MB; both have every cell under every rule."
+    )
+    head = "| model | file, bytes | memory, bytes | file with int8 | memory with int8 |\n|---|---:|---:|---:|---:|"
+    return f"{head}\n{rows}\n\n{filled(how)}"
+
+
+def sizes() -> str:
+    """Sizes of ONNX files with smaller weights, measured by `python -m tests.measure_apps`."""
+    rows = []
+    for row in json.loads(APPS.read_text(encoding="utf-8"))["models"]:
+        whole = row["file"]["float32"]
+        small = (f"{row['file'][kind]:,} | {row['file'][kind] / whole:.3f}" for kind in ("bfloat16", "int8"))
+        rows.append(f"| {row['model']} | {whole:,} | {' | '.join(small)} |")
+    head = "| model | float32, bytes | bfloat16, bytes | of float32 | int8, bytes | of float32 |\n"
+    head += "|---|---:|---:|---:|---:|---:|"
+    return "\n".join([head, *rows])
+
+
+def apps() -> str:
+    """Sizes and times of the example apps, measured by `python -m tests.measure_apps`."""
+    report = json.loads(APPS.read_text(encoding="utf-8"))
+    time, size, machine = report["microseconds"], report["bytes"], report["machine"]
+    cpp, c, node, browser = size["cpp"], size["c"], size["node"], size["browser"]
+    versions = report["versions"]
+    rows = f"""\
+| app | command | what it needs, MB | a step, µs |
+|---|---|---|---:|
+| C++ | `make example-cpp` | {mb(sum(cpp.values()))}: ONNX Runtime {mb(cpp["runtime"])}, our library \
+{mb(cpp["library"])}, the model {mb(cpp["model"])}, the program {mb(cpp["program"])} | {time["cpp"]:.1f}; \
+{time["cpp_portable"]:.0f} without our library |
+| C | `make example-c` | {mb(sum(c.values()))}: our library {mb(c["library"])}, the model {mb(c["model"])}, \
+the program {mb(c["program"])}, memory {mb(c["memory"])} | {time["c"]:.2f} |
+| Node | `make example-node` | {mb(node["used"])} of the {mb(node["installed"])} that npm installs for all platforms | \
+{time["node"]:.0f} |
+| browser | `make example-browser` | {mb(browser["loaded"])} to load, {mb(browser["gzipped"])} gzipped | \
+{time["browser"]:.0f} |"""
+    how = (
+        f"Medians of {report['steps']:,} steps, calls included, timed by the apps themselves on {machine['cpu']}, "
+        f"{machine['cores']} cores, {machine['instruction_set']}; onnxruntime {machine['versions']['onnxruntime']}, "
+        f"onnxruntime-node and -web {versions['onnxruntime-node']}, Node {versions['node'].lstrip('v')}, Chromium "
+        f"{versions['chromium'].split('.')[0]}. Made by `python -m tests.measure_apps --out docs/results/apps.json`."
+    )
+    return f"{rows}\n\n{filled(how)}"
+
+
+def mb(count: int) -> str:
+    """Bytes in MB."""
+    return f"{count / 1e6:.{1 if count > 1e6 else 2}f}"
+
+
+def filled(text: str) -> str:
+    """A paragraph at the width of the pages."""
+    return textwrap.fill(text, 120, break_on_hyphens=False)
