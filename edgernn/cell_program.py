@@ -209,7 +209,7 @@ def _table_limits(cell: Cell, vectors: int) -> Iterator[tuple[bool, str]]:
     yield states <= MOST_STATES, f"at most {MOST_STATES} states, got {states}"
     yield any(gate.x for gate in gates), "a gate with x"
     for gate in gates:
-        yield gate.x or gate.h or gate.c or gate.m, f"a term of gate {gate.name} beside its bias"
+        yield gate.x or gate.h or gate.c or gate.m, f"a term other than the bias in gate {gate.name}"
         yield not gate.mid or not (gate.c or gate.m), f"no c and no m in gate {gate.name}, which feeds mid"
         yield not gate.c or states > 1, f"a second state for gate {gate.name}, which reads c"
     has_mid = any(gate.m for gate in gates)

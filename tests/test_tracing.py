@@ -172,7 +172,7 @@ def test_every_cell_has_equations(name, I):
         ({"own": {"v": Vector("H", map=torch.erf)}}, "map of v: torch's erf"),
         ({"gates": (Gate("n"), Gate("u", mid=True))}, "gate u feeds mid, which no gate reads"),
         ({"gates": (Gate("n", x=False),)}, "a program needs a gate with x"),
-        ({"gates": (Gate("n"), Gate("b", x=False, h=False))}, "a term of gate b beside its bias"),
+        ({"gates": (Gate("n"), Gate("b", x=False, h=False))}, "a term other than the bias in gate b"),
         (
             {"gates": tuple(Gate(f"n{i}" if i else "n") for i in range(5))},
             "at most 4 gates with x that do not feed mid",
