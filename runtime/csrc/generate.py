@@ -324,7 +324,7 @@ def _method(
     results: Mapping[str, str] | None = None,
     names: Mapping[int, str] | None = None,
 ) -> list[str]:
-    """Return a member function as lines of C++.
+    """Print a member function as C++.
 
     Args:
         signature: The return type and the name of the function.
@@ -333,6 +333,9 @@ def _method(
         arguments: The C++ expression of each argument of the program.
         results: The destination of each result and its name. Without it, the function returns its only result.
         names: Names for values that an op computes from one argument, by the argument's key.
+
+    Returns:
+        The lines of the function.
     """
     floats = {name for name, declaration in parameters.items() if declaration.startswith("float ")}
     reserved = {"p", "q", "x", "state", *parameters}
