@@ -208,7 +208,8 @@ def test_full_disk_is_one_line_and_leaves_nothing(tmp_path):
     )
     assert process.returncode == 1
     assert re.fullmatch(
-        r"edgernn: error: y\.npy: File too large; existing files are unchanged; free some space and .*\n", process.stderr
+        r"edgernn: error: y\.npy: File too large; existing files are unchanged; free some space and .*\n",
+        process.stderr,
     )
     assert sorted(tmp_path.iterdir()) == before
 

@@ -49,7 +49,9 @@ def test_places_and_their_order(tmp_path, cache, monkeypatch):
     mine.mkdir()
     with pytest.raises(EdgernnError, match=r"t needs a, b \(plain, .* and no data folder is set: .*--data DIR"):
         find_files("t", "set", ["a", "b"], None)
-    with pytest.raises(EdgernnError, match=rf"t: no a .* in {mine}/set and {mine} and {cache}/set: set the data folder"):
+    with pytest.raises(
+        EdgernnError, match=rf"t: no a .* in {mine}/set and {mine} and {cache}/set: set the data folder"
+    ):
         find_files("t", "set", ["a", "b"], mine)
     for place, suffix in ((cache / "set", ".gz"), (mine, ".xz"), (mine / "set", "")):
         for name in "ab":

@@ -303,7 +303,9 @@ def test_bad_arguments_are_answered_with_a_status():
     few, enough = ctypes.c_size_t(need.value - 1), need
     assert_refused(1, "memory: expected .* bytes, got", "open", at(data), size, one, at(room), few, ctypes.byref(model))
     assert_refused(1, "memory: .* of 64 bytes", "open", at(data), size, one, at(room, 8), enough, ctypes.byref(model))
-    assert_refused(1, "memory: expected a pointer, got null", "open", at(data), size, one, None, enough, ctypes.byref(model))
+    assert_refused(
+        1, "memory: expected a pointer, got null", "open", at(data), size, one, None, enough, ctypes.byref(model)
+    )
     assert_refused(1, "model: expected a pointer, got null", "open", at(data), size, one, at(room), enough, None)
     assert lib.edgernn_open(at(data), size, one, at(room), enough, ctypes.byref(model)) == 0
     x, y, words = np.zeros(3, np.float32), np.zeros(2, np.float32), np.zeros(3, np.int64)

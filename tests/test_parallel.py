@@ -224,7 +224,7 @@ def test_torchrun_starts_what_devices_would(tmp_path, one_process):
     ],
 )
 def test_batches_that_cannot_be_shared_are_refused(tmp_path, changes, devices, said):
-    with pytest.raises(UsageError, match=output):
+    with pytest.raises(UsageError, match=said):
         run(tmp_path / "run", devices=devices, **changes)
     assert not (tmp_path / "run").exists()
 

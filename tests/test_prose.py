@@ -12,7 +12,7 @@ import tokenize
 
 import pytest
 
-from tests.rooms import ROOT
+from tests.source_tree import ROOT
 
 ROOMS = ("edgernn", "export", "runtime", "training", "docs")
 NATIVE = {".cc", ".cu", ".h"}

@@ -111,11 +111,15 @@ def test_a_full_disk_says_where_what_is_kept_and_what_to_do(tmp_path):
         return process.stderr.splitlines()[-1]
 
     line = limited(6000)
-    output = "run/state.safetensors: File too large; no step is saved yet; free some space and resume with: edgernn train"
+    output = (
+        "run/state.safetensors: File too large; no step is saved yet; free some space and resume with: edgernn train"
+    )
     assert output in line
     command.append("--resume")
     line = limited(20_000)
-    output = r"edgernn: error: run/learning\.png: File too large; step 6 is saved; free some space and resume with: (.*)"
+    output = (
+        r"edgernn: error: run/learning\.png: File too large; step 6 is saved; free some space and resume with: (.*)"
+    )
     resuming = re.fullmatch(output, line)
     assert resuming, line
     words_again = shlex.split(resuming[1])

@@ -107,7 +107,9 @@ def test_longer_files_are_cut(tmp_path):
         write_csv(tmp_path / f"f{i}.csv", files[f"f{i}.csv"])
     (tmp_path / "targets.csv").write_text("".join(f"f{i}.csv,{i}\n" for i in range(10)))
     task = opened(Folder(T=7), tmp_path)
-    assert sequences_of(task) == expected({n: rows[:7] for n, rows in files.items()}, {f"f{i}.csv": [i] for i in range(10)})
+    assert sequences_of(task) == expected(
+        {n: rows[:7] for n, rows in files.items()}, {f"f{i}.csv": [i] for i in range(10)}
+    )
     message = r"expected as many rows in each file, got 7 in f0\.csv and 8 in f1\.csv \(9 of 10 .*\); .* set T=7"
     with pytest.raises(EdgernnError, match=message):
         opened(Folder(), tmp_path)

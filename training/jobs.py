@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many trainings: which of them are missing, and training those in workers, several at once.
+"""Runs many trainings: finds the missing ones and trains several at a time in worker processes.
 
-What is finished is never trained again, and what was begun goes on from its checkpoint, whatever ended it.
+A finished training is never repeated. An interrupted one resumes from its checkpoint.
 """
 
 import abc
@@ -32,19 +32,21 @@ from edgernn.training.recipe import Settings
 from edgernn.training.run_directory import RunDirectory
 from edgernn.training.series import Series, run_series
 
-# what config.json says of where a run was made
+# keys of config.json that describe where a run was trained
 ORIGIN = ("machine", "edgernn", "threads", "device")
-# how often a run is begun or gone on with whose worker dies
+# attempts at a run whose worker dies
 TRIES = 4
-# how long a worker of a driver that was killed may take to notice that, in seconds
+# seconds that a worker may take to notice that its parent process was killed
 _ORPHAN = 60.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """One training, and its run directory `out`; the other fields are as those of `train`.
+    """One training. Fields not listed here are arguments of `train`.
 
-    known: Its result, if an earlier table.json has it; the run directory goes before it.
+    Attributes:
+        out: The run directory.
+        known: The result in an earlier table.json, if any. A finished run directory takes precedence.
     """
 
     task: str
@@ -57,13 +59,13 @@ class Job:
 
     @property
     def is_finished_here(self) -> bool:
-        """True if the run directory holds a finished training."""
+        """True if the run directory contains a finished training."""
         return RunDirectory(self.out).result() is not None
 
     def result(self) -> dict[str, Any] | None:
-        """The result of a finished training, with the keys of ORIGIN and "latency".
+        """Result of the finished training, with the keys of ORIGIN and "latency"; None if it is not finished.
 
-        The run directory goes before a known result. A damaged result.json counts as missing.
+        The run directory takes precedence over a known result. A damaged result.json counts as missing.
         """
         directory = RunDirectory(self.out)
         result = directory.result()
@@ -73,25 +75,28 @@ class Job:
         return {**{key: config[key] for key in ORIGIN}, **result, "latency": directory.latency()}
 
     def series(self, name: str) -> Series | None:
-        """One series of a finished training; None where it has no such series."""
+        """Series `name` of the finished training, or None if it has no such series."""
         if self.is_finished_here or self.known is None:
             return run_series(name, self.out)
         return self.known.series.get(name)
 
     def all_settings(self) -> dict[str, Any]:
-        """Every setting of the training by its short name, defaults included, without the seed.
+        """Collect all settings by their short names, including defaults but not the seed.
+
+        Returns:
+            The settings.
 
         Raises:
-            UsageError: an unknown name or a bad setting.
+            UsageError: A name is unknown or a setting is invalid.
         """
         choice = choose(self.task, kept_cell(self.out, self.cell), self.rule, self.settings, self.seed)
         return _settings(record(choice.config), record(choice.model), asdict(choice.task))  # type: ignore[call-overload]
 
     def check(self) -> None:
-        """Check the settings, also against those of a training in the run directory.
+        """Validate the settings, and compare them with those of the training in the run directory.
 
         Raises:
-            UsageError: a bad setting, or a run directory with other settings.
+            UsageError: A setting is invalid, or the run directory has other settings.
         """
         ours = {"seed": self.seed, **self.all_settings()}
         if not (self.out / CONFIG).is_file():
@@ -99,11 +104,11 @@ class Job:
         config = read_config(self.out)
         theirs = {"seed": config["seed"], **_settings(config["train"], config["model"], config["task"]["settings"])}
         if change := first_change(theirs, ours):
-            raise UsageError(f"{self.out}: trained with {change}; remove it, or give another --out")
+            raise UsageError(f"{self.out}: trained with {change}; remove it or choose another --out")
 
 
 def _settings(train: dict[str, Any], model: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
-    """What a user can choose of a training, by short name, from the parts of its config."""
+    """Settings of a training by short name, from the parts of its config."""
     values = {**flat(fields_of(TrainConfig), train), **flat(fields_of(ModelConfig), model), **task}
     for part in ("cell", "rule"):
         values |= {part: model["layer"][part]["name"], f"{part}_options": model["layer"][part]["options"]}
@@ -111,7 +116,7 @@ def _settings(train: dict[str, Any], model: dict[str, Any], task: dict[str, Any]
 
 
 def origin(results: list[dict[str, Any]]) -> dict[str, str]:
-    """What the runs ran on, and with."""
+    """Processors or GPUs of the runs, and the versions of edgernn."""
     if not results:
         return {"machine": processor(), "edgernn": edgernn.__version__}
     machines = {
@@ -123,7 +128,13 @@ def origin(results: list[dict[str, Any]]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a worker's try at a job ended: well, with an error, for want of space to write to, or with the worker."""
+    """Outcome of one attempt at a job.
+
+    Attributes:
+        error: The error message, or None if the training finished.
+        full: True if the disk is full.
+        lost: True if the worker died.
+    """
 
     error: str | None = None
     full: bool = False
@@ -131,29 +142,45 @@ class Outcome:
 
 
 class Workers(abc.ABC):
-    """What trains jobs, `slots` at once."""
+    """Pool of workers that trains up to `slots` jobs at a time."""
 
     slots: int
 
     @abc.abstractmethod
     def start(self, job: Job) -> None:
-        """Begin with a job, or go on with it."""
+        """Start or resume a job."""
 
     @abc.abstractmethod
     def ended(self, seconds: float) -> list[tuple[Job, Outcome]]:
-        """Those that have ended since the last call; waits so long for one.
+        """Wait for jobs to end.
 
-        Raises KeyboardInterrupt where a worker was interrupted.
+        Args:
+            seconds: The longest time to wait for the first one.
+
+        Returns:
+            The jobs that have ended since the last call, with their outcomes.
+
+        Raises:
+            KeyboardInterrupt: A worker was interrupted.
         """
 
 
 def run_missing(wanted: list[Job], workers: Callable[[int], AbstractContextManager[Workers]]) -> dict[Path, str]:
-    """Train what is not finished; what went wrong, by the run's directory.
+    """Train the jobs that are not finished.
 
-    workers: opens workers for at most so many jobs; when it is left, those that still run save their checkpoints.
-    A job whose worker dies is gone on with, TRIES times in all.
-    Raises UsageError for bad settings and a run of other ones in a job's place, before anything is trained;
-    EdgernnError where a disk is full, Interrupted after Ctrl-C, SIGTERM or SIGHUP: the same command goes on then.
+    A job whose worker dies is resumed, up to TRIES attempts in all.
+
+    Args:
+        wanted: All jobs.
+        workers: Opens a pool for a number of jobs. When the pool closes, running jobs save their checkpoints.
+
+    Returns:
+        Error messages of failed jobs by run directory.
+
+    Raises:
+        UsageError: A setting is invalid, or a run directory has other settings. Nothing is trained.
+        EdgernnError: The disk is full.
+        Interrupted: Ctrl-C, SIGTERM or SIGHUP was received. Run the same command again to resume.
     """
     for job in wanted:
         job.check()
@@ -163,7 +190,7 @@ def run_missing(wanted: list[Job], workers: Callable[[int], AbstractContextManag
     try:
         return _run(missing, len(wanted), workers)
     except KeyboardInterrupt as stop:
-        text = "interrupted; what ran is saved, and the same command goes on"
+        text = "interrupted; the running trainings are saved; run the same command again to resume"
         raise Interrupted.by(number_of(stop), text) from None
 
 
@@ -175,20 +202,18 @@ def _run(missing: deque[Job], total: int, workers: Callable[[int], AbstractConte
     with closing(progress), workers(len(missing)) as pool:
         running: list[Job] = []
         while missing or running:
-            # no more than there are workers: what a pool has queued it cannot always take back
+            # a pool cannot always cancel queued jobs, so it gets no more than it has workers
             while missing and len(running) < pool.slots:
                 running.append(missing.popleft())
                 pool.start(running[-1])
             for job, outcome in pool.ended(seconds=2.0):
                 running.remove(job)
                 if outcome.full:
-                    done = f"{progress.done} of {total} runs are finished and stay"
-                    raise EdgernnError(
-                        f"{job.out}: {outcome.error}: {done}; free some space and give the command again"
-                    )
+                    done = f"{progress.done} of {total} runs are finished and kept"
+                    raise EdgernnError(f"{job.out}: {outcome.error}: {done}; free some space and run the command again")
                 tries[job.out] += 1
                 if outcome.lost and tries[job.out] < TRIES:
-                    progress.note(f"      {job.out.name}: {outcome.error}; it is gone on with")
+                    progress.note(f"      {job.out.name}: {outcome.error}; resuming it")
                     missing.appendleft(job)
                     continue
                 if outcome.error is not None:
@@ -198,12 +223,12 @@ def _run(missing: deque[Job], total: int, workers: Callable[[int], AbstractConte
                 progress.note(f"{progress.done}/{total}  {job.out.name}: {outcome.error or 'done'}  {left}")
             if progress.is_due():
                 for job in running:
-                    _tell_figures(job.out, progress)
+                    _report_figures(job.out, progress)
     return failed
 
 
-def _tell_figures(run: Path, progress: Progress) -> None:
-    """Print the last evaluation of a run, if there is one; a run that failed at its first step is removed."""
+def _report_figures(run: Path, progress: Progress) -> None:
+    """Print the last evaluation of a run, unless it has none or was removed after a failure at its first step."""
     with suppress(OSError):
         if lines := RunDirectory(run).metrics():
             figures = {key: value for key, value in lines[-1].items() if key not in ("seconds", "epoch")}
@@ -211,7 +236,19 @@ def _tell_figures(run: Path, progress: Progress) -> None:
 
 
 def attempt(job: Job, data: Path | None, device: str) -> Outcome:
-    """Train a job to its end, in a worker. Raises Interrupted after a signal to end, when its checkpoint is saved."""
+    """Train a job in a worker process.
+
+    Args:
+        job: The job.
+        data: The folder of data sets.
+        device: auto, cpu or cuda.
+
+    Returns:
+        The outcome.
+
+    Raises:
+        Interrupted: A signal ended the training, and its checkpoint is saved.
+    """
     from edgernn.training.api import train
 
     try:
@@ -241,9 +278,20 @@ def attempt(job: Job, data: Path | None, device: str) -> Outcome:
 def processes(
     count: int, jobs: int | None, threads: int, data: Path | None, device: str
 ) -> Iterator["_ProcessWorkers"]:
-    """Processes of this machine, one for each of `count` jobs, but not more than `jobs`, or than it has processors for.
+    """Open a pool of processes on this machine.
 
-    Raises UsageError for less than one.
+    Args:
+        count: Number of jobs to train.
+        jobs: The most concurrent jobs. Default: the number of processors over `threads`.
+        threads: Threads of each job.
+        data: The folder of data sets.
+        device: auto, cpu or cuda.
+
+    Yields:
+        The pool.
+
+    Raises:
+        UsageError: `jobs` is below 1.
     """
     if jobs is not None and jobs < 1:
         raise UsageError(f"jobs: expected at least 1, got {jobs}")
@@ -253,7 +301,7 @@ def processes(
         try:
             yield _ProcessWorkers(pool, slots, data, device)
         except BaseException:
-            # a worker that is interrupted saves its run before it ends; a signal may have reached this process alone
+            # an interrupted worker saves its run; the signal may have reached only this process
             for worker in set(multiprocessing.active_children()) - set(others):
                 worker.terminate()
             pool.shutdown(wait=True, cancel_futures=True)
@@ -274,13 +322,13 @@ class _ProcessWorkers(Workers):
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """What workers of so many threads are to find in their environment; read when torch is loaded there."""
+    """Environment variables of workers with `threads` threads, which torch reads when it is imported."""
     return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 @contextmanager
 def environment(ours: dict[str, str]) -> Iterator[None]:
-    """Inside, these variables are set."""
+    """Set environment variables for the duration of the context."""
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A paper's table beside ours: gathered from finished runs, and laid out as text."""
+"""Markdown pages that show a paper's figures beside ours."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 from edgernn.errors import EdgernnError
 from edgernn.training.agreement import INCOMPARABLE, VERDICTS
 
-# how a column is called, and by what a run's figure is multiplied; any other column is a figure as it is
+# heading of a column, and factor from a run's figure to the column's unit; other columns have factor 1
 COLUMNS = {
     "accuracy": ("accuracy, %", 100.0),
     "bit_accuracy": ("bit accuracy, %", 100.0),
@@ -25,8 +25,8 @@ COLUMNS = {
     "neurons_updated": ("neurons updated a step", 1.0),
     "mse_over_delta2": ("MSE / δ²", 1.0),
 }
-# columns that are made of other figures, and of which
-_MADE = {
+# columns that are computed from other figures
+_COMPUTED = {
     "gmean": ("accuracy", "skip_percent"),
     "flops": ("flops_paper", "steps_a_sequence"),
     "neurons_updated": ("neurons", "skip_percent"),
@@ -34,13 +34,22 @@ _MADE = {
 
 
 def figure(result: dict[str, Any], column: str) -> float | None:
-    """One figure of a run, in the unit of the table.
+    """One figure of a run in the table's unit.
 
-    Raises EdgernnError where the run has no such figure.
-    gmean: √(accuracy · skip), both in per cent, the score of the SA-RNN paper. flops: its operations a sequence.
-    neurons_updated: the mean of a step.
+    Computed columns: gmean is √(accuracy · skip), both in per cent, the score of the SA-RNN paper; flops is that
+    paper's number of operations per sequence; neurons_updated is the mean number of updated neurons per step.
+
+    Args:
+        result: Result of the run.
+        column: Name of the column.
+
+    Returns:
+        The figure, or None if the run has no value for it.
+
+    Raises:
+        EdgernnError: The result has no such figure.
     """
-    if missing := [name for name in _MADE.get(column, (column,)) if name not in result]:
+    if missing := [name for name in _COMPUTED.get(column, (column,)) if name not in result]:
         raise EdgernnError(f"{column}: no such figure in a run of this table: it has no {missing[0]}")
     if column == "gmean":
         return math.sqrt(100 * result["accuracy"] * result["skip_percent"])
@@ -52,12 +61,12 @@ def figure(result: dict[str, Any], column: str) -> float | None:
     return None if value is None else float(value) * COLUMNS.get(column, ("", 1.0))[1]
 
 
-# columns that depend on the machine, so that a paper's figures say nothing of ours
+# columns that depend on the machine, and are not comparable with a paper's
 MACHINE_COLUMNS = {"seconds_per_epoch": "another machine"}
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """A report of `reproduce` as a page."""
+    """Format a report of `reproduce` as a Markdown page."""
     columns: list[str] = report["columns"]
     names = [COLUMNS.get(column, (column.replace("_", " "), 1.0))[0] for column in columns]
     varied = list(report["vary"])
@@ -82,7 +91,7 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def agreement_line(counts: dict[str, int]) -> str:
-    """How many of a paper's figures agree with ours, in words."""
+    """Sentence with the numbers of figures that agree and disagree with the paper."""
     printed = sum(counts.values())
     if not printed:
         return "The paper prints no figures that could be compared."
@@ -111,14 +120,14 @@ def _about(report: dict[str, Any]) -> list[str]:
 def _paper(figure: dict[str, Any] | None) -> str:
     if figure is None:
         return ""
-    # %g drops the zeros that a paper prints
+    # %g would drop the trailing zeros that a paper prints
     decimals = max(0, -round(math.log10(figure["rounding"])))
     mean = f"{figure['mean']:.{decimals}f}" if 1e-3 <= abs(figure["mean"]) < 1e5 else number(figure["mean"])
     return mean + (f" ± {figure['interval']:.2g}" if figure["interval"] is not None else "")
 
 
 def _ours(entry: dict[str, Any], reasons: dict[str, int]) -> str:
-    """Our figure and its verdict; a reason stands once under the table, numbered in the order of its first use."""
+    """Our figure and its verdict; `reasons` numbers the reasons that are printed below the table."""
     if entry["mean"] is None:
         return "not run"
     text = with_interval(entry)
@@ -129,7 +138,7 @@ def _ours(entry: dict[str, Any], reasons: dict[str, int]) -> str:
 
 
 def with_interval(entry: dict[str, Any]) -> str:
-    """The mean of `statistics.spread`, and half of its interval if it has one."""
+    """Mean of `statistics.spread` and, if it has an interval, half the interval's width."""
     text = number(entry["mean"])
     if entry["interval"] is None:
         return text
@@ -140,7 +149,7 @@ LATENCY_HEADS = ["multiply-adds executed a step", "µs a sequence", "of a dense 
 
 
 def latency_cells(latency: dict[str, Any] | None) -> list[str]:
-    """What a row executes and takes: the means over its seeds, and the interval of the ratio."""
+    """Cells for executed work and time of a row: means over its seeds, and the interval of the ratio."""
     if latency is None or not latency["ratio"]["n"]:
         return ["", "not measured", ""]
     executed, time = latency["macs_executed"]["mean"], latency["microseconds"]["mean"]
@@ -148,7 +157,7 @@ def latency_cells(latency: dict[str, Any] | None) -> list[str]:
 
 
 def latency_line(rows: Sequence[dict[str, Any] | None]) -> str:
-    """How the times of a table's rows were measured, and why some are missing."""
+    """Sentences on how the times were measured, and why some are missing."""
     measured = [row for row in rows if row is not None]
     errors = sorted({error for row in measured for error in row["errors"]})
     if not any(row["ratio"]["n"] for row in measured):
@@ -193,26 +202,30 @@ def _tested(claim: dict[str, Any]) -> str:
 
 
 def grid(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a Markdown table."""
+    """Format a Markdown table; returns its lines."""
     return [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows)]
 
 
 def number(value: float | None) -> str:
+    """Format a number with four significant digits; None becomes empty."""
     if value is None:
         return ""
     return f"{value:.3e}" if value and not 1e-3 <= abs(value) < 1e5 else f"{value:.4g}"
 
 
 def count(value: int | None) -> str:
+    """Format a count with thousands separators; None becomes empty."""
     return "" if value is None else f"{value:,}"
 
 
 def seeds_done(row: dict[str, Any]) -> str:
+    """Format the numbers of finished and failed seeds of a row."""
     failed = f", {len(row['failed'])} failed" if row["failed"] else ""
     return f"{len(row['seeds'])}{failed}"
 
 
 def duration(seconds: float | None) -> str:
+    """Format a duration in seconds or minutes; None becomes empty."""
     if seconds is None:
         return ""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

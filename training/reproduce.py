@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train what a paper's table needs, several runs at once, and lay the table out beside the paper's."""
+"""Reproduce a paper's table: train its missing runs and report our figures beside the paper's."""
 
 import shlex
 import warnings
@@ -28,17 +28,17 @@ from edgernn.training.table_pictures import draw_pictures
 
 @dataclass(frozen=True)
 class RecipeRow(Row):
-    """A recipe with one variant of its table, or with values of its search, as `settings`."""
+    """Row of one recipe with one variant of its table, or one combination of its search, as `settings`."""
 
     recipe: Recipe
 
     @property
     def finished(self) -> list[Path]:
-        """The run directories of finished trainings, in the order of their seeds."""
+        """Run directories of the finished trainings in the order of their seeds."""
         return [job.out for job in self.jobs if job.is_finished_here]
 
     def series(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """The series of the finished trainings by name; one that a training lacks is left out."""
+        """Series of the finished trainings by name, without those that a training lacks."""
         finished = [job for job in self.jobs if job.seed in self.results]
         joined = {name: join_series([job.series(name) for job in finished]) for name in names}
         return {name: series for name, series in joined.items() if series is not None}
@@ -66,7 +66,7 @@ def reproduce(
         quick: Train the cut-down version.
         seeds: Trainings a row. Default: as many as the table says.
         rows: Train only these rows; the report has all.
-        jobs: Trainings at once. Default: one for each group of `threads` processors.
+        jobs: Concurrent trainings. Default: one for each group of `threads` processors.
         threads: Threads of each training.
         out: The folder of the runs and of the report. Default: runs/TABLE, or runs/TABLE-quick.
         data: The folder of data sets. Default: $EDGERNN_DATA.
@@ -134,18 +134,21 @@ def _report(table: Table, rows: list[RecipeRow], failures: Failures, quick: bool
 
 
 def compared(table: Table, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a report says of the paper as a whole: how many figures agree, and which claims hold.
+    """Compare a table with its paper: count the figures that agree, and test the paper's claims.
 
     Args:
         table: The table.
-        rows: Its rows as a report has them.
+        rows: The rows of the report.
+
+    Returns:
+        The entries "agreement" and "claims" of the report.
     """
     verdicts = [column["agreement"] for row in rows for column in row["columns"].values()]
     by_name = {(row["name"], label(row["variant"])): row for row in rows}
     claims = []
     for claim in table.claims:
         places = zip(claim.rows, (claim.variant, claim.variant if claim.than is None else claim.than), strict=True)
-        # a figure that a run does not have has no values
+        # a figure that no run has is an empty list
         first, second = (
             dict(zip(row["seeds"], values, strict=True)) if (values := row["columns"][claim.column]["values"]) else {}
             for row in (by_name[place] for place in places)
@@ -164,9 +167,24 @@ def search(
     data: Path | None = None,
     device: str = "auto",
 ) -> list[dict[str, Any]]:
-    """Train every combination in the [search] of each row, with the first variant and seed 0; a line for each.
+    """Train every combination in the [search] of each row, with the table's first variant and seed 0.
 
-    A line has the row, the settings, and the metric and skip percentage of the last evaluation on the validation split.
+    Args:
+        name: The table.
+        rows: Search only these rows.
+        jobs: Concurrent trainings. Default: one for each group of `threads` processors.
+        threads: Threads of each training.
+        out: The folder of the runs. Default: runs/TABLE-search.
+        data: The folder of data sets. Default: $EDGERNN_DATA.
+        device: auto, cpu or cuda.
+
+    Returns:
+        For each combination the row, the settings, and the metric and skip percentage of the last evaluation on the
+        validation split.
+
+    Raises:
+        UsageError: No row has a [search], or see `reproduce`.
+        Interrupted: See `reproduce`.
     """
     table = load_table(name)
     out = out or Path("runs") / f"{name}-search"
@@ -186,7 +204,7 @@ def search(
 
 
 def _tried(row: RecipeRow, failures: Failures) -> dict[str, Any]:
-    """A line of a search."""
+    """Result of one combination of a search."""
     line: dict[str, Any] = {"row": row.name, "settings": row.settings}
     (job,) = row.jobs
     if not row.results:
@@ -214,7 +232,7 @@ def _row(
     *,
     quick: bool = False,
 ) -> RecipeRow:
-    """The trainings of a recipe with some settings of the table's choice, over its own and those of a variant."""
+    """Row of a recipe; the settings of `choice` override those of `variant`, which override the recipe's."""
     settings = over(over(recipe.settings, variant or {}), choice)
     if quick:
         settings = over(settings, table.quick)
@@ -226,7 +244,7 @@ def _row(
 
 
 def _with_known(rows: list[RecipeRow], known: Mapping[tuple[str, str], KnownRow]) -> list[RecipeRow]:
-    """The rows with the known results of their trainings. Results of other settings are left out, with a warning."""
+    """Add known results to the rows. Warns of results with other settings and leaves them out."""
     result, changes = [], []
     for row in rows:
         known_row = known.get((row.name, label(row.settings)))
@@ -257,7 +275,7 @@ def _record(table: Table, row: RecipeRow, failures: Failures) -> dict[str, Any]:
 
 
 def _compare(row: RecipeRow, column: str) -> dict[str, Any]:
-    """One figure of a row: the paper's, ours over the seeds, and whether they agree."""
+    """Compare one column of a row: the paper's figure, ours over the seeds, and the verdict."""
     paper, ours = row.recipe.paper(row.settings, column), row.spread(column)
     reason = row.recipe.not_comparable.get(column, MACHINE_COLUMNS.get(column))
     return {

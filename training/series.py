@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of numbers that a table keeps of its runs, for pictures.
+"""Series of numbers that a table stores for its runs, for pictures.
 
 A series is a figure of metrics.jsonl, such as the loss, with a number for each evaluation; or one that the run's task
 has measured on the trained network (`Task.series`), which is in series.json.
@@ -13,19 +13,25 @@ from typing import Any
 from edgernn.files import read_json, write_json
 from edgernn.training.run_directory import SERIES, RunDirectory
 
-# more digits than a picture shows
+# significant digits; more than a picture shows
 _DIGITS = 5
 
 
 def save_series(folder: Path, series: Mapping[str, Sequence[float]]) -> None:
-    """Write what a task has measured, if anything, into a run directory."""
+    """Write the series that a task measured into a run directory; writes nothing if there are none."""
     if series:
         write_json(folder / SERIES, {name: list(values) for name, values in series.items()})
 
 
 @dataclass(frozen=True)
 class Series:
-    """Numbers of one run: what they follow ("epoch" or "step"), the epochs or steps, and a value at each."""
+    """Series of one run.
+
+    Attributes:
+        over: Unit of the horizontal axis, "epoch" or "step".
+        at: The epochs or steps.
+        values: The value at each.
+    """
 
     over: str
     at: Sequence[int]
@@ -33,10 +39,10 @@ class Series:
 
 
 def run_series(name: str, run: Path) -> Series | None:
-    """The series `name` in the directory of a finished run; None where it has no such series."""
+    """Series `name` of the finished run in a directory, or None if it has no such series."""
     lines = RunDirectory(run).metrics()
     if lines and name in lines[0]:
-        # several evaluations may be in one epoch
+        # an epoch may have several evaluations
         over = "epoch" if len({line["epoch"] for line in lines}) == len(lines) else "step"
         return Series(over, [line[over] for line in lines], [line[name] for line in lines])
     values = read_json(run / SERIES).get(name) if (run / SERIES).is_file() else None
@@ -44,13 +50,13 @@ def run_series(name: str, run: Path) -> Series | None:
 
 
 def join_series(runs: Sequence[Series | None]) -> dict[str, Any] | None:
-    """One series of finished runs that differ in their seed alone.
+    """Merge one series of finished runs that differ only in their seed.
 
     Args:
         runs: The series of each run.
 
     Returns:
-        over, at (of the longest run) and values (a list for each run); None where a run lacks the series.
+        Entries over, at (of the longest run) and values (a list for each run); None if a run lacks the series.
     """
     series = [run for run in runs if run is not None]
     if not series or len(series) < len(runs):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of `reproduce` and `sweep`: rows of runs that differ in their seeds, trained, summarised and written."""
+"""Tables of `reproduce` and `sweep`: rows of runs that differ in their seeds."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,9 +24,14 @@ Failures = Mapping[Path, str]
 
 @dataclass(frozen=True)
 class Row:
-    """Trainings that differ in their seeds, and `settings`, which tell the row from others of its name or table.
+    """Row of a table: trainings that differ only in their seeds.
 
-    Results are read when they are first asked for, so after the training.
+    Results are read on first access, so access them after the training.
+
+    Attributes:
+        name: Name of the row.
+        settings: Settings in which the row differs from others of its name or table.
+        jobs: The trainings.
     """
 
     name: str
@@ -35,34 +40,34 @@ class Row:
 
     @cached_property
     def results(self) -> dict[int, dict[str, Any]]:
-        """The results of the finished trainings, by seed."""
+        """Results of the finished trainings by seed."""
         return {job.seed: result for job in self.jobs if (result := job.result())}
 
     @cached_property
     def validation(self) -> dict[int, float]:
-        """The metric on the validation split, with the weights that each run has kept, by seed."""
+        """Metric on the validation split by seed, for the weights that each run kept."""
         return {job.seed: _validation(job.out, self.results[job.seed]) for job in self.jobs if job.seed in self.results}
 
     @property
     def sign(self) -> int:
-        """1 where more of the metric is better, else -1."""
+        """1 if a higher metric is better, else -1."""
         return 1 if next(iter(self.results.values()))["higher_is_better"] else -1
 
     @property
     def best(self) -> Path | None:
-        """The run that is best on the validation split, which stands for the row where one model is needed."""
+        """Run with the best validation metric, which represents the row; None if no run is finished."""
         if not self.results:
             return None
         seed = max(self.validation, key=lambda seed: self.sign * self.validation[seed])
         return next(job.out for job in self.jobs if job.seed == seed)
 
     def spread(self, column: str) -> dict[str, Any]:
-        """A figure of a run's result over the seeds, in the unit of the table (see `report.figure`)."""
+        """Statistics over the seeds of one column, in the table's unit; see `paper_table.figure`."""
         values = (figure(result, column) for result in self.results.values())
         return spread([value for value in values if value is not None])
 
     def record(self, failures: Failures) -> dict[str, Any]:
-        """What every table says of a row. failures: the reasons, by run directory."""
+        """Part of a row's report that all tables share, from error messages by run directory."""
         first = next(iter(self.results.values()), {})
         return {
             "name": self.name,
@@ -79,6 +84,7 @@ def _validation(run: Path, result: dict[str, Any]) -> float:
 
 
 def results_of(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """All finished results of the rows."""
     return [result for row in rows for result in row.results.values()]
 
 
@@ -86,15 +92,15 @@ def results_of(rows: Iterable[Row]) -> list[dict[str, Any]]:
 def trained(
     rows: Sequence[Row], out: Path, workers: Callable[[int], AbstractContextManager[Workers]] | None
 ) -> Iterator[Failures]:
-    """Hold the folder of the runs, and train or resume what is missing: all first seeds, then all second ones.
+    """Lock the folder of the runs, and train or resume the missing ones, the first seed of all rows first.
 
     Args:
         rows: The rows to train, with equally many seeds.
         out: The folder of their runs.
-        workers: Opens the workers, see `run_missing`, which also says what is raised; None trains nothing.
+        workers: Opens the pool of workers; None trains nothing. See `run_missing`, also for the errors raised.
 
     Yields:
-        Why runs failed, by run directory.
+        Error messages of failed runs by run directory.
     """
     with hold_folder(out) if workers else nullcontext():
         jobs = [job for of_seed in zip(*(row.jobs for row in rows), strict=True) for job in of_seed]
@@ -102,7 +108,16 @@ def trained(
 
 
 def save(report: dict[str, Any], page: str, out: Path) -> list[str]:
-    """Write a table as table.json and table.md; the files."""
+    """Write table.json and table.md.
+
+    Args:
+        report: Content of table.json.
+        page: Content of table.md.
+        out: The folder.
+
+    Returns:
+        The paths of the files.
+    """
     files = [out / f"{TABLE}.json", out / f"{TABLE}.md"]
     write_json(files[0], report)
     write_text(files[1], page)
@@ -110,7 +125,7 @@ def save(report: dict[str, Any], page: str, out: Path) -> list[str]:
 
 
 def check_none_failed(report: dict[str, Any]) -> None:
-    """Raises EdgernnError where runs of a saved table failed, with the first one's reason."""
+    """Raise EdgernnError if runs of a saved table failed, with the first error message."""
     reasons = [reason for row in report["rows"] for reason in row["failed"].values()]
     if reasons:
         raise EdgernnError(f"{len(reasons)} runs failed, {report['files'][1]} has the others; the first: {reasons[0]}")

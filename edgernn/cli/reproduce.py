@@ -103,9 +103,7 @@ def command(
         raise UsageError("--results: expected --list, too")
     if searches:
         if quick or seeds or table_only or measure or known:
-            raise UsageError(
-                "--search: expected neither --quick, --seeds, --table-only, --measure-latency nor --known"
-            )
+            raise UsageError("--search: expected neither --quick, --seeds, --table-only, --measure-latency nor --known")
         return search(table, rows=chosen, **options)
     report = reproduce(
         table, quick=quick, seeds=seeds, rows=chosen, run=not table_only, measure=measure, known=known, **options

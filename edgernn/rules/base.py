@@ -186,7 +186,9 @@ class UpdateRule(nn.Module, abc.ABC):
             return Decision(self._per_neuron(active), score=score)
         likelihood = self.likelihood(score, self.slope)
         u: Tensor = StraightThrough.apply(active, likelihood)  # type: ignore[no-untyped-call]
-        return Decision(self._per_neuron(u), self._per_neuron(likelihood) if self.counts_likelihoods else None, score=score)
+        return Decision(
+            self._per_neuron(u), self._per_neuron(likelihood) if self.counts_likelihoods else None, score=score
+        )
 
     def _group_means(self, state: State) -> State:
         """Mean of each state over the neurons of each group (B, groups)."""

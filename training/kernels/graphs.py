@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA graphs of the loop over time, forward and backward: for layers with a normalisation, which have no fused kernels
-on a GPU, and for states too wide for the fused kernels.
+"""CUDA graphs of the loop over time, forward and backward.
 
+They run layers with a normalisation, which have no fused kernels on a GPU, and states too wide for the fused kernels.
 All kernel launches of a sequence are recorded once per shape and replayed by one call. Matrix products are cuBLAS's.
 """
 
