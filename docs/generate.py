@@ -200,14 +200,14 @@ def performance(folder: Path = RESULTS) -> str:
         parts.append(performance_page(json.loads(measured.read_text(encoding="utf-8"))).rstrip())
     else:
         parts.append("Not measured yet: `edgernn bench --suite --out docs/results`")
-    own = folder / "own-cell.json"
-    if own.is_file():
+    user_cell = folder / "own-cell.json"
+    if user_cell.is_file():
         text = (
             "The equations of gru as a user's own cell, whose program the library interprets. Beside it: the library's "
             "cell with the same weights, and the portable function. Measured by `edgernn bench --suite --only "
             "own-gru`; the report is docs/results/own-cell.json."
         )
-        parts += ["## A cell of your own", text, performance_section(json.loads(own.read_text(encoding="utf-8")))]
+        parts += ["## A cell of your own", text, performance_section(json.loads(user_cell.read_text(encoding="utf-8")))]
     parts += ["## On a GPU", *_on_a_gpu(folder), "## Training", *_training(folder)]
     if notes.is_file():
         parts += ["## Notes", notes.read_text(encoding="utf-8").strip()]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from edgernn.cli.frame import VERBS, group
+from edgernn.cli.frame import COMMANDS, group
 
 HEADER = Path(__file__).resolve().parent.parent / "runtime" / "csrc" / "include" / "edgernn.h"
 
@@ -21,9 +21,9 @@ def cli() -> str:
         "Every command takes `--help`, `--json` and `--debug`. Its exit status is 0 for success, 1 for a failure and\n"
         "2 for wrong usage. If a signal ended it, the status is 128 plus the signal's number: 130 after Ctrl-C.",
         "| command | purpose |\n|---|---|\n"
-        + "\n".join(f"| [`edgernn {name}`](#edgernn-{name}) | {text} |" for name, text in VERBS.items()),
+        + "\n".join(f"| [`edgernn {name}`](#edgernn-{name}) | {text} |" for name, text in COMMANDS.items()),
     ]
-    for name in VERBS:
+    for name in COMMANDS:
         parts += _command(group.get_command(click.Context(group), name), f"edgernn {name}", 2)
     return "\n\n".join(parts) + "\n"
 

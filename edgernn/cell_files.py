@@ -288,7 +288,9 @@ def _step_error(cell_type: type[Cell], inputs: int) -> Exception | None:
 def _describe_step(cell: type[Cell], error: Exception) -> str:
     if isinstance(error, KeyError):
         gates = cell.gates if isinstance(cell.gates, tuple) else ()
-        known = ", ".join([*(gate.name for gate in gates), "x", *(cell.own if isinstance(cell.own, dict) else ())])
+        known = ", ".join(
+            [*(gate.name for gate in gates), "x", *(cell.vectors if isinstance(cell.vectors, dict) else ())]
+        )
         return f"p has no {error.args[0]!r}; it has {known}"
     return str(error) if isinstance(error, UsageError) else _describe(error)
 

@@ -21,7 +21,7 @@ SIZES = {"H": 0, "I": 1, "1": 2}
 MOST_GATES, MOST_VECTORS, MOST_STATES = 8, 4, 4
 # limit on the gates with the same term, among those that feed mid and among all others
 MOST_PRODUCTS = 4
-# entries of Cell.constants that are not vectors of `own`
+# entries of Cell.constants that are not `vectors`
 _WEIGHTS = ("R", "C", "V", "bR", "bC", "bV")
 
 
@@ -32,7 +32,7 @@ class Equations:
     Attributes:
         update: Program of `Cell.update`, one result per state.
         mid: Program of `Cell.mid`, or None for cells without m.
-        vectors: Length of each vector of `own`, by name, in the order of the argument keys.
+        vectors: Length of each vector of `vectors`, by name, in the order of the argument keys.
         mid_is_input: True if m has the size I; False if it has the size H or there is no m.
     """
 
@@ -117,7 +117,7 @@ class CellProgram:
 
     Attributes:
         gates: Terms of each gate, as bits of `TERMS`.
-        vectors: Size code of each vector of `own`, from `SIZES`.
+        vectors: Size code of each vector of `vectors`, from `SIZES`.
         states: Number of states.
         mid_is_input: True if m has size I; it has size H otherwise.
         reads_last: True if gates also read x_{t-1}.
@@ -162,7 +162,7 @@ def cell_program(cell: Cell) -> CellProgram:
     if cell.norm is not None:
         raise ProgramError("a cell with a norm has no program")
     equations = trace_equations(cell)
-    sizes = [vector.size for vector in cell.own.values()]
+    sizes = [vector.size for vector in cell.vectors.values()]
     mid_is_input = equations.mid_is_input
     program = CellProgram(
         tuple(gate_terms(gate) for gate in cell.gates),
@@ -176,7 +176,7 @@ def cell_program(cell: Cell) -> CellProgram:
         equations.mid,
         _map(cell),
     )
-    _require(_table_limits(cell, len(cell.own)))
+    _require(_table_limits(cell, len(cell.vectors)))
     _require(_inference_limits(cell, program))
     program.attributes()
     return program
@@ -205,7 +205,7 @@ def _table_limits(cell: Cell, vectors: int) -> Iterator[tuple[bool, str]]:
     """Pairs (is met, expectation) of the limits on gate tables, shared by inference and training."""
     gates, states = cell.gates, len(cell.states)
     yield len(gates) <= MOST_GATES, f"at most {MOST_GATES} gates, got {len(gates)}"
-    yield vectors <= MOST_VECTORS, f"at most {MOST_VECTORS} vectors in `own`, got {vectors}"
+    yield vectors <= MOST_VECTORS, f"at most {MOST_VECTORS} `vectors`, got {vectors}"
     yield states <= MOST_STATES, f"at most {MOST_STATES} states, got {states}"
     yield any(gate.x for gate in gates), "a gate with x"
     for gate in gates:
@@ -222,7 +222,7 @@ def _inference_limits(cell: Cell, program: CellProgram) -> Iterator[tuple[bool, 
         count = sum(getattr(gate, term) for gate in cell.gates if gate.mid == mid)
         stage = "feed mid" if mid else "do not feed mid"
         yield count <= MOST_PRODUCTS, f"at most {MOST_PRODUCTS} gates with {term} that {stage}, got {count}"
-    for name, vector in cell.own.items():
+    for name, vector in cell.vectors.items():
         yield not vector.steps, f"no vector like {name}, which stands for the sequence length"
         if vector.size == "I":
             yield program.mid_is_input or program.square, f"m of size I for {name}, which has size I"
@@ -238,7 +238,7 @@ def mixes(equations: Equations, vectors: Sequence[str], mid_is_input: bool) -> b
 
     Args:
         equations: Traced equations of the cell.
-        vectors: Size of each vector of `own`: "H", "I" or "1".
+        vectors: Size of each vector of `vectors`: "H", "I" or "1".
         mid_is_input: True if m has size I.
 
     Returns:
@@ -263,11 +263,11 @@ def maps(cell: Cell) -> list[Program | None]:
             return None
         return trace(f"map of {name}", lambda values: (mapped(values[0]),), {0: 3}, 3)
 
-    return [program(name, vector) for name, vector in cell.own.items()]
+    return [program(name, vector) for name, vector in cell.vectors.items()]
 
 
 def _map(cell: Cell) -> Program | None:
-    """One program that maps all vectors of `own`, or None if none has a map."""
+    """One program that maps all `vectors`, or None if none has a map."""
     programs = maps(cell)
     if not any(programs):
         return None

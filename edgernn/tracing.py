@@ -198,7 +198,7 @@ def trace(name: str, function: Function, widths: Mapping[int, int], width: int) 
         pure = torch.func.functionalize(flat, remove="mutations_and_views")
         graph = make_fx(pure)(*tiles.values()).graph
     except (RuntimeError, TypeError, KeyError, AttributeError, ValueError, IndexError) as error:
-        remedy = "read only gates, states and the vectors of `own`"
+        remedy = "read only gates, states and the `vectors`"
         raise ProgramError(f"{name}: cannot be traced ({' '.join(str(error).split())}); {remedy}") from error
     graph.eliminate_dead_code()
     try:
@@ -274,7 +274,7 @@ def _rewrite(graph: fx.Graph, keys: Sequence[int], width: int) -> Program:
             outputs = node.args[0]
             results = [outputs] if isinstance(outputs, fx.Node) else outputs
         elif node.users:
-            raise ProgramError("expected numbers, got a constant tensor; declare a vector in `own`")
+            raise ProgramError("expected numbers, got a constant tensor; declare a vector in `vectors`")
     for result in results:
         if not isinstance(result, fx.Node) or tuple(result.meta["val"].shape) != (_ROWS, width):
             raise ProgramError("expected results with one number for each neuron, as the gates have")

@@ -39,7 +39,7 @@ class TwoStages(Cell):
 
     name = "my-stages"
     gates = (Gate("r", mid=True), Gate("z"), Gate("n", h=False, m=True), Gate("unread", h=False))
-    own = {  # noqa: RUF012
+    vectors = {  # noqa: RUF012
         "slope": Vector("H", 0.5, F.softplus),
         "scale": Vector("1", 0.7, torch.tanh),
         "shift": Vector("H", 0.1),
@@ -59,7 +59,7 @@ class InputStage(Cell):
 
     name = "my-input-stage"
     gates = (Gate("d", mid=True), Gate("f", h=False, m=True), Gate("a"))
-    own = {"rho": Vector("I", 0.3, torch.sigmoid), "tau": Vector("H", 1.5)}  # noqa: RUF012
+    vectors = {"rho": Vector("I", 0.3, torch.sigmoid), "tau": Vector("H", 1.5)}  # noqa: RUF012
 
     @property
     def mid_size(self) -> int:
@@ -102,7 +102,7 @@ class Derived(Cell):
 
     name = "my-derived"
     gates = (Gate("n"),)
-    own = {"rate": Vector("H", 0.3), "gain": Vector("1", 2.0)}  # noqa: RUF012
+    vectors = {"rate": Vector("H", 0.3), "gain": Vector("1", 2.0)}  # noqa: RUF012
 
     def constants(self, x: Tensor) -> dict[str, Tensor]:
         return {**super().constants(x), "product": self.rate * self.gain, "half": self.gain / 2}

@@ -61,7 +61,7 @@ class IndRNN(Cell):
 
     name, paper = "indrnn", "Li et al. 2018, arXiv:1803.04831"
     gates = (Gate("n", h=False),)
-    own = {"u": Vector("H")}  # noqa: RUF012
+    vectors = {"u": Vector("H")}  # noqa: RUF012
 
     def update(self, p: Gates, state: State) -> State:
         (h,) = state
@@ -104,7 +104,7 @@ class BRC(Cell):
 
     name, paper = "brc", "Vecoven et al. 2021, arXiv:2006.05252"
     gates = tuple(Gate(name, h=False, bias=False) for name in ("a", "c", "n"))
-    own = {"w_a": Vector("H"), "w_c": Vector("H")}  # noqa: RUF012
+    vectors = {"w_a": Vector("H"), "w_c": Vector("H")}  # noqa: RUF012
 
     def update(self, p: Gates, state: State) -> State:
         (h,) = state

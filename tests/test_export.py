@@ -191,7 +191,7 @@ class Softsign(Cell):
 
     name = "softsign"
     gates = (Gate("z"), Gate("n"))
-    own = {"slope": Vector("H", 1.0, torch.nn.functional.softplus)}  # noqa: RUF012
+    vectors = {"slope": Vector("H", 1.0, torch.nn.functional.softplus)}  # noqa: RUF012
 
     turned = False
 
@@ -230,7 +230,7 @@ def test_layers_of_other_equations_do_not_share_a_function():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"cell": Leaky}, r"leaky: update: cannot be traced .*; read only .* vectors of `own`"),
+        ({"cell": Leaky}, r"leaky: update: cannot be traced .*; read only .* `vectors`"),
         ({"cell": Softsign, "norm": "layer"}, "layer: a norm has no kernel"),
         ({"cell": "gru"}, "None"),
     ],

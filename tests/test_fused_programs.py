@@ -160,7 +160,7 @@ def test_random_equations_equal_the_loop(seed: int, rule: str) -> None:
         "name": "my-random",
         "gates": (Gate("a"), Gate("b", c=True)),
         "states": ("h", "c"),
-        "own": {"v": Vector("H", 0.4)},
+        "vectors": {"v": Vector("H", 0.4)},
         "update": random_update(seed),
     }
     layer = user_layer(type("Random", (Cell,), members), rule, 4, 19)

@@ -141,7 +141,9 @@ def test_a_second_table_is_refused(tmp_path):
         first.send_signal(signal.SIGTERM)
         status, _, error = ended(first)
     assert status == 128 + signal.SIGTERM
-    assert error.endswith("edgernn: interrupted; what ran is saved, and the same command goes on\n")
+    assert error.endswith(
+        "edgernn: interrupted; the running trainings are saved; run the same command again to resume\n"
+    )
     assert json.loads((tmp_path / "runs/t/gru-seed0/state.json").read_text())["step"] > 0
     assert not list(tmp_path.rglob(LOCK))
 
@@ -160,7 +162,9 @@ def test_a_second_sweep_is_refused(tmp_path):
         first.send_signal(signal.SIGTERM)
         status, _, error = ended(first)
     assert status == 128 + signal.SIGTERM
-    assert error.endswith("edgernn: interrupted; what ran is saved, and the same command goes on\n")
+    assert error.endswith(
+        "edgernn: interrupted; the running trainings are saved; run the same command again to resume\n"
+    )
     assert json.loads((tmp_path / "runs/s/gru-seed0/state.json").read_text())["step"] > 0
 
 

@@ -98,7 +98,7 @@ class Softsign(Cell):
 
     name = "softsign"
     gates = (Gate("z"), Gate("f", mid=True), Gate("n", h=False, m=True))
-    own = {"slope": Vector("H", 1.0, torch.nn.functional.softplus), "rest": Vector("1", 0.5)}  # noqa: RUF012
+    vectors = {"slope": Vector("H", 1.0, torch.nn.functional.softplus), "rest": Vector("1", 0.5)}  # noqa: RUF012
 
     def mid(self, p, state):
         return torch.sigmoid(p.f) * state[0]

@@ -77,7 +77,7 @@ class Swapping(Cell):
 
     name = "swap-ping"
     gates = (Gate("p"), Gate("x", h=False, bias=False))
-    own = {"alpha": Vector("1", map=torch.sigmoid)}  # noqa: RUF012
+    vectors = {"alpha": Vector("1", map=torch.sigmoid)}  # noqa: RUF012
     states = ("a", "b")
 
     def update(self, p, state):

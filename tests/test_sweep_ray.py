@@ -109,7 +109,7 @@ def test_nothing_finished_is_lost_and_nothing_is_run_twice(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     _, error = process.communicate(timeout=120)
     assert process.returncode == 130, error
-    assert "edgernn: interrupted; what ran is saved, and the same command goes on" in error
+    assert "edgernn: interrupted; the running trainings are saved; run the same command again to resume" in error
     assert "Traceback" not in error
     assert not leftovers(story.runs)
     between = story.finished()

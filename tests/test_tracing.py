@@ -113,7 +113,7 @@ class MinimalGated(Cell):
 
     name = "my-mgu"
     gates = (Gate("f", mid=True), Gate("g"), Gate("n", h=False, m=True))
-    own = {"scale": Vector("H", 0.5, torch.tanh), "plain": Vector("1", 2.0)}  # noqa: RUF012
+    vectors = {"scale": Vector("H", 0.5, torch.tanh), "plain": Vector("1", 2.0)}  # noqa: RUF012
 
     def mid(self, p: Gates, state: State) -> Tensor:
         return torch.sigmoid(p.f) * state[0]
@@ -167,9 +167,9 @@ def test_every_cell_has_equations(name, I):
         ({"update": lambda self, p, state: (p.q,)}, "update: cannot be traced"),
         ({"constants": lambda self, x: {}}, r"a cell that overrides constants\(\)"),
         ({"gates": tuple(Gate(f"n{i}" if i else "n") for i in range(9))}, "a program needs at most 8 gates, got 9"),
-        ({"own": {f"v{i}": Vector("H") for i in range(5)}}, "at most 4 vectors in `own`, got 5"),
+        ({"vectors": {f"v{i}": Vector("H") for i in range(5)}}, "at most 4 `vectors`, got 5"),
         ({"states": ("a", "b", "c", "d", "e"), "update": lambda self, p, s: (p.n,) * 5}, "at most 4 states, got 5"),
-        ({"own": {"v": Vector("H", map=torch.erf)}}, "map of v: torch's erf"),
+        ({"vectors": {"v": Vector("H", map=torch.erf)}}, "map of v: torch's erf"),
         ({"gates": (Gate("n"), Gate("u", mid=True))}, "gate u feeds mid, which no gate reads"),
         ({"gates": (Gate("n", x=False),)}, "a program needs a gate with x"),
         ({"gates": (Gate("n"), Gate("b", x=False, h=False))}, "a term other than the bias in gate b"),
@@ -177,7 +177,7 @@ def test_every_cell_has_equations(name, I):
             {"gates": tuple(Gate(f"n{i}" if i else "n") for i in range(5))},
             "at most 4 gates with x that do not feed mid",
         ),
-        ({"own": {"v": Vector("I")}}, "m of size I for v"),
+        ({"vectors": {"v": Vector("I")}}, "m of size I for v"),
         ({"step": lambda self, *values: values}, r"a cell that overrides step\(\)"),
     ],
 )

@@ -42,9 +42,14 @@ _ORPHAN = 60.0
 
 @dataclass(frozen=True)
 class Job:
-    """One training. Fields not listed here are arguments of `train`.
+    """One training.
 
     Attributes:
+        task: Argument of `train`, like cell, rule, seed and settings.
+        cell: See task.
+        rule: See task.
+        seed: See task.
+        settings: See task.
         out: The run directory.
         known: The result in an earlier table.json, if any. A finished run directory takes precedence.
     """

@@ -90,7 +90,7 @@ class Parts(TypedDict, total=False):
 
 
 class Cell(nn.Module, abc.ABC):
-    """Recurrent cell, defined by its `gates`, its vectors `own`, the names of its `states`, `update` and maybe `mid`.
+    """Recurrent cell, defined by its `gates`, its `vectors`, the names of its `states`, `update` and maybe `mid`.
 
     p_g = W_g x_t + R_g h_{t-1} + C_g c_{t-1} + V_g m_t + b_g      for each gate g, without the terms it lacks
     m_t = mid(p, state_{t-1})                                      two-stage cells only
@@ -119,7 +119,7 @@ class Cell(nn.Module, abc.ABC):
         states: Names of the states.
         variant: Name of the cell's gate table if it is not the usual one, because of an option or of I = H.
         gates: Table of gates.
-        own: Table of vectors.
+        vectors: Table of vectors.
         W: Weights of x.
         R: Weights of h.
         C: Weights of c.
@@ -140,7 +140,7 @@ class Cell(nn.Module, abc.ABC):
     # class attributes, which a constructor may override on the instance, for its options or sizes
     variant: str = ""
     gates: tuple[Gate, ...]
-    own: Mapping[str, Vector] = {}
+    vectors: Mapping[str, Vector] = {}
 
     # exist only if a gate has the term
     W: Tensor
@@ -177,7 +177,7 @@ class Cell(nn.Module, abc.ABC):
                 self.register_parameter(name, nn.Parameter(torch.empty(shape)))
         if any(g.bias for g in self.gates):
             self.b = nn.Parameter(torch.empty(sum(rows[g.name] for g in self.gates if g.bias)))
-        for name, vector in self.own.items():
+        for name, vector in self.vectors.items():
             value = torch.empty({"H": hidden_size, "I": input_size, "1": 1}[vector.size])
             if vector.learned:
                 self.register_parameter(name, nn.Parameter(value))
@@ -270,7 +270,7 @@ class Cell(nn.Module, abc.ABC):
             nn.init.uniform_(parameter, -bound, bound)
         if self._h:
             self.recurrent.reset(dict(self.named_parameters(recurse=False)), bound)
-        for name, vector in self.own.items():
+        for name, vector in self.vectors.items():
             if vector.start is not None:
                 getattr(self, name).fill_(vector.start)
 
@@ -303,7 +303,7 @@ class Cell(nn.Module, abc.ABC):
     def constants(self, x: Tensor) -> dict[str, Tensor]:
         """Compute the tensors that are the same at all steps of a sequence x (T, B, I), by name.
 
-        They are the vectors of `own` after their `map`, which `mid` and `update` read from p; the biases bR, bC and bV
+        They are the `vectors` after their `map`, which `mid` and `update` read from p; the biases bR, bC and bV
         of gates without x; and the masked R of block-sparse weights.
         """
         b = self._biases()
@@ -315,7 +315,7 @@ class Cell(nn.Module, abc.ABC):
                 constants[key] = torch.cat(parts)
         if self.is_sparse:
             constants["R"] = self.R * self.kept
-        for name, vector in self.own.items():
+        for name, vector in self.vectors.items():
             value = getattr(self, name)
             if vector.steps:
                 # T as a sum, so that an exported sequence may have any length

@@ -40,7 +40,7 @@ class DecayNet(Cell):
     name = "decaynet"
     paper = "DecayNet, under double-blind review, System 2"
     gates = (Gate("i"), Gate("f", bias=False), Gate("g"), Gate("o"))
-    own = {"length": Vector("1", 0.0, learned=False, steps=True)}  # noqa: RUF012
+    vectors = {"length": Vector("1", 0.0, learned=False, steps=True)}  # noqa: RUF012
     normalises_c = True
     states = ("h", "c", "decay")
 
@@ -48,7 +48,7 @@ class DecayNet(Cell):
         if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
             raise UsageError(f"length: expected a whole number of at least 1 or None, got {length!r}")
         self.knows_length = length is not None
-        self.own = {"length": Vector("1", float(length or 0), learned=False, steps=True)}
+        self.vectors = {"length": Vector("1", float(length or 0), learned=False, steps=True)}
         super().__init__(input_size, hidden_size, **parts)
 
     @property

@@ -32,7 +32,7 @@ class FastGRNN(Cell):
     name = "fastgrnn"
     paper = "Kusupati et al. 2018, arXiv:1901.02358"
     gates = (Gate("p", bias=False),)
-    own = {"b_z": Vector("H", 1.0), "b_n": Vector("H", 1.0), **_SCALARS}  # noqa: RUF012
+    vectors = {"b_z": Vector("H", 1.0), "b_n": Vector("H", 1.0), **_SCALARS}  # noqa: RUF012
 
     def update(self, p: Gates, state: State) -> State:
         (h,) = state
@@ -58,7 +58,7 @@ class FastGRNNSplit(Cell):
     name = "fastgrnn-split"
     paper = "Kuo et al. 2020, eqs 45-47"
     gates = (Gate("z"), Gate("n"))
-    own = _SCALARS
+    vectors = _SCALARS
 
     def update(self, p: Gates, state: State) -> State:
         (h,) = state

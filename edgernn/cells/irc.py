@@ -20,7 +20,7 @@ from edgernn.cells.forget import ForgetBias
 class _InputResidual(ForgetBias):
     """Base class of cells with m = v_t = x_t + σ(alpha) ⊙ (R_u h_{t-1})."""
 
-    own = {"alpha": Vector("I", 2.0, torch.sigmoid)}  # noqa: RUF012
+    vectors = {"alpha": Vector("I", 2.0, torch.sigmoid)}  # noqa: RUF012
 
     @property
     def mid_size(self) -> int:
@@ -39,7 +39,7 @@ class _DiagonalInputResidual(_InputResidual):
     """Base class of cells with v_t = x_t + σ(alpha) ⊙ (tanh(omega) ⊙ h_{t-1}), or a gate u if I and H differ."""
 
     other_if_square = True
-    own = {**_InputResidual.own, "omega": Vector("H", map=torch.tanh)}  # noqa: RUF012
+    vectors = {**_InputResidual.vectors, "omega": Vector("H", map=torch.tanh)}  # noqa: RUF012
 
     def __init__(
         self, input_size: int, hidden_size: int, forget_bias: float | None = None, **parts: Unpack[Parts]
@@ -47,7 +47,7 @@ class _DiagonalInputResidual(_InputResidual):
         self.projects = input_size != hidden_size
         if self.projects:
             self.variant = "projected"
-            self.own = _InputResidual.own
+            self.vectors = _InputResidual.vectors
             self.gates = (Gate("u", x=False, bias=False, mid=True), *self.gates)
         super().__init__(input_size, hidden_size, forget_bias, **parts)
 
@@ -160,7 +160,7 @@ class IRCFastGRNN(_InputResidual):
         Gate("f", x=False, h=False, m=True, bias=False),
         Gate("a", h=False, bias=False),
     )
-    own = {**_InputResidual.own, "beta": Vector("1", 1.0, torch.sigmoid)}  # noqa: RUF012
+    vectors = {**_InputResidual.vectors, "beta": Vector("1", 1.0, torch.sigmoid)}  # noqa: RUF012
 
     def update(self, p: Gates, state: State) -> State:
         (h,) = state

@@ -36,7 +36,7 @@ class SRU(Cell):
     name = "sru"
     paper = "Lei et al. 2018, arXiv:1709.02755"
     gates: tuple[Gate, ...] = (Gate("f", h=False), Gate("p", h=False), Gate("a", h=False, bias=False))
-    own = {"w_f": Vector("H"), "w_p": Vector("H")}  # noqa: RUF012
+    vectors = {"w_f": Vector("H"), "w_p": Vector("H")}  # noqa: RUF012
     states = ("h", "c")
     other_if_square = True
 

@@ -68,7 +68,7 @@ class Variable(UpdateRule):
         return Decision(u, m, (self._mask(self._logits(m, self.rule_x)), u))
 
     def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
-        # as a distance in m, whose rounding error does not depend on λ and H
+        # a distance in m, whose rounding error does not depend on λ and H
         m = self._active_share(e, state)
         margins = []
         for weight in (self.rule_h, self.rule_x):

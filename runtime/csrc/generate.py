@@ -118,7 +118,7 @@ def _struct(forms: list[Cell]) -> str:
     if any(trace_equations(other) != equations for other in others):
         raise ProgramError(f"{cell.form}: expected one set of equations, got several")
     mid_is_input = equations.mid_is_input
-    sizes = [vector.size for vector in cell.own.values()]
+    sizes = [vector.size for vector in cell.vectors.values()]
     lines = [f"struct {_camel(cell.form)} {{", f'static constexpr const char* kName = "{cell.form}";']
     for name, has in (
         ("kMidVanishes", cell.mid_vanishes),
@@ -128,7 +128,7 @@ def _struct(forms: list[Cell]) -> str:
         lines += [f"static constexpr bool {name} = true;"] if has else []
     lines += ["static constexpr Extent kMidExtent = Extent::kInput;"] if mid_is_input else []
     lines.append(f"static constexpr Gate kGates[] = {{{', '.join(_gates(forms))}}};")
-    if cell.own:
+    if cell.vectors:
         lines.append(f"static constexpr Param kParams[] = {{{', '.join(_params(cell))}}};")
     states = ", ".join(f'"{name}"' for name in cell.states)
     lines += [f"static constexpr const char* kStates[] = {{{states}}};", ""]
@@ -148,7 +148,7 @@ def _gates(forms: list[Cell]) -> Iterator[str]:
 
 
 def _params(cell: Cell) -> Iterator[str]:
-    for (name, vector), program in zip(cell.own.items(), maps(cell), strict=True):
+    for (name, vector), program in zip(cell.vectors.items(), maps(cell), strict=True):
         mapped = "kLength" if vector.steps else "kIdentity"
         if program is not None:
             (instruction,) = program.instructions

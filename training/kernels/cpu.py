@@ -313,7 +313,7 @@ class CpuUnroller:
         if why := batch_norm.refusal(layer):
             raise UsageError(why)
         self.program: ProgramCell | None = None
-        self._vectors = tuple(cell.own)
+        self._vectors = tuple(cell.vectors)
         self._cell = _number(loaded, cell)
         if self._cell < 0:
             if cell.norm is not None:

@@ -214,7 +214,7 @@ class Layout:
         if self.rule is None:
             return sums
         for part in self.rule.maps:
-            # of the kind SAMPLE, only the evidence is per neuron
+            # for the kind SAMPLE, only the evidence is per neuron
             sample = self.rule.kind is Kind.SAMPLE
             size = "1" if sample and part.name != "rule_evidence" else "H"
             sums |= {f"{part.name}_{v}": (v, size) for v, _ in self.rule.vectors if v in part.arguments}

@@ -80,10 +80,11 @@ struct StateInput {
 struct OpSpec {
   std::string name;                  // see LayerName
   std::vector<WeightInput> weights;  // the first one is W, whose columns set I
-  std::vector<StateInput> states;  // of the cell, the rule and the imputer, then the previous input
-  bool imputes;                    // X has 3F columns, and I is 2F
-  bool skips;                      // the rule does not update every neuron at every step
-  bool square;                     // I must be H
+  std::vector<StateInput>
+      states;    // states of the cell, the rule and the imputer, then the previous input
+  bool imputes;  // X has 3F columns, and I is 2F
+  bool skips;    // the rule does not update every neuron at every step
+  bool square;   // I must be H
 };
 
 // Describes the op of a cell, a rule and an imputer, which may be null. low_rank: R is a product.

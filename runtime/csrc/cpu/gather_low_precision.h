@@ -108,7 +108,7 @@ struct LowPrecisionSource {
 struct LowPrecisionInput {
   const float* a;                 // for bfloat16 weights
   const std::int16_t* quantized;  // for int8 weights
-  float scale;                    // of `quantized`
+  float scale;                    // scale of `quantized`
   std::int64_t begin;
   std::int64_t end;
 };

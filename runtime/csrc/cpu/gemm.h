@@ -21,7 +21,7 @@ struct Product {
   std::int64_t blocks;                     // number of blocks of w
   const float* b;                          // (blocks, gates, lanes)
   unsigned from_bias;                      // bit i: the sums of the i-th gate of w start from b
-  NumberType type = NumberType::kFloat32;  // of w
+  NumberType type = NumberType::kFloat32;  // type of w
   // for kInt8 only
   bool dots = false;
   const float* scales = nullptr;  // (blocks, gates of w, lanes)

@@ -85,7 +85,7 @@ std::shared_ptr<const Op> FindProviderOp(const std::string& name) {
   return {std::shared_ptr<const Op>(), cuda::FindGpuOp(name)};
 }
 
-// There are no GPU kernels for cells that are defined in a file.
+// The library has no GPU kernels for cells that are defined in a file.
 std::shared_ptr<const Op> MakeProviderOp(const std::string&, const CellSource&) { return nullptr; }
 
 std::unique_ptr<Node> MakeNode(std::int64_t, const OrtApi* api, const OrtKernelInfo* info) {

@@ -22,7 +22,7 @@ enum class Operation : std::uint8_t {
       copy
 };
 
-// What an argument refers to: a gate, x, a vector or a state of the cell, or a result's gradient.
+// The referent of an argument: a gate, x, a vector or a state of the cell, or a result's gradient.
 enum class ArgumentKind : std::uint8_t { kGate, kX, kVector, kState, kResultGrad };
 constexpr int kArgumentKinds = 5;
 constexpr int kArgumentIndices = 16;

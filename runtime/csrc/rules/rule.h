@@ -40,7 +40,7 @@ struct WeightSpec {
   Columns columns = Columns::kNone;
 };
 
-// What one decision of a rule covers: all samples at a step, one neuron, or all neurons of a
+// The scope of one decision of a rule: all samples at a step, one neuron, or all neurons of a
 // sample.
 enum class RuleKind { kTime, kNeuron, kSample };
 

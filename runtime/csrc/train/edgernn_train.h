@@ -2,10 +2,11 @@
 // The C interface of the training library: one call runs a whole sequence of one cell, forward or
 // backward.
 //
-// The caller owns all memory: row-major float32, laid out as the op's inputs (docs/background/design.md). P is
-// the number of pre-activations: M or H for each gate, and H more for a rule with a matrix. W has I
-// columns, or 2I if the cell also reads the last input. A call runs on OpenMP's threads if the
-// process has loaded OpenMP, else on threads that it starts and joins.
+// The caller owns all memory: row-major float32, laid out as the op's inputs
+// (docs/background/design.md). P is the number of pre-activations: M or H for each gate, and H more
+// for a rule with a matrix. W has I columns, or 2I if the cell also reads the last input. A call
+// runs on OpenMP's threads if the process has loaded OpenMP, else on threads that it starts and
+// joins.
 
 #ifndef EDGERNN_TRAIN_EDGERNN_TRAIN_H_
 #define EDGERNN_TRAIN_EDGERNN_TRAIN_H_
