@@ -31,7 +31,8 @@ def cli() -> str:
 def _command(command: click.Command | None, path: str, level: int) -> list[str]:
     """The section of a command, and those of its own commands."""
     assert command is not None
-    context = click.Context(command, info_name=path, terminal_width=100, max_content_width=100)
+    names = group.context_settings["help_option_names"]
+    context = click.Context(command, info_name=path, terminal_width=100, max_content_width=100, help_option_names=names)
     parts = [f"{'#' * level} {path}", f"```text\n{command.get_help(context).rstrip()}\n```"]
     if isinstance(command, click.Group):
         for name in command.list_commands(context):

@@ -81,17 +81,20 @@ def check_weights(layer: RecurrentLayer, recurrent: float) -> None:
 
 
 def with_dropped_weights(layer: RecurrentLayer, recurrent: float = 0.0, feed_forward: float = 0.0) -> Runs:
-    """Apply DropConnect to a layer: the mask is drawn now and is the same at all steps of all sequences.
+    """Return a function that runs a layer with dropped weights (DropConnect).
+
+    The mask is drawn in this call and is the same at all steps of all sequences. W multiplies the input, R and C the
+    states, and V the result of `Cell.mid`.
 
     Source: Wan et al., "Regularization of Neural Networks using DropConnect", 2013.
 
     Args:
         layer: The layer, which stays unchanged.
         recurrent: Dropout rate of R and C.
-        feed_forward: Dropout rate of W and V, which multiply the input and m.
+        feed_forward: Dropout rate of W and V.
 
     Returns:
-        A function that runs the layer with the dropped weights; the layer itself if no weight is dropped.
+        The function; the layer itself if no weight is dropped.
     """
     weights = {name: (weight, recurrent) for name, weight in _weights(layer, "RC").items()}
     weights |= {name: (weight, feed_forward) for name, weight in _weights(layer, "WV").items()}

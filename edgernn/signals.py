@@ -25,7 +25,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def number_of(stop: KeyboardInterrupt) -> int:
-    """Signal number of an interrupt."""
+    """Number of the signal that raised `stop`: that of an Interrupted, and SIGINT for a plain KeyboardInterrupt."""
     return stop.number if isinstance(stop, Interrupted) else int(signal.SIGINT)
 
 

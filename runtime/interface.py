@@ -62,7 +62,9 @@ def state_sizes(
             raise _error(path, "input", name, f"{FLOATS} (B, H)", value)
         states[name] = H
     if (longest := max([model["input"]["size"], *states.values()])) > size:
-        raise EdgernnError(f"{path}: an axis of {longest} in a file of {size} bytes; it is damaged, export it again")
+        raise EdgernnError(
+            f"{path}: an axis of length {longest} in a file of {size} bytes; the file is damaged, export it again"
+        )
     _check_layers(path, info, states)
     for name, start in info["initial_state"].items():
         if states.get(name) != len(start):

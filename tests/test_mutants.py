@@ -121,7 +121,7 @@ def test_a_description_that_is_wrong_is_refused(change, message, tmp_path):
         "an enormous state": (
             "layers",
             resize("layer1.h", "B", 2**40),
-            r"an axis of 1099511627776 in a file of \d+ bytes",
+            r"an axis of length 1099511627776 in a file of \d+ bytes",
         ),
         "an enormous input": (
             "imputer",

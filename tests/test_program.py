@@ -88,7 +88,7 @@ class Swapping(Cell):
 
 def test_header_of_a_cell():
     header = generator().cell_header(Swapping)
-    assert header.startswith("// SPDX-License-Identifier: Apache-2.0\n// States that trade places")
+    assert header.startswith("// SPDX-License-Identifier: Apache-2.0\n// A cell that swaps its states")
     struct = re.search(r"struct .*?\n};\n", header, re.DOTALL)[0]
     assert (
         struct

@@ -243,7 +243,7 @@ def test_runs_of_other_settings_are_not_taken(finished, table, tmp_path, old, ne
         reproduce("sums", out=tmp_path / "runs", seeds=1)
 
 
-def test_known_runs_are_not_trained_again(made, table, tmp_path):
+def test_known_runs_are_not_trained_again(finished, table, tmp_path):
     known = tmp_path / "known.json"
     saved = json.loads((tmp_path / "runs/table.json").read_text())
     known.write_text(json.dumps(saved))
@@ -256,16 +256,16 @@ def test_known_runs_are_not_trained_again(made, table, tmp_path):
     known.write_text(json.dumps(saved))
     report = reproduce("sums", out=tmp_path / "one", known=known)
     assert [path.name for path in (tmp_path / "one").iterdir() if path.is_dir()] == ["gru-layers=1-seed1"]
-    assert report["rows"][0]["columns"]["mse"] == made["rows"][0]["columns"]["mse"]
+    assert report["rows"][0]["columns"]["mse"] == finished["rows"][0]["columns"]["mse"]
     assert report["rows"][0]["seeds"] == [0, 1]
     # the run directory goes before a known result
     saved["rows"][0]["runs"]["0"]["mse"] = 7.0
     known.write_text(json.dumps(saved))
     report = reproduce("sums", out=tmp_path / "runs", known=known, run=False)
-    assert report["rows"][0]["columns"]["mse"] == made["rows"][0]["columns"]["mse"]
+    assert report["rows"][0]["columns"]["mse"] == finished["rows"][0]["columns"]["mse"]
 
 
-def test_known_runs_of_other_settings_are_trained_again(made, table, tmp_path):
+def test_known_runs_of_other_settings_are_trained_again(finished, table, tmp_path):
     known = tmp_path / "runs/table.json"
     table.write_text(TABLE.replace("steps = 12", "steps = 6"))
     with pytest.warns(EdgernnWarning, match=r"the runs of 4 rows have .*: gru: steps=12, now it is 6"):
@@ -281,7 +281,7 @@ def test_known_runs_of_other_settings_are_trained_again(made, table, tmp_path):
         ({"rows": [{"name": "gru"}]}, "damaged: KeyError: 'runs'"),
     ],
 )
-def test_a_file_without_known_runs_is_refused(made, tmp_path, capsys, change, said):
+def test_a_file_without_known_runs_is_refused(finished, tmp_path, capsys, change, said):
     known = tmp_path / "runs/table.json"
     known.write_text(json.dumps(json.loads(known.read_text()) | change))
     assert main(["reproduce", "sums", "--known", str(known), "--out", str(tmp_path / "new")]) in (1, 2)

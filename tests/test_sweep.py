@@ -157,12 +157,12 @@ def test_a_job_whose_worker_dies_is_gone_on_with(tmp_path, capsys):
     failed = run_missing(jobs_of(tmp_path), workers)
     assert failed == {tmp_path / "seed2": "its worker died"}
     assert [workers.begun.count(job) for job in jobs_of(tmp_path)] == [2, 1, TRIES, 1]
-    assert capsys.readouterr().err.count("gone on with") == 1 + TRIES - 1
+    assert capsys.readouterr().err.count("resuming it") == 1 + TRIES - 1
 
 
 def test_a_full_disk_stops_all(tmp_path):
     workers = Pretended(lambda job, n: Outcome("No space left on device", full=True) if job.seed == 1 else Outcome())
-    output = "seed1: No space left on device: 1 of 4 runs are finished and stay; free some space"
+    output = "seed1: No space left on device: 1 of 4 runs are finished and kept; free some space"
     with pytest.raises(EdgernnError, match=output):
         run_missing(jobs_of(tmp_path), workers)
     assert [job.seed for job in workers.begun] == [0, 1, 2]

@@ -321,7 +321,7 @@ def _lines(rows: list[Row], *apart: object) -> dict[str, list[Row]]:
 
 
 def _values(row: Row, name: str) -> list[Any]:
-    """Values of a column or a series by seed; empty if not measured."""
+    """Values of the seeds, in their order, of a column or a series of the report; an empty list if not measured."""
     if name in row["columns"]:
         return list(row["columns"][name]["values"])
     return list(row.get("series", {}).get(name, {"values": []})["values"])

@@ -118,9 +118,9 @@ def machine(device: str) -> dict[str, Any]:
 def check(device: str, size: tuple[int, int, int, int], cell: str, rule: str, how: str) -> dict[str, Any]:
     """Compare the fused kernels' gradients with those of the loop in float64.
 
-    Rounding may flip a decision near its threshold, which changes all later steps; the check then draws new inputs. The
-    slope of a surrogate gradient may flip without a trace, so inexact products under such rules get the best of several
-    draws.
+    Rounding may flip a decision near its threshold, which changes all later steps; the check then draws new inputs.
+    Rounding may also change the slope of a surrogate gradient while all decisions stay the same, which the check cannot
+    see. Under such rules, inexact products therefore get several draws, of which the smallest error counts.
 
     Args:
         device: The device.
@@ -130,8 +130,8 @@ def check(device: str, size: tuple[int, int, int, int], cell: str, rule: str, ho
         how: Precision of products, a key of TOLERANCES.
 
     Returns:
-        The entry of the report: the largest error relative to its gradient's largest value, the gradient's name,
-        `passed` and the number of draws, `drawn`.
+        The entry of the report: the largest error, each gradient's error being divided by its largest absolute value;
+        the name of that gradient; `passed`; and `drawn`, the number of draws.
     """
     T, B, I, H = size
     entry: dict[str, Any] = {"cell": cell, "rule": rule, "precision": how, "drawn": 0, "error": None, "tensor": None}

@@ -291,7 +291,7 @@ class Cell(nn.Module, abc.ABC):
         return sum(g.x * columns + g.h * factor + g.c * hidden + g.m * middle for g in self.gates if not g.mid)
 
     def mid_macs(self, inputs: int, hidden: int) -> int:
-        """Multiply-adds of one row of every gate that feeds `mid`; see `row_macs`."""
+        """Multiply-adds of one neuron in the gates that `mid` reads; `row_macs` counts those of the other gates."""
         return sum(g.x * inputs + g.h * (self.recurrent.columns(hidden)) for g in self.gates if g.mid)
 
     def macs(self) -> tuple[int, int]:
@@ -340,7 +340,10 @@ class Cell(nn.Module, abc.ABC):
         return self._product("W", x, self.W, bias, t)
 
     def thinned(self, mask: Tensor) -> dict[str, Tensor]:
-        """Multiply the rows of R and C by mask (H, H) for every gate except those that feed `mid`, by name."""
+        """Multiply each gate's rows of R and C element-wise by mask (H, H); return the results by the weight's name.
+
+        The rows of gates that `mid` reads stay unchanged.
+        """
         if self.recurrent.rank is not None:
             raise UsageError("rank: expected none with a rule that masks the recurrent weights")
         mids = {g.name for g in self.gates if g.mid}

@@ -47,7 +47,13 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
     help="Time steps in a call (T).  [default: those of the example input, else 500]",
 )
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of each runtime.")
-@click.option("--rounds", type=click.IntRange(min=1), default=15, show_default=True, help="Interleaved rounds.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=15,
+    show_default=True,
+    help="Number of rounds; each round times every backend in turn.",
+)
 @click.option(
     "--warmup", type=click.IntRange(min=0), default=3, show_default=True, help="Warm-up calls before the first round."
 )

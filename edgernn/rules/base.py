@@ -163,7 +163,7 @@ class UpdateRule(nn.Module, abc.ABC):
         Returns:
             The score, (B, H) or, for the kind SAMPLE, (B, 1).
         """
-        raise NotImplementedError(f"{self.name}: expected a method score, as the kind is {self.kind.name}")
+        raise NotImplementedError(f"{self.name}: a rule of the kind {self.kind.name} must define the method score()")
 
     def likelihood(self, score: Tensor, slope: float) -> Tensor:
         """Compute the differentiable surrogate of u for the backward pass."""

@@ -186,7 +186,15 @@ class _Plan:
         return tensors[:end], tensors[end:]
 
     def call(self, keep: bool, tensors: Sequence[Tensor | None]) -> _Call:
-        """Build a call with the fields that forward and backward share."""
+        """Build the structure of arguments for the library, with the fields that forward and backward share.
+
+        Args:
+            keep: True if forward stores what backward needs.
+            tensors: The tensors of forward; None becomes a null pointer.
+
+        Returns:
+            The structure.
+        """
         program = None if self.program is None else self.program.address
         call = _Call(program, **self.sizes, keep=keep, threads=torch.get_num_threads(), slope=self.rule.slope)
         call.set_tensors(self.named(self.split(tensors)[0]))

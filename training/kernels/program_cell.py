@@ -90,7 +90,7 @@ def describe_cell(cell: Cell) -> tuple[CellSource, tuple[str, ...]]:
     # tracing draws random numbers, which must not change those of the training
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         equations = trace_equations(cell, differentiable=True)
-    equations = _read_vectors(equations)
+    equations = _without_unread_vectors(equations)
     check_table(cell, len(equations.vectors))
     mid_is_input = equations.mid_is_input
     sizes = [_size(equations, i, mid_is_input) for i in range(len(equations.vectors))]
@@ -127,8 +127,8 @@ def to_c(source: CellSource) -> ctypes.Structure:
     return structure
 
 
-def _read_vectors(equations: Equations) -> Equations:
-    """Equations without the vectors that they do not read, renumbered."""
+def _without_unread_vectors(equations: Equations) -> Equations:
+    """Remove the vectors that no equation reads, and renumber the others."""
     programs = [program for program in (equations.update, equations.mid) if program is not None]
     keys = {VECTOR + i: name for i, name in enumerate(equations.vectors)}
     kept = [key for key in keys if any(key in program.arguments for program in programs)]

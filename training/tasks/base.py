@@ -128,7 +128,8 @@ class Task(abc.ABC):
         """Read or generate the data.
 
         Args:
-            source: The user's data folder, or the user's own file or folder for a task named by its path.
+            source: The folder of data sets (`--data`), or the user's file or folder if `--task` is a path. None if
+                neither is set.
             seed: Random seed of splits, order and generated sequences.
 
         Raises:
