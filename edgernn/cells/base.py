@@ -21,16 +21,16 @@ State = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Gate:
-    """Terms of one pre-activation p = [W x] + [R h] + [C c] + [V m] + [b].
+    """One pre-activation p = [W x] + [R h] + [C c] + [V m] + [b]; the terms in brackets are optional.
 
     Attributes:
-        name: Name of the gate.
-        x: True if the gate has rows in W.
-        h: True if the gate has rows in R, which multiplies the cell's first state.
-        c: True if the gate has rows in C, which multiplies the cell's second state.
-        m: True if the gate has rows in V, which multiplies m.
+        name: Name by which `Cell.mid` and `Cell.update` read the pre-activation.
+        x: True if the gate has the term W x, where x is the input of the step.
+        h: True if the gate has the term R h, where h is the cell's first state.
+        c: True if the gate has the term C c, where c is the cell's second state.
+        m: True if the gate has the term V m, where m is the result of `Cell.mid`.
         bias: True if the gate has a bias in b.
-        mid: True if the gate feeds `Cell.mid`. It then has M rows (the size of m) instead of H, and no c or m term.
+        mid: True if `Cell.mid` reads the gate, not `Cell.update`. Its size is then that of m; it has no c or m term.
     """
 
     name: str
@@ -44,12 +44,12 @@ class Gate:
 
 @dataclass(frozen=True)
 class Vector:
-    """Vector that a cell has besides the weights of its gates. Equations read it as p.NAME, after `map`.
+    """Vector that a cell has besides the weights of its gates. `Cell.mid` and `Cell.update` read it as p.NAME.
 
     Attributes:
         size: Length: "H", "I" or "1".
-        start: Initial value. Default: random, as for the weights.
-        map: Function that is applied to the vector before the equations read it. Default: none.
+        start: Initial value. None: random, as for the weights.
+        map: Function that is applied to the vector before p.NAME is read. None: no function.
         learned: True for a parameter, False for a constant; both are inputs of the op.
         steps: True if the value 0 stands for the length T of the current sequence.
     """
@@ -62,12 +62,12 @@ class Vector:
 
 
 class Gates:
-    """Values that the equations of one step read, as attributes.
+    """Argument p of `Cell.mid` and `Cell.update`: the values that one step reads, as attributes.
 
-    They are the pre-activations, (B, H) or (B, M) each, the input `x` (B, I) and the cell's vectors.
+    They are the gates' pre-activations, (B, H) or (B, M) each, the input `x` (B, I) and the cell's vectors.
 
     Args:
-        values: The values by name.
+        values: Dict from attribute name to value.
         norm_c: Normalisation of the cell state at this step. Default: none.
     """
 
@@ -78,12 +78,12 @@ class Gates:
         return self._values[name]
 
     def norm_c(self, c: Tensor) -> Tensor:
-        """Normalise c (B, H) for the output's non-linearity; returns c itself if the cell has no such norm."""
+        """Normalise the cell state c (B, H) before the output's non-linearity; return c itself without such a norm."""
         return c if self._norm_c is None else self._norm_c(c)
 
 
 class Parts(TypedDict, total=False):
-    """Constructor arguments that all cells have besides sizes and options; a subclass passes them to its base."""
+    """Keyword arguments that the constructor of every cell accepts and passes on to `Cell`."""
 
     recurrent: Recurrent
     norm: Norm | None
@@ -93,13 +93,13 @@ class Cell(nn.Module, abc.ABC):
     """Recurrent cell, defined by its `gates`, its `vectors`, the names of its `states`, `update` and maybe `mid`.
 
     p_g = W_g x_t + R_g h_{t-1} + C_g c_{t-1} + V_g m_t + b_g      for each gate g, without the terms it lacks
-    m_t = mid(p, state_{t-1})                                      two-stage cells only
+    m_t = mid(p, state_{t-1})                                      only if a gate has the term V m
     state_t = update(p, state_{t-1})
 
-    Shapes: x (B, I), every state (B, H), m (B, M); W (rows of the gates with x, I), R and C (…, H), V (…, M), b (…,).
-    The first state is the cell's output and the h that R multiplies. The initial state is zero. Parameters start as
-    U(-1/√H, 1/√H), as in torch.nn.GRU, except vectors with an initial value.
-    A subclass sets the class attributes and defines `update`; do not derive from it again.
+    Shapes: x (B, I), every state (B, H), m (B, M), W (rows, I), R and C (rows, H), V (rows, M), b (rows,). The rows are
+    those of all gates with the term, in the order of `gates`. The first state is h, the cell's output; the second is c.
+    The initial state is zero. Parameters start as U(-1/√H, 1/√H), as in torch.nn.GRU, except vectors with an initial
+    value. A subclass sets the class attributes and defines `update`; do not derive from it again.
 
     Args:
         input_size: I.
@@ -109,24 +109,23 @@ class Cell(nn.Module, abc.ABC):
 
     Attributes:
         name: Name on the command line.
-        paper: Source.
+        paper: Paper that the equations are from.
         reads_last: True if W has 2I columns, for x_t and then x_{t-1}, which is carried as a further state of size I.
-        mid_vanishes: True if m is zero where the states are zero, so that masked neurons need no m.
-        normalises_c: True if `update` passes the new c through `p.norm_c` before the output's non-linearity. The c
-            that it returns is not normalised.
-        choices: Values of constructor options that lead to other gates.
-        other_if_square: True if the gates are others when I = H.
+        mid_vanishes: True if m is zero where the states are zero, so that kernels skip m of masked neurons.
+        normalises_c: True if `update` computes the output from `p.norm_c(c)`; the state c is not normalised.
+        choices: Dict from option of the constructor to its values, for options that change the gate table.
+        other_if_square: True if the gate table is another one when I = H.
         states: Names of the states.
-        variant: Name of the cell's gate table if it is not the usual one, because of an option or of I = H.
+        variant: Name of the gate table that an option or the sizes lead to; "" for the usual table.
         gates: Table of gates.
         vectors: Table of vectors.
-        W: Weights of x.
-        R: Weights of h.
-        C: Weights of c.
-        V: Weights of m.
+        W: Weights that multiply x.
+        R: Weights that multiply h.
+        C: Weights that multiply c.
+        V: Weights that multiply m.
         b: Biases.
         Q: Second factor of low-rank recurrent weights, which are the product R Q.
-        kept: Mask of the nonzero weights of block-sparse R.
+        kept: Mask of the shape of block-sparse R: False where R is held at zero.
     """
 
     name: ClassVar[str]
@@ -142,13 +141,12 @@ class Cell(nn.Module, abc.ABC):
     gates: tuple[Gate, ...]
     vectors: Mapping[str, Vector] = {}
 
-    # exist only if a gate has the term
+    # each exists only if a gate has its term; Q and kept only if `recurrent` is low-rank or block-sparse
     W: Tensor
     R: Tensor
     C: Tensor
     V: Tensor
     b: Tensor
-    # exist only if `recurrent` is low-rank (Q) or block-sparse (kept)
     Q: Tensor
     kept: Tensor
 
@@ -192,7 +190,7 @@ class Cell(nn.Module, abc.ABC):
         self.reset_parameters()
 
     def _normalisations(self, norm: Norm) -> dict[str, nn.Module]:
-        """Normalisations by the name of the weight whose product they normalise, or "c"."""
+        """Create a dict from "W", "R", "C" or "V" to the normalisation of that product, and from "c" to that of c."""
         norms: dict[str, nn.Module] = {}
         for name in ("W", "R", "C", "V"):
             if name in self._parameters:
@@ -202,7 +200,7 @@ class Cell(nn.Module, abc.ABC):
 
     @torch.no_grad()
     def threshold(self, hold: bool) -> None:
-        """Set all but the largest blocks of R to zero; with `hold` they stay zero, otherwise they may grow again."""
+        """Set all but the largest blocks of R to zero. With `hold` training keeps them at zero, else they may grow."""
         assert isinstance(self.recurrent, BlockSparse)
         parts = self._split(self.R, self._h, 0)
         mids = {g.name for g in self.gates if g.mid}
@@ -225,7 +223,7 @@ class Cell(nn.Module, abc.ABC):
 
     @property
     def form(self) -> str:
-        """Name of the equations: NAME or NAME-VARIANT."""
+        """Name of the cell's equations: `name`, or `name`-`variant` if there is a variant."""
         return f"{self.name}-{self.variant}" if self.variant else self.name
 
     @property
@@ -239,12 +237,12 @@ class Cell(nn.Module, abc.ABC):
         return self.recurrent.density is not None
 
     def held_zeros(self) -> int:
-        """Number of weights of R that are held at zero."""
+        """Number of weights of block-sparse R that are held at zero (see `kept`); 0 for other weights."""
         return int((~self.kept).sum()) if self.is_sparse else 0
 
     @property
     def couples(self) -> bool:
-        """True if a neuron depends on the rows of all others, so that single rows cannot be skipped."""
+        """True if the norm combines the rows of all neurons, so that the rows of single neurons cannot be skipped."""
         return self.norm is not None and self.norm.couples
 
     @property
@@ -254,7 +252,7 @@ class Cell(nn.Module, abc.ABC):
 
     @property
     def streaming(self) -> bool:
-        """True if a sequence may be processed in parts."""
+        """True if a sequence may be processed in parts, each starting from the last state of the one before."""
         return True
 
     @property
@@ -286,25 +284,25 @@ class Cell(nn.Module, abc.ABC):
         return tuple(like.new_zeros(batch, self.hidden_size) for _ in self.states)
 
     def row_macs(self, inputs: int, hidden: int, middle: int) -> int:
-        """Multiply-adds of one neuron's rows over that many columns of x, of each state and of m."""
+        """Multiply-adds of one neuron in the gates that `update` reads, for these sizes of x, each state and m."""
         columns, factor = inputs * (1 + self.reads_last), self.recurrent.columns(hidden)
         return sum(g.x * columns + g.h * factor + g.c * hidden + g.m * middle for g in self.gates if not g.mid)
 
     def mid_macs(self, inputs: int, hidden: int) -> int:
-        """Multiply-adds of one neuron in the gates that `mid` reads; `row_macs` counts those of the other gates."""
+        """Multiply-adds of one element of m in the gates that `mid` reads, for these sizes of x and h."""
         return sum(g.x * inputs + g.h * (self.recurrent.columns(hidden)) for g in self.gates if g.mid)
 
     def macs(self) -> tuple[int, int]:
-        """Multiply-adds of a step: those of Q and the gates that feed `mid`, and those of all other gates."""
+        """Multiply-adds of a step as a pair: of Q and the gates that `mid` reads, and of all other gates."""
         inputs, hidden, middle = self.input_size, self.hidden_size, self.mid_size
         mid = middle * self.mid_macs(inputs, hidden) + (self.recurrent.rank or 0) * hidden
         return mid, hidden * self.row_macs(inputs, hidden, middle)
 
     def constants(self, x: Tensor) -> dict[str, Tensor]:
-        """Compute the tensors that are the same at all steps of a sequence x (T, B, I), by name.
+        """Return the tensors that are the same at all steps of a sequence x (T, B, I), as a dict from name to tensor.
 
-        They are the `vectors` after their `map`, which `mid` and `update` read from p; the biases bR, bC and bV
-        of gates without x; and the masked R of block-sparse weights.
+        They are the `vectors` after their `map`; "bR", "bC" and "bV", the biases that are added to R h, C c and V m for
+        gates without W x; and "R", block-sparse weights with their zeros.
         """
         b = self._biases()
         constants = {}
@@ -340,10 +338,7 @@ class Cell(nn.Module, abc.ABC):
         return self._product("W", x, self.W, bias, t)
 
     def thinned(self, mask: Tensor) -> dict[str, Tensor]:
-        """Multiply each gate's rows of R and C element-wise by mask (H, H); return the results by the weight's name.
-
-        The rows of gates that `mid` reads stay unchanged.
-        """
+        """Return a dict of R and C with each gate's rows times mask (H, H), unchanged for gates that `mid` reads."""
         if self.recurrent.rank is not None:
             raise UsageError("rank: expected none with a rule that masks the recurrent weights")
         mids = {g.name for g in self.gates if g.mid}
@@ -361,8 +356,8 @@ class Cell(nn.Module, abc.ABC):
         Args:
             a: Projection of the input (B, rows of W), one step of `project`.
             x: Input (B, I).
-            state: Last state.
-            constants: Result of `constants`, with or without that of `thinned`.
+            state: State before the step.
+            constants: Result of `constants`, updated with that of `thinned` if a rule masks R and C.
             t: Index (B, 1) of the step, if `counts_steps`.
 
         Returns:
@@ -386,7 +381,7 @@ class Cell(nn.Module, abc.ABC):
         return self.update(Gates(p | values, norm_c), state)
 
     def _product(self, key: str, factor: Tensor, weight: Tensor, bias: Tensor | None, t: Tensor | None) -> Tensor:
-        """Product of weight and factor, normalised if the cell has a norm, plus the bias."""
+        """Product of weight and factor, normalised by `norms[key]` if the cell has a norm, plus the bias."""
         if key not in self.norms:
             return nn.functional.linear(factor, weight, bias)
         product: Tensor = self.norms[key](nn.functional.linear(factor, weight), t)

@@ -27,7 +27,7 @@ class _InputResidual(ForgetBias):
         return self.input_size
 
     def feedback(self, p: Gates, h: Tensor) -> Tensor:
-        """Contribution u_t (B, I) of the memory to the input."""
+        """Term u_t (B, I) that the last output h (B, H) contributes to v_t."""
         return p.u
 
     def mid(self, p: Gates, state: State) -> Tensor:
@@ -36,7 +36,7 @@ class _InputResidual(ForgetBias):
 
 
 class _DiagonalInputResidual(_InputResidual):
-    """Base class of cells with v_t = x_t + σ(alpha) ⊙ (tanh(omega) ⊙ h_{t-1}), or a gate u if I and H differ."""
+    """Base class of cells with v_t = x_t + σ(alpha) ⊙ u_t: u_t = tanh(omega) ⊙ h_{t-1} if I = H, else R_u h_{t-1}."""
 
     other_if_square = True
     vectors = {**_InputResidual.vectors, "omega": Vector("H", map=torch.tanh)}  # noqa: RUF012

@@ -53,9 +53,9 @@ class LayerNorm(nn.Module):
 
 
 class StepAffine(nn.Module):
-    """Affine map of each step, N_t(p) = scale_t ⊙ p + shift_t.
+    """Affine map with its own scale and shift at each step t: N_t(p) = scale_t ⊙ p + shift_t.
 
-    scale and shift are (steps, rows). Steps beyond `steps` use the last row.
+    scale and shift are (steps, rows). Later steps use the last row.
     """
 
     couples = False
@@ -125,7 +125,7 @@ class RecurrentBatchNorm(nn.Module):
         return normalised if self.shift is None else normalised + self.shift
 
     def _average(self, mean: Tensor, var: Tensor, first: Tensor) -> None:
-        """Update the moving averages from step `first` (1,) on with the statistics (steps, rows) of a batch.
+        """Update the moving averages of step `first` (1,) and those after it with a batch's statistics (steps, rows).
 
         No value is read on the host, so that a GPU can record the loop over time.
         """
@@ -137,13 +137,13 @@ class RecurrentBatchNorm(nn.Module):
             average.index_add_(0, at, torch.where(has_average, change, 0.0))
 
     def _shared(self, p: Tensor, total: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Biased variance and mean over a batch that several processes share."""
+        """Biased variance and mean over a batch that several processes share; `total` sums over the processes."""
         count = total(p.new_tensor(float(p.shape[-2])))
         mean = total(p.sum(-2)) / count
         return total((p - mean.unsqueeze(-2)).square().sum(-2)) / count, mean
 
     def folded(self) -> StepAffine:
-        """Return the evaluation mode as one affine map per step."""
+        """Return a module that computes the same as this one in evaluation mode: one affine map per step."""
         return StepAffine(*self._fold())
 
     def _fold(self) -> tuple[Tensor, Tensor]:
@@ -167,11 +167,11 @@ NORMS: dict[str, type[LayerNorm] | type[RecurrentBatchNorm]] = {
 
 @dataclass(frozen=True)
 class Norm:
-    """Normalisation of a cell; an unknown name or `steps` below 1 raises UsageError.
+    """Choice of a normalisation; an unknown name or `steps` below 1 raises UsageError.
 
     Attributes:
         name: Name in `NORMS`.
-        steps: Number of steps with statistics of their own.
+        steps: Number of steps with separate statistics; layer normalisation has none and ignores it.
     """
 
     name: str
@@ -198,5 +198,5 @@ class Norm:
         return NORMS[self.name](rows, self.steps)
 
     def of_state(self, size: int) -> nn.Module | None:
-        """Create a normalisation of a cell state (B, size), or return None if the norm has none."""
+        """Create a normalisation of a cell state (B, size), or return None if this kind normalises products only."""
         return NORMS[self.name].of_state(size, self.steps)

@@ -17,28 +17,28 @@ BLOCK = 16
 
 @dataclass(frozen=True)
 class Recurrent:
-    """Base class: recurrent weights R (rows, H) with a rank, a density, or neither (None)."""
+    """Base class: storage of R (rows, H). `rank` is None unless R is low-rank, `density` unless it is block-sparse."""
 
     rank: ClassVar[int | None] = None
     density: ClassVar[float | None] = None
 
     def check(self, cell: str, weights: bool) -> None:
-        """Raise UsageError if the cell named `cell` cannot have such weights; `weights` is True if it has an R."""
+        """Raise UsageError if the cell named `cell` cannot store R so; `weights` is True if the cell has an R."""
 
     def columns(self, hidden: int) -> int:
         """Number of columns of the parameter R."""
         return self.rank or hidden
 
     def parameters(self, hidden: int) -> dict[str, nn.Parameter]:
-        """Create the cell's additional parameters by name, not yet initialised."""
+        """Create the parameters that the cell needs besides R, as a dict from name to uninitialised parameter."""
         return {}
 
     def buffers(self, weight: Tensor) -> dict[str, Tensor]:
-        """Create the cell's additional buffers by name, for the parameter R."""
+        """Create the buffers that the cell needs for its parameter R (`weight`), as a dict from name to buffer."""
         return {}
 
     def reset(self, weights: Mapping[str, Tensor], bound: float) -> None:
-        """Initialise R and the additional parameters so that R has the variance of U(-bound, bound)."""
+        """Initialise the parameters in the dict `weights` so that R, or R Q, has the variance of U(-bound, bound)."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ DENSE = Dense()
 class LowRank(Recurrent):
     """Low-rank recurrent weights, stored as the factors R (rows, rank) and Q (rank, H) of the product R Q.
 
-    It saves weights and multiply-adds if rank < rows·H / (rows + H). The factors start wider, so that the product has
-    the variance of U(-1/√H, 1/√H). A rank below 1 raises UsageError.
+    It saves weights and multiply-adds if rank < rows·H / (rows + H). The factors start with a wider range, so that the
+    product has the variance of U(-1/√H, 1/√H). A rank below 1 raises UsageError.
     Source: the low rank of Kusupati et al. 2018, arXiv:1901.02358.
     """
 
@@ -82,7 +82,7 @@ class BlockSparse(Recurrent):
     """Block-sparse recurrent weights with a share `density` of nonzero blocks.
 
     A block is BLOCK neighbouring neurons by one column, the same in all gates. R starts dense; `Cell.threshold` selects
-    the blocks. Dense native kernels skip all other blocks. A density outside (0, 1] raises UsageError.
+    the blocks. Kernels of rules with `skips_zeros` skip all others. A density outside (0, 1] raises UsageError.
     Source: the sparsity of Kusupati et al. 2018, arXiv:1901.02358, which is of single weights.
     """
 
@@ -100,7 +100,7 @@ class BlockSparse(Recurrent):
         return {"kept": torch.ones_like(weight, dtype=torch.bool)}
 
     def largest(self, gates: Tensor) -> Tensor:
-        """Mask (H, columns) of the blocks with the largest sum of squares over weights (gates, H, columns)."""
+        """Mask (H, columns) of the blocks with the largest sums of squares; `gates` is R as (gates, H, columns)."""
         size = gates.shape[1]
         energy = gates.square().sum(0)
         energy = nn.functional.pad(energy, (0, 0, 0, -size % BLOCK)).reshape(-1, BLOCK, energy.shape[1]).sum(1)
