@@ -43,7 +43,7 @@ class ClassSource:
         return hashlib.sha256(self.content).hexdigest()
 
     def record(self) -> dict[str, str]:
-        """The entry `cell_file` of config.json."""
+        """Dict with the class name and the SHA-256 of the file: the entry `cell_file` of config.json."""
         return {"class": self.name, "sha256": self.sha256}
 
 
@@ -213,7 +213,7 @@ def _describe(error: BaseException) -> str:
 
 
 def _find(path: Path, module: ModuleType, name: str) -> type[Cell]:
-    """Find a cell class by name and validate it; "" stands for the module's only one."""
+    """Find a cell class by name and validate it; with the name "" it is the module's only cell class."""
     defined = {
         key: value
         for key, value in vars(module).items()
@@ -263,7 +263,7 @@ def _try_step(path: Path, cell: type[Cell]) -> None:
 
 
 def _step_error(cell_type: type[Cell], inputs: int) -> Exception | None:
-    """Error of one step with I inputs and H = 3; None if it runs, or if options have no defaults."""
+    """Error of one step with I = `inputs` and H = 3; None if it runs, or if the constructor needs further arguments."""
     try:
         cell = cell_type(inputs, 3)
     except TypeError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells as data: the gate table and the traced programs of the equations, stored as attributes of exported nodes."""
+"""Cells as data: the gate table and the traced programs of the equations, stored as attributes of ONNX nodes."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from edgernn.cells.base import Cell, Gate, Gates, Vector
 from edgernn.program import Builder, Program, ProgramError
 from edgernn.tracing import check_gradient, trace
 
-# key of a program's argument: one of these kinds plus the index in the kind's table
+# key of a program's argument: the first key of its kind plus the index of the gate, vector or state
 GATE, INPUT, VECTOR, STATE = 0, 16, 32, 48
 # codes of a gate's terms (bits) and of a vector's size, the same as in runtime/csrc/cells/gate.h
 TERMS = {"x": 1, "h": 2, "m": 4, "bias": 8, "mid": 16, "c": 32}
@@ -21,7 +21,7 @@ SIZES = {"H": 0, "I": 1, "1": 2}
 MOST_GATES, MOST_VECTORS, MOST_STATES = 8, 4, 4
 # limit on the gates with the same term, among those that feed mid and among all others
 MOST_PRODUCTS = 4
-# entries of Cell.constants that are not `vectors`
+# entries of Cell.constants that are not vectors of the cell
 _WEIGHTS = ("R", "C", "V", "bR", "bC", "bV")
 
 
@@ -30,9 +30,9 @@ class Equations:
     """Traced equations of a cell.
 
     Attributes:
-        update: Program of `Cell.update`, one result per state.
-        mid: Program of `Cell.mid`, or None for cells without m.
-        vectors: Length of each vector of `vectors`, by name, in the order of the argument keys.
+        update: Program of `Cell.update`, with one result per state.
+        mid: Program of `Cell.mid`, whose result is m, or None for cells without m.
+        vectors: Dict from the name of each vector of the cell to its length, in the order of the argument keys.
         mid_is_input: True if m has the size I; False if it has the size H or there is no m.
     """
 
@@ -84,7 +84,7 @@ def _mid_is_input(cell: Cell) -> bool:
 def _trace(
     cell: Cell, method: str, gates: list[Gate], size: int, vectors: Mapping[str, int], differentiable: bool
 ) -> Program:
-    """Trace one method, whose results have `size` columns, over the gates it reads."""
+    """Trace `method` ("update" or "mid"), which reads the gates `gates` and whose results have `size` columns."""
     if max(len(cell.gates), len(vectors), len(cell.states)) > INPUT:
         raise ProgramError(f"expected at most {INPUT} gates, vectors and states each")
     inputs = cell.input_size * (1 + cell.reads_last)
@@ -117,15 +117,15 @@ class CellProgram:
 
     Attributes:
         gates: Terms of each gate, as bits of `TERMS`.
-        vectors: Size code of each vector of `vectors`, from `SIZES`.
+        vectors: Size of each vector of the cell, as a code of `SIZES`.
         states: Number of states.
         mid_is_input: True if m has size I; it has size H otherwise.
         reads_last: True if gates also read x_{t-1}.
         square: True if an equation mixes vectors of size I and H, so that I must equal H.
-        mid_vanishes: True if m is zero where the states are.
+        mid_vanishes: True if m is zero where the states are zero.
         update: Program of the next states.
         mid: Program of m, or None for cells without m.
-        map: Program from the learned vectors to the mapped ones, or None if no vector is mapped.
+        map: Program that applies each vector's `map`, or None if no vector has one.
     """
 
     gates: tuple[int, ...]
@@ -145,7 +145,7 @@ class CellProgram:
         return self.states, int(self.mid_is_input), int(self.reads_last), int(self.square), int(self.mid_vanishes)
 
     def attributes(self) -> dict[str, list[int] | list[float]]:
-        """Attributes of an ONNX node with this cell; empty ones are left out."""
+        """Attributes of an ONNX node with this cell, as a dict from name to numbers; empty lists are left out."""
         lists: dict[str, list[int] | list[float]] = {"gates": list(self.gates), "vectors": list(self.vectors)}
         lists["layout"] = list(self.layout)
         for name, program in (("update", self.update), ("mid", self.mid), ("map", self.map)):
@@ -155,7 +155,7 @@ class CellProgram:
 
 
 def cell_program(cell: Cell) -> CellProgram:
-    """Convert a cell to the form that the native library interprets; raise ProgramError if it has none."""
+    """Convert a cell to the form that the native library interprets; raise ProgramError if that is impossible."""
     for method in ("constants", "project", "thinned", "zero_state"):
         if getattr(type(cell), method) is not getattr(Cell, method):
             raise ProgramError(f"a cell that overrides {method}() has no program")
@@ -202,7 +202,7 @@ def _require(limits: Iterator[tuple[bool, str]]) -> None:
 
 
 def _table_limits(cell: Cell, vectors: int) -> Iterator[tuple[bool, str]]:
-    """Pairs (is met, expectation) of the limits on gate tables, shared by inference and training."""
+    """Yield (is met, text for the error) for each limit on gate tables that both inference and training have."""
     gates, states = cell.gates, len(cell.states)
     yield len(gates) <= MOST_GATES, f"at most {MOST_GATES} gates, got {len(gates)}"
     yield vectors <= MOST_VECTORS, f"at most {MOST_VECTORS} `vectors`, got {vectors}"
@@ -217,7 +217,7 @@ def _table_limits(cell: Cell, vectors: int) -> Iterator[tuple[bool, str]]:
 
 
 def _inference_limits(cell: Cell, program: CellProgram) -> Iterator[tuple[bool, str]]:
-    """Pairs (is met, expectation) of the further limits of the inference library."""
+    """Yield (is met, text for the error) for each limit that only the inference library has."""
     for term, mid in product("xhcm", (False, True)):
         count = sum(getattr(gate, term) for gate in cell.gates if gate.mid == mid)
         stage = "feed mid" if mid else "do not feed mid"
@@ -238,7 +238,7 @@ def mixes(equations: Equations, vectors: Sequence[str], mid_is_input: bool) -> b
 
     Args:
         equations: Traced equations of the cell.
-        vectors: Size of each vector of `vectors`: "H", "I" or "1".
+        vectors: Size of each vector of the cell: "H", "I" or "1".
         mid_is_input: True if m has size I.
 
     Returns:
@@ -255,7 +255,7 @@ def mixes(equations: Equations, vectors: Sequence[str], mid_is_input: bool) -> b
 
 
 def maps(cell: Cell) -> list[Program | None]:
-    """Program of each vector's `map`, or None for vectors without one."""
+    """Trace each vector's `map` to a program; None for a vector without a map."""
 
     def program(name: str, vector: Vector) -> Program | None:
         mapped = vector.map
@@ -267,7 +267,7 @@ def maps(cell: Cell) -> list[Program | None]:
 
 
 def _map(cell: Cell) -> Program | None:
-    """One program that maps all `vectors`, or None if none has a map."""
+    """Create one program that maps all vectors of a cell, or return None if no vector has a map."""
     programs = maps(cell)
     if not any(programs):
         return None

@@ -92,7 +92,7 @@ class LayerConfig:
             rule: See `named`.
             cell_options: Options of the cell's constructor.
             rule_options: Options of the rule's constructor.
-            **settings: Further fields of this tree, by short or dotted name.
+            **settings: Values of further fields, by short or dotted name (see `edgernn.settings`).
 
         Returns:
             The configuration.
@@ -139,7 +139,7 @@ class LayerConfig:
 
     @property
     def name(self) -> str:
-        """Combined name of cell and rule."""
+        """Combined name of cell and rule, such as sarnn, gru or gru + random."""
         cell, rule = (part if isinstance(part, str) else part.name for part in (self.cell.name, self.rule.name))
         return combined_name(cell, rule)
 
@@ -158,7 +158,7 @@ class LayerConfig:
         Args:
             input_size: I, ignored with an imputer.
             hidden_size: H.
-            imputer: Imputer in front of the cell, whose 2F outputs (values, masks) are the cell's input.
+            imputer: Imputer in front of the cell, if any. Its 2F outputs (F values, F masks) are the cell's input.
 
         Returns:
             The layer, with newly initialised weights.
@@ -253,7 +253,7 @@ class ModelConfig:
             vocabulary: Number of words if the input is word numbers. Default: the input is floats.
             cell_options: Options of the cell's constructor.
             rule_options: Options of the rule's constructor.
-            **settings: Further fields of this tree, by short or dotted name.
+            **settings: Values of further fields, by short or dotted name (see `edgernn.settings`).
 
         Returns:
             The configuration.
@@ -276,7 +276,7 @@ class ModelConfig:
         """Create a configuration from settings of the command line.
 
         Args:
-            words: Values of this tree, of the cell's and of the rule's options, by short or dotted name.
+            words: Dict from short or dotted name to value, for fields of the model and options of cell and rule.
             cell: Cell name or FILE.py:CLASS.
             rule: Rule name. Default: the rule that the cell's name implies, else "always".
             input_size: I.
@@ -297,7 +297,7 @@ class ModelConfig:
 
     @property
     def sizes(self) -> list[int]:
-        """H of each layer."""
+        """Number of neurons H of each layer."""
         return [self.hidden_size] * (self.layers - 1) + [self.last_size or self.hidden_size]
 
 

@@ -16,8 +16,8 @@ def from_torch(module: nn.RNN | nn.GRU | nn.LSTM) -> SequenceModel:
     """Convert a recurrent module of torch.nn to a model with the cell rnn, gru or lstm.
 
     torch's two biases are added into one, except for the candidate of gru, which keeps both. A module without biases
-    gets zeros. The model reads x (T, B, I) even if the module has batch_first. The module's states
-    (layers·directions, B, H) become one tensor (B, H) each.
+    gets zeros. The model reads x (T, B, I) even if the module has batch_first. Each state of the module
+    (layers·directions, B, H) becomes one tensor (B, H) for each layer and direction.
 
     Args:
         module: The module.

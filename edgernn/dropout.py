@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dropout for recurrent networks: variational dropout, embedding dropout and DropConnect.
 
-Kept entries are divided by 1 - rate, so that the mean stays the same. The functions always drop: callers use them in
-training only. The combination is that of Merity, Keskar, Socher, "Regularizing and Optimizing LSTM Language Models",
-2017, https://arxiv.org/abs/1708.02182, sections 2 and 4.
+All entries that are not dropped are divided by 1 - rate, so that the mean stays the same. The functions do not know
+about training mode: callers use them in training only. The combination is that of Merity, Keskar, Socher, "Regularizing
+and Optimizing LSTM Language Models", 2017, https://arxiv.org/abs/1708.02182, sections 2 and 4.
 """
 
 from typing import Protocol

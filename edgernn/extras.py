@@ -32,7 +32,7 @@ def needed_by(user: str) -> Iterator[None]:
 
 
 def _extras() -> dict[str, list[str]]:
-    """Import names of the packages of each extra, from the installed metadata."""
+    """Dict from each extra of edgernn to the import names of its packages, from the installed metadata."""
     from importlib.metadata import requires
 
     extras: dict[str, list[str]] = {}

@@ -43,7 +43,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the file name `path` to an OSError inside the block that has none, as failed writes do not."""
+    """Set the file name of an OSError raised inside the block to `path` if it has none, as after a failed write."""
     try:
         yield
     except OSError as error:
@@ -102,7 +102,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, "np.ndarray[Any, Any]"]) -> None:
-    """Write an npz file atomically."""
+    """Write a dict from name to array to an npz file, atomically."""
     import numpy as np
 
     content = io.BytesIO()
@@ -118,7 +118,7 @@ def read_arrays(path: Path, names: Iterable[str]) -> dict[str, "np.ndarray[Any, 
         names: Names of the arrays to read.
 
     Returns:
-        The arrays by name.
+        Dict from name to array.
 
     Raises:
         EdgernnError: The file or an array is missing or cannot be read.

@@ -29,7 +29,7 @@ class Imputed:
     Attributes:
         inputs: Input of the cell (B, 2F): filled values, then masks.
         state: Decayed state of the cell.
-        memory: New memory of the imputer, (B, F) each.
+        memory: New states of the imputer, (B, F) each, in the order of `Imputer.memory`.
         x: Values with the gaps filled (B, F).
         estimates: Estimates of all values, (B, F) each. The loss compares them with the observed values.
     """

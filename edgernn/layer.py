@@ -39,7 +39,7 @@ class Step:
     """Result of one step of a layer.
 
     Attributes:
-        state: New state, without the previous input if the layer shifts its inputs.
+        state: New state, without the previous input if `RecurrentLayer.shifts_input`.
         decision: Decision of the update rule.
         imputed: The filled x and the imputer's estimates, (B, F) each; empty without an imputer.
     """
@@ -50,7 +50,7 @@ class Step:
 
 
 class Unroller(Protocol):
-    """Fused implementation of all steps of a layer, called `name`; returns None for tensors that it cannot run."""
+    """Fused implementation of `RecurrentLayer.forward`, with a name. It returns None for tensors that it cannot run."""
 
     name: str
 
@@ -62,8 +62,8 @@ class RecurrentLayer(nn.Module):
 
     forward(x (T, B, I), state) returns y (T, B, H), the last state, and a Trace. The state consists of the cell's
     states, the memories of the rule and of the imputer, the step count `COUNT` if the cell counts steps, and the
-    previous input `LAST` if the cell reads it, in this order. `widths` has their names and sizes. If an `unroller` is
-    set, it replaces the loop over time for all tensors it can run, with the same results and gradients.
+    previous input `LAST` if the cell reads it, in this order. `widths` is a dict from their names to their sizes. If an
+    `unroller` is set, it replaces the loop over time for all tensors it can run, with the same results and gradients.
     """
 
     def __init__(self, cell: Cell, rule: UpdateRule, imputer: Imputer | None = None) -> None:
@@ -83,7 +83,7 @@ class RecurrentLayer(nn.Module):
 
     @property
     def shifts_input(self) -> bool:
-        """True if x_{t-1} is the layer's own input, so that it is known for all steps before the first."""
+        """True if the cell reads x_{t-1} and no imputer changes x, so that all x_{t-1} are known at the start."""
         return self.cell.reads_last and self.imputer is None
 
     @property
@@ -97,7 +97,7 @@ class RecurrentLayer(nn.Module):
         return self.kind_of(self.cell.form)
 
     def kind_of(self, form: str) -> str:
-        """`kind` of a layer with the same parts around a cell with the equations `form`."""
+        """`kind` of this layer if its cell had the equations with the name `form` (`Cell.form`)."""
         cell = self.cell
         parts = [] if self.imputer is None else [self.imputer.name]
         parts += [form] if self.rule.implied else [form, self.rule.name]
@@ -122,12 +122,12 @@ class RecurrentLayer(nn.Module):
         return (*state, *(like.new_zeros(batch, width) for width in list(self.widths.values())[len(state) :]))
 
     def constants(self, x: Tensor) -> dict[str, Tensor]:
-        """Tensors that are computed once per sequence x (T, B, I), by name; see `Cell.constants`."""
+        """Compute `Cell.constants`, with R and C masked by the rule, once per sequence x (T, B, I)."""
         mask = self.rule.recurrent_mask()
         return self.cell.constants(x) | ({} if mask is None else self.cell.thinned(mask))
 
     def inputs(self, x: Tensor, last: Tensor | None) -> Tensor:
-        """Input of all steps: x (T, B, I), or [x_t, x_{t-1}] (T, B, 2I) if `last`, the input before x, is not None."""
+        """Input of all steps: x (T, B, I), or [x_t, x_{t-1}] (T, B, 2I) if `last` (B, I), which precedes x, is set."""
         if last is None:
             return x
         return torch.cat([x, torch.cat([last.unsqueeze(0), x[:-1]])], -1)
@@ -156,7 +156,7 @@ class RecurrentLayer(nn.Module):
             a: Input projection of the cell, one step of `projected`.
             e: Input projection of the rule, one step of `projected`.
             x: One step of `inputs`.
-            state: State of the layer, without the previous input if the layer shifts its inputs.
+            state: State of the layer, without the previous input if `shifts_input`.
             constants: Result of `constants`.
 
         Returns:

@@ -18,13 +18,13 @@ def hold_folder(folder: Path, seconds: float = 0.0) -> Iterator[None]:
 
     Args:
         folder: The folder that a command writes to.
-        seconds: Seconds to wait for another process.
+        seconds: Seconds to wait for a process that holds the lock.
 
     Yields:
         None, while the lock is held.
 
     Raises:
-        UsageError: The path is not a folder, or another process still holds it.
+        UsageError: The path is not a folder, or another process still holds the lock.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,14 +53,14 @@ def hold(lock: Path, place: Path, seconds: float = 0.0, option: str = "--out") -
     Args:
         lock: The lock file, in an existing folder.
         place: File or folder that the lock protects, for the error.
-        seconds: Seconds to wait for another process.
+        seconds: Seconds to wait for a process that holds the lock.
         option: Command line option that chooses another place, for the error.
 
     Yields:
         None, while the lock is held.
 
     Raises:
-        UsageError: Another process still holds it.
+        UsageError: Another process still holds the lock.
     """
     from filelock import FileLock, Timeout
 

@@ -15,7 +15,7 @@ from edgernn.names import resolve_imputer
 
 
 class RecurrentModel(nn.Module):
-    """Base class of networks with recurrent layers: what training and cost reports need from any of them.
+    """Base class of networks with recurrent layers: the interface that training and cost reports use.
 
     The forward pass of a subclass must leave one Trace per layer in `traces`, in the order of recurrent_layers();
     `joined` merges the traces of a layer that ran in several parts. Do not derive from a subclass.
@@ -80,7 +80,7 @@ class RecurrentModel(nn.Module):
 
 
 def _final_pruning(steps: int) -> int:
-    """Step before which weights are pruned for the last time; below `steps` for any length of at least 1."""
+    """Number of the training step, from 0, before which weights are pruned for the last time."""
     return 2 * steps // 3
 
 
@@ -108,7 +108,7 @@ def _check_together(config: ModelConfig) -> None:
 
 
 class TiedHead(nn.Module):
-    """Linear head y Eᵀ + b, (…, I) to (…, V), that shares its weight with the embedding E (V, I)."""
+    """Linear head y Eᵀ + b, (…, I) to (…, V), that shares its weight with the embedding E (V, I) of V words."""
 
     def __init__(self, embedding: nn.Embedding) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ class SequenceModel(RecurrentModel):
     tied: The head's weight is E, so that O must be vocabulary and `width` must be I.
     dropout_embedding, dropout_input, dropout_hidden, dropout_output: Dropout rates of words, of the first layer's
         input, between layers, and of the last layer's output; one mask for all steps (`edgernn.dropout`).
-    weight_drop, weight_drop_input: DropConnect rates of R and C, and of W and V.
+    weight_drop, weight_drop_input: DropConnect rates of the weights of states (R, C), and of all others (W, V).
 
     Dropout acts in training mode only.
     Source of dropout, `tied` and `last_size`: Merity, Keskar, Socher, "Regularizing and Optimizing LSTM Language

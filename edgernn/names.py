@@ -57,7 +57,7 @@ def resolve(cell: str | type[Cell], rule: str | type[UpdateRule] | None = None) 
 
 
 def parts(cell: str, rule: str | None, imputer: str | None = None) -> list[str]:
-    """Names of a layer's imputer, cell and rule, without a rule that goes without saying."""
+    """List the names of a layer's imputer, cell and rule that are not None, without an `UpdateRule.implied` rule."""
     implied = rule in RULES and RULES[rule].implied
     return [name for name in (imputer, cell, None if implied else rule) if name is not None]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from edgernn.cells.base import Cell, State
 from edgernn.errors import UsageError
 
-# sizes that a memory may have for each sample
+# sizes of a memory for each sample: one number, one for each neuron, or one for each input
 SIZES = ("1", "H", "I")
 
 
@@ -23,9 +23,9 @@ class Decision:
 
     Attributes:
         u: Update mask (B, H) or (B, 1) in {0, 1}, or in [0, 1] for a soft rule. None if every neuron is updated.
-        likelihood: Values that the budget sums in place of u, if any.
-        masks: Factors (B, I) of x and (B, H) of the state that the cell reads, for a rule that masks them.
-        score: Score that u follows from, if any.
+        likelihood: Values that the budget sums in place of u. None if it sums u.
+        masks: Factors (B, I) of x and (B, H) of the states that the cell reads. None if the rule masks neither.
+        score: Result of `UpdateRule.score`, from which u follows. None if the rule computes no score.
     """
 
     u: Tensor | None
@@ -42,20 +42,20 @@ class Kind(enum.Enum):
     NEURON = enum.auto()
     """Each neuron, or each group of `group_size` neurons, decides from the input and its own part of the last state."""
     SAMPLE = enum.auto()
-    """One decision for the whole state of a sample, from the rule's memory."""
+    """One decision for the whole state of a sample, from the rule's own memory (`Memory`)."""
 
     @property
     def size(self) -> str:
-        """Number of decisions for each sample, "1" or "H"."""
+        """Number of decisions for each sample as one of `SIZES`, "1" or "H"."""
         return "H" if self is Kind.NEURON else "1"
 
 
 @dataclass(frozen=True)
 class Memory:
-    """State of a rule. A size other than "1", "H" and "I" raises UsageError.
+    """State that a rule carries from step to step. A size other than "1", "H" and "I" raises UsageError.
 
     Kernels support only memories with the size of the rule's decisions (`Kind.size`). A rule with another memory trains
-    in the torch loop and runs as the portable function.
+    in the torch loop. An exported file then runs it as a function of standard ONNX operators.
 
     Attributes:
         start: Initial value.
@@ -87,9 +87,10 @@ class UpdateRule(nn.Module, abc.ABC):
 
     A rule of the kind NEURON or SAMPLE is defined by its equations, from which the fused kernels are generated. u_t is
     1 where `score` is above 0, and the gradient of u_t is that of `likelihood` (straight-through). A rule with a memory
-    also defines `advance`, and may define `evidence` and `drive`, which compute the memory after a step. A rule of the
-    kind TIME defines `shares`. All of these except `project` are point-wise.
-    Parameters and buffers are inputs of the op, by their names and in their order. Do not derive from a subclass.
+    also defines `advance`, which computes the memory after a step. It may define `evidence` and `drive`, which compute
+    the input of `advance` from the new state. A rule of the kind TIME defines `shares`. All of these except `project`
+    are point-wise. Parameters and buffers are inputs of the exported op, with their names and in their order. Do not
+    derive from a subclass.
 
     Args:
         input_size: I.
@@ -97,15 +98,15 @@ class UpdateRule(nn.Module, abc.ABC):
 
     Attributes:
         name: Name on the command line.
-        paper: Source.
+        paper: Paper that the rule is from.
         kind: Scope of one decision.
-        implied: True if names of layers leave the rule out.
+        implied: True if the name of a layer (`RecurrentLayer.kind`) leaves the rule out.
         can_skip: True if u may be 0.
         inclusive: True if u is 1 at a score of 0 as well.
-        masks: True if the rule multiplies x and the states that the cell reads by factors.
+        masks: True if the rule multiplies x and the states that the cell reads by factors (`Decision.masks`).
         skips_zeros: True if the rule's kernels skip the zero blocks of block-sparse R.
         tie: Distance to the threshold below which rounding in float32 may change a decision; see `margin`.
-        memory: States of the rule by name, which are carried along with those of the cell.
+        memory: Dict from name to state of the rule. These states are carried along with those of the cell.
         learns_start: True if the cell's initial state is a parameter of the layer; it is zero otherwise.
         slope: Slope of the likelihood, which `anneal` may change.
         counts_likelihoods: True if the budget sums likelihoods in place of decisions.
@@ -139,17 +140,17 @@ class UpdateRule(nn.Module, abc.ABC):
 
     @property
     def widths(self) -> dict[str, int]:
-        """Size of each memory for each sample, by name."""
+        """Dict from the name of each memory to its number of values for each sample."""
         sizes = {"1": 1, "H": self.hidden_size, "I": self.input_size}
         return {name: sizes[memory.size] for name, memory in self.memory.items()}
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """Parameters and constants of the rule, which are inputs of the op, by name."""
+        """Dict from name to parameter or constant of the rule; all of them are inputs of the exported op."""
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
     def project(self, x: Tensor) -> Tensor:
-        """Compute the part of the score that depends only on the input, (T, B, I) to (T, B, E)."""
+        """Compute the part of the score that depends only on the input: (T, B, I) to (T, B, E), E as the rule needs."""
         return x.new_zeros(*x.shape[:-1], 0)
 
     def score(self, e: Tensor, state: State, memory: State) -> Tensor:
@@ -166,7 +167,7 @@ class UpdateRule(nn.Module, abc.ABC):
         raise NotImplementedError(f"{self.name}: a rule of the kind {self.kind.name} must define the method score()")
 
     def likelihood(self, score: Tensor, slope: float) -> Tensor:
-        """Compute the differentiable surrogate of u for the backward pass."""
+        """Compute the likelihood of an update: the surrogate of u in the backward pass, with this slope."""
         return score
 
     def decide(self, e: Tensor, state: State, memory: State) -> Decision:
@@ -230,22 +231,22 @@ class UpdateRule(nn.Module, abc.ABC):
         return self.advance(decision.u.to(evidence.dtype), decision.score, memory, self.drive(evidence))
 
     def evidence(self, state: State) -> Tensor:
-        """Select the evidence (B, H) from the new state: by default c if the cell has one, else h.
+        """Compute values (B, H) for `drive` from the new state. Default: c if the cell has a second state, else h.
 
-        For the kind SAMPLE, `remember` sums it over the neurons.
+        For the kind SAMPLE, `remember` sums them over the neurons first.
         """
         return state[1 if len(state) > 1 else 0]
 
     def drive(self, evidence: Tensor) -> Tensor:
-        """Compute the value that changes the memory from the (summed) evidence; constant while u is 0."""
+        """Compute the input of `advance` from the result of `evidence`; it is constant while u is 0, as the state is."""
         return evidence
 
     def advance(self, u: Tensor, score: Tensor, memory: State, drive: Tensor) -> State:
         """Compute the memory after a step; all tensors are (B, H) or, for the kind SAMPLE, (B, 1).
 
         Args:
-            u: The decision.
-            score: Its score.
+            u: The decision, 1 or 0.
+            score: Score that u follows from.
             memory: Memory before the step.
             drive: Result of `drive` for the new state.
 
@@ -264,8 +265,8 @@ class UpdateRule(nn.Module, abc.ABC):
         Args:
             cell: The cell.
             update_rate: Share of the neurons that change.
-            busy_rate: Share of the steps at which any neuron changes; only then work that all neurons need is done.
-                Default: 1, or 0 if update_rate is 0.
+            busy_rate: Share of the steps at which any neuron changes. All other steps also skip the work that neurons
+                share. Default: 1, or 0 if update_rate is 0.
 
         Returns:
             The mean number of multiply-adds per step.
@@ -345,7 +346,7 @@ class Timed(UpdateRule):
 
 
 def blend(u: Tensor | None, new: State, old: State) -> State:
-    """Blend new and old states with the mask u, (B, H) or (B, 1); None takes the new ones."""
+    """Return u ⊙ new + (1 - u) ⊙ old for each state. The mask u is (B, H) or (B, 1); None stands for 1."""
     if u is None:
         return new
     if u.dtype == torch.bool:
