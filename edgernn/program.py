@@ -211,7 +211,7 @@ def _is_float32(number: float) -> bool:
 class Builder:
     """Builder of a program, with common subexpression elimination and constant folding.
 
-    Values are indices into the builder. `finish` renumbers them.
+    Methods identify a value by its index in the builder, an integer. `finish` renumbers the values.
     """
 
     def __init__(self) -> None:
@@ -220,15 +220,15 @@ class Builder:
         self._numbers: dict[Any, int] = {}
 
     def argument(self, key: int) -> int:
-        """Add an argument by its key."""
+        """Add the argument with this key, unless it is there already, and return its value."""
         return self._value(("argument", key), key)
 
     def constant(self, number: float) -> int:
-        """Add a constant."""
+        """Add a constant, unless it is there already, and return its value."""
         return self._value(("constant", math.copysign(1, number), float(number)), float(number))
 
     def op(self, name: str, *operands: int) -> int:
-        """Add an op of `OPS` on values, simplified and folded if possible."""
+        """Add an op of `OPS` on values, simplified and folded if possible, and return its value."""
         simpler = self._simplify(name, operands)
         if simpler is not None:
             return simpler
@@ -241,7 +241,7 @@ class Builder:
         return self._value(key, Instruction(name, operands))
 
     def number(self, value: int) -> float | None:
-        """Number of a constant, or None for any other value."""
+        """Number that a value holds if it is a constant, else None."""
         entry = self._values[value]
         return entry if isinstance(entry, float) else None
 
@@ -250,7 +250,7 @@ class Builder:
 
         Args:
             program: The program.
-            arguments: Values for its arguments.
+            arguments: Values of this builder for the program's arguments.
 
         Returns:
             The builder's value for each value of the program.
@@ -261,7 +261,7 @@ class Builder:
         return values
 
     def finish(self, results: Sequence[int]) -> Program:
-        """Return the program with these results, without the values that they do not depend on."""
+        """Return the program with these results, without values that no result depends on."""
         needed = set(results)
         for value in range(len(self._values) - 1, -1, -1):
             entry = self._values[value]
@@ -286,7 +286,7 @@ class Builder:
         return self._numbers[key]
 
     def _simplify(self, name: str, operands: tuple[int, ...]) -> int | None:
-        """Equal but simpler value: x + 0, x · 1, 0 - x, x · -1, -(-x), and (1 / x) · number; None if there is none."""
+        """Simpler value equal to the op; None unless it is x + 0, x · 1, 0 - x, x · -1, -(-x) or (1 / x) · number."""
         last = self.number(operands[-1])
         if (name in ("add", "sub") and last == 0) or (name in ("mul", "div") and last == 1):
             return operands[0]

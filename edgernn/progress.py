@@ -57,8 +57,8 @@ class Progress:
 
         Args:
             done: Number of parts done.
-            line: Line to print if there is no bar and the last line is not too recent. The line of the last part is
-                always printed.
+            line: Line to print if there is no bar and the interval since the last line is over. The line of the last
+                part is always printed.
             **figures: Figures beside the bar, which stay until they are replaced.
         """
         self.done = done
@@ -93,7 +93,7 @@ class Progress:
 
 
 def in_words(figures: Mapping[str, float | str]) -> str:
-    """Format figures as one line."""
+    """Format names and their figures as one line."""
     return "  ".join(f"{name} {value if isinstance(value, str) else f'{value:.4g}'}" for name, value in figures.items())
 
 

@@ -13,7 +13,7 @@ from edgernn.program import Program
 from edgernn.rules import Kind, UpdateRule
 from edgernn.tracing import check_gradient, trace
 
-# width of the tiles of neurons in traces, different from all other sizes
+# number of neurons in the small tensors that a rule is traced on, different from all their other sizes
 _WIDTH = 3
 
 
@@ -22,11 +22,11 @@ class RuleEquations:
     """Traced equations of a rule of the kind NEURON or SAMPLE.
 
     Attributes:
-        programs: Program of each method: `score` and `likelihood`; with a memory also `evidence`, `drive` and
-            `advance`.
-        names: Name of each argument key, the same for all programs: "e", "s_STATE", a memory, "u", "score", "drive",
-            "evidence", "slope" or a weight.
-        weights: Size of each weight that the programs may read, "H" or "1".
+        programs: Dict from method of the rule to its program: `score` and `likelihood`; with a memory also
+            `evidence`, `drive` and `advance`.
+        names: Dict from argument key to name, the same for all programs. A name is "e", "s_STATE", a memory, "u",
+            "score", "drive", "evidence", "slope" or a weight; the methods of `UpdateRule` have these arguments.
+        weights: Dict from each weight that the programs may read to its size, "H" or "1".
     """
 
     programs: Mapping[str, Program]
@@ -73,7 +73,7 @@ def trace_rule(rule: UpdateRule, states: tuple[str, ...]) -> RuleEquations:
     programs = {}
 
     def add(method: str, names: list[str], width: int, call: Callable[[Mapping[str, Tensor]], tuple[Any, ...]]) -> None:
-        """Trace a method, called with the arguments that `call` makes from tiles by name."""
+        """Trace a method. `call` makes its arguments from a dict from name to tensor, for `names` and the weights."""
         equation = _Method(rule, method)
         # values of a whole sample (B, 1) cannot be combined with a vector (H,)
         read = [name for name, size in weights.items() if size == "1" or width == _WIDTH]

@@ -30,8 +30,8 @@ from edgernn.errors import EdgernnError, UsageError, nearest
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
-# config of dataclasses that `parse` reads from files, with hyphens in keys; not strict, as that would reject tables,
-# so annotate numbers with StrictInt and StrictFloat
+# pydantic config of dataclasses that `parse` reads from files, with hyphens in keys; a strict config would reject
+# tables, so annotate numbers with StrictInt and StrictFloat
 FILE = ConfigDict(extra="forbid", alias_generator=lambda name: name.replace("_", "-"), allow_inf_nan=False)
 _LIMITS: dict[type, tuple[str, str]] = {
     annotated_types.Ge: ("of at least", "ge"),
@@ -56,7 +56,7 @@ class Expected:
     words: str
 
 
-# annotation of a field that follows from the data or from other names
+# annotation of a field that a user cannot set, because it follows from the data or from other names
 NOT_SET = Word(None)
 
 
@@ -66,7 +66,7 @@ class Setting:
 
     Attributes:
         name: Short name.
-        path: Names of the fields that lead to it.
+        path: Names of the nested fields that lead from the configuration to the setting.
         hint: Type with its annotations.
         default: Default value.
         doc: Help text.
@@ -87,7 +87,7 @@ class Setting:
         return TypeAdapter(self.hint, config=_STRICT)
 
     def read(self, value: object) -> Any:
-        """Convert text, or validate a Python object; raise UsageError for any other value."""
+        """Convert text, or validate a Python object; raise UsageError for an invalid value."""
         try:
             if value == "none" and _is_optional(self.hint):
                 return None
@@ -114,11 +114,11 @@ def _is_optional(hint: Any) -> bool:
 
 
 def _plain_types(hint: Any) -> list[type]:
-    """The type in `_KINDS` that a value of this hint has, in a list; empty if text cannot express it."""
+    """List with the one type of `_KINDS` that all values of this hint have; empty if no such type exists."""
     plain = []
     for part in _parts(hint):
         kind = type(typing.get_args(part)[0]) if typing.get_origin(part) is Literal else part
-        # skip classes: text names them
+        # skip a hint for classes, as text gives a class by its name
         if kind is not types.NoneType and typing.get_origin(kind) is not type:
             plain.append(kind)
     return plain if len(plain) == 1 and plain[0] in _KINDS else []
@@ -189,7 +189,7 @@ def _usage_error(owner: type, error: ValidationError) -> UsageError:
 
 
 def fields_of(owner: type) -> dict[str, Setting]:
-    """Settings that a tree of dataclasses declares, by short name."""
+    """Dict from short name to setting, for all settings of a configuration class and of those nested in it."""
     return {setting.name: setting for setting in _leaves(owner, ())}
 
 
@@ -206,7 +206,7 @@ def _leaves(owner: type, path: tuple[str, ...]) -> Iterable[Setting]:
 
 
 def options_of(owner: type) -> dict[str, Setting]:
-    """Options of a cell or rule: constructor arguments of a plain type, other than the sizes, by name."""
+    """Dict from name to option of a cell or rule: constructor arguments of a plain type, other than the sizes."""
     hints = typing.get_type_hints(owner.__init__, include_extras=True)  # type: ignore[misc]
     options = {}
     for name, parameter in inspect.signature(owner).parameters.items():
@@ -229,7 +229,7 @@ def split_words(words: Iterable[str]) -> dict[str, str]:
 
 
 def as_word(value: object) -> str:
-    """Format a value the way `Setting.read` parses it."""
+    """Format a value as text that `Setting.read` converts back."""
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -240,11 +240,12 @@ def bind(values: Mapping[str, object], **owners: Mapping[str, Setting]) -> dict[
     """Assign values to the settings that their keys name.
 
     Args:
-        values: Values by key. A key is a short name, or the end of OWNER.DOTTED_NAME, from any dot on.
-        **owners: Settings of each owner, by short name.
+        values: Dict from key to value. A key is a short name, or a dotted name that may begin with the owner or leave
+            out its first parts: norm.steps for model.layer.norm.steps.
+        **owners: For each owner, such as model, a dict from short name to setting.
 
     Returns:
-        For each owner its values, converted, by the setting's path.
+        For each owner, a dict from the path of a setting to its converted value.
 
     Raises:
         UsageError: An unknown or ambiguous key, a bad value, or a setting that is given twice.
@@ -270,7 +271,7 @@ def bind(values: Mapping[str, object], **owners: Mapping[str, Setting]) -> dict[
 
 
 def build(owner: type[T], values: Values) -> T:
-    """Create a configuration from values by path, with defaults for all others."""
+    """Create a configuration of class `owner` from a dict from path to value, with defaults for all other fields."""
     hints = typing.get_type_hints(owner)
     arguments: dict[str, Any] = {}
     for name in {path[0] for path in values}:
@@ -364,11 +365,11 @@ def flat(settings: Mapping[str, Setting], fields: Mapping[str, Any]) -> dict[str
     """Look up settings in the result of `record`.
 
     Args:
-        settings: Settings by short name.
+        settings: Dict from short name to setting.
         fields: Result of `record`.
 
     Returns:
-        The values by short name, without settings that are absent.
+        Dict from short name to value, without settings that `fields` lacks.
     """
     values = {}
     for name, setting in settings.items():

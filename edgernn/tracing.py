@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tracing of point-wise torch functions to programs, so that equations of cells and rules are written only once.
 
-The function is traced with torch.fx on small tiles, to which vectors are broadcast beforehand. Each torch operator that
-the ops of programs can express is rewritten to them; any other operator is an error.
+The function is traced with torch.fx on small random tensors (rows, width), called tiles; vectors are broadcast to tiles
+beforehand. Each torch operator that the ops of programs can express is rewritten to them; any other is an error.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ _ROWS = 2
 
 @dataclass(frozen=True)
 class _Value:
-    """Value of a builder with operators, so that rewrites read like equations."""
+    """Value of a `Builder`, with Python's operators, so that rewrites read like equations."""
 
     builder: Builder
     number: int
@@ -166,7 +166,7 @@ _REWRITES: dict[str, Callable[..., _Value]] = {
     **dict.fromkeys(("logical_xor", "bitwise_xor"), lambda a, b: 1.0 - a.op("equal", a, b)),
     **dict.fromkeys(("detach", "alias", "clone", "lift_fresh", "view", "expand", "_unsafe_view"), lambda a, *_: a),
 }
-# torch operators that return a constant: its value, or None if it is the last argument
+# torch operators that return a constant: the constant, or None if the operator's last argument holds it
 _FILLS: dict[str, float | None] = {
     **dict.fromkeys(("zeros_like", "zeros", "new_zeros"), 0.0),
     **dict.fromkeys(("ones_like", "ones", "new_ones"), 1.0),
@@ -179,12 +179,12 @@ def trace(name: str, function: Function, widths: Mapping[int, int], width: int) 
 
     Args:
         name: Name of the function for errors.
-        function: Function from tiles (rows, widths[key]) by key to tiles (rows, width).
-        widths: Width of each argument.
+        function: Function of a dict from argument key to tile (rows, widths[key]); it returns tiles (rows, width).
+        widths: Dict from argument key to width.
         width: Width of the results.
 
     Returns:
-        The program. Its arguments are those keys that the results depend on.
+        The program. Its arguments are the keys that the results depend on.
 
     Raises:
         ProgramError: The function is not point-wise, or uses an operator that programs cannot express.
@@ -217,7 +217,7 @@ def check_gradient(name: str, program: Program, function: Function, widths: Mapp
         name: Name of the function for errors.
         program: Program from `trace`.
         function: The traced function.
-        widths: Width of each argument.
+        widths: Dict from argument key to width, as for `trace`.
 
     Raises:
         ProgramError: The gradients differ, or torch cannot differentiate the function.
@@ -242,13 +242,13 @@ def check_gradient(name: str, program: Program, function: Function, widths: Mapp
 
 
 def _points(widths: Mapping[int, int]) -> dict[int, Tensor]:
-    """Random test values for each argument, from a fixed seed."""
+    """Dict from argument key to a tile of random test values, from a fixed seed."""
     generator = torch.Generator().manual_seed(0)
     return {key: 2 * torch.randn(_ROWS, n, dtype=torch.float64, generator=generator) for key, n in widths.items()}
 
 
 def _compare(name: str, program: Program, function: Function, widths: Mapping[int, int]) -> None:
-    """Raise ProgramError if program and function differ: the function reads hidden state, or branches on values."""
+    """Raise ProgramError if program and function differ, as for a function with hidden state or branches on values."""
     points = _points(widths)
     with torch.no_grad():
         expected = function(points)
@@ -260,7 +260,7 @@ def _compare(name: str, program: Program, function: Function, widths: Mapping[in
 
 
 def _rewrite(graph: fx.Graph, keys: Sequence[int], width: int) -> Program:
-    """Rewrite a graph of torch operators to a program."""
+    """Rewrite a graph of torch operators to a program; `keys` are those of its arguments, `width` is of its results."""
     builder = Builder()
     values: dict[fx.Node, _Value] = {}
     argument_keys = iter(keys)

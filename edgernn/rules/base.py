@@ -238,7 +238,7 @@ class UpdateRule(nn.Module, abc.ABC):
         return state[1 if len(state) > 1 else 0]
 
     def drive(self, evidence: Tensor) -> Tensor:
-        """Compute the input of `advance` from the result of `evidence`; it is constant while u is 0, as the state is."""
+        """Compute the input of `advance` from the result of `evidence`; constant while u is 0, as the state then is."""
         return evidence
 
     def advance(self, u: Tensor, score: Tensor, memory: State, drive: Tensor) -> State:
