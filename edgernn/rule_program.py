@@ -24,8 +24,8 @@ class RuleEquations:
     Attributes:
         programs: Dict from method of the rule to its program: `score` and `likelihood`; with a memory also
             `evidence`, `drive` and `advance`.
-        names: Dict from argument key to name, the same for all programs. A name is "e", "s_STATE", a memory, "u",
-            "score", "drive", "evidence", "slope" or a weight; the methods of `UpdateRule` have these arguments.
+        names: Dict from argument key to name, the same for all programs: "s_STATE" for a state of the cell, a memory, a
+            weight, or "e", "u", "score", "drive", "evidence" and "slope" as in the methods of `UpdateRule`.
         weights: Dict from each weight that the programs may read to its size, "H" or "1".
     """
 
