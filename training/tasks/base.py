@@ -168,7 +168,7 @@ class Task(abc.ABC):
         return self.objective.loss(y, batch.target), None
 
     def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
-        """Return the metrics of a whole split by name, and skip_percent, the percentage of skipped neuron updates.
+        """Return the metrics of a whole split as a dict, with skip_percent, the percentage of skipped neuron updates.
 
         Called without gradients and with torch's generator seeded.
         """
