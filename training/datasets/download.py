@@ -2,8 +2,9 @@
 """Downloader for pooch that resumes interrupted downloads.
 
 The bytes received so far are kept in NAME.part, and their source in NAME.part.json. The remaining bytes are requested
-with If-Range, so that they are sent only if the file on the server has not changed. If the server gives no ETag or date
-for that, a part is only resumed if the file's checksum is known, so that a mix of two versions is detected.
+with If-Range, so that they are sent only if the file on the server has not changed. If-Range needs an ETag or a date
+from the server. Without one, a download is only resumed if the file's checksum is known, which detects a mix of two
+versions.
 """
 
 import errno
@@ -34,7 +35,10 @@ _BROKEN = (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLErro
 
 @dataclass
 class _RemoteFile:
-    """Source of a partial download: address, size, and ETag or date of its version."""
+    """Source of a partial download: address, size of the whole file, and ETag or date of its version (`mark`).
+
+    Size and mark are None if the server does not tell them.
+    """
 
     url: str
     size: int | None = None
@@ -129,7 +133,10 @@ class Resuming:
             self._copy(url, answer, start, total)
 
     def _read_source(self, url: str) -> _RemoteFile:
-        """Source of the part; deletes the part if the remaining bytes cannot be matched to it."""
+        """Return the source of the partial download.
+
+        If the remaining bytes cannot be matched to it, delete it and return a source with an empty address.
+        """
         try:
             source = _RemoteFile(**read_json(self._notes))
         except (EdgernnError, TypeError):
@@ -145,7 +152,7 @@ class Resuming:
             path.unlink(missing_ok=True)
 
     def _start_and_size(self, answer: Any, have: int) -> tuple[int, int | None]:
-        """Offset in the file at which the answer starts, and size of the file."""
+        """Return the offset in the file at which the server's answer starts, and the file's size, None if unknown."""
         if answer.status == http.HTTPStatus.PARTIAL_CONTENT:
             span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
             if not span or int(span[1]) != have:

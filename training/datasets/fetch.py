@@ -46,8 +46,8 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
         pause: Seconds to wait after a broken connection.
 
     Returns:
-        name; folder; fetched, true if files were downloaded; cache, true if the folder is in the cache; and files, with
-        file, bytes, sha256 and known (true if there was a checksum to compare) of each verified file.
+        A dict with name; folder; fetched, true if files were downloaded; cache, true if the folder is in the cache; and
+        files, a list of dicts with file, bytes, sha256 and known (true if there was a checksum to compare).
 
     Raises:
         UsageError: The name is unknown.
@@ -77,7 +77,7 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
 
 @contextmanager
 def _work_folder(folder: Path) -> Iterator[None]:
-    """Context that holds the set's work folder for one process; after an error, partial downloads stay in it."""
+    """Create and lock the set's work folder, and delete it at the end; after an error, partial downloads stay."""
     work = folder / _WORK
     work.mkdir(parents=True, exist_ok=True)
     try:
@@ -92,7 +92,10 @@ def _work_folder(folder: Path) -> Iterator[None]:
 
 
 def _existing_files(data_set: DataSet, where: list[Path]) -> list[tuple[File, Path]] | None:
-    """Existing files of a set, if they are complete in the downloadable form or a preferred one; else None."""
+    """Find the existing files of a set, or return None if no form of it is complete.
+
+    Only the form that can be downloaded and the forms before it in `DataSet.forms` count.
+    """
     downloaded = {file.name for download in data_set.downloads for file in download.gives}
     for form in data_set.forms:
         paths = locate(form, where)
@@ -106,7 +109,10 @@ def _existing_files(data_set: DataSet, where: list[Path]) -> list[tuple[File, Pa
 def _fetch_or_check(
     download: Download, folder: Path, where: list[Path], progress: Progress, pause: float
 ) -> list[dict[str, Any]]:
-    """Verify the files of a download if they exist, else download them from the first address that has them."""
+    """Verify the files of a download if they exist, else download them from the first address that has them.
+
+    The dicts are those of `_check`, one for each file.
+    """
     paths = locate([file.name for file in download.gives], where)
     if None not in paths:
         return [_check(path, file) for file, path in zip(download.gives, paths, strict=True) if path and path.is_file()]
@@ -176,11 +182,11 @@ def _check(path: Path, file: File, known: dict[str, Any] | None = None, url: str
     Args:
         path: The file.
         file: Its entry in the registry.
-        known: Checksums of files that the registry lacks. Default: those recorded in the file's folder.
+        known: Content of RECORD, a dict from file name to its entry. Default: read from the file's folder.
         url: Address that the file was just downloaded from, for errors.
 
     Returns:
-        file, bytes, sha256, and known: true if there was a checksum to compare.
+        A dict with file (its name), bytes, sha256, and known: true if there was a checksum to compare.
     """
     first = (_record(path.parent) if known is None else known).get(file.name, {})
     expected = file.sha256 or first.get("sha256")

@@ -16,9 +16,9 @@ def list_sets(data: Path | None = None) -> list[dict[str, Any]]:
         data: The user's data folder, or None for EDGERNN_DATA.
 
     Returns:
-        One entry per data set, with values that JSON can represent. here has the paths of its files, or None if the set
-        is incomplete. files has sizes and checksums of the unpacked files, None if unknown. unchecked names files that
-        have no known checksum, neither of their own nor of their archive.
+        One dict per data set, with values that JSON can represent. "here" has the paths of its files, or None if the
+        set is incomplete. "files" has name, size and checksum of the unpacked files, None if unknown. "unchecked" names
+        the files to download for which neither their own checksum nor that of their archive is known.
     """
     return [
         {

@@ -7,6 +7,7 @@ computed from files whose content was verified. Those of archives and of SVHN ar
 
 from dataclasses import dataclass
 
+# file names of a data set in one of the forms in which it is distributed
 Form = tuple[str, ...]
 
 
@@ -25,10 +26,10 @@ class Download:
 
     Attributes:
         urls: Alternative addresses; their suffix is the packing, see `unpack`.
-        gives: Files that are kept: of an archive, the members of these names in any folder. A name that ends in / is a
-            folder with all .txt files of the archive's folder of that name.
+        gives: Files to keep: the downloaded file itself, or members of the archive with these names, in any of its
+            folders. A name that ends in / stands for all .txt files of the archive's folder of that name.
         size: Size of the downloaded file in bytes, if known and the same at all addresses.
-        sha256: Its checksum, likewise.
+        sha256: SHA-256 of the downloaded file, if known and the same at all addresses.
     """
 
     urls: tuple[str, ...]
@@ -48,13 +49,13 @@ class DataSet:
 
     Attributes:
         title: Name and content.
-        origin: Its page or paper.
+        origin: Web page or paper of the data set.
         terms: The licence, with a note if its text was not checked.
         tasks: Names of the tasks that need it.
         folder: Name of its folder in the user's data folder and in the cache.
         forms: Alternative lists of files, the preferred one first, see `find_either`.
-        downloads: Downloads of one of these forms; empty if an agreement must be accepted first.
-        others: Files of other forms with a known checksum.
+        downloads: Downloads of all files of one form; empty if an agreement must be accepted first.
+        others: Files with a known size and checksum that belong to the other forms.
         agreement: How to get the files, if they cannot be downloaded.
         note: Further information for the user.
     """
@@ -72,7 +73,7 @@ class DataSet:
 
     @property
     def files(self) -> dict[str, File]:
-        """Files of all forms by name."""
+        """Files of all forms, as a dict from name to `File`."""
         known = {file.name: file for file in (*self.others, *(f for d in self.downloads for f in d.gives))}
         return {name: known.get(name, File(name)) for form in self.forms for name in form}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unpacking of downloads. An archive with a path that leaves it, or with a link, is refused."""
+"""Unpacking of downloads. An archive with a link, or with a path to outside its folder, is refused."""
 
 import gzip
 import stat
@@ -44,7 +44,7 @@ def unpack(path: Path, gives: Sequence[File], folder: Path, limit: int = LIMIT) 
 
 
 class _Writer:
-    """Writer of files up to a limit of bytes in all."""
+    """Writer of unpacked files that raises EdgernnError if all of them together exceed a limit of bytes."""
 
     def __init__(self, path: Path, limit: int) -> None:
         self.path, self.limit, self._left = path, limit, limit
@@ -60,7 +60,10 @@ class _Writer:
 
 
 def _copy_wanted(members: Iterator[tuple[str, Any]], gives: Sequence[File], folder: Path, writer: _Writer) -> None:
-    """Copy the wanted members, in any folder of the archive, which differs from source to source."""
+    """Copy the wanted members of an archive to a folder.
+
+    A member may be in any folder of the archive, because archives from different addresses have different folders.
+    """
     missing = {file.name for file in gives}
     for count, (member, stream) in enumerate(members):
         name = PurePosixPath(member)
@@ -83,7 +86,7 @@ def _matches(name: PurePosixPath, file: File) -> bool:
 
 
 def _tar_members(path: Path) -> Iterator[tuple[str, Any]]:
-    """Names of the members, with a stream for a file and None for a folder."""
+    """Iterate over the members of an archive: the name, and a stream for a file or None for a folder."""
     with gzip.open(path) as file, _tar(_BoundedReader(path, file)) as archive:
         for member in archive:
             if not (member.isreg() or member.isdir()):

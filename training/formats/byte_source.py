@@ -46,7 +46,7 @@ def opened(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def unpacking(path: Path) -> Iterator[None]:
-    """Context that converts errors of unpackers to an EdgernnError with the file's name."""
+    """Context that converts errors of gzip, lzma, tarfile and zipfile to an EdgernnError with the file's name."""
     try:
         yield
     except OSError as error:

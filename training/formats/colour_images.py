@@ -28,7 +28,7 @@ class Images(NamedTuple):
 def read_svhn(path: Path, limit: int = LIMIT) -> Images:
     """Read a file of Street View House Numbers in format 2.
 
-    In the file X is (32, 32, 3, N) and y is (N, 1). Its label 10 of the digit 0 becomes 0.
+    In the file X is (32, 32, 3, N) and y is (N, 1). The file's label 10, for the digit 0, becomes 0.
     Source: Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature Learning", 2011.
 
     Args:
@@ -80,7 +80,7 @@ def read_cifar10(files: Sequence[Path], limit: int = LIMIT) -> tuple[Images, Ima
 
 
 def _cifar_batch(path: Path, limit: int) -> Images:
-    """Read records of a label and 32 rows of 32 pixels each of red, green and blue."""
+    """Read a batch of the binary version: records of a label byte and the red, green and blue planes, 32 x 32 each."""
     content = read_all(path, limit)
     if not content or len(content) % _CIFAR_RECORD:
         raise EdgernnError(f"{path}: expected records of {_CIFAR_RECORD} bytes, got {len(content)} bytes")

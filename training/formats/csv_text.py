@@ -43,7 +43,7 @@ class CsvTable:
         path: The file.
         names: Names of the numeric columns; None if the file has no header.
         values: Numeric columns (N, C) float64.
-        text: Columns that were read as text, by name: N strings each.
+        text: Columns that were read as text, as a dict from name to N strings.
     """
 
     path: Path
@@ -109,7 +109,7 @@ def read_csv(path: Path, *, text: Collection[str] = (), delimiter: str = ",", li
 
 
 def _rows(path: Path, content: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Iterate over rows that are not empty, with the number of their (last) line."""
+    """Iterate over rows that are not empty: the number of the row's last line, and its cells."""
     # lazily, because StringIO would copy a large text to four times its memory
     lines = (line[0] for line in re.finditer(r"[^\n]*\n|[^\n]+", content))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)

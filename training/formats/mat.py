@@ -32,7 +32,7 @@ _MOST_DIMENSIONS, _LONGEST_NAME = 32, 63
 
 
 def read_mat(path: Path, names: Collection[str], limit: int = LIMIT) -> dict[str, Array]:
-    """Read arrays of real numbers.
+    """Read arrays of real numbers from a MATLAB file.
 
     Args:
         path: The file, plain, .gz or .xz.
@@ -40,7 +40,7 @@ def read_mat(path: Path, names: Collection[str], limit: int = LIMIT) -> dict[str
         limit: Maximal size of an array in bytes.
 
     Returns:
-        The arrays by name.
+        The arrays, as a dict from name to array.
 
     Raises:
         EdgernnError: The file is invalid, or an array is missing or not of real numbers.
@@ -111,13 +111,13 @@ class _Inflated:
         return b""
 
     def finish(self) -> None:
-        """Unpack to the end, which verifies the checksum."""
+        """Unpack to the end, which verifies the checksum, or raise EdgernnError if data is left or missing."""
         if take(self, 8) or not self._unpacker.eof:
             raise _corrupt(self._path)
 
 
 class _Matrix:
-    """A matrix element, read up to its numbers."""
+    """A matrix element. The constructor reads its flags, shape and name; `numbers` reads its numbers."""
 
     def __init__(self, path: Path, order: str, stream: ByteSource) -> None:
         self._path, self._order, self._stream = path, order, stream
@@ -147,7 +147,7 @@ class _Matrix:
         return numbers.reshape(self._shape, order="F")
 
     def _read_words(self, kind: int, count: int | None, form: str) -> tuple[int, ...]:
-        """Read an element of 32-bit numbers: `count` of them, or any number."""
+        """Read an element of `count` 32-bit numbers of struct format `form`; a count of None allows any."""
         data = self._read_element(kind, 4 * (count or _MOST_DIMENSIONS))
         if len(data) % 4 or (count and len(data) != 4 * count):
             raise _corrupt(self._path)
@@ -169,7 +169,7 @@ class _Matrix:
         return data
 
     def _read_head(self) -> tuple[int, int, bytearray]:
-        """Read type and size of the next element, and its data if it is small enough to be in the tag."""
+        """Read type and size of the next element, and its data if it is small enough to be in the tag, else none."""
         tag = take(self._stream, 8)
         kind, size = _tag(self._path, self._order, tag)
         if kind >> 16:

@@ -37,7 +37,7 @@ def read_npz(path: Path, names: Collection[str] | None = None, limit: int = LIMI
             its own size.
 
     Returns:
-        The arrays by name.
+        The arrays, as a dict from name to array.
 
     Raises:
         EdgernnError: The file is invalid, or an array is missing.

@@ -27,7 +27,7 @@ _RECORD = re.compile(r"[1-9][0-9]{0,8}")
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 # 48 hours
 _LAST_MINUTE = 2880
-# a record has a few thousand short lines
+# limit of a record's size in bytes; a record has a few thousand short lines
 _LARGEST_RECORD = 1 << 24
 
 
@@ -42,8 +42,8 @@ class Stays:
         row_start: First row of each stay (N + 1,); stay i has the rows row_start[i] to row_start[i + 1] - 1.
         minute: Minutes since admission (M,).
         param: Index into PARAMETERS (M,).
-        value: Value (M,); -1 in a descriptor means unknown.
-        outcomes: Columns OUTCOMES of each stay (N, 6).
+        value: Value (M,); -1 means unknown if param is a general descriptor, such as the height.
+        outcomes: Outcomes of each stay (N, 6), with the columns OUTCOMES.
     """
 
     record_id: npt.NDArray[np.int32]
@@ -91,7 +91,7 @@ def _read_archive(path: Path, limit: int) -> Stays:
 
 
 def _checked(path: Path, stays: Stays) -> Stays:
-    """Check the arrays of an archive against each other."""
+    """Return the stays, or raise EdgernnError if the arrays of an archive do not fit together."""
     N, M = len(stays.record_id), len(stays.value)
     starts = stays.row_start
     if not N or len(starts) != N + 1 or starts[0] or starts[-1] != M or (np.diff(starts) < 0).any():

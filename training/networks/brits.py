@@ -14,10 +14,11 @@ from edgernn.training.gaps import backwards
 class BRITS(RecurrentModel):
     """Bidirectional recurrent imputation: two models with an imputer, one per direction.
 
-    model(x (T, B, 3F)) returns y (2, B, O) and the standardised x without gaps (2, T, B, F), both in the order of x.
-    Index 0 comes from `ahead`, which reads x, and index 1 from `behind`, which reads backwards(x). Users average both.
-    The imputation loss is the sum over both directions. The paper adds the losses of both outputs and a consistency
-    loss, 0.1 times the mean absolute difference of both imputations.
+    model(x (T, B, 3F)) returns y (2, B, O) and the standardised values with imputed gaps (2, T, B, F), both in the time
+    order of x. x has F values, their masks and times, see `with_gaps`. Index 0 comes from `ahead`, which reads x, and
+    index 1 from `behind`, which reads backwards(x). Users average both. The imputation loss is the sum over both
+    directions. The paper adds the losses of both outputs and a consistency loss, 0.1 times the mean absolute difference
+    of both imputations.
 
     The arguments are those of `SequenceModel`, for each of the two models, which share no weights. UsageError is raised
     if they name no imputer.
@@ -41,7 +42,10 @@ class BRITS(RecurrentModel):
 
 
 def filled_by(model: SequenceModel) -> Tensor:
-    """Standardised inputs without gaps (T, B, F), from the last forward of a model with an imputer."""
+    """Return the standardised values with imputed gaps (T, B, F) of a model's last forward.
+
+    Raises UsageError for a model without an imputer.
+    """
     imputed = model.traces[0].imputed
     if imputed is None:
         raise UsageError("imputer: expected gru-d or rits, got none")

@@ -17,9 +17,9 @@ ENCODERS = ("lstm", "same")
 
 
 class Window(NamedTuple):
-    """Attention window: N x N Gaussian filters on images (B, C, A_Y, A_X).
+    """Attention window: N x N Gaussian filters on B images of C channels, height A_Y and width A_X.
 
-    rows is F_Y (B, N, A_Y), columns is F_X (B, N, A_X), and intensity is γ (B, 1, 1, 1).
+    rows is F_Y (B, N, A_Y), columns is F_X (B, N, A_X), and intensity is a factor γ (B, 1, 1, 1).
     """
 
     rows: Tensor
@@ -27,11 +27,11 @@ class Window(NamedTuple):
     intensity: Tensor
 
     def read(self, images: Tensor) -> Tensor:
-        """Read a patch γ F_Y x F_Xᵀ, (B, C, N, N)."""
+        """Read a patch γ F_Y x F_Xᵀ, (B, C, N, N), from images x (B, C, A_Y, A_X)."""
         return self.intensity * (self.rows[:, None] @ images @ self.columns[:, None].mT)
 
     def write(self, patch: Tensor) -> Tensor:
-        """Write a patch w (B, C, N, N): F_Yᵀ w F_X / γ, (B, C, A_Y, A_X)."""
+        """Return images F_Yᵀ w F_X / γ, (B, C, A_Y, A_X), with a patch w (B, C, N, N) written to them."""
         return self.rows[:, None].mT @ patch @ self.columns[:, None] / self.intensity
 
 
@@ -47,9 +47,9 @@ def window(parameters: Tensor, size: int, height: int, width: int) -> Window:
 
     Args:
         parameters: The five parameters of each image (B, 5).
-        size: N.
-        height: A_Y.
-        width: A_X.
+        size: N, the number of filters per axis.
+        height: A_Y, the height of the images.
+        width: A_X, the width of the images.
 
     Returns:
         The window.
@@ -77,8 +77,10 @@ class Draw(RecurrentModel):
     hdec_t = decoder(z_t)
     c_t = c_{t-1} + write(W_w hdec_t + b_w), with a W x W window computed from hdec_t
 
-    σ(c_T) is the probability of each pixel to be 1; c_0 = 0. The loss, -log p(x | c_T) + Σ_t KL(N(μ_t, σ_t²), N(0, 1)),
-    is in expectation an upper bound of -log p(x). To generate images, z_t ~ N(0, 1), and the encoder is not used.
+    henc and hdec are the outputs of encoder and decoder; W_μ, W_σ, W_w and the vectors b are learned; σ() is the
+    sigmoid. σ(c_T) is the probability of each pixel to be 1; c_0 = 0. The loss,
+    -log p(x | c_T) + Σ_t KL(N(μ_t, σ_t²), N(0, 1)), is in expectation an upper bound of -log p(x). To generate images,
+    z_t ~ N(0, 1), and the encoder is not used.
 
     The decoder's input is z_t alone. Only this gives the papers' numbers of parameters, 420,100 for eins and 2,883,200
     for lstm at 100 inputs and 800 neurons, although appendix D of the EINS paper adds hdec_{t-1} and c_{t-1} to the
@@ -90,11 +92,11 @@ class Draw(RecurrentModel):
         channels: Channels of the images.
         height: Height of the images, A_Y.
         width: Width of the images, A_X.
-        glimpses: T.
+        glimpses: T, the number of steps.
         latent: Size of z.
         hidden_size: Size of the states of decoder and encoder.
-        read_size: R, at least 2.
-        write_size: W, at least 2.
+        read_size: R, filters per axis of the window that reads; at least 2.
+        write_size: W, filters per axis of the window that writes; at least 2.
         encoder: "lstm", as in the DRAW paper, or "same", a layer like the decoder. An LSTM is not one of the
             `recurrent_layers`, whose costs and updates are reported.
 
@@ -140,7 +142,7 @@ class Draw(RecurrentModel):
         self.patch = nn.Linear(hidden_size, channels * write_size**2)
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
-        """Layers with the configured cell."""
+        """Layers with the configured cell: the decoder, and the encoder if it is "same"."""
         return [self.encoder, self.decoder] if self.same else [self.decoder]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -183,12 +185,12 @@ class Draw(RecurrentModel):
         return torch.stack(canvases)
 
     def _read(self, x: Tensor, error: Tensor, h: Tensor) -> Tensor:
-        """The encoder's input r_t (B, 2CR²)."""
+        """Read r_t (B, 2CR²) from x and its error x̂_t, (B, C, A_Y, A_X) each, with the window computed from h."""
         attention = window(self.read_window(h), self.read_size, *self.shape[1:])
         return torch.cat([attention.read(x), attention.read(error)], 1).flatten(1)
 
     def _draw(self, z: Tensor, canvas: Tensor, state: State) -> tuple[Tensor, State, Trace]:
-        """Run one decoder step on z (B, latent) and draw on the canvas; new canvas, state and trace."""
+        """Run one decoder step on z (B, latent) and draw on the canvas; returns the new canvas, state and trace."""
         h, state, trace = self.decoder(z[None], state)
         attention = window(self.write_window(h[0]), self.write_size, *self.shape[1:])
         patch = self.patch(h[0]).unflatten(1, (self.shape[0], self.write_size, self.write_size))

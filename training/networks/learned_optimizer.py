@@ -30,14 +30,17 @@ def log_and_sign(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Update(nn.Module, abc.ABC):
-    """Update of an optimisee's parameters θ (P,): input and output of the recurrent layers.
+    """Base class of the updates of an optimisee's parameters θ (P,) by a `LearnedOptimizer`.
+
+    The optimisee is the network that the optimiser trains. An update defines what the optimiser's recurrent layers
+    read, and how their output h_t changes θ. ∇_t is the gradient of the optimisee's loss at θ_{t-1}.
 
     Class attributes:
-        width: Input size of the first layer in the paper; None: `features`.
+        width: Size of the linear map between `inputs` and the first layer in the paper; None: no map.
         coordinate_wise: True if every parameter is a row of the batch, B = P; else all of them are one row, B = 1.
-        memory: Numbers carried per parameter from step to step, besides the state of the layers.
+        memory: Number of values per parameter that are carried from step to step, besides the layers' state.
         scaled: True if the update has a factor `scale`.
-        features: Numbers per row of the input.
+        features: Number of values per row of the result of `inputs`.
     """
 
     name: ClassVar[str]
@@ -73,7 +76,7 @@ class Update(nn.Module, abc.ABC):
 class AdditiveUpdate(Update):
     """Additive update θ_t = θ_{t-1} + scale (w h_t + b).
 
-    The layers read the encoded gradient (`log_and_sign`).
+    Shapes, for each parameter: h_t and w (H,), b (). The layers read the encoded gradient (`log_and_sign`).
     Source: Andrychowicz et al., "Learning to learn by gradient descent by gradient descent", 2016, arXiv:1606.04474.
     """
 
@@ -96,7 +99,8 @@ class AdditiveUpdate(Update):
 class DecayedUpdate(Update):
     """Update with a learning rate and a weight decay per parameter: θ_t = (1 - η_t λ_t) θ_{t-1} - η_t ∇_t.
 
-    (η_t, λ_t) = scale (w h_t + b). Shapes: w (2, H), b (2,). The layers read the encoded gradient (`log_and_sign`).
+    (η_t, λ_t) = scale (w h_t + b). Shapes, for each parameter: h_t (H,), w (2, H), b (2,). The layers read the encoded
+    gradient (`log_and_sign`).
     Source: EINS, appendix E.2, equations 18 and 19. The paper does not give η and λ as functions of h; here they are
     linear, like the additive update, so that either may have any sign.
     """
@@ -124,9 +128,9 @@ class GatedUpdate(Update):
     a_t = A h_t + v ⊙ θ_{t-1} + r ⊙ a_{t-1} + b        a_0 = 0
     θ_t = σ(a_u) θ_{t-1} + σ(a_q) tanh(a_g)
 
-    Shapes, for each parameter of the optimisee: a, v, r, b (3,), in the order u, q, g; A (3, H). The layers read the
-    encoded gradient and loss (`log_and_sign`). A, v and r are initialised from U(-0.01, 0.01), b_u from U(4, 5), b_q
-    from U(-5, -4), b_g to 0.
+    Shapes, for each parameter of the optimisee: a, v, r, b (3,), in the order u, q, g; A (3, H), h_t (H,). The layers
+    read the encoded gradient and loss (`log_and_sign`). A, v and r are initialised from U(-0.01, 0.01), b_u from
+    U(4, 5), b_q from U(-5, -4), b_g to 0.
     Source: EINS, appendix E.2, equation 20: the three gates are recurrent and read h. Their initialisation and other
     inputs, and the loss as an input, are from Ravi, Larochelle, "Optimization as a Model for Few-Shot Learning", 2017,
     which has the negative gradient in place of tanh(a_g).
@@ -157,7 +161,7 @@ class RatesUpdate(Update):
     """Update with a learning rate per parameter: θ_t = θ_{t-1} - α_t ⊙ ∇_t, α_t = U h_t.
 
     The layers read θ_{t-1} ⊙ G_t, where G is the product of both numbers that encode the gradient ∇ (`log_and_sign`).
-    They read all parameters as one row, and therefore fit optimisees of one size only. Shapes: U (P, H).
+    They read all parameters as one row, and therefore fit optimisees of one size only. Shapes: U (P, H), h_t (H,).
     Source: DecayNet, section 6.2 and appendices D and E, with 64 neurons, propagations = 2 and layer normalisation.
     """
 
@@ -189,7 +193,7 @@ class Unroll:
 
     Attributes:
         before: Loss (K,) on the minibatch of each step, before the step.
-        after: Loss (K,) after each step, on the minibatch of the step or the next one.
+        after: Loss (K,) after each step, on the minibatch of the step or the next one (`same` of the method `unroll`).
         theta: Parameters after the last step.
         state: State of the learned optimiser after the last step.
     """
@@ -209,11 +213,11 @@ class LearnedOptimizer(RecurrentModel):
 
     Args:
         layer: Configuration of every layer.
-        coordinates: P; some sizes of the update "rates" depend on it.
+        coordinates: P, the number of parameters of the optimisee; sizes of the update "rates" depend on it.
         hidden_size: Neurons of every layer.
         layers: Number of layers.
         update: A name of UPDATES.
-        inputs: Size of a linear map of the layers' input. Default: the paper's size, or no map.
+        inputs: Output size of a linear map before the first layer. Default: `Update.width`, with None for no map.
         scale: Factor of the updates "additive" and "decayed".
         propagations: Number of times that the layers run on one input before their output is used. A cell that needs a
             whole sequence, such as decaynet without a length, gets these steps as its sequence; its decay restarts at

@@ -19,7 +19,7 @@ NOT_OF_A_LAYER = frozenset(fields_of(ModelConfig).keys() - fields_of(LayerConfig
 
 
 def without_imputer(model: ModelConfig) -> ModelConfig:
-    """Return the model, or raise UsageError if it has an imputer."""
+    """Return the model configuration unchanged, or raise UsageError if it has an imputer."""
     if model.layer.imputer is not None:
         raise UsageError(
             f"cell: expected one without an imputer, got {model.layer.imputer}; this task has no missing values"
@@ -28,7 +28,7 @@ def without_imputer(model: ModelConfig) -> ModelConfig:
 
 
 def check_in_parts(layer: LayerConfig) -> None:
-    """Raise UsageError for a cell that needs a whole sequence at once; these networks run it in parts."""
+    """Raise UsageError for a cell that needs a whole sequence at once; the callers run layers on parts of it."""
     cell_type, _ = layer.types
     if not cell_type(1, 1, **layer.cell.options).streaming:
         raise UsageError(f"length: expected a length, because this task runs {cell_type.name} in parts; set length=N")
@@ -58,7 +58,7 @@ def run_to_length(layer: Runs, x: Tensor, state: State, lengths: Tensor) -> tupl
     Args:
         layer: The layer.
         x: Inputs (T, B, I), padded.
-        state: Initial state, (B, ·) each.
+        state: Initial state, tensors (B, ·).
         lengths: Lengths (B,) from 1 to T, in descending order.
 
     Returns:

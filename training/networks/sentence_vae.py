@@ -16,9 +16,10 @@ from edgernn.training.networks.pieces import run_to_length
 
 
 class Bound(NamedTuple):
-    """Bound of each sentence, (B,) in nats.
+    """Upper bound of -log p of each sentence, as the sum of two terms, (B,) each, in nats.
 
-    reconstruction is -log p of its words and its end, given z. divergence is the KL divergence of z.
+    reconstruction is -log p of a sentence's words and end, given its code z (`SentenceVAE`). divergence is the KL
+    divergence of the distribution of z from N(0, 1).
     """
 
     reconstruction: Tensor
@@ -33,7 +34,8 @@ class SentenceVAE(RecurrentModel):
     h_0 = z, h_t = GRU(e(w_{t-1}), h_{t-1})                        w_0 = w_{n+1} = the end of a sentence
     p(w_t | w_1..w_{t-1}, z) = softmax(W h_t + b), t = 1..n+1
 
-    The loss is -Σ_t log p(w_t | ...) + KL(N(μ, σ²), N(0, 1)), in expectation an upper bound of -log p(w_1..w_n).
+    e is the embedding; the matrices W and vectors b are learned. The loss is
+    -Σ_t log p(w_t | ...) + KL(N(μ, σ²), N(0, 1)), in expectation an upper bound of -log p(w_1..w_n).
 
     Args:
         layer: Configuration of the encoder. The language model's GRU is not one of the `recurrent_layers`, whose costs
@@ -109,7 +111,7 @@ class SentenceVAE(RecurrentModel):
         return Bound(reconstruction, gaussian_divergence(mean, log_variance))
 
     def encode(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode sentences, as in `forward`, to μ and log σ² of z, (B, H) each."""
+        """Encode sentences, given as in `forward`; returns μ and log σ² of z, (B, H) each."""
         embedded = self.embedding(x)
         state, trace = run_to_length(
             self._with_weight_drop(self.encoder), embedded, self.encoder.initial_state(x.shape[1], embedded), lengths
@@ -151,7 +153,7 @@ class SentenceVAE(RecurrentModel):
         ]
 
     def _decode(self, words: Tensor, z: Tensor) -> Tensor:
-        """Outputs (T, B, H) of the language model that starts from z and reads words (T, B)."""
+        """Run the language model on words (T, B) from the initial state z; returns its outputs (T, B, H)."""
         if self.training:
             unknown = torch.rand(words.shape, device=words.device) < self.word_dropout
             words = torch.where(unknown, self.unknown, words)

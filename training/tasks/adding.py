@@ -104,7 +104,7 @@ class Adding(Synthetic):
 
 
 def _with_relative_error(delta2: float) -> Objective:
-    """Regression whose mean squared error is also reported divided by delta2."""
+    """Return REGRESSION with a further metric: the mean squared error divided by delta2."""
 
     def metrics(y: Tensor, target: Tensor) -> dict[str, Tensor]:
         figures = REGRESSION.metrics(y, target)

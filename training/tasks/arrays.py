@@ -14,7 +14,7 @@ from edgernn.training.formats import read_npz
 from edgernn.training.tasks.own import NEXT, OwnData
 from edgernn.training.tasks.parts import Array, finite, first
 
-# whole numbers above this and above the number of labels are taken for numbers, not labels
+# integers y that reach this and the number of training labels are refused: they are hardly class labels
 _MANY_CLASSES = 1000
 _MAX_LABEL = 2**31 - 1
 _SUFFIXES = {"train": "", "validation": "_val", "test": "_test"}
@@ -60,7 +60,16 @@ class Arrays(OwnData):
 
 
 def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None:
-    """Raise EdgernnError if the parts differ in channels or targets, or if the labels are too large."""
+    """Check the training, validation and test arrays against each other.
+
+    Args:
+        path: The npz file, for errors.
+        x: Dict from part to sequences (N, T, I).
+        y: Dict from part to targets, empty if predict=next.
+
+    Raises:
+        EdgernnError: The parts differ in channels or targets, or labels are too large.
+    """
     I = x["train"].shape[2]
     for part, suffix in _SUFFIXES.items():
         if part in x and x[part].shape[2] != I:

@@ -34,8 +34,8 @@ class Score:
 class Objective(Score):
     """Score, loss and metrics of a supervised task for a `SequenceModel`.
 
-    `loss(y, target)` is differentiable. `metrics(y, target)` returns scalar means over the batch by name, including the
-    main metric. y is the model's output: (B, O), or (T, B, O) with one target per step.
+    `loss(y, target)` is differentiable. `metrics(y, target)` returns a dict from metric name to mean over the batch,
+    including the main metric. y is the model's output: (B, O), or (T, B, O) with one target per step.
     """
 
     loss: Callable[[Tensor, Tensor], Tensor]
@@ -43,7 +43,10 @@ class Objective(Score):
 
 
 class Means:
-    """Running weighted means of named figures."""
+    """Weighted mean of each metric over batches.
+
+    `add` takes the metrics of a batch and their weight, such as its number of sequences. `result` returns the means.
+    """
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
@@ -81,21 +84,21 @@ class Task(abc.ABC):
 
     Class attributes:
         name, help: Name and help text for the command line.
-        defaults: A small recipe: settings of training and model by short name.
+        defaults: Training and model settings of a small run, as a dict from short setting name to value.
         network: Class of the network that is trained.
-        without: Settings that this network does not have.
-        divides: True if processes can share a batch by its sequences. The loss must be a mean over sequences, and the
-            carried state must have the batch as its first axis.
+        without: Names of settings that this network does not have.
+        divides: True if the sequences of a batch can be divided among processes. The loss must be a mean over
+            sequences, and the carried state must have the batch as its first axis.
 
     Set by the class or by `open`:
         objective: Main metric, and loss and metrics of a supervised task.
         input_size, output_size: I and O of the model.
         output: "last" for one target per sequence, "all" for one target per step.
-        mean, std: Input standardisation of the model.
-        vocabulary: Number of words, if the input is words.
-        solved: Value of the main metric at which the task counts as solved.
-        fingerprint: Hash of the data, if it tells data files apart that `train.fingerprint` does not.
-        classes: Names of the labels.
+        mean, std: Mean and standard deviation of each input channel; the model standardises x by them.
+        vocabulary: Number of words if the input is word numbers, else None.
+        solved: Value of the main metric at which the task counts as solved, or None.
+        fingerprint: Hash of the data. None: the hash of the training part, `train.fingerprint`, is used.
+        classes: Names of the labels, or None.
         train, validation, test: The three parts of the data.
 
     By default a task trains a `SequenceModel` on an `Objective`. A task with another network sets `network` and
@@ -130,24 +133,27 @@ class Task(abc.ABC):
         Args:
             source: The folder of data sets (`--data`), or the user's file or folder if `--task` is a path. None if
                 neither is set.
-            seed: Random seed of splits, order and generated sequences.
+            seed: Random seed of the split, of the order of sequences, and of generated sequences.
 
         Raises:
             EdgernnError: Data is missing or invalid.
         """
 
     def adapted(self, model: ModelConfig) -> ModelConfig:
-        """Adapt the requested model to the task, or raise UsageError; called before the data is read."""
+        """Return the model configuration adapted to the task, or raise UsageError if the task does not support it.
+
+        Called before the data is read.
+        """
         return model
 
     def build_network(self, model: ModelConfig) -> RecurrentModel:
-        """Build a new network; the sizes of the model's input and head already match the data."""
+        """Build a new network from a configuration whose input and output sizes match the data."""
         return SequenceModel(model)
 
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
         """Compute the loss of a batch and the state carried to the next step.
 
-        The training loop adds the update budget and the imputer's loss.
+        The training loop adds the update rule's penalty (`Trace.budget`) and the imputer's loss.
 
         Args:
             model: The network that `build_network` returned.
@@ -162,7 +168,7 @@ class Task(abc.ABC):
         return self.objective.loss(y, batch.target), None
 
     def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
-        """Compute the metrics of a whole split, and skip_percent.
+        """Return the metrics of a whole split as a dict, with skip_percent, the percentage of skipped neuron updates.
 
         Called without gradients and with torch's generator seeded.
         """
@@ -182,8 +188,9 @@ class Task(abc.ABC):
         """
 
     def series(self, model: RecurrentModel, device: str) -> Mapping[str, Sequence[float]]:
-        """Return named series of numbers, such as the loss by step, for the pictures of a table.
+        """Return series of numbers, such as the loss by step, as a dict from name to numbers.
 
+        They are plotted when a paper's table is reproduced.
         Called without gradients, after `evaluate` on the test split.
         """
         return {}

@@ -24,7 +24,7 @@ from edgernn.training.tasks.sources import Batch, Sequences, Split
 from edgernn.training.tasks.stays import FEATURES, died, hold_out, hourly, statistics, stratified_parts
 
 DIRECTIONS = ("forward", "both")
-# one stay of each class for each of the three parts
+# least number of stays of each class: one for each of the three parts
 _LEAST = 3
 
 
@@ -159,7 +159,7 @@ class Mortality(Task):
 
 
 def roc_auc(score: Any, positive: Any) -> float:
-    """Area under the ROC curve, from ranks and exact up to float64; ties count half.
+    """Compute the area under the ROC curve exactly, from ranks; ties count half.
 
     Args:
         score: Numbers (N,).
@@ -177,7 +177,10 @@ def roc_auc(score: Any, positive: Any) -> float:
 
 
 def _model_outputs(model: RecurrentModel, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs of a model with D directions: logits (D, B) and standardised imputed values (D, T, B, F)."""
+    """Run a model on x; returns logits (D, B) and standardised imputed values (D, T, B, F).
+
+    D is the number of directions: 2 for `BRITS`, else 1.
+    """
     if isinstance(model, BRITS):
         y, filled = model(x)
         return y[..., 0], filled
@@ -187,7 +190,10 @@ def _model_outputs(model: RecurrentModel, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _log_probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Logarithms of the mean probabilities of label 1 and label 0 over directions: logits (D, B)."""
+    """Return the log probabilities of label 1 and label 0, (B,) each, from logits (D, B).
+
+    The probabilities, not their logarithms, are averaged over the D directions.
+    """
     log_count = np.log(len(logits))
     positive, negative = functional.logsigmoid(logits), functional.logsigmoid(-logits)
     return positive.logsumexp(0) - log_count, negative.logsumexp(0) - log_count

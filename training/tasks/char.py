@@ -95,7 +95,7 @@ class Char(Task):
 
 
 def _numbers(text: str, alphabet: list[str]) -> Tensor:
-    """Index of each character in the alphabet, uint8 if the alphabet allows, else int32."""
+    """Return the index of each character in the alphabet: uint8 if the alphabet is small enough, else int32."""
     dtype = np.uint8 if len(alphabet) <= 256 else np.int32
     # by code point; characters outside the alphabet map to its last entry
     indices = np.full(sys.maxunicode + 1, len(alphabet) - 1, dtype)

@@ -15,7 +15,7 @@ from edgernn.training.tasks.base import CLASSIFICATION, Task
 from edgernn.training.tasks.parts import Array, balanced_parts, standardisation
 from edgernn.training.tasks.sources import Sequences
 
-# one group of each class for each of the three parts
+# least number of groups of each class, one for each of the three parts; for groups, see `Detection._split`
 _LEAST = 3
 
 
@@ -43,9 +43,17 @@ class Detection(Task, ABC):
     output_size = 2
 
     def _split(self, source: Path, x: Array, event: Array, seed: int, groups: Array | None = None) -> None:
-        """Split all sequences into the three parts, or raise EdgernnError if a class has too few.
+        """Split all sequences into the training, validation and test parts, and set the standardisation.
 
-        x (N, T, I), event (N,) bool; groups (N,): numbers, sequences with the same one stay in one part.
+        Args:
+            source: The data file or folder, for errors.
+            x: Sequences (N, T, I).
+            event: Booleans (N,), true for a sequence with an event.
+            seed: Random seed.
+            groups: Group number of each sequence (N,); a group stays in one part. None: one group each.
+
+        Raises:
+            EdgernnError: A class has too few groups.
         """
         members = "sequences" if groups is None else "recordings"
         groups = np.arange(len(x)) if groups is None else groups
@@ -62,7 +70,7 @@ class Detection(Task, ABC):
 
 
 def zero_or_one(path: Path, label: Array) -> Array:
-    """Labels (N,) as booleans; raises EdgernnError for a label that is neither 0 nor 1."""
+    """Convert labels (N,) to booleans, or raise EdgernnError for a label that is neither 0 nor 1."""
     if len(wrong := np.flatnonzero((label != 0) & (label != 1))):
         raise EdgernnError(f"{path}: expected labels 0 or 1, got {label[wrong[0]]:g} in row {wrong[0] + 1}")
     return np.asarray(label == 1)

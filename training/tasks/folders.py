@@ -26,7 +26,10 @@ _WAYS = f"{LABELS}, {TARGETS}, or a subfolder for each class"
 
 
 class _Files(NamedTuple):
-    """The csv files of a part, with the class or the target numbers of each file, if any."""
+    """The csv files of a part (training, validation or test), with the class or the target numbers of each file.
+
+    Both labels and targets are None with predict=next.
+    """
 
     folder: Path
     paths: list[Path]
@@ -94,7 +97,7 @@ class Folder(OwnData):
         return _Files(folder, inside, labels=[path.parent.name for path in inside])
 
     def _sequences(self, files: _Files) -> Tensor:
-        """X (N, T, I) of a part."""
+        """Read the sequences of a part, (N, T, I)."""
         tables = [read_csv(path) for path in files.paths]
         _check_same(files, [table.values.shape[1] for table in tables], "columns")
         rows = [len(table.values) for table in tables]
@@ -110,7 +113,7 @@ class Folder(OwnData):
         )
 
     def _targets(self, files: dict[str, _Files]) -> dict[str, Tensor]:
-        """Targets of each part; sets `classes` if they are labels."""
+        """Return a dict from part to its targets: numbers (N, O), or labels (N,), which also set `classes`."""
         numbers = {part: part_files.targets for part, part_files in files.items() if part_files.targets is not None}
         if len(numbers) == len(files):
             for part, values in numbers.items():
@@ -131,7 +134,10 @@ class Folder(OwnData):
 
 
 def _parts(source: Path) -> dict[str, Path]:
-    """The folder of each part: subfolders of `source` if it has one for training and no csv files, else `source`."""
+    """Return a dict from part to its folder.
+
+    The parts are subfolders if `source` has one named train and no csv files. Otherwise `source` is the part "train".
+    """
     names = [sub.name for sub in _subfolders(source)]
     if _PARTS["train"] in names and not any(source.glob("*.csv")):
         if others := [name for name in names if name not in _PARTS.values()]:
@@ -146,7 +152,7 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _csv_files(folder: Path) -> list[Path]:
-    """The csv files with a sequence, sorted by name."""
+    """List the csv files of a folder that hold a sequence, sorted by name."""
     paths = (path for path in folder.glob("*.csv") if path.is_file() and not path.name.startswith("."))
     return sorted(path for path in paths if path.name not in (LABELS, TARGETS))
 
@@ -161,7 +167,7 @@ def _fingerprint(source: Path) -> str:
 
 
 def _check_same(files: _Files, counts: list[int], unit: str, hint: str = "") -> None:
-    """Raise EdgernnError if the counts of the files (in `unit`, rows or columns) differ."""
+    """Raise EdgernnError if the files differ in their counts, numbers of rows or columns, as `unit` says."""
     others = [i for i, count in enumerate(counts) if count != counts[0]]
     if others:
         first, other = files.paths[0].name, files.paths[others[0]].name
@@ -171,7 +177,7 @@ def _check_same(files: _Files, counts: list[int], unit: str, hint: str = "") -> 
 
 
 def _labels(table: Path, paths: Sequence[Path]) -> list[str]:
-    """The class of each file."""
+    """Read labels.csv; returns the class of each file, in the order of `paths`."""
     rows = _rows_by_file(table, paths)
     for name, (line, cells) in rows.items():
         if len(cells) != 1 or not cells[0]:
@@ -180,7 +186,7 @@ def _labels(table: Path, paths: Sequence[Path]) -> list[str]:
 
 
 def _numbers(table: Path, paths: Sequence[Path]) -> Tensor:
-    """The target numbers of each file (N, O)."""
+    """Read targets.csv; returns the target numbers (N, O) of the files, in the order of `paths`."""
     rows = _rows_by_file(table, paths)
     width = len(rows[paths[0].name][1]) if paths else 0
     for name, (line, cells) in rows.items():
@@ -199,7 +205,7 @@ def _number(table: Path, line: int, cell: str) -> float:
 
 
 def _rows_by_file(table: Path, paths: Sequence[Path]) -> dict[str, tuple[int, list[str]]]:
-    """The rows of labels.csv or targets.csv by file name: line number, and cells after the name."""
+    """Read labels.csv or targets.csv as a dict from file name to line number and the cells after the name."""
     rows: dict[str, tuple[int, list[str]]] = {}
     known = {path.name for path in paths}
     reader = csv.reader(io.StringIO(read_text(table), newline=""), strict=True)

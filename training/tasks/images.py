@@ -62,7 +62,7 @@ class LabelledImages(Task):
         self.std = (WHITE * self.pixel_std,) * self.input_size
 
     def _check_data_set(self, labels_file: Path) -> None:
-        """Raise EdgernnError for the labels of another data set, whose files have the same names."""
+        """Raise EdgernnError if the labels are from the other of MNIST and Fashion-MNIST, which share file names."""
         digest = hashlib.sha256(read_all(labels_file)).hexdigest()
         for key, other in SETS.items():
             if key != self.folder and digest in {file.sha256 for file in other.files.values()}:

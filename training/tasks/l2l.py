@@ -36,7 +36,7 @@ _BATCHES, _SUBSET = SETS["cifar10"].forms
 CIFAR10: list[Sequence[str]] = [_BATCHES, [f"cifar-10-batches-bin/{name}" for name in _BATCHES], _SUBSET]
 # one in 12 of the training images is for validation
 _HELD_OUT = 12
-# random keys of minibatches and initial parameters, one per use
+# random keys: each use has its own random minibatches and initial parameters
 _TRAIN, _VALIDATION, _TEST, _TUNING = 31, 32, 33, 34
 
 _COLOURS = ("tab:orange", "tab:red", "tab:green", "tab:blue")
@@ -59,7 +59,7 @@ class ImageSplit(Split):
         return len(self.x)
 
     def take(self, chosen: Tensor) -> Batch:
-        """Select indices (...): x (..., channels, rows, columns), target (...)."""
+        """Return the images at indices (...): x (..., channels, rows, columns), target (...)."""
         return Batch((self.x[chosen].float() - self._mean) / self._std, self.y[chosen])
 
     def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[Batch]:
@@ -68,7 +68,7 @@ class ImageSplit(Split):
 
 
 def channel_scales(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation (channels, 1, 1) of images; a constant channel gets a deviation of 1."""
+    """Mean and standard deviation (channels, 1, 1) of uint8 images; a constant channel gets a deviation of 1."""
     # from counts of the 256 values, because all images in float32 take four times the memory
     counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in x.unbind(1)]).double()
     share, values = counts / counts.sum(1, keepdim=True), torch.arange(256.0, dtype=torch.float64)
@@ -78,7 +78,7 @@ def channel_scales(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Unrolls(Source):
-    """Minibatches for one optimisee after another; a batch is one unroll of an optimisee's training.
+    """Minibatches to train one optimisee (image classifier) after another; a batch is one unroll of that training.
 
     A batch has unroll + 1 minibatches, x (unroll + 1, minibatch, ...) and target (unroll + 1, minibatch). Its last
     minibatch is the first of the next batch, so that every step has a minibatch before and after it. The last batch of
@@ -87,9 +87,9 @@ class Unrolls(Source):
     Args:
         images: The images to draw from.
         steps: Training steps of an optimisee.
-        unroll: Steps of a batch.
+        unroll: Training steps in a batch.
         minibatch: Images in a minibatch.
-        key: Random key of this use.
+        key: Random key; sources with different keys draw different images.
         seed: Random seed.
         optimisees: Number of optimisees in an epoch.
     """
@@ -133,15 +133,15 @@ class Unrolls(Source):
 class Trial:
     """Result of training one optimisee.
 
-    curve (steps,) is the loss on the minibatch of each step, before the step. scores has final_loss, final_accuracy,
-    mean_loss and late_loss.
+    curve (steps,) is the loss on the minibatch of each step, before the step. scores has the metrics final_loss,
+    final_accuracy, mean_loss and late_loss of `LearningToLearn`.
     """
 
     curve: Tensor
     scores: dict[str, float]
 
 
-# trains θ on the batches of one optimisee; returns the curve and the final θ
+# trains an optimisee, given its initial parameters θ (P,) and its batches; returns `Trial.curve` and the final θ
 Trainer = Callable[[Tensor, Iterable[Batch]], tuple[Tensor, Tensor]]
 
 
@@ -205,7 +205,7 @@ class LearningToLearn(Task):
     defaults = {"epochs": 20, "hidden_size": 20, "layers": 2, "lr": 1e-3, "keep": "best"}  # noqa: RUF012
     network = LearnedOptimizer
     without = NOT_OF_A_LAYER - {"layers"} | {"batch_size"}
-    # a batch is one optimisee
+    # a batch trains one optimisee, so that processes cannot share it
     divides = False
     objective = Score("final_loss", False)
     # per parameter of an optimisee: its gradient and its new value
@@ -308,7 +308,7 @@ class LearningToLearn(Task):
         }
 
     def _network_trials(self, model: RecurrentModel, split: Split, device: str, skipped: Means) -> list[Trial]:
-        """Run the trials of an evaluation with the network; `skipped` collects the skip percentages."""
+        """Train the optimisees of an evaluation with the learned optimiser; adds its skip_percent to `skipped`."""
         assert isinstance(model, LearnedOptimizer)
 
         def train(theta: Tensor, parts: Iterable[Batch]) -> tuple[Tensor, Tensor]:
@@ -324,13 +324,13 @@ class LearningToLearn(Task):
         return self._trials(train, split, key, self.trials, device)
 
     def _standard_trials(self, device: str) -> dict[str, tuple[float, list[Trial]]]:
-        """Learning rate and test trials of each standard optimiser, computed once."""
+        """Return a dict from standard optimiser to its learning rate and test trials, computed at the first call."""
         if not self._compared:
             self._compared = {name: self._tune(name, device) for name in HAND_MADE}
         return self._compared
 
     def _tune(self, name: str, device: str) -> tuple[float, list[Trial]]:
-        """Tune the learning rate of a standard optimiser on the validation images; its rate and test trials."""
+        """Choose a standard optimiser's learning rate on the validation images; returns it and the test trials."""
 
         def loss(lr: float) -> float:
             trials = self._trials(self._standard_trainer(name, lr), self.validation, _TUNING, self.tuning, device)
@@ -353,7 +353,7 @@ class LearningToLearn(Task):
         return train
 
     def _trials(self, train: Trainer, split: Split, key: int, count: int, device: str) -> list[Trial]:
-        """Train `count` optimisees, the same ones for every `train`, and score them on a split at the end."""
+        """Train `count` optimisees and score them on a split; their start and minibatches depend on `key` alone."""
         unrolls = self._unrolls(key, self.run_steps if key == _VALIDATION else self.test_steps or self.run_steps)
         trials = []
         for number in range(count):
@@ -374,14 +374,14 @@ class LearningToLearn(Task):
         return Unrolls(self.images, steps, self.unroll, self.minibatch, key=key, seed=seed, optimisees=self.optimisees)
 
     def _read_mnist(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
-        """Images (N, 1, 28, 28) and labels of the training, validation and test parts."""
+        """Read images (N, 1, 28, 28) and labels (N,) of the training, validation and test parts."""
         rows = _Digits()
         rows.open(source, seed)
         parts = (rows.train, rows.validation, rows.test)
         return [(part.x[:, None], part.y) for part in parts if isinstance(part, Sequences)]
 
     def _read_cifar10(self, source: Path | None, seed: int) -> list[tuple[Tensor, Tensor]]:
-        """Images (N, 3, 32, 32) and labels of the training, validation and test parts."""
+        """Read images (N, 3, 32, 32) and labels (N,) of the training, validation and test parts."""
         files = find_either(self.name, "cifar10", CIFAR10, source)
         if files[0].name.startswith(_SUBSET):
             warnings.warn(SETS["cifar10"].note, EdgernnWarning, stacklevel=2)
@@ -396,7 +396,7 @@ class LearningToLearn(Task):
 
 
 def summary(trials: list[Trial]) -> dict[str, float]:
-    """Mean scores of trials."""
+    """Average each of the `Trial.scores` over trials."""
     means = Means()
     for trial in trials:
         means.add(1, trial.scores)

@@ -41,10 +41,15 @@ class OwnData(Task):
 
     @abc.abstractmethod
     def _read(self, source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Read x (N, T, I) of each part and, unless predict=next, its y.
+        """Read the user's data; sets `fingerprint`, and `classes` if labels have names.
 
-        The parts are train, which is required, validation and test. y is int64 labels (N,) or (N, T), or float32
-        numbers (N, O) or (N, T, O). Sets `fingerprint`, and `classes` if labels have names.
+        Args:
+            source: The user's file or folder.
+
+        Returns:
+            Two dicts from part to tensor, x and y. The parts are "train", which is required, "validation" and "test".
+            x is (N, T, I). y is int64 labels (N,) or (N, T), or float32 numbers (N, O) or (N, T, O). With
+            predict=next the dict of y is empty.
         """
 
     def open(self, source: Path | None, seed: int) -> None:
@@ -70,14 +75,14 @@ class OwnData(Task):
 
 
 def _next(source: Path, x: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Inputs: all steps but the last. Targets: all steps but the first."""
+    """Return inputs and targets for predict=next: all steps but the last, and all steps but the first."""
     if short := [part for part, values in x.items() if values.shape[1] < 2]:
         raise EdgernnError(f"{source}: {short[0]}: expected at least 2 steps, the last to be predicted, got 1")
     return {part: values[:, :-1] for part, values in x.items()}, {part: values[:, 1:] for part, values in x.items()}
 
 
 def _hold_out(source: Path, x: dict[str, Tensor], y: dict[str, Tensor], seed: int) -> None:
-    """Split missing parts off the training part."""
+    """Split a missing validation or test part off the training part, by changing the dicts x and y in place."""
     missing = [part for part in ("validation", "test") if part not in x]
     count = len(x["train"])
     held_out = max(1, count // HELD_OUT)

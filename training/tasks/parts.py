@@ -40,7 +40,7 @@ def finite(name: str, array: Array) -> Tensor:
 
 
 def first(where: Array) -> tuple[int, ...]:
-    """Index of the first true element."""
+    """Return the index of the first true element, one number per axis."""
     return tuple(int(i) for i in np.unravel_index(int(where.argmax()), where.shape))
 
 
@@ -59,7 +59,7 @@ def balanced_parts(label: Array, groups: Array, seed: int) -> list[Tensor]:
 
     Args:
         label: 0 or 1 for each sequence (N,).
-        groups: Group number of each sequence (N,). A group has one label and stays in one part.
+        groups: Group number of each sequence (N,). Sequences of a group have the same label and stay in one part.
         seed: Random seed of the split and of the draw.
 
     Returns:

@@ -27,7 +27,7 @@ FORMS = (
     ("ptb.train.txt", "ptb.valid.txt", "ptb.test.txt"),
     ("train.txt", "valid.txt", "test.txt"),
 )
-# target that does not count, at the end of columns that are shorter than the others
+# target of padding, at the end of columns that are shorter than the others; the loss ignores it
 NOTHING = -1
 _WINDOWS, _ORDER = 1, 2
 
@@ -53,7 +53,7 @@ class WordStream(Source, Split):
     ) -> None:
         self.words = torch.tensor(words)
         self.end, self.bptt, self.vary_bptt, self.columns, self.seed = end, bptt, vary_bptt, columns, seed
-        # x and target, and the window lengths, by the number of columns
+        # caches with the number of columns as key: x and target, window lengths
         self._cut: dict[int, tuple[Tensor, Tensor]] = {}
         self._lengths: dict[int, list[int]] = {}
         # cache of `_window_starts`: epoch, columns, starts
@@ -84,7 +84,7 @@ class WordStream(Source, Split):
         return (starts[i + 1] - starts[i]) / self.bptt
 
     def windows(self) -> Iterator[Batch]:
-        """Iterate over the whole text once, in `columns`; each batch continues the previous one.
+        """Iterate over the whole text once, in `columns` columns; each batch continues the previous one.
 
         Targets past the end of the text are NOTHING.
         """
@@ -107,7 +107,7 @@ class WordStream(Source, Split):
         return torch.cat([self.words.new_tensor([self.end]), self.words[:-1]])
 
     def _steps(self, columns: int) -> int:
-        """Number of time steps in an epoch; words that do not fill all columns are dropped."""
+        """Number of words per column; words at the end of the text that do not fill all columns are dropped."""
         if columns > len(self.words):
             raise UsageError(
                 f"batch_size: expected at most {len(self.words)}, the number of words in the text, got {columns}"
@@ -115,7 +115,7 @@ class WordStream(Source, Split):
         return len(self.words) // columns
 
     def _columns(self, columns: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets, (steps, columns) each."""
+        """Cut the text into columns; returns inputs and targets, (steps, columns) each."""
         if columns not in self._cut:
             steps = self._steps(columns)
             parts = (part[: steps * columns].view(columns, steps) for part in (self._inputs(), self.words))
@@ -124,7 +124,7 @@ class WordStream(Source, Split):
         return self._cut[columns]
 
     def _window_lengths(self, columns: int) -> list[int]:
-        """Lengths of the windows of an epoch; the last one is cut."""
+        """Number of steps of each window of an epoch; the last window is cut at the end of the columns."""
         if columns not in self._lengths:
             rng = np.random.default_rng([_WINDOWS, self.seed, 0])
             left, lengths = self._steps(columns), list[int]()

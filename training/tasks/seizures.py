@@ -74,7 +74,7 @@ class Seizures(Detection):
 
 
 def _recordings(table: CsvTable, seizure: Array) -> Array:
-    """Index of each row's recording (N,)."""
+    """Return the recording of each row as a number (N,), from the column recording or the ids."""
     if _RECORDING in table.text:
         names = table.text[_RECORDING]
     else:

@@ -29,15 +29,16 @@ IMPUTED = "samples.txt"
 # number of sentences evaluated at once; few, because of the logits over the vocabulary
 _EVALUATION_BATCH = 50
 _SHUFFLE = 1
-# samples.txt has so many sentences; of the samples of each, only the first are printed
+# samples.txt has _SENTENCES sentences; each is completed _SAMPLES times, and the first _PRINTED samples are printed
 _SENTENCES, _SAMPLES, _PRINTED = 10, 20, 4
 
 
 @dataclass(frozen=True)
 class SentenceBatch(Batch):
-    """Sentences x (T, B) int64, longest first and padded with 0; target is their lengths (B,).
+    """A batch of sentences of different lengths.
 
-    step is the training step.
+    x (T, B) int64 are word numbers, longest sentence first and padded with 0. target (B,) are the lengths. step is the
+    training step, which decides the weight of the divergence.
     """
 
     step: int = 0
@@ -161,7 +162,7 @@ class SentenceCodes(Task):
         )
 
     def kl_weight(self, step: int) -> float:
-        """Weight of the divergence in the loss of a step, counted from 0."""
+        """Weight of the KL divergence in the loss of a training step, counted from 0."""
         return min(1.0, step / self.kl_steps) if self.kl_steps else 1.0
 
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
@@ -186,7 +187,7 @@ class SentenceCodes(Task):
         return {**metrics, "perplexity": perplexity, **words.result(), **filled}
 
     def _complete_all(self, model: RecurrentModel, device: str) -> dict[str, float]:
-        """Complete the beginnings, keep all samples, and return their mean figures."""
+        """Complete the `beginnings`, and return the metrics of the samples; `series` returns their single values."""
         assert isinstance(model, SentenceVAE)
         figures: dict[str, float] = {}
         self._samples: dict[str, list[float]] = {}
@@ -203,7 +204,7 @@ class SentenceCodes(Task):
         return figures
 
     def series(self, model: RecurrentModel, device: str) -> dict[str, list[float]]:
-        """Return -log p and the length of each sample that completes one of the beginnings."""
+        """Return sample_nll_k and sample_words_k: -log p and length of each sample that completes beginning k."""
         return self._samples
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
@@ -223,7 +224,7 @@ class SentenceCodes(Task):
         write_text(folder / IMPUTED, "\n".join(lines))
 
     def _paragraph(self, sentence: Sequence[int], likeliest: ImputedWords, samples: list[ImputedWords]) -> list[str]:
-        """Paragraph of a sentence in samples.txt; its last line has the figures of the EINS paper, appendix B."""
+        """Format the lines of a sentence in samples.txt; the last has the statistics of the EINS paper, appendix B."""
 
         def text(numbers: Sequence[int]) -> str:
             return " ".join(self.words.decode(numbers))

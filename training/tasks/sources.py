@@ -13,7 +13,7 @@ from torch import Tensor
 
 # number of sequences evaluated at once
 EVALUATION_BATCH = 250
-# random keys, one per use; numpy pads short seeds with zeros, so all seeds have three words
+# random keys, one per use: first of the three words of a numpy seed (three, because numpy pads shorter seeds with 0)
 _SHUFFLE, _GENERATE, _SPLIT = 1, 2, 3
 
 
@@ -53,7 +53,7 @@ class Source(abc.ABC):
         return False
 
     def lr_scale(self, step: int, batch_size: int) -> float:
-        """Factor of the learning rate at this step."""
+        """Factor that multiplies the learning rate at this step."""
         return 1.0
 
     @property
@@ -63,7 +63,7 @@ class Source(abc.ABC):
 
 
 class Split(abc.ABC):
-    """A held-out part, read once and in order."""
+    """A validation or test part of the data, read once and in order."""
 
     @abc.abstractmethod
     def __len__(self) -> int:
@@ -144,7 +144,7 @@ class Generated(Source):
 
 
 def one_hot(symbols: Tensor, count: int) -> Tensor:
-    """One-hot vectors (..., count) float32 of integers (...)."""
+    """Convert integers (...) from 0 to count - 1 to one-hot vectors (..., count) float32."""
     return torch.zeros(*symbols.shape, count).scatter_(-1, symbols.long()[..., None], 1.0)
 
 
@@ -157,7 +157,7 @@ def random_split(count: int, sizes: list[int], seed: int) -> list[Tensor]:
         seed: Random seed.
 
     Returns:
-        The remaining indices, then one part for each of `sizes`.
+        The indices of each part: first the remaining ones, then a part for each of `sizes`.
     """
     order = torch.from_numpy(np.random.default_rng([_SPLIT, seed, 0]).permutation(count))
     return list(torch.split(order, [count - sum(sizes), *sizes]))

@@ -24,7 +24,7 @@ _HOLD_OUT = 41
 
 
 def hourly(stays: Stays) -> Array:
-    """Hourly values (N, 48, 35) of FEATURES: the last measurement of each hour, or NaN.
+    """Return hourly values (N, 48, 35) of the FEATURES: the last measurement of each hour, or NaN without one.
 
     A measurement at exactly 48:00 is dropped.
     """
@@ -44,7 +44,7 @@ def hourly(stays: Stays) -> Array:
 
 
 def died(stays: Stays) -> Array:
-    """True for each stay that ended with death in the hospital (N,)."""
+    """Return booleans (N,), true for a stay that ended with death in the hospital."""
     outcome: Array = stays.outcomes[:, OUTCOMES.index("In-hospital_death")]
     return np.equal(outcome, 1)
 
