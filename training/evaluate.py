@@ -20,7 +20,7 @@ def evaluate(model: RecurrentModel, task: Task, split: Split, device: str = "cpu
         device: The device of the model.
 
     Returns:
-        Metrics by name.
+        Dict from the name of each metric, and from "skip_percent", to its value.
 
     Raises:
         EdgernnError: A metric is not finite.

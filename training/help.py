@@ -11,7 +11,7 @@ from edgernn.training.config import TrainConfig
 from edgernn.training.plan import configure
 from edgernn.training.tasks import find_task
 
-# title, text, and rows: NAME=DEFAULT and the setting's description
+# section of the help: title, text, and rows, each of which is NAME=DEFAULT and the setting's description
 Section = tuple[str, str, list[tuple[str, str]]]
 
 

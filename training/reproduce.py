@@ -28,7 +28,7 @@ from edgernn.training.table_pictures import draw_pictures
 
 @dataclass(frozen=True)
 class RecipeRow(Row):
-    """Row of one recipe with one variant of its table, or one combination of its search, as `settings`."""
+    """Row of a recipe; `settings` are one variant of its table ([vary]) or one combination of its [search]."""
 
     recipe: Recipe
 
@@ -38,7 +38,7 @@ class RecipeRow(Row):
         return [job.out for job in self.jobs if job.is_finished_here]
 
     def series(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Series of the finished trainings by name, without those that a training lacks."""
+        """Dict from name to the joined series of the finished trainings, without those that a training lacks."""
         finished = [job for job in self.jobs if job.seed in self.results]
         joined = {name: join_series([job.series(name) for job in finished]) for name in names}
         return {name: series for name, series in joined.items() if series is not None}
@@ -179,8 +179,8 @@ def search(
         device: auto, cpu or cuda.
 
     Returns:
-        For each combination the row, the settings, and the metric and skip percentage of the last evaluation on the
-        validation split.
+        A dict for each combination, with the row, the settings, and the metric and skip percentage of the last
+        evaluation on the validation split.
 
     Raises:
         UsageError: No row has a [search], or see `reproduce`.
@@ -244,7 +244,7 @@ def _row(
 
 
 def _with_known(rows: list[RecipeRow], known: Mapping[tuple[str, str], KnownRow]) -> list[RecipeRow]:
-    """Add known results to the rows. Warns of results with other settings and leaves them out."""
+    """Add the finished runs of an earlier table.json to the jobs of the rows; warns of those with other settings."""
     result, changes = [], []
     for row in rows:
         known_row = known.get((row.name, label(row.settings)))

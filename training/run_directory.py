@@ -79,7 +79,7 @@ class RunDirectory:
         Args:
             record: Content of config.json.
             resume: Resume the run in this directory, if it has one.
-            files: Further files that a new run keeps, by name.
+            files: Further files that a new run keeps: a dict from name to content.
 
         Returns:
             A note for the user, or None.

@@ -130,7 +130,8 @@ def summary(latencies: Iterable[Mapping[str, Any] | None]) -> dict[str, Any] | N
         latencies: Content of latency.json of each run, or None.
 
     Returns:
-        Means and confidence intervals of the figures; None if nothing was measured.
+        Dict from each figure of latency.json to its `statistics.spread`, with "sequences", "machines" and "errors";
+        None if nothing was measured.
     """
     measured = [each for each in latencies if each is not None]
     if not measured:

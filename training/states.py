@@ -166,7 +166,8 @@ def kept_shares(path: Path, models: Mapping[str, tuple[SequenceModel, Tensor]]) 
 
     Args:
         path: The picture.
-        models: Models by name, each with test sequences (T, B, I). A model has a line of plots, one per sequence.
+        models: Dict from name to a model and its test sequences (T, B, I). A model has a line of plots, one per
+            sequence.
     """
     from matplotlib.figure import Figure
 

@@ -53,7 +53,7 @@ def sweep(
         run: False: train nothing, and report the existing runs.
 
     Returns:
-        The table, and the names of the files written.
+        The content of table.json, and under "files" the paths of the files written.
 
     Raises:
         UsageError: The file has an unknown name or a bad setting, a run directory has other settings, or another sweep
@@ -82,7 +82,7 @@ def sweep(
 
 
 def _draw(report: dict[str, Any], out: Path) -> list[Path]:
-    """Draw the front, if anything is measured, and return the files."""
+    """Draw the Pareto fronts, if anything is measured, and return the files."""
     points = _points(report)
     files = [out / f"{FRONT}.{kind}" for kind in ("png", "svg") if points]
     for file in files:
