@@ -16,7 +16,7 @@ def evaluate(model: RecurrentModel, task: Task, split: Split, device: str = "cpu
     Args:
         model: The network.
         task: The task, opened.
-        split: The held-out part.
+        split: The split of the task's data, such as `task.validation`.
         device: The device of the model.
 
     Returns:

@@ -45,13 +45,13 @@ class Job:
     """One training.
 
     Attributes:
-        task: Argument of `train`, like cell, rule, seed and settings.
-        cell: See task.
-        rule: See task.
-        seed: See task.
-        settings: See task.
+        task: See `train`.
+        cell: See `train`.
+        rule: See `train`.
+        seed: See `train`.
+        settings: See `train`.
         out: The run directory.
-        known: The result in an earlier table.json, if any. A finished run directory takes precedence.
+        known: The finished run in an earlier table.json, or None. A finished run directory takes precedence.
     """
 
     task: str
@@ -287,7 +287,7 @@ def processes(
 
     Args:
         count: Number of jobs to train.
-        jobs: The most concurrent jobs. Default: the number of processors over `threads`.
+        jobs: The most concurrent jobs. Default: the number of processors divided by `threads`.
         threads: Threads of each job.
         data: The folder of data sets.
         device: auto, cpu or cuda.

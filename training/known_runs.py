@@ -5,7 +5,7 @@ A report of `reproduce` has under "settings" the settings that all its rows shar
 
 settings  the settings of this row alone
 runs      a table from seed to the result of a finished training
-series    as `series.series_of` returns them, with the runs in the order of "runs"
+series    a table from name to the result of `series.join_series`, with the runs in the order of "runs"
 """
 
 from collections.abc import Iterable, Mapping
@@ -40,7 +40,7 @@ def read_known_rows(path: Path, table: str) -> dict[tuple[str, str], KnownRow]:
 
     Args:
         path: The file, which `reproduce` wrote.
-        table: The name of the table that it should be of.
+        table: The name of the table that the file must belong to.
 
     Returns:
         Dict from a row's name and the label of its variant (`recipe.label`) to the row. Rows without finished runs are
@@ -48,7 +48,7 @@ def read_known_rows(path: Path, table: str) -> dict[tuple[str, str], KnownRow]:
 
     Raises:
         EdgernnError: The file cannot be read, or has no runs.
-        UsageError: It is of another table.
+        UsageError: The file belongs to another table.
     """
     report = read_json(path)
     if not isinstance(report, dict) or "settings" not in report:

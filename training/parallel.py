@@ -227,7 +227,7 @@ def size_of(devices: int | None) -> int:
     """Number of processes that train together.
 
     Args:
-        devices: The number that the user asked for, or None.
+        devices: The number that the user asked for; None if the user gave none.
 
     Returns:
         The number of processes that torchrun has started, else `devices`, else 1.

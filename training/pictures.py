@@ -38,8 +38,8 @@ def learning_curve(
         path: The picture.
         runs: Dict from a run's name, shown in the legend, to its lines of metrics.jsonl.
         metric: Main metric.
-        solved: Threshold of the metric, drawn as a line, or None.
-        can_skip: Plot the skip percentage.
+        solved: Threshold of the metric, drawn as a line; None for no line.
+        can_skip: True to plot the skip percentage.
     """
     from matplotlib.figure import Figure
 

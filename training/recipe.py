@@ -237,7 +237,7 @@ def follow(name: str | None, options: dict[str, Any], settings: Settings) -> Set
     """Merge a recipe into the options and settings of `edgernn train`.
 
     Args:
-        name: Name of the recipe, or None.
+        name: Name of the recipe; None to use the options and settings as they are.
         options: Options of the command; task, cell, rule and out of the recipe are written into it.
         settings: Settings of the command.
 

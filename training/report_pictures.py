@@ -26,7 +26,7 @@ _LABEL_LENGTH = 12
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot of a picture."""
+    """One plot of a picture: its title, and the rows of the report that it shows."""
 
     title: str
     rows: list[Row]
@@ -70,8 +70,8 @@ class Trend(Picture):
 
     Attributes:
         kind: Name of the kind.
-        column: The column.
-        over: The varied setting.
+        column: Name of the column.
+        over: Name of the varied setting.
         panels: Lists of row names, with a plot for each list; or the name of another varied setting, with a plot for
             each value. None: one plot.
         log: True for a logarithmic vertical axis.
@@ -111,10 +111,10 @@ class Curves(Picture):
 
     Attributes:
         kind: Name of the kind.
-        series: The series.
-        baselines: Series that are equal in all rows, drawn once.
+        series: Name of the series.
+        baselines: Names of series that are equal in all rows, and are drawn once.
         panels: See `Trend`.
-        log: True for a logarithmic axis.
+        log: True for a logarithmic vertical axis.
     """
 
     kind = "curves"
@@ -155,7 +155,7 @@ class Boxes(Picture):
         panels: See `Trend`.
         every: Number of entries per box, to cut a series into several boxes; None: one box.
         violins: True for violin plots around the boxes.
-        log: True for a logarithmic axis.
+        log: True for a logarithmic vertical axis.
     """
 
     kind = "boxes"
@@ -208,7 +208,7 @@ class Boxes(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Tradeoff(Picture):
-    """A column over λ, a varied setting, and over the percentage of updates skipped, one line per row."""
+    """Two plots of a column, with one line per row: over the varied setting λ, and over the skip percentage."""
 
     kind = "tradeoff"
 
@@ -299,7 +299,7 @@ def _panels(rows: list[Row], panels: list[list[str]] | str | None) -> list[Panel
 
 
 def _plots(panels: list[Panel], lines: int = 1) -> tuple[Any, list[Any]]:
-    """Figure and axes of all panels, in `lines` lines; raises NothingToDrawError without panels."""
+    """Create a figure, and axes for all panels in `lines` lines of plots; raises NothingToDrawError without panels."""
     from matplotlib.figure import Figure
 
     if not panels:

@@ -35,7 +35,7 @@ from edgernn.training.statistics import spread
 from edgernn.training.table_latency import exported
 
 REFERENCE = "gru"
-# a call runs all sequences; short ones are repeated to fill a block
+# a timed call runs all sequences; a short call is repeated to fill a block
 _ROUNDS = Rounds(rounds=15, warmup=2, block_ms=10.0)
 _FIGURES = ("microseconds", "reference_microseconds", "ratio", "macs_executed", "skip_percent")
 

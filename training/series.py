@@ -29,8 +29,8 @@ class Series:
 
     Attributes:
         over: Unit of the horizontal axis, "epoch" or "step".
-        at: The epochs or steps.
-        values: The value at each.
+        at: The epochs or steps of the values.
+        values: The values.
     """
 
     over: str

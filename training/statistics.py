@@ -58,7 +58,7 @@ def mean_difference(first: Sequence[float], second: Sequence[float], *, paired: 
     Args:
         first: Values of one side.
         second: Values of the other side.
-        paired: True if the values are pairs.
+        paired: True for the paired test, if values at the same index belong together. False for Welch's test.
 
     Returns:
         The difference with its confidence interval and p-value.

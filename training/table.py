@@ -84,7 +84,7 @@ def _validation(run: Path, result: dict[str, Any]) -> float:
 
 
 def results_of(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """All finished results of the rows."""
+    """Results of all finished trainings of the rows."""
     return [result for row in rows for result in row.results.values()]
 
 

@@ -86,7 +86,7 @@ def load(address: str | None) -> ModuleType:
     """Import Ray with little logging.
 
     Args:
-        address: Address of a cluster, or None.
+        address: Address of a cluster; None for Ray on this machine.
 
     Returns:
         The module ray.

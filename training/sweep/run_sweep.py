@@ -106,12 +106,12 @@ def _points(report: dict[str, Any]) -> list[Point]:
 
 
 def _label_keys(report: dict[str, Any], row: dict[str, Any]) -> list[str]:
-    """Settings that distinguish a point of the picture from others of its group."""
+    """Names of the settings that distinguish a point of the picture from others of its group."""
     return [key for key in row["settings"] if key not in report["searched"]]
 
 
 def _export(report: dict[str, Any], out: Path) -> list[Path]:
-    """Copy the model, card and example of each front row's best run, or raise EdgernnError if there is none."""
+    """Copy model, card and example of the best run of each row on a front; raises EdgernnError without such a row."""
     models = []
     for row in report["rows"]:
         if not row["front"]:
