@@ -28,9 +28,9 @@ class Reported:
 
     Attributes:
         mean: The printed figure.
-        rounding: One unit of its last printed digit, as papers round or truncate.
-        interval: The printed ± or (·), if any; the recipe's `interval` gives its meaning.
-        sd: The standard deviation over the paper's runs, if printed.
+        rounding: One unit of the last printed digit, because a paper may round or truncate.
+        interval: The number printed after ± or in parentheses, or None; the recipe's `interval` says what it means.
+        sd: The standard deviation over the paper's runs; None if it is not printed.
     """
 
     mean: float
@@ -43,7 +43,7 @@ class Reported:
         """Read a figure from TOML.
 
         Args:
-            value: A number, or a table of mean, interval and sd; floats are Decimal.
+            value: A number, or a dict with mean and maybe interval and sd; its floats are Decimal.
 
         Returns:
             The figure.
@@ -95,7 +95,7 @@ def agreement(paper: Reported | None, ours: Mapping[str, Any], reason: str | Non
 
 
 def count_verdicts(verdicts: Iterable[str | None]) -> dict[str, int]:
-    """Count the verdicts of `agreement` by kind, without their reasons."""
+    """Count results of `agreement`: a dict from each name in VERDICTS to its number. None is not counted."""
     counts = Counter(verdict.partition(":")[0] for verdict in verdicts if verdict is not None)
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
@@ -103,17 +103,17 @@ def count_verdicts(verdicts: Iterable[str | None]) -> dict[str, int]:
 @with_config(FILE)
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a paper that our runs can test: the first row has more of a figure than the second.
+    """A claim of a paper that our runs can test: a figure is larger in one row of a table than in another.
 
     Attributes:
         text: The claim in words.
-        column: The figure.
-        rows: Names of both rows.
+        column: Name of the figure, a column of the table.
+        rows: Names of both rows; the figure is said to be larger in the first.
         kind: "mean": the first row has a larger mean. "no-more": it has no larger mean. "spread": it has a larger
             standard deviation.
-        variant: Label of the variant, for a table with variants.
-        than: Variant of the second row, if it is another one.
-        size: The paper's difference of means, or ratio of standard deviations, if it can be derived from its figures.
+        variant: Label of both rows' variant (`recipe.label`), for a table with variants.
+        than: Label of the second row's variant; None if it is the same.
+        size: The paper's difference of means, or ratio of standard deviations; None if its figures do not give it.
     """
 
     text: str
@@ -130,11 +130,12 @@ class Claim:
         Means over the same seeds are compared in pairs, because a seed sets a run's data and initial weights.
 
         Args:
-            first: The figure of the first row by seed.
-            second: The figure of the second row by seed.
+            first: Dict from seed to the figure of the first row.
+            second: Dict from seed to the figure of the second row.
 
         Returns:
-            Test, seeds, value, interval, p and verdict; None with fewer than two seeds on a side.
+            A dict with "test", "seeds", "value" (the difference or ratio), "interval", "p" and "verdict"; None if a row
+            has fewer than two seeds.
         """
         if min(len(first), len(second)) < 2:
             return None

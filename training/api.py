@@ -63,7 +63,8 @@ def train(
         resume: Continue the run in `out`. A finished run is only read.
         devices: Number of processes that share each batch, on one GPU each or on the CPU. The result equals that of one
             process. Default: the processes started by torchrun, or one.
-        settings: Settings of training, model, task, cell and rule by name, as on the command line of `edgernn train`.
+        settings: Settings of training, model, task, cell and rule: a dict from name to value, with the names of
+            `edgernn train`.
         progress: Progress bar. Default: none.
         wait: Seconds to wait for another process that trains in `out`.
 
@@ -124,7 +125,7 @@ def _resumed_cell(run: Path, cell: str) -> str:
 
 
 def _extra_files(plan: Plan) -> dict[str, bytes]:
-    """Files that a run directory keeps beside config.json: the file of a user's own cell."""
+    """Dict from name to content of files to keep beside config.json: the file of a user-defined cell, if any."""
     source = source_of(plan.model.layer.types[0])
     return {} if source is None else {KEPT: source.content}
 
@@ -160,7 +161,7 @@ def _check_same(group: Group, record: dict[str, Any]) -> None:
 
 
 def default_out(task: str, cell: str, rule: str | None) -> Path:
-    """Default run directory: runs/TASK-CELL[-RULE]."""
+    """Return the default run directory: runs/TASK-CELL[-RULE]."""
     return Path("runs") / "-".join([Path(task).stem, label(cell), *([rule] if rule else [])])
 
 
@@ -239,7 +240,7 @@ def command_words(
     settings: Mapping[str, object],
     devices: int | None = None,
 ) -> list[str]:
-    """The command line of `edgernn train` that trains such a model."""
+    """Build the command line of `edgernn train` for these arguments of `train`, as a list of words."""
     options = {"--task": task, "--cell": cell, "--rule": rule, "--out": out, "--seed": seed, "--data": data}
     options["--devices"] = devices
     words = [word for name, value in options.items() if value is not None for word in (name, str(value))]

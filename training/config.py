@@ -51,7 +51,7 @@ class ScheduleConfig:
 
 @configuration
 class StartConfig:
-    """Settings of the initialisation; parameters of a normalisation keep their own."""
+    """Settings of the initialisation; parameters of a normalisation keep the values that it gives them."""
 
     name: Annotated[
         str, Field(description="Initialisation: cell (each its own), uniform or normal."), Word("start")
@@ -100,7 +100,7 @@ class TrainConfig:
 
     @classmethod
     def of(cls, **settings: Any) -> "TrainConfig":
-        """Build from settings by short name; raises UsageError for an invalid one."""
+        """Build a config from keyword arguments, named by short names; raises UsageError for an invalid setting."""
         words = {name.rstrip("_"): value for name, value in settings.items()}
         return build(cls, bind(words, train=fields_of(cls))["train"])
 
@@ -113,8 +113,8 @@ def resolve_config(defaults: Values, settings: Values) -> TrainConfig:
     """Merge a task's defaults and the user's settings.
 
     Args:
-        defaults: The task's settings by path.
-        settings: The user's settings by path.
+        defaults: The task's settings: a dict from the path of a field of TrainConfig to its value.
+        settings: The user's settings, likewise.
 
     Returns:
         The configuration, with either steps or epochs.

@@ -87,12 +87,12 @@ def find_files(task: str, folder: str, names: Sequence[str], data: Path | None) 
 
 
 def find_either(task: str, folder: str, forms: Sequence[Sequence[str]], data: Path | None) -> list[Path]:
-    """Find the files of a data set that comes in several forms.
+    """Find the files of a data set that is published in several forms, each a complete set of files.
 
     Args:
         task: Name of the task, for errors.
         folder: Folder name of the data set, see `places`.
-        forms: The file names of each form.
+        forms: The file names of each form, in order of preference.
         data: The user's data folder, or None for EDGERNN_DATA.
 
     Returns:

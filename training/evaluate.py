@@ -16,11 +16,11 @@ def evaluate(model: RecurrentModel, task: Task, split: Split, device: str = "cpu
     Args:
         model: The network.
         task: The task, opened.
-        split: The held-out part.
+        split: The split of the task's data, such as `task.validation`.
         device: The device of the model.
 
     Returns:
-        Metrics by name.
+        Dict from the name of each metric, and from "skip_percent", to its value.
 
     Raises:
         EdgernnError: A metric is not finite.

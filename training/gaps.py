@@ -12,8 +12,8 @@ def times_since(masks: Tensor, times: Tensor) -> Tensor:
     Source: Cao et al. 2018, arXiv:1805.10572, section 3; System C.1 of the EINS paper.
 
     Args:
-        masks: m (T, B, F), 1 for an observed value.
-        times: s, non-decreasing, of any shape that broadcasts to (T, B, F).
+        masks: m (T, B, F), 1 where a value was observed; F is the number of features.
+        times: Times s of the steps, non-decreasing, of any shape that broadcasts to (T, B, F).
 
     Returns:
         δ (T, B, F).
@@ -31,7 +31,7 @@ def with_gaps(values: Tensor, times: Tensor) -> Tensor:
         times: Times as in `times_since`.
 
     Returns:
-        Values, 0 if missing, masks, and times since the last observation: (T, B, 3F).
+        Concatenation (T, B, 3F) of the values (0 if missing), the masks, and the times since the last observation.
     """
     masks = (~values.isnan()).to(values.dtype)
     return torch.cat([values.nan_to_num(nan=0.0), masks, times_since(masks, times)], -1)

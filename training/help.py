@@ -11,17 +11,17 @@ from edgernn.training.config import TrainConfig
 from edgernn.training.plan import configure
 from edgernn.training.tasks import find_task
 
-# title, text, and rows: NAME=DEFAULT and the setting's description
+# section of the help: title, text, and rows, each of which is NAME=DEFAULT and the setting's description
 Section = tuple[str, str, list[tuple[str, str]]]
 
 
 def sections(task: str | None = None, cell: str | None = None, rule: str | None = None) -> Iterator[Section]:
-    """List the settings of training and model, and those of a task, a cell and a rule.
+    """List the settings of training and model, and those of a task, a cell and a rule, if given.
 
     Args:
-        task: A task's name, whose defaults are shown.
-        cell: A cell's name.
-        rule: A rule's name.
+        task: A task's name, whose defaults are shown. None: those of training.
+        cell: A cell's name, or None.
+        rule: A rule's name, or None.
 
     Yields:
         Sections of the help.
@@ -40,11 +40,11 @@ def sections(task: str | None = None, cell: str | None = None, rule: str | None 
 def model_sections(
     cell: str | None = None, rule: str | None = None, model: ModelConfig | None = None
 ) -> Iterator[Section]:
-    """List the settings of a model, and those of a cell and a rule.
+    """List the settings of a model, and those of a cell and a rule, if given.
 
     Args:
-        cell: A cell's name, which may imply a rule.
-        rule: A rule's name.
+        cell: A cell's name, which may imply a rule, or None.
+        rule: A rule's name, or None.
         model: Model config with the defaults. Default: `ModelConfig()`.
 
     Yields:

@@ -45,13 +45,13 @@ class Job:
     """One training.
 
     Attributes:
-        task: Argument of `train`, like cell, rule, seed and settings.
-        cell: See task.
-        rule: See task.
-        seed: See task.
-        settings: See task.
+        task: See `train`.
+        cell: See `train`.
+        rule: See `train`.
+        seed: See `train`.
+        settings: See `train`.
         out: The run directory.
-        known: The result in an earlier table.json, if any. A finished run directory takes precedence.
+        known: The finished run in an earlier table.json, or None. A finished run directory takes precedence.
     """
 
     task: str
@@ -89,7 +89,7 @@ class Job:
         """Collect all settings by their short names, including defaults but not the seed.
 
         Returns:
-            The settings.
+            Dict from short name to value.
 
         Raises:
             UsageError: A name is unknown or a setting is invalid.
@@ -113,7 +113,7 @@ class Job:
 
 
 def _settings(train: dict[str, Any], model: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a training by short name, from the parts of its config."""
+    """Dict from short name to value of a training's settings, built from the parts of its config."""
     values = {**flat(fields_of(TrainConfig), train), **flat(fields_of(ModelConfig), model), **task}
     for part in ("cell", "rule"):
         values |= {part: model["layer"][part]["name"], f"{part}_options": model["layer"][part]["options"]}
@@ -121,7 +121,7 @@ def _settings(train: dict[str, Any], model: dict[str, Any], task: dict[str, Any]
 
 
 def origin(results: list[dict[str, Any]]) -> dict[str, str]:
-    """Processors or GPUs of the runs, and the versions of edgernn."""
+    """Dict with "machine", the processors or GPUs of finished runs, and "edgernn", the versions, as text."""
     if not results:
         return {"machine": processor(), "edgernn": edgernn.__version__}
     machines = {
@@ -177,10 +177,10 @@ def run_missing(wanted: list[Job], workers: Callable[[int], AbstractContextManag
 
     Args:
         wanted: All jobs.
-        workers: Opens a pool for a number of jobs. When the pool closes, running jobs save their checkpoints.
+        workers: Function of a number of jobs that opens a pool. When the pool closes, running jobs save checkpoints.
 
     Returns:
-        Error messages of failed jobs by run directory.
+        Dict from the run directory of each failed job to its error message.
 
     Raises:
         UsageError: A setting is invalid, or a run directory has other settings. Nothing is trained.
@@ -287,7 +287,7 @@ def processes(
 
     Args:
         count: Number of jobs to train.
-        jobs: The most concurrent jobs. Default: the number of processors over `threads`.
+        jobs: The most concurrent jobs. Default: the number of processors divided by `threads`.
         threads: Threads of each job.
         data: The folder of data sets.
         device: auto, cpu or cuda.
@@ -327,7 +327,7 @@ class _ProcessWorkers(Workers):
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """Environment variables of workers with `threads` threads, which torch reads when it is imported."""
+    """Environment variables for workers with `threads` threads each; torch reads them when it is imported."""
     return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
 
 

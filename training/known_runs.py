@@ -4,8 +4,8 @@
 A report of `reproduce` has under "settings" the settings that all its rows share. Each of its rows has
 
 settings  the settings of this row alone
-runs      the results of its finished trainings, by seed
-series    as `series.series_of` returns them, with the runs in the order of "runs"
+runs      a table from seed to the result of a finished training
+series    a table from name to the result of `series.join_series`, with the runs in the order of "runs"
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ from edgernn.training.series import Series
 
 @dataclass(frozen=True)
 class KnownRun:
-    """A finished run: its result as `Job.result` returns it, and its series by name."""
+    """A finished run: its result as `Job.result` returns it, and a dict from name to each of its series."""
 
     result: Mapping[str, Any]
     series: Mapping[str, Series]
@@ -29,7 +29,7 @@ class KnownRun:
 
 @dataclass(frozen=True)
 class KnownRow:
-    """The finished runs of a row by seed, and the settings that they were trained with."""
+    """The finished runs of a row, as a dict from seed to run, and the settings that they were trained with."""
 
     settings: Mapping[str, Any]
     runs: Mapping[int, KnownRun]
@@ -40,14 +40,15 @@ def read_known_rows(path: Path, table: str) -> dict[tuple[str, str], KnownRow]:
 
     Args:
         path: The file, which `reproduce` wrote.
-        table: The name of the table that it should be of.
+        table: The name of the table that the file must belong to.
 
     Returns:
-        The rows by name and label of their variant. A row without finished runs is left out.
+        Dict from a row's name and the label of its variant (`recipe.label`) to the row. Rows without finished runs are
+        left out.
 
     Raises:
         EdgernnError: The file cannot be read, or has no runs.
-        UsageError: It is of another table.
+        UsageError: The file belongs to another table.
     """
     report = read_json(path)
     if not isinstance(report, dict) or "settings" not in report:
@@ -76,7 +77,7 @@ def _runs(row: Mapping[str, Any]) -> dict[int, KnownRun]:
 
 
 def first_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """The first setting whose value has changed, in words; a setting that `before` lacks is no change."""
+    """Describe the first setting with a new value; None if there is none. Settings that `before` lacks are ignored."""
     for key, value in now.items():
         if key in before and before[key] != value:
             return f"{key}={before[key]}, now it is {value}"
@@ -84,6 +85,6 @@ def first_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | Non
 
 
 def shared_settings(rows: Iterable[Settings]) -> Settings:
-    """The settings that have one value in all rows."""
+    """Select the settings that have the same value in all rows."""
     first, *others = rows
     return {key: value for key, value in first.items() if all(row.get(key, ...) == value for row in others)}

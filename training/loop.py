@@ -22,9 +22,10 @@ from edgernn.training.tasks import Batch, Task
 
 
 class TrainingLoss(nn.Module):
-    """Training loss of a batch: task loss + λ·budget (+ imputation loss), and the carried state.
+    """Training loss of a batch: task loss + λ·budget (+ imputation loss), where budget is `UpdateRule.budget`.
 
-    In a group of processes, the mean over the processes is the loss of the whole batch.
+    forward returns the loss, and the last state for a next batch that continues the sequences, or None. In a group of
+    processes, the mean over the processes is the loss of the whole batch.
     """
 
     def __init__(self, model: RecurrentModel, task: Task, config: TrainConfig, group: Group) -> None:
@@ -62,12 +63,12 @@ def train_step(
         batch: The batch, or this process's part of it.
         task: The task.
         config: Training configuration.
-        carry: State of the previous step, or None.
+        carry: Last state of the previous batch if this one continues its sequences, else None.
         group: Processes that train together. Default: this process alone.
         loss_of: The `TrainingLoss` as wrapped by the group. Default: a new one.
 
     Returns:
-        The loss of the whole batch, and the state for the next step.
+        The loss of the whole batch, and the state for a batch that continues its sequences, or None.
 
     Raises:
         FloatingPointError: The loss or the gradient is not finite; the weights are unchanged.

@@ -35,7 +35,7 @@ class NTASGD(torch.optim.SGD):
 
     @torch.no_grad()
     def switch(self) -> None:
-        """Begin to average, if not begun yet."""
+        """Begin to average the parameters, unless this has begun already."""
         if not self.averages:
             for group in self.param_groups:
                 for p in group["params"]:
@@ -143,8 +143,8 @@ def watch(optimizer: torch.optim.Optimizer, config: TrainConfig, score: Score, v
 
     Args:
         optimizer: The optimiser.
-        config: Training configuration; the last `nonmono` evaluations before the last are not compared.
-        score: Direction of the metric.
+        config: Training configuration; the `nonmono` evaluations just before the last are not compared.
+        score: The task's main metric and whether a higher value is better.
         values: The metric at all evaluations so far.
     """
     if isinstance(optimizer, NTASGD) and config.optimizer.nonmono is not None:

@@ -24,7 +24,7 @@ def overview(results: Sequence[Path] = RESULTS) -> list[dict[str, Any]]:
         results: Folders with TABLE/table.json, as written by `reproduce`, or TABLE.json, in order of preference.
 
     Returns:
-        One entry per table.
+        A dict per table, with its state of measurement, its seeds and hours, and its agreement with the paper.
 
     Raises:
         EdgernnError: A file is not a report of `reproduce`.

@@ -91,7 +91,7 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def agreement_line(counts: dict[str, int]) -> str:
-    """Sentence with the numbers of figures that agree and disagree with the paper."""
+    """Format the result of `count_verdicts` as a sentence on how many figures agree with the paper."""
     printed = sum(counts.values())
     if not printed:
         return "The paper prints no figures that could be compared."
@@ -127,7 +127,7 @@ def _paper(figure: dict[str, Any] | None) -> str:
 
 
 def _ours(entry: dict[str, Any], reasons: dict[str, int]) -> str:
-    """Our figure and its verdict; `reasons` numbers the reasons that are printed below the table."""
+    """Format our figure and its verdict; `reasons` collects the reasons printed below the table, with their numbers."""
     if entry["mean"] is None:
         return "not run"
     text = with_interval(entry)
@@ -138,7 +138,7 @@ def _ours(entry: dict[str, Any], reasons: dict[str, int]) -> str:
 
 
 def with_interval(entry: dict[str, Any]) -> str:
-    """Mean of `statistics.spread` and, if it has an interval, half the interval's width."""
+    """Format a result of `statistics.spread` as its mean ± half the width of its interval, if it has one."""
     text = number(entry["mean"])
     if entry["interval"] is None:
         return text
@@ -149,7 +149,7 @@ LATENCY_HEADS = ["multiply-adds executed a step", "µs a sequence", "of a dense 
 
 
 def latency_cells(latency: dict[str, Any] | None) -> list[str]:
-    """Cells for executed work and time of a row: means over its seeds, and the interval of the ratio."""
+    """Cells of a row under LATENCY_HEADS: means over its seeds, the ratio with its interval."""
     if latency is None or not latency["ratio"]["n"]:
         return ["", "not measured", ""]
     executed, time = latency["macs_executed"]["mean"], latency["microseconds"]["mean"]

@@ -39,7 +39,7 @@ _PATIENCE = timedelta(hours=6)
 _LAUNCHED = "EDGERNN_LAUNCHED"
 # keeps process groups alive: destroying the last reference joins threads with the GIL held, which can deadlock
 _kept: list[Any] = []
-# random key of a process's generator
+# first number of the seed of a process's random generator, to tell it from other generators
 _NOISE = 21
 
 
@@ -72,7 +72,7 @@ class Group:
 
         Args:
             loss: Module that computes the loss of this process's part of a batch.
-            model: The network in it.
+            model: The network that this module contains.
 
         Returns:
             The wrapped module.
@@ -113,11 +113,11 @@ class Group:
         return total
 
     def share(self, carry: State | None) -> State | None:
-        """Select this process's part of the carried state, whose first axis is the batch."""
+        """Select this process's samples of a state (B, ·) that is carried from batch to batch."""
         return carry if carry is None or self.size == 1 else tuple(t[self.rank :: self.size].clone() for t in carry)
 
     def whole(self, carry: State | None) -> State | None:
-        """Gather the carried state of the whole batch from all processes."""
+        """Gather the carried state of all samples of the batch from all processes; reverses `share`."""
         if carry is None or self.size == 1:
             return carry
         states = []
@@ -204,7 +204,7 @@ class _Total(torch.autograd.Function):
 
 
 def leads() -> bool:
-    """Return True in the process of a group that prints."""
+    """Return True in process 0, the only one of a group that prints; also without a group."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -227,7 +227,7 @@ def size_of(devices: int | None) -> int:
     """Number of processes that train together.
 
     Args:
-        devices: The number that the user asked for, or None.
+        devices: The number that the user asked for; None if the user gave none.
 
     Returns:
         The number of processes that torchrun has started, else `devices`, else 1.

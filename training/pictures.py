@@ -36,10 +36,10 @@ def learning_curve(
 
     Args:
         path: The picture.
-        runs: Lines of metrics.jsonl by the run's name in the legend.
+        runs: Dict from a run's name, shown in the legend, to its lines of metrics.jsonl.
         metric: Main metric.
-        solved: Threshold of the metric, drawn as a line, or None.
-        can_skip: Plot the skip percentage.
+        solved: Threshold of the metric, drawn as a line; None for no line.
+        can_skip: True to plot the skip percentage.
     """
     from matplotlib.figure import Figure
 
@@ -109,7 +109,7 @@ def update_patterns(path: Path, models: Mapping[str, SequenceModel], x: Tensor) 
 
     Args:
         path: The picture.
-        models: Models by name.
+        models: Dict from the title of a plot to its model.
         x: Sequence (T, 1, I).
     """
     from matplotlib.figure import Figure
@@ -136,14 +136,14 @@ def update_patterns(path: Path, models: Mapping[str, SequenceModel], x: Tensor) 
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """Skip percentage and metric of one or several runs with a weight λ of the budget.
+    """Skip percentage and metric of one run, or means over several, trained with a weight λ of the update budget.
 
     Attributes:
-        group: Name of the line.
+        group: Name of the line that the point belongs to.
         skip_percent: Percentage of updates skipped.
         value: The metric.
         weight: λ.
-        interval: Confidence interval of the value over several runs.
+        interval: Confidence interval of the value over several runs; None for a single run.
     """
 
     group: str
@@ -196,8 +196,8 @@ class Point:
         label: Label of the point.
         value: The metric.
         interval: Confidence interval of the metric.
-        costs: Costs by name.
-        fronts: Names of the costs on whose front the row is.
+        costs: Dict from the name to the value of each cost; an unknown cost is left out.
+        fronts: Names of the costs for which the row is on the Pareto front.
     """
 
     group: str
@@ -214,7 +214,7 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
     Args:
         path: The picture.
         points: The rows of the sweep.
-        costs: Axis labels of the costs by name; a cost that no point has is left out.
+        costs: Dict from a cost's name to its axis label; a cost that no point has is left out.
         metric: Name of the metric.
     """
     from matplotlib.figure import Figure

@@ -32,8 +32,17 @@ _FREE = (*MACHINE, "command", "source", "data")
 class Plan:
     """Everything that determines a run.
 
-    task_name is the name in the run directory's name. source is the path of the user's own data, data the folder of
-    data sets.
+    Attributes:
+        task_name: Name of the task, or of the user's file or folder.
+        cell: Name of the cell.
+        task: The task, with its data.
+        config: Training config.
+        model: Model config.
+        can_skip: True if the rule can skip updates.
+        seed: Random seed.
+        device: cpu or cuda.
+        source: Path of the user's own data; None for a task by name.
+        data: Folder of data sets; None for EDGERNN_DATA.
     """
 
     task_name: str
@@ -122,12 +131,12 @@ def configure(defaults: Mapping[str, object], train: Values, model: Values) -> t
     """Merge the user's settings into a task's defaults.
 
     Args:
-        defaults: The task's defaults by short name.
-        train: The user's training settings by path.
-        model: The user's model settings by path.
+        defaults: The task's defaults: a dict from short name to value.
+        train: The user's training settings: a dict from the path of a field of TrainConfig to its value.
+        model: The user's model settings: a dict from the path of a field of ModelConfig to its value.
 
     Returns:
-        The training config, and the model config with a GRU as its cell.
+        The training config, and the model config, whose cell is still the default, a GRU.
     """
     values = bind(defaults, train=fields_of(TrainConfig), model=fields_of(ModelConfig))
     config = resolve_config(values["train"], train)
@@ -214,7 +223,7 @@ def make_plan(
 
 
 def _standardisation(task: Task, imputes: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of the model's input; an imputer's masks and times are not standardised."""
+    """Mean and standard deviation of the model's input; the masks and times that an imputer reads get 0 and 1."""
 
     def expanded(numbers: Sequence[float], neutral: float) -> tuple[float, ...]:
         values = tuple(map(float, numbers))
@@ -234,7 +243,7 @@ def first_difference(
     Args:
         old: Content of a config.json.
         new: Content of another.
-        path: Keys above both, for the setting's name.
+        path: Keys in config.json that lead to `old` and `new`; empty for a whole config.
 
     Returns:
         Name of the setting, old value and new value; None if there is no such setting.

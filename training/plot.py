@@ -177,7 +177,7 @@ def _kept(runs: list[Path]) -> Callable[[Path], None]:
 
 
 def _load_stepwise(run: Path) -> tuple[SequenceModel, Tensor]:
-    """Load a run, as `load_run`, whose model can be run step by step."""
+    """Load a run by `load_run`; raises NothingToDrawError if its model cannot be run step by step."""
     model, x = load_run(run)
     if model.imputer_type is not None:
         raise NothingToDrawError("the model cannot be run step by step without its imputer")

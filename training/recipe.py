@@ -94,7 +94,7 @@ Figures = Annotated[
 @with_config(FILE)
 @dataclass(frozen=True, kw_only=True)
 class _Row:
-    """A recipe in a file, with the keys that it takes from its table."""
+    """A row of a recipe file; task, cell and rule come from the table if the row lacks them."""
 
     stands_for: str = ""
     task: str
@@ -109,7 +109,7 @@ class _Row:
 @with_config(FILE)
 @dataclass(frozen=True, kw_only=True)
 class _Table:
-    """Keys of a file about its table."""
+    """Keys of a recipe file that describe its table."""
 
     title: str = ""
     paper: str = ""
@@ -154,7 +154,7 @@ class Recipe(_Row):
         return f"{self.table}/{self.row}"
 
     def paper(self, variant: Settings, column: str) -> Reported | None:
-        """Return the paper's figure of a variant and column, if it prints one."""
+        """Return the paper's figure of a variant and column; None if it prints none."""
         return self.reported.get(label(variant), self.reported[""]).get(column)
 
 
@@ -170,7 +170,7 @@ class Table(_Table):
 
 
 def combinations(choices: Mapping[str, list[Any]]) -> list[Settings]:
-    """All combinations of one value per setting."""
+    """List all combinations of values, each as a dict from setting to value."""
     return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
 
 
@@ -237,7 +237,7 @@ def follow(name: str | None, options: dict[str, Any], settings: Settings) -> Set
     """Merge a recipe into the options and settings of `edgernn train`.
 
     Args:
-        name: Name of the recipe, or None.
+        name: Name of the recipe; None to use the options and settings as they are.
         options: Options of the command; task, cell, rule and out of the recipe are written into it.
         settings: Settings of the command.
 

@@ -16,7 +16,7 @@ from edgernn.training.pictures import NothingToDrawError, OperatingPoint, plain_
 
 Row = dict[str, Any]
 Names = Annotated[list[str], Field(min_length=1), Expected("a list of names")]
-# run directory of the first seed, by row and variant label
+# dict from row name and variant label (`recipe.label`) to the run directory of the first seed
 Runs = Mapping[tuple[str, str], Path]
 # ratio of the largest to the smallest value of a setting above which its axis is logarithmic
 _LOGARITHMIC_RATIO = 8
@@ -26,7 +26,7 @@ _LABEL_LENGTH = 12
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot of a picture."""
+    """One plot of a picture: its title, and the rows of the report that it shows."""
 
     title: str
     rows: list[Row]
@@ -57,7 +57,7 @@ class Picture(abc.ABC):
         Args:
             path: The image file.
             report: Report of the table.
-            runs: Run directories by row and variant label.
+            runs: Dict from row name and variant label to the run directory of the first seed.
 
         Raises:
             NothingToDrawError: The data of the picture is not measured.
@@ -70,10 +70,11 @@ class Trend(Picture):
 
     Attributes:
         kind: Name of the kind.
-        column: The column.
-        over: The varied setting.
-        panels: Lists of rows with one plot each, or another varied setting with one plot per value.
-        log: True for a logarithmic axis.
+        column: Name of the column.
+        over: Name of the varied setting.
+        panels: Lists of row names, with a plot for each list; or the name of another varied setting, with a plot for
+            each value. None: one plot.
+        log: True for a logarithmic vertical axis.
     """
 
     kind = "trend"
@@ -110,10 +111,10 @@ class Curves(Picture):
 
     Attributes:
         kind: Name of the kind.
-        series: The series.
-        baselines: Series that are equal in all rows, drawn once.
+        series: Name of the series.
+        baselines: Names of series that are equal in all rows, and are drawn once.
         panels: See `Trend`.
-        log: True for a logarithmic axis.
+        log: True for a logarithmic vertical axis.
     """
 
     kind = "curves"
@@ -150,11 +151,11 @@ class Boxes(Picture):
 
     Attributes:
         kind: Name of the kind.
-        of: Columns or series, with one line of plots each.
+        of: Names of columns or series; each has its own line of plots.
         panels: See `Trend`.
-        every: Number of entries per box, to cut a series into several boxes.
+        every: Number of entries per box, to cut a series into several boxes; None: one box.
         violins: True for violin plots around the boxes.
-        log: True for a logarithmic axis.
+        log: True for a logarithmic vertical axis.
     """
 
     kind = "boxes"
@@ -207,7 +208,7 @@ class Boxes(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Tradeoff(Picture):
-    """A column over λ, a varied setting, and over the percentage of updates skipped, one line per row."""
+    """Two plots of a column, with one line per row: over the varied setting λ, and over the skip percentage."""
 
     kind = "tradeoff"
 
@@ -286,7 +287,7 @@ def column_title(name: str) -> str:
 
 
 def _panels(rows: list[Row], panels: list[list[str]] | str | None) -> list[Panel]:
-    """Plots with at least one measured row."""
+    """Distribute measured rows over plots, see `Trend.panels`; plots without a row are left out."""
     if panels is None:
         plots = [Panel("", rows)]
     elif isinstance(panels, str):
@@ -298,7 +299,7 @@ def _panels(rows: list[Row], panels: list[list[str]] | str | None) -> list[Panel
 
 
 def _plots(panels: list[Panel], lines: int = 1) -> tuple[Any, list[Any]]:
-    """Figure and axes of all panels, in `lines` lines; raises NothingToDrawError without panels."""
+    """Create a figure, and axes for all panels in `lines` lines of plots; raises NothingToDrawError without panels."""
     from matplotlib.figure import Figure
 
     if not panels:
@@ -312,7 +313,7 @@ def _plots(panels: list[Panel], lines: int = 1) -> tuple[Any, list[Any]]:
 
 
 def _lines(rows: list[Row], *apart: object) -> dict[str, list[Row]]:
-    """Group rows by name and varied settings, without the settings `apart`; each group is a line of a plot."""
+    """Dict from the label of each line of a plot to its rows, which differ only in the settings `apart`."""
     lines: dict[str, list[Row]] = {}
     for row in rows:
         settings = [f"{key}={value}" for key, value in row["variant"].items() if key not in apart]
@@ -321,7 +322,7 @@ def _lines(rows: list[Row], *apart: object) -> dict[str, list[Row]]:
 
 
 def _values(row: Row, name: str) -> list[Any]:
-    """Values of the seeds, in their order, of a column or a series of the report; an empty list if not measured."""
+    """Values of a column or a series of the report, one entry per seed; an empty list if nothing is measured."""
     if name in row["columns"]:
         return list(row["columns"][name]["values"])
     return list(row.get("series", {}).get(name, {"values": []})["values"])

@@ -28,7 +28,7 @@ from edgernn.training.table_pictures import draw_pictures
 
 @dataclass(frozen=True)
 class RecipeRow(Row):
-    """Row of one recipe with one variant of its table, or one combination of its search, as `settings`."""
+    """Row of a recipe; `settings` are one variant of its table ([vary]) or one combination of its [search]."""
 
     recipe: Recipe
 
@@ -38,7 +38,7 @@ class RecipeRow(Row):
         return [job.out for job in self.jobs if job.is_finished_here]
 
     def series(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Series of the finished trainings by name, without those that a training lacks."""
+        """Dict from name to the joined series of the finished trainings, without those that a training lacks."""
         finished = [job for job in self.jobs if job.seed in self.results]
         joined = {name: join_series([job.series(name) for job in finished]) for name in names}
         return {name: series for name, series in joined.items() if series is not None}
@@ -65,23 +65,24 @@ def reproduce(
         name: The table.
         quick: Train the cut-down version.
         seeds: Trainings a row. Default: as many as the table says.
-        rows: Train only these rows; the report has all.
+        rows: Names of the rows to train. Default: all. The report has all rows in either case.
         jobs: Concurrent trainings. Default: one for each group of `threads` processors.
         threads: Threads of each training.
         out: The folder of the runs and of the report. Default: runs/TABLE, or runs/TABLE-quick.
         data: The folder of data sets. Default: $EDGERNN_DATA.
         device: auto, cpu or cuda.
-        run: False trains nothing and reports the finished runs.
-        measure: Time the models of all finished runs of these rows at the end, also those timed before.
+        run: False: train nothing, and report the finished runs.
+        measure: True: at the end, time the models of all finished runs of `rows`, also those timed before.
         known: A table.json of this table. Its finished runs are not trained again if their settings are the same.
+            Default: none.
 
     Returns:
         The content of table.json, and under "files" the paths of the report.
 
     Raises:
-        UsageError: an unknown name, a bad setting, a run directory with other settings, a folder that another command
-            trains in, or a `known` file of another table.
-        Interrupted: after Ctrl-C, SIGTERM or SIGHUP. The same command resumes.
+        UsageError: A name is unknown, a setting is invalid, a run directory has other settings, another command trains
+            in `out`, or `known` belongs to another table.
+        Interrupted: Ctrl-C, SIGTERM or SIGHUP was received. The same command resumes.
     """
     table = load_table(name)
     chosen = _chosen(table, rows)
@@ -171,7 +172,7 @@ def search(
 
     Args:
         name: The table.
-        rows: Search only these rows.
+        rows: Names of the rows to search. Default: all.
         jobs: Concurrent trainings. Default: one for each group of `threads` processors.
         threads: Threads of each training.
         out: The folder of the runs. Default: runs/TABLE-search.
@@ -179,8 +180,8 @@ def search(
         device: auto, cpu or cuda.
 
     Returns:
-        For each combination the row, the settings, and the metric and skip percentage of the last evaluation on the
-        validation split.
+        A dict for each combination, with the row, the settings, and the metric and skip percentage of the last
+        evaluation on the validation split.
 
     Raises:
         UsageError: No row has a [search], or see `reproduce`.
@@ -244,7 +245,7 @@ def _row(
 
 
 def _with_known(rows: list[RecipeRow], known: Mapping[tuple[str, str], KnownRow]) -> list[RecipeRow]:
-    """Add known results to the rows. Warns of results with other settings and leaves them out."""
+    """Add the finished runs of an earlier table.json to the jobs of the rows; warns of those with other settings."""
     result, changes = [], []
     for row in rows:
         known_row = known.get((row.name, label(row.settings)))

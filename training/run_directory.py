@@ -52,7 +52,7 @@ class Position:
         step: Steps done.
         loss_sum: Sum of the losses since the last line of metrics.jsonl.
         loss_count: Number of these losses.
-        best: Best validation metric.
+        best: Best validation metric; None before the first evaluation.
         stale: Evaluations since the best one.
         seconds: Seconds of training.
         stopped: Reason of the end: solved, patience or steps; None before the end.
@@ -79,7 +79,7 @@ class RunDirectory:
         Args:
             record: Content of config.json.
             resume: Resume the run in this directory, if it has one.
-            files: Further files that a new run keeps, by name.
+            files: Further files that a new run keeps: a dict from name to content.
 
         Returns:
             A note for the user, or None.
@@ -181,7 +181,8 @@ class RunDirectory:
             send: Function that sends the file's content to all processes that train together.
 
         Returns:
-            The position, at step 0 without a checkpoint, and the carried state.
+            The position, at step 0 without a checkpoint, and the carried state: the last state of the sequences if the
+            next batch may continue them, else None.
 
         Raises:
             EdgernnError: The checkpoint is corrupt or belongs to another model.
@@ -219,7 +220,7 @@ class RunDirectory:
     # metrics.jsonl
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return all complete lines; a last line cut short by a kill is dropped."""
+        """Return the lines of metrics.jsonl as dicts; a last line cut short by a kill is dropped."""
         path = self.path / METRICS
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         entries = []
@@ -234,7 +235,7 @@ class RunDirectory:
         return entries
 
     def cut_metrics(self, step: int) -> None:
-        """Remove the lines after a step."""
+        """Remove the lines of metrics.jsonl that come after a step."""
         kept = [line for line in self.metrics() if line["step"] <= step]
         write_text(self.path / METRICS, "".join(json.dumps(line) + "\n" for line in kept))
 

@@ -35,7 +35,7 @@ from edgernn.training.statistics import spread
 from edgernn.training.table_latency import exported
 
 REFERENCE = "gru"
-# a call runs all sequences; short ones are repeated to fill a block
+# a timed call runs all sequences; a short call is repeated to fill a block
 _ROUNDS = Rounds(rounds=15, warmup=2, block_ms=10.0)
 _FIGURES = ("microseconds", "reference_microseconds", "ratio", "macs_executed", "skip_percent")
 
@@ -130,7 +130,8 @@ def summary(latencies: Iterable[Mapping[str, Any] | None]) -> dict[str, Any] | N
         latencies: Content of latency.json of each run, or None.
 
     Returns:
-        Means and confidence intervals of the figures; None if nothing was measured.
+        Dict from each figure of latency.json to its `statistics.spread`, with "sequences", "machines" and "errors";
+        None if nothing was measured.
     """
     measured = [each for each in latencies if each is not None]
     if not measured:

@@ -15,7 +15,7 @@ from edgernn.training.states import Equation, cobweb, equations, kept_shares
 
 @dataclass(frozen=True, kw_only=True)
 class RunPicture(Picture):
-    """A picture of the models of some rows: first seed, one variant (a label such as T=10)."""
+    """A picture of trained models: those of some rows, with the first seed and one variant (a label such as T=10)."""
 
     of_runs: ClassVar[bool] = True
 

@@ -18,7 +18,7 @@ _DIGITS = 5
 
 
 def save_series(folder: Path, series: Mapping[str, Sequence[float]]) -> None:
-    """Write the series that a task measured into a run directory; writes nothing if there are none."""
+    """Write a task's series, a dict from name to values, into a run directory; writes no file for an empty dict."""
     if series:
         write_json(folder / SERIES, {name: list(values) for name, values in series.items()})
 
@@ -29,8 +29,8 @@ class Series:
 
     Attributes:
         over: Unit of the horizontal axis, "epoch" or "step".
-        at: The epochs or steps.
-        values: The value at each.
+        at: The epochs or steps of the values.
+        values: The values.
     """
 
     over: str
@@ -56,7 +56,8 @@ def join_series(runs: Sequence[Series | None]) -> dict[str, Any] | None:
         runs: The series of each run.
 
     Returns:
-        Entries over, at (of the longest run) and values (a list for each run); None if a run lacks the series.
+        A dict with "over", "at" (of the longest run) and "values" (a list for each run); None if a run lacks the
+        series.
     """
     series = [run for run in runs if run is not None]
     if not series or len(series) < len(runs):

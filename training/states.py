@@ -55,7 +55,7 @@ class Equation:
         start: s_0.
         f: f_t of each step.
         i: i_t of each step.
-        k: k.
+        k: k, the same at all steps.
         apart: True: one plot per step, with the previous step's map as a dash-dotted line. False: one plot for all.
     """
 
@@ -71,7 +71,7 @@ class Equation:
             raise UsageError(f"{self.title}: expected as many f as i, got {len(self.f)} and {len(self.i)}")
 
     def layer(self) -> tuple[RecurrentLayer, Tensor]:
-        """Build a layer of one neuron, and its inputs (T, 1, 3), the gates."""
+        """Build a layer of one `CellState` neuron, and its inputs (T, 1, 3): f_t, i_t and k."""
         model = SequenceModel(CellState, 3, 1).double().eval()
         (layer,) = model.recurrent_layers()
         with torch.no_grad():
@@ -166,7 +166,8 @@ def kept_shares(path: Path, models: Mapping[str, tuple[SequenceModel, Tensor]]) 
 
     Args:
         path: The picture.
-        models: Models by name, each with test sequences (T, B, I). A model has a line of plots, one per sequence.
+        models: Dict from name to a model and its test sequences (T, B, I). A model has a line of plots, one per
+            sequence.
     """
     from matplotlib.figure import Figure
 
@@ -211,7 +212,7 @@ def track_of(layer: RecurrentLayer, x: Tensor, which: int, start: State) -> Tens
     Args:
         layer: The layer.
         x: Sequence (T, 1, I).
-        which: Index of the state.
+        which: Index of the state in `Cell.states`.
         start: Initial state.
 
     Returns:
@@ -233,7 +234,7 @@ def map_at(layer: RecurrentLayer, x: Tensor, t: int, which: int, neuron: int, gr
         layer: The layer.
         x: Sequence (T, 1, I).
         t: The step.
-        which: Index of the state.
+        which: Index of the state in `Cell.states`.
         neuron: Index of the neuron.
         grid: Values of the state before the step.
         start: Initial state.
@@ -260,7 +261,7 @@ def kept_share(layer: RecurrentLayer, x: Tensor, which: int) -> Tensor:
     Args:
         layer: The layer.
         x: Sequence (T, 1, I).
-        which: Index of the state.
+        which: Index of the state s in `Cell.states`.
 
     Returns:
         Derivatives (T, H).
@@ -292,7 +293,7 @@ def _frame(ax: Any, reach: float, title: str) -> None:
 
 
 def _trail(ax: Any, track: Array) -> None:
-    """Draw the path of a state from the rhombus vertically to the map and horizontally to the circle."""
+    """Draw the trail of a state, with a rhombus at its start and a circle at its end; see `cobweb`."""
     x = np.repeat(track, 2)
     ax.plot(x[:-1], x[1:], color="tab:blue", linewidth=1, linestyle=":")
     ax.plot(track[:1], track[:1], "D", color="tab:blue", markersize=5)

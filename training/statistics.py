@@ -20,8 +20,8 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
         values: The figure of each seed.
 
     Returns:
-        n, mean, sd (the sample standard deviation s), interval ([low, high]) and values. `mean` is None without values,
-        `sd` and `interval` are None with fewer than two.
+        A dict with "n", "mean", "sd" (the sample standard deviation s), "interval" ([low, high]) and "values". The mean
+        is None without values; sd and interval are None with fewer than two.
     """
     summary: dict[str, Any] = {"n": len(values), "mean": None, "sd": None, "interval": None, "values": list(values)}
     if values:
@@ -58,7 +58,7 @@ def mean_difference(first: Sequence[float], second: Sequence[float], *, paired: 
     Args:
         first: Values of one side.
         second: Values of the other side.
-        paired: True if the values are pairs.
+        paired: True for the paired test, if values at the same index belong together. False for Welch's test.
 
     Returns:
         The difference with its confidence interval and p-value.
@@ -108,6 +108,6 @@ class Price:
 
 
 def front(prices: dict[str, Price]) -> list[str]:
-    """Pareto front: names of the prices that no other one beats, the cheapest first."""
+    """Return the Pareto front: the names of the prices that no other price beats, the cheapest first."""
     best = [name for name, price in prices.items() if not any(other.beats(price) for other in prices.values())]
     return sorted(best, key=lambda name: prices[name].cost)

@@ -40,12 +40,12 @@ class Row:
 
     @cached_property
     def results(self) -> dict[int, dict[str, Any]]:
-        """Results of the finished trainings by seed."""
+        """Dict from seed to result of the finished trainings."""
         return {job.seed: result for job in self.jobs if (result := job.result())}
 
     @cached_property
     def validation(self) -> dict[int, float]:
-        """Metric on the validation split by seed, for the weights that each run kept."""
+        """Dict from seed to the metric on the validation split, for the weights that the finished run ends with."""
         return {job.seed: _validation(job.out, self.results[job.seed]) for job in self.jobs if job.seed in self.results}
 
     @property
@@ -67,7 +67,7 @@ class Row:
         return spread([value for value in values if value is not None])
 
     def record(self, failures: Failures) -> dict[str, Any]:
-        """Part of a row's report that all tables share, from error messages by run directory."""
+        """Build the part of a row's report that all tables share; `failures` maps run directories to errors."""
         first = next(iter(self.results.values()), {})
         return {
             "name": self.name,
@@ -84,7 +84,7 @@ def _validation(run: Path, result: dict[str, Any]) -> float:
 
 
 def results_of(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """All finished results of the rows."""
+    """Results of all finished trainings of the rows."""
     return [result for row in rows for result in row.results.values()]
 
 
@@ -100,7 +100,7 @@ def trained(
         workers: Opens the pool of workers; None trains nothing. See `run_missing`, also for the errors raised.
 
     Yields:
-        Error messages of failed runs by run directory.
+        Dict from the run directory of each failed run to its error message.
     """
     with hold_folder(out) if workers else nullcontext():
         jobs = [job for of_seed in zip(*(row.jobs for row in rows), strict=True) for job in of_seed]

@@ -28,11 +28,11 @@ def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
 
     Args:
         out: Folder of the table.
-        runs: A finished run by name of a row.
+        runs: Dict from the name of a row to a finished run.
 
     Returns:
-        microseconds per step by row; models, the runs measured; machine; and errors, the reasons why models could not
-        be exported, by row.
+        A dict with "microseconds" (per step), "models" (the runs measured) and "errors" (why a model could not be
+        exported), each a dict by the row's name; and "machine".
     """
     models = {name: str(run) for name, run in runs.items()}
     cached = _read_cached(out / LATENCY)
@@ -62,7 +62,7 @@ def latencies(out: Path, runs: Mapping[str, Path]) -> dict[str, Any]:
 
 
 def measured(out: Path) -> dict[str, Any]:
-    """Return the cached latencies of `latencies`, or an empty result."""
+    """Return the result that `latencies` has cached in `out`, or an empty result."""
     return _read_cached(out / LATENCY) or {"machine": None, "models": {}, "microseconds": {}, "errors": {}}
 
 

@@ -64,7 +64,7 @@ def draw_pictures(
         pictures: The pictures.
         report: Report of the table.
         folder: Folder of the files.
-        runs: A run directory by row and variant.
+        runs: Dict from row name and variant label to a run directory.
         prefix: Prefix of the file names.
 
     Returns:

@@ -34,7 +34,8 @@ def read_sentences(path: Path) -> list[Sentence]:
 class Vocabulary:
     """Numbers of words: END is 0, UNKNOWN 1, then the words of a text by falling frequency, ties alphabetically.
 
-    `words` lists them in this order. The training part of the Penn Treebank, which contains UNKNOWN, has 10,000.
+    `words` lists them in this order. The training part of the Penn Treebank, which contains UNKNOWN, gives 10,000
+    words.
     """
 
     end, unknown = 0, 1

@@ -19,8 +19,8 @@ def attach(model: RecurrentModel, backend: str, device: str) -> str:
 
     Args:
         model: The network.
-        backend: "torch": no kernels. "fused": kernels for all layers. "auto": kernels for the layers that have them,
-            and on a GPU CUDA graphs of the loop for layers that are wide or have a normalisation.
+        backend: "torch": the loop over time in torch. "fused": kernels for all layers. "auto": kernels for the layers
+            that have them; on a GPU, CUDA graphs of the loop for layers wider than `WIDEST` or with a normalisation.
         device: The device of the model.
 
     Returns:
@@ -44,7 +44,7 @@ def attach(model: RecurrentModel, backend: str, device: str) -> str:
 
 
 def _unroller(layer: RecurrentLayer, device: str, backend: str) -> Unroller | str:
-    """The unroller of a layer, or the reason why it has none."""
+    """Build the `Unroller` that replaces a layer's loop over time, or return the reason why there is none."""
     if device == "cpu":
         try:
             return cpu.CpuUnroller(layer)

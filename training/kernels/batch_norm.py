@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent batch normalisation for the native training library."""
+"""Recurrent batch normalisation for the native training library: arguments and running statistics."""
 
 import ctypes
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from edgernn.cells.norm import RecurrentBatchNorm
 from edgernn.layer import RecurrentLayer
 
 _POINTER = ctypes.c_void_p
-# normalised products in the order of EdgernnTrainNorms
+# weights of the products W x, R h, C c and V m, which can be normalised, in the order of EdgernnTrainNorms
 _PRODUCTS = ("W", "R", "C", "V")
 _STATE = "c"
 # the gate o of h = σ(o) ⊙ tanh(N(c)), in every cell that normalises c
@@ -21,7 +21,7 @@ _OUTPUT_GATE = "o"
 
 
 class _Norm(ctypes.Structure):
-    """EdgernnTrainNorm; runtime/csrc/train/norms.h describes the fields."""
+    """C structure EdgernnTrainNorm, one normalisation; runtime/csrc/train/norms.h describes the fields."""
 
     _fields_ = [(n, _POINTER) for n in ("gain", "shift", "mean", "var", "normalised", "gain_grad", "shift_grad")]
 
@@ -31,7 +31,7 @@ class _Norm(ctypes.Structure):
 
 
 class Norms(ctypes.Structure):
-    """EdgernnTrainNorms; runtime/csrc/train/norms.h describes the fields."""
+    """C structure EdgernnTrainNorms, all of a cell; runtime/csrc/train/norms.h describes the fields."""
 
     _fields_ = [
         ("learns", ctypes.c_int64),
@@ -44,14 +44,15 @@ class Norms(ctypes.Structure):
 
 @dataclass(frozen=True)
 class BatchNorms:
-    """The normalisations of a cell in one call.
+    """Normalisations of a cell in one call of the training library, which runs T steps.
 
     Attributes:
-        names: Names of the cell's normalisations, in its order: W, R, C and V, if normalised, and "c" for the state.
-        learns: True if the call computes the statistics of the batch; false if it reads them.
-        means: Means of each step, (T, rows), by name; written by a call that learns.
-        variances: Biased variances of each step, (T, rows), by name; written by a call that learns.
-        output_gate: Index of the output gate.
+        names: Names in the order of `Cell.norms`: "W", "R", "C" and "V" for those of the products W x, R h, C c and
+            V m that are normalised, and "c" for the state.
+        learns: True in training, where the call computes the statistics of the batch. False if it reads them.
+        means: Dict from name to the means of each step, (T, features); written by a call that learns.
+        variances: Dict from name to the biased variances of each step, (T, features); written by a call that learns.
+        output_gate: Index of the output gate in the cell's gate table; -1 if the state is not normalised.
     """
 
     names: tuple[str, ...]
@@ -86,7 +87,7 @@ class BatchNorms:
         return tuple(name for name in self.names if name != _STATE)
 
     def allocate(self, steps: int, batch: int) -> list[Tensor]:
-        """Allocate the normalised products of all steps, (steps, B, rows) each."""
+        """Allocate a tensor (steps, B, features) for each name in `products`, in that order."""
         return [torch.empty(steps, batch, self.means[name].shape[1]) for name in self.products]
 
     def describe(
@@ -95,12 +96,12 @@ class BatchNorms:
         vectors: Sequence[Tensor | None],
         grads: Sequence[Tensor | None] = (),
     ) -> Norms:
-        """Build the C structure of a call.
+        """Build the C structure with the normalisations of a call.
 
         Args:
             normalised: Normalised products, as returned by `allocate`.
-            vectors: Gains and shift, as returned by `vectors`.
-            grads: Tensors for the gradients of the vectors, in a backward call.
+            vectors: Gains and shift, as returned by the function `vectors` of this module.
+            grads: Tensors that a backward call fills with the gradients of `vectors`; empty for a forward call.
 
         Returns:
             The structure; the tensors must outlive it.
@@ -117,7 +118,7 @@ class BatchNorms:
         return norms
 
     def follow(self, cell: Cell, first: int) -> None:
-        """Update the running statistics of a cell in training by those of the call, from step `first` on."""
+        """Move a cell's running statistics towards those of a call in training that began at step `first`."""
         for name, norm in cell.norms.items():
             assert isinstance(norm, RecurrentBatchNorm)
             end = max(first, min(len(norm.mean), first + len(self.means[name])))
@@ -127,14 +128,14 @@ class BatchNorms:
 
 
 def has_statistics(cell: Cell, t: Tensor) -> bool:
-    """Check that one call can normalise all samples alike, from its own batch.
+    """Check that one call of the library can normalise a batch.
 
     Args:
         cell: The cell. In training, its statistics may be summed over several processes.
         t: Current step of each sample (B, 1). In training, all are equal.
 
     Returns:
-        True if the statistics are those of this process, and the same for all samples.
+        In training, True if no statistics are summed over processes; else, True if all samples are at the same step.
     """
     if cell.training:
         return all(isinstance(norm, RecurrentBatchNorm) and norm.total is None for norm in cell.norms.values())
@@ -142,14 +143,14 @@ def has_statistics(cell: Cell, t: Tensor) -> bool:
 
 
 def vectors(cell: Cell) -> list[Tensor]:
-    """Gains of a cell's normalisations, in their order, and the shift of its state."""
+    """List the gains of a cell's normalisations in the order of `Cell.norms`, then the shift of the state, if any."""
     norms = [norm for norm in cell.norms.values() if isinstance(norm, RecurrentBatchNorm)]
     gains: list[Tensor] = [norm.gain for norm in norms]
     return gains + [norm.shift for norm in norms if norm.shift is not None]
 
 
 def refusal(layer: RecurrentLayer) -> str | None:
-    """Reason why the kernels cannot normalise in a layer; None if they can, or if it has no normalisation."""
+    """Reason why the kernels cannot run the normalisation of a layer; None if they can, or if the layer has none."""
     norm = layer.cell.norm
     if norm is None:
         return None

@@ -12,7 +12,7 @@ RULES = tuple(name for name, rule in ALL_RULES.items() if not rule.masks)
 
 
 def refusal(layer: RecurrentLayer) -> str | None:
-    """Reason why no kernel can run a layer; None if one may."""
+    """Reason why no kernel of any device can run a layer; None if these checks find none."""
     if layer.imputer is not None:
         return f"the layer has an imputer ({layer.imputer.name})"
     rule = layer.rule
@@ -27,12 +27,12 @@ def refusal(layer: RecurrentLayer) -> str | None:
 
 
 def check(layer: RecurrentLayer, x: Tensor, state: State) -> None:
-    """Check shapes, because kernels read plain memory.
+    """Check the shapes of a layer's arguments, because kernels read memory without bounds checks.
 
     Args:
         layer: The layer.
         x: Inputs, expected as (T, B, I).
-        state: Initial state, expected as one (B, ·) tensor per state of the layer.
+        state: Initial state, expected as one tensor (B, width) for each entry of `layer.widths`.
 
     Raises:
         EdgernnError: A shape does not fit the layer.

@@ -33,12 +33,12 @@ _MAX_RULE_PARAMS = 5
 _POINTER = ctypes.c_void_p
 # size of the buffer for the library's error message
 _WHY_BYTES = 512
-# inputs of `Unrolled` after x, by their names in EdgernnTrainCall; vectors, rule weights, states and memories follow
+# fields of EdgernnTrainCall for the inputs of `Unrolled` after x; vectors, rule weights, states and memories follow
 _WEIGHTS = ("w", "r", "c", "v", "b", "u")
 
 
 class _Call(ctypes.Structure):
-    """EdgernnTrainCall; runtime/csrc/train/edgernn_train.h describes the fields."""
+    """C structure EdgernnTrainCall, the arguments of a call; runtime/csrc/train/edgernn_train.h describes them."""
 
     _fields_ = [
         ("program", _POINTER),
@@ -94,7 +94,7 @@ def library() -> ctypes.CDLL | None:
     """Load the training library.
 
     Returns:
-        The library; None if it is missing or has no instruction set of this processor.
+        The library; None if it is missing or does not support this processor.
 
     Raises:
         EdgernnError: The library was built for another version.
@@ -123,7 +123,7 @@ def library() -> ctypes.CDLL | None:
 
 
 class ProgramCell:
-    """A user's own cell, allocated in the library and freed with this object; a copy allocates its own.
+    """User-defined cell, allocated in the native library and freed with this object; a copy allocates its own.
 
     Args:
         source: The serialised cell.
@@ -154,15 +154,15 @@ class _Plan:
     """Arguments of `Unrolled` other than tensors.
 
     Attributes:
-        program: A user's own cell; None for a built-in one.
-        sizes: Integer fields of the call by name.
-        middle: M, if the cell has an m.
-        vectors: Number of the cell's vectors.
+        program: A user-defined cell; None for a built-in one.
+        sizes: Dict from name to value of integer fields of `_Call`.
+        middle: M, the size of m (`Cell.mid`); None for a cell without m.
+        vectors: Number of vectors (`Cell.vectors`) that the cell's equations read.
         rule: The update rule.
         rule_weights: Number of weights that the rule's equations read.
-        memories: Number of memories that the rule's equations read.
-        likelihoods: True if the budget sums likelihoods, false if decisions.
-        norms: The normalisations, whose vectors are the last tensors.
+        memories: Number of memories (`UpdateRule.memory`) that the rule's equations read.
+        likelihoods: True if `UpdateRule.budget` sums likelihoods, false if it sums decisions.
+        norms: Normalisations, whose gains and shift are the last inputs of `Unrolled`; None if the cell has none.
     """
 
     program: ProgramCell | None
@@ -181,7 +181,7 @@ class _Plan:
         return 0 if self.norms is None else len(self.norms.products)
 
     def split(self, tensors: Sequence[Tensor | None]) -> tuple[Sequence[Tensor | None], Sequence[Tensor | None]]:
-        """Split the tensors of forward, or their gradients, into those of the call and those of normalisations."""
+        """Split the inputs of `Unrolled`, or their gradients, into those for `named` and those for `norms`."""
         end = len(tensors) - (0 if self.norms is None else self.norms.count)
         return tensors[:end], tensors[end:]
 
@@ -190,7 +190,7 @@ class _Plan:
 
         Args:
             keep: True if forward stores what backward needs.
-            tensors: The tensors of forward; None becomes a null pointer.
+            tensors: The inputs of `Unrolled`; None becomes a null pointer.
 
         Returns:
             The structure.
@@ -201,7 +201,7 @@ class _Plan:
         return call
 
     def named(self, tensors: Sequence[Tensor | None], suffix: str = "") -> dict[str, Any]:
-        """Fields of the call by name, from the tensors of forward or their gradients."""
+        """Dict from field of `_Call`, with `suffix` appended, to the inputs of `Unrolled` or to their gradients."""
         x, *others = tensors
         count = len(_WEIGHTS)
         params, rule_params = count + self.vectors, count + self.vectors + self.rule_weights
@@ -216,8 +216,8 @@ class Unrolled(torch.autograd.Function):
     """All steps of a layer as one autograd function.
 
     The inputs are x (T, B, columns of W), the weights, the initial states (B, H), and the memories that the rule's
-    equations read. The outputs are y (T, B, H) and the final states. A rule with decisions adds its final memories,
-    u (T, B, H) and the budget.
+    equations read. The outputs are y (T, B, H) and the final states. A rule of the kind NEURON or SAMPLE adds its final
+    memories, its decisions u (T, B, H) and its budget.
     """
 
     @staticmethod
@@ -283,16 +283,16 @@ class Unrolled(torch.autograd.Function):
 
 
 def _likelihoods(rule: UpdateRule, named: Mapping[str, Any], memories: Sequence[Tensor], y: Tensor) -> Tensor:
-    """Likelihoods of all steps."""
+    """Likelihoods (`UpdateRule.likelihood`) of the decisions at all steps, from the results of forward."""
     e = rule.project(named["x"][..., : rule.input_size])
     before = tuple(torch.cat([m[None], after[:-1]]) for m, after in zip(named["memory"], memories, strict=True))
     return rule.likelihood(rule.score(e, (torch.cat([named["start"][0][None], y[:-1]]),), before), rule.slope)
 
 
 class CpuUnroller:
-    """Unroller of one layer with the CPU kernels.
+    """`Unroller` that runs all steps of one layer with the CPU kernels.
 
-    It returns None, so that the layer runs its loop, for tensors other than float32 on the CPU.
+    A call returns None, so that the layer runs its own loop over time, for tensors other than float32 on the CPU.
 
     Args:
         layer: The layer.

@@ -29,7 +29,7 @@ from edgernn.training.kernels.layout import Layout, make_layout
 from edgernn.training.kernels.sequence import source
 from edgernn.training.kernels.writer import padded
 
-# bytes of shared memory that the compiler needs besides the held weights
+# bytes of shared memory that the compiler needs besides the weights that are held there (`KernelForm.held`)
 _SPARE = 24 * 1024
 # bytes of shared memory of an H100 or H200
 _SHARED = 227 * 1024
@@ -41,10 +41,10 @@ class KernelForm:
 
     Attributes:
         resident: True for the resident form, false for the streamed one.
-        held: Number of products whose weights are read once, in the resident form.
+        held: Number of products whose weights are read once and stay in shared memory, in the resident form.
         rows: Rows of the batch per program instance.
         block: Columns of a tile, in the streamed form.
-        block_k: Depth of a tile of weights, in the streamed form.
+        block_k: Length of a tile of weights along the summed axis, in the streamed form.
         warps: Warps per program instance.
     """
 
@@ -57,7 +57,7 @@ class KernelForm:
 
 
 def precision() -> str:
-    """Precision of the products by torch's settings: "bf16", "tf32" or, for exact ones, "ieee"."""
+    """Precision of matrix products that torch's settings choose: "bf16", "tf32" or, for exact ones, "ieee"."""
     if torch.get_float32_matmul_precision() == "medium":
         return "bf16"
     return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
@@ -69,8 +69,8 @@ def choose(layout: Layout, precision: str, shared: int = _SHARED) -> KernelForm:
     Exact products do not use tensor cores, and their tiles need many registers, so that blocks are small.
 
     Args:
-        layout: The layer.
-        precision: Precision of the products.
+        layout: Layout of the layer.
+        precision: Precision of the products, as returned by `precision`.
         shared: Bytes of shared memory per block.
 
     Returns:
@@ -112,7 +112,7 @@ def kernels(key: str, resident: bool, held: int) -> ModuleType:
     Args:
         key: Key of the layout, from `register`.
         resident: True for the resident form.
-        held: Number of products whose weights are read once.
+        held: See `KernelForm`.
 
     Returns:
         A module with `forward` and `backward`.
@@ -138,12 +138,12 @@ def constants(layout: Layout, form: KernelForm, precision: str) -> dict[str, Any
     """Compile-time constants of a kernel.
 
     Args:
-        layout: The layer.
+        layout: Layout of the layer.
         form: Form of the kernel.
-        precision: Precision of the products.
+        precision: Precision of the products, as returned by `precision`.
 
     Returns:
-        Constants by name.
+        Dict from name to value of the constants.
     """
     # bf16 products follow from the type of the factors
     how = "tf32" if precision == "bf16" else precision
@@ -151,7 +151,7 @@ def constants(layout: Layout, form: KernelForm, precision: str) -> dict[str, Any
     return {"H": layout.H, "M": layout.M, **sizes, "PRECISION": how}
 
 
-# form by (layout, direction, precision), if the chosen form exceeded the device's resources
+# smaller forms by (layout key, direction, precision), where the form from `choose` exceeded the device's resources
 _SMALLER: dict[tuple[str, str, str], KernelForm] = {}
 
 
@@ -183,7 +183,7 @@ def _weights(layout: Layout, named: Mapping[str, Tensor], precision: str) -> dic
 
 
 def _shapes(layout: Layout, T: int, B: int, keep: bool) -> dict[str, tuple[int, ...]]:
-    """Shapes of the outputs; p is empty without `keep`."""
+    """Dict from name to shape of the outputs of `sequence`; p is empty unless `keep` is true."""
     shapes: dict[str, tuple[int, ...]] = {f"s_{state}": (T + 1, B, layout.H) for state in layout.states}
     shapes |= {"p": (T, B, layout.P) if keep else (0,), "m": (T, B, layout.M)}
     shapes |= {f"all_{name}": (T + 1, B, layout.memory_width) for name in layout.memory}
@@ -203,8 +203,8 @@ def sequence(inputs: Sequence[Tensor], key: str, keep: bool, slope: float) -> li
     Args:
         inputs: Tensors in the order of `Layout.inputs`.
         key: Key of the layout, from `register`.
-        keep: Keep the pre-activations for backward.
-        slope: Slope of the rule.
+        keep: True to return the pre-activations p, which backward needs.
+        slope: Slope of the rule's likelihood.
 
     Returns:
         Tensors in the order of `Layout.outputs`.
@@ -246,12 +246,12 @@ def sequence_backward(
     Args:
         inputs: Inputs of `sequence`.
         outputs: Outputs of `sequence`.
-        grads: Gradients of the outputs in `Layout.output_grads`, or None.
+        grads: Gradients of the outputs in the order of `Layout.output_grads`; None for a gradient of zero.
         key: Key of the layout, from `register`.
-        slope: Slope of the rule.
+        slope: Slope of the rule's likelihood.
 
     Returns:
-        Gradients of the inputs.
+        Gradients of the inputs, in their order.
     """
     layout, how = _LAYOUTS[key], precision()
     named = {name: tensor.contiguous() for name, tensor in zip(layout.inputs, inputs, strict=True)}
@@ -289,7 +289,7 @@ def sequence_backward(
 def _gradients(
     layout: Layout, named: Mapping[str, Tensor], kept: Mapping[str, Tensor], outs: Mapping[str, Tensor]
 ) -> list[Tensor]:
-    """Gradients of all inputs from the kernel's outputs: products over all steps, and sums over rows."""
+    """Gradients of all inputs from the backward kernel's outputs: products over all steps, sums over the batch."""
     d_p = outs["d_p"].flatten(0, 1)
     sizes = {gate.name: layout.length(layout.size(gate)) for gate in layout.gates}
 
@@ -352,9 +352,9 @@ sequence.register_autograd(_differentiate, setup_context=_keep_for_backward)
 
 
 class GpuUnroller:
-    """Unroller of one layer with the GPU kernels.
+    """`Unroller` that runs all steps of one layer with the GPU kernels.
 
-    It returns None, so that the layer runs its loop, for tensors other than float32 on a GPU.
+    A call returns None, so that the layer runs its own loop over time, for tensors other than float32 on a GPU.
 
     Args:
         layer: The layer.
@@ -412,7 +412,7 @@ class GpuUnroller:
 
 
 def _layout(layer: RecurrentLayer) -> Layout:
-    """Layout of a layer, or UsageError with the reason if the kernels cannot run it."""
+    """Build the layout of a layer; raises UsageError with the reason if the kernels cannot run it."""
     cell = layer.cell
     if find_spec("triton") is None:
         raise UsageError("triton, which compiles the kernels, is not installed")

@@ -22,7 +22,7 @@ _MOST_RECORDINGS = 4
 
 
 class _Steps(nn.Module):
-    """A layer's loop with tensors as inputs and outputs: y, the final state, the budget, and the decisions if any."""
+    """Module that runs a layer's loop and returns plain tensors: y, the final states, the budget, any decisions."""
 
     def __init__(self, layer: RecurrentLayer) -> None:
         super().__init__()
@@ -41,15 +41,16 @@ def _capture(steps: nn.Module, examples: tuple[Tensor, ...]) -> Recorded:
 
 
 class GraphUnroller:
-    """Unroller that replays recordings of a layer's loop.
+    """`Unroller` that replays recordings (CUDA graphs) of a layer's loop.
 
-    It returns None, so that the layer runs its loop, for tensors on other devices, for forwards without gradients, for
-    weights other than those recorded (such as dropped-out ones), for batch statistics that several processes share, and
-    for a second forward before the first one's backward, whose intermediate tensors it would overwrite.
+    A call returns None, so that the layer runs its loop in torch, in these cases: tensors on other devices, a forward
+    without gradients, weights other than those recorded (such as dropped-out ones), and batch statistics that several
+    processes share. So does a second forward before the first one's backward, as it would overwrite tensors of the
+    first.
 
     Args:
-        capture: Function that records a module for example inputs.
-        device: Type of the device.
+        capture: Function that records a module on example inputs and returns a function that replays it.
+        device: Device type of the tensors that it runs.
 
     Attributes:
         name: Name of the backend.

@@ -16,13 +16,13 @@ from edgernn.training.kernels.pointwise import Pointwise, print_map
 
 @dataclass(frozen=True)
 class Product:
-    """Product of one gate's rows of a weight with a state or m.
+    """Product of a weight's rows for one gate with a state, or with m (`Cell.mid`).
 
     Attributes:
-        key: Name of the weight: R, C or V.
+        key: Name of the weight: R multiplies the first state, C the second state, V multiplies m.
         gate: Name of the gate.
         offset: First row of the gate in the weight.
-        rows: Number of rows, "H" or "M".
+        rows: Number of rows, "H" or "M" (the size of m).
         columns: Number of columns, "H" or "M".
         factor: Name of the state that is multiplied, or "m".
     """
@@ -45,11 +45,11 @@ class Rule:
 
     Attributes:
         kind: Kind of the rule.
-        vectors: Names and sizes, "H" or "1", of the weights that the equations read.
-        memory: Names of the memories, which have the size of the kind's decisions.
+        vectors: Pairs of name and size, "H" or "1", of the weights that the equations read.
+        memory: Names of the rule's memories, which have one value per decision.
         inclusive: True if a score of 0 is an update.
-        maps: Equations of the kinds NEURON and SAMPLE: score and likelihood, and with a memory evidence, drive and
-            advance. A rule of the kind TIME has none: its u is the input `blend`.
+        maps: Triton functions of the rule's methods `score` and `likelihood` and, with a memory, `evidence`, `drive`
+            and `advance`. A rule of the kind TIME has none: its u is the input `blend`.
         blend_grad: True if the gradient of `blend` is needed.
     """
 
@@ -61,19 +61,19 @@ class Rule:
     blend_grad: bool = False
 
     def map(self, method: str) -> Pointwise:
-        """Triton functions of a method of the rule."""
+        """Return the Triton functions generated from a method of the rule, such as "score"."""
         return next(part for part in self.maps if part.name == f"rule_{method}")
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the op's inputs for the rule: tensors of all steps, then its weights."""
+        """Names of the op's inputs for the rule: its tensor of all steps (`blend` or the projection e), its weights."""
         if self.kind is Kind.TIME:
             return ("blend",)
         return (*(["e"] if "e" in self.map("score").arguments else []), *(name for name, _ in self.vectors))
 
     @property
     def evidence_states(self) -> tuple[str, ...]:
-        """States that the evidence reads."""
+        """Names of the cell's states that the rule's `evidence` reads; empty without a memory."""
         if not self.memory:
             return ()
         return tuple(a[2:] for a in self.map("evidence").arguments if a.startswith("s_"))
@@ -83,19 +83,20 @@ class Rule:
 class Layout:
     """Everything that the kernels of a layer depend on.
 
-    Pre-activations p (T, B, P) have the gates with x first, in the order of W.
+    The pre-activations p (T, B, P) have one block of columns per gate. The gates with x come first, in the order of W.
 
     Attributes:
         name: Kind of the layer.
         gates: Gates of the cell.
         states: Names of the cell's states.
         H: Size of a state.
-        M: Size of m.
-        X: Columns of x.
-        vectors: Names and sizes, "H", "M" or "1", of the cell's own vectors.
-        biases: Biases of gates without x: "bR", "bC", "bV".
-        update: Functions of the cell's update.
-        mid: Functions of m, None in cells without it.
+        M: Size of m (`Cell.mid`).
+        X: Columns of x: I, or 2I if the cell also reads the previous input.
+        vectors: Pairs of name and size, "H", "M" or "1", of the cell's vectors.
+        biases: Names of the vectors with the biases of gates without x: "bR" for gates whose first term is R h, "bC"
+            for C c, "bV" for V m.
+        update: Triton functions of `Cell.update`.
+        mid: Triton functions of `Cell.mid`; None for cells without it.
         rule: Equations of the rule; None if u is 1 at every step.
     """
 
@@ -119,7 +120,7 @@ class Layout:
 
     @cached_property
     def offsets(self) -> dict[str, int]:
-        """First column of each gate in p."""
+        """Dict from a gate's name to its first column in p."""
         offsets, at = {}, 0
         for gate in sorted(self.gates, key=lambda g: not g.x):
             offsets[gate.name] = at
@@ -137,7 +138,7 @@ class Layout:
 
     @cached_property
     def products(self) -> tuple[Product, ...]:
-        """All products, in the order in which a step needs them."""
+        """All products of a step: those with R, then those with C, then those with V."""
         products = []
         for key, term, columns, factor in (
             ("R", "h", "H", f"s_{self.states[0]}"),
@@ -152,7 +153,7 @@ class Layout:
         return tuple(products)
 
     def bias(self, gate: Gate) -> tuple[str, int] | None:
-        """Vector of the bias of a gate without x, and the bias's offset in it; it belongs to the gate's first term."""
+        """Name of the vector in `biases` with a gate's bias, and its offset there; None for other gates."""
         if gate.x or not gate.bias:
             return None
         return next(((f"b{p.key}", p.offset) for p in self.products if p.gate == gate.name), None)
@@ -163,17 +164,17 @@ class Layout:
 
     @property
     def memory(self) -> tuple[str, ...]:
-        """Memories of the rule."""
+        """Names of the rule's memories."""
         return self.rule.memory if self.rule else ()
 
     @property
     def sample_memory(self) -> tuple[str, ...]:
-        """Memories with one value per sample."""
+        """Names of the rule's memories if they have one value per sample; else empty."""
         return self.memory if self.rule and self.rule.kind is Kind.SAMPLE else ()
 
     @property
     def neuron_memory(self) -> tuple[str, ...]:
-        """Memories with one value per neuron."""
+        """Names of the rule's memories if they have one value per neuron; else empty."""
         return self.memory if self.rule and self.rule.kind is Kind.NEURON else ()
 
     @property
@@ -193,7 +194,8 @@ class Layout:
     def outputs(self) -> tuple[str, ...]:
         """Names of the op's outputs.
 
-        They are all states (T + 1, B, H), p, m, the memories (T + 1, B, H or 1), and the summed evidence.
+        They are the states before and after all steps (T + 1, B, H), p, m, the memories (T + 1, B, H or 1), and for the
+        kind SAMPLE the rule's evidence, summed over neurons.
         """
         names = [*(f"s_{name}" for name in self.states), "p"]
         names += ["m"] if self.mid else []
@@ -201,7 +203,7 @@ class Layout:
 
     @cached_property
     def sums(self) -> dict[str, tuple[str, str]]:
-        """Gradients that are summed over time for each row of the batch: input and size by name."""
+        """Gradients that are summed over time for each sample: a dict from name to the input's name and the size."""
         sizes = dict(self.vectors)
         sums: dict[str, tuple[str, str]] = {}
         for part in (self.mid, self.update):
@@ -224,7 +226,7 @@ class Layout:
     def gradients(self) -> tuple[str, ...]:
         """Names of the backward kernel's outputs.
 
-        They are gradients of p, x, e and blend at every step, gradients of the initial states and memories, and sums.
+        They are gradients of p, x, e and blend at every step, those of the initial states and memories, and `sums`.
         """
         names = ["d_p", *(["d_x"] if self.reads_x else []), *(["d_e"] if "e" in self.inputs else [])]
         names += ["d_blend"] if self.rule and self.rule.blend_grad else []
@@ -233,7 +235,7 @@ class Layout:
 
     @cached_property
     def output_grads(self) -> tuple[str, ...]:
-        """Names of the outputs whose gradients backward reads; any may be missing."""
+        """Names of the outputs whose gradients backward reads; each gradient may be None."""
         return (*(f"s_{name}" for name in self.states), *(f"all_{name}" for name in self.memory))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton functions generated from programs: a point-wise map and its derivatives."""
+"""Triton functions generated from a `Program`: a point-wise function and its derivative."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ def lerp(start, end, weight):
 
 @dataclass(frozen=True)
 class Pointwise:
-    """Source of two Triton functions: a map NAME and its derivative NAME_back.
+    """Source of two Triton functions: a point-wise function NAME, called a map, and its derivative NAME_back.
 
     NAME_back takes the gradients of all results, then the arguments, and returns the gradients of the arguments.
 
@@ -72,12 +72,12 @@ class Pointwise:
 
 
 def print_map(name: str, program: Program, names: Mapping[int, str]) -> Pointwise:
-    """Generate the functions of a program.
+    """Generate the Triton functions of a program.
 
     Args:
         name: Name of the map.
         program: The program.
-        names: Names of its arguments by number.
+        names: Dict from the key of each argument of the program to its name.
 
     Returns:
         The source of the map and its derivative.
@@ -93,7 +93,7 @@ def print_map(name: str, program: Program, names: Mapping[int, str]) -> Pointwis
 
 
 def _function(name: str, parameters: list[str], program: Program, known: Mapping[int, str]) -> str:
-    """Source of one function; `known` maps argument numbers of the program to parameters."""
+    """Generate one Triton function; `known` maps argument keys of the program to parameter names."""
     values = [known[key] for key in program.arguments] + [repr(number) for number in program.constants]
     lines = []
     for instruction in program.instructions:

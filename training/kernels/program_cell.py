@@ -11,14 +11,14 @@ from edgernn.cell_program import SIZES, VECTOR, Equations, check_table, gate_ter
 from edgernn.cells.base import Cell
 from edgernn.program import Program, ProgramError, gradient
 
-# first argument number of a derivative that is the gradient of a result
+# argument key of the first result's gradient in a derivative; those of other results follow
 RESULT_GRAD = 64
 # limits of derivatives, as in runtime/csrc/program/program.h
 _MOST_VALUES, _MOST_RESULTS = 512, 32
 
 
 class _Program(ctypes.Structure):
-    """EdgernnTrainProgram of runtime/csrc/train/edgernn_train.h."""
+    """C structure EdgernnTrainProgram of runtime/csrc/train/edgernn_train.h."""
 
     _fields_ = (
         ("ints", ctypes.POINTER(ctypes.c_int64)),
@@ -29,7 +29,7 @@ class _Program(ctypes.Structure):
 
 
 class _CellSource(ctypes.Structure):
-    """EdgernnTrainCellSource of runtime/csrc/train/edgernn_train.h."""
+    """C structure EdgernnTrainCellSource of runtime/csrc/train/edgernn_train.h."""
 
     _fields_ = (
         ("gates", ctypes.POINTER(ctypes.c_int64)),
@@ -44,7 +44,7 @@ class _CellSource(ctypes.Structure):
 
 @dataclass(frozen=True)
 class ProgramNumbers:
-    """A serialised program; empty if the cell has none."""
+    """A serialised `Program`; empty for the programs of m in a cell without m."""
 
     ints: tuple[int, ...] = ()
     numbers: tuple[float, ...] = ()
@@ -55,12 +55,12 @@ class CellSource:
     """Serialised cell for the native training library.
 
     Attributes:
-        gates: Terms of each gate.
-        vectors: Size of each vector that the equations read.
-        layout: Further numbers of the cell's table, as in `CellProgram`.
-        update: Program of the update.
-        update_back: Derivative of the update.
-        mid: Program of m, empty in cells without m.
+        gates: Terms of each gate, as bits of `cell_program.TERMS`.
+        vectors: Size code, from `cell_program.SIZES`, of each vector that the equations read.
+        layout: Numbers states, mid_is_input, reads_last, square and mid_vanishes of `CellProgram`.
+        update: Program of `Cell.update`.
+        update_back: Derivative of `update`.
+        mid: Program of `Cell.mid`; empty for cells without it.
         mid_back: Derivative of `mid`.
     """
 
@@ -80,10 +80,10 @@ def describe_cell(cell: Cell) -> tuple[CellSource, tuple[str, ...]]:
         cell: The cell.
 
     Returns:
-        The serialised cell, and the names of its vectors in `constants`, in order.
+        The serialised cell, and the keys in `Cell.constants` of the vectors that its equations read, in order.
 
     Raises:
-        ProgramError: The equations cannot be traced, or torch computes their gradients in another way.
+        ProgramError: The equations cannot be traced, or have other gradients in torch.
     """
     if type(cell).project is not Cell.project:
         raise ProgramError("a cell that overrides project() has no program")
@@ -143,14 +143,14 @@ def _without_unread_vectors(equations: Equations) -> Equations:
 
 
 def _size(equations: Equations, i: int, mid_is_input: bool) -> str:
-    """Size of a vector, from the stages that read it."""
+    """Size of vector `i`, "1", "I" or "H", derived from the equations that read it."""
     if list(equations.vectors.values())[i] == 1:
         return "1"
     return "I" if mid_is_input and VECTOR + i not in equations.update.arguments else "H"
 
 
 def _both_ways(program: Program, *, with_results: bool) -> tuple[ProgramNumbers, ProgramNumbers]:
-    """A program and its derivative, serialised."""
+    """Serialise a program and its derivative; `with_results` adds the program's results to the derivative's."""
     grads = range(RESULT_GRAD, RESULT_GRAD + len(program.results))
     back = gradient(program, grads, with_results=with_results)
     forward = program.serialise()

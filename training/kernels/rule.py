@@ -8,7 +8,11 @@ from edgernn.training.kernels.writer import KernelSource
 
 
 class RuleGradients(KernelSource):
-    """Generator of the part of a backward kernel that depends on the rule."""
+    """Generator of the part of a backward kernel that depends on the rule.
+
+    A docstring of a method says what the generated code does. The evidence and the drive are results of
+    `UpdateRule.evidence` and `UpdateRule.drive`, from which `UpdateRule.advance` computes the memory after a step.
+    """
 
     def memory_grads(self, rule: Rule) -> None:
         """Propagate the gradients of the memory after a step to the evidence, u and the memory before it."""
@@ -42,7 +46,7 @@ class RuleGradients(KernelSource):
         return tuple(f"after_{a[2:]}" if a.startswith("s_") else a for a in evidence.arguments)
 
     def decision_grads(self, rule: Rule, to_u: str) -> None:
-        """Propagate the gradient of u to the arguments of the score; that of e is stored."""
+        """Propagate the gradient of u, the expression `to_u`, to the arguments of the score; store that of e."""
         self.through(rule.map("likelihood"), [to_u])
         to_score = self.grad_of(rule.map("likelihood"), "score")
         if rule.memory and "score" in rule.map("advance").arguments:
@@ -54,7 +58,7 @@ class RuleGradients(KernelSource):
             self.put(f"to_{name} = before_{name} + {self.grad_of(rule.map('score'), name)}")
 
     def through(self, part: Pointwise, grads: list[str], values: tuple[str, ...] = ()) -> None:
-        """Propagate gradients through a rule's map, and sum those of its weights."""
+        """Propagate the gradients `grads` of a method's results to its arguments; add those of weights to sums."""
         names = ", ".join(f"grad_{part.name}_{argument}" for argument in part.arguments)
         self.put(f"{names} = {part.name}_back({', '.join((*grads, *(values or part.arguments)))})")
         for argument in part.arguments:
@@ -78,7 +82,7 @@ class RuleGradients(KernelSource):
             self.put("evidence = tl.load(evidence_ptr + at, live, 0.0)")
 
     def rule_grads(self) -> None:
-        """Propagate the gradient of the state after a step to the new state and the old one."""
+        """Propagate the gradients of the states after a step to the cell's new states, the states before it, and u."""
         layout, states = self.layout, self.layout.states
         rule = layout.rule
         if rule is None:

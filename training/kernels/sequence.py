@@ -240,7 +240,7 @@ class _Backward(RuleGradients):
         return f"weights({self.weights_at(product)}, {k.lower()}_k, {n.lower()}_col, {k}, {n}, {n}, 1)"
 
     def _read(self, part: Pointwise, size: str) -> None:
-        """Load the inputs and outputs of forward that a stage reads."""
+        """Load the inputs and outputs of forward that the backward of a map reads."""
         layout = self.layout
         for gate in self.gates_of(part):
             if gate.name in part.arguments:
@@ -306,7 +306,7 @@ class _Backward(RuleGradients):
                 self.store(f"to_{name}", "H", f"d_{name}", "row")
 
     def _back(self, part: Pointwise, size: str, grads: str) -> None:
-        """Propagate gradients through a map, and store or add those of its arguments."""
+        """Propagate the gradients `grads` of a map's results to its arguments, and store them or add them to sums."""
         layout, low = self.layout, size.lower()
         gates = {gate.name for gate in self.gates_of(part)}
         sizes = dict(layout.vectors)

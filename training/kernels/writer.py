@@ -50,16 +50,17 @@ def padded(length: int) -> int:
 class KernelSource:
     """Generator of one kernel's source.
 
-    Names in the source: s_h is a state, g_r a gate, v_alpha a vector, d_… and to_… are gradients, NAME_ptr is memory.
+    Methods append lines to the source; their docstrings say what these lines do. Names in the source: s_h is the state
+    h, g_r the pre-activation of gate r, v_alpha the vector alpha. d_… and to_… are gradients, NAME_ptr is an address.
 
     Args:
-        layout: The layer.
-        resident: True for the form with states in registers, see `sequence`.
-        held: Number of products whose weights are read once.
+        layout: Layout of the layer.
+        resident: True for the form with states in registers, see the module `sequence`.
+        held: Number of products whose weights are read once, before the first step.
 
     Attributes:
         parameters: Names of the kernel's tensors.
-        flags: Names of the kernel's boolean constants.
+        flags: Names of the kernel's boolean compile-time constants.
         name: Name of the kernel.
     """
 
@@ -104,7 +105,7 @@ class KernelSource:
             yield
 
     def before_steps(self, names: list[str]) -> None:
-        """Load columns and vectors that stay the same at all steps."""
+        """Load column numbers and vectors before the first step, as far as they are the same at all steps."""
         if self.resident:
             for size in self._sizes():
                 self._columns(size, "0")
@@ -122,7 +123,7 @@ class KernelSource:
 
     @contextmanager
     def stage(self, size: str) -> Iterator[None]:
-        """Context of a stage: its body runs once if resident, else for every block of columns."""
+        """Context for the lines of a stage, mid or update: run once if resident, else for every block of columns."""
         if self.resident:
             yield
             return
@@ -146,7 +147,7 @@ class KernelSource:
         self.put(f"{name} = tl.load({at} + {low}_col, {low}_col < {size}, 0.0)")
 
     def _vectors(self) -> dict[str, tuple[str, str]]:
-        """Size and address of each vector with more than one value."""
+        """Dict from the name of each vector with more than one value to its size and address."""
         layout = self.layout
         vectors = {f"v_{name}": (size, f"v_{name}_ptr") for name, size in layout.vectors if size != "1"}
         for gate in layout.gates:
@@ -158,7 +159,7 @@ class KernelSource:
         return [name for name, size in self.layout.rule.vectors if size != "1"] if self.layout.rule else []
 
     def vectors(self, names: list[str], size: str) -> None:
-        """Load vectors at the start of a stage of that size."""
+        """Load vectors at the start of a stage of size `size`; the resident form has them already."""
         if not self.resident:
             for name in names:
                 self._vector(name, size)
@@ -178,7 +179,7 @@ class KernelSource:
             self.put("tl.debug_barrier()")
 
     def arguments(self, part: Pointwise) -> str:
-        """Arguments of a call of a map."""
+        """Format the arguments of a call of a map (`Pointwise`)."""
         names = {gate.name: f"g_{gate.name}" for gate in self.layout.gates}
         names |= {name: f"v_{name}" for name, _ in self.layout.vectors}
         names["x"] = "x_m" if part is self.layout.mid else "x_h"
@@ -211,7 +212,7 @@ class KernelSource:
         raise NotImplementedError
 
     def multiply(self, total: str, factor: str, product: Product) -> None:
-        """Multiply and accumulate in registers."""
+        """Add the product of `factor` and a weight to `total`, all in registers."""
         tile = product.name if self.is_held(product) else self.tile(product)
         self.put(f"{total} = multiply({total}, {factor}, {tile}, PRECISION)")
 

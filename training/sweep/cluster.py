@@ -86,7 +86,7 @@ def load(address: str | None) -> ModuleType:
     """Import Ray with little logging.
 
     Args:
-        address: Address of a cluster, or None.
+        address: Address of a cluster; None for Ray on this machine.
 
     Returns:
         The module ray.
@@ -110,7 +110,7 @@ def load(address: str | None) -> ModuleType:
 
 @cache
 def _token_variables() -> dict[str, str]:
-    """Variables with a new token that protects a local cluster from others, unless the user has set one.
+    """Environment variables with a new token that protects a local cluster; empty if the user has set a token.
 
     Ray itself would create a token in the home folder, where processes that start at the same time race. The result is
     cached because Ray reads the token once per process.

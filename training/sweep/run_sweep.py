@@ -53,7 +53,7 @@ def sweep(
         run: False: train nothing, and report the existing runs.
 
     Returns:
-        The table, and the names of the files written.
+        The content of table.json, and under "files" the paths of the files written.
 
     Raises:
         UsageError: The file has an unknown name or a bad setting, a run directory has other settings, or another sweep
@@ -82,7 +82,7 @@ def sweep(
 
 
 def _draw(report: dict[str, Any], out: Path) -> list[Path]:
-    """Draw the front, if anything is measured, and return the files."""
+    """Draw the Pareto fronts, if anything is measured, and return the files."""
     points = _points(report)
     files = [out / f"{FRONT}.{kind}" for kind in ("png", "svg") if points]
     for file in files:
@@ -106,12 +106,12 @@ def _points(report: dict[str, Any]) -> list[Point]:
 
 
 def _label_keys(report: dict[str, Any], row: dict[str, Any]) -> list[str]:
-    """Settings that distinguish a point of the picture from others of its group."""
+    """Names of the settings that distinguish a point of the picture from others of its group."""
     return [key for key in row["settings"] if key not in report["searched"]]
 
 
 def _export(report: dict[str, Any], out: Path) -> list[Path]:
-    """Copy the model, card and example of each front row's best run, or raise EdgernnError if there is none."""
+    """Copy model, card and example of the best run of each row on a front; raises EdgernnError without such a row."""
     models = []
     for row in report["rows"]:
         if not row["front"]:

@@ -80,7 +80,7 @@ class Sweep:
         varied: Names in [vary].
         searched: Names in [search].
         rows: The rows.
-        cell_files: Contents of users' cell files, by the path of their copy.
+        cell_files: Dict from the path of a copy that is still missing to the content of the user's cell file.
     """
 
     path: Path

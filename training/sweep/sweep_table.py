@@ -26,12 +26,12 @@ def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repea
 
     Args:
         sweep: The sweep.
-        failures: Reasons of failed runs.
-        latency: Result of `latencies`.
+        failures: Dict from the run directory of each failed run to its error message.
+        latency: Result of `table_latency.latencies`.
         repeat: Device and data folder of the trainings.
 
     Returns:
-        Values that JSON can represent.
+        The sweep's part of table.json.
 
     Raises:
         EdgernnError: The runs have different metrics.
@@ -66,7 +66,7 @@ def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repea
 
 
 def _chosen(rows: Sequence[SweepRow], worth: Mapping[str, float]) -> set[str]:
-    """The best row of each group of rivals on the validation split."""
+    """Names of the chosen rows: of all rows with the same `SweepRow.rivals`, the best on the validation split."""
     rivals: dict[int, list[str]] = {}
     for row in rows:
         if row.name in worth:
