@@ -33,8 +33,8 @@ def to_onnx(
     Args:
         model: The model.
         path: The file to write.
-        metadata: Values to add to the file's metadata.
-        example: Input for the check, in addition to random input.
+        metadata: Dict of values to add to the file's metadata.
+        example: Input (T, B, I) or words (T, B) for the check, in addition to random input.
         weights: Type of stored matrices, "float32", "bfloat16" or "int8"; see `rounding.rounded`. The native library
             computes with this type. Without it, matrices are converted to float32 when the file is loaded.
 

@@ -39,7 +39,8 @@ def export_run(run: Path, out: Path, weights: str = "float32", score: Score | No
             called if weights are rounded, to report the change of the metric.
 
     Returns:
-        The file's name and size, the results of the check, the latency on this machine and the change of the metric.
+        JSON-compatible dict with the paths of the file and its card, the file's size, the results of the check, the
+        latency on this machine, the change of the metric, and why the native library cannot run the file, if so.
 
     Raises:
         EdgernnError: The directory is not a completed run, or the check fails.

@@ -2,7 +2,7 @@
 """Generate C++ headers from the Python definitions: `python runtime/csrc/generate.py`, or `make docs`.
 
 - program/ops.h: the ops of point-wise programs, from edgernn/program.py.
-- cells/NAME.h: the gates and equations of a cell of edgernn/cells, a struct per form (variant). cells/list.h: all cells.
+- cells/NAME.h: gates and equations of a cell of edgernn/cells, a struct per variant (form). cells/list.h: all cells.
 - rules/NAME.h: the constants and equations of a rule of edgernn/rules. rules/list.h: all rules.
 """
 
@@ -260,7 +260,7 @@ def _weight_shape(rule: UpdateRule, name: str) -> str:
 
 
 def _projection(rule: UpdateRule) -> tuple[str | None, str | None]:
-    """Return the names of a rule's matrix W (H, I) and bias b (H,) in `project(x)` = W x + b, None where it has none."""
+    """Return the names of a rule's matrix W (H, I) and bias b (H,) in `project(x)` = W x + b, None for a missing one."""
     x = torch.randn(4, _INPUT)
     e = rule.project(x)
     if not e.numel():
