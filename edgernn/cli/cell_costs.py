@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Costs of every cell, alone, under the papers' rules and behind imputers, as plain values or a Markdown table."""
+"""Costs of every cell, alone, with the papers' rules and with imputers, as plain values or a Markdown table."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,12 +18,12 @@ def cell_costs(input_size: int, hidden_size: int, custom: Sequence[str] = ()) ->
     """List every cell with the cost of a step that updates every neuron.
 
     Args:
-        input_size: I. For a name with an imputer it is the number of features: the model's input is 3 I wide.
-        hidden_size: H.
+        input_size: I. With an imputer, I is the number of features, and the model's input has 3 I channels.
+        hidden_size: H, the number of neurons.
         custom: Custom cells as FILE.py:CLASS, listed last.
 
     Returns:
-        A JSON-compatible entry for each name.
+        A JSON-compatible dict for each name.
     """
     native = native_kernels()
     return [_entry(name, input_size, hidden_size, native) for name in [*CELLS, *COMBINATIONS, *IMPUTING, *custom]]
