@@ -27,12 +27,12 @@ def measure(runs: dict[str, Callable[[], None]], repeats: int, clock: Callable[[
     """Time functions in interleaved rounds, after a warm-up round.
 
     Args:
-        runs: The functions by name.
+        runs: Dict from name to function.
         repeats: Number of rounds.
         clock: Returns the time in seconds.
 
     Returns:
-        The median seconds of each function.
+        Dict from name to the median seconds of the function.
     """
     times: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(repeats + 1):
