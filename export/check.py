@@ -104,7 +104,7 @@ def check(
 
 
 def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float, ties_apart: float) -> Check:
-    """Compare a backend with torch; a decision is a tie if its margin is at most `ties_apart` times the rule's `tie`."""
+    """Compare a backend with torch; a decision is a tie if its margin is below `ties_apart` times the rule's `tie`."""
     state = zero = model.initial_state(x.shape[1], model.input_mean)
     steps = ties = 0
     step_error = 0.0
