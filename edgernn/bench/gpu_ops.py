@@ -155,7 +155,7 @@ class PackedLayer:
 def check(
     library: CudaLibrary, op: str, form: Form, shapes: Iterable[tuple[int, int, int, int]], device: str
 ) -> dict[str, Any]:
-    """Compare an op with torch's loop in float64: y, states and counts of updates.
+    """Compare an op with the same layer in torch, in float64: outputs, states and numbers of updated neurons.
 
     Rounding may flip a decision near its threshold, which changes all later steps. The check then draws new inputs.
 

@@ -116,7 +116,7 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def check(device: str, size: tuple[int, int, int, int], cell: str, rule: str, how: str) -> dict[str, Any]:
-    """Compare the fused kernels' gradients with those of the loop in float64.
+    """Compare the fused kernels' gradients with those of the torch loop over steps in float64.
 
     Rounding may flip a decision near its threshold, which changes all later steps; the check then draws new inputs.
     Rounding may also change the slope of a surrogate gradient while all decisions stay the same, which the check cannot
@@ -203,7 +203,7 @@ def _checks(
 
 
 def throughput(device: str, sizes: SuiteSizes, names: Sequence[str]) -> dict[str, Any]:
-    """Time forward and backward of torch's layers, and of our layers as loops and fused, in tf32 or bf16 as named."""
+    """Time forward and backward of torch.nn's layers, and of ours as loops and as fused kernels, in tf32 or bf16."""
     T, B, I, H = sizes.timed
     x = torch.randn(T, B, I, device=device)
     runs: dict[str, Callable[[], None]] = {}

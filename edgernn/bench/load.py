@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Costs before a model's first step: size of the native library and time to create a session."""
+"""Costs before a model's first step: the size of the native library and the time to create a session."""
 
 import tempfile
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verify a model, then time it: each round calls all contenders in shuffled order, and ratios compare one round."""
+"""Verify a model, then time it in rounds: each times all contenders in shuffled order, and ratios compare one round."""
 
 import dataclasses
 from collections.abc import Callable
@@ -159,7 +159,7 @@ def example_input(path: Path, session: Session, settings: Settings, x: NDArray[A
 
 
 def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) -> float:
-    """Compare the native and the portable backend, restarting both from the portable state after each chunk.
+    """Compare the native and the portable backend, restarting both from the portable state after each chunk of steps.
 
     Args:
         native: The session to verify.

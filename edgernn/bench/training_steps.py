@@ -2,8 +2,8 @@
 """Time of a training step: `python -m edgernn.bench.training_steps [CELL...]`.
 
 It times forward and backward of a layer with fused kernels, of the same layer as a loop, and of torch.nn.GRU, in
-interleaved rounds of one process. With --own it also times the cell under another name, which runs by its program as
-custom cells do.
+interleaved rounds of one process. With --own it also times the cell under another name: its equations are then
+interpreted, as those of custom cells are.
 """
 
 import statistics

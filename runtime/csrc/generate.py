@@ -260,7 +260,7 @@ def _weight_shape(rule: UpdateRule, name: str) -> str:
 
 
 def _projection(rule: UpdateRule) -> tuple[str | None, str | None]:
-    """Return the names of a rule's matrix W (H, I) and bias b (H,) in `project(x)` = W x + b; None if one is missing."""
+    """Return the names of a rule's matrix W (H, I) and bias b (H,) in `project(x)` = W x + b; None if missing."""
     x = torch.randn(4, _INPUT)
     e = rule.project(x)
     if not e.numel():

@@ -24,7 +24,7 @@ class UnsupportedError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """A torch.nn.GRU or LSTM layer with an input, an initial state and a number of threads.
+    """A torch.nn.GRU or LSTM layer for a runtime to compute, with an input, an initial state and a number of threads.
 
     W are the input weights, R the recurrent weights and b_x, b_h their biases; G is the number of gates. Rows are
     ordered by gate as in torch: r, z, n with the reset gate after the product, or i, f, g, o.
