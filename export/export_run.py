@@ -25,6 +25,7 @@ from edgernn.store import load_model
 # limit on the numbers in y of example.npz; a model with many outputs gets fewer sequences
 _NUMBERS = 1 << 22
 
+# returns a model's metric on the test sequences, and True if higher is better
 Score = Callable[[SequenceModel], tuple[float, bool]]
 
 

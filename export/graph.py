@@ -53,7 +53,7 @@ class _Graph:
         return self.floats(name, self.kept(name, value))
 
     def kept(self, name: str, value: Tensor) -> tuple[str, str | None]:
-        """Store a matrix in the graph's type, bfloat16 or int8; return the names of its initialisers, `kept_names`."""
+        """Store a matrix as initialisers of the graph's type, bfloat16 or int8; return their names, as `kept_names`."""
         names = self.kept_names(name)
         if names[1] is None:
             self._bfloat16(names[0], value)
@@ -166,7 +166,7 @@ def _embedded(graph: _Graph, rows: Tensor, x: str) -> str:
 
 
 def _folded(model: SequenceModel) -> SequenceModel:
-    """Return the model, or a copy with batch statistics folded into constants and pruned weights set to zero."""
+    """Return the model, or if needed a copy with batch statistics folded into constants and pruned weights set to 0."""
     cells = [layer.cell for layer in model.recurrent_layers()]
     if not any(cell.counts_steps or cell.is_sparse for cell in cells):
         return model

@@ -33,7 +33,7 @@ _CACHE_SIZE = 64
 
 
 def _sequence_states(layer: RecurrentLayer) -> list[str]:
-    """Return the names of the states that `_Sequence` reads: the step count, and the previous input if known."""
+    """Return the names of the states that `_Sequence` reads: the step count, and the input before x if it is known."""
     return [name for name in layer.states if name == COUNT or (name == LAST and layer.shifts_input)]
 
 
@@ -52,7 +52,7 @@ class _Sequence(nn.Module):
 
 
 class _Step(nn.Module):
-    """One step: the next states and, if the rule can skip, the number of updated neurons."""
+    """One step of the layer: the next states and, if the rule can skip neurons, the number of updated ones."""
 
     def __init__(self, layer: RecurrentLayer, constants: Sequence[str]) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 class _Parts(nn.Module):
-    """Both parts in one module: _Sequence reads x and the first states, _Step all other inputs."""
+    """Both parts in one module: _Sequence reads x and `_sequence_states`, _Step all other inputs."""
 
     def __init__(self, layer: RecurrentLayer, constants: Sequence[str]) -> None:
         super().__init__()
@@ -253,7 +253,7 @@ def _outer_names(layer: RecurrentLayer) -> dict[str, str]:
 
 def _traced(layer: RecurrentLayer) -> tuple[onnx.GraphProto, onnx.GraphProto, list[str]]:
     """Trace a layer; return the graphs of _Sequence and _Step, and the names of `RecurrentLayer.constants`."""
-    # besides weights, _Sequence reads X and outside.STATE; _Step reads a, e, x, STATE and constant.NAME
+    # besides weights, _Sequence reads X and outside.STATE; _Step reads projections a, e, x, STATE and constant.NAME
     like = next(layer.parameters())
     x = like.new_zeros(3, 2, layer.input_size)
     outside = {f"outside.{name}": like.new_zeros(2, layer.widths[name]) for name in _sequence_states(layer)}

@@ -104,7 +104,7 @@ class CudaLibrary:
         macs: int = 0,
         stream: int = 0,
     ) -> None:
-        """Run T steps of B sequences.
+        """Run a layer over T steps of B sequences.
 
         Args:
             kind: Kind of the layer.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The description of its model that an exported file has as JSON in its metadata."""
+"""Description of the model in an exported file's metadata, as JSON: parsing and checks."""
 
 import json
 import math
@@ -128,7 +128,7 @@ def _finite(text: str) -> float:
 def kernels(info: Mapping[str, Any]) -> list[str]:
     """Return the names of the native kernels that a file needs, from its description (`read_info`).
 
-    The kernel of a user-defined cell is the one that interprets the cell's program.
+    For a user-defined cell this is the kernel that interprets the cell's equations.
     """
     return [info["programs"].get(kind, kind) for kind in info["kernels"]]
 

@@ -164,7 +164,7 @@ class Session:
         return stream.result()
 
     def _begin(self, x_t: ArrayLike) -> Stream:
-        """Return the stream with x_t as its input, whose type or shape may differ from the previous input's."""
+        """Check x_t, create a stream if none has its batch size, and return the stream with x_t as its input."""
         if not self.info["streaming"]:
             raise UsageError("step: this model needs the whole sequence; use run")
         frame = self._checked(x_t, ("B",))[0]
@@ -227,7 +227,7 @@ class Session:
         return _host(outputs["y"]), {name: _host(outputs[f"{name}.next"]) for name in self.state_names}
 
     def _starts(self, batch: int) -> Mapping[str, Any]:
-        """Return `initial_state` in the device's memory."""
+        """Return `initial_state` in the device's memory; on a GPU it is copied only if the batch size changes."""
         if self.device != DEVICE:
             return self.initial_state(batch)
         cached_batch, start = self._start

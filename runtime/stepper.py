@@ -11,12 +11,12 @@ from edgernn.errors import EdgernnError
 from edgernn.runtime.library import load_library
 
 Array = NDArray[Any]
-# EDGERNN_ALIGNMENT of runtime/csrc/include/edgernn.h
+# alignment in bytes, EDGERNN_ALIGNMENT of runtime/csrc/include/edgernn.h
 _ALIGNMENT = 64
 
 
 class _Sizes(ctypes.Structure):
-    """EdgernnSizes of runtime/csrc/include/edgernn.h."""
+    """The C struct EdgernnSizes, which runtime/csrc/include/edgernn.h declares."""
 
     _fields_ = [(name, ctypes.c_int64) for name in ("batch", "input", "vocabulary", "output", "state", "neurons")]
 
@@ -96,12 +96,12 @@ class Stepper:
 
     @property
     def native(self) -> tuple[ctypes.c_void_p, ...]:
-        """The C function of a step and its arguments: the model, x and y."""
+        """Pointer to the C function of a step, and its arguments: the model, x and y."""
         return ctypes.cast(self._step, ctypes.c_void_p), *self._arguments
 
     @property
     def native_reset(self) -> ctypes.c_void_p:
-        """The C function that resets the model."""
+        """Pointer to the C function that restores the model's initial state."""
         return ctypes.cast(self._library.edgernn_reset, ctypes.c_void_p)
 
     def refusal(self) -> str:
@@ -132,7 +132,7 @@ def _check(library: ctypes.CDLL, status: int) -> None:
 
 
 def _aligned(content: bytes | int) -> NDArray[np.uint8]:
-    """Allocate aligned memory with a content, or with a number of zero bytes."""
+    """Allocate aligned memory: a copy of the given bytes, or the given number of zeros."""
     size = content if isinstance(content, int) else len(content)
     buffer = np.zeros(size + _ALIGNMENT, np.uint8)
     start = -buffer.ctypes.data % _ALIGNMENT

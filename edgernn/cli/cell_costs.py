@@ -52,7 +52,7 @@ def _entry(name: str, input_size: int, hidden_size: int, native: set[str]) -> di
 
 
 def _kernel(name: str, model: SequenceModel, input_size: int, hidden_size: int) -> str:
-    """Return the kernel's name in the native library, or "" for a custom cell without a program."""
+    """Return the kernel's name in the native library, or "" for a custom cell that it cannot interpret."""
     layer = model.recurrent_layers()[0]
     if not is_cell_file(name):
         return layer.kind
