@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that stand in pages written by hand, from the reports of measurements."""
+"""Markdown tables of measured figures, for pages that are otherwise written by hand."""
 
 import json
 import textwrap
@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
 APPS = RESULTS / "apps.json"
 ADDING_MODEL = ROOT / "models" / "adding-sarnn" / "bench.json"
-# rows of docs/results/sarnn-4.json in the README, and what each is called there
+# from rows of docs/results/sarnn-4.json to their titles in the README
 ADDING_ROWS = {
     "gru": "GRU",
     "random-90": "GRU, 90 % of the updates left out at random",
@@ -20,7 +20,7 @@ ADDING_ROWS = {
 
 
 def adding() -> str:
-    """The README's table: what skipping costs and saves on the adding task, from `edgernn reproduce sarnn-4`."""
+    """Return the README's table: accuracy and work with skipping on the adding task, by `edgernn reproduce sarnn-4`."""
     report = json.loads((RESULTS / "sarnn-4.json").read_text(encoding="utf-8"))
     rows = {row["name"]: row for row in report["rows"]}
     lines = ["| model | MSE | solved | neurons updated | FLOPs a sequence |", "|---|---:|---|---:|---:|"]
@@ -44,7 +44,7 @@ def adding() -> str:
 
 
 def packed() -> str:
-    """Sizes of packed models and the library, measured by `python -m tests.measure_apps`."""
+    """Return a table of the sizes of packed models and the library, measured by `python -m tests.measure_apps`."""
     report = json.loads(APPS.read_text(encoding="utf-8"))
     rows = "\n".join(
         f"| {row['model']} | {row['packed']['float32']:,} | {row['memory']['float32']:,} | {row['packed']['int8']:,} | "
@@ -62,7 +62,7 @@ def packed() -> str:
 
 
 def sizes() -> str:
-    """Sizes of ONNX files with smaller weights, measured by `python -m tests.measure_apps`."""
+    """Return a table of the sizes of ONNX files for each weight type, measured by `python -m tests.measure_apps`."""
     rows = []
     for row in json.loads(APPS.read_text(encoding="utf-8"))["models"]:
         whole = row["file"]["float32"]
@@ -74,7 +74,7 @@ def sizes() -> str:
 
 
 def apps() -> str:
-    """Sizes and times of the example apps, measured by `python -m tests.measure_apps`."""
+    """Return a table of the sizes and times of the example apps, measured by `python -m tests.measure_apps`."""
     report = json.loads(APPS.read_text(encoding="utf-8"))
     time, size, machine = report["microseconds"], report["bytes"], report["machine"]
     cpp, c, node, browser = size["cpp"], size["c"], size["node"], size["browser"]
@@ -101,10 +101,10 @@ the program {mb(c["program"])}, memory {mb(c["memory"])} | {time["c"]:.2f} |
 
 
 def mb(count: int) -> str:
-    """Bytes in MB."""
+    """Format a number of bytes in MB."""
     return f"{count / 1e6:.{1 if count > 1e6 else 2}f}"
 
 
 def filled(text: str) -> str:
-    """A paragraph at the width of the pages."""
+    """Wrap a paragraph at 120 characters, the width of the pages."""
     return textwrap.fill(text, 120, break_on_hyphens=False)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hook of MkDocs that lays the sources out as they are installed, so that mkdocstrings finds every module."""
+"""MkDocs hook that links the source folders as they are installed, so that mkdocstrings finds every module."""
 
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYOUT = ROOT / "build" / "documented" / "edgernn"
-# folders of the repository that install below edgernn, as pyproject.toml has them
+# folders beside edgernn/ that pyproject.toml installs as subpackages of edgernn
 BESIDE = ("export", "runtime", "training")
 
 
 def on_startup(**_: Any) -> None:
-    """Link the modules of edgernn, and the folders that install below it, into one folder."""
+    """Link the modules of edgernn, and the folders of BESIDE, into one folder."""
     LAYOUT.mkdir(parents=True, exist_ok=True)
     for link in LAYOUT.iterdir():
         link.unlink()

@@ -27,14 +27,14 @@ def to_onnx(
     """Write a model as an ONNX file (opset 20, IR 9) and check it against torch.
 
     The file's inputs are x (T, B, I), or int64 words (T, B) for a model with a vocabulary, and the state. Its outputs
-    are y, the next state and, for a rule that can skip, the number of updated neurons (T, B) and the executed
-    multiply-adds (B,).
+    are y and the next state. With an update rule that can skip neurons, they include the number of updated neurons
+    (T, B) and of executed multiply-adds (B,).
 
     Args:
         model: The model.
         path: The file to write.
-        metadata: Values to add to the file's metadata.
-        example: Input for the check, in addition to random input.
+        metadata: Dict of values to add to the file's metadata.
+        example: Input (T, B, I) or words (T, B) for the check, in addition to random input.
         weights: Type of stored matrices, "float32", "bfloat16" or "int8"; see `rounding.rounded`. The native library
             computes with this type. Without it, matrices are converted to float32 when the file is loaded.
 

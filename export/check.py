@@ -32,7 +32,8 @@ class Check:
         sequence_error: Largest absolute error of any output over whole sequences.
         steps: Number of compared steps.
         sequences: Number of compared sequences, all of them without ties.
-        ties: Number of steps left out because a decision was closer to its threshold than the rule's `tie`.
+        ties: Number of steps left out because rounding may change a decision of the rule: it is closer to its
+            threshold than `UpdateRule.tie`.
     """
 
     backend: str
@@ -66,8 +67,8 @@ def check(
         path: The exported file.
         example: Further input, (T, B, I) or words (T, B).
         tolerance: Allowed absolute error, or relative error for outputs above 1.
-        whole_numbers: True if the native library multiplies integers. It is then allowed an error of WHOLE_NUMBERS,
-            and decisions count as ties at a correspondingly larger distance.
+        whole_numbers: True if the native library multiplies integers, for int8 weights. It is then allowed an error of
+            WHOLE_NUMBERS, and decisions count as ties at a correspondingly larger distance.
 
     Returns:
         One check per backend.
@@ -103,7 +104,7 @@ def check(
 
 
 def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float, ties_apart: float) -> Check:
-    """Compare one backend; a decision within `ties_apart` times the rule's `tie` of its threshold is a tie."""
+    """Compare a backend with torch; a decision is a tie if its margin is below `ties_apart` times the rule's `tie`."""
     state = zero = model.initial_state(x.shape[1], model.input_mean)
     steps = ties = 0
     step_error = 0.0
@@ -126,7 +127,7 @@ def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float
 
 
 def _torch(model: SequenceModel, x: Tensor, state: State) -> tuple[Tensor, State, Tensor | None]:
-    """Run torch; returns y, the next state and the number of updated neurons (T, B), if any rule decides."""
+    """Run torch; return y, the next state and the number of updated neurons (T, B), None if all neurons always are."""
     with torch.no_grad():
         y, new = model(x, state)
     counts = None
@@ -139,9 +140,9 @@ def _torch(model: SequenceModel, x: Tensor, state: State) -> tuple[Tensor, State
 
 
 def _margins(model: SequenceModel, x: Tensor, state: State) -> Tensor:
-    """Smallest margin (B,) of any layer's decisions over all steps of x, in units of the rule's `tie`.
+    """Return the smallest distance (B,) of a decision from its threshold over all layers and steps of x.
 
-    The rules' `decide` is wrapped to record the margins.
+    The unit is the rule's `tie`. The method `decide` of each rule is wrapped to record the distances.
     """
     margins: list[Tensor] = []
 
@@ -175,7 +176,7 @@ def _error(
     clear: Tensor,
     tolerance: float,
 ) -> float:
-    """Largest error over the samples in the mask `clear`; raises EdgernnError above the tolerance."""
+    """Return the largest error over the sequences in the mask `clear` (B,); raise EdgernnError above the tolerance."""
     named = {n: s.detach().numpy() for n, s in zip(model.state_names, state, strict=True)}
     y, new = session.run_from(x.numpy(), named)
     pick = clear.numpy()

@@ -25,6 +25,7 @@ from edgernn.store import load_model
 # limit on the numbers in y of example.npz; a model with many outputs gets fewer sequences
 _NUMBERS = 1 << 22
 
+# returns a model's metric on the test sequences, and True if higher is better
 Score = Callable[[SequenceModel], tuple[float, bool]]
 
 
@@ -39,7 +40,8 @@ def export_run(run: Path, out: Path, weights: str = "float32", score: Score | No
             called if weights are rounded, to report the change of the metric.
 
     Returns:
-        The file's name and size, the results of the check, the latency on this machine and the change of the metric.
+        JSON-compatible dict with the paths of the file and its card, the file's size, the results of the check, the
+        latency on this machine, the change of the metric, and why the native library cannot run the file, if so.
 
     Raises:
         EdgernnError: The directory is not a completed run, or the check fails.

@@ -47,13 +47,13 @@ class _Graph:
         return name
 
     def matrix(self, name: str, value: Tensor) -> str:
-        """Add a weight. A learned matrix is stored in the graph's type, with nodes that convert it to float32."""
+        """Add a weight and return the name of its float32 value; a learned matrix is stored in the graph's type."""
         if self.type == "float32" or value.ndim != 2 or not isinstance(value, nn.Parameter):
             return self.weight(name, value)
         return self.floats(name, self.kept(name, value))
 
     def kept(self, name: str, value: Tensor) -> tuple[str, str | None]:
-        """Store a matrix in the graph's type; returns its `kept_names`."""
+        """Store a matrix as initialisers of the graph's type, bfloat16 or int8; return their names, as `kept_names`."""
         names = self.kept_names(name)
         if names[1] is None:
             self._bfloat16(names[0], value)
@@ -68,11 +68,11 @@ class _Graph:
         self.weights.append(helper.make_tensor(name, TensorProto.BFLOAT16, tuple(value.shape), raw, raw=True))
 
     def kept_names(self, name: str) -> tuple[str, str | None]:
-        """Names of a stored matrix and, for int8, of its scales (rows, 1); runtime/packed.py reads them."""
+        """Return the initialisers' names for runtime/weights.py: the matrix and, for int8, its scales (rows, 1)."""
         return (f"{name}.b", None) if self.type == "bfloat16" else (f"{name}.q", f"{name}.s")
 
     def floats(self, name: str, kept: tuple[str, str | None]) -> str:
-        """Convert a stored matrix, or rows of it, to float32."""
+        """Add nodes that convert a stored matrix, or rows of it, to float32; `kept` names its values and scales."""
         value, scale = kept
         if scale is None:
             return self._cast(value, name)
@@ -86,7 +86,7 @@ class _Graph:
         return output
 
     def reversed(self, value: str, output: str) -> str:
-        """Reverse the first axis, time."""
+        """Add a node that reverses the first axis, time."""
         ends = (("last", [-1]), ("first", [-(2**31)]), ("time", [0]), ("back", [-1]))
         known = {w.name for w in self.weights}
         for name, number in ends:
@@ -156,7 +156,7 @@ def build(
 
 
 def _embedded(graph: _Graph, rows: Tensor, x: str) -> str:
-    """Gather the embedding's rows for x; of smaller weights only these rows are converted to float32."""
+    """Add nodes that gather the embedding's rows for x; only these rows are converted from the graph's type."""
     if graph.type == "float32":
         return graph.node("Gather", [graph.weight("embedding.E", rows), x], "embedding.rows")
     value, scale = graph.kept("embedding.E", rows)
@@ -166,7 +166,7 @@ def _embedded(graph: _Graph, rows: Tensor, x: str) -> str:
 
 
 def _folded(model: SequenceModel) -> SequenceModel:
-    """Copy of the model with batch statistics folded into constants and pruned weights set to zero."""
+    """Return the model, or if needed a copy with batch statistics folded into constants and pruned weights set to 0."""
     cells = [layer.cell for layer in model.recurrent_layers()]
     if not any(cell.counts_steps or cell.is_sparse for cell in cells):
         return model
@@ -185,14 +185,14 @@ def _folded(model: SequenceModel) -> SequenceModel:
 
 @dataclass(eq=False)
 class _Function:
-    """Function of the file, shared by layers with the same equations.
+    """ONNX function in the file, shared by layers with the same equations.
 
     Attributes:
         name: Name of the function.
-        layer: Layer to trace. If any layer of this function has I and H that differ, so does this one, so that the
-            traced sizes are distinguishable.
-        sizes: H of all layers that call the function.
-        kernel: Native kernel, or None.
+        layer: Layer to trace. It is one with I != H if any layer that shares the function is, so that the trace tells
+            I and H apart.
+        sizes: Values of H of all layers that share the function.
+        kernel: Native kernel, or None if the layers run only as standard operators.
     """
 
     name: str
@@ -202,19 +202,19 @@ class _Function:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Attributes of its nodes, in addition to those that all layers have."""
+        """Attributes of nodes that call the function, besides `op_attributes`: the program of a user-defined cell."""
         program = None if self.kernel is None else self.kernel.program
         return {} if program is None else program.attributes()
 
 
 def _functions(layers: list[RecurrentLayer]) -> list[_Function]:
-    """Function of each layer; raises UsageError if there are more than the native library has op names."""
+    """Return the function of each layer; raise UsageError for more functions than the native library has op names."""
     functions: dict[Any, _Function] = {}
     assigned = []
     for layer in layers:
         cell, kernel = layer.cell, _kernel(layer)
         group_size = layer.rule.group_size
-        # groups of neurons are written down by the sizes of one layer
+        # a function with groups of neurons contains the sizes of one layer as constants
         sizes = (group_size, cell.hidden_size) if group_size > 1 else ()
         key = layer.kind, cell.recurrent.rank, kernel, sizes, *op_inputs(layer)
         if key not in functions:
@@ -231,7 +231,7 @@ def _functions(layers: list[RecurrentLayer]) -> list[_Function]:
 
 
 def _kernel(layer: RecurrentLayer) -> Kernel | None:
-    """Kernel of a layer, or None."""
+    """Return the native kernel of a layer, or None if it has none."""
     # a layer without a kernel needs another function name, as a registered op hides the function of its name
     try:
         return find_kernel(layer)
@@ -253,7 +253,7 @@ def _layer(
     backwards: bool,
     counters: dict[str, list[str]],
 ) -> tuple[str, str]:
-    """Add the node of a layer; returns the names of its output sequence ("" if not needed) and of its last output."""
+    """Add the node of a layer; return the names of its output sequence ("" if not needed) and of its last output."""
     if backwards:
         x = graph.reversed(x, f"{name}.x")
     parameters = layer_weights(layer)
@@ -311,7 +311,7 @@ def _sum(graph: _Graph, values: list[str], output: str) -> None:
 
 
 def _interface(model: SequenceModel) -> tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]:
-    """Inputs and outputs of the graph."""
+    """Return the declarations of the graph's inputs and outputs."""
     width = model.output_size or model.width
 
     def floats(name: str, *shape: int | str) -> onnx.ValueInfoProto:
@@ -332,14 +332,14 @@ def _interface(model: SequenceModel) -> tuple[list[onnx.ValueInfoProto], list[on
 
 
 def _initial_state(model: SequenceModel) -> dict[str, list[float]]:
-    """Initial state of one sequence, by name."""
+    """Return a dict from the name of each state to its initial values for one sequence."""
     with torch.no_grad():
         state = model.initial_state(1, model.input_mean)
     return {name: value[0].tolist() for name, value in zip(model.state_names, state, strict=True)}
 
 
 def _config(model: SequenceModel) -> ModelConfig:
-    """Configuration of the model, with the current mean and standard deviation of its input."""
+    """Return the model's configuration, with the current mean and standard deviation of its input."""
     mean, std = (_collapsed(numbers) for numbers in (model.input_mean, model.input_std))
     return replace(model.config, input=replace(model.config.input, mean=mean, std=std))
 
@@ -374,6 +374,6 @@ def _metadata(model: SequenceModel, functions: list[_Function]) -> dict[str, Any
 
 
 def _collapsed(numbers: Tensor) -> tuple[float, ...]:
-    """Convert numbers (I,) to a tuple, which has a single element if all are equal."""
+    """Convert numbers (I,) to a tuple, which has a single element if all numbers are equal."""
     values = tuple(numbers.tolist())
     return values[:1] if len(set(values)) == 1 else values

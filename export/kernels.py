@@ -18,8 +18,8 @@ class Kernel:
     """Native kernel of a layer.
 
     Attributes:
-        name: Name in the library: the layer's `kind`, with `*` in place of a cell that is run by its program.
-        program: Program of the cell, or None if the library has a compiled kernel.
+        name: Name in the library: `RecurrentLayer.kind`, with `*` in place of a user-defined cell.
+        program: Equations of a user-defined cell, which the kernel interprets, or None for a compiled kernel.
     """
 
     name: str
@@ -68,7 +68,7 @@ def find_kernel(layer: RecurrentLayer) -> Kernel:
 
 
 def without_kernel(layers: Iterable[RecurrentLayer]) -> str | None:
-    """Reason why one of the layers has no native kernel, or None if all have one."""
+    """Return why one of the layers has no native kernel, or None if all have one."""
     for layer in layers:
         try:
             find_kernel(layer)

@@ -17,7 +17,7 @@ WEIGHTS = {"float32": 32, "bfloat16": 16, "int8": 8}
 WHOLE_NUMBERS = 1e-3
 
 
-# loss of a metric that counts as large: absolute if higher is better (a share of 1), else relative
+# loss of a metric that counts as large: absolute for a share of 1, where higher is better, and else relative
 POINTS, SHARE = 0.005, 0.02
 
 
@@ -32,14 +32,14 @@ class Loss:
 
     @property
     def is_large(self) -> bool:
-        """True if the metric is worse by more than half a point or, if lower is better, by more than 2 %."""
+        """True if the metric is worse by more than half a percentage point or, if lower is better, by more than 2 %."""
         if self.higher_is_better:
             return self.before - self.after > POINTS
         return self.after - self.before > SHARE * abs(self.before)
 
 
 def rounded(model: SequenceModel, weights: str) -> SequenceModel:
-    """Round the matrices of a model to the values that a file with such weights has.
+    """Round the matrices of a model to the values that a file with this type of weights stores.
 
     bfloat16: the upper half of a float32, rounded to nearest. int8: W_ij = s_i q_ij with one scale per row,
     s_i = max_j |W_ij| / 127 rounded to bfloat16, and q_ij = W_ij / s_i rounded. Vectors are not rounded.
@@ -74,7 +74,7 @@ def _rounded(matrix: Tensor, weights: str) -> Tensor:
 
 
 def whole(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantise a matrix to int8; returns q (rows, columns) and the scales s (rows, 1).
+    """Quantise a matrix W to int8 as W_ij = s_i q_ij; return q (rows, columns) and the scales s (rows, 1).
 
     The largest |q| of each row is 127.
     """
@@ -85,6 +85,6 @@ def whole(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def check_goes_with(layers: list[RecurrentLayer], weights: str) -> None:
-    """Raise UsageError for quantised weights of a block-sparse cell."""
+    """Raise UsageError if a layer has a block-sparse cell and the weights are not float32."""
     if weights != "float32" and any(layer.cell.is_sparse for layer in layers):
         raise UsageError(f"weights: expected float32 with density, got {weights}; only float32 skips zero blocks")

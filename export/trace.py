@@ -33,7 +33,7 @@ _CACHE_SIZE = 64
 
 
 def _sequence_states(layer: RecurrentLayer) -> list[str]:
-    """Names of the states that are read before the first step."""
+    """Return the names of the states that `_Sequence` reads: the step count, and the input before x if it is known."""
     return [name for name in layer.states if name == COUNT or (name == LAST and layer.shifts_input)]
 
 
@@ -52,7 +52,7 @@ class _Sequence(nn.Module):
 
 
 class _Step(nn.Module):
-    """One step: the next states and, if the rule can skip, the number of updated neurons."""
+    """One step of the layer: the next states and, if the rule can skip neurons, the number of updated ones."""
 
     def __init__(self, layer: RecurrentLayer, constants: Sequence[str]) -> None:
         super().__init__()
@@ -70,12 +70,12 @@ class _Step(nn.Module):
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
-    """Weights of a module that become inputs of the op, by name: parameters, then constants."""
+    """Return a dict from name to weight, for the inputs of the op: the module's parameters, then its buffers."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 class _Parts(nn.Module):
-    """Both parts in one module: _Sequence on x and its states, then _Step on all other inputs."""
+    """Both parts in one module: _Sequence reads x and `_sequence_states`, _Step all other inputs."""
 
     def __init__(self, layer: RecurrentLayer, constants: Sequence[str]) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int, str]]) -> onnx.GraphProto:
-    """Trace a module to an ONNX graph, whose inputs are the module's weights by name, then `inputs`."""
+    """Trace a module to an ONNX graph; its inputs are the module's weights and then `inputs`, under their names."""
     functional = _Functional(module)
     parameters = [p.detach() for p in weights_of(module).values()]
     with torch.no_grad(), _quiet():
@@ -150,8 +150,8 @@ def _nodes(
 ) -> list[onnx.NodeProto]:
     """Copy a graph's nodes with all values renamed; initialisers come first, as Constant nodes.
 
-    The tracer writes I as a number into lists of sizes; it is replaced by the size of the input, so that layers with
-    another I can call the same function. The same is done for H with `any_size`. Only one layer has an imputer.
+    The tracer writes I as a number into lists of sizes. It is replaced by the size of the input, so that layers with
+    another I can call the same function. `any_size` replaces H, too. With an imputer I remains: only one layer has it.
     """
     nodes = []
     cell = layer.cell
@@ -197,7 +197,7 @@ def _nodes(
 
 
 def _named(known: dict[str, str], prefix: str) -> Callable[[str], str]:
-    """Renaming of values: `known` ones by their names, others by short numbers to keep the file small."""
+    """Return a function that renames a value: by the dict `known`, or else to a short number, for a small file."""
     names = {"": ""} | known
 
     def rename(name: str) -> str:
@@ -207,7 +207,7 @@ def _named(known: dict[str, str], prefix: str) -> Callable[[str], str]:
 
 
 def _size_nodes(state: str) -> list[onnx.NodeProto]:
-    """Nodes that compute size.I and size.H from X (T, B, I) and a state (B, H)."""
+    """Return nodes that compute size.I and size.H from X (T, B, I) and a state (B, H)."""
     return [
         helper.make_node("Shape", ["X"], ["size.I"], start=2, end=3),
         helper.make_node("Shape", [state], ["size.H"], start=1, end=2),
@@ -219,22 +219,22 @@ def _parts(layer: RecurrentLayer) -> dict[str, nn.Module]:
 
 
 def layer_weights(layer: RecurrentLayer) -> dict[str, Tensor]:
-    """Weights of cell, rule and imputer, by the names of the op's inputs."""
+    """Return a dict from the name of an op input to the weight of cell, rule or imputer that it takes."""
     return {n: w for part in _parts(layer).values() for n, w in weights_of(part).items()}
 
 
 def op_inputs(layer: RecurrentLayer) -> list[str]:
-    """Names of the op's inputs: X, the weights of cell, rule and imputer, and the states."""
+    """Return the names of the op's inputs: X, the weights of cell, rule and imputer, and the states."""
     return ["X", *layer_weights(layer), *layer.states]
 
 
 def op_outputs(layer: RecurrentLayer) -> list[str]:
-    """Names of the op's outputs."""
+    """Return the names of the op's outputs: Y, the counts updates and macs, and the states after the last step."""
     return ["Y", "updates", "macs", *(f"{s}_next" for s in layer.states)]
 
 
 def op_attributes(layer: RecurrentLayer) -> dict[str, Any]:
-    """Attributes of all nodes: the names of the layer's parts, schema, and macs, the dense multiply-adds of a step."""
+    """Return the attributes of any node: names of the layer's parts, schema, and macs, a dense step's multiply-adds."""
     cell, imputer = layer.cell, layer.imputer
     parts = {
         "cell": cell.form,
@@ -247,13 +247,13 @@ def op_attributes(layer: RecurrentLayer) -> dict[str, Any]:
 
 
 def _outer_names(layer: RecurrentLayer) -> dict[str, str]:
-    """Map from a weight's name in the traced module to the name of the op's input."""
+    """Return a dict from a weight's name in the traced module to the name of the op's input."""
     return {f"layer.{name}.{n}": n for name, part in _parts(layer).items() for n in weights_of(part)}
 
 
 def _traced(layer: RecurrentLayer) -> tuple[onnx.GraphProto, onnx.GraphProto, list[str]]:
-    """Trace a layer; returns the graphs of _Sequence and _Step, and the names of the constants."""
-    # besides weights, _Sequence reads X and outside.STATE; _Step reads a, e, x, STATE and constant.NAME
+    """Trace a layer; return the graphs of _Sequence and _Step, and the names of `RecurrentLayer.constants`."""
+    # besides weights, _Sequence reads X and outside.STATE; _Step reads projections a, e, x, STATE and constant.NAME
     like = next(layer.parameters())
     x = like.new_zeros(3, 2, layer.input_size)
     outside = {f"outside.{name}": like.new_zeros(2, layer.widths[name]) for name in _sequence_states(layer)}
@@ -270,7 +270,7 @@ def _traced(layer: RecurrentLayer) -> tuple[onnx.GraphProto, onnx.GraphProto, li
 
 
 def _ending_in(graph: onnx.GraphProto, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.GraphProto:
-    """Part of a graph that some of its outputs depend on."""
+    """Return the part of a graph that computes these outputs of it."""
     nodes = _needed(graph.node, [output.name for output in outputs])
     read = {name for node in nodes for name in node.input} | {output.name for output in outputs}
     part = onnx.GraphProto(node=nodes, output=outputs)
@@ -279,7 +279,7 @@ def _ending_in(graph: onnx.GraphProto, outputs: Sequence[onnx.ValueInfoProto]) -
 
 
 def _scan(layer: RecurrentLayer, step: onnx.GraphProto, constants: list[str], any_size: bool) -> onnx.NodeProto:
-    """Scan over the steps; its body reads constants and weights from the enclosing scope."""
+    """Build the Scan node over the steps; its body reads constants and weights from the enclosing scope."""
     cell = layer.cell
     state = {name: width for name, width in layer.widths.items() if name != LAST or not layer.shifts_input}
     inputs = ["a", "e", "x", *state, *(f"constant.{name}" for name in constants)]
@@ -320,7 +320,7 @@ def _scan(layer: RecurrentLayer, step: onnx.GraphProto, constants: list[str], an
 
 
 def _dense_macs() -> list[onnx.NodeProto]:
-    """Nodes that compute macs (B,), T times the attribute `macs`, because the portable function skips nothing."""
+    """Return nodes that compute macs (B,), T times the attribute `macs`: the portable function skips nothing."""
     per_step = helper.make_node("Constant", [], ["macs.step"])
     per_step.attribute.append(onnx.AttributeProto(name="value_int", ref_attr_name="macs", type=onnx.AttributeProto.INT))
     return [
@@ -333,7 +333,7 @@ def _dense_macs() -> list[onnx.NodeProto]:
 
 
 def _nothing_to_count() -> list[onnx.NodeProto]:
-    """Nodes of empty outputs updates (0, 0) and macs (0,), for rules that never skip."""
+    """Return nodes of empty outputs, updates (0, 0) and macs (0,), for rules that never skip."""
     empty = ((name, np.empty((0,) * axes, np.int64)) for name, axes in (("updates", 2), ("macs", 1)))
     return [helper.make_node("Constant", [], [n], value=numpy_helper.from_array(value)) for n, value in empty]
 
@@ -341,13 +341,13 @@ def _nothing_to_count() -> list[onnx.NodeProto]:
 def layer_function(
     layer: RecurrentLayer, name: str, attributes: Iterable[str] = (), any_size: bool = False
 ) -> onnx.FunctionProto:
-    """Create the model-local function of a layer.
+    """Create the ONNX function of a layer, which is stored in the model.
 
     Args:
         layer: The layer.
         name: Name of the function.
-        attributes: Names of further attributes of its nodes.
-        any_size: Support layers of any H, not only this one's.
+        attributes: Names of the attributes that its nodes have besides `op_attributes`.
+        any_size: True for a function that layers of any H can call, False for this layer's H only.
 
     Returns:
         The function.
@@ -364,7 +364,7 @@ def layer_function(
 
 
 def _function_nodes(layer: RecurrentLayer, any_size: bool) -> list[onnx.NodeProto]:
-    """Nodes of `layer_function`, from the cache or traced."""
+    """Return the nodes of `layer_function`, from the cache or by tracing the layer."""
     key = any_size, layer.shifts_input, *map(structure, _parts(layer).values())
     if None not in key and key in _CACHE:
         return _CACHE[key]
@@ -388,7 +388,7 @@ def _function_nodes(layer: RecurrentLayer, any_size: bool) -> list[onnx.NodeProt
 
 
 def _needed(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
-    """Nodes that the outputs depend on; the trace may contain projections that no step reads."""
+    """Return the nodes that the outputs depend on; the trace may contain projections that no step reads."""
     required, kept = set(outputs), []
     for node in reversed(nodes):
         if required.isdisjoint(node.output):

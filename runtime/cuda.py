@@ -21,10 +21,10 @@ class Sizes:
     """Sizes of a layer.
 
     Attributes:
-        input: I.
-        hidden: H.
-        rank: Rank of R, 0 for a full matrix.
-        biases: True if gates with an optional bias have one.
+        input: I, the number of inputs of a step.
+        hidden: H, the number of neurons.
+        rank: Rank of the recurrent weights R, or 0 if R is a full matrix.
+        biases: True if the gates whose bias is optional have one.
     """
 
     input: int
@@ -63,7 +63,7 @@ class CudaLibrary:
         self._kernels = frozenset(library.edgernn_cuda_kernels().decode().split())
 
     def kernels(self) -> set[str]:
-        """Return the kinds of layers that the library has kernels for."""
+        """Return the kinds of layers with a kernel in the library, such as gru+selective (`RecurrentLayer.kind`)."""
         return set(self._kernels)
 
     def missing(self) -> str | None:
@@ -78,14 +78,14 @@ class CudaLibrary:
         return size.value
 
     def pack(self, kind: str, sizes: Sizes, weights: Sequence[int], packed: int, stream: int = 0) -> None:
-        """Pack a layer's weights.
+        """Copy a layer's weights to the memory layout that the kernels read.
 
         Args:
             kind: Kind of the layer.
             sizes: Sizes of the layer.
-            weights: Addresses in the order of the layer's inputs.
+            weights: Addresses of the weights, in the order of the op's inputs (`export.trace.layer_weights`).
             packed: Address of `packed_bytes` bytes to write.
-            stream: CUDA stream.
+            stream: CUDA stream, or 0 for the default stream.
         """
         self._check(self._library.edgernn_cuda_pack(*self._layer(kind, sizes), _table(weights), packed, stream))
 
@@ -104,21 +104,22 @@ class CudaLibrary:
         macs: int = 0,
         stream: int = 0,
     ) -> None:
-        """Run T steps of B sequences.
+        """Run a layer over T steps of B sequences.
 
         Args:
             kind: Kind of the layer.
             sizes: Sizes of the layer.
-            packed: The packed weights.
+            packed: Address of the weights that `pack` wrote.
             steps: T.
             batch: B.
-            x: Inputs (T, B, I).
-            states: States (B, H) in the layer's order. A memory of the rule is (B, 1) or (B, H), the last input (B, I).
-            y: Outputs (T, B, H) to write.
-            new_states: States after the last step to write.
-            updates: int64 (T, B) to write, the neurons updated; 0 for none.
-            macs: int64 (B,) to write, the multiply-adds executed; 0 for none.
-            stream: CUDA stream.
+            x: Address of the inputs (T, B, I).
+            states: Addresses of the initial states in the order of `RecurrentLayer.states`. States of the cell are
+                (B, H), those of the rule (B, 1) or (B, H), and the previous input is (B, I).
+            y: Address of the outputs (T, B, H) to write.
+            new_states: Addresses of the states after the last step, to write.
+            updates: Address of int64 (T, B) to write, the number of updated neurons; 0 to leave it out.
+            macs: Address of int64 (B,) to write, the number of executed multiply-adds; 0 to leave it out.
+            stream: CUDA stream, or 0 for the default stream.
         """
         for name, value in (("steps", steps), ("batch", batch)):
             if value < 1:

@@ -51,7 +51,7 @@ def gpu_session(ort: Any, content: bytes, options: Any, *, stream: int | None = 
         ort: The module onnxruntime.
         content: The model.
         options: An onnxruntime.SessionOptions.
-        stream: CUDA stream other than the default stream 0, or None for ONNX Runtime's stream.
+        stream: CUDA stream other than the default stream 0, or None for ONNX Runtime's own stream.
         exact: True for float32 products, False for tf32.
 
     Returns:
@@ -76,7 +76,10 @@ def gpu_session(ort: Any, content: bytes, options: Any, *, stream: int | None = 
 
 
 def unassigned_ops(session: Any, ops: set[str]) -> set[str]:
-    """Return the ops of our domain that do not run on the CUDA provider, if the session has RECORD."""
+    """Return those of `ops`, names in the domain ai.edgernn, that have no node on the CUDA provider.
+
+    The session must be created with the option RECORD. The set is empty if ONNX Runtime cannot list its assignments.
+    """
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return set()
     groups = [group for group in session.get_provider_graph_assignment_info() if group.ep_name == PROVIDER]
@@ -89,14 +92,14 @@ def to_device(array: Any) -> Any:
 
 
 class Call:
-    """A call of a session on a GPU with bound inputs and outputs.
+    """A function that runs a session on a GPU, with inputs and outputs that are bound once.
 
-    `call()` runs the session, and `call.outputs` are OrtValues on the GPU by name.
+    Calling the object runs the session. `outputs` then maps the name of each output to an OrtValue on the GPU.
 
     Args:
-        session: The session.
-        inputs: Arrays, which are copied once, and OrtValues by name.
-        waits: True for synchronous calls; False needs a session with the caller's stream.
+        session: The onnxruntime.InferenceSession.
+        inputs: Dict from name to an OrtValue, or to an array, which is copied to the GPU once.
+        waits: True if a call waits for the GPU to finish. False needs a session with the caller's CUDA stream.
     """
 
     def __init__(self, session: Any, inputs: Mapping[str, Any], *, waits: bool = True) -> None:

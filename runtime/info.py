@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An exported file's description of its model, stored in the file's metadata."""
+"""Description of the model in an exported file's metadata, as JSON: parsing and checks."""
 
 import json
 import math
@@ -43,7 +43,7 @@ _OPTIONAL_SIZE = "null or a whole number of at least 1", lambda value: value is 
 _NUMBER = "a number", _is_number
 _NUMBERS = "a list of numbers", _list_of(_is_number)
 _NAME, _FLAG = ("a name", _is_name), ("true or false", _is_flag)
-# required values by dotted name: the expected value in words, and a check
+# dotted name of each required value: (the expected value in words, a check)
 _FIELDS: dict[str, tuple[str, Check]] = {
     "kernels": ("a list of names", _list_of(_is_name)),
     "programs": ("names by name", lambda value: type(value) is dict and all(map(_is_name, value.values()))),
@@ -87,7 +87,7 @@ def read_info(text: str | None, path: Path) -> dict[str, Any]:
         The description.
 
     Raises:
-        EdgernnError: The text is missing, cannot be parsed, has another schema, or lacks or misstates a value.
+        EdgernnError: The text is missing, cannot be parsed or has another schema, or a value is missing or invalid.
     """
     if text is None:
         raise EdgernnError(f"{path}: not exported by edgernn (no metadata)")
@@ -126,11 +126,14 @@ def _finite(text: str) -> float:
 
 
 def kernels(info: Mapping[str, Any]) -> list[str]:
-    """Return the kernels that the native library needs to run a file, from the file's description."""
+    """Return the names of the native kernels that a file needs, from its description (`read_info`).
+
+    For a user-defined cell this is the kernel that interprets the cell's equations.
+    """
     return [info["programs"].get(kind, kind) for kind in info["kernels"]]
 
 
 def layer_sizes(info: Mapping[str, Any]) -> list[int]:
-    """Return H of each layer, from a file's description."""
+    """Return H, the number of neurons, of each layer, from a file's description (`read_info`)."""
     model = info["model"]
     return [model["hidden_size"]] * (model["layers"] - 1) + [model["last_size"] or model["hidden_size"]]

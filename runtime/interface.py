@@ -10,20 +10,23 @@ from edgernn.errors import EdgernnError
 from edgernn.runtime.info import layer_sizes
 
 FLOATS, INTEGERS = "tensor(float)", "tensor(int64)"
-# axes by name, T and B, or by size
+# each axis is a name, "T" or "B", or a size
 Shape = tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
 class Value:
-    """An input or output of a graph; `type` is in ONNX Runtime's notation."""
+    """An input or output of a graph.
+
+    The type is in ONNX Runtime's notation, such as tensor(float). Each axis is a name, a size, or None if unknown.
+    """
 
     name: str
     type: str
     shape: tuple[int | str | None, ...]
 
     def fits(self, type: str, shape: Shape) -> bool:
-        """Return True if the value has this type and shape; named axes fit any size."""
+        """Return True if the value has this type and shape; a name in `shape` fits any axis."""
         axes = zip(shape, self.shape, strict=False)
         return (
             self.type == type
@@ -38,15 +41,15 @@ def state_sizes(
     """Check a graph's inputs and outputs against the file's description.
 
     Args:
-        info: The file's description.
+        info: The file's description (`read_info`).
         inputs: Inputs of the graph.
         outputs: Outputs of the graph.
-        size: Bytes of the file. Every channel and neuron has a weight in the file, so a longer axis is an error. This
-            bounds the memory of a damaged file's arrays.
+        size: Size of the file in bytes. An axis longer than that is an error, as every channel and neuron has a weight
+            in the file. This bounds the memory that a damaged file takes.
         path: The file, for the error.
 
     Returns:
-        The size of each state by name.
+        Dict from the name of each state to its size.
 
     Raises:
         EdgernnError: An input or output is missing or has another type or shape.
@@ -77,7 +80,7 @@ def state_sizes(
 
 
 def _check_layers(path: Path, info: Mapping[str, Any], states: Mapping[str, int]) -> None:
-    """Check the number of layers and the size of each layer's first state against `info`."""
+    """Check the number of layers, and the size of each layer's first state, against the description `info`."""
     model = info["model"]
     directions = ["", ".reverse"][: 1 + model["bidirectional"]]
     sizes: dict[str, int] = {}

@@ -69,10 +69,10 @@ def library_missing(device: str = "cpu") -> str | None:
 
 
 def train_library() -> Path:
-    """Find the folder of the native library and name the training library in it.
+    """Return the path of the training library, which is in the folder of the native library.
 
     Returns:
-        The training library's path.
+        The path; the file may be missing.
 
     Raises:
         EdgernnError: The native library is missing.
@@ -96,12 +96,12 @@ def instruction_set() -> str | None:
 
 
 def op_names(count: int) -> list[str]:
-    """Return the op's names for `count` different layers of a file."""
+    """Return the first `count` names of the op, Recurrent, Recurrent2 and so on: one for each function in a file."""
     return [OP, *(f"{OP}{number}" for number in range(2, count + 1))][:count]
 
 
 def native_kernels(device: str = "cpu") -> set[str]:
-    """Return the kinds of layers that the library of a device, cpu or cuda, has kernels for."""
+    """Return the kinds of layers (`RecurrentLayer.kind`) that the library of a device, cpu or cuda, has kernels for."""
     if device == "cuda":
         return set() if library_missing(device) else CudaLibrary(cuda_library_path()).kernels()
     library = load_library()

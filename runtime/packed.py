@@ -27,13 +27,13 @@ _HEADER, _LAYER, _TENSOR = struct.Struct("<8sIIQIIIIIII12x"), struct.Struct("<60
 _CELL = struct.Struct("<60s9I")
 # bytes of a name in the file
 _NAME = 60
-# attributes of a node with the program of its cell
+# attributes of a node that hold the program of a user-defined cell
 _INTS = ("gates", "vectors", "layout", "update", "mid", "map")
 _NUMBERS = ("update_numbers", "mid_numbers", "map_numbers")
 _STANDARDISES, _HAS_HEAD = 1, 2
 # alignment of arrays in the file
 _ALIGNMENT = 64
-# codes and types of numbers in the file, by the kind of their array: float32, bfloat16 and int8
+# number types in the file, float32, bfloat16 and int8: code by NumPy's dtype kind, and dtype by code
 _TYPES, _DTYPES = {"f": 0, "u": 1, "i": 2}, ("<f4", "<u2", "i1")
 
 
@@ -45,11 +45,12 @@ def pack_file(model: Path, out: Path) -> dict[str, Any]:
         out: The file to write.
 
     Returns:
-        Paths of the model, the packed model and the library; bytes of the packed model, and of a stream's memory.
+        Dict with the paths `model`, `packed` and `library`, the size `bytes` of the packed model, and the `memory` in
+        bytes that stepping one sequence needs besides the packed model.
 
     Raises:
         EdgernnError: The file cannot be read.
-        UsageError: The model needs whole sequences.
+        UsageError: The model cannot run step by step, as it needs whole sequences.
     """
     content = pack(read_model(model), model)
     # also verifies that the library can read the packed model
@@ -70,7 +71,7 @@ def pack(content: bytes, path: Path) -> bytes:
 
     Raises:
         EdgernnError: The content is not that of a valid exported file.
-        UsageError: The model needs whole sequences.
+        UsageError: The model cannot run step by step, as it needs whole sequences.
     """
     model = parse(content, path)
     info = read_info({p.key: p.value for p in model.metadata_props}.get("edgernn"), path)
@@ -81,7 +82,7 @@ def pack(content: bytes, path: Path) -> bytes:
 
 
 def _values(values: "Iterable[onnx.ValueInfoProto]") -> list[Value]:
-    """Convert inputs or outputs to ONNX Runtime's notation."""
+    """Convert the inputs or outputs of an ONNX graph to `Value` objects."""
     from onnx import TensorProto
 
     types = {TensorProto.FLOAT: FLOATS, TensorProto.INT64: INTEGERS}
@@ -96,7 +97,7 @@ def _values(values: "Iterable[onnx.ValueInfoProto]") -> list[Value]:
 
 
 class _Packer:
-    """Builder of a packed model."""
+    """Builder of a packed model from an ONNX model, its description and the sizes of its states."""
 
     def __init__(self, model: "onnx.ModelProto", info: dict[str, Any], states: Mapping[str, int], path: Path) -> None:
         self._weights, self._info = Weights(model, path), info
@@ -181,7 +182,7 @@ class _Packer:
 
 
 def _cell(node: "onnx.NodeProto", path: Path) -> bytes:
-    """Pack the program of a node's cell; empty for a cell that the library has."""
+    """Pack the program of a node's user-defined cell; return no bytes if the node has no program."""
     attributes = {a.name: a for a in node.attribute}
     if "gates" not in attributes:
         return b""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bindings of the training library's probes, which run a packed model from C without Python between its steps."""
+"""Bindings of the probes: C functions of the training library for benchmarks, such as a model's steps in a C loop."""
 
 import ctypes
 from collections.abc import Callable
@@ -43,14 +43,14 @@ def probes() -> ctypes.CDLL:
 
 
 def streamed(stepper: Stepper, x: NDArray[np.float32] | NDArray[np.int64]) -> Callable[[], None]:
-    """Build a call that streams sequences through a model of one sequence at a time.
+    """Return a function that runs sequences one after another, step by step in a C loop.
 
     Args:
-        stepper: The packed model, with B = 1.
+        stepper: The packed model, loaded with batch 1.
         x: The sequences (N, T, I), or int64 (N, T) of words. Each starts from the initial state.
 
     Returns:
-        The call; it raises EdgernnError if the model rejects an input.
+        The function. It raises EdgernnError if the model rejects an input.
     """
     kind = stepper.x.dtype
     array = np.ascontiguousarray(x, kind)

@@ -34,18 +34,20 @@ def run_file(
 
     Args:
         model: The exported file.
-        source: File with x (T, I) or (N, T, I); word models read integers (T,) or (N, T), and one word per row of csv.
+        source: File with x (T, I) or (N, T, I). A model with a vocabulary reads word indices, integers (T,) or (N, T),
+            and one of them per row of a csv file.
         target: File to write.
         backend: As in `Session`.
         threads: As in `Session`.
         device: As in `Session`.
 
     Returns:
-        The output file, the shape of y, the backend and the percentage of updates skipped.
+        Dict with the output file, the shape of y, the backend, and the percentage of updates that the model skipped.
+        The percentage is None for a model that never skips.
 
     Raises:
-        UsageError: Another suffix, a wrong shape or a word outside the vocabulary.
-        EdgernnError: A file that cannot be read.
+        UsageError: A suffix is not in FORMATS, or x has a wrong shape or a word outside the vocabulary.
+        EdgernnError: A file cannot be read.
     """
     for path in (source, target):
         if path.suffix not in FORMATS:
@@ -115,7 +117,7 @@ def _csv(path: Path) -> NDArray[Any]:
 
 
 def _column(path: Path, x: NDArray[Any]) -> NDArray[Any]:
-    """Return the words (T,) in a table of one column."""
+    """Convert a table of one column to word indices (T,)."""
     if x.shape[1] != 1 or not np.array_equal(x, x.round()) or not (abs(x) < 2**53).all():
         raise UsageError(f"{path}: expected one whole number, a word's index, in each row")
     return x[:, 0].astype(np.int64)

@@ -36,8 +36,8 @@ class Session:
     y = s.run(x)          # a whole sequence x (T, B, I) or (T, I), from the initial state
     y_t = s.step(x_t)     # one step x_t (B, I) or (I,), from the kept state; s.reset() restores the initial state
 
-    A word model has no axis I: x (T, B) or (T,) and x_t (B,) or () are integers from 0 to `s.vocabulary - 1`;
-    `s.vocabulary` is None for other models. Steps of the native backend on a CPU do not go through ONNX Runtime.
+    A word model, one with a vocabulary, has no axis I: x (T, B) or (T,) and x_t (B,) or () are integers from 0 to
+    `s.vocabulary - 1`. Steps of the native backend on a CPU do not go through ONNX Runtime.
 
     `s.backend` is the active backend, native or portable, and `s.onnx` the onnxruntime.InferenceSession. After a run
     or a step, `s.updates` (T, B) is the number of updated neurons and `s.macs` (B,) the number of multiply-adds
@@ -68,7 +68,7 @@ class Session:
         Raises:
             EdgernnError: The file is missing, corrupt, not exported by edgernn or newer than this version, or the
                 device or the backend is not available. The message names the remedy.
-            UsageError: Another backend or device, or fewer than one thread.
+            UsageError: The backend or the device is unknown, or there is less than one thread.
         """
         if backend not in ("auto", "native", "portable"):
             raise UsageError(f"backend: expected auto, native or portable, got {backend!r}")
@@ -120,7 +120,7 @@ class Session:
         return sum(layer_sizes(self.info)) * (2 if self.info["model"]["bidirectional"] else 1)
 
     def shape(self, *leading: str) -> str:
-        """Format the shape of x with these leading axes, for errors."""
+        """Format the shape of x with these leading axes, such as "(T, B, 2)", for errors."""
         return f"({', '.join([*leading, *map(str, self.channels)])}{',' * (len(leading) + len(self.channels) == 1)})"
 
     @property
@@ -164,7 +164,7 @@ class Session:
         return stream.result()
 
     def _begin(self, x_t: ArrayLike) -> Stream:
-        """Return the stream for a step from x_t, whose type or shape is not that of the last step."""
+        """Check x_t, create a stream if none has its batch size, and return the stream with x_t as its input."""
         if not self.info["streaming"]:
             raise UsageError("step: this model needs the whole sequence; use run")
         frame = self._checked(x_t, ("B",))[0]
@@ -200,7 +200,7 @@ class Session:
         return self._checked(x, ("T", "B"))
 
     def initial_state(self, batch: int) -> dict[str, Array]:
-        """Return the initial state of B sequences by name: zeros, or the values in the file."""
+        """Return a dict from the name of each state to its initial value (B, H): zeros, or the numbers in the file."""
         starts = self.info["initial_state"]
         return {n: np.full((batch, size), starts.get(n, 0), np.float32) for n, size in self._state_sizes.items()}
 
@@ -209,10 +209,10 @@ class Session:
 
         Args:
             x: Inputs (T, B, I), or words (T, B).
-            state: States (B, H) by name.
+            state: Dict from the name of each state to its value (B, H).
 
         Returns:
-            y, with its batch axis, and the states after the last step.
+            y, with its batch axis, and the dict of the states after the last step.
 
         Raises:
             UsageError: A state is missing or has another shape.
@@ -227,7 +227,7 @@ class Session:
         return _host(outputs["y"]), {name: _host(outputs[f"{name}.next"]) for name in self.state_names}
 
     def _starts(self, batch: int) -> Mapping[str, Any]:
-        """Return the initial state in the device's memory."""
+        """Return `initial_state` in the device's memory; on a GPU it is copied only if the batch size changes."""
         if self.device != DEVICE:
             return self.initial_state(batch)
         cached_batch, start = self._start
@@ -237,7 +237,7 @@ class Session:
         return start
 
     def _call(self, x: NDArray[Any], state: Mapping[str, Any]) -> dict[str, Any]:
-        """Run the session and return all outputs by name, in the device's memory."""
+        """Run the session and return a dict from the name of each output to its value in the device's memory."""
         inputs = {"x": x, **state}
         if self.device == DEVICE:
             call = self._guarded(Call, self.onnx, inputs)

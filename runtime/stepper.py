@@ -11,22 +11,22 @@ from edgernn.errors import EdgernnError
 from edgernn.runtime.library import load_library
 
 Array = NDArray[Any]
-# EDGERNN_ALIGNMENT of runtime/csrc/include/edgernn.h
+# alignment in bytes, EDGERNN_ALIGNMENT of runtime/csrc/include/edgernn.h
 _ALIGNMENT = 64
 
 
 class _Sizes(ctypes.Structure):
-    """EdgernnSizes of runtime/csrc/include/edgernn.h."""
+    """The C struct EdgernnSizes, which runtime/csrc/include/edgernn.h declares."""
 
     _fields_ = [(name, ctypes.c_int64) for name in ("batch", "input", "vocabulary", "output", "state", "neurons")]
 
 
 def memory(packed: bytes, batch: int = 1) -> int:
-    """Return the bytes of memory that a stream needs besides the packed model.
+    """Return the bytes of memory that a `Stepper` needs besides the packed model.
 
     Args:
         packed: The packed model.
-        batch: B.
+        batch: B, the number of sequences.
 
     Returns:
         The number of bytes.
@@ -44,10 +44,11 @@ def _memory(library: ctypes.CDLL, file: Array, batch: int) -> int:
 
 
 class Stepper:
-    """Steps of B sequences of a packed model, with the state kept.
+    """Runs a packed model step by step on B sequences, and keeps their state between steps.
 
     `step` reads the array `x`, (B, I) or int64 (B,) for words, and overwrites the array `y` (B, O). `updates` and
-    `macs` (B,) are those of the last step, None for a model that updates every neuron at every step.
+    `macs`, (B,) each, are the numbers of updated neurons and of executed multiply-adds in the last step. Both are
+    None for a model that updates every neuron at every step.
     """
 
     def __init__(self, packed: bytes, batch: int) -> None:
@@ -55,7 +56,7 @@ class Stepper:
 
         Args:
             packed: The packed model.
-            batch: B.
+            batch: B, the number of sequences.
 
         Raises:
             EdgernnError: The model cannot be read, or the library is missing.
@@ -90,17 +91,17 @@ class Stepper:
         return None if self._work[1] is None else np.array(self._work[1])
 
     def step(self) -> bool:
-        """Run one step from self.x; return False, without a step, if x is rejected for the reason `refusal()`."""
+        """Run one step on self.x; return False, without a step, if x is invalid: `refusal()` then says why."""
         return bool(self._step(*self._arguments) == 0)
 
     @property
     def native(self) -> tuple[ctypes.c_void_p, ...]:
-        """The C function of a step and its arguments: the model, x and y."""
+        """Pointer to the C function of a step, and its arguments: the model, x and y."""
         return ctypes.cast(self._step, ctypes.c_void_p), *self._arguments
 
     @property
     def native_reset(self) -> ctypes.c_void_p:
-        """The C function that resets the model."""
+        """Pointer to the C function that restores the model's initial state."""
         return ctypes.cast(self._library.edgernn_reset, ctypes.c_void_p)
 
     def refusal(self) -> str:
@@ -131,7 +132,7 @@ def _check(library: ctypes.CDLL, status: int) -> None:
 
 
 def _aligned(content: bytes | int) -> NDArray[np.uint8]:
-    """Allocate aligned memory with a content, or with a number of zero bytes."""
+    """Allocate aligned memory: a copy of the given bytes, or the given number of zeros."""
     size = content if isinstance(content, int) else len(content)
     buffer = np.zeros(size + _ALIGNMENT, np.uint8)
     start = -buffer.ctypes.data % _ALIGNMENT

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams: steps at one batch size, in preallocated buffers that are bound once."""
+"""Streams: models that run step by step at a fixed batch size, in preallocated buffers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -15,10 +15,11 @@ Array = NDArray[Any]
 
 
 class Stream(ABC):
-    """Steps of B sequences with the state kept.
+    """A model that runs step by step on B sequences, and keeps their state between steps.
 
     The array `x`, (B, I) or (B,) for words, is the next step's input, and `y` (B, O) the last step's output. Both are
-    overwritten in place, so that a step allocates no memory. `started` is True after a step since the last `restart`.
+    overwritten in place, so that a step allocates no memory. `started` is True if a step has run since the last
+    `restart`.
     """
 
     def __init__(self, x: Array, y: Array) -> None:
@@ -41,7 +42,7 @@ class Stream(ABC):
         self._output = self.y if batched else self.y[0]
 
     def try_put(self, x_t: Any) -> bool:
-        """Set the next step's input if it is an array of the last one's type and shape; else return False."""
+        """Set the next step's input and return True, or return False if its type or shape is not the previous one's."""
         frame = self._frame
         if type(x_t) is not np.ndarray or x_t.dtype != frame.dtype or x_t.shape != frame.shape:
             return False
@@ -54,7 +55,7 @@ class Stream(ABC):
 
     @abstractmethod
     def step(self) -> str | None:
-        """Run one step from self.x, or return why x is rejected."""
+        """Run one step on self.x and return None, or return why x is invalid."""
 
     @abstractmethod
     def restart(self) -> None:
@@ -63,7 +64,7 @@ class Stream(ABC):
     @property
     @abstractmethod
     def work(self) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
-        """Neurons updated at the last step (1, B) and its multiply-adds (B,), None if the model does not count them."""
+        """Updated neurons (1, B) and executed multiply-adds (B,) of the last step; None if the model has no counts."""
 
 
 class NativeStream(Stream):
@@ -98,7 +99,7 @@ class OnnxStream(Stream):
         Args:
             session: The onnxruntime.InferenceSession.
             x: The first input (B, I), or words (B,).
-            state: The initial state by name.
+            state: Dict from the name of each state to its initial value (B, H).
             device: "cpu" or "cuda".
             vocabulary: Number of words of a word model, None for other models.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interleaved timing of calls to compare: each round visits all calls in shuffled order."""
+"""Interleaved timing of functions to compare: each round times all functions, in shuffled order."""
 
 import gc
 import itertools
@@ -16,14 +16,14 @@ Clock = Callable[[Callable[[], Any], int], float]
 
 
 def wall(call: Callable[[], Any], count: int) -> float:
-    """Time synchronous calls by the processor's clock.
+    """Measure successive calls of a synchronous function with the processor's clock.
 
     Args:
-        call: The call.
-        count: Number of successive calls.
+        call: The function.
+        count: Number of calls.
 
     Returns:
-        Seconds of all calls.
+        Seconds of all calls together.
     """
     start = time.perf_counter()
     for _ in itertools.repeat(None, count):
@@ -36,11 +36,11 @@ class Rounds:
     """Settings of a measurement.
 
     Attributes:
-        rounds: Number of visits to each call.
-        warmup: Calls before the first round.
-        block_ms: Approximate time of a visit.
-        group_us: Shorter calls are timed in groups of about this time, so that the clock's overhead is negligible.
-        pause_ms: Pause before each visit, for the previous call's threads to stop spinning.
+        rounds: Number of rounds; each round times a block of calls of each function.
+        warmup: Calls of each function before the first round.
+        block_ms: Approximate duration of a block.
+        group_us: Shorter calls are timed in groups of about this duration, so that the clock's overhead is negligible.
+        pause_ms: Pause before each block, for the previous function's threads to stop spinning.
     """
 
     rounds: int = 15
@@ -56,16 +56,16 @@ def interleaved(
     progress: Progress | None = None,
     clocks: Mapping[str, Clock] | None = None,
 ) -> dict[str, list[list[float]]]:
-    """Time calls in interleaved rounds; each visit starts with a warm-up call.
+    """Time functions in interleaved rounds; each block of calls starts with an untimed one.
 
     Args:
-        calls: The calls by name.
+        calls: Dict from name to function.
         settings: Settings of the measurement.
         progress: Where progress is shown.
-        clocks: Clocks by name. Default: `wall`.
+        clocks: Dict from name to the function's clock. Default: `wall`.
 
     Returns:
-        Seconds per call by name, for each round and each call or group in it.
+        Dict from name to one list per round: the seconds of each call, or the mean of each group of calls.
     """
     order = list(calls)
     shuffle = random.Random(0)

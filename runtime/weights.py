@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Weight:
-    """A matrix or a vector: float32, the 16 bits of bfloat16, or int8 with the scales of its rows, (rows, 1)."""
+    """A matrix or a vector: float32, the bits of bfloat16 as uint16, or int8 with one scale per row, (rows, 1)."""
 
     values: NDArray[Any]
     scales: NDArray[np.float32] | None = None
@@ -32,8 +32,9 @@ class Weight:
 
 
 class Weights(Mapping[str, Weight]):
-    """The weights of a file by their names in a float32 file; the head's matrix is head.W.T (O, H).
+    """Mapping from the names of a file's weights to `Weight` objects.
 
+    The names are those of a file with float32 weights, whatever the storage type; the head's matrix is head.W.T (O, H).
     Lookup raises EdgernnError for a weight that is missing or cannot be read.
     """
 
@@ -43,7 +44,7 @@ class Weights(Mapping[str, Weight]):
         # export/graph.py stores a bfloat16 matrix as NAME.b, and an int8 matrix as NAME.q with the scales NAME.s
         suffixes = {TensorProto.FLOAT: "", TensorProto.BFLOAT16: ".b", TensorProto.INT8: ".q"}
         self._path, self._tensors = path, {tensor.name: tensor for tensor in model.graph.initializer}
-        # initializers by the names of their weights
+        # from the name of each weight to that of its initializer
         self._names = {}
         for name, tensor in self._tensors.items():
             suffix = suffixes.get(tensor.data_type)
@@ -74,7 +75,7 @@ class Weights(Mapping[str, Weight]):
         return len(self._names)
 
     def _read(self, name: str) -> NDArray[Any]:
-        """Read an initializer's numbers; bfloat16 as its 16 bits."""
+        """Read an initializer's numbers; bfloat16 is returned as uint16."""
         from onnx import TensorProto
 
         types = {TensorProto.FLOAT: "<f4", TensorProto.BFLOAT16: "<u2", TensorProto.INT8: "i1"}

@@ -16,7 +16,7 @@ from edgernn.runtime.weights import Weight
 
 Array = NDArray[np.float32]
 
-# order of the gates in the rows of W and R: in ONNX, and in our cells
+# order of the gates in the rows of the input weights W and the recurrent weights R: in ONNX, and in our cells
 _ROWS = {"gru": ("z", "r", "n"), "lstm": ("i", "o", "f", "g")}
 _OURS = {"gru": ("r", "z", "n"), "lstm": ("i", "f", "g", "o")}
 
@@ -27,19 +27,19 @@ def _reordered(kind: str, weight: Array) -> Array:
 
 
 def _operator(kind: str, W: Array, R: Array, b: Array) -> dict[str, Array]:
-    """Convert our cell's parameters, with rows as in the cell's docstring, to the operator's W, R and B."""
+    """Convert our cell's input weights W, recurrent weights R and biases b to the operator's inputs W, R and B."""
     H = R.shape[1]
     if kind == "lstm":
         bias = _reordered(kind, b)
         return {"W": _reordered(kind, W), "R": _reordered(kind, R), "B": np.concatenate([bias, 0 * bias], -1)}
-    # only the candidate has a recurrent bias, that of k
+    # in our gru only the candidate gate n has a bias of its recurrent product, the last H numbers of b
     recurrent = np.concatenate([np.zeros(2 * H, np.float32), b[3 * H :]])
     bias = np.concatenate([_reordered(kind, b[: 3 * H]), _reordered(kind, recurrent)], -1)
     return {"W": _reordered(kind, W), "R": _reordered(kind, R), "B": bias}
 
 
 def _shapes(kind: str, info: dict[str, Any]) -> list[tuple[tuple[int, ...], ...]]:
-    """Return the shapes of our cell's W, R and b in one direction of each layer, for the sizes in `info`."""
+    """Return, for each layer, the shapes of W, R and b of our cell in one direction, for the sizes in `info`."""
     gates, directions, size = len(_ROWS[kind]), _directions(info), info["model"]["input"]["size"]
     layers: list[tuple[tuple[int, ...], ...]] = []
     for H in layer_sizes(info):
@@ -53,7 +53,7 @@ def _directions(info: dict[str, Any]) -> int:
 
 
 def parameters(kind: str, info: dict[str, Any]) -> int:
-    """Count the parameters of recurrent layers of a kind, gru or lstm, with the sizes in a file's description."""
+    """Count the parameters of gru or lstm layers with the sizes in a file's description."""
     return _directions(info) * sum(math.prod(shape) for layer in _shapes(kind, info) for shape in layer)
 
 
@@ -68,13 +68,13 @@ def baseline(kind: str, info: dict[str, Any], weights: Mapping[str, Weight]) -> 
     Args:
         kind: The operator, gru or lstm.
         info: The file's description, which has the sizes.
-        weights: The file's weights. The operators use them if `is_same`, and random weights of that scale otherwise.
+        weights: The file's weights. Operators that compute the same function use them, others have random weights.
 
     Returns:
         The model.
 
     Raises:
-        EdgernnError: A weight has another shape than the description says.
+        EdgernnError: A weight has a shape that differs from the description.
     """
     directions = _directions(info)
     random = np.random.default_rng(0)

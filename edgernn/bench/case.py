@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A benchmark case: edgernn and its contenders, each verified and then timed in the same rounds."""
+"""A benchmark case: edgernn and other contenders, each verified and then timed in the same rounds."""
 
 import datetime
 import tempfile
@@ -31,7 +31,7 @@ from edgernn.model import SequenceModel
 from edgernn.runtime.session import Session
 from edgernn.runtime.timing import Rounds, interleaved
 
-# names of contenders other than peers
+# names of contenders that are not peers, the other runtimes
 EDGERNN, FLOAT32, DENSE, PYTHON = "edgernn", "edgernn float32", "edgernn gru", "edgernn from Python"
 COMPILED, PORTABLE = "the library's cell", "portable function"
 ROOFLINE, WITH_INPUT, BEST = "roofline", "roofline and input", "best peer"
@@ -48,7 +48,7 @@ _CHECKED = 12
 
 @dataclass(frozen=True)
 class Target:
-    """Largest allowed ratio of our time to that of the contender `against`."""
+    """Largest allowed ratio of edgernn's time to that of the contender `against`."""
 
     against: str
     limit: float
@@ -56,7 +56,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Case:
-    """T steps of B sequences through one layer.
+    """The work that a benchmark times: T steps of B sequences through one layer.
 
     T = 1 is a stream, which keeps the state between calls. T = 0 creates a session without running it.
 
@@ -66,10 +66,10 @@ class Case:
         steps: T.
         batch: B.
         threads: Threads of each contender.
-        skip: As in `edgernn.random_models.random_model`.
+        skip: Share of neurons that the rule skips, or None for a rule that updates all neurons.
         weights: Weight type as in `edgernn.export.to_onnx`, for gru and lstm.
         in_c: True to call a stream's steps from C; peers are not measured then.
-        compiled: For a custom cell, the library's cell with the same equations, to compare it with.
+        compiled: For a custom cell, name of the library's cell with the same equations, which is timed beside it.
         targets: Limits of time ratios.
     """
 
@@ -97,7 +97,7 @@ class Case:
 
     @property
     def is_plain(self) -> bool:
-        """True if other runtimes support the model."""
+        """True if other runtimes support the model: gru or lstm without options."""
         return self.skip is None and self.model in (ModelConfig.of(cell, *self.sizes) for cell in ("gru", "lstm"))
 
     @property
@@ -107,17 +107,17 @@ class Case:
 
     @property
     def gates(self) -> int:
-        """Number of gates of a plain model: rows of W, and of R, divided by H."""
+        """Number of gates, if the cell is gru or lstm."""
         return 3 if self.model.layer.name == "gru" else 4
 
 
 @dataclass
 class Contender:
-    """A timed function: `calls` calls of it do the work of the case."""
+    """A timed function. The work of the case takes `calls` calls, which may be a fraction of one."""
 
     call: Callable[[], Any]
     calls: float = 1.0
-    # largest absolute difference from the reference
+    # largest absolute difference from the reference, None if not compared
     error: float | None = None
 
 
@@ -129,7 +129,7 @@ def measure(case: Case, settings: Rounds) -> dict[str, Any]:
         settings: Rounds of the measurement.
 
     Returns:
-        The case's report: µs per step, error and ratio of each contender, and the targets (see `described`).
+        The case's entry in the report: µs per step, error and ratio of each contender, and targets; see `described`.
 
     Raises:
         EdgernnError: The outputs of edgernn are wrong, or the native library is missing.
@@ -150,12 +150,12 @@ def measure(case: Case, settings: Rounds) -> dict[str, Any]:
 
 
 def described(case: Case, times: dict[str, NDArray[np.float64]], errors: dict[str, float | None]) -> dict[str, Any]:
-    """Summarise a case.
+    """Summarise the times and errors of a case.
 
     Args:
         case: The case.
-        times: µs per step in each round, by contender.
-        errors: Largest absolute error by contender, None where it is not compared.
+        times: Dict from contender to its µs per step in each round.
+        errors: Dict from contender to its largest absolute error, None if its outputs are not compared.
 
     Returns:
         The entry of the report: medians, quartiles, ratios, the best peer and the targets.
@@ -190,11 +190,11 @@ def judged(target: Target, listed: dict[str, Any], best: str | None) -> dict[str
 
     Args:
         target: The target.
-        listed: The report's contenders by name.
-        best: Name of the fastest peer, if any.
+        listed: Dict from contender to its figures in the report.
+        best: Name of the fastest peer, or None.
 
     Returns:
-        The target with `value` and `met`, both None if the contender was not timed.
+        The target with the measured ratio `value` and the verdict `met`, both None if the contender was not timed.
     """
     name = best if target.against == BEST else target.against
     value = listed[name]["ratio"] if name in listed else None
@@ -202,12 +202,12 @@ def judged(target: Target, listed: dict[str, Any], best: str | None) -> dict[str
     return {"against": target.against, "limit": target.limit, "value": value, "met": met}
 
 
-# contenders by name, reasons for missing contenders by name, and facts for the report
+# dict from name to contender, dict from the name of a missing contender to the reason, and facts for the report
 Contenders = tuple[dict[str, Contender], dict[str, str], dict[str, Any]]
 
 
 def _plain(case: Case) -> Contenders:
-    """Build edgernn and every peer on the same weights."""
+    """Build the contenders for gru or lstm: edgernn and every peer, all with the same weights."""
     small, left_out = case.weights != "float32", {}
     ours = SMALL[case.weights] if small else OURS
     contenders = {EDGERNN: _verified(ours, case, ROUNDED if small else TOLERANCE)}
@@ -232,7 +232,7 @@ def _plain(case: Case) -> Contenders:
 
 
 def _problem(case: Case) -> Problem:
-    """Draw the case's problem; that of a stream has the steps of its verification."""
+    """Draw the random layer and input of a case; the input of a stream has the steps of its verification."""
     kind, stream = cast(Literal["gru", "lstm"], case.model.layer.name), case.steps == 1
     steps, start = (_CHECKED, 0.0) if stream else (case.steps, 0.5)
     return random_problem(kind, *case.sizes, steps, case.batch, case.threads, start=start)
@@ -265,7 +265,7 @@ def _verified(peer: Peer, case: Case, tolerance: float = TOLERANCE) -> Contender
 
 
 def _stream_in_c(case: Case) -> Contenders:
-    """Build the packed model, called from C, beside `Session.step` of the same model."""
+    """Build the contenders for a stream in C: the packed model called from C, and `Session.step` of the same model."""
     problem = _problem(case)
     stepper, error = stepper_of(problem), 0.0
     for x, y in zip(problem.x, reference(problem), strict=True):
@@ -286,7 +286,7 @@ def _stream_in_c(case: Case) -> Contenders:
 
 
 def _ours_alone(case: Case) -> Contenders:
-    """Build a cell that peers lack, beside our gru and ONNX Runtime's GRU of the same size.
+    """Build the contenders for a cell that peers lack: the cell, our gru and ONNX Runtime's GRU of the same size.
 
     A custom cell is also compared with the library's cell on the same weights and with its portable function.
     """
@@ -335,10 +335,11 @@ def _with_cell(model: ModelConfig, cell: str) -> ModelConfig:
 
 
 def _roofline(case: Case, macs: float) -> Contender:
-    """Build the lower bound of the time.
+    """Build the contender whose time is a lower bound, as it does only the multiply-adds of the case.
 
-    A batch takes its multiply-adds at the peak rate. One sequence of gru or lstm takes the product with R; a stream
-    also takes the product with W. Other cells take one product with as many multiply-adds as they execute.
+    For a batch these are all multiply-adds at the peak rate. For one sequence of gru or lstm it is the product with
+    the recurrent weights; for a stream, also that with the input weights. For other cells it is one product with as
+    many multiply-adds as they execute.
     """
     I, H = case.sizes
     if case.batch > 1:

@@ -29,16 +29,16 @@ ALONE, MANY = "One sequence on a GPU", "Batches on a GPU"
 
 
 def cases(only: str | None = None) -> list[Case]:
-    """Select cases by name.
+    """Select GPU cases by name.
 
     Args:
-        only: A part of the cases' names, or None for all cases.
+        only: Text that the names contain, or None for all cases.
 
     Returns:
         The cases.
 
     Raises:
-        UsageError: No name contains it.
+        UsageError: No name contains `only`.
     """
     known = []
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -185,7 +185,7 @@ def gpu_page(report: dict[str, Any]) -> str:
 
 
 def _processor(cases: list[dict[str, Any]]) -> str:
-    """List the cases in which the CPU is faster than the GPU."""
+    """Return a sentence that names the cases in which our kernel is faster on the CPU than on the GPU."""
     wins = [case["name"] for case in cases if case.get("contenders", {}).get(CPU, {"ratio": 0.0})["ratio"] > 1]
     if not any(CPU in case.get("contenders", {}) for case in cases):
         return "Our kernel on the CPU was not measured."

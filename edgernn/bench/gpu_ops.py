@@ -33,11 +33,11 @@ from edgernn.runtime.library import CUDA, CUDA_OPTION, cuda_library_path, librar
 ON_GPU = tuple(name for name, rule in RULES.items() if not (rule.masks or (rule.kind is Kind.TIME and rule.can_skip)))
 # absolute error of y and the states, which are of order 1
 TOLERANCE = 1e-4
-# T, B, I, H
+# sizes (T, B, I, H) of the checks
 SHAPES = ((1, 1, 3, 5), (13, 3, 24, 60), (40, 1, 2, 128), (5, 70, 64, 128), (3, 2, 128, 256))
 SMALL = ("gru", "lstm-peephole", "gru+selective", "lstm+skip", "gru-before+selective+low-rank")
 TIMED = ("gru", "lstm", "pru", "gru+selective", "gru+skip", "gru-before", "irc-gru", "eins")
-# T, B, H
+# sizes (T, B, H) of the timings
 TIMES = ((500, 1, 128), (100, 256, 128))
 _RANK, _SHARE, _DRAWS = 4, 0.4, 8
 _OPTIONS: tuple[tuple[str, Callable[..., Cell]], ...] = (
@@ -57,7 +57,7 @@ class Form:
         biases: True if gates with an optional bias have one.
         make: Builds the cell from I and H.
         rule: Name of the update rule.
-        rank: Rank of R, 0 for a full matrix.
+        rank: Rank of the recurrent weights R, or 0 if R is a full matrix.
         square: True if the kernel needs I = H.
     """
 
@@ -69,7 +69,7 @@ class Form:
     square: bool
 
     def layer(self, I: int, H: int) -> RecurrentLayer:
-        """Build the layer with weights N(0, 1/(4·columns)), under which rounding errors decay."""
+        """Build the layer with weights N(0, 1/(4·columns)), so small that rounding errors decay over time."""
         cell = self.make(I, H, recurrent=recurrent_weights(self.rank or None))
         layer = RecurrentLayer(cell, RULES[self.rule](I, H))
         for parameter in cell.parameters():
@@ -80,7 +80,7 @@ class Form:
 
 
 def forms() -> dict[str, Form]:
-    """List the variants of all cells under the rules of ON_GPU, by `form_name`."""
+    """Return a dict from `form_name` to variant, for all cells with all rules of ON_GPU."""
     known: dict[str, Form] = {}
     for square, rank, rule, (_, make) in itertools.product((False, True), (0, _RANK), ON_GPU, _OPTIONS):
         sizes = (5, 5) if square else (3, 5)
@@ -96,7 +96,7 @@ def forms() -> dict[str, Form]:
 
 
 def form_name(kind: str, biases: bool) -> str:
-    """Return the name of a variant in `forms` and in reports."""
+    """Return the name of a variant for `forms` and reports: the kernel's name, and whether there are biases."""
     return f"{kind} with biases" if biases else kind
 
 
@@ -104,7 +104,7 @@ Outputs = tuple[Tensor, list[Tensor], Tensor, Tensor]
 
 
 class PackedLayer:
-    """A layer's weights, packed on a device, and calls of its op.
+    """A layer's weights, packed on a device for the CUDA library's op.
 
     Args:
         library: The library of the op.
@@ -129,14 +129,14 @@ class PackedLayer:
         return 0 if self._device == "cpu" else int(torch.cuda.current_stream().cuda_stream)
 
     def bound(self, x: Tensor, states: Sequence[Tensor]) -> tuple[Callable[[], None], Outputs]:
-        """Bind a call of the op to inputs and to outputs filled with NaN, and -1 for integers.
+        """Return a function that calls the op on these inputs, with outputs filled with NaN, or with -1 for integers.
 
         Args:
             x: Inputs (T, B, I).
             states: Initial states (B, H) in the layer's order.
 
         Returns:
-            The call, and its outputs: y, the last states, updates and macs. Updates and macs stay -1 under a rule that
+            The function, and its outputs: y, the last states, updates and macs. Updates and macs stay -1 if the rule
             never skips.
         """
         (T, B), H = x.shape[:2], self._sizes.hidden
@@ -155,7 +155,7 @@ class PackedLayer:
 def check(
     library: CudaLibrary, op: str, form: Form, shapes: Iterable[tuple[int, int, int, int]], device: str
 ) -> dict[str, Any]:
-    """Compare an op with torch's loop in float64: y, states and counts of updates.
+    """Compare an op with the same layer in torch, in float64: outputs, states and numbers of updated neurons.
 
     Rounding may flip a decision near its threshold, which changes all later steps. The check then draws new inputs.
 
@@ -167,7 +167,7 @@ def check(
         device: The device, cuda or cpu.
 
     Returns:
-        The entry of the report, with the largest absolute error, its shape and `passed`.
+        The op's entry in the report: the largest absolute error, the shape with this error, and `passed`.
     """
     entry: dict[str, Any] = {"op": op, "error": 0.0, "shape": None, "passed": True}
     for T, B, I, H in shapes:
@@ -209,7 +209,7 @@ def _error(library: CudaLibrary, form: Form, shape: tuple[int, int, int, int], d
 
 
 def check_all(library: CudaLibrary, device: str, end: float, left_out: list[str]) -> list[dict[str, Any]]:
-    """Check every op of a library until the time `end`; an op without a layer in torch is a failure."""
+    """Check every op of a library until `time.perf_counter()` is `end`; an op without a layer in torch fails."""
     known, entries, kernels = forms(), [], library.kernels()
     ops = sorted(kernels | {name for name, form in known.items() if form.kind in kernels})
     for done, op in enumerate(ops):
@@ -228,7 +228,7 @@ def check_all(library: CudaLibrary, device: str, end: float, left_out: list[str]
 
 
 def calls(library: CudaLibrary, device: str, T: int, B: int, H: int) -> dict[str, Callable[[], Any]]:
-    """Build the timed forward calls by name: torch's layers and the ops of TIMED, with I = 2."""
+    """Return a dict from name to a forward call to time: torch's layers and the ops of TIMED, with I = 2."""
     known, x = forms(), torch.randn(T, B, 2, device=device)
     runs: dict[str, Callable[[], Any]] = {}
     for name, kind in (("torch.nn.GRU", nn.GRU), ("torch.nn.LSTM", nn.LSTM)):
@@ -242,7 +242,7 @@ def calls(library: CudaLibrary, device: str, T: int, B: int, H: int) -> dict[str
 
 
 def _held(op: PackedLayer, x: Tensor, states: Sequence[Tensor]) -> Callable[[], Any]:
-    """Bind a call that keeps its inputs and outputs alive."""
+    """Return a function that calls an op and keeps its inputs and outputs alive."""
     call, outputs = op.bound(x, states)
     return lambda: (call(), op, x, states, outputs)
 
@@ -283,9 +283,9 @@ def find_or_build(seconds: float) -> str:
 
 
 def sanitize(tool: str, seconds: float) -> dict[str, Any]:
-    """Run this module's command under a tool of compute-sanitizer, such as memcheck.
+    """Run this module's command under a tool of compute-sanitizer, such as memcheck, and return an entry of the report.
 
-    It raises EdgernnError if compute-sanitizer is missing or exceeds the time limit.
+    EdgernnError is raised if compute-sanitizer is missing or exceeds the time limit.
     """
     program = shutil.which("compute-sanitizer")
     if program is None:
@@ -302,7 +302,7 @@ def sanitize(tool: str, seconds: float) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Preparations that run beside other work: the library's path and the results of compute-sanitizer."""
+    """Result of `prepare`: the library's path, the results of compute-sanitizer, and notes on tools left out."""
 
     path: str
     sanitized: list[dict[str, Any]]
@@ -312,7 +312,7 @@ class Prepared:
 def prepare(seconds: float) -> Prepared:
     """Find or build the library and run compute-sanitizer on it, within a time limit.
 
-    It raises EdgernnError if the library is missing and cannot be built.
+    EdgernnError is raised if the library is missing and cannot be built.
     """
     end, sanitized, left_out = time.perf_counter() + seconds, [], []
     path = find_or_build(seconds)
@@ -338,7 +338,7 @@ def measured(
         device: The device, cuda or cpu.
         end: Time of `time.perf_counter` at which to stop.
         left_out: Receives notes on the checks that were not made.
-        clock: Times calls by name and returns their figures.
+        clock: Function that times a dict from name to call, and returns a dict from name to figures.
 
     Returns:
         The JSON-compatible report.

@@ -2,9 +2,9 @@
 """All checks and timings that need a GPU, in under 8 minutes: `python -m edgernn.bench.gpu_suite --out gpu.json`.
 
 The suite has five parts: gradients of the fused kernels against the torch loop, for every cell and rule; the time of a
-training step beside the loop and torch.nn's layers; the width from which CUDA graphs of the loop win; the CUDA ops of
-exported models (`gpu_ops`), built first if nvcc is available; and one training at full scale. The report names the
-parts that were left out for lack of time or tools. `run` takes any device, for tests.
+training step beside the loop and torch.nn's layers; the H from which the loop in CUDA graphs beats fused kernels; the
+CUDA ops of exported models (`gpu_ops`), built first if nvcc is available; and one training at full scale. The report
+names the parts that were left out for lack of time or tools. `run` takes any device, for tests.
 """
 
 import importlib.metadata
@@ -41,7 +41,7 @@ from edgernn.names import resolve
 from edgernn.rules import RULES, Kind
 from edgernn.training.kernels import common, gpu, graphs
 
-# largest error of a gradient relative to its largest value, by the precision of products
+# allowed error of a gradient relative to its largest value, by the precision of matrix products
 TOLERANCES = {"tf32": 1e-3, "ieee": 1e-5}
 TIMED = ("gru", "lstm", "pru", "sarnn", "skiprnn", "gru-before", "irc-gru", "eins")
 
@@ -51,8 +51,8 @@ class SuiteSizes:
     """Sizes and limits of the suite.
 
     Attributes:
-        check: T, B, I, H of the gradients' checks.
-        timed: T, B, I, H of the throughput.
+        check: T, B, I, H for the checks of gradients.
+        timed: T, B, I, H for the timing of training steps.
         widths: Further values of H to time.
         wide_steps: T for `widths`.
         rounds: Rounds of each measurement.
@@ -74,7 +74,7 @@ class SuiteSizes:
 def run(
     device: str, sizes: SuiteSizes, cells: Sequence[str], rules: Sequence[str], timed: Sequence[str]
 ) -> dict[str, Any]:
-    """Check `cells` under `rules`, time the layers `timed`, and return the JSON-compatible report."""
+    """Check every cell with every rule, time the layers named in `timed`, and return the JSON-compatible report."""
     end = time.perf_counter() + 60 * sizes.minutes
     left_out: list[str] = []
     report: dict[str, Any] = {"machine": machine(device), "sizes": sizes.__dict__, "left_out": left_out}
@@ -116,7 +116,7 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def check(device: str, size: tuple[int, int, int, int], cell: str, rule: str, how: str) -> dict[str, Any]:
-    """Compare the fused kernels' gradients with those of the loop in float64.
+    """Compare the fused kernels' gradients with those of the torch loop over steps in float64.
 
     Rounding may flip a decision near its threshold, which changes all later steps; the check then draws new inputs.
     Rounding may also change the slope of a surrogate gradient while all decisions stay the same, which the check cannot
@@ -127,10 +127,10 @@ def check(device: str, size: tuple[int, int, int, int], cell: str, rule: str, ho
         size: T, B, I, H.
         cell: Name of the cell.
         rule: Name of the rule.
-        how: Precision of products, a key of TOLERANCES.
+        how: Precision of matrix products, a key of TOLERANCES.
 
     Returns:
-        The entry of the report: the largest error, each gradient's error being divided by its largest absolute value;
+        The entry of the report: the largest error of a gradient, relative to the gradient's largest absolute value;
         the name of that gradient; `passed`; and `drawn`, the number of draws.
     """
     T, B, I, H = size
@@ -159,7 +159,7 @@ def check(device: str, size: tuple[int, int, int, int], cell: str, rule: str, ho
     return entry
 
 
-# closed neurons would hide errors
+# options of rules for the checks; closed neurons would hide errors
 _OPTIONS = {"phased": {"open": 1.0}}
 
 
@@ -203,7 +203,7 @@ def _checks(
 
 
 def throughput(device: str, sizes: SuiteSizes, names: Sequence[str]) -> dict[str, Any]:
-    """Time forward and backward of torch's layers, loops and fused kernels, in tf32 unless the name says bf16."""
+    """Time forward and backward of torch.nn's layers, and of ours as loops and as fused kernels, in tf32 or bf16."""
     T, B, I, H = sizes.timed
     x = torch.randn(T, B, I, device=device)
     runs: dict[str, Callable[[], None]] = {}
@@ -220,7 +220,7 @@ def throughput(device: str, sizes: SuiteSizes, names: Sequence[str]) -> dict[str
 
 
 def _width(device: str, sizes: SuiteSizes, H: int) -> dict[str, Any]:
-    """Time the GRU at another width."""
+    """Time forward and backward of GRU layers with H neurons."""
     _, B, I, _ = sizes.timed
     x = torch.randn(sizes.wide_steps, B, I, device=device)
     loop, fused = (_layer_of("gru", I, H, device) for _ in range(2))

@@ -37,7 +37,7 @@ _CHUNK = 50
 
 
 class Events:
-    """Clock of calls that enqueue work on `stream`."""
+    """Clock for functions that enqueue work on the CUDA stream `stream`, as `timing.interleaved` calls it."""
 
     name = "CUDA events"
 
@@ -70,7 +70,7 @@ def require() -> str:
 
 
 def clock() -> Events | None:
-    """Return a clock of the GPU, or None if torch cannot use the GPU; calls are then synchronous."""
+    """Return a clock of the GPU, or None if torch cannot use the GPU; the timed calls are then synchronous."""
     return Events() if torch.cuda.is_available() else None
 
 
@@ -91,7 +91,7 @@ def measure_on_gpu(
         progress: Where progress is shown.
 
     Returns:
-        The case's report with µs per step of each contender; see `case.described`.
+        The case's entry in the report, with µs per step of each contender; see `case.described`.
 
     Raises:
         EdgernnError: The outputs of edgernn are wrong, or the library, the GPU or a provider is missing.
@@ -141,7 +141,7 @@ def _handle(events: Events | None) -> int | None:
 
 
 def _compared(y: NDArray[Any] | None, expected: NDArray[Any]) -> float | None:
-    """Return the largest absolute error, or None for a y that is not comparable; raise EdgernnError if y is wrong."""
+    """Return the largest absolute error, or None if y is None (not comparable); raise EdgernnError if y is wrong."""
     if y is None:
         return None
     error = float(np.abs(y - expected).max())
@@ -150,14 +150,14 @@ def _compared(y: NDArray[Any] | None, expected: NDArray[Any]) -> float | None:
     return error
 
 
-# a call, and a function that returns its last y, None if y is not comparable
+# a function to time, and one that returns its last y, or None if y is not comparable
 TimedCall = tuple[Callable[[], Any], Callable[[], NDArray[Any] | None]]
 
 
 def _operator(
     kind: str, info: dict[str, Any], weights: Mapping[str, Weight], x: NDArray[Any], x_gpu: Any, events: Events | None
 ) -> TimedCall:
-    """Build the baseline network with ONNX Runtime's operator on its CUDA provider."""
+    """Build the timed call of ONNX Runtime's operator, in the network `baseline`, on its CUDA provider."""
     ort = onnxruntime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -179,7 +179,7 @@ def _operator(
 def _torch(
     kind: str, info: dict[str, Any], weights: Mapping[str, Weight], x: NDArray[Any], x_gpu: Any, events: Events | None
 ) -> TimedCall:
-    """Build torch's recurrent layers alone, without input scaling, embedding and head."""
+    """Build the timed call of torch's recurrent layers alone, without input scaling, embedding and head."""
     if events is None:
         raise EdgernnError("torch sees no GPU")
     with torch.cuda.stream(events.stream):
@@ -208,7 +208,7 @@ def torch_layers(kind: str, info: dict[str, Any], weights: Mapping[str, Weight])
     Args:
         kind: The layer, gru or lstm.
         info: The file's description.
-        weights: The file's weights, which the module gets if `is_same`.
+        weights: The file's weights. The module gets them if it computes the same function as the file's layers.
 
     Returns:
         The module.

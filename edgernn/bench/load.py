@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Costs before a model's first step: size of the native library and time to create a session."""
+"""Costs before a model's first step: the size of the native library and the time to create a session."""
 
 import tempfile
 from pathlib import Path
@@ -28,7 +28,7 @@ def measure_load(case: Case, settings: Rounds) -> dict[str, Any]:
         settings: Rounds of the measurement.
 
     Returns:
-        The case's report (see `case.described`), with times in µs per session and the library's size.
+        The case's entry in the report (see `case.described`), with times in µs per session and the library's size.
     """
     import edgernn
     from edgernn.export import to_onnx

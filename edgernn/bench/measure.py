@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verify a model, then time it: each round calls all contenders in shuffled order, and ratios compare one round."""
+"""Verify a model, then time it in rounds: each times all contenders in shuffled order, and ratios compare one round."""
 
 import dataclasses
 from collections.abc import Callable
@@ -31,8 +31,8 @@ class Settings:
     """Settings of a benchmark.
 
     Attributes:
-        batch: B.
-        steps: T of a call. Default: that of the example input.
+        batch: B, the number of sequences of a call.
+        steps: T, the number of steps of a call. Default: that of the example input, else 500.
         threads: Threads of each runtime.
         rounds: Number of interleaved rounds.
         warmup: Warm-up calls before the first round.
@@ -65,8 +65,9 @@ def bench(
     Args:
         path: The exported file.
         settings: Settings of the benchmark.
-        x: Example input (T, B, I), or int64 (T, B) for a word model, repeated to the batch and steps of the settings.
-            Default: `example.npz` beside the model, else random words or normal numbers in the model's scale.
+        x: Example input (T, B, I), or int64 (T, B) for a model with a vocabulary. It is repeated, or cut, to the batch
+            and steps of the settings. Default: `example.npz` beside the model, else random words or normal numbers in
+            the model's scale.
         progress: Where progress is shown.
 
     Returns:
@@ -111,7 +112,7 @@ def bench(
 
 
 def read_example(path: Path) -> NDArray[Any]:
-    """Read x (T, B, I) from a file with x (N, T, I), or words (T, B) from integers (N, T)."""
+    """Read x (N, T, I), or words (N, T), from an npz file; return it with the axis T first, as models read it."""
     x = read_arrays(path, ("x",))["x"]
     if x.ndim == 2 and x.dtype.kind in "iu":
         return x.swapaxes(0, 1)
@@ -126,11 +127,11 @@ def example_input(path: Path, session: Session, settings: Settings, x: NDArray[A
     Args:
         path: The exported file; `example.npz` beside it is the default input.
         session: A session of the file.
-        settings: The batch and steps.
+        settings: Settings with the batch and steps.
         x: An input (T, B, I) or (T, B), or None for the default.
 
     Returns:
-        The input at the batch and steps of the settings, and its source in words.
+        The input, repeated or cut to the batch and steps of the settings, and its source in words.
 
     Raises:
         UsageError: The shape of x does not fit the model.
@@ -158,7 +159,7 @@ def example_input(path: Path, session: Session, settings: Settings, x: NDArray[A
 
 
 def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) -> float:
-    """Compare the native and the portable backend, restarting both from the portable state after each chunk.
+    """Compare the native and the portable backend, restarting both from the portable state after each chunk of steps.
 
     Args:
         native: The session to verify.
@@ -170,7 +171,7 @@ def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) 
         The largest absolute error of outputs and states.
 
     Raises:
-        EdgernnError: The error is larger than float32 explains.
+        EdgernnError: The error is larger than rounding in float32 explains.
     """
     worst, disagreements = 0.0, 0
     state = portable.initial_state(x.shape[1])
@@ -199,7 +200,7 @@ def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) 
 def _contenders(
     path: Path, sessions: dict[str, Session], info: dict[str, Any], x: NDArray[Any], settings: Settings
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, float]]:
-    """Build the contenders by name, and the errors of the baselines that compute the same function."""
+    """Return a dict from contender to the call to time, and a dict of errors of baselines with the same function."""
     calls: dict[str, Callable[[], Any]] = {}
     for name, session in sessions.items():
         calls[name] = _caller(session.onnx, x, session.initial_state(x.shape[1]), ("updates", "macs"))
@@ -249,7 +250,10 @@ def _summary(timings: dict[str, list[list[float]]], samples: int, steps: int) ->
 
 
 def _costs(info: dict[str, Any], rate: float, executed: float, backend: str) -> dict[str, Any]:
-    """Return the parameters of the recurrent layers, of GRU and LSTM of that size, and the work of a step."""
+    """Return the parameters of the recurrent layers, those of GRU and LSTM of the same sizes, and the work of a step.
+
+    `rate` is the share of neurons updated, and `executed` the multiply-adds of a step that `backend` executed.
+    """
     cost = info["cost"]
     idle = cost["flops_paper_idle"]
     costs = {"macs": info["macs"], "macs_executed": executed, "macs_executed_by": backend}

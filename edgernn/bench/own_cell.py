@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A custom cell that the native library runs by its program: the equations of `gru` under another name."""
+"""A custom cell whose equations the native library interprets: those of `gru` under another name."""
 
 from edgernn.cells import GRU
 

@@ -23,18 +23,18 @@ _OURS = (EDGERNN, FLOAT32, DENSE, PYTHON, COMPILED, PORTABLE, ROOFLINE, WITH_INP
 
 
 def page(report: dict[str, Any]) -> str:
-    """Format a report: machine, method, targets, cases where we lose, and the figures by group."""
+    """Format a report: machine, method, targets, cases where another runtime is faster, and the figures by group."""
     return "\n\n".join([_machine(report), _explained(report), *tables(report["cases"])]) + "\n"
 
 
 def section(report: dict[str, Any]) -> str:
-    """Format a report of another machine as a section of a page: machine, targets and figures."""
+    """Format a further report, such as one of another machine, as a section of a page: machine, targets and figures."""
     cases = [case for case in report["cases"] if "failed" not in case]
     return "\n\n".join([_machine(report), _targets(cases), _group(cases)])
 
 
 def tables(cases: list[dict[str, Any]]) -> list[str]:
-    """Format cases as sections: targets, losses, figures by group, and contenders that were not timed."""
+    """Format cases as sections: targets, where we lose, figures by group, and contenders that were not timed."""
     finished, parts = [case for case in cases if "failed" not in case], []
     if any(case["targets"] for case in finished):
         parts += ["## Targets", _targets(finished)]

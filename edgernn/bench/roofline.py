@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lower bounds of the time on this processor, measured in the same rounds as the contenders.
 
-For one sequence the bound is the product y = R h alone, once per step, with R packed in access order and warm in
-cache. For a batch it is all multiply-adds at the peak rate of one thread times the number of threads.
-`csrc/tests/probe.h` declares both probes.
+For one sequence the bound is the product y = R h with the recurrent weights R alone, once per step, with R packed in
+access order and warm in cache. For a batch it is all multiply-adds at the peak rate of one thread times the number of
+threads. The measured C functions, called probes, are declared in `csrc/tests/probe.h`.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from edgernn.errors import EdgernnError
 from edgernn.runtime.probes import probes
 from edgernn.runtime.stepper import Stepper
 
-# vector registers of rows in a panel, and in a panel of the remaining rows
+# height of a panel of the packed matrix in vector registers: of most panels, and of those with the remaining rows
 PANEL, REMAINDER = 12, 4
 # multiply-adds of a call: long beside the clock's resolution, short beside a round
 _WORK = 4_000_000
@@ -52,7 +52,7 @@ class MatVec:
 
 
 def matvec(rows: int, columns: int, times: float) -> tuple[Callable[[], None], float]:
-    """Build a call of the matrix-vector probe.
+    """Build a function that does matrix-vector products.
 
     Args:
         rows: Rows of the matrix.
@@ -60,23 +60,23 @@ def matvec(rows: int, columns: int, times: float) -> tuple[Callable[[], None], f
         times: Number of products to do.
 
     Returns:
-        The call, and the number of calls that do `times` products.
+        The function, and the number of its calls that do `times` products.
     """
     product = MatVec(np.full((rows, columns), 1e-3, np.float32))
     return product, times / product.repeats
 
 
 def multiply_adds(count: float, threads: int) -> tuple[Callable[[], float], float]:
-    """Build a call of the multiply-add probe.
+    """Build a function that does multiply-adds at the peak rate of a thread.
 
-    The probe runs on one thread: the system may schedule two threads on one processor for the length of a call.
+    It runs on one thread: the system may schedule two threads on one processor for the length of a call.
 
     Args:
         count: Number of multiply-adds to do.
         threads: Threads that share them.
 
     Returns:
-        The call, and the number of calls that take as long as the threads do.
+        The function, and the number of its calls that take as long as `threads` threads take for `count`.
     """
     library = probes()
     repeats = 20 * _WORK // (PANEL * int(library.edgernn_probe_lanes()))
@@ -85,14 +85,15 @@ def multiply_adds(count: float, threads: int) -> tuple[Callable[[], float], floa
 
 
 def steps_in_c(stepper: Stepper, macs: float) -> tuple[Callable[[], None], float]:
-    """Build a call that steps a packed model repeatedly from C.
+    """Build a function that runs many steps of a packed model in a C loop.
 
     Args:
         stepper: The packed model.
         macs: Multiply-adds of a step.
 
     Returns:
-        The call, and the fraction of it that is one step. The call raises EdgernnError if the model rejects its input.
+        The function, and the share of its time that one step takes. The function raises EdgernnError if the model
+        rejects its input.
     """
     library, repeats = probes(), max(1, int(_WORK / macs))
     arguments = *stepper.native, ctypes.c_int64(repeats)

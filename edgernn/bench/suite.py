@@ -77,13 +77,13 @@ def chosen(only: str | None) -> tuple[Case, ...]:
     """Select cases by name.
 
     Args:
-        only: A part of the cases' names, or None for CASES.
+        only: Text that the names contain, or None for CASES.
 
     Returns:
         The cases.
 
     Raises:
-        UsageError: No name contains it.
+        UsageError: No name contains `only`.
     """
     cases = CASES if only is None else tuple(case for case in (*CASES, *OWN_CASES) if only in case.name)
     if not cases:
@@ -149,7 +149,7 @@ def alone(case: Case, settings: Rounds) -> dict[str, Any]:
 
 
 def _pin(threads: int) -> None:
-    """Limit the processors that a runtime's thread pool finds to its number of threads."""
+    """Limit this process to as many processors as it has threads, so that thread pools have this size."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 

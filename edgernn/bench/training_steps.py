@@ -2,8 +2,8 @@
 """Time of a training step: `python -m edgernn.bench.training_steps [CELL...]`.
 
 It times forward and backward of a layer with fused kernels, of the same layer as a loop, and of torch.nn.GRU, in
-interleaved rounds of one process. With --own it also times the cell under another name, which runs by its program as
-custom cells do.
+interleaved rounds of one process. With --own it also times the cell under another name: its equations are then
+interpreted, as those of custom cells are.
 """
 
 import statistics
@@ -27,12 +27,12 @@ def measure(runs: dict[str, Callable[[], None]], repeats: int, clock: Callable[[
     """Time functions in interleaved rounds, after a warm-up round.
 
     Args:
-        runs: The functions by name.
+        runs: Dict from name to function.
         repeats: Number of rounds.
         clock: Returns the time in seconds.
 
     Returns:
-        The median seconds of each function.
+        Dict from name to the median seconds of the function.
     """
     times: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(repeats + 1):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Costs of every cell, alone, under the papers' rules and behind imputers, as plain values or a Markdown table."""
+"""Costs of every cell, alone, with the papers' rules and with imputers, as plain values or a Markdown table."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,12 +18,12 @@ def cell_costs(input_size: int, hidden_size: int, custom: Sequence[str] = ()) ->
     """List every cell with the cost of a step that updates every neuron.
 
     Args:
-        input_size: I. For a name with an imputer it is the number of features: the model's input is 3 I wide.
-        hidden_size: H.
+        input_size: I. With an imputer, I is the number of features, and the model's input has 3 I channels.
+        hidden_size: H, the number of neurons.
         custom: Custom cells as FILE.py:CLASS, listed last.
 
     Returns:
-        A JSON-compatible entry for each name.
+        A JSON-compatible dict for each name.
     """
     native = native_kernels()
     return [_entry(name, input_size, hidden_size, native) for name in [*CELLS, *COMBINATIONS, *IMPUTING, *custom]]
@@ -52,7 +52,7 @@ def _entry(name: str, input_size: int, hidden_size: int, native: set[str]) -> di
 
 
 def _kernel(name: str, model: SequenceModel, input_size: int, hidden_size: int) -> str:
-    """Return the kernel's name in the native library, or "" for a custom cell without a program."""
+    """Return the kernel's name in the native library, or "" for a custom cell that it cannot interpret."""
     layer = model.recurrent_layers()[0]
     if not is_cell_file(name):
         return layer.kind

@@ -25,7 +25,7 @@ from edgernn.extras import needed_by
 from edgernn.files import FULL
 from edgernn.signals import number_of, raising
 
-# name: summary in `edgernn --help`
+# from the name of each command to its summary in `edgernn --help`
 COMMANDS = {
     "train": "Train a cell on a task and write a run directory.",
     "reproduce": "Train the runs of a paper's table and compare the figures.",
@@ -43,7 +43,7 @@ FAILURE, USAGE = 1, 2
 SIGNAL = 128
 
 
-# from the eager options before --help to the help's further sections: title, text and rows (word, meaning)
+# gets the eager options that stand before --help; returns sections of the help: title, text and rows (word, meaning)
 Sections = Callable[..., Iterable[tuple[str, str, list[tuple[str, str]]]]]
 
 
@@ -130,15 +130,16 @@ def group() -> None:
 def json_command(
     example: str, text: Callable[[Any], str], sections: Sections | None = None
 ) -> Callable[[Callable[..., Any]], Command]:
-    """Decorate a function that returns a JSON-compatible result, or None to print nothing.
+    """Return a decorator that makes a command of a function.
 
-    The options of the function stand below this decorator, which adds --json and --debug. Standard output holds the
-    result alone: anything else that the function prints goes to standard error.
+    The function returns a JSON-compatible result, or None to print nothing. Its options stand below the decorator,
+    which adds --json and --debug. Standard output holds the result alone: anything else that the function prints goes
+    to standard error.
 
     Args:
         example: A command line for the end of the help.
         text: Converts the result to the text printed without --json.
-        sections: Further sections of the help.
+        sections: Returns further sections of the help for the options before --help. None: the help has no others.
 
     Returns:
         The decorator.
@@ -163,7 +164,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run a command line.
 
     Args:
-        args: The words after `edgernn`. Default: those of this process.
+        args: The words after `edgernn`. Default: the arguments of this process.
 
     Returns:
         The exit status: 0 for success, 1 for a failure, 2 for wrong usage, or 128 plus the number of the signal that

@@ -2,7 +2,7 @@
 """Generate C++ headers from the Python definitions: `python runtime/csrc/generate.py`, or `make docs`.
 
 - program/ops.h: the ops of point-wise programs, from edgernn/program.py.
-- cells/NAME.h: the gates and equations of a cell of edgernn/cells, one struct per form. cells/list.h: all cells.
+- cells/NAME.h: gates and equations of a cell of edgernn/cells, a struct per variant (form). cells/list.h: all cells.
 - rules/NAME.h: the constants and equations of a rule of edgernn/rules. rules/list.h: all rules.
 """
 
@@ -39,7 +39,7 @@ _CALLS = {"sigmoid": "Sigmoid", "tanh": "Tanh", "min": "Min"}
 
 
 def ops() -> str:
-    """Return program/ops.h, the table of ops as an X-macro."""
+    """Return the text of program/ops.h: the table of ops as an X-macro."""
     rows = [f"X({name}, {op.code}, {op.arity})" for name, op in OPS.items()]
     table = " \\\n".join(["#define EDGERNN_PROGRAM_OPS(X)", *rows])
     return _header(
@@ -60,7 +60,7 @@ constexpr int kMaxProgramResults = {MOST_RESULTS};
 
 
 def cell_list() -> str:
-    """Return cells/list.h, the list of all cells."""
+    """Return the text of cells/list.h: the list of all cells."""
     includes = "\n".join(f'#include "{_file(cell)}"' for cell in CELLS.values())
     structs = [_camel(form.form) for cell in CELLS.values() for form, *_ in _forms(cell)]
     lines = ", //\n".join(structs)
@@ -82,7 +82,7 @@ using Cells = TypeList< //
 
 
 def cell_header(cell: type[Cell]) -> str:
-    """Return cells/NAME.h, a struct for each form of a cell."""
+    """Return the text of cells/NAME.h: a struct for each form of a cell (`Cell.form`)."""
     source = Path(inspect.getfile(cell)).name
     structs = "\n".join(_struct(forms) for forms in _forms(cell))
     return _header(
@@ -103,7 +103,7 @@ namespace edgernn {{
 
 
 def _forms(cell: type[Cell]) -> list[list[Cell]]:
-    """Group the forms of a cell by name; forms of the same name differ in their biases only."""
+    """Group the forms of a cell (`Cell.forms`) by name; forms of the same name differ in their biases only."""
     return [list(forms) for _, forms in groupby(sorted(cell.forms(), key=_form), key=_form)]
 
 
@@ -157,7 +157,7 @@ def _params(cell: Cell) -> Iterator[str]:
 
 
 def _function(cell: Cell, program: Program, mid: bool) -> list[str]:
-    """Return the member function Mid or Update of a cell."""
+    """Return the C++ lines of a cell's member function: Mid for `Cell.mid` if `mid`, else Update for `Cell.update`."""
     x = "x" if mid else f"p[{len(cell.gates)}]"
     places = {GATE: "p[{}]", INPUT: x, VECTOR: "q[{}]", STATE: "state[{}]"}
     arguments = {key: places[key // INPUT * INPUT].format(key % INPUT) for key in program.arguments}
@@ -171,7 +171,7 @@ def _function(cell: Cell, program: Program, mid: bool) -> list[str]:
 
 
 def rule_list() -> str:
-    """Return rules/list.h, the list of all rules."""
+    """Return the text of rules/list.h: the list of all rules."""
     includes = "\n".join(f'#include "{_rule_file(rule)}"' for rule in RULES.values())
     structs = ", ".join(map(_camel, RULES))
     return _header(
@@ -191,7 +191,7 @@ using Rules = TypeList<{structs}>;
 
 
 def rule_header(rule: type[UpdateRule]) -> str:
-    """Return rules/NAME.h, with a rule's constants and, if it has any, its point-wise equations."""
+    """Return the text of rules/NAME.h: a rule's constants and, if it has any, its point-wise equations."""
     source = Path(inspect.getfile(rule)).name
     traced_rule = rule(_INPUT, _HIDDEN)
     fields = _rule_fields(traced_rule)
@@ -220,7 +220,7 @@ namespace edgernn {{
 
 
 def _rule_fields(rule: UpdateRule) -> list[str]:
-    """Return the members of RuleDefaults that the rule overrides."""
+    """Return the C++ declarations of the members of RuleDefaults that a rule overrides."""
     fields = [
         ("const char*", "kName", f'"{rule.name}"'),
         ("RuleKind", "kKind", f"RuleKind::k{rule.kind.name.capitalize()}"),
@@ -260,7 +260,7 @@ def _weight_shape(rule: UpdateRule, name: str) -> str:
 
 
 def _projection(rule: UpdateRule) -> tuple[str | None, str | None]:
-    """Return the names of W (H, I) and b (H,) in project(x) = W x + b, or None for a missing one."""
+    """Return the names of a rule's matrix W (H, I) and bias b (H,) in `project(x)` = W x + b; None if missing."""
     x = torch.randn(4, _INPUT)
     e = rule.project(x)
     if not e.numel():
@@ -282,7 +282,7 @@ def _projection(rule: UpdateRule) -> tuple[str | None, str | None]:
 
 
 def _rule_methods(rule: UpdateRule) -> Iterator[list[str]]:
-    """Yield the member functions of a rule that differ from those of RuleDefaults."""
+    """Yield the C++ lines of each member function of a rule that differs from that of RuleDefaults."""
     sample = rule.kind is Kind.SAMPLE
     equations = trace_rule(rule, ("h", "c"))
     weights = {name: f"q[{i}]" for i, name in enumerate(rule.weights)}
@@ -328,11 +328,11 @@ def _method(
 
     Args:
         signature: The return type and the name of the function.
-        parameters: The declaration of each parameter, by name. Unused parameters are declared without a name.
+        parameters: Dict from name to declaration. Unused parameters are declared without a name.
         program: The equations of the function.
-        arguments: The C++ expression of each argument of the program.
-        results: The destination of each result and its name. Without it, the function returns its only result.
-        names: Names for values that an op computes from one argument, by the argument's key.
+        arguments: Dict from the key of each argument of the program to its C++ expression.
+        results: Dict from the C++ destination of each result to its name. None: the function returns its only result.
+        names: Dict from an argument's key to a variable name for the value that an op computes from it alone.
 
     Returns:
         The lines of the function.
@@ -404,7 +404,7 @@ class _Printer:
         return uses
 
     def _operands(self, op: str, operands: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the operands of an op, each as often as it is printed."""
+        """Return the operands of an op, each as often as the op's C++ expression contains it."""
         if op == "lerp":
             return (*operands, operands[2])
         if op == "cos":
@@ -413,7 +413,7 @@ class _Printer:
         return operands if clamped is None else clamped[:1]
 
     def _quarter(self, number: int) -> int:
-        """Return the operand of a clamp to [0, pi / 2], which the function Cos includes."""
+        """Return the operand of a value that is clamped to [0, pi / 2]; the C++ function Cos repeats the clamp."""
         if number >= self._first:
             instruction = self._program.instructions[number - self._first]
             clamped = self._clamped(instruction.op, instruction.operands)
@@ -451,7 +451,7 @@ class _Printer:
         return self._free(f"v{number - self._first}")
 
     def _free(self, name: str) -> str:
-        """Return a name that no earlier statement declares."""
+        """Return the name, with the prefix new_ as often as needed to differ from all declared names."""
         declared = {line.split()[2] for line in self._lines} | self._reserved
         while name in declared:
             name = f"new_{name}"
@@ -519,7 +519,7 @@ def _rule_file(rule: type[UpdateRule]) -> str:
 
 
 def _header(path: str, comment: Iterable[str], content: str) -> str:
-    """Return a header with its license, comment and include guard, formatted by clang-format."""
+    """Return the text of a header with license, comment and include guard, formatted by clang-format."""
     guard = f"EDGERNN_{re.sub('[/.]', '_', path).upper()}_"
     # wrapped here, as clang-format would merge an overlong line with the next one
     comments = "\n".join(f"// {part}" for line in comment for part in textwrap.wrap(line, 97))
@@ -542,7 +542,7 @@ def _header(path: str, comment: Iterable[str], content: str) -> str:
 
 
 def generated() -> dict[Path, str]:
-    """Return the text of every generated file, by path."""
+    """Return a dict from the path of every generated file to its text."""
     texts = {"program/ops.h": ops(), "cells/list.h": cell_list()}
     texts |= {_file(cell): cell_header(cell) for cell in CELLS.values()}
     texts |= {"rules/list.h": rule_list()} | {_rule_file(rule): rule_header(rule) for rule in RULES.values()}

@@ -24,9 +24,10 @@ class UnsupportedError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """A torch.nn.GRU or LSTM layer with an input, an initial state and a number of threads.
+    """A torch.nn.GRU or LSTM layer for a runtime to compute, with an input, an initial state and a number of threads.
 
-    Weight rows are ordered by gate as in torch: r, z, n with the reset gate after the product, or i, f, g, o.
+    W are the input weights, R the recurrent weights and b_x, b_h their biases; G is the number of gates. Rows are
+    ordered by gate as in torch: r, z, n with the reset gate after the product, or i, f, g, o.
     """
 
     cell: Literal["gru", "lstm"]
@@ -60,10 +61,10 @@ class Problem:
         return {"h": self.h} if self.cell == "gru" else {"h": self.h, "c": self.c}
 
     def gates(self, weight: Array, order: tuple[str, ...]) -> Array:
-        """Reorder the rows of W, R or a bias.
+        """Reorder the gates in the rows of a weight matrix or a bias.
 
         Args:
-            weight: Rows in the order of GATES.
+            weight: Matrix or bias with the gates in the order of GATES.
             order: The gates' new order.
 
         Returns:
@@ -84,7 +85,7 @@ def random_problem(
     start: float = 0.5,
     seed: int = 0,
 ) -> Problem:
-    """Draw a problem with weights N(0, 1/(4·columns)), under which rounding errors decay.
+    """Draw a problem with weights N(0, 1/(4·columns)), so small that rounding errors decay over time.
 
     Args:
         cell: The kind of layer.
@@ -169,7 +170,7 @@ class Peer(ABC):
 
 
 def by_steps(step: Stream, reset: Callable[[], Any], problem: Problem) -> Sequence:
-    """Run a sequence by one call for each step.
+    """Build a function that runs a sequence with one call of `step` for each step.
 
     Args:
         step: Runs one step.

@@ -23,7 +23,7 @@ class Jax(Peer):
 
         Args:
             name: Name in reports.
-            input_first: True to compute W x for all steps before the scan, False to compute it in each step.
+            input_first: True to compute the product with the input for all steps before the scan, False for each step.
         """
         self.name = name
         self._input_first = input_first

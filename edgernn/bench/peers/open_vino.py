@@ -10,9 +10,9 @@ from edgernn.bench.peers.operator import operator_model
 
 
 class OpenVino(Peer):
-    """Adapter of OpenVINO; the state alternates between two buffers, with one infer request for each direction.
+    """Adapter of OpenVINO; a stream's state alternates between two buffers, with one infer request per direction.
 
-    Tensors share memory with arrays.
+    Its tensors share the memory of NumPy arrays, so that nothing is copied.
     """
 
     package = "openvino"

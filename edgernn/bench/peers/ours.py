@@ -15,7 +15,7 @@ from edgernn.runtime.stepper import Stepper
 
 
 class Edgernn(Peer):
-    """Adapter of `Session.run_from` for sequences, and of `Session.step` for streams, which start from zeros."""
+    """Adapter of edgernn: `Session.run_from` for sequences, `Session.step` for streams, which start from zeros."""
 
     package = "edgernn"
 
@@ -38,7 +38,7 @@ class Edgernn(Peer):
 
 
 def stepper_of(problem: Problem) -> Stepper:
-    """Build a stepper of the problem's packed model."""
+    """Convert a problem's layer to a packed model and load it."""
     with tempfile.TemporaryDirectory() as folder:
         path = _exported(problem, "float32", folder)
         return Stepper(pack(path.read_bytes(), path), problem.batch)

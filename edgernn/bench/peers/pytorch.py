@@ -11,7 +11,7 @@ _CELLS: dict[str, type[nn.GRUCell | nn.LSTMCell]] = {"gru": nn.GRUCell, "lstm": 
 
 
 class PyTorch(Peer):
-    """Adapter of PyTorch; the state is the module's: h alone, or (h, c)."""
+    """Adapter of PyTorch; the state is that of the module: h for GRU, the pair (h, c) for LSTM."""
 
     name = "PyTorch"
     package = "torch"
