@@ -8,7 +8,7 @@ import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,7 +110,7 @@ def write_arrays(path: Path, arrays: Mapping[str, "np.ndarray[Any, Any]"]) -> No
     write_bytes(path, content.getvalue())
 
 
-def read_arrays(path: Path, names: Iterable[str]) -> dict[str, "np.ndarray[Any, Any]"]:
+def read_arrays(path: Path, names: Sequence[str]) -> dict[str, "np.ndarray[Any, Any]"]:
     """Read arrays of an npz file.
 
     Args:
@@ -126,7 +126,11 @@ def read_arrays(path: Path, names: Iterable[str]) -> dict[str, "np.ndarray[Any, 
     import numpy as np
 
     try:
-        with np.load(path, allow_pickle=False) as file:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            hint = f"numpy.savez({path.stem!r}, {names[0]}=array)"
+            raise EdgernnError(f"{path}: expected an npz file, got one array without a name; write it with {hint}")
+        with loaded as file:
             if missing := [name for name in names if name not in file]:
                 raise EdgernnError(f"{path}: expected the arrays {', '.join(names)}, missing {', '.join(missing)}")
             return {name: file[name] for name in names}

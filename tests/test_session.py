@@ -289,6 +289,14 @@ def test_run_file_names_what_is_wrong(name, content, message, tmp_path):
     assert not (tmp_path / "y.npz").exists()
 
 
+def test_an_array_without_a_name_is_refused(tmp_path):
+    with (tmp_path / "x.npz").open("wb") as file:
+        np.save(file, np.zeros((2, 3), np.float32))
+    message = r"x\.npz: expected an npz file, got one array without a name; write it with numpy\.savez\('x', x=array\)"
+    with pytest.raises(edgernn.EdgernnError, match=message):
+        run_file(exported("gru")[1], tmp_path / "x.npz", tmp_path / "y.npz")
+
+
 def test_no_pickle_is_loaded(tmp_path):
     np.save(tmp_path / "x.npy", np.array([{"a": 1}], object), allow_pickle=True)
     np.savez(tmp_path / "x.npz", x=np.array([{"a": 1}], object))

@@ -4,7 +4,7 @@
 A table is one file, `recipes/TABLE.toml`. A recipe is a row of it, TABLE/ROW. The file has these keys:
 
 title, paper       content of the table, and where it is printed
-columns            metrics of result.json, and "gmean", "flops" (see `report`), in the paper's order
+columns            metrics of result.json, and "gmean", "flops" (see `paper_table.figure`), in the paper's order
 seeds              number of trainings per row; paper-seeds: the number in the paper (optional)
 note               remarks for a reader of the table (optional)
 interval           the meaning of the ± or (·) beside the paper's figures (optional)
