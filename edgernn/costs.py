@@ -46,17 +46,17 @@ def cost(
     busy_rate: float | None = None,
     imputer: Imputer | None = None,
 ) -> Cost:
-    """Compute the cost of a layer.
+    """Count the parameters, multiply-adds and operations of one step of a layer, for one sequence.
 
     Args:
         cell: The cell.
         rule: The update rule.
-        update_rate: Share of the neurons that change at a step.
-        busy_rate: Share of the steps at which any neuron changes; see `UpdateRule.executed_macs`.
+        update_rate: Mean share of the neurons that change at a step.
+        busy_rate: Share of the steps at which any neuron changes. Default: all steps, unless update_rate is 0.
         imputer: The imputer, if any.
 
     Returns:
-        The cost of one step.
+        The cost.
     """
     mid, update = cell.macs()
     # a gate with neither x nor m is the recurrent part of another gate's row (the candidate of gru)

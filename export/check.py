@@ -193,7 +193,7 @@ def _error(
         if not error <= allowed:
             raise EdgernnError(
                 f"{session.backend}: {name} differs from torch by {error:.3g}, "
-                f"expected at most {allowed:.3g}; the export is wrong"
+                f"expected at most {allowed:.3g}; the export is wrong; do not use the file and report a bug"
             )
         worst = max(worst, error)
     if expected[2] is not None:

@@ -21,13 +21,13 @@ def _text(result: list[dict[str, Any]]) -> str:
     "--hidden", "hidden_size", type=click.IntRange(min=1), default=128, show_default=True, help="Hidden size (H)."
 )
 def command(custom: tuple[str, ...], input_size: int, hidden_size: int) -> list[dict[str, Any]]:
-    """List the cells and the papers' combinations of cell and rule, with their costs at one size.
+    """List the cells, and the pairs of cell and update rule with a name of their own, with their costs.
 
     FILE.py:CLASS adds a custom cell: a subclass of edgernn.Cell in a Python file. The file is executed.
 
     The column macs counts the multiply-adds of a step that updates every neuron; flops_paper counts operations as the
-    SA-RNN paper does. A cell is native if the native library has a kernel for it or can run its program. Other
-    cells run as a portable function of standard ONNX operators.
+    SA-RNN paper does. A cell is native if the native library has a kernel for it or can interpret
+    its equations. Other cells run as a portable function of standard ONNX operators. --input and --hidden set the size.
     """
     from edgernn.cli.cell_costs import cell_costs
 

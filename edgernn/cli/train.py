@@ -66,7 +66,8 @@ def _sections(task: str | None = None, cell: str | None = None, rule: str | None
     "--rule",
     metavar="NAME",
     is_eager=True,
-    help="Update rule of the cell.  [default: the rule that the cell's name implies]",
+    help="Update rule, which selects the neurons to update at each step, such as selective or skip.  [default: the "
+    "rule that the cell's name implies, as sarnn implies selective; else always]",
 )
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Run directory to write.  [default: runs/TASK-CELL[-RULE]]"

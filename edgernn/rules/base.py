@@ -256,7 +256,7 @@ class UpdateRule(nn.Module, abc.ABC):
         raise NotImplementedError(f"{self.name}: expected a method advance, as the rule has a memory")
 
     def recurrent_mask(self) -> Tensor | None:
-        """Return a mask (H, H) for the rows of R and C of every gate, or None for no mask."""
+        """Mask (H, H) of 0 and 1 for each gate's rows of R and C, the weights of the states; None keeps all weights."""
         return None
 
     def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:

@@ -85,8 +85,9 @@ def _read_archive(path: Path, limit: int) -> Stays:
             got = f"{arrays[name].dtype} {arrays[name].shape}"
             raise EdgernnError(f"{path}: {name}: expected {np.dtype(dtype)} of rank {rank}, got {got}")
     for name, expected in (("param_names", PARAMETERS), ("outcome_names", OUTCOMES)):
-        if arrays.pop(name).tolist() != list(expected):
-            raise EdgernnError(f"{path}: {name}: expected {', '.join(expected)}, got others")
+        names = arrays.pop(name).tolist()
+        if names != list(expected):
+            raise EdgernnError(f"{path}: {name}: expected {', '.join(expected)}, got {', '.join(map(str, names)):.100}")
     return _checked(path, Stays(**arrays))
 
 

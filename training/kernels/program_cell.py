@@ -143,7 +143,10 @@ def _without_unread_vectors(equations: Equations) -> Equations:
 
 
 def _size(equations: Equations, i: int, mid_is_input: bool) -> str:
-    """Size of vector `i`, "1", "I" or "H", derived from the equations that read it."""
+    """Return "1", "I" or "H": the size of vector `i`, derived from the equations that read it.
+
+    mid_is_input: True if the result of `Cell.mid` has size I, False if it has size H.
+    """
     if list(equations.vectors.values())[i] == 1:
         return "1"
     return "I" if mid_is_input and VECTOR + i not in equations.update.arguments else "H"

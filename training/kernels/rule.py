@@ -82,7 +82,11 @@ class RuleGradients(KernelSource):
             self.put("evidence = tl.load(evidence_ptr + at, live, 0.0)")
 
     def rule_grads(self) -> None:
-        """Propagate the gradients of the states after a step to the cell's new states, the states before it, and u."""
+        """Write the code of the rule's backward pass for one step.
+
+        It turns the gradients of the states after the step into those of the cell's new states, of the states before
+        the step, and of u, the mask of updated neurons.
+        """
         layout, states = self.layout, self.layout.states
         rule = layout.rule
         if rule is None:
