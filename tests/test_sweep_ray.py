@@ -92,7 +92,7 @@ def test_nothing_finished_is_lost_and_nothing_is_run_twice(tmp_path):
     wait_for(story.finished)
     process.kill()
     _, error = process.communicate()
-    assert f"{killed.name}: its worker died; it is gone on with" in error
+    assert f"{killed.name}: its worker died; resuming it" in error
     before = story.finished()
     # on a full disk
     (tmp_path / "full").touch()
