@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
+from edgernn.cli.options import inference_device
 from edgernn.errors import UsageError
 from edgernn.progress import Progress
 
@@ -33,13 +34,7 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
     sections=_sections,
 )
 @click.argument("words", nargs=-1, metavar="[MODEL | KEY=VALUE...]")
-@click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    default="cpu",
-    show_default=True,
-    help="Device that runs the model: cuda is the first GPU.",
-)
+@inference_device
 @click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Sequences in a batch (B).")
 @click.option(
     "--steps",

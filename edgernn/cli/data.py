@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import CommandGroup, json_command
+from edgernn.cli.options import data_folder
 
 
 @click.group(cls=CommandGroup, example="edgernn data list")
@@ -24,7 +25,7 @@ def _list_text(result: list[dict[str, Any]]) -> str:
 
 
 @json_command(example="edgernn data list", text=_list_text)
-@click.option("--data", type=click.Path(path_type=Path), help="Folder of data sets.  [default: $EDGERNN_DATA]")
+@data_folder
 def _list(data: Path | None) -> list[dict[str, Any]]:
     """List the data sets and show which ones are installed.
 

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
+from edgernn.cli.options import data_folder, training_device, training_threads
 from edgernn.errors import UsageError
 
 
@@ -52,16 +53,10 @@ def _trial(line: dict[str, Any]) -> str:
     help="Time the exported models of all finished runs on this machine. Use it with --table-only on an idle machine.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Concurrent trainings.  [default: the number of processors]")
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of each training.")
+@training_threads
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs.  [default: runs/TABLE]")
-@click.option("--data", type=click.Path(path_type=Path), help="Folder of data sets.  [default: $EDGERNN_DATA]")
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="Device to train on: auto is cuda if a GPU is available.",
-)
+@data_folder
+@training_device
 @click.option(
     "--known",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),

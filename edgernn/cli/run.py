@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
+from edgernn.cli.options import inference_device
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -35,13 +36,7 @@ def _text(result: dict[str, Any]) -> str:
     show_default=True,
     help="Kernels that run the model: the native library's or portable ONNX operators; auto prefers native.",
 )
-@click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    default="cpu",
-    show_default=True,
-    help="Device that runs the model: cuda is the first GPU.",
-)
+@inference_device
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of ONNX Runtime.")
 def command(model: Path, source: Path, target: Path, **options: Any) -> dict[str, Any]:
     """Run the exported file MODEL on a file of inputs and write its outputs.

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
+from edgernn.cli.options import data_folder, training_threads
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -21,7 +22,7 @@ def _text(result: dict[str, Any]) -> str:
 @click.option(
     "--jobs", type=click.IntRange(min=1), help="Concurrent trainings.  [default: as many as the resources allow]"
 )
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of each training.")
+@training_threads
 @click.option(
     "--gpus",
     type=click.FloatRange(min=0),
@@ -30,7 +31,7 @@ def _text(result: dict[str, Any]) -> str:
     help="GPUs of each training; a fraction shares one GPU.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs.  [default: runs/SWEEP]")
-@click.option("--data", type=click.Path(path_type=Path), help="Folder of data sets.  [default: $EDGERNN_DATA]")
+@data_folder
 @click.option("--export", is_flag=True, help="Copy the models of the Pareto front to OUT/front.")
 @click.option("--latency/--no-latency", default=True, show_default=True, help="Export and time one model of each row.")
 @click.option("--table-only", is_flag=True, help="Print the table of the finished runs without training or timing.")

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
+from edgernn.cli.options import data_folder, training_device
 
 
 def _text(result: dict[str, Any]) -> str:
@@ -75,19 +76,13 @@ def _sections(task: str | None = None, cell: str | None = None, rule: str | None
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed for weights and data."
 )
-@click.option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda"]),
-    default="auto",
-    show_default=True,
-    help="Device to train on: auto is cuda if a GPU is available.",
-)
+@training_device
 @click.option(
     "--devices",
     type=click.IntRange(min=1),
     help="Number of processes that share each batch (one GPU each, if available).",
 )
-@click.option("--data", type=click.Path(path_type=Path), help="Folder of data sets.  [default: $EDGERNN_DATA]")
+@data_folder
 @click.option("--resume", is_flag=True, help="Resume the run in --out from its last checkpoint.")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 def command(recipe: str | None, resume: bool, settings: tuple[str, ...], **options: Any) -> dict[str, Any] | None:
