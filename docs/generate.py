@@ -39,7 +39,7 @@ from edgernn.training.paper_table import markdown
 from edgernn.training.recipe import load_table, table_names
 from edgernn.training.table_pictures import draw_pictures
 from edgernn.training.tasks import TASKS
-from measured_tables import adding, apps, filled, packed, sizes
+from measured_tables import adding, apps, filled, light, packed, sizes
 from reference_pages import c_api, cli, described, escaped
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -289,6 +289,7 @@ def generated() -> dict[Path, str]:
     texts = {DOCS / f"{name}.md": text for name, text in pages.items()}
     parts = {
         ROOT / "README.md": {"adding": adding()},
+        DOCS / "background" / "light-cells.md": {"light": light()},
         DOCS / "how-to" / "deploy-c.md": {"packed": packed()},
         DOCS / "how-to" / "quantise.md": {"sizes": sizes()},
         DOCS / "how-to" / "stream.md": {"apps": apps()},

@@ -8,7 +8,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
 APPS = RESULTS / "apps.json"
+PERFORMANCE = RESULTS / "performance.json"
 ADDING_MODEL = ROOT / "models" / "adding-sarnn" / "bench.json"
+# cases and groups of docs/results/performance.json in the table of light cells
+BASELINES = tuple(f"{cell} {sizes}, T=500" for cell in ("gru", "lstm") for sizes in ("(2, 128)", "(64, 128)"))
+LIGHT_GROUPS = ("Skipping", "Cells with fewer macs")
 # from rows of docs/results/sarnn-4.json to their titles in the README
 ADDING_ROWS = {
     "gru": "GRU",
@@ -41,6 +45,40 @@ def adding() -> str:
         f"of {machine['cpu']}: `edgernn bench models/adding-sarnn/model.onnx`."
     )
     return "\n".join(lines) + "\n\n" + filled(text)
+
+
+def light() -> str:
+    """Return the times of light cells beside ONNX Runtime's GRU or LSTM, by `edgernn bench --suite`."""
+    report = json.loads(PERFORMANCE.read_text(encoding="utf-8"))
+    cases = {case["name"]: case for case in report["cases"]}
+    chosen = [cases[name] for name in BASELINES]
+    chosen += [case for group in LIGHT_GROUPS for case in report["cases"] if case["group"] == group]
+    lines = ["| model, sizes (I, H) | multiply-adds a step | µs a step | times faster than ONNX Runtime |"]
+    lines.append("|---|---:|---:|---:|")
+    for case in chosen:
+        times = case["contenders"]
+        faster = 1 / times["ONNX Runtime"]["ratio"]
+        lines.append(f"| {case['name']} | {case['macs']:,} | {times['edgernn']['us']:.2f} | {faster:.1f} |")
+    machine, model = report["machine"], json.loads(ADDING_MODEL.read_text(encoding="utf-8"))
+    how = (
+        f"One sequence, one thread, float32, random weights. ONNX Runtime {machine['versions']['onnxruntime']} runs "
+        "its LSTM operator in the rows of lstm, and its GRU operator in all others, in the same process and in turns. "
+        "The multiply-adds are those of a step that skips nothing. "
+        f"Measured on {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['instruction_set']}: `{report['command']}`."
+    )
+    int8, step = cases["gru (2, 128), T=500, int8"]["contenders"], cases["gru (2, 128), T=1"]
+    best = step["best_peer"]
+    more = (
+        f"The first gru takes {int8['edgernn float32']['ratio']:.2f} of its time with int8 weights, and one step per "
+        f"call from Python {step['contenders'][best]['ratio']:.2f} of the time of {best}, the fastest other runtime "
+        f"there. The trained model in `models/adding-sarnn` skips {model['skip_percent']:.0f} %. It runs sequences of "
+        f"{model['settings']['steps']} steps {model['timings']['edgernn native']['times_faster_than_gru']:.1f} times "
+        "faster than ONNX Runtime's GRU, and without the native library at "
+        f"{model['timings']['edgernn portable']['times_faster_than_gru']:.2f} of the GRU's speed, on one core of "
+        f"{model['machine']['cpu']}: `edgernn bench models/adding-sarnn/model.onnx`."
+    )
+    return "\n".join(lines) + f"\n\n{filled(how)}\n\n{filled(more)}"
 
 
 def packed() -> str:
