@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model configuration: one tree shared by Python, the command line, config.json and exported files."""
+"""Configuration of a model: nested dataclasses used by Python, the command line, config.json and exported files."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ Rate = Annotated[float, Field(ge=0, lt=1)]
 
 @configuration
 class CellConfig:
-    """A cell: its name in CELLS, or its class, and the options of its constructor."""
+    """Which cell a layer has: a name in CELLS or a class, and the options of its constructor."""
 
     name: Annotated[str | type[Cell], NOT_SET] = "gru"
     options: dict[str, Any] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class CellConfig:
 
 @configuration
 class RuleConfig:
-    """An update rule: its name in RULES, or its class, and the options of its constructor."""
+    """Which update rule a layer has, to select the neurons that change: a name in RULES or a class, and its options."""
 
     name: Annotated[str | type[UpdateRule], NOT_SET] = DEFAULT_RULE
     options: dict[str, Any] = field(default_factory=dict)
@@ -43,36 +43,42 @@ class RuleConfig:
 class RecurrentConfig:
     """Storage of a cell's recurrent weights: low rank, block-sparse, or dense if neither is set."""
 
-    rank: Annotated[int | None, Field(ge=1, description="Rank of the recurrent weights. Default: not factorised.")] = (
+    rank: Annotated[int | None, Field(ge=1, description="Rank of low-rank recurrent weights. Default: full rank.")] = (
         None
     )
     density: Annotated[
-        float | None, Field(gt=0, le=1, description="Share of nonzero blocks in the recurrent weights. Default: all.")
+        float | None,
+        Field(gt=0, le=1, description="Share of nonzero blocks in sparse recurrent weights. Default: dense."),
     ] = None
 
 
 @configuration
 class NormConfig:
-    """Normalisation of a cell's matrix-vector products."""
+    """Which normalisation the matrix-vector products of a cell have."""
 
     name: Annotated[
-        str | None, Field(description="Normalisation: layer or recurrent-batch. Default: none."), Word("norm")
+        str | None,
+        Field(description="Normalisation of matrix products: layer or recurrent-batch. Default: none."),
+        Word("norm"),
     ] = None
     steps: Annotated[
-        int, Field(ge=1, description="Number of steps with recurrent-batch statistics."), Word("norm_steps")
+        int,
+        Field(ge=1, description="Number of time steps with statistics of their own, for norm=recurrent-batch."),
+        Word("norm_steps"),
     ] = 1000
 
 
 @configuration
 class LayerConfig:
-    """A recurrent layer without its sizes. Only the first layer of a model has the imputer."""
+    """Configuration of a recurrent layer, without its sizes. Only the first layer of a model has the imputer."""
 
     cell: CellConfig = CellConfig()
     rule: RuleConfig = RuleConfig()
     recurrent: RecurrentConfig = RecurrentConfig()
     norm: NormConfig = NormConfig()
     imputer: Annotated[
-        str | type[Imputer] | None, Field(description="Imputer of missing values: gru-d or rits. Default: none.")
+        str | type[Imputer] | None,
+        Field(description="Layer that fills in missing input values: gru-d or rits. Default: none."),
     ] = None
 
     @classmethod
@@ -85,7 +91,7 @@ class LayerConfig:
         rule_options: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> "LayerConfig":
-        """Create a configuration from a cell, a rule and settings.
+        """Create a configuration from a cell, an update rule and settings.
 
         Args:
             cell: See `named`.
@@ -110,7 +116,7 @@ class LayerConfig:
         cell_options: Mapping[str, Any] | None = None,
         rule_options: Mapping[str, Any] | None = None,
     ) -> "LayerConfig":
-        """Return a copy with another cell and rule.
+        """Return a copy with another cell and update rule.
 
         Args:
             cell: Cell class, FILE.py:CLASS, or a name. A paper's name, such as sarnn, may imply a rule or an imputer.
@@ -139,13 +145,13 @@ class LayerConfig:
 
     @property
     def name(self) -> str:
-        """Combined name of cell and rule, such as sarnn, gru or gru + random."""
+        """Name of the cell with its update rule, such as sarnn, gru or gru + random."""
         cell, rule = (part if isinstance(part, str) else part.name for part in (self.cell.name, self.rule.name))
         return combined_name(cell, rule)
 
     @property
     def types(self) -> tuple[type[Cell], type[UpdateRule]]:
-        """Classes of cell and rule.
+        """Classes of the cell and of the update rule.
 
         Raises:
             UsageError: An unknown name.
@@ -153,7 +159,7 @@ class LayerConfig:
         return resolve(self.cell.name, self.rule.name)
 
     def make(self, input_size: int, hidden_size: int, imputer: Imputer | None = None) -> RecurrentLayer:
-        """Create a layer.
+        """Create the recurrent layer with this configuration.
 
         Args:
             input_size: I, ignored with an imputer.
@@ -186,30 +192,34 @@ class InputConfig:
 
 @configuration
 class HeadConfig:
-    """Output of a model: the last or every step, through a linear map if `size` is set."""
+    """Output layer (head) of a model: reads the last or every step, through a linear map if `size` is set."""
 
     size: Annotated[int | None, Field(ge=1), Word("output_size"), NOT_SET] = None
     output: Annotated[Literal["last", "all"], NOT_SET] = "last"
-    tied: Annotated[bool, Field(description="Share the head's weights with the embedding.")] = False
+    tied: Annotated[bool, Field(description="Use the word embedding as the weights of the output layer.")] = False
 
 
 @configuration
 class DropoutConfig:
-    """Dropout rates during training."""
+    """Dropout rates of a model during training."""
 
-    embedding: Annotated[Rate, Field(description="Dropout rate of whole words."), Word("dropout_embedding")] = 0.0
+    embedding: Annotated[
+        Rate, Field(description="Dropout rate of whole words in the embedding."), Word("dropout_embedding")
+    ] = 0.0
     input: Annotated[Rate, Field(description="Dropout rate of the first layer's input."), Word("dropout_input")] = 0.0
     hidden: Annotated[Rate, Field(description="Dropout rate between layers."), Word("dropout_hidden")] = 0.0
     output: Annotated[Rate, Field(description="Dropout rate of the last layer's output."), Word("dropout_output")] = 0.0
-    weight: Annotated[Rate, Field(description="Dropout rate of the weights R and C."), Word("weight_drop")] = 0.0
+    weight: Annotated[
+        Rate, Field(description="DropConnect rate of the recurrent weights R and C."), Word("weight_drop")
+    ] = 0.0
     weight_input: Annotated[
-        Rate, Field(description="Dropout rate of the weights W and V."), Word("weight_drop_input")
+        Rate, Field(description="DropConnect rate of the other weights, W and V."), Word("weight_drop_input")
     ] = 0.0
 
 
 @configuration
 class ModelConfig:
-    """Configuration of a SequenceModel: layers that differ in their sizes only, input, head and dropout."""
+    """Configuration of a SequenceModel: its recurrent layers, its input, its output layer (head) and dropout."""
 
     layer: LayerConfig = LayerConfig()
     hidden_size: Annotated[Size, Field(description="Number of neurons in a layer.")] = 128
@@ -217,7 +227,9 @@ class ModelConfig:
     last_size: Annotated[
         int | None, Field(ge=1, description="Number of neurons in the last layer. Default: hidden_size.")
     ] = None
-    bidirectional: Annotated[bool, Field(description="Give each layer a second cell that reads backwards.")] = False
+    bidirectional: Annotated[
+        bool, Field(description="Add a second cell to each layer, which reads the sequence backwards.")
+    ] = False
     input: InputConfig = InputConfig()
     head: HeadConfig = HeadConfig()
     dropout: DropoutConfig = DropoutConfig()

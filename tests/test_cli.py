@@ -130,10 +130,14 @@ def test_help_imports_nothing_heavy():
         (["exprt"], 2, "unknown command 'exprt': did you mean 'export'?"),
         (["export", "nowhere"], 1, "nowhere: no such run directory"),
         (["export"], 2, "Missing argument 'RUN'"),
-        (["bench"], 2, "give either a MODEL file or --cell NAME"),
+        (["bench"], 2, "expected one MODEL file, or --cell NAME"),
         (["bench", "none.onnx"], 1, "none.onnx: no such file"),
         (["bench", "--cell", "sarn"], 2, "unknown cell 'sarn': did you mean 'sarnn'?"),
-        (["bench", "--cell", "gru", "--skip", "0.5"], 2, "the rule always updates every neuron at every step"),
+        (
+            ["bench", "--cell", "gru", "--skip", "0.5"],
+            2,
+            "skip: expected 0 with the rule always, which updates every neuron at every step",
+        ),
         (["bench", "none.onnx", "--device", "tpu"], 2, "'tpu' is not"),
         (["run", "none.onnx", "--input", "x.npz", "--output", "y.npz"], 1, "none.onnx: no such file"),
         (
@@ -164,15 +168,15 @@ def test_damaged_runs_are_named(tmp_path, monkeypatch, capsys):
     weights, config = tmp_path / "r" / "model.safetensors", tmp_path / "r" / "config.json"
     whole, text = weights.read_bytes(), config.read_text()
     for path, content, message in (
-        (weights, whole[:-7], "model.safetensors: corrupt or truncated"),
-        (weights, b"", "model.safetensors: corrupt or truncated"),
-        (config, "{", "config.json: not a JSON file"),
-        (config, "[]", "config.json: not the config of a run"),
+        (weights, whole[:-7], "model.safetensors: expected a safetensors file, got a damaged one"),
+        (weights, b"", "model.safetensors: expected a safetensors file, got a damaged one"),
+        (config, "{", "config.json: expected a JSON file, got other or damaged text"),
+        (config, "[]", "config.json: expected the config of a run"),
         (config, text.replace('"hidden_size": 4', '"hidden_size": 5'), "expected (10, 2), got (8, 2)"),
         (
             config,
             text.replace('"layers": 1', '"floors": 1'),
-            "not a configuration of this version of edgernn (floors: ",
+            "not a configuration that this version of edgernn reads (floors: ",
         ),
     ):
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -183,7 +187,7 @@ def test_damaged_runs_are_named(tmp_path, monkeypatch, capsys):
         config.write_text(text)
     (tmp_path / "r" / "result.json").unlink()
     assert main(["export", "r"]) == 1
-    assert "the training has not finished" in capsys.readouterr().err
+    assert "expected a finished training, got an interrupted one" in capsys.readouterr().err
 
 
 def test_debug_shows_the_traceback(tmp_path, capsys):

@@ -154,7 +154,7 @@ def test_suite_has_every_case_that_was_aimed_at():
         assert len(chosen(part)) == 1, part
     # the largest lstm and gru sequences do not target the roofline: their weights exceed the cache
     assert [c.name for c in CASES if not c.targets] == []
-    with pytest.raises(edgernn.UsageError, match="only: expected a part of a case's name, such as 'gru"):
+    with pytest.raises(edgernn.UsageError, match="only: expected a part of a benchmark case's name, such as 'gru"):
         chosen("nonesuch")
 
 
@@ -176,10 +176,10 @@ def run_nothing(folder):
     ("words", "message"),
     [
         ("--suite --cell gru", "--suite: expected neither MODEL, --cell nor --peers"),
-        ("--quick --cell gru", "--quick and --only: expected --suite, too"),
+        ("--quick --cell gru", "--quick, --only: expected together with --suite"),
         ("--peers --cell sarnn", "--peers: expected --cell gru or lstm"),
         ("--peers m.onnx", "--peers: expected --cell gru or lstm"),
-        ("--suite --only nonesuch", "only: expected a part of a case's name"),
+        ("--suite --only nonesuch", "only: expected a part of a benchmark case's name"),
     ],
 )
 def test_words_that_do_not_go_together(words, message, capsys):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of training that all tasks have."""
+"""Configuration of training: optimiser, schedule, initialisation and stopping, for all tasks."""
 
 from typing import Annotated, Any
 
@@ -23,16 +23,20 @@ class OptimizerConfig:
     lr: Annotated[_Positive, Field(description="Learning rate.")] = 1e-3
     momentum: Annotated[_Weight, Field(description="Momentum of sgd and rmsprop.")] = 0.0
     weight_decay: Annotated[_Weight, Field(description="Weight decay.")] = 0.0
-    clip: Annotated[float | None, Field(gt=0, description="Largest norm of the whole gradient.")] = 1.0
+    clip: Annotated[
+        float | None, Field(gt=0, description="Largest norm of the gradient; a longer one is scaled down.")
+    ] = 1.0
     clip_value: Annotated[
-        float | None, Field(gt=0, description="Largest size of each number of the gradient; comes before clip.")
+        float | None, Field(gt=0, description="Largest absolute value of each gradient entry, applied before clip.")
     ] = None
     average_from: Annotated[
-        int | None, Field(ge=0, description="Epoch, counted from 0, at which ntasgd begins to average.")
+        int | None, Field(ge=0, description="Epoch, counted from 0, at which ntasgd begins to average the weights.")
     ] = None
     nonmono: Annotated[
         _Count,
-        Field(description="ntasgd averages once the metric is worse than the best of all but the last N evaluations."),
+        Field(
+            description="ntasgd begins to average once the metric is worse than its best before the last N evaluations."
+        ),
     ] = None
 
 
@@ -41,26 +45,36 @@ class ScheduleConfig:
     """Settings of the learning rate schedule."""
 
     decay: Annotated[
-        _Positive, Field(description="Factor of the learning rate after each epoch beyond the first."), Word("lr_decay")
+        _Positive, Field(description="Factor that multiplies the learning rate at each new epoch."), Word("lr_decay")
     ] = 1.0
-    hold: Annotated[int, Field(ge=0, description="Further epochs before the learning rate falls."), Word("lr_hold")] = 0
+    hold: Annotated[
+        int, Field(ge=0, description="Number of epochs by which the first lr_decay is delayed."), Word("lr_hold")
+    ] = 0
     decays: Annotated[
-        int | None, Field(ge=0, description="How often the learning rate falls at most."), Word("lr_decays")
+        int | None,
+        Field(ge=0, description="Largest number of times that lr_decay is applied. Default: no limit."),
+        Word("lr_decays"),
     ] = None
 
 
 @configuration
 class StartConfig:
-    """Settings of the initialisation; parameters of a normalisation keep the values that it gives them."""
+    """Settings of the initialisation of weights; those of a normalisation keep their own initial values."""
 
     name: Annotated[
-        str, Field(description="Initialisation: cell (each its own), uniform or normal."), Word("start")
+        str,
+        Field(description="Initialisation of the weights: cell (that of the cell), uniform or normal."),
+        Word("start"),
     ] = "cell"
     scale: Annotated[
-        _Positive, Field(description="Bound or standard deviation of the initialisation."), Word("start_scale")
+        _Positive,
+        Field(description="Bound of the uniform, or standard deviation of the normal initialisation."),
+        Word("start_scale"),
     ] = 0.1
     biases: Annotated[
-        bool, Field(description="Draw parameters of one dimension too; else they start at 0."), Word("start_biases")
+        bool,
+        Field(description="Draw biases and other vectors at random, too; false: they start at 0."),
+        Word("start_biases"),
     ] = True
 
 
@@ -72,30 +86,44 @@ class StopConfig:
         bool, Field(description="Stop once the validation metric reaches the task's threshold."), Word("stop_solved")
     ] = True
     skip_target: Annotated[
-        _Weight | None, Field(description="Percentage to skip before the task counts as solved, if the rule can skip.")
+        _Weight | None,
+        Field(description="Percentage of updates that must be skipped, too, for the task to count as solved."),
     ] = None
-    patience: Annotated[_Count, Field(description="Stop after N evaluations without a better metric.")] = None
+    patience: Annotated[_Count, Field(description="Stop after N evaluations in a row without a better metric.")] = None
 
 
 @configuration
 class TrainConfig:
     """Settings of training. A task's `defaults` override the defaults here, and the user's settings override both."""
 
-    steps: Annotated[_Count, Field(description="Training length in steps, in place of epochs.")] = None
-    epochs: Annotated[_Count, Field(description="Training length in epochs, in place of steps.")] = None
-    batch_size: Annotated[int, Field(ge=1, description="Sequences in a batch.")] = 100
-    lambda_: Annotated[_Weight, Field(description="Weight of the update budget in the loss.")] = 0.0
-    imputation: Annotated[_Weight, Field(description="Weight of the loss of an imputer's estimates.")] = 1.0
+    steps: Annotated[_Count, Field(description="Number of training steps, in place of epochs.")] = None
+    epochs: Annotated[_Count, Field(description="Number of training epochs, in place of steps.")] = None
+    batch_size: Annotated[int, Field(ge=1, description="Number of sequences in a batch.")] = 100
+    lambda_: Annotated[
+        _Weight, Field(description="Weight of the penalty on neuron updates (the budget) in the loss.")
+    ] = 0.0
+    imputation: Annotated[_Weight, Field(description="Weight of the imputer's error on known values in the loss.")] = (
+        1.0
+    )
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     start: StartConfig = StartConfig()
     stop: StopConfig = StopConfig()
-    keep: Annotated[str, Field(description="Weights that the run ends with: last, or best evaluation.")] = "last"
-    anneal: Annotated[bool, Field(description="Let the slope of a learned rule grow with the epochs.")] = True
-    eval_every: Annotated[_Count, Field(description="Steps between two evaluations. Default: an epoch.")] = None
-    checkpoint_every: Annotated[int, Field(ge=1, description="Steps between two checkpoints.")] = 200
+    keep: Annotated[
+        str, Field(description="Weights to keep at the end: last, or best (those of the best evaluation).")
+    ] = "last"
+    anneal: Annotated[
+        bool, Field(description="Anneal a learned update rule: its surrogate gradient gets steeper with the epochs.")
+    ] = True
+    eval_every: Annotated[
+        _Count, Field(description="Number of training steps between evaluations. Default: one epoch.")
+    ] = None
+    checkpoint_every: Annotated[int, Field(ge=1, description="Number of training steps between checkpoints.")] = 200
     backend: Annotated[
-        str, Field(description="What runs the layers' steps: fused, torch, or auto (fused where there are kernels).")
+        str,
+        Field(
+            description="Implementation of the recurrence: fused kernels, a loop in torch, or auto (fused if possible)."
+        ),
     ] = "auto"
 
     @classmethod

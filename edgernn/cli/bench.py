@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`edgernn bench`."""
+"""The command `edgernn bench`: time a model beside other runtimes."""
 
 from pathlib import Path
 from typing import Any
@@ -35,59 +35,84 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
 )
 @click.argument("words", nargs=-1, metavar="[MODEL | KEY=VALUE...]")
 @inference_device
-@click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Sequences in a batch (B).")
+@click.option(
+    "--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Number of sequences in a batch (B)."
+)
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
-    help="Time steps in a call (T).  [default: those of the example input, else 500]",
+    help="Number of time steps in a timed call (T).  [default: those of the example input, else 500]",
 )
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of each runtime.")
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of threads that each runtime may use.",
+)
 @click.option(
     "--rounds",
     type=click.IntRange(min=1),
     default=15,
     show_default=True,
-    help="Number of rounds; each round times every backend in turn.",
+    help="Number of timing rounds; each round times every runtime in turn.",
 )
 @click.option(
-    "--warmup", type=click.IntRange(min=0), default=3, show_default=True, help="Warm-up calls before the first round."
+    "--warmup",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="Number of untimed calls before the first round.",
 )
 @click.option(
     "--example",
     type=click.Path(path_type=Path),
-    help="Example input: an npz file with x (N, T, I).  [default: example.npz beside MODEL]",
+    help="Input to run the model on: an npz file with x (N, T, I).  [default: example.npz beside MODEL]",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Folder for the results.  [default: the folder of MODEL, else bench]",
+    help="Folder for the report.  [default: the folder of MODEL, else bench]",
 )
 @click.option(
     "--cell",
     metavar="NAME|FILE.py:CLASS",
     is_eager=True,
-    help="Measure this cell with random weights instead of MODEL.",
+    help="Time a model of this cell with random weights, instead of a MODEL file.",
 )
 @click.option(
     "--rule",
     metavar="NAME",
     is_eager=True,
-    help="Update rule for --cell.  [default: the rule that the cell's name implies]",
+    help="Update rule of the model of --cell, such as selective.  [default: the rule that the cell's name implies]",
 )
 @click.option(
-    "--input", "input_size", type=click.IntRange(min=1), default=2, show_default=True, help="Input size for --cell."
+    "--input",
+    "input_size",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Input size I of the model of --cell.",
 )
 @click.option(
     "--skip",
     type=click.FloatRange(0, 1),
     default=0.0,
     show_default=True,
-    help="Share of updates that --cell skips, as a fraction.",
+    help="Share of neuron updates that the model of --cell skips, from 0 to 1.",
 )
-@click.option("--peers", is_flag=True, help="Compare --cell gru or lstm with every installed runtime.")
-@click.option("--suite", is_flag=True, help="Run all cases of docs/background/performance.md instead of MODEL.")
-@click.option("--quick", is_flag=True, help="Run a short version of --suite; the result is marked as quick.")
-@click.option("--only", metavar="TEXT", help="Run the cases of --suite whose names contain TEXT.")
+@click.option(
+    "--peers",
+    is_flag=True,
+    help="Time --cell gru or lstm in every installed runtime, such as PyTorch, OpenVINO and JAX.",
+)
+@click.option(
+    "--suite", is_flag=True, help="Time the fixed set of models of docs/background/performance.md, instead of MODEL."
+)
+@click.option(
+    "--quick", is_flag=True, help="Shorten --suite to fewer and shorter timing rounds; the report is marked as quick."
+)
+@click.option("--only", metavar="TEXT", help="Time only the models of --suite whose names contain TEXT, such as lstm.")
 def command(
     words: tuple[str, ...],
     device: str,
@@ -103,30 +128,33 @@ def command(
     only: str | None,
     **settings: Any,
 ) -> dict[str, Any]:
-    """Verify MODEL, then time it beside its portable function and ONNX Runtime's GRU and LSTM of the same size.
+    """Check the outputs of MODEL, then time it beside ONNX Runtime's GRU and LSTM of the same size.
 
-    Contenders are timed interleaved in one run: times are medians, and each ratio compares times of the same round.
+    MODEL itself is timed twice: in the native library and as standard ONNX operators. All are timed in turns: times
+    are medians over rounds, and each ratio compares times of the same round. --steps 1 times calls of one step.
 
-    With --cell, a cell with random weights takes the place of MODEL. KEY=VALUE words set its size and options; the
+    With --cell, a model with random weights takes the place of MODEL. KEY=VALUE words set its size and options; the
     list below shows them with their defaults.
 
-    With --peers, each runtime of the extra `bench` runs in a process of its own, and the machine's roofline is
-    measured. --steps 1 times calls of one step.
+    With --peers, each of the other runtimes (pip install 'edgernn[bench]') runs in a process of its own. A lower bound
+    of the time on this machine is measured, too.
 
-    With --device cuda, the model runs on the GPU and is compared with cuDNN and with its native kernel on the CPU.
+    With --device cuda, the model runs on the GPU and is compared with cuDNN and with the native library on the CPU.
     """
     import tempfile
 
     from edgernn.bench import Settings, bench, read_example, save
 
     if (quick or only) and not suite:
-        raise UsageError("--quick and --only: expected --suite, too")
+        raise UsageError("--quick, --only: expected together with --suite; add it, or leave them out")
     if suite:
         if words or cell is not None or peers:
-            raise UsageError("--suite: expected neither MODEL, --cell nor --peers")
+            raise UsageError(
+                "--suite: expected neither MODEL, --cell nor --peers, as it has its own models; leave them out"
+            )
         return (_suite_on_gpu if device == "cuda" else _suite)(out, quick, only)
     if cell is None and (peers or len(words) != 1):
-        raise UsageError("--peers: expected --cell gru or lstm" if peers else "give either a MODEL file or --cell NAME")
+        raise UsageError("--peers: expected --cell gru or lstm" if peers else "expected one MODEL file, or --cell NAME")
     model = Path(words[0]) if cell is None else None
     if cell is not None:
         from edgernn.cell_files import label
@@ -138,7 +166,7 @@ def command(
         config = ModelConfig.from_words(split_words(words), cell, rule, input_size)
         if peers:
             if skip or example is not None or device != "cpu":
-                raise UsageError("--peers: expected neither --skip, --example nor --device cuda")
+                raise UsageError("--peers: expected neither --skip, --example nor --device cuda; leave them out")
             return _peers(out, config, settings)
     if device == "cuda":
         from edgernn.bench.gpu_times import require

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Costs of every cell, alone, with the papers' rules and with imputers, as plain values or a Markdown table."""
+"""Costs (parameters, multiply-adds) of every cell and of the named pairs of cell and update rule or imputer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from edgernn.runtime.library import native_kernels
 
 
 def cell_costs(input_size: int, hidden_size: int, custom: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """List every cell with the cost of a step that updates every neuron.
+    """Compute the cost of every cell, for a step that updates every neuron.
 
     Args:
         input_size: I. With an imputer, I is the number of features, and the model's input has 3 I channels.
@@ -52,7 +52,7 @@ def _entry(name: str, input_size: int, hidden_size: int, native: set[str]) -> di
 
 
 def _kernel(name: str, model: SequenceModel, input_size: int, hidden_size: int) -> str:
-    """Return the kernel's name in the native library, or "" for a custom cell that it cannot interpret."""
+    """Return the name of a model's kernel in the native library, or "" for a custom cell that it cannot interpret."""
     layer = model.recurrent_layers()[0]
     if not is_cell_file(name):
         return layer.kind
@@ -60,7 +60,7 @@ def _kernel(name: str, model: SequenceModel, input_size: int, hidden_size: int) 
 
 
 def table(entries: list[dict[str, Any]]) -> str:
-    """Format the entries as a Markdown table."""
+    """Format the costs of cells as a Markdown table."""
     lines = [
         "| name | made of | parameters | macs a step | flops_paper | kernel | source |",
         "|---|---|---:|---:|---:|---|---|",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`edgernn cells`."""
+"""The command `edgernn cells`: list cells and update rules with their costs."""
 
 from typing import Any
 
@@ -16,18 +16,30 @@ def _text(result: list[dict[str, Any]]) -> str:
 
 @json_command(example="edgernn cells --input 2 --hidden 128", text=_text)
 @click.argument("custom", nargs=-1, metavar="[FILE.py:CLASS]...")
-@click.option("--input", "input_size", type=click.IntRange(min=1), default=2, show_default=True, help="Input size (I).")
 @click.option(
-    "--hidden", "hidden_size", type=click.IntRange(min=1), default=128, show_default=True, help="Hidden size (H)."
+    "--input",
+    "input_size",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Input size I of the cells whose costs are computed.",
+)
+@click.option(
+    "--hidden",
+    "hidden_size",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    help="Number of neurons H of the cells whose costs are computed.",
 )
 def command(custom: tuple[str, ...], input_size: int, hidden_size: int) -> list[dict[str, Any]]:
-    """List the cells, and the pairs of cell and update rule with a name of their own, with their costs.
+    """List all cells, and the named pairs of a cell and an update rule, with their parameters and multiply-adds.
 
+    An update rule selects the neurons to update at each step: sarnn is the cell gru with the rule selective.
     FILE.py:CLASS adds a custom cell: a subclass of edgernn.Cell in a Python file. The file is executed.
 
     The column macs counts the multiply-adds of a step that updates every neuron; flops_paper counts operations as the
-    SA-RNN paper does. A cell is native if the native library has a kernel for it or can interpret
-    its equations. Other cells run as a portable function of standard ONNX operators. --input and --hidden set the size.
+    SA-RNN paper does. A cell is native if the native library can run it. Other cells run as standard ONNX operators.
     """
     from edgernn.cli.cell_costs import cell_costs
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`edgernn data`."""
+"""The command `edgernn data`: list and download data sets."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from edgernn.cli.options import data_folder
 
 @click.group(cls=CommandGroup, example="edgernn data list")
 def command() -> None:
-    """List the data sets that tasks need, or download one.
+    """List the data sets that training tasks need, or download one.
 
     Tasks search for a data set in its subfolder of the data folder, in the data folder itself and in the user's cache.
     """
@@ -54,8 +54,8 @@ def _fetch_text(result: dict[str, Any]) -> str:
 def _fetch(name: str, data: Path | None) -> dict[str, Any]:
     """Download the data set NAME to a folder where tasks find it.
 
-    The command verifies SHA-256 sums and unpacks archives. Run it again to resume an interrupted download. Tasks
-    search the user's cache by default; a folder named with --data must be named to them as well.
+    The command verifies SHA-256 sums and unpacks archives. Run it again to resume an interrupted download. By
+    default, tasks find it in the user's cache. With --data, give the same folder to `edgernn train`.
     """
     from edgernn.progress import Progress
     from edgernn.training.datasets import fetch

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`edgernn export`."""
+"""The command `edgernn export`: export a trained model as an ONNX file."""
 
 from pathlib import Path
 from typing import Any
@@ -45,17 +45,18 @@ def _latency(latency: dict[str, Any]) -> str:
     type=click.Choice(["float32", "bfloat16", "int8"]),
     default="float32",
     show_default=True,
-    help="Storage type of the weight matrices.",
+    help="Storage type of the weight matrices in the file.",
 )
 def command(run: Path, out: Path | None, weights: str) -> dict[str, Any]:
-    """Export the run directory RUN as one ONNX file and verify its outputs against torch.
+    """Export the model of the run directory RUN as one ONNX file and verify its outputs against torch.
 
     The file runs in ONNX Runtime 1.17 or newer, and faster with the native library registered. The command writes two
     more files beside it. The model card has the same name with .md and shows size and latency on this machine.
     example.npz holds inputs x (N, T, I) of the task and the expected outputs y.
 
     --weights bfloat16 or int8 reduces the file to about a half or a quarter, and measures the metric again on the
-    task's test sequences. A loss above half a percentage point, or above 2 % of an error metric, is a warning.
+    task's test sequences. It warns if the metric gets worse by more than half a percentage point, or an error metric
+    by more than 2 %.
     """
     from edgernn.export.export_run import export_run
     from edgernn.training.score import scorer

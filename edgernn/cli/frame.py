@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared parts of all commands: lookup, the options --json and --debug, and errors in one line.
+"""Parts that all commands share: their lookup, the options --json and --debug, and errors in one line.
 
 A command is a module of the same name in this package. It defines `command`, made by `json_command` or a
 `CommandGroup`, and has a line in COMMANDS. Heavy imports stand inside functions: `edgernn --help` imports click alone.
@@ -27,10 +27,10 @@ from edgernn.signals import number_of, raising
 
 # from the name of each command to its summary in `edgernn --help`
 COMMANDS = {
-    "train": "Train a cell on a task and write a run directory.",
+    "train": "Train a recurrent cell on a task and write a run directory.",
     "reproduce": "Train the runs of a paper's table and compare the figures.",
     "sweep": "Train all combinations of cells, rules and settings.",
-    "plot": "Plot runs: learning curves, update patterns, trade-offs.",
+    "plot": "Plot training runs: learning curves, updates, trade-offs.",
     "export": "Export a run as one ONNX file and verify it.",
     "pack": "Convert an ONNX file to a packed model for C programs.",
     "bench": "Time a model beside ONNX Runtime's GRU and LSTM.",
@@ -113,8 +113,8 @@ class RootGroup(CommandGroup):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-_debug = click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback with an error.")
-_json = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
+_debug = click.option("--debug", is_flag=True, expose_value=False, help="Show a Python traceback with an error.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document, instead of text.")
 
 
 @click.group(cls=RootGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -130,10 +130,10 @@ def group() -> None:
 def json_command(
     example: str, text: Callable[[Any], str], sections: Sections | None = None
 ) -> Callable[[Callable[..., Any]], Command]:
-    """Return a decorator that makes a command of a function.
+    """Return a decorator that turns a function into a Click command with the options --json and --debug.
 
-    The function returns a JSON-compatible result, or None to print nothing. Its options stand below the decorator,
-    which adds --json and --debug. Standard output holds the result alone: anything else that the function prints goes
+    The function returns a JSON-compatible result, or None to print nothing. Its other options stand
+    below the decorator. Standard output holds the result alone: anything else that the function prints goes
     to standard error.
 
     Args:
@@ -228,7 +228,7 @@ def _explain(error: Exception) -> tuple[str, int]:
 
 
 def _explain_system(error: OSError) -> str:
-    """Describe an error of the operating system: its path, the reason and the remedy."""
+    """Describe an error of the operating system in one line: its path, the reason and the remedy."""
     text = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
     notes = getattr(error, "__notes__", [])
     if not notes and error.errno in FULL:

@@ -17,11 +17,11 @@ inference_device = click.option(
     type=click.Choice(["cpu", "cuda"]),
     default="cpu",
     show_default=True,
-    help="Device that runs the model: cuda is the first GPU.",
+    help="Device to run the model on: cuda is the first GPU.",
 )
 training_threads = click.option(
-    "--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of each training."
+    "--threads", type=click.IntRange(min=1), default=1, show_default=True, help="CPU threads of each training process."
 )
 data_folder = click.option(
-    "--data", type=click.Path(path_type=Path), help="Folder of data sets.  [default: $EDGERNN_DATA]"
+    "--data", type=click.Path(path_type=Path), help="Folder in which to look for data sets.  [default: $EDGERNN_DATA]"
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`edgernn pack`."""
+"""The command `edgernn pack`: convert an ONNX file for C programs."""
 
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,12 @@ def _text(result: dict[str, Any]) -> str:
 @json_command(example="edgernn pack runs/adding-sarnn/model.onnx", text=_text)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Packed model to write.  [default: MODEL with the suffix .edgernn]"
+    "--out",
+    type=click.Path(path_type=Path),
+    help="File to write the packed model to.  [default: MODEL with the suffix .edgernn]",
 )
 def command(model: Path, out: Path | None) -> dict[str, Any]:
-    """Convert the exported file MODEL to a packed model, which C programs run without ONNX Runtime.
+    """Convert the exported ONNX file MODEL to a packed model, a file that C programs run without ONNX Runtime.
 
     The header edgernn.h, in the folder of the native library, declares the C functions.
     """

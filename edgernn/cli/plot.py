@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`edgernn plot`."""
+"""The command `edgernn plot`: plot training runs."""
 
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,16 @@ def _text(result: dict[str, Any]) -> str:
     help="Kind of plot: learning, pattern, tradeoff, cobweb or kept; may be repeated.  [default: all]",
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder for the plots.  [default: RUN, or plots for several runs]"
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for the plots.  [default: the directory RUN; for several runs, plots]",
 )
 def command(runs: tuple[Path, ...], kinds: tuple[str, ...], out: Path | None) -> dict[str, Any]:
-    """Plot run directories as PNG and SVG files.
+    """Plot training runs, given by their directories, as PNG and SVG files.
 
-    The kinds of plots are: learning curves (learning), updates of neurons over time (pattern), metric against budget
-    weight and skipped updates (tradeoff), cobweb diagrams of the state (cobweb) and forget gates over time (kept).
+    The kinds of plots are: learning curves (learning), which neurons are updated at which step (pattern), metric
+    against the share of skipped updates and the weight λ of the penalty on updates (tradeoff), cobweb diagrams of the
+    state (cobweb) and forget gates over time (kept).
     """
     from edgernn.training.plot import plot
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`edgernn reproduce`."""
+"""The command `edgernn reproduce`: train the models of a paper's table."""
 
 from pathlib import Path
 from typing import Any
@@ -33,34 +33,58 @@ def _trial(line: dict[str, Any]) -> str:
 
 @json_command(example="edgernn reproduce sarnn-4 --quick --rows gru,sarnn-0", text=_text)
 @click.argument("table", required=False)
-@click.option("--list", "lists", is_flag=True, help="Show the state of all tables instead of training one.")
+@click.option(
+    "--list",
+    "lists",
+    is_flag=True,
+    help="List all tables, how much of each is measured, and how well it agrees with the paper; train nothing.",
+)
 @click.option(
     "--results",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Folder with TABLE.json or TABLE/table.json files for --list.  [default: runs and docs/results]",
+    help="Folder of the TABLE.json or TABLE/table.json files that --list reads.  [default: runs and docs/results]",
 )
-@click.option("--quick", is_flag=True, help="Train a short version that takes minutes; the result is marked as quick.")
-@click.option("--seeds", type=click.IntRange(min=1), help="Runs of each row.  [default: the number in the table]")
-@click.option("--rows", metavar="NAME,NAME", help="Train these rows only.")
 @click.option(
-    "--search", "searches", is_flag=True, help="Try the hyperparameters in the table's [search] section instead."
+    "--quick",
+    is_flag=True,
+    help="Train a shortened version of each row, which takes minutes; the result is marked as quick.",
 )
-@click.option("--table-only", is_flag=True, help="Print the table of the finished runs without training.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    help="Number of trainings per row, each with another random seed.  [default: the number in the table]",
+)
+@click.option("--rows", metavar="NAME,NAME", help="Rows of the table to train, separated by commas.  [default: all]")
+@click.option(
+    "--search",
+    "searches",
+    is_flag=True,
+    help="Search hyperparameters instead: train every combination in the [search] section of TABLE.",
+)
+@click.option("--table-only", is_flag=True, help="Print the table of the runs that are finished; train nothing.")
 @click.option(
     "--measure-latency",
     "measure",
     is_flag=True,
     help="Time the exported models of all finished runs on this machine. Use it with --table-only on an idle machine.",
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Concurrent trainings.  [default: the number of processors]")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="Number of trainings to run at the same time.  [default: the number of processors]",
+)
 @training_threads
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs.  [default: runs/TABLE]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for the run directories and the table.  [default: runs/TABLE]",
+)
 @data_folder
 @training_device
 @click.option(
     "--known",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A table.json of an earlier measurement. Its finished runs with the same settings are not trained again.",
+    help="table.json of an earlier reproduction. Runs with the same settings are copied from it and not trained again.",
 )
 def command(
     table: str | None,
@@ -75,13 +99,13 @@ def command(
     known: Path | None,
     **options: Any,
 ) -> Any:
-    """Reproduce a paper's TABLE: train its missing runs and print our figures beside the paper's.
+    """Reproduce a paper's TABLE: train the models that are not trained yet and print our figures beside the paper's.
 
-    Interrupted runs are resumed. Each table is a TOML file in edgernn/training/recipes with a recipe for each row. The
-    result is saved as table.json and table.md in the folder of the runs.
+    Interrupted runs are resumed. Each table is a TOML file in edgernn/training/recipes with the settings of each row.
+    The result is saved as table.json and table.md in the folder of the runs.
 
-    --list shows all tables, the share of each that is measured, the core-hours of its trainings, and the agreement
-    with the paper's figures.
+    --list shows all tables, the share of each that is measured, the hours on one core that its trainings take, and how
+    many figures agree with the paper's.
     """
     from edgernn.training.overview import RESULTS, overview
     from edgernn.training.reproduce import reproduce, search
@@ -90,15 +114,18 @@ def command(
     chosen = rows.split(",") if rows else None
     if lists:
         if table is not None:
-            raise UsageError("--list: expected no TABLE, as it shows all tables")
+            raise UsageError("--list: expected no TABLE, as it shows all tables; leave out one of the two")
         return overview(RESULTS if results is None else [results])
     if table is None:
         raise UsageError("TABLE: expected the name of a table; --list shows all tables")
     if results is not None:
-        raise UsageError("--results: expected --list, too")
+        raise UsageError("--results: expected together with --list; add it, or leave out --results")
     if searches:
         if quick or seeds or table_only or measure or known:
-            raise UsageError("--search: expected neither --quick, --seeds, --table-only, --measure-latency nor --known")
+            raise UsageError(
+                "--search: expected neither --quick, --seeds, --table-only, --measure-latency nor --known; leave "
+                "them out"
+            )
         return search(table, rows=chosen, **options)
     report = reproduce(
         table, quick=quick, seeds=seeds, rows=chosen, run=not table_only, measure=measure, known=known, **options

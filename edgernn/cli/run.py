@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`edgernn run`."""
+"""The command `edgernn run`: run a model on a file of inputs."""
 
 from pathlib import Path
 from typing import Any
@@ -34,15 +34,21 @@ def _text(result: dict[str, Any]) -> str:
     type=click.Choice(["auto", "native", "portable"]),
     default="auto",
     show_default=True,
-    help="Kernels that run the model: the native library's or portable ONNX operators; auto prefers native.",
+    help="Implementation: native library, portable (standard ONNX operators), or auto: native if possible.",
 )
 @inference_device
-@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads of ONNX Runtime.")
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of threads that ONNX Runtime may use.",
+)
 def command(model: Path, source: Path, target: Path, **options: Any) -> dict[str, Any]:
-    """Run the exported file MODEL on a file of inputs and write its outputs.
+    """Run the exported ONNX file MODEL on a file of inputs and write its outputs to a file.
 
     The input x has shape (T, I) for one sequence or (N, T, I) for N sequences. A row of a csv file is a time step. A
-    word model reads integer word indices of shape (T,) or (N, T).
+    language model reads integer word indices of shape (T,) or (N, T).
 
     The output y has shape (O,) or (N, O), or (T, O) or (N, T, O) if the model has an output at every step.
     """

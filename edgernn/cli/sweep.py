@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`edgernn sweep`."""
+"""The command `edgernn sweep`: train all combinations of cells, rules and settings."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ def _text(result: dict[str, Any]) -> str:
 @click.argument("path", metavar="SWEEP.toml", type=click.Path(path_type=Path))
 @click.option("--address", metavar="HOST:PORT", help="Address of a Ray cluster to run on.  [default: this machine]")
 @click.option(
-    "--jobs", type=click.IntRange(min=1), help="Concurrent trainings.  [default: as many as the resources allow]"
+    "--jobs",
+    type=click.IntRange(min=1),
+    help="Number of trainings to run at the same time.  [default: as many as the processors and GPUs allow]",
 )
 @training_threads
 @click.option(
@@ -28,19 +30,30 @@ def _text(result: dict[str, Any]) -> str:
     type=click.FloatRange(min=0),
     default=0.0,
     show_default=True,
-    help="GPUs of each training; a fraction shares one GPU.",
+    help="Number of GPUs for each training; with 0.5, two trainings share a GPU.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the runs.  [default: runs/SWEEP]")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder for the run directories and the table.  [default: runs/SWEEP]",
+)
 @data_folder
-@click.option("--export", is_flag=True, help="Copy the models of the Pareto front to OUT/front.")
-@click.option("--latency/--no-latency", default=True, show_default=True, help="Export and time one model of each row.")
-@click.option("--table-only", is_flag=True, help="Print the table of the finished runs without training or timing.")
+@click.option("--export", is_flag=True, help="Copy the exported models on the Pareto front to OUT/front.")
+@click.option(
+    "--latency/--no-latency",
+    default=True,
+    show_default=True,
+    help="Export and time the best model of each combination of cell, rule and settings.",
+)
+@click.option(
+    "--table-only", is_flag=True, help="Print the table of the runs that are finished; train and time nothing."
+)
 def command(path: Path, table_only: bool, **options: Any) -> dict[str, Any]:
     """Train all combinations of cells, rules and settings in SWEEP.toml with several seeds, and tabulate the results.
 
     Run the same command again to resume interrupted runs. The result is saved as table.json and table.md, with the
-    Pareto front of the metric against work and latency as front.png and front.svg. docs/how-to/sweep.md describes the
-    format of SWEEP.toml.
+    Pareto front of the metric against multiply-adds and latency as front.png and front.svg. docs/how-to/sweep.md
+    describes the format of SWEEP.toml.
     """
     from edgernn.training.sweep import sweep
     from edgernn.training.table import check_none_failed

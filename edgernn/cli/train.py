@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`edgernn train`."""
+"""The command `edgernn train`: train a cell on a task."""
 
 import os
 from pathlib import Path
@@ -45,8 +45,8 @@ def _sections(task: str | None = None, cell: str | None = None, rule: str | None
 @click.option(
     "--recipe",
     metavar="ROW",
-    help="Recipe with task, cell, rule and settings: a row of a table, such as sarnn-1/sarnn, or a custom "
-    "FILE.toml:ROW.",
+    help="Train a row of a paper's table, such as sarnn-1/sarnn, with its task, cell, rule and settings; or, as "
+    "FILE.toml:ROW, a row of your own file.",
 )
 @click.option(
     "--task",
@@ -71,7 +71,9 @@ def _sections(task: str | None = None, cell: str | None = None, rule: str | None
     "rule that the cell's name implies, as sarnn implies selective; else always]",
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Run directory to write.  [default: runs/TASK-CELL[-RULE]]"
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Directory to write weights, checkpoints and metrics to.  [default: runs/TASK-CELL[-RULE]]",
 )
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed for weights and data."
@@ -80,13 +82,13 @@ def _sections(task: str | None = None, cell: str | None = None, rule: str | None
 @click.option(
     "--devices",
     type=click.IntRange(min=1),
-    help="Number of processes that share each batch (one GPU each, if available).",
+    help="Number of data-parallel processes: each trains on a part of every batch, on a GPU of its own if available.",
 )
 @data_folder
-@click.option("--resume", is_flag=True, help="Resume the run in --out from its last checkpoint.")
+@click.option("--resume", is_flag=True, help="Resume the interrupted run in --out from its last checkpoint.")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 def command(recipe: str | None, resume: bool, settings: tuple[str, ...], **options: Any) -> dict[str, Any] | None:
-    """Train a cell on a task and write a run directory.
+    """Train a recurrent cell on a task and write a run directory: weights, checkpoints, metrics and plots.
 
     Settings are KEY=VALUE words, such as lr=0.01, or optimizer.lr=0.01 with the section's name. The list below shows
     all settings and their defaults. With --task, --cell or --rule before --help, it includes their settings and the
