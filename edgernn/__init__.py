@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""edgernn: train a light recurrent cell, export it as one ONNX file, run it fast, and know what it costs.
+"""Train a light recurrent cell, export it as one ONNX file, run it fast, and measure its cost.
 
 Names are imported on first use: `import edgernn` is fast, and the names that run models work without torch.
 """

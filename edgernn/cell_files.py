@@ -33,7 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 @dataclass(frozen=True)
 class ClassSource:
-    """Origin of a class: its name in the file, and the file's content."""
+    """Origin of a user-defined cell class: its name in the Python file, and the file's content."""
 
     name: str
     content: bytes
@@ -57,15 +57,15 @@ def is_cell_file(cell: object) -> bool:
 
 
 def split_word(word: str) -> tuple[Path, str]:
-    """Split FILE.py:CLASS into the file and the class name, which is "" if left out."""
+    """Split FILE.py:CLASS into the file's path and the class name, which is "" if left out."""
     match = _WORD.fullmatch(word)
     if match is None:
-        raise UsageError(f"cell: expected FILE.py:CLASS, got {word!r}")
+        raise UsageError(f"cell: expected FILE.py:CLASS, such as cells.py:MyCell, got {word!r}")
     return Path(match["file"]), match["name"] or ""
 
 
 def label(cell: str) -> str:
-    """Name of a cell for use in directory names: the class name for FILE.py:CLASS. Reads no file."""
+    """Short name of a cell, for directory names: CLASS for FILE.py:CLASS, else the name itself. Reads no file."""
     if not is_cell_file(cell):
         return cell
     path, name = split_word(cell)
@@ -73,7 +73,7 @@ def label(cell: str) -> str:
 
 
 def source_of(cell: type[Cell]) -> ClassSource | None:
-    """Source of a class that `load_cell` loaded, or None for any other class."""
+    """Return the source of a class that `load_cell` loaded, or None for any other class."""
     return _sources.get(cell)
 
 
@@ -95,9 +95,11 @@ def load_cell(word: str, taken: Collection[str] = ()) -> type[Cell]:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise UsageError(f"cell: no such file: {path}") from None
+        raise UsageError(f"cell: no such file: {path}; expected FILE.py:CLASS with the path of a Python file") from None
     except IsADirectoryError:
-        raise UsageError(f"cell: expected a file, got the folder {path}") from None
+        raise UsageError(
+            f"cell: expected FILE.py:CLASS with the path of a Python file, got the folder {path}"
+        ) from None
     module = _execute(path, content)
     cell = _find(path, module, name)
     if cell.name in taken:
@@ -180,7 +182,7 @@ def _execute(path: Path, content: bytes) -> ModuleType:
         raise
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
-        raise EdgernnError(f"{path}: {_line_prefix(path, error)}{_describe(error)}") from error
+        raise EdgernnError(f"{path}: cannot be executed: {_line_prefix(path, error)}{_describe(error)}") from error
     _modules[key] = module
     return module
 
@@ -213,7 +215,7 @@ def _describe(error: BaseException) -> str:
 
 
 def _find(path: Path, module: ModuleType, name: str) -> type[Cell]:
-    """Find a cell class by name and validate it; with the name "" it is the module's only cell class."""
+    """Find a cell class in a loaded Python file and validate it; the name "" stands for the only cell class."""
     defined = {
         key: value
         for key, value in vars(module).items()
@@ -227,7 +229,7 @@ def _find(path: Path, module: ModuleType, name: str) -> type[Cell]:
         raise UsageError(f"{path}: expected one subclass of edgernn.Cell, {matches}")
     if name not in vars(module):
         if not complete:
-            raise UsageError(f"{path}: unknown class {name!r}: the file has no subclass of edgernn.Cell")
+            raise UsageError(f"{path}: unknown class {name!r}: the file has no subclass of edgernn.Cell; define one")
         raise UsageError(f"{path}: {nearest('class', name, complete)}")
     value = vars(module)[name]
     if not (isinstance(value, type) and issubclass(value, Cell)):
@@ -241,29 +243,31 @@ def _find(path: Path, module: ModuleType, name: str) -> type[Cell]:
 def _checked(path: Path, cell: type[Cell]) -> type[Cell]:
     prefix = f"{path}: {cell.__name__}"
     if inspect.isabstract(cell):
-        raise UsageError(f"{prefix}: expected a method update(p, state), which is missing")
+        raise UsageError(f"{prefix}: expected a method update(p, state), got none; define it")
     name = getattr(cell, "name", None)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise UsageError(f"{prefix}: expected a name of letters, digits and _.+-, as name = 'mine', got {name!r}")
+        raise UsageError(f"{prefix}: name: expected letters, digits and _.+-, as in name = 'mine', got {name!r}")
     if not isinstance(getattr(cell, "gates", None), tuple | property):
-        raise UsageError(f"{prefix}: expected a tuple of gates, as gates = (Gate('z'), Gate('n'))")
+        raise UsageError(
+            f"{prefix}: gates: expected a tuple, as in gates = (Gate('z'), Gate('n')), got another type or none"
+        )
     return cell
 
 
 @cache
 def _try_step(path: Path, cell: type[Cell]) -> None:
-    """Run one small step, so that a mistake in the equations is reported before data are read."""
+    """Run one small step of a user's cell, so that a mistake in its equations is reported before data are read."""
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         # equations that mix x and h require I = H
         if _step_error(cell, 2) is not None and (error := _step_error(cell, 3)) is not None:
             # traceback lines name the file from which the same content was first loaded
             loaded = Path(str(sys.modules[cell.__module__].__file__))
             text = f"{_line_prefix(loaded, error)}{_describe_step(cell, error)}"
-            raise EdgernnError(f"{path}: {cell.__name__}: {text}") from error
+            raise EdgernnError(f"{path}: {cell.__name__}: its first step fails: {text}") from error
 
 
 def _step_error(cell_type: type[Cell], inputs: int) -> Exception | None:
-    """Error of one step with I = `inputs` and H = 3; None if it runs, or if the constructor needs further arguments."""
+    """Error of one step of a cell with I = `inputs` and H = 3; None if it runs or needs further arguments."""
     try:
         cell = cell_type(inputs, 3)
     except TypeError as error:
@@ -296,7 +300,7 @@ def _describe_step(cell: type[Cell], error: Exception) -> str:
 
 
 def why_portable(cell: type[Cell], options: dict[str, Any], input_size: int, hidden_size: int) -> str | None:
-    """Reason why the native library cannot run a user-defined cell.
+    """Explain why the native library cannot run a user-defined cell.
 
     Args:
         cell: The class.

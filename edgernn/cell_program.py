@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells as data: the gate table and the traced programs of the equations, stored as attributes of ONNX nodes."""
+"""Cells as data: gate table and equations as lists of numbers, stored as attributes of ONNX nodes."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ _WEIGHTS = ("R", "C", "V", "bR", "bC", "bV")
 
 @dataclass(frozen=True)
 class Equations:
-    """Traced equations of a cell.
+    """Equations of a cell, traced to programs (lists of elementary operations).
 
     Attributes:
         update: Program of `Cell.update`, with one result per state.
@@ -43,11 +43,11 @@ class Equations:
 
 
 def trace_equations(cell: Cell, *, differentiable: bool = False) -> Equations:
-    """Trace `update` and `mid` of a cell into programs.
+    """Trace the equations of a cell, its methods `update` and `mid`, to programs (lists of elementary operations).
 
     Args:
         cell: The cell.
-        differentiable: Also require that the programs' gradients equal those of torch.
+        differentiable: Require that the gradients of the programs equal those of torch, too.
 
     Returns:
         The traced equations.
@@ -57,7 +57,9 @@ def trace_equations(cell: Cell, *, differentiable: bool = False) -> Equations:
             overrides step(), which may compute anything.
     """
     if type(cell).step is not Cell.step:
-        raise ProgramError("a cell that overrides step() has no program")
+        raise ProgramError(
+            "a cell that overrides step() cannot be translated to native code; override update() and mid() instead"
+        )
     constants = cell.constants(next(cell.parameters()).new_zeros(1, 1, cell.input_size))
     vectors = {name: value.numel() for name, value in constants.items() if name not in _WEIGHTS}
     mids = [gate for gate in cell.gates if gate.mid]
@@ -66,18 +68,22 @@ def trace_equations(cell: Cell, *, differentiable: bool = False) -> Equations:
         mid_is_input = _mid_is_input(cell)
         mid = _trace(cell, "mid", mids, cell.mid_size, vectors, differentiable)
     elif mids:
-        raise ProgramError(f"gate {mids[0].name} feeds mid, which no gate reads")
+        raise ProgramError(
+            f"gate {mids[0].name}: mid=True needs a gate with m=True, which reads the result of mid(); got none"
+        )
     gates = [gate for gate in cell.gates if not gate.mid]
     update = _trace(cell, "update", gates, cell.hidden_size, vectors, differentiable)
     return Equations(update, mid, vectors, mid_is_input)
 
 
 def _mid_is_input(cell: Cell) -> bool:
-    """True if `mid_size` is I, False if it is H, whatever these sizes are in this cell."""
+    """True if m, the result of `Cell.mid`, has size I; False if it has size H, also where I = H."""
     probe = copy.copy(cell)
     probe.input_size, probe.hidden_size = 3, 5
     if probe.mid_size not in (3, 5):
-        raise ProgramError(f"a program needs m of size H or I, got {cell.mid_size}")
+        raise ProgramError(
+            f"mid_size: expected H or I in a cell that is translated to native code, got {cell.mid_size}"
+        )
     return probe.mid_size == 3
 
 
@@ -86,7 +92,10 @@ def _trace(
 ) -> Program:
     """Trace `method` ("update" or "mid"), which reads the gates `gates` and whose results have `size` columns."""
     if max(len(cell.gates), len(vectors), len(cell.states)) > INPUT:
-        raise ProgramError(f"expected at most {INPUT} gates, vectors and states each")
+        raise ProgramError(
+            f"gates, vectors, states: expected at most {INPUT} each in a cell that is translated to native code, got "
+            "more"
+        )
     inputs = cell.input_size * (1 + cell.reads_last)
     names = {GATE + i: gate.name for i, gate in enumerate(cell.gates) if gate in gates} | {INPUT: "x"}
     sizes = dict.fromkeys(names, size) | {INPUT: inputs}
@@ -105,7 +114,7 @@ def _trace(
     program = trace(method, function, widths, tiles[size])
     results = len(cell.states) if method == "update" else 1
     if len(program.results) != results:
-        raise ProgramError(f"{method}: expected {results} results, got {len(program.results)}")
+        raise ProgramError(f"{method}(): expected it to return {results} tensors, got {len(program.results)}")
     if differentiable:
         check_gradient(method, program, function, widths)
     return program
@@ -113,11 +122,11 @@ def _trace(
 
 @dataclass(frozen=True)
 class CellProgram:
-    """A cell in the form that the native library interprets, for cells it has no compiled kernel for.
+    """A user-defined cell as data that the native library interprets, as it has no compiled kernel for it.
 
     Attributes:
-        gates: Terms of each gate, as bits of `TERMS`.
-        vectors: Size of each vector of the cell, as a code of `SIZES`.
+        gates: Terms of each gate (W x, R h, ...), as bits of `TERMS`.
+        vectors: Size of each parameter vector of the cell, as a code of `SIZES`.
         states: Number of states.
         mid_is_input: True if m has size I; it has size H otherwise.
         reads_last: True if gates also read x_{t-1}.
@@ -145,7 +154,7 @@ class CellProgram:
         return self.states, int(self.mid_is_input), int(self.reads_last), int(self.square), int(self.mid_vanishes)
 
     def attributes(self) -> dict[str, list[int] | list[float]]:
-        """Attributes of an ONNX node with this cell, as a dict from name to numbers; empty lists are left out."""
+        """Attributes of an ONNX node that runs this cell: a dict from name to numbers, without empty lists."""
         lists: dict[str, list[int] | list[float]] = {"gates": list(self.gates), "vectors": list(self.vectors)}
         lists["layout"] = list(self.layout)
         for name, program in (("update", self.update), ("mid", self.mid), ("map", self.map)):
@@ -155,12 +164,16 @@ class CellProgram:
 
 
 def cell_program(cell: Cell) -> CellProgram:
-    """Convert a cell to the form that the native library interprets; raise ProgramError if that is impossible."""
+    """Convert a cell to data that the native library interprets; raise ProgramError if that is impossible."""
     for method in ("constants", "project", "thinned", "zero_state"):
         if getattr(type(cell), method) is not getattr(Cell, method):
-            raise ProgramError(f"a cell that overrides {method}() has no program")
+            raise ProgramError(
+                f"a cell that overrides {method}() cannot be translated to native code; remove the override"
+            )
     if cell.norm is not None:
-        raise ProgramError("a cell with a norm has no program")
+        raise ProgramError(
+            "a cell with normalised products (setting norm) cannot be translated to native code; leave out norm"
+        )
     equations = trace_equations(cell)
     sizes = [vector.size for vector in cell.vectors.values()]
     mid_is_input = equations.mid_is_input
@@ -183,7 +196,7 @@ def cell_program(cell: Cell) -> CellProgram:
 
 
 def check_table(cell: Cell, vectors: int) -> None:
-    """Check a cell's gate table against the limits of the native libraries.
+    """Check that a cell has no more gates, vectors and states than the native libraries support.
 
     Args:
         cell: The cell.
@@ -198,11 +211,11 @@ def check_table(cell: Cell, vectors: int) -> None:
 def _require(limits: Iterator[tuple[bool, str]]) -> None:
     for is_met, expected in limits:
         if not is_met:
-            raise ProgramError(f"a program needs {expected}")
+            raise ProgramError(f"the native library needs {expected}; see docs/how-to/add-a-cell.md")
 
 
 def _table_limits(cell: Cell, vectors: int) -> Iterator[tuple[bool, str]]:
-    """Yield (is met, text for the error) for each limit on gate tables that both inference and training have."""
+    """Yield (is met, error text) for each limit on cells of the native libraries for inference and training."""
     gates, states = cell.gates, len(cell.states)
     yield len(gates) <= MOST_GATES, f"at most {MOST_GATES} gates, got {len(gates)}"
     yield vectors <= MOST_VECTORS, f"at most {MOST_VECTORS} `vectors`, got {vectors}"
@@ -217,7 +230,7 @@ def _table_limits(cell: Cell, vectors: int) -> Iterator[tuple[bool, str]]:
 
 
 def _inference_limits(cell: Cell, program: CellProgram) -> Iterator[tuple[bool, str]]:
-    """Yield (is met, text for the error) for each limit that only the inference library has."""
+    """Yield (is met, error text) for each further limit on cells of the native library for inference."""
     for term, mid in product("xhcm", (False, True)):
         count = sum(getattr(gate, term) for gate in cell.gates if gate.mid == mid)
         stage = "feed mid" if mid else "do not feed mid"
@@ -229,12 +242,12 @@ def _inference_limits(cell: Cell, program: CellProgram) -> Iterator[tuple[bool, 
 
 
 def gate_terms(gate: Gate) -> int:
-    """Terms of a gate as bits of `TERMS`."""
+    """Encode which terms (W x, R h, C c, V m, b) a gate has, as bits of `TERMS`."""
     return sum(bit for term, bit in TERMS.items() if getattr(gate, term))
 
 
 def mixes(equations: Equations, vectors: Sequence[str], mid_is_input: bool) -> bool:
-    """Determine whether an equation combines values of size I with values of size H.
+    """Determine whether an equation of a cell combines values of size I with values of size H.
 
     Args:
         equations: Traced equations of the cell.
@@ -255,7 +268,7 @@ def mixes(equations: Equations, vectors: Sequence[str], mid_is_input: bool) -> b
 
 
 def maps(cell: Cell) -> list[Program | None]:
-    """Trace each vector's `map` to a program; None for a vector without a map."""
+    """Trace the function `Vector.map` of each parameter vector to a program; None for a vector without one."""
 
     def program(name: str, vector: Vector) -> Program | None:
         mapped = vector.map
@@ -267,7 +280,7 @@ def maps(cell: Cell) -> list[Program | None]:
 
 
 def _map(cell: Cell) -> Program | None:
-    """Create one program that maps all vectors of a cell, or return None if no vector has a map."""
+    """Create one program that applies `Vector.map` to all vectors of a cell, or return None if no vector has a map."""
     programs = maps(cell)
     if not any(programs):
         return None

@@ -33,9 +33,9 @@ def from_torch(module: nn.RNN | nn.GRU | nn.LSTM) -> SequenceModel:
         raise UsageError(f"module: expected torch.nn.RNN, GRU or LSTM, got {type(module).__name__}")
     cell = names[type(module)]
     if cell == "rnn" and module.nonlinearity != "tanh":
-        raise UsageError(f"nonlinearity: expected tanh, got {module.nonlinearity}; no cell here has another one")
+        raise UsageError(f"nonlinearity: expected tanh, got {module.nonlinearity}; edgernn's rnn has no other")
     if module.proj_size:
-        raise UsageError(f"proj_size: expected 0, got {module.proj_size}; no cell here projects its output")
+        raise UsageError(f"proj_size: expected 0, got {module.proj_size}; edgernn's cells have no projection")
     if module.dropout:
         raise UsageError(f"dropout: expected 0, got {module.dropout}; set it to 0 if training is over")
     model = SequenceModel(
@@ -81,12 +81,17 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
         raise UsageError(f"rule: expected always, got {rule}; torch.nn updates every neuron at every step")
     layers = model.recurrent_layers()
     if layers[0].imputer is not None:
-        raise UsageError(f"imputer: expected none, got {layers[0].imputer.name}; torch.nn does not impute")
+        raise UsageError(
+            f"imputer: expected none, got {layers[0].imputer.name}; torch.nn has no layer that fills in missing values"
+        )
     if layers[0].kind != name:
-        raise UsageError(f"cell: expected layers of the kind {name}, got {layers[0].kind}; torch.nn has plain weights")
+        raise UsageError(
+            f"cell: expected layers of the kind {name}, got {layers[0].kind}; torch.nn has only dense weights without "
+            "normalisation"
+        )
     if model.last_size not in (None, model.hidden_size):
         sizes = f"expected {model.hidden_size}, as in all layers, got {model.last_size}"
-        raise UsageError(f"last_size: {sizes}; torch.nn has layers of one size")
+        raise UsageError(f"last_size: {sizes}; torch.nn has only layers of equal size")
     if model.standardises:
         raise UsageError("mean, std: expected 0 and 1; torch.nn does not standardise, so do it before the module")
     like = layers[0].cell.W
@@ -111,16 +116,16 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
 
 
 def _suffixes(module: nn.RNNBase) -> list[str]:
-    """Suffixes of torch's parameter names, in the order of `SequenceModel.recurrent_layers`."""
+    """List the suffixes of torch's parameter names, such as l0_reverse, in the order of our layers."""
     directions = ("", "_reverse") if module.bidirectional else ("",)
     return [f"l{layer}{direction}" for layer, direction in product(range(module.num_layers), directions)]
 
 
 def _separate_biases(module: nn.RNNBase) -> int:
-    """Number of trailing biases that cannot be added: b_n and b_k of gru, because r multiplies b_k alone."""
+    """Count the trailing biases that cannot be merged: b_n and b_k of a GRU, because r multiplies b_k alone."""
     return module.hidden_size if isinstance(module, nn.GRU) else 0
 
 
 def _merge_biases(b_ih: Tensor, b_hh: Tensor, merged: int) -> Tensor:
-    """The cell's b: the sums of the first `merged` biases, then the remaining ones of b_ih and of b_hh."""
+    """Merge torch's two biases: the sums of the first `merged` ones, then the remaining ones of b_ih and of b_hh."""
     return torch.cat([b_ih[:merged] + b_hh[:merged], b_ih[merged:], b_hh[merged:]])

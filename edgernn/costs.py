@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost of a model, computed from its sizes.
+"""Cost of a model in parameters and operations, computed from its sizes.
 
 macs            multiply-adds of all matrix-vector products of a step with nothing skipped; a rule's diagonal weight
                 counts H
@@ -22,13 +22,13 @@ from edgernn.rules.base import UpdateRule
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of one step of one sequence.
+    """Cost of one time step of one sequence: parameters, bytes and operations.
 
     Attributes:
         parameters: Number of learned weights, without the zeros of block-sparse weights.
         weight_bytes: Bytes of these weights in float32.
         macs: Multiply-adds with nothing skipped.
-        macs_executed: Multiply-adds at the given update rate.
+        macs_executed: Multiply-adds if only the given share of neurons is updated.
         flops_paper: Operations in the convention of the SA-RNN paper.
     """
 
@@ -50,10 +50,10 @@ def cost(
 
     Args:
         cell: The cell.
-        rule: The update rule.
+        rule: The update rule, which selects the neurons that change.
         update_rate: Mean share of the neurons that change at a step.
         busy_rate: Share of the steps at which any neuron changes. Default: all steps, unless update_rate is 0.
-        imputer: The imputer, if any.
+        imputer: The layer that fills in missing values, if any.
 
     Returns:
         The cost.
@@ -85,7 +85,7 @@ def named_cost(
     update_rate: float = 1.0,
     **settings: Any,
 ) -> Cost:
-    """Compute the cost of a model without a head from names and sizes.
+    """Compute the cost of a model from names and sizes, without an output layer (head).
 
     Args:
         cell: Cell name or FILE.py:CLASS.

@@ -18,7 +18,7 @@ from edgernn.layer import RecurrentLayer, Trace
 
 
 class Runs(Protocol):
-    """A recurrent layer, or a function with the same signature.
+    """Type of a recurrent layer, or of a function with the same signature.
 
     Maps x (T, B, I) and a state to y (T, B, H), the last state and a Trace.
     """
@@ -27,7 +27,7 @@ class Runs(Protocol):
 
 
 def check_rate(name: str, rate: float) -> None:
-    """Raise UsageError for a rate outside [0, 1)."""
+    """Raise UsageError for a dropout rate outside [0, 1)."""
     if not 0 <= rate < 1:
         raise UsageError(f"{name}: expected at least 0 and below 1, got {rate}")
 
@@ -70,14 +70,14 @@ def words(embedded: Tensor, tokens: Tensor, vocabulary: int, rate: float) -> Ten
 
 
 def check_weights(layer: RecurrentLayer, recurrent: float) -> None:
-    """Raise UsageError if DropConnect at the rate `recurrent` is impossible for a layer.
+    """Raise UsageError if a layer does not support DropConnect at the rate `recurrent`.
 
-    This is so for cells without recurrent weights, and for low-rank weights, which are stored as two factors.
+    It is not supported for cells without recurrent weights, and for low-rank weights, which are stored as two factors.
     """
     if recurrent and not _weights(layer, "RC"):
         raise UsageError(f"weight_drop: {layer.cell.name} has no recurrent weights; use weight_drop_input instead")
     if recurrent and layer.cell.recurrent.rank is not None:
-        raise UsageError("weight_drop: expected either weight_drop or rank, not both")
+        raise UsageError("weight_drop, rank: expected at most one of the two, got both; leave one out")
 
 
 def with_dropped_weights(layer: RecurrentLayer, recurrent: float = 0.0, feed_forward: float = 0.0) -> Runs:

@@ -14,7 +14,7 @@ class UsageError(EdgernnError):
 
 
 class MissingPackageError(UsageError, ImportError):
-    """Missing package of one of edgernn's extras. Exit code 2."""
+    """Missing Python package, which an extra such as edgernn[train] installs. Exit code 2."""
 
 
 class EdgernnWarning(RuntimeWarning):

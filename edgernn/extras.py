@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installation hints for missing packages of edgernn's extras."""
+"""Installation hints for missing packages, which extras such as edgernn[train] install."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from edgernn.errors import MissingPackageError
 
 @contextmanager
 def needed_by(user: str) -> Iterator[None]:
-    """Turn a failed import of an extra's package inside the block into an error that says what to install.
+    """Turn a failed import inside the block into an error that says which extra, such as edgernn[train], to install.
 
     Args:
         user: Name of the feature that needs the package, for the error.
@@ -32,7 +32,7 @@ def needed_by(user: str) -> Iterator[None]:
 
 
 def _extras() -> dict[str, list[str]]:
-    """Dict from each extra of edgernn to the import names of its packages, from the installed metadata."""
+    """Read the extras of edgernn from the installed metadata: a dict from each to the import names of its packages."""
     from importlib.metadata import requires
 
     extras: dict[str, list[str]] = {}
@@ -49,7 +49,7 @@ def _is_missing(package: str) -> bool:
 
 
 def _runtime() -> str:
-    """Name of the extra with the installed ONNX Runtime; "cpu" if none is installed."""
+    """Return the extra with the installed ONNX Runtime, "gpu" or "cpu"; "cpu" if none is installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atomic file writes: content goes to a temporary file in the same folder, which is then renamed."""
+"""Reading files, and writing them atomically: to a temporary file in the same folder, which is then renamed."""
 
 import errno
 import io
@@ -43,7 +43,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Set the file name of an OSError raised inside the block to `path` if it has none, as after a failed write."""
+    """Add the file name `path` to an OSError raised inside the block that names no file, as after a failed write."""
     try:
         yield
     except OSError as error:
@@ -98,7 +98,7 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise EdgernnError(f"{path}: not a JSON file ({error})") from None
+        raise EdgernnError(f"{path}: expected a JSON file, got other or damaged text ({error})") from None
 
 
 def write_arrays(path: Path, arrays: Mapping[str, "np.ndarray[Any, Any]"]) -> None:
@@ -132,11 +132,15 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, "np.ndarray[Any, 
             raise EdgernnError(f"{path}: expected an npz file, got one array without a name; write it with {hint}")
         with loaded as file:
             if missing := [name for name in names if name not in file]:
-                raise EdgernnError(f"{path}: expected the arrays {', '.join(names)}, missing {', '.join(missing)}")
+                raise EdgernnError(
+                    f"{path}: expected the arrays {', '.join(names)}, got none named {', '.join(missing)}; add them"
+                )
             return {name: file[name] for name in names}
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file") from None
     except EdgernnError:
         raise
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, AttributeError) as error:
-        raise EdgernnError(f"{path}: not an npz file that can be read ({error})") from None
+        raise EdgernnError(
+            f"{path}: expected an npz file, got another format or a damaged file ({error}); write it with numpy.savez"
+        ) from None

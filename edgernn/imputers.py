@@ -24,7 +24,7 @@ from edgernn.errors import UsageError
 
 @dataclass(frozen=True)
 class Imputed:
-    """Result of one step of an imputer.
+    """Result of one step of an imputer, the layer that fills in missing values.
 
     Attributes:
         inputs: Input of the cell (B, 2F): filled values, then masks.
@@ -45,7 +45,7 @@ class Imputer(nn.Module, abc.ABC):
     """Base class of imputers for F = input_size / 3 features, in front of a cell with H neurons.
 
     Class attributes: `name` and `paper`; `memory`, the names of the imputer's states, (B, F) each.
-    `total` sums a tensor over the processes that share each batch in parallel training; None in a single process.
+    `total` sums a tensor over the processes of data-parallel training; None in a single process.
     Parameters start as U(-1/√H, 1/√H). An input_size that is not a multiple of 3 raises UsageError.
     """
 
@@ -68,17 +68,17 @@ class Imputer(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def forward(self, x: Tensor, state: State, memory: State) -> Imputed:
-        """Compute one step from x (B, 3F), the cell's state and the imputer's memory."""
+        """Compute one step from x (B, 3F), the cell's state and the imputer's own states (memory)."""
 
     def loss(self, x: Tensor, estimates: tuple[Tensor, ...]) -> Tensor:
-        """Compute the imputation loss: the mean absolute error of the observed values, summed over steps and estimates.
+        """Compute the imputation loss: the mean absolute error on observed values, summed over steps and estimates.
 
         Args:
             x: Input (T, B, 3F).
             estimates: Estimates of the values, (T, B, F) each.
 
         Returns:
-            The loss (scalar). In parallel training it is this process's part of the loss of the batch.
+            The loss (scalar). In data-parallel training it is this process's part of the loss of the batch.
         """
         values, masks, _ = x.chunk(3, -1)
         observed = masks.sum((1, 2))
@@ -90,11 +90,11 @@ class Imputer(nn.Module, abc.ABC):
         return torch.stack(parts).sum() if parts else x.new_zeros(())
 
     def macs(self) -> int:
-        """Multiply-adds of the imputer's matrix-vector products per step."""
+        """Count the multiply-adds of the imputer's matrix-vector products per step."""
         return sum(p.numel() for p in self.parameters() if p.ndim > 1)
 
     def flops_paper(self) -> float:
-        """Operations per step in the convention of the SA-RNN paper: 2n - 1 for a row of n."""
+        """Count the operations per step as the SA-RNN paper does: 2n - 1 for the product with a row of n weights."""
         return sum(2 * p.numel() - p.shape[0] for p in self.parameters() if p.ndim > 1)
 
 

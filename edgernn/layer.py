@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent layer: a cell under an update rule, unrolled over time. It has the only Python loop over time."""
+"""Recurrent layer: a cell with an update rule, which selects the neurons that change, run over a sequence."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,12 +19,12 @@ COUNT = "t"
 
 @dataclass(frozen=True)
 class Trace:
-    """Record of one forward pass of a layer.
+    """Values that one forward pass of a layer records besides its output, for losses and statistics.
 
     Attributes:
         decisions: Mask of the updated neurons (T, B, H), or None if every neuron is updated at every step.
-        budget: The rule's penalty on updates, which training multiplies by λ (scalar).
-        imputed: x (T, B, F) with the gaps filled, or None without an imputer.
+        budget: The penalty on updates, a scalar that training multiplies by λ and adds to the loss.
+        imputed: x (T, B, F) with missing values filled in, or None without an imputer.
         imputation_loss: Loss of the imputer, or None without an imputer.
     """
 
@@ -40,7 +40,7 @@ class Step:
 
     Attributes:
         state: New state, without the previous input if `RecurrentLayer.shifts_input`.
-        decision: Decision of the update rule.
+        decision: Which neurons the update rule selects.
         imputed: The filled x and the imputer's estimates, (B, F) each; empty without an imputer.
     """
 
@@ -50,7 +50,7 @@ class Step:
 
 
 class Unroller(Protocol):
-    """Fused implementation of `RecurrentLayer.forward`, with a name. It returns None for tensors that it cannot run."""
+    """Type of a faster implementation of a layer's loop over time. It returns None for tensors that it cannot run."""
 
     name: str
 
@@ -58,10 +58,10 @@ class Unroller(Protocol):
 
 
 class RecurrentLayer(nn.Module):
-    """One cell under one update rule, unrolled over a sequence in one direction.
+    """Runs one cell over a sequence in one direction; an update rule selects the neurons that change at each step.
 
     forward(x (T, B, I), state) returns y (T, B, H), the last state, and a Trace. The state consists of the cell's
-    states, the memories of the rule and of the imputer, the step count `COUNT` if the cell counts steps, and the
+    states, the memories of the rule and of the imputer, the step count `COUNT` if the cell depends on it, and the
     previous input `LAST` if the cell reads it, in this order. `widths` is a dict from their names to their sizes. If an
     `unroller` is set, it replaces the loop over time for all tensors it can run, with the same results and gradients.
     """
@@ -83,21 +83,21 @@ class RecurrentLayer(nn.Module):
 
     @property
     def shifts_input(self) -> bool:
-        """True if the cell reads x_{t-1} and no imputer changes x, so that all x_{t-1} are known at the start."""
+        """True if the cell also reads the previous input x_{t-1}, and all inputs are known before the first step."""
         return self.cell.reads_last and self.imputer is None
 
     @property
     def backend(self) -> str:
-        """Name of the implementation that runs the steps: the unroller's, or "torch" for the loop."""
+        """Name of the implementation that runs the steps: that of `unroller`, or "torch" for the Python loop."""
         return "torch" if self.unroller is None else self.unroller.name
 
     @property
     def kind(self) -> str:
-        """Names of the layer's parts, such as gru-d+gru-before+selective: the name of its native kernel."""
+        """Name of the layer's kernel in the native library, such as gru-d+gru-before+selective."""
         return self.kind_of(self.cell.form)
 
     def kind_of(self, form: str) -> str:
-        """`kind` of this layer if its cell had the equations with the name `form` (`Cell.form`)."""
+        """Name of the layer's kernel if the cell's equations had the name `form`; "*" stands for a user's cell."""
         cell = self.cell
         parts = [] if self.imputer is None else [self.imputer.name]
         parts += [form] if self.rule.implied else [form, self.rule.name]
@@ -111,7 +111,7 @@ class RecurrentLayer(nn.Module):
 
     @property
     def input_size(self) -> int:
-        """Size of the layer's input: I, or 3F with an imputer."""
+        """Size of the layer's input: I, or 3F (values, masks and times of F features) with an imputer."""
         return self.cell.input_size if self.imputer is None else 3 * self.imputer.features
 
     def initial_state(self, batch: int, like: Tensor) -> State:
@@ -122,27 +122,27 @@ class RecurrentLayer(nn.Module):
         return (*state, *(like.new_zeros(batch, width) for width in list(self.widths.values())[len(state) :]))
 
     def constants(self, x: Tensor) -> dict[str, Tensor]:
-        """Compute `Cell.constants`, with R and C masked by the rule, once per sequence x (T, B, I)."""
+        """Compute what is the same at all steps, once per sequence x (T, B, I); see `Cell.constants`."""
         mask = self.rule.recurrent_mask()
         return self.cell.constants(x) | ({} if mask is None else self.cell.thinned(mask))
 
     def inputs(self, x: Tensor, last: Tensor | None) -> Tensor:
-        """Input of all steps: x (T, B, I), or [x_t, x_{t-1}] (T, B, 2I) if `last` (B, I), which precedes x, is set."""
+        """Return the cell's inputs: x, or [x_t, x_{t-1}] (T, B, 2I) if `last` (B, I), the input before x, is given."""
         if last is None:
             return x
         return torch.cat([x, torch.cat([last.unsqueeze(0), x[:-1]])], -1)
 
     def projected(self, inputs: Tensor, x: Tensor, t: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Project the inputs of all steps at once.
+        """Compute the products of the weights with the inputs of all steps at once.
 
         Args:
-            inputs: Result of `inputs`.
+            inputs: Result of the method `inputs`.
             x: Input of the layer.
             t: Step count before the sequence, if the cell counts steps.
 
         Returns:
-            The input projections of the cell and of the rule. With an imputer they have no columns, because their
-            inputs are known only step by step.
+            The products (projections) of the cell and of the update rule. With an imputer they have no columns, because
+            their inputs are known only step by step.
         """
         if self.imputer is not None:
             empty = x.new_zeros(*x.shape[:-1], 0)
@@ -150,14 +150,14 @@ class RecurrentLayer(nn.Module):
         return self.cell.project(inputs, t), self.rule.project(x)
 
     def step(self, a: Tensor, e: Tensor, x: Tensor, state: State, constants: dict[str, Tensor]) -> Step:
-        """Compute one step.
+        """Compute one step: update decision, new cell state, and their blend.
 
         Args:
-            a: Input projection of the cell, one step of `projected`.
-            e: Input projection of the rule, one step of `projected`.
+            a: Input part of the cell's gates, one step of the result of `projected`.
+            e: Input part of the rule's decision, one step of the result of `projected`.
             x: One step of `inputs`.
             state: State of the layer, without the previous input if `shifts_input`.
-            constants: Result of `constants`.
+            constants: Result of the method `constants`.
 
         Returns:
             The new state, the decision and the imputed values.
@@ -220,5 +220,5 @@ class RecurrentLayer(nn.Module):
         return Trace(updated, budget, imputed, loss)
 
     def macs(self) -> int:
-        """Multiply-adds of a step with nothing skipped."""
+        """Count the multiply-adds of a step with nothing skipped."""
         return sum(self.cell.macs()) + self.rule.macs() + (0 if self.imputer is None else self.imputer.macs())

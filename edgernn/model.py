@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SequenceModel, a stack of recurrent layers with a linear head, and the base class of networks with such layers."""
+"""SequenceModel, a stack of recurrent layers with a linear output layer, and the base class of such networks."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ from edgernn.names import resolve_imputer
 class RecurrentModel(nn.Module):
     """Base class of networks with recurrent layers: the interface that training and cost reports use.
 
-    The forward pass of a subclass must leave one Trace per layer in `traces`, in the order of recurrent_layers();
-    `joined` merges the traces of a layer that ran in several parts. Do not derive from a subclass.
+    The forward pass of a subclass must leave one record (`Trace`) per layer in `traces`, in the order of
+    recurrent_layers(); `joined` merges the records of a layer that ran in several parts. Do not derive from a subclass.
     """
 
     traces: list[Trace]
@@ -28,12 +28,12 @@ class RecurrentModel(nn.Module):
         self.traces = []
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
-        """All recurrent layers in the order of their creation: per layer, forward before backward direction."""
+        """List all recurrent layers in the order of their creation: per layer, forward before backward direction."""
         return [module for module in self.modules() if isinstance(module, RecurrentLayer)]
 
     @property
     def update_rate(self) -> float:
-        """Fraction of neurons updated in the last forward pass."""
+        """Share of neurons that were updated in the last forward pass, from 0 to 1."""
         rates = [1.0 if t.decisions is None else float(t.decisions.to(torch.float64).mean()) for t in self.traces]
         if not rates:
             raise RuntimeError("update_rate: the model has not been run yet; call it first")
@@ -47,12 +47,12 @@ class RecurrentModel(nn.Module):
 
     @property
     def imputation_loss(self) -> Tensor | None:
-        """Loss of the imputer in the last forward pass, or None without an imputer."""
+        """Loss of the imputer's estimates in the last forward pass, or None if the model fills in no missing values."""
         losses = [trace.imputation_loss for trace in self.traces if trace.imputation_loss is not None]
         return torch.stack(losses).sum() if losses else None
 
     def anneal(self, epoch: int) -> None:
-        """Anneal the update rules; training calls this before each epoch, counted from 0."""
+        """Sharpen the surrogate gradients of the update rules; called before each epoch of training, from 0."""
         for layer in self.recurrent_layers():
             layer.rule.anneal(epoch)
 
@@ -75,36 +75,41 @@ class RecurrentModel(nn.Module):
                 layer.cell.threshold(hold=step == final)
 
     def pruned(self, step: int, steps: int) -> bool:
-        """True if pruning is complete after `step` of `steps` training steps, or there is nothing to prune."""
+        """True if pruning is complete after `step` of `steps` training steps, or no weights are block-sparse."""
         return step > _final_pruning(steps) or all(not layer.cell.is_sparse for layer in self.recurrent_layers())
 
 
 def _final_pruning(steps: int) -> int:
-    """Number of the training step, from 0, before which weights are pruned for the last time."""
+    """Return the number of the training step, from 0, before which weights are pruned for the last time."""
     return 2 * steps // 3
 
 
 def joined(traces: list[Trace]) -> Trace:
-    """Merge the traces of a layer that ran over consecutive parts of a sequence."""
+    """Merge the records (`Trace`) of a layer that ran over consecutive parts of a sequence."""
     decisions = [trace.decisions for trace in traces if trace.decisions is not None]
     return Trace(torch.cat(decisions) if decisions else None, torch.stack([trace.budget for trace in traces]).sum())
 
 
 def _check_together(config: ModelConfig) -> None:
-    """Raise UsageError for settings that exclude each other."""
+    """Raise UsageError for settings of a model that exclude each other."""
     words, imputes = config.input.vocabulary is not None, config.layer.imputer is not None
     if config.last_size is not None and config.layers == 1:
-        raise UsageError("last_size: expected at least 2 layers; set hidden_size for a single one")
+        raise UsageError("last_size: expected layers of at least 2, got 1; set hidden_size for a single layer")
     if words and (set(config.input.mean), set(config.input.std)) != ({0.0}, {1.0}):
-        raise UsageError("mean, std: expected 0 and 1 with a vocabulary, as words cannot be standardised")
+        raise UsageError(
+            "mean, std: expected 0 and 1 with a vocabulary, as words cannot be standardised; leave them out"
+        )
     if imputes and config.bidirectional:
         raise UsageError(
-            "bidirectional: expected no imputer, as its times run in one direction; train a model for each direction"
+            "bidirectional: expected no imputer, as its times since the last observation run in one direction; "
+            "train a model for each direction"
         )
     if config.dropout.embedding and not words:
         raise UsageError("dropout_embedding: expected a vocabulary, as it drops words; use dropout_input instead")
     if imputes and (words or config.dropout.input):
-        raise UsageError("imputer: expected no vocabulary or dropout_input, as it reads values, masks and times")
+        raise UsageError(
+            "imputer: expected no vocabulary or dropout_input, as it reads values, masks and times; leave one out"
+        )
 
 
 class TiedHead(nn.Module):
@@ -204,7 +209,9 @@ class SequenceModel(RecurrentModel):
         if not self.config.head.tied:
             return None if size is None else nn.Linear(self.width, size)
         if self.embedding is None:
-            raise UsageError("tied: expected a vocabulary, as the head shares the weights of its embedding")
+            raise UsageError(
+                "tied: expected a vocabulary, as the head shares the weights of its embedding; leave out tied"
+            )
         if size != words:
             raise UsageError(f"tied: expected output_size={words}, the vocabulary, got {size}")
         if self.width != self.config.input.size:
@@ -238,7 +245,7 @@ class SequenceModel(RecurrentModel):
         return self.config.bidirectional
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
-        """All layers, one per layer and direction, forward before backward."""
+        """List all layers, one per layer and direction, forward before backward."""
         return list(self.layers)  # type: ignore[arg-type]
 
     @property
@@ -268,7 +275,7 @@ class SequenceModel(RecurrentModel):
         return (y if self.head is None else self.head(y)), last
 
     def recur(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Run the recurrent layers without the head.
+        """Run the recurrent layers without the output layer (head).
 
         Args:
             x: Input (T, B, I), or words (T, B).
@@ -317,10 +324,12 @@ class SequenceModel(RecurrentModel):
             # always: a check for mean 0 and std 1 would take longer
             return (x - self.input_mean) / self.input_std
         if x.ndim != 2 or x.numel() < 1 or x.is_floating_point() or x.dtype == torch.bool:
-            raise UsageError(f"x: expected whole numbers of shape (T >= 1, B >= 1), got {x.dtype} {tuple(x.shape)}")
+            raise UsageError(
+                f"x: expected word indices (integers) of shape (T >= 1, B >= 1), got {x.dtype} {tuple(x.shape)}"
+            )
         low, high = (int(bound) for bound in x.aminmax())
         if low < 0 or high >= self.embedding.num_embeddings:
-            expected = f"words from 0 to {self.embedding.num_embeddings - 1}"
+            expected = f"word indices from 0 to {self.embedding.num_embeddings - 1}"
             raise UsageError(f"x: expected {expected}, got numbers from {low} to {high}")
         embedded: Tensor = self.embedding(x)
         if self.training:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resolution of the names of cells, rules and imputers to their classes."""
+"""Look-up of the classes of cells, update rules and imputers (which fill in missing values) by their names."""
 
 from edgernn.cell_files import is_cell_file, load_cell
 from edgernn.cells import CELLS, Cell
@@ -25,7 +25,7 @@ IMPUTING = {
 
 
 def resolve(cell: str | type[Cell], rule: str | type[UpdateRule] | None = None) -> tuple[type[Cell], type[UpdateRule]]:
-    """Resolve names to a cell class and a rule class.
+    """Look up the classes of a cell and an update rule by their names.
 
     Args:
         cell: A class, a name, or FILE.py:CLASS, which is loaded with `load_cell`.
@@ -57,19 +57,19 @@ def resolve(cell: str | type[Cell], rule: str | type[UpdateRule] | None = None) 
 
 
 def parts(cell: str, rule: str | None, imputer: str | None = None) -> list[str]:
-    """List the names of a layer's imputer, cell and rule that are not None, without an `UpdateRule.implied` rule."""
+    """List the names of a layer's imputer, cell and update rule, without missing ones and without the default rule."""
     implied = rule in RULES and RULES[rule].implied
     return [name for name in (imputer, cell, None if implied else rule) if name is not None]
 
 
 def combined_name(cell: str, rule: str) -> str:
-    """Name of a cell with a rule as a user writes it: sarnn, gru, or gru + random."""
+    """Return the name of a cell with an update rule: sarnn, gru, or gru + random."""
     names = {pair: name for name, pair in COMBINATIONS.items()} | {(cell, DEFAULT_RULE): cell}
     return names.get((cell, rule), f"{cell} + {rule}")
 
 
 def resolve_imputer(cell: str | type[Cell], imputer: str | type[Imputer] | None = None) -> type[Imputer] | None:
-    """Resolve a name to an imputer class.
+    """Look up the class of an imputer, which fills in missing values, by its name.
 
     Args:
         cell: Cell class or name.

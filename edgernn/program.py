@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Point-wise programs: the equations of a cell or a rule as data, and their derivatives.
+"""Point-wise programs: the equations of a cell or an update rule as data, and their derivatives.
 
-A program is a list of float32 values without branches: first its arguments, then its constants, then one value per
-instruction. It is translated to Triton and C++, stored in the nodes of exported files, and interpreted by the native
+A program is a list of float32 values without branches: first its arguments, then its constants, then the result of each
+elementary operation (op). It is translated to Triton and C++, stored in exported files, and interpreted by the native
 library.
 """
 
@@ -23,12 +23,12 @@ MOST_VALUES, MOST_RESULTS = 128, 4
 
 
 class ProgramError(EdgernnError):
-    """Equations that cannot be expressed as a point-wise program, or an invalid serialised program."""
+    """Raised for equations that are no point-wise program, or for an invalid serialised program."""
 
 
 @dataclass(frozen=True)
 class Op:
-    """Operation of a program.
+    """Elementary operation of a program, such as add or tanh.
 
     Attributes:
         name: Name in `OPS`.
@@ -74,7 +74,7 @@ _COMMUTATIVE = ("add", "mul", "min", "max", "equal")
 
 @dataclass(frozen=True)
 class Instruction:
-    """Computation of one value: an op of `OPS` and the indices of its operands, which are below its own."""
+    """Computation of one value: an operation of `OPS`, and the indices of its operands, which are earlier values."""
 
     op: str
     operands: tuple[int, ...]
@@ -82,7 +82,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Program:
-    """Point-wise function in single static assignment form.
+    """Point-wise function as a list of elementary operations, in single static assignment form.
 
     Values are numbered consecutively: arguments, then constants, then instructions. Parts that do not fit together
     raise ProgramError.
@@ -102,20 +102,20 @@ class Program:
     def __post_init__(self) -> None:
         first = len(self.arguments) + len(self.constants)
         if len(set(self.arguments)) != len(self.arguments) or min(self.arguments, default=0) < 0:
-            raise ProgramError(f"arguments: expected different numbers of at least 0, got {self.arguments}")
+            raise ProgramError(f"arguments: expected distinct keys of at least 0, got {self.arguments}")
         if not all(_is_float32(number) for number in self.constants):
             raise ProgramError(f"constants: expected finite float32 numbers, got {self.constants}")
         for value, (op, operands) in enumerate(((i.op, i.operands) for i in self.instructions), first):
             if op not in OPS or len(operands) != OPS[op].arity:
                 raise ProgramError(f"instruction {value - first}: expected an op and its operands, got {op} {operands}")
             if not all(0 <= number < value for number in operands):
-                raise ProgramError(f"instruction {value - first}: expected operands below {value}, got {operands}")
+                raise ProgramError(f"instruction {value - first}: expected indices below {value}, got {operands}")
         if not self.results or not all(0 <= number < self.size for number in self.results):
-            raise ProgramError(f"results: expected numbers of values below {self.size}, got {self.results}")
+            raise ProgramError(f"results: expected indices of values, below {self.size}, got {self.results}")
 
     @property
     def size(self) -> int:
-        """Number of values."""
+        """Number of values: arguments, constants and results of operations."""
         return len(self.arguments) + len(self.constants) + len(self.instructions)
 
     def run(self, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -133,7 +133,7 @@ class Program:
     def serialise(
         self, most_values: int = MOST_VALUES, most_results: int = MOST_RESULTS
     ) -> tuple[list[int], list[float]]:
-        """Serialise the program.
+        """Serialise the program to a list of integers and a list of float32 constants.
 
         The integers are: the numbers of arguments, constants, instructions and results; the keys of the arguments;
         the code and three operands (padded with 0) of each instruction; the indices of the results.
@@ -149,9 +149,9 @@ class Program:
             ProgramError: The program exceeds a limit.
         """
         if self.size > most_values:
-            raise ProgramError(f"equations: expected at most {most_values} values, got {self.size}; simplify them")
+            raise ProgramError(f"equations: expected at most {most_values} operations, got {self.size}; simplify them")
         if len(self.results) > most_results:
-            raise ProgramError(f"results: expected at most {most_results}, got {len(self.results)}")
+            raise ProgramError(f"equations: expected at most {most_results} results, got {len(self.results)}")
         ints = [len(part) for part in (self.arguments, self.constants, self.instructions, self.results)]
         ints += self.arguments
         for instruction in self.instructions:
@@ -160,7 +160,7 @@ class Program:
 
     @classmethod
     def deserialise(cls, ints: Sequence[int], numbers: Sequence[float]) -> "Program":
-        """Deserialise a program.
+        """Restore a program from the numbers that `serialise` returned.
 
         Args:
             ints: Integers from `serialise`.
@@ -174,24 +174,24 @@ class Program:
         """
         counts = ints[:4]
         if len(counts) < 4 or min(counts) < 0:
-            raise ProgramError(f"program: expected four counts, got {list(counts)}")
+            raise ProgramError(f"serialised equations: expected four counts of at least 0, got {list(counts)}")
         arguments, constants, instructions, results = counts
         length = 4 + arguments + 4 * instructions + results
         if len(ints) != length or len(numbers) != constants:
             expected, sizes = f"{length} whole numbers and {constants} constants", f"{len(ints)} and {len(numbers)}"
-            raise ProgramError(f"program: expected {expected}, got {sizes}")
+            raise ProgramError(f"serialised equations: expected {expected}, got {sizes}; export the model again")
         if arguments + constants + instructions > MOST_VALUES or results > MOST_RESULTS:
-            raise ProgramError(f"program: expected at most {MOST_VALUES} values and {MOST_RESULTS} results")
+            raise ProgramError(
+                f"serialised equations: expected at most {MOST_VALUES} values and {MOST_RESULTS} results"
+            )
         first, last = 4 + arguments, length - results
         decoded = []
         for code, *operands in zip(*[iter(ints[first:last])] * 4, strict=True):
             if code not in _NAMES:
-                raise ProgramError(f"program: expected codes of ops below {len(OPS)}, got {code}")
+                raise ProgramError(f"serialised equations: expected codes of ops below {len(OPS)}, got {code}")
             arity = OPS[_NAMES[code]].arity
             if any(operands[arity:]):
-                raise ProgramError(
-                    f"program: expected 0 for operands that {_NAMES[code]} lacks, got {operands[arity:]}"
-                )
+                raise ProgramError(f"serialised equations: {_NAMES[code]} expects {arity} operands, got {operands}")
             decoded.append(Instruction(_NAMES[code], tuple(operands[:arity])))
         return cls(tuple(ints[4:first]), tuple(numbers), tuple(decoded), tuple(ints[last:]))
 
@@ -220,15 +220,15 @@ class Builder:
         self._numbers: dict[Any, int] = {}
 
     def argument(self, key: int) -> int:
-        """Add the argument with this key, unless it is there already, and return its value."""
+        """Add the argument with this key, unless it is there already, and return the index of its value."""
         return self._value(("argument", key), key)
 
     def constant(self, number: float) -> int:
-        """Add a constant, unless it is there already, and return its value."""
+        """Add a constant, unless it is there already, and return the index of its value."""
         return self._value(("constant", math.copysign(1, number), float(number)), float(number))
 
     def op(self, name: str, *operands: int) -> int:
-        """Add an op of `OPS` on values, simplified and folded if possible, and return its value."""
+        """Add an operation on values, simplified if possible, and return the index of its value."""
         simpler = self._simplify(name, operands)
         if simpler is not None:
             return simpler
@@ -241,12 +241,12 @@ class Builder:
         return self._value(key, Instruction(name, operands))
 
     def number(self, value: int) -> float | None:
-        """Number that a value holds if it is a constant, else None."""
+        """Return the constant with this index, or None if the value with this index is computed."""
         entry = self._values[value]
         return entry if isinstance(entry, float) else None
 
     def include(self, program: Program, arguments: Sequence[int]) -> list[int]:
-        """Inline a program.
+        """Inline another program.
 
         Args:
             program: The program.
@@ -286,7 +286,7 @@ class Builder:
         return self._numbers[key]
 
     def _simplify(self, name: str, operands: tuple[int, ...]) -> int | None:
-        """Simpler value equal to the op; None unless it is x + 0, x · 1, 0 - x, x · -1, -(-x) or (1 / x) · number."""
+        """Simplify x + 0, x · 1, 0 - x, x · -1, -(-x) and (1 / x) · number to one value; return None for others."""
         last = self.number(operands[-1])
         if (name in ("add", "sub") and last == 0) or (name in ("mul", "div") and last == 1):
             return operands[0]
@@ -308,7 +308,7 @@ class Builder:
 
 
 def gradient(program: Program, grads: Sequence[int], *, with_results: bool = False) -> Program:
-    """Differentiate a program in reverse mode.
+    """Build the program that computes the gradients of a program, by reverse-mode differentiation.
 
     Ties of min and max: two equal operands get half of the gradient each, as in torch. If one of them is a constant,
     the first operand gets all of it, so that the order of the operands distinguishes clamp from relu.
@@ -346,7 +346,7 @@ def gradient(program: Program, grads: Sequence[int], *, with_results: bool = Fal
 
 
 def _backward(builder: Builder, name: str, grad: int, y: int, operands: Sequence[int]) -> Sequence[int | None]:
-    """Gradients of an op's operands from the gradient of its value y; None for a gradient of 0."""
+    """Compute the gradients of an operation's operands from that of its value y; None for a gradient of 0."""
     op, one = builder.op, builder.constant(1.0)
     a, b, c = (*operands, one, one)[:3]
 

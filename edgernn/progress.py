@@ -24,7 +24,7 @@ class Progress:
         self._bar: Any = None
 
     def note(self, text: str) -> None:
-        """Print a line."""
+        """Print a line of text above the bar."""
         if self._bar is None:
             print(text, file=sys.stderr, flush=True)
         else:
@@ -53,7 +53,7 @@ class Progress:
             self.note(line)
 
     def update(self, done: int, line: str = "", **figures: float | str) -> None:
-        """Show the progress.
+        """Show how many parts of the task are done.
 
         Args:
             done: Number of parts done.
@@ -81,7 +81,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float:
-        """Estimated seconds until the task is done, at its mean pace."""
+        """Estimate the seconds until the task is done, at its mean pace."""
         pace = (time.monotonic() - self._started) / max(1, self.done - self._first)
         return pace * ((self.total or 0) - self.done)
 

@@ -14,7 +14,7 @@ from edgernn.model import SequenceModel
 def random_model(
     config: ModelConfig | str, *sizes: int, skip: float = 0.0, seed: int = 0, **settings: Any
 ) -> SequenceModel:
-    """Create a model without a head and with random weights.
+    """Create a model with random weights and without an output layer (head).
 
     The weights are N(0, 1/(4·columns)), so small that rounding errors decay over time. The nonzero blocks of sparse
     weights are random.
@@ -22,7 +22,7 @@ def random_model(
     Args:
         config: As for `SequenceModel`.
         *sizes: As for `SequenceModel`.
-        skip: Share of neurons that the rule skips on standard normal input.
+        skip: Share of neuron updates that the update rule skips on standard normal input.
         seed: Random seed of the weights.
         **settings: As for `SequenceModel`.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Equations of an update rule as programs, which are translated to Triton and C++."""
+"""Equations of an update rule as programs (lists of elementary operations), which become Triton and C++ code."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ _WIDTH = 3
 
 @dataclass(frozen=True)
 class RuleEquations:
-    """Traced equations of a rule of the kind NEURON or SAMPLE.
+    """Equations of an update rule that decides per neuron or per sample, traced to programs.
 
     Attributes:
         programs: Dict from method of the rule to its program: `score` and `likelihood`; with a memory also
@@ -35,7 +35,7 @@ class RuleEquations:
 
 
 class _Method(nn.Module):
-    """Module whose forward is one method of a rule, so that the rule's weights can be replaced."""
+    """Module whose forward is one method of an update rule, so that the rule's weights can be replaced."""
 
     def __init__(self, rule: UpdateRule, method: str) -> None:
         super().__init__()
@@ -46,10 +46,10 @@ class _Method(nn.Module):
 
 
 def trace_rule(rule: UpdateRule, states: tuple[str, ...]) -> RuleEquations:
-    """Trace the equations of a rule.
+    """Trace the equations of an update rule to programs (lists of elementary operations).
 
     Args:
-        rule: A rule of the kind NEURON or SAMPLE.
+        rule: An update rule that decides per neuron or per sample (`Kind`).
         states: Names of the cell's states.
 
     Returns:
@@ -73,7 +73,7 @@ def trace_rule(rule: UpdateRule, states: tuple[str, ...]) -> RuleEquations:
     programs = {}
 
     def add(method: str, names: list[str], width: int, call: Callable[[Mapping[str, Tensor]], tuple[Any, ...]]) -> None:
-        """Trace a method. `call` makes its arguments from a dict from name to tensor, for `names` and the weights."""
+        """Trace one method of the rule; `call` makes its arguments from a dict from name to tensor."""
         equation = _Method(rule, method)
         # values of a whole sample (B, 1) cannot be combined with a vector (H,)
         read = [name for name, size in weights.items() if size == "1" or width == _WIDTH]

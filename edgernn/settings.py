@@ -62,7 +62,7 @@ NOT_SET = Word(None)
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting.
+    """A setting: one field of a configuration, which users set by KEY=VALUE.
 
     Attributes:
         name: Short name.
@@ -99,7 +99,7 @@ class Setting:
 
 
 def _parts(hint: Any) -> Iterable[Any]:
-    """Members of a union, without annotations; for any other type the type itself."""
+    """List the members of a union type, without annotations; for any other type, the type itself."""
     if typing.get_origin(hint) is Annotated:
         yield from _parts(typing.get_args(hint)[0])
     elif isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
@@ -114,7 +114,7 @@ def _is_optional(hint: Any) -> bool:
 
 
 def _plain_types(hint: Any) -> list[type]:
-    """List with the one type of `_KINDS` that all values of this hint have; empty if no such type exists."""
+    """Return a list with the plain type, such as int, of all values of a type hint; empty if there is no such type."""
     plain = []
     for part in _parts(hint):
         kind = type(typing.get_args(part)[0]) if typing.get_origin(part) is Literal else part
@@ -146,7 +146,7 @@ def _container(kind: Any) -> str:
 
 
 def expected(hint: Any) -> str:
-    """Describe the valid values of a setting, for errors."""
+    """Describe the valid values of a setting, such as "a number above 0", for errors."""
     if words := _in_words(hint):
         return words
     plain = _plain_types(hint)
@@ -189,7 +189,7 @@ def _usage_error(owner: type, error: ValidationError) -> UsageError:
 
 
 def fields_of(owner: type) -> dict[str, Setting]:
-    """Dict from short name to setting, for all settings of a configuration class and of those nested in it."""
+    """List all settings of a configuration class and of those nested in it: a dict from short name to setting."""
     return {setting.name: setting for setting in _leaves(owner, ())}
 
 
@@ -206,7 +206,7 @@ def _leaves(owner: type, path: tuple[str, ...]) -> Iterable[Setting]:
 
 
 def options_of(owner: type) -> dict[str, Setting]:
-    """Dict from name to option of a cell or rule: constructor arguments of a plain type, other than the sizes."""
+    """List the options of a cell or update rule: constructor arguments of a plain type, other than the sizes."""
     hints = typing.get_type_hints(owner.__init__, include_extras=True)  # type: ignore[misc]
     options = {}
     for name, parameter in inspect.signature(owner).parameters.items():
@@ -221,9 +221,9 @@ def split_words(words: Iterable[str]) -> dict[str, str]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key:
-            raise UsageError(f"expected key=value, got {word!r}")
+            raise UsageError(f"settings: expected KEY=VALUE, such as lr=0.01, got {word!r}")
         if key in settings:
-            raise UsageError(f"{key}: given twice, {settings[key]!r} and {value!r}")
+            raise UsageError(f"{key}: expected one value, got two: {settings[key]!r} and {value!r}; leave one out")
         settings[key] = value
     return settings
 
@@ -237,7 +237,7 @@ Values = dict[tuple[str, ...], Any]
 
 
 def bind(values: Mapping[str, object], **owners: Mapping[str, Setting]) -> dict[str, Values]:
-    """Assign values to the settings that their keys name.
+    """Assign the user's values to the settings that their keys name.
 
     Args:
         values: Dict from key to value. A key is a short name, or a dotted name that may begin with the owner or leave
@@ -262,10 +262,10 @@ def bind(values: Mapping[str, object], **owners: Mapping[str, Setting]) -> dict[
             raise nearest("setting", key, [name for owner in owners.values() for name in owner])
         if len(matches) > 1:
             names = " or ".join(f"{name}.{setting.dotted}" for name, setting in matches)
-            raise UsageError(f"{key}: ambiguous; write {names}")
+            raise UsageError(f"{key}: expected the name of one setting, got one of several; write {names}")
         ((name, setting),) = matches
         if setting.path in assigned[name]:
-            raise UsageError(f"{key}: given twice, by its short and by its dotted name")
+            raise UsageError(f"{key}: expected one value, got two, by its short and by its dotted name; leave one out")
         assigned[name][setting.path] = setting.read(value)
     return assigned
 
@@ -288,7 +288,7 @@ def record(configuration: Any) -> dict[str, Any]:
 
 
 def load(owner: type[T], fields: object, where: str) -> T:
-    """Restore a configuration from the result of `record`.
+    """Restore a configuration from the JSON values to which `record` has converted it.
 
     Args:
         owner: Class of the configuration.
@@ -307,11 +307,13 @@ def load(owner: type[T], fields: object, where: str) -> T:
         problem = error.errors()[0]
         name = ".".join(map(str, problem["loc"]))
         reason = f"{name}: {problem['msg'].lower()}"
-        raise EdgernnError(f"{where}: not a configuration of this version of edgernn ({reason})") from None
+        raise EdgernnError(
+            f"{where}: not a configuration that this version of edgernn reads ({reason}); train again"
+        ) from None
 
 
 def parse(owner: type[T], values: object, where: str) -> T:
-    """Create a dataclass from a part of a user's file.
+    """Create a dataclass from a part of a user's TOML file, and check it.
 
     Args:
         owner: Dataclass with the config `FILE`.
@@ -328,11 +330,12 @@ def parse(owner: type[T], values: object, where: str) -> T:
         return TypeAdapter(owner).validate_python(values)
     except ValidationError as error:
         keys, text = _mistake(owner, error)
+    # such as "sweep.toml: settings: lr: expected a number, got 'x'"
     raise EdgernnError(": ".join([where, *([".".join(keys)] if keys else []), text]))
 
 
 def _mistake(owner: type, error: ValidationError) -> tuple[list[str], str]:
-    """Keys that lead to the first mistake in a file, and its description.
+    """Find the first mistake in a file: the keys that lead to it, and its description.
 
     A missing key comes first, because an unknown key may be a misspelling of it.
     """
@@ -362,7 +365,7 @@ def _mistake(owner: type, error: ValidationError) -> tuple[list[str], str]:
 
 
 def flat(settings: Mapping[str, Setting], fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Look up settings in the result of `record`.
+    """Look up the values of settings in a configuration that `record` has converted to JSON.
 
     Args:
         settings: Dict from short name to setting.

@@ -12,20 +12,20 @@ from types import FrameType
 
 
 class Interrupted(KeyboardInterrupt):
-    """KeyboardInterrupt that was raised for the signal `number`."""
+    """KeyboardInterrupt raised by the operating system's signal `number`."""
 
     number: int = signal.SIGINT
 
     @classmethod
     def by(cls, number: int, text: str) -> "Interrupted":
-        """Create an interrupt for a signal."""
+        """Create the exception for a signal of the operating system."""
         interrupt = cls(text)
         interrupt.number = number
         return interrupt
 
 
 def number_of(stop: KeyboardInterrupt) -> int:
-    """Number of the signal that raised `stop`: that of an Interrupted, and SIGINT for a plain KeyboardInterrupt."""
+    """Return the number of the signal that raised `stop`; SIGINT for a plain KeyboardInterrupt."""
     return stop.number if isinstance(stop, Interrupted) else int(signal.SIGINT)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model storage in a folder: config.json with the ModelConfig under the key "model", and model.safetensors."""
+"""Storage of a model in a folder: config.json, with the ModelConfig under the key "model", and model.safetensors."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -33,7 +33,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file") from None
     except SafetensorError as error:
-        raise EdgernnError(f"{path}: corrupt or truncated ({error})") from None
+        raise EdgernnError(
+            f"{path}: expected a safetensors file, got a damaged one ({error}); restore it or train again"
+        ) from None
 
 
 def save_weights(model: RecurrentModel, folder: Path, name: str = WEIGHTS) -> None:
@@ -55,11 +57,13 @@ def load_weights(model: RecurrentModel, folder: Path, name: str = WEIGHTS) -> No
     tensors, expected = read_tensors(folder / name), model.state_dict()
     if tensors.keys() != expected.keys():
         names = ", ".join(sorted(tensors.keys() ^ expected.keys()))
-        raise EdgernnError(f"{folder / name}: not the weights of this model; missing or unknown: {names}")
+        raise EdgernnError(
+            f"{folder / name}: expected the weights of this model, got others: {names} missing or unknown; restore it"
+        )
     for key, tensor in expected.items():
         if tensors[key].shape != tensor.shape:
             shapes = f"expected {tuple(tensor.shape)}, got {tuple(tensors[key].shape)}"
-            raise EdgernnError(f"{folder / name}: {key}: {shapes}")
+            raise EdgernnError(f"{folder / name}: {key}: {shapes}; the file is that of another model")
     model.load_state_dict(tensors)
 
 
@@ -68,7 +72,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     config = read_json(path)
     if not isinstance(config, dict) or not isinstance(config.get("model"), dict):
-        raise EdgernnError(f"{path}: not the config of a run: expected a table with the key 'model'")
+        raise EdgernnError(
+            f"{path}: expected the config of a run, with a table under the key 'model', got none; train again"
+        )
     if "layer" not in config["model"]:
         version = config.get("edgernn", "an older version")
         raise EdgernnError(
@@ -92,11 +98,13 @@ def load_model(folder: Path) -> tuple[SequenceModel, dict[str, Any]]:
         EdgernnError: A file of the run is missing or invalid.
     """
     if not folder.is_dir():
-        raise EdgernnError(f"{folder}: no such run directory")
+        raise EdgernnError(f"{folder}: no such run directory; `edgernn train` writes one")
     config = read_config(folder)
     if (network := config.get("network", SequenceModel.__name__)) != SequenceModel.__name__:
         expected = f"a {SequenceModel.__name__}, got a {network}"
-        raise EdgernnError(f"{folder}: network: expected {expected}, which can only be used by its own task")
+        raise EdgernnError(
+            f"{folder}: config.json: network: expected {expected}, which can only be used by its own task"
+        )
     settings = load(ModelConfig, config["model"], str(folder / CONFIG))
     if (cell := load_kept(folder, config)) is not None:
         layer = settings.layer

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tracing of point-wise torch functions to programs, so that equations of cells and rules are written only once.
 
-The function is traced with torch.fx on small random tensors (rows, width), called tiles; vectors are broadcast to tiles
-beforehand. Each torch operator that the ops of programs can express is rewritten to them; any other is an error.
+A program is a list of elementary operations (`edgernn.program`). The function is traced with torch.fx on small random
+tensors (rows, width), called tiles; vectors are broadcast to tiles beforehand. Each torch operator is rewritten to
+operations of programs; one that they cannot express is an error.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ _ROWS = 2
 
 @dataclass(frozen=True)
 class _Value:
-    """Value of a `Builder`, with Python's operators, so that rewrites read like equations."""
+    """A value of a program under construction, with Python's operators, so that rewrites read like equations."""
 
     builder: Builder
     number: int
@@ -84,7 +85,9 @@ def _pow(a: _Value, exponent: Any) -> _Value:
     powers[-2] = lambda a: 1.0 / (a * a)
     if isinstance(exponent, _Value) or exponent not in powers:
         exponent = "a tensor" if isinstance(exponent, _Value) else exponent
-        raise ProgramError(f"torch's pow: expected the exponent -2, -1, -1/2, 1/2, 1, 2, 3 or 4, got {exponent}")
+        raise ProgramError(
+            f"torch's pow: expected the exponent -2, -1, -1/2, 1/2, 1, 2, 3 or 4, got {exponent}; write products"
+        )
     return powers[exponent](a)
 
 
@@ -175,7 +178,7 @@ _FILLS: dict[str, float | None] = {
 
 
 def trace(name: str, function: Function, widths: Mapping[int, int], width: int) -> Program:
-    """Trace a function to a program.
+    """Trace a point-wise torch function to a program, a list of elementary operations.
 
     Args:
         name: Name of the function for errors.
@@ -211,7 +214,7 @@ def trace(name: str, function: Function, widths: Mapping[int, int], width: int) 
 
 @torch.enable_grad()
 def check_gradient(name: str, program: Program, function: Function, widths: Mapping[int, int]) -> None:
-    """Check that the program's gradients equal those of torch, which `detach` for example would change.
+    """Check that a program's gradients equal those of the traced torch function, which `detach` would change.
 
     Args:
         name: Name of the function for errors.
@@ -230,25 +233,27 @@ def check_gradient(name: str, program: Program, function: Function, widths: Mapp
         loss = torch.stack([(result * grad).sum() for result, grad in zip(results, grads, strict=True)]).sum()
         wanted = torch.autograd.grad(loss, [values[key] for key in program.arguments], materialize_grads=True)
     except RuntimeError as error:
-        raise ProgramError(f"{name}: torch cannot differentiate it ({' '.join(str(error).split())})") from error
+        raise ProgramError(
+            f"{name}: torch cannot differentiate it ({' '.join(str(error).split())}); use other operators"
+        ) from error
     inputs = {key: value.detach() for key, value in values.items()} | dict(zip(keys, grads, strict=True))
     derivative = gradient(program, keys)
     computed = derivative.run([inputs[key] for key in derivative.arguments])
     for key, grad, expected in zip(program.arguments, computed, wanted, strict=True):
         if not torch.allclose(grad.expand_as(expected), expected, rtol=1e-6, atol=1e-9, equal_nan=True):
             raise ProgramError(
-                f"{name}: torch's gradient of argument {key} is not that of the equations; remove detach"
+                f"{name}: torch's gradient of argument {key} differs from that of the traced equations; remove detach"
             )
 
 
 def _points(widths: Mapping[int, int]) -> dict[int, Tensor]:
-    """Dict from argument key to a tile of random test values, from a fixed seed."""
+    """Draw random test values: a dict from argument key to a tile, from a fixed seed."""
     generator = torch.Generator().manual_seed(0)
     return {key: 2 * torch.randn(_ROWS, n, dtype=torch.float64, generator=generator) for key, n in widths.items()}
 
 
 def _compare(name: str, program: Program, function: Function, widths: Mapping[int, int]) -> None:
-    """Raise ProgramError if program and function differ, as for a function with hidden state or branches on values."""
+    """Raise ProgramError if program and torch function differ, as with hidden state or branches on values."""
     points = _points(widths)
     with torch.no_grad():
         expected = function(points)
@@ -260,7 +265,7 @@ def _compare(name: str, program: Program, function: Function, widths: Mapping[in
 
 
 def _rewrite(graph: fx.Graph, keys: Sequence[int], width: int) -> Program:
-    """Rewrite a graph of torch operators to a program; `keys` are those of its arguments, `width` is of its results."""
+    """Rewrite a torch.fx graph to a program; `keys` identify its arguments, `width` is that of its results."""
     builder = Builder()
     values: dict[fx.Node, _Value] = {}
     argument_keys = iter(keys)
@@ -274,15 +279,15 @@ def _rewrite(graph: fx.Graph, keys: Sequence[int], width: int) -> Program:
             outputs = node.args[0]
             results = [outputs] if isinstance(outputs, fx.Node) else outputs
         elif node.users:
-            raise ProgramError("expected numbers, got a constant tensor; declare a vector in `vectors`")
+            raise ProgramError("expected Python numbers as constants, got a tensor; declare it in the cell's `vectors`")
     for result in results:
         if not isinstance(result, fx.Node) or tuple(result.meta["val"].shape) != (_ROWS, width):
-            raise ProgramError("expected results with one number for each neuron, as the gates have")
+            raise ProgramError("expected results of the shape of the gates, with one number for each neuron")
     return builder.finish([values[result].number for result in results])
 
 
 def _translate(node: fx.Node, values: Mapping[fx.Node, _Value], builder: Builder, width: int) -> _Value:
-    """Rewrite one torch operator."""
+    """Rewrite one torch operator to operations of a program."""
     name = str(getattr(node.target, "_opname", getattr(node.target, "__name__", node.target)))
     # functionalisation turns views into operators with the suffix _copy
     name = name if name == "_to_copy" else name.removesuffix("_copy")
@@ -293,7 +298,9 @@ def _translate(node: fx.Node, values: Mapping[fx.Node, _Value], builder: Builder
     if tuple(output.shape) not in ((_ROWS, width), ()):
         raise ProgramError(f"torch's {name} is not point-wise here; use operators that act on each neuron separately")
     if output.dtype not in (torch.float32, torch.bool):
-        raise ProgramError(f"{name}: expected float32 or bool, got {str(output.dtype).removeprefix('torch.')}")
+        raise ProgramError(
+            f"torch's {name}: expected a result of float32 or bool, got {str(output.dtype).removeprefix('torch.')}"
+        )
     operands: list[Any] = [values[a] if isinstance(a, fx.Node) else a for a in node.args]
     if name in _FILLS:
         number = _FILLS[name]

@@ -27,7 +27,7 @@ def to_onnx(
     """Write a model as an ONNX file (opset 20, IR 9) and check it against torch.
 
     The file's inputs are x (T, B, I), or int64 words (T, B) for a model with a vocabulary, and the state. Its outputs
-    are y and the next state. With an update rule that can skip neurons, they include the number of updated neurons
+    are y and the next state. If the model can skip updates of neurons, they include the number of updated neurons
     (T, B) and of executed multiply-adds (B,).
 
     Args:

@@ -24,16 +24,16 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Check:
-    """Comparison of one backend with torch.
+    """Result of comparing an exported file with torch, in one backend.
 
     Attributes:
-        backend: "portable" or "native".
+        backend: "native" for the kernels of the native library, "portable" for standard ONNX operators.
         step_error: Largest absolute error of any output over single steps, each from torch's state.
         sequence_error: Largest absolute error of any output over whole sequences.
         steps: Number of compared steps.
-        sequences: Number of compared sequences, all of them without ties.
-        ties: Number of steps left out because rounding may change a decision of the rule: it is closer to its
-            threshold than `UpdateRule.tie`.
+        sequences: Number of compared sequences, which have no ties.
+        ties: Number of steps left out because a decision to update a neuron is so close to its threshold that rounding
+            may flip it (`UpdateRule.tie`).
     """
 
     backend: str
@@ -58,17 +58,17 @@ def check(
 ) -> list[Check]:
     """Compare an exported file with torch, in stock ONNX Runtime and, if it is installed, with the native library.
 
-    The input is random, normal in the scale of the model's input or words of its vocabulary. If rounding flips a binary
-    decision, the states diverge from torch's for good. Single steps are therefore compared from torch's state, and
-    whole sequences only if no decision is near its threshold.
+    The input is random, normal in the scale of the model's input or words of its vocabulary. If rounding flips the
+    decision to update a neuron, the states differ from torch's ever after. Single steps are therefore compared from
+    torch's state, and whole sequences only if no decision is near its threshold.
 
     Args:
         model: The model in torch.
         path: The exported file.
         example: Further input, (T, B, I) or words (T, B).
         tolerance: Allowed absolute error, or relative error for outputs above 1.
-        whole_numbers: True if the native library multiplies integers, for int8 weights. It is then allowed an error of
-            WHOLE_NUMBERS, and decisions count as ties at a correspondingly larger distance.
+        whole_numbers: True if the native library multiplies integers, for int8 weights. It is then allowed the larger
+            error WHOLE_NUMBERS, and steps are left out at a correspondingly larger distance from a threshold.
 
     Returns:
         One check per backend.
@@ -104,7 +104,7 @@ def check(
 
 
 def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float, ties_apart: float) -> Check:
-    """Compare a backend with torch; a decision is a tie if its margin is below `ties_apart` times the rule's `tie`."""
+    """Compare a backend with torch; a step with a decision within `ties_apart` · `tie` of its threshold is left out."""
     state = zero = model.initial_state(x.shape[1], model.input_mean)
     steps = ties = 0
     step_error = 0.0
@@ -121,7 +121,9 @@ def _compare(model: SequenceModel, session: Session, x: Tensor, tolerance: float
             state = expected[1]
     clear = margins > ties_apart
     if not steps and not clear.any():
-        raise EdgernnError("check: expected a step without ties, got none; pass other input as example")
+        raise EdgernnError(
+            "check: expected a step whose update decisions rounding cannot flip, got none; pass other input as example"
+        )
     sequence_error = _error(session, model, x, zero, _torch(model, x, zero), clear, tolerance)
     return Check(session.backend, step_error, sequence_error, steps, int(clear.sum()), ties)
 
@@ -140,9 +142,9 @@ def _torch(model: SequenceModel, x: Tensor, state: State) -> tuple[Tensor, State
 
 
 def _margins(model: SequenceModel, x: Tensor, state: State) -> Tensor:
-    """Return the smallest distance (B,) of a decision from its threshold over all layers and steps of x.
+    """Return the smallest distance (B,) of an update decision from its threshold, over all layers and steps of x.
 
-    The unit is the rule's `tie`. The method `decide` of each rule is wrapped to record the distances.
+    Distances are in units of `UpdateRule.tie`. They are recorded by wrapping the method `decide` of each update rule.
     """
     margins: list[Tensor] = []
 
@@ -176,7 +178,7 @@ def _error(
     clear: Tensor,
     tolerance: float,
 ) -> float:
-    """Return the largest error over the sequences in the mask `clear` (B,); raise EdgernnError above the tolerance."""
+    """Return the largest error over the sequences selected by `clear` (B,); raise EdgernnError above the tolerance."""
     named = {n: s.detach().numpy() for n, s in zip(model.state_names, state, strict=True)}
     y, new = session.run_from(x.numpy(), named)
     pick = clear.numpy()
@@ -193,11 +195,14 @@ def _error(
         if not error <= allowed:
             raise EdgernnError(
                 f"{session.backend}: {name} differs from torch by {error:.3g}, "
-                f"expected at most {allowed:.3g}; the export is wrong; do not use the file and report a bug"
+                f"expected at most {allowed:.3g}; the export is wrong; report a bug"
             )
         worst = max(worst, error)
     if expected[2] is not None:
         updates = session.updates
         if updates is None or (updates[:, pick] != expected[2].numpy()[:, pick]).any():
-            raise EdgernnError(f"{session.backend}: update counts differ from torch; the export is wrong")
+            raise EdgernnError(
+                f"{session.backend}: the numbers of updated neurons differ from torch; the export is wrong; report a "
+                "bug"
+            )
     return worst

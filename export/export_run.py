@@ -44,13 +44,15 @@ def export_run(run: Path, out: Path, weights: str = "float32", score: Score | No
         latency on this machine, the change of the metric, and why the native library cannot run the file, if so.
 
     Raises:
-        EdgernnError: The directory is not a completed run, or the check fails.
+        EdgernnError: The training is not finished, or the outputs of the file differ from torch's.
         UsageError: Another process is writing `out`.
     """
     model, config = load_model(run)
     result_file = run / "result.json"
     if not result_file.is_file():
-        raise EdgernnError(f"{run}: the training has not finished; go on with it: edgernn train ... --resume")
+        raise EdgernnError(
+            f"{run}: expected a finished training, got an interrupted one; resume it: edgernn train ... --resume"
+        )
     result = read_json(result_file)
     with hold_file(out):
         return _export(run, model, config, result, out, weights, score)

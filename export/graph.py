@@ -34,7 +34,7 @@ PORTABLE = "Portable"
 
 
 class _Graph:
-    """Builder of the graph's nodes and initialisers; `type` is the type of stored matrices, a name in WEIGHTS."""
+    """Builder of an ONNX graph's nodes and initialisers; `type` is the storage type of matrices, such as int8."""
 
     def __init__(self, type: str = "float32") -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -47,13 +47,13 @@ class _Graph:
         return name
 
     def matrix(self, name: str, value: Tensor) -> str:
-        """Add a weight and return the name of its float32 value; a learned matrix is stored in the graph's type."""
+        """Add a weight and return the name of its float32 value; a learned matrix is stored in `type`."""
         if self.type == "float32" or value.ndim != 2 or not isinstance(value, nn.Parameter):
             return self.weight(name, value)
         return self.floats(name, self.kept(name, value))
 
     def kept(self, name: str, value: Tensor) -> tuple[str, str | None]:
-        """Store a matrix as initialisers of the graph's type, bfloat16 or int8; return their names, as `kept_names`."""
+        """Store a matrix as initialisers of bfloat16 or int8; return their names (see `kept_names`)."""
         names = self.kept_names(name)
         if names[1] is None:
             self._bfloat16(names[0], value)
@@ -68,11 +68,11 @@ class _Graph:
         self.weights.append(helper.make_tensor(name, TensorProto.BFLOAT16, tuple(value.shape), raw, raw=True))
 
     def kept_names(self, name: str) -> tuple[str, str | None]:
-        """Return the initialisers' names for runtime/weights.py: the matrix and, for int8, its scales (rows, 1)."""
+        """Return the names of a matrix's initialisers: its numbers and, for int8, its scales (rows, 1)."""
         return (f"{name}.b", None) if self.type == "bfloat16" else (f"{name}.q", f"{name}.s")
 
     def floats(self, name: str, kept: tuple[str, str | None]) -> str:
-        """Add nodes that convert a stored matrix, or rows of it, to float32; `kept` names its values and scales."""
+        """Add nodes that convert a stored matrix, or rows of it, to float32; `kept` names its numbers and scales."""
         value, scale = kept
         if scale is None:
             return self._cast(value, name)
@@ -86,7 +86,7 @@ class _Graph:
         return output
 
     def reversed(self, value: str, output: str) -> str:
-        """Add a node that reverses the first axis, time."""
+        """Add a node that reverses the first axis, time, of a value."""
         ends = (("last", [-1]), ("first", [-(2**31)]), ("time", [0]), ("back", [-1]))
         known = {w.name for w in self.weights}
         for name, number in ends:
@@ -98,14 +98,14 @@ class _Graph:
 def build(
     model: SequenceModel, extra: dict[str, Any] | None = None, weights: str = "float32", portable: bool = True
 ) -> onnx.ModelProto:
-    """Convert a model to a ModelProto.
+    """Convert a model to an ONNX ModelProto: one node per layer, and the function that it calls.
 
     Args:
         model: The model, whose matrices are already rounded to `weights`.
         extra: Values to add to the metadata (task, metric, …).
         weights: Type of stored matrices.
-        portable: Include the functions that stock ONNX Runtime needs. A packed model does not need them, and tracing
-            them takes seconds.
+        portable: Include the layers as functions of standard ONNX operators, for ONNX Runtime without the native
+            library. Tracing them takes seconds, and a packed model for C programs does not need them.
 
     Returns:
         The ONNX model.
@@ -156,7 +156,7 @@ def build(
 
 
 def _embedded(graph: _Graph, rows: Tensor, x: str) -> str:
-    """Add nodes that gather the embedding's rows for x; only these rows are converted from the graph's type."""
+    """Add nodes that gather the embedding's rows for x; only these rows are converted to float32."""
     if graph.type == "float32":
         return graph.node("Gather", [graph.weight("embedding.E", rows), x], "embedding.rows")
     value, scale = graph.kept("embedding.E", rows)
@@ -185,14 +185,14 @@ def _folded(model: SequenceModel) -> SequenceModel:
 
 @dataclass(eq=False)
 class _Function:
-    """ONNX function in the file, shared by layers with the same equations.
+    """A function in the ONNX file that computes one layer; layers with the same equations share it.
 
     Attributes:
         name: Name of the function.
         layer: Layer to trace. It is one with I != H if any layer that shares the function is, so that the trace tells
             I and H apart.
         sizes: Values of H of all layers that share the function.
-        kernel: Native kernel, or None if the layers run only as standard operators.
+        kernel: Kernel of the native library that replaces the function, or None if there is none.
     """
 
     name: str
@@ -202,13 +202,13 @@ class _Function:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Attributes of nodes that call the function, besides `op_attributes`: the program of a user-defined cell."""
+        """Attributes of nodes that call the function, besides `op_attributes`: the equations of a user-defined cell."""
         program = None if self.kernel is None else self.kernel.program
         return {} if program is None else program.attributes()
 
 
 def _functions(layers: list[RecurrentLayer]) -> list[_Function]:
-    """Return the function of each layer; raise UsageError for more functions than the native library has op names."""
+    """Return the ONNX function of each layer; raise UsageError if there are more functions than the library has ops."""
     functions: dict[Any, _Function] = {}
     assigned = []
     for layer in layers:
@@ -219,7 +219,9 @@ def _functions(layers: list[RecurrentLayer]) -> list[_Function]:
         key = layer.kind, cell.recurrent.rank, kernel, sizes, *op_inputs(layer)
         if key not in functions:
             if len(functions) == MOST_OPS:
-                raise UsageError(f"layers: expected at most {MOST_OPS} that differ in more than sizes and weights")
+                raise UsageError(
+                    f"layers: expected at most {MOST_OPS} kinds (cell, rule and options), got more; use fewer"
+                )
             name = op_names(len(functions) + 1)[-1]
             name = name.replace(OP, PORTABLE) if kernel is None else name
             functions[key] = _Function(name, layer, set(), kernel)
@@ -231,7 +233,7 @@ def _functions(layers: list[RecurrentLayer]) -> list[_Function]:
 
 
 def _kernel(layer: RecurrentLayer) -> Kernel | None:
-    """Return the native kernel of a layer, or None if it has none."""
+    """Return the kernel of the native library for a layer, or None if there is none."""
     # a layer without a kernel needs another function name, as a registered op hides the function of its name
     try:
         return find_kernel(layer)
@@ -311,7 +313,7 @@ def _sum(graph: _Graph, values: list[str], output: str) -> None:
 
 
 def _interface(model: SequenceModel) -> tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]:
-    """Return the declarations of the graph's inputs and outputs."""
+    """Return the declarations of the inputs and outputs of the ONNX graph."""
     width = model.output_size or model.width
 
     def floats(name: str, *shape: int | str) -> onnx.ValueInfoProto:
@@ -374,6 +376,6 @@ def _metadata(model: SequenceModel, functions: list[_Function]) -> dict[str, Any
 
 
 def _collapsed(numbers: Tensor) -> tuple[float, ...]:
-    """Convert numbers (I,) to a tuple, which has a single element if all numbers are equal."""
+    """Convert numbers (I,) to a tuple; if all are equal, the tuple has one element."""
     values = tuple(numbers.tolist())
     return values[:1] if len(set(values)) == 1 else values

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Choice of the native kernel of a layer: a compiled one, or an interpreter of a user-defined cell's program."""
+"""Choice of a layer's kernel in the native library: a compiled one, or the interpreter for user-defined cells."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from edgernn.rules import RULES, UpdateRule
 
 @dataclass(frozen=True)
 class Kernel:
-    """Native kernel of a layer.
+    """A kernel of the native library that computes a layer.
 
     Attributes:
-        name: Name in the library: `RecurrentLayer.kind`, with `*` in place of a user-defined cell.
+        name: Name in the library, such as gru+selective. A user-defined cell is `*`, as in *+selective.
         program: Equations of a user-defined cell, which the kernel interprets, or None for a compiled kernel.
     """
 
@@ -27,7 +27,7 @@ class Kernel:
 
 
 def find_kernel(layer: RecurrentLayer) -> Kernel:
-    """Find the native kernel of a layer; whether the library is installed does not matter.
+    """Find the kernel of the native library for a layer, whether or not the library is installed.
 
     Args:
         layer: The layer.
@@ -36,8 +36,8 @@ def find_kernel(layer: RecurrentLayer) -> Kernel:
         The kernel.
 
     Raises:
-        UsageError: A user-defined part has the name of a built-in one, whose kernel would run instead.
-        ProgramError: The layer has no kernel and runs only as its portable function.
+        UsageError: A user-defined cell, rule or imputer has the name of a built-in one, whose kernel would run instead.
+        ProgramError: The layer has no kernel, so it can only run as standard ONNX operators.
     """
     cell, rule, imputer = layer.cell, layer.rule, layer.imputer
     parts: list[tuple[str, Cell | UpdateRule | Imputer | None, Mapping[str, type]]] = [
@@ -48,17 +48,20 @@ def find_kernel(layer: RecurrentLayer) -> Kernel:
     for kind, part, known in parts:
         if part is not None and known.get(part.name, type(part)) is not type(part):
             raise UsageError(
-                f"{kind}: expected a unique name for {type(part).__name__}, got the built-in {part.name!r}; rename it"
+                f"{kind}: expected a name of its own for {type(part).__name__}, got the built-in {part.name!r}; "
+                "rename it"
             )
     for kind, part, known in parts[1:]:
         if part is not None and part.name not in known:
-            raise ProgramError(f"{part.name}: a user-defined {kind} has no kernel")
+            raise ProgramError(f"{part.name}: the native library has no kernel for a user-defined {kind}")
     if imputer is not None and cell.recurrent.rank is not None:
-        raise ProgramError(f"{layer.kind}: weights of low rank behind an imputer have no kernel")
+        raise ProgramError(f"{layer.kind}: the native library has no kernel for low-rank weights behind an imputer")
     if cell.norm is not None:
-        raise ProgramError(f"{cell.norm.name}: a norm has no kernel")
+        raise ProgramError(f"{cell.norm.name}: the native library has no kernel for a normalisation")
     if rule.group_size > 1:
-        raise ProgramError(f"{rule.name}: decisions of groups (group_size={rule.group_size}) have no kernel")
+        raise ProgramError(
+            f"{rule.name}: the native library has no kernel for groups of neurons (group_size={rule.group_size})"
+        )
     if cell.name in CELLS:
         return Kernel(layer.kind)
     try:
@@ -68,7 +71,7 @@ def find_kernel(layer: RecurrentLayer) -> Kernel:
 
 
 def without_kernel(layers: Iterable[RecurrentLayer]) -> str | None:
-    """Return why one of the layers has no native kernel, or None if all have one."""
+    """Return why one of the layers has no kernel in the native library, or None if all have one."""
     for layer in layers:
         try:
             find_kernel(layer)

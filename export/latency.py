@@ -26,7 +26,7 @@ class Latency:
 
     Attributes:
         processor: Model name of the CPU.
-        backend: "portable" or "native".
+        backend: "native" for the kernels of the native library, "portable" for standard ONNX operators.
         instruction_set: Instruction set of the native library, or None.
         steps: Number of steps of a sequence, T.
         sequence: µs of a call with a whole sequence.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantisation of matrices to bfloat16 and int8."""
+"""Rounding of a model's weight matrices to bfloat16 and int8."""
 
 import copy
 from dataclasses import dataclass
@@ -87,4 +87,6 @@ def whole(matrix: Tensor) -> tuple[Tensor, Tensor]:
 def check_goes_with(layers: list[RecurrentLayer], weights: str) -> None:
     """Raise UsageError if a layer has a block-sparse cell and the weights are not float32."""
     if weights != "float32" and any(layer.cell.is_sparse for layer in layers):
-        raise UsageError(f"weights: expected float32 with density, got {weights}; only float32 skips zero blocks")
+        raise UsageError(
+            f"weights: expected float32 for a model with density, got {weights}; only float32 skips zero blocks"
+        )

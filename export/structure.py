@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Structural keys of modules: equal keys mean the same function of inputs and weights."""
+"""Keys that tell whether two torch modules compute the same function of inputs and weights."""
 
 import types
 from collections.abc import Hashable
@@ -35,7 +35,7 @@ def structure(module: nn.Module) -> Hashable:
 
 
 class _NotComparedError(Exception):
-    """Attribute of a type that `_key` cannot compare by value."""
+    """Raised for an attribute of a module that cannot be compared by value."""
 
 
 def _module(module: nn.Module) -> Hashable:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracing of torch layers to portable ONNX functions, so that equations are written only once.
+"""Tracing of torch layers to functions of standard ONNX operators, so that equations are written only once.
 
 A layer has two parts. Operations for all steps at once (input projections, constants) become nodes of the function, and
 one step becomes the body of a Scan. Tracing takes seconds, half of them fixed, so both parts are traced together, and
@@ -33,12 +33,12 @@ _CACHE_SIZE = 64
 
 
 def _sequence_states(layer: RecurrentLayer) -> list[str]:
-    """Return the names of the states that `_Sequence` reads: the step count, and the input before x if it is known."""
+    """Return the names of the states that all steps read at once: the step count, and the input before x, if any."""
     return [name for name in layer.states if name == COUNT or (name == LAST and layer.shifts_input)]
 
 
 class _Sequence(nn.Module):
-    """Operations for all steps at once: the projections of cell and rule, the inputs of the steps and the constants."""
+    """Part of a layer that is computed for all steps at once: input projections, step inputs and constants."""
 
     def __init__(self, layer: RecurrentLayer) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class _Sequence(nn.Module):
 
 
 class _Step(nn.Module):
-    """One step of the layer: the next states and, if the rule can skip neurons, the number of updated ones."""
+    """One step of a layer: the next states and, if the update rule can skip neurons, the number of updated ones."""
 
     def __init__(self, layer: RecurrentLayer, constants: Sequence[str]) -> None:
         super().__init__()
@@ -70,12 +70,12 @@ class _Step(nn.Module):
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
-    """Return a dict from name to weight, for the inputs of the op: the module's parameters, then its buffers."""
+    """Return a dict from name to weight: a module's parameters, then its buffers."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 class _Parts(nn.Module):
-    """Both parts in one module: _Sequence reads x and `_sequence_states`, _Step all other inputs."""
+    """Both parts of a layer in one module, for tracing: the operations for all steps at once, and one step."""
 
     def __init__(self, layer: RecurrentLayer, constants: Sequence[str]) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int, str]]) -> onnx.GraphProto:
-    """Trace a module to an ONNX graph; its inputs are the module's weights and then `inputs`, under their names."""
+    """Trace a module to an ONNX graph, whose inputs are the module's weights and then `inputs`."""
     functional = _Functional(module)
     parameters = [p.detach() for p in weights_of(module).values()]
     with torch.no_grad(), _quiet():
@@ -138,10 +138,10 @@ def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int
             custom_translation_table={torch.ops.aten.lerp.Tensor: _lerp},
         )
     if program is None:
-        raise EdgernnError(f"torch.onnx.export could not trace {type(module).__name__}")
+        raise EdgernnError(f"torch.onnx.export could not trace {type(module).__name__}; use other torch operators")
     model = program.model_proto
     if model.functions or any(o.domain not in ("", "ai.onnx") for o in model.opset_import if o.domain):
-        raise EdgernnError("the traced step has operators outside the standard ONNX set; use other torch operators")
+        raise EdgernnError("the traced step has operators that are not standard ONNX; use other torch operators")
     return model.graph
 
 
@@ -150,8 +150,8 @@ def _nodes(
 ) -> list[onnx.NodeProto]:
     """Copy a graph's nodes with all values renamed; initialisers come first, as Constant nodes.
 
-    The tracer writes I as a number into lists of sizes. It is replaced by the size of the input, so that layers with
-    another I can call the same function. `any_size` replaces H, too. With an imputer I remains: only one layer has it.
+    The tracer writes I as a number into shapes. It is replaced by the size of the input, so that layers with another I
+    can call the same function. `any_size` replaces H, too. With an imputer I remains: only one layer has it.
     """
     nodes = []
     cell = layer.cell
@@ -182,7 +182,7 @@ def _nodes(
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
-            raise EdgernnError(f"a step with control flow ({node.op_type}) cannot be exported")
+            raise EdgernnError(f"a step with control flow ({node.op_type}) cannot be exported; use torch.where")
         # names, docs and metadata hold the tracer's stack traces
         for field in ("name", "doc_string", "metadata_props"):
             copy.ClearField(field)
@@ -219,22 +219,22 @@ def _parts(layer: RecurrentLayer) -> dict[str, nn.Module]:
 
 
 def layer_weights(layer: RecurrentLayer) -> dict[str, Tensor]:
-    """Return a dict from the name of an op input to the weight of cell, rule or imputer that it takes."""
+    """Return a dict from the name of an input of the layer's ONNX op to the weight that it takes."""
     return {n: w for part in _parts(layer).values() for n, w in weights_of(part).items()}
 
 
 def op_inputs(layer: RecurrentLayer) -> list[str]:
-    """Return the names of the op's inputs: X, the weights of cell, rule and imputer, and the states."""
+    """Return the names of the inputs of a layer's ONNX op: X, the weights of cell, rule and imputer, and the states."""
     return ["X", *layer_weights(layer), *layer.states]
 
 
 def op_outputs(layer: RecurrentLayer) -> list[str]:
-    """Return the names of the op's outputs: Y, the counts updates and macs, and the states after the last step."""
+    """Return the output names of a layer's ONNX op: Y, the counts updates and macs, and the last states."""
     return ["Y", "updates", "macs", *(f"{s}_next" for s in layer.states)]
 
 
 def op_attributes(layer: RecurrentLayer) -> dict[str, Any]:
-    """Return the attributes of any node: names of the layer's parts, schema, and macs, a dense step's multiply-adds."""
+    """Return the attributes of a layer's ONNX node: cell, rule, schema, and the multiply-adds of a full step."""
     cell, imputer = layer.cell, layer.imputer
     parts = {
         "cell": cell.form,
@@ -247,12 +247,12 @@ def op_attributes(layer: RecurrentLayer) -> dict[str, Any]:
 
 
 def _outer_names(layer: RecurrentLayer) -> dict[str, str]:
-    """Return a dict from a weight's name in the traced module to the name of the op's input."""
+    """Return a dict from a weight's name in the traced module to the name of the ONNX op's input."""
     return {f"layer.{name}.{n}": n for name, part in _parts(layer).items() for n in weights_of(part)}
 
 
 def _traced(layer: RecurrentLayer) -> tuple[onnx.GraphProto, onnx.GraphProto, list[str]]:
-    """Trace a layer; return the graphs of _Sequence and _Step, and the names of `RecurrentLayer.constants`."""
+    """Trace a layer; return the graph for all steps at once, that of one step, and the names of the constants."""
     # besides weights, _Sequence reads X and outside.STATE; _Step reads projections a, e, x, STATE and constant.NAME
     like = next(layer.parameters())
     x = like.new_zeros(3, 2, layer.input_size)
@@ -270,7 +270,7 @@ def _traced(layer: RecurrentLayer) -> tuple[onnx.GraphProto, onnx.GraphProto, li
 
 
 def _ending_in(graph: onnx.GraphProto, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.GraphProto:
-    """Return the part of a graph that computes these outputs of it."""
+    """Return the part of a graph that computes the given outputs."""
     nodes = _needed(graph.node, [output.name for output in outputs])
     read = {name for node in nodes for name in node.input} | {output.name for output in outputs}
     part = onnx.GraphProto(node=nodes, output=outputs)
@@ -320,7 +320,7 @@ def _scan(layer: RecurrentLayer, step: onnx.GraphProto, constants: list[str], an
 
 
 def _dense_macs() -> list[onnx.NodeProto]:
-    """Return nodes that compute macs (B,), T times the attribute `macs`: the portable function skips nothing."""
+    """Return nodes that compute the executed multiply-adds (B,): T full steps, as standard operators skip no work."""
     per_step = helper.make_node("Constant", [], ["macs.step"])
     per_step.attribute.append(onnx.AttributeProto(name="value_int", ref_attr_name="macs", type=onnx.AttributeProto.INT))
     return [
@@ -341,7 +341,7 @@ def _nothing_to_count() -> list[onnx.NodeProto]:
 def layer_function(
     layer: RecurrentLayer, name: str, attributes: Iterable[str] = (), any_size: bool = False
 ) -> onnx.FunctionProto:
-    """Create the ONNX function of a layer, which is stored in the model.
+    """Create the function of standard ONNX operators that computes a layer and is stored in the model.
 
     Args:
         layer: The layer.

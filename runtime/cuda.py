@@ -18,7 +18,7 @@ from edgernn.errors import EdgernnError, UsageError, nearest
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a layer.
+    """Sizes of a recurrent layer that a CUDA kernel runs.
 
     Attributes:
         input: I, the number of inputs of a step.
@@ -39,7 +39,7 @@ class Sizes:
 
 
 class CudaLibrary:
-    """The loaded CUDA library.
+    """The library of CUDA kernels, loaded for calls from Python.
 
     Addresses are integers that point to float32 arrays in device memory, such as `data_ptr()` of a torch tensor.
     Calls are asynchronous: they enqueue work on `stream` (0: the default stream), and the arrays must live until it is
@@ -58,16 +58,18 @@ class CudaLibrary:
             library.edgernn_cuda_pack.argtypes = [*layer, pointer, pointer, pointer]
             library.edgernn_cuda_run.argtypes = [*layer, pointer, size, size, *[pointer] * 7]
         except (OSError, AttributeError) as error:
-            raise EdgernnError(f"{path}: expected the CUDA library of this version: {error}") from None
+            raise EdgernnError(
+                f"{path}: expected the CUDA library of this version, got an error: {error}; build it again"
+            ) from None
         self._library = library
         self._kernels = frozenset(library.edgernn_cuda_kernels().decode().split())
 
     def kernels(self) -> set[str]:
-        """Return the kinds of layers with a kernel in the library, such as gru+selective (`RecurrentLayer.kind`)."""
+        """Return the names of the library's kernels: a cell and its update rule, such as gru+selective."""
         return set(self._kernels)
 
     def missing(self) -> str | None:
-        """Return why no GPU can be used, or None if one can."""
+        """Return why the library cannot use a GPU, or None if it can."""
         reason = self._library.edgernn_cuda_missing()
         return None if reason is None else str(reason.decode())
 
@@ -81,9 +83,9 @@ class CudaLibrary:
         """Copy a layer's weights to the memory layout that the kernels read.
 
         Args:
-            kind: Kind of the layer.
+            kind: Name of the layer's kernel, one of `kernels`.
             sizes: Sizes of the layer.
-            weights: Addresses of the weights, in the order of the op's inputs (`export.trace.layer_weights`).
+            weights: Addresses of the weights, in the order of the ONNX op's inputs (`export.trace.layer_weights`).
             packed: Address of `packed_bytes` bytes to write.
             stream: CUDA stream, or 0 for the default stream.
         """
@@ -107,7 +109,7 @@ class CudaLibrary:
         """Run a layer over T steps of B sequences.
 
         Args:
-            kind: Kind of the layer.
+            kind: Name of the layer's kernel, one of `kernels`.
             sizes: Sizes of the layer.
             packed: Address of the weights that `pack` wrote.
             steps: T.
@@ -125,7 +127,9 @@ class CudaLibrary:
             if value < 1:
                 raise UsageError(f"{name}: expected at least 1, got {value}")
         if len(states) != len(new_states):
-            raise UsageError(f"new_states: expected {len(states)}, as many as states, got {len(new_states)}")
+            raise UsageError(
+                f"new_states: expected {len(states)} addresses, as many as in states, got {len(new_states)}"
+            )
         addresses = (x, _table(states), y, _table(new_states), updates, macs, stream)
         self._check(self._library.edgernn_cuda_run(*self._layer(kind, sizes), packed, steps, batch, *addresses))
 

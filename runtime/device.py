@@ -41,7 +41,7 @@ def require_gpu(ort: Any, library: str | None) -> None:
             "pip uninstall onnxruntime, and then pip install 'edgernn[gpu]'"
         )
     if library is not None and (reason := CudaLibrary(library).missing()) is not None:
-        raise EdgernnError(f"device cuda: {reason}")
+        raise EdgernnError(f"device cuda: the library cannot use a GPU: {reason}")
 
 
 def gpu_session(ort: Any, content: bytes, options: Any, *, stream: int | None = None, exact: bool = True) -> Any:
@@ -76,9 +76,10 @@ def gpu_session(ort: Any, content: bytes, options: Any, *, stream: int | None = 
 
 
 def unassigned_ops(session: Any, ops: set[str]) -> set[str]:
-    """Return those of `ops`, names in the domain ai.edgernn, that have no node on the CUDA provider.
+    """Return those of `ops`, custom ops of the domain ai.edgernn, that no node runs on the CUDA provider.
 
-    The session must be created with the option RECORD. The set is empty if ONNX Runtime cannot list its assignments.
+    The session must be created with the config entry RECORD. The set is empty if ONNX Runtime cannot list which
+    provider runs each node.
     """
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return set()
@@ -92,7 +93,7 @@ def to_device(array: Any) -> Any:
 
 
 class Call:
-    """A function that runs a session on a GPU, with inputs and outputs that are bound once.
+    """A function that runs an ONNX Runtime session on a GPU, with inputs and outputs bound once by IO binding.
 
     Calling the object runs the session. `outputs` then maps the name of each output to an OrtValue on the GPU.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Description of the model in an exported file's metadata, as JSON: parsing and checks."""
+"""Reader of an exported file's metadata, a JSON text that describes the model: parsing and checks."""
 
 import json
 import math
@@ -77,7 +77,7 @@ def read_model(path: Path) -> bytes:
 
 
 def read_info(text: str | None, path: Path) -> dict[str, Any]:
-    """Parse and check a file's description.
+    """Parse and check the description of the model in an exported file's metadata.
 
     Args:
         text: The JSON text in the file's metadata, or None if it has none.
@@ -90,17 +90,17 @@ def read_info(text: str | None, path: Path) -> dict[str, Any]:
         EdgernnError: The text is missing, cannot be parsed or has another schema, or a value is missing or invalid.
     """
     if text is None:
-        raise EdgernnError(f"{path}: not exported by edgernn (no metadata)")
+        raise EdgernnError(f"{path}: expected a file that `edgernn export` wrote, got one without its metadata")
     try:
         info: dict[str, Any] = json.loads(text, parse_float=_finite, parse_constant=_finite)
         schema = info["schema"]
         # optional in a file without custom cells
         info.setdefault("programs", {})
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise EdgernnError(f"{path}: its edgernn metadata cannot be read") from None
+        raise EdgernnError(f"{path}: its edgernn metadata cannot be read; export it again") from None
     if schema != SCHEMA:
         remedy = "export it again" if isinstance(schema, int) and schema < SCHEMA else "update edgernn"
-        raise EdgernnError(f"{path}: schema {schema!r:.50}, this version of edgernn reads {SCHEMA}; {remedy}")
+        raise EdgernnError(f"{path}: expected metadata of schema {SCHEMA}, got {schema!r:.50}; {remedy}")
     for name, (expected, is_valid) in _FIELDS.items():
         value: Any = info
         for key in name.split("."):
@@ -121,12 +121,12 @@ def not_utf8(path: Path) -> EdgernnError:
 def _finite(text: str) -> float:
     """Parse a number, and reject NaN, Infinity and overflow, which Python's JSON parser accepts."""
     if not math.isfinite(value := float(text)):
-        raise ValueError(text)
+        raise ValueError(f"expected a finite number, got {text}")
     return value
 
 
 def kernels(info: Mapping[str, Any]) -> list[str]:
-    """Return the names of the native kernels that a file needs, from its description (`read_info`).
+    """Return the names of the native library's kernels that a file needs, from its description (`read_info`).
 
     For a user-defined cell this is the kernel that interprets the cell's equations.
     """

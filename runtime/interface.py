@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of an exported graph's inputs and outputs against the file's description."""
+"""Checks of the inputs and outputs of an exported ONNX graph against the metadata of the file."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ Shape = tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class Value:
-    """An input or output of a graph.
+    """Name, type and shape of an input or output of an ONNX graph.
 
     The type is in ONNX Runtime's notation, such as tensor(float). Each axis is a name, a size, or None if unknown.
     """
@@ -38,7 +38,7 @@ class Value:
 def state_sizes(
     info: Mapping[str, Any], inputs: Iterable[Value], outputs: Iterable[Value], size: int, path: Path
 ) -> dict[str, int]:
-    """Check a graph's inputs and outputs against the file's description.
+    """Check the inputs and outputs of an exported ONNX graph against the metadata of the file.
 
     Args:
         info: The file's description (`read_info`).
@@ -66,7 +66,7 @@ def state_sizes(
         states[name] = H
     if (longest := max([model["input"]["size"], *states.values()])) > size:
         raise EdgernnError(
-            f"{path}: an axis of length {longest} in a file of {size} bytes; the file is damaged, export it again"
+            f"{path}: expected axes shorter than the file ({size} bytes), got one of length {longest}; export it again"
         )
     _check_layers(path, info, states)
     for name, start in info["initial_state"].items():
@@ -80,7 +80,7 @@ def state_sizes(
 
 
 def _check_layers(path: Path, info: Mapping[str, Any], states: Mapping[str, int]) -> None:
-    """Check the number of layers, and the size of each layer's first state, against the description `info`."""
+    """Check the number of layers and the size of each layer's first state against the file's metadata `info`."""
     model = info["model"]
     directions = ["", ".reverse"][: 1 + model["bidirectional"]]
     sizes: dict[str, int] = {}
@@ -88,7 +88,9 @@ def _check_layers(path: Path, info: Mapping[str, Any], states: Mapping[str, int]
         sizes.setdefault(name.rpartition(".")[0], H)
     count = model["layers"] * len(directions)
     if len(sizes) != count:
-        raise EdgernnError(f"{path}: its graph has states of {len(sizes)} layers, expected {count}; export it again")
+        raise EdgernnError(
+            f"{path}: its graph: expected the states of {count} layers, got {len(sizes)}; export it again"
+        )
     for i, H in enumerate(layer_sizes(info)):
         for direction in directions:
             name = f"layer{i}{direction}"
@@ -97,7 +99,7 @@ def _check_layers(path: Path, info: Mapping[str, Any], states: Mapping[str, int]
 
 
 def _check_outputs(path: Path, info: Mapping[str, Any], states: Mapping[str, int], values: Mapping[str, Value]) -> None:
-    """Check the type and shape of each output."""
+    """Check the type and shape of each output of the graph."""
     head, directions = info["model"]["head"], 1 + info["model"]["bidirectional"]
     O = head["size"] or layer_sizes(info)[-1] * directions
     _expect(path, "output", "y", values.get("y"), FLOATS, ("T", "B", O)[head["output"] == "last" :])

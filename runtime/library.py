@@ -35,7 +35,7 @@ def library_path() -> str:
 
 
 def cuda_library_path() -> str:
-    """Find the library for sessions on a GPU, to register in place of the native library.
+    """Find the CUDA library, which sessions on a GPU register in place of the native library.
 
     Returns:
         The library's path.
@@ -69,7 +69,7 @@ def library_missing(device: str = "cpu") -> str | None:
 
 
 def train_library() -> Path:
-    """Return the path of the training library, which is in the folder of the native library.
+    """Return the path of the training library: the C++ kernels that train layers on a CPU.
 
     Returns:
         The path; the file may be missing.
@@ -96,12 +96,12 @@ def instruction_set() -> str | None:
 
 
 def op_names(count: int) -> list[str]:
-    """Return the first `count` names of the op, Recurrent, Recurrent2 and so on: one for each function in a file."""
+    """Return the first `count` names of the layers' ONNX op: Recurrent, Recurrent2 and so on."""
     return [OP, *(f"{OP}{number}" for number in range(2, count + 1))][:count]
 
 
 def native_kernels(device: str = "cpu") -> set[str]:
-    """Return the kinds of layers (`RecurrentLayer.kind`) that the library of a device, cpu or cuda, has kernels for."""
+    """Return the kernels of the library of a device, cpu or cuda: names of cell and rule, such as gru+selective."""
     if device == "cuda":
         return set() if library_missing(device) else CudaLibrary(cuda_library_path()).kernels()
     library = load_library()
@@ -124,11 +124,11 @@ def register(options: Any, path: str, threads: int = 1) -> None:
 
 
 def no_native(kinds: Iterable[str], device: str = "cpu") -> str | None:
-    """Return why layers of these kinds cannot run natively on a device, or None if they can."""
+    """Return why the library of a device lacks kernels of these names (see `native_kernels`); None if it has all."""
     missing, name = sorted(set(kinds) - native_kernels(device)), "CUDA" if device == "cuda" else "native"
     lacks = f"the {name} library has no kernel for {', '.join(missing)}" if missing else None
     if any("*" in kind for kind in missing):
-        lacks = f"{lacks} (* is any cell, run by its program)"
+        lacks = f"{lacks} (* stands for a user's own cell)"
     return library_missing(device) or lacks
 
 
@@ -149,7 +149,7 @@ def onnxruntime() -> Any:
         except importlib.metadata.PackageNotFoundError:
             continue
     if len(installed) == 2:
-        raise EdgernnError("onnxruntime and onnxruntime-gpu are both installed and overwrite each other: remove one")
+        raise EdgernnError("onnxruntime and onnxruntime-gpu are both installed and overwrite each other; uninstall one")
     try:
         import onnxruntime as ort
     except ImportError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of an exported .onnx file to a packed model, which the library's C functions run without ONNX Runtime."""
+"""Conversion of an exported .onnx file to a packed model: a file that C programs run without ONNX Runtime."""
 
 import struct
 import zlib
@@ -38,7 +38,7 @@ _TYPES, _DTYPES = {"f": 0, "u": 1, "i": 2}, ("<f4", "<u2", "i1")
 
 
 def pack_file(model: Path, out: Path) -> dict[str, Any]:
-    """Write the packed model of an exported file.
+    """Convert an exported ONNX file to a packed model, the file that C programs run.
 
     Args:
         model: The exported file.
@@ -60,7 +60,7 @@ def pack_file(model: Path, out: Path) -> dict[str, Any]:
 
 
 def pack(content: bytes, path: Path) -> bytes:
-    """Convert an exported file's content to a packed model.
+    """Convert the content of an exported ONNX file to that of a packed model.
 
     Args:
         content: The file's content.
@@ -76,7 +76,9 @@ def pack(content: bytes, path: Path) -> bytes:
     model = parse(content, path)
     info = read_info({p.key: p.value for p in model.metadata_props}.get("edgernn"), path)
     if not info["streaming"]:
-        raise UsageError(f"{path}: expected a streaming model, got one that needs whole sequences; use `edgernn run`")
+        raise UsageError(
+            f"{path}: expected a model that runs step by step, got one that needs whole sequences; use `edgernn run`"
+        )
     states = state_sizes(info, _values(model.graph.input), _values(model.graph.output), len(content), path)
     return _Packer(model, info, states, path).content()
 
@@ -110,7 +112,9 @@ class _Packer:
             for name in ("input.mean", "input.std"):
                 size, values = info["model"]["input"]["size"], self._weights[name].values
                 if values.shape not in ((1,), (size,)):
-                    raise EdgernnError(f"{path}: {name}: expected {size} numbers, or one, got shape {values.shape}")
+                    raise EdgernnError(
+                        f"{path}: {name}: expected {size} numbers, or one, got shape {values.shape}; export it again"
+                    )
                 self._tensors.append(Weight(np.broadcast_to(values, size)))
         nodes = [node for node in model.graph.node if node.domain == DOMAIN]
         for node in nodes:
@@ -130,12 +134,15 @@ class _Packer:
         if len(names) != len(info["kernels"]):
             kernels = ", ".join(info["kernels"])
             raise EdgernnError(
-                f"{path}: it names the kernels {kernels:.100} for {len(names)} functions; export it again"
+                f"{path}: expected the names of {len(names)} kernels in its metadata, got {kernels:.100}; export it "
+                "again"
             )
         kinds = dict(zip(names, info["kernels"], strict=True))
         for kind in kinds.values():
             if len(kind.encode()) > _NAME:
-                raise EdgernnError(f"{path}: expected at most {_NAME} bytes in the name of a layer, got {kind:.100}")
+                raise EdgernnError(
+                    f"{path}: expected at most {_NAME} bytes in the name of cell and rule, got {kind:.100}; rename it"
+                )
         self._layers = [(kinds[node.op_type], len(node.input[1:]), _cell(node, path)) for node in nodes]
 
     def _add(self, name: str) -> None:
@@ -182,7 +189,7 @@ class _Packer:
 
 
 def _cell(node: "onnx.NodeProto", path: Path) -> bytes:
-    """Pack the program of a node's user-defined cell; return no bytes if the node has no program."""
+    """Pack the equations of a node's user-defined cell; return no bytes for a built-in cell."""
     attributes = {a.name: a for a in node.attribute}
     if "gates" not in attributes:
         return b""
@@ -190,7 +197,7 @@ def _cell(node: "onnx.NodeProto", path: Path) -> bytes:
         lists = [np.array(attributes[name].ints if name in attributes else [], "<i4") for name in _INTS]
     except OverflowError:
         raise EdgernnError(
-            f"{path}: {node.op_type}: expected numbers of 32 bits in its cell; export it again"
+            f"{path}: {node.op_type}: expected 32-bit integers in the equations of its cell; export it again"
         ) from None
     lists += [np.array(attributes[name].floats if name in attributes else [], "<f4") for name in _NUMBERS]
     name = attributes["cell"].s if "cell" in attributes else b""

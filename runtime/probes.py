@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bindings of the probes: C functions of the training library for benchmarks, such as a model's steps in a C loop."""
+"""Bindings of C functions for benchmarks (probes), such as a loop in C over the steps of a model."""
 
 import ctypes
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from edgernn.runtime.stepper import Stepper
 
 @cache
 def probes() -> ctypes.CDLL:
-    """Load the library with the probes, which `csrc/tests/probe.h` declares.
+    """Load the library with the C functions for benchmarks, which `csrc/tests/probe.h` declares.
 
     Returns:
         The library, with the types of its functions.
@@ -38,12 +38,14 @@ def probes() -> ctypes.CDLL:
             probe = getattr(library, name)
             probe.argtypes, probe.restype = types, result
     except (OSError, AttributeError):
-        raise EdgernnError(f"{path}: expected the probes of this version; build it with: pip install .") from None
+        raise EdgernnError(
+            f"{path}: expected the benchmark's C functions of this version; build them with: pip install ."
+        ) from None
     return library
 
 
 def streamed(stepper: Stepper, x: NDArray[np.float32] | NDArray[np.int64]) -> Callable[[], None]:
-    """Return a function that runs sequences one after another, step by step in a C loop.
+    """Return a function that runs sequences one after another, step by step in a loop in C.
 
     Args:
         stepper: The packed model, loaded with batch 1.
@@ -64,6 +66,6 @@ def streamed(stepper: Stepper, x: NDArray[np.float32] | NDArray[np.int64]) -> Ca
 
     def call() -> None:
         if library.edgernn_probe_sequences(*arguments) != 0:
-            raise EdgernnError(stepper.refusal())
+            raise EdgernnError(f"the packed model rejects the input: {stepper.refusal()}")
 
     return call

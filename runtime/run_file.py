@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inference on a file of inputs."""
+"""Inference on a file of inputs: `edgernn run`."""
 
 import io
 import zipfile
@@ -51,7 +51,7 @@ def run_file(
     """
     for path in (source, target):
         if path.suffix not in FORMATS:
-            raise UsageError(f"{path}: expected a file ending in {', '.join(FORMATS)}")
+            raise UsageError(f"{path}: expected a file ending in {', '.join(FORMATS)}, got another ending; rename it")
     session = Session(model, backend=backend, threads=threads, device=device)
     x = read(source)
     words = session.vocabulary is not None
@@ -104,7 +104,7 @@ def read(path: Path) -> NDArray[Any]:
 
 
 def _csv(path: Path) -> NDArray[Any]:
-    """Read rows of numbers; a first row with other text is a header."""
+    """Read a csv file of numbers; a first row with other text is a header."""
     lines = path.read_text(encoding="utf-8").splitlines()
     try:
         [float(word) for word in lines[0].split(",")]
@@ -112,19 +112,19 @@ def _csv(path: Path) -> NDArray[Any]:
     except ValueError:
         header = 1
     except IndexError:
-        raise ValueError("the file is empty") from None
+        raise ValueError("expected rows of numbers, got an empty file") from None
     return np.loadtxt(lines[header:], delimiter=",", ndmin=2, dtype=np.float64)
 
 
 def _column(path: Path, x: NDArray[Any]) -> NDArray[Any]:
-    """Convert a table of one column to word indices (T,)."""
+    """Convert a csv table of one column to word indices (T,)."""
     if x.shape[1] != 1 or not np.array_equal(x, x.round()) or not (abs(x) < 2**53).all():
-        raise UsageError(f"{path}: expected one whole number, a word's index, in each row")
+        raise UsageError(f"{path}: expected one whole number in each row, the index of a word, got other cells")
     return x[:, 0].astype(np.int64)
 
 
 def write(path: Path, y: NDArray[Any]) -> None:
-    """Write y to a file.
+    """Write the output y of a model to a file.
 
     Args:
         path: The file; its suffix selects the format.

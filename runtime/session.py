@@ -96,12 +96,12 @@ class Session:
 
     @property
     def updates(self) -> NDArray[np.int64] | None:
-        """Number of neurons that the last run or step updated, (T, B)."""
+        """Number of neurons that the last run or step updated, (T, B); None if all neurons always are."""
         return _host(self._work[0]) if isinstance(self._work, tuple) else self._work.work[0]
 
     @property
     def macs(self) -> NDArray[np.int64] | None:
-        """Multiply-adds that the last run or step executed, (B,)."""
+        """Number of multiply-adds that the last run or step executed, (B,); None if nothing is ever skipped."""
         return _host(self._work[1]) if isinstance(self._work, tuple) else self._work.work[1]
 
     @property
@@ -160,13 +160,15 @@ class Session:
         if refusal is not None:
             # raises the usual error for a wrong value
             self._checked(x_t, ("B",))
-            raise EdgernnError(f"{self.path}: {refusal}")
+            raise EdgernnError(f"{self.path}: the model rejects the input: {refusal}")
         return stream.result()
 
     def _begin(self, x_t: ArrayLike) -> Stream:
         """Check x_t, create a stream if none has its batch size, and return the stream with x_t as its input."""
         if not self.info["streaming"]:
-            raise UsageError("step: this model needs the whole sequence; use run")
+            raise UsageError(
+                "step: expected a model that runs step by step, got one that needs the whole sequence; use run()"
+            )
         frame = self._checked(x_t, ("B",))[0]
         batch, batched = len(frame), np.ndim(x_t) == frame.ndim
         stream = self._stream
@@ -254,7 +256,7 @@ class Session:
         try:
             return call(*arguments)
         except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
-            raise EdgernnError(f"{self.path}: {_first_line(error)}") from None
+            raise EdgernnError(f"{self.path}: ONNX Runtime cannot run it: {_first_line(error)}") from None
 
     def _checked(self, x: ArrayLike, leading: tuple[str, ...]) -> NDArray[Any]:
         """Check x as in `checked`; `leading` names the axes before I, and the batch axis is optional."""
@@ -272,7 +274,9 @@ class Session:
             array = np.ascontiguousarray(array, np.float32)
             self._refuse(array, ~np.isfinite(array), "finite numbers")
         else:
-            self._refuse(array, (array < 0) | (array >= self.vocabulary), f"words from 0 to {self.vocabulary - 1}")
+            self._refuse(
+                array, (array < 0) | (array >= self.vocabulary), f"word indices from 0 to {self.vocabulary - 1}"
+            )
             array = array.astype(np.int64)
         array = array.reshape((1,) * (leading == ("B",)) + array.shape)
         return array.reshape(array.shape[:1] + (1,) * without_batch + array.shape[1:])
@@ -286,7 +290,7 @@ class Session:
 def _open(
     path: Path, content: bytes, library: str | None, threads: int, device: str, stream: int | None
 ) -> tuple[Any, dict[str, Any], dict[str, int]]:
-    """Open a session, without the library if it lacks a kernel; return it with the description and the state sizes."""
+    """Open a session, without the native library if it lacks a kernel; return it with metadata and state sizes."""
     try:
         session, failure = open_session(path, content, library, threads, device, stream), None
     except EdgernnError as error:
@@ -353,17 +357,17 @@ def open_session(
 
 
 def _first_line(error: Exception) -> str:
-    """Return the first line of an error of ONNX Runtime; further lines repeat its consequences."""
+    """Return the first line of an error message of ONNX Runtime; further lines repeat its consequences."""
     return str(error).partition("\n")[0]
 
 
 def _host(value: Any) -> Any:
-    """Copy an OrtValue to an array; return None and arrays unchanged."""
+    """Copy an OrtValue to a NumPy array; return None and arrays unchanged."""
     return value if value is None or isinstance(value, np.ndarray) else value.numpy()
 
 
 def _backend(requested: str, session: Any, kernels: list[str], device: str) -> Literal["native", "portable"]:
-    """Select the backend for a model with these kernels; raise EdgernnError if "native" is not available."""
+    """Select the backend: native if the library has all `kernels`; raise EdgernnError if that is asked for in vain."""
     if requested == "portable":
         return "portable"
     reason = no_native(kernels, device)
@@ -372,6 +376,6 @@ def _backend(requested: str, session: Any, kernels: list[str], device: str) -> L
     if reason is None:
         return "native"
     if requested == "native":
-        raise EdgernnError(reason)
+        raise EdgernnError(f"backend: native is not available: {reason}")
     warnings.warn(f"{reason}; running the portable operators, which are slower", EdgernnWarning, stacklevel=3)
     return "portable"

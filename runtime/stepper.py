@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bindings of the library's C functions that step a packed model."""
+"""Bindings of the C functions that run a packed model (from `edgernn pack`) step by step."""
 
 import ctypes
 from typing import Any
@@ -22,7 +22,7 @@ class _Sizes(ctypes.Structure):
 
 
 def memory(packed: bytes, batch: int = 1) -> int:
-    """Return the bytes of memory that a `Stepper` needs besides the packed model.
+    """Return the bytes of memory that a `Stepper` needs for states and workspace, besides the packed model.
 
     Args:
         packed: The packed model.
@@ -118,7 +118,9 @@ class Stepper:
 def _library() -> ctypes.CDLL:
     library = load_library()
     if library is None:
-        raise EdgernnError("a packed model needs the native library, which is not installed; pip install .")
+        raise EdgernnError(
+            "a packed model needs the native library, which is not installed; build it with: pip install ."
+        )
     library.edgernn_message.restype = ctypes.c_char_p
     pointer, size, batch = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
     library.edgernn_memory.argtypes = [pointer, size, batch, pointer]
@@ -128,7 +130,7 @@ def _library() -> ctypes.CDLL:
 
 def _check(library: ctypes.CDLL, status: int) -> None:
     if status != 0:
-        raise EdgernnError(library.edgernn_message().decode())
+        raise EdgernnError(f"packed model: {library.edgernn_message().decode()}")
 
 
 def _aligned(content: bytes | int) -> NDArray[np.uint8]:

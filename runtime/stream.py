@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams: models that run step by step at a fixed batch size, in preallocated buffers."""
+"""Streaming inference: models that run step by step at a fixed batch size, in preallocated buffers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ class Stream(ABC):
         self._output = self.y if batched else self.y[0]
 
     def try_put(self, x_t: Any) -> bool:
-        """Set the next step's input and return True, or return False if its type or shape is not the previous one's."""
+        """Set the next step's input and return True, or return False if type or shape differ from the last input."""
         frame = self._frame
         if type(x_t) is not np.ndarray or x_t.dtype != frame.dtype or x_t.shape != frame.shape:
             return False
@@ -68,7 +68,7 @@ class Stream(ABC):
 
 
 class NativeStream(Stream):
-    """Stream of a packed model, without ONNX Runtime."""
+    """Streaming inference of a packed model by the native library, without ONNX Runtime."""
 
     def __init__(self, packed: bytes, batch: int) -> None:
         self._stepper = Stepper(packed, batch)
@@ -89,12 +89,12 @@ class NativeStream(Stream):
 
 
 class OnnxStream(Stream):
-    """Stream of ONNX Runtime on the CPU or a GPU; the state alternates between two buffers."""
+    """Streaming inference by ONNX Runtime on the CPU or a GPU; the state alternates between two buffers."""
 
     def __init__(
         self, session: Any, x: Array, state: Mapping[str, Array], device: str = "cpu", vocabulary: int | None = None
     ) -> None:
-        """Allocate and bind the buffers.
+        """Allocate buffers for input, output and state, and bind them to the session.
 
         Args:
             session: The onnxruntime.InferenceSession.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interleaved timing of functions to compare: each round times all functions, in shuffled order."""
+"""Interleaved timing of functions for comparison: each round times all functions, in shuffled order."""
 
 import gc
 import itertools
@@ -16,7 +16,7 @@ Clock = Callable[[Callable[[], Any], int], float]
 
 
 def wall(call: Callable[[], Any], count: int) -> float:
-    """Measure successive calls of a synchronous function with the processor's clock.
+    """Time successive calls of a synchronous function by `time.perf_counter`.
 
     Args:
         call: The function.
@@ -33,7 +33,7 @@ def wall(call: Callable[[], Any], count: int) -> float:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Settings of a measurement.
+    """Settings of an interleaved measurement: rounds, warm-up and lengths.
 
     Attributes:
         rounds: Number of rounds; each round times a block of calls of each function.

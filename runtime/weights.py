@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Weight:
-    """A matrix or a vector: float32, the bits of bfloat16 as uint16, or int8 with one scale per row, (rows, 1)."""
+    """A matrix or vector of an exported file: float32, bfloat16 bits as uint16, or int8 with one scale per row."""
 
     values: NDArray[Any]
     scales: NDArray[np.float32] | None = None
@@ -32,9 +32,9 @@ class Weight:
 
 
 class Weights(Mapping[str, Weight]):
-    """Mapping from the names of a file's weights to `Weight` objects.
+    """Mapping from the names of an exported file's weights to `Weight` objects.
 
-    The names are those of a file with float32 weights, whatever the storage type; the head's matrix is head.W.T (O, H).
+    The names do not depend on the storage type; the matrix of the head (the last linear map) is head.W.T (O, H).
     Lookup raises EdgernnError for a weight that is missing or cannot be read.
     """
 
@@ -53,7 +53,7 @@ class Weights(Mapping[str, Weight]):
 
     def __getitem__(self, name: str) -> Weight:
         if name not in self._names:
-            raise EdgernnError(f"{self._path}: it lacks the weight {name:.50}; export it again")
+            raise EdgernnError(f"{self._path}: expected the weight {name:.50}, got none; export it again")
         initializer = self._names[name]
         if initializer == "head.W":
             return Weight(self._read(initializer).T)
@@ -75,7 +75,7 @@ class Weights(Mapping[str, Weight]):
         return len(self._names)
 
     def _read(self, name: str) -> NDArray[Any]:
-        """Read an initializer's numbers; bfloat16 is returned as uint16."""
+        """Read the numbers of an ONNX initializer; bfloat16 is returned as uint16."""
         from onnx import TensorProto
 
         types = {TensorProto.FLOAT: "<f4", TensorProto.BFLOAT16: "<u2", TensorProto.INT8: "i1"}
@@ -85,7 +85,10 @@ class Weights(Mapping[str, Weight]):
             # edgernn exports tensors as raw_data only
             if min(shape) > 0 and math.prod(shape) * dtype.itemsize == len(tensor.raw_data):
                 return np.frombuffer(tensor.raw_data, dtype).reshape(shape)
-        raise EdgernnError(f"{self._path}: the weight {name:.50} cannot be read; export it again")
+        raise EdgernnError(
+            f"{self._path}: the weight {name:.50}: expected raw float32, bfloat16 or int8 data of its shape; export "
+            "it again"
+        )
 
 
 def _floats(bits: NDArray[np.uint16]) -> NDArray[np.float32]:

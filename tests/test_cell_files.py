@@ -54,7 +54,7 @@ def cell_source(update, gates='Gate("f"), Gate("n")', more=""):
 
 WRONG = {
     "file missing": (None, "absent.py:Mine", 2, "cell: no such file: absent.py"),
-    "folder": (None, "folder.py:Mine", 2, r"expected a file, got the folder folder.py"),
+    "folder": (None, "folder.py:Mine", 2, r"with the path of a Python file, got the folder folder.py"),
     "class missing": (CELL, "f.py:Mien", 2, "f.py: unknown class 'Mien': did you mean 'Mine'"),
     "no cell": ("x = 1", "f.py:Mine", 2, "unknown class 'Mine': the file has no subclass of edgernn.Cell"),
     "no cell, no class": ("x = 1", "f.py", 2, "expected one subclass of edgernn.Cell, got none"),
@@ -69,12 +69,12 @@ WRONG = {
     "imported": ("from edgernn.cells import GRU", "f.py:GRU", 2, "got one of edgernn.cells.gru"),
     "built-in name": (CELL.replace('"mine"', '"gru"'), "f.py:Mine", 2, "the name of a built-in cell, 'gru'; rename it"),
     "paper's name": (CELL.replace('"mine"', '"sarnn"'), "f.py:Mine", 2, "built-in cell, 'sarnn'; rename it"),
-    "no name": (CELL.replace('name = "mine"', "pass"), "f.py:Mine", 2, "expected a name of letters, .* got None"),
+    "no name": (CELL.replace('name = "mine"', "pass"), "f.py:Mine", 2, "name: expected letters, .* got None"),
     "path for a name": (
         CELL.replace('"mine"', '"../mine"'),
         "f.py:Mine",
         2,
-        "expected a name of letters, .* '../mine'",
+        "name: expected letters, .* '../mine'",
     ),
     "no update": (
         CELL.replace("def update", "def other"),
@@ -82,15 +82,20 @@ WRONG = {
         2,
         r"Mine: expected a method update\(p, state\)",
     ),
-    "no gates": (CELL.replace("gates =", "gatse ="), "f.py:Mine", 2, "expected a tuple of gates"),
+    "no gates": (CELL.replace("gates =", "gatse ="), "f.py:Mine", 2, "gates: expected a tuple"),
     "neighbour": ("import my_cells\n" + CELL, "f.py:Mine", 2, "line 1: imports my_cells from its own folder"),
     "relative import": ("from . import other", "f.py:Mine", 2, "line 1: imports from its own folder"),
-    "syntax": ("class Mine(:", "f.py:Mine", 1, "f.py: line 1: SyntaxError: "),
+    "syntax": ("class Mine(:", "f.py:Mine", 1, "f.py: cannot be executed: line 1: SyntaxError: "),
     "null byte": ("x = 1\0", "f.py:Mine", 1, "f.py: .*null bytes"),
     "import": ("x = 1\nimport not_there", "f.py:Mine", 1, "line 2: ModuleNotFoundError: No module named 'not_there'"),
-    "raises": ("\n\nraise ValueError('why')", "f.py:Mine", 1, "f.py: line 3: ValueError: why"),
+    "raises": ("\n\nraise ValueError('why')", "f.py:Mine", 1, "f.py: cannot be executed: line 3: ValueError: why"),
     "exits": ("import sys\nsys.exit(3)", "f.py:Mine", 1, "line 2: SystemExit: 3"),
-    "unknown gate": (cell_source("(p.z,)"), "f.py:Mine", 1, "Mine: line 8: p has no 'z'; it has f, n, x"),
+    "unknown gate": (
+        cell_source("(p.z,)"),
+        "f.py:Mine",
+        1,
+        "Mine: its first step fails: line 8: p has no 'z'; it has f, n, x",
+    ),
     "mistake in a step": (cell_source("(h.nothing(),)"), "f.py:Mine", 1, "line 8: AttributeError: .*nothing"),
     "no tuple": (
         cell_source("p.f"),

@@ -91,7 +91,7 @@ def test_no_verb_shows_the_help_and_fails(capsys):
         ([*TRAIN, "--seed", "-1"], "Invalid value for '--seed'"),
         ([*TRAIN, "--device", "tpu"], "Invalid value for '--device'"),
         ([*TRAIN, "hiden_size=3"], "unknown setting 'hiden_size': did you mean 'hidden_size'"),
-        ([*TRAIN, "steps"], "expected key=value, got 'steps'"),
+        ([*TRAIN, "steps"], "expected KEY=VALUE, such as lr=0.01, got 'steps'"),
         ([*TRAIN, "steps=many"], "steps: expected a whole number of at least 1 or none, got 'many'"),
         ([*TRAIN, "steps=1", "epochs=1"], "steps, epochs: expected one of the two"),
         (["train", "--task", "ading", "--cell", "gru"], "unknown task 'ading'"),
@@ -242,7 +242,7 @@ def test_a_corrupt_checkpoint_exits_with_1(capsys, tmp_path):
     capsys.readouterr()
     status, err = failing(capsys, *TRAIN, *TINY, "--resume")
     assert status == 1
-    assert "corrupt or cut checkpoint" in err
+    assert "expected a whole checkpoint, got a corrupt one" in err
 
 
 def test_the_bar_names_loss_metric_and_skip(capsys, monkeypatch):

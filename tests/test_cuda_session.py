@@ -114,7 +114,7 @@ def test_words_that_are_none_are_named_at_a_step(gpu, device, bad):
     path = exported("gru", vocabulary=11, input_size=4, output="all", tied=False)[1]
     session = Session(path, backend="portable", device=device)
     first = session.step(np.array([3]))
-    with pytest.raises(edgernn.UsageError, match=f"x: expected words from 0 to 10, got {bad}"):
+    with pytest.raises(edgernn.UsageError, match=f"x: expected word indices from 0 to 10, got {bad}"):
         session.step(np.array([bad]))
     session.reset()
     np.testing.assert_array_equal(session.step(np.array([3])), first)
@@ -158,7 +158,9 @@ def test_a_provider_that_is_missing_is_one_sentence(fake, monkeypatch, capsys, f
 
 def test_a_driver_that_is_missing_is_one_sentence(gpu, monkeypatch):
     monkeypatch.setenv("FAKE_CUDA_MISSING", "no NVIDIA driver is installed")
-    with pytest.raises(edgernn.EdgernnError, match=r"^device cuda: no NVIDIA driver is installed$"):
+    with pytest.raises(
+        edgernn.EdgernnError, match=r"^device cuda: the library cannot use a GPU: no NVIDIA driver is installed$"
+    ):
         Session(exported("gru")[1], device="cuda")
 
 
@@ -259,7 +261,7 @@ def test_the_library_refuses_in_its_own_words(fake):
         (lambda c: c.run("gru", Sizes(3, 5), 1, 0, 1, 1, [1], 1, [1]), "steps: expected at least 1, got 0"),
         (
             lambda c: c.run("gru", Sizes(3, 5), 1, 1, 1, 1, [1], 1, []),
-            "new_states: expected 1, as many as states, got 0",
+            "new_states: expected 1 addresses, as many as in states, got 0",
         ),
     ],
     ids=["I", "rank", "op", "T", "states"],

@@ -87,8 +87,8 @@ def test_idx_round_trip(tmp_path, suffix):
 
 LABELS = idx_bytes(np.arange(5))
 BAD_IDX = {
-    "empty": (b"", r"expected an idx header of 8 bytes, got 0 bytes"),
-    "header": (LABELS[:6], r"expected an idx header of 8 bytes, got 6 bytes"),
+    "empty": (b"", r"expected an idx file with a header of 8 bytes, got 0 bytes"),
+    "header": (LABELS[:6], r"expected an idx file with a header of 8 bytes, got 6 bytes"),
     "magic": (b"\x01" + LABELS[1:], r"expected the magic number 0x00000801 .*, got 0x01000801"),
     "dtype": (b"\0\0\x0d" + LABELS[3:], r"expected the magic number 0x00000801 .*, got 0x00000d01"),
     "rank": (idx_bytes(np.zeros((5, 1))), r"expected the magic number 0x00000801 .*, got 0x00000802"),
@@ -156,7 +156,7 @@ def test_what_unpacks_to_too_much_is_refused(tmp_path, pack):
     path.write_bytes(pack(bytes(50_000_000)))
     assert path.stat().st_size < 100_000
     tracemalloc.start()
-    with pytest.raises(EdgernnError, match="expected at most 1000000 bytes, got more"):
+    with pytest.raises(EdgernnError, match="expected at most 1,000,000 bytes when unpacked, got more"):
         read_text(path, limit=1_000_000)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -228,14 +228,14 @@ def test_npz_round_trip(tmp_path, suffix):
 
 
 BAD_NPZ = {
-    "empty": (b"", "expected an npz archive, got a cut one or another kind of file"),
+    "empty": (b"", "expected an npz archive, got a truncated one or another format"),
     "objects": (npz_bytes(x=np.array([None])), "Python objects, which are never read"),
     "record": (npz_with(header("[('a', 'O')]")), "Python objects, which are never read"),
     "code": (npz_with("__import__('os').getcwd()"), "got a corrupt header"),
-    "version": (npz_with(header(), bytes(16), version=9), "got another kind of data"),
+    "version": (npz_with(header(), bytes(16), version=9), "got another format"),
     "huge": (npz_with(header(shape="(1000000000000,)")), "expected at most"),
     "large": (npz_with(header(shape="(100000000,)"), bytes(16)), "expected 800000000 bytes .*, got 16 bytes"),
-    "negative": (npz_with(header(shape="(-1, -2)"), bytes(16)), "expected the shape of an array, got"),
+    "negative": (npz_with(header(shape="(-1, -2)"), bytes(16)), "expected the shape of an array in its header, got"),
     "trailing": (npz_with(header(), bytes(17)), "expected 16 bytes .*, got more"),
     "weightless": (npz_with(header("'<U0'", "(1000000000000,)")), "of numbers, got '<U0'"),
     "no-dtype": (npz_with(header("'<f3'")), "of numbers, got '<f3'"),

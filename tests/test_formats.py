@@ -83,12 +83,12 @@ CLAIM = (
     struct.pack("<II", 14, 2**31) + element(6, struct.pack("<II", 9, 0)) + element(5, struct.pack("<2i", 50000, 40000))
 )
 BAD_MAT = {
-    "empty": (b"", "expected a MATLAB file with a header of 128 bytes, got 0 bytes"),
+    "empty": (b"", "expected a MATLAB file with a header of 128 bytes, got 0"),
     "hdf5": (b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + b"\x89HDF", r"got a newer one \(save it with -v7\)"),
     "text": (b"x" * 200, "expected a MATLAB file of version 5 to 7.2, got another kind of file"),
-    "cut-tag": (SVHN[:132], "got a corrupt or cut file"),
-    "cut-packed": (SVHN[:160], "got a corrupt or cut"),
-    "cut": (svhn_bytes(X, Y, packed=False)[:900], "got a corrupt or cut file"),
+    "cut-tag": (SVHN[:132], "got a corrupt or truncated file"),
+    "cut-packed": (SVHN[:160], "got a corrupt or truncated"),
+    "cut": (svhn_bytes(X, Y, packed=False)[:900], "got a corrupt or truncated file"),
     "no-y": (mat_bytes(matrix("X", X)), "expected the arrays X, y, got X; y is missing"),
     "shape": (svhn_bytes(np.zeros((3, 32, 32, 4), np.uint8), Y), r"X: expected uint8 \(32, 32, 3, N\), got uint8 \(3"),
     "dtype": (svhn_bytes(X.astype(np.int8), Y), "X: expected uint8 .*, got int8"),
@@ -99,7 +99,7 @@ BAD_MAT = {
     "sparse": (mat_bytes(matrix("X", X).replace(b"\x09\0\0\0\0\0\0\0", b"\x05\0\0\0\0\0\0\0", 1)), "real numbers"),
     "claims": (
         mat_bytes(CLAIM + element(1, b"X") + struct.pack("<II", 2, 2_000_000_000)),
-        "got a corrupt or cut file",
+        "got a corrupt or truncated file",
     ),
     "size": (mat_bytes(CLAIM + element(1, b"X") + element(2, bytes(80))), "expected 2000000000 bytes .*, got 80"),
 }
@@ -144,8 +144,8 @@ def test_cifar_batches(tmp_path, suffix):
 def test_bad_cifar_is_named(tmp_path):
     good = write_packed(tmp_path / "good.bin", cifar_bytes(X.transpose(3, 0, 1, 2), [1, 2, 3, 4]))
     for content, message in (
-        (b"", r"bad\.bin: expected records of 3073 bytes, got 0 bytes"),
-        (bytes(3073 * 2 - 1), r"bad\.bin: expected records of 3073 bytes, got 6145 bytes"),
+        (b"", r"bad\.bin: expected records of 3073 bytes each, got 0 bytes"),
+        (bytes(3073 * 2 - 1), r"bad\.bin: expected records of 3073 bytes each, got 6145 bytes"),
         (bytes(3073) + b"\x0a" + bytes(3072), r"bad\.bin: expected labels 0 to 9, got 10 at index 1"),
     ):
         with pytest.raises(EdgernnError, match=message):
@@ -199,8 +199,8 @@ START = "Time,Parameter,Value\n00:00,RecordID,141\n"
 BAD_RECORD = {
     "empty": ("", "expected the header Time,Parameter,Value, got ''"),
     "header": ("a,b,c\n", "expected the header Time,Parameter,Value, got 'a,b,c'"),
-    "no-rows": ("Time,Parameter,Value\n", "expected the first row 00:00,RecordID,141"),
-    "other-id": (RECORD.format(142), "expected the first row 00:00,RecordID,141, got another"),
+    "no-rows": ("Time,Parameter,Value\n", "expected 00:00,RecordID,141 as the first row"),
+    "other-id": (RECORD.format(142), "expected 00:00,RecordID,141 as the first row, got another"),
     "columns": (START + "00:07,GCS\n", "line 3: expected HH:MM,parameter,value, got '00:07,GCS'"),
     "time": (START + "0007,GCS,1\n", "line 3: expected HH:MM,parameter,value"),
     "late": (START + "48:01,GCS,1\n", "line 3: expected a time from 00:00 to 48:00, got '48:01'"),
@@ -225,8 +225,8 @@ def test_bad_outcomes_are_named(tmp_path):
     for outcomes, message in (
         ("RecordID,SAPS-I\n141,1\n", "expected the header RecordID,SAPS-I,SOFA"),
         (ROWS.replace("132,16", "133,16"), "expected a row for 132, whose record is in .*set-a, got none"),
-        (ROWS.replace("132,16", "141,16"), "expected one row per record, got two for one record"),
-        (ROWS.replace("8,8", "8,8.5"), "expected whole numbers, got others"),
+        (ROWS.replace("132,16", "141,16"), "expected one row for each record, got two for one"),
+        (ROWS.replace("8,8", "8,8.5"), "expected whole numbers in every column, got others"),
     ):
         with pytest.raises(EdgernnError, match=rf"Outcomes-a\.txt: {message}"):
             read_physionet(write_physionet(tmp_path, outcomes=outcomes))

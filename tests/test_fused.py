@@ -121,7 +121,10 @@ def test_rules_of_the_step_alone_start_as_in_the_loop(rule: str) -> None:
 def test_library_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu, "train_library_path", lambda: Path(library()))
     cpu.library.cache_clear()
-    with pytest.raises(edgernn.EdgernnError, match="another version of edgernn: install edgernn again"):
+    with pytest.raises(
+        edgernn.EdgernnError,
+        match="expected the library of this version of edgernn, got another; install edgernn again",
+    ):
         cpu.library()
     cpu.library.cache_clear()
 

@@ -74,10 +74,16 @@ class Long(Cell):
     [
         (Detached, "there is no kernel for my-gru: update: torch's gradient of argument"),
         (Summed, "there is no kernel for my-gru: update: torch's _softmax is not supported"),
-        (Projecting, r"there is no kernel for my-gru: a cell that overrides project\(\) has no program"),
-        (Stepping, r"there is no kernel for my-gru: a cell that overrides step\(\) has no program"),
-        (ManyGates, "there is no kernel for my-many: a program needs at most 8 gates, got 9"),
-        (Long, "there is no kernel for my-long: equations: expected at most 128 values"),
+        (
+            Projecting,
+            r"there is no kernel for my-gru: a cell that overrides project\(\) cannot be translated to native code",
+        ),
+        (
+            Stepping,
+            r"there is no kernel for my-gru: a cell that overrides step\(\) cannot be translated to native code",
+        ),
+        (ManyGates, "there is no kernel for my-many: the native library needs at most 8 gates, got 9"),
+        (Long, "there is no kernel for my-long: equations: expected at most 128 operations"),
     ],
 )
 def test_cells_that_cannot_be_traced_are_left_to_the_loop(cell: type[Cell], message: str) -> None:
@@ -186,7 +192,7 @@ REFUSALS = {
 @pytest.mark.parametrize("case", REFUSALS)
 def test_bad_cell_is_refused_with_a_sentence(case: str) -> None:
     change, message = REFUSALS[case]
-    assert refusal(replace(PLAIN, **change)).startswith(message)
+    assert refusal(replace(PLAIN, **change)).startswith(f"no CPU kernel for the layer: {message}")
 
 
 def test_plain_cell_is_taken() -> None:

@@ -104,7 +104,10 @@ def test_a_model_is_measured_where_it_lies(machine, tmp_path):
     (case,) = report["cases"]
     assert case["name"] == "sarnn (3, 33), T=9, B=2"
     assert case["clock"] == "the processor's clock, synchronous calls"
-    assert case["left_out"] == dict.fromkeys(("torch.nn.GRU", "torch.nn.LSTM"), "EdgernnError: torch sees no GPU")
+    assert case["left_out"] == dict.fromkeys(
+        ("torch.nn.GRU", "torch.nn.LSTM"),
+        "EdgernnError: torch finds no GPU; install a torch with CUDA to time its layers",
+    )
     assert report["input"] == "standard normal"
     assert (tmp_path / "cuda.md").read_text() == gpu_page(report)
 
@@ -118,8 +121,8 @@ def test_wrong_code_is_not_timed(machine, monkeypatch, tmp_path):
 
     monkeypatch.setattr(Session, "run_from", wrong)
     report = run_cases(tmp_path / "cuda.json", [Case("One", ModelConfig.of("gru", 2, 8), 60)], SHORT)
-    assert "disagree: worst error 0.001" in report["cases"][0]["failed"]
-    assert "worst error 0.001" in gpu_page(report)
+    assert "disagree: largest error 0.001" in report["cases"][0]["failed"]
+    assert "largest error 0.001" in gpu_page(report)
 
 
 def test_a_peer_that_is_wrong_is_left_out(machine, monkeypatch, tmp_path):
@@ -130,7 +133,7 @@ def test_a_peer_that_is_wrong_is_left_out(machine, monkeypatch, tmp_path):
 
     monkeypatch.setattr(gpu_times, "baseline", wrong)
     report = run_cases(tmp_path / "cuda.json", [Case("One", ModelConfig.of("gru", 2, 8), 20)], SHORT)
-    assert "EdgernnError: wrong by" in report["cases"][0]["left_out"][GRU]
+    assert "EdgernnError: not timed: expected an error of at most" in report["cases"][0]["left_out"][GRU]
     # the lstm is not affected
     assert LSTM in report["cases"][0]["contenders"]
 
@@ -168,7 +171,7 @@ def test_cases_are_those_of_the_targets():
     assert len(names) == len(set(names)) == 16
     aimed = [(case.batch, case.sizes[1], case.targets[0].limit) for case in cases() if case.targets]
     assert aimed == [(1, 128, 0.5), (1, 128, 0.5), (256, 128, 1.0), (256, 128, 1.0), (256, 256, 1.0)]
-    with pytest.raises(UsageError, match="only: expected a part of a case's name"):
+    with pytest.raises(UsageError, match="only: expected a part of a benchmark case's name"):
         cases("no such case")
 
 

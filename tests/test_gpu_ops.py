@@ -122,7 +122,8 @@ def test_the_library_is_built_and_laid_beside_the_other(tools, monkeypatch, tmp_
 
 
 @pytest.mark.parametrize(
-    ("script", "message"), [("echo no >&2; exit 3", "failed: no"), ("exec /bin/sleep 9", "did not finish in 1 s")]
+    ("script", "message"),
+    [("echo no >&2; exit 3", "failed: no"), ("exec /bin/sleep 9", "did not finish within the time limit of 1 s")],
 )
 def test_a_build_that_fails_is_named(tools, monkeypatch, script, message):
     monkeypatch.setattr(gpu_ops, "library_missing", lambda device="cpu": "missing")
@@ -133,11 +134,12 @@ def test_a_build_that_fails_is_named(tools, monkeypatch, script, message):
 
 
 def test_the_sanitizer_runs_the_small_checks(tools, monkeypatch):
-    with pytest.raises(EdgernnError, match="it is not installed"):
+    with pytest.raises(EdgernnError, match="expected the program compute-sanitizer in PATH, got none"):
         sanitize("memcheck", 5)
     monkeypatch.setattr(gpu_ops, "find_or_build", lambda seconds: "somewhere")
     assert prepare(1).left_out == [
-        f"compute-sanitizer's {tool}: it is not installed" for tool in ("memcheck", "racecheck")
+        f"compute-sanitizer's {tool}: expected the program compute-sanitizer in PATH, got none; install CUDA"
+        for tool in ("memcheck", "racecheck")
     ]
     tools("compute-sanitizer", 'echo "$*" "$PYTORCH_NO_CUDA_MEMORY_CACHING"')
     record = sanitize("memcheck", 5)
@@ -147,7 +149,7 @@ def test_the_sanitizer_runs_the_small_checks(tools, monkeypatch):
     tools("compute-sanitizer", "exit 9")
     assert [each["passed"] for each in prepare(5).sanitized] == [False, False]
     tools("compute-sanitizer", "exec /bin/sleep 9")
-    with pytest.raises(EdgernnError, match="it did not finish in"):
+    with pytest.raises(EdgernnError, match="stopped at the time limit of"):
         sanitize("memcheck", 0.2)
 
 

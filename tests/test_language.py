@@ -144,9 +144,12 @@ def test_words_read_their_rows():
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (torch.zeros(3, 2), r"x: expected whole numbers of shape \(T >= 1, B >= 1\), got torch.float32 \(3, 2\)"),
+        (
+            torch.zeros(3, 2),
+            r"x: expected word indices \(integers\) of shape \(T >= 1, B >= 1\), got torch.float32 \(3, 2\)",
+        ),
         (torch.zeros(3, 2, 1, dtype=torch.int64), r"got torch.int64 \(3, 2, 1\)"),
-        (torch.tensor([[1, 7]]), "x: expected words from 0 to 6, got numbers from 1 to 7"),
+        (torch.tensor([[1, 7]]), "x: expected word indices from 0 to 6, got numbers from 1 to 7"),
         (torch.tensor([[-1, 2]]), "got numbers from -1 to 2"),
     ],
 )
@@ -165,13 +168,13 @@ def test_what_is_no_word_is_refused(x, message):
         ({"tied": True}, "tied: expected a vocabulary"),
         ({"tied": True, "vocabulary": 9, "output_size": 8}, "tied: expected output_size=9, the vocabulary, got 8"),
         ({"tied": True, "vocabulary": 9, "output_size": 9}, "as wide as the embedding, 4, got 5; set hidden_size or"),
-        ({"last_size": 3}, "last_size: expected at least 2 layers"),
+        ({"last_size": 3}, "last_size: expected layers of at least 2"),
         ({"last_size": 0, "layers": 2}, "last_size: expected a whole number of at least 1 or none, got 0"),
         ({"dropout_embedding": 0.1}, "dropout_embedding: expected a vocabulary"),
         ({"dropout_hidden": 1.0}, "dropout_hidden: expected a number of at least 0 and below 1, got 1.0"),
         ({"weight_drop_input": -0.1}, "weight_drop_input: expected a number of at least 0 and below 1, got -0.1"),
         ({"weight_drop": 0.5, "cell": "sru"}, "weight_drop: sru has no recurrent weights; use weight_drop_input"),
-        ({"weight_drop": 0.5, "rank": 2}, "weight_drop: expected either weight_drop or rank, not both"),
+        ({"weight_drop": 0.5, "rank": 2}, "weight_drop, rank: expected at most one of the two"),
     ],
     ids=str,
 )
@@ -576,8 +579,8 @@ def test_the_card_and_the_example_say_words(exported):
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        ([[0, 99]], "x: expected words from 0 to 14, got 99 at index \\(0, 1\\)"),
-        ([[0], [-1]], "x: expected words from 0 to 14, got -1 at index \\(1, 0\\)"),
+        ([[0, 99]], "x: expected word indices from 0 to 14, got 99 at index \\(0, 1\\)"),
+        ([[0], [-1]], "x: expected word indices from 0 to 14, got -1 at index \\(1, 0\\)"),
         ([0.0, 1.0], r"x: expected whole numbers of shape \(T, B\), got dtype float64"),
         (np.zeros((2, 2, 6), int), r"x: expected shape \(T, B\), or without B, got \(2, 2, 6\)"),
     ],
@@ -606,9 +609,9 @@ def test_run_reads_words_from_files(exported, tmp_path):
     [
         ("x.npy", np.zeros((3, 8)), "x.npy: expected whole numbers, got dtype float64"),
         ("x.npy", np.zeros((3, 8, 6), int), "x.npy: expected x of shape (T,) or (N, T), got (3, 8, 6)"),
-        ("x.npy", np.full((3, 8), 15), "x: expected words from 0 to 14, got 15 at index (0, 0)"),
-        ("x.csv", np.full((3, 1), 0.5), "x.csv: expected one whole number, a word's index, in each row"),
-        ("x.csv", np.zeros((3, 2)), "x.csv: expected one whole number, a word's index, in each row"),
+        ("x.npy", np.full((3, 8), 15), "x: expected word indices from 0 to 14, got 15 at index (0, 0)"),
+        ("x.csv", np.full((3, 1), 0.5), "x.csv: expected one whole number in each row, the index of a word"),
+        ("x.csv", np.zeros((3, 2)), "x.csv: expected one whole number in each row, the index of a word"),
     ],
 )
 def test_run_refuses_files_without_words(exported, tmp_path, capsys, name, x, message):

@@ -249,7 +249,9 @@ def test_a_bad_file_is_named(change, message):
 def test_a_name_that_is_too_long_is_refused(tmp_path):
     named = type("Named", (Softsign,), {"name": "softsign-" * 7})
     to_onnx(edgernn.SequenceModel(named, 3, 5, 2), tmp_path / "m.onnx")
-    with pytest.raises(edgernn.EdgernnError, match="expected at most 60 bytes in the name of a layer, got softsign-"):
+    with pytest.raises(
+        edgernn.EdgernnError, match="expected at most 60 bytes in the name of cell and rule, got softsign-"
+    ):
         pack(read_model(tmp_path / "m.onnx"), tmp_path / "m.onnx")
 
 

@@ -59,9 +59,11 @@ def test_pictures_of_one_run_lie_beside_it(runs):
 
 
 def test_what_cannot_be_drawn_says_why(runs, tmp_path):
-    with pytest.raises(EdgernnError, match="pattern: no run has a rule that skips"):
+    with pytest.raises(
+        EdgernnError, match="pattern: cannot be plotted: expected a run with a rule that skips updates, got none"
+    ):
         plot([runs / "gru"], tmp_path, ["pattern"])
-    with pytest.raises(EdgernnError, match="tradeoff: expected several runs, got one"):
+    with pytest.raises(EdgernnError, match="tradeoff: cannot be plotted: expected several runs to compare, got one"):
         plot([runs / "gru"], tmp_path, ["tradeoff"])
     with pytest.raises(
         UsageError, match="kind: expected one of learning, pattern, tradeoff, cobweb, kept, got 'lerning'"

@@ -286,13 +286,13 @@ def test_equal_values_are_one_and_constants_are_folded():
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        (((0, 0), (), (), (0,)), "different numbers"),
+        (((0, 0), (), (), (0,)), "distinct keys"),
         (((0,), (float("inf"),), (), (0,)), "finite"),
         (((0,), (1e39,), (), (0,)), "finite"),
         (((0,), (), (Instruction("erf", (0,)),), (1,)), "expected an op"),
         (((0,), (), (Instruction("add", (0,)),), (1,)), "expected an op and its operands"),
-        (((0,), (), (Instruction("neg", (1,)),), (1,)), "operands below 1"),
-        (((0,), (), (), (1,)), "numbers of values below 1"),
+        (((0,), (), (Instruction("neg", (1,)),), (1,)), "indices below 1"),
+        (((0,), (), (), (1,)), "indices of values, below 1"),
         (((0,), (), (), ()), "results"),
     ],
 )
@@ -309,7 +309,7 @@ def test_parts_that_do_not_fit_are_refused(parts, message):
         ([1, 0, 1, 1, 0, 6, 0, 0, 0], [], "10 whole numbers"),
         ([1, 1, 0, 1, 0, 0], [], "1 constants"),
         ([1, 0, 1, 1, 0, 21, 0, 0, 0, 1], [], "codes of ops below 21"),
-        ([1, 0, 1, 1, 0, 6, 0, 1, 0, 1], [], "0 for operands"),
+        ([1, 0, 1, 1, 0, 6, 0, 1, 0, 1], [], "expects 1 operands, got"),
         ([1, 0, 0, 5, 0, 0, 0, 0, 0, 0], [], "at most 128 values and 4 results"),
     ],
 )
@@ -320,5 +320,5 @@ def test_numbers_that_are_no_program_are_refused(ints, numbers, message):
 
 def test_too_long_a_program_is_refused():
     chain = tuple(Instruction("tanh", (i,)) for i in range(MOST_VALUES))
-    with pytest.raises(ProgramError, match=f"at most {MOST_VALUES} values, got {MOST_VALUES + 1}"):
+    with pytest.raises(ProgramError, match=f"at most {MOST_VALUES} operations, got {MOST_VALUES + 1}"):
         Program((0,), (), chain, (MOST_VALUES,)).serialise()

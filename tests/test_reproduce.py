@@ -232,8 +232,8 @@ def test_bad_words_are_refused_before_anything_runs(table, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("hidden_size = 4", "hidden_size = 5", "trained with hidden_size=4, now it is 5; remove it"),
-        ("T = 8", "T = 9", "trained with T=8, now it is 9"),
+        ("hidden_size = 4", "hidden_size = 5", "has a run with other settings: hidden_size=4, now it is 5; remove it"),
+        ("T = 8", "T = 9", "has a run with other settings: T=8, now it is 9"),
         ("steps = 12", "stepps = 12", "unknown setting 'stepps'"),
     ],
 )
@@ -277,8 +277,8 @@ def test_known_runs_of_other_settings_are_trained_again(finished, table, tmp_pat
     ("change", "said"),
     [
         ({"table": "other"}, "known: expected a table.json of sums, got one of other"),
-        ({"settings": None}, "damaged: TypeError"),
-        ({"rows": [{"name": "gru"}]}, "damaged: KeyError: 'runs'"),
+        ({"settings": None}, "got a damaged one (TypeError"),
+        ({"rows": [{"name": "gru"}]}, "got a damaged one (KeyError: 'runs')"),
     ],
 )
 def test_a_file_without_known_runs_is_refused(finished, tmp_path, capsys, change, said):
@@ -288,7 +288,7 @@ def test_a_file_without_known_runs_is_refused(finished, tmp_path, capsys, change
     assert said in capsys.readouterr().err
     known.write_text("[]")
     assert main(["reproduce", "sums", "--known", str(known)]) == 1
-    assert "expected a table.json that keeps its runs" in capsys.readouterr().err
+    assert "expected a table.json with its settings" in capsys.readouterr().err
 
 
 def test_a_row_named_twice_is_trained_once(table, tmp_path):
@@ -321,7 +321,7 @@ def test_the_overview_says_how_far_a_table_is(finished, table, tmp_path, monkeyp
     assert json.loads(capsys.readouterr().out)[0]["state"] == "not run"
     (tmp_path / "results/sums.json").write_text('{"rows": [{"name": "gru"}]}')
     assert main(["reproduce", "--list", "--results", "results"]) == 1
-    assert "results/sums.json: not a table of `edgernn reproduce`" in capsys.readouterr().err
+    assert "results/sums.json: expected a table of `edgernn reproduce`" in capsys.readouterr().err
     for words in (["sums", "--list"], [], ["sums", "--results", "results"]):
         assert main(["reproduce", *words]) == 2
 
@@ -332,7 +332,7 @@ def test_the_score_of_the_paper_is_a_geometric_mean():
     assert figure(result, "gmean") == pytest.approx(78.8, abs=0.1)
     assert figure(result, "accuracy") == pytest.approx(81.6)
     assert figure({**result, "solved": None}, "solved") is None
-    with pytest.raises(EdgernnError, match="auc: no such figure in a run of this table"):
+    with pytest.raises(EdgernnError, match="auc: expected a run that measures it"):
         figure(result, "auc")
 
 

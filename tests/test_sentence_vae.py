@@ -238,7 +238,7 @@ def test_a_bad_rate_is_named(changes):
 
 def test_weights_that_are_not_there_are_not_dropped():
     network("t-lstm", weight_drop=0.25)(*padded(4, 2))
-    with pytest.raises(UsageError, match="weight_drop: expected either weight_drop or rank, not both"):
+    with pytest.raises(UsageError, match="weight_drop, rank: expected at most one of the two"):
         SentenceVAE(layer(rank=2), words=WORDS, end=END, unknown=UNKNOWN, embedding=4, hidden_size=5, weight_drop=0.25)
 
 
@@ -448,7 +448,7 @@ def test_beginnings_are_filled_in_twenty_times(tmp_path):
 
 
 def test_a_beginning_has_words():
-    with pytest.raises(UsageError, match=r"beginnings: expected words between the \|, got 'a \| '"):
+    with pytest.raises(UsageError, match=r"beginnings: expected beginnings of sentences \|, got 'a \| '"):
         SentenceCodes(beginnings="a | ")
 
 

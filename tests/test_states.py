@@ -88,5 +88,7 @@ def test_equations_have_a_row_of_plots_each_if_drawn_apart(tmp_path):
 
 
 def test_an_equation_has_both_gates_at_each_step():
-    with pytest.raises(UsageError, match="T: expected as many f as i, got 2 and 1"):
+    with pytest.raises(
+        UsageError, match="T: expected as many forget gates f as input gates i, at least one, got 2 and 1"
+    ):
         Equation(title="T", start=1.0, f=[1.0, 1.0], i=[1.0])

@@ -93,13 +93,13 @@ def test_two_names_of_one_model_are_one_row(file, tmp_path):
         ("lambda =", "lamda =", "unknown setting 'lamda': did you mean 'lambda'"),
         ("[0.01, 0.001]", "[0.01, -1]", "lr: expected a number above 0, got -1"),
         ("[0.01, 0.001]", "0.01", "search.lr: expected a list of values, got 0.01"),
-        ("lr =", "T =", "T: expected in one of"),
+        ("lr =", "T =", "T: expected in only one of"),
         ('"sarnn"]', '"sarn"]', "unknown cell 'sarn': did you mean 'sarnn'"),
         ('["gru", "sarnn"]', "[]", "cells: expected a list of names"),
         ("seeds = 2", "seeds = 0", "seeds: expected a count of at least 1, or a list of numbers, got 0"),
         ("seeds = 2", "seeds = [0, -1]", "seeds: expected"),
         ('task = "adding"', 'task = "ading"', "unknown task 'ading'"),
-        ("seeds = 2", "seeds = ", "not a TOML file"),
+        ("seeds = 2", "seeds = ", "expected a TOML file, got a mistake in it"),
     ],
 )
 def test_mistakes_in_the_file_are_named_before_anything_starts(file, tmp_path, capsys, old, new, said):
@@ -233,7 +233,7 @@ def test_a_table_before_anything_is_trained(train_here, capsys):
     assert table["metric"] is None
     assert not any(row["front"] or row["chosen"] for row in table["rows"])
     assert [path.rpartition("/")[2] for path in table["files"]] == ["table.json", "table.md"]
-    with pytest.raises(EdgernnError, match="there is no finished run whose model could be exported"):
+    with pytest.raises(EdgernnError, match="expected a finished run to export, got none"):
         sweep(train_here, run=False, export=True)
 
 
@@ -270,7 +270,7 @@ def test_choices_are_made_on_the_validation_split(train_here, tmp_path):
     assert all(row["test"]["n"] == 3 for row in sweep(train_here, latency=False)["rows"])
     assert {path: path.stat().st_mtime_ns for path in before} == before
     say(train_here, "T = 8", "T = 9")
-    with pytest.raises(UsageError, match="trained with T=8, now it is 9"):
+    with pytest.raises(UsageError, match="has a run with other settings: T=8, now it is 9"):
         sweep(train_here)
 
 
@@ -278,7 +278,7 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(train_here, capsys):
     say(train_here, "lr = [0.01, 0.001]", "lr = [0.01, 1e30]")
     assert main(["sweep", "sweep.toml", "--no-latency"]) == 1
     error = capsys.readouterr().err
-    assert re.search(r"error: \d+ runs failed, runs/sweep/table.md has the others; the first: .*diverged", error)
+    assert re.search(r"error: \d+ runs failed, runs/sweep/table.md lists the rest; the first: .*diverged", error)
     table = sweep(train_here, run=False)
     assert {row["test"]["n"] for row in table["rows"] if row["settings"]["lr"] == 0.01} == {2}
     page = (train_here.parent / "runs/sweep/table.md").read_text()

@@ -123,7 +123,7 @@ def test_samples_of_runs_stand_under_each_other(tmp_path):
 
 
 def test_a_picture_is_a_table_of_a_known_kind():
-    with pytest.raises(EdgernnError, match="expected a table, got 3"):
+    with pytest.raises(EdgernnError, match="expected a TOML table with the key kind, got 3"):
         read_picture(3)
     with pytest.raises(EdgernnError, match="unknown kind 'box': did you mean 'boxes'"):
         read_picture(NAMED | {"kind": "box"})

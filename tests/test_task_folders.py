@@ -134,9 +134,15 @@ BAD_FOLDERS = {
     "none": ({}, r"expected one of labels\.csv, targets\.csv, or a subfolder.*, got none; .*predict=next"),
     "both": ({"labels.csv": ROWS, "targets.csv": ROWS}, r"expected one of .*, got labels\.csv and targets\.csv$"),
     "beside": ({"a/1.csv": "1\n"}, r"got subfolders with csv files \(a\) and csv files beside them \(f00\.csv\)"),
-    "unknown": ({"labels.csv": ROWS + "g.csv,1\n"}, r"labels\.csv: line 11: no file 'g\.csv' in "),
+    "unknown": (
+        {"labels.csv": ROWS + "g.csv,1\n"},
+        r"labels\.csv: line 11: expected the name of a csv file in .*, got 'g\.csv'",
+    ),
     "missing": ({"labels.csv": ROWS[10:]}, r"labels\.csv: expected a row for each .* none for f00\.csv \(1 in all\)"),
-    "twice": ({"labels.csv": ROWS + ROWS[:10]}, r"labels\.csv: line 11: f00\.csv is in line 1, too"),
+    "twice": (
+        {"labels.csv": ROWS + ROWS[:10]},
+        r"labels\.csv: line 11: expected each file once, got f00\.csv of line 1 again",
+    ),
     "no-label": ({"labels.csv": ROWS.replace("f03.csv,1", "f03.csv,")}, r"line 4: expected f03\.csv and the name of a"),
     "two-labels": ({"labels.csv": ROWS.replace("f03.csv,1", "f03.csv,1,2")}, r"labels\.csv: line 4: expected f03\.csv"),
     "one-class": ({"labels.csv": ROWS.replace(",1", ",0")}, "expected at least 2 classes, got only '0'"),
@@ -199,7 +205,7 @@ def test_bad_parts_are_named(tmp_path):
         write_files(tmp_path / part, 10)
     (tmp_path / "train" / "labels.csv").write_text(ROWS)
     (tmp_path / "test" / "targets.csv").write_text(ROWS)
-    with pytest.raises(EdgernnError, match=r"same in every part, got classes in .*train and numbers in .*test"):
+    with pytest.raises(EdgernnError, match=r"numbers in every part, got classes in .*train and numbers in .*test"):
         opened(Folder(), tmp_path)
     (tmp_path / "train" / "labels.csv").rename(tmp_path / "train" / "targets.csv")
     (tmp_path / "test" / "targets.csv").write_text(ROWS.replace("\n", ",1\n"))

@@ -85,8 +85,8 @@ def test_gradients_at_the_ends_of_a_clamp_and_at_the_foot_of_a_relu_are_those_of
         (lambda a, b: a @ b.T @ b, "not point-wise|not supported"),
         (lambda a, b: a**b, "torch's pow: expected the exponent"),
         (lambda a, b: a**1.5, "torch's pow: expected the exponent"),
-        (lambda a, b: a.double(), "expected float32 or bool, got float64"),
-        (lambda a, b: a + torch.tensor([1.0, 2.0, 3.0]), "constant tensor"),
+        (lambda a, b: a.double(), "expected a result of float32 or bool, got float64"),
+        (lambda a, b: a + torch.tensor([1.0, 2.0, 3.0]), "expected Python numbers as constants, got a tensor"),
         (lambda a, b: a if a.sum() > 0 else b, "cannot be traced"),
         (lambda a, b: a + torch.rand_like(a), "torch's rand_like|torch's rand"),
         (lambda a, b: (a > 0) + (b > 0) + a, "depends on more than its arguments"),
@@ -148,7 +148,7 @@ def test_every_cell_has_equations(name, I):
     assert len(equations.update.results) == len(cell.states)
     assert (equations.mid is not None) == any(gate.m for gate in cell.gates)
     if name == "decaynet":
-        with pytest.raises(ProgramError, match="a program needs no vector like length"):
+        with pytest.raises(ProgramError, match="the native library needs no vector like length"):
             cell_program(cell)
         return
     program = cell_program(cell)
@@ -163,15 +163,18 @@ def test_every_cell_has_equations(name, I):
     [
         ({"update": lambda self, p, state: (torch.erf(p.n),)}, "update: torch's erf is not supported"),
         ({"update": lambda self, p, state: (torch.softmax(p.n, -1),)}, "update: .*_softmax"),
-        ({"update": lambda self, p, state: (p.n, p.n)}, "update: expected 1 results, got 2"),
+        ({"update": lambda self, p, state: (p.n, p.n)}, r"update\(\): expected it to return 1 tensors, got 2"),
         ({"update": lambda self, p, state: (p.q,)}, "update: cannot be traced"),
         ({"constants": lambda self, x: {}}, r"a cell that overrides constants\(\)"),
-        ({"gates": tuple(Gate(f"n{i}" if i else "n") for i in range(9))}, "a program needs at most 8 gates, got 9"),
+        (
+            {"gates": tuple(Gate(f"n{i}" if i else "n") for i in range(9))},
+            "the native library needs at most 8 gates, got 9",
+        ),
         ({"vectors": {f"v{i}": Vector("H") for i in range(5)}}, "at most 4 `vectors`, got 5"),
         ({"states": ("a", "b", "c", "d", "e"), "update": lambda self, p, s: (p.n,) * 5}, "at most 4 states, got 5"),
         ({"vectors": {"v": Vector("H", map=torch.erf)}}, "map of v: torch's erf"),
-        ({"gates": (Gate("n"), Gate("u", mid=True))}, "gate u feeds mid, which no gate reads"),
-        ({"gates": (Gate("n", x=False),)}, "a program needs a gate with x"),
+        ({"gates": (Gate("n"), Gate("u", mid=True))}, "gate u: mid=True needs a gate with m=True"),
+        ({"gates": (Gate("n", x=False),)}, "the native library needs a gate with x"),
         ({"gates": (Gate("n"), Gate("b", x=False, h=False))}, "a term other than the bias in gate b"),
         (
             {"gates": tuple(Gate(f"n{i}" if i else "n") for i in range(5))},
@@ -197,12 +200,14 @@ def test_the_size_of_m_is_told_by_what_it_follows(I):
 
     assert not cell_program(sized(lambda self: self.hidden_size)).mid_is_input
     assert cell_program(EINS(I, 5)).mid_is_input
-    with pytest.raises(ProgramError, match="a program needs m of size H or I, got 10"):
+    with pytest.raises(
+        ProgramError, match="mid_size: expected H or I in a cell that is translated to native code, got 10"
+    ):
         cell_program(sized(lambda self: 2 * self.hidden_size))
 
 
 def test_norm_has_no_program():
-    with pytest.raises(ProgramError, match="a cell with a norm has no program"):
+    with pytest.raises(ProgramError, match="a cell with normalised products \\(setting norm\\) cannot be translated"):
         cell_program(GRU(3, 5, norm=Norm("layer")))
 
 

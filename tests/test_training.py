@@ -35,14 +35,17 @@ OWNERS = {"train": fields_of(TrainConfig), "model": fields_of(ModelConfig)}
 def test_a_name_that_two_owners_have_is_written_with_its_owner():
     owners = {"cell": {"length": Setting("length", ("length",), int, 1)}, "task": fields_of(Adding)}
     owners["rule"] = owners["cell"]
-    with pytest.raises(UsageError, match=r"length: ambiguous; write cell\.length or rule\.length"):
+    with pytest.raises(
+        UsageError,
+        match=r"length: expected the name of one setting, got one of several; write cell\.length or rule\.length",
+    ):
         bind({"length": 3}, **owners)
     assert bind({"cell.length": 3, "task.T": 7}, **owners) == {
         "cell": {("length",): 3},
         "task": {("T",): 7},
         "rule": {},
     }
-    with pytest.raises(UsageError, match=r"lr: given twice, by its short and by its dotted name"):
+    with pytest.raises(UsageError, match=r"lr: expected one value, got two, by its short and by its dotted name"):
         bind({"optimizer.lr": 1.0, "lr": 2.0}, **OWNERS)
 
 
@@ -55,12 +58,12 @@ def test_words_become_values():
 
 @pytest.mark.parametrize("word", ["steps", "=3", ""])
 def test_a_word_is_key_and_value(word):
-    with pytest.raises(UsageError, match="expected key=value"):
+    with pytest.raises(UsageError, match="expected KEY=VALUE"):
         split_words([word])
 
 
 def test_a_key_is_given_once():
-    with pytest.raises(UsageError, match="steps: given twice, '1' and '2'"):
+    with pytest.raises(UsageError, match="steps: expected one value, got two: '1' and '2'"):
         split_words(["steps=1", "steps=2"])
 
 
@@ -135,7 +138,7 @@ def test_a_bad_argument_leaves_no_directory(tmp_path, arguments, message):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_cuda_without_a_device():
-    with pytest.raises(UsageError, match="device: cuda was asked for, but torch finds no CUDA device"):
+    with pytest.raises(UsageError, match="device: expected a GPU for cuda, but torch finds none"):
         make_plan("adding", "gru", None, {}, device="cuda")
 
 
@@ -355,14 +358,14 @@ def test_the_slope_grows_with_the_epochs(tmp_path, monkeypatch, anneal, slope):
 def test_a_diverging_run_says_at_which_step_and_can_be_started_again(tmp_path):
     path = tmp_path / "mine.npz"
     np.savez(path, x=np.ones((30, 4, 1)), y=np.full(30, 1e30))
-    with pytest.raises(EdgernnError, match=r"step 1: the loss is inf: .* lower lr \(now 0\.001\)"):
+    with pytest.raises(EdgernnError, match=r"step 1: expected a finite loss, got inf: .* lower lr \(now 0\.001\)"):
         train(str(path), "gru", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_gradient_that_is_not_finite_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "gradient_norm", lambda gradients: gradients[0].sum() + torch.inf)
-    with pytest.raises(EdgernnError, match=r"step 1: the norm of the gradient is inf"):
+    with pytest.raises(EdgernnError, match=r"step 1: expected a finite norm of the gradient, got inf"):
         train("adding", "gru", out=tmp_path / "run", settings={"T": 4, "hidden_size": 4})
 
 

@@ -299,7 +299,7 @@ def test_file_equals_torch(cell, rule, options, tmp_path):
         ({"cell": "sru", "rank": 2}, "rank: sru has no recurrent weights to factorise"),
         ({"cell": "sru", "density": 0.5}, "density: sru has no recurrent weights to prune"),
         ({"cell": "gru", "density": 1.5}, "density: expected a number above 0 and of at most 1 or none, got 1.5"),
-        ({"cell": "gru", "density": 0.5, "rank": 2}, "expected either rank or density"),
+        ({"cell": "gru", "density": 0.5, "rank": 2}, "density, rank: expected at most one of the two"),
         ({"cell": "gru", "norm": "batch"}, "unknown norm 'batch': did you mean 'recurrent-batch'"),
         ({"cell": "gru", "norm": "layer", "norm_steps": 0}, "norm_steps: expected a whole number of at least 1, got 0"),
     ],
@@ -311,5 +311,5 @@ def test_wrong_options_are_named(arguments, message):
 
 def test_clockwork_needs_whole_weights():
     model = edgernn.SequenceModel("gru", 3, 8, rule="clockwork", rank=2)
-    with pytest.raises(edgernn.UsageError, match="rank: expected none with a rule that masks the recurrent weights"):
+    with pytest.raises(edgernn.UsageError, match="rank: expected none with a rule that masks recurrent weights"):
         model(torch.zeros(2, 1, 3))

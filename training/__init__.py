@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training: tasks, data sets, the loop, run directories."""
+"""Training: tasks, data sets, the training loop, run directories, sweeps, and reproduction of papers' tables."""
 
 from edgernn.signals import Interrupted
 from edgernn.training.api import train

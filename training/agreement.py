@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare our figures with those that a paper prints: figure by figure, and claim by claim."""
+"""Comparison of our figures with those that a paper prints: figure by figure, and claim by claim."""
 
 import math
 from collections import Counter
@@ -29,7 +29,7 @@ class Reported:
     Attributes:
         mean: The printed figure.
         rounding: One unit of the last printed digit, because a paper may round or truncate.
-        interval: The number printed after ± or in parentheses, or None; the recipe's `interval` says what it means.
+        interval: The number printed after ± or in parentheses, or None; the table's key `interval` says what it means.
         sd: The standard deviation over the paper's runs; None if it is not printed.
     """
 
@@ -40,7 +40,7 @@ class Reported:
 
     @classmethod
     def read(cls, value: object) -> "Reported":
-        """Read a figure from TOML.
+        """Read a paper's figure from the TOML file of its table.
 
         Args:
             value: A number, or a dict with mean and maybe interval and sd; its floats are Decimal.
@@ -54,7 +54,9 @@ class Reported:
         parts: dict[Any, Any] = dict(value) if isinstance(value, Mapping) else {"mean": value}
         numbers = all(isinstance(n, int | Decimal) and not isinstance(n, bool) for n in parts.values())
         if "mean" not in parts or parts.keys() - PARTS or not numbers:
-            raise UsageError(f"expected a number, or a table of mean, interval and sd, got {value!r}")
+            raise UsageError(
+                f"figure: expected a number, or a table with mean and maybe interval and sd, got {value!r}"
+            )
         exponent = Decimal(parts["mean"]).as_tuple().exponent
         assert isinstance(exponent, int)
         optional = {key: float(parts[key]) for key in ("interval", "sd") if key in parts}
@@ -95,7 +97,7 @@ def agreement(paper: Reported | None, ours: Mapping[str, Any], reason: str | Non
 
 
 def count_verdicts(verdicts: Iterable[str | None]) -> dict[str, int]:
-    """Count results of `agreement`: a dict from each name in VERDICTS to its number. None is not counted."""
+    """Count the results of `agreement`: a dict from each verdict, such as "within", to its number."""
     counts = Counter(verdict.partition(":")[0] for verdict in verdicts if verdict is not None)
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
@@ -125,7 +127,7 @@ class Claim:
     size: StrictFloat | None = None
 
     def test(self, first: Mapping[int, float], second: Mapping[int, float]) -> dict[str, Any] | None:
-        """Test the claim.
+        """Test a paper's claim on our figures.
 
         Means over the same seeds are compared in pairs, because a seed sets a run's data and initial weights.
 

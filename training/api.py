@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training of a model in one call."""
+"""The function `train`: training of a model in one call, as `edgernn train` does."""
 
 import shlex
 import warnings
@@ -113,7 +113,7 @@ def train(
 
 
 def _resumed_cell(run: Path, cell: str) -> str:
-    """The cell of a resumed run: the run's copy of a user's file, with a warning if the file has changed."""
+    """Return the cell of a resumed run: the run's copy of the user's file, with a warning if the file has changed."""
     kept = kept_cell(run, cell)
     if kept != cell and differs(cell, kept):
         text = (
@@ -125,7 +125,7 @@ def _resumed_cell(run: Path, cell: str) -> str:
 
 
 def _extra_files(plan: Plan) -> dict[str, bytes]:
-    """Dict from name to content of files to keep beside config.json: the file of a user-defined cell, if any."""
+    """Return the files to keep beside config.json, as a dict from name to content: that of a user-defined cell."""
     source = source_of(plan.model.layer.types[0])
     return {} if source is None else {KEPT: source.content}
 
@@ -139,7 +139,7 @@ def _warn_if_portable(plan: Plan) -> None:
 
 @contextmanager
 def _explaining_full_disk(run: RunDirectory, resuming: str) -> Iterator[None]:
-    """Add the last saved step and the command that resumes the run to the error of a full disk."""
+    """Extend the error of a full disk by the last saved step and the command that resumes the run."""
     try:
         yield
     except OSError as error:
@@ -151,7 +151,7 @@ def _explaining_full_disk(run: RunDirectory, resuming: str) -> Iterator[None]:
 
 
 def _check_same(group: Group, record: dict[str, Any]) -> None:
-    """Raise UsageError if another process was started with other settings or data than the first one."""
+    """Raise UsageError if a process of a data-parallel training has other settings or data than the first."""
     difference = first_difference(group.first(lambda: record), record)
     if group.any(difference is not None):
         name, expected, got = difference or ("settings", "its own", "others")

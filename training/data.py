@@ -12,7 +12,7 @@ VARIABLE = "EDGERNN_DATA"
 
 
 def data_folder(data: Path | None) -> Path | None:
-    """Resolve the user's data folder.
+    """Return the folder in which to look for data sets: the user's choice or EDGERNN_DATA.
 
     Args:
         data: The folder, or None for the environment variable EDGERNN_DATA.
@@ -33,7 +33,7 @@ def data_folder(data: Path | None) -> Path | None:
 
 
 def cache_folder() -> Path:
-    """Folder of fetched data sets, if the user names none."""
+    """Return the folder of downloaded data sets in the user's cache, used if the user names none."""
     import pooch
 
     return Path(pooch.os_cache("edgernn"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation of a model on a split."""
+"""Evaluation of a model on the validation or test split of a task."""
 
 import math
 
@@ -11,7 +11,7 @@ from edgernn.training.tasks import Split, Task
 
 
 def evaluate(model: RecurrentModel, task: Task, split: Split, device: str = "cpu") -> dict[str, float]:
-    """Compute the task's metrics and skip_percent over a whole split; deterministic.
+    """Compute the task's metrics and the percentage of skipped updates over a whole split; deterministic.
 
     Args:
         model: The network.
@@ -33,5 +33,7 @@ def evaluate(model: RecurrentModel, task: Task, split: Split, device: str = "cpu
     model.train(was_training)
     for name, value in means.items():
         if not math.isfinite(value):
-            raise EdgernnError(f"{name} is {value} on the held-out sequences: the training diverged; lower lr")
+            raise EdgernnError(
+                f"{name} is {value} on the held-out sequences: the training diverged; lower the setting lr"
+            )
     return means

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs of an imputer: values, masks and times of series with missing values."""
+"""Input of models for series with missing values: values, observation masks, and times since the last observation."""
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ def times_since(masks: Tensor, times: Tensor) -> Tensor:
 
 
 def with_gaps(values: Tensor, times: Tensor) -> Tensor:
-    """Build an imputer's input.
+    """Build the input of an imputer, the layer that fills in missing values.
 
     Args:
         values: Values (T, B, F), NaN if missing.

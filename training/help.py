@@ -16,7 +16,7 @@ Section = tuple[str, str, list[tuple[str, str]]]
 
 
 def sections(task: str | None = None, cell: str | None = None, rule: str | None = None) -> Iterator[Section]:
-    """List the settings of training and model, and those of a task, a cell and a rule, if given.
+    """List the settings of training and model, and those of a task, a cell and an update rule, if given.
 
     Args:
         task: A task's name, whose defaults are shown. None: those of training.
@@ -40,7 +40,7 @@ def sections(task: str | None = None, cell: str | None = None, rule: str | None 
 def model_sections(
     cell: str | None = None, rule: str | None = None, model: ModelConfig | None = None
 ) -> Iterator[Section]:
-    """List the settings of a model, and those of a cell and a rule, if given.
+    """List the settings of a model, and those of a cell and an update rule, if given.
 
     Args:
         cell: A cell's name, which may imply a rule, or None.

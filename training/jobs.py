@@ -42,7 +42,7 @@ _ORPHAN = 60.0
 
 @dataclass(frozen=True)
 class Job:
-    """One training.
+    """One training, as for `edgernn train`, of a table or a sweep.
 
     Attributes:
         task: See `train`.
@@ -68,7 +68,7 @@ class Job:
         return RunDirectory(self.out).result() is not None
 
     def result(self) -> dict[str, Any] | None:
-        """Result of the finished training, with the keys of ORIGIN and "latency"; None if it is not finished.
+        """Return the result of the finished training, with machine, version and latency; None if it is not finished.
 
         The run directory takes precedence over a known result. A damaged result.json counts as missing.
         """
@@ -80,7 +80,7 @@ class Job:
         return {**{key: config[key] for key in ORIGIN}, **result, "latency": directory.latency()}
 
     def series(self, name: str) -> Series | None:
-        """Series `name` of the finished training, or None if it has no such series."""
+        """Return a series of numbers of the finished training, such as its losses; None if it has none of this name."""
         if self.is_finished_here or self.known is None:
             return run_series(name, self.out)
         return self.known.series.get(name)
@@ -109,11 +109,11 @@ class Job:
         config = read_config(self.out)
         theirs = {"seed": config["seed"], **_settings(config["train"], config["model"], config["task"]["settings"])}
         if change := first_change(theirs, ours):
-            raise UsageError(f"{self.out}: trained with {change}; remove it or choose another --out")
+            raise UsageError(f"{self.out}: has a run with other settings: {change}; remove it or choose another --out")
 
 
 def _settings(train: dict[str, Any], model: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
-    """Dict from short name to value of a training's settings, built from the parts of its config."""
+    """Collect the settings of a training from the parts of its config.json, as a dict from short name to value."""
     values = {**flat(fields_of(TrainConfig), train), **flat(fields_of(ModelConfig), model), **task}
     for part in ("cell", "rule"):
         values |= {part: model["layer"][part]["name"], f"{part}_options": model["layer"][part]["options"]}
@@ -121,7 +121,7 @@ def _settings(train: dict[str, Any], model: dict[str, Any], task: dict[str, Any]
 
 
 def origin(results: list[dict[str, Any]]) -> dict[str, str]:
-    """Dict with "machine", the processors or GPUs of finished runs, and "edgernn", the versions, as text."""
+    """Describe where finished runs were trained: "machine", their processors or GPUs, and "edgernn", the versions."""
     if not results:
         return {"machine": processor(), "edgernn": edgernn.__version__}
     machines = {
@@ -133,7 +133,7 @@ def origin(results: list[dict[str, Any]]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of one attempt at a job.
+    """Outcome of one attempt at a training.
 
     Attributes:
         error: The error message, or None if the training finished.
@@ -147,17 +147,17 @@ class Outcome:
 
 
 class Workers(abc.ABC):
-    """Pool of workers that trains up to `slots` jobs at a time."""
+    """Base class of pools of worker processes, which run up to `slots` trainings (jobs) at a time."""
 
     slots: int
 
     @abc.abstractmethod
     def start(self, job: Job) -> None:
-        """Start or resume a job."""
+        """Start or resume a training."""
 
     @abc.abstractmethod
     def ended(self, seconds: float) -> list[tuple[Job, Outcome]]:
-        """Wait for jobs to end.
+        """Wait for trainings to end.
 
         Args:
             seconds: The longest time to wait for the first one.
@@ -171,7 +171,7 @@ class Workers(abc.ABC):
 
 
 def run_missing(wanted: list[Job], workers: Callable[[int], AbstractContextManager[Workers]]) -> dict[Path, str]:
-    """Train the jobs that are not finished.
+    """Run the trainings that are not finished.
 
     A job whose worker dies is resumed, up to TRIES attempts in all.
 
@@ -241,7 +241,7 @@ def _report_figures(run: Path, progress: Progress) -> None:
 
 
 def attempt(job: Job, data: Path | None, device: str) -> Outcome:
-    """Train a job in a worker process.
+    """Run one training in a worker process.
 
     Args:
         job: The job.
@@ -283,7 +283,7 @@ def attempt(job: Job, data: Path | None, device: str) -> Outcome:
 def processes(
     count: int, jobs: int | None, threads: int, data: Path | None, device: str
 ) -> Iterator["_ProcessWorkers"]:
-    """Open a pool of processes on this machine.
+    """Open a pool of worker processes on this machine.
 
     Args:
         count: Number of jobs to train.
@@ -327,7 +327,7 @@ class _ProcessWorkers(Workers):
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """Environment variables for workers with `threads` threads each; torch reads them when it is imported."""
+    """Return environment variables that limit workers to `threads` threads; torch reads them when it is imported."""
     return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
 
 

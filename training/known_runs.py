@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finished runs that a table.json keeps, so that a table can be completed where their run directories are gone.
+"""Results of finished runs in an earlier table.json, so that they need not be trained again.
 
 A report of `reproduce` has under "settings" the settings that all its rows share. Each of its rows has
 
@@ -21,7 +21,7 @@ from edgernn.training.series import Series
 
 @dataclass(frozen=True)
 class KnownRun:
-    """A finished run: its result as `Job.result` returns it, and a dict from name to each of its series."""
+    """A finished run of an earlier table.json: its result, and its series of numbers by name."""
 
     result: Mapping[str, Any]
     series: Mapping[str, Series]
@@ -29,14 +29,14 @@ class KnownRun:
 
 @dataclass(frozen=True)
 class KnownRow:
-    """The finished runs of a row, as a dict from seed to run, and the settings that they were trained with."""
+    """The finished runs of a table's row, as a dict from seed to run, and the settings that they were trained with."""
 
     settings: Mapping[str, Any]
     runs: Mapping[int, KnownRun]
 
 
 def read_known_rows(path: Path, table: str) -> dict[tuple[str, str], KnownRow]:
-    """Read the finished runs that a table.json keeps.
+    """Read the results of finished runs from an earlier table.json.
 
     Args:
         path: The file, which `reproduce` wrote.
@@ -52,7 +52,9 @@ def read_known_rows(path: Path, table: str) -> dict[tuple[str, str], KnownRow]:
     """
     report = read_json(path)
     if not isinstance(report, dict) or "settings" not in report:
-        raise EdgernnError(f"{path}: expected a table.json that keeps its runs; `edgernn reproduce` writes one")
+        raise EdgernnError(
+            f"{path}: expected a table.json with its settings, as `edgernn reproduce` writes it, got another file"
+        )
     if report.get("table") != table:
         raise UsageError(f"known: expected a table.json of {table}, got one of {report.get('table')} in {path}")
     try:
@@ -62,7 +64,9 @@ def read_known_rows(path: Path, table: str) -> dict[tuple[str, str], KnownRow]:
             if row["runs"]
         }
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise EdgernnError(f"{path}: damaged: {type(error).__name__}: {error}") from None
+        raise EdgernnError(
+            f"{path}: expected a table of `edgernn reproduce`, got a damaged one ({type(error).__name__}: {error})"
+        ) from None
 
 
 def _runs(row: Mapping[str, Any]) -> dict[int, KnownRun]:
@@ -77,7 +81,7 @@ def _runs(row: Mapping[str, Any]) -> dict[int, KnownRun]:
 
 
 def first_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Describe the first setting with a new value; None if there is none. Settings that `before` lacks are ignored."""
+    """Describe the first setting with a new value; None if there is none. Settings not in `before` are ignored."""
     for key, value in now.items():
         if key in before and before[key] != value:
             return f"{key}={before[key]}, now it is {value}"
@@ -85,6 +89,6 @@ def first_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | Non
 
 
 def shared_settings(rows: Iterable[Settings]) -> Settings:
-    """Select the settings that have the same value in all rows."""
+    """Select the settings that have the same value in all rows of a table."""
     first, *others = rows
     return {key: value for key, value in first.items() if all(row.get(key, ...) == value for row in others)}

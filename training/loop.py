@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training loop."""
+"""The training loop: optimiser steps, evaluations and checkpoints."""
 
 import math
 import time
@@ -22,10 +22,10 @@ from edgernn.training.tasks import Batch, Task
 
 
 class TrainingLoss(nn.Module):
-    """Training loss of a batch: task loss + λ·budget (+ imputation loss), where budget is `UpdateRule.budget`.
+    """Training loss of a batch: loss of the task + λ · penalty on updates (`UpdateRule.budget`) + imputation loss.
 
-    forward returns the loss, and the last state for a next batch that continues the sequences, or None. In a group of
-    processes, the mean over the processes is the loss of the whole batch.
+    forward returns the loss, and the last state for a next batch that continues the sequences, or None. In
+    data-parallel training, the mean over the processes is the loss of the whole batch.
     """
 
     def __init__(self, model: RecurrentModel, task: Task, config: TrainConfig, group: Group) -> None:
@@ -77,14 +77,14 @@ def train_step(
     loss, carry = (loss_of or TrainingLoss(model, task, config, group))(batch, carry)
     value = group.mean(loss.item())
     if not math.isfinite(value):
-        raise FloatingPointError(f"the loss is {value}")
+        raise FloatingPointError(f"expected a finite loss, got {value}")
     optimizer.zero_grad()
     loss.backward()
     if config.optimizer.clip_value is not None:
         torch.nn.utils.clip_grad_value_(model.parameters(), config.optimizer.clip_value)
     norm = gradient_norm([p.grad for p in model.parameters() if p.grad is not None])
     if not math.isfinite(norm):
-        raise FloatingPointError(f"the norm of the gradient is {norm:g}")
+        raise FloatingPointError(f"expected a finite norm of the gradient, got {norm:g}")
     if config.optimizer.clip is not None:
         torch.nn.utils.clip_grads_with_norm_(model.parameters(), config.optimizer.clip, norm)
     optimizer.step()
@@ -92,7 +92,7 @@ def train_step(
 
 
 def gradient_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """Euclidean norm of all gradients together.
+    """Compute the Euclidean norm of all gradients together.
 
     It falls back to float64 where squares overflow float32, from 1.8e19 on. Gradients of this size occur with a
     straight-through estimator at every step.

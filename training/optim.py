@@ -17,7 +17,7 @@ _AVERAGE, _STEP = "average", "step"
 
 
 class NTASGD(torch.optim.SGD):
-    """Averaged SGD: from `switch` on, a running average of the parameters is kept beside them.
+    """Averaged SGD: after a switch, a running average of the parameters is kept beside them.
 
     θ_k = θ_{k-1} - lr (∇f + weight_decay θ_{k-1}),    θ̄ = (θ_s + ... + θ_k) / (k - s + 1), s the first after the switch
 
@@ -29,7 +29,7 @@ class NTASGD(torch.optim.SGD):
 
     @property
     def averages(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Pairs of a parameter and its average; empty before the switch."""
+        """List the parameters with their averages, as pairs; empty before the averaging begins."""
         parameters = [p for group in self.param_groups for p in group["params"]]
         return [(p, self.state[p][_AVERAGE]) for p in parameters if _AVERAGE in self.state.get(p, ())]
 
@@ -85,7 +85,7 @@ def check_names(config: TrainConfig) -> None:
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """Build the optimiser of a config for all parameters of a model."""
+    """Build the optimiser that a configuration names, for all parameters of a model."""
     extra: dict[str, Any] = {"momentum": config.optimizer.momentum} if config.optimizer.name in _WITH_MOMENTUM else {}
     kind = OPTIMIZERS[config.optimizer.name]
     # foreach: one kernel launch for all parameters
@@ -155,7 +155,7 @@ def watch(optimizer: torch.optim.Optimizer, config: TrainConfig, score: Score, v
 
 @contextmanager
 def averaged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Context in which the parameters are replaced by their running averages, if the optimiser keeps any."""
+    """Replace the parameters by their running averages inside the block, if the optimiser keeps any."""
     pairs = optimizer.averages if isinstance(optimizer, NTASGD) else []
     kept = [p.detach().clone() for p, _ in pairs]
     settle(optimizer)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Overview of all tables of recipes: state of measurement, cost and agreement with the paper."""
+"""Overview of all papers' tables: what is measured, what it costs, and how well it agrees with the paper."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ RESULTS = (Path("runs"), Path("docs") / "results")
 
 
 def overview(results: Sequence[Path] = RESULTS) -> list[dict[str, Any]]:
-    """List the state of every table.
+    """List every paper's table with its state of measurement.
 
     Args:
         results: Folders with TABLE/table.json, as written by `reproduce`, or TABLE.json, in order of preference.
@@ -46,7 +46,7 @@ def _line(table: Table, path: Path | None) -> dict[str, Any]:
             seeds = {(row["name"], label(row["variant"])): len(row["seeds"]) for row in report["rows"]}
             counts = {verdict: int(report["agreement"][verdict]) for verdict in VERDICTS}
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise EdgernnError(f"{path}: not a table of `edgernn reproduce` ({error})") from None
+            raise EdgernnError(f"{path}: expected a table of `edgernn reproduce`, got another file ({error})") from None
     done = [seeds.get((row.row, label(variant)), 0) for row in table.rows for variant in table.variants()]
     is_measured = min(done) >= table.seeds
     return {
@@ -64,7 +64,7 @@ def _line(table: Table, path: Path | None) -> dict[str, Any]:
 
 
 def overview_table(lines: Iterable[dict[str, Any]]) -> list[str]:
-    """Format the entries of `overview` as a Markdown table."""
+    """Format the overview of all papers' tables as a Markdown table."""
     heads = ["table", "title", "paper", "state", "rows", "seeds", "hours", "needs", *VERDICTS]
     return grid(heads, map(_cells, lines))
 
@@ -87,7 +87,7 @@ def _cells(line: dict[str, Any]) -> list[str]:
 
 
 def _short(paper: str) -> str:
-    """Shorten a paper's reference to authors and place: Kuo et al. 2020, Table II.
+    """Shorten the reference to a paper's table to authors and place: Kuo et al. 2020, Table II.
 
     A paper without authors keeps the part of its title before the colon.
     """

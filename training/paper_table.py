@@ -34,7 +34,7 @@ _COMPUTED = {
 
 
 def figure(result: dict[str, Any], column: str) -> float | None:
-    """One figure of a run in the table's unit.
+    """Compute one figure of a run, in the unit of the paper's table.
 
     Computed columns: gmean is √(accuracy · skip), both in per cent, the score of the SA-RNN paper; flops is that
     paper's number of operations per sequence; neurons_updated is the mean number of updated neurons per step.
@@ -50,7 +50,9 @@ def figure(result: dict[str, Any], column: str) -> float | None:
         EdgernnError: The result has no such figure.
     """
     if missing := [name for name in _COMPUTED.get(column, (column,)) if name not in result]:
-        raise EdgernnError(f"{column}: no such figure in a run of this table: it has no {missing[0]}")
+        raise EdgernnError(
+            f"{column}: expected a run that measures it, got a result without {missing[0]}; leave out the column"
+        )
     if column == "gmean":
         return math.sqrt(100 * result["accuracy"] * result["skip_percent"])
     if column == "flops":
@@ -127,7 +129,7 @@ def _paper(figure: dict[str, Any] | None) -> str:
 
 
 def _ours(entry: dict[str, Any], reasons: dict[str, int]) -> str:
-    """Format our figure and its verdict; `reasons` collects the reasons printed below the table, with their numbers."""
+    """Format our figure and whether it agrees with the paper's; `reasons` collects footnotes with their numbers."""
     if entry["mean"] is None:
         return "not run"
     text = with_interval(entry)
@@ -149,7 +151,7 @@ LATENCY_HEADS = ["multiply-adds executed a step", "µs a sequence", "of a dense 
 
 
 def latency_cells(latency: dict[str, Any] | None) -> list[str]:
-    """Cells of a row under LATENCY_HEADS: means over its seeds, the ratio with its interval."""
+    """Format the latency of a row's models as cells of the table: means over seeds, and the ratio to a reference."""
     if latency is None or not latency["ratio"]["n"]:
         return ["", "not measured", ""]
     executed, time = latency["macs_executed"]["mean"], latency["microseconds"]["mean"]
@@ -157,7 +159,7 @@ def latency_cells(latency: dict[str, Any] | None) -> list[str]:
 
 
 def latency_line(rows: Sequence[dict[str, Any] | None]) -> str:
-    """Sentences on how the times were measured, and why some are missing."""
+    """Write sentences on how the times of a table were measured, and why some are missing."""
     measured = [row for row in rows if row is not None]
     errors = sorted({error for row in measured for error in row["errors"]})
     if not any(row["ratio"]["n"] for row in measured):

@@ -45,7 +45,7 @@ _NOISE = 21
 
 @dataclass
 class Group:
-    """Processes that train together. Every method is collective: all processes must call it.
+    """The processes of a data-parallel training. Every method is collective: all processes must call it.
 
     Attributes:
         rank: Rank of this process.
@@ -86,7 +86,7 @@ class Group:
         return nn.parallel.DistributedDataParallel(loss, find_unused_parameters=True)
 
     def part(self, batch: Batch, seed: int, step: int) -> Batch:
-        """Select this process's sequences of a batch, and seed its random generator.
+        """Select the sequences of a batch that this process trains on, and seed its random generator.
 
         A process without sequences gets some with weight 0.
 
@@ -117,7 +117,7 @@ class Group:
         return carry if carry is None or self.size == 1 else tuple(t[self.rank :: self.size].clone() for t in carry)
 
     def whole(self, carry: State | None) -> State | None:
-        """Gather the carried state of all samples of the batch from all processes; reverses `share`."""
+        """Gather the state that is carried to the next batch from all processes; the reverse of `share`."""
         if carry is None or self.size == 1:
             return carry
         states = []
@@ -177,7 +177,7 @@ class Group:
         return value
 
     def send(self, content: bytes | None) -> bytes | None:
-        """Broadcast the content of process 0; the argument of the others is ignored."""
+        """Broadcast bytes from process 0 to all processes; the argument of the others is ignored."""
         if self.size == 1:
             return content
         length = torch.tensor(-1 if content is None else len(content))
@@ -204,7 +204,7 @@ class _Total(torch.autograd.Function):
 
 
 def leads() -> bool:
-    """Return True in process 0, the only one of a group that prints; also without a group."""
+    """Return True in the process that prints: process 0 of a data-parallel training, or the only process."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -224,7 +224,7 @@ def leave(status: int) -> None:
 
 
 def size_of(devices: int | None) -> int:
-    """Number of processes that train together.
+    """Return the number of processes of a data-parallel training.
 
     Args:
         devices: The number that the user asked for; None if the user gave none.
@@ -255,7 +255,9 @@ def check_size(plan: Plan, size: int) -> None:
     if size == 1:
         return
     if not plan.task.divides:
-        raise UsageError(f"devices: expected 1, the task {plan.task.name} cannot divide its batches, got {size}")
+        raise UsageError(
+            f"devices: expected 1, the task {plan.task.name} cannot divide its batches, got {size}; leave out --devices"
+        )
     batch = plan.config.batch_size
     if batch % size:
         most, least = -(-batch // size), batch // size
@@ -269,12 +271,14 @@ def check_size(plan: Plan, size: int) -> None:
     local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
     gpus = torch.cuda.device_count()
     if plan.device == "cuda" and local > gpus:
-        raise UsageError(f"devices: {local} processes on this machine need a GPU each, torch finds {gpus}")
+        raise UsageError(
+            f"devices: {local} processes on this machine need a GPU each, torch finds {gpus}; lower --devices"
+        )
 
 
 @contextmanager
 def together(plan: Plan, size: int, command: list[str]) -> Iterator[Group]:
-    """Context of data-parallel training; process 0 starts the other processes unless torchrun has.
+    """Run the block as one of several data-parallel processes; process 0 starts the others unless torchrun has.
 
     Args:
         plan: The training.
@@ -309,12 +313,12 @@ def together(plan: Plan, size: int, command: list[str]) -> Iterator[Group]:
                 raise
             lost = next(filter(None, (child.failure() for child in children)), "the connection to one was lost")
             raise EdgernnError(
-                f"of {size} processes that train together {lost}; resume the run with --resume"
+                f"devices: of {size} processes that train together {lost}; resume the run with --resume"
             ) from None
 
 
 class _Child:
-    """A process started by process 0."""
+    """A process of a data-parallel training that process 0 has started."""
 
     def __init__(self, rank: int, words: list[str], environment: dict[str, str]) -> None:
         self.rank = rank
@@ -346,7 +350,7 @@ class _Child:
 
 @contextmanager
 def _launched(size: int, command: list[str]) -> Iterator[list[_Child]]:
-    """Context with the other processes of a group running, and this one set up as rank 0 by environment variables."""
+    """Run the other processes of a data-parallel training during the block, with this process as rank 0."""
     threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, (os.cpu_count() or 1) // size))
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     shared = {
@@ -370,7 +374,9 @@ def _launched(size: int, command: list[str]) -> Iterator[list[_Child]]:
         while not store.check([_ready(child.rank) for child in children]):
             for child in children:
                 if why := child.failure(0):
-                    raise EdgernnError(f"of {size} processes that should train together {why}")
+                    raise EdgernnError(
+                        f"devices: of {size} processes that should train together {why}; run the command again"
+                    )
             time.sleep(0.02)
         os.environ.update({**shared, "RANK": "0", "LOCAL_RANK": "0"})
         torch.set_num_threads(threads)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of runs. Every function writes one file, a PNG or an SVG by its suffix."""
+"""Plots of training runs. Every function writes one image file, a PNG or an SVG by its suffix."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 class NothingToDrawError(Exception):
-    """The runs lack the data of a picture."""
+    """Raised if the runs lack the data that a plot needs."""
 
 
 # colour of a single run; several runs get matplotlib's colours
@@ -136,7 +136,7 @@ def update_patterns(path: Path, models: Mapping[str, SequenceModel], x: Tensor) 
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """Skip percentage and metric of one run, or means over several, trained with a weight λ of the update budget.
+    """Percentage of skipped updates and metric of a run, or means over runs, at one weight λ of the penalty on updates.
 
     Attributes:
         group: Name of the line that the point belongs to.
@@ -189,7 +189,7 @@ def tradeoff(path: Path, outcomes: Sequence[OperatingPoint], metric: str) -> Non
 
 @dataclass(frozen=True)
 class Point:
-    """A row of a sweep in the picture of the Pareto fronts.
+    """A point in the plot of Pareto fronts: one combination of cell, rule and settings of a sweep.
 
     Attributes:
         group: Group of the row, which sets its colour.
@@ -261,7 +261,7 @@ def plain_logarithm(axis: Any, set_scale: Any) -> None:
 
 
 def _pattern(model: SequenceModel, x: Tensor) -> Array:
-    """Update pattern (neurons of all layers, T): 1 for an update, else 0."""
+    """Compute the update pattern (neurons of all layers, T): 1 where a neuron is updated, else 0."""
     with torch.no_grad():
         model(x)
     parts = []

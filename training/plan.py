@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan of a run: names and settings resolved to a task with its data, a training config and a model config."""
+"""Plan of a training: names and settings resolved to a task with its data, a training and a model configuration."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ _FREE = (*MACHINE, "command", "source", "data")
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that determines a run.
+    """Everything that determines a training run.
 
     Attributes:
         task_name: Name of the task, or of the user's file or folder.
@@ -38,7 +38,7 @@ class Plan:
         task: The task, with its data.
         config: Training config.
         model: Model config.
-        can_skip: True if the rule can skip updates.
+        can_skip: True if the update rule can skip updates of neurons.
         seed: Random seed.
         device: cpu or cuda.
         source: Path of the user's own data; None for a task by name.
@@ -61,11 +61,11 @@ class Plan:
         return self.task.train.steps_per_epoch(self.config.batch_size)
 
     def network(self) -> RecurrentModel:
-        """Build a new network on the device."""
+        """Build a new, untrained network on the device."""
         return self.task.build_network(self.model).to(self.device)
 
     def record(self, command: list[str], processes: int = 1) -> dict[str, Any]:
-        """Build the content of config.json.
+        """Build the content of a run's config.json.
 
         Args:
             command: The command line of the run.
@@ -108,13 +108,13 @@ def choose_device(name: str) -> str:
         raise UsageError(f"device: expected auto, cpu or cuda, got {name!r}")
     has_gpu = torch.cuda.is_available()
     if name == "cuda" and not has_gpu:
-        raise UsageError("device: cuda was asked for, but torch finds no CUDA device; use --device cpu")
+        raise UsageError("device: expected a GPU for cuda, but torch finds none; use --device cpu")
     return "cuda" if has_gpu and name != "cpu" else "cpu"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Resolved names and settings, before any data is read; the model lacks the sizes that follow from the data."""
+    """Task, configurations and update rule of a run, before data is read; sizes that follow from data are missing."""
 
     task: Task
     source: Path | None
@@ -144,7 +144,7 @@ def configure(defaults: Mapping[str, object], train: Values, model: Values) -> t
 
 
 def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object], seed: int = 0) -> Choice:
-    """Resolve and check names and settings.
+    """Look up the names of task, cell and rule, and check the settings, before any data is read.
 
     Args:
         task: The task's name, or a path to the user's data.
@@ -223,7 +223,7 @@ def make_plan(
 
 
 def _standardisation(task: Task, imputes: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of the model's input; the masks and times that an imputer reads get 0 and 1."""
+    """Return mean and standard deviation of the model's input; masks and times of an imputer get 0 and 1."""
 
     def expanded(numbers: Sequence[float], neutral: float) -> tuple[float, ...]:
         values = tuple(map(float, numbers))
@@ -261,7 +261,7 @@ def first_difference(
 
 
 def _short_name(path: tuple[str, ...]) -> str:
-    """Short name of the setting at a path in config.json."""
+    """Return the short name of the setting at a path in config.json."""
     for key, owner in (("train", TrainConfig), ("model", ModelConfig)):
         for setting in fields_of(owner).values():
             if f"{key}.{setting.dotted}" == ".".join(path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of finished or running trainings, from their run directories."""
+"""Plots of finished or running trainings, from their run directories: `edgernn plot`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +29,7 @@ SUFFIXES = ("png", "svg")
 
 
 def plot(runs: list[Path], out: Path | None = None, kinds: list[str] | None = None) -> list[Path]:
-    """Draw the runs, each picture as PNG and as SVG.
+    """Plot training runs, each plot as a PNG and an SVG file.
 
     Args:
         runs: The run directories.
@@ -63,7 +63,7 @@ def plot(runs: list[Path], out: Path | None = None, kinds: list[str] | None = No
             draw = drawers[kind](runs)
         except NothingToDrawError as error:
             if kinds:
-                raise EdgernnError(f"{kind}: {error}") from None
+                raise EdgernnError(f"{kind}: cannot be plotted: {error}") from None
             continue
         for suffix in SUFFIXES:
             files.append(folder / f"{kind}.{suffix}")
@@ -73,7 +73,7 @@ def plot(runs: list[Path], out: Path | None = None, kinds: list[str] | None = No
 
 def _config(run: Path) -> dict[str, Any]:
     if not run.is_dir():
-        raise EdgernnError(f"{run}: no such run directory")
+        raise EdgernnError(f"{run}: no such run directory; `edgernn train` writes one")
     config: dict[str, Any] = read_json(run / CONFIG)
     return config
 
@@ -81,12 +81,12 @@ def _config(run: Path) -> dict[str, Any]:
 def _results(runs: list[Path]) -> list[dict[str, Any]]:
     for run in runs:
         if not (run / RESULT).is_file():
-            raise NothingToDrawError(f"{run} is not finished: it has no {RESULT}")
+            raise NothingToDrawError(f"{run}: expected a finished run, got one without {RESULT}; resume it")
     return [read_json(run / RESULT) for run in runs]
 
 
 def _names(runs: list[Path]) -> list[str]:
-    """Names of the runs: the last parts of their paths if these differ, else the whole paths."""
+    """Name the runs: by the last parts of their paths if these differ, else by the whole paths."""
     short = [run.resolve().name for run in runs]
     return short if len(set(short)) == len(runs) else [str(run) for run in runs]
 
@@ -97,7 +97,7 @@ def _learning(runs: list[Path]) -> Callable[[Path], None]:
         _config(run)
         lines[name] = RunDirectory(run).metrics()
         if not lines[name]:
-            raise NothingToDrawError(f"{run / METRICS} has no evaluation yet")
+            raise NothingToDrawError(f"{run / METRICS}: expected an evaluation, got none yet; train longer")
     metrics = {_metric(run, lines[name][0]) for name, run in zip(lines, runs, strict=True)}
     if len(metrics) > 1:
         raise EdgernnError(
@@ -129,9 +129,11 @@ def load_run(run: Path) -> tuple[SequenceModel, Tensor]:
     """
     config = _config(run)
     if config.get("network", SequenceModel.__name__) != SequenceModel.__name__:
-        raise NothingToDrawError(f"{run}: expected a SequenceModel, got a {config['network']}")
+        raise NothingToDrawError(
+            f"{run}: expected a SequenceModel, got a {config['network']}, which this plot does not support"
+        )
     if not (run / EXAMPLE).is_file():
-        raise NothingToDrawError(f"{run} is not finished: it has no {EXAMPLE}")
+        raise NothingToDrawError(f"{run}: expected a finished run, got one without {EXAMPLE}; resume it")
     model, _ = load_model(run)
     (x,) = read_arrays(run / EXAMPLE, ["x"]).values()
     return model, torch.from_numpy(x).transpose(0, 1)
@@ -142,9 +144,9 @@ def _patterns(runs: list[Path]) -> Callable[[Path], None]:
     models = {name: model for name, (model, _) in loaded.items()}
     x = next(iter(loaded.values()))[1][:, :1]
     if not any(model.rule_type.can_skip for model in models.values()):
-        raise NothingToDrawError("no run has a rule that skips")
+        raise NothingToDrawError("expected a run with a rule that skips updates, got none")
     if any(other[:, :1].shape != x.shape for _, other in loaded.values()):
-        raise NothingToDrawError("the runs have sequences of different shapes")
+        raise NothingToDrawError("expected runs with test sequences of one shape, got several; plot them separately")
     if len(models) == 1:
         return lambda path: update_pattern(path, next(iter(models.values())), x)
     return lambda path: update_patterns(path, models, x)
@@ -152,7 +154,7 @@ def _patterns(runs: list[Path]) -> Callable[[Path], None]:
 
 def _tradeoff(runs: list[Path]) -> Callable[[Path], None]:
     if len(runs) < 2:
-        raise NothingToDrawError("expected several runs, got one")
+        raise NothingToDrawError("expected several runs to compare, got one; name more")
     outcomes = []
     for run, result in zip(runs, _results(runs), strict=True):
         group = ", ".join(parts(result["cell"], result["rule"]))
@@ -160,13 +162,13 @@ def _tradeoff(runs: list[Path]) -> Callable[[Path], None]:
         outcomes.append(OperatingPoint(group, result["skip_percent"], result[result["metric"]], weight))
     metrics = {result["metric"] for result in _results(runs)}
     if len(metrics) > 1:
-        raise EdgernnError(f"expected runs of one metric, got {', '.join(sorted(metrics))}")
+        raise EdgernnError(f"expected runs of one metric, got {', '.join(sorted(metrics))}; plot them separately")
     return lambda path: tradeoff(path, outcomes, next(iter(metrics)))
 
 
 def _cobweb(runs: list[Path]) -> Callable[[Path], None]:
     if len(runs) > 1:
-        raise NothingToDrawError(f"expected one run, got {len(runs)}")
+        raise NothingToDrawError(f"expected one run, got {len(runs)}; plot them separately")
     model, x = _load_stepwise(runs[0])
     return lambda path: cobweb(path, model, x[:, :1])
 
@@ -177,8 +179,8 @@ def _kept(runs: list[Path]) -> Callable[[Path], None]:
 
 
 def _load_stepwise(run: Path) -> tuple[SequenceModel, Tensor]:
-    """Load a run by `load_run`; raises NothingToDrawError if its model cannot be run step by step."""
+    """Load a run; raise NothingToDrawError if its model cannot be run step by step."""
     model, x = load_run(run)
     if model.imputer_type is not None:
-        raise NothingToDrawError("the model cannot be run step by step without its imputer")
+        raise NothingToDrawError("expected a model without an imputer, which this plot cannot run step by step")
     return model, x

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes: training settings of the rows of a paper's table.
+"""Recipes: the settings with which the rows of a paper's table are trained.
 
-A table is one file, `recipes/TABLE.toml`. A recipe is a row of it, TABLE/ROW. The file has these keys:
+A table of results in a paper is one file, `recipes/TABLE.toml`. A recipe is a row of it, TABLE/ROW. The file has
+these keys:
 
 title, paper       content of the table, and where it is printed
 columns            metrics of result.json, and "gmean", "flops" (see `paper_table.figure`), in the paper's order
@@ -72,12 +73,12 @@ SUFFIX = ".toml"
 
 
 def _with_none(settings: dict[str, Any]) -> dict[str, Any]:
-    """Replace "none" by None, as TOML has no null."""
+    """Replace the word "none" by None in values from TOML, which has no null."""
     return {name: None if value == "none" else value for name, value in settings.items()}
 
 
 def _by_variant(reported: object) -> object:
-    """Group figures by variant label; figures without a variant get the label ""."""
+    """Group a paper's figures by variant, such as T=10; figures without a variant get the label ""."""
     if not isinstance(reported, dict):
         return reported
     variants = {key: value for key, value in reported.items() if isinstance(value, dict) and not value.keys() <= PARTS}
@@ -94,7 +95,7 @@ Figures = Annotated[
 @with_config(FILE)
 @dataclass(frozen=True, kw_only=True)
 class _Row:
-    """A row of a recipe file; task, cell and rule come from the table if the row lacks them."""
+    """A row of a recipe file; it gets the task, cell and rule of the table if it has none."""
 
     stands_for: str = ""
     task: str
@@ -109,7 +110,7 @@ class _Row:
 @with_config(FILE)
 @dataclass(frozen=True, kw_only=True)
 class _Table:
-    """Keys of a recipe file that describe its table."""
+    """Keys of a recipe file that describe the paper's table."""
 
     title: str = ""
     paper: str = ""
@@ -144,7 +145,7 @@ class _TableFile(_Table):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(_Row):
-    """One row of a table; `settings` include those of the table."""
+    """The training of one row of a paper's table; `settings` include those of the whole table."""
 
     table: str
     row: str
@@ -154,13 +155,13 @@ class Recipe(_Row):
         return f"{self.table}/{self.row}"
 
     def paper(self, variant: Settings, column: str) -> Reported | None:
-        """Return the paper's figure of a variant and column; None if it prints none."""
+        """Return the figure that the paper prints for a variant and column; None if it prints none."""
         return self.reported.get(label(variant), self.reported[""]).get(column)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table(_Table):
-    """A table of a paper, and the recipes of its rows."""
+    """A paper's table of results, and the recipes of its rows."""
 
     name: str
     rows: list[Recipe]
@@ -175,17 +176,17 @@ def combinations(choices: Mapping[str, list[Any]]) -> list[Settings]:
 
 
 def label(settings: Settings) -> str:
-    """Short label of settings that can be part of a file name: T=10,hidden_size=3."""
+    """Format settings as a short label that can be part of a file name: T=10,hidden_size=3."""
     return ",".join(f"{key}={value}" for key, value in settings.items())
 
 
 def table_names() -> list[str]:
-    """Names of all tables in `recipes`, sorted."""
+    """List the names of all tables in the folder `recipes`, sorted."""
     return sorted(path.stem for path in RECIPES.glob(f"*{SUFFIX}"))
 
 
 def load_table(name: str) -> Table:
-    """Load a table of `recipes`.
+    """Load a paper's table from the folder `recipes`.
 
     Args:
         name: Name of the table.
@@ -203,7 +204,7 @@ def load_table(name: str) -> Table:
 
 
 def load_recipe(name: str) -> Recipe:
-    """Load a recipe.
+    """Load a recipe, the training of one row of a paper's table.
 
     Args:
         name: TABLE/ROW, or a user's FILE.toml:ROW, or FILE.toml with a single row.
@@ -220,7 +221,7 @@ def load_recipe(name: str) -> Recipe:
         path, row = name, ""
     if path.endswith(SUFFIX):
         if not Path(path).is_file():
-            raise UsageError(f"recipe: no such file: {path}")
+            raise UsageError(f"recipe: no such file: {path}; expected TABLE/ROW or FILE.toml:ROW")
         table, prefix = _read_table(Path(path)), f"{path}:"
     else:
         folder, _, row = name.partition("/")
@@ -308,7 +309,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise EdgernnError(f"{path}: not a TOML file ({error})") from None
+        raise EdgernnError(f"{path}: expected a TOML file, got a mistake in it ({error})") from None
     values: dict[str, Any] = _floats(content)
     return values
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a table that need its report alone."""
+"""Plots of a reproduced table that need its figures alone, not the trained models."""
 
 import abc
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _LABEL_LENGTH = 12
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot of a picture: its title, and the rows of the report that it shows."""
+    """One plot of an image file: its title, and the rows of the table that it shows."""
 
     title: str
     rows: list[Row]
@@ -35,7 +35,7 @@ class Panel:
 @with_config(FILE)
 @dataclass(frozen=True, kw_only=True)
 class Picture(abc.ABC):
-    """Base class of pictures of a table.
+    """Base class of the image files with plots of a reproduced table.
 
     Attributes:
         kind: Name of the kind.
@@ -52,7 +52,7 @@ class Picture(abc.ABC):
 
     @abc.abstractmethod
     def draw(self, path: Path, report: Mapping[str, Any], runs: Runs) -> None:
-        """Draw the picture.
+        """Draw the plots into an image file.
 
         Args:
             path: The image file.
@@ -66,7 +66,7 @@ class Picture(abc.ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Trend(Picture):
-    """A column over a varied setting, one line per row: means and 95 % confidence intervals over the seeds.
+    """Plot of a column of the table over a varied setting, a line per row: means and 95 % confidence intervals.
 
     Attributes:
         kind: Name of the kind.
@@ -107,7 +107,7 @@ class Trend(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Curves(Picture):
-    """A series over steps or epochs, one line per row: mean and range over the seeds.
+    """Plot of a series of numbers over steps or epochs, one line per row: mean and range over the seeds.
 
     Attributes:
         kind: Name of the kind.
@@ -208,7 +208,7 @@ class Boxes(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Tradeoff(Picture):
-    """Two plots of a column, with one line per row: over the varied setting λ, and over the skip percentage."""
+    """Plots of a column over the varied weight λ, and over the percentage of skipped updates, with a line per row."""
 
     kind = "tradeoff"
 
@@ -233,7 +233,7 @@ class Tradeoff(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Scatter(Picture):
-    """A column against another column, one line per group of rows: means and 95 % confidence intervals over the seeds.
+    """Plot of a column against another, a line per group of rows: means and 95 % confidence intervals over seeds.
 
     The label of a group is the part of its rows' names before the dash.
     """
@@ -263,7 +263,7 @@ class Scatter(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Searched(Picture):
-    """Trials of a search: metric on the validation split against the percentage skipped, one point per trial.
+    """Plot of a hyperparameter search: validation metric against percentage of skipped updates, a point per trial.
 
     `edgernn reproduce TABLE --search` draws it.
     """
@@ -282,12 +282,12 @@ class Searched(Picture):
 
 
 def column_title(name: str) -> str:
-    """Axis label of a column or a series."""
+    """Return the axis label of a column or a series."""
     return COLUMNS.get(name, (name.replace("_", " "), 1.0))[0]
 
 
 def _panels(rows: list[Row], panels: list[list[str]] | str | None) -> list[Panel]:
-    """Distribute measured rows over plots, see `Trend.panels`; plots without a row are left out."""
+    """Distribute the measured rows over plots (see `Trend.panels`); plots without a row are left out."""
     if panels is None:
         plots = [Panel("", rows)]
     elif isinstance(panels, str):
@@ -313,7 +313,7 @@ def _plots(panels: list[Panel], lines: int = 1) -> tuple[Any, list[Any]]:
 
 
 def _lines(rows: list[Row], *apart: object) -> dict[str, list[Row]]:
-    """Dict from the label of each line of a plot to its rows, which differ only in the settings `apart`."""
+    """Group rows into the lines of a plot, by label; the rows of a line differ only in the settings `apart`."""
     lines: dict[str, list[Row]] = {}
     for row in rows:
         settings = [f"{key}={value}" for key, value in row["variant"].items() if key not in apart]
@@ -322,19 +322,19 @@ def _lines(rows: list[Row], *apart: object) -> dict[str, list[Row]]:
 
 
 def _values(row: Row, name: str) -> list[Any]:
-    """Values of a column or a series of the report, one entry per seed; an empty list if nothing is measured."""
+    """Return a column or a series of a row, one entry per seed; an empty list if nothing is measured."""
     if name in row["columns"]:
         return list(row["columns"][name]["values"])
     return list(row.get("series", {}).get(name, {"values": []})["values"])
 
 
 def _series(row: Row, name: str) -> list[list[float]]:
-    """Values of each seed as a list; a column has one value per seed."""
+    """Return the values of each seed as a list; a column has one value per seed."""
     return [value if isinstance(value, list) else [value] for value in _values(row, name)]
 
 
 def _parts(series: list[list[float]], every: int | None) -> list[list[float]]:
-    """Entries of all seeds, joined and cut into parts of `every` steps."""
+    """Join the entries of all seeds and cut them into parts of `every` steps."""
     size = every or max(map(len, series))
     count = -(-max(map(len, series)) // size)
     return [[x for values in series for x in values[i * size : (i + 1) * size]] for i in range(count)]

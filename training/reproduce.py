@@ -28,17 +28,17 @@ from edgernn.training.table_pictures import draw_pictures
 
 @dataclass(frozen=True)
 class RecipeRow(Row):
-    """Row of a recipe; `settings` are one variant of its table ([vary]) or one combination of its [search]."""
+    """Row of a paper's table with its trainings; `settings` are one variant ([vary]) or one combination of [search]."""
 
     recipe: Recipe
 
     @property
     def finished(self) -> list[Path]:
-        """Run directories of the finished trainings in the order of their seeds."""
+        """List the run directories of the finished trainings, in the order of their seeds."""
         return [job.out for job in self.jobs if job.is_finished_here]
 
     def series(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Dict from name to the joined series of the finished trainings, without those that a training lacks."""
+        """Join the series of numbers of the finished trainings, by name, without those that a training lacks."""
         finished = [job for job in self.jobs if job.seed in self.results]
         joined = {name: join_series([job.series(name) for job in finished]) for name in names}
         return {name: series for name, series in joined.items() if series is not None}
@@ -59,7 +59,7 @@ def reproduce(
     measure: bool = False,
     known: Path | None = None,
 ) -> dict[str, Any]:
-    """Train or resume the missing runs of a table, then write table.json, table.md and its pictures.
+    """Train the missing runs of a paper's table, then write table.json, table.md and plots.
 
     Args:
         name: The table.
@@ -135,7 +135,7 @@ def _report(table: Table, rows: list[RecipeRow], failures: Failures, quick: bool
 
 
 def compared(table: Table, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Compare a table with its paper: count the figures that agree, and test the paper's claims.
+    """Compare our figures of a table with its paper: count those that agree, and test the paper's claims.
 
     Args:
         table: The table.
@@ -168,7 +168,7 @@ def search(
     data: Path | None = None,
     device: str = "auto",
 ) -> list[dict[str, Any]]:
-    """Train every combination in the [search] of each row, with the table's first variant and seed 0.
+    """Search hyperparameters: train every combination in the [search] of each row, with seed 0.
 
     Args:
         name: The table.
@@ -196,7 +196,9 @@ def search(
         for choice in combinations(recipe.search)
     ]
     if not wanted:
-        raise UsageError(f"search: no [search] in {', '.join(rows or [name])}: there is nothing to try")
+        raise UsageError(
+            f"--search: expected a [search] section for {', '.join(rows or [name])}, got none; leave out --search"
+        )
     with trained(wanted, out, partial(processes, jobs=jobs, threads=threads, data=data, device=device)) as failures:
         lines = [_tried(row, failures) for row in wanted]
         write_json(out / "search.json", lines)
@@ -205,7 +207,7 @@ def search(
 
 
 def _tried(row: RecipeRow, failures: Failures) -> dict[str, Any]:
-    """Result of one combination of a search."""
+    """Summarise one combination of a hyperparameter search."""
     line: dict[str, Any] = {"row": row.name, "settings": row.settings}
     (job,) = row.jobs
     if not row.results:
@@ -233,7 +235,7 @@ def _row(
     *,
     quick: bool = False,
 ) -> RecipeRow:
-    """Row of a recipe; the settings of `choice` override those of `variant`, which override the recipe's."""
+    """Create a row; the settings of `choice` override those of `variant`, which override the recipe's."""
     settings = over(over(recipe.settings, variant or {}), choice)
     if quick:
         settings = over(settings, table.quick)

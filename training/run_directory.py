@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run directory. It can be resumed after a kill at any moment.
+"""The directory of a training run. The training can be resumed after a kill at any moment.
 
 config.json        everything needed to repeat the run
 cell.py            the file of a user's own cell, if the run has one; its SHA-256 is in config.json
@@ -46,7 +46,7 @@ _MODEL, _OPTIMIZER, _CARRY, _RNG, _GPU_RNG = "model.", "optimizer.", "carry.", "
 
 @dataclass
 class Position:
-    """Progress of a run.
+    """How far a training run has come.
 
     Attributes:
         step: Steps done.
@@ -74,7 +74,7 @@ class RunDirectory:
         self.path = path
 
     def open(self, record: dict[str, Any], resume: bool, files: Mapping[str, bytes] | None = None) -> str | None:
-        """Begin a new run, or resume the run in this directory.
+        """Begin a new training run, or resume the run in this directory.
 
         Args:
             record: Content of config.json.
@@ -100,7 +100,9 @@ class RunDirectory:
         if CONFIG in names:
             return self._check_same(record)
         if names:
-            raise UsageError(f"out: {self.path} is not a run directory: it has no {CONFIG}")
+            raise UsageError(
+                f"out: expected a run directory, got {self.path} without {CONFIG}; choose another with --out"
+            )
         for name, content in extra.items():
             write_bytes(self.path / name, content)
         write_json(self.path / CONFIG, record)
@@ -199,9 +201,11 @@ class RunDirectory:
             position = Position(**json.loads(metadata["position"]))
             # a parameter without a gradient so far has no optimiser state, so only the number of tensors can be checked
             if len(tensors) != int(metadata["tensors"]):
-                raise ValueError(f"{len(tensors)} tensors of {metadata['tensors']}")
+                raise ValueError(f"expected {metadata['tensors']} tensors, got {len(tensors)}")
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise EdgernnError(f"{path}: corrupt or cut checkpoint ({error})") from None
+            raise EdgernnError(
+                f"{path}: expected a whole checkpoint, got a corrupt one ({error}); train again"
+            ) from None
         _load_model(path, model, tensors)
         _load_optimizer(path, model, optimizer, tensors)
         torch.set_rng_state(tensors[_RNG])
@@ -231,7 +235,9 @@ class RunDirectory:
                 entries.append(entry)
             except (TypeError, KeyError, ValueError):
                 if number < len(lines) or line.endswith(b"\n"):
-                    raise EdgernnError(f"{path}: line {number} is not JSON") from None
+                    raise EdgernnError(
+                        f"{path}: line {number}: expected a JSON object with a step, got another; remove it"
+                    ) from None
         return entries
 
     def cut_metrics(self, step: int) -> None:
@@ -263,7 +269,9 @@ def _load_model(path: Path, model: RecurrentModel, tensors: dict[str, Tensor]) -
     expected = model.state_dict()
     weights = {name.removeprefix(_MODEL): t for name, t in tensors.items() if name.startswith(_MODEL)}
     if weights.keys() != expected.keys() or any(weights[n].shape != t.shape for n, t in expected.items()):
-        raise EdgernnError(f"{path}: not a checkpoint of this model: names or shapes of its weights differ")
+        raise EdgernnError(
+            f"{path}: expected the checkpoint of this model, got weights of other names or shapes; train again"
+        )
     model.load_state_dict(weights)
 
 
@@ -279,5 +287,7 @@ def _load_optimizer(
     wrong = any(t.ndim and t.shape != shapes.get(i) for i, slots in state.items() for t in slots.values())
     # a parameter without a gradient so far has no state
     if _RNG not in tensors or wrong or not state.keys() <= shapes.keys():
-        raise EdgernnError(f"{path}: not a checkpoint of this model: the optimiser's state does not fit")
+        raise EdgernnError(
+            f"{path}: expected the checkpoint of this model, got an optimiser state of other shapes; train again"
+        )
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

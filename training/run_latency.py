@@ -67,7 +67,7 @@ def measure_latency(runs: Iterable[Path], progress: Progress | None = None) -> N
 
 
 def _measured(run: Path, references: dict[str, bytes]) -> dict[str, Any]:
-    """Time one run, or raise EdgernnError if its model cannot be exported or streamed."""
+    """Time the model of one run, or raise EdgernnError if it cannot be exported or streamed."""
     model = exported(run)
     x = read_arrays(run / EXAMPLE, ("x",))["x"]
     stepper = Stepper(pack(read_model(model), model), 1)
@@ -87,7 +87,7 @@ def _measured(run: Path, references: dict[str, bytes]) -> dict[str, Any]:
 
 
 def _reference(run: Path, references: dict[str, bytes]) -> bytes:
-    """Packed reference model of a run's sizes, cached in `references`."""
+    """Return a packed GRU of a run's sizes as the reference, cached in `references`."""
     model, _ = load_model(run)
     config = dataclasses.replace(
         model.config,
@@ -104,14 +104,14 @@ def _reference(run: Path, references: dict[str, bytes]) -> bytes:
 
 
 def _work(stepper: Stepper, x: NDArray[Any], result: Mapping[str, Any]) -> dict[str, float]:
-    """Executed multiply-adds per step and percentage of updates skipped, over all sequences."""
+    """Count the executed multiply-adds per step and the percentage of updates skipped, over all sequences."""
     updates, macs = [], []
     for sequence in x:
         stepper.restart()
         for x_t in sequence:
             stepper.x[...] = x_t
             if not stepper.step():
-                raise EdgernnError(stepper.refusal())
+                raise EdgernnError(f"the packed model rejects the input: {stepper.refusal()}")
             if stepper.updates is not None and stepper.macs is not None:
                 updates.append(int(stepper.updates[0]))
                 macs.append(int(stepper.macs[0]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a table that need its trained models, or no models at all."""
+"""Plots of a reproduced table that need its trained models, or no models at all."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from edgernn.training.states import Equation, cobweb, equations, kept_shares
 
 @dataclass(frozen=True, kw_only=True)
 class RunPicture(Picture):
-    """A picture of trained models: those of some rows, with the first seed and one variant (a label such as T=10)."""
+    """Base class of plots of trained models: those of some rows, with the first seed and a variant such as T=10."""
 
     of_runs: ClassVar[bool] = True
 
@@ -25,13 +25,13 @@ class RunPicture(Picture):
     def directories(self, runs: Runs) -> dict[str, Path]:
         """Return the run directory of each row, or raise NothingToDrawError if one is missing."""
         if missing := [row for row in self.rows if (row, self.variant) not in runs]:
-            raise NothingToDrawError(missing[0])
+            raise NothingToDrawError(f"expected a run of the row {missing[0]}, got none")
         return {row: runs[row, self.variant] for row in self.rows}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patterns(RunPicture):
-    """Update patterns of one test sequence, one plot per row."""
+    """Plots of the neurons that are updated at each step of a test sequence, one plot per row."""
 
     kind = "patterns"
 
@@ -58,7 +58,7 @@ class Cobwebs(RunPicture):
 
 @dataclass(frozen=True, kw_only=True)
 class Kept(RunPicture):
-    """Fraction of their state that neurons keep at each step (an LSTM's forget gate): four neurons, two sequences."""
+    """Plots of the share of their state that neurons keep at each step (an LSTM's forget gate): four neurons."""
 
     kind = "kept"
 
@@ -70,7 +70,7 @@ class Kept(RunPicture):
 
 @dataclass(frozen=True, kw_only=True)
 class Samples(RunPicture):
-    """Sample pictures of the runs (`Task.pictures`), one below the other."""
+    """Images that the runs' tasks have drawn (`Task.pictures`), one below the other."""
 
     kind = "samples"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test score of a modified model of a run, such as one with rounded weights."""
+"""Score on the test data for a changed model of a run, such as one with weights rounded to int8."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Series of numbers that a table stores for its runs, for pictures.
+"""Series of numbers that a table keeps of each training run, for plots.
 
 A series is a figure of metrics.jsonl, such as the loss, with a number for each evaluation; or one that the run's task
 has measured on the trained network (`Task.series`), which is in series.json.
@@ -18,14 +18,14 @@ _DIGITS = 5
 
 
 def save_series(folder: Path, series: Mapping[str, Sequence[float]]) -> None:
-    """Write a task's series, a dict from name to values, into a run directory; writes no file for an empty dict."""
+    """Write the series that a task has measured (dict from name to values) into a run directory, unless it is empty."""
     if series:
         write_json(folder / SERIES, {name: list(values) for name, values in series.items()})
 
 
 @dataclass(frozen=True)
 class Series:
-    """Series of one run.
+    """A series of numbers of one training run, such as the loss at each evaluation.
 
     Attributes:
         over: Unit of the horizontal axis, "epoch" or "step".
@@ -39,7 +39,7 @@ class Series:
 
 
 def run_series(name: str, run: Path) -> Series | None:
-    """Series `name` of the finished run in a directory, or None if it has no such series."""
+    """Return the series `name` of the finished run in a directory, or None if it has no such series."""
     lines = RunDirectory(run).metrics()
     if lines and name in lines[0]:
         # an epoch may have several evaluations

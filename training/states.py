@@ -29,7 +29,7 @@ _GRID = 201
 
 
 class CellState(Cell):
-    """Cell state of an LSTM with its gates as inputs.
+    """Cell whose state is that of an LSTM with given gates, for cobweb diagrams.
 
     s_t = f_t ⊙ s_{t-1} + i_t ⊙ tanh(k_t ⊙ s_{t-1})
 
@@ -68,7 +68,10 @@ class Equation:
 
     def __post_init__(self) -> None:
         if not self.f or len(self.f) != len(self.i):
-            raise UsageError(f"{self.title}: expected as many f as i, got {len(self.f)} and {len(self.i)}")
+            raise UsageError(
+                f"{self.title}: expected as many forget gates f as input gates i, at least one, got {len(self.f)} and "
+                f"{len(self.i)}"
+            )
 
     def layer(self) -> tuple[RecurrentLayer, Tensor]:
         """Build a layer of one `CellState` neuron, and its inputs (T, 1, 3): f_t, i_t and k."""
@@ -193,7 +196,7 @@ def kept_shares(path: Path, models: Mapping[str, tuple[SequenceModel, Tensor]]) 
 
 
 def first_layer(model: SequenceModel, steps: int) -> RecurrentLayer:
-    """First layer of a model, prepared to run a sequence of `steps` steps one by one."""
+    """Return the first layer of a model, prepared to run a sequence of `steps` steps one by one."""
     layer = model.recurrent_layers()[0]
     if not layer.cell.streaming:
         # such a cell takes its constant `length` from its input, which has one step here
@@ -202,7 +205,7 @@ def first_layer(model: SequenceModel, steps: int) -> RecurrentLayer:
 
 
 def memory_of(layer: RecurrentLayer) -> int:
-    """Index of the state to draw: c if the cell has one, else the first."""
+    """Return the index of the cell's state to draw: c if it has one, else the first."""
     return layer.cell.states.index("c") if "c" in layer.cell.states else 0
 
 

@@ -34,7 +34,7 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 
 def _quantile(freedom: float) -> float:
-    """Quantile t of Student's distribution with P(|T| < t) = CONFIDENCE."""
+    """Return the quantile t of Student's distribution with P(|T| < t) = CONFIDENCE."""
     from scipy.stats import t
 
     return float(t.ppf((1 + CONFIDENCE) / 2, freedom))
@@ -98,7 +98,7 @@ def spread_ratio(first: Sequence[float], second: Sequence[float]) -> Difference:
 
 @dataclass(frozen=True)
 class Price:
-    """Cost of a row (less is better) and its worth (more is better)."""
+    """Cost (less is better) and worth (more is better) of a candidate for the Pareto front."""
 
     cost: float
     worth: float
@@ -108,6 +108,6 @@ class Price:
 
 
 def front(prices: dict[str, Price]) -> list[str]:
-    """Return the Pareto front: the names of the prices that no other price beats, the cheapest first."""
+    """Return the Pareto front: the names of the candidates that no other one beats, the cheapest first."""
     best = [name for name, price in prices.items() if not any(other.beats(price) for other in prices.values())]
     return sorted(best, key=lambda name: prices[name].cost)

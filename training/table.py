@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of `reproduce` and `sweep`: rows of runs that differ in their seeds."""
+"""Tables of results of `edgernn reproduce` and `edgernn sweep`: a row is several trainings with different seeds."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,7 +24,7 @@ Failures = Mapping[Path, str]
 
 @dataclass(frozen=True)
 class Row:
-    """Row of a table: trainings that differ only in their seeds.
+    """A row of a table of results: trainings that differ only in their seeds.
 
     Results are read on first access, so access them after the training.
 
@@ -40,7 +40,7 @@ class Row:
 
     @cached_property
     def results(self) -> dict[int, dict[str, Any]]:
-        """Dict from seed to result of the finished trainings."""
+        """Results of the finished trainings, as a dict from seed to result."""
         return {job.seed: result for job in self.jobs if (result := job.result())}
 
     @cached_property
@@ -50,7 +50,7 @@ class Row:
 
     @property
     def sign(self) -> int:
-        """1 if a higher metric is better, else -1."""
+        """1 if a higher value of the task's metric is better, else -1."""
         return 1 if next(iter(self.results.values()))["higher_is_better"] else -1
 
     @property
@@ -62,7 +62,7 @@ class Row:
         return next(job.out for job in self.jobs if job.seed == seed)
 
     def spread(self, column: str) -> dict[str, Any]:
-        """Statistics over the seeds of one column, in the table's unit; see `paper_table.figure`."""
+        """Compute statistics of one column over the seeds, in the table's unit; see `paper_table.figure`."""
         values = (figure(result, column) for result in self.results.values())
         return spread([value for value in values if value is not None])
 
@@ -84,7 +84,7 @@ def _validation(run: Path, result: dict[str, Any]) -> float:
 
 
 def results_of(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Results of all finished trainings of the rows."""
+    """List the results of all finished trainings of the rows."""
     return [result for row in rows for result in row.results.values()]
 
 
@@ -92,7 +92,7 @@ def results_of(rows: Iterable[Row]) -> list[dict[str, Any]]:
 def trained(
     rows: Sequence[Row], out: Path, workers: Callable[[int], AbstractContextManager[Workers]] | None
 ) -> Iterator[Failures]:
-    """Lock the folder of the runs, and train or resume the missing ones, the first seed of all rows first.
+    """Lock a folder of runs for the block, and train the missing ones first, one seed of all rows after the other.
 
     Args:
         rows: The rows to train, with equally many seeds.
@@ -108,7 +108,7 @@ def trained(
 
 
 def save(report: dict[str, Any], page: str, out: Path) -> list[str]:
-    """Write table.json and table.md.
+    """Write the table of results as table.json and table.md.
 
     Args:
         report: Content of table.json.
@@ -128,4 +128,4 @@ def check_none_failed(report: dict[str, Any]) -> None:
     """Raise EdgernnError if runs of a saved table failed, with the first error message."""
     reasons = [reason for row in report["rows"] for reason in row["failed"].values()]
     if reasons:
-        raise EdgernnError(f"{len(reasons)} runs failed, {report['files'][1]} has the others; the first: {reasons[0]}")
+        raise EdgernnError(f"{len(reasons)} runs failed, {report['files'][1]} lists the rest; the first: {reasons[0]}")

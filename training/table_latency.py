@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latency of the models of a table, all timed in one run on this machine."""
+"""Latency of the models of a table of results, all timed in one run on this machine."""
 
 import statistics
 from collections.abc import Mapping

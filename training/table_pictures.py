@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a table, declared in its file under [[pictures]].
+"""Plots of a reproduced table, declared in the table's TOML file under [[pictures]].
 
 name      name of the file: NAME.png beside the table, and TABLE-NAME.png in docs/results
 kind      kind of the picture, a name of KINDS
@@ -35,7 +35,7 @@ KINDS: dict[str, type[Picture]] = {
 
 
 def read_picture(values: object) -> Picture:
-    """Read a picture from TOML.
+    """Read the declaration of a plot from TOML.
 
     Args:
         values: The TOML table.
@@ -47,7 +47,7 @@ def read_picture(values: object) -> Picture:
         EdgernnError: `values` is not a table, its kind is unknown, or one of its keys has a mistake.
     """
     if not isinstance(values, dict):
-        raise EdgernnError(f"expected a table, got {values!r}")
+        raise EdgernnError(f"expected a TOML table with the key kind, got {values!r}")
     fields = dict(values)
     name = str(fields.pop("kind", ""))
     if name not in KINDS:
@@ -58,7 +58,7 @@ def read_picture(values: object) -> Picture:
 def draw_pictures(
     pictures: Sequence[Picture], report: Mapping[str, Any], folder: Path, runs: Runs, prefix: str = ""
 ) -> list[Path]:
-    """Draw the pictures whose rows are measured.
+    """Draw those plots of a table whose rows are measured.
 
     Args:
         pictures: The pictures.

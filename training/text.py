@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentences of words, and vocabularies."""
+"""Reader of texts as sentences of words, and vocabularies that number the words."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

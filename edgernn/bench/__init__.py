@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks of a model file, or of a suite of cases beside other runtimes. Outputs are verified before timing."""
+"""Benchmarks of an exported model, or of many models beside other runtimes. Outputs are checked before timing."""
 
 from edgernn.bench.measure import Settings, bench, read_example
 from edgernn.bench.report import markdown, save

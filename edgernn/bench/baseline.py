@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks of ONNX GRU or LSTM operators, with the sizes and the head of an exported file, to time beside it."""
+"""Networks of ONNX GRU or LSTM operators of the sizes of an exported model, to time beside it."""
 
 import math
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ def _reordered(kind: str, weight: Array) -> Array:
 
 
 def _operator(kind: str, W: Array, R: Array, b: Array) -> dict[str, Array]:
-    """Convert our cell's input weights W, recurrent weights R and biases b to the operator's inputs W, R and B."""
+    """Convert the weights W, R and b of edgernn's GRU or LSTM to the inputs W, R and B of the ONNX operator."""
     H = R.shape[1]
     if kind == "lstm":
         bias = _reordered(kind, b)
@@ -39,7 +39,7 @@ def _operator(kind: str, W: Array, R: Array, b: Array) -> dict[str, Array]:
 
 
 def _shapes(kind: str, info: dict[str, Any]) -> list[tuple[tuple[int, ...], ...]]:
-    """Return, for each layer, the shapes of W, R and b of our cell in one direction, for the sizes in `info`."""
+    """Return the shapes of W, R and b of each layer of edgernn's GRU or LSTM, for the sizes in the metadata `info`."""
     gates, directions, size = len(_ROWS[kind]), _directions(info), info["model"]["input"]["size"]
     layers: list[tuple[tuple[int, ...], ...]] = []
     for H in layer_sizes(info):
@@ -53,28 +53,28 @@ def _directions(info: dict[str, Any]) -> int:
 
 
 def parameters(kind: str, info: dict[str, Any]) -> int:
-    """Count the parameters of gru or lstm layers with the sizes in a file's description."""
+    """Count the parameters of GRU or LSTM layers with the sizes of an exported model."""
     return _directions(info) * sum(math.prod(shape) for layer in _shapes(kind, info) for shape in layer)
 
 
 def is_same(kind: str, info: dict[str, Any]) -> bool:
-    """Return True if the file's layers compute the same function as the operator `kind`."""
+    """Return True if the exported layers compute the same function as the ONNX operator `kind`, gru or lstm."""
     return bool(info["kernels"] == [kind])
 
 
 def baseline(kind: str, info: dict[str, Any], weights: Mapping[str, Weight]) -> onnx.ModelProto:
-    """Build a stack of ONNX GRU or LSTM operators with the head of an exported file.
+    """Build a stack of ONNX GRU or LSTM operators with the output layer (head) of an exported file.
 
     Args:
         kind: The operator, gru or lstm.
-        info: The file's description, which has the sizes.
-        weights: The file's weights. Operators that compute the same function use them, others have random weights.
+        info: Metadata of the exported file, which has the sizes.
+        weights: Weights of the file. They are used if the operator computes the same function, else random weights.
 
     Returns:
         The model.
 
     Raises:
-        EdgernnError: A weight has a shape that differs from the description.
+        EdgernnError: A weight has another shape than the metadata says.
     """
     directions = _directions(info)
     random = np.random.default_rng(0)
@@ -103,7 +103,10 @@ def baseline(kind: str, info: dict[str, Any], weights: Mapping[str, Weight]) -> 
             if is_same(kind, info):
                 W, R, b = (weights[f"{name}.{p}"].floats for p in ("W", "R", "b"))
                 if (W.shape, R.shape, b.shape) != shapes:
-                    raise EdgernnError(f"{name}: expected W, R and b of {shapes}, got {(W.shape, R.shape, b.shape)}")
+                    raise EdgernnError(
+                        f"{name}: expected W, R and b of the shapes {shapes}, got {(W.shape, R.shape, b.shape)}; "
+                        "export it again"
+                    )
             else:
                 W, R, b = ((random.standard_normal(s) / (2 * np.sqrt(H))).astype(np.float32) for s in shapes)
             parts.append(_operator(kind, W, R, b))

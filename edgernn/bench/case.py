@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A benchmark case: edgernn and other contenders, each verified and then timed in the same rounds."""
+"""A benchmark case: a layer that edgernn and other runtimes compute, checked and then timed in the same rounds."""
 
 import datetime
 import tempfile
@@ -48,7 +48,7 @@ _CHECKED = 12
 
 @dataclass(frozen=True)
 class Target:
-    """Largest allowed ratio of edgernn's time to that of the contender `against`."""
+    """Performance target: the largest allowed ratio of edgernn's time to that of the runtime `against`."""
 
     against: str
     limit: float
@@ -58,18 +58,18 @@ class Target:
 class Case:
     """The work that a benchmark times: T steps of B sequences through one layer.
 
-    T = 1 is a stream, which keeps the state between calls. T = 0 creates a session without running it.
+    T = 1 is streaming, one step per call with the state kept. T = 0 creates a session without running it.
 
     Attributes:
         group: Heading of the case on the page.
         model: The measured model; its weights are random.
         steps: T.
         batch: B.
-        threads: Threads of each contender.
-        skip: Share of neurons that the rule skips, or None for a rule that updates all neurons.
+        threads: Threads of each runtime.
+        skip: Share of neuron updates that the model skips, or None for a model that updates all neurons.
         weights: Weight type as in `edgernn.export.to_onnx`, for gru and lstm.
-        in_c: True to call a stream's steps from C; peers are not measured then.
-        compiled: For a custom cell, name of the library's cell with the same equations, which is timed beside it.
+        in_c: True to call the steps of a stream from C; other runtimes are not measured then.
+        compiled: For a custom cell, name of the built-in cell with the same equations, which is timed beside it.
         targets: Limits of time ratios.
     """
 
@@ -102,18 +102,18 @@ class Case:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """The pair (I, H)."""
+        """Input size and number of neurons, (I, H)."""
         return self.model.input.size, self.model.hidden_size
 
     @property
     def gates(self) -> int:
-        """Number of gates, if the cell is gru or lstm."""
+        """Number of gates of a GRU or LSTM: 3 or 4."""
         return 3 if self.model.layer.name == "gru" else 4
 
 
 @dataclass
 class Contender:
-    """A timed function. The work of the case takes `calls` calls, which may be a fraction of one."""
+    """A function to time. The work of a case takes `calls` calls of it, which may be a fraction of one."""
 
     call: Callable[[], Any]
     calls: float = 1.0
@@ -122,14 +122,14 @@ class Contender:
 
 
 def measure(case: Case, settings: Rounds) -> dict[str, Any]:
-    """Verify and time a case.
+    """Check the outputs of a case in each runtime, then time them.
 
     Args:
         case: The case.
         settings: Rounds of the measurement.
 
     Returns:
-        The case's entry in the report: µs per step, error and ratio of each contender, and targets; see `described`.
+        The case's entry in the report: µs per step, error and ratio of each runtime, and targets; see `described`.
 
     Raises:
         EdgernnError: The outputs of edgernn are wrong, or the native library is missing.
@@ -150,15 +150,15 @@ def measure(case: Case, settings: Rounds) -> dict[str, Any]:
 
 
 def described(case: Case, times: dict[str, NDArray[np.float64]], errors: dict[str, float | None]) -> dict[str, Any]:
-    """Summarise the times and errors of a case.
+    """Summarise the times and errors of a benchmark case for its report.
 
     Args:
         case: The case.
-        times: Dict from contender to its µs per step in each round.
-        errors: Dict from contender to its largest absolute error, None if its outputs are not compared.
+        times: Dict from runtime to its µs per step in each round.
+        errors: Dict from runtime to its largest absolute error, None if its outputs are not compared.
 
     Returns:
-        The entry of the report: medians, quartiles, ratios, the best peer and the targets.
+        The entry of the report: medians, quartiles, ratios, the fastest other runtime and the targets.
     """
     listed = {}
     for name, rounds in times.items():
@@ -186,15 +186,15 @@ def described(case: Case, times: dict[str, NDArray[np.float64]], errors: dict[st
 
 
 def judged(target: Target, listed: dict[str, Any], best: str | None) -> dict[str, Any]:
-    """Compare a target with the measured ratio.
+    """Compare a performance target with the measured ratio of times.
 
     Args:
         target: The target.
-        listed: Dict from contender to its figures in the report.
-        best: Name of the fastest peer, or None.
+        listed: Dict from runtime to its figures in the report.
+        best: Name of the fastest other runtime, or None.
 
     Returns:
-        The target with the measured ratio `value` and the verdict `met`, both None if the contender was not timed.
+        The target with the measured ratio `value` and the verdict `met`, both None if the other runtime was not timed.
     """
     name = best if target.against == BEST else target.against
     value = listed[name]["ratio"] if name in listed else None
@@ -207,7 +207,7 @@ Contenders = tuple[dict[str, Contender], dict[str, str], dict[str, Any]]
 
 
 def _plain(case: Case) -> Contenders:
-    """Build the contenders for gru or lstm: edgernn and every peer, all with the same weights."""
+    """Build the timed functions for a GRU or LSTM: edgernn and every other runtime, all with the same weights."""
     small, left_out = case.weights != "float32", {}
     ours = SMALL[case.weights] if small else OURS
     contenders = {EDGERNN: _verified(ours, case, ROUNDED if small else TOLERANCE)}
@@ -232,7 +232,7 @@ def _plain(case: Case) -> Contenders:
 
 
 def _problem(case: Case) -> Problem:
-    """Draw the random layer and input of a case; the input of a stream has the steps of its verification."""
+    """Draw the random layer and input of a case; the input of a stream has as many steps as are checked."""
     kind, stream = cast(Literal["gru", "lstm"], case.model.layer.name), case.steps == 1
     steps, start = (_CHECKED, 0.0) if stream else (case.steps, 0.5)
     return random_problem(kind, *case.sizes, steps, case.batch, case.threads, start=start)
@@ -244,7 +244,7 @@ def _macs(case: Case) -> int:
 
 
 def _verified(peer: Peer, case: Case, tolerance: float = TOLERANCE) -> Contender:
-    """Build a contender, or raise EdgernnError if its outputs are wrong."""
+    """Build the timed function of a runtime, or raise EdgernnError if its outputs are wrong."""
     problem = _problem(case)
     expected = reference(problem)
     call: Callable[[], Any]
@@ -260,21 +260,25 @@ def _verified(peer: Peer, case: Case, tolerance: float = TOLERANCE) -> Contender
         y, h = call()
         error = max(float(np.abs(y - expected).max()), float(np.abs(h - expected[-1]).max()))
     if not error <= tolerance:
-        raise EdgernnError(f"wrong by {error:.1e} (allowed {tolerance:g}), not timed")
+        raise EdgernnError(
+            f"not timed: expected an error of at most {tolerance:g} against the reference, got {error:.1e}"
+        )
     return Contender(call, error=error)
 
 
 def _stream_in_c(case: Case) -> Contenders:
-    """Build the contenders for a stream in C: the packed model called from C, and `Session.step` of the same model."""
+    """Build the timed functions for steps called from C: a packed model in a C loop, and `Session.step` in Python."""
     problem = _problem(case)
     stepper, error = stepper_of(problem), 0.0
     for x, y in zip(problem.x, reference(problem), strict=True):
         stepper.x[...] = x
         if not stepper.step():
-            raise EdgernnError(stepper.refusal())
+            raise EdgernnError(f"the packed model rejects the input: {stepper.refusal()}")
         error = max(error, float(np.abs(stepper.y - y).max()))
     if not error <= TOLERANCE:
-        raise EdgernnError(f"wrong by {error:.1e} (allowed {TOLERANCE:g}), not timed")
+        raise EdgernnError(
+            f"not timed: expected an error of at most {TOLERANCE:g} against the reference, got {error:.1e}"
+        )
     macs = _macs(case)
     call, calls = steps_in_c(stepper, macs)
     contenders = {
@@ -286,9 +290,9 @@ def _stream_in_c(case: Case) -> Contenders:
 
 
 def _ours_alone(case: Case) -> Contenders:
-    """Build the contenders for a cell that peers lack: the cell, our gru and ONNX Runtime's GRU of the same size.
+    """Build the timed functions for a cell that other runtimes lack: beside it, GRUs of edgernn and ONNX Runtime.
 
-    A custom cell is also compared with the library's cell on the same weights and with its portable function.
+    A custom cell is also compared with the built-in cell of the same weights, and with standard ONNX operators.
     """
     from edgernn.export import to_onnx
     from edgernn.random_models import random_model
@@ -335,7 +339,7 @@ def _with_cell(model: ModelConfig, cell: str) -> ModelConfig:
 
 
 def _roofline(case: Case, macs: float) -> Contender:
-    """Build the contender whose time is a lower bound, as it does only the multiply-adds of the case.
+    """Build the function whose time is a lower bound for any runtime: it does only the multiply-adds of the case.
 
     For a batch these are all multiply-adds at the peak rate. For one sequence of gru or lstm it is the product with
     the recurrent weights; for a stream, also that with the input weights. For other cells it is one product with as

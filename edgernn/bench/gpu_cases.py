@@ -29,7 +29,7 @@ ALONE, MANY = "One sequence on a GPU", "Batches on a GPU"
 
 
 def cases(only: str | None = None) -> list[Case]:
-    """Select GPU cases by name.
+    """Select the benchmark cases for a GPU by name.
 
     Args:
         only: Text that the names contain, or None for all cases.
@@ -54,7 +54,7 @@ def cases(only: str | None = None) -> list[Case]:
             known.append(Case(group, ModelConfig.of(cell, 2, 128), steps, batch, cores, skip=skip))
     matches = [case for case in known if only is None or only in case.name]
     if not matches:
-        raise UsageError(f"only: expected a part of a case's name, such as {known[0].name!r}, got {only!r}")
+        raise UsageError(f"--only: expected a part of a benchmark case's name, such as {known[0].name!r}, got {only!r}")
     return matches
 
 
@@ -66,7 +66,7 @@ def run_cases(
     command: str = "",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Measure cases on models with random weights and write the report after each of them.
+    """Time benchmark cases, models with random weights, on a GPU, and write the report after each of them.
 
     A case that fails is reported with the reason.
 
@@ -113,7 +113,7 @@ def bench_on_gpu(
     x: NDArray[Any] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Verify and time a model file on a GPU, and write cuda.json and cuda.md.
+    """Check and time an exported model on a GPU, and write cuda.json and cuda.md.
 
     Args:
         path: The exported file.
@@ -153,7 +153,7 @@ def _report(settings: Rounds, command: str) -> dict[str, Any]:
 
 
 def summary(entry: dict[str, Any]) -> str:
-    """Describe a case's report in one line."""
+    """Describe the result of a benchmark case in one line."""
     if "failed" in entry:
         return f"{entry['name']}: {entry['failed']}"
     listed = entry["contenders"]
@@ -162,7 +162,7 @@ def summary(entry: dict[str, Any]) -> str:
 
 
 def gpu_page(report: dict[str, Any]) -> str:
-    """Format the report as Markdown."""
+    """Format a benchmark report of a GPU as Markdown."""
     machine, settings = report["machine"], report["settings"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     clocks = sorted({case["clock"] for case in report["cases"] if "clock" in case})
@@ -185,7 +185,7 @@ def gpu_page(report: dict[str, Any]) -> str:
 
 
 def _processor(cases: list[dict[str, Any]]) -> str:
-    """Return a sentence that names the cases in which our kernel is faster on the CPU than on the GPU."""
+    """Return a sentence that names the cases in which edgernn is faster on the CPU than on the GPU."""
     wins = [case["name"] for case in cases if case.get("contenders", {}).get(CPU, {"ratio": 0.0})["ratio"] > 1]
     if not any(CPU in case.get("contenders", {}) for case in cases):
         return "Our kernel on the CPU was not measured."

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the CUDA library's ops against torch, through its C functions: `python -m edgernn.bench.gpu_ops`.
+"""Checks of the kernels in the CUDA library against torch: `python -m edgernn.bench.gpu_ops`.
 
-The command checks a few ops at small sizes, fast enough for compute-sanitizer; `gpu_suite` checks and times all ops.
+The command checks a few kernels at small sizes, fast enough for compute-sanitizer; `gpu_suite` checks and times all.
 The checks do not need ONNX Runtime. The device "cpu" checks a library that emulates the GPU on the CPU.
 """
 
@@ -50,7 +50,7 @@ _OPTIONS: tuple[tuple[str, Callable[..., Cell]], ...] = (
 
 @dataclass(frozen=True)
 class Form:
-    """A variant of a layer that has a kernel of its own.
+    """A variant of a layer (cell, update rule, biases, rank) that has a CUDA kernel of its own.
 
     Attributes:
         kind: The kernel's name.
@@ -69,7 +69,7 @@ class Form:
     square: bool
 
     def layer(self, I: int, H: int) -> RecurrentLayer:
-        """Build the layer with weights N(0, 1/(4·columns)), so small that rounding errors decay over time."""
+        """Build the layer with random weights N(0, 1/(4·columns)), so small that rounding errors decay over time."""
         cell = self.make(I, H, recurrent=recurrent_weights(self.rank or None))
         layer = RecurrentLayer(cell, RULES[self.rule](I, H))
         for parameter in cell.parameters():
@@ -80,7 +80,7 @@ class Form:
 
 
 def forms() -> dict[str, Form]:
-    """Return a dict from `form_name` to variant, for all cells with all rules of ON_GPU."""
+    """Return a dict from name to variant (`Form`), for all cells with all update rules that have CUDA kernels."""
     known: dict[str, Form] = {}
     for square, rank, rule, (_, make) in itertools.product((False, True), (0, _RANK), ON_GPU, _OPTIONS):
         sizes = (5, 5) if square else (3, 5)
@@ -96,7 +96,7 @@ def forms() -> dict[str, Form]:
 
 
 def form_name(kind: str, biases: bool) -> str:
-    """Return the name of a variant for `forms` and reports: the kernel's name, and whether there are biases."""
+    """Return the name of a layer's variant in reports: the name of its kernel, and whether it has biases."""
     return f"{kind} with biases" if biases else kind
 
 
@@ -104,10 +104,10 @@ Outputs = tuple[Tensor, list[Tensor], Tensor, Tensor]
 
 
 class PackedLayer:
-    """A layer's weights, packed on a device for the CUDA library's op.
+    """A layer whose weights are copied to a device in the memory layout of its CUDA kernel.
 
     Args:
-        library: The library of the op.
+        library: The CUDA library.
         layer: The layer.
         form: The layer's variant.
         device: The device of the weights, cuda or cpu.
@@ -129,15 +129,15 @@ class PackedLayer:
         return 0 if self._device == "cpu" else int(torch.cuda.current_stream().cuda_stream)
 
     def bound(self, x: Tensor, states: Sequence[Tensor]) -> tuple[Callable[[], None], Outputs]:
-        """Return a function that calls the op on these inputs, with outputs filled with NaN, or with -1 for integers.
+        """Return a function that calls the kernel on these inputs; outputs start as NaN, or -1 for integers.
 
         Args:
             x: Inputs (T, B, I).
             states: Initial states (B, H) in the layer's order.
 
         Returns:
-            The function, and its outputs: y, the last states, updates and macs. Updates and macs stay -1 if the rule
-            never skips.
+            The function, and its outputs: y, the last states, and the numbers of updated neurons and of multiply-adds.
+            These numbers stay -1 if the layer never skips updates.
         """
         (T, B), H = x.shape[:2], self._sizes.hidden
         y, after = x.new_full((T, B, H), torch.nan), [torch.full_like(state, torch.nan) for state in states]
@@ -155,19 +155,20 @@ class PackedLayer:
 def check(
     library: CudaLibrary, op: str, form: Form, shapes: Iterable[tuple[int, int, int, int]], device: str
 ) -> dict[str, Any]:
-    """Compare an op with the same layer in torch, in float64: outputs, states and numbers of updated neurons.
+    """Compare a CUDA kernel with the same layer in torch, in float64: outputs, states and numbers of updated neurons.
 
-    Rounding may flip a decision near its threshold, which changes all later steps. The check then draws new inputs.
+    Rounding may flip an update decision near its threshold, which changes all later steps. The check then draws new
+    inputs.
 
     Args:
-        library: The library of the op.
-        op: Name of the op in the report.
-        form: The variant that the op computes.
+        library: The CUDA library.
+        op: Name of the kernel in the report.
+        form: The variant of a layer that the kernel computes.
         shapes: Sizes (T, B, I, H).
         device: The device, cuda or cpu.
 
     Returns:
-        The op's entry in the report: the largest absolute error, the shape with this error, and `passed`.
+        The kernel's entry in the report: the largest absolute error, the shape with this error, and `passed`.
     """
     entry: dict[str, Any] = {"op": op, "error": 0.0, "shape": None, "passed": True}
     for T, B, I, H in shapes:
@@ -209,7 +210,7 @@ def _error(library: CudaLibrary, form: Form, shape: tuple[int, int, int, int], d
 
 
 def check_all(library: CudaLibrary, device: str, end: float, left_out: list[str]) -> list[dict[str, Any]]:
-    """Check every op of a library until `time.perf_counter()` is `end`; an op without a layer in torch fails."""
+    """Check every kernel of the CUDA library until `time.perf_counter()` is `end`; one without a torch layer fails."""
     known, entries, kernels = forms(), [], library.kernels()
     ops = sorted(kernels | {name for name, form in known.items() if form.kind in kernels})
     for done, op in enumerate(ops):
@@ -218,7 +219,7 @@ def check_all(library: CudaLibrary, device: str, end: float, left_out: list[str]
             break
         try:
             if op not in known:
-                raise EdgernnError("torch has no such layer")
+                raise EdgernnError(f"{op}: edgernn has no torch layer to compare the kernel with")
             entries.append(check(library, op, known[op], SHAPES, device))
         # any failure of a launch belongs in the report
         except Exception as error:
@@ -228,7 +229,7 @@ def check_all(library: CudaLibrary, device: str, end: float, left_out: list[str]
 
 
 def calls(library: CudaLibrary, device: str, T: int, B: int, H: int) -> dict[str, Callable[[], Any]]:
-    """Return a dict from name to a forward call to time: torch's layers and the ops of TIMED, with I = 2."""
+    """Return a dict from name to a forward call to time: torch's GRU and LSTM, and the CUDA kernels of TIMED."""
     known, x = forms(), torch.randn(T, B, 2, device=device)
     runs: dict[str, Callable[[], Any]] = {}
     for name, kind in (("torch.nn.GRU", nn.GRU), ("torch.nn.LSTM", nn.LSTM)):
@@ -242,7 +243,7 @@ def calls(library: CudaLibrary, device: str, T: int, B: int, H: int) -> dict[str
 
 
 def _held(op: PackedLayer, x: Tensor, states: Sequence[Tensor]) -> Callable[[], Any]:
-    """Return a function that calls an op and keeps its inputs and outputs alive."""
+    """Return a function that calls a CUDA kernel and keeps its inputs and outputs alive."""
     call, outputs = op.bound(x, states)
     return lambda: (call(), op, x, states, outputs)
 
@@ -266,7 +267,7 @@ def find_or_build(seconds: float) -> str:
 
     root = Path(edgernn.__file__).resolve().parents[1]
     if shutil.which("nvcc") is None or shutil.which("cmake") is None or not (root / "CMakeLists.txt").is_file():
-        raise EdgernnError(missing)
+        raise EdgernnError(f"{missing}; building it needs nvcc, cmake and the source tree")
     folder, end = root / "build" / "cuda", time.perf_counter() + seconds
     configure = ["cmake", "-S", str(root), "-B", str(folder), f"-D{CUDA_OPTION}=ON"]
     build = ["cmake", "--build", str(folder), "--parallel", str(os.cpu_count() or 1), "--target", "edgernn_cuda"]
@@ -274,7 +275,7 @@ def find_or_build(seconds: float) -> str:
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=max(1.0, end - time.perf_counter()))
         except subprocess.TimeoutExpired:
-            raise EdgernnError(f"{' '.join(words)} did not finish in {seconds:.0f} s") from None
+            raise EdgernnError(f"{' '.join(words)} did not finish within the time limit of {seconds:.0f} s") from None
         if done.returncode != 0:
             raise EdgernnError(f"{' '.join(words)} failed: {(done.stderr or done.stdout)[-500:]}")
     target = Path(library_path() if library_missing() is None else edgernn.runtime.__file__).with_name(CUDA)
@@ -283,26 +284,26 @@ def find_or_build(seconds: float) -> str:
 
 
 def sanitize(tool: str, seconds: float) -> dict[str, Any]:
-    """Run this module's command under a tool of compute-sanitizer, such as memcheck, and return an entry of the report.
+    """Run this module under NVIDIA's compute-sanitizer with a tool such as memcheck; return an entry of the report.
 
     EdgernnError is raised if compute-sanitizer is missing or exceeds the time limit.
     """
     program = shutil.which("compute-sanitizer")
     if program is None:
-        raise EdgernnError("it is not installed")
+        raise EdgernnError("expected the program compute-sanitizer in PATH, got none; install CUDA")
     words = [program, "--tool", tool, "--error-exitcode", "9", sys.executable, "-m", "edgernn.bench.gpu_ops"]
     # one allocation per tensor, so that reads beyond a tensor are detected
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=max(1.0, seconds), env=environment)
     except subprocess.TimeoutExpired:
-        raise EdgernnError(f"it did not finish in {seconds:.0f} s") from None
+        raise EdgernnError(f"stopped at the time limit of {seconds:.0f} s") from None
     return {"tool": tool, "passed": done.returncode == 0, "said": (done.stdout + done.stderr)[-1000:]}
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Result of `prepare`: the library's path, the results of compute-sanitizer, and notes on tools left out."""
+    """Path of the CUDA library, results of compute-sanitizer on it, and notes on tools that could not run."""
 
     path: str
     sanitized: list[dict[str, Any]]
@@ -310,7 +311,7 @@ class Prepared:
 
 
 def prepare(seconds: float) -> Prepared:
-    """Find or build the library and run compute-sanitizer on it, within a time limit.
+    """Find or build the CUDA library and run compute-sanitizer on it, within a time limit.
 
     EdgernnError is raised if the library is missing and cannot be built.
     """
@@ -331,7 +332,7 @@ def measured(
     left_out: list[str],
     clock: Callable[[dict[str, Callable[[], Any]]], dict[str, Any]],
 ) -> dict[str, Any]:
-    """Check and time all ops, and exported files in ONNX Runtime if it has a CUDA provider.
+    """Check and time all CUDA kernels, and exported models in ONNX Runtime if it has a CUDA provider.
 
     Args:
         prepared: The library and the results of compute-sanitizer.
@@ -348,7 +349,7 @@ def measured(
     """
     library = CudaLibrary(prepared.path)
     if device != "cpu" and (reason := library.missing()) is not None:
-        raise EdgernnError(reason)
+        raise EdgernnError(f"the CUDA library cannot use a GPU: {reason}")
     left_out += prepared.left_out
     report: dict[str, Any] = {"checks": check_all(library, device, end, left_out), "sanitized": prepared.sanitized}
     report["timed"] = {f"T={T} B={B} H={H}": clock(calls(library, device, T, B, H)) for T, B, H in TIMES}
@@ -376,7 +377,7 @@ def _exported(end: float, left_out: list[str]) -> list[dict[str, Any]]:
 
 
 def main(library: CudaLibrary | None = None, device: str = "cuda") -> int:
-    """Check the ops of SMALL, print their errors and return the exit status."""
+    """Check the CUDA kernels listed in SMALL, print their errors and return the exit status."""
     library, known = library or CudaLibrary(cuda_library_path()), forms()
     if (reason := library.missing()) is not None and device == "cuda":
         print(reason, file=sys.stderr)

@@ -48,7 +48,7 @@ TIMED = ("gru", "lstm", "pru", "sarnn", "skiprnn", "gru-before", "irc-gru", "ein
 
 @dataclass(frozen=True)
 class SuiteSizes:
-    """Sizes and limits of the suite.
+    """Sizes and limits of the checks and timings on a GPU.
 
     Attributes:
         check: T, B, I, H for the checks of gradients.
@@ -74,7 +74,7 @@ class SuiteSizes:
 def run(
     device: str, sizes: SuiteSizes, cells: Sequence[str], rules: Sequence[str], timed: Sequence[str]
 ) -> dict[str, Any]:
-    """Check every cell with every rule, time the layers named in `timed`, and return the JSON-compatible report."""
+    """Check the gradients of every cell with every update rule and time some layers; return the report."""
     end = time.perf_counter() + 60 * sizes.minutes
     left_out: list[str] = []
     report: dict[str, Any] = {"machine": machine(device), "sizes": sizes.__dict__, "left_out": left_out}
@@ -118,15 +118,15 @@ def machine(device: str) -> dict[str, Any]:
 def check(device: str, size: tuple[int, int, int, int], cell: str, rule: str, how: str) -> dict[str, Any]:
     """Compare the fused kernels' gradients with those of the torch loop over steps in float64.
 
-    Rounding may flip a decision near its threshold, which changes all later steps; the check then draws new inputs.
+    Rounding may flip an update decision near its threshold, which changes all later steps; new inputs are then drawn.
     Rounding may also change the slope of a surrogate gradient while all decisions stay the same, which the check cannot
-    see. Under such rules, inexact products therefore get several draws, of which the smallest error counts.
+    see. Under such update rules, inexact products therefore get several draws, of which the smallest error counts.
 
     Args:
         device: The device.
         size: T, B, I, H.
         cell: Name of the cell.
-        rule: Name of the rule.
+        rule: Name of the update rule.
         how: Precision of matrix products, a key of TOLERANCES.
 
     Returns:
@@ -203,7 +203,7 @@ def _checks(
 
 
 def throughput(device: str, sizes: SuiteSizes, names: Sequence[str]) -> dict[str, Any]:
-    """Time forward and backward of torch.nn's layers, and of ours as loops and as fused kernels, in tf32 or bf16."""
+    """Time forward and backward of torch.nn's GRU and LSTM, and of edgernn's layers as loops and as fused kernels."""
     T, B, I, H = sizes.timed
     x = torch.randn(T, B, I, device=device)
     runs: dict[str, Callable[[], None]] = {}
@@ -252,7 +252,7 @@ def _both_ways(module: nn.Module, x: Tensor, products: str) -> Callable[[], None
 
 
 def _measure(runs: dict[str, Callable[[], None]], rounds: int, device: str) -> dict[str, Any]:
-    """Time contenders in interleaved rounds after two warm-up rounds; one that fails is reported and not timed."""
+    """Time functions in turns, after two warm-up rounds; one that fails is reported and not timed."""
     before = torch.get_float32_matmul_precision()
     times: dict[str, list[float]] = {name: [] for name in runs}
     failures: dict[str, str] = {}
@@ -319,7 +319,7 @@ def training(device: str, sizes: SuiteSizes, seconds: float) -> dict[str, Any]:
 
 
 def table(report: dict[str, Any]) -> str:
-    """Summarise the report as text."""
+    """Summarise the report of the GPU suite as text."""
     machine, checks, timings = report["machine"], report["checks"], report["throughput"]
     T, B, I, H = report["sizes"]["timed"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
@@ -381,7 +381,7 @@ def _rows(timings: dict[str, Any]) -> list[str]:
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="JSON file to write.")
 @click.option("--device", default="cuda", show_default=True, help="Device of torch to measure.")
 def main(out: Path, device: str) -> None:
-    """Run all checks and timings, write the JSON file and print a summary."""
+    """Run all checks and timings on the GPU, write the JSON file and print a summary."""
     if not torch.cuda.is_available():
         raise click.ClickException("torch finds no GPU; run this on a machine with a GPU and a CUDA build of torch")
     if os.environ.get("TRITON_INTERPRET") == "1":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times of a model on a GPU beside cuDNN, called by ONNX Runtime and by torch, and beside our kernel on the CPU.
+"""Times of a model on a GPU beside cuDNN, called by ONNX Runtime and by torch, and beside the CPU.
 
 Inputs and outputs stay in GPU memory. CUDA events time the calls if torch can use the GPU.
 """
@@ -57,7 +57,7 @@ class Events:
 
 
 def require() -> str:
-    """Find the CUDA library and check that ONNX Runtime can use the GPU.
+    """Find edgernn's CUDA library and check that ONNX Runtime can use the GPU.
 
     Returns:
         The path of the library.
@@ -70,7 +70,7 @@ def require() -> str:
 
 
 def clock() -> Events | None:
-    """Return a clock of the GPU, or None if torch cannot use the GPU; the timed calls are then synchronous."""
+    """Return a clock that uses CUDA events, or None if torch cannot use the GPU; timed calls are then synchronous."""
     return Events() if torch.cuda.is_available() else None
 
 
@@ -81,7 +81,7 @@ def measure_on_gpu(
     settings: Rounds,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Verify and time a case on a GPU.
+    """Check and time a benchmark case on a GPU.
 
     Args:
         path: The exported file of the case's model.
@@ -91,7 +91,7 @@ def measure_on_gpu(
         progress: Where progress is shown.
 
     Returns:
-        The case's entry in the report, with µs per step of each contender; see `case.described`.
+        The case's entry in the report, with µs per step of each runtime; see `case.described`.
 
     Raises:
         EdgernnError: The outputs of edgernn are wrong, or the library, the GPU or a provider is missing.
@@ -141,12 +141,14 @@ def _handle(events: Events | None) -> int | None:
 
 
 def _compared(y: NDArray[Any] | None, expected: NDArray[Any]) -> float | None:
-    """Return the largest absolute error, or None if y is None (not comparable); raise EdgernnError if y is wrong."""
+    """Return the largest absolute error of y, or None if there is no y to compare; raise EdgernnError if y is wrong."""
     if y is None:
         return None
     error = float(np.abs(y - expected).max())
     if not error <= ROUNDED:
-        raise EdgernnError(f"wrong by {error:.1e} (allowed {ROUNDED:g}), not timed")
+        raise EdgernnError(
+            f"not timed: expected an error of at most {ROUNDED:g} against the reference, got {error:.1e}"
+        )
     return error
 
 
@@ -157,7 +159,7 @@ TimedCall = tuple[Callable[[], Any], Callable[[], NDArray[Any] | None]]
 def _operator(
     kind: str, info: dict[str, Any], weights: Mapping[str, Weight], x: NDArray[Any], x_gpu: Any, events: Events | None
 ) -> TimedCall:
-    """Build the timed call of ONNX Runtime's operator, in the network `baseline`, on its CUDA provider."""
+    """Build the timed call of ONNX Runtime's GRU or LSTM operators on its CUDA provider."""
     ort = onnxruntime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -179,9 +181,9 @@ def _operator(
 def _torch(
     kind: str, info: dict[str, Any], weights: Mapping[str, Weight], x: NDArray[Any], x_gpu: Any, events: Events | None
 ) -> TimedCall:
-    """Build the timed call of torch's recurrent layers alone, without input scaling, embedding and head."""
+    """Build the timed call of torch.nn's GRU or LSTM alone, without input scaling, embedding and output layer."""
     if events is None:
-        raise EdgernnError("torch sees no GPU")
+        raise EdgernnError("torch finds no GPU; install a torch with CUDA to time its layers")
     with torch.cuda.stream(events.stream):
         module = torch_layers(kind, info, weights).cuda()
         numbers = x if x.ndim == 3 else np.zeros((*x.shape, info["model"]["input"]["size"]), np.float32)
@@ -218,7 +220,7 @@ def torch_layers(kind: str, info: dict[str, Any], weights: Mapping[str, Weight])
     """
     sizes = layer_sizes(info)
     if len(set(sizes)) > 1:
-        raise EdgernnError("torch's layers are all of one size")
+        raise EdgernnError("torch's GRU and LSTM need layers of one size, got a last layer of another size")
     module = MODULES[kind](
         info["model"]["input"]["size"], sizes[0], len(sizes), bidirectional=info["model"]["bidirectional"]
     ).eval()

@@ -28,7 +28,7 @@ def measure_load(case: Case, settings: Rounds) -> dict[str, Any]:
         settings: Rounds of the measurement.
 
     Returns:
-        The case's entry in the report (see `case.described`), with times in µs per session and the library's size.
+        The entry in the report (see `case.described`), with times in µs per session and the library's size.
     """
     import edgernn
     from edgernn.export import to_onnx

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verify a model, then time it in rounds: each times all contenders in shuffled order, and ratios compare one round."""
+"""Check an exported model, then time it beside ONNX Runtime's GRU and LSTM, in shuffled turns."""
 
 import dataclasses
 from collections.abc import Callable
@@ -28,7 +28,7 @@ NATIVE, PORTABLE, GRU, LSTM = "edgernn native", "edgernn portable", "ONNX Runtim
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a benchmark.
+    """Settings of `edgernn bench MODEL`: sizes, threads and rounds.
 
     Attributes:
         batch: B, the number of sequences of a call.
@@ -36,7 +36,7 @@ class Settings:
         threads: Threads of each runtime.
         rounds: Number of interleaved rounds.
         warmup: Warm-up calls before the first round.
-        block_ms: Approximate time of a contender's calls in a round.
+        block_ms: Approximate time of the calls of one runtime in a round, in milliseconds.
     """
 
     batch: int = 1
@@ -60,7 +60,7 @@ def bench(
     x: NDArray[Any] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Verify and time a model file.
+    """Check an exported model, then time it beside ONNX Runtime's GRU and LSTM.
 
     Args:
         path: The exported file.
@@ -74,7 +74,7 @@ def bench(
         The JSON-compatible report; `markdown` formats it.
 
     Raises:
-        EdgernnError: The backends disagree; a wrong kernel is not timed.
+        EdgernnError: The native library and the standard ONNX operators disagree; a wrong kernel is not timed.
     """
     settings = settings or Settings()
     path = Path(path)
@@ -122,7 +122,7 @@ def read_example(path: Path) -> NDArray[Any]:
 
 
 def example_input(path: Path, session: Session, settings: Settings, x: NDArray[Any] | None) -> tuple[NDArray[Any], str]:
-    """Choose the input of a benchmark.
+    """Choose the input that a benchmark runs a model on.
 
     Args:
         path: The exported file; `example.npz` beside it is the default input.
@@ -159,11 +159,11 @@ def example_input(path: Path, session: Session, settings: Settings, x: NDArray[A
 
 
 def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) -> float:
-    """Compare the native and the portable backend, restarting both from the portable state after each chunk of steps.
+    """Compare the native library with standard ONNX operators; both restart from the latter's state after each chunk.
 
     Args:
-        native: The session to verify.
-        portable: The reference.
+        native: Session with the native library.
+        portable: Session with standard ONNX operators, the reference.
         x: Inputs (T, B, I) or (T, B).
         steps: Steps of a chunk.
 
@@ -191,8 +191,9 @@ def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) 
     # rounding may flip a decision at its threshold; frequent flips mean a wrong kernel
     if not worst <= TOLERANCE or disagreements > max(1, 0.002 * x.shape[0] * x.shape[1]):
         raise EdgernnError(
-            f"native and portable disagree: worst error {worst:.3g} (allowed {TOLERANCE:g}), "
-            f"{disagreements} of {x.shape[0] * x.shape[1]} steps with other decisions; not timed"
+            f"the native library and the portable operators disagree: largest error {worst:.3g} (allowed "
+            f"{TOLERANCE:g}), "
+            f"{disagreements} of {x.shape[0] * x.shape[1]} steps update other neurons; not timed, report a bug"
         )
     return worst
 
@@ -200,7 +201,7 @@ def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) 
 def _contenders(
     path: Path, sessions: dict[str, Session], info: dict[str, Any], x: NDArray[Any], settings: Settings
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, float]]:
-    """Return a dict from contender to the call to time, and a dict of errors of baselines with the same function."""
+    """Return a dict from name to the call to time, and the errors of ONNX Runtime's operators with the same weights."""
     calls: dict[str, Callable[[], Any]] = {}
     for name, session in sessions.items():
         calls[name] = _caller(session.onnx, x, session.initial_state(x.shape[1]), ("updates", "macs"))
@@ -215,7 +216,10 @@ def _contenders(
         if is_same(kind, info):
             error = float(np.abs(calls[name]()[0] - calls[PORTABLE]()[0]).max())
             if not error <= TOLERANCE:
-                raise EdgernnError(f"{name} and ours differ by {error:.3g} on the same weights; not timed")
+                raise EdgernnError(
+                    f"{name}: its y differs by {error:.3g} from the model's with the same weights; not timed, report "
+                    "a bug"
+                )
             verified[f"against {name}"] = error
     return calls, verified
 
@@ -227,7 +231,7 @@ def _caller(session: Any, x: NDArray[Any], state: dict[str, Array], unread: tupl
 
 
 def _summary(timings: dict[str, list[list[float]]], samples: int, steps: int) -> dict[str, dict[str, float]]:
-    """Summarise each contender: µs per step, percentiles of a call, and the speed-up over the GRU operator."""
+    """Summarise the times: µs per step, percentiles of a call, and the speed-up over ONNX Runtime's GRU."""
     medians = {name: np.array([np.median(block) for block in rounds]) for name, rounds in timings.items()}
     summary = {}
     for name, rounds in timings.items():
@@ -252,7 +256,7 @@ def _summary(timings: dict[str, list[list[float]]], samples: int, steps: int) ->
 def _costs(info: dict[str, Any], rate: float, executed: float, backend: str) -> dict[str, Any]:
     """Return the parameters of the recurrent layers, those of GRU and LSTM of the same sizes, and the work of a step.
 
-    `rate` is the share of neurons updated, and `executed` the multiply-adds of a step that `backend` executed.
+    `rate` is the share of neurons that are updated, and `executed` the multiply-adds of a step that `backend` executed.
     """
     cost = info["cost"]
     idle = cost["flops_paper_idle"]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A custom cell whose equations the native library interprets: those of `gru` under another name."""
+"""Example of a custom cell, which the native library interprets: the equations of `gru` under another name."""
 
 from edgernn.cells import GRU
 
 
 class OwnGRU(GRU):
-    """The gated recurrent unit; see `edgernn.cells.gru`."""
+    """The gated recurrent unit as a custom cell; see `edgernn.cells.gru`."""
 
     name = "own-gru"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The suite's report as Markdown, for docs/background/performance.md and for `edgernn bench --suite` and `--peers`."""
+"""Benchmark reports as Markdown, for docs/background/performance.md, `edgernn bench --suite` and `--peers`."""
 
 import re
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ _OURS = (EDGERNN, FLOAT32, DENSE, PYTHON, COMPILED, PORTABLE, ROOFLINE, WITH_INP
 
 
 def page(report: dict[str, Any]) -> str:
-    """Format a report: machine, method, targets, cases where another runtime is faster, and the figures by group."""
+    """Format a benchmark report: machine, method, targets, cases where another runtime is faster, and all times."""
     return "\n\n".join([_machine(report), _explained(report), *tables(report["cases"])]) + "\n"
 
 
@@ -34,7 +34,7 @@ def section(report: dict[str, Any]) -> str:
 
 
 def tables(cases: list[dict[str, Any]]) -> list[str]:
-    """Format cases as sections: targets, where we lose, figures by group, and contenders that were not timed."""
+    """Format benchmark cases as sections: targets, where edgernn is slower, times by group, and runtimes not timed."""
     finished, parts = [case for case in cases if "failed" not in case], []
     if any(case["targets"] for case in finished):
         parts += ["## Targets", _targets(finished)]
@@ -112,7 +112,7 @@ def _losses(cases: list[dict[str, Any]]) -> str:
 
 
 def _group(cases: list[dict[str, Any]]) -> str:
-    """Format a group: a row for each contender, a column for each case, with µs per step, quartiles and ratio."""
+    """Format a group of cases as a table of µs per step, quartiles and ratio: a row per runtime, a column per case."""
     names = list(dict.fromkeys(name for case in cases for name in case["contenders"]))
     rows = []
     for name in names:
@@ -138,7 +138,7 @@ def _number(us: float) -> str:
 
 
 def _left_out(cases: list[dict[str, Any]]) -> str:
-    """List the peers and cases without figures, one line for each reason."""
+    """List the runtimes that were not timed and in which cases, one line for each reason."""
     reasons: dict[tuple[str, str], int] = {}
     for case in cases:
         for name, why in case.get("left_out", {}).items():

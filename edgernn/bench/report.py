@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A benchmark's report as Markdown and as files."""
+"""Reports of `edgernn bench MODEL` as Markdown and as files."""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lower bounds of the time on this processor, measured in the same rounds as the contenders.
+"""Lower bounds of the time on this processor, measured in the same rounds as the runtimes.
 
 For one sequence the bound is the product y = R h with the recurrent weights R alone, once per step, with R packed in
 access order and warm in cache. For a batch it is all multiply-adds at the peak rate of one thread times the number of
@@ -52,7 +52,7 @@ class MatVec:
 
 
 def matvec(rows: int, columns: int, times: float) -> tuple[Callable[[], None], float]:
-    """Build a function that does matrix-vector products.
+    """Build a function that computes matrix-vector products, the lower bound of a recurrent step.
 
     Args:
         rows: Rows of the matrix.
@@ -92,21 +92,21 @@ def steps_in_c(stepper: Stepper, macs: float) -> tuple[Callable[[], None], float
         macs: Multiply-adds of a step.
 
     Returns:
-        The function, and the share of its time that one step takes. The function raises EdgernnError if the model
-        rejects its input.
+        The function, and the share of its time that one step takes. It raises EdgernnError if the model rejects its
+        input.
     """
     library, repeats = probes(), max(1, int(_WORK / macs))
     arguments = *stepper.native, ctypes.c_int64(repeats)
 
     def call() -> None:
         if library.edgernn_probe_steps(*arguments) != 0:
-            raise EdgernnError(stepper.refusal())
+            raise EdgernnError(f"the packed model rejects the input: {stepper.refusal()}")
 
     return call, 1 / repeats
 
 
 def _aligned(size: int) -> NDArray[np.float32]:
-    """Allocate zeros aligned to 64 bytes."""
+    """Allocate an array of zeros aligned to 64 bytes, a cache line."""
     memory = np.zeros(size + 16, np.float32)
     start = (-memory.ctypes.data % 64) // 4
     return memory[start : start + size]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All cases of docs/background/performance.md, each measured in a process of its own."""
+"""The benchmark suite of docs/background/performance.md; each case is timed in a process of its own."""
 
 import datetime
 import os
@@ -74,7 +74,7 @@ OWN_CASES = tuple(_own_cases())
 
 
 def chosen(only: str | None) -> tuple[Case, ...]:
-    """Select cases by name.
+    """Select benchmark cases by name.
 
     Args:
         only: Text that the names contain, or None for CASES.
@@ -87,7 +87,7 @@ def chosen(only: str | None) -> tuple[Case, ...]:
     """
     cases = CASES if only is None else tuple(case for case in (*CASES, *OWN_CASES) if only in case.name)
     if not cases:
-        raise UsageError(f"only: expected a part of a case's name, such as {CASES[0].name!r}, got {only!r}")
+        raise UsageError(f"--only: expected a part of a benchmark case's name, such as {CASES[0].name!r}, got {only!r}")
     return cases
 
 
@@ -99,7 +99,7 @@ def run_suite(
     command: str = "",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Measure cases and write the report after each of them.
+    """Time benchmark cases and write the report after each of them.
 
     A case that fails, or ends its process, is reported with the reason.
 
@@ -131,7 +131,7 @@ def run_suite(
 
 
 def alone(case: Case, settings: Rounds) -> dict[str, Any]:
-    """Measure a case in a process of its own, on as many processors as it has threads.
+    """Time a benchmark case in a process of its own, on as many processors as it has threads.
 
     Args:
         case: The case.
@@ -155,7 +155,7 @@ def _pin(threads: int) -> None:
 
 
 def summary(entry: dict[str, Any]) -> str:
-    """Describe a case's report in one line."""
+    """Describe the result of a benchmark case in one line."""
     if "failed" in entry:
         return f"{entry['name']}: {entry['failed']}"
     us = entry["contenders"]["edgernn"]["us"]

@@ -3,7 +3,7 @@
 
 It times forward and backward of a layer with fused kernels, of the same layer as a loop, and of torch.nn.GRU, in
 interleaved rounds of one process. With --own it also times the cell under another name: its equations are then
-interpreted, as those of custom cells are.
+interpreted by the native library, as those of custom cells are.
 """
 
 import statistics
@@ -46,7 +46,7 @@ def measure(runs: dict[str, Callable[[], None]], repeats: int, clock: Callable[[
 
 
 def both_ways(module: nn.Module, x: Tensor) -> Callable[[], None]:
-    """Return a function that runs a layer forward and then backward from the sum of its last output."""
+    """Return a function that runs a layer forward, and backward from the sum of its last output."""
 
     def run() -> None:
         module.zero_grad()
@@ -56,7 +56,7 @@ def both_ways(module: nn.Module, x: Tensor) -> Callable[[], None]:
 
 
 def table(report: dict[str, Any]) -> str:
-    """Format a report as Markdown."""
+    """Format the times of training steps as Markdown."""
     sizes = ", ".join(f"{name} = {value}" for name, value in report["sizes"].items())
     lines = [
         f"Forward and backward of one layer, {sizes}, {report['threads']} threads, {report['cpu']}, torch "

@@ -44,13 +44,13 @@ class Gate:
 
 @dataclass(frozen=True)
 class Vector:
-    """Vector that a cell has besides the weights of its gates. `Cell.mid` and `Cell.update` read it as p.NAME.
+    """Parameter vector that a cell has besides the weights of its gates; its equations read it as p.NAME.
 
     Attributes:
         size: Length: "H", "I" or "1".
         start: Initial value. None: random, as for the weights.
         map: Function that is applied to the vector before p.NAME is read. None: no function.
-        learned: True for a parameter, False for a constant; both are inputs of the op.
+        learned: True for a parameter, False for a constant.
         steps: True if the value 0 stands for the length T of the current sequence.
     """
 
@@ -83,14 +83,14 @@ class Gates:
 
 
 class Parts(TypedDict, total=False):
-    """Keyword arguments that the constructor of every cell accepts and passes on to `Cell`."""
+    """Keyword arguments that the constructor of every cell passes on to `Cell`: storage of R, and normalisation."""
 
     recurrent: Recurrent
     norm: Norm | None
 
 
 class Cell(nn.Module, abc.ABC):
-    """Recurrent cell, defined by its `gates`, its `vectors`, the names of its `states`, `update` and maybe `mid`.
+    """Base class of recurrent cells, defined by tables of `gates`, `vectors` and `states` and one or two functions.
 
     p_g = W_g x_t + R_g h_{t-1} + C_g c_{t-1} + V_g m_t + b_g      for each gate g, without the terms it lacks
     m_t = mid(p, state_{t-1})                                      only if a gate has the term V m
@@ -111,7 +111,7 @@ class Cell(nn.Module, abc.ABC):
         name: Name on the command line.
         paper: Paper that the equations are from.
         reads_last: True if W has 2I columns, for x_t and then x_{t-1}, which is carried as a further state of size I.
-        mid_vanishes: True if m is zero where the states are zero, so that kernels skip m of masked neurons.
+        mid_vanishes: True if m is zero where the states are zero, so that kernels may skip these elements of m.
         normalises_c: True if `update` computes the output from `p.norm_c(c)`; the state c is not normalised.
         choices: Dict from option of the constructor to its values, for options that change the gate table.
         other_if_square: True if the gate table is another one when I = H.
@@ -190,7 +190,7 @@ class Cell(nn.Module, abc.ABC):
         self.reset_parameters()
 
     def _normalisations(self, norm: Norm) -> dict[str, nn.Module]:
-        """Create a dict from "W", "R", "C" or "V" to the normalisation of that product, and from "c" to that of c."""
+        """Create the normalisations: a dict from a weight such as "W" to that of its product; "c" is that of c."""
         norms: dict[str, nn.Module] = {}
         for name in ("W", "R", "C", "V"):
             if name in self._parameters:
@@ -200,7 +200,7 @@ class Cell(nn.Module, abc.ABC):
 
     @torch.no_grad()
     def threshold(self, hold: bool) -> None:
-        """Set all but the largest blocks of R to zero. With `hold` training keeps them at zero, else they may grow."""
+        """Prune R: set all but its largest blocks to zero. With `hold` they stay zero, else they may grow again."""
         assert isinstance(self.recurrent, BlockSparse)
         parts = self._split(self.R, self._h, 0)
         mids = {g.name for g in self.gates if g.mid}
@@ -216,19 +216,19 @@ class Cell(nn.Module, abc.ABC):
 
     @classmethod
     def forms(cls) -> Iterator[Self]:
-        """Yield a small cell for each possible gate table; the native kernels are generated from these."""
+        """Yield a small cell for each variant of its gate table; the C++ kernels are generated from these."""
         for sizes in ((3, 3), (2, 3)) if cls.other_if_square else ((2, 3),):
             for values in product(*cls.choices.values()):
                 yield cls(*sizes, **dict(zip(cls.choices, values, strict=True)))
 
     @property
     def form(self) -> str:
-        """Name of the cell's equations: `name`, or `name`-`variant` if there is a variant."""
+        """Name of the cell's equations: its name, with a suffix for a variant, as in sru-projected."""
         return f"{self.name}-{self.variant}" if self.variant else self.name
 
     @property
     def biases(self) -> int:
-        """Number of gates with a bias."""
+        """Number of gates that have a bias."""
         return sum(g.bias for g in self.gates)
 
     @property
@@ -237,12 +237,12 @@ class Cell(nn.Module, abc.ABC):
         return self.recurrent.density is not None
 
     def held_zeros(self) -> int:
-        """Number of weights of block-sparse R that are held at zero (see `kept`); 0 for other weights."""
+        """Number of weights of a block-sparse R that are zero for good (see `kept`); 0 for a dense R."""
         return int((~self.kept).sum()) if self.is_sparse else 0
 
     @property
     def couples(self) -> bool:
-        """True if the norm combines the rows of all neurons, so that the rows of single neurons cannot be skipped."""
+        """True if a normalisation combines all neurons, so that single neurons cannot be skipped."""
         return self.norm is not None and self.norm.couples
 
     @property
@@ -257,12 +257,12 @@ class Cell(nn.Module, abc.ABC):
 
     @property
     def mid_size(self) -> int:
-        """M, the size of m; H unless overridden."""
+        """M, the size of the intermediate vector m; H unless overridden."""
         return self.hidden_size
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialise all parameters in place."""
+        """Initialise all parameters of the cell in place."""
         bound = 1 / math.sqrt(self.hidden_size)
         for parameter in self.parameters(recurse=False):
             nn.init.uniform_(parameter, -bound, bound)
@@ -273,8 +273,8 @@ class Cell(nn.Module, abc.ABC):
                 getattr(self, name).fill_(vector.start)
 
     def mid(self, p: Gates, state: State) -> Tensor:
-        """Compute m_t (B, M) from the gates marked `mid`; called only if a gate has the m term."""
-        raise TypeError(f"{type(self).__name__}: expected a method mid(p, state), as a gate has the m term")
+        """Compute the intermediate vector m_t (B, M) from the gates with mid=True, if a gate has the term V m."""
+        raise TypeError(f"{type(self).__name__}: expected a method mid(p, state), as a gate has m=True; define it")
 
     @abc.abstractmethod
     def update(self, p: Gates, state: State) -> State:
@@ -284,22 +284,22 @@ class Cell(nn.Module, abc.ABC):
         return tuple(like.new_zeros(batch, self.hidden_size) for _ in self.states)
 
     def row_macs(self, inputs: int, hidden: int, middle: int) -> int:
-        """Multiply-adds of one neuron in the gates that `update` reads, for these sizes of x, each state and m."""
+        """Count the multiply-adds of one neuron in the gates that `update` reads, for these sizes of x, state and m."""
         columns, factor = inputs * (1 + self.reads_last), self.recurrent.columns(hidden)
         return sum(g.x * columns + g.h * factor + g.c * hidden + g.m * middle for g in self.gates if not g.mid)
 
     def mid_macs(self, inputs: int, hidden: int) -> int:
-        """Multiply-adds of one element of m in the gates that `mid` reads, for these sizes of x and h."""
+        """Count the multiply-adds of one element of m in the gates that `mid` reads, for these sizes of x and h."""
         return sum(g.x * inputs + g.h * (self.recurrent.columns(hidden)) for g in self.gates if g.mid)
 
     def macs(self) -> tuple[int, int]:
-        """Multiply-adds of a step as a pair: of Q and the gates that `mid` reads, and of all other gates."""
+        """Count the multiply-adds of a step as a pair: Q and the gates that `mid` reads, and all other gates."""
         inputs, hidden, middle = self.input_size, self.hidden_size, self.mid_size
         mid = middle * self.mid_macs(inputs, hidden) + (self.recurrent.rank or 0) * hidden
         return mid, hidden * self.row_macs(inputs, hidden, middle)
 
     def constants(self, x: Tensor) -> dict[str, Tensor]:
-        """Return the tensors that are the same at all steps of a sequence x (T, B, I), as a dict from name to tensor.
+        """Compute what is the same at all steps of a sequence x (T, B, I), as a dict from name to tensor.
 
         They are the `vectors` after their `map`; "bR", "bC" and "bV", the biases that are added to R h, C c and V m for
         gates without W x; and "R", block-sparse weights with their zeros.
@@ -322,7 +322,7 @@ class Cell(nn.Module, abc.ABC):
         return constants
 
     def project(self, x: Tensor, t: Tensor | None = None) -> Tensor:
-        """Compute W x + b for all gates with x.
+        """Compute the input part W x + b of all gates that read x.
 
         Args:
             x: Input (…, columns of W): one step or a sequence.
@@ -338,9 +338,9 @@ class Cell(nn.Module, abc.ABC):
         return self._product("W", x, self.W, bias, t)
 
     def thinned(self, mask: Tensor) -> dict[str, Tensor]:
-        """Return a dict of R and C with each gate's rows times mask (H, H), unchanged for gates that `mid` reads."""
+        """Return R and C with weights masked: each gate's rows times mask (H, H), except gates that `mid` reads."""
         if self.recurrent.rank is not None:
-            raise UsageError("rank: expected none with a rule that masks the recurrent weights")
+            raise UsageError("rank: expected none with a rule that masks recurrent weights, such as clockwork")
         mids = {g.name for g in self.gates if g.mid}
         masked = {}
         for key, names in (("R", self._h), ("C", self._c)):
@@ -351,10 +351,10 @@ class Cell(nn.Module, abc.ABC):
         return masked
 
     def step(self, a: Tensor, x: Tensor, state: State, constants: dict[str, Tensor], t: Tensor | None = None) -> State:
-        """Compute one step.
+        """Compute one step: the next state from the input and the last state.
 
         Args:
-            a: Projection of the input (B, rows of W), one step of `project`.
+            a: Input part W x + b (B, rows of W), one step of the result of `project`.
             x: Input (B, I).
             state: State before the step.
             constants: Result of `constants`, updated with that of `thinned` if a rule masks R and C.
@@ -381,7 +381,7 @@ class Cell(nn.Module, abc.ABC):
         return self.update(Gates(p | values, norm_c), state)
 
     def _product(self, key: str, factor: Tensor, weight: Tensor, bias: Tensor | None, t: Tensor | None) -> Tensor:
-        """Product of weight and factor, normalised by `norms[key]` if the cell has a norm, plus the bias."""
+        """Compute a product of weight and factor, normalised if the cell has normalisations, plus the bias."""
         if key not in self.norms:
             return nn.functional.linear(factor, weight, bias)
         product: Tensor = self.norms[key](nn.functional.linear(factor, weight), t)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An LSTM whose forget gate decays over the sequence.
 
-Saves: only the bias of the forget gate. The cell makes forgetting predictable, not cheap.
+Saves: only the bias of the forget gate. The forget gate becomes predictable, not cheaper to compute.
 Choose it for sequences of one known length if only the last output is used, as in classification.
 """
 

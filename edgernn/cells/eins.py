@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An LSTM on an extrapolated input.
+"""EINS, an LSTM whose gates read a mix of input and memory.
 
 Saves: it has 2I² + 5IH + I weights, an LSTM 4IH + 4H² + 4H: seven times as many at I = 100, H = 800. It saves if I is
 small compared to H; at I = 1150, H = 400 it is twice as large as an LSTM.

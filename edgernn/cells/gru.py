@@ -2,8 +2,8 @@
 """The gated recurrent unit, in its two common versions.
 
 Saves: a quarter of the weights and multiply-adds of an LSTM. It is the baseline for the lighter cells.
-Choose it if you want a cell that is known to train well. Under a rule, `gru` skips whole rows. `gru-before` computes
-its whole reset gate at every step at which any neuron changes, so that a third of its work is not skipped there.
+Choose it if you want a cell that is known to train well. If an update rule skips neurons, `gru` skips all their work.
+`gru-before` computes its whole reset gate if any neuron is updated, so that a third of its work is not skipped.
 """
 
 import torch

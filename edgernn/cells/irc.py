@@ -18,7 +18,7 @@ from edgernn.cells.forget import ForgetBias
 
 
 class _InputResidual(ForgetBias):
-    """Base class of cells with m = v_t = x_t + σ(alpha) ⊙ (R_u h_{t-1})."""
+    """Base class of cells whose gates read v_t = x_t + σ(alpha) ⊙ (R_u h_{t-1}) in place of x and h."""
 
     vectors = {"alpha": Vector("I", 2.0, torch.sigmoid)}  # noqa: RUF012
 
@@ -27,7 +27,7 @@ class _InputResidual(ForgetBias):
         return self.input_size
 
     def feedback(self, p: Gates, h: Tensor) -> Tensor:
-        """Term u_t (B, I) that the last output h (B, H) contributes to v_t."""
+        """Compute u_t (B, I), the part of v_t that comes from the last output h (B, H)."""
         return p.u
 
     def mid(self, p: Gates, state: State) -> Tensor:
@@ -36,7 +36,7 @@ class _InputResidual(ForgetBias):
 
 
 class _DiagonalInputResidual(_InputResidual):
-    """Base class of cells with v_t = x_t + σ(alpha) ⊙ u_t: u_t = tanh(omega) ⊙ h_{t-1} if I = H, else R_u h_{t-1}."""
+    """Base class of cells whose gates read v_t = x_t + σ(alpha) ⊙ u_t; u_t = tanh(omega) ⊙ h_{t-1} if I = H."""
 
     other_if_square = True
     vectors = {**_InputResidual.vectors, "omega": Vector("H", map=torch.tanh)}  # noqa: RUF012

@@ -11,7 +11,7 @@ from edgernn.cells.base import Cell, Gate, Gates, State
 
 
 class _LSTM(Cell):
-    """Equations of both LSTMs: c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t and h_t = o_t ⊙ tanh(N(c_t)), where N is `norm_c`."""
+    """Base class of the LSTMs: c_t = f_t ⊙ c_{t-1} + i_t ⊙ g_t, h_t = o_t ⊙ tanh(N(c_t)), where N may normalise c."""
 
     normalises_c = True
     states = ("h", "c")

@@ -45,7 +45,7 @@ class LayerNorm(nn.Module):
 
     @classmethod
     def of_state(cls, size: int, steps: int) -> nn.Module | None:
-        """Return None: the cell state is not normalised."""
+        """Return no normalisation, as layer normalisation leaves the cell state unchanged."""
         return None
 
     def forward(self, p: Tensor, t: Tensor | None) -> Tensor:
@@ -53,7 +53,7 @@ class LayerNorm(nn.Module):
 
 
 class StepAffine(nn.Module):
-    """Affine map with its own scale and shift at each step t: N_t(p) = scale_t ⊙ p + shift_t.
+    """Affine map with its own scale and shift at each time step t: N_t(p) = scale_t ⊙ p + shift_t.
 
     scale and shift are (steps, rows). Later steps use the last row.
     """
@@ -110,7 +110,7 @@ class RecurrentBatchNorm(nn.Module):
 
     @classmethod
     def of_state(cls, size: int, steps: int) -> "RecurrentBatchNorm":
-        """Create the normalisation of a cell state (B, size), with a shift β."""
+        """Create the batch normalisation of a cell state (B, size), with a shift β."""
         return cls(size, steps, shifts=True)
 
     def forward(self, p: Tensor, t: Tensor | None) -> Tensor:
@@ -125,7 +125,7 @@ class RecurrentBatchNorm(nn.Module):
         return normalised if self.shift is None else normalised + self.shift
 
     def _average(self, mean: Tensor, var: Tensor, first: Tensor) -> None:
-        """Update the moving averages of step `first` (1,) and those after it with a batch's statistics (steps, rows).
+        """Update the moving averages of mean and variance, from step `first` (1,) on, with a batch's statistics.
 
         No value is read on the host, so that a GPU can record the loop over time.
         """
@@ -143,7 +143,7 @@ class RecurrentBatchNorm(nn.Module):
         return total((p - mean.unsqueeze(-2)).square().sum(-2)) / count, mean
 
     def folded(self) -> StepAffine:
-        """Return a module that computes the same as this one in evaluation mode: one affine map per step."""
+        """Return a module that computes the same as this one in evaluation mode: one affine map per time step."""
         return StepAffine(*self._fold())
 
     def _fold(self) -> tuple[Tensor, Tensor]:
@@ -167,7 +167,7 @@ NORMS: dict[str, type[LayerNorm] | type[RecurrentBatchNorm]] = {
 
 @dataclass(frozen=True)
 class Norm:
-    """Choice of a normalisation; an unknown name or `steps` below 1 raises UsageError.
+    """Which normalisation a cell has; an unknown name or `steps` below 1 raises UsageError.
 
     Attributes:
         name: Name in `NORMS`.
@@ -185,16 +185,16 @@ class Norm:
 
     @property
     def couples(self) -> bool:
-        """True if a row's value depends on all other rows."""
+        """True if the normalised value of a neuron depends on all other neurons."""
         return NORMS[self.name].couples
 
     @property
     def counts_steps(self) -> bool:
-        """True if a value depends on the index of its step."""
+        """True if the normalisation differs from step to step."""
         return NORMS[self.name].counts_steps
 
     def of_product(self, rows: int) -> nn.Module:
-        """Create a normalisation of a product (..., rows)."""
+        """Create a normalisation of a matrix-vector product (..., rows)."""
         return NORMS[self.name](rows, self.steps)
 
     def of_state(self, size: int) -> nn.Module | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The prototypical recurrent unit.
+"""The prototypical recurrent unit (PRU), a GRU without the reset gate.
 
 Saves: a third of the weights and multiply-adds of a GRU, half of those of an LSTM, at every size.
 Choose it as the first replacement of a GRU to try: it has one gate, one product per step and no options.

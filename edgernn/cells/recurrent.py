@@ -17,16 +17,16 @@ BLOCK = 16
 
 @dataclass(frozen=True)
 class Recurrent:
-    """Base class: storage of R (rows, H). `rank` is None unless R is low-rank, `density` unless it is block-sparse."""
+    """Base class of the ways to store R (rows, H). `rank` is set if R is low-rank, `density` if it is sparse."""
 
     rank: ClassVar[int | None] = None
     density: ClassVar[float | None] = None
 
     def check(self, cell: str, weights: bool) -> None:
-        """Raise UsageError if the cell named `cell` cannot store R so; `weights` is True if the cell has an R."""
+        """Raise UsageError if a cell cannot store R in this way; `weights` is True if the cell `cell` has an R."""
 
     def columns(self, hidden: int) -> int:
-        """Number of columns of the parameter R."""
+        """Number of columns of the parameter R: H, or the rank."""
         return self.rank or hidden
 
     def parameters(self, hidden: int) -> dict[str, nn.Parameter]:
@@ -66,7 +66,7 @@ class LowRank(Recurrent):
 
     def check(self, cell: str, weights: bool) -> None:
         if not weights:
-            raise UsageError(f"rank: {cell} has no recurrent weights to factorise")
+            raise UsageError(f"rank: {cell} has no recurrent weights to factorise; leave it out")
 
     def parameters(self, hidden: int) -> dict[str, nn.Parameter]:
         return {"Q": nn.Parameter(torch.empty(self.rank, hidden))}
@@ -82,7 +82,7 @@ class BlockSparse(Recurrent):
     """Block-sparse recurrent weights with a share `density` of nonzero blocks.
 
     A block is BLOCK neighbouring neurons by one column, the same in all gates. R starts dense; `Cell.threshold` selects
-    the blocks. Kernels of rules with `skips_zeros` skip all others. A density outside (0, 1] raises UsageError.
+    the blocks. Kernels of update rules with `skips_zeros` skip all others. A density outside (0, 1] raises UsageError.
     Source: the sparsity of Kusupati et al. 2018, arXiv:1901.02358, which is of single weights.
     """
 
@@ -94,13 +94,13 @@ class BlockSparse(Recurrent):
 
     def check(self, cell: str, weights: bool) -> None:
         if not weights:
-            raise UsageError(f"density: {cell} has no recurrent weights to prune")
+            raise UsageError(f"density: {cell} has no recurrent weights to prune; leave it out")
 
     def buffers(self, weight: Tensor) -> dict[str, Tensor]:
         return {"kept": torch.ones_like(weight, dtype=torch.bool)}
 
     def largest(self, gates: Tensor) -> Tensor:
-        """Mask (H, columns) of the blocks with the largest sums of squares; `gates` is R as (gates, H, columns)."""
+        """Select the blocks with the largest sums of squares, as a mask (H, columns), of R as (gates, H, columns)."""
         size = gates.shape[1]
         energy = gates.square().sum(0)
         energy = nn.functional.pad(energy, (0, 0, 0, -size % BLOCK)).reshape(-1, BLOCK, energy.shape[1]).sum(1)
@@ -113,7 +113,7 @@ class BlockSparse(Recurrent):
 def recurrent_weights(rank: int | None = None, density: float | None = None) -> Recurrent:
     """Create the storage of recurrent weights; raise UsageError if both rank and density are set, or one is invalid."""
     if rank is not None and density is not None:
-        raise UsageError("density: expected either rank or density, not both")
+        raise UsageError("density, rank: expected at most one of the two, got both; leave one out")
     if rank is not None:
         return LowRank(rank)
     return DENSE if density is None else BlockSparse(density)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simple recurrent network.
+"""The simple recurrent network (Elman network), without gates.
 
 Saves: two thirds of the weights and multiply-adds of a GRU, as it has no gates.
 Choose it for short-term dependencies, or under the rule `clockwork`, whose slow neurons take the role of gates.

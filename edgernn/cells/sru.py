@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simple recurrent unit.
+"""The simple recurrent unit (SRU), without a matrix product with the state.
 
 Saves: it has three matrices for the input (four if I and H differ) and none for the state; a GRU has six in all, an
 LSTM eight. All products of a sequence can be computed at once, before the first step.

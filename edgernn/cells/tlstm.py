@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strongly-typed LSTM.
+"""The strongly-typed LSTM (T-LSTM), whose gates read the last two inputs and not the state.
 
 Saves: it has 6IH weights, an LSTM 4IH + 4H². No matrix multiplies the state, so that all products of a sequence can be
 computed at once, before the first step.

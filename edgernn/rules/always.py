@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The update rule of an ordinary recurrent network."""
+"""The default update rule: that of an ordinary recurrent network, which updates every neuron."""
 
 from torch import Tensor
 

@@ -19,11 +19,11 @@ SIZES = ("1", "H", "I")
 
 @dataclass(frozen=True)
 class Decision:
-    """Decision of a rule at one step.
+    """Which neurons an update rule selects at one step.
 
     Attributes:
         u: Update mask (B, H) or (B, 1) in {0, 1}, or in [0, 1] for a soft rule. None if every neuron is updated.
-        likelihood: Values that the budget sums in place of u. None if it sums u.
+        likelihood: Values that the penalty on updates sums in place of u. None if it sums u.
         masks: Factors (B, I) of x and (B, H) of the states that the cell reads. None if the rule masks neither.
         score: Result of `UpdateRule.score`, from which u follows. None if the rule computes no score.
     """
@@ -35,7 +35,7 @@ class Decision:
 
 
 class Kind(enum.Enum):
-    """The scope of one decision of a rule."""
+    """Scope of one decision of an update rule: a whole step, one neuron, or the whole state of one sample."""
 
     TIME = enum.auto()
     """The step index alone decides, so that u of a whole sequence is known before it begins."""
@@ -46,20 +46,20 @@ class Kind(enum.Enum):
 
     @property
     def size(self) -> str:
-        """Number of decisions for each sample as one of `SIZES`, "1" or "H"."""
+        """Number of update decisions per sample: "1", or "H" for one per neuron."""
         return "H" if self is Kind.NEURON else "1"
 
 
 @dataclass(frozen=True)
 class Memory:
-    """State that a rule carries from step to step. A size other than "1", "H" and "I" raises UsageError.
+    """State that an update rule carries from step to step, besides the states of the cell.
 
     Kernels support only memories with the size of the rule's decisions (`Kind.size`). A rule with another memory trains
     in the torch loop. An exported file then runs it as a function of standard ONNX operators.
 
     Attributes:
         start: Initial value.
-        size: Size for each sample: "1", "H" or "I".
+        size: Size for each sample: "1", "H" or "I"; others raise UsageError.
     """
 
     start: float
@@ -67,11 +67,11 @@ class Memory:
 
     def __post_init__(self) -> None:
         if self.size not in SIZES:
-            raise UsageError(f"size: expected one of {', '.join(SIZES)}, got {self.size!r}")
+            raise UsageError(f"memory size: expected one of {', '.join(SIZES)}, got {self.size!r}")
 
 
 class StraightThrough(torch.autograd.Function):
-    """Straight-through estimator: returns `active` as floats and passes the gradient to the likelihood unchanged."""
+    """Straight-through estimator: returns the mask `active` as floats, and its gradient goes to the likelihood."""
 
     @staticmethod
     def forward(ctx: Any, active: Tensor, likelihood: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class StraightThrough(torch.autograd.Function):
 
 
 class UpdateRule(nn.Module, abc.ABC):
-    """Update rule: state_t = u_t ⊙ new_t + (1 - u_t) ⊙ state_{t-1}, for every state of the cell.
+    """Base class of update rules: state_t = u_t ⊙ new_t + (1 - u_t) ⊙ state_{t-1}, for every state of the cell.
 
     A rule of the kind NEURON or SAMPLE is defined by its equations, from which the fused kernels are generated. u_t is
     1 where `score` is above 0, and the gradient of u_t is that of `likelihood` (straight-through). A rule with a memory
@@ -109,7 +109,7 @@ class UpdateRule(nn.Module, abc.ABC):
         memory: Dict from name to state of the rule. These states are carried along with those of the cell.
         learns_start: True if the cell's initial state is a parameter of the layer; it is zero otherwise.
         slope: Slope of the likelihood, which `anneal` may change.
-        counts_likelihoods: True if the budget sums likelihoods in place of decisions.
+        counts_likelihoods: True if the penalty on updates sums likelihoods in place of decisions.
         group_size: Number of neighbouring neurons that share one decision of the kind NEURON. `score` then has one
             value per group and reads the means of the groups' states. A rule with groups has no memory.
     """
@@ -140,38 +140,38 @@ class UpdateRule(nn.Module, abc.ABC):
 
     @property
     def widths(self) -> dict[str, int]:
-        """Dict from the name of each memory to its number of values for each sample."""
+        """Dict from the name of each memory (state of the rule) to its number of values for each sample."""
         sizes = {"1": 1, "H": self.hidden_size, "I": self.input_size}
         return {name: sizes[memory.size] for name, memory in self.memory.items()}
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """Dict from name to parameter or constant of the rule; all of them are inputs of the exported op."""
+        """Dict from name to parameter or constant of the rule; all of them are inputs of the exported ONNX op."""
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
     def project(self, x: Tensor) -> Tensor:
-        """Compute the part of the score that depends only on the input: (T, B, I) to (T, B, E), E as the rule needs."""
+        """Compute the input part of the scores for all steps: x (T, B, I) to e (T, B, E), E as the rule needs."""
         return x.new_zeros(*x.shape[:-1], 0)
 
     def score(self, e: Tensor, state: State, memory: State) -> Tensor:
-        """Compute the score of a decision, whose threshold is 0.
+        """Compute the score that decides about an update: a neuron is updated where it is above 0.
 
         Args:
-            e: Projection of the input (B, E), one step of `project`.
+            e: Input part of the score (B, E), one step of the result of `project`.
             state: Last state of the cell.
-            memory: Memory of the rule.
+            memory: Memory of the rule, its own states.
 
         Returns:
             The score, (B, H) or, for the kind SAMPLE, (B, 1).
         """
-        raise NotImplementedError(f"{self.name}: a rule of the kind {self.kind.name} must define the method score()")
+        raise NotImplementedError(f"{self.name}: a rule of the kind {self.kind.name} needs a method score(); define it")
 
     def likelihood(self, score: Tensor, slope: float) -> Tensor:
-        """Compute the likelihood of an update: the surrogate of u in the backward pass, with this slope."""
+        """Compute the likelihood of an update, the surrogate of u in the backward pass; `slope` is its steepness."""
         return score
 
     def decide(self, e: Tensor, state: State, memory: State) -> Decision:
-        """Decide which neurons change.
+        """Decide which neurons change at a step.
 
         Args:
             e: Projection of the input (B, E), one step of `project`.
@@ -192,7 +192,7 @@ class UpdateRule(nn.Module, abc.ABC):
         )
 
     def _group_means(self, state: State) -> State:
-        """Mean of each state over the neurons of each group (B, groups)."""
+        """Average each state over groups of neurons that share an update decision, (B, groups)."""
         size, missing = self.group_size, self.groups * self.group_size - self.hidden_size
         if size == 1:
             return state
@@ -204,13 +204,13 @@ class UpdateRule(nn.Module, abc.ABC):
         return tuple(mean * (size / counts) for mean in means)
 
     def _per_neuron(self, decisions: Tensor) -> Tensor:
-        """Repeat the decision of each group (B, groups) for its neurons (B, H)."""
+        """Repeat the update decision of each group (B, groups) for its neurons (B, H)."""
         if self.group_size == 1:
             return decisions
         return decisions.index_select(-1, torch.arange(self.hidden_size, device=decisions.device) // self.group_size)
 
     def shares(self, steps: int, memory: State) -> Tensor | None:
-        """Return u (T, B, H) of the next `steps` steps for the kind TIME, or None if all are 1."""
+        """Return the mask u (T, B, H) of the next `steps` steps, for rules of the kind TIME; None if all are 1."""
         return None
 
     def initial_memory(self, batch: int, like: Tensor) -> State:
@@ -220,7 +220,7 @@ class UpdateRule(nn.Module, abc.ABC):
         )
 
     def remember(self, decision: Decision, state: State, memory: State) -> State:
-        """Compute the memory after a step from the decision, the new state and the last memory."""
+        """Compute the rule's memory (its own states) after a step from decision, new state and last memory."""
         if not memory:
             return memory
         assert decision.u is not None
@@ -231,18 +231,18 @@ class UpdateRule(nn.Module, abc.ABC):
         return self.advance(decision.u.to(evidence.dtype), decision.score, memory, self.drive(evidence))
 
     def evidence(self, state: State) -> Tensor:
-        """Compute values (B, H) for `drive` from the new state. Default: c if the cell has a second state, else h.
+        """Compute what the rule's memory learns of the new state, (B, H). Default: c if the cell has one, else h.
 
         For the kind SAMPLE, `remember` sums them over the neurons first.
         """
         return state[1 if len(state) > 1 else 0]
 
     def drive(self, evidence: Tensor) -> Tensor:
-        """Compute the input of `advance` from the result of `evidence`; constant while u is 0, as the state then is."""
+        """Compute the input of `advance` from the result of `evidence`. It is constant while no neuron is updated."""
         return evidence
 
     def advance(self, u: Tensor, score: Tensor, memory: State, drive: Tensor) -> State:
-        """Compute the memory after a step; all tensors are (B, H) or, for the kind SAMPLE, (B, 1).
+        """Compute the rule's memory after a step; tensors are (B, H), or (B, 1) for one decision per sample.
 
         Args:
             u: The decision, 1 or 0.
@@ -253,10 +253,10 @@ class UpdateRule(nn.Module, abc.ABC):
         Returns:
             The new memory.
         """
-        raise NotImplementedError(f"{self.name}: expected a method advance, as the rule has a memory")
+        raise NotImplementedError(f"{self.name}: a rule with a memory needs a method advance(); define it")
 
     def recurrent_mask(self) -> Tensor | None:
-        """Mask (H, H) of 0 and 1 for each gate's rows of R and C, the weights of the states; None keeps all weights."""
+        """Mask (H, H) of 0 and 1 that multiplies each gate's rows of the recurrent weights R and C; None: no mask."""
         return None
 
     def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:
@@ -281,7 +281,7 @@ class UpdateRule(nn.Module, abc.ABC):
         return float(update_rate > 0) if busy_rate is None else busy_rate
 
     def margin(self, e: Tensor, state: State, memory: State) -> Tensor:
-        """Distance (B,) of the closest decision to its threshold, so that checks can tell ties from errors."""
+        """Distance (B,) of the closest update decision to its threshold; below `tie`, rounding may flip it."""
         if self.kind is Kind.TIME:
             return torch.full((e.shape[0],), torch.inf, dtype=e.dtype)
         return self.score(e, self._group_means(state), memory).abs().amin(-1)
@@ -301,24 +301,27 @@ class UpdateRule(nn.Module, abc.ABC):
         return (decisions if likelihoods is None else likelihoods).mean((1, 2)).sum()
 
     def anneal(self, epoch: int) -> None:
-        """Adapt the rule before each training epoch, counted from 0."""
+        """Adapt the rule, such as the slope of its surrogate gradient, before each training epoch, counted from 0."""
 
     def force(self, rate: float) -> None:
         """Set the parameters so that about `rate` of the neurons change on standard normal input (for benchmarks)."""
         if rate != 1:
-            raise UsageError(f"the rule {self.name} updates every neuron at every step, not {rate:g} of them")
+            raise UsageError(
+                f"skip: expected 0 with the rule {self.name}, which updates every neuron at every step, got "
+                f"{1 - rate:g}"
+            )
 
     def macs(self) -> int:
-        """Multiply-adds of the rule itself per step."""
+        """Count the multiply-adds of the rule itself per step."""
         return sum(p.numel() for p in self.parameters() if p.ndim > 1)
 
     def flops_paper(self) -> float:
-        """Operations of the rule itself per step, in the convention of the SA-RNN paper."""
+        """Count the operations of the rule itself per step, in the convention of the SA-RNN paper."""
         return 0.0
 
 
 class Timed(UpdateRule):
-    """Base class of rules that decide from the step index alone.
+    """Base class of update rules that decide from the index of the time step alone.
 
     A subclass defines `share`. The memory rule_t (B, 1) counts the steps.
     """
@@ -328,7 +331,7 @@ class Timed(UpdateRule):
 
     @abc.abstractmethod
     def share(self, t: Tensor) -> Tensor:
-        """Return u (..., H) at the steps t (..., 1)."""
+        """Return the update mask u (..., H) at the steps t (..., 1)."""
 
     def shares(self, steps: int, memory: State) -> Tensor:
         t = memory[0] + torch.arange(steps, device=memory[0].device)[:, None, None]

@@ -108,7 +108,9 @@ class Clockwork(Timed):
 
     def force(self, rate: float) -> None:
         if rate == 0:
-            raise UsageError(f"the rule {self.name} updates its first group at every step, not 0 of the neurons")
+            raise UsageError(
+                f"skip: expected below 1 with the rule {self.name}, which updates its first group at every step, got 1"
+            )
         # search the number of groups; with equal sizes the share of updates is (2 - 2^(1 - groups)) / groups
         shares = {}
         for groups in range(1, 21):

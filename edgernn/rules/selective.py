@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The learned update rule of SA-RNN."""
+"""The learned update rule of SA-RNN, which selects single neurons."""
 
 import math
 
@@ -78,5 +78,5 @@ class Selective(UpdateRule):
 
     @property
     def _additions(self) -> int:
-        """Additions per step for the means of the groups."""
+        """Count the additions per step for the means over groups of neurons."""
         return self.hidden_size if self.group_size > 1 else 0

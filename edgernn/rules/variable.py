@@ -121,16 +121,16 @@ class Variable(UpdateRule):
         return torch.sigmoid(e + (state[0] * self.rule_h).sum(-1, keepdim=True))
 
     def _logits(self, m: Tensor, weight: Tensor) -> Tensor:
-        """Compute λ (m n - i), (B, n), for i = 1 … n, where n is the length of `weight`."""
+        """Compute the logits λ (m n - i), (B, n), of the masks e and ẽ, for i = 1 … n; n is the length of `weight`."""
         # indices from the weight itself, so that one traced step serves layers of any n
         indices = (weight == weight).cumsum(0).to(m.dtype)
         return self.rule_sharpness * (m * indices[-1:] - indices)
 
     def _limit(self) -> Tensor:
-        """Logit at which σ is 1 - ε; comparing logits is exact to a rounding, comparing σ with ε is not."""
+        """Logit at which σ is 1 - ε. Logits are compared with it, because comparing σ with ε would be less exact."""
         return torch.log(1 / self.rule_epsilon - 1)
 
     def _mask(self, logits: Tensor) -> Tensor:
-        """Compute Thres_ε(σ(logits))."""
+        """Compute the mask Thres_ε(σ(logits)) from 0 to 1."""
         rounded = (logits > 0).to(logits.dtype)
         return torch.where(logits.abs() > self._limit(), rounded, torch.sigmoid(logits))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generate C++ headers from the Python definitions: `python runtime/csrc/generate.py`, or `make docs`.
 
-- program/ops.h: the ops of point-wise programs, from edgernn/program.py.
-- cells/NAME.h: gates and equations of a cell of edgernn/cells, a struct per variant (form). cells/list.h: all cells.
+- program/ops.h: the elementary operations (ops) of point-wise equations, from edgernn/program.py.
+- cells/NAME.h: gates and equations of a cell of edgernn/cells, a struct per variant. cells/list.h: all cells.
 - rules/NAME.h: the constants and equations of a rule of edgernn/rules. rules/list.h: all rules.
 """
 
@@ -39,7 +39,7 @@ _CALLS = {"sigmoid": "Sigmoid", "tanh": "Tanh", "min": "Min"}
 
 
 def ops() -> str:
-    """Return the text of program/ops.h: the table of ops as an X-macro."""
+    """Return the text of program/ops.h: the elementary operations of point-wise equations, as an X-macro."""
     rows = [f"X({name}, {op.code}, {op.arity})" for name, op in OPS.items()]
     table = " \\\n".join(["#define EDGERNN_PROGRAM_OPS(X)", *rows])
     return _header(
@@ -82,7 +82,7 @@ using Cells = TypeList< //
 
 
 def cell_header(cell: type[Cell]) -> str:
-    """Return the text of cells/NAME.h: a struct for each form of a cell (`Cell.form`)."""
+    """Return the text of cells/NAME.h: a C++ struct for each variant of a cell's equations (`Cell.form`)."""
     source = Path(inspect.getfile(cell)).name
     structs = "\n".join(_struct(forms) for forms in _forms(cell))
     return _header(
@@ -103,7 +103,7 @@ namespace edgernn {{
 
 
 def _forms(cell: type[Cell]) -> list[list[Cell]]:
-    """Group the forms of a cell (`Cell.forms`) by name; forms of the same name differ in their biases only."""
+    """Group the variants of a cell by name (`Cell.form`); those of the same name differ in their biases only."""
     return [list(forms) for _, forms in groupby(sorted(cell.forms(), key=_form), key=_form)]
 
 
@@ -116,7 +116,7 @@ def _struct(forms: list[Cell]) -> str:
     cell, *others = forms
     equations = trace_equations(cell)
     if any(trace_equations(other) != equations for other in others):
-        raise ProgramError(f"{cell.form}: expected one set of equations, got several")
+        raise ProgramError(f"{cell.form}: expected the same equations for all variants of a cell, got different ones")
     mid_is_input = equations.mid_is_input
     sizes = [vector.size for vector in cell.vectors.values()]
     lines = [f"struct {_camel(cell.form)} {{", f'static constexpr const char* kName = "{cell.form}";']
@@ -141,7 +141,10 @@ def _gates(forms: list[Cell]) -> Iterator[str]:
     for gates in zip(*(form.gates for form in forms), strict=True):
         terms = [_TERMS[term] for term in _TERMS if getattr(gates[0], term)]
         if {gate_terms(gate) & ~TERMS["bias"] for gate in gates} != {gate_terms(gates[0]) & ~TERMS["bias"]}:
-            raise ProgramError(f"{forms[0].form}: gate {gates[0].name}: expected the same terms in all forms")
+            raise ProgramError(
+                f"{forms[0].form}: gate {gates[0].name}: expected the same terms in all variants of a cell, got "
+                "different ones"
+            )
         if len({gate.bias for gate in gates}) > 1:
             terms = [term for term in terms if term != "kBias"] + ["kOptionalBias"]
         yield f'{{"{gates[0].name}", {" | ".join(terms)}}}'
@@ -220,7 +223,7 @@ namespace edgernn {{
 
 
 def _rule_fields(rule: UpdateRule) -> list[str]:
-    """Return the C++ declarations of the members of RuleDefaults that a rule overrides."""
+    """Return the C++ declarations of an update rule's constants that differ from the defaults (RuleDefaults)."""
     fields = [
         ("const char*", "kName", f'"{rule.name}"'),
         ("RuleKind", "kKind", f"RuleKind::k{rule.kind.name.capitalize()}"),
@@ -260,7 +263,7 @@ def _weight_shape(rule: UpdateRule, name: str) -> str:
 
 
 def _projection(rule: UpdateRule) -> tuple[str | None, str | None]:
-    """Return the names of a rule's matrix W (H, I) and bias b (H,) in `project(x)` = W x + b; None if missing."""
+    """Return the names of an update rule's W (H, I) and b (H,) in `project(x)` = W x + b; None for a missing one."""
     x = torch.randn(4, _INPUT)
     e = rule.project(x)
     if not e.numel():
@@ -282,7 +285,7 @@ def _projection(rule: UpdateRule) -> tuple[str | None, str | None]:
 
 
 def _rule_methods(rule: UpdateRule) -> Iterator[list[str]]:
-    """Yield the C++ lines of each member function of a rule that differs from that of RuleDefaults."""
+    """Yield the C++ lines of each member function of an update rule that differs from the default (RuleDefaults)."""
     sample = rule.kind is Kind.SAMPLE
     equations = trace_rule(rule, ("h", "c"))
     weights = {name: f"q[{i}]" for i, name in enumerate(rule.weights)}
@@ -324,7 +327,7 @@ def _method(
     results: Mapping[str, str] | None = None,
     names: Mapping[int, str] | None = None,
 ) -> list[str]:
-    """Print a member function as C++.
+    """Print the equations of a cell or rule as a C++ member function.
 
     Args:
         signature: The return type and the name of the function.
@@ -350,7 +353,7 @@ def _method(
 
 
 class _Printer:
-    """Prints a program as statements of C++."""
+    """Prints a point-wise program (a list of elementary operations) as C++ statements."""
 
     def __init__(
         self,
@@ -404,7 +407,7 @@ class _Printer:
         return uses
 
     def _operands(self, op: str, operands: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the operands of an op, each as often as the op's C++ expression contains it."""
+        """Return the operands of an operation, each as often as its C++ expression contains it."""
         if op == "lerp":
             return (*operands, operands[2])
         if op == "cos":
@@ -413,7 +416,7 @@ class _Printer:
         return operands if clamped is None else clamped[:1]
 
     def _quarter(self, number: int) -> int:
-        """Return the operand of a value that is clamped to [0, pi / 2]; the C++ function Cos repeats the clamp."""
+        """Return the value before its clamp to [0, pi / 2], which the C++ function Cos repeats."""
         if number >= self._first:
             instruction = self._program.instructions[number - self._first]
             clamped = self._clamped(instruction.op, instruction.operands)
@@ -434,7 +437,7 @@ class _Printer:
         return inner.operands[0], low, high
 
     def _name(self, number: int) -> str | None:
-        """Return the variable name of a value, or None for a value that is printed inline.
+        """Return the C++ variable name of a value, or None for a value that is printed inline.
 
         A value has a variable if it is read more than once, or if the equations name it.
         """
@@ -451,7 +454,7 @@ class _Printer:
         return self._free(f"v{number - self._first}")
 
     def _free(self, name: str) -> str:
-        """Return the name, with the prefix new_ as often as needed to differ from all declared names."""
+        """Return a free variable name: the given one, with the prefix new_ as often as needed."""
         declared = {line.split()[2] for line in self._lines} | self._reserved
         while name in declared:
             name = f"new_{name}"

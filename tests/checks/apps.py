@@ -160,7 +160,7 @@ BAD = {
     "a folder": (lambda _: ROOT / "tests", STEPS, r"tests: "),
     "another file": (lambda _: ROOT / "README.md", STEPS, r"README\.md: not "),
     "half a file": (truncated, STEPS, r"truncated\.onnx: not "),
-    "another's model": (foreign, STEPS, r"foreign\.onnx: not exported by edgernn"),
+    "another's model": (foreign, STEPS, r"foreign\.onnx: expected a file that `edgernn export` wrote"),
     "another schema": (lambda p: altered(p, schema=3), STEPS, r"altered\.onnx: schema: expected 2, got 3"),
     "no streaming": (lambda p: altered(p, streaming=False), STEPS, r"altered\.onnx: .* cannot be streamed"),
     "too many": (lambda _: TRAINED, "1,2\n1,2,3\n", r"line 2: expected 2 finite numbers, got 1,2,3"),

@@ -35,7 +35,7 @@ _BROKEN = (http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLErro
 
 @dataclass
 class _RemoteFile:
-    """Source of a partial download: address, size of the whole file, and ETag or date of its version (`mark`).
+    """Source of a partial download: URL, size of the whole file, and ETag or date of its version (`mark`).
 
     Size and mark are None if the server does not tell them.
     """
@@ -119,12 +119,12 @@ class Resuming:
             # the file on the server has changed since the part was downloaded
             error.close()
             self._delete_part()
-            raise ConnectionError("the file has changed on the server") from None
+            raise ConnectionError("the file has changed on the server since the download began") from None
         with answer:
             start, total = self._start_and_size(answer, have)
             if start and source.url == url and source.mark not in (None, _version(answer)):
                 self._delete_part()
-                raise ConnectionError("the file has changed on the server")
+                raise ConnectionError("the file has changed on the server since the download began")
             self._check_size(url, total)
             if start == 0:
                 self._delete_part()
@@ -133,7 +133,7 @@ class Resuming:
             self._copy(url, answer, start, total)
 
     def _read_source(self, url: str) -> _RemoteFile:
-        """Return the source of the partial download.
+        """Return the source that a partial download came from.
 
         If the remaining bytes cannot be matched to it, delete it and return a source with an empty address.
         """
@@ -157,7 +157,9 @@ class Resuming:
             span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
             if not span or int(span[1]) != have:
                 self._delete_part()
-                raise ConnectionError(f"the server sent another range: {answer.headers.get('Content-Range')}")
+                raise ConnectionError(
+                    f"expected the bytes from {have:,} on, got the range {answer.headers.get('Content-Range')}"
+                )
             return have, None if span[2] == "*" else int(span[2])
         # a server without ranges, or with another version, sends the whole file
         length = answer.headers.get("Content-Length", "")
@@ -167,9 +169,13 @@ class Resuming:
         if total is None:
             return
         if self.size is not None and total != self.size:
-            raise EdgernnError(f"{url}: expected a file of {self.size:,} bytes, got one of {total:,}")
+            raise EdgernnError(
+                f"{url}: expected a file of {self.size:,} bytes, got one of {total:,}: the file has changed"
+            )
         if total > LIMIT:
-            raise EdgernnError(f"{url}: expected a file of at most {LIMIT:,} bytes, got one of {total:,}")
+            raise EdgernnError(
+                f"{url}: expected a file of at most {LIMIT:,} bytes, got one of {total:,}; download it by hand"
+            )
 
     def _check_space(self, needed: int) -> None:
         free = shutil.disk_usage(self.part.parent).free
@@ -186,15 +192,15 @@ class Resuming:
             while chunk := answer.read1(_CHUNK):
                 have += len(chunk)
                 if have > most:
-                    raise EdgernnError(f"{url}: expected at most {most:,} bytes, got more")
+                    raise EdgernnError(f"{url}: expected at most {most:,} bytes, got more: the file has changed")
                 file.write(chunk)
                 self.progress.update(have, f"{have:,} of {size} bytes")
         if whole is not None and have < whole:
-            raise ConnectionError(f"after {have:,} of {whole:,} bytes")
+            raise ConnectionError(f"it ended after {have:,} of {whole:,} bytes")
 
 
 def _version(answer: Any) -> str | None:
-    """Identifier of the file's version: a strong ETag, else the date of the last change."""
+    """Return an identifier of the file's version on the server: a strong ETag, else the date of the last change."""
     tag: str = answer.headers.get("ETag", "")
     date: str | None = answer.headers.get("Last-Modified")
     return tag if tag.startswith('"') else date

@@ -77,7 +77,7 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
 
 @contextmanager
 def _work_folder(folder: Path) -> Iterator[None]:
-    """Create and lock the set's work folder, and delete it at the end; after an error, partial downloads stay."""
+    """Create and lock a folder for a data set's partial downloads, and delete it at the end; an error keeps it."""
     work = folder / _WORK
     work.mkdir(parents=True, exist_ok=True)
     try:
@@ -92,9 +92,10 @@ def _work_folder(folder: Path) -> Iterator[None]:
 
 
 def _existing_files(data_set: DataSet, where: list[Path]) -> list[tuple[File, Path]] | None:
-    """Find the existing files of a set, or return None if no form of it is complete.
+    """Find the existing files of a data set, or return None if they are incomplete.
 
-    Only the form that can be downloaded and the forms before it in `DataSet.forms` count.
+    A data set may be published as different sets of files (`DataSet.forms`). Only the set that can be downloaded and
+    those preferred to it count.
     """
     downloaded = {file.name for download in data_set.downloads for file in download.gives}
     for form in data_set.forms:
@@ -109,9 +110,9 @@ def _existing_files(data_set: DataSet, where: list[Path]) -> list[tuple[File, Pa
 def _fetch_or_check(
     download: Download, folder: Path, where: list[Path], progress: Progress, pause: float
 ) -> list[dict[str, Any]]:
-    """Verify the files of a download if they exist, else download them from the first address that has them.
+    """Verify the files of a download if they exist, else download them from the first URL that has them.
 
-    The dicts are those of `_check`, one for each file.
+    Returns a dict for each file, see `_check`.
     """
     paths = locate([file.name for file in download.gives], where)
     if None not in paths:
@@ -138,7 +139,7 @@ def _download(url: str, download: Download, folder: Path, progress: Progress, pa
     except EdgernnError:
         raise
     except ValueError as error:
-        raise EdgernnError(f"{url}: {error}") from None
+        raise EdgernnError(f"{url}: the download failed: {error}") from None
     try:
         files = _install(url, path, download, folder)
     except EdgernnError:
@@ -150,7 +151,7 @@ def _download(url: str, download: Download, folder: Path, progress: Progress, pa
 
 
 def _install(url: str, path: Path, download: Download, folder: Path) -> list[dict[str, Any]]:
-    """Unpack and verify a download in a temporary folder, then move its files to the set's folder."""
+    """Unpack and verify a download in a temporary folder, then move its files to the folder of the data set."""
     with tempfile.TemporaryDirectory(dir=path.parent) as name:
         staged = Path(name)
         unpack(path, download.gives, staged)
@@ -172,7 +173,9 @@ def _record(folder: Path) -> dict[str, Any]:
     path = folder / RECORD
     record = read_json(path) if path.exists() else {}
     if not isinstance(record, dict) or not all(isinstance(entry, dict) for entry in record.values()):
-        raise EdgernnError(f"{path}: expected the checksums of fetched files, got something else")
+        raise EdgernnError(
+            f"{path}: expected a table of checksums by file name, got another JSON value; remove the file"
+        )
     return record
 
 

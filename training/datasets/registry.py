@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registry of the data sets: origin, terms, files and checksums.
+"""Registry of the data sets that tasks read: origin, terms, files and checksums.
 
 A SHA-256 of None is unknown: the first download is trusted, and `edgernn data list` says so. Checksums of files were
 computed from files whose content was verified. Those of archives and of SVHN are published by several public projects.
@@ -13,7 +13,7 @@ Form = tuple[str, ...]
 
 @dataclass(frozen=True)
 class File:
-    """An unpacked file as tasks read it, with its size in bytes and checksum if known."""
+    """A file of a data set as tasks read it, unpacked, with its size in bytes and checksum if known."""
 
     name: str
     size: int | None = None
@@ -22,7 +22,7 @@ class File:
 
 @dataclass(frozen=True)
 class Download:
-    """A download of one file or archive.
+    """How to download one file or archive of a data set.
 
     Attributes:
         urls: Alternative addresses; their suffix is the packing, see `unpack`.
@@ -45,7 +45,7 @@ class Download:
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set.
+    """A data set that tasks read: its origin, terms, files and downloads.
 
     Attributes:
         title: Name and content.
@@ -73,7 +73,7 @@ class DataSet:
 
     @property
     def files(self) -> dict[str, File]:
-        """Files of all forms, as a dict from name to `File`."""
+        """All files of the data set, in any of its forms, as a dict from name to `File`."""
         known = {file.name: file for file in (*self.others, *(f for d in self.downloads for f in d.gives))}
         return {name: known.get(name, File(name)) for form in self.forms for name in form}
 

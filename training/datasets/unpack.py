@@ -55,12 +55,14 @@ class _Writer:
             while chunk := source.read(_CHUNK):
                 self._left -= len(chunk)
                 if self._left < 0:
-                    raise EdgernnError(f"{self.path}: expected at most {self.limit:,} bytes unpacked, got more")
+                    raise EdgernnError(
+                        f"{self.path}: expected at most {self.limit:,} bytes unpacked, got more; do not use the archive"
+                    )
                 file.write(chunk)
 
 
 def _copy_wanted(members: Iterator[tuple[str, Any]], gives: Sequence[File], folder: Path, writer: _Writer) -> None:
-    """Copy the wanted members of an archive to a folder.
+    """Copy the wanted files of an archive to a folder.
 
     A member may be in any folder of the archive, because archives from different addresses have different folders.
     """
@@ -68,15 +70,21 @@ def _copy_wanted(members: Iterator[tuple[str, Any]], gives: Sequence[File], fold
     for count, (member, stream) in enumerate(members):
         name = PurePosixPath(member)
         if name.is_absolute() or ".." in name.parts:
-            raise EdgernnError(f"{writer.path}: expected paths inside the archive, got {member!r}")
+            raise EdgernnError(
+                f"{writer.path}: expected paths that stay inside the target folder, got {member!r}; do not use the "
+                "archive"
+            )
         if count >= _MOST_MEMBERS:
-            raise EdgernnError(f"{writer.path}: expected at most {_MOST_MEMBERS:,} members, got more")
+            raise EdgernnError(f"{writer.path}: expected at most {_MOST_MEMBERS:,} files in the archive, got more")
         for file in gives if stream else ():
             if _matches(name, file):
                 writer.copy(stream, folder / file.name / name.name if file.name.endswith("/") else folder / file.name)
                 missing.discard(file.name)
     if missing:
-        raise EdgernnError(f"{writer.path}: expected {', '.join(sorted(missing))} in the archive, got no such member")
+        raise EdgernnError(
+            f"{writer.path}: expected {', '.join(sorted(missing))} in the archive, got none of that name; download it "
+            "again"
+        )
 
 
 def _matches(name: PurePosixPath, file: File) -> bool:
@@ -90,11 +98,15 @@ def _tar_members(path: Path) -> Iterator[tuple[str, Any]]:
     with gzip.open(path) as file, _tar(_BoundedReader(path, file)) as archive:
         for member in archive:
             if not (member.isreg() or member.isdir()):
-                raise EdgernnError(f"{path}: expected files and folders, got a link or device: {member.name!r}")
+                raise EdgernnError(
+                    f"{path}: expected files and folders, got a link or device: {member.name!r}; do not use the archive"
+                )
             yield member.name, archive.extractfile(member)
         # read to the end, behind some blocks of zeros, to verify the checksum
         if len(take(file, _CHUNK)) == _CHUNK:
-            raise EdgernnError(f"{path}: expected nothing after the archive, got more")
+            raise EdgernnError(
+                f"{path}: expected the file to end with the archive, got further bytes; download it again"
+            )
 
 
 def _tar(file: Any) -> tarfile.TarFile:
@@ -105,12 +117,14 @@ def _zip_members(path: Path) -> Iterator[tuple[str, Any]]:
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
             if stat.S_ISLNK(info.external_attr >> 16):
-                raise EdgernnError(f"{path}: expected files and folders, got a link: {info.filename!r}")
+                raise EdgernnError(
+                    f"{path}: expected files and folders, got a link: {info.filename!r}; do not use the archive"
+                )
             yield info.filename, None if info.is_dir() else archive.open(info)
 
 
 class _BoundedReader:
-    """A file with a limit on single reads, because a header of a tar archive may claim any length for a name."""
+    """A file with a limit on the size of a read, because a header of a damaged tar archive may claim any length."""
 
     def __init__(self, path: Path, file: Any) -> None:
         self._path, self._file = path, file
@@ -118,6 +132,8 @@ class _BoundedReader:
 
     def read(self, size: int) -> bytes:
         if size > _LONGEST_READ:
-            raise EdgernnError(f"{self._path}: expected a whole archive, got a header that claims {size:,} bytes")
+            raise EdgernnError(
+                f"{self._path}: expected a whole archive, got a header that claims {size:,} bytes; download it again"
+            )
         piece: bytes = self._file.read(size)
         return piece

@@ -32,7 +32,7 @@ CORRUPT = (
 
 
 class ByteSource(Protocol):
-    """A readable stream of bytes."""
+    """Interface of a readable stream of bytes, such as an open file."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -46,7 +46,7 @@ def opened(path: Path) -> Iterator[Any]:
 
 @contextmanager
 def unpacking(path: Path) -> Iterator[None]:
-    """Context that converts errors of gzip, lzma, tarfile and zipfile to an EdgernnError with the file's name."""
+    """Convert errors of gzip, lzma, tarfile and zipfile inside the block to an EdgernnError with the file's name."""
     try:
         yield
     except OSError as error:
@@ -91,5 +91,5 @@ def read_all(path: Path, limit: int = LIMIT) -> bytearray:
     with opened(path) as file:
         content = take(file, limit + 1)
     if len(content) > limit:
-        raise EdgernnError(f"{path}: expected at most {limit} bytes, got more")
+        raise EdgernnError(f"{path}: expected at most {limit:,} bytes when unpacked, got more; use a smaller file")
     return content

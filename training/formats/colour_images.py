@@ -57,7 +57,7 @@ def read_svhn(path: Path, limit: int = LIMIT) -> Images:
 
 
 def read_cifar10(files: Sequence[Path], limit: int = LIMIT) -> tuple[Images, Images]:
-    """Read CIFAR-10.
+    """Read the training and test images of CIFAR-10.
 
     Source: Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009.
 
@@ -83,7 +83,9 @@ def _cifar_batch(path: Path, limit: int) -> Images:
     """Read a batch of the binary version: records of a label byte and the red, green and blue planes, 32 x 32 each."""
     content = read_all(path, limit)
     if not content or len(content) % _CIFAR_RECORD:
-        raise EdgernnError(f"{path}: expected records of {_CIFAR_RECORD} bytes, got {len(content)} bytes")
+        raise EdgernnError(
+            f"{path}: expected records of {_CIFAR_RECORD} bytes each, got {len(content)} bytes; download it again"
+        )
     records = np.frombuffer(content, np.uint8).reshape(-1, _CIFAR_RECORD)
     x = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return Images(np.ascontiguousarray(x), _labels(str(path), records[:, 0]))

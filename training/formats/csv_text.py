@@ -32,7 +32,7 @@ def read_text(path: Path, limit: int = LIMIT) -> str:
         return read_all(path, limit).decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         got = f"0x{error.object[error.start]:02x} at byte {error.start}"
-        raise EdgernnError(f"{path}: expected text in UTF-8, got {got}") from None
+        raise EdgernnError(f"{path}: expected text in UTF-8, got {got}; save it as UTF-8") from None
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def read_csv(path: Path, *, text: Collection[str] = (), delimiter: str = ",", li
     rows = _rows(path, read_text(path, limit), delimiter)
     first, header = next(rows, (1, []))
     if not header:
-        raise EdgernnError(f"{path}: expected rows of numbers, got none")
+        raise EdgernnError(f"{path}: expected rows of numbers, got none; add some")
     width = len(header)
     names: tuple[str, ...] | None = tuple(header)
     if all(_number(cell) is not None for cell in header):
@@ -89,7 +89,9 @@ def read_csv(path: Path, *, text: Collection[str] = (), delimiter: str = ",", li
     values = array("d")
     for line, row in rows:
         if len(row) != width:
-            raise EdgernnError(f"{path}: line {line}: expected {width} columns as in the first line, got {len(row)}")
+            raise EdgernnError(
+                f"{path}: line {line}: expected {width} columns as in the first line, got {len(row)}; correct the line"
+            )
         for i, cells in words.items():
             cells.append(row[i])
         for i in numeric:
@@ -99,7 +101,7 @@ def read_csv(path: Path, *, text: Collection[str] = (), delimiter: str = ",", li
                 raise EdgernnError(f"{path}: line {line}, {column}: expected a number, got {row[i][:40]!r}")
             values.append(value)
     if not values:
-        raise EdgernnError(f"{path}: expected rows of numbers, got none after the header")
+        raise EdgernnError(f"{path}: expected rows of numbers, got none after the header; add some")
     return CsvTable(
         path,
         None if names is None else tuple(names[i] for i in numeric),

@@ -32,7 +32,10 @@ def read_idx(path: Path, shape: tuple[int | None, ...], limit: int = LIMIT) -> n
     with opened(path) as file:
         header = take(file, head)
         if len(header) < head:
-            raise EdgernnError(f"{path}: expected an idx header of {head} bytes, got {len(header)} bytes")
+            raise EdgernnError(
+                f"{path}: expected an idx file with a header of {head} bytes, got {len(header)} bytes; download it "
+                "again"
+            )
         zeros, kind, rank, *sizes = struct.unpack(f">HBB{len(shape)}I", header)
         if (zeros, kind, rank) != (0, _UBYTE, len(shape)):
             expected = f"0x0000{_UBYTE:02x}{len(shape):02x} (unsigned bytes of rank {len(shape)})"
@@ -45,5 +48,7 @@ def read_idx(path: Path, shape: tuple[int | None, ...], limit: int = LIMIT) -> n
         body = take(file, min(count, limit) + 1)
     if len(body) != count:
         got = f"{len(body)} bytes" if len(body) < count else "more"
-        raise EdgernnError(f"{path}: expected {count} bytes after the header for {tuple(sizes)}, got {got}")
+        raise EdgernnError(
+            f"{path}: expected {count} bytes after the header for {tuple(sizes)}, got {got}; download it again"
+        )
     return np.frombuffer(body, np.uint8).reshape(sizes)

@@ -72,7 +72,9 @@ def read_mat(path: Path, names: Collection[str], limit: int = LIMIT) -> dict[str
 
 def _byte_order(path: Path, header: bytearray) -> str:
     if len(header) < _HEADER:
-        raise EdgernnError(f"{path}: expected a MATLAB file with a header of {_HEADER} bytes, got {len(header)} bytes")
+        raise EdgernnError(
+            f"{path}: expected a MATLAB file with a header of {_HEADER} bytes, got {len(header)}; download it again"
+        )
     order = {b"IM": "<", b"MI": ">"}.get(bytes(header[126:]))
     if order is None or struct.unpack(order + "H", header[124:126])[0] != _VERSION:
         got = "a newer one (save it with -v7)" if header.startswith(b"MATLAB 7.3") else "another kind of file"
@@ -88,11 +90,11 @@ def _tag(path: Path, order: str, tag: bytearray) -> tuple[int, int]:
 
 
 def _corrupt(path: Path) -> EdgernnError:
-    return EdgernnError(f"{path}: expected whole arrays, got a corrupt or cut file")
+    return EdgernnError(f"{path}: expected whole arrays, got a corrupt or truncated file; download it again")
 
 
 class _Inflated:
-    """Stream of the unpacked bytes of a compressed element, `size` bytes from the current position of `file`."""
+    """Stream of the unpacked bytes of a compressed element of a MATLAB file, `size` bytes long when packed."""
 
     def __init__(self, path: Path, file: ByteSource, size: int) -> None:
         self._path, self._file, self._left = path, file, size
@@ -117,7 +119,7 @@ class _Inflated:
 
 
 class _Matrix:
-    """A matrix element. The constructor reads its flags, shape and name; `numbers` reads its numbers."""
+    """An array in a MATLAB file. The constructor reads its flags, shape and name; `numbers` reads its numbers."""
 
     def __init__(self, path: Path, order: str, stream: ByteSource) -> None:
         self._path, self._order, self._stream = path, order, stream
@@ -130,24 +132,26 @@ class _Matrix:
         """Read the numbers, or raise EdgernnError if they are not real or their size does not match the shape."""
         where = f"{self._path}: {self.name}"
         if self._class not in _CLASSES or self._complex:
-            raise EdgernnError(f"{where}: expected an array of real numbers, got another kind (class {self._class})")
+            raise EdgernnError(
+                f"{where}: expected an array of real numbers, got an array of MATLAB class {self._class}"
+            )
         if min(self._shape, default=0) < 1:
             raise EdgernnError(f"{where}: expected an array that is not empty, got shape {self._shape}")
         kind, size, small = self._read_head()
         if kind not in _TYPES:
-            raise EdgernnError(f"{where}: expected numbers, got data of type {kind}")
+            raise EdgernnError(f"{where}: expected numbers, got MATLAB data of type {kind}")
         stored, dtype = np.dtype(self._order + _TYPES[kind]), np.dtype(_CLASSES[self._class])
         count = math.prod(self._shape)
         if size != count * stored.itemsize:
             expected = f"{count * stored.itemsize} bytes for {stored} {self._shape}"
-            raise EdgernnError(f"{where}: expected {expected}, got {size}")
+            raise EdgernnError(f"{where}: expected {expected}, got {size}; download it again")
         if count * max(stored.itemsize, dtype.itemsize) > limit:
             raise EdgernnError(f"{where}: expected at most {limit} bytes, got {dtype} {self._shape}")
         numbers = np.frombuffer(self._read_data(size, small), stored).astype(dtype, copy=False)
         return numbers.reshape(self._shape, order="F")
 
     def _read_words(self, kind: int, count: int | None, form: str) -> tuple[int, ...]:
-        """Read an element of `count` 32-bit numbers of struct format `form`; a count of None allows any."""
+        """Read an element of `count` 32-bit numbers, of any number of them for None; `form` is their struct format."""
         data = self._read_element(kind, 4 * (count or _MOST_DIMENSIONS))
         if len(data) % 4 or (count and len(data) != 4 * count):
             raise _corrupt(self._path)
@@ -169,7 +173,7 @@ class _Matrix:
         return data
 
     def _read_head(self) -> tuple[int, int, bytearray]:
-        """Read type and size of the next element, and its data if it is small enough to be in the tag, else none."""
+        """Read the tag of the next element: type and size, and its data if they are small enough to be in the tag."""
         tag = take(self._stream, 8)
         kind, size = _tag(self._path, self._order, tag)
         if kind >> 16:

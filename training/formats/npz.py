@@ -49,7 +49,9 @@ def read_npz(path: Path, names: Collection[str] | None = None, limit: int = LIMI
         try:
             archive = zipfile.ZipFile(content)
         except (zipfile.BadZipFile, ValueError, OSError):
-            raise EdgernnError(f"{path}: {_EXPECTED}, got a cut one or another kind of file") from None
+            raise EdgernnError(
+                f"{path}: {_EXPECTED}, got a truncated one or another format; write it with numpy.savez"
+            ) from None
         with archive:
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
             if missing := [name for name in names or () if name not in members]:
@@ -67,20 +69,22 @@ def read_npz(path: Path, names: Collection[str] | None = None, limit: int = LIMI
 def _member(where: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Array:
     # the other compressions of zip archives unpack without a bound on memory, and NumPy does not write them
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise EdgernnError(f"{where}: {_EXPECTED} as NumPy writes it, got compression {info.compress_type}")
+        raise EdgernnError(
+            f"{where}: {_EXPECTED} as NumPy writes it, got compression {info.compress_type}; use numpy.savez"
+        )
     try:
         with archive.open(info) as stream:
             return _read_npy(where, stream, limit)
     except EdgernnError:
         raise
     except (ValueError, OverflowError, OSError, *CORRUPT) as error:
-        raise EdgernnError(f"{where}: {_EXPECTED}, got a corrupt or cut one ({error})") from None
+        raise EdgernnError(f"{where}: {_EXPECTED}, got a corrupt or truncated one ({error})") from None
 
 
 def _read_npy(where: str, stream: ByteSource, limit: int) -> Array:
     head = take(stream, 8)
     if len(head) < 8 or head[:6] != _MAGIC or head[6] not in _LENGTH:
-        raise EdgernnError(f"{where}: {_EXPECTED}, got another kind of data")
+        raise EdgernnError(f"{where}: {_EXPECTED}, got another format; write it with numpy.savez")
     form = _LENGTH[head[6]]
     (length,) = struct.unpack(form, take(stream, struct.calcsize(form)))
     header = take(stream, min(length, _LONGEST_HEADER))
@@ -101,13 +105,13 @@ def _header(where: str, header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], 
         fields = ast.literal_eval(header.decode("utf-8").strip())
         descr, shape, fortran = fields["descr"], fields["shape"], fields["fortran_order"]
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
-        raise EdgernnError(f"{where}: {_EXPECTED}, got a corrupt header") from None
+        raise EdgernnError(f"{where}: {_EXPECTED}, got a corrupt header; write it with numpy.savez") from None
     if not isinstance(descr, str) or not _DTYPE.fullmatch(descr):
         got = "arrays of Python objects, which are never read" if "O" in str(descr) else f"{descr!r}"
         raise EdgernnError(f"{where}: {_EXPECTED} of numbers, got {got}")
     sizes = isinstance(shape, tuple) and all(type(size) is int and size >= 0 for size in shape)
     if not sizes or not isinstance(fortran, bool):
-        raise EdgernnError(f"{where}: expected the shape of an array, got {shape!r}")
+        raise EdgernnError(f"{where}: expected the shape of an array in its header, got {shape!r}")
     try:
         return np.dtype(descr), shape, "F" if fortran else "C"
     except TypeError:

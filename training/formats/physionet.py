@@ -92,16 +92,18 @@ def _read_archive(path: Path, limit: int) -> Stays:
 
 
 def _checked(path: Path, stays: Stays) -> Stays:
-    """Return the stays, or raise EdgernnError if the arrays of an archive do not fit together."""
+    """Return the stays, or raise EdgernnError if the arrays of the npz file contradict each other."""
     N, M = len(stays.record_id), len(stays.value)
     starts = stays.row_start
     if not N or len(starts) != N + 1 or starts[0] or starts[-1] != M or (np.diff(starts) < 0).any():
-        raise EdgernnError(f"{path}: row_start: expected {N + 1} rising numbers from 0 to {M}, got others")
+        raise EdgernnError(
+            f"{path}: row_start: expected {N + 1} rising numbers from 0 to {M}, got others; write it again"
+        )
     for name in ("minute", "param"):
         if len(getattr(stays, name)) != M:
             raise EdgernnError(f"{path}: {name}: expected {M} rows, got {len(getattr(stays, name))}")
     if (np.diff(stays.record_id) <= 0).any():
-        raise EdgernnError(f"{path}: record_id: expected rising numbers, got others")
+        raise EdgernnError(f"{path}: record_id: expected rising numbers, got others; sort the stays by record")
     if M and (stays.minute.min() < 0 or stays.minute.max() > _LAST_MINUTE):
         raise EdgernnError(
             f"{path}: minute: expected 0 to {_LAST_MINUTE}, got {stays.minute.min()} to {stays.minute.max()}"
@@ -109,10 +111,11 @@ def _checked(path: Path, stays: Stays) -> Stays:
     if M and stays.param.max() >= len(PARAMETERS):
         raise EdgernnError(f"{path}: param: expected numbers below {len(PARAMETERS)}, got {stays.param.max()}")
     if not np.isfinite(stays.value).all():
-        raise EdgernnError(f"{path}: value: expected finite numbers, got others")
+        raise EdgernnError(f"{path}: value: expected finite numbers, got NaN or infinity; write it again")
     if stays.outcomes.shape != (N, len(OUTCOMES)) or (stays.outcomes[:, 0] != stays.record_id).any():
         raise EdgernnError(
-            f"{path}: outcomes: expected a row of {len(OUTCOMES)} numbers for each of {N} stays, got others"
+            f"{path}: outcomes: expected a row of {len(OUTCOMES)} numbers for each of {N} stays, in the order of "
+            "record_id, got others"
         )
     return stays
 
@@ -120,13 +123,16 @@ def _checked(path: Path, stays: Stays) -> Stays:
 def _read_folder(folder: Path, outcomes_file: Path, limit: int) -> Stays:
     paths = {int(path.stem): path for path in folder.glob("*.txt") if _RECORD.fullmatch(path.stem)}
     if not paths:
-        raise EdgernnError(f"{folder}: expected records such as 132539.txt, got none")
+        raise EdgernnError(f"{folder}: expected records such as 132539.txt, got none; unpack the data set there")
     outcomes = _read_outcomes(outcomes_file, limit)
     index = {name: i for i, name in enumerate(PARAMETERS)}
     starts, minutes, params, values = [0], array("h"), array("B"), array("f")
     for record in sorted(paths):
         if record not in outcomes:
-            raise EdgernnError(f"{outcomes_file}: expected a row for {record}, whose record is in {folder}, got none")
+            raise EdgernnError(
+                f"{outcomes_file}: expected a row for {record}, whose record is in {folder}, got none; download it "
+                "again"
+            )
         for minute, name, value in _read_record(paths[record], record):
             if name not in index:
                 raise EdgernnError(
@@ -155,7 +161,7 @@ def _read_record(path: Path, record: int) -> list[tuple[int, str, float]]:
         _row(path, number, line.rstrip("\r")) for number, line in enumerate(lines[1:], 2) if line or number < len(lines)
     ]
     if not rows or rows[0] != (0, PARAMETERS[0], float(record)):
-        raise EdgernnError(f"{path}: expected the first row 00:00,RecordID,{record}, got another")
+        raise EdgernnError(f"{path}: expected 00:00,RecordID,{record} as the first row, got another; download it again")
     return rows
 
 
@@ -178,8 +184,8 @@ def _read_outcomes(path: Path, limit: int) -> dict[int, list[int]]:
     if table.names != OUTCOMES:
         raise EdgernnError(f"{path}: expected the header {','.join(OUTCOMES)}, got {','.join(table.names or ())!r}")
     if not (np.abs(table.values) < 2**31).all() or (table.values % 1).any():
-        raise EdgernnError(f"{path}: expected whole numbers, got others")
+        raise EdgernnError(f"{path}: expected whole numbers in every column, got others; download it again")
     rows = {int(row[0]): [int(value) for value in row] for row in table.values}
     if len(rows) < len(table.values):
-        raise EdgernnError(f"{path}: expected one row per record, got two for one record")
+        raise EdgernnError(f"{path}: expected one row for each record, got two for one; download it again")
     return rows

@@ -15,7 +15,7 @@ WIDEST = 512
 
 
 def attach(model: RecurrentModel, backend: str, device: str) -> str:
-    """Attach kernels to the recurrent layers of a model.
+    """Replace the loops over time of a model's recurrent layers by fused kernels.
 
     Args:
         model: The network.
@@ -44,7 +44,7 @@ def attach(model: RecurrentModel, backend: str, device: str) -> str:
 
 
 def _unroller(layer: RecurrentLayer, device: str, backend: str) -> Unroller | str:
-    """Build the `Unroller` that replaces a layer's loop over time, or return the reason why there is none."""
+    """Build the fused implementation of a layer's loop over time, or return the reason why there is none."""
     if device == "cpu":
         try:
             return cpu.CpuUnroller(layer)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent batch normalisation for the native training library: arguments and running statistics."""
+"""Recurrent batch normalisation in the native training library: arguments of its C functions, running statistics."""
 
 import ctypes
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _OUTPUT_GATE = "o"
 
 
 class _Norm(ctypes.Structure):
-    """C structure EdgernnTrainNorm, one normalisation; runtime/csrc/train/norms.h describes the fields."""
+    """C struct EdgernnTrainNorm: one normalisation; runtime/csrc/train/norms.h describes the fields."""
 
     _fields_ = [(n, _POINTER) for n in ("gain", "shift", "mean", "var", "normalised", "gain_grad", "shift_grad")]
 
@@ -31,7 +31,7 @@ class _Norm(ctypes.Structure):
 
 
 class Norms(ctypes.Structure):
-    """C structure EdgernnTrainNorms, all of a cell; runtime/csrc/train/norms.h describes the fields."""
+    """C struct EdgernnTrainNorms: all normalisations of a cell; runtime/csrc/train/norms.h describes the fields."""
 
     _fields_ = [
         ("learns", ctypes.c_int64),
@@ -44,7 +44,7 @@ class Norms(ctypes.Structure):
 
 @dataclass(frozen=True)
 class BatchNorms:
-    """Normalisations of a cell in one call of the training library, which runs T steps.
+    """The batch normalisations of a cell in one call of the training library, which runs T steps.
 
     Attributes:
         names: Names in the order of `Cell.norms`: "W", "R", "C" and "V" for those of the products W x, R h, C c and
@@ -63,7 +63,7 @@ class BatchNorms:
 
     @classmethod
     def of(cls, cell: Cell, first: int, steps: int) -> "BatchNorms":
-        """Build the normalisations of a cell for `steps` steps from step `first` on."""
+        """Create the arguments for a cell and `steps` time steps, from step `first` on."""
         means, variances = {}, {}
         for name, norm in cell.norms.items():
             assert isinstance(norm, RecurrentBatchNorm)
@@ -83,7 +83,7 @@ class BatchNorms:
 
     @property
     def products(self) -> tuple[str, ...]:
-        """Names of the normalised products, without the state."""
+        """Names of the weights, such as "W", whose products are normalised."""
         return tuple(name for name in self.names if name != _STATE)
 
     def allocate(self, steps: int, batch: int) -> list[Tensor]:
@@ -150,7 +150,7 @@ def vectors(cell: Cell) -> list[Tensor]:
 
 
 def refusal(layer: RecurrentLayer) -> str | None:
-    """Reason why the kernels cannot run the normalisation of a layer; None if they can, or if the layer has none."""
+    """Explain why the kernels cannot run the normalisation of a layer; None if they can, or if there is none."""
     norm = layer.cell.norm
     if norm is None:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that the kernels of all devices share."""
+"""Checks that the training kernels of all devices share."""
 
 from torch import Tensor
 
@@ -12,7 +12,7 @@ RULES = tuple(name for name, rule in ALL_RULES.items() if not rule.masks)
 
 
 def refusal(layer: RecurrentLayer) -> str | None:
-    """Reason why no kernel of any device can run a layer; None if these checks find none."""
+    """Explain why no training kernel can run a layer, on any device; None if these checks find no reason."""
     if layer.imputer is not None:
         return f"the layer has an imputer ({layer.imputer.name})"
     rule = layer.rule

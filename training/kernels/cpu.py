@@ -38,7 +38,7 @@ _WEIGHTS = ("w", "r", "c", "v", "b", "u")
 
 
 class _Call(ctypes.Structure):
-    """C structure EdgernnTrainCall, the arguments of a call; runtime/csrc/train/edgernn_train.h describes them."""
+    """C struct EdgernnTrainCall: the arguments of a call; runtime/csrc/train/edgernn_train.h describes them."""
 
     _fields_ = [
         ("program", _POINTER),
@@ -91,7 +91,7 @@ def train_library_path() -> Path | None:
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Load the training library.
+    """Load the native training library, which has the CPU kernels.
 
     Returns:
         The library; None if it is missing or does not support this processor.
@@ -106,7 +106,9 @@ def library() -> ctypes.CDLL | None:
     # libraries without this function are older
     size = getattr(loaded, "edgernn_train_call_bytes", int)
     if size() != ctypes.sizeof(_Call):
-        raise EdgernnError(f"{path} was built for another version of edgernn: install edgernn again")
+        raise EdgernnError(
+            f"{path}: expected the library of this version of edgernn, got another; install edgernn again"
+        )
     loaded.edgernn_train_isa.restype = ctypes.c_char_p
     loaded.edgernn_train_cell.argtypes = [ctypes.c_char_p, ctypes.c_int64]
     loaded.edgernn_train_rule.argtypes = [ctypes.c_char_p]
@@ -123,7 +125,7 @@ def library() -> ctypes.CDLL | None:
 
 
 class ProgramCell:
-    """User-defined cell, allocated in the native library and freed with this object; a copy allocates its own.
+    """A user-defined cell in the memory of the native library, which is freed with this object.
 
     Args:
         source: The serialised cell.
@@ -139,7 +141,7 @@ class ProgramCell:
         why = ctypes.create_string_buffer(_WHY_BYTES)
         self.address: int | None = loaded.edgernn_train_new_cell(ctypes.byref(to_c(source)), why, len(why))
         if self.address is None:
-            raise UsageError(why.value.decode())
+            raise UsageError(f"no CPU kernel for the layer: {why.value.decode()}")
 
     def __del__(self) -> None:
         if getattr(self, "address", None) is not None:
@@ -151,7 +153,7 @@ class ProgramCell:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Arguments of `Unrolled` other than tensors.
+    """Arguments of the autograd function `Unrolled` other than tensors.
 
     Attributes:
         program: A user-defined cell; None for a built-in one.
@@ -177,11 +179,11 @@ class _Plan:
 
     @property
     def products(self) -> int:
-        """Number of normalised products."""
+        """Number of matrix products that are batch-normalised."""
         return 0 if self.norms is None else len(self.norms.products)
 
     def split(self, tensors: Sequence[Tensor | None]) -> tuple[Sequence[Tensor | None], Sequence[Tensor | None]]:
-        """Split the inputs of `Unrolled`, or their gradients, into those for `named` and those for `norms`."""
+        """Split inputs of `Unrolled`, or their gradients, into those of the layer and those of its normalisations."""
         end = len(tensors) - (0 if self.norms is None else self.norms.count)
         return tensors[:end], tensors[end:]
 
@@ -201,7 +203,7 @@ class _Plan:
         return call
 
     def named(self, tensors: Sequence[Tensor | None], suffix: str = "") -> dict[str, Any]:
-        """Dict from field of `_Call`, with `suffix` appended, to the inputs of `Unrolled` or to their gradients."""
+        """Name inputs of `Unrolled`, or gradients, by the fields of the C struct `_Call`, with `suffix` appended."""
         x, *others = tensors
         count = len(_WEIGHTS)
         params, rule_params = count + self.vectors, count + self.vectors + self.rule_weights
@@ -213,7 +215,7 @@ class _Plan:
 
 
 class Unrolled(torch.autograd.Function):
-    """All steps of a layer as one autograd function.
+    """Autograd function that runs all steps of a layer by one call of the native training library.
 
     The inputs are x (T, B, columns of W), the weights, the initial states (B, H), and the memories that the rule's
     equations read. The outputs are y (T, B, H) and the final states. A rule of the kind NEURON or SAMPLE adds its final
@@ -283,14 +285,14 @@ class Unrolled(torch.autograd.Function):
 
 
 def _likelihoods(rule: UpdateRule, named: Mapping[str, Any], memories: Sequence[Tensor], y: Tensor) -> Tensor:
-    """Likelihoods (`UpdateRule.likelihood`) of the decisions at all steps, from the results of forward."""
+    """Compute the likelihoods of updates (`UpdateRule.likelihood`) at all steps, from the results of forward."""
     e = rule.project(named["x"][..., : rule.input_size])
     before = tuple(torch.cat([m[None], after[:-1]]) for m, after in zip(named["memory"], memories, strict=True))
     return rule.likelihood(rule.score(e, (torch.cat([named["start"][0][None], y[:-1]]),), before), rule.slope)
 
 
 class CpuUnroller:
-    """`Unroller` that runs all steps of one layer with the CPU kernels.
+    """Runs all steps of one layer by a single call of the native training library, on a CPU.
 
     A call returns None, so that the layer runs its own loop over time, for tensors other than float32 on the CPU.
 
@@ -311,7 +313,7 @@ class CpuUnroller:
         if loaded is None:
             raise UsageError(f"the native library {TRAIN} is not installed or does not support this processor")
         if why := refusal(layer):
-            raise UsageError(why)
+            raise UsageError(f"{layer.kind} cannot be trained by a kernel: {why}")
         self._rule = _rule_number(loaded, layer.rule)
         if self._rule < 0:
             raise UsageError(f"there is no kernel for the rule {layer.rule.name}")
@@ -319,7 +321,7 @@ class CpuUnroller:
         if cell.recurrent.rank is not None:
             raise UsageError(f"there is no kernel for {layer.kind}")
         if why := batch_norm.refusal(layer):
-            raise UsageError(why)
+            raise UsageError(f"{layer.kind} cannot be trained by a kernel: {why}")
         self.program: ProgramCell | None = None
         self._vectors = tuple(cell.vectors)
         self._cell = _number(loaded, cell)
@@ -384,7 +386,7 @@ class CpuUnroller:
 
 
 def why_not(layer: RecurrentLayer) -> str | None:
-    """Reason why the native training kernels cannot run a layer; None if they can."""
+    """Explain why the native training library cannot run a layer; None if it can."""
     try:
         CpuUnroller(layer)
     except UsageError as error:
@@ -393,14 +395,14 @@ def why_not(layer: RecurrentLayer) -> str | None:
 
 
 def _number(loaded: ctypes.CDLL, cell: Cell) -> int:
-    """The library's number of a built-in cell; negative for any other cell."""
+    """Return the library's number of a built-in cell; negative for any other cell."""
     if CELLS.get(cell.name) is not type(cell):
         return -1
     return int(loaded.edgernn_train_cell(cell.form.encode(), cell.biases))
 
 
 def _rule_number(loaded: ctypes.CDLL, rule: UpdateRule) -> int:
-    """The library's number of a rule; negative if it has no kernel."""
+    """Return the library's number of an update rule; negative if it has no kernel."""
     return int(loaded.edgernn_train_rule(rule.name.encode())) if RULES.get(rule.name) is type(rule) else -1
 
 

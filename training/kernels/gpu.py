@@ -37,7 +37,7 @@ _SHARED = 227 * 1024
 
 @dataclass(frozen=True)
 class KernelForm:
-    """Variant and tile sizes of a layer's kernels; the module `sequence` describes the two variants.
+    """Variant and tile sizes of a layer's Triton kernels; the module `sequence` describes the two variants.
 
     Attributes:
         resident: True for the resident form, false for the streamed one.
@@ -57,14 +57,14 @@ class KernelForm:
 
 
 def precision() -> str:
-    """Precision of matrix products that torch's settings choose: "bf16", "tf32" or, for exact ones, "ieee"."""
+    """Return the precision of matrix products in torch's settings: "bf16", "tf32" or, for exact ones, "ieee"."""
     if torch.get_float32_matmul_precision() == "medium":
         return "bf16"
     return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
 
 
 def choose(layout: Layout, precision: str, shared: int = _SHARED) -> KernelForm:
-    """Choose the form of a layer's kernels.
+    """Choose variant and tile sizes of a layer's Triton kernels.
 
     Exact products do not use tensor cores, and their tiles need many registers, so that blocks are small.
 
@@ -99,7 +99,7 @@ _LAYOUTS: dict[str, Layout] = {}
 
 
 def register(layout: Layout) -> str:
-    """Register a layout and return its key for the op, the same in every process."""
+    """Register the layout of a layer and return its key, the same in every process, for the torch op `sequence`."""
     key = f"{layout.name}-{hashlib.sha256(repr(layout).encode()).hexdigest()[:16]}"
     _LAYOUTS[key] = layout
     return key
@@ -107,7 +107,7 @@ def register(layout: Layout) -> str:
 
 @cache
 def kernels(key: str, resident: bool, held: int) -> ModuleType:
-    """Build the module with the kernels of a layout.
+    """Generate and load the Python module with the Triton kernels of a layout.
 
     Args:
         key: Key of the layout, from `register`.
@@ -135,7 +135,7 @@ def _form(layout: Layout, precision: str, device: torch.device) -> KernelForm:
 
 
 def constants(layout: Layout, form: KernelForm, precision: str) -> dict[str, Any]:
-    """Compile-time constants of a kernel.
+    """Return the compile-time constants of a Triton kernel.
 
     Args:
         layout: Layout of the layer.
@@ -183,7 +183,7 @@ def _weights(layout: Layout, named: Mapping[str, Tensor], precision: str) -> dic
 
 
 def _shapes(layout: Layout, T: int, B: int, keep: bool) -> dict[str, tuple[int, ...]]:
-    """Dict from name to shape of the outputs of `sequence`; p is empty unless `keep` is true."""
+    """Return the shapes of the outputs of `sequence`, by name; p is empty unless `keep` is true."""
     shapes: dict[str, tuple[int, ...]] = {f"s_{state}": (T + 1, B, layout.H) for state in layout.states}
     shapes |= {"p": (T, B, layout.P) if keep else (0,), "m": (T, B, layout.M)}
     shapes |= {f"all_{name}": (T + 1, B, layout.memory_width) for name in layout.memory}
@@ -198,7 +198,7 @@ def _sizes(layout: Layout, named: Mapping[str, Tensor]) -> tuple[int, int]:
 
 @torch.library.custom_op("edgernn::sequence", mutates_args=())
 def sequence(inputs: Sequence[Tensor], key: str, keep: bool, slope: float) -> list[Tensor]:
-    """Run a layer over a sequence.
+    """Run a layer over a sequence by one launch of its Triton kernel.
 
     Args:
         inputs: Tensors in the order of `Layout.inputs`.
@@ -241,7 +241,7 @@ def sequence_backward(
     key: str,
     slope: float,
 ) -> list[Tensor]:
-    """Compute the gradients of `sequence`.
+    """Compute the gradients of the torch op `sequence` by one launch of a Triton kernel.
 
     Args:
         inputs: Inputs of `sequence`.
@@ -289,7 +289,7 @@ def sequence_backward(
 def _gradients(
     layout: Layout, named: Mapping[str, Tensor], kept: Mapping[str, Tensor], outs: Mapping[str, Tensor]
 ) -> list[Tensor]:
-    """Gradients of all inputs from the backward kernel's outputs: products over all steps, sums over the batch."""
+    """Compute the gradients of all inputs from the backward kernel's outputs, by products and sums over all steps."""
     d_p = outs["d_p"].flatten(0, 1)
     sizes = {gate.name: layout.length(layout.size(gate)) for gate in layout.gates}
 
@@ -352,7 +352,7 @@ sequence.register_autograd(_differentiate, setup_context=_keep_for_backward)
 
 
 class GpuUnroller:
-    """`Unroller` that runs all steps of one layer with the GPU kernels.
+    """Runs all steps of one layer by one launch of a Triton kernel, on a GPU.
 
     A call returns None, so that the layer runs its own loop over time, for tensors other than float32 on a GPU.
 
@@ -412,12 +412,12 @@ class GpuUnroller:
 
 
 def _layout(layer: RecurrentLayer) -> Layout:
-    """Build the layout of a layer; raises UsageError with the reason if the kernels cannot run it."""
+    """Build the layout of a layer for the Triton kernels; raise UsageError with the reason if they cannot run it."""
     cell = layer.cell
     if find_spec("triton") is None:
         raise UsageError("triton, which compiles the kernels, is not installed")
     if why := refusal(layer):
-        raise UsageError(why)
+        raise UsageError(f"{layer.kind} cannot be trained by a kernel: {why}")
     if cell.norm is not None or cell.recurrent.rank is not None:
         raise UsageError(f"there is no kernel for {layer.kind}")
     try:
@@ -425,7 +425,7 @@ def _layout(layer: RecurrentLayer) -> Layout:
     except ProgramError as error:
         raise UsageError(f"there is no kernel for {layer.kind}: {error}") from None
     if not any(name in layout.inputs for name in ("a", "x", "e", "blend")):
-        raise UsageError(f"there is no kernel for {layer.kind}, which has no input")
+        raise UsageError(f"there is no kernel for {layer.kind}, whose gates do not read x")
     return layout
 
 

@@ -22,7 +22,7 @@ _MOST_RECORDINGS = 4
 
 
 class _Steps(nn.Module):
-    """Module that runs a layer's loop and returns plain tensors: y, the final states, the budget, any decisions."""
+    """Module that runs a layer's loop and returns tensors alone: y, final states, penalty on updates, any decisions."""
 
     def __init__(self, layer: RecurrentLayer) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ def _capture(steps: nn.Module, examples: tuple[Tensor, ...]) -> Recorded:
 
 
 class GraphUnroller:
-    """`Unroller` that replays recordings (CUDA graphs) of a layer's loop.
+    """Runs all steps of one layer by replaying a CUDA graph of its loop over time.
 
     A call returns None, so that the layer runs its loop in torch, in these cases: tensors on other devices, a forward
     without gradients, weights other than those recorded (such as dropped-out ones), and batch statistics that several

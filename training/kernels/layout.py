@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layout of a layer for the Triton kernels: its cell's tables, sizes, rule and equations."""
+"""Description of a layer from which its Triton kernels are generated: gates, sizes, update rule and equations."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,7 +41,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Rule:
-    """Equations of an update rule.
+    """Equations of an update rule, for the Triton kernels.
 
     Attributes:
         kind: Kind of the rule.
@@ -61,19 +61,19 @@ class Rule:
     blend_grad: bool = False
 
     def map(self, method: str) -> Pointwise:
-        """Return the Triton functions generated from a method of the rule, such as "score"."""
+        """Return the Triton functions generated from a method of the update rule, such as "score"."""
         return next(part for part in self.maps if part.name == f"rule_{method}")
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the op's inputs for the rule: its tensor of all steps (`blend` or the projection e), its weights."""
+        """Names of the kernel's inputs for the rule: a tensor of all steps (`blend` or projection e), and weights."""
         if self.kind is Kind.TIME:
             return ("blend",)
         return (*(["e"] if "e" in self.map("score").arguments else []), *(name for name, _ in self.vectors))
 
     @property
     def evidence_states(self) -> tuple[str, ...]:
-        """Names of the cell's states that the rule's `evidence` reads; empty without a memory."""
+        """Names of the cell's states that enter the memory of the update rule; empty for a rule without one."""
         if not self.memory:
             return ()
         return tuple(a[2:] for a in self.map("evidence").arguments if a.startswith("s_"))
@@ -81,12 +81,12 @@ class Rule:
 
 @dataclass(frozen=True)
 class Layout:
-    """Everything that the kernels of a layer depend on.
+    """Everything that the Triton kernels of a layer depend on.
 
     The pre-activations p (T, B, P) have one block of columns per gate. The gates with x come first, in the order of W.
 
     Attributes:
-        name: Kind of the layer.
+        name: Names of the layer's cell and rule (`RecurrentLayer.kind`).
         gates: Gates of the cell.
         states: Names of the cell's states.
         H: Size of a state.
@@ -120,7 +120,7 @@ class Layout:
 
     @cached_property
     def offsets(self) -> dict[str, int]:
-        """Dict from a gate's name to its first column in p."""
+        """Dict from a gate's name to its first column in the pre-activations p."""
         offsets, at = {}, 0
         for gate in sorted(self.gates, key=lambda g: not g.x):
             offsets[gate.name] = at
@@ -129,7 +129,7 @@ class Layout:
 
     @property
     def A(self) -> int:
-        """Number of columns of p that depend on x."""
+        """Number of columns of the pre-activations p that depend on x."""
         return sum(self.length(self.size(g)) for g in self.gates if g.x)
 
     @property
@@ -153,7 +153,7 @@ class Layout:
         return tuple(products)
 
     def bias(self, gate: Gate) -> tuple[str, int] | None:
-        """Name of the vector in `biases` with a gate's bias, and its offset there; None for other gates."""
+        """Return the vector in `biases` with a gate's bias, and the offset in it; None for other gates."""
         if gate.x or not gate.bias:
             return None
         return next(((f"b{p.key}", p.offset) for p in self.products if p.gate == gate.name), None)
@@ -164,7 +164,7 @@ class Layout:
 
     @property
     def memory(self) -> tuple[str, ...]:
-        """Names of the rule's memories."""
+        """Names of the rule's memories, the states that it carries from step to step."""
         return self.rule.memory if self.rule else ()
 
     @property
@@ -183,7 +183,7 @@ class Layout:
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the op's inputs, in order."""
+        """Names of the inputs of the torch op `sequence`, in order."""
         keys = [key for key in ("R", "C", "V") if any(p.key == key for p in self.products)]
         rule = self.rule.inputs if self.rule else ()
         names = [*(["a"] if self.A else []), *(["x"] if self.reads_x else []), *keys, *self.biases]
@@ -192,7 +192,7 @@ class Layout:
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """Names of the op's outputs.
+        """Names of the outputs of the torch op `sequence`.
 
         They are the states before and after all steps (T + 1, B, H), p, m, the memories (T + 1, B, H or 1), and for the
         kind SAMPLE the rule's evidence, summed over neurons.
@@ -203,7 +203,7 @@ class Layout:
 
     @cached_property
     def sums(self) -> dict[str, tuple[str, str]]:
-        """Gradients that are summed over time for each sample: a dict from name to the input's name and the size."""
+        """Gradients that the kernel sums over time: a dict from name to the input's name and the size."""
         sizes = dict(self.vectors)
         sums: dict[str, tuple[str, str]] = {}
         for part in (self.mid, self.update):
@@ -224,7 +224,7 @@ class Layout:
 
     @cached_property
     def gradients(self) -> tuple[str, ...]:
-        """Names of the backward kernel's outputs.
+        """Names of the outputs of the backward kernel, which are gradients.
 
         They are gradients of p, x, e and blend at every step, those of the initial states and memories, and `sums`.
         """
@@ -235,12 +235,12 @@ class Layout:
 
     @cached_property
     def output_grads(self) -> tuple[str, ...]:
-        """Names of the outputs whose gradients backward reads; each gradient may be None."""
+        """Names of the outputs of `sequence` whose gradients the backward kernel reads; a gradient may be None."""
         return (*(f"s_{name}" for name in self.states), *(f"all_{name}" for name in self.memory))
 
 
 def make_layout(layer: RecurrentLayer) -> Layout:
-    """Build the layout of a layer; raises ProgramError if its equations cannot be traced."""
+    """Build the description of a layer for the Triton kernels; raise ProgramError if its equations cannot be traced."""
     cell, rule = layer.cell, layer.rule
     with torch.no_grad():
         equations = trace_equations(cell, differentiable=True)
@@ -271,7 +271,7 @@ def make_layout(layer: RecurrentLayer) -> Layout:
 
 
 def _make_rule(rule: UpdateRule, states: tuple[str, ...]) -> Rule:
-    """Trace the equations of a rule, or raise ProgramError."""
+    """Trace the equations of an update rule for the Triton kernels, or raise ProgramError."""
     if rule.kind is Kind.TIME:
         return Rule(rule.kind, blend_grad=any(p.requires_grad for p in rule.parameters()))
     equations = trace_rule(rule, states)

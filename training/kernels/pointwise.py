@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton functions generated from a `Program`: a point-wise function and its derivative."""
+"""Triton functions generated from a program (a list of elementary operations): the function and its derivative."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ class Pointwise:
 
 
 def print_map(name: str, program: Program, names: Mapping[int, str]) -> Pointwise:
-    """Generate the Triton functions of a program.
+    """Generate the Triton functions of a program: the function and its derivative.
 
     Args:
         name: Name of the map.
@@ -93,7 +93,7 @@ def print_map(name: str, program: Program, names: Mapping[int, str]) -> Pointwis
 
 
 def _function(name: str, parameters: list[str], program: Program, known: Mapping[int, str]) -> str:
-    """Generate one Triton function; `known` maps argument keys of the program to parameter names."""
+    """Generate the source of one Triton function; `known` maps arguments of the program to parameter names."""
     values = [known[key] for key in program.arguments] + [repr(number) for number in program.constants]
     lines = []
     for instruction in program.instructions:

@@ -18,7 +18,7 @@ _MOST_VALUES, _MOST_RESULTS = 512, 32
 
 
 class _Program(ctypes.Structure):
-    """C structure EdgernnTrainProgram of runtime/csrc/train/edgernn_train.h."""
+    """C struct EdgernnTrainProgram of runtime/csrc/train/edgernn_train.h: serialised equations."""
 
     _fields_ = (
         ("ints", ctypes.POINTER(ctypes.c_int64)),
@@ -29,7 +29,7 @@ class _Program(ctypes.Structure):
 
 
 class _CellSource(ctypes.Structure):
-    """C structure EdgernnTrainCellSource of runtime/csrc/train/edgernn_train.h."""
+    """C struct EdgernnTrainCellSource of runtime/csrc/train/edgernn_train.h: a user's own cell."""
 
     _fields_ = (
         ("gates", ctypes.POINTER(ctypes.c_int64)),
@@ -44,7 +44,7 @@ class _CellSource(ctypes.Structure):
 
 @dataclass(frozen=True)
 class ProgramNumbers:
-    """A serialised `Program`; empty for the programs of m in a cell without m."""
+    """Serialised equations (`Program`) as two lists of numbers; empty for `Cell.mid` of a cell without it."""
 
     ints: tuple[int, ...] = ()
     numbers: tuple[float, ...] = ()
@@ -52,7 +52,7 @@ class ProgramNumbers:
 
 @dataclass(frozen=True)
 class CellSource:
-    """Serialised cell for the native training library.
+    """A user's own cell, serialised for the native training library.
 
     Attributes:
         gates: Terms of each gate, as bits of `cell_program.TERMS`.
@@ -74,7 +74,7 @@ class CellSource:
 
 
 def describe_cell(cell: Cell) -> tuple[CellSource, tuple[str, ...]]:
-    """Serialise a cell for the native training library.
+    """Serialise a user's own cell for the native training library.
 
     Args:
         cell: The cell.
@@ -86,7 +86,7 @@ def describe_cell(cell: Cell) -> tuple[CellSource, tuple[str, ...]]:
         ProgramError: The equations cannot be traced, or have other gradients in torch.
     """
     if type(cell).project is not Cell.project:
-        raise ProgramError("a cell that overrides project() has no program")
+        raise ProgramError("a cell that overrides project() cannot be translated to native code; remove the override")
     # tracing draws random numbers, which must not change those of the training
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         equations = trace_equations(cell, differentiable=True)
@@ -112,7 +112,7 @@ def describe_cell(cell: Cell) -> tuple[CellSource, tuple[str, ...]]:
 
 
 def to_c(source: CellSource) -> ctypes.Structure:
-    """Convert a serialised cell to the library's structure, which owns its memory."""
+    """Convert a serialised cell to the library's C struct, which owns its memory."""
     structure = _CellSource()
     for name in ("gates", "vectors", "layout"):
         numbers = getattr(source, name)
@@ -143,7 +143,7 @@ def _without_unread_vectors(equations: Equations) -> Equations:
 
 
 def _size(equations: Equations, i: int, mid_is_input: bool) -> str:
-    """Return "1", "I" or "H": the size of vector `i`, derived from the equations that read it.
+    """Return the size of vector `i`, "1", "I" or "H", derived from the equations that read it.
 
     mid_is_input: True if the result of `Cell.mid` has size I, False if it has size H.
     """
@@ -153,7 +153,7 @@ def _size(equations: Equations, i: int, mid_is_input: bool) -> str:
 
 
 def _both_ways(program: Program, *, with_results: bool) -> tuple[ProgramNumbers, ProgramNumbers]:
-    """Serialise a program and its derivative; `with_results` adds the program's results to the derivative's."""
+    """Serialise equations and their derivative; `with_results` adds the results of the equations to the latter's."""
     grads = range(RESULT_GRAD, RESULT_GRAD + len(program.results))
     back = gradient(program, grads, with_results=with_results)
     forward = program.serialise()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backward pass of an update rule in a Triton kernel, through its decision and its memory."""
+"""Generator of the backward pass of an update rule in a Triton kernel, through its decision and its memory."""
 
 from edgernn.rules import Kind
 from edgernn.training.kernels.layout import Rule
@@ -8,14 +8,14 @@ from edgernn.training.kernels.writer import KernelSource
 
 
 class RuleGradients(KernelSource):
-    """Generator of the part of a backward kernel that depends on the rule.
+    """Generates the part of a layer's backward kernel that depends on the update rule.
 
-    A docstring of a method says what the generated code does. The evidence and the drive are results of
+    A method's docstring says what the generated code does. The evidence and the drive are results of
     `UpdateRule.evidence` and `UpdateRule.drive`, from which `UpdateRule.advance` computes the memory after a step.
     """
 
     def memory_grads(self, rule: Rule) -> None:
-        """Propagate the gradients of the memory after a step to the evidence, u and the memory before it."""
+        """Propagate the gradients of the rule's memory after a step to the memory before it, u and the evidence."""
         if not self.resident:
             self.read_memory()
         for name in self.layout.sample_memory:
@@ -34,7 +34,7 @@ class RuleGradients(KernelSource):
         self.put(f"to_evidence = {self.grad_of(rule.map('drive'), 'evidence')}", "u = changes")
 
     def evidence_grads(self, rule: Rule) -> None:
-        """Propagate the gradient of the evidence to the states after a step."""
+        """Propagate the gradient of the result of `UpdateRule.evidence` to the cell's states after a step."""
         part = rule.map("evidence")
         self.through(part, ["to_evidence"], self.after_step(part))
         for state in rule.evidence_states:
@@ -42,11 +42,11 @@ class RuleGradients(KernelSource):
 
     @staticmethod
     def after_step(evidence: Pointwise) -> tuple[str, ...]:
-        """Arguments of the evidence, with the states after a step."""
+        """Name the arguments of `UpdateRule.evidence`, which reads the states after a step."""
         return tuple(f"after_{a[2:]}" if a.startswith("s_") else a for a in evidence.arguments)
 
     def decision_grads(self, rule: Rule, to_u: str) -> None:
-        """Propagate the gradient of u, the expression `to_u`, to the arguments of the score; store that of e."""
+        """Propagate the gradient `to_u` of the update mask u to the inputs of the score from which u follows."""
         self.through(rule.map("likelihood"), [to_u])
         to_score = self.grad_of(rule.map("likelihood"), "score")
         if rule.memory and "score" in rule.map("advance").arguments:
@@ -58,7 +58,7 @@ class RuleGradients(KernelSource):
             self.put(f"to_{name} = before_{name} + {self.grad_of(rule.map('score'), name)}")
 
     def through(self, part: Pointwise, grads: list[str], values: tuple[str, ...] = ()) -> None:
-        """Propagate the gradients `grads` of a method's results to its arguments; add those of weights to sums."""
+        """Propagate the gradients `grads` of a rule method's results to its arguments; add those of weights to sums."""
         names = ", ".join(f"grad_{part.name}_{argument}" for argument in part.arguments)
         self.put(f"{names} = {part.name}_back({', '.join((*grads, *(values or part.arguments)))})")
         for argument in part.arguments:

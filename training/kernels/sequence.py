@@ -20,7 +20,7 @@ from edgernn.training.kernels.writer import HEADER, KernelSource
 
 
 def source(layout: Layout, resident: bool, held: int) -> str:
-    """Generate the source of a module with the kernels `forward` and `backward`.
+    """Generate the source of a Python module with the Triton kernels `forward` and `backward` of a layer.
 
     Args:
         layout: The layer.
@@ -77,7 +77,7 @@ class _Forward(KernelSource):
                     self.put(f"tl.store(all_{name}_ptr + at + B, {name}, live)")
 
     def _advance(self, rule: Rule) -> None:
-        """Compute the memory after the step from u and the evidence."""
+        """Generate the code that computes the update rule's own states (its memory) after a step."""
         self.put(
             f"drive = rule_drive({', '.join(rule.map('drive').arguments)})",
             "u = tl.where(u, 1.0, 0.0)",
@@ -240,7 +240,7 @@ class _Backward(RuleGradients):
         return f"weights({self.weights_at(product)}, {k.lower()}_k, {n.lower()}_col, {k}, {n}, {n}, 1)"
 
     def _read(self, part: Pointwise, size: str) -> None:
-        """Load the inputs and outputs of forward that the backward of a map reads."""
+        """Generate loads of the forward values that the derivative of a point-wise function reads."""
         layout = self.layout
         for gate in self.gates_of(part):
             if gate.name in part.arguments:
@@ -306,7 +306,7 @@ class _Backward(RuleGradients):
                 self.store(f"to_{name}", "H", f"d_{name}", "row")
 
     def _back(self, part: Pointwise, size: str, grads: str) -> None:
-        """Propagate the gradients `grads` of a map's results to its arguments, and store them or add them to sums."""
+        """Propagate gradients of a point-wise function's results to its arguments; store them or add them to sums."""
         layout, low = self.layout, size.lower()
         gates = {gate.name for gate in self.gates_of(part)}
         sizes = dict(layout.vectors)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generator of Triton kernels: parts that forward and backward share."""
+"""Generator of Triton kernels: the parts that forward and backward kernels share."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,12 +43,12 @@ def stream(total, factor_at, live, at, col, K: tl.constexpr, N: tl.constexpr, by
 
 
 def padded(length: int) -> int:
-    """Width of a tile: a power of two, and at least 16 as tl.dot needs."""
+    """Return the width of a tile: a power of two, and at least 16 as tl.dot needs."""
     return max(16, 1 << (length - 1).bit_length())
 
 
 class KernelSource:
-    """Generator of one kernel's source.
+    """Generates the source of one Triton kernel.
 
     Methods append lines to the source; their docstrings say what these lines do. Names in the source: s_h is the state
     h, g_r the pre-activation of gate r, v_alpha the vector alpha. d_… and to_… are gradients, NAME_ptr is an address.
@@ -105,7 +105,7 @@ class KernelSource:
             yield
 
     def before_steps(self, names: list[str]) -> None:
-        """Load column numbers and vectors before the first step, as far as they are the same at all steps."""
+        """Load what is the same at all steps before the first one: column numbers and vectors."""
         if self.resident:
             for size in self._sizes():
                 self._columns(size, "0")
@@ -123,7 +123,7 @@ class KernelSource:
 
     @contextmanager
     def stage(self, size: str) -> Iterator[None]:
-        """Context for the lines of a stage, mid or update: run once if resident, else for every block of columns."""
+        """Wrap the lines of a stage, mid or update: they run once if resident, else for every block of columns."""
         if self.resident:
             yield
             return
@@ -140,14 +140,14 @@ class KernelSource:
             self.put(f"{low}_k = tl.arange(0, {width})[:, None]")
 
     def _vector(self, name: str, size: str = "") -> None:
-        """Load a vector that is the same for all rows."""
+        """Generate the load of a vector that is the same for all rows of the batch."""
         default_size, at = self._vectors()[name]
         size = size or default_size
         low = size.lower()
         self.put(f"{name} = tl.load({at} + {low}_col, {low}_col < {size}, 0.0)")
 
     def _vectors(self) -> dict[str, tuple[str, str]]:
-        """Dict from the name of each vector with more than one value to its size and address."""
+        """List the vectors with more than one value: a dict from name to size and address."""
         layout = self.layout
         vectors = {f"v_{name}": (size, f"v_{name}_ptr") for name, size in layout.vectors if size != "1"}
         for gate in layout.gates:
@@ -159,7 +159,7 @@ class KernelSource:
         return [name for name, size in self.layout.rule.vectors if size != "1"] if self.layout.rule else []
 
     def vectors(self, names: list[str], size: str) -> None:
-        """Load vectors at the start of a stage of size `size`; the resident form has them already."""
+        """Generate loads of vectors at the start of a stage of size `size`; the resident variant has them already."""
         if not self.resident:
             for name in names:
                 self._vector(name, size)
@@ -179,19 +179,19 @@ class KernelSource:
             self.put("tl.debug_barrier()")
 
     def arguments(self, part: Pointwise) -> str:
-        """Format the arguments of a call of a map (`Pointwise`)."""
+        """Format the arguments of a call of a point-wise Triton function (`Pointwise`)."""
         names = {gate.name: f"g_{gate.name}" for gate in self.layout.gates}
         names |= {name: f"v_{name}" for name, _ in self.layout.vectors}
         names["x"] = "x_m" if part is self.layout.mid else "x_h"
         return ", ".join(names.get(argument, argument) for argument in part.arguments)
 
     def decide(self, rule: Rule) -> None:
-        """Compute u, true if a neuron or a sample changes."""
+        """Compute the update mask u, true where a neuron or a sample changes."""
         limit = ">=" if rule.inclusive else ">"
         self.put(f"score = rule_score({', '.join(rule.map('score').arguments)})", f"u = score {limit} 0")
 
     def needed(self, part: Pointwise) -> list[str]:
-        """Names of the vectors that a map reads."""
+        """List the vectors that a point-wise Triton function (`Pointwise`) reads."""
         return [f"v_{name}" for name, size in self.layout.vectors if size != "1" and name in part.arguments]
 
     def states_of(self, part: Pointwise) -> list[str]:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks other than `SequenceModel`, built around recurrent layers of any cell and rule."""
+"""Networks of tasks that need more than a `SequenceModel`, built around recurrent layers of any cell and rule."""

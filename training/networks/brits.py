@@ -12,7 +12,7 @@ from edgernn.training.gaps import backwards
 
 
 class BRITS(RecurrentModel):
-    """Bidirectional recurrent imputation: two models with an imputer, one per direction.
+    """Bidirectional recurrent imputation: two models that fill in missing values, one per direction.
 
     model(x (T, B, 3F)) returns y (2, B, O) and the standardised values with imputed gaps (2, T, B, F), both in the time
     order of x. x has F values, their masks and times, see `with_gaps`. Index 0 comes from `ahead`, which reads x, and

@@ -198,5 +198,5 @@ class Draw(RecurrentModel):
 
 
 def gaussian_divergence(mean: Tensor, log_variance: Tensor) -> Tensor:
-    """KL(N(mean, variance), N(0, 1)) of independent numbers, summed over the last axis, in nats."""
+    """Compute the KL divergence of N(mean, variance) from N(0, 1), summed over the last axis, in nats."""
     return 0.5 * (mean.square() + log_variance.exp() - log_variance - 1).sum(-1)

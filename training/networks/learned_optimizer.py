@@ -30,7 +30,7 @@ def log_and_sign(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Update(nn.Module, abc.ABC):
-    """Base class of the updates of an optimisee's parameters θ (P,) by a `LearnedOptimizer`.
+    """Base class of the ways in which a `LearnedOptimizer` changes the parameters θ (P,) of an optimisee.
 
     The optimisee is the network that the optimiser trains. An update defines what the optimiser's recurrent layers
     read, and how their output h_t changes θ. ∇_t is the gradient of the optimisee's loss at θ_{t-1}.
@@ -56,11 +56,11 @@ class Update(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def inputs(self, theta: Tensor, gradient: Tensor, loss: Tensor) -> Tensor:
-        """Compute the input of the layers (B, features) from θ (P,), the gradient (P,) and the loss ()."""
+        """Compute the input of the recurrent layers (B, features) from θ (P,), its gradient (P,) and the loss ()."""
 
     @abc.abstractmethod
     def forward(self, h: Tensor, theta: Tensor, gradient: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Update θ.
+        """Compute new parameters θ from the output of the recurrent layers.
 
         Args:
             h: Output of the layers (B, H).
@@ -74,7 +74,7 @@ class Update(nn.Module, abc.ABC):
 
 
 class AdditiveUpdate(Update):
-    """Additive update θ_t = θ_{t-1} + scale (w h_t + b).
+    """Additive update of another network's parameters: θ_t = θ_{t-1} + scale (w h_t + b).
 
     Shapes, for each parameter: h_t and w (H,), b (). The layers read the encoded gradient (`log_and_sign`).
     Source: Andrychowicz et al., "Learning to learn by gradient descent by gradient descent", 2016, arXiv:1606.04474.
@@ -97,7 +97,7 @@ class AdditiveUpdate(Update):
 
 
 class DecayedUpdate(Update):
-    """Update with a learning rate and a weight decay per parameter: θ_t = (1 - η_t λ_t) θ_{t-1} - η_t ∇_t.
+    """Update of another network's θ by a learning rate and a weight decay each: θ_t = (1 - η_t λ_t) θ_{t-1} - η_t ∇_t.
 
     (η_t, λ_t) = scale (w h_t + b). Shapes, for each parameter: h_t (H,), w (2, H), b (2,). The layers read the encoded
     gradient (`log_and_sign`).
@@ -123,7 +123,7 @@ class DecayedUpdate(Update):
 
 
 class GatedUpdate(Update):
-    """Gated update: θ is the cell state of an LSTM with its own gates u, q and g.
+    """Gated update of another network's parameters θ: they are the cell state of an LSTM with gates u, q and g.
 
     a_t = A h_t + v ⊙ θ_{t-1} + r ⊙ a_{t-1} + b        a_0 = 0
     θ_t = σ(a_u) θ_{t-1} + σ(a_q) tanh(a_g)
@@ -158,7 +158,7 @@ class GatedUpdate(Update):
 
 
 class RatesUpdate(Update):
-    """Update with a learning rate per parameter: θ_t = θ_{t-1} - α_t ⊙ ∇_t, α_t = U h_t.
+    """Update of another network's parameters by a learning rate each: θ_t = θ_{t-1} - α_t ⊙ ∇_t, α_t = U h_t.
 
     The layers read θ_{t-1} ⊙ G_t, where G is the product of both numbers that encode the gradient ∇ (`log_and_sign`).
     They read all parameters as one row, and therefore fit optimisees of one size only. Shapes: U (P, H), h_t (H,).
@@ -189,7 +189,7 @@ UPDATES: dict[str, type[Update]] = {
 
 @dataclass(frozen=True)
 class Unroll:
-    """Result of K training steps of an optimisee.
+    """Result of K training steps of an optimisee, the network that a learned optimiser trains.
 
     Attributes:
         before: Loss (K,) on the minibatch of each step, before the step.
@@ -205,7 +205,7 @@ class Unroll:
 
 
 class LearnedOptimizer(RecurrentModel):
-    """Recurrent layers that read the gradient of an optimisee's loss and update its parameters.
+    """A learned optimiser: recurrent layers that read the gradient of another network's loss and update its parameters.
 
     model(theta (P,), gradient (P,), loss (), state) returns the new theta and state. The gradient and the loss are
     treated as constants. The state is a flat tuple: the states of the layers, (B, H) each, with B = P, or B = 1 if the
@@ -254,7 +254,7 @@ class LearnedOptimizer(RecurrentModel):
         self.layers = nn.ModuleList(layer.make(size, hidden_size) for size in widths)
 
     def initial_state(self, theta: Tensor) -> State:
-        """Initial state, for an optimisee with parameters theta (P,)."""
+        """Return the initial state for training a network with the parameters theta (P,)."""
         rows = len(theta) if self.update.coordinate_wise else 1
         layers = [s for layer in self.recurrent_layers() for s in layer.initial_state(rows, theta)]
         return (*layers, theta.new_zeros(len(theta), self.update.memory))
@@ -279,7 +279,7 @@ class LearnedOptimizer(RecurrentModel):
     def unroll(
         self, optimisee: Optimisee, x: Tensor, target: Tensor, theta: Tensor, state: State, *, same: bool
     ) -> Unroll:
-        """Train an optimisee for K steps; every loss is differentiable through all steps before it.
+        """Train another network for K steps; every loss is differentiable through all steps before it.
 
         Args:
             optimisee: The classifier.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classifiers for a learned optimiser to train, with one flat parameter vector, and standard optimisers."""
+"""Image classifiers that a learned optimiser trains (optimisees), and standard optimisers to compare it with."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ _STAGES = 3
 
 
 class Optimisee:
-    """A classifier whose parameters are one vector θ (P,).
+    """An image classifier whose parameters are one vector θ (P,), for a learned optimiser to train.
 
     Args:
         module: A network without buffers on torch's meta device, whose flattened parameters θ holds in order.
@@ -191,7 +191,7 @@ RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 def train_by_hand(
     optimisee: Optimisee, theta: Tensor, batches: Iterable[tuple[Tensor, Tensor]], name: str, lr: float
 ) -> tuple[Tensor, Tensor]:
-    """Train an optimisee with a standard optimiser.
+    """Train an image classifier with a standard optimiser, such as Adam.
 
     Args:
         optimisee: The classifier.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Helpers of networks that are built around recurrent layers."""
+"""Helpers of networks that are built around recurrent layers: checks, a forget bias, padded sequences."""
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ NOT_OF_A_LAYER = frozenset(fields_of(ModelConfig).keys() - fields_of(LayerConfig
 
 
 def without_imputer(model: ModelConfig) -> ModelConfig:
-    """Return the model configuration unchanged, or raise UsageError if it has an imputer."""
+    """Return the configuration of a model unchanged, or raise UsageError if it fills in missing values."""
     if model.layer.imputer is not None:
         raise UsageError(
             f"cell: expected one without an imputer, got {model.layer.imputer}; this task has no missing values"
@@ -28,7 +28,7 @@ def without_imputer(model: ModelConfig) -> ModelConfig:
 
 
 def check_in_parts(layer: LayerConfig) -> None:
-    """Raise UsageError for a cell that needs a whole sequence at once; the callers run layers on parts of it."""
+    """Raise UsageError for a cell that needs a whole sequence at once, as some networks run it in parts."""
     cell_type, _ = layer.types
     if not cell_type(1, 1, **layer.cell.options).streaming:
         raise UsageError(f"length: expected a length, because this task runs {cell_type.name} in parts; set length=N")
@@ -62,8 +62,8 @@ def run_to_length(layer: Runs, x: Tensor, state: State, lengths: Tensor) -> tupl
         lengths: Lengths (B,) from 1 to T, in descending order.
 
     Returns:
-        The state of each sequence after its last step, and a trace without the padding. As for a layer, the trace's
-        budget is a mean over sequences.
+        The state of each sequence after its last step, and a record (`Trace`) without the padding. As for a layer,
+        its penalty on updates is a mean over sequences.
     """
     steps = lengths.tolist()
     begin, finals, decisions, budgets = 0, list[State](), list[Tensor](), list[Tensor]()

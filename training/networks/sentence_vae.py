@@ -85,11 +85,11 @@ class SentenceVAE(RecurrentModel):
         self.head = nn.Linear(hidden_size, words)
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
-        """Layers with the configured cell: the encoder."""
+        """List the layers with the cell to study: the encoder."""
         return [self.encoder]
 
     def forward(self, x: Tensor, lengths: Tensor) -> Bound:
-        """Compute the bound of sentences.
+        """Compute the upper bound of -log p of sentences, which is the loss.
 
         Args:
             x: Word numbers (T, B) int64, longest sentence first, padded with any words.
@@ -153,7 +153,7 @@ class SentenceVAE(RecurrentModel):
         ]
 
     def _decode(self, words: Tensor, z: Tensor) -> Tensor:
-        """Run the language model on words (T, B) from the initial state z; returns its outputs (T, B, H)."""
+        """Run the language model on words (T, B) from the initial state z; return its outputs (T, B, H)."""
         if self.training:
             unknown = torch.rand(words.shape, device=words.device) < self.word_dropout
             words = torch.where(unknown, self.unknown, words)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sweeps: trainings of one task in parallel, for every combination of cells, rules and settings, over several seeds."""
+"""Sweeps: trainings of one task, in parallel, for every combination of cells, update rules, settings and seeds."""
 
 from edgernn.training.sweep.run_sweep import sweep
 

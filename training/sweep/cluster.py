@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings on Ray: on this machine, or on a cluster with a shared file system mounted at the same path."""
+"""Worker processes on Ray: on this machine, or on a cluster with a shared file system mounted at the same path."""
 
 import logging
 import os
@@ -43,7 +43,7 @@ def on_ray(
     gpus: float,
     data: Path | None,
 ) -> Iterator["RayWorkers"]:
-    """Context with Ray workers, on a cluster or on this machine.
+    """Open a pool of Ray workers for trainings, on a cluster or on this machine, for the duration of the block.
 
     Args:
         count: Number of jobs.
@@ -110,7 +110,7 @@ def load(address: str | None) -> ModuleType:
 
 @cache
 def _token_variables() -> dict[str, str]:
-    """Environment variables with a new token that protects a local cluster; empty if the user has set a token.
+    """Return environment variables with a new token for a local Ray cluster; empty if the user has set a token.
 
     Ray itself would create a token in the home folder, where processes that start at the same time race. The result is
     cached because Ray reads the token once per process.
@@ -173,7 +173,7 @@ def _wait_for_answer(address: str, seconds: float) -> None:
 
 
 class RayWorkers(Workers):
-    """Workers on Ray, whose scheduler runs as many jobs as fit.
+    """Pool of worker processes on Ray, whose scheduler runs as many trainings as fit.
 
     Args:
         ray: The module ray.
@@ -221,7 +221,7 @@ class RayWorkers(Workers):
 
 
 def _run_job(job: Job, out: Path, threads: int, data: Path | None, device: str, folder: Path, version: str) -> Outcome:
-    """Run a job in a worker, after a check that its machine has the same version and folders."""
+    """Run a training in a Ray worker, after a check that its machine has the same version and folders."""
     where = socket.gethostname()
     if edgernn.__version__ != version:
         return Outcome(f"edgernn {edgernn.__version__} is installed on {where}, expected {version}")
@@ -238,5 +238,5 @@ def _run_job(job: Job, out: Path, threads: int, data: Path | None, device: str, 
 
 
 def device_of(gpus: float) -> str:
-    """Device of a training with this number of GPUs."""
+    """Return the device, cpu or cuda, of a training with this number of GPUs."""
     return "cuda" if gpus else "cpu"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole sweep: train the missing runs, and report the finished ones."""
+"""A whole sweep, as `edgernn sweep` runs it: train the missing runs, and report the finished ones."""
 
 import shlex
 import shutil
@@ -82,7 +82,7 @@ def sweep(
 
 
 def _draw(report: dict[str, Any], out: Path) -> list[Path]:
-    """Draw the Pareto fronts, if anything is measured, and return the files."""
+    """Plot the Pareto fronts of a sweep, if anything is measured, and return the files."""
     points = _points(report)
     files = [out / f"{FRONT}.{kind}" for kind in ("png", "svg") if points]
     for file in files:
@@ -106,12 +106,12 @@ def _points(report: dict[str, Any]) -> list[Point]:
 
 
 def _label_keys(report: dict[str, Any], row: dict[str, Any]) -> list[str]:
-    """Names of the settings that distinguish a point of the picture from others of its group."""
+    """List the settings that distinguish a point of the plot from others of its group."""
     return [key for key in row["settings"] if key not in report["searched"]]
 
 
 def _export(report: dict[str, Any], out: Path) -> list[Path]:
-    """Copy model, card and example of the best run of each row on a front; raises EdgernnError without such a row."""
+    """Copy the model files of the best run of each row on a Pareto front; raise EdgernnError if there is none."""
     models = []
     for row in report["rows"]:
         if not row["front"]:
@@ -123,5 +123,5 @@ def _export(report: dict[str, Any], out: Path) -> list[Path]:
             shutil.copy2(file, folder / file.name)
         models.append(folder / MODEL)
     if not models:
-        raise EdgernnError(f"{out}: there is no finished run whose model could be exported")
+        raise EdgernnError(f"{out}: expected a finished run to export, got none; run the sweep without --table-only")
     return models

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan of a sweep: rows from a TOML file, with one training per row and seed.
+"""Plan of a sweep from a TOML file: combinations of cell, rule and settings (rows), with one training per row and seed.
 
 task               as in `edgernn train`
 cells              as in `edgernn train --cell`; the file of FILE.py:CLASS is copied to OUT/cells when the sweep
@@ -59,7 +59,7 @@ class _SweepFile:
 
 @dataclass(frozen=True)
 class SweepRow(Row):
-    """One combination of a sweep; `settings` are those of [vary] and [search].
+    """One combination of cell, rule and settings of a sweep; `settings` are those of [vary] and [search].
 
     Rows with the same `rivals` number differ only in [search], and the best of them is chosen.
     """
@@ -71,7 +71,7 @@ class SweepRow(Row):
 
 @dataclass(frozen=True)
 class Sweep:
-    """A parsed sweep file.
+    """A sweep as its TOML file describes it.
 
     Attributes:
         path: The file.
@@ -112,7 +112,9 @@ def load_sweep(path: Path, out: Path) -> Sweep:
     task, seeds = file.task, tuple(range(file.seeds) if isinstance(file.seeds, int) else dict.fromkeys(file.seeds))
     for name in [*file.vary, *file.search]:
         if (name in file.settings) + (name in file.vary) + (name in file.search) > 1:
-            raise EdgernnError(f"{path}: {name}: expected in one of [settings], [vary] and [search], got it in two")
+            raise EdgernnError(
+                f"{path}: {name}: expected in only one of [settings], [vary] and [search], got it in two; remove one"
+            )
     rules: Sequence[str | None] = file.rules or [None]
     rows: dict[object, SweepRow] = {}
     copies = _copies(file.cells, out)
@@ -143,7 +145,7 @@ def load_sweep(path: Path, out: Path) -> Sweep:
 
 
 def _copies(cells: Sequence[str], out: Path) -> dict[str, str]:
-    """Map each FILE.py:CLASS to the same class in the sweep's copy of the file."""
+    """Map each FILE.py:CLASS to the same class in the copy of the file that the sweep keeps."""
     copies: dict[str, str] = {}
     sources: dict[str, Path] = {}
     for word in filter(is_cell_file, cells):

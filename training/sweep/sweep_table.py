@@ -39,7 +39,9 @@ def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repea
     records = [_record(row, failures, latency, repeat) for row in sweep.rows]
     metrics = sorted({record["metric"] for record in records if record["metric"]})
     if len(metrics) > 1:
-        raise EdgernnError(f"{sweep.path}: expected runs of one metric, got {', '.join(metrics)}")
+        raise EdgernnError(
+            f"{sweep.path}: expected runs of one metric, got {', '.join(metrics)}; use one task for all runs"
+        )
     sign = next((row.sign for row in sweep.rows if row.results), 1)
     worth = {record["name"]: sign * record["validation"]["mean"] for record in records if record["seeds"]}
     chosen = _chosen(sweep.rows, worth)
@@ -66,7 +68,7 @@ def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repea
 
 
 def _chosen(rows: Sequence[SweepRow], worth: Mapping[str, float]) -> set[str]:
-    """Names of the chosen rows: of all rows with the same `SweepRow.rivals`, the best on the validation split."""
+    """Choose, of all rows that differ only in searched settings, the best on the validation split, by name."""
     rivals: dict[int, list[str]] = {}
     for row in rows:
         if row.name in worth:
@@ -98,7 +100,7 @@ def _record(row: SweepRow, failures: Failures, latency: Mapping[str, Any], repea
 
 
 def _command(row: SweepRow, repeat: Repeat) -> str:
-    """Command line that trains all seeds of a row again, in other directories."""
+    """Return the command line that trains all seeds of a row again, in other directories."""
     job = row.jobs[0]
     again = Path("again") / job.out.name
     words = command_words(job.task, job.cell, job.rule, again, job.seed, *repeat, job.settings)
@@ -111,7 +113,7 @@ def _command(row: SweepRow, repeat: Repeat) -> str:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """Format a report of `tabulate` as a Markdown page."""
+    """Format the table of a sweep as a Markdown page."""
     metric = report["metric"] or "metric"
     name = COLUMNS.get(metric, (metric.replace("_", " "), 1.0))[0]
     named = [*report["varied"], *report["searched"]]

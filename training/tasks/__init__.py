@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training tasks, one per file. To add a task, write its file and list its class in TASKS."""
+"""Training tasks (data, loss and metrics), one per file. To add a task, write its file and list its class in TASKS."""
 
 from pathlib import Path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adding task."""
+"""Adding task: sum two marked values of a sequence."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -104,7 +104,7 @@ class Adding(Synthetic):
 
 
 def _with_relative_error(delta2: float) -> Objective:
-    """Return REGRESSION with a further metric: the mean squared error divided by delta2."""
+    """Return the metrics of a regression with a further one: the mean squared error divided by delta2."""
 
     def metrics(y: Tensor, target: Tensor) -> dict[str, Tensor]:
         figures = REGRESSION.metrics(y, target)

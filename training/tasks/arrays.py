@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Task of a user's own arrays in an npz file."""
+"""Task on a user's own data: arrays in an npz file."""
 
 import hashlib
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _SUFFIXES = {"train": "", "validation": "_val", "test": "_test"}
 
 @dataclass
 class Arrays(OwnData):
-    """Task of the arrays x and y of an npz file.
+    """Task on a user's own arrays x and y in an npz file.
 
     x (N, T, I): numbers. The type and shape of y decide the task:
 

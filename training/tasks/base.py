@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base class of tasks: data, network, loss and metrics."""
+"""Base class of training tasks: data, network, loss and metrics."""
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ SAMPLES = "samples.png"
 
 @dataclass(frozen=True)
 class Score:
-    """A task's main metric and its direction of improvement."""
+    """The main metric of a task, and whether a higher value is better."""
 
     metric: str
     higher_is_better: bool
@@ -128,7 +128,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def open(self, source: Path | None, seed: int) -> None:
-        """Read or generate the data.
+        """Read or generate the data of the task.
 
         Args:
             source: The folder of data sets (`--data`), or the user's file or folder if `--task` is a path. None if
@@ -140,7 +140,7 @@ class Task(abc.ABC):
         """
 
     def adapted(self, model: ModelConfig) -> ModelConfig:
-        """Return the model configuration adapted to the task, or raise UsageError if the task does not support it.
+        """Return the model configuration with the changes that the task needs; raise UsageError for an unsupported one.
 
         Called before the data is read.
         """
@@ -158,7 +158,7 @@ class Task(abc.ABC):
         Args:
             model: The network that `build_network` returned.
             batch: The batch of this step.
-            carry: State of the previous step; None at the first step and where `Source.continues` is false.
+            carry: State of the previous step; None at the first step, and if this batch does not continue the last one.
 
         Returns:
             The loss, and the next `carry`: detached tensors of fixed shapes, or None.
@@ -182,7 +182,7 @@ class Task(abc.ABC):
         return means.result()
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:  # noqa: B027
-        """Draw the task's own pictures of the trained network into a run's directory.
+        """Write the task's own images of the trained network, such as samples, into the run directory.
 
         Called after `evaluate` on the test split.
         """
@@ -196,5 +196,5 @@ class Task(abc.ABC):
         return {}
 
     def is_solved(self, value: float) -> bool:
-        """Return True if a value of the main metric reaches `solved`."""
+        """Return True if a value of the main metric is at least as good as `solved`, the task's target."""
         return self.solved is not None and (value == self.solved or self.objective.better(value, self.solved))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Binary addition task."""
+"""Binary addition task: add two binary numbers digit by digit."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Character language model task."""
+"""Character language model task: predict each next character."""
 
 import hashlib
 import math

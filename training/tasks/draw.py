@@ -127,7 +127,7 @@ class DrawImages(Task):
         return self.figures(model, batch)["nll_bound"], None
 
     def figures(self, model: RecurrentModel, batch: Batch) -> dict[str, Tensor]:
-        """Compute the metrics of a batch, in nats per image."""
+        """Compute the metrics of a batch of images, in nats per image."""
         x = batch.x[0].view(-1, *self.shape) / _WHITE
         canvas, divergence = model(x)
         reconstruction = functional.binary_cross_entropy_with_logits(canvas, x, reduction="sum") / len(x)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Task of a user's own csv files in a folder."""
+"""Task on a user's own data: csv files in a folder."""
 
 import csv
 import hashlib
@@ -39,7 +39,7 @@ class _Files(NamedTuple):
 
 @dataclass
 class Folder(OwnData):
-    """Task of the csv files of a folder, one sequence per file.
+    """Task on a user's own csv files in a folder, one sequence per file.
 
     A row is a time step, a column is a channel. A first row that is not all numbers is a header. All files have the
     same columns and the same number of rows. The targets come from one of these, unless predict=next:
@@ -97,7 +97,7 @@ class Folder(OwnData):
         return _Files(folder, inside, labels=[path.parent.name for path in inside])
 
     def _sequences(self, files: _Files) -> Tensor:
-        """Read the sequences of a part, (N, T, I)."""
+        """Read the sequences (N, T, I) of one part: training, validation or test."""
         tables = [read_csv(path) for path in files.paths]
         _check_same(files, [table.values.shape[1] for table in tables], "columns")
         rows = [len(table.values) for table in tables]
@@ -107,13 +107,13 @@ class Folder(OwnData):
         elif least < self.T:
             short = files.paths[rows.index(least)]
             count = f"{sum(n < self.T for n in rows)} of {len(rows)} files have fewer than {self.T}"
-            raise EdgernnError(f"{short}: expected at least T={self.T} rows, got {least} ({count})")
+            raise EdgernnError(f"{short}: expected at least T={self.T} rows, got {least} ({count}); lower T")
         return torch.stack(
             [finite(str(path), table.values)[: self.T] for path, table in zip(files.paths, tables, strict=True)]
         )
 
     def _targets(self, files: dict[str, _Files]) -> dict[str, Tensor]:
-        """Return a dict from part to its targets: numbers (N, O), or labels (N,), which also set `classes`."""
+        """Read the targets of each part (training, ...): numbers (N, O), or labels (N,), which set `classes`."""
         numbers = {part: part_files.targets for part, part_files in files.items() if part_files.targets is not None}
         if len(numbers) == len(files):
             for part, values in numbers.items():
@@ -125,7 +125,9 @@ class Folder(OwnData):
         if numbers:
             with_numbers, with_labels = next(iter(numbers)), next(iter(labels))
             kinds = f"classes in {files[with_labels].folder} and numbers in {files[with_numbers].folder}"
-            raise EdgernnError(f"{files['train'].folder.parent}: expected the same in every part, got {kinds}")
+            raise EdgernnError(
+                f"{files['train'].folder.parent}: expected classes in every part or numbers in every part, got {kinds}"
+            )
         self.classes = _sorted_names({name for names in labels.values() for name in names})
         if len(self.classes) == 1:
             raise EdgernnError(f"{files['train'].folder}: expected at least 2 classes, got only {self.classes[0]!r}")
@@ -134,7 +136,7 @@ class Folder(OwnData):
 
 
 def _parts(source: Path) -> dict[str, Path]:
-    """Return a dict from part to its folder.
+    """Find the folder of each part: training, validation and test.
 
     The parts are subfolders if `source` has one named train and no csv files. Otherwise `source` is the part "train".
     """
@@ -167,7 +169,7 @@ def _fingerprint(source: Path) -> str:
 
 
 def _check_same(files: _Files, counts: list[int], unit: str, hint: str = "") -> None:
-    """Raise EdgernnError if the files differ in their counts, numbers of rows or columns, as `unit` says."""
+    """Raise EdgernnError if the csv files differ in their numbers of rows or columns; `unit` names what is counted."""
     others = [i for i, count in enumerate(counts) if count != counts[0]]
     if others:
         first, other = files.paths[0].name, files.paths[others[0]].name
@@ -177,7 +179,7 @@ def _check_same(files: _Files, counts: list[int], unit: str, hint: str = "") -> 
 
 
 def _labels(table: Path, paths: Sequence[Path]) -> list[str]:
-    """Read labels.csv; returns the class of each file, in the order of `paths`."""
+    """Read labels.csv: the class of each file, in the order of `paths`."""
     rows = _rows_by_file(table, paths)
     for name, (line, cells) in rows.items():
         if len(cells) != 1 or not cells[0]:
@@ -186,7 +188,7 @@ def _labels(table: Path, paths: Sequence[Path]) -> list[str]:
 
 
 def _numbers(table: Path, paths: Sequence[Path]) -> Tensor:
-    """Read targets.csv; returns the target numbers (N, O) of the files, in the order of `paths`."""
+    """Read targets.csv: the target numbers (N, O) of the files, in the order of `paths`."""
     rows = _rows_by_file(table, paths)
     width = len(rows[paths[0].name][1]) if paths else 0
     for name, (line, cells) in rows.items():
@@ -216,9 +218,15 @@ def _rows_by_file(table: Path, paths: Sequence[Path]) -> dict[str, tuple[int, li
             if not any(cells) or (not rows and not cells[0].endswith(".csv")):
                 continue
             if cells[0] not in known:
-                raise EdgernnError(f"{table}: line {reader.line_num}: no file {cells[0]!r} in {table.parent}")
+                raise EdgernnError(
+                    f"{table}: line {reader.line_num}: expected the name of a csv file in {table.parent}, got "
+                    f"{cells[0]!r}"
+                )
             if cells[0] in rows:
-                raise EdgernnError(f"{table}: line {reader.line_num}: {cells[0]} is in line {rows[cells[0]][0]}, too")
+                raise EdgernnError(
+                    f"{table}: line {reader.line_num}: expected each file once, got {cells[0]} of line "
+                    f"{rows[cells[0]][0]} again"
+                )
             rows[cells[0]] = reader.line_num, cells[1:]
     except csv.Error as error:
         raise EdgernnError(f"{table}: line {reader.line_num}: expected a row of a csv file, got {error}") from None

@@ -62,7 +62,7 @@ class LabelledImages(Task):
         self.std = (WHITE * self.pixel_std,) * self.input_size
 
     def _check_data_set(self, labels_file: Path) -> None:
-        """Raise EdgernnError if the labels are from the other of MNIST and Fashion-MNIST, which share file names."""
+        """Raise EdgernnError for files of Fashion-MNIST in place of MNIST or vice versa, as they share names."""
         digest = hashlib.sha256(read_all(labels_file)).hexdigest()
         for key, other in SETS.items():
             if key != self.folder and digest in {file.sha256 for file in other.files.values()}:

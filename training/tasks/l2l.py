@@ -43,7 +43,7 @@ _COLOURS = ("tab:orange", "tab:red", "tab:green", "tab:blue")
 
 
 class ImageSplit(Split):
-    """Images and labels, standardised batch by batch.
+    """A data set of images and labels, standardised batch by batch.
 
     Args:
         x: Images (N, channels, rows, columns) uint8.
@@ -59,7 +59,7 @@ class ImageSplit(Split):
         return len(self.x)
 
     def take(self, chosen: Tensor) -> Batch:
-        """Return the images at indices (...): x (..., channels, rows, columns), target (...)."""
+        """Return the images x (..., channels, rows, columns) and labels (...) at some indices."""
         return Batch((self.x[chosen].float() - self._mean) / self._std, self.y[chosen])
 
     def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[Batch]:
@@ -68,7 +68,7 @@ class ImageSplit(Split):
 
 
 def channel_scales(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation (channels, 1, 1) of uint8 images; a constant channel gets a deviation of 1."""
+    """Compute mean and standard deviation (channels, 1, 1) of uint8 images; the latter is 1 for a constant channel."""
     # from counts of the 256 values, because all images in float32 take four times the memory
     counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in x.unbind(1)]).double()
     share, values = counts / counts.sum(1, keepdim=True), torch.arange(256.0, dtype=torch.float64)
@@ -78,11 +78,11 @@ def channel_scales(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Unrolls(Source):
-    """Minibatches to train one optimisee (image classifier) after another; a batch is one unroll of that training.
+    """Minibatches for a learned optimiser, which trains one image classifier (optimisee) after another.
 
-    A batch has unroll + 1 minibatches, x (unroll + 1, minibatch, ...) and target (unroll + 1, minibatch). Its last
-    minibatch is the first of the next batch, so that every step has a minibatch before and after it. The last batch of
-    an optimisee may be shorter. Images are drawn with replacement.
+    A batch is one unroll: some training steps of one optimisee. It has unroll + 1 minibatches, x (unroll + 1,
+    minibatch, ...) and target (unroll + 1, minibatch). Its last minibatch is the first of the next batch, so that every
+    step has a minibatch before and after it. An optimisee's last batch may be shorter. Images are drawn with repeats.
 
     Args:
         images: The images to draw from.
@@ -110,7 +110,7 @@ class Unrolls(Source):
 
     @property
     def parts(self) -> int:
-        """Number of batches of one optimisee."""
+        """Number of batches in the training of one optimisee."""
         return -(-self._steps // self._unroll)
 
     def steps_per_epoch(self, batch_size: int) -> int:
@@ -123,7 +123,7 @@ class Unrolls(Source):
         return step % self.parts != 0
 
     def part(self, optimisee: int, number: int) -> Batch:
-        """Return batch `number` of an optimisee, both counted from 0."""
+        """Return a batch (one unroll) of the training of an optimisee, both counted from 0."""
         rng = np.random.default_rng([self._key, self._seed, optimisee])
         chosen = torch.from_numpy(rng.integers(len(self._images), size=(self._steps + 1, self._minibatch)))
         return self._images.take(chosen[number * self._unroll : (number + 1) * self._unroll + 1])
@@ -131,7 +131,7 @@ class Unrolls(Source):
 
 @dataclass(frozen=True)
 class Trial:
-    """Result of training one optimisee.
+    """Result of training one optimisee, an image classifier, in an evaluation.
 
     curve (steps,) is the loss on the minibatch of each step, before the step. scores has the metrics final_loss,
     final_accuracy, mean_loss and late_loss of `LearningToLearn`.
@@ -221,7 +221,7 @@ class LearningToLearn(Task):
         for name, is_absent in {**absent, "scale": not UPDATES[self.update].scaled}.items():
             if is_absent and (value := getattr(self, name)) is not None:
                 chosen = f"optimisee={self.optimisee} update={self.update}"
-                raise UsageError(f"{name}: expected none with {chosen}, got {value}")
+                raise UsageError(f"{name}: expected none with {chosen}, got {value}; leave it out")
         if self.optimisee == "mlp":
             self.classifier = perceptron(SIDE * SIDE, self.width or 20, CLASSES, self.first_weights or "normal")
         else:
@@ -272,7 +272,7 @@ class LearningToLearn(Task):
         return figures
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
-        """Plot the loss of the test's optimisees by step: mean and range."""
+        """Plot the loss of the image classifiers that are trained in the test, by step: mean and range."""
         from matplotlib.figure import Figure
         from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -308,7 +308,7 @@ class LearningToLearn(Task):
         }
 
     def _network_trials(self, model: RecurrentModel, split: Split, device: str, skipped: Means) -> list[Trial]:
-        """Train the optimisees of an evaluation with the learned optimiser; adds its skip_percent to `skipped`."""
+        """Train the optimisees of an evaluation with the learned optimiser; add its skip_percent to `skipped`."""
         assert isinstance(model, LearnedOptimizer)
 
         def train(theta: Tensor, parts: Iterable[Batch]) -> tuple[Tensor, Tensor]:
@@ -324,13 +324,13 @@ class LearningToLearn(Task):
         return self._trials(train, split, key, self.trials, device)
 
     def _standard_trials(self, device: str) -> dict[str, tuple[float, list[Trial]]]:
-        """Return a dict from standard optimiser to its learning rate and test trials, computed at the first call."""
+        """Train optimisees with each standard optimiser, once; return its learning rate and results by name."""
         if not self._compared:
             self._compared = {name: self._tune(name, device) for name in HAND_MADE}
         return self._compared
 
     def _tune(self, name: str, device: str) -> tuple[float, list[Trial]]:
-        """Choose a standard optimiser's learning rate on the validation images; returns it and the test trials."""
+        """Choose a standard optimiser's learning rate on the validation images; return it and the test results."""
 
         def loss(lr: float) -> float:
             trials = self._trials(self._standard_trainer(name, lr), self.validation, _TUNING, self.tuning, device)
@@ -353,7 +353,7 @@ class LearningToLearn(Task):
         return train
 
     def _trials(self, train: Trainer, split: Split, key: int, count: int, device: str) -> list[Trial]:
-        """Train `count` optimisees and score them on a split; their start and minibatches depend on `key` alone."""
+        """Train `count` optimisees and score them on a split; initial weights and minibatches depend on `key` alone."""
         unrolls = self._unrolls(key, self.run_steps if key == _VALIDATION else self.test_steps or self.run_steps)
         trials = []
         for number in range(count):
@@ -396,7 +396,7 @@ class LearningToLearn(Task):
 
 
 def summary(trials: list[Trial]) -> dict[str, float]:
-    """Average each of the `Trial.scores` over trials."""
+    """Average each metric (`Trial.scores`) over trials."""
     means = Means()
     for trial in trials:
         means.add(1, trial.scores)
@@ -404,7 +404,7 @@ def summary(trials: list[Trial]) -> dict[str, float]:
 
 
 class _Digits(LabelledImages):
-    """MNIST, with this task's name in errors about missing files."""
+    """The MNIST data of the task l2l, which errors about missing files name."""
 
     name = LearningToLearn.name
     folder = MnistRows.folder

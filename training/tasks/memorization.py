@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memorization task."""
+"""Memorization task: reproduce bits after noise."""
 
 from dataclasses import dataclass
 from typing import Annotated

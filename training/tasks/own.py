@@ -54,7 +54,7 @@ class OwnData(Task):
 
     def open(self, source: Path | None, seed: int) -> None:
         if source is None:
-            raise UsageError(f"task: expected the path of your own data ({self.name})")
+            raise UsageError(f"task: expected the path of your own data ({self.name}), got none; give it with --task")
         x, y = self._read(source)
         if self.predict == NEXT:
             x, y = _next(source, x)
@@ -75,14 +75,14 @@ class OwnData(Task):
 
 
 def _next(source: Path, x: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return inputs and targets for predict=next: all steps but the last, and all steps but the first."""
+    """Split sequences into inputs and targets for predict=next: all steps but the last, and all but the first."""
     if short := [part for part, values in x.items() if values.shape[1] < 2]:
         raise EdgernnError(f"{source}: {short[0]}: expected at least 2 steps, the last to be predicted, got 1")
     return {part: values[:, :-1] for part, values in x.items()}, {part: values[:, 1:] for part, values in x.items()}
 
 
 def _hold_out(source: Path, x: dict[str, Tensor], y: dict[str, Tensor], seed: int) -> None:
-    """Split a missing validation or test part off the training part, by changing the dicts x and y in place."""
+    """Move random sequences of the training part to a missing validation or test part, in place in x and y."""
     missing = [part for part in ("validation", "test") if part not in x]
     count = len(x["train"])
     held_out = max(1, count // HELD_OUT)

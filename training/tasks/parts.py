@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splitting and standardisation of stored sequences."""
+"""Splitting of stored sequences into training, validation and test parts, and their standardisation."""
 
 from typing import Any
 
@@ -40,12 +40,12 @@ def finite(name: str, array: Array) -> Tensor:
 
 
 def first(where: Array) -> tuple[int, ...]:
-    """Return the index of the first true element, one number per axis."""
+    """Return the index of the first true element of a tensor, one number per axis."""
     return tuple(int(i) for i in np.unravel_index(int(where.argmax()), where.shape))
 
 
 def standardisation(x: Tensor) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel of x (N, T, I); a constant channel gets a deviation of 1."""
+    """Compute mean and standard deviation of each channel of x (N, T, I); a constant channel gets a deviation of 1."""
     std, mean = torch.std_mean(x.double(), (0, 1), correction=0)
     changes = std > 1e-12 * mean.abs().clamp(min=1e-20)
     return mean.float().tolist(), torch.where(changes, std, 1.0).float().tolist()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Word language model task."""
+"""Word language model task: predict each next word."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,7 +60,7 @@ class WordStream(Source, Split):
         self._starts: tuple[int, int, list[int]] = (-1, 0, [])
 
     def __len__(self) -> int:
-        """Number of whole windows of bptt words."""
+        """Number of sequences in an evaluation: whole windows of bptt words."""
         return max(1, len(self.words) // self.bptt)
 
     def steps_per_epoch(self, batch_size: int) -> int:
@@ -107,7 +107,7 @@ class WordStream(Source, Split):
         return torch.cat([self.words.new_tensor([self.end]), self.words[:-1]])
 
     def _steps(self, columns: int) -> int:
-        """Number of words per column; words at the end of the text that do not fill all columns are dropped."""
+        """Return the number of words per column; words at the end that do not fill all columns are dropped."""
         if columns > len(self.words):
             raise UsageError(
                 f"batch_size: expected at most {len(self.words)}, the number of words in the text, got {columns}"
@@ -115,7 +115,7 @@ class WordStream(Source, Split):
         return len(self.words) // columns
 
     def _columns(self, columns: int) -> tuple[Tensor, Tensor]:
-        """Cut the text into columns; returns inputs and targets, (steps, columns) each."""
+        """Cut the text into parallel columns; return inputs and targets, (steps, columns) each."""
         if columns not in self._cut:
             steps = self._steps(columns)
             parts = (part[: steps * columns].view(columns, steps) for part in (self._inputs(), self.words))
@@ -124,7 +124,7 @@ class WordStream(Source, Split):
         return self._cut[columns]
 
     def _window_lengths(self, columns: int) -> list[int]:
-        """Number of steps of each window of an epoch; the last window is cut at the end of the columns."""
+        """Draw the number of steps of each window of an epoch; the last window is cut at the end of the columns."""
         if columns not in self._lengths:
             rng = np.random.default_rng([_WINDOWS, self.seed, 0])
             left, lengths = self._steps(columns), list[int]()
@@ -139,7 +139,7 @@ class WordStream(Source, Split):
         return max(5, int(rng.normal(mean, 5)))
 
     def _window_starts(self, epoch: int, columns: int) -> list[int]:
-        """First step of each window of an epoch, and the end of the last."""
+        """Return the first step of each window of an epoch, and the end of the last."""
         if self._starts[:2] != (epoch, columns):
             lengths = self._window_lengths(columns)
             if self.vary_bptt:

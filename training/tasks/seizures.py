@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seizure detection in EEG."""
+"""Seizure detection task: classify EEG recordings of one second."""
 
 import re
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentence autoencoding and completion task."""
+"""Sentence autoencoding task: encode a sentence as a vector and complete beginnings of sentences."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -133,7 +133,10 @@ class SentenceCodes(Task):
     def __post_init__(self) -> None:
         self._to_complete = [part.split() for part in self.beginnings.split("|")] if self.beginnings else []
         if not all(self._to_complete):
-            raise UsageError(f"beginnings: expected words between the |, got {self.beginnings!r}")
+            raise UsageError(
+                "beginnings: expected beginnings of sentences, each with a word, between the |, got "
+                f"{self.beginnings!r}"
+            )
 
     def open(self, source: Path | None, seed: int) -> None:
         parts = [read_sentences(path) for path in find_either(self.name, "ptb", FORMS, source)]
@@ -162,7 +165,7 @@ class SentenceCodes(Task):
         )
 
     def kl_weight(self, step: int) -> float:
-        """Weight of the KL divergence in the loss of a training step, counted from 0."""
+        """Return the weight of the KL divergence in the loss of a training step, counted from 0."""
         return min(1.0, step / self.kl_steps) if self.kl_steps else 1.0
 
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
@@ -187,7 +190,7 @@ class SentenceCodes(Task):
         return {**metrics, "perplexity": perplexity, **words.result(), **filled}
 
     def _complete_all(self, model: RecurrentModel, device: str) -> dict[str, float]:
-        """Complete the `beginnings`, and return the metrics of the samples; `series` returns their single values."""
+        """Complete the beginnings of sentences (setting `beginnings`), and return the metrics of the completions."""
         assert isinstance(model, SentenceVAE)
         figures: dict[str, float] = {}
         self._samples: dict[str, list[float]] = {}
@@ -204,7 +207,7 @@ class SentenceCodes(Task):
         return figures
 
     def series(self, model: RecurrentModel, device: str) -> dict[str, list[float]]:
-        """Return sample_nll_k and sample_words_k: -log p and length of each sample that completes beginning k."""
+        """Return the series sample_nll_k and sample_words_k: -log p and length of each completion of beginning k."""
         return self._samples
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
@@ -224,7 +227,7 @@ class SentenceCodes(Task):
         write_text(folder / IMPUTED, "\n".join(lines))
 
     def _paragraph(self, sentence: Sequence[int], likeliest: ImputedWords, samples: list[ImputedWords]) -> list[str]:
-        """Format the lines of a sentence in samples.txt; the last has the statistics of the EINS paper, appendix B."""
+        """Format a sentence and its completions for samples.txt; the last line has statistics as in the EINS paper."""
 
         def text(numbers: Sequence[int]) -> str:
             return " ".join(self.words.decode(numbers))

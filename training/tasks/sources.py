@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources of batches. A batch is a function of seed and step, so that a resumed run needs no iterator state."""
+"""Sources of batches. A batch depends on seed and step alone, so that a resumed run needs no iterator state."""
 
 import abc
 import hashlib
@@ -19,7 +19,7 @@ _SHUFFLE, _GENERATE, _SPLIT = 1, 2, 3
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs x and targets of a training step.
+    """A batch: inputs x and targets of a training step.
 
     x is (T, B, I) float32, or (T, B) int64 words. target is (B, ...), or (T, B, ...) if `per_step`.
     """
@@ -53,7 +53,7 @@ class Source(abc.ABC):
         return False
 
     def lr_scale(self, step: int, batch_size: int) -> float:
-        """Factor that multiplies the learning rate at this step."""
+        """Return a factor that multiplies the learning rate at this step."""
         return 1.0
 
     @property
@@ -67,7 +67,7 @@ class Split(abc.ABC):
 
     @abc.abstractmethod
     def __len__(self) -> int:
-        """Number of sequences."""
+        """Number of sequences in this part of the data."""
 
     @abc.abstractmethod
     def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[Batch]:
@@ -121,7 +121,7 @@ class Sequences(Source, Split):
 
 
 class Generated(Source):
-    """New sequences for every batch.
+    """Training data that are generated: new sequences for every batch.
 
     `make(rng, n)` returns x (T, n, I) and the target (n, ...), or (T, n, ...) if `per_step`.
     """
@@ -149,7 +149,7 @@ def one_hot(symbols: Tensor, count: int) -> Tensor:
 
 
 def random_split(count: int, sizes: list[int], seed: int) -> list[Tensor]:
-    """Split the indices 0 to count - 1 at random.
+    """Split the indices 0 to count - 1 at random into parts.
 
     Args:
         count: Number of indices.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intensive care stays as hourly series with missing values."""
+"""Stays in intensive care as hourly series with missing values, for the task brits."""
 
 from typing import Any
 
@@ -87,7 +87,7 @@ def stratified_parts(label: Tensor, seed: int) -> list[Tensor]:
 
 
 def statistics(values: Tensor) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of the observed values of each feature: values (N, T, F), NaN if missing.
+    """Compute mean and standard deviation of the observed values of each feature: values (N, T, F), NaN if missing.
 
     A constant feature gets a deviation of 1. A feature without observations gets a mean of 0 and a deviation of 1.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buzz detection on Twitter."""
+"""Buzz detection task: find spikes in the discussion of topics on Twitter."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Anomaly detection in Yahoo's traffic."""
+"""Anomaly detection task: find anomalies in series of Yahoo's traffic."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recurrent layer for any runtime to compute, its reference output, and the interface of a runtime's adapter."""
+"""Interface for timing a GRU or LSTM in other runtimes: the layer to compute, its reference output, and the adapter."""
 
 import importlib.metadata
 from abc import ABC, abstractmethod
@@ -19,7 +19,7 @@ GATES = {"gru": ("r", "z", "n"), "lstm": ("i", "f", "g", "o")}
 
 
 class UnsupportedError(Exception):
-    """A runtime does not support a case, for the reason in the message."""
+    """Raised by an adapter if its runtime cannot compute a layer; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def random_problem(
     start: float = 0.5,
     seed: int = 0,
 ) -> Problem:
-    """Draw a problem with weights N(0, 1/(4·columns)), so small that rounding errors decay over time.
+    """Draw a random GRU or LSTM with weights N(0, 1/(4·columns)), so small that rounding errors decay over time.
 
     Args:
         cell: The kind of layer.
@@ -145,7 +145,7 @@ def _sigmoid(a: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class Peer(ABC):
-    """Adapter of a runtime, called in the fastest way that its documentation shows.
+    """Base class of adapters: runs a GRU or LSTM in one runtime, in the fastest way that its documentation shows.
 
     `sequence` and `stream` do all preparation and return the function to time. The arrays that this function returns
     may be overwritten by its next call. Both raise UnsupportedError for a case that the runtime does not support.
@@ -156,7 +156,7 @@ class Peer(ABC):
     package: str
 
     def version(self) -> str | None:
-        """Return the installed version, or None."""
+        """Return the installed version of the runtime, or None."""
         try:
             return importlib.metadata.version(self.package)
         except importlib.metadata.PackageNotFoundError:
@@ -170,7 +170,7 @@ class Peer(ABC):
 
 
 def by_steps(step: Stream, reset: Callable[[], Any], problem: Problem) -> Sequence:
-    """Build a function that runs a sequence with one call of `step` for each step.
+    """Build a function that runs a sequence by one call of `step` per time step.
 
     Args:
         step: Runs one step.

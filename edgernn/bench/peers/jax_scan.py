@@ -48,7 +48,9 @@ class Jax(Peer):
 
     def stream(self, problem: Problem) -> Stream:
         if self._input_first:
-            raise UnsupportedError("a stream has no products to compute before the scan")
+            raise UnsupportedError(
+                "it computes the input products of the whole sequence first, which a stream of single steps lacks"
+            )
         jax, weights, cell = _build(problem)
         state = tuple(jax.numpy.asarray(value) for value in problem.states.values())
 

@@ -27,7 +27,7 @@ class LiteRt(Peer):
 
 
 def _stepper(problem: Problem) -> tuple[Stream, Any]:
-    """Return a function that runs one step, and a function that restores the problem's initial state."""
+    """Return a function that runs one step, and a function that restores the initial state."""
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_content=_model(problem), num_threads=problem.threads)

@@ -11,7 +11,7 @@ ORDER = {"gru": ("z", "r", "n"), "lstm": ("i", "o", "f", "g")}
 
 
 def operator_model(problem: Problem, steps: int) -> bytes:
-    """Build the serialised model of a problem.
+    """Build a serialised ONNX model with one GRU or LSTM operator.
 
     The inputs are x (T, B, I), h (1, B, H) and, for lstm, c; the outputs y (T, 1, B, H), h.next and c.next.
 

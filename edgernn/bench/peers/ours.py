@@ -38,7 +38,7 @@ class Edgernn(Peer):
 
 
 def stepper_of(problem: Problem) -> Stepper:
-    """Convert a problem's layer to a packed model and load it."""
+    """Convert a GRU or LSTM to a packed model for C programs and load it."""
     with tempfile.TemporaryDirectory() as folder:
         path = _exported(problem, "float32", folder)
         return Stepper(pack(path.read_bytes(), path), problem.batch)
