@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inference sessions of an exported file: whole sequences, or one step at a time with the state kept."""
 
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -9,19 +8,11 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
-from edgernn.runtime.device import DEVICE, RECORD, Call, gpu_session, require_gpu, to_device, unassigned_ops
-from edgernn.runtime.info import kernels, layer_sizes, not_utf8, read_info, read_model
-from edgernn.runtime.interface import Value, state_sizes
-from edgernn.runtime.library import (
-    cuda_library_path,
-    library_missing,
-    library_path,
-    no_native,
-    onnxruntime,
-    op_names,
-    register,
-)
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.runtime.device import DEVICE, Call, to_device
+from edgernn.runtime.info import kernels, layer_sizes, read_model
+from edgernn.runtime.library import cuda_library_path, library_missing, library_path
+from edgernn.runtime.open_model import choose_backend, first_line, open_model
 from edgernn.runtime.packed import pack
 from edgernn.runtime.stream import NativeStream, OnnxStream, Stream
 
@@ -81,8 +72,8 @@ class Session:
         if backend != "portable" and library_missing(device) is None:
             library = cuda_library_path() if device == DEVICE else library_path()
         content = read_model(self.path)
-        self.onnx, self.info, self._state_sizes = _open(self.path, content, library, threads, device, stream)
-        self.backend = _backend(backend, self.onnx, kernels(self.info), device)
+        self.onnx, self.info, self._state_sizes = open_model(self.path, content, library, threads, device, stream)
+        self.backend = choose_backend(backend, self.onnx, kernels(self.info), device)
         self.state_names = list(self._state_sizes)
         self._outputs = [o.name for o in self.onnx.get_outputs()]
         self._stream: Stream | None = None
@@ -254,7 +245,7 @@ class Session:
         try:
             return call(*arguments)
         except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
-            raise EdgernnError(f"{self.path}: {_first_line(error)}") from None
+            raise EdgernnError(f"{self.path}: {first_line(error)}") from None
 
     def _checked(self, x: ArrayLike, leading: tuple[str, ...]) -> NDArray[Any]:
         """Check x as in `checked`; `leading` names the axes before I, and the batch axis is optional."""
@@ -283,95 +274,6 @@ class Session:
             raise UsageError(f"x: expected {expected}, got {array[where]} at index {where}")
 
 
-def _open(
-    path: Path, content: bytes, library: str | None, threads: int, device: str, stream: int | None
-) -> tuple[Any, dict[str, Any], dict[str, int]]:
-    """Open a session, without the library if it lacks a kernel; return it with the description and the state sizes."""
-    try:
-        session, failure = open_session(path, content, library, threads, device, stream), None
-    except EdgernnError as error:
-        if library is None:
-            raise
-        # ONNX Runtime does not use a node's portable function if the registered library lacks its kernel
-        session, failure = open_session(path, content, None, threads, device, stream), error
-    try:
-        text = session.get_modelmeta().custom_metadata_map.get("edgernn")
-        inputs, outputs = (
-            [Value(v.name, v.type, tuple(v.shape)) for v in values]
-            for values in (session.get_inputs(), session.get_outputs())
-        )
-    except UnicodeDecodeError:
-        raise not_utf8(path) from None
-    info = read_info(text, path)
-    sizes = state_sizes(info, inputs, outputs, len(content), path)
-    if failure is not None and no_native(kernels(info), device) is None:
-        raise failure
-    return session, info, sizes
-
-
-def open_session(
-    path: Path, content: bytes, library: str | None, threads: int, device: str = "cpu", stream: int | None = None
-) -> Any:
-    """Create an onnxruntime.InferenceSession.
-
-    Args:
-        path: The file, for errors.
-        content: The file's content.
-        library: Path of the native library to register, or None.
-        threads: Threads within an operator.
-        device: "cpu" or "cuda".
-        stream: CUDA stream, or None for ONNX Runtime's stream.
-
-    Returns:
-        The session.
-
-    Raises:
-        EdgernnError: The file cannot be loaded, or the device is not available.
-    """
-    ort = onnxruntime()
-    if device == DEVICE:
-        require_gpu(ort, library)
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    # errors are raised, so they need no log
-    options.log_severity_level = 4
-    try:
-        if library is not None:
-            register(options, library, threads)
-        if device == DEVICE:
-            options.add_session_config_entry(RECORD, "1")
-            return gpu_session(ort, content, options, stream=stream)
-        # enable_fallback would print an error and retry
-        return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
-    except EdgernnError:
-        raise
-    except UnicodeDecodeError:
-        raise not_utf8(path) from None
-    except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
-        raise EdgernnError(f"{path}: ONNX Runtime cannot load it: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    """Return the first line of an error of ONNX Runtime; further lines repeat its consequences."""
-    return str(error).partition("\n")[0]
-
-
 def _host(value: Any) -> Any:
     """Copy an OrtValue to an array; return None and arrays unchanged."""
     return value if value is None or isinstance(value, np.ndarray) else value.numpy()
-
-
-def _backend(requested: str, session: Any, kernels: list[str], device: str) -> Literal["native", "portable"]:
-    """Select the backend for a model with these kernels; raise EdgernnError if "native" is not available."""
-    if requested == "portable":
-        return "portable"
-    reason = no_native(kernels, device)
-    if reason is None and device == DEVICE and (ops := unassigned_ops(session, set(op_names(len(kernels))))):
-        reason = f"ONNX Runtime's CUDA provider does not run {', '.join(sorted(ops))}"
-    if reason is None:
-        return "native"
-    if requested == "native":
-        raise EdgernnError(reason)
-    warnings.warn(f"{reason}; running the portable operators, which are slower", EdgernnWarning, stacklevel=3)
-    return "portable"
