@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.device import DEVICE, Call, to_device
 from edgernn.runtime.info import kernels, layer_sizes, read_model
+from edgernn.runtime.lengths import Part, checked_lengths, checked_rows, split_batch, without_padding
 from edgernn.runtime.library import cuda_library_path, library_missing, library_path
 from edgernn.runtime.open_model import choose_backend, first_line, open_model
 from edgernn.runtime.packed import pack
@@ -26,6 +27,7 @@ class Session:
     s = Session("model.onnx")
     y = s.run(x)          # a whole sequence x (T, B, I) or (T, I), from the initial state
     y_t = s.step(x_t)     # one step x_t (B, I) or (I,), from the kept state; s.reset() restores the initial state
+    s.reset(rows=[2])     # of stream 2 alone; the other streams of the batch go on
 
     A word model, one with a vocabulary, has no axis I: x (T, B) or (T,) and x_t (B,) or () are integers from 0 to
     `s.vocabulary - 1`. Steps of the native backend on a CPU do not go through ONNX Runtime.
@@ -119,17 +121,25 @@ class Session:
         """Shape of x at one step of one sequence: (I,), or () for a word model."""
         return (self.input_size,) if self.vocabulary is None else ()
 
-    def run(self, x: ArrayLike) -> Array:
+    def run(self, x: ArrayLike, lengths: ArrayLike | None = None) -> Array:
         """Run a whole sequence from the initial state, without changing the state that `step` keeps.
 
         Args:
             x: Inputs (T, B, I), or (T, I) for one sequence.
+            lengths: Number of real steps of each sequence (B,), from 0 to T. The steps after them are padding, which
+                may hold any numbers and is not read. Default: T for all sequences.
 
         Returns:
-            y (B, O) or (T, B, O) for a model with an output at every step; without the axis B if x has none.
+            y (B, O) or (T, B, O) for a model with an output at every step; without the axis B if x has none. With
+            `lengths`, y (B, O) is that of each sequence's last real step, and y (T, B, O) is zero after it. A sequence
+            of length 0 has zeros.
         """
-        sequence = self.checked(x)
-        y: Array = _host(self._call(sequence, self._starts(sequence.shape[1]))["y"])
+        sequence, parts = self._sequence(x, lengths)
+        batch = sequence.shape[1]
+        if parts is None:
+            y: Array = _host(self._call(sequence, self._starts(batch))["y"])
+        else:
+            y = self._run_parts(sequence, self.initial_state(batch), parts)["y"]
         return y if np.ndim(x) == sequence.ndim else y[..., 0, :]
 
     def step(self, x_t: ArrayLike) -> Array:
@@ -181,10 +191,22 @@ class Session:
             self._packed, self._content = pack(self._content, self.path), None
         return NativeStream(self._packed, len(frame))
 
-    def reset(self) -> None:
-        """Restore the initial state: the next step starts a new sequence."""
-        if self._stream is not None:
+    def reset(self, rows: ArrayLike | None = None) -> None:
+        """Restore the initial state: the next step starts a new sequence.
+
+        Args:
+            rows: Indices of the streams of the batch to restore; the others keep their state. Default: all streams,
+                and the next step may have another batch size.
+
+        Raises:
+            UsageError: An index is not one of a stream of the batch.
+        """
+        if self._stream is None:
+            return
+        if rows is None:
             self._stream.restart()
+        else:
+            self._stream.restart_rows(checked_rows(rows, self._stream.batch))
 
     def checked(self, x: ArrayLike) -> NDArray[Any]:
         """Check x and convert it to float32 (T, B, I) or int64 (T, B), with B = 1 if x has no batch axis."""
@@ -195,27 +217,65 @@ class Session:
         starts = self.info["initial_state"]
         return {n: np.full((batch, size), starts.get(n, 0), np.float32) for n, size in self._state_sizes.items()}
 
-    def run_from(self, x: NDArray[Any], state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+    def run_from(
+        self, x: NDArray[Any], state: Mapping[str, Array], lengths: ArrayLike | None = None
+    ) -> tuple[Array, dict[str, Array]]:
         """Run a sequence from a state.
 
         Args:
             x: Inputs (T, B, I), or words (T, B).
             state: Dict from the name of each state to its value (B, H).
+            lengths: As in `run`.
 
         Returns:
-            y, with its batch axis, and the dict of the states after the last step.
+            y, with its batch axis, and the dict of the states after each sequence's last real step.
 
         Raises:
             UsageError: A state is missing or has another shape.
         """
-        sequence = self.checked(x)
+        sequence, parts = self._sequence(x, lengths)
         expected = {name: zero.shape for name, zero in self.initial_state(sequence.shape[1]).items()}
         start = {name: np.asarray(value, np.float32) for name, value in state.items()}
         got = {name: value.shape for name, value in start.items()}
         if got != expected:
             raise UsageError(f"state: expected {expected}, got {got}")
-        outputs = self._call(sequence, start)
+        outputs = self._call(sequence, start) if parts is None else self._run_parts(sequence, start, parts)
         return _host(outputs["y"]), {name: _host(outputs[f"{name}.next"]) for name in self.state_names}
+
+    def _sequence(self, x: ArrayLike, lengths: ArrayLike | None) -> tuple[NDArray[Any], list[Part] | None]:
+        """Check x and `lengths`; return x as `checked` does, and the parts of a padded batch (`split_batch`)."""
+        if lengths is None:
+            return self.checked(x), None
+        array = self._shaped(x, ("T", "B"))
+        axes = array.ndim - len(self.channels)
+        sizes = checked_lengths(lengths, len(array), array.shape[1] if axes == 2 else 1)
+        sequence = self._converted(without_padding(array, sizes, axes), ("T", "B"))
+        return sequence, split_batch(sizes, self.info["streaming"])
+
+    def _run_parts(self, x: NDArray[Any], state: Mapping[str, Array], parts: list[Part]) -> dict[str, Any]:
+        """Run the parts of a padded batch and return its outputs, as `_call` does; padding has zeros."""
+        steps, batch = x.shape[:2]
+        shapes = {"y": (steps, batch), "updates": (steps, batch), "macs": (batch,)}
+        if self.info["model"]["head"]["output"] == "last":
+            shapes["y"] = (batch,)
+        outputs: dict[str, Any] = {f"{name}.next": value.copy() for name, value in state.items()}
+        for value in self.onnx.get_outputs():
+            if value.name == "y":
+                outputs["y"] = np.zeros((*shapes["y"], value.shape[-1]), np.float32)
+            elif value.name in shapes:
+                outputs[value.name] = np.zeros(shapes[value.name], np.int64)
+        for rows, start, stop in parts:
+            before = {name: outputs[f"{name}.next"][rows] for name in state}
+            for name, value in self._call(np.ascontiguousarray(x[start:stop, rows]), before).items():
+                whole, part = outputs[name], _host(value)
+                if name == "macs":
+                    whole[rows] += part
+                elif len(shapes.get(name, ())) == 2:
+                    whole[start:stop, rows] = part
+                else:
+                    whole[rows] = part
+        self._work = outputs.get("updates"), outputs.get("macs")
+        return outputs
 
     def _starts(self, batch: int) -> Mapping[str, Any]:
         """Return `initial_state` in the device's memory; on a GPU it is copied only if the batch size changes."""
@@ -249,16 +309,24 @@ class Session:
 
     def _checked(self, x: ArrayLike, leading: tuple[str, ...]) -> NDArray[Any]:
         """Check x as in `checked`; `leading` names the axes before I, and the batch axis is optional."""
+        return self._converted(self._shaped(x, leading), leading)
+
+    def _shaped(self, x: ArrayLike, leading: tuple[str, ...]) -> NDArray[Any]:
+        """Check the dtype and the shape of x."""
         array = np.asarray(x)
         expected, full = self.shape(*leading), len(leading) + len(self.channels)
         kind, kinds = ("numbers", "fiub") if self.vocabulary is None else ("whole numbers", "iu")
         if array.dtype.kind not in kinds:
             raise UsageError(f"x: expected {kind} of shape {expected}, got dtype {array.dtype}")
-        without_batch = array.ndim == full - 1
         if array.ndim not in (full - 1, full) or array.shape[array.ndim - len(self.channels) :] != self.channels:
             raise UsageError(f"x: expected shape {expected}, or without B, got {array.shape}")
         if 0 in array.shape:
             raise UsageError(f"x: expected shape {expected} with no empty axis, got {array.shape}")
+        return array
+
+    def _converted(self, array: NDArray[Any], leading: tuple[str, ...]) -> NDArray[Any]:
+        """Check the values of an array that `_shaped` returned, convert them, and add missing axes."""
+        without_batch = array.ndim < len(leading) + len(self.channels)
         if self.vocabulary is None:
             array = np.ascontiguousarray(array, np.float32)
             self._refuse(array, ~np.isfinite(array), "finite numbers")

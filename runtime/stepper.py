@@ -111,6 +111,10 @@ class Stepper:
         """Restore the initial state: the next step starts a new sequence."""
         self._check(self._library.edgernn_reset(self._model))
 
+    def restart_row(self, row: int) -> None:
+        """Restore the initial state of one sequence of the batch."""
+        self._check(self._library.edgernn_reset_row(self._model, row))
+
     def _check(self, status: int) -> None:
         _check(self._library, status)
 
@@ -123,6 +127,7 @@ def _library() -> ctypes.CDLL:
     pointer, size, batch = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
     library.edgernn_memory.argtypes = [pointer, size, batch, pointer]
     library.edgernn_open.argtypes = [pointer, size, batch, pointer, size, pointer]
+    library.edgernn_reset_row.argtypes = [pointer, batch]
     return library
 
 

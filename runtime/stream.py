@@ -61,6 +61,10 @@ class Stream(ABC):
     def restart(self) -> None:
         """Restore the initial state: the next step starts a new sequence."""
 
+    @abstractmethod
+    def restart_rows(self, rows: NDArray[np.int64]) -> None:
+        """Restore the initial state of some sequences of the batch."""
+
     @property
     @abstractmethod
     def work(self) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
@@ -81,6 +85,10 @@ class NativeStream(Stream):
     def restart(self) -> None:
         self._stepper.restart()
         self.started = False
+
+    def restart_rows(self, rows: NDArray[np.int64]) -> None:
+        for row in rows:
+            self._stepper.restart_row(int(row))
 
     @property
     def work(self) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
@@ -157,6 +165,13 @@ class OnnxStream(Stream):
             for name, value in self._start.items():
                 copy[name].update_inplace(value)
         self.started = False
+
+    def restart_rows(self, rows: NDArray[np.int64]) -> None:
+        for name, start in self._start.items():
+            state = self._states[self._turn][name]
+            value = state.numpy().copy()
+            value[rows] = start[rows]
+            state.update_inplace(value)
 
     @property
     def work(self) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:

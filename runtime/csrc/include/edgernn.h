@@ -78,6 +78,10 @@ EDGERNN_API EdgernnStatus edgernn_step_words(EdgernnModel* model, const int64_t*
 /* Sets the state to its initial value, so that the next step starts a new sequence. */
 EDGERNN_API EdgernnStatus edgernn_reset(EdgernnModel* model);
 
+/* Sets the state of sequence `row` of the batch, 0 to B - 1, to its initial value. The other
+ * sequences keep their state. */
+EDGERNN_API EdgernnStatus edgernn_reset_row(EdgernnModel* model, int64_t row);
+
 /* Sets *state to the model's state, EdgernnSizes.state floats, which may be saved and restored. */
 EDGERNN_API EdgernnStatus edgernn_state(EdgernnModel* model, float** state);
 

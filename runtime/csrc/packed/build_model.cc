@@ -135,6 +135,9 @@ class ModelBuilder {
     model_.state = arena_.Allocate<float>(model_.sizes.state);
     float* const start = arena_.Allocate<float>(model_.sizes.state);
     model_.start = start;
+    model_.state_count = static_cast<std::int64_t>(starts.size());
+    std::int64_t* const widths = arena_.Allocate<std::int64_t>(model_.state_count);
+    model_.state_widths = widths;
     std::int64_t at = 0;
     std::size_t tensor = 0;
     for (Layer& layer : *layers) {
@@ -146,6 +149,7 @@ class ModelBuilder {
       for (std::size_t s = 0; s < layer.op->spec.states.size(); ++s, ++tensor) {
         const std::int64_t width = starts[tensor].shape[0];
         if (model_.state != nullptr) {
+          widths[tensor] = width;
           const StatePlace place = Op::PlaceOf(&call, layer.op->spec.states[s]);
           *place.in = *place.out = model_.state + at;
           for (std::int64_t i = 0; i < batch_ * width; ++i) {

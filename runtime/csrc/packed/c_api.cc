@@ -101,6 +101,18 @@ void Step(EdgernnModel* model, const float* x, float* y) {
   }
 }
 
+// Sets the state of one sequence of the batch to its initial value.
+void ResetRow(EdgernnModel* model, std::int64_t row) {
+  const std::int64_t batch = model->sizes.batch;
+  std::int64_t at = 0;
+  for (std::int64_t s = 0; s < model->state_count; ++s) {
+    const std::int64_t width = model->state_widths[s], of_row = at + row * width;
+    std::memcpy(model->state + of_row, model->start + of_row,
+                static_cast<std::size_t>(width) * sizeof(float));
+    at += batch * width;
+  }
+}
+
 }  // namespace
 }  // namespace edgernn
 
@@ -210,6 +222,18 @@ EdgernnStatus edgernn_reset(EdgernnModel* model) {
   if (IsNull(model, "model")) return EDGERNN_BAD_ARGUMENT;
   std::memcpy(model->state, model->start,
               static_cast<std::size_t>(model->sizes.state) * sizeof(float));
+  return EDGERNN_OK;
+}
+
+EdgernnStatus edgernn_reset_row(EdgernnModel* model, std::int64_t row) {
+  if (IsNull(model, "model")) return EDGERNN_BAD_ARGUMENT;
+  if (row < 0 || row >= model->sizes.batch) {
+    char text[96];
+    std::snprintf(text, sizeof text, "row: expected 0 to %lld, a sequence of the batch, got %lld",
+                  static_cast<long long>(model->sizes.batch - 1), static_cast<long long>(row));
+    return Report(EDGERNN_BAD_ARGUMENT, text);
+  }
+  edgernn::ResetRow(model, row);
   return EDGERNN_OK;
 }
 

@@ -36,7 +36,9 @@ struct EdgernnModel {
   std::int64_t layer_count;
   float* state;        // states of all layers, (B, width) each
   const float* start;  // initial states of all layers, (B, width) each
-  const void* head;    // packed weights of the head, or null
+  const std::int64_t* state_widths;
+  std::int64_t state_count;  // number of states of all layers
+  const void* head;          // packed weights of the head, or null
   void* scratch;
   std::int64_t* updates;        // (B,), or null
   std::int64_t* macs;           // (B,), or null
