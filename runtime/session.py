@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.device import DEVICE, Call, to_device
 from edgernn.runtime.info import kernels, layer_sizes, read_model
+from edgernn.runtime.input_check import ACTIONS, InputCheck, OnNonfinite
 from edgernn.runtime.lengths import Part, checked_lengths, checked_rows, split_batch, without_padding
 from edgernn.runtime.library import cuda_library_path, library_missing, library_path
 from edgernn.runtime.open_model import choose_backend, first_line, open_model
@@ -47,6 +48,7 @@ class Session:
         threads: int = 1,
         device: str = "cpu",
         stream: int | None = None,
+        on_nonfinite: OnNonfinite = "error",
     ) -> None:
         """Load an exported file.
 
@@ -57,24 +59,31 @@ class Session:
             threads: Threads of ONNX Runtime within an operator.
             device: "cpu", or "cuda" for the first GPU, where `step` keeps the state; only x and y are copied.
             stream: CUDA stream for all work of the session. Default: ONNX Runtime's stream.
+            on_nonfinite: What `step` does if a number of x is NaN or infinite. "error" refuses the step and keeps the
+                state. "hold" puts the last finite number of that stream and channel in its place: before the first
+                one, the mean that the model subtracts, else 0. "reset" does so too, and first restores the initial
+                state of that stream.
 
         Raises:
             EdgernnError: The file is missing, corrupt, not exported by edgernn or newer than this version, or the
                 device or the backend is not available. The message names the remedy.
-            UsageError: The backend or the device is unknown, or there is less than one thread.
+            UsageError: The backend, the device or `on_nonfinite` is unknown, or there is less than one thread.
         """
         if backend not in ("auto", "native", "portable"):
             raise UsageError(f"backend: expected auto, native or portable, got {backend!r}")
         if device not in ("cpu", DEVICE):
             raise UsageError(f"device: expected cpu or {DEVICE}, got {device!r}")
+        if on_nonfinite not in ACTIONS:
+            raise UsageError(f"on_nonfinite: expected error, hold or reset, got {on_nonfinite!r}")
         if threads < 1:
             raise UsageError(f"threads: expected at least 1, got {threads}")
-        self.path, self.device = Path(path), device
+        self.path, self.device, self.on_nonfinite = Path(path), device, on_nonfinite
         library = None
         if backend != "portable" and library_missing(device) is None:
             library = cuda_library_path() if device == DEVICE else library_path()
         content = read_model(self.path)
         self.onnx, self.info, self._state_sizes = open_model(self.path, content, library, threads, device, stream)
+        self._check = InputCheck(self.info, self.path)
         self.backend = choose_backend(backend, self.onnx, kernels(self.info), device)
         self.state_names = list(self._state_sizes)
         self._outputs = [o.name for o in self.onnx.get_outputs()]
@@ -96,6 +105,14 @@ class Session:
     def macs(self) -> NDArray[np.int64] | None:
         """Multiply-adds that the last run or step executed, (B,)."""
         return _host(self._work[1]) if isinstance(self._work, tuple) else self._work.work[1]
+
+    @property
+    def nonfinite(self) -> NDArray[np.int64] | None:
+        """Number of steps at which x had a number that is not finite, (B,), since each stream started.
+
+        Counted unless `on_nonfinite` is "error". None before the first step.
+        """
+        return None if self._stream is None else self._stream.nonfinite
 
     @property
     def input_size(self) -> int:
@@ -168,7 +185,7 @@ class Session:
         """Check x_t, create a stream if none has its batch size, and return the stream with x_t as its input."""
         if not self.info["streaming"]:
             raise UsageError("step: this model needs the whole sequence; use run")
-        frame = self._checked(x_t, ("B",))[0]
+        frame = self._converted(self._shaped(x_t, ("B",)), ("B",), self.on_nonfinite == "error")[0]
         batch, batched = len(frame), np.ndim(x_t) == frame.ndim
         stream = self._stream
         if stream is not None and stream.batch != batch:
@@ -186,10 +203,10 @@ class Session:
     def _make_stream(self, frame: NDArray[Any]) -> Stream:
         if self.device == DEVICE or self.backend == "portable":
             start = self.initial_state(len(frame))
-            return self._guarded(OnnxStream, self.onnx, frame, start, self.device, self.vocabulary)
+            return self._guarded(OnnxStream, self.onnx, frame, start, self._check, self.on_nonfinite, self.device)
         if self._content is not None:
             self._packed, self._content = pack(self._content, self.path), None
-        return NativeStream(self._packed, len(frame))
+        return NativeStream(self._packed, len(frame), self.on_nonfinite)
 
     def reset(self, rows: ArrayLike | None = None) -> None:
         """Restore the initial state: the next step starts a new sequence.
@@ -324,14 +341,14 @@ class Session:
             raise UsageError(f"x: expected shape {expected} with no empty axis, got {array.shape}")
         return array
 
-    def _converted(self, array: NDArray[Any], leading: tuple[str, ...]) -> NDArray[Any]:
-        """Check the values of an array that `_shaped` returned, convert them, and add missing axes."""
+    def _converted(self, array: NDArray[Any], leading: tuple[str, ...], checks: bool = True) -> NDArray[Any]:
+        """Convert an array that `_shaped` returned, check its values unless told not to, and add missing axes."""
         without_batch = array.ndim < len(leading) + len(self.channels)
         if self.vocabulary is None:
             array = np.ascontiguousarray(array, np.float32)
-            self._refuse(array, ~np.isfinite(array), "finite numbers")
-        else:
-            self._refuse(array, (array < 0) | (array >= self.vocabulary), f"words from 0 to {self.vocabulary - 1}")
+        if checks or self.vocabulary is not None:
+            self._refuse(array, self._check.bad(array), self._check.expected)
+        if self.vocabulary is not None:
             array = array.astype(np.int64)
         array = array.reshape((1,) * (leading == ("B",)) + array.shape)
         return array.reshape(array.shape[:1] + (1,) * without_batch + array.shape[1:])

@@ -54,6 +54,13 @@ typedef struct EdgernnSizes {
   int64_t neurons;    /* neurons of all layers */
 } EdgernnSizes;
 
+/* Actions of edgernn_step on a number of x that is NaN or infinite. */
+typedef enum EdgernnNonfinite {
+  EDGERNN_NONFINITE_ERROR = 0, /* refuses the step and keeps the state: the default */
+  EDGERNN_NONFINITE_HOLD = 1,  /* reads the last finite number of that sequence and channel */
+  EDGERNN_NONFINITE_RESET = 2  /* resets the state of that sequence, then reads x as HOLD does */
+} EdgernnNonfinite;
+
 /* Describes the last error on this thread: why a call did not return EDGERNN_OK. */
 EDGERNN_API const char* edgernn_message(void);
 
@@ -74,6 +81,15 @@ EDGERNN_API EdgernnStatus edgernn_step(EdgernnModel* model, const float* x, floa
 
 /* Runs one step of a model of words: x (B,), each from 0 to vocabulary - 1. */
 EDGERNN_API EdgernnStatus edgernn_step_words(EdgernnModel* model, const int64_t* x, float* y);
+
+/* Sets the action of edgernn_step on numbers that are not finite. The numbers to hold are those of
+ * later steps; before the first one, the mean that the model subtracts from x, else 0. A NaN that
+ * the mask of a model with an imputer marks as missing is always accepted. */
+EDGERNN_API EdgernnStatus edgernn_on_nonfinite(EdgernnModel* model, EdgernnNonfinite action);
+
+/* Sets *counts to the number of steps of each sequence, (B,), at which x had a number that is not
+ * finite. A reset by the caller sets it to 0. EDGERNN_NONFINITE_ERROR counts nothing. */
+EDGERNN_API EdgernnStatus edgernn_nonfinite(const EdgernnModel* model, const int64_t** counts);
 
 /* Sets the state to its initial value, so that the next step starts a new sequence. */
 EDGERNN_API EdgernnStatus edgernn_reset(EdgernnModel* model);

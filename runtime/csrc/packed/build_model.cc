@@ -71,6 +71,8 @@ class ModelBuilder {
       model_.std = Copy(file_.NextTensor("std", {header.input}), &arena_);
     }
     model_.x = arena_.Allocate<float>(batch_ * header.input);
+    model_.held = arena_.Allocate<float>(batch_ * model_.sizes.input);
+    model_.nonfinite = arena_.Allocate<std::int64_t>(batch_);
   }
 
   void BuildLayers() {
@@ -114,6 +116,7 @@ class ModelBuilder {
                                            " inputs, got weights for " +
                                            std::to_string(op.InputWidth(layer.sizes))};
     }
+    if (index == 0 && op.spec.imputes) model_.features = Features(layer.sizes);
     for (const StateInput& state : op.spec.states) {
       starts->push_back(file_.NextTensor(state.name, {Width(state.extent, layer.sizes)}));
     }

@@ -32,6 +32,10 @@ struct EdgernnModel {
   const float* mean;          // (I,), or null
   const float* std;           // (I,), or null
   float* x;                   // (B, I): the input of the first layer
+  std::int64_t features;      // F if the first layer has an imputer, else 0
+  EdgernnNonfinite on_nonfinite;
+  float* held;              // (B, I): the last finite numbers of x; empty for a model of words
+  std::int64_t* nonfinite;  // (B,): steps at which x had a number that is not finite
   edgernn::ModelLayer* layers;
   std::int64_t layer_count;
   float* state;        // states of all layers, (B, width) each
