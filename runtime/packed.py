@@ -37,6 +37,11 @@ _ALIGNMENT = 64
 _TYPES, _DTYPES = {"f": 0, "u": 1, "i": 2}, ("<f4", "<u2", "i1")
 
 
+def checksum_of(packed: bytes) -> int:
+    """Return the checksum in the header of a packed model."""
+    return int(_HEADER.unpack_from(packed)[4])
+
+
 def pack_file(model: Path, out: Path) -> dict[str, Any]:
     """Write the packed model of an exported file.
 
@@ -113,6 +118,9 @@ class _Packer:
                     raise EdgernnError(f"{path}: {name}: expected {size} numbers, or one, got shape {values.shape}")
                 self._tensors.append(Weight(np.broadcast_to(values, size)))
         nodes = [node for node in model.graph.node if node.domain == DOMAIN]
+        order = [name for node in nodes for name in node.input[1:] if name in states]
+        if order != list(states):
+            raise EdgernnError(f"{path}: expected the states of its graph in the order of its nodes; export it again")
         for node in nodes:
             for name in node.input[1:]:
                 if name in states:

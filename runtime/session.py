@@ -15,7 +15,8 @@ from edgernn.runtime.input_check import ACTIONS, InputCheck, OnNonfinite
 from edgernn.runtime.lengths import Part, checked_lengths, checked_rows, split_batch, without_padding
 from edgernn.runtime.library import cuda_library_path, library_missing, library_path
 from edgernn.runtime.open_model import choose_backend, first_line, open_model
-from edgernn.runtime.packed import pack
+from edgernn.runtime.packed import checksum_of, pack
+from edgernn.runtime.saved_state import Model, decode
 from edgernn.runtime.stream import NativeStream, OnnxStream, Stream
 
 _T = TypeVar("_T")
@@ -88,8 +89,8 @@ class Session:
         self.state_names = list(self._state_sizes)
         self._outputs = [o.name for o in self.onnx.get_outputs()]
         self._stream: Stream | None = None
-        # the file's content until the first step packs it
-        self._content: bytes | None = content if self.backend == "native" and device == "cpu" else None
+        # the content of a streaming model's file until it is packed
+        self._content: bytes | None = content if self.info["streaming"] else None
         self._packed = b""
         # batch and initial state of the last run on a GPU
         self._start: tuple[int, dict[str, Any]] = (0, {})
@@ -131,12 +132,12 @@ class Session:
 
     def shape(self, *leading: str) -> str:
         """Format the shape of x with these leading axes, such as "(T, B, 2)", for errors."""
-        return f"({', '.join([*leading, *map(str, self.channels)])}{',' * (len(leading) + len(self.channels) == 1)})"
+        return self._check.shape(*leading)
 
     @property
     def channels(self) -> tuple[int, ...]:
         """Shape of x at one step of one sequence: (I,), or () for a word model."""
-        return (self.input_size,) if self.vocabulary is None else ()
+        return self._check.channels
 
     def run(self, x: ArrayLike, lengths: ArrayLike | None = None) -> Array:
         """Run a whole sequence from the initial state, without changing the state that `step` keeps.
@@ -177,15 +178,14 @@ class Session:
         refusal = stream.step()
         if refusal is not None:
             # raises the usual error for a wrong value
-            self._checked(x_t, ("B",))
+            self._check.checked(x_t, ("B",))
             raise EdgernnError(f"{self.path}: {refusal}")
         return stream.result()
 
     def _begin(self, x_t: ArrayLike) -> Stream:
         """Check x_t, create a stream if none has its batch size, and return the stream with x_t as its input."""
-        if not self.info["streaming"]:
-            raise UsageError("step: this model needs the whole sequence; use run")
-        frame = self._converted(self._shaped(x_t, ("B",)), ("B",), self.on_nonfinite == "error")[0]
+        self._require_streaming("step")
+        frame = self._check.checked(x_t, ("B",), self.on_nonfinite == "error")[0]
         batch, batched = len(frame), np.ndim(x_t) == frame.ndim
         stream = self._stream
         if stream is not None and stream.batch != batch:
@@ -204,9 +204,55 @@ class Session:
         if self.device == DEVICE or self.backend == "portable":
             start = self.initial_state(len(frame))
             return self._guarded(OnnxStream, self.onnx, frame, start, self._check, self.on_nonfinite, self.device)
+        return NativeStream(self._packed_model(), len(frame), self.on_nonfinite)
+
+    def _packed_model(self) -> bytes:
         if self._content is not None:
             self._packed, self._content = pack(self._content, self.path), None
-        return NativeStream(self._packed, len(frame), self.on_nonfinite)
+        return self._packed
+
+    def _saved_model(self) -> Model:
+        """Return the description of the model that its saved states need."""
+        packed, inputs = self._packed_model(), 0 if self._check.words else self.input_size
+        return Model(len(packed), checksum_of(packed), self._state_sizes, inputs)
+
+    def save_state(self) -> bytes:
+        """Save the state that `step` keeps, of all streams of the batch, with `nonfinite` and the held numbers.
+
+        Returns:
+            The saved state. A session of the same file, in any process, goes on from it bit for bit with the same
+            backend. C programs read and write it too: `edgernn_restore_state`.
+
+        Raises:
+            UsageError: No step has run.
+            EdgernnError: The state has a NaN.
+        """
+        self._require_streaming("save_state")
+        if self._stream is None:
+            raise UsageError("save_state: expected a kept state, got none; call step first")
+        return self._stream.save(self._saved_model())
+
+    def restore_state(self, saved: bytes) -> None:
+        """Restore a saved state; the batch of the next step is that of the saved one.
+
+        Args:
+            saved: Bytes from `save_state`, or from `edgernn_save_state` of the packed model.
+
+        Raises:
+            EdgernnError: They are damaged, or of another model or version. The session keeps its state.
+        """
+        self._require_streaming("restore_state")
+        state = decode(saved, self._saved_model())
+        stream = self._stream
+        if stream is None or stream.batch != len(state.counts):
+            shape = (len(state.counts), *self.channels)
+            stream = self._make_stream(np.zeros(shape, np.int64 if self._check.words else np.float32))
+        stream.restore(state)
+        self._stream = stream
+
+    def _require_streaming(self, name: str) -> None:
+        if not self.info["streaming"]:
+            raise UsageError(f"{name}: this model needs the whole sequence; use run")
 
     def reset(self, rows: ArrayLike | None = None) -> None:
         """Restore the initial state: the next step starts a new sequence.
@@ -227,7 +273,7 @@ class Session:
 
     def checked(self, x: ArrayLike) -> NDArray[Any]:
         """Check x and convert it to float32 (T, B, I) or int64 (T, B), with B = 1 if x has no batch axis."""
-        return self._checked(x, ("T", "B"))
+        return self._check.checked(x, ("T", "B"))
 
     def initial_state(self, batch: int) -> dict[str, Array]:
         """Return a dict from the name of each state to its initial value (B, H): zeros, or the numbers in the file."""
@@ -263,10 +309,10 @@ class Session:
         """Check x and `lengths`; return x as `checked` does, and the parts of a padded batch (`split_batch`)."""
         if lengths is None:
             return self.checked(x), None
-        array = self._shaped(x, ("T", "B"))
+        array = self._check.shaped(x, ("T", "B"))
         axes = array.ndim - len(self.channels)
         sizes = checked_lengths(lengths, len(array), array.shape[1] if axes == 2 else 1)
-        sequence = self._converted(without_padding(array, sizes, axes), ("T", "B"))
+        sequence = self._check.converted(without_padding(array, sizes, axes), ("T", "B"))
         return sequence, split_batch(sizes, self.info["streaming"])
 
     def _run_parts(self, x: NDArray[Any], state: Mapping[str, Array], parts: list[Part]) -> dict[str, Any]:
@@ -323,40 +369,6 @@ class Session:
             return call(*arguments)
         except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
             raise EdgernnError(f"{self.path}: {first_line(error)}") from None
-
-    def _checked(self, x: ArrayLike, leading: tuple[str, ...]) -> NDArray[Any]:
-        """Check x as in `checked`; `leading` names the axes before I, and the batch axis is optional."""
-        return self._converted(self._shaped(x, leading), leading)
-
-    def _shaped(self, x: ArrayLike, leading: tuple[str, ...]) -> NDArray[Any]:
-        """Check the dtype and the shape of x."""
-        array = np.asarray(x)
-        expected, full = self.shape(*leading), len(leading) + len(self.channels)
-        kind, kinds = ("numbers", "fiub") if self.vocabulary is None else ("whole numbers", "iu")
-        if array.dtype.kind not in kinds:
-            raise UsageError(f"x: expected {kind} of shape {expected}, got dtype {array.dtype}")
-        if array.ndim not in (full - 1, full) or array.shape[array.ndim - len(self.channels) :] != self.channels:
-            raise UsageError(f"x: expected shape {expected}, or without B, got {array.shape}")
-        if 0 in array.shape:
-            raise UsageError(f"x: expected shape {expected} with no empty axis, got {array.shape}")
-        return array
-
-    def _converted(self, array: NDArray[Any], leading: tuple[str, ...], checks: bool = True) -> NDArray[Any]:
-        """Convert an array that `_shaped` returned, check its values unless told not to, and add missing axes."""
-        without_batch = array.ndim < len(leading) + len(self.channels)
-        if self.vocabulary is None:
-            array = np.ascontiguousarray(array, np.float32)
-        if checks or self.vocabulary is not None:
-            self._refuse(array, self._check.bad(array), self._check.expected)
-        if self.vocabulary is not None:
-            array = array.astype(np.int64)
-        array = array.reshape((1,) * (leading == ("B",)) + array.shape)
-        return array.reshape(array.shape[:1] + (1,) * without_batch + array.shape[1:])
-
-    def _refuse(self, array: NDArray[Any], bad: NDArray[np.bool_], expected: str) -> None:
-        if bad.any():
-            where = tuple(int(i) for i in np.argwhere(bad)[0])
-            raise UsageError(f"x: expected {expected}, got {array[where]} at index {where}")
 
 
 def _host(value: Any) -> Any:

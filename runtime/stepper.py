@@ -126,6 +126,18 @@ class Stepper:
         """Restore the initial state of one sequence of the batch."""
         self._check(self._library.edgernn_reset_row(self._model, row))
 
+    def save_state(self) -> bytes:
+        """Return the state as bytes, or raise EdgernnError if it has a NaN."""
+        size = ctypes.c_size_t()
+        self._check(self._library.edgernn_state_bytes(self._model, ctypes.byref(size)))
+        data = ctypes.create_string_buffer(size.value)
+        self._check(self._library.edgernn_save_state(self._model, data, size))
+        return data.raw
+
+    def restore_state(self, saved: bytes) -> None:
+        """Restore a saved state, or raise EdgernnError if it is not one of this model and batch."""
+        self._check(self._library.edgernn_restore_state(self._model, saved, ctypes.c_size_t(len(saved))))
+
     def _check(self, status: int) -> None:
         _check(self._library, status)
 

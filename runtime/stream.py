@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from edgernn.runtime.input_check import InputCheck, OnNonfinite
 from edgernn.runtime.library import onnxruntime
+from edgernn.runtime.saved_state import Model, SavedState, encode
 from edgernn.runtime.stepper import Stepper
 
 Array = NDArray[Any]
@@ -66,6 +67,14 @@ class Stream(ABC):
     def restart_rows(self, rows: NDArray[np.int64]) -> None:
         """Restore the initial state of some sequences of the batch."""
 
+    @abstractmethod
+    def save(self, model: Model) -> bytes:
+        """Return the state of all sequences as bytes, see `saved_state`."""
+
+    @abstractmethod
+    def restore(self, saved: SavedState) -> None:
+        """Restore a saved state of this model and batch."""
+
     @property
     @abstractmethod
     def work(self) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
@@ -95,6 +104,13 @@ class NativeStream(Stream):
     def restart_rows(self, rows: NDArray[np.int64]) -> None:
         for row in rows:
             self._stepper.restart_row(int(row))
+
+    def save(self, model: Model) -> bytes:
+        return self._stepper.save_state()
+
+    def restore(self, saved: SavedState) -> None:
+        self._stepper.restore_state(saved.content)
+        self.started = True
 
     @property
     def work(self) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
@@ -204,6 +220,18 @@ class OnnxStream(Stream):
     def restart_rows(self, rows: NDArray[np.int64]) -> None:
         self._restart_state(rows)
         self._restart_input(rows)
+
+    def save(self, model: Model) -> bytes:
+        state = {name: value.numpy() for name, value in self._states[self._turn].items()}
+        return encode(model, self._counts, state, self._held)
+
+    def restore(self, saved: SavedState) -> None:
+        for name, value in saved.state.items():
+            self._states[self._turn][name].update_inplace(value)
+        self._counts[...] = saved.counts
+        if not self._check.words:
+            self._held[...] = saved.held
+        self.started = True
 
     def _restart_state(self, rows: NDArray[np.int64]) -> None:
         for name, start in self._start.items():

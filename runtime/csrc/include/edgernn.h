@@ -42,7 +42,8 @@ typedef enum EdgernnStatus {
   EDGERNN_BAD_MODEL = 2,    /* not a packed model, or a truncated, damaged or inconsistent one */
   EDGERNN_BAD_VERSION = 3,  /* a model that was packed for another version of the library */
   EDGERNN_BAD_INPUT = 4,    /* x is not finite, or a word is outside the vocabulary */
-  EDGERNN_UNSUPPORTED = 5   /* an op or a processor that the library was not built for */
+  EDGERNN_UNSUPPORTED = 5,  /* an op or a processor that the library was not built for */
+  EDGERNN_BAD_STATE = 6     /* a saved state of another model, or a damaged one, or one with NaN */
 } EdgernnStatus;
 
 typedef struct EdgernnSizes {
@@ -98,8 +99,22 @@ EDGERNN_API EdgernnStatus edgernn_reset(EdgernnModel* model);
  * sequences keep their state. */
 EDGERNN_API EdgernnStatus edgernn_reset_row(EdgernnModel* model, int64_t row);
 
-/* Sets *state to the model's state, EdgernnSizes.state floats, which may be saved and restored. */
+/* Sets *state to the model's state in memory, EdgernnSizes.state floats. edgernn_save_state saves
+ * it with all else that a sequence keeps. */
 EDGERNN_API EdgernnStatus edgernn_state(EdgernnModel* model, float** state);
+
+/* Sets *bytes to the size of a saved state of this model and batch. */
+EDGERNN_API EdgernnStatus edgernn_state_bytes(const EdgernnModel* model, size_t* bytes);
+
+/* Saves the state of all sequences, with their held numbers and counts, to `data`, which has room
+ * for edgernn_state_bytes. A model that is opened from the same file with the same batch, in any
+ * process, continues from it bit for bit. A state with NaN is not saved. */
+EDGERNN_API EdgernnStatus edgernn_save_state(const EdgernnModel* model, void* data, size_t bytes);
+
+/* Restores a saved state of `bytes` bytes. One of another model, version or batch, a damaged one
+ * and one with NaN are refused, and the model keeps its state. */
+EDGERNN_API EdgernnStatus edgernn_restore_state(EdgernnModel* model, const void* data,
+                                                size_t bytes);
 
 /* Counts of the last step, (B,) each: neurons that were updated, and multiply-adds of all layers.
  * Both are null if the model updates every neuron at every step. */

@@ -57,6 +57,8 @@ class ModelBuilder {
  private:
   void BuildInput() {
     const PackedHeader& header = file_.header();
+    model_.file_bytes = header.bytes;
+    model_.file_checksum = header.checksum;
     model_.width = header.input;
     model_.sizes.batch = batch_;
     model_.sizes.output = header.output;

@@ -8,7 +8,7 @@
 #include <new>
 #include <string>
 
-#include "packed/model.h"
+#include "packed/saved_state.h"
 
 namespace edgernn {
 namespace {
@@ -308,6 +308,34 @@ EdgernnStatus edgernn_state(EdgernnModel* model, float** state) {
   if (IsNull(model, "model") || IsNull(state, "state")) return EDGERNN_BAD_ARGUMENT;
   *state = model->state;
   return EDGERNN_OK;
+}
+
+EdgernnStatus edgernn_state_bytes(const EdgernnModel* model, std::size_t* bytes) {
+  if (IsNull(model, "model") || IsNull(bytes, "bytes")) return EDGERNN_BAD_ARGUMENT;
+  *bytes = edgernn::SavedStateBytes(*model);
+  return EDGERNN_OK;
+}
+
+EdgernnStatus edgernn_save_state(const EdgernnModel* model, void* data, std::size_t bytes) {
+  return Guard([&] {
+    CheckNotNull(model, "model");
+    CheckNotNull(data, "data");
+    const std::size_t need = edgernn::SavedStateBytes(*model);
+    if (bytes < need) {
+      throw Failure{EDGERNN_BAD_ARGUMENT, "data: expected " + std::to_string(need) +
+                                              " bytes, got " + std::to_string(bytes) +
+                                              "; ask edgernn_state_bytes"};
+    }
+    edgernn::SaveState(*model, data);
+  });
+}
+
+EdgernnStatus edgernn_restore_state(EdgernnModel* model, const void* data, std::size_t bytes) {
+  return Guard([&] {
+    CheckNotNull(model, "model");
+    CheckNotNull(data, "data");
+    edgernn::RestoreState(data, bytes, model);
+  });
 }
 
 EdgernnStatus edgernn_work(const EdgernnModel* model, const std::int64_t** updates,

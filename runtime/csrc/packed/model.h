@@ -27,6 +27,8 @@ struct ModelLayer {
 struct EdgernnModel {
   EdgernnSizes sizes;
   std::int64_t width;  // number of inputs of the first layer
+  std::uint64_t file_bytes;
+  std::uint32_t file_checksum;
   const edgernn::KernelTable* table;
   edgernn::Values embedding;  // (V, I), in the file
   const float* mean;          // (I,), or null
