@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs a packed model step by step in plain C, without ONNX Runtime. A step allocates no memory.
+/* Runs a packed model step by step in plain C, without ONNX Runtime. A step allocates no memory,
+ * takes no lock and calls no function of the system.
  *
  *   size_t need;
  *   edgernn_memory(file, bytes, 1, &need);              file: model.edgernn, in memory or mapped
