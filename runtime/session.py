@@ -240,9 +240,12 @@ class Session:
 
         Raises:
             EdgernnError: They are damaged, or of another model or version. The session keeps its state.
+            UsageError: `saved` is not bytes.
         """
         self._require_streaming("restore_state")
-        state = decode(saved, self._saved_model())
+        if not isinstance(saved, bytes | bytearray | memoryview):
+            raise UsageError(f"saved: expected the bytes that save_state returned, got {type(saved).__name__}")
+        state = decode(bytes(saved), self._saved_model())
         stream = self._stream
         if stream is None or stream.batch != len(state.counts):
             shape = (len(state.counts), *self.channels)

@@ -81,8 +81,9 @@ def test_a_restored_session_goes_on_bit_for_bit(cell, rule, options, backend):
     assert_goes_on(exported(cell, rule, **options)[1], random_input(options), backend)
 
 
-def test_a_model_without_a_kernel_goes_on_bit_for_bit():
-    assert_goes_on(exported("gru", norm="layer")[1], random_input({}), "portable")
+@pytest.mark.parametrize("norm", ["layer", "recurrent-batch"])
+def test_a_model_without_a_kernel_goes_on_bit_for_bit(norm):
+    assert_goes_on(exported("lstm", norm=norm)[1], random_input({}), "portable")
 
 
 def test_a_restarted_process_goes_on_bit_for_bit(tmp_path):
@@ -215,6 +216,17 @@ def test_a_bad_state_is_refused_and_nothing_changes(change, message, in_c, statu
         stepper.restore_state(bad)
     assert stepper._library.edgernn_restore_state(stepper._model, bad, ctypes.c_size_t(len(bad))) == status
     assert stepper.save_state() == before
+
+
+def test_a_state_is_bytes_of_any_kind():
+    session, other = (Session(exported("gru", "selective")[1]) for _ in range(2))
+    session.step(np.zeros(3))
+    saved = session.save_state()
+    for same in (bytearray(saved), memoryview(saved)):
+        other.restore_state(same)
+        assert other.save_state() == saved
+    with pytest.raises(edgernn.UsageError, match="saved: expected the bytes that save_state returned, got str"):
+        other.restore_state("state.bin")
 
 
 def test_no_cut_of_a_state_is_restored():

@@ -58,6 +58,22 @@ def test_a_stream_of_a_batch_starts_anew_alone(cell, rule, options, backend):
                 assert updates[t][0, row] == alone.updates[0, 0]
 
 
+def test_a_stream_of_a_normalised_cell_starts_anew_alone():
+    """The cell's step counter, a state of the file, starts anew too."""
+    path = exported("lstm", norm="recurrent-batch")[1]
+    x = random_input({}, 8, 2)
+    session, plain, fresh = (Session(path, backend="portable") for _ in range(3))
+    for t, x_t in enumerate(x):
+        if t == 3:
+            session.reset(rows=[1])
+        y, expected = session.step(x_t), plain.step(x_t)
+        np.testing.assert_allclose(y[0], expected[0], rtol=0, atol=FLOAT32)
+        if t >= 3:
+            np.testing.assert_allclose(y[1], fresh.step(x_t[1]), rtol=0, atol=FLOAT32)
+            assert (y[1] != expected[1]).any()
+    assert_padded_equals_alone(session, random_input({}, 14, len(LENGTHS)), LENGTHS)
+
+
 def test_rows_that_are_no_streams_of_the_batch_are_named_and_nothing_is_reset():
     session, other = (Session(exported("gru", "selective")[1]) for _ in range(2))
     # all streams are in their initial state
