@@ -251,6 +251,20 @@ def test_a_state_of_other_weights_is_refused(tmp_path):
         other.restore_state(session.save_state())
 
 
+def test_a_graph_whose_states_have_another_order_is_refused(tmp_path):
+    proto = onnx.load(exported("lstm")[1])
+    inputs = list(proto.graph.input)
+    assert [value.name for value in inputs] == ["x", "layer0.h", "layer0.c"]
+    del proto.graph.input[:]
+    proto.graph.input.extend([inputs[0], inputs[2], inputs[1]])
+    onnx.save(proto, tmp_path / "m.onnx")
+    session = Session(tmp_path / "m.onnx", backend="portable")
+    session.step(np.zeros(3))
+    message = r"m\.onnx: expected the states of its graph in the order of its nodes; export it again"
+    with pytest.raises(edgernn.EdgernnError, match=message):
+        session.save_state()
+
+
 @backends
 def test_a_state_with_nan_is_not_saved(backend):
     session = Session(exported("gru")[1], backend=backend)
