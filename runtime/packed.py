@@ -37,6 +37,11 @@ _ALIGNMENT = 64
 _TYPES, _DTYPES = {"f": 0, "u": 1, "i": 2}, ("<f4", "<u2", "i1")
 
 
+def checksum_of(packed: bytes) -> int:
+    """Return the checksum in the header of a packed model."""
+    return int(_HEADER.unpack_from(packed)[4])
+
+
 def pack_file(model: Path, out: Path) -> dict[str, Any]:
     """Convert an exported ONNX file to a packed model, the file that C programs run.
 
@@ -117,6 +122,10 @@ class _Packer:
                     )
                 self._tensors.append(Weight(np.broadcast_to(values, size)))
         nodes = [node for node in model.graph.node if node.domain == DOMAIN]
+        order = [name for node in nodes for name in node.input[1:] if name in states]
+        # saved states of the packed model and of a session have the same order
+        if order != [name for name in states if name in order]:
+            raise EdgernnError(f"{path}: expected the states of its graph in the order of its nodes; export it again")
         for node in nodes:
             for name in node.input[1:]:
                 if name in states:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inference sessions of an exported file: whole sequences, or one step at a time with the state kept."""
 
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -9,20 +8,15 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
-from edgernn.runtime.device import DEVICE, RECORD, Call, gpu_session, require_gpu, to_device, unassigned_ops
-from edgernn.runtime.info import kernels, layer_sizes, not_utf8, read_info, read_model
-from edgernn.runtime.interface import Value, state_sizes
-from edgernn.runtime.library import (
-    cuda_library_path,
-    library_missing,
-    library_path,
-    no_native,
-    onnxruntime,
-    op_names,
-    register,
-)
-from edgernn.runtime.packed import pack
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.runtime.device import DEVICE, Call, to_device
+from edgernn.runtime.info import kernels, layer_sizes, read_model
+from edgernn.runtime.input_check import ACTIONS, InputCheck, OnNonfinite
+from edgernn.runtime.lengths import Part, checked_lengths, checked_rows, split_batch, without_padding
+from edgernn.runtime.library import cuda_library_path, library_missing, library_path
+from edgernn.runtime.open_model import choose_backend, first_line, open_model
+from edgernn.runtime.packed import checksum_of, pack
+from edgernn.runtime.saved_state import Model, decode
 from edgernn.runtime.stream import NativeStream, OnnxStream, Stream
 
 _T = TypeVar("_T")
@@ -35,6 +29,7 @@ class Session:
     s = Session("model.onnx")
     y = s.run(x)          # a whole sequence x (T, B, I) or (T, I), from the initial state
     y_t = s.step(x_t)     # one step x_t (B, I) or (I,), from the kept state; s.reset() restores the initial state
+    s.reset(rows=[2])     # of stream 2 alone; the other streams of the batch go on
 
     A word model, one with a vocabulary, has no axis I: x (T, B) or (T,) and x_t (B,) or () are integers from 0 to
     `s.vocabulary - 1`. Steps of the native backend on a CPU do not go through ONNX Runtime.
@@ -54,6 +49,7 @@ class Session:
         threads: int = 1,
         device: str = "cpu",
         stream: int | None = None,
+        on_nonfinite: OnNonfinite = "error",
     ) -> None:
         """Load an exported file.
 
@@ -64,30 +60,37 @@ class Session:
             threads: Threads of ONNX Runtime within an operator.
             device: "cpu", or "cuda" for the first GPU, where `step` keeps the state; only x and y are copied.
             stream: CUDA stream for all work of the session. Default: ONNX Runtime's stream.
+            on_nonfinite: What `step` does if a number of x is NaN or infinite. "error" refuses the step and keeps the
+                state. "hold" puts the last finite number of that stream and channel in its place: before the first
+                one, the mean that the model subtracts, else 0. "reset" does so too, and first restores the initial
+                state of that stream.
 
         Raises:
             EdgernnError: The file is missing, corrupt, not exported by edgernn or newer than this version, or the
                 device or the backend is not available. The message names the remedy.
-            UsageError: The backend or the device is unknown, or there is less than one thread.
+            UsageError: The backend, the device or `on_nonfinite` is unknown, or there is less than one thread.
         """
         if backend not in ("auto", "native", "portable"):
             raise UsageError(f"backend: expected auto, native or portable, got {backend!r}")
         if device not in ("cpu", DEVICE):
             raise UsageError(f"device: expected cpu or {DEVICE}, got {device!r}")
+        if on_nonfinite not in ACTIONS:
+            raise UsageError(f"on_nonfinite: expected error, hold or reset, got {on_nonfinite!r}")
         if threads < 1:
             raise UsageError(f"threads: expected at least 1, got {threads}")
-        self.path, self.device = Path(path), device
+        self.path, self.device, self.on_nonfinite = Path(path), device, on_nonfinite
         library = None
         if backend != "portable" and library_missing(device) is None:
             library = cuda_library_path() if device == DEVICE else library_path()
         content = read_model(self.path)
-        self.onnx, self.info, self._state_sizes = _open(self.path, content, library, threads, device, stream)
-        self.backend = _backend(backend, self.onnx, kernels(self.info), device)
+        self.onnx, self.info, self._state_sizes = open_model(self.path, content, library, threads, device, stream)
+        self._check = InputCheck(self.info, self.path)
+        self.backend = choose_backend(backend, self.onnx, kernels(self.info), device)
         self.state_names = list(self._state_sizes)
         self._outputs = [o.name for o in self.onnx.get_outputs()]
         self._stream: Stream | None = None
-        # the file's content until the first step packs it
-        self._content: bytes | None = content if self.backend == "native" and device == "cpu" else None
+        # the content of a streaming model's file until it is packed
+        self._content: bytes | None = content if self.info["streaming"] else None
         self._packed = b""
         # batch and initial state of the last run on a GPU
         self._start: tuple[int, dict[str, Any]] = (0, {})
@@ -103,6 +106,14 @@ class Session:
     def macs(self) -> NDArray[np.int64] | None:
         """Number of multiply-adds that the last run or step executed, (B,); None if nothing is ever skipped."""
         return _host(self._work[1]) if isinstance(self._work, tuple) else self._work.work[1]
+
+    @property
+    def nonfinite(self) -> NDArray[np.int64] | None:
+        """Number of steps at which x had a number that is not finite, (B,), since each stream started.
+
+        Counted unless `on_nonfinite` is "error". None before the first step.
+        """
+        return None if self._stream is None else self._stream.nonfinite
 
     @property
     def input_size(self) -> int:
@@ -121,24 +132,32 @@ class Session:
 
     def shape(self, *leading: str) -> str:
         """Format the shape of x with these leading axes, such as "(T, B, 2)", for errors."""
-        return f"({', '.join([*leading, *map(str, self.channels)])}{',' * (len(leading) + len(self.channels) == 1)})"
+        return self._check.shape(*leading)
 
     @property
     def channels(self) -> tuple[int, ...]:
         """Shape of x at one step of one sequence: (I,), or () for a word model."""
-        return (self.input_size,) if self.vocabulary is None else ()
+        return self._check.channels
 
-    def run(self, x: ArrayLike) -> Array:
+    def run(self, x: ArrayLike, lengths: ArrayLike | None = None) -> Array:
         """Run a whole sequence from the initial state, without changing the state that `step` keeps.
 
         Args:
             x: Inputs (T, B, I), or (T, I) for one sequence.
+            lengths: Number of real steps of each sequence (B,), from 0 to T. The steps after them are padding, which
+                may hold any numbers and is not read. Default: T for all sequences.
 
         Returns:
-            y (B, O) or (T, B, O) for a model with an output at every step; without the axis B if x has none.
+            y (B, O) or (T, B, O) for a model with an output at every step; without the axis B if x has none. With
+            `lengths`, y (B, O) is that of each sequence's last real step, and y (T, B, O) is zero after it. A sequence
+            of length 0 has zeros.
         """
-        sequence = self.checked(x)
-        y: Array = _host(self._call(sequence, self._starts(sequence.shape[1]))["y"])
+        sequence, parts = self._sequence(x, lengths)
+        batch = sequence.shape[1]
+        if parts is None:
+            y: Array = _host(self._call(sequence, self._starts(batch))["y"])
+        else:
+            y = self._run_parts(sequence, self.initial_state(batch), parts)["y"]
         return y if np.ndim(x) == sequence.ndim else y[..., 0, :]
 
     def step(self, x_t: ArrayLike) -> Array:
@@ -159,17 +178,14 @@ class Session:
         refusal = stream.step()
         if refusal is not None:
             # raises the usual error for a wrong value
-            self._checked(x_t, ("B",))
+            self._check.checked(x_t, ("B",))
             raise EdgernnError(f"{self.path}: the model rejects the input: {refusal}")
         return stream.result()
 
     def _begin(self, x_t: ArrayLike) -> Stream:
         """Check x_t, create a stream if none has its batch size, and return the stream with x_t as its input."""
-        if not self.info["streaming"]:
-            raise UsageError(
-                "step: expected a model that runs step by step, got one that needs the whole sequence; use run()"
-            )
-        frame = self._checked(x_t, ("B",))[0]
+        self._require_streaming("step")
+        frame = self._check.checked(x_t, ("B",), self.on_nonfinite == "error")[0]
         batch, batched = len(frame), np.ndim(x_t) == frame.ndim
         stream = self._stream
         if stream is not None and stream.batch != batch:
@@ -187,46 +203,145 @@ class Session:
     def _make_stream(self, frame: NDArray[Any]) -> Stream:
         if self.device == DEVICE or self.backend == "portable":
             start = self.initial_state(len(frame))
-            return self._guarded(OnnxStream, self.onnx, frame, start, self.device, self.vocabulary)
+            return self._guarded(OnnxStream, self.onnx, frame, start, self._check, self.on_nonfinite, self.device)
+        return NativeStream(self._packed_model(), len(frame), self.on_nonfinite)
+
+    def _packed_model(self) -> bytes:
         if self._content is not None:
             self._packed, self._content = pack(self._content, self.path), None
-        return NativeStream(self._packed, len(frame))
+        return self._packed
 
-    def reset(self) -> None:
-        """Restore the initial state: the next step starts a new sequence."""
-        if self._stream is not None:
+    def _saved_model(self) -> Model:
+        """Return the description of the model that its saved states need."""
+        packed, inputs = self._packed_model(), 0 if self._check.words else self.input_size
+        return Model(len(packed), checksum_of(packed), self._state_sizes, inputs)
+
+    def save_state(self) -> bytes:
+        """Save the state that `step` keeps, of all streams of the batch, with `nonfinite` and the held numbers.
+
+        Returns:
+            The saved state. A session of the same file, in any process, goes on from it bit for bit with the same
+            backend. C programs read and write it too: `edgernn_restore_state`.
+
+        Raises:
+            UsageError: No step has run.
+            EdgernnError: The state has a NaN.
+        """
+        self._require_streaming("save_state")
+        if self._stream is None:
+            raise UsageError("save_state: expected a kept state, got none; call step first")
+        return self._stream.save(self._saved_model())
+
+    def restore_state(self, saved: bytes) -> None:
+        """Restore a saved state; the batch of the next step is that of the saved one.
+
+        Args:
+            saved: Bytes from `save_state`, or from `edgernn_save_state` of the packed model.
+
+        Raises:
+            EdgernnError: They are damaged, or of another model or version. The session keeps its state.
+            UsageError: `saved` is not bytes.
+        """
+        self._require_streaming("restore_state")
+        if not isinstance(saved, bytes | bytearray | memoryview):
+            raise UsageError(f"saved: expected the bytes that save_state returned, got {type(saved).__name__}")
+        state = decode(bytes(saved), self._saved_model())
+        stream = self._stream
+        if stream is None or stream.batch != len(state.counts):
+            shape = (len(state.counts), *self.channels)
+            stream = self._make_stream(np.zeros(shape, np.int64 if self._check.words else np.float32))
+        stream.restore(state)
+        self._stream = stream
+
+    def _require_streaming(self, name: str) -> None:
+        if not self.info["streaming"]:
+            raise UsageError(f"{name}: this model needs the whole sequence; use run")
+
+    def reset(self, rows: ArrayLike | None = None) -> None:
+        """Restore the initial state: the next step starts a new sequence.
+
+        Args:
+            rows: Indices of the streams of the batch to restore; the others keep their state. Default: all streams,
+                and the next step may have another batch size.
+
+        Raises:
+            UsageError: An index is not one of a stream of the batch.
+        """
+        if self._stream is None:
+            return
+        if rows is None:
             self._stream.restart()
+        else:
+            self._stream.restart_rows(checked_rows(rows, self._stream.batch))
 
     def checked(self, x: ArrayLike) -> NDArray[Any]:
         """Check x and convert it to float32 (T, B, I) or int64 (T, B), with B = 1 if x has no batch axis."""
-        return self._checked(x, ("T", "B"))
+        return self._check.checked(x, ("T", "B"))
 
     def initial_state(self, batch: int) -> dict[str, Array]:
         """Return a dict from the name of each state to its initial value (B, H): zeros, or the numbers in the file."""
         starts = self.info["initial_state"]
         return {n: np.full((batch, size), starts.get(n, 0), np.float32) for n, size in self._state_sizes.items()}
 
-    def run_from(self, x: NDArray[Any], state: Mapping[str, Array]) -> tuple[Array, dict[str, Array]]:
+    def run_from(
+        self, x: NDArray[Any], state: Mapping[str, Array], lengths: ArrayLike | None = None
+    ) -> tuple[Array, dict[str, Array]]:
         """Run a sequence from a state.
 
         Args:
             x: Inputs (T, B, I), or words (T, B).
             state: Dict from the name of each state to its value (B, H).
+            lengths: As in `run`.
 
         Returns:
-            y, with its batch axis, and the dict of the states after the last step.
+            y, with its batch axis, and the dict of the states after each sequence's last real step.
 
         Raises:
             UsageError: A state is missing or has another shape.
         """
-        sequence = self.checked(x)
+        sequence, parts = self._sequence(x, lengths)
         expected = {name: zero.shape for name, zero in self.initial_state(sequence.shape[1]).items()}
         start = {name: np.asarray(value, np.float32) for name, value in state.items()}
         got = {name: value.shape for name, value in start.items()}
         if got != expected:
             raise UsageError(f"state: expected {expected}, got {got}")
-        outputs = self._call(sequence, start)
+        outputs = self._call(sequence, start) if parts is None else self._run_parts(sequence, start, parts)
         return _host(outputs["y"]), {name: _host(outputs[f"{name}.next"]) for name in self.state_names}
+
+    def _sequence(self, x: ArrayLike, lengths: ArrayLike | None) -> tuple[NDArray[Any], list[Part] | None]:
+        """Check x and `lengths`; return x as `checked` does, and the parts of a padded batch (`split_batch`)."""
+        if lengths is None:
+            return self.checked(x), None
+        array = self._check.shaped(x, ("T", "B"))
+        axes = array.ndim - len(self.channels)
+        sizes = checked_lengths(lengths, len(array), array.shape[1] if axes == 2 else 1)
+        sequence = self._check.converted(without_padding(array, sizes, axes), ("T", "B"))
+        return sequence, split_batch(sizes, self.info["streaming"])
+
+    def _run_parts(self, x: NDArray[Any], state: Mapping[str, Array], parts: list[Part]) -> dict[str, Any]:
+        """Run the parts of a padded batch and return its outputs, as `_call` does; padding has zeros."""
+        steps, batch = x.shape[:2]
+        shapes = {"y": (steps, batch), "updates": (steps, batch), "macs": (batch,)}
+        if self.info["model"]["head"]["output"] == "last":
+            shapes["y"] = (batch,)
+        outputs: dict[str, Any] = {f"{name}.next": value.copy() for name, value in state.items()}
+        for value in self.onnx.get_outputs():
+            if value.name == "y":
+                outputs["y"] = np.zeros((*shapes["y"], value.shape[-1]), np.float32)
+            elif value.name in shapes:
+                outputs[value.name] = np.zeros(shapes[value.name], np.int64)
+        for rows, start, stop in parts:
+            before = {name: outputs[f"{name}.next"][rows] for name in state}
+            for name, value in self._call(np.ascontiguousarray(x[start:stop, rows]), before).items():
+                whole, part = outputs[name], _host(value)
+                if name == "macs":
+                    whole[rows] += part
+                elif len(shapes.get(name, ())) == 2:
+                    whole[start:stop, rows] = part
+                else:
+                    whole[rows] = part
+        self._work = outputs.get("updates"), outputs.get("macs")
+        return outputs
 
     def _starts(self, batch: int) -> Mapping[str, Any]:
         """Return `initial_state` in the device's memory; on a GPU it is copied only if the batch size changes."""
@@ -256,126 +371,9 @@ class Session:
         try:
             return call(*arguments)
         except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
-            raise EdgernnError(f"{self.path}: ONNX Runtime cannot run it: {_first_line(error)}") from None
-
-    def _checked(self, x: ArrayLike, leading: tuple[str, ...]) -> NDArray[Any]:
-        """Check x as in `checked`; `leading` names the axes before I, and the batch axis is optional."""
-        array = np.asarray(x)
-        expected, full = self.shape(*leading), len(leading) + len(self.channels)
-        kind, kinds = ("numbers", "fiub") if self.vocabulary is None else ("whole numbers", "iu")
-        if array.dtype.kind not in kinds:
-            raise UsageError(f"x: expected {kind} of shape {expected}, got dtype {array.dtype}")
-        without_batch = array.ndim == full - 1
-        if array.ndim not in (full - 1, full) or array.shape[array.ndim - len(self.channels) :] != self.channels:
-            raise UsageError(f"x: expected shape {expected}, or without B, got {array.shape}")
-        if 0 in array.shape:
-            raise UsageError(f"x: expected shape {expected} with no empty axis, got {array.shape}")
-        if self.vocabulary is None:
-            array = np.ascontiguousarray(array, np.float32)
-            self._refuse(array, ~np.isfinite(array), "finite numbers")
-        else:
-            self._refuse(
-                array, (array < 0) | (array >= self.vocabulary), f"word indices from 0 to {self.vocabulary - 1}"
-            )
-            array = array.astype(np.int64)
-        array = array.reshape((1,) * (leading == ("B",)) + array.shape)
-        return array.reshape(array.shape[:1] + (1,) * without_batch + array.shape[1:])
-
-    def _refuse(self, array: NDArray[Any], bad: NDArray[np.bool_], expected: str) -> None:
-        if bad.any():
-            where = tuple(int(i) for i in np.argwhere(bad)[0])
-            raise UsageError(f"x: expected {expected}, got {array[where]} at index {where}")
-
-
-def _open(
-    path: Path, content: bytes, library: str | None, threads: int, device: str, stream: int | None
-) -> tuple[Any, dict[str, Any], dict[str, int]]:
-    """Open a session, without the native library if it lacks a kernel; return it with metadata and state sizes."""
-    try:
-        session, failure = open_session(path, content, library, threads, device, stream), None
-    except EdgernnError as error:
-        if library is None:
-            raise
-        # ONNX Runtime does not use a node's portable function if the registered library lacks its kernel
-        session, failure = open_session(path, content, None, threads, device, stream), error
-    try:
-        text = session.get_modelmeta().custom_metadata_map.get("edgernn")
-        inputs, outputs = (
-            [Value(v.name, v.type, tuple(v.shape)) for v in values]
-            for values in (session.get_inputs(), session.get_outputs())
-        )
-    except UnicodeDecodeError:
-        raise not_utf8(path) from None
-    info = read_info(text, path)
-    sizes = state_sizes(info, inputs, outputs, len(content), path)
-    if failure is not None and no_native(kernels(info), device) is None:
-        raise failure
-    return session, info, sizes
-
-
-def open_session(
-    path: Path, content: bytes, library: str | None, threads: int, device: str = "cpu", stream: int | None = None
-) -> Any:
-    """Create an onnxruntime.InferenceSession.
-
-    Args:
-        path: The file, for errors.
-        content: The file's content.
-        library: Path of the native library to register, or None.
-        threads: Threads within an operator.
-        device: "cpu" or "cuda".
-        stream: CUDA stream, or None for ONNX Runtime's stream.
-
-    Returns:
-        The session.
-
-    Raises:
-        EdgernnError: The file cannot be loaded, or the device is not available.
-    """
-    ort = onnxruntime()
-    if device == DEVICE:
-        require_gpu(ort, library)
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    # errors are raised, so they need no log
-    options.log_severity_level = 4
-    try:
-        if library is not None:
-            register(options, library, threads)
-        if device == DEVICE:
-            options.add_session_config_entry(RECORD, "1")
-            return gpu_session(ort, content, options, stream=stream)
-        # enable_fallback would print an error and retry
-        return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
-    except EdgernnError:
-        raise
-    except UnicodeDecodeError:
-        raise not_utf8(path) from None
-    except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
-        raise EdgernnError(f"{path}: ONNX Runtime cannot load it: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    """Return the first line of an error message of ONNX Runtime; further lines repeat its consequences."""
-    return str(error).partition("\n")[0]
+            raise EdgernnError(f"{self.path}: ONNX Runtime cannot run it: {first_line(error)}") from None
 
 
 def _host(value: Any) -> Any:
     """Copy an OrtValue to a NumPy array; return None and arrays unchanged."""
     return value if value is None or isinstance(value, np.ndarray) else value.numpy()
-
-
-def _backend(requested: str, session: Any, kernels: list[str], device: str) -> Literal["native", "portable"]:
-    """Select the backend: native if the library has all `kernels`; raise EdgernnError if that is asked for in vain."""
-    if requested == "portable":
-        return "portable"
-    reason = no_native(kernels, device)
-    if reason is None and device == DEVICE and (ops := unassigned_ops(session, set(op_names(len(kernels))))):
-        reason = f"ONNX Runtime's CUDA provider does not run {', '.join(sorted(ops))}"
-    if reason is None:
-        return "native"
-    if requested == "native":
-        raise EdgernnError(f"backend: native is not available: {reason}")
-    warnings.warn(f"{reason}; running the portable operators, which are slower", EdgernnWarning, stacklevel=3)
-    return "portable"

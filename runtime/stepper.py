@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError
+from edgernn.runtime.input_check import ACTIONS, OnNonfinite
 from edgernn.runtime.library import load_library
 
 Array = NDArray[Any]
@@ -51,12 +52,13 @@ class Stepper:
     None for a model that updates every neuron at every step.
     """
 
-    def __init__(self, packed: bytes, batch: int) -> None:
+    def __init__(self, packed: bytes, batch: int, on_nonfinite: OnNonfinite = "error") -> None:
         """Load a packed model.
 
         Args:
             packed: The packed model.
             batch: B, the number of sequences.
+            on_nonfinite: As in `Session`.
 
         Raises:
             EdgernnError: The model cannot be read, or the library is missing.
@@ -75,6 +77,10 @@ class Stepper:
         self.y: Array = np.zeros((batch, sizes.output), np.float32)
         self._model = model
         self._step = self._library.edgernn_step_words if words else self._library.edgernn_step
+        self._check(self._library.edgernn_on_nonfinite(model, ACTIONS[on_nonfinite]))
+        bad = ctypes.c_void_p()
+        self._check(self._library.edgernn_nonfinite(model, ctypes.byref(bad)))
+        self._nonfinite = (ctypes.c_int64 * batch).from_address(bad.value or 0)
         self._arguments = model, _address(self.x), _address(self.y)
         counts = ctypes.c_void_p(), ctypes.c_void_p()
         self._check(self._library.edgernn_work(model, *map(ctypes.byref, counts)))
@@ -89,6 +95,11 @@ class Stepper:
     @property
     def macs(self) -> NDArray[np.int64] | None:
         return None if self._work[1] is None else np.array(self._work[1])
+
+    @property
+    def nonfinite(self) -> NDArray[np.int64]:
+        """Number of steps (B,) at which x had a number that is not finite, since each sequence started."""
+        return np.array(self._nonfinite)
 
     def step(self) -> bool:
         """Run one step on self.x; return False, without a step, if x is invalid: `refusal()` then says why."""
@@ -111,6 +122,22 @@ class Stepper:
         """Restore the initial state: the next step starts a new sequence."""
         self._check(self._library.edgernn_reset(self._model))
 
+    def restart_row(self, row: int) -> None:
+        """Restore the initial state of one sequence of the batch."""
+        self._check(self._library.edgernn_reset_row(self._model, row))
+
+    def save_state(self) -> bytes:
+        """Return the state as bytes, or raise EdgernnError if it has a NaN."""
+        size = ctypes.c_size_t()
+        self._check(self._library.edgernn_state_bytes(self._model, ctypes.byref(size)))
+        data = ctypes.create_string_buffer(size.value)
+        self._check(self._library.edgernn_save_state(self._model, data, size))
+        return data.raw
+
+    def restore_state(self, saved: bytes) -> None:
+        """Restore a saved state, or raise EdgernnError if it is not one of this model and batch."""
+        self._check(self._library.edgernn_restore_state(self._model, saved, ctypes.c_size_t(len(saved))))
+
     def _check(self, status: int) -> None:
         _check(self._library, status)
 
@@ -125,6 +152,7 @@ def _library() -> ctypes.CDLL:
     pointer, size, batch = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64
     library.edgernn_memory.argtypes = [pointer, size, batch, pointer]
     library.edgernn_open.argtypes = [pointer, size, batch, pointer, size, pointer]
+    library.edgernn_reset_row.argtypes = [pointer, batch]
     return library
 
 

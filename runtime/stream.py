@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgernn.runtime.input_check import InputCheck, OnNonfinite
 from edgernn.runtime.library import onnxruntime
+from edgernn.runtime.saved_state import Model, SavedState, encode
 from edgernn.runtime.stepper import Stepper
 
 Array = NDArray[Any]
@@ -61,17 +63,34 @@ class Stream(ABC):
     def restart(self) -> None:
         """Restore the initial state: the next step starts a new sequence."""
 
+    @abstractmethod
+    def restart_rows(self, rows: NDArray[np.int64]) -> None:
+        """Restore the initial state of some sequences of the batch."""
+
+    @abstractmethod
+    def save(self, model: Model) -> bytes:
+        """Return the state of all sequences as bytes, see `saved_state`."""
+
+    @abstractmethod
+    def restore(self, saved: SavedState) -> None:
+        """Restore a saved state of this model and batch."""
+
     @property
     @abstractmethod
     def work(self) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
         """Updated neurons (1, B) and executed multiply-adds (B,) of the last step; None if the model has no counts."""
 
+    @property
+    @abstractmethod
+    def nonfinite(self) -> NDArray[np.int64]:
+        """Number of steps (B,) at which x had a number that is not finite, since each sequence started."""
+
 
 class NativeStream(Stream):
     """Streaming inference of a packed model by the native library, without ONNX Runtime."""
 
-    def __init__(self, packed: bytes, batch: int) -> None:
-        self._stepper = Stepper(packed, batch)
+    def __init__(self, packed: bytes, batch: int, on_nonfinite: OnNonfinite) -> None:
+        self._stepper = Stepper(packed, batch, on_nonfinite)
         super().__init__(self._stepper.x, self._stepper.y)
 
     def step(self) -> str | None:
@@ -82,17 +101,38 @@ class NativeStream(Stream):
         self._stepper.restart()
         self.started = False
 
+    def restart_rows(self, rows: NDArray[np.int64]) -> None:
+        for row in rows:
+            self._stepper.restart_row(int(row))
+
+    def save(self, model: Model) -> bytes:
+        return self._stepper.save_state()
+
+    def restore(self, saved: SavedState) -> None:
+        self._stepper.restore_state(saved.content)
+        self.started = True
+
     @property
     def work(self) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
         updates = self._stepper.updates
         return None if updates is None else updates[None], self._stepper.macs
+
+    @property
+    def nonfinite(self) -> NDArray[np.int64]:
+        return self._stepper.nonfinite
 
 
 class OnnxStream(Stream):
     """Streaming inference by ONNX Runtime on the CPU or a GPU; the state alternates between two buffers."""
 
     def __init__(
-        self, session: Any, x: Array, state: Mapping[str, Array], device: str = "cpu", vocabulary: int | None = None
+        self,
+        session: Any,
+        x: Array,
+        state: Mapping[str, Array],
+        check: InputCheck,
+        on_nonfinite: OnNonfinite = "error",
+        device: str = "cpu",
     ) -> None:
         """Allocate buffers for input, output and state, and bind them to the session.
 
@@ -100,10 +140,12 @@ class OnnxStream(Stream):
             session: The onnxruntime.InferenceSession.
             x: The first input (B, I), or words (B,).
             state: Dict from the name of each state to its initial value (B, H).
+            check: The values of x that the model accepts.
+            on_nonfinite: As in `Session`.
             device: "cpu" or "cuda".
-            vocabulary: Number of words of a word model, None for other models.
         """
-        self._run, self._start, self._device, self._vocabulary = session.run_with_iobinding, state, device, vocabulary
+        self._run, self._start, self._device = session.run_with_iobinding, state, device
+        self._check, self._on_nonfinite = check, on_nonfinite
         names = [o.name for o in session.get_outputs() if o.name.removesuffix(".next") not in state]
         # a first step tells the outputs' shapes
         values = session.run(names, {"x": x[None], **state})
@@ -111,6 +153,10 @@ class OnnxStream(Stream):
         # removes the axis T of a model with an output at every step
         super().__init__(x.copy(), outputs["y"].reshape(len(x), -1))
         self._finite = np.empty(x.shape, bool)
+        # the last finite number of each channel, kept unless on_nonfinite is "error"
+        self._held = self.x.copy()
+        self._counts = np.zeros(len(x), np.int64)
+        self._restart_input(slice(None))
         # an OrtValue shares its array's memory on the CPU, and is a copy on a GPU
         self._input, self._outputs = self._value(self.x[None]), {n: self._value(v) for n, v in outputs.items()}
         self._states = [{name: self._value(value.copy()) for name, value in state.items()} for _ in range(2)]
@@ -129,7 +175,7 @@ class OnnxStream(Stream):
         return onnxruntime().OrtValue.ortvalue_from_numpy(array, self._device, 0)
 
     def step(self) -> str | None:
-        if self._refuses():
+        if not self._accept():
             return "x is refused"
         binding = self._bindings[self._turn]
         try:
@@ -147,18 +193,63 @@ class OnnxStream(Stream):
         self.started = True
         return None
 
-    def _refuses(self) -> bool:
-        if self._vocabulary is not None:
-            return bool((self.x < 0).any() or (self.x >= self._vocabulary).any())
-        return not bool(np.isfinite(self.x, self._finite).all())
+    def _accept(self) -> bool:
+        """Check self.x and replace its bad numbers; return False if the step must be refused."""
+        if self._check.words:
+            return not self._check.bad(self.x).any()
+        finite = bool(np.isfinite(self.x, self._finite).all())
+        bad = None if finite else self._check.bad(self.x)
+        if self._on_nonfinite == "error":
+            return bad is None or not bad.any()
+        np.copyto(self._held, self.x, where=self._finite)
+        if bad is not None:
+            rows = np.flatnonzero(bad.any(1))
+            self._counts[rows] += 1
+            if self._on_nonfinite == "reset":
+                self._restart_state(rows)
+            self.x[...] = self._held
+        return True
 
     def restart(self) -> None:
         for copy in self._states:
             for name, value in self._start.items():
                 copy[name].update_inplace(value)
+        self._restart_input(slice(None))
         self.started = False
+
+    def restart_rows(self, rows: NDArray[np.int64]) -> None:
+        self._restart_state(rows)
+        self._restart_input(rows)
+
+    def save(self, model: Model) -> bytes:
+        state = {name: value.numpy() for name, value in self._states[self._turn].items()}
+        return encode(model, self._counts, state, self._held)
+
+    def restore(self, saved: SavedState) -> None:
+        for name, value in saved.state.items():
+            self._states[self._turn][name].update_inplace(value)
+        self._counts[...] = saved.counts
+        if not self._check.words:
+            self._held[...] = saved.held
+        self.started = True
+
+    def _restart_state(self, rows: NDArray[np.int64]) -> None:
+        for name, start in self._start.items():
+            state = self._states[self._turn][name]
+            value = state.numpy().copy()
+            value[rows] = start[rows]
+            state.update_inplace(value)
+
+    def _restart_input(self, rows: NDArray[np.int64] | slice) -> None:
+        self._counts[rows] = 0
+        if not self._check.words:
+            self._held[rows] = self._check.start
 
     @property
     def work(self) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
         updates, macs = (self._outputs.get(name) for name in ("updates", "macs"))
         return None if updates is None else updates.numpy().copy(), None if macs is None else macs.numpy().copy()
+
+    @property
+    def nonfinite(self) -> NDArray[np.int64]:
+        return self._counts.copy()

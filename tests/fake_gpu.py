@@ -130,7 +130,7 @@ def install(monkeypatch: pytest.MonkeyPatch, library: Path | None, **facts: Any)
     """Fake a machine with a GPU and these attributes of FakeRuntime. library: Path of the CUDA library, or None."""
     from edgernn.bench import gpu_times as bench
     from edgernn.errors import EdgernnError
-    from edgernn.runtime import device, session, stream
+    from edgernn.runtime import device, open_model, session, stream
     from edgernn.runtime import library as libraries
 
     def path() -> str:
@@ -140,7 +140,7 @@ def install(monkeypatch: pytest.MonkeyPatch, library: Path | None, **facts: Any)
 
     for module in (libraries, session, bench):
         monkeypatch.setattr(module, "cuda_library_path", path)
-    for module in (libraries, session, device, stream, bench):
+    for module in (libraries, open_model, device, stream, bench):
         monkeypatch.setattr(module, "onnxruntime", lambda: FakeRuntime)
     for name, value in facts.items():
         monkeypatch.setattr(FakeRuntime, name, value)

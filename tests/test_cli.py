@@ -103,7 +103,7 @@ def test_json_is_one_document_and_nothing_else(verb, tmp_path, monkeypatch, capf
 
 def test_a_warning_of_ours_is_one_line(tmp_path, monkeypatch, capsys):
     model = exported("gru")[1]
-    monkeypatch.setattr("edgernn.runtime.session.no_native", lambda *_: "there is no library here")
+    monkeypatch.setattr("edgernn.runtime.open_model.no_native", lambda *_: "there is no library here")
     np.save(tmp_path / "x.npy", np.zeros((4, 3)))
     words = ["run", str(model), "--input", str(tmp_path / "x.npy"), "--output", str(tmp_path / "y.csv")]
     with warnings.catch_warnings():

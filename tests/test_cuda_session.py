@@ -82,6 +82,39 @@ def test_run_from_takes_and_gives_a_state(gpu):
     assert all(type(value) is np.ndarray for value in last.values())
 
 
+@backends
+def test_rows_start_anew_and_batches_may_be_padded(gpu, backend):
+    path = exported("lstm", "selective", **STACK)[1]
+    cpu, session = (Session(path, backend=backend, device=device) for device in ("cpu", "cuda"))
+    x = random_input(8, 3, 3)
+    for t, x_t in enumerate(x):
+        for each in (cpu, session):
+            each.reset(rows=[t % 3])
+        np.testing.assert_allclose(session.step(x_t), cpu.step(x_t), rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(session.run(x, [5, 0, 8]), cpu.run(x, [5, 0, 8]))
+    np.testing.assert_array_equal(session.updates, cpu.updates)
+
+
+@backends
+def test_a_state_passes_between_a_gpu_and_the_cpu(gpu, backend):
+    path = exported("lstm", "selective", **STACK)[1]
+    x = random_input(8, 2, 3)
+    x[3, 1, 2] = np.nan
+    cpu, session, other = (
+        Session(path, backend=backend, device=device, on_nonfinite="hold") for device in ("cpu", "cuda", "cuda")
+    )
+    for x_t in x[:4]:
+        session.step(x_t)
+    saved = session.save_state()
+    for each in (cpu, other):
+        each.restore_state(saved)
+        np.testing.assert_array_equal(each.nonfinite, [0, 1])
+    for x_t in x[4:]:
+        expected = session.step(x_t)
+        np.testing.assert_array_equal(other.step(x_t), expected)
+        np.testing.assert_allclose(cpu.step(x_t), expected, rtol=0, atol=1e-6)
+
+
 def test_threads_share_a_session(gpu):
     session = Session(exported("gru", "selective", layers=2)[1], device="cuda")
     assert_threads_get_the_same(session, [random_input(10, b, 3) for b in (1, 2, 1, 3)], repeats=10)

@@ -17,7 +17,8 @@ from edgernn.files import EXAMPLE, read_arrays
 from edgernn.progress import Progress
 from edgernn.runtime.info import kernels
 from edgernn.runtime.library import no_native
-from edgernn.runtime.session import Session, open_session
+from edgernn.runtime.open_model import open_session
+from edgernn.runtime.session import Session
 from edgernn.runtime.timing import Rounds, interleaved
 from edgernn.runtime.weights import read_weights
 

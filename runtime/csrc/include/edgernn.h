@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs a packed model step by step in plain C, without ONNX Runtime. A step allocates no memory.
+/* Runs a packed model step by step in plain C, without ONNX Runtime. A step allocates no memory,
+ * takes no lock and calls no function of the system.
  *
  *   size_t need;
  *   edgernn_memory(file, bytes, 1, &need);              file: model.edgernn, in memory or mapped
@@ -42,7 +43,8 @@ typedef enum EdgernnStatus {
   EDGERNN_BAD_MODEL = 2,    /* not a packed model, or a truncated, damaged or inconsistent one */
   EDGERNN_BAD_VERSION = 3,  /* a model that was packed for another version of the library */
   EDGERNN_BAD_INPUT = 4,    /* x is not finite, or a word is outside the vocabulary */
-  EDGERNN_UNSUPPORTED = 5   /* an op or a processor that the library was not built for */
+  EDGERNN_UNSUPPORTED = 5,  /* an op or a processor that the library was not built for */
+  EDGERNN_BAD_STATE = 6     /* a saved state of another model, or a damaged one, or one with NaN */
 } EdgernnStatus;
 
 typedef struct EdgernnSizes {
@@ -53,6 +55,13 @@ typedef struct EdgernnSizes {
   int64_t state;      /* floats of state, of all B sequences */
   int64_t neurons;    /* neurons of all layers */
 } EdgernnSizes;
+
+/* Actions of edgernn_step on a number of x that is NaN or infinite. */
+typedef enum EdgernnNonfinite {
+  EDGERNN_NONFINITE_ERROR = 0, /* refuses the step and keeps the state: the default */
+  EDGERNN_NONFINITE_HOLD = 1,  /* reads the last finite number of that sequence and channel */
+  EDGERNN_NONFINITE_RESET = 2  /* resets the state of that sequence, then reads x as HOLD does */
+} EdgernnNonfinite;
 
 /* Describes the last error on this thread: why a call did not return EDGERNN_OK. */
 EDGERNN_API const char* edgernn_message(void);
@@ -75,11 +84,38 @@ EDGERNN_API EdgernnStatus edgernn_step(EdgernnModel* model, const float* x, floa
 /* Runs one step of a model of words: x (B,), each from 0 to vocabulary - 1. */
 EDGERNN_API EdgernnStatus edgernn_step_words(EdgernnModel* model, const int64_t* x, float* y);
 
+/* Sets the action of edgernn_step on numbers that are not finite. The numbers to hold are those of
+ * later steps; before the first one, the mean that the model subtracts from x, else 0. A NaN that
+ * the mask of a model with an imputer marks as missing is always accepted. */
+EDGERNN_API EdgernnStatus edgernn_on_nonfinite(EdgernnModel* model, EdgernnNonfinite action);
+
+/* Sets *counts to the number of steps of each sequence, (B,), at which x had a number that is not
+ * finite. A reset by the caller sets it to 0. EDGERNN_NONFINITE_ERROR counts nothing. */
+EDGERNN_API EdgernnStatus edgernn_nonfinite(const EdgernnModel* model, const int64_t** counts);
+
 /* Sets the state to its initial value, so that the next step starts a new sequence. */
 EDGERNN_API EdgernnStatus edgernn_reset(EdgernnModel* model);
 
-/* Sets *state to the model's state, EdgernnSizes.state floats, which may be saved and restored. */
+/* Sets the state of sequence `row` of the batch, 0 to B - 1, to its initial value. The other
+ * sequences keep their state. */
+EDGERNN_API EdgernnStatus edgernn_reset_row(EdgernnModel* model, int64_t row);
+
+/* Sets *state to the model's state in memory, EdgernnSizes.state floats. edgernn_save_state saves
+ * it with all else that a sequence keeps. */
 EDGERNN_API EdgernnStatus edgernn_state(EdgernnModel* model, float** state);
+
+/* Sets *bytes to the size of a saved state of this model and batch. */
+EDGERNN_API EdgernnStatus edgernn_state_bytes(const EdgernnModel* model, size_t* bytes);
+
+/* Saves the state of all sequences, with their held numbers and counts, to `data`, which has room
+ * for edgernn_state_bytes. A model that is opened from the same file with the same batch, in any
+ * process, continues from it bit for bit. A state with NaN is not saved. */
+EDGERNN_API EdgernnStatus edgernn_save_state(const EdgernnModel* model, void* data, size_t bytes);
+
+/* Restores a saved state of `bytes` bytes. One of another model, version or batch, a damaged one
+ * and one with NaN are refused, and the model keeps its state. */
+EDGERNN_API EdgernnStatus edgernn_restore_state(EdgernnModel* model, const void* data,
+                                                size_t bytes);
 
 /* Counts of the last step, (B,) each: neurons that were updated, and multiply-adds of all layers.
  * Both are null if the model updates every neuron at every step. */

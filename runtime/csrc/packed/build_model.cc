@@ -57,6 +57,8 @@ class ModelBuilder {
  private:
   void BuildInput() {
     const PackedHeader& header = file_.header();
+    model_.file_bytes = header.bytes;
+    model_.file_checksum = header.checksum;
     model_.width = header.input;
     model_.sizes.batch = batch_;
     model_.sizes.output = header.output;
@@ -71,6 +73,8 @@ class ModelBuilder {
       model_.std = Copy(file_.NextTensor("std", {header.input}), &arena_);
     }
     model_.x = arena_.Allocate<float>(batch_ * header.input);
+    model_.held = arena_.Allocate<float>(batch_ * model_.sizes.input);
+    model_.nonfinite = arena_.Allocate<std::int64_t>(batch_);
   }
 
   void BuildLayers() {
@@ -114,6 +118,7 @@ class ModelBuilder {
                                            " inputs, got weights for " +
                                            std::to_string(op.InputWidth(layer.sizes))};
     }
+    if (index == 0 && op.spec.imputes) model_.features = Features(layer.sizes);
     for (const StateInput& state : op.spec.states) {
       starts->push_back(file_.NextTensor(state.name, {Width(state.extent, layer.sizes)}));
     }
@@ -135,6 +140,9 @@ class ModelBuilder {
     model_.state = arena_.Allocate<float>(model_.sizes.state);
     float* const start = arena_.Allocate<float>(model_.sizes.state);
     model_.start = start;
+    model_.state_count = static_cast<std::int64_t>(starts.size());
+    std::int64_t* const widths = arena_.Allocate<std::int64_t>(model_.state_count);
+    model_.state_widths = widths;
     std::int64_t at = 0;
     std::size_t tensor = 0;
     for (Layer& layer : *layers) {
@@ -146,6 +154,7 @@ class ModelBuilder {
       for (std::size_t s = 0; s < layer.op->spec.states.size(); ++s, ++tensor) {
         const std::int64_t width = starts[tensor].shape[0];
         if (model_.state != nullptr) {
+          widths[tensor] = width;
           const StatePlace place = Op::PlaceOf(&call, layer.op->spec.states[s]);
           *place.in = *place.out = model_.state + at;
           for (std::int64_t i = 0; i < batch_ * width; ++i) {

@@ -8,7 +8,7 @@
 #include <new>
 #include <string>
 
-#include "packed/model.h"
+#include "packed/saved_state.h"
 
 namespace edgernn {
 namespace {
@@ -63,18 +63,75 @@ void CheckFile(const void* data, std::int64_t batch) {
   }
 }
 
-// The index of the first of `count` numbers that is not finite, or -1.
-std::int64_t FindNotFinite(const float* from, std::int64_t count) {
+bool AllFinite(const float* from, std::int64_t count) {
   std::uint32_t not_finite = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     std::uint32_t bits;
     std::memcpy(&bits, from + i, sizeof bits);
     not_finite |= (bits & 0x7f800000u) == 0x7f800000u;
   }
-  if (not_finite == 0) return -1;
-  std::int64_t index = 0;
-  while (std::isfinite(from[index])) ++index;
-  return index;
+  return not_finite == 0;
+}
+
+// Number i of the input, as the first layer reads it.
+float Standardise(const EdgernnModel& model, float number, std::int64_t i) {
+  return model.mean == nullptr ? number : (number - model.mean[i]) / model.std[i];
+}
+
+// True if number i of a sample x (I,) is not finite. A NaN is not bad where an imputer fills it.
+bool IsBad(const EdgernnModel& model, const float* x, std::int64_t i) {
+  if (std::isfinite(x[i])) return false;
+  if (!std::isnan(x[i]) || i >= model.features) return true;
+  const std::int64_t mask = model.features + i;
+  return Standardise(model, x[mask], mask) > 0.0f;
+}
+
+// The index of the first bad number of x (B, I), or -1.
+std::int64_t FindBad(const EdgernnModel& model, const float* x) {
+  const std::int64_t width = model.width, count = model.sizes.batch * width;
+  if (AllFinite(x, count)) return -1;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (IsBad(model, x + i / width * width, i % width)) return i;
+  }
+  return -1;
+}
+
+// Sets the state of one sequence of the batch to its initial value.
+void ResetState(EdgernnModel* model, std::int64_t row) {
+  const std::int64_t batch = model->sizes.batch;
+  std::int64_t at = 0;
+  for (std::int64_t s = 0; s < model->state_count; ++s) {
+    const std::int64_t width = model->state_widths[s], of_row = at + row * width;
+    std::memcpy(model->state + of_row, model->start + of_row,
+                static_cast<std::size_t>(width) * sizeof(float));
+    at += batch * width;
+  }
+}
+
+// Sets what a sequence keeps of its inputs to its initial value.
+void ResetInput(EdgernnModel* model, std::int64_t row) {
+  model->nonfinite[row] = 0;
+  const std::int64_t width = model->sizes.input;
+  for (std::int64_t i = 0; i < width; ++i) {
+    model->held[row * width + i] = model->mean == nullptr ? 0.0f : model->mean[i];
+  }
+}
+
+// Keeps the finite numbers of x (B, I) in model->held, which holds the last ones of the others.
+// Counts the samples with bad numbers, and resets their states if the model is told to.
+void Hold(EdgernnModel* model, const float* x) {
+  const std::int64_t width = model->width;
+  for (std::int64_t b = 0; b < model->sizes.batch; ++b) {
+    bool bad = false;
+    for (std::int64_t i = 0; i < width; ++i) {
+      const float* const sample = x + b * width;
+      bad |= IsBad(*model, sample, i);
+      if (std::isfinite(sample[i])) model->held[b * width + i] = sample[i];
+    }
+    if (!bad) continue;
+    ++model->nonfinite[b];
+    if (model->on_nonfinite == EDGERNN_NONFINITE_RESET) ResetState(model, b);
+  }
 }
 
 // Runs one step of all layers and the head, from x (B, width).
@@ -162,9 +219,10 @@ EdgernnStatus edgernn_step(EdgernnModel* model, const float* x, float* y) {
         EDGERNN_BAD_ARGUMENT,
         "x: expected words, as the model reads words, got floats; use edgernn_step_words");
   }
-  const std::int64_t width = model->width, count = model->sizes.batch * width;
-  const std::int64_t bad = edgernn::FindNotFinite(x, count);
-  if (bad >= 0) {
+  if (model->on_nonfinite != EDGERNN_NONFINITE_ERROR) {
+    edgernn::Hold(model, x);
+    x = model->held;
+  } else if (const std::int64_t bad = edgernn::FindBad(*model, x); bad >= 0) {
     char text[96];
     std::snprintf(text, sizeof text, "x: expected finite numbers, got %g at index %lld",
                   static_cast<double>(x[bad]), static_cast<long long>(bad));
@@ -174,9 +232,9 @@ EdgernnStatus edgernn_step(EdgernnModel* model, const float* x, float* y) {
     edgernn::Step(model, x, y);
     return EDGERNN_OK;
   }
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t column = i % width;
-    model->x[i] = (x[i] - model->mean[column]) / model->std[column];
+  const std::int64_t width = model->width;
+  for (std::int64_t i = 0; i < model->sizes.batch * width; ++i) {
+    model->x[i] = edgernn::Standardise(*model, x[i], i % width);
   }
   edgernn::Step(model, model->x, y);
   return EDGERNN_OK;
@@ -206,10 +264,43 @@ EdgernnStatus edgernn_step_words(EdgernnModel* model, const std::int64_t* x, flo
   return EDGERNN_OK;
 }
 
+EdgernnStatus edgernn_on_nonfinite(EdgernnModel* model, EdgernnNonfinite action) {
+  if (IsNull(model, "model")) return EDGERNN_BAD_ARGUMENT;
+  // a caller may pass any integer
+  const int value = static_cast<int>(action);
+  if (value < EDGERNN_NONFINITE_ERROR || value > EDGERNN_NONFINITE_RESET) {
+    char text[96];
+    std::snprintf(text, sizeof text, "action: expected a value of EdgernnNonfinite, got %d", value);
+    return Report(EDGERNN_BAD_ARGUMENT, text);
+  }
+  model->on_nonfinite = action;
+  return EDGERNN_OK;
+}
+
+EdgernnStatus edgernn_nonfinite(const EdgernnModel* model, const std::int64_t** counts) {
+  if (IsNull(model, "model") || IsNull(counts, "counts")) return EDGERNN_BAD_ARGUMENT;
+  *counts = model->nonfinite;
+  return EDGERNN_OK;
+}
+
 EdgernnStatus edgernn_reset(EdgernnModel* model) {
   if (IsNull(model, "model")) return EDGERNN_BAD_ARGUMENT;
   std::memcpy(model->state, model->start,
               static_cast<std::size_t>(model->sizes.state) * sizeof(float));
+  for (std::int64_t b = 0; b < model->sizes.batch; ++b) edgernn::ResetInput(model, b);
+  return EDGERNN_OK;
+}
+
+EdgernnStatus edgernn_reset_row(EdgernnModel* model, std::int64_t row) {
+  if (IsNull(model, "model")) return EDGERNN_BAD_ARGUMENT;
+  if (row < 0 || row >= model->sizes.batch) {
+    char text[96];
+    std::snprintf(text, sizeof text, "row: expected 0 to %lld, a sequence of the batch, got %lld",
+                  static_cast<long long>(model->sizes.batch - 1), static_cast<long long>(row));
+    return Report(EDGERNN_BAD_ARGUMENT, text);
+  }
+  edgernn::ResetState(model, row);
+  edgernn::ResetInput(model, row);
   return EDGERNN_OK;
 }
 
@@ -217,6 +308,34 @@ EdgernnStatus edgernn_state(EdgernnModel* model, float** state) {
   if (IsNull(model, "model") || IsNull(state, "state")) return EDGERNN_BAD_ARGUMENT;
   *state = model->state;
   return EDGERNN_OK;
+}
+
+EdgernnStatus edgernn_state_bytes(const EdgernnModel* model, std::size_t* bytes) {
+  if (IsNull(model, "model") || IsNull(bytes, "bytes")) return EDGERNN_BAD_ARGUMENT;
+  *bytes = edgernn::SavedStateBytes(*model);
+  return EDGERNN_OK;
+}
+
+EdgernnStatus edgernn_save_state(const EdgernnModel* model, void* data, std::size_t bytes) {
+  return Guard([&] {
+    CheckNotNull(model, "model");
+    CheckNotNull(data, "data");
+    const std::size_t need = edgernn::SavedStateBytes(*model);
+    if (bytes < need) {
+      throw Failure{EDGERNN_BAD_ARGUMENT, "data: expected " + std::to_string(need) +
+                                              " bytes, got " + std::to_string(bytes) +
+                                              "; ask edgernn_state_bytes"};
+    }
+    edgernn::SaveState(*model, data);
+  });
+}
+
+EdgernnStatus edgernn_restore_state(EdgernnModel* model, const void* data, std::size_t bytes) {
+  return Guard([&] {
+    CheckNotNull(model, "model");
+    CheckNotNull(data, "data");
+    edgernn::RestoreState(data, bytes, model);
+  });
 }
 
 EdgernnStatus edgernn_work(const EdgernnModel* model, const std::int64_t** updates,

@@ -20,26 +20,6 @@ constexpr std::uint32_t kMaxLayers = 1024;
   throw Failure{EDGERNN_BAD_MODEL, "packed model: " + message};
 }
 
-// CRC-32 of some bytes.
-[[maybe_unused]] std::uint32_t Checksum(const unsigned char* from, std::size_t bytes) {
-  static const auto table = [] {
-    struct Table {
-      std::uint32_t entries[256];
-    } crc{};
-    for (std::uint32_t i = 0; i < 256; ++i) {
-      std::uint32_t value = i;
-      for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ (value & 1 ? 0xedb88320u : 0u);
-      crc.entries[i] = value;
-    }
-    return crc;
-  }();
-  std::uint32_t sum = 0xffffffffu;
-  for (std::size_t i = 0; i < bytes; ++i) {
-    sum = (sum >> 8) ^ table.entries[(sum ^ from[i]) & 255u];
-  }
-  return ~sum;
-}
-
 // A name from the file. As messages print it, characters other than printable ASCII become question
 // marks.
 std::string Name(const char (&from)[60]) {
@@ -65,6 +45,26 @@ std::uint64_t NumberBytes(std::uint32_t type) {
 
 }  // namespace
 
+std::uint32_t Checksum(const void* from, std::size_t bytes) {
+  static const auto table = [] {
+    struct Table {
+      std::uint32_t entries[256];
+    } crc{};
+    for (std::uint32_t i = 0; i < 256; ++i) {
+      std::uint32_t value = i;
+      for (int bit = 0; bit < 8; ++bit) value = (value >> 1) ^ (value & 1 ? 0xedb88320u : 0u);
+      crc.entries[i] = value;
+    }
+    return crc;
+  }();
+  const auto* const at = static_cast<const unsigned char*>(from);
+  std::uint32_t sum = 0xffffffffu;
+  for (std::size_t i = 0; i < bytes; ++i) {
+    sum = (sum >> 8) ^ table.entries[(sum ^ at[i]) & 255u];
+  }
+  return ~sum;
+}
+
 PackedFile::PackedFile(const void* data, std::size_t bytes)
     : data_(static_cast<const char*>(data)) {
   if (bytes < sizeof header_) {
@@ -86,8 +86,7 @@ PackedFile::PackedFile(const void* data, std::size_t bytes)
     Fail("expected " + std::to_string(header_.bytes) + " bytes, got " + std::to_string(bytes));
   }
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
-  const auto* const content = reinterpret_cast<const unsigned char*>(data_) + sizeof header_;
-  if (Checksum(content, bytes - sizeof header_) != header_.checksum) {
+  if (Checksum(data_ + sizeof header_, bytes - sizeof header_) != header_.checksum) {
     Fail("the checksum does not match the content; the file is damaged");
   }
 #endif

@@ -74,6 +74,9 @@ struct Failure {
   std::string message;
 };
 
+// CRC-32 of some bytes.
+std::uint32_t Checksum(const void* from, std::size_t bytes);
+
 // Reads a packed file in memory, into which its tensors point. Every function throws Failure for an
 // invalid file.
 class PackedFile {

@@ -37,6 +37,32 @@ std::uint32_t Draw(std::uint32_t* state) {
   return *state >> 8;
 }
 
+// Saves the state, restores it, and calls `step` after restoring damaged copies.
+template <class Step>
+void TrySavedState(EdgernnModel* model, std::uint32_t* seed, const Step& step) {
+  std::size_t bytes = 0;
+  Expect(edgernn_state_bytes(model, &bytes) == EDGERNN_OK, "a state has a size");
+  std::vector<char> saved(bytes);
+  // sums overflow, so the state may have a NaN
+  const EdgernnStatus status = edgernn_save_state(model, saved.data(), bytes);
+  Expect(status == EDGERNN_OK || status == EDGERNN_BAD_STATE, "a state is saved or has a NaN");
+  if (status != EDGERNN_OK) return;
+  Expect(edgernn_restore_state(model, saved.data(), bytes) == EDGERNN_OK,
+         "a saved state can be restored");
+  for (int i = 0; i < 8; ++i) {
+    std::vector<char> damaged = saved;
+    damaged.resize(i % 2 == 0 ? bytes : Draw(seed) % bytes);
+    if (!damaged.empty()) damaged[Draw(seed) % damaged.size()] ^= static_cast<char>(Draw(seed));
+    if (edgernn_restore_state(model, damaged.data(), damaged.size()) == EDGERNN_OK) {
+      step();
+    } else {
+      Expect(*edgernn_message() != '\0', "a refusal has a message");
+    }
+  }
+  Expect(edgernn_restore_state(model, saved.data(), bytes) == EDGERNN_OK,
+         "a saved state can be restored again");
+}
+
 // Runs some steps in memory prefilled with `fill`; returns the outputs.
 std::vector<float> Run(const void* file, std::size_t bytes, std::int64_t batch, std::size_t need,
                        int fill) {
@@ -51,12 +77,13 @@ std::vector<float> Run(const void* file, std::size_t bytes, std::int64_t batch, 
   std::vector<float> x(static_cast<std::size_t>(batch * sizes.input)), y(kSteps * count);
   std::vector<std::int64_t> words(static_cast<std::size_t>(batch));
   auto seed = static_cast<std::uint32_t>(bytes);
+  Expect(edgernn_on_nonfinite(model, EDGERNN_NONFINITE_RESET) == EDGERNN_OK,
+         "a step may be told to reset");
   for (int t = 0; t < kSteps; ++t) {
-    // finite floats of any magnitude, so that sums overflow too
+    // floats of any magnitude, so that sums overflow too, and some that are not finite
     for (float& number : x) {
       const std::uint32_t bits = Draw(&seed) << 8 ^ Draw(&seed);
-      const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
-      if (finite) std::memcpy(&number, &bits, sizeof number);
+      std::memcpy(&number, &bits, sizeof number);
     }
     // includes one index past the vocabulary
     bool known = true;
@@ -65,10 +92,13 @@ std::vector<float> Run(const void* file, std::size_t bytes, std::int64_t batch, 
       known &= word < sizes.vocabulary || sizes.vocabulary == 0;
     }
     float* const to = y.data() + static_cast<std::size_t>(t) * count;
-    const EdgernnStatus status = sizes.vocabulary > 0 ? edgernn_step_words(model, words.data(), to)
-                                                      : edgernn_step(model, x.data(), to);
-    Expect(status == (known ? EDGERNN_OK : EDGERNN_BAD_INPUT),
-           "a step accepts finite inputs and known words, and refuses unknown words");
+    const auto step = [&] {
+      return sizes.vocabulary > 0 ? edgernn_step_words(model, words.data(), to)
+                                  : edgernn_step(model, x.data(), to);
+    };
+    TrySavedState(model, &seed, step);
+    Expect(step() == (known ? EDGERNN_OK : EDGERNN_BAD_INPUT),
+           "a step accepts all numbers and known words, and refuses unknown words");
   }
   Expect(edgernn_reset(model) == EDGERNN_OK, "a model can be reset");
   return y;

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saves and restores the state of a model. A saved state may be damaged or malicious.
+
+#include "packed/saved_state.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace edgernn {
+
+namespace {
+
+constexpr char kMagic[9] = "RNNSTATE";
+
+[[noreturn]] void Fail(const std::string& message) {
+  throw Failure{EDGERNN_BAD_STATE, "saved state: " + message};
+}
+
+// A part of a saved state: an array of the model, and its size in bytes.
+struct Part {
+  void* data;
+  std::size_t bytes;
+};
+
+struct Parts {
+  Part counts, state, held;
+
+  explicit Parts(const EdgernnModel& model)
+      : counts{model.nonfinite, static_cast<std::size_t>(model.sizes.batch) * sizeof(std::int64_t)},
+        state{model.state, static_cast<std::size_t>(model.sizes.state) * sizeof(float)},
+        held{model.held,
+             static_cast<std::size_t>(model.sizes.batch * model.sizes.input) * sizeof(float)} {}
+
+  std::size_t bytes() const { return counts.bytes + state.bytes + held.bytes; }
+};
+
+// Fails if a float of (B, width) is NaN. `from` has any alignment.
+void CheckNumbers(const char* from, std::int64_t batch, std::int64_t width) {
+  for (std::int64_t i = 0; i < batch * width; ++i, from += sizeof(float)) {
+    float number;
+    std::memcpy(&number, from, sizeof number);
+    if (std::isnan(number)) {
+      Fail("expected numbers, got NaN in sequence " + std::to_string(i / width) +
+           " of the batch; reset that sequence");
+    }
+  }
+}
+
+// Fails if the states of all layers or the held numbers have a NaN.
+void CheckFloats(const EdgernnModel& model, const char* state, const char* held) {
+  const std::int64_t batch = model.sizes.batch;
+  for (std::int64_t s = 0; s < model.state_count; ++s) {
+    const std::int64_t width = model.state_widths[s];
+    CheckNumbers(state, batch, width);
+    state += static_cast<std::size_t>(batch * width) * sizeof(float);
+  }
+  CheckNumbers(held, batch, model.sizes.input);
+}
+
+void CheckHeader(const EdgernnModel& model, const SavedStateHeader& header, const char* content,
+                 std::size_t bytes) {
+  if (std::memcmp(header.magic, kMagic, sizeof header.magic) != 0) {
+    Fail("expected bytes that start with RNNSTATE, got another format; save the state first");
+  }
+  if (header.version != kSavedStateVersion || header.schema != kSchemaVersion) {
+    throw Failure{EDGERNN_BAD_VERSION, "saved state: expected version " +
+                                           std::to_string(kSavedStateVersion) + " and schema " +
+                                           std::to_string(kSchemaVersion) + ", got " +
+                                           std::to_string(header.version) + " and " +
+                                           std::to_string(header.schema) + "; start anew"};
+  }
+  if (header.bytes != bytes) {
+    Fail("expected " + std::to_string(header.bytes) + " bytes, got " + std::to_string(bytes) +
+         "; it is truncated or damaged, start anew");
+  }
+#ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+  if (Checksum(content, bytes - sizeof header) != header.checksum) {
+    Fail("the checksum does not match the content; it is damaged, start anew");
+  }
+#else
+  static_cast<void>(content);
+#endif
+  if (header.model_bytes != model.file_bytes || header.model_checksum != model.file_checksum) {
+    Fail("expected a state of this model, got one of another model; open the model that saved it");
+  }
+  if (header.batch != static_cast<std::uint64_t>(model.sizes.batch)) {
+    Fail("expected a batch of " + std::to_string(model.sizes.batch) + ", got " +
+         std::to_string(header.batch) + "; open the model with that batch");
+  }
+  if (bytes != SavedStateBytes(model)) {
+    Fail("expected " + std::to_string(SavedStateBytes(model)) + " bytes, got " +
+         std::to_string(bytes) + "; it is damaged, start anew");
+  }
+}
+
+}  // namespace
+
+std::size_t SavedStateBytes(const EdgernnModel& model) {
+  return sizeof(SavedStateHeader) + Parts(model).bytes();
+}
+
+void SaveState(const EdgernnModel& model, void* data) {
+  const Parts parts(model);
+  CheckFloats(model, static_cast<const char*>(parts.state.data),
+              static_cast<const char*>(parts.held.data));
+  char* const content = static_cast<char*>(data) + sizeof(SavedStateHeader);
+  char* at = content;
+  for (const Part& part : {parts.counts, parts.state, parts.held}) {
+    std::memcpy(at, part.data, part.bytes);
+    at += part.bytes;
+  }
+  SavedStateHeader header{};
+  std::memcpy(header.magic, kMagic, sizeof header.magic);
+  header.version = kSavedStateVersion;
+  header.schema = kSchemaVersion;
+  header.bytes = SavedStateBytes(model);
+  header.checksum = Checksum(content, parts.bytes());
+  header.model_checksum = model.file_checksum;
+  header.model_bytes = model.file_bytes;
+  header.batch = static_cast<std::uint64_t>(model.sizes.batch);
+  std::memcpy(data, &header, sizeof header);
+}
+
+void RestoreState(const void* data, std::size_t bytes, EdgernnModel* model) {
+  SavedStateHeader header;
+  if (bytes < sizeof header) {
+    Fail("expected at least " + std::to_string(sizeof header) + " bytes, got " +
+         std::to_string(bytes) + "; it is truncated or damaged, start anew");
+  }
+  std::memcpy(&header, data, sizeof header);
+  const char* at = static_cast<const char*>(data) + sizeof header;
+  CheckHeader(*model, header, at, bytes);
+  const Parts parts(*model);
+  CheckFloats(*model, at + parts.counts.bytes, at + parts.counts.bytes + parts.state.bytes);
+  for (const Part& part : {parts.counts, parts.state, parts.held}) {
+    std::memcpy(part.data, at, part.bytes);
+    at += part.bytes;
+  }
+}
+
+}  // namespace edgernn

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of a model's input: dtype, shape and values."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from edgernn.errors import EdgernnError, UsageError
+
+Array = NDArray[Any]
+# action of a step on numbers of x that are not finite
+OnNonfinite = Literal["error", "hold", "reset"]
+# the values of the C enum EdgernnNonfinite
+ACTIONS: dict[OnNonfinite, int] = {"error": 0, "hold": 1, "reset": 2}
+
+
+class InputCheck:
+    """Checks of x: its dtype, its shape and its values.
+
+    `channels` is the shape of x at one step of one sequence: (I,), or () for words. `expected` names the accepted
+    values in errors, and `words` is True for a model of words. `start` (I,) stands in for a number that is not finite
+    before the first finite one: the mean that the model subtracts, else zeros.
+    """
+
+    def __init__(self, info: Mapping[str, Any], path: Path) -> None:
+        """Read a file's description.
+
+        Args:
+            info: The description (`read_info`).
+            path: The file, for the error.
+
+        Raises:
+            EdgernnError: The mean or the standard deviation has the wrong length.
+        """
+        model = info["model"]
+        size, self._vocabulary = model["input"]["size"], model["input"]["vocabulary"]
+        self.channels: tuple[int, ...] = (size,) if self._vocabulary is None else ()
+        self.words = self._vocabulary is not None
+        self.expected = f"word indices from 0 to {self._vocabulary - 1}" if self.words else "finite numbers"
+        # F of a model with an imputer, whose x holds values, masks and times
+        self._features = 0 if model["layer"].get("imputer") is None else size // 3
+        for name in ("mean", "std"):
+            if (count := len(model["input"][name])) not in (1, size):
+                got = f"expected {size} numbers, or one, got {count}"
+                raise EdgernnError(f"{path}: model.input.{name} in its edgernn metadata: {got}; export it again")
+        self.start, self._std = (
+            np.broadcast_to(np.array(model["input"][name], np.float32), size) for name in ("mean", "std")
+        )
+
+    def bad(self, x: Array) -> NDArray[np.bool_]:
+        """Return which values of x are bad: unknown words, or numbers that are not finite.
+
+        A NaN is not bad where the mask of a model with an imputer says that the value is missing.
+        """
+        if self.words:
+            return np.asarray((x < 0) | (x >= self._vocabulary))
+        bad = np.asarray(~np.isfinite(x))
+        if self._features > 0 and bad.any():
+            values, masks = slice(0, self._features), slice(self._features, 2 * self._features)
+            with np.errstate(all="ignore"):
+                observed = (x[..., masks] - self.start[masks]) / self._std[masks] > 0
+            bad[..., values] &= observed | ~np.isnan(x[..., values])
+        return bad
+
+    def shape(self, *leading: str) -> str:
+        """Format the shape of x with these leading axes, such as "(T, B, 2)", for errors."""
+        return f"({', '.join([*leading, *map(str, self.channels)])}{',' * (len(leading) + len(self.channels) == 1)})"
+
+    def checked(self, x: ArrayLike, leading: tuple[str, ...], values: bool = True) -> Array:
+        """Check x and convert it.
+
+        Args:
+            x: The input, with or without the axis B.
+            leading: Names of the axes before I: ("T", "B") or ("B",).
+            values: False to accept numbers that are not finite.
+
+        Returns:
+            x as float32 (T, B, I) or int64 (T, B), with axes of length 1 for those that x lacks.
+
+        Raises:
+            UsageError: The dtype, the shape or a value is wrong.
+        """
+        return self.converted(self.shaped(x, leading), leading, values)
+
+    def shaped(self, x: ArrayLike, leading: tuple[str, ...]) -> Array:
+        """Check the dtype and the shape of x as `checked` does, and return it as an array."""
+        array = np.asarray(x)
+        expected, full = self.shape(*leading), len(leading) + len(self.channels)
+        kind, kinds = ("whole numbers", "iu") if self.words else ("numbers", "fiub")
+        if array.dtype.kind not in kinds:
+            raise UsageError(f"x: expected {kind} of shape {expected}, got dtype {array.dtype}")
+        if array.ndim not in (full - 1, full) or array.shape[array.ndim - len(self.channels) :] != self.channels:
+            raise UsageError(f"x: expected shape {expected}, or without B, got {array.shape}")
+        if 0 in array.shape:
+            raise UsageError(f"x: expected shape {expected} with no empty axis, got {array.shape}")
+        return array
+
+    def converted(self, array: Array, leading: tuple[str, ...], values: bool = True) -> Array:
+        """Check the values of an array that `shaped` returned, and convert it as `checked` does."""
+        without_batch = array.ndim < len(leading) + len(self.channels)
+        if not self.words:
+            array = np.ascontiguousarray(array, np.float32)
+        if (values or self.words) and (bad := self.bad(array)).any():
+            where = tuple(int(i) for i in np.argwhere(bad)[0])
+            raise UsageError(f"x: expected {self.expected}, got {array[where]} at index {where}")
+        if self.words:
+            array = array.astype(np.int64)
+        array = array.reshape((1,) * (leading == ("B",)) + array.shape)
+        return array.reshape(array.shape[:1] + (1,) * without_batch + array.shape[1:])

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Padded batches of sequences of different lengths, and subsets of the streams of a batch."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from edgernn.errors import UsageError
+
+Rows = NDArray[np.int64]
+# sequences of a part of a padded batch, its first step, and the step after its last one
+Part = tuple[Rows, int, int]
+
+
+def checked_lengths(lengths: ArrayLike, steps: int, batch: int) -> Rows:
+    """Check the lengths of the sequences of a padded batch.
+
+    Args:
+        lengths: Number of real steps of each sequence (B,), from 0 to T.
+        steps: T, the length of the batch.
+        batch: B, the number of sequences.
+
+    Returns:
+        The lengths as int64.
+
+    Raises:
+        UsageError: The shape or dtype is wrong, or a length is negative or above T.
+    """
+    array = np.asarray(lengths)
+    if array.shape != (batch,):
+        raise UsageError(f"lengths: expected shape ({batch},), one length for each sequence, got {array.shape}")
+    if array.dtype.kind not in "iu":
+        raise UsageError(f"lengths: expected whole numbers, got dtype {array.dtype}; pass a list or array of integers")
+    if (bad := (array < 0) | (array > steps)).any():
+        at = int(np.argmax(bad))
+        raise UsageError(
+            f"lengths: expected 0 to {steps}, the steps of x, got {array[at]} at index {at}; pad x to the longest one"
+        )
+    return array.astype(np.int64)
+
+
+def checked_rows(rows: ArrayLike, batch: int) -> Rows:
+    """Check the indices of some streams of a batch.
+
+    Args:
+        rows: Indices (N,), from 0 to B - 1.
+        batch: B, the number of streams.
+
+    Returns:
+        The indices as int64.
+
+    Raises:
+        UsageError: The indices are not a list of integers, or one is outside the batch.
+    """
+    array = np.asarray(rows)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size > 0):
+        raise UsageError(f"rows: expected a list of stream indices such as [0, 2], got {rows!r:.50}")
+    if (bad := (array < 0) | (array >= batch)).any():
+        raise UsageError(f"rows: expected indices from 0 to {batch - 1}, the streams of the batch, got {array[bad][0]}")
+    return array.astype(np.int64)
+
+
+def without_padding(x: NDArray[Any], lengths: Rows, axes: int) -> NDArray[Any]:
+    """Replace the padding of a batch by zeros.
+
+    Args:
+        x: Inputs (T, B, ...), or (T, ...) for one sequence.
+        lengths: The number of real steps of each sequence (B,).
+        axes: Number of leading axes: 2 with the axis B, 1 without it.
+
+    Returns:
+        A copy of x.
+    """
+    real = np.arange(len(x))[:, None] < lengths
+    shape = x.shape[:axes] + (1,) * (x.ndim - axes)
+    return np.where(real.reshape(shape), x, x.dtype.type(0))
+
+
+def split_batch(lengths: Rows, streaming: bool) -> list[Part]:
+    """Split a padded batch into parts that have no padding.
+
+    Args:
+        lengths: The number of real steps of each sequence (B,).
+        streaming: True if a part may continue from the state of an earlier one: then the batch shrinks as sequences
+            end. Otherwise each part has all sequences of one length.
+
+    Returns:
+        The parts, in the order of time.
+    """
+    ends = np.unique(lengths[lengths > 0]).tolist()
+    if not streaming:
+        return [(np.flatnonzero(lengths == end), 0, end) for end in ends]
+    return [(np.flatnonzero(lengths >= end), start, end) for start, end in zip([0, *ends], ends, strict=False)]

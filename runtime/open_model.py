@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading of an exported file into ONNX Runtime, and the choice of its backend."""
+
+import warnings
+from pathlib import Path
+from typing import Any, Literal
+
+from edgernn.errors import EdgernnError, EdgernnWarning
+from edgernn.runtime.device import DEVICE, RECORD, gpu_session, require_gpu, unassigned_ops
+from edgernn.runtime.info import kernels, not_utf8, read_info
+from edgernn.runtime.interface import Value, state_sizes
+from edgernn.runtime.library import no_native, onnxruntime, op_names, register
+
+
+def open_model(
+    path: Path, content: bytes, library: str | None, threads: int, device: str, stream: int | None
+) -> tuple[Any, dict[str, Any], dict[str, int]]:
+    """Create a session of a model, without the library if it lacks a kernel.
+
+    Args:
+        path: The file, for errors.
+        content: The file's content.
+        library: Path of the native library to register, or None.
+        threads: Threads within an operator.
+        device: "cpu" or "cuda".
+        stream: CUDA stream, or None for ONNX Runtime's stream.
+
+    Returns:
+        The onnxruntime.InferenceSession, the model's description (`read_info`), and a dict from the name of each state
+        to its size.
+
+    Raises:
+        EdgernnError: The file cannot be loaded, or the device is not available.
+    """
+    try:
+        session, failure = open_session(path, content, library, threads, device, stream), None
+    except EdgernnError as error:
+        if library is None:
+            raise
+        # ONNX Runtime does not use a node's portable function if the registered library lacks its kernel
+        session, failure = open_session(path, content, None, threads, device, stream), error
+    try:
+        text = session.get_modelmeta().custom_metadata_map.get("edgernn")
+        inputs, outputs = (
+            [Value(v.name, v.type, tuple(v.shape)) for v in values]
+            for values in (session.get_inputs(), session.get_outputs())
+        )
+    except UnicodeDecodeError:
+        raise not_utf8(path) from None
+    info = read_info(text, path)
+    sizes = state_sizes(info, inputs, outputs, len(content), path)
+    if failure is not None and no_native(kernels(info), device) is None:
+        raise failure
+    return session, info, sizes
+
+
+def open_session(
+    path: Path, content: bytes, library: str | None, threads: int, device: str = "cpu", stream: int | None = None
+) -> Any:
+    """Create an onnxruntime.InferenceSession.
+
+    Args:
+        path: The file, for errors.
+        content: The file's content.
+        library: Path of the native library to register, or None.
+        threads: Threads within an operator.
+        device: "cpu" or "cuda".
+        stream: CUDA stream, or None for ONNX Runtime's stream.
+
+    Returns:
+        The session.
+
+    Raises:
+        EdgernnError: The file cannot be loaded, or the device is not available.
+    """
+    ort = onnxruntime()
+    if device == DEVICE:
+        require_gpu(ort, library)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # errors are raised, so they need no log
+    options.log_severity_level = 4
+    try:
+        if library is not None:
+            register(options, library, threads)
+        if device == DEVICE:
+            options.add_session_config_entry(RECORD, "1")
+            return gpu_session(ort, content, options, stream=stream)
+        # enable_fallback would print an error and retry
+        return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    except EdgernnError:
+        raise
+    except UnicodeDecodeError:
+        raise not_utf8(path) from None
+    except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
+        raise EdgernnError(f"{path}: ONNX Runtime cannot load it: {first_line(error)}") from None
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error of ONNX Runtime; further lines repeat its consequences."""
+    return str(error).partition("\n")[0]
+
+
+def choose_backend(requested: str, session: Any, kernels: list[str], device: str) -> Literal["native", "portable"]:
+    """Choose the backend for a model.
+
+    Args:
+        requested: "auto", "native" or "portable".
+        session: The onnxruntime.InferenceSession.
+        kernels: The native kernels that the model needs.
+        device: "cpu" or "cuda".
+
+    Returns:
+        The backend.
+
+    Raises:
+        EdgernnError: "native" is requested and not available.
+    """
+    if requested == "portable":
+        return "portable"
+    reason = no_native(kernels, device)
+    if reason is None and device == DEVICE and (ops := unassigned_ops(session, set(op_names(len(kernels))))):
+        reason = f"ONNX Runtime's CUDA provider does not run {', '.join(sorted(ops))}"
+    if reason is None:
+        return "native"
+    if requested == "native":
+        raise EdgernnError(f"backend: native is not available: {reason}")
+    warnings.warn(f"{reason}; running the portable operators, which are slower", EdgernnWarning, stacklevel=3)
+    return "portable"

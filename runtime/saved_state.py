@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States of streams as bytes; the layout is that of runtime/csrc/packed/saved_state.h."""
+
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgernn.errors import EdgernnError
+from edgernn.runtime.library import SCHEMA
+
+VERSION = 1
+_MAGIC = b"RNNSTATE"
+_HEADER = struct.Struct("<8sIIQIIQQ16x")
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Model:
+    """The model of a saved state.
+
+    `bytes` and `checksum` are the size and the checksum of the packed model, which has all cells, rules, sizes and
+    weights. `states` has the size of each state by name, and `inputs` is I, or 0 for a model of words.
+    """
+
+    bytes: int
+    checksum: int
+    states: Mapping[str, int]
+    inputs: int
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """A saved state: its bytes, and its parts (`encode`)."""
+
+    content: bytes
+    counts: NDArray[np.int64]
+    state: dict[str, Array]
+    held: Array
+
+
+def encode(model: Model, counts: NDArray[np.int64], state: Mapping[str, Array], held: Array) -> bytes:
+    """Save a state.
+
+    Args:
+        model: The model.
+        counts: Number of bad samples of each sequence (B,).
+        state: Dict from the name of each state to its value (B, H), float32.
+        held: The held numbers (B, I), ignored for a model of words.
+
+    Returns:
+        The saved state.
+
+    Raises:
+        EdgernnError: The state has a NaN.
+    """
+    arrays = [state[name] for name in model.states] + [held] * (model.inputs > 0)
+    _check_numbers(arrays)
+    body = counts.astype("<i8").tobytes() + b"".join(array.astype("<f4").tobytes() for array in arrays)
+    size = _HEADER.size + len(body)
+    identity = model.checksum, model.bytes, len(counts)
+    return _HEADER.pack(_MAGIC, VERSION, SCHEMA, size, zlib.crc32(body), *identity) + body
+
+
+def decode(content: bytes, model: Model) -> SavedState:
+    """Check a saved state and split it.
+
+    Args:
+        content: The saved state.
+        model: The model that is to go on from it.
+
+    Returns:
+        The saved state with its parts.
+
+    Raises:
+        EdgernnError: The state is damaged, has a NaN, or is of another model or version.
+    """
+    if len(content) < _HEADER.size:
+        _fail(f"expected at least {_HEADER.size} bytes, got {len(content)}; it is truncated or damaged, start anew")
+    magic, version, schema, size, checksum, model_checksum, model_bytes, batch = _HEADER.unpack_from(content)
+    if magic != _MAGIC:
+        _fail("expected bytes that start with RNNSTATE, got another format; save the state first")
+    if (version, schema) != (VERSION, SCHEMA):
+        _fail(f"expected version {VERSION} and schema {SCHEMA}, got {version} and {schema}; start anew")
+    if size != len(content):
+        _fail(f"expected {size} bytes, got {len(content)}; it is truncated or damaged, start anew")
+    if zlib.crc32(content[_HEADER.size :]) != checksum:
+        _fail("the checksum does not match the content; it is damaged, start anew")
+    if (model_bytes, model_checksum) != (model.bytes, model.checksum):
+        _fail("expected a state of this model, got one of another model; open the model that saved it")
+    widths = [*model.states.values(), model.inputs]
+    expected = _HEADER.size + batch * (8 + 4 * sum(widths))
+    if batch < 1 or size != expected:
+        _fail(f"expected {expected} bytes for a batch of {batch}, got {size}; it is damaged, start anew")
+    counts = np.frombuffer(content, "<i8", batch, _HEADER.size).astype(np.int64)
+    arrays, at = [], _HEADER.size + counts.nbytes
+    for width in widths:
+        array = np.frombuffer(content, "<f4", batch * width, at).astype(np.float32).reshape(batch, width)
+        arrays.append(array)
+        at += array.nbytes
+    _check_numbers(arrays)
+    return SavedState(content, counts, dict(zip(model.states, arrays, strict=False)), arrays[-1])
+
+
+def _check_numbers(arrays: list[Array]) -> None:
+    for array in arrays:
+        if (rows := np.isnan(array).any(1)).any():
+            _fail(f"expected numbers, got NaN in sequence {int(np.argmax(rows))} of the batch; reset that sequence")
+
+
+def _fail(message: str) -> NoReturn:
+    raise EdgernnError(f"saved state: {message}")
