@@ -57,8 +57,6 @@ def find_kernel(layer: RecurrentLayer) -> Kernel:
         raise ProgramError(f"{layer.kind}: weights of low rank behind an imputer have no kernel")
     if cell.norm is not None:
         raise ProgramError(f"{cell.norm.name}: a norm has no kernel")
-    if rule.group_size > 1:
-        raise ProgramError(f"{rule.name}: decisions of groups (group_size={rule.group_size}) have no kernel")
     if cell.name in CELLS:
         return Kernel(layer.kind)
     try:

@@ -234,7 +234,7 @@ def op_outputs(layer: RecurrentLayer) -> list[str]:
 
 
 def op_attributes(layer: RecurrentLayer) -> dict[str, Any]:
-    """Return the attributes of any node: names of the layer's parts, schema, and macs, a dense step's multiply-adds."""
+    """Return the attributes of any node: names and options of the layer's parts, schema, and macs, a dense step's multiply-adds."""
     cell, imputer = layer.cell, layer.imputer
     parts = {
         "cell": cell.form,
@@ -242,6 +242,7 @@ def op_attributes(layer: RecurrentLayer) -> dict[str, Any]:
         "imputer": None if imputer is None else imputer.name,
         "rank": cell.recurrent.rank,
         "norm": None if cell.norm is None else cell.norm.name,
+        "group_size": layer.rule.group_size if layer.rule.group_size > 1 else None,
     }
     return {"schema": SCHEMA, "macs": layer.macs(), **{name: part for name, part in parts.items() if part is not None}}
 

@@ -17,8 +17,9 @@ struct SparseStep {
   const float* const* params;
   const SparseScratch& scratch;
   const ActiveSet& active;
-  float* projected;     // bias and W x of all neurons, or null if not yet computed
+  float* projected;     // bias and W x of all neurons (blocks, gates, lanes), or null
   float* const* state;  // (padded H,) each
+  const std::int32_t* neurons;  // (count,), indices of the active neurons; or null
   // (padded H,) each: `state`, or masked copies if the rule has masks
   float* cell_state[kMaxStates] = {};
   MatmulInputs inputs{};
@@ -33,7 +34,8 @@ struct SparseStep {
         scratch(scratch),
         active(active),
         projected(projected),
-        state(state) {}
+        state(state),
+        neurons(active.neurons) {}
 
   // Copies x into padded scratch, applies the rule's masks and computes Q h. Returns the
   // multiply-adds.
@@ -119,7 +121,8 @@ struct SparseStep {
       args.begin = begin;
       args.rows = weights.rows;
       args.b = weights.row_b;
-      args.neurons = active.neurons + first;
+      args.started = projected;
+      args.neurons = neurons + first;
       args.count = end - first;
       args.sums = scratch.sums + first;
       args.stride = stride;
@@ -147,60 +150,107 @@ struct SparseStep {
     read(4, group.m, inputs.m, inputs.m_end, MidSize(cell, sizes));
   }
 
-  // True if the dense path is faster than the sparse one. Measured: a gathered neuron takes 1.3
-  // times as long as a neuron of the dense path.
-  bool PrefersDense() const {
+  // True if whole blocks of neurons are faster than single ones. Measured: a gathered neuron takes
+  // 1.3 times as long as a neuron of a block.
+  bool PrefersBlocks() const {
     return active.starts == nullptr && active.x_mask == nullptr &&
-           4 * active.count > 3 * sizes.hidden;
+           4 * active.count > 3 * kLanes * CountBlocks();
   }
 
-  // Computes all neurons and keeps those of the active set. Returns the multiply-adds.
-  std::int64_t RunDense() const {
-    float* const sums = projected == nullptr ? scratch.sums : projected;
-    if (projected == nullptr) {
-      const float* x = inputs.x;
-      if (cell.reads_last) {
-        std::memcpy(scratch.pairs, x, Bytes(sizes.input));
-        std::memcpy(scratch.pairs + sizes.input, x + PadToLanes(sizes.input), Bytes(sizes.input));
-        x = scratch.pairs;
-      }
-      weights.dense.Project(x, 1, InputColumns(cell, sizes), scratch.quantized, sums);
+  // The number of blocks with active neurons; all, if the rule lists neurons.
+  std::int64_t CountBlocks() const {
+    const std::int64_t blocks = Blocks(sizes.hidden);
+    if (active.lanes == nullptr) return blocks;
+    std::int64_t count = 0;
+    for (std::int64_t block = 0; block < blocks; ++block) count += active.lanes[block] != 0;
+    return count;
+  }
+
+  // Computes the blocks with active neurons and keeps the new states of these neurons. Returns the
+  // multiply-adds.
+  std::int64_t RunBlocks() const {
+    const bool with_input = projected == nullptr;
+    float* const starts = with_input ? scratch.sums : projected;
+    MatmulInputs from = inputs;
+    if (with_input && cell.reads_last) {
+      std::memcpy(scratch.pairs, inputs.x, Bytes(sizes.input));
+      std::memcpy(scratch.pairs + sizes.input, inputs.x + PadToLanes(sizes.input),
+                  Bytes(sizes.input));
+      from.x = scratch.pairs;
+    }
+    const LaneBits* const lanes = active.lanes == nullptr ? scratch.all_lanes : active.lanes;
+    const GroupProducts group(cell, weights.dense, from, 1, with_input, scratch.quantized, lanes,
+                              starts);
+    const std::int64_t blocks = weights.dense.blocks(), gates = group.gates;
+    const std::int32_t* const list = scratch.blocks;
+    std::int64_t count = 0;
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      scratch.blocks[count] = static_cast<std::int32_t>(block);
+      count += lanes[block] != 0;
+    }
+    const auto add = [&](std::int64_t i, std::int64_t block, TileShape shape) {
+      group.AddTile(0, block, shape, {starts + block * gates, 0},
+                    {scratch.block_sums + i * gates, 0});
+    };
+    const bool all = count == blocks;
+    if (all) {
+      ForTiles(FitTile(group.max_gates, 1), 1, blocks,
+               [&](std::int64_t, std::int64_t block, TileShape shape) { add(block, block, shape); });
+    } else {
+      for (std::int64_t i = 0; i < count; ++i) add(i, list[i], TileShape{0, 0});
+    }
+    const auto gather = [&](const float* source, float* to) -> const float* {
+      if (all) return source;
+      for (std::int64_t i = 0; i < count; ++i) Store(to + i * kLanes, Load(source + list[i] * kLanes));
+      return to;
+    };
+    const float* old[kMaxStates];
+    for (int s = 0; s < cell.states; ++s) old[s] = gather(state[s], scratch.gathered[s]);
+    const float* block_params[kMaxParams];
+    for (int i = 0; i < cell.params; ++i) {
+      const bool each = scratch.IsGathered(cell, i);
+      block_params[i] = each ? gather(params[i], scratch.gathered_param[i]) : params[i];
     }
     PointwiseArgs args{};
     args.cell = &cell;
+    args.count = count;
+    args.sums = scratch.block_sums;
     args.gate_stride = kLanes;
-    args.stride = weights.dense.group->all.count * kLanes;
-    args.x = inputs.x;
-    args.params = params;
-    args.state = state;
+    args.stride = gates;
+    args.x = cell.square ? gather(inputs.x, scratch.gathered_x) : inputs.x;
+    args.params = block_params;
+    args.state = old;
     args.to = scratch.gathered;
-    RunGroup(cell, weights.dense, inputs, 1, weights.dense.blocks(), scratch.quantized, sums,
-             [&](std::int64_t, std::int64_t, std::int64_t block, std::int64_t count, Sums tile) {
-               args.first = block * kLanes;
-               args.count = count;
-               args.sums = tile.at;
-               cell.update(args);
-             });
-    for (int s = 0; s < cell.states && active.count < sizes.hidden; ++s) {
-      for (std::int64_t i = 0; i < active.count; ++i) {
-        // in place: neurons[i] >= i
-        scratch.gathered[s][i] = scratch.gathered[s][active.neurons[i]];
+    cell.update(args);
+    if (active.lanes != nullptr) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        for (int s = 0; s < cell.states; ++s) {
+          const Vec now = Load(scratch.gathered[s] + i * kLanes);
+          StoreLanes(state[s] + list[i] * kLanes, now, lanes[list[i]]);
+        }
       }
+    } else {
+      for (int s = 0; s < cell.states && active.count < sizes.hidden; ++s) {
+        for (std::int64_t i = 0; i < active.count; ++i) {
+          // in place: neurons[i] >= i
+          scratch.gathered[s][i] = scratch.gathered[s][neurons[i]];
+        }
+      }
+      Scatter();
     }
-    return weights.dense.Macs(cell, sizes) -
-           (projected == nullptr ? 0 : weights.dense.InputMacs(cell, sizes));
+    return weights.dense.BlockMacs(cell, sizes, lanes, with_input);
   }
 
   // The first column of the states that the i-th active neuron reads, rounded down to a vector.
   std::int64_t Begin(std::int64_t i) const {
-    return active.starts == nullptr ? 0 : active.starts[active.neurons[i]] & -kLanes;
+    return active.starts == nullptr ? 0 : active.starts[neurons[i]] & -kLanes;
   }
 
   // Computes the new states of the active neurons, stored contiguously.
   void Update() const {
     const std::int64_t count = active.count;
     const auto gather = [&](const float* from, float* to) {
-      for (std::int64_t i = 0; i < count; ++i) to[i] = from[active.neurons[i]];
+      for (std::int64_t i = 0; i < count; ++i) to[i] = from[neurons[i]];
     };
     for (int s = 0; s < cell.states; ++s) gather(cell_state[s], scratch.gathered[s]);
     const float* neuron_params[kMaxParams];
@@ -234,14 +284,24 @@ struct SparseStep {
       if (blend == nullptr && count == sizes.hidden) {
         std::memcpy(to, now, Bytes(count));
       } else if (blend == nullptr) {
-        for (std::int64_t i = 0; i < count; ++i) to[active.neurons[i]] = now[i];
+        for (std::int64_t i = 0; i < count; ++i) to[neurons[i]] = now[i];
       } else {
         for (std::int64_t i = 0; i < count; ++i) {
-          float& old = to[active.neurons[i]];
+          float& old = to[neurons[i]];
           old = blend[i] * now[i] + (1.0f - blend[i]) * old;
         }
       }
     }
+  }
+
+  // Lists the active neurons.
+  void ListNeurons() {
+    std::int64_t count = 0;
+    for (std::int64_t block = 0; block < Blocks(sizes.hidden); ++block) {
+      count += AppendLanes(active.lanes[block], static_cast<std::int32_t>(block * kLanes),
+                           scratch.neurons + count);
+    }
+    neurons = scratch.neurons;
   }
 
   // Runs the step; x and last, the previous x, are (I,). Returns the multiply-adds.
@@ -250,11 +310,10 @@ struct SparseStep {
     if (count == 0) return 0;
     std::int64_t macs = LoadInputs(x, last);
     if (cell.has_mid) macs += ComputeMid();
-    if (PrefersDense()) {
-      macs += RunDense();
-      Scatter();
-      return macs;
-    }
+    if (PrefersBlocks()) return macs + RunBlocks();
+    if (active.neurons == nullptr) ListNeurons();
+    // the sums have the products with x already
+    if (projected != nullptr) inputs.x_end = 0;
     Multiply();
     Update();
     Scatter();
@@ -310,18 +369,21 @@ struct SparseDriver {
     for (std::int64_t b = 0; b < call.batch; ++b) scratch.macs[b] += macs;
   }
 
-  // Runs `count` steps, after computing the rule's products with x for all of them. If the steps
-  // are expected to take the dense path, also computes the cell's. Returns true if all steps took
-  // that path.
+  // True if computing the products with x of all neurons in advance, in half the time, is faster
+  // than computing those of the active neurons at each step.
+  static bool PaysAhead(std::int64_t active, std::int64_t all) { return 2 * active > all; }
+
+  // Runs `count` steps, after computing the rule's products with x for all of them, and the cell's
+  // if `ahead`. Returns whether that pays for the next steps, if as many neurons are active.
   static bool RunChunk(const Kernel& kernel, const LayerSizes& sizes, const SparseWeights& weights,
                        const float* const* params, const SparseScratch& scratch, const Call& call,
-                       std::int64_t from, std::int64_t count, bool expect_dense) {
+                       std::int64_t from, std::int64_t count, bool ahead) {
     const CellKernel& cell = *kernel.cell;
     const std::int64_t hidden = sizes.hidden, input = sizes.input;
     const std::int64_t first = from * call.batch, rows = count * call.batch;
     kernel.selector->project(sizes, weights.rule, call.x + first * input, rows, scratch.rule);
-    if (expect_dense) ProjectAhead(cell, sizes, weights, scratch, call, from, count);
-    bool dense = true;
+    if (ahead) ProjectAhead(cell, sizes, weights, scratch, call, from, count);
+    std::int64_t updates = 0;
     for (std::int64_t row = 0; row < rows; ++row) {
       const std::int64_t at = first + row, sample = row % call.batch;
       float* state[kMaxStates];
@@ -335,17 +397,17 @@ struct SparseDriver {
       const ActiveSet active =
           kernel.selector->select(sizes, weights.rule, scratch.rule, row, state[0], memory);
       float* const projected =
-          expect_dense ? scratch.projected + row * weights.dense.Floats() : nullptr;
+          ahead ? scratch.projected + row * weights.dense.Floats() : nullptr;
       SparseStep step(cell, sizes, weights, params, scratch, active, projected, state);
       const float* last = cell.reads_last ? LastInput(call, at, input) : nullptr;
       scratch.macs[sample] += active.macs + step.Run(call.x + at * input, last);
       kernel.selector->advance_memory(sizes, weights.rule, scratch.rule,
                                       state[EvidenceState(cell.states)], memory);
-      dense = dense && step.PrefersDense();
+      updates += active.count;
       if (call.updates != nullptr) call.updates[at] = active.count;
       if (call.y != nullptr) std::memcpy(call.y + at * hidden, state[0], Bytes(hidden));
     }
-    return dense;
+    return !kernel.rule->masks && PaysAhead(updates, rows * hidden);
   }
 
   static void Run(const Kernel& kernel, const LayerSizes& sizes, const void* packed,
@@ -363,12 +425,12 @@ struct SparseDriver {
     for (int i = 0; i < kernel.rule->memory_count; ++i) {
       ReadState(call.memory_in[i], batch, width(i), scratch.memory[i]);
     }
-    // a chunk is expected to take the path of the previous one
-    bool dense = false;
+    for (std::int64_t k = 0; k < Blocks(sizes.hidden); ++k) scratch.all_lanes[k] = kAllLanes;
+    bool ahead = false;
     for (std::int64_t from = 0; from < call.steps; from += scratch.chunk) {
       const std::int64_t left = call.steps - from;
-      dense = RunChunk(kernel, sizes, weights, params.at(), scratch, call, from,
-                       left < scratch.chunk ? left : scratch.chunk, dense);
+      ahead = RunChunk(kernel, sizes, weights, params.at(), scratch, call, from,
+                       left < scratch.chunk ? left : scratch.chunk, ahead);
     }
     for (int s = 0; s < cell.states; ++s) {
       WriteState(scratch.state[s], batch, sizes.hidden, call.state_out[s]);

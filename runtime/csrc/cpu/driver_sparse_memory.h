@@ -5,7 +5,7 @@
 #define EDGERNN_CPU_DRIVER_SPARSE_MEMORY_H_
 
 #include "cpu/gather_low_precision.h"
-#include "rules/selector.h"
+#include "rules/make_selector.h"
 
 namespace edgernn::EDGERNN_ISA {
 
@@ -52,6 +52,10 @@ struct SparseScratch {
   QuantizedRows parts[kMaxParts];  // inputs of gathered products, one row each
   // pre-activations, (gates, padded H) of the active neurons or (blocks, gates, lanes) of all
   float* sums;
+  float* block_sums;      // (blocks, gates, lanes): pre-activations of the active blocks
+  std::int32_t* blocks;   // indices of the active blocks
+  std::int32_t* neurons;  // indices of the active neurons
+  LaneBits* all_lanes;    // the bits of all neurons
   // x, states and parameters of the active neurons, (padded H,) each; parameters with one value per
   // neuron only
   float* gathered_x;
@@ -87,6 +91,10 @@ struct SparseScratch {
                                              sizes.hidden, MidSize(cell, sizes)};
     for (int p = 0; p < kMaxParts; ++p) parts[p].Allocate(sizes, 1, columns[p], &arena);
     sums = arena.Allocate<float>(sums_size);
+    block_sums = arena.Allocate<float>(sums_size);
+    blocks = arena.Allocate<std::int32_t>(Blocks(sizes.hidden));
+    neurons = AllocateList(sizes.hidden, &arena);
+    all_lanes = AllocateLanes(sizes.hidden, &arena);
     gathered_x = arena.Allocate<float>(cell.square ? padded : 0);
     for (int s = 0; s < cell.states; ++s) gathered[s] = arena.Allocate<float>(padded);
     for (int i = 0; i < cell.params; ++i) {

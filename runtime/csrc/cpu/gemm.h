@@ -5,6 +5,7 @@
 #ifndef EDGERNN_CPU_GEMM_H_
 #define EDGERNN_CPU_GEMM_H_
 
+#include "cpu/compress.h"
 #include "cpu/pack_panels.h"
 
 namespace edgernn::EDGERNN_ISA {
@@ -90,6 +91,10 @@ struct TileSums {
   }
 };
 
+// The number of independent accumulators of each of a tile's sums, which hide the latency of
+// additions.
+constexpr int FitSets(int sums) { return sums <= 2 ? 4 : sums <= 4 ? 2 : 1; }
+
 // Computes to = from + the product, for a tile of MB rows and NB blocks. Not inlined, as the loop
 // needs all registers.
 template <int kCount, int MB, int NB>
@@ -102,24 +107,40 @@ template <int kCount, int MB, int NB>
       static_cast<const float*>(product.w) + PackedOffset(panel, block, 0, kCount, product.depth);
   const std::int64_t step = panel.size * kCount * kLanes;
   const TileSums<kCount> sums(product, block, from, to);
-  Vec p[MB][NB][kCount];
-  sums.ReadAll(p);
-  for (std::int64_t k = 0; k < columns; ++k, w += step) {
+  constexpr int kSets = FitSets(MB * NB * kCount);
+  Vec p[kSets][MB][NB][kCount] = {};
+  sums.ReadAll(p[0]);
+  const auto add = [&](std::int64_t k, Vec(&set)[MB][NB][kCount]) __attribute__((always_inline)) {
 #pragma GCC unroll 16
     for (int j = 0; j < NB; ++j) {
 #pragma GCC unroll 16
       for (int g = 0; g < kCount; ++g) {
         const Vec weight = Load(w + (j * kCount + g) * kLanes);
 #pragma GCC unroll 16
-        for (int i = 0; i < MB; ++i) p[i][j][g] = p[i][j][g] + weight * a[i * stride + k];
+        for (int i = 0; i < MB; ++i) set[i][j][g] = set[i][j][g] + weight * a[i * stride + k];
       }
+    }
+    w += step;
+  };
+  std::int64_t k = 0;
+  for (; k + kSets <= columns; k += kSets) {
+#pragma GCC unroll 4
+    for (int s = 0; s < kSets; ++s) add(k + s, p[s]);
+  }
+  for (; kSets > 1 && k < columns; ++k) add(k, p[0]);
+#pragma GCC unroll 4
+  for (int s = 1; s < kSets; ++s) {
+#pragma GCC unroll 32
+    for (int i = 0; i < MB * NB * kCount; ++i) {
+      Vec& sum = (&p[0][0][0][0])[i];
+      sum = sum + (&p[s][0][0][0])[i];
     }
   }
   if constexpr (MB == 1) {
     // loads the next panel while the caller uses these sums
     for (int line = 0; line < kPrefetchLines; ++line) __builtin_prefetch(w + line * kLineFloats);
   }
-  sums.WriteAll(p);
+  sums.WriteAll(p[0]);
 }
 
 // AddFloat32Tile for bfloat16 weights.
