@@ -43,8 +43,6 @@ struct GatherArgs {
   std::int64_t begin;  // first column of the states that is read; starts a vector
   const void* rows;    // the packed rows of all neurons
   const float* b;
-  // bias and W x of all neurons (blocks, gates, lanes), for the gates with x; or null
-  const float* started;
   const std::int32_t* neurons;  // (count,), indices
   std::int64_t count;
   float* sums;  // result: sums[g * stride + n] for gate g of neuron n

@@ -172,26 +172,6 @@ template <class Set, int N, int G>
   }
 }
 
-// The started sum of a gate, which has the term x, of the n-th neuron.
-[[gnu::always_inline]] inline float StartedSum(const GatherArgs& args, int gates, int gate,
-                                               std::int64_t n) {
-  const std::int64_t neuron = args.neurons[n];
-  return args.started[(neuron / kLanes * gates + gate) * kLanes + neuron % kLanes];
-}
-
-// Writes the sums of all neurons before any product: those started, or the biases.
-[[gnu::noinline]] inline void StartGatheredSums(const CellTable& cell, const GatherArgs& args) {
-  const GateGroup& group = cell.update_gates;
-  const int gates = group.all.count, stored = StoredSums(cell);
-  for (int g = 0; g < gates; ++g) {
-    float* const sums = args.sums + g * args.stride;
-    const bool started = args.started != nullptr && (cell.terms[group.all.at[g]] & kX) != 0;
-    for (std::int64_t i = 0; i < args.count; ++i) {
-      sums[i] = started ? StartedSum(args, gates, g, i) : args.b[args.neurons[i] * stored + g];
-    }
-  }
-}
-
 // Computes the pre-activations of N neurons, from neurons[first] on.
 template <RowShape kShape, int N>
 [[gnu::always_inline]] inline void MultiplySomeNeurons(const MatmulInputs& inputs,
@@ -222,14 +202,11 @@ template <RowShape kShape, int N>
   for (int n = 0; n < N; ++n) {
 #pragma GCC unroll 16
     for (int i = 0; i < kStored; i += 4) {
-      const Quad sum = Sum4(p[n][i], p[n][i + 1], p[n][i + 2], p[n][i + 3]);
-      const Quad b = *reinterpret_cast<const LooseQuad*>(args.b + neurons[n] * kStored + i);
+      const Quad sum = Sum4(p[n][i], p[n][i + 1], p[n][i + 2], p[n][i + 3]) +
+                       *reinterpret_cast<const LooseQuad*>(args.b + neurons[n] * kStored + i);
 #pragma GCC unroll 4
       for (int j = 0; j < 4; ++j) {
-        if (i + j >= kGates) continue;
-        const bool started = args.started != nullptr && (kShape >> 4 * (i + j) & 1) != 0;
-        const float start = started ? StartedSum(args, kGates, i + j, first + n) : b[j];
-        args.sums[(i + j) * args.stride + first + n] = sum[j] + start;
+        if (i + j < kGates) args.sums[(i + j) * args.stride + first + n] = sum[j];
       }
     }
   }

@@ -232,7 +232,11 @@ inline const LowPrecisionFunction* ChooseLowPrecisionFunctions(const LayerSizes&
       {from.c, nullptr, 0.0f, begin, from.c_end},
       {from.m, nullptr, 0.0f, 0, from.m_end},
   };
-  StartGatheredSums(cell, args);
+  const int gates = cell.update_gates.all.count, stored = StoredSums(cell);
+  for (int g = 0; g < gates; ++g) {
+    float* const sums = args.sums + g * args.stride;
+    for (std::int64_t i = 0; i < args.count; ++i) sums[i] = args.b[args.neurons[i] * stored + g];
+  }
   const LowPrecisionFunction* const functions = ChooseLowPrecisionFunctions(sizes);
   for (int p = 0; p < kMaxParts; ++p) {
     const LowPrecisionPart& part = layout.parts[p];

@@ -100,6 +100,9 @@ struct ColumnProduct {
   const Product& product;
   float* sums;
 
+  // The number of independent accumulators per sum, which hide the latency of additions.
+  static constexpr int FitSets(int sums) { return sums <= 2 ? 4 : sums <= 4 ? 2 : 1; }
+
   template <int MB>
   void Tile(std::int64_t row, std::int64_t block) const {
     constexpr int kSets = FitSets(kGates * MB);

@@ -76,8 +76,7 @@ constexpr RowTermFunction kRowTerms[kMaxTerm] = {&AddRowTerm<N, 1>, &AddRowTerm<
   add(group.h, from.h, args.begin, from.h_end, layout.h);
   add(group.c, from.c, args.begin, from.c_end, layout.c);
   add(group.m, from.m, 0, from.m_end, layout.m);
-  const int gates = group.all.count;
-  StartGatheredSums(cell, args);
+  const int gates = group.all.count, stored = StoredSums(cell);
   for (std::int64_t first = 0; first < args.count; first += kRowGroup) {
     const std::int64_t left = args.count - first;
     const int group_size = left < kRowGroup ? static_cast<int>(left) : kRowGroup;
@@ -102,7 +101,7 @@ constexpr RowTermFunction kRowTerms[kMaxTerm] = {&AddRowTerm<N, 1>, &AddRowTerm<
       const Vec* const p = sums + g * kRowGroup;
       const Quad sum = Sum4(p[0], p[1], p[2], p[3]);
       float* const to = args.sums + g * args.stride + first;
-      for (int n = 0; n < group_size; ++n) to[n] += sum[n];
+      for (int n = 0; n < group_size; ++n) to[n] = sum[n] + args.b[neurons[n] * stored + g];
     }
   }
 }
