@@ -340,9 +340,9 @@ def run(cell: str | Row, rule: str, parameters: dict[str, Any], x: Any, state: A
     p |= {name: _thinned(p[name], decider, mid_rows[name], H) for name in mid_rows if name in p}
     y, updates, margin = [], np.zeros((T, B), np.int64), np.inf
     macs, needed = np.zeros(B, np.int64), np.zeros(B, np.int64)
-    # kernels compute the input part of a chunk of steps at once, for all neurons, if most steps of the chunk before
-    # computed blocks of neurons
-    chunk, ahead, by_block = -(-16 // B), False, np.zeros((T, B), bool)
+    # kernels compute the input part of a chunk of steps at once, for all neurons, if the chunk before computed more than
+    # half of them in blocks
+    chunk, ahead, by_block, in_blocks = -(-16 // B), False, np.zeros((T, B), bool), np.zeros(T)
     for t in range(T):
         u, closest = decider.decide(x[t], state)
         margin = min(margin, closest)
@@ -356,7 +356,7 @@ def run(cell: str | Row, rule: str, parameters: dict[str, Any], x: Any, state: A
         updates[t] = k
         needed += decider.step_macs(k, row, I, H)
         if t % chunk == 0 and t > 0:
-            ahead = 2 * by_block[t - chunk : t].sum() > chunk * B
+            ahead = 2 * in_blocks[t - chunk : t].sum() > chunk * B * H
         computed = k
         if decider.blocks:
             members = np.array([min(lanes, H - first) for first in range(0, H, lanes)])
@@ -364,6 +364,7 @@ def run(cell: str | Row, rule: str, parameters: dict[str, Any], x: Any, state: A
             active |= decider.blocks == "all"
             by_block[t] = (k > 0) & (4 * k > 3 * lanes * active.sum(-1))
             computed = np.where(by_block[t], active @ members, k)
+            in_blocks[t] = lanes * active[by_block[t]].sum()
         macs += decider.step_macs(computed, row, I, H)
         macs += (H - by_block[t] * computed) * row.x * I if ahead else 0
         y.append(state[0])

@@ -157,7 +157,8 @@ struct SparseStep {
   }
 
   // True if whole blocks of neurons are faster than single ones. Measured: a gathered neuron takes
-  // 1.3 times as long as a neuron of a block.
+  // 1.3 times as long as a neuron of a block. The choice must not depend on the batch: a sample has
+  // the same results in any batch.
   bool PrefersBlocks() const {
     return active.starts == nullptr && active.x_mask == nullptr &&
            4 * active.count > 3 * kLanes * CountBlocks();
@@ -324,22 +325,23 @@ struct SparseDriver {
   }
 
   // Runs `count` steps, after computing the rule's products with x for all of them, and the cell's
-  // if `ahead`. Returns whether most of the samples' steps computed blocks, which read these.
+  // if `ahead`. Returns whether that pays for the next steps: all of these products take half the
+  // time that they take step by step, and only blocks read them.
   static bool RunChunk(const Kernel& kernel, const LayerSizes& sizes, const SparseWeights& weights,
                        const float* const* params, const SparseScratch& scratch, const Call& call,
                        std::int64_t from, std::int64_t count, bool ahead) {
     const std::int64_t first = from * call.batch, rows = count * call.batch;
     kernel.selector->project(sizes, weights.rule, call.x + first * sizes.input, rows, scratch.rule);
     if (ahead) ProjectAhead(*kernel.cell, sizes, weights, scratch, call, from, count);
-    std::int64_t block_rows = 0;
+    std::int64_t in_blocks = 0;
     for (std::int64_t row = 0; row < rows; row += call.batch) {
-      block_rows += RunStep(kernel, sizes, weights, params, scratch, call, first, row, ahead);
+      in_blocks += RunStep(kernel, sizes, weights, params, scratch, call, first, row, ahead);
     }
-    return 2 * block_rows > rows;
+    return 2 * in_blocks > rows * sizes.hidden;
   }
 
   // Runs one step of all samples, whose rows of the chunk begin at `row`. Returns the number of
-  // samples that computed blocks.
+  // neurons that were computed in blocks.
   static std::int64_t RunStep(const Kernel& kernel, const LayerSizes& sizes,
                               const SparseWeights& weights, const float* const* params,
                               const SparseScratch& scratch, const Call& call, std::int64_t first,
@@ -347,7 +349,7 @@ struct SparseDriver {
     const CellKernel& cell = *kernel.cell;
     const std::int64_t hidden = sizes.hidden;
     // samples whose blocks are computed together at the end of the step
-    std::int64_t shared = 0, block_rows = 0;
+    std::int64_t shared = 0, in_blocks = 0;
     for (std::int64_t sample = 0; sample < call.batch; ++sample) {
       const std::int64_t at = first + row + sample;
       float** const state = scratch.state_of + sample * kMaxStates;
@@ -370,9 +372,9 @@ struct SparseDriver {
         if (!step.PrefersBlocks()) {
           scratch.macs[sample] += step.RunNeurons();
         } else {
-          ++block_rows;
+          in_blocks += step.CountBlocks() * kLanes;
           float** const next = scratch.next_of + sample * kMaxStates;
-          waits = CanShare(kernel, sizes, weights, active) && call.batch > 1;
+          waits = call.batch > 1 && CanShare(kernel, sizes, weights, active);
           // the next selection reuses the list
           if (waits) {
             LaneBits* const lanes = scratch.lanes + sample * Blocks(hidden);
@@ -403,7 +405,7 @@ struct SparseDriver {
                                       state[EvidenceState(cell.states)], memory);
       if (call.y != nullptr && !waits) std::memcpy(call.y + at * hidden, state[0], Bytes(hidden));
     }
-    if (shared == 0) return block_rows;
+    if (shared == 0) return in_blocks;
     MatmulInputs inputs =
         MakeMatmulInputs(cell, sizes, scratch.x, scratch.state_of, scratch.mid);
     if (sizes.rank > 0) inputs.h_end = sizes.rank;
@@ -414,7 +416,7 @@ struct SparseDriver {
       const std::int64_t at = first + row + scratch.waiting[i];
       if (call.y != nullptr) std::memcpy(call.y + at * hidden, of.state[0], Bytes(hidden));
     }
-    return block_rows;
+    return in_blocks;
   }
 
   // True if the blocks of several samples may be computed together: nothing else is written between
