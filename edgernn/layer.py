@@ -101,7 +101,6 @@ class RecurrentLayer(nn.Module):
         cell = self.cell
         parts = [] if self.imputer is None else [self.imputer.name]
         parts += [form] if self.rule.implied else [form, self.rule.name]
-        parts += ["groups"] if self.rule.group_size > 1 else []
         parts += [] if cell.recurrent.rank is None else ["low-rank"]
         return "+".join(parts if cell.norm is None else [*parts, cell.norm.name])
 

@@ -58,10 +58,6 @@ def find_kernel(layer: RecurrentLayer) -> Kernel:
         raise ProgramError(f"{layer.kind}: the native library has no kernel for low-rank weights behind an imputer")
     if cell.norm is not None:
         raise ProgramError(f"{cell.norm.name}: the native library has no kernel for a normalisation")
-    if rule.group_size > 1:
-        raise ProgramError(
-            f"{rule.name}: the native library has no kernel for groups of neurons (group_size={rule.group_size})"
-        )
     if cell.name in CELLS:
         return Kernel(layer.kind)
     try:

@@ -234,7 +234,7 @@ def op_outputs(layer: RecurrentLayer) -> list[str]:
 
 
 def op_attributes(layer: RecurrentLayer) -> dict[str, Any]:
-    """Return the attributes of a layer's ONNX node: cell, rule, schema, and the multiply-adds of a full step."""
+    """Return the attributes of a layer's ONNX node: its parts, schema, and the multiply-adds of a full step."""
     cell, imputer = layer.cell, layer.imputer
     parts = {
         "cell": cell.form,
@@ -242,6 +242,7 @@ def op_attributes(layer: RecurrentLayer) -> dict[str, Any]:
         "imputer": None if imputer is None else imputer.name,
         "rank": cell.recurrent.rank,
         "norm": None if cell.norm is None else cell.norm.name,
+        "group_size": layer.rule.group_size if layer.rule.group_size > 1 else None,
     }
     return {"schema": SCHEMA, "macs": layer.macs(), **{name: part for name, part in parts.items() if part is not None}}
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import onnx
 
 # the layout is that of runtime/csrc/packed/file.h
-VERSION = 3
+VERSION = 4
 _MAGIC = b"EDGERNN\0"
-_HEADER, _LAYER, _TENSOR = struct.Struct("<8sIIQIIIIIII12x"), struct.Struct("<60sIQ24x"), struct.Struct("<IIIIQQ")
+_HEADER, _LAYER, _TENSOR = struct.Struct("<8sIIQIIIIIII12x"), struct.Struct("<60sIQQ16x"), struct.Struct("<IIIIQQ")
 _CELL = struct.Struct("<60s9I")
 # bytes of a name in the file
 _NAME = 60
@@ -152,7 +152,9 @@ class _Packer:
                 raise EdgernnError(
                     f"{path}: expected at most {_NAME} bytes in the name of cell and rule, got {kind:.100}; rename it"
                 )
-        self._layers = [(kinds[node.op_type], len(node.input[1:]), _cell(node, path)) for node in nodes]
+        self._layers = [
+            (kinds[node.op_type], len(node.input[1:]), _cell(node, path), _group_size(node)) for node in nodes
+        ]
 
     def _add(self, name: str) -> None:
         self._tensors.append(self._weights[name])
@@ -163,8 +165,9 @@ class _Packer:
         first = _HEADER.size + len(self._layers) * _LAYER.size + len(self._tensors) * _TENSOR.size
         gap = -first % _ALIGNMENT
         layers = []
-        for kind, count, cell in self._layers:
-            layers.append(_LAYER.pack(kind.encode(), count, first + gap + len(data) if cell else 0))
+        for kind, count, cell, group_size in self._layers:
+            offset = first + gap + len(data) if cell else 0
+            layers.append(_LAYER.pack(kind.encode(), count, offset, group_size))
             data += cell
             data += bytes(-len(data) % _ALIGNMENT)
         for tensor in self._tensors:
@@ -195,6 +198,11 @@ class _Packer:
             len(self._tensors),
         )
         return header + body
+
+
+def _group_size(node: "onnx.NodeProto") -> int:
+    """Return the number of neurons of a node that share a decision."""
+    return next((a.i for a in node.attribute if a.name == "group_size"), 1)
 
 
 def _cell(node: "onnx.NodeProto", path: Path) -> bytes:

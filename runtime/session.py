@@ -255,7 +255,9 @@ class Session:
 
     def _require_streaming(self, name: str) -> None:
         if not self.info["streaming"]:
-            raise UsageError(f"{name}: this model needs the whole sequence; use run")
+            raise UsageError(
+                f"{name}: expected a model that runs step by step, got one that needs the whole sequence; use run()"
+            )
 
     def reset(self, rows: ArrayLike | None = None) -> None:
         """Restore the initial state: the next step starts a new sequence.

@@ -20,7 +20,7 @@ from edgernn.export.trace import layer_weights, op_attributes
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES
 from edgernn.runtime import library_path
-from edgernn.runtime.library import register
+from edgernn.runtime.library import instruction_set, register
 from tests import oracle
 from tests.tolerances import FLOAT32
 
@@ -74,7 +74,14 @@ def oracle_result(cell: str, rule: str, inputs: Inputs) -> oracle.Result:
             inputs,
             inputs["X"],
             [inputs[s] for s in module.states],
+            lanes(),
         )
+
+
+@cache
+def lanes() -> int:
+    """Return the number of neurons in a vector of the instruction set in use."""
+    return {"baseline": 4, "native": 4, "avx2": 8}.get(str(instruction_set()), 16)
 
 
 def draw(cell: str, rule: str, hidden: int, inputs: int, seed: int = 0) -> Inputs:

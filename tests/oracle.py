@@ -315,7 +315,7 @@ class Result:
     needed: NDArray[np.int64]
 
 
-def run(cell: str | Row, rule: str, parameters: dict[str, Any], x: Any, state: Any) -> Result:
+def run(cell: str | Row, rule: str, parameters: dict[str, Any], x: Any, state: Any, lanes: int = 1) -> Result:
     """Run the sequence x (T, B, I) in float64.
 
     Args:
@@ -325,6 +325,7 @@ def run(cell: str | Row, rule: str, parameters: dict[str, Any], x: Any, state: A
         x: The input.
         state: The states of the layer. Only those of the cell and the last input are read; memories start at their
             initial values.
+        lanes: Number of neurons in a vector of the kernel whose `macs` are counted.
     """
     p = {k: np.asarray(v, np.float64) for k, v in parameters.items()}
     x = np.asarray(x, np.float64)
@@ -339,8 +340,9 @@ def run(cell: str | Row, rule: str, parameters: dict[str, Any], x: Any, state: A
     p |= {name: _thinned(p[name], decider, mid_rows[name], H) for name in mid_rows if name in p}
     y, updates, margin = [], np.zeros((T, B), np.int64), np.inf
     macs, needed = np.zeros(B, np.int64), np.zeros(B, np.int64)
-    # kernels compute the input part of a chunk of steps at once, for all neurons, after a chunk of dense steps
-    chunk, ahead, whole = -(-16 // B), False, np.zeros((T, B), bool)
+    # kernels compute the input part of a chunk of steps at once, for all neurons, if the chunk before computed most of
+    # them in blocks
+    chunk, ahead, by_block, in_blocks = -(-16 // B), False, np.zeros((T, B), bool), np.zeros(T)
     for t in range(T):
         u, closest = decider.decide(x[t], state)
         margin = min(margin, closest)
@@ -353,11 +355,18 @@ def run(cell: str | Row, rule: str, parameters: dict[str, Any], x: Any, state: A
         k = (u > 0).sum(-1)
         updates[t] = k
         needed += decider.step_macs(k, row, I, H)
-        whole[t] = decider.whole & (4 * k > 3 * H)
-        if t % chunk == 0:
-            ahead = t > 0 and bool(whole[t - chunk : t].all())
-        macs += decider.step_macs(np.where(whole[t], H, k), row, I, H)
-        macs += np.where(ahead & ~whole[t], H * row.x * I, 0)
+        if t % chunk == 0 and t > 0:
+            ahead = 2 * in_blocks[t - chunk : t].sum() > chunk * B * H
+        computed = k
+        if decider.blocks:
+            members = np.array([min(lanes, H - first) for first in range(0, H, lanes)])
+            active = np.stack([(u[:, i * lanes : (i + 1) * lanes] > 0).any(-1) for i in range(len(members))], -1)
+            active |= decider.blocks == "all"
+            by_block[t] = (k > 0) & (4 * k > 3 * lanes * active.sum(-1))
+            computed = np.where(by_block[t], active @ members, k)
+            in_blocks[t] = lanes * active[by_block[t]].sum()
+        macs += decider.step_macs(computed, row, I, H)
+        macs += (H - by_block[t] * computed) * row.x * I if ahead else 0
         y.append(state[0])
     return Result(np.stack(y), state, decider.memory, updates, macs, margin, needed)
 

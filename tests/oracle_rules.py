@@ -14,11 +14,12 @@ State = tuple[Array, ...]
 class Always:
     """Every neuron changes at every step; base class of the other rules.
 
-    p: Parameters by the names of the op's inputs. B, I, H: Batch size, input size, hidden size. whole: True if kernels
-    compute all neurons when more than three quarters change.
+    p: Parameters by the names of the op's inputs. B, I, H: Batch size, input size, hidden size. blocks: Which neurons
+    kernels compute if these are more than three quarters of them: "active" for the vectors of neurons in which any
+    changes, "all" for all neurons, None for the neurons that change.
     """
 
-    whole = True
+    blocks: str | None = None
 
     def __init__(self, p: dict[str, Array], B: int, I: int, H: int) -> None:
         self.p, self.B, self.I, self.H = p, B, I, H
@@ -53,6 +54,8 @@ class Always:
 
 
 class Selective(Always):
+    blocks = "active"
+
     def decide(self, x: Array, state: State) -> tuple[NDArray[np.bool_], float]:
         # sarnn.md section 3.2: hard sigmoid of the coordinator above one half
         v = x @ self.p["rule_W"].T + self.p["rule_b"] + self.p["rule_d"] * state[0]
@@ -73,6 +76,8 @@ class Timed(Always):
 class Random(Timed):
     """The definition of the rule, in Python's unbounded integers."""
 
+    blocks = "active"
+
     def decide(self, x: Array, state: State) -> tuple[NDArray[np.bool_], float]:
         u, M = [], 2**31 - 1
         for j in range(self.H):
@@ -84,8 +89,6 @@ class Random(Timed):
 
 
 class Clockwork(Timed):
-    whole = False
-
     groups = 5
 
     def _periods(self) -> NDArray[np.int64]:
@@ -109,6 +112,8 @@ class Clockwork(Timed):
 
 class Phased(Timed):
     """The time gate of Phased LSTM with a leak of 0, as after training."""
+
+    blocks = "all"
 
     def decide(self, x: Array, state: State) -> tuple[Array, float]:
         tau, r = self.p["rule_tau"], self.p["rule_open"]
@@ -148,8 +153,6 @@ class Skip(Always):
 
 class Variable(Always):
     """VC-RNN's scheduler and mask (section 3), for both state and input."""
-
-    whole = False
 
     def _share(self, x: Array, state: State) -> Array:
         return 1 / (1 + np.exp(-(state[0] @ self.p["rule_h"] + x @ self.p["rule_x"] + self.p["rule_b"])))[:, None]

@@ -148,7 +148,7 @@ def test_words_are_never_held(backend):
     path = exported("lstm", vocabulary=11, input_size=4, output="all")[1]
     session = Session(path, backend=backend, on_nonfinite="hold")
     session.step([3])
-    with pytest.raises(edgernn.UsageError, match="x: expected words from 0 to 10, got 11"):
+    with pytest.raises(edgernn.UsageError, match="x: expected word indices from 0 to 10, got 11"):
         session.step([11])
     np.testing.assert_array_equal(session.nonfinite, [0])
 

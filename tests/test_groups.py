@@ -2,6 +2,7 @@
 """Groups of neurons that share one decision."""
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -9,11 +10,13 @@ import torch
 import edgernn
 from edgernn.cli.frame import main
 from edgernn.costs import model_cost
-from edgernn.errors import EdgernnWarning
 from edgernn.export import to_onnx
+from edgernn.random_models import random_model
 from edgernn.rules import Selective
-from edgernn.runtime import Session
+from edgernn.runtime import Session, library_path
+from edgernn.runtime.library import register
 from edgernn.runtime.packed import pack_file
+from edgernn.runtime.stepper import Stepper
 from edgernn.store import load_model
 from edgernn.training.kernels import attach
 
@@ -22,9 +25,9 @@ SIZES = [(12, 4), (10, 4), (7, 7), (16, 16), (9, 2)]
 T, B, I = 12, 3, 4
 
 
-def model_of(H: int, G: int, **settings: object) -> edgernn.SequenceModel:
+def model_of(H: int, G: int, cell: str = "gru", **settings: object) -> edgernn.SequenceModel:
     torch.manual_seed(H + G)
-    model = edgernn.SequenceModel("gru", I, H, rule="selective", rule_options={"group_size": G}, **settings)
+    model = edgernn.SequenceModel(cell, I, H, rule="selective", rule_options={"group_size": G}, **settings)
     with torch.no_grad():
         for layer in model.recurrent_layers():
             # so that groups change at some steps and not at others
@@ -128,19 +131,100 @@ def test_a_size_that_is_no_groups_is_refused(size):
         model_of(12, size)
 
 
-def test_what_has_no_kernel_says_so(tmp_path):
+# the kernel computes groups by vectors of 4, 8 or 16 neurons
+@pytest.mark.parametrize(("H", "G"), [*SIZES, (40, 16), (48, 8), (33, 32), (130, 16), (64, 64)])
+@pytest.mark.parametrize("cell", ["gru", "lstm", "gru-before", "irc-sru", "t-lstm"])
+def test_the_kernel_equals_the_portable_function(cell, H, G, tmp_path):
+    model = model_of(H, G, cell=cell, output="all")
+    path = tmp_path / "m.onnx"
+    to_onnx(model, path)
+    native, portable = (Session(path, backend=backend) for backend in ("native", "portable"))
+    # more steps than the kernel projects at once, and batches of which samples share loads
+    for steps, batch in ((1, 1), (40, 1), (19, 6)):
+        x = np.random.default_rng(steps).standard_normal((steps, batch, I)).astype(np.float32)
+        np.testing.assert_allclose(native.run(x), portable.run(x), atol=2e-6)
+        np.testing.assert_array_equal(native.updates, portable.updates)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "gru-before"])
+@pytest.mark.parametrize("settings", [{"rank": 5}, {"density": 0.3}], ids=str)
+def test_the_kernel_has_weights_of_low_rank_and_sparse_ones(cell, settings, tmp_path):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = random_model(cell, I, 48, rule="selective", skip=0.5, rule_options={"group_size": 16}, **settings)
+    path = tmp_path / "m.onnx"
+    to_onnx(model, path)
+    native, portable = (Session(path, backend=backend) for backend in ("native", "portable"))
+    x = np.random.default_rng(0).standard_normal((40, 5, I)).astype(np.float32)
+    np.testing.assert_allclose(native.run(x), portable.run(x), atol=2e-6)
+    np.testing.assert_array_equal(native.updates, portable.updates)
+
+
+@pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize(("H", "G"), [(48, 16), (10, 4)])
+def test_a_sample_is_the_same_in_any_batch_and_call(H, G, weights, tmp_path):
+    model = model_of(H, G)
+    path = tmp_path / "m.onnx"
+    to_onnx(model, path, weights=weights)
+    session = Session(path, backend="native")
+    x = np.random.default_rng(0).standard_normal((40, 5, I)).astype(np.float32)
+    whole = session.run(x)
+    for sample in range(5):
+        assert np.array_equal(session.run(x[:, sample : sample + 1]), whole[sample : sample + 1])
+    session.reset()
+    for x_t in x:
+        last = session.step(x_t)
+    assert np.array_equal(last, whole)
+
+
+@pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize(("H", "G"), [(48, 16), (10, 4)])
+def test_a_packed_model_equals_the_session(H, G, weights, tmp_path):
+    model = model_of(H, G)
+    path = tmp_path / "m.onnx"
+    to_onnx(model, path, weights=weights)
+    pack_file(path, tmp_path / "m.edgernn")
+    stepper, session = Stepper((tmp_path / "m.edgernn").read_bytes(), 1), Session(path, backend="native")
+    session.reset()
+    for x in np.random.default_rng(0).standard_normal((9, 1, I)).astype(np.float32):
+        stepper.x[...] = x
+        assert stepper.step()
+        assert np.array_equal(stepper.y, session.step(x))
+
+
+def test_the_kernel_counts_the_work_of_the_active_groups(tmp_path):
+    H, G = 64, 16
+    model = model_of(H, G)
+    path = tmp_path / "m.onnx"
+    to_onnx(model, path)
+    session = Session(path, backend="native")
+    # a call of few steps projects nothing in advance
+    session.run(np.random.default_rng(0).standard_normal((12, 1, I)).astype(np.float32))
+    decisions = 12 * (H // G * (I + 1) + H)
+    assert session.macs == decisions + session.updates.sum() * 3 * (I + H)
+
+
+@pytest.mark.parametrize(("size", "limit"), [(0, "1 to 12"), (13, "1 to 12")])
+def test_a_bad_group_size_of_a_file_is_refused(size, limit, tmp_path):
+    path = tmp_path / "m.onnx"
+    to_onnx(model_of(12, 4), path)
+    file = onnx.load(path)
+    (node,) = (node for node in file.graph.node if node.domain == "ai.edgernn")
+    (attribute,) = (a for a in node.attribute if a.name == "group_size")
+    attribute.i = size
+    options = onnxruntime.SessionOptions()
+    register(options, library_path())
+    with pytest.raises(Exception, match=f"group_size: expected {limit}, got {size}"):
+        onnxruntime.InferenceSession(file.SerializeToString(), options)
+
+
+def test_what_has_no_kernel_says_so():
     model = model_of(12, 4)
     assert attach(model, "auto", "cpu") == "torch"
     with pytest.raises(
         edgernn.UsageError, match="no kernels for groups of neurons: the rule selective has group_size=4"
     ):
         attach(model, "fused", "cpu")
-    path = tmp_path / "m.onnx"
-    to_onnx(model, path)
-    with pytest.warns(EdgernnWarning, match=r"no kernel for gru\+selective\+groups; running the portable"):
-        assert Session(path).backend == "portable"
-    with pytest.raises(edgernn.EdgernnError, match=r"gru\+selective\+groups"):
-        pack_file(path, tmp_path / "m.edgernn")
 
 
 def test_the_command_line_trains_with_groups(tmp_path, capsys):

@@ -157,7 +157,7 @@ def test_words(tied):
     stepper = Stepper(packed("lstm", **options), 2)
     stepper.x[...] = (3, 40)
     assert not stepper.step()
-    assert stepper.refusal() == "x: expected words from 0 to 39, got 40 at index 1"
+    assert stepper.refusal() == "x: expected word indices from 0 to 39, got 40 at index 1"
 
 
 def test_counts_equal_those_of_the_whole_sequence():

@@ -152,7 +152,7 @@ def test_sessions_without_a_state_say_so():
         session.save_state()
     both = Session(exported("gru", bidirectional=True)[1])
     for call in (both.save_state, lambda: both.restore_state(b"")):
-        with pytest.raises(edgernn.UsageError, match="this model needs the whole sequence; use run"):
+        with pytest.raises(edgernn.UsageError, match="got one that needs the whole sequence; use run"):
             call()
 
 

@@ -34,7 +34,7 @@ _INPUT, _HIDDEN = 5, 7
 _TERMS = {"x": "kX", "h": "kH", "c": "kC", "m": "kM", "bias": "kBias", "mid": "kMid"}
 _EXTENTS = {"H": "kHidden", "I": "kInput", "1": "kOne"}
 _MAPS = {"sigmoid": "kSigmoid", "tanh": "kTanh"}
-_ROWS = {"H": "HiddenRows()", "I": "InputRows()", "1": "OneRow()"}
+_ROWS = {"H": "HiddenRows()", "I": "InputRows()", "1": "OneRow()", "groups": "GroupRows()"}
 _CALLS = {"sigmoid": "Sigmoid", "tanh": "Tanh", "min": "Min"}
 
 
@@ -240,7 +240,8 @@ def _rule_fields(rule: UpdateRule) -> list[str]:
         for name, memory in rule.memory.items()
     ]
     fields += [("MemorySpec", "kMemories[]", f"{{{', '.join(memories)}}}")] if memories else []
-    params = [f'{{"{name}", {_weight_shape(rule, name)}}}' for name in rule.weights]
+    grouped = type(rule)(_INPUT, _HIDDEN, group_size=2) if _has_groups(type(rule)) else rule
+    params = [f'{{"{name}", {_weight_shape(grouped, name)}}}' for name in rule.weights]
     fields += [("WeightSpec", "kParams[]", f"{{{', '.join(params)}}}")] if params else []
     if rule.kind is not Kind.TIME and not rule.masks:
         matrix, bias = _projection(rule)
@@ -253,10 +254,19 @@ def _rule_fields(rule: UpdateRule) -> list[str]:
     return [f"static constexpr {kind} {name} = {value};" for kind, name, value in fields]
 
 
+def _has_groups(rule: type[UpdateRule]) -> bool:
+    """Return whether groups of neurons may share a decision of the rule, by an option of its constructor."""
+    return "group_size" in inspect.signature(rule).parameters
+
+
 def _weight_shape(rule: UpdateRule, name: str) -> str:
+    """Return the C++ expression of a weight's shape; a rule with groups has two neurons in each of them."""
     shape = tuple(rule.weights[name].shape)
-    shapes = {(size,): _ROWS[letter] for letter, size in (("H", _HIDDEN), ("I", _INPUT), ("1", 1))}
-    shapes[_HIDDEN, _INPUT] = f"{_ROWS['H']}, Columns::kInput"
+    sizes = {"H": _HIDDEN, "I": _INPUT, "1": 1} | ({"groups": rule.groups} if rule.group_size > 1 else {})
+    shapes = {(size,): _ROWS[letter] for letter, size in sizes.items()}
+    shapes |= {
+        (sizes[letter], _INPUT): f"{_ROWS[letter]}, Columns::kInput" for letter in sizes.keys() & {"H", "groups"}
+    }
     if shape not in shapes:
         raise ProgramError(f"{rule.name}: {name}: expected (H, I), (H,), (I,) or (1,), got {shape}")
     return shapes[shape]

@@ -207,7 +207,11 @@ BAD_PACKED = {
     "no number": (lambda p: packed(TRAINED, p), "a,b\n1,2\n1,\n", r"line 3: expected 2 finite numbers, got 1,$"),
     "nan": (lambda p: packed(TRAINED, p), "1,nan\n", r"line 1: expected 2 finite numbers, got 1,nan$"),
     "half a word": (lambda p: packed(words()[0], p), "3\n1.5\n", r"line 2: expected 1 word, got 1\.5$"),
-    "not a word": (lambda p: packed(words()[0], p), "3\n11\n", r"line 2: x: expected words from 0 to 10, got 11 at"),
+    "not a word": (
+        lambda p: packed(words()[0], p),
+        "3\n11\n",
+        r"line 2: x: expected word indices from 0 to 10, got 11 at",
+    ),
 }
 
 

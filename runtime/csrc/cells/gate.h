@@ -48,13 +48,14 @@ struct Param {
 };
 
 // Rows of a weight input: hidden * H + input * I + one + rank * the rank of R + features * F, which
-// is I / 2 behind an imputer.
+// is I / 2 behind an imputer, + groups * the number of groups of neurons that share a decision.
 struct RowCount {
   int hidden = 0;
   int input = 0;
   int one = 0;
   int rank = 0;
   int features = 0;
+  int groups = 0;
 };
 
 constexpr RowCount HiddenRows() {
@@ -84,6 +85,12 @@ constexpr RowCount RankRows() {
 constexpr RowCount FeatureRows() {
   RowCount rows{};
   rows.features = 1;
+  return rows;
+}
+
+constexpr RowCount GroupRows() {
+  RowCount rows{};
+  rows.groups = 1;
   return rows;
 }
 

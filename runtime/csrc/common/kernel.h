@@ -29,7 +29,19 @@ struct LayerSizes {
   NumberType weights = NumberType::kFloat32;  // storage type of the packed W, R, C and V
   bool dots = false;                          // use dot-product instructions, see KernelTable
   unsigned bias_terms = kBias;                // a gate with one of these terms has a bias
+  std::int64_t group_size = 1;                // neighbouring neurons that share a decision
+  std::int64_t group_count = 0;               // only if group_size is above 1
+
+  void SetGroups(std::int64_t size) {
+    group_size = size;
+    group_count = (hidden + size - 1) / size;
+  }
 };
+
+// The number of groups of neurons; the last one may have fewer than group_size neurons.
+[[gnu::always_inline]] constexpr std::int64_t Groups(const LayerSizes& sizes) {
+  return sizes.group_size == 1 ? sizes.hidden : sizes.group_count;
+}
 
 // F of an op with an imputer, whose cell reads 2F inputs.
 [[gnu::always_inline]] constexpr std::int64_t Features(const LayerSizes& sizes) {

@@ -113,7 +113,8 @@ struct OwnedCell {
 Shape ExpectedShape(const WeightSpec& spec, const LayerSizes& sizes) {
   const RowCount& rows = spec.rows;
   Shape shape = {rows.hidden * sizes.hidden + rows.input * sizes.input + rows.one +
-                 rows.rank * sizes.rank + rows.features * Features(sizes)};
+                 rows.rank * sizes.rank + rows.features * Features(sizes) +
+                 rows.groups * Groups(sizes)};
   if (spec.columns == Columns::kInput) shape.push_back(sizes.input);
   if (spec.columns == Columns::kInputTwice) shape.push_back(2 * sizes.input);
   if (spec.columns == Columns::kHidden) shape.push_back(sizes.hidden);
@@ -143,6 +144,7 @@ std::string PrintLetters(const WeightSpec& spec) {
   add(spec.rows.one, "1");
   add(spec.rows.rank, "rank");
   add(spec.rows.features, "F");
+  add(spec.rows.groups, "groups");
   const char* columns[] = {",)", ", I)", ", 2 * I)", ", H)", ", rank)", ", F)"};
   return "(" + text + columns[static_cast<int>(spec.columns)];
 }
@@ -186,7 +188,7 @@ std::string Print(const Shape& shape) {
   return text + (shape.size() == 1 ? ",)" : ")");
 }
 
-LayerSizes Op::CheckWeights(const std::vector<Tensor>& weights) const {
+LayerSizes Op::CheckWeights(const std::vector<Tensor>& weights, std::int64_t group_size) const {
   const auto refuse = [&](std::size_t i, const std::string& expected) {
     Refuse(spec.name, spec.weights[i].spec.name, expected, weights[i].shape);
   };
@@ -201,6 +203,13 @@ LayerSizes Op::CheckWeights(const std::vector<Tensor>& weights) const {
   LayerSizes sizes{input, FindHidden(spec.weights[source].spec, input, hidden_shape)};
   if (source > 0 && w != ExpectedShape(first, sizes)) refuse(0, PrintLetters(first));
   if (sizes.hidden < 1) refuse(source, PrintLetters(spec.weights[source].spec));
+  const std::int64_t largest = kernel.rule->HasGroups() ? sizes.hidden : 1;
+  if (group_size < 1 || group_size > largest) {
+    throw InvalidArgument("edgernn: " + spec.name + ": group_size: expected " +
+                          (largest > 1 ? "1 to " : "") + std::to_string(largest) + ", got " +
+                          std::to_string(group_size));
+  }
+  sizes.SetGroups(group_size);
   std::string reason = " as W is " + Print(w);
   if (source > 0)
     reason += std::string(" and ") + spec.weights[source].spec.name + " is " + Print(hidden_shape);

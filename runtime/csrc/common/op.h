@@ -44,8 +44,8 @@ struct Op : OpKernel {
 
   // Derives the sizes of a layer from its weights, in the order of the spec, with an absent tensor
   // for an optional weight that is missing. The storage type is that of W. Throws InvalidArgument
-  // for shapes that do not match.
-  LayerSizes CheckWeights(const std::vector<Tensor>& weights) const;
+  // for shapes that do not match, and for a group size that the rule does not support.
+  LayerSizes CheckWeights(const std::vector<Tensor>& weights, std::int64_t group_size) const;
 
   // Sorts the weights into the fields that Pack reads.
   Weights Arrange(const std::vector<Tensor>& weights) const;

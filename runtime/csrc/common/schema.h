@@ -24,7 +24,7 @@ constexpr int kRuleSlot = kFactorSlot + 1;
 constexpr int kImputerSlot = kRuleSlot + kMaxRuleParams;
 
 constexpr bool IsNone(const RowCount& rows) {
-  return rows.hidden + rows.input + rows.one + rows.rank + rows.features == 0;
+  return rows.hidden + rows.input + rows.one + rows.rank + rows.features + rows.groups == 0;
 }
 
 // The weights and states of a cell.

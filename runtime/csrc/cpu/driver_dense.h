@@ -19,8 +19,8 @@ struct DenseWeights {
 
   DenseWeights(const CellTable& cell, const LayerSizes& sizes, void* base) {
     Arena arena(base);
-    mid.Allocate(cell, cell.mid_gates, MidSize(cell, sizes), sizes, &arena);
-    update.Allocate(cell, cell.update_gates, sizes.hidden, sizes, &arena);
+    mid.Allocate(cell, cell.mid_gates, MidSize(cell, sizes), sizes, false, &arena);
+    update.Allocate(cell, cell.update_gates, sizes.hidden, sizes, false, &arena);
     q = arena.Allocate<float>(PadToLanes(sizes.rank) * sizes.hidden);
     params.Allocate(cell, sizes, &arena);
     bytes = arena.used();

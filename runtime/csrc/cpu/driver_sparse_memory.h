@@ -5,7 +5,8 @@
 #define EDGERNN_CPU_DRIVER_SPARSE_MEMORY_H_
 
 #include "cpu/gather_low_precision.h"
-#include "rules/selector.h"
+#include "cpu/block_step.h"
+#include "rules/make_selector.h"
 
 namespace edgernn::EDGERNN_ISA {
 
@@ -26,8 +27,8 @@ struct SparseWeights {
     rows = arena.Allocate(RowBytes(cell, sizes));
     row_b = arena.Allocate<float>(sizes.hidden * StoredSums(cell));
     q = arena.Allocate<float>(PadToLanes(sizes.rank) * sizes.hidden);
-    mid.Allocate(cell, cell.mid_gates, MidSize(cell, sizes), sizes, &arena);
-    dense.Allocate(cell, cell.update_gates, sizes.hidden, sizes, &arena);
+    mid.Allocate(cell, cell.mid_gates, MidSize(cell, sizes), sizes, false, &arena);
+    dense.Allocate(cell, cell.update_gates, sizes.hidden, sizes, true, &arena);
     params.Allocate(cell, sizes, &arena);
     bytes = arena.used();
   }
@@ -43,15 +44,22 @@ struct SparseWeights {
 struct SparseScratch {
   std::int64_t chunk;
   void* rule;                      // scratch of the selector, for (chunk, B) rows
-  float* x;                        // (padded I,), followed by the previous x in cells that read it
+  float* x;    // (B, padded I), each followed by the previous x in cells that read it
+  float* pair;  // (B, 2I): x_t and x_{t-1}, for cells that read both
   float* pairs;                    // (chunk, B, 2I): x_t and x_{t-1}, for cells that read both
   float* mid_sums;                 // (blocks of M, mid gates, lanes)
-  float* mid;                      // (padded M,)
-  float* qh;                       // (padded rank,): Q h
+  float* mid;                      // (B, padded M)
+  float* qh;                       // (B, padded rank): Q h
   QuantizedInputs quantized;       // inputs of the dense path: (chunk, B) rows for x, else one
   QuantizedRows parts[kMaxParts];  // inputs of gathered products, one row each
   // pre-activations, (gates, padded H) of the active neurons or (blocks, gates, lanes) of all
   float* sums;
+  BlockBuffers blocks;
+  BlockSample* samples;   // (B,)
+  std::int32_t* waiting;  // (B,): indices of the samples
+  LaneBits* lanes;        // (B, blocks): their active neurons
+  std::int32_t* neurons;  // indices of the active neurons
+  LaneBits* all_lanes;    // the bits of all neurons
   // x, states and parameters of the active neurons, (padded H,) each; parameters with one value per
   // neuron only
   float* gathered_x;
@@ -59,6 +67,9 @@ struct SparseScratch {
   float* gathered_param[kMaxParams];
   float* masked[kMaxStates];    // (padded H,) each: the states times the rule's mask
   float* state[kMaxStates];     // (B, padded H) each
+  float* next[kMaxStates];      // (B, padded H) each: new states of active blocks
+  float** state_of;             // (B, kMaxStates): rows of `state`
+  float** next_of;              // (B, kMaxStates): rows of `next`
   float* memory[kMaxMemories];  // (B, padded size) each, the memories of the rule
   std::int64_t* macs;           // (B,)
   std::size_t zeroed_bytes;     // number of bytes that are zeroed at the start of a call
@@ -74,26 +85,36 @@ struct SparseScratch {
     chunk = ChunkSteps(steps, batch);
     rule = arena.Allocate<char>(
         static_cast<std::int64_t>(kernel.selector->scratch_bytes(sizes, chunk * batch)));
-    x = arena.Allocate<float>(PadToLanes(sizes.input) * InputCount(cell));
+    x = arena.Allocate<float>(batch * PadToLanes(sizes.input) * InputCount(cell));
+    pair = arena.Allocate<float>(cell.reads_last ? batch * 2 * sizes.input : 0);
     // a call of one chunk projects nothing in advance
     const std::int64_t rows = steps > chunk ? chunk * batch : 1;
     pairs = arena.Allocate<float>(cell.reads_last ? rows * 2 * sizes.input : 0);
     const std::int64_t sums_size = padded * cell.update_gates.all.count;
     mid_sums = arena.Allocate<float>(mid_size * cell.mid_gates.all.count);
-    mid = arena.Allocate<float>(cell.has_mid ? mid_size : 0);
-    qh = arena.Allocate<float>(PadToLanes(sizes.rank));
+    mid = arena.Allocate<float>(cell.has_mid ? batch * mid_size : 0);
+    qh = arena.Allocate<float>(batch * PadToLanes(sizes.rank));
     quantized.Allocate(cell, sizes, 1, rows, &arena);
     const std::int64_t columns[kMaxParts] = {sizes.input, sizes.input, RecurrentColumns(sizes),
                                              sizes.hidden, MidSize(cell, sizes)};
     for (int p = 0; p < kMaxParts; ++p) parts[p].Allocate(sizes, 1, columns[p], &arena);
     sums = arena.Allocate<float>(sums_size);
+    blocks.Allocate(cell, batch, &arena);
+    samples = arena.Allocate<BlockSample>(batch);
+    waiting = arena.Allocate<std::int32_t>(batch);
+    lanes = arena.Allocate<LaneBits>(batch * Blocks(sizes.hidden));
+    neurons = AllocateList(sizes.hidden, &arena);
+    all_lanes = AllocateLanes(sizes.hidden, &arena);
     gathered_x = arena.Allocate<float>(cell.square ? padded : 0);
     for (int s = 0; s < cell.states; ++s) gathered[s] = arena.Allocate<float>(padded);
     for (int i = 0; i < cell.params; ++i) {
-      gathered_param[i] = arena.Allocate<float>(IsGathered(cell, i) ? padded : 0);
+      gathered_param[i] = arena.Allocate<float>(BlockBuffers::HasNeurons(cell, i) ? padded : 0);
     }
     for (int s = 0; s < cell.states; ++s) masked[s] = arena.Allocate<float>(padded);
     for (int s = 0; s < cell.states; ++s) state[s] = arena.Allocate<float>(batch * padded);
+    for (int s = 0; s < cell.states; ++s) next[s] = arena.Allocate<float>(batch * padded);
+    state_of = arena.Allocate<float*>(batch * kMaxStates);
+    next_of = arena.Allocate<float*>(batch * kMaxStates);
     for (int i = 0; i < kernel.rule->memory_count; ++i) {
       const std::int64_t width = Width(kernel.rule->memories[i].extent, sizes);
       memory[i] = arena.Allocate<float>(batch * PadToLanes(width));
@@ -102,12 +123,6 @@ struct SparseScratch {
     zeroed_bytes = arena.used();
     projected = steps > chunk ? arena.Allocate<float>(rows * sums_size) : nullptr;
     bytes = arena.used();
-  }
-
-  // True if parameter i has one value per neuron.
-  static bool IsGathered(const CellTable& cell, int i) {
-    const Extent extent = cell.extents[i];
-    return extent == Extent::kHidden || (cell.square && extent == Extent::kInput);
   }
 };
 

@@ -83,17 +83,21 @@ struct GroupWeights {
   PackedMatrix c;
   PackedMatrix v;
 
+  // by_block: Pack each block on its own, for steps that compute some of the blocks.
   void Allocate(const CellTable& cell, const GateGroup& of, std::int64_t rows,
-                const LayerSizes& sizes, Arena* arena) {
+                const LayerSizes& sizes, bool by_block, Arena* arena) {
     const std::int64_t padded = PadToLanes(rows);
+    const auto largest = [by_block](const GateList& places) {
+      return by_block ? 1 : LargestPanel(places.count);
+    };
     group = &of;
     size = rows;
-    w.Allocate(sizes, of.x.count, rows, InputColumns(cell, sizes), arena);
+    w.Allocate(sizes, of.x.count, rows, InputColumns(cell, sizes), largest(of.x), arena);
     b = arena->Allocate<float>(padded * of.all.count);
-    r.Allocate(sizes, of.h.count, rows, RecurrentColumns(sizes), arena);
+    r.Allocate(sizes, of.h.count, rows, RecurrentColumns(sizes), largest(of.h), arena);
     sparse.Allocate(r, arena);
-    c.Allocate(sizes, of.c.count, rows, sizes.hidden, arena);
-    v.Allocate(sizes, of.m.count, rows, MidSize(cell, sizes), arena);
+    c.Allocate(sizes, of.c.count, rows, sizes.hidden, largest(of.c), arena);
+    v.Allocate(sizes, of.m.count, rows, MidSize(cell, sizes), largest(of.m), arena);
   }
 
   [[gnu::noinline, gnu::cold]] void Pack(const CellTable& cell, const LayerSizes& sizes,
@@ -109,16 +113,15 @@ struct GroupWeights {
       find(term, places, first);
       to.Pack(source, first, largest);
     };
-    const auto panels = [](const GateList& places) { return LargestPanel(places.count); };
-    pack(kX, group->x, from.w, w, panels(group->x));
+    pack(kX, group->x, from.w, w, w.largest_panel);
     std::int64_t first[kMaxGates];
     find(sizes.bias_terms, {group->all.count, {0, 1, 2, 3, 4, 5, 6, 7}}, first);
     PackGates(from.b, first, group->all.count, size, 1, 1, b);
     pack(kH, group->h, from.r, r, 1);
     sparse.DropZeroColumns(r);
-    if (!sparse.stats->sparse) pack(kH, group->h, from.r, r, panels(group->h));
-    pack(kC, group->c, from.c, c, panels(group->c));
-    pack(kM, group->m, from.v, v, panels(group->m));
+    if (!sparse.stats->sparse) pack(kH, group->h, from.r, r, r.largest_panel);
+    pack(kC, group->c, from.c, c, c.largest_panel);
+    pack(kM, group->m, from.v, v, v.largest_panel);
   }
 
   std::int64_t blocks() const { return Blocks(size); }
@@ -136,6 +139,22 @@ struct GroupWeights {
            size * (sizes.hidden * group->c.count + MidSize(cell, sizes) * group->m.count);
   }
 
+  // The multiply-adds of the blocks with bits in `lanes`, with or without the products with x.
+  std::int64_t BlockMacs(const CellTable& cell, const LayerSizes& sizes, const LaneBits* lanes,
+                         bool with_input) const {
+    std::int64_t rows = 0, macs = 0;
+    for (std::int64_t block = 0; block < blocks(); ++block) {
+      if (lanes[block] == 0) continue;
+      const std::int64_t left = size - block * kLanes, count = left < kLanes ? left : kLanes;
+      rows += count;
+      if (sparse.stats->sparse) macs += count * group->h.count * sparse.Count(block);
+    }
+    if (!sparse.stats->sparse) macs = rows * RecurrentColumns(sizes) * group->h.count;
+    if (with_input) macs += rows * InputColumns(cell, sizes) * group->x.count;
+    return macs +
+           rows * (sizes.hidden * group->c.count + MidSize(cell, sizes) * group->m.count);
+  }
+
   // Makes the product of the weights with the first `columns` of a (rows, stride), which is
   // quantized first if the weights are int8. `started` is the bit set of gates that already have
   // sums; the gates of the product are added to it.
@@ -150,6 +169,7 @@ struct GroupWeights {
     product.depth = weights.depth;
     product.w = weights.w;
     product.places = places;
+    product.largest_panel = weights.largest_panel;
     product.gates = group->all.count;
     product.blocks = blocks();
     product.b = b;
@@ -176,6 +196,77 @@ struct GroupWeights {
   }
 };
 
+// The products of a group at one step, which are added to its sums tile by tile.
+struct GroupProducts {
+  enum Operand { kX, kH, kC, kM, kOperands };
+
+  Product products[kOperands];
+  Operand operands[kOperands];
+  int count = 0;
+  int max_gates = 0;
+  // gates that have sums before the first product, which does not add to them
+  GateList others{};
+  std::int64_t gates;   // distance from block to block of the sums
+  std::int64_t stride;  // distance from row to row of the sums
+
+  // All terms but x of `rows` samples, or all terms if `with_input`. A product with a sparse R is
+  // added to `sums` at once, for all blocks or those with bits in `lanes`.
+  GroupProducts(const GroupWeights& weights, const MatmulInputs& from, std::int64_t rows,
+                bool with_input, const QuantizedInputs& quantized, const LaneBits* lanes,
+                float* sums)
+      : gates(weights.group->all.count * kLanes), stride(weights.Floats()) {
+    const GateGroup& group = *weights.group;
+    // bit sets of the gates that have sums: so far, and before the loop over tiles
+    unsigned started = 0;
+    for (int i = 0; i < group.x.count && !with_input; ++i) started |= 1u << group.x.at[i];
+    unsigned ready = started;
+    const auto add = [&](Operand operand, const GateList& places, const PackedMatrix& w,
+                         const float* a, std::int64_t columns, const QuantizedRows& of) {
+      if (places.count == 0) return;
+      max_gates = places.count > max_gates ? places.count : max_gates;
+      operands[count] = operand;
+      products[count++] =
+          weights.MakeProduct(places, w, a, rows, PadToLanes(w.depth), columns, of, &started);
+    };
+    if (with_input) add(kX, group.x, weights.w, from.x, weights.w.depth, quantized.x);
+    add(kH, group.h, weights.r, from.h, from.h_end, quantized.h);
+    if (weights.sparse.stats->sparse) {
+      // not tiled, as each block has its own list of columns
+      AddSparse(weights.sparse, products[--count], rows, lanes, sums);
+      max_gates = 0;
+      ready = started;
+    }
+    add(kC, group.c, weights.c, from.c, from.c_end, quantized.c);
+    add(kM, group.m, weights.v, from.m, from.m_end, quantized.m);
+    for (int i = 0; count > 0 && i < products[0].places.count; ++i) {
+      ready &= ~(1u << products[0].places.at[i]);
+    }
+    for (int g = 0; g < group.all.count; ++g) {
+      if ((ready >> g & 1) != 0) others.at[others.count++] = g;
+    }
+  }
+
+  // Copies the sums of `others` of one block.
+  [[gnu::always_inline]] void CopyOthers(const float* from, float* to) const {
+    for (int i = 0; i < others.count; ++i) {
+      Store(to + others.at[i] * kLanes, Load(from + others.at[i] * kLanes));
+    }
+  }
+
+  // Computes the sums of a tile in `to` from those in `start`, which may be the same.
+  [[gnu::always_inline]] void AddTile(std::int64_t row, std::int64_t block, TileShape shape,
+                                      Sums start, Sums to) const {
+    if (count > 0) AddProduct(products[0], row, block, shape, start, to);
+    for (std::int64_t r = 0; start.at != to.at && r < std::int64_t{1} << shape.rows; ++r) {
+      const std::int64_t end = gates << shape.blocks;
+      for (std::int64_t at = 0; at < end; at += gates) {
+        CopyOthers(start.at + r * start.stride + at, to.at + r * to.stride + at);
+      }
+    }
+    for (int i = 1; i < count; ++i) AddProduct(products[i], row, block, shape, to, to);
+  }
+};
+
 // Adds all terms but x to the sums of `rows` samples and the first `blocks`, tile by tile. Calls
 // finish(row, rows, block, blocks, sums) for each tile, or once for all if cell.untiled. The sums
 // are valid until finish returns.
@@ -184,58 +275,23 @@ template <class Finish>
                                             const MatmulInputs& from, std::int64_t rows,
                                             std::int64_t blocks, const QuantizedInputs& quantized,
                                             float* sums, const Finish& finish) {
-  const GateGroup& group = *weights.group;
-  const std::int64_t gates = group.all.count * kLanes, stride = weights.Floats();
-  Product products[3];
-  int count = 0, max_gates = 0;
-  // bit sets of the gates that have sums: so far, and before the loop over tiles
-  unsigned started = 0;
-  for (int i = 0; i < group.x.count; ++i) started |= 1u << group.x.at[i];
-  unsigned ready = started;
-  const auto add = [&](const GateList& places, const PackedMatrix& w, const float* a,
-                       std::int64_t columns, const QuantizedRows& quantized_input) {
-    if (places.count == 0) return;
-    max_gates = places.count > max_gates ? places.count : max_gates;
-    products[count++] = weights.MakeProduct(places, w, a, rows, PadToLanes(w.depth), columns,
-                                            quantized_input, &started);
-  };
-  add(group.h, weights.r, from.h, from.h_end, quantized.h);
-  if (count > 0 && weights.sparse.stats->sparse) {
-    // not tiled, as each block has its own list of columns
-    AddSparse(weights.sparse, products[--count], rows, sums);
-    max_gates = 0;
-    ready = started;
-  }
-  add(group.c, weights.c, from.c, from.c_end, quantized.c);
-  add(group.m, weights.v, from.m, from.m_end, quantized.m);
-  if (count == 0) {
+  const GroupProducts group(weights, from, rows, false, quantized, nullptr, sums);
+  const std::int64_t stride = group.stride;
+  if (group.count == 0) {
     finish(std::int64_t{0}, rows, std::int64_t{0}, blocks, Sums{sums, stride});
     return;
   }
-  // gates that the first product does not add to, whose sums are copied to the tile
-  GateList others{};
-  for (int i = 0; i < products[0].places.count; ++i) ready &= ~(1u << products[0].places.at[i]);
-  for (int g = 0; g < group.all.count && !cell.untiled; ++g) {
-    if ((ready >> g & 1) != 0) others.at[others.count++] = g;
-  }
   // small enough for the L1 cache
   float tile[kTileSums * kMaxGates * kLanes];
-  ForTiles(FitTile(max_gates, rows), rows, blocks,
+  ForTiles(FitTile(group.max_gates, rows), rows, blocks,
            [&](std::int64_t row, std::int64_t block, TileShape shape) {
-             const std::int64_t tile_rows = std::int64_t{1} << shape.rows;
              const std::int64_t tile_blocks = std::int64_t{1} << shape.blocks;
-             const Sums start{sums + row * stride + block * gates, stride};
-             const Sums to = cell.untiled ? start : Sums{tile, tile_blocks * gates};
-             AddProduct(products[0], row, block, shape, start, to);
-             for (int i = 0; i < others.count; ++i) {
-               for (std::int64_t r = 0; r < tile_rows; ++r) {
-                 for (std::int64_t at = others.at[i] * kLanes; at < to.stride; at += gates) {
-                   Store(to.at + r * to.stride + at, Load(start.at + r * stride + at));
-                 }
-               }
+             const Sums start{sums + row * stride + block * group.gates, stride};
+             const Sums to = cell.untiled ? start : Sums{tile, tile_blocks * group.gates};
+             group.AddTile(row, block, shape, start, to);
+             if (!cell.untiled) {
+               finish(row, std::int64_t{1} << shape.rows, block, tile_blocks, to);
              }
-             for (int i = 1; i < count; ++i) AddProduct(products[i], row, block, shape, to, to);
-             if (!cell.untiled) finish(row, tile_rows, block, tile_blocks, to);
            });
   if (cell.untiled) finish(std::int64_t{0}, rows, std::int64_t{0}, blocks, Sums{sums, stride});
 }

@@ -5,6 +5,7 @@
 #ifndef EDGERNN_CPU_GEMM_H_
 #define EDGERNN_CPU_GEMM_H_
 
+#include "cpu/compress.h"
 #include "cpu/pack_panels.h"
 
 namespace edgernn::EDGERNN_ISA {
@@ -21,6 +22,7 @@ struct Product {
   std::int64_t blocks;                     // number of blocks of w
   const float* b;                          // (blocks, gates, lanes)
   unsigned from_bias;                      // bit i: the sums of the i-th gate of w start from b
+  std::int64_t largest_panel;              // number of blocks in the largest panels of w
   NumberType type = NumberType::kFloat32;  // type of w
   // for kInt8 only
   bool dots = false;
@@ -96,11 +98,12 @@ template <int kCount, int MB, int NB>
 [[gnu::noinline]] void AddFloat32Tile(const Product& product, std::int64_t row, std::int64_t block,
                                       Sums from, Sums to) {
   const std::int64_t stride = product.stride, columns = product.columns;
-  const Panel panel(LargestPanel(kCount), block, product.blocks);
+  const Panel panel(product.largest_panel, block, product.blocks);
   const float* a = product.a + row * stride;
   const float* w =
       static_cast<const float*>(product.w) + PackedOffset(panel, block, 0, kCount, product.depth);
   const std::int64_t step = panel.size * kCount * kLanes;
+  const std::int64_t next = panel.NextBlock(product.depth) * kCount * kLanes;
   const TileSums<kCount> sums(product, block, from, to);
   Vec p[MB][NB][kCount];
   sums.ReadAll(p);
@@ -109,7 +112,7 @@ template <int kCount, int MB, int NB>
     for (int j = 0; j < NB; ++j) {
 #pragma GCC unroll 16
       for (int g = 0; g < kCount; ++g) {
-        const Vec weight = Load(w + (j * kCount + g) * kLanes);
+        const Vec weight = Load(w + j * next + g * kLanes);
 #pragma GCC unroll 16
         for (int i = 0; i < MB; ++i) p[i][j][g] = p[i][j][g] + weight * a[i * stride + k];
       }
@@ -127,11 +130,12 @@ template <int kCount, int MB, int NB>
 [[gnu::noinline]] void AddBfloat16Tile(const Product& product, std::int64_t row, std::int64_t block,
                                        Sums from, Sums to) {
   const std::int64_t stride = product.stride, columns = product.columns;
-  const Panel panel(LargestPanel(kCount), block, product.blocks);
+  const Panel panel(product.largest_panel, block, product.blocks);
   const float* a = product.a + row * stride;
   const float* w = static_cast<const float*>(product.w) +
                    PackedOffset(panel, block, 0, kCount, Words(product.depth, 2));
   const std::int64_t step = panel.size * kCount * kLanes;
+  const std::int64_t next = panel.NextBlock(Words(product.depth, 2)) * kCount * kLanes;
   const TileSums<kCount> sums(product, block, from, to);
   Vec p[MB][NB][kCount];
   sums.ReadAll(p);
@@ -140,7 +144,7 @@ template <int kCount, int MB, int NB>
     for (int j = 0; j < NB; ++j) {
 #pragma GCC unroll 16
       for (int g = 0; g < kCount; ++g) {
-        const Bfloat16Pair weights = LoadBfloat16Pair(w + (j * kCount + g) * kLanes);
+        const Bfloat16Pair weights = LoadBfloat16Pair(w + j * next + g * kLanes);
 #pragma GCC unroll 16
         for (int i = 0; i < MB; ++i) {
           p[i][j][g] = p[i][j][g] + weights.first * a[i * stride + k];
@@ -162,7 +166,7 @@ template <int kCount, int MB, int NB, bool kDots>
                                    Sums from, Sums to) {
   using Bytes = Int8Product<kDots>;
   constexpr int kWide = kLanes * Bytes::kColumns;
-  const Panel panel(LargestPanel(kCount), block, product.blocks);
+  const Panel panel(product.largest_panel, block, product.blocks);
   const std::int64_t stride = product.quantized.stride;
   const std::int16_t* const a = product.quantized.at + row * stride;
   const std::int64_t depth_words = Words(product.depth, Bytes::kColumns);
@@ -171,6 +175,7 @@ template <int kCount, int MB, int NB, bool kDots>
       static_cast<const std::int8_t*>(product.w) +
       Bytes::kColumns * PackedOffset(panel, block, 0, kCount, depth_words);
   const std::int64_t step = panel.size * kCount * kWide;
+  const std::int64_t next = panel.NextBlock(depth_words) * kCount * kWide;
   Vec::Bits p[MB][NB][kCount] = {};
 #pragma GCC unroll 2
   for (int pass = 0; pass < Bytes::kPasses; ++pass) {
@@ -184,7 +189,7 @@ template <int kCount, int MB, int NB, bool kDots>
       for (int j = 0; j < NB; ++j) {
 #pragma GCC unroll 16
         for (int g = 0; g < kCount; ++g) {
-          const auto weights = Bytes::Load(w + (j * kCount + g) * kWide);
+          const auto weights = Bytes::Load(w + j * next + g * kWide);
 #pragma GCC unroll 16
           for (int i = 0; i < MB; ++i) {
             const auto factor = Bytes::Fill(a + i * stride + Bytes::kColumns * k, pass);
@@ -304,6 +309,7 @@ inline void Multiply(const float* a, std::int64_t rows, std::int64_t depth, cons
   product.w = w;
   product.places.count = 1;
   product.gates = 1;
+  product.largest_panel = LargestPanel(1);
   product.blocks = blocks;
   product.b = b;
   product.from_bias = 1;

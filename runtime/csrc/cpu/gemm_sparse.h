@@ -31,6 +31,11 @@ struct SparseColumns {
     stats = arena->Allocate<Stats>(1);
   }
 
+  // The number of nonzero columns of a block of a sparse matrix.
+  std::int64_t Count(std::int64_t block) const {
+    return ends[block] - (block == 0 ? 0 : ends[block - 1]);
+  }
+
   // Drops the zero columns of a float32 matrix, if the sparse product is then faster.
   [[gnu::noinline, gnu::cold]] void DropZeroColumns(const PackedMatrix& matrix) const {
     const std::int64_t size = matrix.size, depth = matrix.depth, gates = matrix.gates;
@@ -140,8 +145,10 @@ struct ColumnProduct {
     }
   }
 
-  [[gnu::noinline]] void Run(std::int64_t rows) const {
+  // Runs all blocks, or those with bits in `lanes`.
+  [[gnu::noinline]] void Run(std::int64_t rows, const LaneBits* lanes = nullptr) const {
     for (std::int64_t block = 0; block < product.blocks; ++block) {
+      if (lanes != nullptr && lanes[block] == 0) continue;
       std::int64_t row = 0;
       for (; row + 4 <= rows; row += 4) Tile<4>(row, block);
       for (; row < rows; ++row) Tile<1>(row, block);
@@ -151,17 +158,17 @@ struct ColumnProduct {
 
 template <int kGates>
 void AddStored(const SparseColumns& columns, const Product& product, std::int64_t rows,
-               float* sums) {
+               const LaneBits* lanes, float* sums) {
   const float* const w = static_cast<const float*>(product.w);
-  ColumnProduct<kGates, StoredColumns>{{columns}, w, product, sums}.Run(rows);
+  ColumnProduct<kGates, StoredColumns>{{columns}, w, product, sums}.Run(rows, lanes);
 }
 
-// Adds a product with a sparse matrix to the sums of all rows.
+// Adds a product with a sparse matrix to the sums of all rows; `lanes` as in Run.
 inline void AddSparse(const SparseColumns& columns, const Product& product, std::int64_t rows,
-                      float* sums) {
+                      const LaneBits* lanes, float* sums) {
   constexpr decltype(&AddStored<1>) kByGates[kMaxTerm] = {&AddStored<1>, &AddStored<2>,
                                                           &AddStored<3>, &AddStored<4>};
-  kByGates[product.places.count - 1](columns, product, rows, sums);
+  kByGates[product.places.count - 1](columns, product, rows, lanes, sums);
 }
 
 // Computes qh (rows, padded rank) = Q h, from the first `columns` of h (rows, padded H). q is

@@ -59,6 +59,12 @@ struct Panel {
   std::int64_t first;
   std::int64_t size;
 
+  // The distance from a block to the next, in steps of a block's column; panels of one block follow
+  // one another.
+  [[gnu::always_inline]] std::int64_t NextBlock(std::int64_t columns) const {
+    return size == 1 ? columns : 1;
+  }
+
   [[gnu::always_inline]] Panel(std::int64_t largest, std::int64_t block, std::int64_t blocks)
       : first(block & -largest), size(largest) {
     while (first + size > blocks) {
@@ -147,11 +153,13 @@ struct PackedMatrix {
   int gates;
   std::int64_t size;
   std::int64_t depth;
+  std::int64_t largest_panel;  // in blocks
   void* w;
   float* scales;  // only for kInt8
 
   void Allocate(const LayerSizes& sizes, int count, std::int64_t rows, std::int64_t columns,
-                Arena* arena) {
+                std::int64_t largest, Arena* arena) {
+    largest_panel = largest;
     type = sizes.weights;
     dots = UsesDots(sizes);
     gates = count;

@@ -101,6 +101,7 @@ Node::Node(const OrtApi* api, const OrtKernelInfo* info)
           : bits == 16 ? NumberType::kBfloat16
                        : NumberType::kInt8;
   rank_ = attributes.Int("rank", 0);
+  group_size_ = attributes.Int("group_size", 1);
   std::size_t count = 0;
   Check(ort::KernelInfoGetInputCount(api, info, &count));
   const bool all = op_.HasOptionalWeight(count - 1);
@@ -127,7 +128,7 @@ bool Node::ReadConstants(const OrtKernelInfo* info, std::vector<Tensor>* weights
 }
 
 LayerSizes Node::CheckWeights(const std::vector<Tensor>& weights) const {
-  LayerSizes sizes = op_.CheckWeights(weights);
+  LayerSizes sizes = op_.CheckWeights(weights, group_size_);
   sizes.weights = type_;
   if (sizes.rank != rank_) {
     Refuse("rank", "expected " + std::to_string(sizes.rank) + ", the columns of R, got " +

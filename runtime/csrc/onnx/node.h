@@ -56,6 +56,7 @@ class Node {
 
   NumberType type_;  // storage type of the packed weights, whose inputs are floats
   std::int64_t rank_;
+  std::int64_t group_size_;
   std::vector<std::size_t> inputs_;  // indices of the op's weights among the node's inputs
   std::size_t first_state_ = 1;
 };

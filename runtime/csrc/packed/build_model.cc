@@ -111,7 +111,8 @@ class ModelBuilder {
     for (const WeightInput& weight : op.spec.weights) {
       weights.push_back(all || !weight.MayBeAbsent() ? file_.NextTensor() : Tensor{});
     }
-    ModelLayer layer{op, op.spec.skips, op.CheckWeights(weights), nullptr, {}};
+    const auto group_size = static_cast<std::int64_t>(record.group_size);
+    ModelLayer layer{op, op.spec.skips, op.CheckWeights(weights, group_size), nullptr, {}};
     if (op.InputWidth(layer.sizes) != width) {
       throw Failure{EDGERNN_BAD_MODEL, "packed model: layer " + std::to_string(index) +
                                            ": expected weights for " + std::to_string(width) +

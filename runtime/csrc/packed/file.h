@@ -19,7 +19,7 @@
 
 namespace edgernn {
 
-constexpr std::uint32_t kPackedVersion = 3;
+constexpr std::uint32_t kPackedVersion = 4;
 constexpr std::uint32_t kStandardises = 1;
 constexpr std::uint32_t kHasHead = 2;
 
@@ -43,7 +43,8 @@ struct PackedLayer {
   char name[60];          // see LayerName, padded with zeros
   std::uint32_t tensors;  // number of weights and states
   std::uint64_t cell;     // offset of its PackedCell, or 0 for a cell of the library
-  std::uint64_t unused[3];
+  std::uint64_t group_size;
+  std::uint64_t unused[2];
 };
 static_assert(sizeof(PackedLayer) == 96);
 

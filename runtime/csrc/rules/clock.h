@@ -21,13 +21,15 @@ struct ClockSelector : Rule {
     float* u;      // (padded H,): above 0 for active neurons
     float* blend;  // (padded H,)
     std::int32_t* neurons;
+    LaneBits* lanes;
     float* t;           // the step of `active`
-    ActiveSet* active;  // the last selection; neurons is null before the first one
+    ActiveSet* active;  // the last selection; it has neither neurons nor lanes before the first one
 
     Scratch(const LayerSizes& sizes, std::int64_t, Arena* arena) {
       u = arena->Allocate<float>(PadToLanes(sizes.hidden));
       blend = arena->Allocate<float>(PadToLanes(sizes.hidden));
       neurons = AllocateList(sizes.hidden, arena);
+      lanes = AllocateLanes(sizes.hidden, arena);
       t = arena->Allocate<float>(1);
       active = arena->Allocate<ActiveSet>(1);
     }
@@ -40,7 +42,8 @@ struct ClockSelector : Rule {
                           std::int64_t, const float*, const float* const* memory) {
     // the samples of a batch are usually at the same step
     const float t = *memory[0];
-    if (scratch.active->neurons == nullptr || *scratch.t != t) {
+    const ActiveSet& last = *scratch.active;
+    if ((last.neurons == nullptr && last.lanes == nullptr) || *scratch.t != t) {
       *scratch.active = Rule::Select(sizes, packed, scratch, t);
       *scratch.t = t;
     }

@@ -20,9 +20,22 @@ namespace edgernn::EDGERNN_ISA {
   for (std::int64_t j = 0; j < PadToLanes(count); ++j) to[j] = j < count ? from[j] : 0.0f;
 }
 
-// Allocates a list of neurons, with the slack that AppendPositive needs.
+// Allocates a list of neurons, with the slack that AppendLanes needs.
 inline std::int32_t* AllocateList(std::int64_t hidden, Arena* arena) {
   return arena->Allocate<std::int32_t>(PadToLanes(hidden) + kLanes);
+}
+
+// Allocates the bits of all neurons, by block.
+inline LaneBits* AllocateLanes(std::int64_t hidden, Arena* arena) {
+  return arena->Allocate<LaneBits>(Blocks(hidden));
+}
+
+// Clears the bits of the padding and returns the number of active neurons.
+inline std::int64_t CountLanes(std::int64_t hidden, LaneBits* lanes) {
+  lanes[Blocks(hidden) - 1] &= kAllLanes >> (PadToLanes(hidden) - hidden);
+  std::int64_t count = 0;
+  for (std::int64_t k = 0; k < Blocks(hidden); ++k) count += __builtin_popcount(lanes[k]);
+  return count;
 }
 
 // Writes the indices of the values above 0 to `list` and returns their number. The padding of
@@ -30,7 +43,8 @@ inline std::int32_t* AllocateList(std::int64_t hidden, Arena* arena) {
 inline std::int64_t SelectPositive(const float* values, std::int64_t count, std::int32_t* list) {
   std::int64_t listed = 0;
   for (std::int64_t j = 0; j < count; j += kLanes) {
-    listed += AppendPositive(Load(values + j), static_cast<std::int32_t>(j), list + listed);
+    const LaneBits lanes = PositiveLanes(Load(values + j));
+    listed += AppendLanes(lanes, static_cast<std::int32_t>(j), list + listed);
   }
   return listed;
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The selector of rules of the kind kNeuron: selects neurons whose score is above zero.
+// The selector of rules of the kind kNeuron: selects the neurons, or groups of neurons, whose score
+// is above zero. Parameters, scores and memories have a value per group; without groups, each
+// neuron is one.
 
 #ifndef EDGERNN_RULES_NEURON_SELECTOR_H_
 #define EDGERNN_RULES_NEURON_SELECTOR_H_
 
-#include "rules/make_selector.h"
+#include "rules/neuron_groups.h"
 
 namespace edgernn::EDGERNN_ISA {
 
@@ -14,16 +16,17 @@ struct NeuronSelector {
   static constexpr int kRanks = -1;
   static constexpr bool kProjects = kSpec.matrix >= 0;
   static_assert(FitDecisions(kSpec), "a rule of the kind kNeuron needs memories of size H");
+  static_assert(!kSpec.HasGroups() || !kSpec.Remembers(), "groups have no memories");
 
   static constexpr bool IsNumber(int param) { return kSpec.params[param].rows.one > 0; }
 
   struct Packed {
     float* matrix;                  // packed panels
-    float* bias;                    // (padded H,)
-    float* params[kMaxRuleParams];  // (padded H,), or a number in all lanes
+    float* bias;                    // (padded groups,)
+    float* params[kMaxRuleParams];  // (padded groups,), or a number in all lanes
 
     Packed(const LayerSizes& sizes, Arena* arena) {
-      const std::int64_t padded = PadToLanes(sizes.hidden);
+      const std::int64_t padded = PadToLanes(Groups(sizes));
       matrix = arena->Allocate<float>(kProjects ? padded * sizes.input : 0);
       bias = arena->Allocate<float>(kProjects ? padded : 0);
 #pragma GCC unroll 8
@@ -34,24 +37,29 @@ struct NeuronSelector {
   };
 
   struct Scratch {
-    std::int32_t* neurons;
+    LaneBits* lanes;
+    LaneBits* groups;  // active groups
+    float* means;      // (padded groups,): means of the groups' states
     float* scores;     // (padded H,), of the last selection, only for rules with memories
-    float* projected;  // (rows, padded H)
+    float* projected;  // (rows, padded groups)
 
     Scratch(const LayerSizes& sizes, std::int64_t rows, Arena* arena) {
-      neurons = AllocateList(sizes.hidden, arena);
-      scores = arena->Allocate<float>(kSpec.Remembers() ? PadToLanes(sizes.hidden) : 0);
-      projected = arena->Allocate<float>(kProjects ? rows * PadToLanes(sizes.hidden) : 0);
+      const std::int64_t padded = PadToLanes(Groups(sizes));
+      lanes = AllocateLanes(sizes.hidden, arena);
+      groups = AllocateLanes(sizes.group_size > 1 ? Groups(sizes) : 0, arena);
+      means = arena->Allocate<float>(sizes.group_size > 1 ? padded : 0);
+      scores = arena->Allocate<float>(kSpec.Remembers() ? padded : 0);
+      projected = arena->Allocate<float>(kProjects ? rows * padded : 0);
     }
   };
 
   static void Pack(const LayerSizes& sizes, const Weights& from, const Packed& to) {
     if constexpr (kProjects) {
-      PackMatrix(from.rule[kSpec.matrix], sizes.hidden, sizes.input, LargestPanel(1), to.matrix);
+      PackMatrix(from.rule[kSpec.matrix], Groups(sizes), sizes.input, LargestPanel(1), to.matrix);
       if constexpr (kSpec.bias >= 0) {
-        PackVector(from.rule[kSpec.bias], sizes.hidden, to.bias);
+        PackVector(from.rule[kSpec.bias], Groups(sizes), to.bias);
       } else {
-        for (std::int64_t j = 0; j < PadToLanes(sizes.hidden); ++j) to.bias[j] = 0.0f;
+        for (std::int64_t j = 0; j < PadToLanes(Groups(sizes)); ++j) to.bias[j] = 0.0f;
       }
     }
     for (int i = 0; i < kMaxRuleParams; ++i) {
@@ -59,7 +67,7 @@ struct NeuronSelector {
       if (IsNumber(i)) {
         Store(to.params[i], Fill(from.rule[i][0]));
       } else {
-        PackVector(from.rule[i], sizes.hidden, to.params[i]);
+        PackVector(from.rule[i], Groups(sizes), to.params[i]);
       }
     }
   }
@@ -67,12 +75,12 @@ struct NeuronSelector {
   static void Project(const LayerSizes& sizes, const Packed& packed, const float* x,
                       std::int64_t rows, const Scratch& scratch) {
     if constexpr (kProjects) {
-      Multiply(x, rows, sizes.input, packed.matrix, packed.bias, Blocks(sizes.hidden),
+      Multiply(x, rows, sizes.input, packed.matrix, packed.bias, Blocks(Groups(sizes)),
                scratch.projected);
     }
   }
 
-  // Reads the rule's vectors from neuron j on, and its numbers.
+  // Reads the rule's vectors from group j on, and its numbers.
   [[gnu::always_inline]] static void Read(const Packed& packed, std::int64_t j, Vec* q) {
 #pragma GCC unroll 8
     for (int i = 0; i < kMaxRuleParams; ++i) {
@@ -94,21 +102,26 @@ struct NeuronSelector {
 
   static ActiveSet Select(const LayerSizes& sizes, const Packed& packed, const Scratch& scratch,
                           std::int64_t row, const float* h, const float* const* memory) {
-    const float* projected = scratch.projected + row * PadToLanes(sizes.hidden);
-    std::int64_t count = 0;
-    for (std::int64_t j = 0; j < sizes.hidden; j += kLanes) {
+    const std::int64_t groups = Groups(sizes);
+    const float* projected = scratch.projected + row * PadToLanes(groups);
+    const bool shared = kSpec.HasGroups() && sizes.group_size > 1;
+    LaneBits* const active = shared ? scratch.groups : scratch.lanes;
+    if (shared) {
+      AverageGroups(h, sizes.hidden, sizes.group_size, scratch.means);
+      h = scratch.means;
+    }
+    for (std::int64_t j = 0; j < groups; j += kLanes) {
       Vec q[kMaxRuleParams], m[kMaxMemories];
       Read(packed, j, q);
       ReadMemories(memory, j, m);
       const Vec e = kProjects ? Load(projected + j) : Zero();
       const Vec score = Rule::Score(e, Load(h + j), m, q);
       if constexpr (kSpec.Remembers()) Store(scratch.scores + j, score);
-      const Vec above = Rule::kInclusive ? Active(score) : score;
-      count += AppendPositive(above, static_cast<std::int32_t>(j), scratch.neurons + count);
+      active[j / kLanes] = PositiveLanes(Rule::kInclusive ? Active(score) : score);
     }
-    // the padding may have any scores
-    while (count > 0 && scratch.neurons[count - 1] >= sizes.hidden) --count;
-    return {count, scratch.neurons, DecisionMacs(kSpec, sizes.input, sizes.hidden)};
+    if (shared) SpreadGroups(active, sizes.hidden, sizes.group_size, scratch.lanes);
+    return {CountLanes(sizes.hidden, scratch.lanes), nullptr,
+            DecisionMacs(kSpec, sizes.input, sizes.hidden, sizes.group_size), scratch.lanes};
   }
 
   static void AdvanceMemory(const LayerSizes& sizes, const Packed& packed, const Scratch& scratch,

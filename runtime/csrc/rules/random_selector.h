@@ -42,8 +42,10 @@ struct RandomRule {
       const Vec64::Ints below = __builtin_convertvector(k < limit, Vec64::Ints);
       *reinterpret_cast<Vec64::Ints*>(scratch.u + j) = below & 0x3f800000;
     }
-    for (std::int64_t j = sizes.hidden; j < PadToLanes(sizes.hidden); ++j) scratch.u[j] = 0.0f;
-    return {SelectPositive(scratch.u, sizes.hidden, scratch.neurons), scratch.neurons, 0};
+    for (std::int64_t k = 0; k < Blocks(sizes.hidden); ++k) {
+      scratch.lanes[k] = PositiveLanes(Load(scratch.u + k * kLanes));
+    }
+    return {CountLanes(sizes.hidden, scratch.lanes), nullptr, 0, scratch.lanes};
   }
 
  private:

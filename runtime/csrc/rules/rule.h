@@ -97,6 +97,13 @@ struct RuleSpec {
   constexpr bool IsDense() const { return kind == RuleKind::kTime && !can_skip; }
   // True if its equations define its decisions.
   constexpr bool HasEquations() const { return kind != RuleKind::kTime && !masks; }
+  // True if groups of neurons may share a decision; its parameters then have a value per group.
+  constexpr bool HasGroups() const {
+    for (const WeightSpec& param : params) {
+      if (param.rows.groups > 0) return true;
+    }
+    return false;
+  }
   // True if its equations also define memories.
   constexpr bool Remembers() const { return HasEquations() && memory_count > 0; }
 };
@@ -132,9 +139,12 @@ constexpr bool FitDecisions(const RuleSpec& spec) {
 // The index of the state that Evidence reads, for a cell with this number of states.
 constexpr int EvidenceState(int states) { return states > 1 ? 1 : 0; }
 
-// The multiply-adds of a decision.
-constexpr std::int64_t DecisionMacs(const RuleSpec& spec, std::int64_t input, std::int64_t hidden) {
-  return hidden * ((spec.matrix < 0 ? 0 : input) + spec.neuron_macs);
+// The multiply-adds of the decisions of a sample; groups add up the states of their neurons.
+constexpr std::int64_t DecisionMacs(const RuleSpec& spec, std::int64_t input, std::int64_t hidden,
+                                    std::int64_t group_size = 1) {
+  const std::int64_t decisions = (hidden + group_size - 1) / group_size;
+  return decisions * ((spec.matrix < 0 ? 0 : input) + spec.neuron_macs) +
+         (group_size > 1 ? hidden : 0);
 }
 
 // True if the equations read a parameter themselves, as a vector or a number, and not through e.

@@ -13,9 +13,8 @@ namespace edgernn {
 struct Selective : RuleDefaults {
   static constexpr const char* kName = "selective";
   static constexpr RuleKind kKind = RuleKind::kNeuron;
-  static constexpr WeightSpec kParams[] = {{"rule_W", HiddenRows(), Columns::kInput},
-                                           {"rule_d", HiddenRows()},
-                                           {"rule_b", HiddenRows()}};
+  static constexpr WeightSpec kParams[] = {
+      {"rule_W", GroupRows(), Columns::kInput}, {"rule_d", GroupRows()}, {"rule_b", GroupRows()}};
   static constexpr int kMatrix = 0;
   static constexpr int kBias = 2;
   static constexpr int kNeuronMacs = 1;

@@ -12,8 +12,9 @@ namespace edgernn {
 // The neurons that a rule updates in one sample at one step.
 struct ActiveSet {
   std::int64_t count;                    // number of active neurons
-  const std::int32_t* neurons;           // their indices, ascending
+  const std::int32_t* neurons;           // their indices, ascending; or null: see lanes
   std::int64_t macs;                     // multiply-adds of the decision itself
+  const std::uint32_t* lanes = nullptr;  // per block of kLanes neurons, a bit for each active one
   const float* blend = nullptr;          // (count,), weight of the new state; null: 1
   const std::int32_t* starts = nullptr;  // (H,), first column of the states that a neuron reads
   std::int64_t unread = 0;               // columns that the active neurons skip, in total

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step of the blocks (kLanes neighbouring neurons) in which any neuron is active, of one sample or
+// of several at once, which share the loaded weights.
+
+#ifndef EDGERNN_CPU_BLOCK_STEP_H_
+#define EDGERNN_CPU_BLOCK_STEP_H_
+
+#include "cpu/block_tiles.h"
+#include "cpu/gate_group.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+// A sample of the step.
+struct BlockSample {
+  const LaneBits* lanes;                        // (blocks,): the active neurons
+  const float* operands[GroupProducts::kOperands];  // x, h, c and m; x is [x_t, x_{t-1}] if both are read
+  const float* x;                               // (padded I,), only for square cells
+  float* starts;                                // (blocks, gates, lanes): started sums, or null
+  float* const* state;                          // (padded H,) each
+  float* const* next;                           // (padded H,) each: new states of the active blocks
+};
+
+// Buffers for kItems pairs of a sample and a block, whose new states are computed at once.
+struct BlockBuffers {
+  static constexpr int kItems = 16;
+
+  float* sums;                       // (kItems, gates, lanes)
+  float* x;                          // (kItems, lanes), for square cells
+  float* state[kMaxStates];          // (kItems, lanes) each
+  float* params[kMaxParams];         // (kItems, lanes) each, of parameters with a value per neuron
+  std::int32_t* samples;             // (B,): the samples in which a block is active
+
+  void Allocate(const CellTable& cell, std::int64_t batch, Arena* arena) {
+    sums = arena->Allocate<float>(kItems * cell.update_gates.all.count * kLanes);
+    x = arena->Allocate<float>(cell.square ? kItems * kLanes : 0);
+    for (int s = 0; s < cell.states; ++s) state[s] = arena->Allocate<float>(kItems * kLanes);
+    for (int i = 0; i < cell.params; ++i) {
+      params[i] = arena->Allocate<float>(HasNeurons(cell, i) ? kItems * kLanes : 0);
+    }
+    samples = arena->Allocate<std::int32_t>(batch);
+  }
+
+  // True if parameter i has one value per neuron.
+  static bool HasNeurons(const CellTable& cell, int i) {
+    const Extent extent = cell.extents[i];
+    return extent == Extent::kHidden || (cell.square && extent == Extent::kInput);
+  }
+};
+
+struct BlockStep {
+  const CellKernel& cell;
+  const GroupWeights& weights;
+  const float* const* params;
+  const BlockBuffers& buffers;
+  const BlockSample* samples;
+
+  struct Item {
+    std::int64_t block;
+    std::int32_t sample;
+  };
+
+  // Computes the new states of `count` samples. With float32 weights, `group` has the products of any
+  // sample; else those of the only one.
+  void Run(const GroupProducts& group, std::int64_t count) const {
+    Item items[BlockBuffers::kItems];
+    int filled = 0;
+    const bool floats = IsFloat32(group);
+    for (std::int64_t block = 0; block < weights.blocks(); ++block) {
+      std::int64_t active = 0;
+      for (std::int64_t i = 0; i < count; ++i) {
+        buffers.samples[active] = static_cast<std::int32_t>(i);
+        active += samples[i].lanes[block] != 0;
+      }
+      for (std::int64_t first = 0; first < active;) {
+        const std::int64_t left = active - first;
+        const int log_rows = !floats || left == 1 ? 0 : left < 4 ? 1 : 2;
+        const int rows = 1 << log_rows;
+        if (filled + rows > BlockBuffers::kItems) {
+          Update(group, items, filled);
+          filled = 0;
+        }
+        float* const sums = buffers.sums + filled * group.gates;
+        for (int i = 0; i < rows; ++i) items[filled++] = {block, buffers.samples[first + i]};
+        if (floats) {
+          AddFloats(group, block, items + filled - rows, log_rows, sums);
+        } else {
+          float* const starts = samples[0].starts;
+          float* const start = starts == nullptr ? sums : starts + block * group.gates;
+          group.AddTile(0, block, {0, 0}, {start, 0}, {sums, 0});
+        }
+        first += rows;
+      }
+    }
+    if (filled > 0) Update(group, items, filled);
+  }
+
+ private:
+  static bool IsFloat32(const GroupProducts& group) {
+    for (int p = 0; p < group.count; ++p) {
+      if (group.products[p].type != NumberType::kFloat32) return false;
+    }
+    return true;
+  }
+
+  // Computes the sums of a block and 2^log_rows samples.
+  void AddFloats(const GroupProducts& group, std::int64_t block, const Item* items, int log_rows,
+                 float* sums) const {
+    const int rows = 1 << log_rows;
+    for (int i = 0; i < rows && group.others.count > 0; ++i) {
+      group.CopyOthers(samples[items[i].sample].starts + block * group.gates,
+                       sums + i * group.gates);
+    }
+    for (int p = 0; p < group.count; ++p) {
+      const Product& product = group.products[p];
+      const int operand = group.operands[p];
+      // the products with x have the order of those computed in advance
+      const int sets = operand == GroupProducts::kX ? 1 : 2;
+      const int fit = FitBlockRows(product.places.count, sets), log = log_rows < fit ? log_rows : fit;
+      for (int first = 0; first < rows; first += 1 << log) {
+        BlockRows tile;
+        for (int i = 0; i < 1 << log; ++i) {
+          const BlockSample& sample = samples[items[first + i].sample];
+          tile.a[i] = sample.operands[operand];
+          tile.to[i] = sums + (first + i) * group.gates;
+          tile.start[i] = p > 0 || sample.starts == nullptr ? tile.to[i]
+                                                            : sample.starts + block * group.gates;
+        }
+        AddBlock(product, sets, block, log, tile);
+      }
+    }
+  }
+
+  // Computes the new states of the items, whose sums are complete.
+  void Update(const GroupProducts& group, const Item* items, int count) const {
+    for (int i = 0; i < count; ++i) {
+      const BlockSample& sample = samples[items[i].sample];
+      const std::int64_t from = items[i].block * kLanes, to = i * kLanes;
+      for (int s = 0; s < cell.states; ++s) {
+        Store(buffers.state[s] + to, Load(sample.state[s] + from));
+      }
+      if (cell.square) Store(buffers.x + to, Load(sample.x + from));
+      for (int q = 0; q < cell.params; ++q) {
+        if (BlockBuffers::HasNeurons(cell, q)) {
+          Store(buffers.params[q] + to, Load(params[q] + from));
+        }
+      }
+    }
+    const float* item_params[kMaxParams];
+    for (int q = 0; q < cell.params; ++q) {
+      item_params[q] = BlockBuffers::HasNeurons(cell, q) ? buffers.params[q] : params[q];
+    }
+    PointwiseArgs args{};
+    args.cell = &cell;
+    args.count = count;
+    args.sums = buffers.sums;
+    args.gate_stride = kLanes;
+    args.stride = group.gates;
+    args.x = buffers.x;
+    args.params = item_params;
+    args.state = buffers.state;
+    args.to = buffers.state;
+    cell.update(args);
+    for (int i = 0; i < count; ++i) {
+      const BlockSample& sample = samples[items[i].sample];
+      for (int s = 0; s < cell.states; ++s) {
+        Store(sample.next[s] + items[i].block * kLanes, Load(buffers.state[s] + i * kLanes));
+      }
+    }
+  }
+};
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_CPU_BLOCK_STEP_H_

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of one block of float32 weights with a few rows that may lie anywhere.
+
+#ifndef EDGERNN_CPU_BLOCK_TILES_H_
+#define EDGERNN_CPU_BLOCK_TILES_H_
+
+#include "cpu/gemm.h"
+
+namespace edgernn::EDGERNN_ISA {
+
+constexpr int kMaxBlockRows = 4;
+
+struct BlockRows {
+  const float* a[kMaxBlockRows];      // (columns,) each
+  const float* start[kMaxBlockRows];  // (gates, lanes) each: sums so far
+  float* to[kMaxBlockRows];           // (gates, lanes) each: sums with the product
+};
+
+// Computes the sums of MB rows and a block. kSets independent accumulators of each sum hide the
+// latency of additions. Their number must not depend on MB: a row has the same result in any batch.
+template <int kCount, int kSets, int MB>
+[[gnu::noinline]] void AddBlockRows(const Product& product, std::int64_t block,
+                                    const BlockRows& rows) {
+  const std::int64_t columns = product.columns;
+  const float* w =
+      static_cast<const float*>(product.w) + block * product.depth * kCount * kLanes;
+  const float* const b = product.b + block * product.gates * kLanes;
+  const float* a[MB];
+  Vec p[kSets][MB][kCount] = {};
+#pragma GCC unroll 4
+  for (int i = 0; i < MB; ++i) {
+    a[i] = rows.a[i];
+#pragma GCC unroll 4
+    for (int g = 0; g < kCount; ++g) {
+      const bool from_bias = (product.from_bias >> g & 1) != 0;
+      p[0][i][g] = Load((from_bias ? b : rows.start[i]) + product.places.at[g] * kLanes);
+    }
+  }
+  const auto add = [&](std::int64_t k, Vec(&set)[MB][kCount]) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+    for (int g = 0; g < kCount; ++g) {
+      const Vec weight = Load(w + g * kLanes);
+#pragma GCC unroll 4
+      for (int i = 0; i < MB; ++i) set[i][g] = set[i][g] + weight * a[i][k];
+    }
+    w += kCount * kLanes;
+  };
+  std::int64_t k = 0;
+  for (; k + kSets <= columns; k += kSets) {
+#pragma GCC unroll 2
+    for (int s = 0; s < kSets; ++s) add(k + s, p[s]);
+  }
+  if (kSets > 1 && k < columns) add(k, p[0]);
+#pragma GCC unroll 4
+  for (int i = 0; i < MB; ++i) {
+#pragma GCC unroll 4
+    for (int g = 0; g < kCount; ++g) {
+      if constexpr (kSets > 1) p[0][i][g] = p[0][i][g] + p[1][i][g];
+      Store(rows.to[i] + product.places.at[g] * kLanes, p[0][i][g]);
+    }
+  }
+}
+
+using BlockFunction = void (*)(const Product&, std::int64_t block, const BlockRows&);
+
+// log2 of the largest number of rows whose sums fit in registers.
+constexpr int FitBlockRows(int gates, int sets) {
+  return gates * sets * 4 <= kTileSums ? 2 : gates * sets * 2 <= kTileSums ? 1 : 0;
+}
+
+template <int kCount, int kSets, int kLogRows>
+constexpr BlockFunction ChooseBlockFunction() {
+  if constexpr (kLogRows <= FitBlockRows(kCount, kSets)) {
+    return &AddBlockRows<kCount, kSets, 1 << kLogRows>;
+  } else {
+    return nullptr;
+  }
+}
+
+// [gates - 1][sets - 1][log2 of rows]
+template <int kCount>
+struct BlockFunctions {
+  static constexpr BlockFunction kList[2][3] = {
+      {ChooseBlockFunction<kCount, 1, 0>(), ChooseBlockFunction<kCount, 1, 1>(),
+       ChooseBlockFunction<kCount, 1, 2>()},
+      {ChooseBlockFunction<kCount, 2, 0>(), ChooseBlockFunction<kCount, 2, 1>(),
+       ChooseBlockFunction<kCount, 2, 2>()}};
+};
+
+// Computes the sums of `count` rows, at most 2^FitBlockRows.
+[[gnu::always_inline]] inline void AddBlock(const Product& product, int sets, std::int64_t block,
+                                            int log_rows, const BlockRows& rows) {
+  constexpr const BlockFunction(*kByGates[kMaxTerm])[3] = {
+      BlockFunctions<1>::kList, BlockFunctions<2>::kList, BlockFunctions<3>::kList,
+      BlockFunctions<4>::kList};
+  kByGates[product.places.count - 1][sets - 1][log_rows](product, block, rows);
+}
+
+}  // namespace edgernn::EDGERNN_ISA
+
+#endif  // EDGERNN_CPU_BLOCK_TILES_H_
