@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step of the blocks (kLanes neighbouring neurons) in which any neuron is active, of one sample or
-// of several at once, which share the loaded weights.
+// A step of the blocks (kLanes neighbouring neurons) in which any neuron is active, of one sample
+// or of several at once, which share the loaded weights.
 
 #ifndef EDGERNN_CPU_BLOCK_STEP_H_
 #define EDGERNN_CPU_BLOCK_STEP_H_
@@ -12,23 +12,24 @@ namespace edgernn::EDGERNN_ISA {
 
 // A sample of the step.
 struct BlockSample {
-  const LaneBits* lanes;                        // (blocks,): the active neurons
-  const float* operands[GroupProducts::kOperands];  // x, h, c and m; x is [x_t, x_{t-1}] if both are read
-  const float* x;                               // (padded I,), only for square cells
-  float* starts;                                // (blocks, gates, lanes): started sums, or null
-  float* const* state;                          // (padded H,) each
-  float* const* next;                           // (padded H,) each: new states of the active blocks
+  const LaneBits* lanes;  // (blocks,): the active neurons
+  const float*
+      operands[GroupProducts::kOperands];  // x, h, c and m; x is [x_t, x_{t-1}] if both are read
+  const float* x;                          // (padded I,), only for square cells
+  float* starts;                           // (blocks, gates, lanes): started sums, or null
+  float* const* state;                     // (padded H,) each
+  float* const* next;                      // (padded H,) each: new states of the active blocks
 };
 
 // Buffers for kItems pairs of a sample and a block, whose new states are computed at once.
 struct BlockBuffers {
   static constexpr int kItems = 16;
 
-  float* sums;                       // (kItems, gates, lanes)
-  float* x;                          // (kItems, lanes), for square cells
-  float* state[kMaxStates];          // (kItems, lanes) each
-  float* params[kMaxParams];         // (kItems, lanes) each, of parameters with a value per neuron
-  std::int32_t* samples;             // (B,): the samples in which a block is active
+  float* sums;                // (kItems, gates, lanes)
+  float* x;                   // (kItems, lanes), for square cells
+  float* state[kMaxStates];   // (kItems, lanes) each
+  float* params[kMaxParams];  // (kItems, lanes) each, of parameters with a value per neuron
+  std::int32_t* samples;      // (B,): the samples in which a block is active
 
   void Allocate(const CellTable& cell, std::int64_t batch, Arena* arena) {
     sums = arena->Allocate<float>(kItems * cell.update_gates.all.count * kLanes);
@@ -59,8 +60,8 @@ struct BlockStep {
     std::int32_t sample;
   };
 
-  // Computes the new states of `count` samples. With float32 weights, `group` has the products of any
-  // sample; else those of the only one.
+  // Computes the new states of `count` samples. With float32 weights, `group` has the products of
+  // any sample; else those of the only one.
   void Run(const GroupProducts& group, std::int64_t count) const {
     Item items[BlockBuffers::kItems];
     int filled = 0;
@@ -115,15 +116,16 @@ struct BlockStep {
       const int operand = group.operands[p];
       // the products with x have the order of those computed in advance
       const int sets = operand == GroupProducts::kX ? 1 : 2;
-      const int fit = FitBlockRows(product.places.count, sets), log = log_rows < fit ? log_rows : fit;
+      const int fit = FitBlockRows(product.places.count, sets),
+                log = log_rows < fit ? log_rows : fit;
       for (int first = 0; first < rows; first += 1 << log) {
         BlockRows tile;
         for (int i = 0; i < 1 << log; ++i) {
           const BlockSample& sample = samples[items[first + i].sample];
           tile.a[i] = sample.operands[operand];
           tile.to[i] = sums + (first + i) * group.gates;
-          tile.start[i] = p > 0 || sample.starts == nullptr ? tile.to[i]
-                                                            : sample.starts + block * group.gates;
+          tile.start[i] =
+              p > 0 || sample.starts == nullptr ? tile.to[i] : sample.starts + block * group.gates;
         }
         AddBlock(product, sets, block, log, tile);
       }

@@ -22,8 +22,7 @@ template <int kCount, int kSets, int MB>
 [[gnu::noinline]] void AddBlockRows(const Product& product, std::int64_t block,
                                     const BlockRows& rows) {
   const std::int64_t columns = product.columns;
-  const float* w =
-      static_cast<const float*>(product.w) + block * product.depth * kCount * kLanes;
+  const float* w = static_cast<const float*>(product.w) + block * product.depth * kCount * kLanes;
   const float* const b = product.b + block * product.gates * kLanes;
   const float* a[MB];
   Vec p[kSets][MB][kCount] = {};

@@ -358,8 +358,8 @@ struct SparseDriver {
         const std::int64_t width = Width(kernel.rule->memories[i].extent, sizes);
         memory[i] = scratch.memory[i] + sample * PadToLanes(width);
       }
-      ActiveSet active =
-          kernel.selector->select(sizes, weights.rule, scratch.rule, row + sample, state[0], memory);
+      ActiveSet active = kernel.selector->select(sizes, weights.rule, scratch.rule, row + sample,
+                                                 state[0], memory);
       float* const projected =
           ahead ? scratch.projected + (row + sample) * weights.dense.Floats() : nullptr;
       SparseStep step(cell, sizes, weights, params, scratch, active, sample, projected, state);
@@ -406,8 +406,7 @@ struct SparseDriver {
       if (call.y != nullptr && !waits) std::memcpy(call.y + at * hidden, state[0], Bytes(hidden));
     }
     if (shared == 0) return in_blocks;
-    MatmulInputs inputs =
-        MakeMatmulInputs(cell, sizes, scratch.x, scratch.state_of, scratch.mid);
+    MatmulInputs inputs = MakeMatmulInputs(cell, sizes, scratch.x, scratch.state_of, scratch.mid);
     if (sizes.rank > 0) inputs.h_end = sizes.rank;
     RunBlocks(cell, weights, params, scratch, inputs, scratch.samples, shared);
     for (std::int64_t i = 0; i < shared; ++i) {

@@ -4,8 +4,8 @@
 #ifndef EDGERNN_CPU_DRIVER_SPARSE_MEMORY_H_
 #define EDGERNN_CPU_DRIVER_SPARSE_MEMORY_H_
 
-#include "cpu/gather_low_precision.h"
 #include "cpu/block_step.h"
+#include "cpu/gather_low_precision.h"
 #include "rules/make_selector.h"
 
 namespace edgernn::EDGERNN_ISA {
@@ -43,13 +43,13 @@ struct SparseWeights {
 
 struct SparseScratch {
   std::int64_t chunk;
-  void* rule;                      // scratch of the selector, for (chunk, B) rows
-  float* x;    // (B, padded I), each followed by the previous x in cells that read it
-  float* pair;  // (B, 2I): x_t and x_{t-1}, for cells that read both
-  float* pairs;                    // (chunk, B, 2I): x_t and x_{t-1}, for cells that read both
-  float* mid_sums;                 // (blocks of M, mid gates, lanes)
-  float* mid;                      // (B, padded M)
-  float* qh;                       // (B, padded rank): Q h
+  void* rule;       // scratch of the selector, for (chunk, B) rows
+  float* x;         // (B, padded I), each followed by the previous x in cells that read it
+  float* pair;      // (B, 2I): x_t and x_{t-1}, for cells that read both
+  float* pairs;     // (chunk, B, 2I): x_t and x_{t-1}, for cells that read both
+  float* mid_sums;  // (blocks of M, mid gates, lanes)
+  float* mid;       // (B, padded M)
+  float* qh;        // (B, padded rank): Q h
   QuantizedInputs quantized;       // inputs of the dense path: (chunk, B) rows for x, else one
   QuantizedRows parts[kMaxParts];  // inputs of gathered products, one row each
   // pre-activations, (gates, padded H) of the active neurons or (blocks, gates, lanes) of all

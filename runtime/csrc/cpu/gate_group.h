@@ -151,8 +151,7 @@ struct GroupWeights {
     }
     if (!sparse.stats->sparse) macs = rows * RecurrentColumns(sizes) * group->h.count;
     if (with_input) macs += rows * InputColumns(cell, sizes) * group->x.count;
-    return macs +
-           rows * (sizes.hidden * group->c.count + MidSize(cell, sizes) * group->m.count);
+    return macs + rows * (sizes.hidden * group->c.count + MidSize(cell, sizes) * group->m.count);
   }
 
   // Makes the product of the weights with the first `columns` of a (rows, stride), which is

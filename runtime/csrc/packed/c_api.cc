@@ -250,7 +250,8 @@ EdgernnStatus edgernn_step_words(EdgernnModel* model, const std::int64_t* x, flo
   for (std::int64_t b = 0; b < model->sizes.batch; ++b) {
     if (x[b] >= 0 && x[b] < model->sizes.vocabulary) continue;
     char text[96];
-    std::snprintf(text, sizeof text, "x: expected word indices from 0 to %lld, got %lld at index %lld",
+    std::snprintf(text, sizeof text,
+                  "x: expected word indices from 0 to %lld, got %lld at index %lld",
                   static_cast<long long>(model->sizes.vocabulary - 1), static_cast<long long>(x[b]),
                   static_cast<long long>(b));
     return Report(EDGERNN_BAD_INPUT, text);

@@ -50,7 +50,8 @@ namespace edgernn::EDGERNN_ISA {
     std::int64_t block = 0;
     for (std::int64_t group = 0; block < blocks; ++group) {
       const LaneBits bits = (groups[group / kLanes] >> group % kLanes & 1) != 0 ? kAllLanes : 0;
-      for (std::int64_t k = 0; k < group_size / kLanes && block < blocks; ++k) lanes[block++] = bits;
+      for (std::int64_t k = 0; k < group_size / kLanes && block < blocks; ++k)
+        lanes[block++] = bits;
     }
     return;
   }

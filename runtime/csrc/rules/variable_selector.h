@@ -98,7 +98,8 @@ struct VariableSelector {
       Store(mask + j, kept);
       // NaN counts as active
       const Vec any{kept.raw == 0.0f ? Zero().raw : Fill(1.0f).raw};
-      active_count += AppendLanes(PositiveLanes(any), static_cast<std::int32_t>(j), list + active_count);
+      active_count +=
+          AppendLanes(PositiveLanes(any), static_cast<std::int32_t>(j), list + active_count);
     }
     while (active_count > 0 && list[active_count - 1] >= count) --active_count;
     return active_count;

@@ -46,9 +46,8 @@ std::unique_ptr<void, FreeAligned> Allocate(std::size_t bytes) {
 }
 
 std::int64_t Count(const WeightSpec& spec) {
-  const std::int64_t rows =
-      spec.rows.hidden * kSizes.hidden + spec.rows.input * kSizes.input + spec.rows.one +
-      spec.rows.groups * Groups(kSizes);
+  const std::int64_t rows = spec.rows.hidden * kSizes.hidden + spec.rows.input * kSizes.input +
+                            spec.rows.one + spec.rows.groups * Groups(kSizes);
   return rows * (spec.columns == Columns::kInput    ? kSizes.input
                  : spec.columns == Columns::kHidden ? kSizes.hidden
                                                     : 1);

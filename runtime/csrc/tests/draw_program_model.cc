@@ -301,10 +301,11 @@ class Writer {
  public:
   // Adds a layer with its cell and random tensors; offsets follow in Finish.
   void AddLayer(const Op& op, const CellSource& cell, const LayerSizes& sizes,
-                RandomGenerator* random, bool wild) {
+                std::uint64_t group_size, RandomGenerator* random, bool wild) {
     edgernn::PackedLayer layer{};
     std::strncpy(layer.name, op.spec.name.c_str(), sizeof layer.name - 1);
     layer.tensors = static_cast<std::uint32_t>(op.spec.weights.size() + op.spec.states.size());
+    layer.group_size = group_size;
     layers_.push_back(layer);
     cells_.push_back(Bytes(cell));
     const int type = random->OneIn(2) ? 0 : random->Below(3);
@@ -312,7 +313,8 @@ class Writer {
       const edgernn::RowCount& count = weight.spec.rows;
       const std::int64_t rows = count.hidden * sizes.hidden + count.input * sizes.input +
                                 count.one + count.rank * sizes.rank +
-                                count.features * edgernn::Features(sizes);
+                                count.features * edgernn::Features(sizes) +
+                                count.groups * edgernn::Groups(sizes);
       const bool is_cells = weight.slot < edgernn::kBiasSlot || weight.slot == edgernn::kFactorSlot;
       const std::string name = weight.spec.name;
       AddTensor(rows, ColumnsOf(weight.spec.columns, sizes), is_cells ? type : 0, [&] {
@@ -472,6 +474,14 @@ DrawnModel DrawProgramModel(std::uint64_t number) {
     if (op->spec.imputes) sizes.input += sizes.input % 2;
     sizes.hidden = op->spec.square ? sizes.input : DrawSize(&random);
     sizes.rank = 1 + random.Below(4);
+    const bool shares = op->kernel.rule->HasGroups() && random.OneIn(2);
+    sizes.SetGroups(shares ? 1 + random.Below(static_cast<int>(sizes.hidden)) : 1);
+    auto group_size = static_cast<std::uint64_t>(sizes.group_size);
+    if (random.OneIn(32)) {
+      is_valid = false;
+      group_size = random.OneIn(2) ? 0 : random.Bits() | static_cast<std::uint64_t>(sizes.hidden);
+      group_size += group_size != 0;
+    }
     if (i == 0) {
       header.input = static_cast<std::uint32_t>(op->InputWidth(sizes));
       if (standardises) {
@@ -481,7 +491,7 @@ DrawnModel DrawProgramModel(std::uint64_t number) {
         }
       }
     }
-    weights.AddLayer(*op, cell, sizes, &random, wild);
+    weights.AddLayer(*op, cell, sizes, group_size, &random, wild);
     width = sizes.hidden;
   }
   header.output = static_cast<std::uint32_t>(width);
