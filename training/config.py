@@ -85,12 +85,18 @@ class TrainConfig:
     epochs: Annotated[_Count, Field(description="Training length in epochs, in place of steps.")] = None
     batch_size: Annotated[int, Field(ge=1, description="Sequences in a batch.")] = 100
     lambda_: Annotated[_Weight, Field(description="Weight of the update budget in the loss.")] = 0.0
+    skip: Annotated[
+        float | None,
+        Field(gt=0, lt=1, description="Share of updates to skip, in place of lambda, which training then adapts."),
+    ] = None
     imputation: Annotated[_Weight, Field(description="Weight of the loss of an imputer's estimates.")] = 1.0
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     start: StartConfig = StartConfig()
     stop: StopConfig = StopConfig()
-    keep: Annotated[str, Field(description="Weights that the run ends with: last, or best evaluation.")] = "last"
+    keep: Annotated[
+        str, Field(description="Weights that the run ends with: last, or best evaluation. Default with skip: best.")
+    ] = "last"
     anneal: Annotated[bool, Field(description="Let the slope of a learned rule grow with the epochs.")] = True
     eval_every: Annotated[_Count, Field(description="Steps between two evaluations. Default: an epoch.")] = None
     checkpoint_every: Annotated[int, Field(ge=1, description="Steps between two checkpoints.")] = 200
@@ -107,6 +113,7 @@ class TrainConfig:
 
 DEFAULT_EPOCHS = 20
 _STEPS, _EPOCHS = ("steps",), ("epochs",)
+_SKIP, _LAMBDA, _SKIP_TARGET, _KEEP = ("skip",), ("lambda_",), ("stop", "skip_target"), ("keep",)
 
 
 def resolve_config(defaults: Values, settings: Values) -> TrainConfig:
@@ -117,10 +124,10 @@ def resolve_config(defaults: Values, settings: Values) -> TrainConfig:
         settings: The user's settings, likewise.
 
     Returns:
-        The configuration, with either steps or epochs.
+        The configuration, with either steps or epochs, and with either skip or lambda.
 
     Raises:
-        UsageError: The user sets both steps and epochs.
+        UsageError: The user sets two settings that exclude each other.
     """
     steps, epochs = settings.get(_STEPS), settings.get(_EPOCHS)
     if steps is not None and epochs is not None:
@@ -132,4 +139,12 @@ def resolve_config(defaults: Values, settings: Values) -> TrainConfig:
         values[_EPOCHS] = None
     if values.get(_STEPS) is None and values.get(_EPOCHS) is None:
         values[_EPOCHS] = DEFAULT_EPOCHS
+    if (skip := settings.get(_SKIP)) is not None:
+        for path in (_LAMBDA, _SKIP_TARGET):
+            if (value := settings.get(path)) is not None:
+                name = path[-1].rstrip("_")
+                raise UsageError(f"skip, {name}: expected one of the two, got skip={skip} {name}={value}")
+        values |= {_LAMBDA: 0.0, _SKIP_TARGET: None, _KEEP: settings.get(_KEEP, "best")}
+    elif settings.get(_LAMBDA) is not None:
+        values[_SKIP] = None
     return build(TrainConfig, values)

@@ -133,6 +133,11 @@ class UpdateRule(nn.Module, abc.ABC):
         super().__init__()
         self.input_size, self.hidden_size = input_size, hidden_size
 
+    @classmethod
+    def steerable(cls) -> bool:
+        """Return True if the weight of the budget affects how many neurons change: decisions are learned."""
+        return cls.kind is not Kind.TIME
+
     @property
     def groups(self) -> int:
         """Number of groups of neurons that share a decision; the last may have fewer than `group_size` neurons."""
