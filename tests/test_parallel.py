@@ -27,13 +27,18 @@ ADDING = {**SMALL, "steps": 9, "eval_every": 3, "checkpoint_every": 3, "lambda":
 CASES = {
     "budget": ("adding", "gru", "selective", {**ADDING, "train_size": 25, "keep": "best"}),
     "steering": ("adding", "gru", "selective", {**ADDING, "train_size": 25, "skip": 0.7}),
+    "background": (
+        *("adding", "gru", "skip"),
+        {**ADDING, "train_size": 25, "skip": 0.5, "silence": 0.5, "background": 3.0},
+    ),
     "averages": ("adding", "gru", None, {**ADDING, "optimizer": "ntasgd", "nonmono": 1, "train_size": 21}),
     "batch-norm": ("adding", "lstm", None, {**ADDING, "norm": "recurrent-batch", "train_size": 21}),
     "imputer": ("brits", "gru", None, {"direction": "both", "hidden_size": 4, "batch_size": 8, "steps": 6}),
     "targets-a-step": ("char", "gru", None, {"window": 8, "hidden_size": 4, "batch_size": 8, "steps": 6}),
     "carried": ("ptb", "gru", "skip", {"bptt": 5, "ar": 2.0, "embedding": 8, "hidden_size": 8, "steps": 12}),
 }
-del CASES["steering"][3]["lambda"]
+for _name in ("steering", "background"):
+    del CASES[_name][3]["lambda"]
 # both processes of a group run all cases, so that torch is loaded once
 PAIR = """
 import json, sys

@@ -22,7 +22,7 @@ from edgernn.signals import Interrupted
 from edgernn.store import kept_cell, save_weights
 from edgernn.training.evaluate import evaluate
 from edgernn.training.kernels import attach
-from edgernn.training.loop import fit
+from edgernn.training.loop import fit, steered_percent
 from edgernn.training.optim import initialise, make_optimizer
 from edgernn.training.parallel import Group, check_size, size_of, together
 from edgernn.training.pictures import learning_curve, update_pattern
@@ -236,7 +236,7 @@ def _steered(plan: Plan, model: RecurrentModel, position: Position) -> dict[str,
     if plan.config.skip is None or position.steering is None:
         return {}
     steering = Steering(plan.config.skip, position.step, position.steering)
-    reached = evaluate(model, plan.task, plan.task.validation, plan.device)["skip_percent"]
+    reached = steered_percent(plan, evaluate(model, plan.task, plan.task.validation, plan.device))
     why = steering.why_missed(reached)
     if why is not None:
         warnings.warn(why, EdgernnWarning, stacklevel=2)

@@ -89,6 +89,10 @@ class TrainConfig:
         float | None,
         Field(gt=0, lt=1, description="Share of updates to skip, in place of lambda, which training then adapts."),
     ] = None
+    background: Annotated[
+        _Weight | None,
+        Field(description="Factor of the update budget at steps that the task marks as background. Default: 1."),
+    ] = None
     imputation: Annotated[_Weight, Field(description="Weight of the loss of an imputer's estimates.")] = 1.0
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()

@@ -3,6 +3,7 @@
 
 import math
 import time
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from edgernn.training.plan import Plan
 from edgernn.training.run_directory import Position, RunDirectory
 from edgernn.training.steering import Steering
 from edgernn.training.tasks import Batch, Task
+from edgernn.training.tasks.base import FOREGROUND
 
 
 class TrainingLoss(nn.Module):
@@ -38,7 +40,10 @@ class TrainingLoss(nn.Module):
 
     def forward(self, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
         model, config, group = self.model, self._config, self._group
-        loss, carry = self._task.loss(model, batch, carry)
+        background = None if config.background is None else self._task.background(batch)
+        # a negative λ rewards updates, but not at background steps
+        with model.marked(background, (config.background or 0.0) if self.weight >= 0 else 0.0):
+            loss, carry = self._task.loss(model, batch, carry)
         if self.weight:
             loss = loss + self.weight * model.budget
         if group.size > 1:
@@ -179,8 +184,9 @@ def fit(
             position.seconds = before + time.perf_counter() - started
             figures: dict[str, float | str] = {"loss": loss}
             if steering is not None:
-                budget, share = (group.mean(group.weight * f) for f in (model.budget.item(), model.update_rate))
-                steering.follow(position.step, loss, budget, share)
+                budget, share = _measured(model, group)
+                if share is not None:
+                    steering.follow(position.step, loss, budget, share)
                 position.steering = steering.state
                 figures |= {"lambda": steering.weight, "skip": _of_wanted(steering.skipped, steering)}
             progress.update(position.step, "", **figures)
@@ -234,7 +240,7 @@ def _validate(
         run.log(line)
     figures: dict[str, float | str] = {"loss": line["loss"], objective.metric: value}
     if steering is not None:
-        figures |= {"lambda": steering.weight, "skip": _of_wanted(metrics["skip_percent"], steering)}
+        figures |= {"lambda": steering.weight, "skip": _of_wanted(steered_percent(plan, metrics), steering)}
     elif plan.can_skip:
         figures["skip"] = f"{metrics['skip_percent']:.1f} %"
     left = f"{progress.seconds_left:.0f} s left at most"
@@ -247,7 +253,7 @@ def _validate(
     if steering is not None:
         if not steering.warm(position.step):
             return
-        missed = steering.missed(metrics["skip_percent"])
+        missed = steering.missed(steered_percent(plan, metrics))
     # evaluations with the wanted share compete; before the first one, the closest is the best
     closer, as_close = missed < position.missed, missed == position.missed
     if position.best is None or closer or (as_close and objective.better(value, position.best)):
@@ -262,6 +268,29 @@ def _validate(
         position.stopped = "solved"
     elif config.stop.patience is not None and position.stale >= config.stop.patience:
         position.stopped = "patience"
+
+
+def steered_percent(plan: Plan, metrics: Mapping[str, float]) -> float:
+    """Percentage of updates skipped that the setting skip is about: without background steps, if these are weighted.
+
+    Args:
+        plan: The plan of the run.
+        metrics: Result of `evaluate`.
+
+    Returns:
+        The percentage.
+    """
+    weighted = plan.config.background is not None and FOREGROUND in metrics
+    return metrics[FOREGROUND if weighted else "skip_percent"]
+
+
+def _measured(model: RecurrentModel, group: Group) -> tuple[float, float | None]:
+    """Budget of a batch, and the share of neurons updated at its foreground steps; None if it has no such step."""
+    foreground = model.foreground
+    counted = group.mean(group.weight * foreground)
+    budget = group.mean(group.weight * model.budget.item())
+    updated = group.mean(group.weight * foreground * model.foreground_rate if foreground else 0.0)
+    return budget, updated / counted if counted else None
 
 
 def _of_wanted(percent: float, steering: Steering) -> str:

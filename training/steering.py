@@ -138,11 +138,11 @@ class Steering:
         )
 
 
-def check_steerable(rule: type[UpdateRule]) -> None:
-    """Raise UsageError if the weight of the budget cannot change the share of updates of a rule."""
+def check_steerable(setting: str, rule: type[UpdateRule]) -> None:
+    """Raise UsageError for a setting of the budget if its weight cannot change the share of updates of a rule."""
     if not rule.steerable():
         names = ", ".join(sorted(name for name, other in RULES.items() if other.steerable()))
         raise UsageError(
-            f"skip: expected a rule whose decisions are learned, got {rule.name}, which has no update budget; "
+            f"{setting}: expected a rule whose decisions are learned, got {rule.name}, which has no update budget; "
             f"these rules have one: {names}"
         )

@@ -77,9 +77,9 @@ class Variable(UpdateRule):
             margins.append(distance.amin(-1) / (self.rule_sharpness * len(weight)))
         return torch.minimum(*margins)
 
-    def budget(self, decisions: Tensor, likelihoods: Tensor | None) -> Tensor:
+    def budget(self, decisions: Tensor, likelihoods: Tensor | None, weights: Tensor | None = None) -> Tensor:
         assert likelihoods is not None
-        return super().budget((likelihoods - self.target).abs(), None)
+        return super().budget((likelihoods - self.target).abs(), None, weights)
 
     def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:
         # only the first rows (all rows of a coupled cell), and in each row the first columns of x and of the states;

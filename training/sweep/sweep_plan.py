@@ -11,8 +11,8 @@ seeds              number of trainings per row, with the seeds 0, 1, ...; or a l
 [search]           settings and their values: every combination is a row, too, and among rows that differ only in these
                    settings, the one with the best mean on the validation split is chosen (optional)
 
-The value "none" means None. λ has no effect on a rule that cannot skip, and is left out there. So is `skip` for a rule
-without an update budget.
+The value "none" means None. λ has no effect on a rule that cannot skip, and is left out there. So are `skip` and
+`background` for a rule without an update budget.
 """
 
 import re
@@ -34,7 +34,8 @@ from edgernn.training.plan import choose
 from edgernn.training.recipe import Choices, Settings, combinations, label, over, read_toml
 from edgernn.training.table import Row
 
-LAMBDA, SKIP = "lambda", "skip"
+LAMBDA = "lambda"
+_OF_A_BUDGET = {"skip", "background"}
 # subfolder of the runs' folder with copies of users' cells
 CELL_FILES = "cells"
 
@@ -125,7 +126,10 @@ def load_sweep(path: Path, out: Path) -> Sweep:
             shared, settings = file.settings, {**varied, **searched}
             try:
                 if not resolve(cell, rule)[1].steerable():
-                    shared, settings = ({k: v for k, v in d.items() if k != SKIP} for d in (shared, settings))
+                    shared, settings = (
+                        {name: value for name, value in part.items() if name not in _OF_A_BUDGET}
+                        for part in (shared, settings)
+                    )
                 if not choose(task, cell, rule, over(shared, settings)).can_skip:
                     settings.pop(LAMBDA, None)
             except UsageError as error:
