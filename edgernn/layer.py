@@ -26,12 +26,14 @@ class Trace:
         budget: The penalty on updates, a scalar that training multiplies by λ and adds to the loss.
         imputed: x (T, B, F) with missing values filled in, or None without an imputer.
         imputation_loss: Loss of the imputer, or None without an imputer.
+        background: True at steps (T, B) at which nothing happens, or None if none is marked.
     """
 
     decisions: Tensor | None
     budget: Tensor
     imputed: Tensor | None = None
     imputation_loss: Tensor | None = None
+    background: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class RecurrentLayer(nn.Module):
     states, the memories of the rule and of the imputer, the step count `COUNT` if the cell depends on it, and the
     previous input `LAST` if the cell reads it, in this order. `widths` is a dict from their names to their sizes. If an
     `unroller` is set, it replaces the loop over time for all tensors it can run, with the same results and gradients.
+    `step_weights` (T, B) are the factors of the steps in the budget of the next forward passes; None stands for 1.
     """
 
     def __init__(self, cell: Cell, rule: UpdateRule, imputer: Imputer | None = None) -> None:
@@ -71,6 +74,7 @@ class RecurrentLayer(nn.Module):
         self.cell, self.rule = cell, rule
         self.imputer = imputer
         self.unroller: Unroller | None = None
+        self.step_weights: Tensor | None = None
         self.widths = dict.fromkeys(cell.states, cell.hidden_size) | rule.widths
         if imputer is not None:
             self.widths |= dict.fromkeys(imputer.memory, imputer.features)
@@ -214,7 +218,8 @@ class RecurrentLayer(nn.Module):
             return Trace(None, x.new_zeros(()), imputed, loss)
         likelihoods = [s.decision.likelihood for s in steps if s.decision.likelihood is not None]
         decisions = torch.stack(u)
-        budget = self.rule.budget(decisions.to(x.dtype), torch.stack(likelihoods) if likelihoods else None)
+        likely = torch.stack(likelihoods) if likelihoods else None
+        budget = self.rule.budget(decisions.to(x.dtype), likely, self.step_weights)
         updated = (decisions != 0).expand(-1, -1, self.cell.hidden_size)
         return Trace(updated, budget, imputed, loss)
 

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """SequenceModel, a stack of recurrent layers with a linear output layer, and the base class of such networks."""
 
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -26,15 +29,57 @@ class RecurrentModel(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.traces = []
+        self._background: Tensor | None = None
+        self._background_weight = 1.0
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
         """List all recurrent layers in the order of their creation: per layer, forward before backward direction."""
         return [module for module in self.modules() if isinstance(module, RecurrentLayer)]
 
+    @contextmanager
+    def marked(self, background: Tensor | None, weight: float = 1.0) -> Iterator[None]:
+        """Context in which steps of the input of a `SequenceModel` are marked as background.
+
+        Args:
+            background: True at steps (T, B) at which nothing happens. None marks none.
+            weight: Factor of these steps in the budget.
+
+        Yields:
+            Nothing.
+        """
+        self._background, self._background_weight = background, weight
+        try:
+            yield
+        finally:
+            self._background, self._background_weight = None, 1.0
+
     @property
     def update_rate(self) -> float:
         """Share of neurons that were updated in the last forward pass, from 0 to 1."""
-        rates = [1.0 if t.decisions is None else float(t.decisions.to(torch.float64).mean()) for t in self.traces]
+        return self._rate([trace.decisions for trace in self.traces])
+
+    @property
+    def foreground(self) -> float:
+        """Share of the steps of the last forward pass that are not background; 1 if none is marked."""
+        marks = [trace.background for trace in self.traces if trace.background is not None]
+        return 1 - float(marks[0].to(torch.float64).mean()) if marks else 1.0
+
+    @property
+    def foreground_rate(self) -> float:
+        """Share of neurons that were updated at the steps of the last forward pass that are not background.
+
+        It is `update_rate` if no step is marked, and NaN if all are background.
+        """
+        return self._rate(
+            [
+                t.decisions if t.decisions is None or t.background is None else t.decisions[~t.background]
+                for t in self.traces
+            ]
+        )
+
+    def _rate(self, decisions: list[Tensor | None]) -> float:
+        """Mean of the layers' decisions, weighted by their sizes; None counts as 1."""
+        rates = [1.0 if u is None else float(u.to(torch.float64).mean()) for u in decisions]
         if not rates:
             raise RuntimeError("update_rate: the model has not been run yet; call it first")
         sizes = [layer.cell.hidden_size for layer in self.recurrent_layers()]
@@ -300,17 +345,28 @@ class SequenceModel(RecurrentModel):
             outputs, tops = [], []
             for direction, layer in enumerate(layers[i : i + self.directions]):
                 layer_state, state = state[: len(layer.states)], state[len(layer.states) :]
+                background, layer.step_weights = self._steps(y, bool(direction))
                 run = with_dropped_weights(layer, dropout.weight, dropout.weight_input) if self.training else layer
                 out, final, trace = run(y.flip(0) if direction else y, layer_state)
                 outputs.append(out.flip(0) if direction else out)
                 # the backward direction's final state, which has read the whole sequence, is at the first step
                 tops.append(final[0])
                 last += final
-                self.traces.append(trace)
+                self.traces.append(trace if background is None else dataclasses.replace(trace, background=background))
             y = outputs[0] if self.directions == 1 else torch.cat(outputs, -1)
         if self.output == "last":
             y = tops[0] if self.directions == 1 else torch.cat(tops, -1)
         return y, tuple(last)
+
+    def _steps(self, y: Tensor, reverse: bool) -> tuple[Tensor | None, Tensor | None]:
+        """Background marks and budget weights (T, B) of the steps of a layer's input y, in the layer's order."""
+        background = self._background
+        if background is None:
+            return None, None
+        if background.shape != y.shape[:2]:
+            raise UsageError(f"background: expected shape {tuple(y.shape[:2])}, got {tuple(background.shape)}")
+        background = background.flip(0) if reverse else background
+        return background, torch.where(background, self._background_weight, 1.0).to(y)
 
     def drop_output(self, y: Tensor) -> Tensor:
         """Apply output dropout to the result of recur(), in training mode only."""

@@ -79,6 +79,19 @@ def test_both_budgets_equal_the_loop(budget: str, epoch: int) -> None:
         torch.testing.assert_close(fused(layer)(x, state)[2].budget, layer(x, state)[2].budget)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("rule", ["selective", "skip", "phased"])
+def test_weights_of_the_budgets_steps_equal_the_loop(rule: str, threads: int) -> None:
+    layer = make("lstm", rule, 4, 19)
+    layer.step_weights = 3 * torch.rand(6, 5)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        assert_same(layer, 6, 5)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_frozen_weights_have_the_same_budget() -> None:
     layer = make("gru", "selective", 5, 21, budget="likelihoods").requires_grad_(False)
     x = torch.randn(9, 4, 5)

@@ -26,12 +26,19 @@ ADDING = {**SMALL, "steps": 9, "eval_every": 3, "checkpoint_every": 3, "lambda":
 # task, cell, rule, settings: batches of 10 sequences, of which the last of an epoch has 5 or 1
 CASES = {
     "budget": ("adding", "gru", "selective", {**ADDING, "train_size": 25, "keep": "best"}),
+    "steering": ("adding", "gru", "selective", {**ADDING, "train_size": 25, "skip": 0.7}),
+    "background": (
+        *("adding", "gru", "skip"),
+        {**ADDING, "train_size": 25, "skip": 0.5, "silence": 0.5, "background": 3.0},
+    ),
     "averages": ("adding", "gru", None, {**ADDING, "optimizer": "ntasgd", "nonmono": 1, "train_size": 21}),
     "batch-norm": ("adding", "lstm", None, {**ADDING, "norm": "recurrent-batch", "train_size": 21}),
     "imputer": ("brits", "gru", None, {"direction": "both", "hidden_size": 4, "batch_size": 8, "steps": 6}),
     "targets-a-step": ("char", "gru", None, {"window": 8, "hidden_size": 4, "batch_size": 8, "steps": 6}),
     "carried": ("ptb", "gru", "skip", {"bptt": 5, "ar": 2.0, "embedding": 8, "hidden_size": 8, "steps": 12}),
 }
+for _name in ("steering", "background"):
+    del CASES[_name][3]["lambda"]
 # both processes of a group run all cases, so that torch is loaded once
 PAIR = """
 import json, sys
@@ -95,6 +102,7 @@ def assert_same(run, other):
         torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-5, msg=f"{run.name}: {name}")
 
 
+@pytest.mark.filterwarnings("ignore:skip. expected:edgernn.errors.EdgernnWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_do_what_one_does(pairs, tmp_path, small_data, name):
     task, cell, rule, settings = CASES[name]

@@ -15,12 +15,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import edgernn.training
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.progress import Silent
 from edgernn.training import Interrupted, train
 from tests.training_helpers import SMALL, Stop, command_line, leftovers, snapshot, without_pictures, words
 
 SETTINGS = {**SMALL, "steps": 30, "eval_every": 4, "checkpoint_every": 3, "epoch_steps": 10}
+# λ moves from step to step, and the best of the evaluations after the warm-up is kept
+STEERED = {"skip": 0.8}
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +52,25 @@ def uninterrupted(tmp_path_factory):
 def stopped(out, at):
     with pytest.raises(RuntimeError, match="stopped by the test"):
         run(out, progress=Stop(at))
+
+
+@pytest.fixture(scope="module")
+def steered(tmp_path_factory):
+    out = tmp_path_factory.mktemp("steered") / "run"
+    with pytest.warns(EdgernnWarning, match="skip: expected 80 %"):
+        run(out, **STEERED)
+    return snapshot(out)
+
+
+@pytest.mark.filterwarnings("ignore:skip. expected:edgernn.errors.EdgernnWarning")
+@pytest.mark.parametrize("at", [1, 3, 4, 17, 29, 30])
+def test_a_steered_run_stopped_and_resumed_equals_whole(tmp_path, steered, at):
+    with pytest.raises(RuntimeError, match="stopped by the test"):
+        run(tmp_path / "run", progress=Stop(at), **STEERED)
+    run(tmp_path / "run", resume=True, **STEERED)
+    assert snapshot(tmp_path / "run") == steered
+    state = json.loads((tmp_path / "run/state.json").read_text())["steering"]
+    assert (state["first_share"], state["z"]) != (state["share"], 0)
 
 
 @pytest.mark.parametrize("at", [1, 3, 4, 17, 29, 30])
@@ -94,8 +115,9 @@ print(kills)
 """
 
 
-def test_killed_at_random_moments_equals_whole(tmp_path):
-    settings = {**SMALL, "steps": 80, "eval_every": 7, "checkpoint_every": 2}
+@pytest.mark.parametrize("extra", [{}, STEERED], ids=["lambda", "skip"])
+def test_killed_at_random_moments_equals_whole(tmp_path, extra):
+    settings = {**SMALL, "steps": 80, "eval_every": 7, "checkpoint_every": 2, **extra}
     process = subprocess.run(
         [sys.executable, "-c", KILLS, tmp_path, *words(settings)],
         check=True,

@@ -52,6 +52,27 @@ def say(file, old, new):
 # the sweep file
 
 
+def test_a_share_to_skip_is_left_out_for_rules_without_a_budget(file, tmp_path):
+    say(file, "lambda = [0.0, 0.5]", "skip = [0.5, 0.8]")
+    plan = load_sweep(file, tmp_path / "runs")
+    rows = [
+        "gru-lr=0.01",
+        "gru-lr=0.001",
+        *(f"sarnn-skip={skip},lr={lr}" for skip in (0.5, 0.8) for lr in (0.01, 0.001)),
+    ]
+    assert [row.name for row in plan.rows] == rows
+    assert [row.jobs[0].settings.get("skip") for row in plan.rows] == [None, None, 0.5, 0.5, 0.8, 0.8]
+    say(
+        file,
+        'skip_target = "none"\n[vary]\nlambda = [0.0, 0.5]',
+        "skip = 0.6\nbackground = 2.0\nsilence = 0.5\n[vary]\nhidden_size = [2, 3]",
+    )
+    file.write_text(file.read_text().replace("hidden_size = 4\n", ""))
+    plan = load_sweep(file, tmp_path / "runs")
+    assert [row.jobs[0].settings.get("skip") for row in plan.rows] == [None] * 4 + [0.6] * 4
+    assert [row.jobs[0].settings.get("background") for row in plan.rows] == [None] * 4 + [2.0] * 4
+
+
 def test_every_combination_is_a_row_and_every_seed_a_run(file, tmp_path):
     plan = load_sweep(file, tmp_path / "runs")
     assert [row.name for row in plan.rows] == [

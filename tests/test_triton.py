@@ -121,6 +121,14 @@ def test_both_budgets_equal_the_loop(budget: str, monkeypatch: pytest.MonkeyPatc
         torch.testing.assert_close(fused(layer)(x, state)[2].budget, layer(x, state)[2].budget)
 
 
+@pytest.mark.parametrize("rule", ["selective", "skip"])
+def test_weights_of_the_budgets_steps_equal_the_loop(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_form(RESIDENT, monkeypatch)
+    layer = make("gru", rule, 4, 7)
+    layer.step_weights = 3 * torch.rand(4, 2)
+    assert_same(layer, 4, 2)
+
+
 def test_sparse_weights_and_a_learned_start_equal_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     use_form(RESIDENT, monkeypatch)
     layer = make("gru", "skip", 3, 18, BlockSparse(0.5))
@@ -356,6 +364,9 @@ def test_recorded_loops_are_kept_for_a_shape_and_left_where_they_would_be_wrong(
     y.sum().backward()
     assert graphs(layer, x, state) is not None
     graphs._close()
+    layer.step_weights = torch.ones(4, 2)
+    assert graphs(layer, x, state) is None
+    layer.step_weights = None
     with torch.no_grad():
         assert graphs(layer, x, state) is None
     stand_in = {"cell.R": layer.cell.R * 2}

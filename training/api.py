@@ -22,13 +22,14 @@ from edgernn.signals import Interrupted
 from edgernn.store import kept_cell, save_weights
 from edgernn.training.evaluate import evaluate
 from edgernn.training.kernels import attach
-from edgernn.training.loop import fit
+from edgernn.training.loop import fit, steered_percent
 from edgernn.training.optim import initialise, make_optimizer
 from edgernn.training.parallel import Group, check_size, size_of, together
 from edgernn.training.pictures import learning_curve, update_pattern
 from edgernn.training.plan import Plan, first_difference, make_plan
 from edgernn.training.run_directory import LEARNING, PATTERN, RESULT, STATE_JSON, Position, RunDirectory
 from edgernn.training.series import save_series
+from edgernn.training.steering import Steering
 
 # number of test sequences kept beside the model, to check and time it
 _EXAMPLES = 16
@@ -184,6 +185,7 @@ def _finish(plan: Plan, model: RecurrentModel, backend: str, run: RunDirectory, 
     save_weights(model, run.path)
     lines = run.metrics()
     result = _result(plan, model.eval(), position, lines[-1]["loss"]) | {"backend": backend}
+    result |= _steered(plan, model, position)
     task = plan.task
     learning_curve(run.path / LEARNING, {plan.cell: lines}, task.objective.metric, task.solved, plan.can_skip)
     if isinstance(model, SequenceModel):
@@ -226,6 +228,23 @@ def _result(plan: Plan, model: RecurrentModel, position: Position, training_loss
         "macs": cost.macs,
         "macs_executed": cost.macs_executed,
         "flops_paper": cost.flops_paper,
+    }
+
+
+def _steered(plan: Plan, model: RecurrentModel, position: Position) -> dict[str, Any]:
+    """Return the wanted and the reached share of skipped updates, with a warning if they differ; {} without `skip`."""
+    if plan.config.skip is None or position.steering is None:
+        return {}
+    steering = Steering(plan.config.skip, position.step, position.steering)
+    reached = steered_percent(plan, evaluate(model, plan.task, plan.task.validation, plan.device))
+    why = steering.why_missed(reached)
+    if why is not None:
+        warnings.warn(why, EdgernnWarning, stacklevel=2)
+    return {
+        "skip_percent_wanted": 100 * plan.config.skip,
+        "skip_percent_validation": reached,
+        "skip_missed": why,
+        "lambda": steering.weight,
     }
 
 

@@ -102,6 +102,14 @@ class TrainConfig:
     lambda_: Annotated[
         _Weight, Field(description="Weight of the penalty on neuron updates (the budget) in the loss.")
     ] = 0.0
+    skip: Annotated[
+        float | None,
+        Field(gt=0, lt=1, description="Share of updates to skip, in place of lambda, which training then adapts."),
+    ] = None
+    background: Annotated[
+        _Weight | None,
+        Field(description="Factor of the penalty on updates at steps that the task marks as background. Default: 1."),
+    ] = None
     imputation: Annotated[_Weight, Field(description="Weight of the imputer's error on known values in the loss.")] = (
         1.0
     )
@@ -110,7 +118,10 @@ class TrainConfig:
     start: StartConfig = StartConfig()
     stop: StopConfig = StopConfig()
     keep: Annotated[
-        str, Field(description="Weights to keep at the end: last, or best (those of the best evaluation).")
+        str,
+        Field(
+            description="Weights to keep at the end: last, or best (those of the best evaluation). Default with skip: best."
+        ),
     ] = "last"
     anneal: Annotated[
         bool, Field(description="Anneal a learned update rule: its surrogate gradient gets steeper with the epochs.")
@@ -135,6 +146,7 @@ class TrainConfig:
 
 DEFAULT_EPOCHS = 20
 _STEPS, _EPOCHS = ("steps",), ("epochs",)
+_SKIP, _LAMBDA, _SKIP_TARGET, _KEEP = ("skip",), ("lambda_",), ("stop", "skip_target"), ("keep",)
 
 
 def resolve_config(defaults: Values, settings: Values) -> TrainConfig:
@@ -145,10 +157,10 @@ def resolve_config(defaults: Values, settings: Values) -> TrainConfig:
         settings: The user's settings, likewise.
 
     Returns:
-        The configuration, with either steps or epochs.
+        The configuration, with either steps or epochs, and with either skip or lambda.
 
     Raises:
-        UsageError: The user sets both steps and epochs.
+        UsageError: The user sets two settings that exclude each other.
     """
     steps, epochs = settings.get(_STEPS), settings.get(_EPOCHS)
     if steps is not None and epochs is not None:
@@ -160,4 +172,12 @@ def resolve_config(defaults: Values, settings: Values) -> TrainConfig:
         values[_EPOCHS] = None
     if values.get(_STEPS) is None and values.get(_EPOCHS) is None:
         values[_EPOCHS] = DEFAULT_EPOCHS
+    if (skip := settings.get(_SKIP)) is not None:
+        for path in (_LAMBDA, _SKIP_TARGET):
+            if (value := settings.get(path)) is not None:
+                name = path[-1].rstrip("_")
+                raise UsageError(f"skip, {name}: expected one of the two, got skip={skip} {name}={value}")
+        values |= {_LAMBDA: 0.0, _SKIP_TARGET: None, _KEEP: settings.get(_KEEP, "best")}
+    elif settings.get(_LAMBDA) is not None:
+        values[_SKIP] = None
     return build(TrainConfig, values)

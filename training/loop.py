@@ -3,6 +3,7 @@
 
 import math
 import time
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -18,25 +19,32 @@ from edgernn.training.optim import averaged, schedule, settle, watch
 from edgernn.training.parallel import Group
 from edgernn.training.plan import Plan
 from edgernn.training.run_directory import Position, RunDirectory
+from edgernn.training.steering import Steering
 from edgernn.training.tasks import Batch, Task
+from edgernn.training.tasks.base import FOREGROUND
 
 
 class TrainingLoss(nn.Module):
     """Training loss of a batch: loss of the task + λ · penalty on updates (`UpdateRule.budget`) + imputation loss.
 
-    forward returns the loss, and the last state for a next batch that continues the sequences, or None. In
-    data-parallel training, the mean over the processes is the loss of the whole batch.
+    λ is the attribute `weight`, which starts as the setting lambda. forward returns the loss, and the last state for a
+    next batch that continues the sequences, or None. In data-parallel training, the mean over the processes is the loss
+    of the whole batch.
     """
 
     def __init__(self, model: RecurrentModel, task: Task, config: TrainConfig, group: Group) -> None:
         super().__init__()
         self.model, self._task, self._config, self._group = model, task, config, group
+        self.weight = config.lambda_
 
     def forward(self, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
         model, config, group = self.model, self._config, self._group
-        loss, carry = self._task.loss(model, batch, carry)
-        if config.lambda_:
-            loss = loss + config.lambda_ * model.budget
+        background = None if config.background is None else self._task.background(batch)
+        # a negative λ rewards updates, but not at background steps
+        with model.marked(background, (config.background or 0.0) if self.weight >= 0 else 0.0):
+            loss, carry = self._task.loss(model, batch, carry)
+        if self.weight:
+            loss = loss + self.weight * model.budget
         if group.size > 1:
             loss = loss * group.weight
         if model.imputation_loss is not None:
@@ -141,7 +149,9 @@ def fit(
     carry = group.share(carry)
     if group.leads:
         run.cut_metrics(position.step)
-    loss_of = group.wrap(TrainingLoss(model, task, config, group), model)
+    criterion = TrainingLoss(model, task, config, group)
+    loss_of = group.wrap(criterion, model)
+    steering = None if config.skip is None else Steering(config.skip, total, position.steering)
     before, started = position.seconds, time.perf_counter()
     title, at = f"{plan.task_name} {plan.cell}", position.step
     begins = f"resumed at step {at} of" if at else "training for at most"
@@ -160,6 +170,8 @@ def fit(
             batch = group.part(task.train.batch(step, config.batch_size), plan.seed, step).to(plan.device)
             if not task.train.continues(step, config.batch_size):
                 carry = None
+            if steering is not None:
+                criterion.weight = steering.weight
             try:
                 loss, carry = train_step(model, optimizer, batch, task, config, carry, group, loss_of)
             except FloatingPointError as error:
@@ -169,10 +181,17 @@ def fit(
             position.loss_sum += loss
             position.loss_count += 1
             position.seconds = before + time.perf_counter() - started
-            progress.update(position.step, loss=loss)
+            figures: dict[str, float | str] = {"loss": loss}
+            if steering is not None:
+                budget, share = _measured(model, group)
+                if share is not None:
+                    steering.follow(position.step, loss, budget, share)
+                position.steering = steering.state
+                figures |= {"lambda": steering.weight, "skip": _of_wanted(steering.skipped, steering)}
+            progress.update(position.step, "", **figures)
             if position.step % eval_every == 0 or position.step == total:
                 with averaged(optimizer):
-                    _validate(plan, model, run, position, total, progress, group)
+                    _validate(plan, model, run, position, steering, total, progress, group)
                 if config.optimizer.nonmono is not None:
                     values = group.first(lambda: [line[task.objective.metric] for line in run.metrics()])
                     watch(optimizer, config, task.objective, values)
@@ -198,6 +217,7 @@ def _validate(
     model: RecurrentModel,
     run: RunDirectory,
     position: Position,
+    steering: Steering | None,
     total: int,
     progress: Progress,
     group: Group,
@@ -213,10 +233,14 @@ def _validate(
         **metrics,
         "seconds": round(position.seconds, 3),
     }
+    if steering is not None:
+        line |= {"lambda": steering.weight, "skip_percent_training": steering.skipped}
     if group.leads:
         run.log(line)
     figures: dict[str, float | str] = {"loss": line["loss"], objective.metric: value}
-    if plan.can_skip:
+    if steering is not None:
+        figures |= {"lambda": steering.weight, "skip": _of_wanted(steered_percent(plan, metrics), steering)}
+    elif plan.can_skip:
         figures["skip"] = f"{metrics['skip_percent']:.1f} %"
     left = f"{progress.seconds_left:.0f} s left at most"
     progress.update(position.step, f"step {position.step}/{total}  {in_words(figures)}  {left}", **figures)
@@ -224,14 +248,50 @@ def _validate(
     # before pruning ends, the weights do not have the run's final sparsity
     if not model.pruned(position.step, total):
         return
-    if position.best is None or objective.better(value, position.best):
-        position.best, position.stale = value, 0
+    missed = 0.0
+    if steering is not None:
+        if not steering.warm(position.step):
+            return
+        missed = steering.missed(steered_percent(plan, metrics))
+    # evaluations with the wanted share compete; before the first one, the closest is the best
+    closer, as_close = missed < position.missed, missed == position.missed
+    if position.best is None or closer or (as_close and objective.better(value, position.best)):
+        position.best, position.missed, position.stale = value, missed, 0
         if config.keep == "best" and group.leads:
             run.save_best(model)
     else:
         position.stale += 1
-    skips = not plan.can_skip or config.stop.skip_target is None or metrics["skip_percent"] >= config.stop.skip_target
+    target = config.stop.skip_target if plan.can_skip else None
+    skips = missed == 0 and (target is None or metrics["skip_percent"] >= target)
     if config.stop.solved and skips and task.is_solved(value):
         position.stopped = "solved"
     elif config.stop.patience is not None and position.stale >= config.stop.patience:
         position.stopped = "patience"
+
+
+def steered_percent(plan: Plan, metrics: Mapping[str, float]) -> float:
+    """Percentage of updates skipped that the setting skip is about: without background steps, if these are weighted.
+
+    Args:
+        plan: The plan of the run.
+        metrics: Result of `evaluate`.
+
+    Returns:
+        The percentage.
+    """
+    weighted = plan.config.background is not None and FOREGROUND in metrics
+    return metrics[FOREGROUND if weighted else "skip_percent"]
+
+
+def _measured(model: RecurrentModel, group: Group) -> tuple[float, float | None]:
+    """Budget of a batch, and the share of neurons updated at its foreground steps; None if it has no such step."""
+    foreground = model.foreground
+    counted = group.mean(group.weight * foreground)
+    budget = group.mean(group.weight * model.budget.item())
+    updated = group.mean(group.weight * foreground * model.foreground_rate if foreground else 0.0)
+    return budget, updated / counted if counted else None
+
+
+def _of_wanted(percent: float, steering: Steering) -> str:
+    """Percentage of updates skipped beside the wanted one, for the progress."""
+    return f"{percent:.1f} of {100 * steering.skip:.4g} %"

@@ -20,6 +20,7 @@ from edgernn.rules.fixed import SEEDS
 from edgernn.settings import Values, bind, build, fields_of, options_of, record
 from edgernn.training.config import TrainConfig, resolve_config
 from edgernn.training.optim import check_names
+from edgernn.training.steering import check_steerable
 from edgernn.training.tasks import Task, find_task
 
 # keys of config.json about the machine; a resumed run may differ in them
@@ -174,8 +175,20 @@ def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object
         options["rule"].setdefault("seed", seed % SEEDS)
     config, model = configure(task_type.defaults, values["train"], values["model"])
     check_names(config)
+    if config.skip is not None:
+        check_steerable("skip", rule_type)
+        if "target" in parts["rule"]:
+            # the budget then counts updates, so that any share can be reached
+            options["rule"].setdefault("target", 0.0)
     layer = model.layer.named(cell, rule, options["cell"], options["rule"])
     new_task = task_type(**options["task"])
+    if config.background is not None:
+        check_steerable("background", rule_type)
+        if not new_task.marks_background:
+            raise UsageError(
+                f"background: expected a task that marks background steps, got {task_type.name} without such steps; "
+                "set silence for the task adding, or background_label for your own data"
+            )
     return Choice(new_task, source, rule_type.can_skip, config, new_task.adapted(replace(model, layer=layer)))
 
 

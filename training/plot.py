@@ -158,7 +158,7 @@ def _tradeoff(runs: list[Path]) -> Callable[[Path], None]:
     outcomes = []
     for run, result in zip(runs, _results(runs), strict=True):
         group = ", ".join(parts(result["cell"], result["rule"]))
-        weight = _config(run)["train"]["lambda"]
+        weight = result.get("lambda", _config(run)["train"]["lambda"])
         outcomes.append(OperatingPoint(group, result["skip_percent"], result[result["metric"]], weight))
     metrics = {result["metric"] for result in _results(runs)}
     if len(metrics) > 1:

@@ -264,13 +264,19 @@ def follow(name: str | None, options: dict[str, Any], settings: Settings) -> Set
 
 
 def over(settings: Settings, others: Settings) -> Settings:
-    """Override `settings` by `others`; as steps and epochs exclude each other, either one overrides both."""
-    if others.keys() & _LENGTHS:
-        settings = {key: value for key, value in settings.items() if key not in _LENGTHS}
-    return {**settings, **others}
+    """Override `settings` by `others`, which also override settings that exclude theirs, as steps excludes epochs."""
+    overridden = {name for chosen, excluded in _EXCLUDED if chosen in others for name in excluded}
+    return {**{key: value for key, value in settings.items() if key not in overridden}, **others}
 
 
-_LENGTHS = {"steps", "epochs"}
+# a setting, and the settings that cannot stand beside it
+_EXCLUDED = (
+    ("steps", {"epochs"}),
+    ("epochs", {"steps"}),
+    ("skip", {"lambda", "skip_target"}),
+    ("lambda", {"skip"}),
+    ("skip_target", {"skip"}),
+)
 
 
 def _read_table(path: Path) -> Table:

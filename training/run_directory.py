@@ -35,6 +35,7 @@ from edgernn.locks import LOCK
 from edgernn.model import RecurrentModel
 from edgernn.store import CONFIG, WEIGHTS, load_weights, read_config, save_weights, write_tensors
 from edgernn.training.plan import MACHINE, first_difference
+from edgernn.training.steering import SteeringState
 from edgernn.training.tasks.base import SAMPLES
 
 STATE, STATE_JSON, METRICS, RESULT = "state.safetensors", "state.json", "metrics.jsonl", "result.json"
@@ -54,7 +55,10 @@ class Position:
         loss_count: Number of these losses.
         best: Best validation metric; None before the first evaluation.
         stale: Evaluations since the best one.
+        missed: Distance in percent of the best evaluation's share of skipped updates from the wanted share, beyond
+            `steering.TOLERANCE`; 0 without the setting skip.
         seconds: Seconds of training.
+        steering: State of λ with the setting skip; None without it and before the first step.
         stopped: Reason of the end: solved, patience or steps; None before the end.
     """
 
@@ -63,8 +67,15 @@ class Position:
     loss_count: int = 0
     best: float | None = None
     stale: int = 0
+    missed: float = 0.0
     seconds: float = 0.0
+    steering: SteeringState | None = None
     stopped: str | None = None
+
+    def __post_init__(self) -> None:
+        # a checkpoint has it as JSON
+        if isinstance(self.steering, dict):
+            self.steering = SteeringState(**self.steering)
 
 
 class RunDirectory:

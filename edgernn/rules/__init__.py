@@ -7,7 +7,7 @@ matrix (H, I) (`selective`). `random`, `clockwork` and `phased` decide from the 
 Choose `selective` if different neurons are needed at different times, `skip` if whole steps carry no information, and
 `variable` if some steps need more computation than others. Choose `clockwork` or `phased` if the data have known
 periods, and `random` as a baseline for learned rules. The weight λ of the budget trades a learned rule's accuracy for
-speed.
+speed; trainings with the setting `skip` adapt it to a wanted share of skipped updates.
 To add a rule: write its file, list it in RULES, add a row to the table of oracles, and run `make docs`, which writes
 the header of its native kernels (CONTRIBUTING.md).
 """

@@ -133,6 +133,11 @@ class UpdateRule(nn.Module, abc.ABC):
         super().__init__()
         self.input_size, self.hidden_size = input_size, hidden_size
 
+    @classmethod
+    def steerable(cls) -> bool:
+        """Return True if the weight of the budget affects how many neurons change: decisions are learned."""
+        return cls.kind is not Kind.TIME
+
     @property
     def groups(self) -> int:
         """Number of groups of neurons that share a decision; the last may have fewer than `group_size` neurons."""
@@ -286,19 +291,21 @@ class UpdateRule(nn.Module, abc.ABC):
             return torch.full((e.shape[0],), torch.inf, dtype=e.dtype)
         return self.score(e, self._group_means(state), memory).abs().amin(-1)
 
-    def budget(self, decisions: Tensor, likelihoods: Tensor | None) -> Tensor:
-        """Penalty on updates, which training multiplies by λ: the mean over B and H of Σ_t u_t.
+    def budget(self, decisions: Tensor, likelihoods: Tensor | None, weights: Tensor | None = None) -> Tensor:
+        """Penalty on updates, which training multiplies by λ: the mean over B and H of Σ_t w_t u_t.
 
         It counts the updates of one neuron in one sequence, so that its effect grows with T but not with H.
 
         Args:
             decisions: u of all steps (T, B, H).
             likelihoods: Values to sum in place of u (T, B, H), if any.
+            weights: Factors w of the steps (T, B). Default: 1.
 
         Returns:
             The penalty (scalar).
         """
-        return (decisions if likelihoods is None else likelihoods).mean((1, 2)).sum()
+        values = decisions if likelihoods is None else likelihoods
+        return (values if weights is None else values * weights.unsqueeze(-1)).mean((1, 2)).sum()
 
     def anneal(self, epoch: int) -> None:
         """Adapt the rule, such as the slope of its surrogate gradient, before each training epoch, counted from 0."""

@@ -24,7 +24,8 @@ class Variable(UpdateRule):
     Shapes: rule_h = w_h (H,), rule_x = w_x (I,), rule_b = b (1,), all initially 0, so that m is 1/2; the constants
     rule_sharpness = λ (1,) and rule_epsilon = ε (1,). About 2 ln(1/ε) / λ neurons lie between 0 and 1: 230 by default.
     A layer with H near or below that skips little unless the option `sharpness` raises λ.
-    The budget is the mean over B of Σ_t |m_t - target|, times the weight of the budget in training.
+    The budget is the mean over B of Σ_t |m_t - target|, times the weight of the budget in training. Trainings with the
+    setting skip have target 0 by default, so that the budget counts updates.
     Source: Jernite et al., "Variable Computation in Recurrent Neural Networks", ICLR 2017,
     https://arxiv.org/abs/1611.06188
     """
@@ -76,9 +77,9 @@ class Variable(UpdateRule):
             margins.append(distance.amin(-1) / (self.rule_sharpness * len(weight)))
         return torch.minimum(*margins)
 
-    def budget(self, decisions: Tensor, likelihoods: Tensor | None) -> Tensor:
+    def budget(self, decisions: Tensor, likelihoods: Tensor | None, weights: Tensor | None = None) -> Tensor:
         assert likelihoods is not None
-        return super().budget((likelihoods - self.target).abs(), None)
+        return super().budget((likelihoods - self.target).abs(), None, weights)
 
     def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:
         # only the first rows (all rows of a coupled cell), and in each row the first columns of x and of the states;

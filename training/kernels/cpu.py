@@ -48,11 +48,11 @@ class _Call(ctypes.Structure):
         ("start", _POINTER * _MAX_STATES),
         ("rule_params", _POINTER * _MAX_RULE_PARAMS),
         ("memory", _POINTER * _MAX_MEMORIES),
-        *((name, ctypes.c_float) for name in ("slope", "decision_weight")),
+        ("slope", ctypes.c_float),
         *((name, _POINTER) for name in ("p", "m")),
         ("state", _POINTER * _MAX_STATES),
         ("memories", _POINTER * _MAX_MEMORIES),
-        *((name, _POINTER) for name in ("u", "y_grad")),
+        *((name, _POINTER) for name in ("u", "decision_weights", "y_grad")),
         ("last_grad", _POINTER * _MAX_STATES),
         ("last_memory_grad", _POINTER * _MAX_MEMORIES),
         *((name, _POINTER) for name in ("x_grad", "w_grad", "r_grad", "c_grad", "v_grad", "b_grad")),
@@ -164,6 +164,7 @@ class _Plan:
         rule_weights: Number of weights that the rule's equations read.
         memories: Number of memories (`UpdateRule.memory`) that the rule's equations read.
         likelihoods: True if `UpdateRule.budget` sums likelihoods, false if it sums decisions.
+        step_weights: Factors of the steps in the budget (T, B); None stands for 1.
         norms: Normalisations, whose gains and shift are the last inputs of `Unrolled`; None if the cell has none.
     """
 
@@ -175,6 +176,7 @@ class _Plan:
     rule_weights: int
     memories: int
     likelihoods: bool
+    step_weights: Tensor | None = None
     norms: BatchNorms | None = None
 
     @property
@@ -254,7 +256,8 @@ class Unrolled(torch.autograd.Function):
         if not decides:
             return (states[0], *last)
         ctx.mark_non_differentiable(u)
-        budget = plan.rule.budget(u, _likelihoods(plan.rule, named, memories, states[0]) if plan.likelihoods else None)
+        likelihoods = _likelihoods(plan.rule, named, memories, states[0]) if plan.likelihoods else None
+        budget = plan.rule.budget(u, likelihoods, plan.step_weights)
         return (states[0], *last, *(memory[-1].clone() for memory in memories), u, budget)
 
     @staticmethod
@@ -269,8 +272,12 @@ class Unrolled(torch.autograd.Function):
         call = plan.call(True, inputs)
         decided = grads[1 + count + plan.memories :]
         if decided and decided[-1] is not None:
-            # the budget is a sum over steps of the mean decision at a step
-            call.decision_weight = decided[-1].item() / (call.batch * call.hidden)
+            # the budget is a sum over steps of the weighted mean decision at a step
+            mean = decided[-1].item() / (call.batch * call.hidden)
+            weights = torch.full((call.steps, call.batch), mean)
+            if plan.step_weights is not None:
+                weights *= plan.step_weights
+            call.set_tensors({"decision_weights": weights})
         needed = ctx.needs_input_grad[1:]
         input_grads = [torch.empty_like(t) if need else None for t, need in zip(inputs, needed, strict=True)]
         call.set_tensors({"p": p, "m": m, "memories": memories, "u": u, "state": states})
@@ -365,7 +372,7 @@ class CpuUnroller:
         likelihoods = rule.counts_likelihoods and torch.is_grad_enabled()
         norms = None if t is None else BatchNorms.of(cell, int(t[0, 0]), T)
         counts = len(vectors), rule, len(rule_weights), len(memories)
-        plan = _Plan(self.program, sizes, middle, *counts, likelihoods, norms)
+        plan = _Plan(self.program, sizes, middle, *counts, likelihoods, layer.step_weights, norms)
         inputs = layer.inputs(x, last)
         scales = [] if norms is None else batch_norm.vectors(cell)
         tensors = (inputs, *weights, *vectors, *rule_weights, *state[:count], *memories, *scales)
@@ -380,7 +387,7 @@ class CpuUnroller:
         else:
             final += [steps + T for steps in memory]
             if u is not None:
-                trace = Trace(u != 0, rule.budget(u, None))
+                trace = Trace(u != 0, rule.budget(u, None, layer.step_weights))
         counted = [] if t is None else [t + T]
         return y, (*final, *counted, *([] if last is None else [x[-1]])), trace
 

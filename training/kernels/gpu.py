@@ -399,14 +399,15 @@ class GpuUnroller:
         final = [s[-1] for s in states]
         trace = Trace(None, x.new_zeros(()))
         if blend is not None:
-            trace = Trace(blend != 0, rule.budget(blend, None))
+            trace = Trace(blend != 0, rule.budget(blend, None, layer.step_weights))
             final += [steps + x.shape[0] for steps in memory]
         elif rule.can_skip:
             memories = [results[f"all_{name}"] for name in layout.memory]
             decided = rule.decide(e, tuple(s[:-1] for s in states), tuple(m[:-1] for m in memories))
             assert decided.u is not None
             updated = (decided.u != 0).expand(-1, -1, cell.hidden_size)
-            trace = Trace(updated, rule.budget(decided.u.to(x.dtype), decided.likelihood))
+            budget = rule.budget(decided.u.to(x.dtype), decided.likelihood, layer.step_weights)
+            trace = Trace(updated, budget)
             final += [m[-1] for m in memories]
         return states[0][1:], (*final, *([] if last is None else [x[-1]])), trace
 

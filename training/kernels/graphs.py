@@ -44,9 +44,9 @@ class GraphUnroller:
     """Runs all steps of one layer by replaying a CUDA graph of its loop over time.
 
     A call returns None, so that the layer runs its loop in torch, in these cases: tensors on other devices, a forward
-    without gradients, weights other than those recorded (such as dropped-out ones), and batch statistics that several
-    processes share. So does a second forward before the first one's backward, as it would overwrite tensors of the
-    first.
+    without gradients, weights other than those recorded (such as dropped-out ones), weights of the budget's steps, and
+    batch statistics that several processes share. So does a second forward before the first one's backward, as it would
+    overwrite tensors of the first.
 
     Args:
         capture: Function that records a module on example inputs and returns a function that replays it.
@@ -71,6 +71,8 @@ class GraphUnroller:
 
     def __call__(self, layer: RecurrentLayer, x: Tensor, state: State) -> tuple[Tensor, State, Trace] | None:
         if self._inside or self._open or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return None
+        if layer.step_weights is not None:
             return None
         if any(getattr(norm, "total", None) is not None for norm in layer.cell.norms.values()):
             return None

@@ -11,7 +11,8 @@ seeds              number of trainings per row, with the seeds 0, 1, ...; or a l
 [search]           settings and their values: every combination is a row, too, and among rows that differ only in these
                    settings, the one with the best mean on the validation split is chosen (optional)
 
-The value "none" means None. λ has no effect on a rule that cannot skip, and is left out there.
+The value "none" means None. λ has no effect on a rule that cannot skip, and is left out there. So are `skip` and
+`background` for a rule without an update budget.
 """
 
 import re
@@ -34,6 +35,7 @@ from edgernn.training.recipe import Choices, Settings, combinations, label, over
 from edgernn.training.table import Row
 
 LAMBDA = "lambda"
+_OF_A_BUDGET = {"skip", "background"}
 # subfolder of the runs' folder with copies of users' cells
 CELL_FILES = "cells"
 
@@ -123,9 +125,14 @@ def load_sweep(path: Path, out: Path) -> Sweep:
         # before the sweep begins there is no copy yet
         cell = copy if is_cell_file(word) and split_word(copy)[0].is_file() else word
         for searched in combinations(file.search):
-            settings = {**varied, **searched}
+            shared, settings = file.settings, {**varied, **searched}
             try:
-                if not choose(task, cell, rule, over(file.settings, settings)).can_skip:
+                if not resolve(cell, rule)[1].steerable():
+                    shared, settings = (
+                        {name: value for name, value in part.items() if name not in _OF_A_BUDGET}
+                        for part in (shared, settings)
+                    )
+                if not choose(task, cell, rule, over(shared, settings)).can_skip:
                     settings.pop(LAMBDA, None)
             except UsageError as error:
                 raise UsageError(f"{path}: {error}") from None
@@ -136,7 +143,7 @@ def load_sweep(path: Path, out: Path) -> Sweep:
             name = re.sub(r"[^\w=,.+-]", "_", "-".join(filter(None, [shown, rule, label(settings)])))
             if key not in rows and name in (row.name for row in rows.values()):
                 raise UsageError(f"{path}: cells: two cells have the name {shown!r}; rename one")
-            merged = over(file.settings, settings)
+            merged = over(shared, settings)
             jobs = (Job(task, copy, rule, seed, merged, out / f"{name}-seed{seed}") for seed in seeds)
             rows.setdefault(key, SweepRow(name, settings, tuple(jobs), shown, rule, rivals))
     files = {split_word(copy)[0]: split_word(word)[0] for word, copy in copies.items()}

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from edgernn.errors import UsageError, nearest
 from edgernn.training.tasks.base import REGRESSION, Objective
+from edgernn.training.tasks.sources import Batch
 from edgernn.training.tasks.synthetic import Synthetic
 
 VALUES = ("uniform", "half", "gaussian")
@@ -34,6 +35,8 @@ class Adding(Synthetic):
     - `delta2`: Variance of gaussian values, for these alone. The error is then also reported divided by delta2.
     - `markers`: Distribution of the markers. any: two different steps. halves: one step of the first tenth (at least
       the first step) and one of the last half.
+    - `silence`: Share of the steps that are silent: one stretch at a random place, at which value and marker are 0.
+      These are the task's background steps. Default: none.
     - `train_size`, `test_size`, `epoch_steps`: See `Synthetic`.
 
     Source: Hartvigsen et al., "Learning to Selectively Update State Neurons in Recurrent Networks", CIKM 2020, section
@@ -46,6 +49,7 @@ class Adding(Synthetic):
     values: str = "uniform"
     delta2: Annotated[float | None, Field(gt=0)] = None
     markers: str = "any"
+    silence: Annotated[float | None, Field(gt=0, lt=1)] = None
 
     name = "adding"
     help = "Regress the sum of two marked values among T random numbers."
@@ -67,6 +71,8 @@ class Adding(Synthetic):
             raise nearest("values", self.values, VALUES)
         if self.markers not in MARKERS:
             raise nearest("markers", self.markers, MARKERS)
+        if self._heard < 2:
+            raise UsageError(f"silence: expected at least 2 of T={self.T} steps that are not silent, got {self._heard}")
         if (self.values == "gaussian") != (self.delta2 is not None):
             wanted = "a variance above 0" if self.delta2 is None else "none"
             got = "none" if self.delta2 is None else f"{self.delta2:g}"
@@ -76,29 +82,53 @@ class Adding(Synthetic):
             self.objective = _with_relative_error(self.delta2)
 
     def make(self, rng: np.random.Generator, count: int) -> tuple[Tensor, Tensor]:
-        x = np.zeros((self.T, count, 2), np.float32)
+        x = np.zeros((self._heard, count, 2), np.float32)
         x[..., 0] = self._values(rng, count)
         first, second = self._marked_steps(rng, count)
         sequences = np.arange(count)
         x[first, sequences, 1] = x[second, sequences, 1] = 1
         target = x[first, sequences, :1] + x[second, sequences, :1]
-        return torch.from_numpy(x), torch.from_numpy(target)
+        return torch.from_numpy(self._with_silence(rng, x)), torch.from_numpy(target)
+
+    @property
+    def marks_background(self) -> bool:
+        return self.silence is not None
+
+    def background(self, batch: Batch) -> Tensor | None:
+        return None if self.silence is None else (batch.x == 0).all(-1)
+
+    @property
+    def _heard(self) -> int:
+        """Number of steps that are not silent."""
+        return self.T - round((self.silence or 0) * self.T)
+
+    def _with_silence(self, rng: np.random.Generator, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Insert the silent steps into each sequence of x (steps, count, 2)."""
+        heard, count, _ = x.shape
+        if heard == self.T:
+            return x
+        begin = rng.integers(heard + 1, size=count)
+        steps = np.arange(heard)[:, None]
+        padded = np.zeros((self.T, count, 2), np.float32)
+        padded[np.where(steps < begin, steps, steps + self.T - heard), np.arange(count)] = x
+        return padded
 
     def _values(self, rng: np.random.Generator, count: int) -> npt.NDArray[np.float32]:
         if self.delta2 is not None:
-            return rng.standard_normal((self.T, count), np.float32) * np.float32(self.delta2**0.5)
-        values = rng.random((self.T, count), np.float32)
+            return rng.standard_normal((self._heard, count), np.float32) * np.float32(self.delta2**0.5)
+        values = rng.random((self._heard, count), np.float32)
         return values - np.float32(0.5) if self.values == "half" else values
 
     def _marked_steps(
         self, rng: np.random.Generator, count: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Draw the two marked steps of each sequence, (count,) each."""
+        T = self._heard
         if self.markers == "halves":
-            tenth, half = max(1, self.T // 10), -(-self.T // 2)
-            return rng.integers(tenth, size=count), rng.integers(half, self.T, size=count)
-        first = rng.integers(self.T, size=count)
-        second = rng.integers(self.T - 1, size=count)
+            tenth, half = max(1, T // 10), -(-T // 2)
+            return rng.integers(tenth, size=count), rng.integers(half, T, size=count)
+        first = rng.integers(T, size=count)
+        second = rng.integers(T - 1, size=count)
         second += second >= first
         return first, second
 

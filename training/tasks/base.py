@@ -17,6 +17,8 @@ from edgernn.training.tasks.sources import Batch, Source, Split
 
 # file name of the picture that `Task.pictures` writes into the run's directory
 SAMPLES = "samples.png"
+# metric: percentage of skipped updates among those of steps that are not background
+FOREGROUND = "skip_percent_foreground"
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,19 @@ class Task(abc.ABC):
         """Build a new network from a configuration whose input and output sizes match the data."""
         return SequenceModel(model)
 
+    @property
+    def marks_background(self) -> bool:
+        """True if `background` marks steps."""
+        return False
+
+    def background(self, batch: Batch) -> Tensor | None:
+        """Return True for the steps (T, B) of a batch at which nothing happens, or None if the task marks none.
+
+        With the setting background, the update budget weighs these steps differently. The network must be a
+        `SequenceModel`.
+        """
+        return None
+
     def loss(self, model: RecurrentModel, batch: Batch, carry: State | None) -> tuple[Tensor, State | None]:
         """Compute the loss of a batch and the state carried to the next step.
 
@@ -170,16 +185,21 @@ class Task(abc.ABC):
     def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
         """Return the metrics of a whole split as a dict, with skip_percent, the percentage of skipped neuron updates.
 
-        Called without gradients and with torch's generator seeded.
+        If the task marks background steps, `FOREGROUND` is that percentage at all other steps. Called without gradients
+        and with torch's generator seeded.
         """
         assert isinstance(self.objective, Objective)
-        means = Means()
+        means, foreground = Means(), Means()
         for batch in split.chunks():
             moved = batch.to(device)
-            y, _ = model(moved.x)
+            background = self.background(moved)
+            with model.marked(background):
+                y, _ = model(moved.x)
+            if background is not None and (count := int((~background).sum())):
+                foreground.add(count, {FOREGROUND: 100 * (1 - model.foreground_rate)})
             figures = self.objective.metrics(y, moved.target)
             means.add(batch.x.shape[1], {**figures, "skip_percent": 100 * (1 - model.update_rate)})
-        return means.result()
+        return means.result() | foreground.result()
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:  # noqa: B027
         """Write the task's own images of the trained network, such as samples, into the run directory.

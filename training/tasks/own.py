@@ -5,14 +5,15 @@ import abc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+from pydantic import Field
 from torch import Tensor
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.training.tasks.base import CLASSIFICATION, REGRESSION, Task
 from edgernn.training.tasks.parts import HELD_OUT, standardisation
-from edgernn.training.tasks.sources import Sequences, random_split
+from edgernn.training.tasks.sources import Batch, Sequences, random_split
 
 TARGETS, NEXT = "targets", "next"
 
@@ -29,15 +30,25 @@ class OwnData(Task):
     - `predict`: targets: predict the targets in the data, one per sequence or one per step. Labels are trained on cross
       entropy and measured by accuracy; numbers by mean squared error, in their own unit. next: predict all I
       channels of the next step, measured by mean squared error. Targets are not read.
+    - `background_label`: Number of the label at which nothing happens, for data with one label per step. Steps with it
+      are the task's background steps. Default: none.
     """
 
     predict: str = TARGETS
+    background_label: Annotated[int | None, Field(ge=0)] = None
 
     defaults: ClassVar[Mapping[str, Any]] = {"epochs": 20, "hidden_size": 64, "batch_size": 32, "lr": 1e-3}
 
     def __post_init__(self) -> None:
         if self.predict not in (TARGETS, NEXT):
             raise UsageError(f"predict: expected {TARGETS} or {NEXT}, got {self.predict!r}")
+
+    @property
+    def marks_background(self) -> bool:
+        return self.background_label is not None
+
+    def background(self, batch: Batch) -> Tensor | None:
+        return None if self.background_label is None else batch.target == self.background_label
 
     @abc.abstractmethod
     def _read(self, source: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -61,6 +72,8 @@ class OwnData(Task):
         labels = not y["train"].is_floating_point()
         self.objective = CLASSIFICATION if labels else REGRESSION
         self.output = "all" if y["train"].ndim == (2 if labels else 3) else "last"
+        if self.background_label is not None and not (labels and self.output == "all"):
+            raise EdgernnError(f"{source}: expected one label per step with background_label={self.background_label}")
         self.input_size = x["train"].shape[2]
         if labels:
             self.output_size = len(self.classes or ()) or max(int(part.max()) for part in y.values()) + 1

@@ -68,8 +68,7 @@ struct EdgernnTrainCall {
   const float* start[edgernn::kMaxStates];   // (B, H) each: the state before the first step
   const float* rule_params[edgernn::kMaxRuleParams];  // in the order of the op's inputs
   const float* memory[edgernn::kMaxMemories];         // (B, size) each, before the first step
-  float slope;            // backward: slope of the likelihood that replaces u in gradients
-  float decision_weight;  // backward: the update budget's gradient of each u
+  float slope;  // backward: slope of the likelihood that replaces u in gradients
 
   // written by forward, read by backward
   float* p;                                // (T, B, P); (B, P) if not kept or with norms
@@ -80,7 +79,8 @@ struct EdgernnTrainCall {
                                            // under a rule that never skips
 
   // read by backward; null means zeros
-  const float* y_grad;                          // (T, B, H), gradient of state[0]
+  const float* decision_weights;  // (T, B), the update budget's gradient of each u of a sample
+  const float* y_grad;            // (T, B, H), gradient of state[0]
   const float* last_grad[edgernn::kMaxStates];  // (B, H) each, of the states after the last step
   const float* last_memory_grad[edgernn::kMaxMemories];  // (B, size) each
 

@@ -101,7 +101,7 @@ struct NeuronEquations : RuleEquations<Rule> {
         Equations::ReadMemories(call, offset, lanes, kMemory, kAsDual<kCount>, m);
         const auto score = Score(call, row, at, lanes, kAsDual<kCount>, m, q);
         const auto likelihood = Rule::Likelihood(score, call.slope);
-        Vec grad = lanes.Load(call.u_grad + offset) + call.decision_weight, score_grad = Zero();
+        Vec grad = lanes.Load(call.u_grad + offset) + call.DecisionWeight(row), score_grad = Zero();
         if constexpr (kRemembers) {
           grad = grad + lanes.Load(call.decision_grad + offset);
           score_grad = lanes.Load(call.score_grad + offset);

@@ -14,11 +14,11 @@ struct TrainRuleArgs {
   std::int64_t rows;
   std::int64_t hidden;  // H
   float slope;
-  float decision_weight;
   const float* params[kMaxRuleParams];  // (padded H,); scalars broadcast to all lanes
   float* params_grad[kMaxRuleParams];   // the same shapes; gradients are added
   float* u;                             // (rows, H), written by decide
   const float* u_grad;                  // (rows, H)
+  const float* decision_weights;        // (rows,), added to the gradients of u; null: zeros
   RowsWithGrad e;                       // (rows, H), matrix x + bias; gradients are written
   RowsWithGrad h;                       // (rows, H), before the step; gradients are added
   RowsWithGrad after;                   // (rows, H), state the evidence reads; gradients are added
@@ -29,6 +29,10 @@ struct TrainRuleArgs {
   float* decision_grad;               // (padded); remember_back writes, decide_back reads
   float* score_grad;                  // (padded), kNeuron only; the same
   float* evidence;                    // (padded), kSample only; written
+
+  float DecisionWeight(std::int64_t row) const {
+    return decision_weights == nullptr ? 0.0f : decision_weights[row];
+  }
 };
 
 }  // namespace edgernn

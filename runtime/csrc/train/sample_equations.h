@@ -116,7 +116,7 @@ struct SampleEquations : RuleEquations<Rule> {
       Vec sum = Zero();
       for (std::int64_t at = 0; at < call.hidden; at += kLanes) {
         const Vec grad = Lanes(call.hidden - at).Load(call.u_grad + row * call.hidden + at);
-        sum = sum + KeepFirst(grad + call.decision_weight, call.hidden - at);
+        sum = sum + KeepFirst(grad + call.DecisionWeight(row), call.hidden - at);
       }
       call.decision_grad[row] += Sum(sum);
     }

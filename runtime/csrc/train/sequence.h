@@ -177,7 +177,8 @@ class Sequence {
     rule_args.rows = rows_;
     rule_args.hidden = layout_.hidden;
     rule_args.slope = call_.slope;
-    rule_args.decision_weight = call_.decision_weight;
+    const float* decision_weights = call_.decision_weights;
+    if (decision_weights != nullptr) rule_args.decision_weights = At(decision_weights, t, 1);
     for (int i = 0; i < kMaxRuleParams; ++i) {
       rule_args.params[i] = packed_.rule[i];
       rule_args.params_grad[i] = scratch.step.rule[i];

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steering of the budget's weight λ, so that a training ends with a wanted share of updates skipped."""
+
+import math
+from dataclasses import dataclass
+
+from edgernn.errors import UsageError
+from edgernn.rules import RULES, UpdateRule
+
+# distance in percent from the wanted share at which a network counts as one that has it
+TOLERANCE = 2.0
+# steps of z, the scale on which λ moves, for a distance of 1 between two shares
+_RATE = 0.5
+# change of z for a change of 1 of the smoothed share; it damps oscillations
+_DAMPING = 20.0
+# weight of the past in the smoothed share
+_SMOOTHING = 0.9
+# λ at z = asinh(1) as a fraction of the first batch's loss divided by its budget
+_SCALE = 1e-3
+# bound of abs(z): abs(λ) is at most 11 times the first batch's loss divided by its budget
+_BOUND = 10.0
+# part of the training in which the wanted share moves from that of the first batch to the final one
+_WARM_UP = 0.5
+
+
+@dataclass
+class SteeringState:
+    """Numbers of `Steering` that a checkpoint keeps.
+
+    Attributes:
+        scale: Unit of λ, from the first batch.
+        first_share: Share of neurons updated in the first batch.
+        share: Exponential moving average of the share updated in the training batches.
+        z: Position of λ on its scale.
+    """
+
+    scale: float
+    first_share: float
+    share: float
+    z: float = 0.0
+
+    @property
+    def weight(self) -> float:
+        """λ, the weight of the update budget in the loss."""
+        return self.scale * math.sinh(self.z)
+
+
+class Steering:
+    """Dual ascent on λ for the constraint that a share `skip` of the updates is skipped.
+
+    z_k = z_{k-1} + rate·(s_k - w_k) + damping·(s̄_k - s̄_{k-1})        within bounds
+    λ_k = scale·sinh(z_k)
+
+    s_k is the share updated in batch k, and s̄_k its moving average. w_k is the wanted share: it moves linearly from
+    that of the first batch to 1 - skip in the first half of the training, the warm-up. sinh is exponential in both
+    directions, so λ crosses orders of magnitude in few steps, and falls below 0 if a network skips too much by itself:
+    a negative λ rewards updates. Neither the scale of the loss nor the number of steps and neurons matters, because
+    scale is a fraction of the first batch's loss divided by its budget.
+
+    Source: Platt, Barr, "Constrained Differential Optimization", NIPS 1987; damping as in Stooke, Achiam, Abbeel,
+    "Responsive Safety in Reinforcement Learning by PID Lagrangian Methods", ICML 2020.
+
+    Args:
+        skip: Share of the updates to skip.
+        steps: Length of the training in steps.
+        state: State of a resumed training. Default: a new training.
+    """
+
+    def __init__(self, skip: float, steps: int, state: SteeringState | None = None) -> None:
+        self.skip, self.steps, self.state = skip, steps, state
+
+    @property
+    def weight(self) -> float:
+        """λ of the next step; 0 before the first one."""
+        return 0.0 if self.state is None else self.state.weight
+
+    @property
+    def skipped(self) -> float:
+        """Percentage of updates skipped in the last training batches; 0 before the first step."""
+        return 0.0 if self.state is None else 100 * (1 - self.state.share)
+
+    def wanted(self, step: int) -> float:
+        """Share of neurons to be updated after `step` training steps."""
+        first = 1 - self.skip if self.state is None else self.state.first_share
+        return first + (1 - self.skip - first) * min(1.0, step / (_WARM_UP * self.steps))
+
+    def warm(self, step: int) -> bool:
+        """True if the warm-up is over after `step` training steps."""
+        return step >= _WARM_UP * self.steps
+
+    def follow(self, step: int, loss: float, budget: float, share: float) -> None:
+        """Move λ after a training step.
+
+        Args:
+            step: Number of steps done, with this one.
+            loss: Loss of the batch.
+            budget: `RecurrentModel.budget` of the batch.
+            share: Share of neurons updated in the batch.
+        """
+        if self.state is None:
+            scale = _SCALE * max(abs(loss), 1e-6) / max(budget, 1.0)
+            self.state = SteeringState(scale, share, share)
+            return
+        state, before = self.state, self.state.share
+        state.share = _SMOOTHING * before + (1 - _SMOOTHING) * share
+        change = _RATE * (share - self.wanted(step)) + _DAMPING * (state.share - before)
+        state.z = min(max(state.z + change, -_BOUND), _BOUND)
+
+    def missed(self, skip_percent: float) -> float:
+        """Distance of a percentage of updates skipped from the wanted one, beyond the tolerance; 0 within it."""
+        return max(0.0, abs(skip_percent - 100 * self.skip) - TOLERANCE)
+
+    def why_missed(self, skip_percent: float) -> str | None:
+        """Explain why a network does not skip the wanted share.
+
+        Args:
+            skip_percent: Percentage of updates that it skips on the validation data.
+
+        Returns:
+            One sentence; None if it skips the wanted share within the tolerance.
+        """
+        if self.missed(skip_percent) == 0 or self.state is None:
+            return None
+        wanted, z = 100 * self.skip, self.state.z
+        head = f"skip: expected {wanted:.4g} % of the updates skipped on the validation data, got {skip_percent:.1f} %"
+        weight = f"the weight λ of the update budget ended at its bound, {self.weight:.3g}"
+        if z >= _BOUND:
+            return f"{head}: {weight}, and the rule cannot skip more on these data; ask for a smaller share"
+        if z <= -_BOUND:
+            return f"{head}: {weight}, and the rule skips more by itself; ask for a larger share"
+        if abs(self.skipped - wanted) <= TOLERANCE:
+            return (
+                f"{head}: it is {self.skipped:.1f} % on the training batches, so more or other training data may help"
+            )
+        return (
+            f"{head}: the share was still changing, {self.skipped:.1f} % in the last of {self.steps} training steps; "
+            "train longer, or use a larger batch_size if the share fluctuates"
+        )
+
+
+def check_steerable(setting: str, rule: type[UpdateRule]) -> None:
+    """Raise UsageError for a setting of the budget if its weight cannot change the share of updates of a rule."""
+    if not rule.steerable():
+        names = ", ".join(sorted(name for name, other in RULES.items() if other.steerable()))
+        raise UsageError(
+            f"{setting}: expected a rule whose decisions are learned, got {rule.name}, which has no update budget; "
+            f"these rules have one: {names}"
+        )
