@@ -120,7 +120,7 @@ class TrainConfig:
     keep: Annotated[
         str,
         Field(
-            description="Weights to keep at the end: last, or best (those of the best evaluation). Default with skip: best."
+            description="Weights to keep at the end: last, or those of the best evaluation. Default with skip: best."
         ),
     ] = "last"
     anneal: Annotated[
