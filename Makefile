@@ -33,7 +33,7 @@ NATIVE := $(shell find runtime/csrc examples/c examples/cpp tests -name '*.h' -o
 SPREAD := -n auto --dist loadfile
 
 # maximum number of cases per test in `make quick`
-SAMPLE := 4
+SAMPLE := 2
 
 # input of the examples: a file of steps, repeated ten times for warm-up
 EXAMPLE := models/adding-sarnn/model.onnx

@@ -172,6 +172,7 @@ def test_the_seed_decides_parts_and_what_is_held_out(data):
     assert not torch.equal(one.test.x, other.test.x)
 
 
+@pytest.mark.slow
 def test_real_stays():
     if (folder := data_folder()) is None or not (folder / "physionet2012").is_dir():
         pytest.skip("EDGERNN_DATA has no physionet2012")

@@ -228,6 +228,7 @@ def test_train_prints_what_it_did_and_what_is_next(capsys, tmp_path):
     assert main([*TRAIN, *TINY]) == 2
 
 
+@pytest.mark.slow
 def test_train_json_is_one_document(tmp_path):
     process = command_line(*TRAIN, *TINY, "--json", "--out", "run", cwd=tmp_path)
     out, err = process.communicate(timeout=60)

@@ -93,6 +93,7 @@ def assert_equal(rule: str, got: list[np.ndarray], want: oracle.Result) -> None:
 
 
 @EVERY_OP
+@pytest.mark.slow
 def test_op_equals_oracle_however_it_is_cut_up(emulated, set_geometry, cell, rule) -> None:
     for H, I, T, B in SIZES:
         weights = draw(cell, rule, H, I)

@@ -392,6 +392,7 @@ def test_a_mosaic_keeps_each_image_in_its_place():
 
 
 @pytest.mark.skipif(data_folder() is None, reason="EDGERNN_DATA is not set")
+@pytest.mark.slow
 def test_the_digits_of_mnist():
     task = opened(DrawImages())
     assert (len(task.train), len(task.validation), len(task.test)) == (55_000, 5_000, 10_000)

@@ -43,6 +43,7 @@ def _small_blocks(monkeypatch):
     monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: gpu.KernelForm(True, rows=2))
 
 
+@pytest.mark.slow
 def test_report_is_whole_and_fits_json(tmp_path):
     report = run("cpu", TINY, ["gru"], ["always", "selective"], ["sarnn"])
     assert len(report["checks"]) == 4
@@ -58,6 +59,7 @@ def test_report_is_whole_and_fits_json(tmp_path):
     assert "stopped: steps, 2 steps" in text
 
 
+@pytest.mark.slow
 def test_ops_are_in_the_report(monkeypatch, tmp_path):
     fake_library = TorchLibrary("gru lstm+selective other")
     monkeypatch.setattr(

@@ -116,6 +116,7 @@ def test_a_second_training_is_refused_and_the_first_goes_on(tmp_path):
     assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == step
 
 
+@pytest.mark.slow
 def test_a_second_table_is_refused(tmp_path):
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes/t.toml").write_text(TABLE)

@@ -4,6 +4,8 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 from edgernn.runtime import library_path
 from tests.source_tree import ROOT, run
 
@@ -17,6 +19,7 @@ print(Session("m.onnx").run(np.zeros((3, 2))).shape, edgernn.__file__, library_p
 """
 
 
+@pytest.mark.slow
 def test_editable_install_works_from_another_folder(tmp_path):
     shape, module, _ = run(sys.executable, "-W", "ignore", "-c", USE, cwd=tmp_path).strip().split("|")
     assert shape == "(1,)"

@@ -61,6 +61,7 @@ def assert_steps_equal_torch(x, *arguments, **options):
     assert (updates is None) == (macs is None) == (not model.rule_type.can_skip)
 
 
+@pytest.mark.slow
 def test_a_packed_file_is_the_packed_model():
     path = exported("gru", "selective", layers=2)[1]
     assert pack(read_model(path), path) == packed("gru", "selective", layers=2)

@@ -104,6 +104,7 @@ def assert_same(run, other):
 
 @pytest.mark.filterwarnings("ignore:skip. expected:edgernn.errors.EdgernnWarning")
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow
 def test_two_processes_do_what_one_does(pairs, tmp_path, small_data, name):
     task, cell, rule, settings = CASES[name]
     alone = train(task, cell, rule, out=tmp_path / "alone", data=small_data, settings=settings)
@@ -185,6 +186,7 @@ def children():
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.slow
 def test_an_interrupted_pair_is_resumed_by_one_and_by_two(tmp_path, one_process):
     # one of them receives SIGINT
     press = At(4, lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -209,6 +211,7 @@ def test_a_killed_process_is_named_and_its_run_goes_on(tmp_path, one_process):
     assert_same(tmp_path / "run", one_process)
 
 
+@pytest.mark.slow
 def test_torchrun_starts_what_devices_would(tmp_path, one_process):
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "edgernn"]
     arguments = ["train", "--task", "adding", "--cell", "sarnn", "--out", "run", "--json", *words(ADDING)]

@@ -59,11 +59,13 @@ def test_generated_files_are_what_the_code_says():
         assert path.read_text(encoding="utf-8") == text, f"{path} is out of date: python runtime/csrc/generate.py"
 
 
+@pytest.mark.slow
 def test_every_cell_header_is_generated():
     headers = {path.name for path in (ROOT / "runtime" / "csrc" / "cells").glob("*.h")}
     assert headers == {"gate.h"} | {path.name for path in generator().generated() if path.parent.name == "cells"}
 
 
+@pytest.mark.slow
 def test_every_rule_header_is_generated():
     written = {"rule.h", "clock.h", "make_selector.h", "selector.h", "selectors.h"}
     headers = {path.name for path in (ROOT / "runtime" / "csrc" / "rules").glob("*.h")}

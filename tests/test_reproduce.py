@@ -23,6 +23,9 @@ from edgernn.training.paper_table import figure, markdown
 from edgernn.training.reproduce import reproduce, search
 from tests.training_helpers import command_line, leftovers
 
+# every test trains the runs of a table
+pytestmark = pytest.mark.slow
+
 TABLE = """title = "Two sums"
 paper = "A paper, Table 9"
 task = "adding"
@@ -336,7 +339,6 @@ def test_the_score_of_the_paper_is_a_geometric_mean():
         figure(result, "auc")
 
 
-@pytest.mark.slow
 def test_an_interrupted_table_goes_on(tmp_path):
     words = ["reproduce", "sarnn-4", "--quick", "--rows", "gru,sarnn-0", "--jobs", "2", "--out", str(tmp_path / "runs")]
     process = command_line(*words, cwd=tmp_path, start_new_session=True)

@@ -116,6 +116,7 @@ print(kills)
 
 
 @pytest.mark.parametrize("extra", [{}, STEERED], ids=["lambda", "skip"])
+@pytest.mark.slow
 def test_killed_at_random_moments_equals_whole(tmp_path, extra):
     settings = {**SMALL, "steps": 80, "eval_every": 7, "checkpoint_every": 2, **extra}
     process = subprocess.run(

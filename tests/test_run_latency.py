@@ -62,6 +62,7 @@ def table(runs, monkeypatch):
     return runs / "runs"
 
 
+@pytest.mark.slow
 def test_times_are_those_of_the_test_sequences(table):
     for row in ("gru-before", "sarnn"):
         for seed in (0, 1):

@@ -96,6 +96,7 @@ def test_a_signal_between_trainings_ends_the_command():
     assert caught.value.number == signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_a_full_disk_says_where_what_is_kept_and_what_to_do(tmp_path):
     """A limit on file sizes simulates a full disk: first checkpoints do not fit, then the picture."""
     settings = [*words(SMALL), "steps=6", "eval_every=2", "checkpoint_every=2"]

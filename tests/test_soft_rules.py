@@ -135,6 +135,7 @@ def rule_gradcheck(layer, x, names):
     assert torch.autograd.gradcheck(f, values)
 
 
+@pytest.mark.slow
 def test_phased_gradients_equal_finite_differences():
     layer = layer_of("lstm", "phased", 2, 12, open=0.5, leak=0.1, shortest=2, longest=6).train()
     with torch.no_grad():
@@ -142,6 +143,7 @@ def test_phased_gradients_equal_finite_differences():
     rule_gradcheck(layer, torch.randn(14, 2, 2, dtype=torch.float64), ["rule.rule_tau", "rule.rule_s", "cell.R"])
 
 
+@pytest.mark.slow
 def test_variable_gradients_equal_finite_differences():
     layer = layer_of("gru", "variable", 5, 24, sharpness=2.0, epsilon=1e-3)
     x = torch.randn(6, 2, 5, dtype=torch.float64)

@@ -258,6 +258,7 @@ def test_a_table_before_anything_is_trained(train_here, capsys):
         sweep(train_here, run=False, export=True)
 
 
+@pytest.mark.slow
 def test_choices_are_made_on_the_validation_split(train_here, tmp_path):
     table = sweep(train_here, latency=False)
     rows = {row["name"]: row for row in table["rows"]}

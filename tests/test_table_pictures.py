@@ -209,6 +209,7 @@ settings.lr = 0.001
 """
 
 
+@pytest.mark.slow
 def test_a_table_keeps_series_and_leaves_its_pictures(tmp_path, monkeypatch):
     monkeypatch.setattr(recipes, "RECIPES", tmp_path / "recipes")
     (tmp_path / "recipes").mkdir()

@@ -229,6 +229,7 @@ def test_real_mnist():
 
 
 @pytest.mark.skipif(data_folder() is None, reason="EDGERNN_DATA is not set: no Fashion-MNIST files")
+@pytest.mark.slow
 def test_real_fashion_mnist():
     task = opened(FashionRows())
     labels = torch.cat([task.train.y, task.validation.y])
