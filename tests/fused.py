@@ -48,6 +48,14 @@ def make(cell: str, rule: str, I: int, H: int, recurrent: Recurrent = DENSE, **o
     return layer
 
 
+def make_groups(cell: str, I: int, H: int, G: int, **options: Any) -> RecurrentLayer:
+    """Return a layer whose groups of G neurons change at some steps, with likelihoods clipped at both ends."""
+    layer = make(cell, "selective", I, H, group_size=G, **options)
+    torch.nn.init.normal_(layer.rule.rule_W)
+    torch.nn.init.normal_(layer.rule.rule_d)
+    return layer
+
+
 def inputs(layer: RecurrentLayer, T: int, B: int) -> tuple[Tensor, tuple[Tensor, ...]]:
     x = torch.randn(T, B, layer.input_size)
     state = {name: 0.5 * torch.randn(B, width) for name, width in layer.widths.items()}

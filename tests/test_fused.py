@@ -21,8 +21,18 @@ from edgernn.rules import RULES, Kind
 from edgernn.training.api import train
 from edgernn.training.kernels import attach, cpu
 from edgernn.training.kernels.common import RULES as FUSED_RULES
-from tests.fused import CELL_RULE_IDS, CELLS_AND_RULES, assert_equals_loop, inputs, make, run, train_library, whole_loss
-from tests.native import library
+from tests.fused import (
+    CELL_RULE_IDS,
+    CELLS_AND_RULES,
+    assert_equals_loop,
+    inputs,
+    make,
+    make_groups,
+    run,
+    train_library,
+    whole_loss,
+)
+from tests.native import VARIANTS, library
 from tests.tolerances import FLOAT32
 from tests.training_helpers import SMALL, without_pictures
 
@@ -53,17 +63,19 @@ def test_forward_and_all_gradients_equal_the_loop(cell: str, rule: str, size: tu
     assert_same(make(cell, rule, I, H), T, B)
 
 
-@pytest.mark.parametrize("loss", ["last", "second", "budget", "y"])
+LOSSES: dict[str, Callable[..., Tensor]] = {
+    "last": lambda y, last, trace: last[0].sin().sum(),
+    "second": lambda y, last, trace: last[-1].sin().sum(),
+    "budget": lambda y, last, trace: trace.budget * 2,
+    "y": lambda y, last, trace: y[2].sin().sum(),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("rule", ["selective", "skip"])
 @pytest.mark.parametrize("cell", ["lstm", "gru-before", "irc-sru"])
 def test_any_part_of_the_result_may_be_left_out_of_the_loss(cell: str, rule: str, loss: str) -> None:
-    parts: dict[str, Callable[..., Tensor]] = {
-        "last": lambda y, last, trace: last[0].sin().sum(),
-        "second": lambda y, last, trace: last[-1].sin().sum(),
-        "budget": lambda y, last, trace: trace.budget * 2,
-        "y": lambda y, last, trace: y[2].sin().sum(),
-    }
-    assert_same(make(cell, rule, 6, 6), 5, 3, parts[loss])
+    assert_same(make(cell, rule, 6, 6), 5, 3, LOSSES[loss])
 
 
 @pytest.mark.parametrize("epoch", [0, 100])
@@ -96,6 +108,22 @@ def test_frozen_weights_have_the_same_budget() -> None:
     layer = make("gru", "selective", 5, 21, budget="likelihoods").requires_grad_(False)
     x = torch.randn(9, 4, 5)
     torch.testing.assert_close(fused(layer)(x)[2].budget, layer(x)[2].budget)
+
+
+# G and H: a last group with fewer neurons, within or beyond a vector; whole groups; one group
+GROUPS = [(2, 11), (4, 50), (7, 50), (16, 130), (32, 50), (4, 32), (16, 32), (32, 64), (7, 7)]
+
+
+@pytest.mark.parametrize("budget", ["decisions", "likelihoods"])
+@pytest.mark.parametrize(("G", "H"), GROUPS)
+@pytest.mark.parametrize("cell", [*CELLS, *VARIANTS])
+def test_groups_of_neurons_equal_the_loop(cell: str, G: int, H: int, budget: str) -> None:
+    assert_same(make_groups(cell, 5, H, G, budget=budget), 6, 5)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_any_part_of_the_result_of_groups_may_be_left_out_of_the_loss(loss: str) -> None:
+    assert_same(make_groups("lstm", 6, 21, 4), 5, 3, LOSSES[loss])
 
 
 @pytest.mark.parametrize("length", [None, 1, 4, 50])
@@ -157,11 +185,11 @@ def test_sparse_weights_equal_the_loop() -> None:
     assert_same(layer, 5, 4)
 
 
-@pytest.mark.parametrize("rule", FUSED_RULES)
+@pytest.mark.parametrize(("rule", "options"), [*((rule, {}) for rule in FUSED_RULES), ("selective", {"group_size": 7})])
 @pytest.mark.parametrize("cell", ["gru", "lstm-peephole", "fastgrnn", "irc-gru"])
-def test_threads_agree(cell: str, rule: str) -> None:
+def test_threads_agree(cell: str, rule: str, options: dict[str, Any]) -> None:
     """Equal up to rounding for weight gradients, which threads sum in a different order; identical per sample."""
-    layer = fused(make(cell, rule, 7, 50))
+    layer = fused(make(cell, rule, 7, 50, **options))
     x, state = inputs(layer, 40, 37)
     before = torch.get_num_threads()
     try:
@@ -187,10 +215,12 @@ def test_threads_agree(cell: str, rule: str) -> None:
                 torch.testing.assert_close(other_grads[name], grad, rtol=FLOAT32, atol=close)
 
 
-@pytest.mark.parametrize("rule", ["selective", "skip"])
+@pytest.mark.parametrize(("rule", "options"), [("selective", {}), ("selective", {"group_size": 4}), ("skip", {})])
 @pytest.mark.parametrize("cell", ["lstm", "irc-gru", "t-lstm"])
-def test_without_gradients_nothing_is_kept_and_the_result_is_the_same(cell: str, rule: str) -> None:
-    layer = fused(make(cell, rule, 5, 21))
+def test_without_gradients_nothing_is_kept_and_the_result_is_the_same(
+    cell: str, rule: str, options: dict[str, Any]
+) -> None:
+    layer = fused(make(cell, rule, 5, 21, **options))
     x, state = inputs(layer, 8, 3)
     y, last, trace = layer(x, state)
     with torch.no_grad():
@@ -262,12 +292,13 @@ def test_other_precisions_are_left_to_the_loop() -> None:
         ({"cell": "gru"}, "fused", None),
         ({"cell": "skiprnn"}, "fused", None),
         ({"cell": "sarnn", "layers": 2, "bidirectional": True}, "fused", None),
+        ({"cell": "sarnn", "rule_options": {"group_size": 4}}, "fused", None),
         ({"cell": "gru", "rule": "variable"}, "torch", "no kernels for the rule variable"),
         ({"cell": "gru", "norm": "layer"}, "torch", r"no kernel for gru\+layer"),
         ({"cell": "gru", "rank": 2}, "torch", r"no kernel for gru\+low-rank"),
         ({"cell": "gru-d", "input_size": 6}, "torch", "imputer"),
     ],
-    ids=["gru", "skip", "sarnn", "rule", "norm", "rank", "imputer"],
+    ids=["gru", "skip", "sarnn", "groups", "rule", "norm", "rank", "imputer"],
 )
 def test_attach_takes_kernels_where_there_are_some(options: dict[str, Any], backend: str, why: str | None) -> None:
     model = edgernn.SequenceModel(**{"input_size": 3, "hidden_size": 8, **options})

@@ -43,6 +43,14 @@ def test_forward_and_all_gradients_equal_the_loop(cell: type[Cell], rule: str, s
     assert_equals_loop(layer, fused(layer), T, B)
 
 
+@pytest.mark.parametrize(("G", "H"), [(4, 11), (16, 40), (7, 300)])
+@pytest.mark.parametrize("cell", USER_CELLS)
+def test_groups_of_neurons_equal_the_loop(cell: type[Cell], G: int, H: int) -> None:
+    layer = user_layer(cell, "selective", H if cell is Highway else 5, H, group_size=G)
+    torch.nn.init.normal_(layer.rule.rule_d)
+    assert_equals_loop(layer, fused(layer), 5, 3)
+
+
 def renamed_cell(cell: Cell) -> type[Cell]:
     """Return the class of a cell under a name that the library does not have."""
     return type("Mine", (type(cell),), {"name": f"my-{cell.name}"})

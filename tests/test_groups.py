@@ -23,11 +23,16 @@ from edgernn.training.kernels import attach
 # sizes H and G: whole groups, a last group with fewer neurons, one group, and more inputs than groups
 SIZES = [(12, 4), (10, 4), (7, 7), (16, 16), (9, 2)]
 T, B, I = 12, 3, 4
+CELL = ("cell.W", "cell.R", "cell.b")
+RULE = ("rule.rule_W", "rule.rule_d", "rule.rule_b")
 
 
-def model_of(H: int, G: int, cell: str = "gru", **settings: object) -> edgernn.SequenceModel:
+def model_of(
+    H: int, G: int, cell: str = "gru", rule_budget: str = "decisions", **settings: object
+) -> edgernn.SequenceModel:
     torch.manual_seed(H + G)
-    model = edgernn.SequenceModel(cell, I, H, rule="selective", rule_options={"group_size": G}, **settings)
+    options = {"group_size": G, "budget": rule_budget}
+    model = edgernn.SequenceModel(cell, I, H, rule="selective", rule_options=options, **settings)
     with torch.no_grad():
         for layer in model.recurrent_layers():
             # so that groups change at some steps and not at others
@@ -113,6 +118,40 @@ def test_gradients_are_those_of_neurons_with_one_row_in_common():
     for ours, theirs in zip(*gradients, strict=True):
         is_shared = len(ours) != len(theirs)
         torch.testing.assert_close(ours, torch.zeros_like(ours).index_add(0, members, theirs) if is_shared else theirs)
+
+
+@pytest.mark.parametrize("backend", ["torch", "fused"])
+@pytest.mark.parametrize("budget", ["decisions", "likelihoods"])
+@pytest.mark.parametrize(("H", "G"), SIZES)
+def test_gradients_equal_those_of_the_formulas(H, G, budget, backend):
+    model = model_of(H, G, output="all", layers=2, bidirectional=True, rule_budget=budget).train()
+    attach(model, backend, "cpu")
+    layer = model.recurrent_layers()[-1]
+    assert layer.backend == backend
+    x = torch.randn(T, B, layer.input_size, requires_grad=True)
+    y, _, trace = layer(x)
+    (y.sin().sum() + 0.3 * trace.budget).backward()
+    # the same in float64, with the means and the sums of groups as products with a matrix
+    members = torch.nn.functional.one_hot(torch.arange(H) // G).double()
+    means = members / members.sum(0)
+    parameters = {name: p.detach().double().requires_grad_() for name, p in layer.named_parameters()}
+    W, R, b, U, d, bias = (parameters[name] for name in (*CELL, *RULE))
+    given = x.detach().double().requires_grad_()
+    h, loss = torch.zeros(B, H, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for x_t in given:
+        v = x_t @ U.T + bias + d * (h @ means)
+        likelihood = ((layer.rule.slope * v + 1) / 2).clamp(0, 1)
+        u = ((v > 0).double() + likelihood - likelihood.detach()) @ members.T
+        counted = likelihood @ members.T if budget == "likelihoods" else u
+        a, k = (x_t @ W.T + b[: 3 * H]).chunk(3, 1), (h @ R.T).chunk(3, 1)
+        r, z = torch.sigmoid(a[0] + k[0]), torch.sigmoid(a[1] + k[1])
+        new = (1 - z) * torch.tanh(a[2] + r * (k[2] + b[3 * H :])) + z * h
+        h = u * new + (1 - u) * h
+        loss = loss + h.sin().sum() + 0.3 * counted.mean()
+    loss.backward()
+    for name, p in (*layer.named_parameters(), ("x", x)):
+        expected = (given if name == "x" else parameters[name]).grad
+        torch.testing.assert_close(p.grad.double(), expected, rtol=0, atol=1e-5 * max(1, float(expected.abs().max())))
 
 
 def test_what_groups_cost():
@@ -216,15 +255,6 @@ def test_a_bad_group_size_of_a_file_is_refused(size, limit, tmp_path):
     register(options, library_path())
     with pytest.raises(Exception, match=f"group_size: expected {limit}, got {size}"):
         onnxruntime.InferenceSession(file.SerializeToString(), options)
-
-
-def test_what_has_no_kernel_says_so():
-    model = model_of(12, 4)
-    assert attach(model, "auto", "cpu") == "torch"
-    with pytest.raises(
-        edgernn.UsageError, match="no kernels for groups of neurons: the rule selective has group_size=4"
-    ):
-        attach(model, "fused", "cpu")
 
 
 def test_the_command_line_trains_with_groups(tmp_path, capsys):

@@ -186,30 +186,30 @@ class UpdateRule(nn.Module, abc.ABC):
         Returns:
             The decision.
         """
-        score = self.score(e, self._group_means(state), memory)
+        score = self.score(e, self.group_means(state), memory)
         active = score >= 0 if self.inclusive else score > 0
         if not torch.is_grad_enabled():
-            return Decision(self._per_neuron(active), score=score)
+            return Decision(self.per_neuron(active), score=score)
         likelihood = self.likelihood(score, self.slope)
         u: Tensor = StraightThrough.apply(active, likelihood)  # type: ignore[no-untyped-call]
         return Decision(
-            self._per_neuron(u), self._per_neuron(likelihood) if self.counts_likelihoods else None, score=score
+            self.per_neuron(u), self.per_neuron(likelihood) if self.counts_likelihoods else None, score=score
         )
 
-    def _group_means(self, state: State) -> State:
-        """Average each state over groups of neurons that share an update decision, (B, groups)."""
+    def group_means(self, state: State) -> State:
+        """Average each state (..., B, H) over groups of neurons that share an update decision, (..., B, groups)."""
         size, missing = self.group_size, self.groups * self.group_size - self.hidden_size
         if size == 1:
             return state
         means = tuple(nn.functional.avg_pool1d(nn.functional.pad(s, (0, missing)), size, size) for s in state)
         if not missing:
             return means
-        counts = torch.full_like(means[0][0], size)
+        counts = means[0].new_full((self.groups,), size)
         counts[-1] -= missing
         return tuple(mean * (size / counts) for mean in means)
 
-    def _per_neuron(self, decisions: Tensor) -> Tensor:
-        """Repeat the update decision of each group (B, groups) for its neurons (B, H)."""
+    def per_neuron(self, decisions: Tensor) -> Tensor:
+        """Repeat the value of each group (..., B, groups) for its neurons (..., B, H)."""
         if self.group_size == 1:
             return decisions
         return decisions.index_select(-1, torch.arange(self.hidden_size, device=decisions.device) // self.group_size)
@@ -289,7 +289,7 @@ class UpdateRule(nn.Module, abc.ABC):
         """Distance (B,) of the closest update decision to its threshold; below `tie`, rounding may flip it."""
         if self.kind is Kind.TIME:
             return torch.full((e.shape[0],), torch.inf, dtype=e.dtype)
-        return self.score(e, self._group_means(state), memory).abs().amin(-1)
+        return self.score(e, self.group_means(state), memory).abs().amin(-1)
 
     def budget(self, decisions: Tensor, likelihoods: Tensor | None, weights: Tensor | None = None) -> Tensor:
         """Penalty on updates, which training multiplies by λ: the mean over B and H of Σ_t w_t u_t.

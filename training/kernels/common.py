@@ -19,8 +19,6 @@ def refusal(layer: RecurrentLayer) -> str | None:
     for name, memory in rule.memory.items():
         if memory.size != rule.kind.size:
             return f"the memory {name} of the rule {rule.name} has the size {memory.size}, not {rule.kind.size}"
-    if rule.group_size > 1:
-        return f"there are no kernels for groups of neurons: the rule {rule.name} has group_size={rule.group_size}"
     if rule.masks:
         return f"there are no kernels for the rule {rule.name}, which masks the cell's inputs"
     return None

@@ -35,6 +35,8 @@ _POINTER = ctypes.c_void_p
 _WHY_BYTES = 512
 # fields of EdgernnTrainCall for the inputs of `Unrolled` after x; vectors, rule weights, states and memories follow
 _WEIGHTS = ("w", "r", "c", "v", "b", "u")
+# integer fields of EdgernnTrainCall after `program`
+_INTEGERS = ("cell", "rule", "steps", "batch", "input", "hidden", "group_size", "threads", "keep")
 
 
 class _Call(ctypes.Structure):
@@ -42,7 +44,7 @@ class _Call(ctypes.Structure):
 
     _fields_ = [
         ("program", _POINTER),
-        *((name, ctypes.c_int64) for name in ("cell", "rule", "steps", "batch", "input", "hidden", "threads", "keep")),
+        *((name, ctypes.c_int64) for name in _INTEGERS),
         *((name, _POINTER) for name in ("x", "w", "r", "c", "v", "b")),
         ("params", _POINTER * _MAX_PARAMS),
         ("start", _POINTER * _MAX_STATES),
@@ -295,7 +297,8 @@ def _likelihoods(rule: UpdateRule, named: Mapping[str, Any], memories: Sequence[
     """Compute the likelihoods of updates (`UpdateRule.likelihood`) at all steps, from the results of forward."""
     e = rule.project(named["x"][..., : rule.input_size])
     before = tuple(torch.cat([m[None], after[:-1]]) for m, after in zip(named["memory"], memories, strict=True))
-    return rule.likelihood(rule.score(e, (torch.cat([named["start"][0][None], y[:-1]]),), before), rule.slope)
+    state = rule.group_means((torch.cat([named["start"][0][None], y[:-1]]),))
+    return rule.per_neuron(rule.likelihood(rule.score(e, state, before), rule.slope))
 
 
 class CpuUnroller:
@@ -367,6 +370,7 @@ class CpuUnroller:
             return None
         (T, B, I), H = x.shape, cell.hidden_size
         sizes = {"cell": self._cell, "rule": self._rule, "steps": T, "batch": B, "input": I, "hidden": H}
+        sizes |= {"group_size": rule.group_size}
         middle = cell.mid_size if weights[3] is not None else None
         # without a gradient the layer does not ask for likelihoods
         likelihoods = rule.counts_likelihoods and torch.is_grad_enabled()

@@ -421,6 +421,8 @@ def _layout(layer: RecurrentLayer) -> Layout:
         raise UsageError(f"{layer.kind} cannot be trained by a kernel: {why}")
     if cell.norm is not None or cell.recurrent.rank is not None:
         raise UsageError(f"there is no kernel for {layer.kind}")
+    if layer.rule.group_size > 1:
+        raise UsageError(f"there are no kernels on a GPU for the rule {layer.rule.name} with groups of neurons")
     try:
         layout = make_layout(layer)
     except ProgramError as error:

@@ -3,10 +3,10 @@
 // backward.
 //
 // The caller owns all memory: row-major float32, laid out as the op's inputs
-// (docs/background/design.md). P is the number of pre-activations: M or H for each gate, and H more
-// for a rule with a matrix. W has I columns, or 2I if the cell also reads the last input. A call
-// runs on OpenMP's threads if the process has loaded OpenMP, else on threads that it starts and
-// joins.
+// (docs/background/design.md). P is the number of pre-activations: M or H for each gate, and one
+// more per decision of a rule with a matrix. W has I columns, or 2I if the cell also reads the last
+// input. A call runs on OpenMP's threads if the process has loaded OpenMP, else on threads that it
+// starts and joins.
 
 #ifndef EDGERNN_TRAIN_EDGERNN_TRAIN_H_
 #define EDGERNN_TRAIN_EDGERNN_TRAIN_H_
@@ -48,15 +48,16 @@ struct EdgernnTrainCellSource {
 // One call. Pointers to inputs that the cell or rule does not have are null. `memory` and
 // `memories` are those of rules with equations.
 struct EdgernnTrainCall {
-  const void* program;   // from edgernn_train_new_cell; null: a built-in cell
-  std::int64_t cell;     // from edgernn_train_cell
-  std::int64_t rule;     // from edgernn_train_rule
-  std::int64_t steps;    // T
-  std::int64_t batch;    // B
-  std::int64_t input;    // I
-  std::int64_t hidden;   // H
-  std::int64_t threads;  // maximum number of threads
-  std::int64_t keep;     // 1: keep p, m and all states of every step, as backward needs them
+  const void* program;      // from edgernn_train_new_cell; null: a built-in cell
+  std::int64_t cell;        // from edgernn_train_cell
+  std::int64_t rule;        // from edgernn_train_rule
+  std::int64_t steps;       // T
+  std::int64_t batch;       // B
+  std::int64_t input;       // I
+  std::int64_t hidden;      // H
+  std::int64_t group_size;  // neighbouring neurons that share a decision of a kNeuron rule
+  std::int64_t threads;     // maximum number of threads
+  std::int64_t keep;        // 1: keep p, m and all states of every step, as backward needs them
 
   const float* x;                            // (T, B, columns of W)
   const float* w;                            // (rows of the gates with x, columns of W)

@@ -5,6 +5,7 @@
 #define EDGERNN_TRAIN_GATE_LAYOUT_H_
 
 #include "train/gemm_row_major.h"
+#include "train/group_rows.h"
 #include "train/train_table.h"
 
 namespace edgernn::EDGERNN_ISA {
@@ -35,6 +36,8 @@ struct GateLayout {
   const TrainCell& cell;
   const TrainRule& rule;
   std::int64_t hidden, middle, inputs;  // H, M, columns of W
+  std::int64_t group_size;              // neurons that share a decision
+  std::int64_t groups;                  // number of groups; H if group_size is 1
   std::int64_t gates;                   // P
   std::int64_t size[kMaxGates];
   std::int64_t at[kMaxGates];
@@ -48,6 +51,8 @@ struct GateLayout {
         hidden(call.hidden),
         middle(train_cell.mid_is_input ? call.input : call.hidden),
         inputs(call.input * (train_cell.reads_last ? 2 : 1)),
+        group_size(call.group_size),
+        groups((call.hidden + call.group_size - 1) / call.group_size),
         gates(0) {
     std::int64_t biases = 0;
     const unsigned bias_terms = call.cell < Cells::kCount ? kBias : kBias | kOptionalBias;
@@ -70,10 +75,10 @@ struct GateLayout {
     if (rule.matrix >= 0) {
       rule_term.weights = call.rule_params[rule.matrix];
       rule_term.grad = call.rule_params_grad[rule.matrix];
-      rule_term.rows = hidden;
+      rule_term.rows = groups;
       rule_term.count = 1;
-      rule_term.segments[0] = {hidden, rule_at, 0, true, nullptr};
-      gates += hidden;
+      rule_term.segments[0] = {groups, rule_at, 0, true, nullptr};
+      gates += groups;
     }
   }
 
@@ -113,11 +118,15 @@ struct GateLayout {
 
   // The length of a rule's parameter as its equations read it; 0 if they do not.
   std::int64_t RuleParamSize(int i) const {
-    return !rule.HasEquations() || !IsRead(rule, i) ? 0 : IsRuleScalar(i) ? 1 : hidden;
+    return !rule.HasEquations() || !IsRead(rule, i) ? 0 : IsRuleScalar(i) ? 1 : groups;
   }
 
   // The number of decisions per sample, which is also the size of each memory.
-  std::int64_t DecisionSize() const { return rule.kind == RuleKind::kNeuron ? hidden : 1; }
+  std::int64_t DecisionSize() const { return rule.kind == RuleKind::kNeuron ? groups : 1; }
+
+  // True if groups of several neurons decide.
+  bool HasGroups() const { return group_size > 1; }
+  GroupRows GroupsOfRow() const { return GroupRows(hidden, group_size); }
 
   // Allocates the packed weights of one direction.
   void Allocate(bool back, Arena* arena) {

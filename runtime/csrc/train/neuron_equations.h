@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The equations of rules of the kind kNeuron, which decide and remember for each neuron.
+// The equations of rules of the kind kNeuron, which decide and remember for each neuron or group of
+// neurons. All tensors have a value per group; without groups, each neuron is one.
 
 #ifndef EDGERNN_TRAIN_NEURON_EQUATIONS_H_
 #define EDGERNN_TRAIN_NEURON_EQUATIONS_H_
@@ -17,7 +18,7 @@ struct NeuronEquations : RuleEquations<Rule> {
     return lanes.Load(from.at + row * from.stride + at);
   }
 
-  // The score of the neurons from `at` on, with memories m. make(vector, input) converts a vector
+  // The score of the groups from `at` on, with memories m. make(vector, input) converts a vector
   // to V, as input kE or kH of the equations.
   static constexpr int kE = 0, kH = 1;
   template <class V, class Make>
@@ -30,22 +31,22 @@ struct NeuronEquations : RuleEquations<Rule> {
 
   [[gnu::flatten]] static void Decide(const TrainRuleArgs& call) {
     for (std::int64_t row = 0; row < call.rows; ++row) {
-      for (std::int64_t at = 0; at < call.hidden; at += kLanes) {
-        const Lanes lanes(call.hidden - at);
+      for (std::int64_t at = 0; at < call.groups; at += kLanes) {
+        const Lanes lanes(call.groups - at);
         Vec q[kMaxRuleParams], m[kMaxMemories];
         Equations::Read(call, at, 0, kAsVec, q);
-        Equations::ReadMemories(call, row * call.hidden + at, lanes, 0, kAsVec, m);
+        Equations::ReadMemories(call, row * call.groups + at, lanes, 0, kAsVec, m);
         const Vec score = Score(call, row, at, lanes, kAsVec, m, q);
-        lanes.Store(call.u + row * call.hidden + at, Equations::Active(score));
+        lanes.Store(call.u + row * call.groups + at, Equations::Active(score));
       }
     }
   }
 
   [[gnu::flatten]] static void Remember(const TrainRuleArgs& call) {
     for (std::int64_t row = 0; row < call.rows; ++row) {
-      for (std::int64_t at = 0; at < call.hidden; at += kLanes) {
-        const Lanes lanes(call.hidden - at);
-        const std::int64_t offset = row * call.hidden + at;
+      for (std::int64_t at = 0; at < call.groups; at += kLanes) {
+        const Lanes lanes(call.groups - at);
+        const std::int64_t offset = row * call.groups + at;
         Vec q[kMaxRuleParams], m[kMaxMemories];
         Equations::Read(call, at, 0, kAsVec, q);
         Equations::ReadMemories(call, offset, lanes, 0, kAsVec, m);
@@ -64,9 +65,9 @@ struct NeuronEquations : RuleEquations<Rule> {
     constexpr int kU = 0, kScore = 1, kState = 2, kMemory = 3;
     constexpr int kFirst = kMemory + Equations::kMemories, kCount = kFirst + kMaxRuleParams;
     for (std::int64_t row = 0; row < call.rows; ++row) {
-      for (std::int64_t at = 0; at < call.hidden; at += kLanes) {
-        const Lanes lanes(call.hidden - at);
-        const std::int64_t offset = row * call.hidden + at;
+      for (std::int64_t at = 0; at < call.groups; at += kLanes) {
+        const Lanes lanes(call.groups - at);
+        const std::int64_t offset = row * call.groups + at;
         Vec values[kMaxRuleParams], before[kMaxMemories];
         Equations::Read(call, at, 0, kAsVec, values);
         Equations::ReadMemories(call, offset, lanes, 0, kAsVec, before);
@@ -83,7 +84,7 @@ struct NeuronEquations : RuleEquations<Rule> {
         lanes.Store(call.score_grad + offset, after.By(kScore));
         float* to = call.after.grad + row * call.after.grad_stride + at;
         lanes.Store(to, lanes.Load(to) + after.By(kState));
-        after.WriteGrads(call, offset, at, lanes, call.hidden - at, kMemory, kFirst);
+        after.WriteGrads(call, offset, at, lanes, call.groups - at, kMemory, kFirst);
       }
     }
   }
@@ -93,9 +94,9 @@ struct NeuronEquations : RuleEquations<Rule> {
     constexpr int kCount = kFirst + kMaxRuleParams;
     constexpr bool kRemembers = Equations::kSpec.Remembers();
     for (std::int64_t row = 0; row < call.rows; ++row) {
-      for (std::int64_t at = 0; at < call.hidden; at += kLanes) {
-        const Lanes lanes(call.hidden - at);
-        const std::int64_t offset = row * call.hidden + at;
+      for (std::int64_t at = 0; at < call.groups; at += kLanes) {
+        const Lanes lanes(call.groups - at);
+        const std::int64_t offset = row * call.groups + at;
         Dual<kCount> q[kMaxRuleParams], m[kMaxMemories];
         Equations::Read(call, at, kFirst, kAsDual<kCount>, q);
         Equations::ReadMemories(call, offset, lanes, kMemory, kAsDual<kCount>, m);
@@ -121,9 +122,9 @@ struct NeuronEquations : RuleEquations<Rule> {
           float* to = call.memory_grad[i] + offset;
           lanes.Store(to, lanes.Load(to) + by(kMemory + i));
         }
-        Equations::AddGrads(call, at, kFirst, likelihood, grad, call.hidden - at);
+        Equations::AddGrads(call, at, kFirst, likelihood, grad, call.groups - at);
         if (kRemembers) {
-          Equations::AddGrads(call, at, kFirst, score, score_grad, call.hidden - at);
+          Equations::AddGrads(call, at, kFirst, score, score_grad, call.groups - at);
         }
       }
     }

@@ -13,15 +13,19 @@ namespace edgernn {
 struct TrainRuleArgs {
   std::int64_t rows;
   std::int64_t hidden;  // H
+  std::int64_t groups;  // kNeuron only: groups of neurons that decide; H without groups
   float slope;
-  const float* params[kMaxRuleParams];  // (padded H,); scalars broadcast to all lanes
-  float* params_grad[kMaxRuleParams];   // the same shapes; gradients are added
-  float* u;                             // (rows, H), written by decide
-  const float* u_grad;                  // (rows, H)
-  const float* decision_weights;        // (rows,), added to the gradients of u; null: zeros
-  RowsWithGrad e;                       // (rows, H), matrix x + bias; gradients are written
-  RowsWithGrad h;                       // (rows, H), before the step; gradients are added
-  RowsWithGrad after;                   // (rows, H), state the evidence reads; gradients are added
+  // (padded H,), or (padded groups,) for kNeuron; scalars broadcast to all lanes
+  const float* params[kMaxRuleParams];
+  float* params_grad[kMaxRuleParams];  // the same shapes; gradients are added
+  // (rows, groups) for kNeuron, (rows, H) for kSample
+  float* u;  // written by decide
+  const float* u_grad;
+  const float* decision_weights;  // (rows,), added to the gradients of u; null: zeros
+  // (rows, groups)
+  RowsWithGrad e;      // matrix x + bias; gradients are written
+  RowsWithGrad h;      // state, or means of it, before the step; gradients are added
+  RowsWithGrad after;  // (rows, H), state the evidence reads; gradients are added
   // one value per decision: (rows, H) for kNeuron, (rows,) for kSample
   const float* memory[kMaxMemories];  // before the step
   float* memory_after[kMaxMemories];  // written by remember

@@ -44,7 +44,7 @@ struct PackedWeights {
       Copy(call.b + layout.bias_row[g], layout.size[g], bias + layout.at[g]);
     }
     if (layout.rule.bias >= 0) {
-      Copy(call.rule_params[layout.rule.bias], layout.hidden, bias + layout.rule_at);
+      Copy(call.rule_params[layout.rule.bias], layout.groups, bias + layout.rule_at);
     }
     for (int i = 0; i < layout.cell.params; ++i) {
       const float* from = call.params[i];
@@ -60,7 +60,7 @@ struct PackedWeights {
       if (layout.IsRuleScalar(i)) {
         Store(rule[i], EDGERNN_ISA::Fill(*call.rule_params[i]));
       } else {
-        PadVector(call.rule_params[i], call.hidden, rule[i]);
+        PadVector(call.rule_params[i], layout.groups, rule[i]);
       }
     }
   }
@@ -132,7 +132,7 @@ struct ParameterGrads {
       CopyIfRequested(gates + layout.at[g], layout.size[g], call.b_grad + layout.bias_row[g]);
     }
     if (layout.rule.bias >= 0) {
-      CopyIfRequested(gates + layout.rule_at, layout.hidden,
+      CopyIfRequested(gates + layout.rule_at, layout.groups,
                       call.rule_params_grad[layout.rule.bias]);
     }
     for (int i = 0; i < kMaxRuleParams; ++i) {
@@ -169,6 +169,10 @@ struct ThreadScratch {
   float* before[kMaxStates];  // (rows, H) each: gradients of the states before it
   float* mid;                 // (rows, M): gradient of m
   float* u;                   // (rows, H): gradient of the decisions
+  // (rows, groups) each, only if groups decide
+  float* means;       // means of the groups' states
+  float* means_grad;  // their gradients
+  float* group_u;     // decisions of the groups, or their gradients
   // (rows, size) each: gradients of the memories before a step
   float* memory[kMaxMemories];
   // for rules with memories, padded: (rows, H) under kNeuron, (rows,) under kSample
@@ -199,6 +203,9 @@ struct ThreadScratch {
     }
     mid = arena.Allocate<float>(layout.cell.has_mid ? rows * layout.middle : 0);
     u = arena.Allocate<float>(layout.rule.HasEquations() ? rows * layout.hidden : 0);
+    for (float** at : {&means, &means_grad, &group_u}) {
+      *at = arena.Allocate<float>(layout.HasGroups() ? rows * layout.groups : 0);
+    }
     const bool sample = layout.rule.kind == RuleKind::kSample;
     const std::int64_t decisions =
         layout.rule.Remembers() ? PadToLanes(rows * layout.DecisionSize()) : 0;

@@ -38,7 +38,7 @@ class Sequence {
       }
       args.size = args.out_stride = layout_.hidden;
       for (int s = 0; s < cell_.states; ++s) args.out[s] = After(s, t);
-      if (rule_.HasEquations()) rule_.decide(MakeRuleArgs(t, scratch));
+      if (rule_.HasEquations()) Decide(t, scratch);
       cell_.update(args);
       FinishStates(t);
       if (rule_.Remembers()) rule_.remember(MakeRuleArgs(t, scratch));
@@ -144,8 +144,7 @@ class Sequence {
       TrainRuleArgs rule_args = MakeRuleArgs(t, scratch);
       rule_args.e.grad = gates + layout_.rule_at;
       rule_args.e.grad_stride = stride;
-      rule_args.h.grad = scratch.before[0];
-      rule_.decide_back(rule_args);
+      DecideBack(rule_args, scratch);
     }
     const ConstRows gate_grads = {gates, stride};
     if (cell_.has_mid) {
@@ -168,6 +167,56 @@ class Sequence {
     }
   }
 
+  // Computes u of step t.
+  void Decide(std::int64_t t, const ThreadScratch& scratch) const {
+    TrainRuleArgs rule_args = MakeRuleArgs(t, scratch);
+    if (!layout_.HasGroups()) return rule_.decide(rule_args);
+    float* const u = rule_args.u;
+    AverageGroups(scratch, &rule_args);
+    rule_.decide(rule_args);
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      layout_.GroupsOfRow().Spread(rule_args.u + row * layout_.groups, u + row * layout_.hidden);
+    }
+  }
+
+  // Adds the gradients of a step's decisions to those of the states before it.
+  void DecideBack(TrainRuleArgs rule_args, const ThreadScratch& scratch) const {
+    if (!layout_.HasGroups()) {
+      rule_args.h.grad = scratch.before[0];
+      return rule_.decide_back(rule_args);
+    }
+    const GroupRows groups = layout_.GroupsOfRow();
+    AverageGroups(scratch, &rule_args);
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      float* const sums = scratch.group_u + row * layout_.groups;
+      groups.Sum(scratch.u + row * layout_.hidden, sums);
+      groups.AddForNeurons(rule_args.DecisionWeight(row), sums);
+    }
+    rule_args.decision_weights = nullptr;
+    rule_args.h.grad = scratch.means_grad;
+    std::memset(scratch.means_grad, 0, Bytes(rows_ * layout_.groups));
+    rule_.decide_back(rule_args);
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      float* const grads = scratch.means_grad + row * layout_.groups;
+      groups.Divide(grads);
+      groups.Spread(grads, scratch.u + row * layout_.hidden);
+    }
+    AddRows(scratch.u, scratch.before[0]);
+  }
+
+  // Replaces the states of neurons by their means over groups, and decisions by those of groups.
+  void AverageGroups(const ThreadScratch& scratch, TrainRuleArgs* rule_args) const {
+    const GroupRows groups = layout_.GroupsOfRow();
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      float* const means = scratch.means + row * layout_.groups;
+      groups.Sum(rule_args->h.at + row * layout_.hidden, means);
+      groups.Divide(means);
+    }
+    rule_args->h = {scratch.means, layout_.groups, nullptr, layout_.groups};
+    rule_args->u = scratch.group_u;
+    rule_args->u_grad = scratch.group_u;
+  }
+
   // The number of memories that the rule's equations read.
   int Memories() const { return rule_.Remembers() ? rule_.memory_count : 0; }
 
@@ -176,6 +225,7 @@ class Sequence {
     TrainRuleArgs rule_args{};
     rule_args.rows = rows_;
     rule_args.hidden = layout_.hidden;
+    rule_args.groups = layout_.groups;
     rule_args.slope = call_.slope;
     const float* decision_weights = call_.decision_weights;
     if (decision_weights != nullptr) rule_args.decision_weights = At(decision_weights, t, 1);
