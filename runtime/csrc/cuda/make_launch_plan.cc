@@ -170,6 +170,10 @@ bool Supports(const Op& op) {
 }
 
 LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes) {
+  if (sizes.group_size > 1) {
+    throw InvalidArgument("edgernn: " + op.spec.name + ": group_size: expected 1 on a GPU, got " +
+                          std::to_string(sizes.group_size));
+  }
   const CellTable& cell = *op.kernel.cell;
   LaunchPlan plan{};
   const RuleSpec& rule = *op.kernel.rule;
