@@ -26,7 +26,8 @@ class RuleEquations:
             `evidence`, `drive` and `advance`.
         names: Dict from argument key to name, the same for all programs: "s_STATE" for a state of the cell, a memory, a
             weight, or "e", "u", "score", "drive", "evidence" and "slope" as in the methods of `UpdateRule`.
-        weights: Dict from each weight that the programs may read to its size, "H" or "1".
+        weights: Dict from each weight that the programs may read to its size: "H", one value per neuron or group of
+            neurons, or "1".
     """
 
     programs: Mapping[str, Program]
@@ -65,7 +66,7 @@ def trace_rule(rule: UpdateRule, states: tuple[str, ...]) -> RuleEquations:
     weights = {
         name: "1" if weight.shape == (1,) else "H"
         for name, weight in rule.weights.items()
-        if weight.shape in ((1,), (rule.hidden_size,))
+        if weight.shape in ((1,), (rule.groups,))
     }
     states_read, memories = [f"s_{name}" for name in states], list(rule.memory)
     inputs = ["e", *states_read, *memories, "u", "score", "drive", "evidence", "slope"]

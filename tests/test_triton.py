@@ -23,7 +23,7 @@ from edgernn.layer import RecurrentLayer
 from edgernn.program import OPS, ProgramError
 from edgernn.rules import RULES
 from edgernn.training.kernels import WIDEST, attach
-from tests.fused import CELL_RULE_IDS, CELLS_AND_RULES, assert_equals_loop, inputs, make, run, whole_loss
+from tests.fused import CELL_RULE_IDS, CELLS_AND_RULES, assert_equals_loop, inputs, make, make_groups, run, whole_loss
 
 pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
 # imports an op without triton; kernels run on the CPU where the environment asks for it: see conftest
@@ -72,6 +72,23 @@ def test_every_cell_equals_the_loop(cell: str, monkeypatch: pytest.MonkeyPatch) 
 def test_every_rule_equals_the_loop(rule: str, form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
     use_form(form, monkeypatch)
     assert_same(make("lstm", rule, 2, 5), 2, 3)
+
+
+# groups of a power of two, which the resident form sums in registers, and others; the last with fewer neurons, or none
+@pytest.mark.parametrize(("cell", "G", "H"), [("gru", 2, 5), ("lstm", 4, 10), ("gru-before", 7, 17), ("irc-sru", 7, 7)])
+@pytest.mark.parametrize("budget", ["decisions", "likelihoods"])
+@pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
+def test_groups_of_neurons_equal_the_loop(
+    cell: str, G: int, H: int, budget: str, form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_form(form, monkeypatch)
+    assert_same(make_groups(cell, 7, H, G, budget=budget), 3, 3)
+
+
+@pytest.mark.parametrize(("G", "H"), [(16, 20), (16, 16), (32, 40)])
+def test_wide_groups_equal_the_loop(G: int, H: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_form(RESIDENT, monkeypatch)
+    assert_same(make_groups("gru", 3, H, G), 3, 3)
 
 
 @pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
@@ -272,6 +289,7 @@ def test_smaller_shared_memory_holds_less() -> None:
     ("options", "backend"),
     [
         ({"cell": "sarnn", "layers": 2, "bidirectional": True}, "fused"),
+        ({"cell": "sarnn", "rule_options": {"group_size": 3}}, "fused"),
         ({"cell": "gru", "hidden_size": WIDEST + 1}, "graphs"),
         ({"cell": "gru", "rule": "variable"}, "torch"),
         ({"cell": "gru", "norm": "layer"}, "graphs"),
@@ -279,7 +297,7 @@ def test_smaller_shared_memory_holds_less() -> None:
         ({"cell": "gru", "rank": 2}, "torch"),
         ({"cell": "gru-d", "input_size": 6}, "torch"),
     ],
-    ids=["sarnn", "wide", "rule", "layer-norm", "batch-norm", "rank", "imputer"],
+    ids=["sarnn", "groups", "wide", "rule", "layer-norm", "batch-norm", "rank", "imputer"],
 )
 def test_attach_takes_kernels_on_a_gpu(options: dict[str, object], backend: str) -> None:
     model = edgernn.SequenceModel(**{"input_size": 3, "hidden_size": 8, **options})
@@ -428,9 +446,11 @@ def compile_for_real(*words: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.slow
-def test_kernels_compile_for_a_gpu() -> None:
+@pytest.mark.parametrize("group_size", [1, 16])
+def test_kernels_compile_for_a_gpu(group_size: int) -> None:
     # triton may specialise arguments that are 1
-    compiled = compile_for_real("--steps", "1", "--batch", "1", "gru+selective")
+    sizes = ("--steps", "1", "--batch", "1", "--group-size", str(group_size))
+    compiled = compile_for_real(*sizes, "gru+selective")
     assert [kernel["direction"] for kernel in compiled] == ["forward", "backward"]
     for kernel in compiled:
         # no spills, and resident tiles fit the 227 KiB of an H100

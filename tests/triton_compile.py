@@ -76,8 +76,18 @@ class _Compiled:
 @click.option("--steps", default=3)
 @click.option("--batch", default=2)
 @click.option("--precision", type=click.Choice(["ieee", "tf32", "bf16"]), default="tf32")
+@click.option("--group-size", default=1)
 @click.option("--arch", default=90)
-def main(layers: tuple[str, ...], hidden: int, inputs_: int, steps: int, batch: int, precision: str, arch: int) -> None:
+def main(
+    layers: tuple[str, ...],
+    hidden: int,
+    inputs_: int,
+    steps: int,
+    batch: int,
+    precision: str,
+    group_size: int,
+    arch: int,
+) -> None:
     driver.set_active(_Driver(arch))
     named, real = "", gpu.kernels
 
@@ -93,7 +103,7 @@ def main(layers: tuple[str, ...], hidden: int, inputs_: int, steps: int, batch: 
     gpu._runs = lambda tensor: tensor.dtype == torch.float32
     for named in layers:
         cell, rule = named.split("+")
-        layer = make(cell, rule, inputs_, hidden)
+        layer = make(cell, rule, inputs_, hidden, **({"group_size": group_size} if group_size > 1 else {}))
         layer.unroller = gpu.GpuUnroller(layer)
         x, state = inputs(layer, steps, batch)
         whole_loss(*layer(x.requires_grad_(), tuple(s.requires_grad_() for s in state))).backward()

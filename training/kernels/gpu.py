@@ -261,7 +261,7 @@ def sequence_backward(
     out_grads = {
         name: None if g is None else g.contiguous() for name, g in zip(layout.output_grads, grads, strict=True)
     }
-    widths = {"d_p": layout.P, "d_x": layout.X, "d_e": H, "d_blend": H}
+    widths = {"d_p": layout.P, "d_x": layout.X, "d_e": layout.groups, "d_blend": H}
     outs: dict[str, Tensor] = {}
     for name in layout.gradients:
         if name in widths:
@@ -421,8 +421,6 @@ def _layout(layer: RecurrentLayer) -> Layout:
         raise UsageError(f"{layer.kind} cannot be trained by a kernel: {why}")
     if cell.norm is not None or cell.recurrent.rank is not None:
         raise UsageError(f"there is no kernel for {layer.kind}")
-    if layer.rule.group_size > 1:
-        raise UsageError(f"there are no kernels on a GPU for the rule {layer.rule.name} with groups of neurons")
     try:
         layout = make_layout(layer)
     except ProgramError as error:

@@ -51,6 +51,7 @@ class Rule:
         maps: Triton functions of the rule's methods `score` and `likelihood` and, with a memory, `evidence`, `drive`
             and `advance`. A rule of the kind TIME has none: its u is the input `blend`.
         blend_grad: True if the gradient of `blend` is needed.
+        group_size: Number of neighbouring neurons that share a decision.
     """
 
     kind: Kind
@@ -59,6 +60,7 @@ class Rule:
     inclusive: bool = False
     maps: tuple[Pointwise, ...] = ()
     blend_grad: bool = False
+    group_size: int = 1
 
     def map(self, method: str) -> Pointwise:
         """Return the Triton functions generated from a method of the update rule, such as "score"."""
@@ -92,7 +94,8 @@ class Layout:
         H: Size of a state.
         M: Size of m (`Cell.mid`).
         X: Columns of x: I, or 2I if the cell also reads the previous input.
-        vectors: Pairs of name and size, "H", "M" or "1", of the cell's vectors.
+        vectors: Pairs of name and size, "H", "M" or "1", of the cell's vectors. A further size, "U", is the number of
+            groups of neurons that share a decision.
         biases: Names of the vectors with the biases of gates without x: "bR" for gates whose first term is R h, "bC"
             for C c, "bV" for V m.
         update: Triton functions of `Cell.update`.
@@ -116,7 +119,21 @@ class Layout:
         return "M" if gate.mid else "H"
 
     def length(self, size: str) -> int:
-        return {"H": self.H, "M": self.M, "1": 1}[size]
+        return {"H": self.H, "M": self.M, "U": self.groups, "1": 1}[size]
+
+    @property
+    def group_size(self) -> int:
+        """Number of neighbouring neurons that share a decision."""
+        return self.rule.group_size if self.rule else 1
+
+    @property
+    def groups(self) -> int:
+        return -(-self.H // self.group_size)
+
+    @property
+    def decision_size(self) -> str:
+        """Size of the projection e and of the rule's vectors: "H", or "U" if groups of neurons decide."""
+        return "U" if self.group_size > 1 else "H"
 
     @cached_property
     def offsets(self) -> dict[str, int]:
@@ -218,7 +235,7 @@ class Layout:
         for part in self.rule.maps:
             # for the kind SAMPLE, only the evidence is per neuron
             sample = self.rule.kind is Kind.SAMPLE
-            size = "1" if sample and part.name != "rule_evidence" else "H"
+            size = "1" if sample and part.name != "rule_evidence" else self.decision_size
             sums |= {f"{part.name}_{v}": (v, size) for v, _ in self.rule.vectors if v in part.arguments}
         return sums
 
@@ -226,11 +243,13 @@ class Layout:
     def gradients(self) -> tuple[str, ...]:
         """Names of the outputs of the backward kernel, which are gradients.
 
-        They are gradients of p, x, e and blend at every step, those of the initial states and memories, and `sums`.
+        They are gradients of p, x, e and blend at every step, those of the initial states and memories, those of the
+        decisions of one step if groups of neurons decide, and `sums`.
         """
         names = ["d_p", *(["d_x"] if self.reads_x else []), *(["d_e"] if "e" in self.inputs else [])]
         names += ["d_blend"] if self.rule and self.rule.blend_grad else []
         names += [f"d_s_{name}" for name in self.states] + [f"d_{name}" for name in self.memory]
+        names += ["d_u"] if self.group_size > 1 else []
         return (*names, *(f"sum_{name}" for name in self.sums))
 
     @cached_property
@@ -278,4 +297,4 @@ def _make_rule(rule: UpdateRule, states: tuple[str, ...]) -> Rule:
     maps = [print_map(f"rule_{method}", program, equations.names) for method, program in equations.programs.items()]
     used = {name for part in maps for name in part.arguments}
     vectors = tuple((name, size) for name, size in equations.weights.items() if name in used)
-    return Rule(rule.kind, vectors, tuple(rule.memory), rule.inclusive, tuple(maps))
+    return Rule(rule.kind, vectors, tuple(rule.memory), rule.inclusive, tuple(maps), group_size=rule.group_size)

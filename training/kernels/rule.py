@@ -51,9 +51,9 @@ class RuleGradients(KernelSource):
         to_score = self.grad_of(rule.map("likelihood"), "score")
         if rule.memory and "score" in rule.map("advance").arguments:
             to_score += f" + {self.grad_of(rule.map('advance'), 'score')}"
-        self.through(rule.map("score"), [to_score])
+        self.through(rule.map("score"), [to_score], self.score_arguments(rule))
         if "e" in rule.map("score").arguments:
-            self.store(self.grad_of(rule.map("score"), "e"), "H", "d_e")
+            self.store(self.grad_of(rule.map("score"), "e"), self.layout.decision_size, "d_e")
         for name in rule.memory:
             self.put(f"to_{name} = before_{name} + {self.grad_of(rule.map('score'), name)}")
 
@@ -93,13 +93,13 @@ class RuleGradients(KernelSource):
             for state in states:
                 self.put(f"dn_{state} = d_{state}", f"d_{state} = tl.zeros_like(d_{state})")
             return
-        new_states = ", ".join(f"n_{state}" for state in states)
-        self.put(f"{new_states} = update({self.arguments(layout.update)})")
-        self.put("by_u = " + " + ".join(f"d_{s} * (n_{s} - s_{s})" for s in states))
+        self.grad_of_u()
         new, old = "tl.where(u, d_{0}, 0.0)", "tl.where(u, 0.0, d_{0})"
         if rule.kind is Kind.NEURON:
             if not rule.memory:
                 self.decide(rule)
+            if rule.group_size > 1:
+                self._sum_over_groups()
             self.decision_grads(rule, "by_u + to_u" if rule.memory else "by_u")
         elif rule.kind is Kind.SAMPLE:
             self.put("to_u += tl.sum(tl.where(h_mask, by_u, 0.0), 1, keep_dims=True)")
@@ -110,7 +110,25 @@ class RuleGradients(KernelSource):
         for state in states:
             self.put(f"dn_{state} = {new.format(state)}", f"d_{state} = {old.format(state)}")
             if rule.kind is Kind.NEURON and f"s_{state}" in rule.map("score").arguments:
-                self.put(f"d_{state} += {self.grad_of(rule.map('score'), f's_{state}')}")
+                share = " * u_share" if rule.group_size > 1 else ""
+                self.put(f"d_{state} += {self.grad_of(rule.map('score'), f's_{state}')}{share}")
+
+    def grad_of_u(self) -> None:
+        """Compute the gradient of each neuron's u."""
+        states = self.layout.states
+        new_states = ", ".join(f"n_{state}" for state in states)
+        self.put(f"{new_states} = update({self.arguments(self.layout.update)})")
+        self.put("by_u = " + " + ".join(f"d_{s} * (n_{s} - s_{s})" for s in states))
+
+    def _sum_over_groups(self) -> None:
+        """Replace the gradient of each neuron's u by the sum over its group."""
+        if self.resident and self.loads_groups:
+            self.store("by_u", "H", "d_u", "row")
+            self.put("tl.debug_barrier()")
+        self.put("by_u = tl.where(h_mask, by_u, 0.0)", f"by_u = {self.group_sums('by_u', 'd_u_ptr + row * H')}")
+        if self.resident and self.loads_groups:
+            # all threads have loaded it before the next step stores it
+            self.put("tl.debug_barrier()")
 
     def add(self, name: str, value: str, size: str = "H") -> None:
         if self.resident or size == "1":

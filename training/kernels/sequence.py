@@ -70,6 +70,9 @@ class _Forward(KernelSource):
                 self._preactivations(layout.update, "H", list(layout.states))
                 self._update()
             self.barrier()
+            if self.resident and self.loads_groups:
+                # the next step loads the states of whole groups
+                self.put("tl.debug_barrier()")
             if layout.rule and layout.rule.kind is Kind.SAMPLE:
                 self.put("tl.store(evidence_ptr + at, evidence, live)")
                 self._advance(layout.rule)
@@ -100,7 +103,7 @@ class _Forward(KernelSource):
         if part is layout.update:
             for name in ("e", "blend"):
                 if name in layout.inputs:
-                    self.load(name, "H", name)
+                    self.load(name, layout.decision_size if name == "e" else "H", name)
             biases += self.rule_vectors()
         self.vectors(self.needed(part) + biases, size)
         if not self.resident:
@@ -191,7 +194,7 @@ class _Backward(RuleGradients):
                 self.load(f"to_{name}", "H", f"d_{name}", "row")
             for name, (_, size) in layout.sums.items():
                 if size != "1":
-                    self.put(f"sum_{name} = tl.zeros((ROWS, {size}P), tl.float32)")
+                    self.put(f"sum_{name} = tl.zeros((ROWS, {self.width(size)}), tl.float32)")
         numbers = [f"to_{name}" for name in layout.sample_memory]
         numbers += [f"sum_{name}" for name, (_, size) in layout.sums.items() if size == "1"]
         self.put(*(f"{name} = tl.zeros((ROWS, 1), tl.float32)" for name in numbers))
@@ -201,6 +204,10 @@ class _Backward(RuleGradients):
         with self.block("for step in range(T):"):
             if layout.rule and layout.rule.kind is Kind.SAMPLE:
                 self.memory_grads(layout.rule)
+            if self.loads_groups and not self.resident:
+                with self.stage("H"):
+                    self._store_grad_of_u()
+                self.barrier()
             with self.stage("H"):
                 self._update()
             self.barrier()
@@ -256,7 +263,7 @@ class _Backward(RuleGradients):
         if part is layout.update:
             for name in ("e", "blend"):
                 if name in layout.inputs:
-                    self.load(name, "H", name)
+                    self.load(name, layout.decision_size if name == "e" else "H", name)
             for state in layout.rule.evidence_states if layout.rule else ():
                 self.load(f"after_{state}", "H", f"s_{state}", "(at + B)")
 
@@ -304,6 +311,15 @@ class _Backward(RuleGradients):
                     self.load("grad", "H", f"y_all_{name}")
                     self.put(f"to_{name} += grad")
                 self.store(f"to_{name}", "H", f"d_{name}", "row")
+
+    def _store_grad_of_u(self) -> None:
+        """Store the gradient of u of all neurons, which may share a decision with those of another block."""
+        self._read(self.layout.update, "H")
+        self.vectors(self.needed(self.layout.update), "H")
+        for state in self.layout.states:
+            self.load(f"d_{state}", "H", f"d_s_{state}", "row")
+        self.grad_of_u()
+        self.store("by_u", "H", "d_u", "row")
 
     def _back(self, part: Pointwise, size: str, grads: str) -> None:
         """Propagate gradients of a point-wise function's results to its arguments; store them or add them to sums."""

@@ -38,6 +38,23 @@ def stream(total, factor_at, live, at, col, K: tl.constexpr, N: tl.constexpr, by
         factor = tl.load(factor_at + k[None, :], live & (k[None, :] < K), 0.0)
         total = multiply(total, factor, weights(at, k[:, None], col, K, N, by_k, by_col), PRECISION)
     return total
+
+
+@triton.jit
+def group_sums(values, ROWS: tl.constexpr, WIDTH: tl.constexpr, G: tl.constexpr):
+    """Return the sum of each G neighbouring columns, in all of these columns."""
+    groups = tl.reshape(values, (ROWS, WIDTH // G, G))
+    sums = tl.broadcast_to(tl.sum(groups, 2, keep_dims=True), (ROWS, WIDTH // G, G))
+    return tl.reshape(sums, (ROWS, WIDTH))
+
+
+@triton.jit
+def load_group_sums(at, live, first, H: tl.constexpr, G: tl.constexpr):
+    """Return the sums of groups of G neighbouring columns in memory, which start at the columns `first`."""
+    total = tl.load(at + first, live & (first < H), 0.0)
+    for k in range(1, G):
+        total += tl.load(at + first + k, live & (first + k < H), 0.0)
+    return total
 '''
 )
 
@@ -138,13 +155,18 @@ class KernelSource:
         self.put(f"{low}_col = {first} + tl.arange(0, {width})[None, :]", f"{low}_mask = live & ({low}_col < {size})")
         if self.resident:
             self.put(f"{low}_k = tl.arange(0, {width})[:, None]")
+        if size == "H" and self.layout.group_size > 1:
+            # a neuron's group, the group's first neuron, and one over the group's number of neurons
+            G = self.layout.group_size
+            self.put(f"u_col = h_col // {G}", f"u_first = u_col * {G}", "u_mask = h_mask & (h_col == u_first)")
+            self.put(f"u_share = 1.0 / tl.maximum(tl.minimum(H - u_first, {G}), 1)")
 
     def _vector(self, name: str, size: str = "") -> None:
         """Generate the load of a vector that is the same for all rows of the batch."""
         default_size, at = self._vectors()[name]
-        size = size or default_size
-        low = size.lower()
-        self.put(f"{name} = tl.load({at} + {low}_col, {low}_col < {size}, 0.0)")
+        size = default_size if default_size == "U" else size or default_size
+        limit = "h_col < H" if size == "U" else f"{size.lower()}_col < {size}"
+        self.put(f"{name} = tl.load({at} + {size.lower()}_col, {limit}, 0.0)")
 
     def _vectors(self) -> dict[str, tuple[str, str]]:
         """List the vectors with more than one value: a dict from name to size and address."""
@@ -153,7 +175,7 @@ class KernelSource:
         for gate in layout.gates:
             if (bias := layout.bias(gate)) is not None:
                 vectors[f"b_{gate.name}"] = (layout.size(gate), f"{bias[0]}_ptr + {bias[1]}")
-        return vectors | {name: ("H", f"{name}_ptr") for name in self.rule_vectors()}
+        return vectors | {name: (layout.decision_size, f"{name}_ptr") for name in self.rule_vectors()}
 
     def rule_vectors(self) -> list[str]:
         return [name for name, size in self.layout.rule.vectors if size != "1"] if self.layout.rule else []
@@ -165,14 +187,21 @@ class KernelSource:
                 self._vector(name, size)
 
     def load(self, name: str, size: str, pointer: str, at: str = "at", width: str = "", offset: int = 0) -> None:
-        low = size.lower()
-        place = f"{pointer}_ptr + {at} * {width or size} + {f'{offset} + ' if offset else ''}{low}_col"
-        self.put(f"{name} = tl.load({place}, {low}_mask, 0.0)")
+        # all neurons of a group load its value, and the first stores it
+        mask = "h_mask" if size == "U" else f"{size.lower()}_mask"
+        self.put(f"{name} = tl.load({self._place(size, pointer, at, width, offset)}, {mask}, 0.0)")
 
     def store(self, name: str, size: str, pointer: str, at: str = "at", width: str = "", offset: int = 0) -> None:
-        low = size.lower()
-        place = f"{pointer}_ptr + {at} * {width or size} + {f'{offset} + ' if offset else ''}{low}_col"
-        self.put(f"tl.store({place}, {name}, {low}_mask)")
+        self.put(f"tl.store({self._place(size, pointer, at, width, offset)}, {name}, {size.lower()}_mask)")
+
+    def _place(self, size: str, pointer: str, at: str, width: str, offset: int) -> str:
+        """Address of a tile of an array with `width` columns, whose first column is `offset`."""
+        width = width or (str(self.layout.groups) if size == "U" else size)
+        return f"{pointer}_ptr + {at} * {width} + {f'{offset} + ' if offset else ''}{size.lower()}_col"
+
+    def width(self, size: str) -> str:
+        """Number of columns of a tile."""
+        return f"{'H' if size == 'U' else size}P" if self.resident else "BLOCK"
 
     def barrier(self) -> None:
         if not self.resident:
@@ -188,7 +217,31 @@ class KernelSource:
     def decide(self, rule: Rule) -> None:
         """Compute the update mask u, true where a neuron or a sample changes."""
         limit = ">=" if rule.inclusive else ">"
-        self.put(f"score = rule_score({', '.join(rule.map('score').arguments)})", f"u = score {limit} 0")
+        if rule.group_size > 1:
+            for name in rule.map("score").arguments:
+                if name.startswith("s_"):
+                    self.put(f"mean_{name[2:]} = {self.group_sums(name, f'{name}_ptr + at * H')} * u_share")
+        self.put(f"score = rule_score({', '.join(self.score_arguments(rule))})", f"u = score {limit} 0")
+
+    @staticmethod
+    def score_arguments(rule: Rule) -> tuple[str, ...]:
+        """Arguments of the score: with groups of neurons, the means of their states."""
+        arguments = rule.map("score").arguments
+        if rule.group_size == 1:
+            return arguments
+        return tuple(f"mean_{name[2:]}" if name.startswith("s_") else name for name in arguments)
+
+    @property
+    def loads_groups(self) -> bool:
+        """True if sums over groups of neurons are computed from memory, not from registers."""
+        G = self.layout.group_size
+        return G > 1 and not (self.resident and G & (G - 1) == 0)
+
+    def group_sums(self, tile: str, at: str) -> str:
+        """Format the sums over groups of neurons of a tile, whose rows are also in memory at the address `at`."""
+        if self.loads_groups:
+            return f"load_group_sums({at}, live, u_first, H, {self.layout.group_size})"
+        return f"group_sums({tile}, ROWS, HP, {self.layout.group_size})"
 
     def needed(self, part: Pointwise) -> list[str]:
         """List the vectors that a point-wise Triton function (`Pointwise`) reads."""
