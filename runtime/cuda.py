@@ -25,16 +25,19 @@ class Sizes:
         hidden: H, the number of neurons.
         rank: Rank of the recurrent weights R, or 0 if R is a full matrix.
         biases: True if the gates whose bias is optional have one.
+        group_size: Number of neighbouring neurons that share a decision of the update rule.
     """
 
     input: int
     hidden: int
     rank: int = 0
     biases: bool = False
+    group_size: int = 1
 
     def __post_init__(self) -> None:
-        for name, value, least in (("input", self.input, 1), ("hidden", self.hidden, 1), ("rank", self.rank, 0)):
-            if value < least:
+        smallest = {"input": 1, "hidden": 1, "rank": 0, "group_size": 1}
+        for name, least in smallest.items():
+            if (value := getattr(self, name)) < least:
                 raise UsageError(f"{name}: expected at least {least}, got {value}")
 
 
@@ -53,7 +56,7 @@ class CudaLibrary:
             for name in ("edgernn_cuda_kernels", "edgernn_cuda_missing", "edgernn_cuda_error"):
                 getattr(library, name).restype = ctypes.c_char_p
             size, pointer = ctypes.c_int64, ctypes.c_void_p
-            layer = (ctypes.c_char_p, size, size, size, ctypes.c_int)
+            layer = (ctypes.c_char_p, size, size, size, ctypes.c_int, size)
             library.edgernn_cuda_packed_bytes.argtypes = [*layer, pointer]
             library.edgernn_cuda_pack.argtypes = [*layer, pointer, pointer, pointer]
             library.edgernn_cuda_run.argtypes = [*layer, pointer, size, size, *[pointer] * 7]
@@ -133,10 +136,10 @@ class CudaLibrary:
         addresses = (x, _table(states), y, _table(new_states), updates, macs, stream)
         self._check(self._library.edgernn_cuda_run(*self._layer(kind, sizes), packed, steps, batch, *addresses))
 
-    def _layer(self, kind: str, sizes: Sizes) -> tuple[bytes, int, int, int, bool]:
+    def _layer(self, kind: str, sizes: Sizes) -> tuple[bytes, int, int, int, bool, int]:
         if kind not in self._kernels:
             raise nearest("kind", kind, self._kernels)
-        return kind.encode(), sizes.input, sizes.hidden, sizes.rank, sizes.biases
+        return kind.encode(), sizes.input, sizes.hidden, sizes.rank, sizes.biases, sizes.group_size
 
     def _check(self, status: int) -> None:
         if status != 0:

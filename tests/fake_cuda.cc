@@ -40,14 +40,14 @@ EXPORT const char* edgernn_cuda_missing() { return std::getenv("FAKE_CUDA_MISSIN
 EXPORT const char* edgernn_cuda_error() { return error; }
 
 EXPORT int edgernn_cuda_packed_bytes(const char*, std::int64_t I, std::int64_t H, std::int64_t rank,
-                                     int, std::int64_t* bytes) {
+                                     int, std::int64_t, std::int64_t* bytes) {
   *bytes = I * 10000 + H * 100 + rank;
   return 0;
 }
 
 // Packs the first element of every weight; a null pointer ends the list.
 EXPORT int edgernn_cuda_pack(const char* layer, std::int64_t, std::int64_t, std::int64_t, int,
-                             const float* const* weights, void* packed, void* stream) {
+                             std::int64_t, const float* const* weights, void* packed, void* stream) {
   if (stream == reinterpret_cast<void*>(13)) return Refuse("CUDA: no such stream");
   if (std::strcmp(layer, "lstm") == 0) return 2;
   float* out = static_cast<float*>(packed);
@@ -57,7 +57,7 @@ EXPORT int edgernn_cuda_pack(const char* layer, std::int64_t, std::int64_t, std:
 
 // y = x[..., 0] + packed[0]; each new state is 10 times the old one.
 EXPORT int edgernn_cuda_run(const char*, std::int64_t I, std::int64_t H, std::int64_t, int,
-                            const void* packed, std::int64_t steps, std::int64_t batch,
+                            std::int64_t, const void* packed, std::int64_t steps, std::int64_t batch,
                             const float* x, const float* const* states, float* y,
                             float* const* new_states, std::int64_t* updates, std::int64_t* macs,
                             void*) {

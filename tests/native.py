@@ -55,13 +55,15 @@ def in_use() -> str:
 
 @cache
 def layer(cell: str, rule: str, hidden: int, inputs: int) -> RecurrentLayer:
-    """Make a layer; a cell named "gru/4" has an R of rank 4."""
+    """Make a layer; a cell named "gru/4" has an R of rank 4, a rule named "selective/4" has groups of 4 neurons."""
     name, _, rank = cell.partition("/")
+    rule, _, group_size = rule.partition("/")
     with torch.random.fork_rng():
         torch.manual_seed(hidden + inputs)
         recurrent = LowRank(int(rank)) if rank else DENSE
         instance = (VARIANTS.get(name) or CELLS[name])(inputs, hidden, recurrent=recurrent)
-        return RecurrentLayer(instance, RULES[rule](inputs, hidden, **OPTIONS.get(rule, {}))).eval()
+        options = {"group_size": int(group_size)} if group_size else OPTIONS.get(rule, {})
+        return RecurrentLayer(instance, RULES[rule](inputs, hidden, **options)).eval()
 
 
 def oracle_result(cell: str, rule: str, inputs: Inputs) -> oracle.Result:
@@ -115,7 +117,7 @@ def draw_call(cell: str, rule: str, hidden: int, inputs: int, steps: int, batch:
 
 def output_names(cell: str, rule: str) -> list[str]:
     states = [f"{name}_out" for name in layer(cell, rule, 5, 3).states]
-    return ["Y", *states, *(["updates", "macs"] if RULES[rule].can_skip else [])]
+    return ["Y", *states, *(["updates", "macs"] if RULES[rule.partition("/")[0]].can_skip else [])]
 
 
 def session(
@@ -196,6 +198,6 @@ def assert_equal(cell: str, rule: str, got: list[np.ndarray], want: oracle.Resul
     expected = [want.y, *want.state, *want.memory]
     for a, b in zip(got, expected, strict=False):
         np.testing.assert_allclose(a, b, rtol=rtol, atol=FLOAT32)
-    if RULES[rule].can_skip:
+    if RULES[rule.partition("/")[0]].can_skip:
         np.testing.assert_array_equal(got[-2], want.updates)
         np.testing.assert_array_equal(got[-1], want.macs)

@@ -320,7 +320,7 @@ def run(cell: str | Row, rule: str, parameters: dict[str, Any], x: Any, state: A
 
     Args:
         cell: A name in CELLS, or any other row.
-        rule: A name in RULES.
+        rule: A name in RULES, with the number of neurons in a group after a slash if there are groups.
         parameters: By the names of the op's inputs.
         x: The input.
         state: The states of the layer. Only those of the cell and the last input are read; memories start at their
@@ -334,7 +334,10 @@ def run(cell: str | Row, rule: str, parameters: dict[str, Any], x: Any, state: A
     row = cell if isinstance(cell, Row) else row_of(cell, I, H)
     last = np.asarray(state[-1], np.float64)
     state = tuple(np.asarray(s, np.float64) for s in state[: row.states])
+    rule, _, group_size = rule.partition("/")
     decider = RULES[rule](p, B, I, H)
+    if group_size:
+        decider.group_size = int(group_size)
     p["T"] = np.array(T)
     mid_rows = {"R": row.mid_h * row.middle_size(I, H), "C": 0}
     p |= {name: _thinned(p[name], decider, mid_rows[name], H) for name in mid_rows if name in p}

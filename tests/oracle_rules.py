@@ -54,15 +54,22 @@ class Always:
 
 
 class Selective(Always):
+    """The coordinator of SA-RNN, for groups of `group_size` neurons."""
+
     blocks = "active"
+    group_size = 1
 
     def decide(self, x: Array, state: State) -> tuple[NDArray[np.bool_], float]:
         # sarnn.md section 3.2: hard sigmoid of the coordinator above one half
-        v = x @ self.p["rule_W"].T + self.p["rule_b"] + self.p["rule_d"] * state[0]
-        return v > 0, float(np.nanmin(np.abs(v)))
+        firsts = range(0, self.H, self.group_size)
+        h = np.stack([state[0][:, first : first + self.group_size].mean(-1) for first in firsts], -1)
+        v = x @ self.p["rule_W"].T + self.p["rule_b"] + self.p["rule_d"] * h
+        return np.repeat(v > 0, self.group_size, -1)[:, : self.H], float(np.nanmin(np.abs(v)))
 
     def macs(self) -> int:
-        return self.H * self.I + self.H
+        groups = -(-self.H // self.group_size)
+        # the means add up all neurons
+        return groups * (self.I + 1) + (self.H if self.group_size > 1 else 0)
 
 
 class Timed(Always):

@@ -72,7 +72,7 @@ def run(
     T, B, I = feed["X"].shape
     H = next(feed[name].shape[1] for name in ("h", "s") if name in feed)
     module = layer(cell, rule, H, I)
-    sizes = Sizes(I, H, int(cell.partition("/")[2] or 0), "forget" in cell)
+    sizes = Sizes(I, H, int(cell.partition("/")[2] or 0), "forget" in cell, module.rule.group_size)
     packed = np.full(library.packed_bytes(module.kind, sizes), 255, np.uint8)
     library.pack(module.kind, sizes, [address(w) for w in weights.values()], address(packed))
     after = [feed[name] if in_place else np.full_like(feed[name], np.nan) for name in module.states]
@@ -103,6 +103,23 @@ def test_op_equals_oracle_however_it_is_cut_up(emulated, set_geometry, cell, rul
             assert_equal(rule, run(emulated, cell, rule, weights, feed), expected)
 
 
+# H, I, T, B for each G: the last group with fewer neurons, fewer groups than blocks, and whole groups
+@pytest.mark.parametrize(
+    ("cell", "G"),
+    [("gru", 4), ("gru", 16), ("lstm-peephole", 7), ("gru-before", 32), ("eins", 2), ("irc-t-lstm", 5), ("gru/3", 4)],
+)
+def test_groups_of_neurons_equal_oracle(emulated, set_geometry, monkeypatch, cell, G) -> None:
+    rule = f"selective/{G}"
+    for H, I, T, B in [(33, 33, 4, 3), (G, 3, 5, 1), (64, 5, 9, 2)]:
+        name, _, rank = cell.partition("/")
+        name, weights = low_rank(monkeypatch, name, rule, int(rank), H, I) if rank else (cell, draw(cell, rule, H, I))
+        feed, expected = draw_clear_call(name, rule, weights, (H, I, T, B))
+        assert G == H or 0 < expected.updates.sum() < T * B * H
+        for geometry in GEOMETRIES:
+            set_geometry(*geometry)
+            assert_equal(rule, run(emulated, name, rule, weights, feed), expected)
+
+
 def draw_clear_call(
     cell: str, rule: str, weights: Inputs, sizes: tuple[int, int, int, int]
 ) -> tuple[Inputs, oracle.Result]:
@@ -126,7 +143,8 @@ def test_low_rank_equals_oracle(emulated, set_geometry, monkeypatch, cell, rule)
 
 
 @pytest.mark.parametrize(
-    ("cell", "rule"), [("gru", "always"), ("lstm", "always"), ("gru", "selective"), ("gru", "skip")]
+    ("cell", "rule"),
+    [("gru", "always"), ("lstm", "always"), ("gru", "selective"), ("gru", "selective/16"), ("gru", "skip")],
 )
 def test_weights_that_are_too_many_for_the_chip_are_read_where_they_are(emulated, set_geometry, cell, rule) -> None:
     weights = draw(cell, rule, 200, 40)
@@ -150,7 +168,7 @@ def test_none_and_all_neurons_updated(emulated, set_geometry, cell, share) -> No
         np.testing.assert_array_equal(got[-2], np.full((5, 2), int(33 * share)))
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", [*RULES, "selective/4"])
 @pytest.mark.parametrize("cell", ["gru", "decaynet", "irc-t-lstm"])
 def test_steps_with_carried_state_equal_whole_sequence(emulated, cell, rule) -> None:
     weights = draw(cell, rule, 16, 4)
@@ -170,7 +188,7 @@ def test_steps_with_carried_state_equal_whole_sequence(emulated, cell, rule) -> 
     np.testing.assert_array_equal(np.concatenate([part[-2] for part in parts]), whole[-2])
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", [*RULES, "selective/4"])
 def test_states_may_come_out_where_they_went_in(emulated, set_geometry, rule) -> None:
     weights = draw("irc-t-lstm", rule, 16, 16)
     set_geometry(1, 4, 32, 0)
@@ -196,6 +214,13 @@ REFUSED = {
     "rank": ("gru", (3, 5, 2), 1, r"edgernn: gru: rank: R is whole, got 2"),
     "no rank": ("gru+low-rank", (3, 5, 0), 1, r"edgernn: gru\+low-rank: rank: expected 1 to 65536, got 0"),
     "square": ("sru", (3, 5, 0), 1, r"edgernn: sru: I: expected H = 5, got 3"),
+    "groups": ("gru", (3, 5, 0, False, 2), 1, r"edgernn: gru: group_size: expected 1, got 2"),
+    "wide groups": (
+        "gru+selective",
+        (3, 5, 0, False, 6),
+        1,
+        r"edgernn: gru\+selective: group_size: expected 1 to 5, got 6",
+    ),
     "memory": (
         "gru",
         (3, 60000, 0),
@@ -219,9 +244,11 @@ def test_an_op_that_is_not_there_is_refused(emulated) -> None:
     assert "gru+phased" not in emulated.kernels()
     with pytest.raises(UsageError, match=r"unknown kind .gru\+phased."):
         emulated.packed_bytes("gru+phased", Sizes(3, 5))
-    assert emulated._library.edgernn_cuda_packed_bytes(b"gru+phased", 3, 5, 0, 0, ctypes.byref(ctypes.c_int64())) == 2
+    assert (
+        emulated._library.edgernn_cuda_packed_bytes(b"gru+phased", 3, 5, 0, 0, 1, ctypes.byref(ctypes.c_int64())) == 2
+    )
     assert emulated._library.edgernn_cuda_error() == b"layer: no kernel for a GPU is called gru+phased"
-    assert emulated._library.edgernn_cuda_pack(b"gru", 3, 5, 0, 0, None, None, None) == 2
+    assert emulated._library.edgernn_cuda_pack(b"gru", 3, 5, 0, 0, 1, None, None, None) == 2
     assert b"null" in emulated._library.edgernn_cuda_error()
     for geometry in [(2, 1, 32, 0), (1, 3, 32, 0), (1, 1, 33, 0), (1, 1, 1024, 0)]:
         assert emulated._library.edgernn_cuda_geometry(*geometry) == 2
@@ -242,7 +269,8 @@ def in_onnx(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("constant", [True, False], ids=["constant", "given"])
 @pytest.mark.parametrize(
     ("cell", "rule"),
-    [("gru", rule) for rule in RULES] + [("eins", "always"), ("irc-t-lstm", "skip"), ("gru/3", "skip")],
+    [("gru", rule) for rule in (*RULES, "selective/4")]
+    + [("eins", "always"), ("irc-t-lstm", "skip"), ("gru/3", "skip")],
 )
 def test_node_equals_oracle(in_onnx, monkeypatch, cell, rule, constant) -> None:
     sizes = (33, 33 if cell == "irc-t-lstm" else 5, 7, 3)

@@ -290,6 +290,7 @@ def test_the_library_refuses_in_its_own_words(fake):
     [
         (lambda c: c.packed_bytes("gru", Sizes(0, 5)), "input: expected at least 1, got 0"),
         (lambda c: c.packed_bytes("gru", Sizes(3, 5, -1)), "rank: expected at least 0, got -1"),
+        (lambda c: c.packed_bytes("gru", Sizes(3, 5, group_size=0)), "group_size: expected at least 1, got 0"),
         (lambda c: c.packed_bytes("gruu", Sizes(3, 5)), "unknown kind 'gruu': did you mean 'gru'"),
         (lambda c: c.run("gru", Sizes(3, 5), 1, 0, 1, 1, [1], 1, [1]), "steps: expected at least 1, got 0"),
         (
@@ -297,7 +298,7 @@ def test_the_library_refuses_in_its_own_words(fake):
             "new_states: expected 1 addresses, as many as in states, got 0",
         ),
     ],
-    ids=["I", "rank", "op", "T", "states"],
+    ids=["I", "rank", "groups", "op", "T", "states"],
 )
 def test_wrong_arguments_are_named(fake, call, message):
     with pytest.raises(edgernn.UsageError, match=message):

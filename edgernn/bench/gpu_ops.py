@@ -117,7 +117,8 @@ class PackedLayer:
         from edgernn.export.trace import layer_weights
 
         self._library, self._layer, self._device = library, layer, device
-        self._sizes = Sizes(layer.cell.input_size, layer.cell.hidden_size, form.rank, form.biases)
+        sizes = (layer.cell.input_size, layer.cell.hidden_size, form.rank, form.biases)
+        self._sizes = Sizes(*sizes, layer.rule.group_size)
         weights = [w.detach().to(device, torch.float32).contiguous() for w in layer_weights(layer).values()]
         self._packed = torch.empty(library.packed_bytes(layer.kind, self._sizes), dtype=torch.uint8, device=device)
         library.pack(layer.kind, self._sizes, [w.data_ptr() for w in weights], self._packed.data_ptr(), self._stream)

@@ -44,13 +44,16 @@ struct BlockMemory {
     int first;
     int count;
   };
-  // Partitions `count` rows among the blocks of the cluster.
-  EDGERNN_DEVICE RowRange RangeOf(int count) const {
-    const int rows_per_block = (count + cluster.blocks() - 1) / cluster.blocks();
+  // Partitions `count` rows among the blocks of the cluster, in multiples of `unit`.
+  EDGERNN_DEVICE RowRange RangeOf(int count, int unit = 1) const {
+    const int rows_per_block = RowsPerBlock(count, cluster.blocks(), unit);
     const int first = rows_per_block * cluster.block();
     const int remaining = count - first;
     return {first, remaining < 0 ? 0 : remaining < rows_per_block ? remaining : rows_per_block};
   }
+
+  // The neurons of this block, which are whole groups.
+  EDGERNN_DEVICE RowRange Neurons() const { return RangeOf(plan.hidden, plan.group_size); }
 
   // The weights of row `at` of this block's range: in shared memory if resident, else global
   // memory.
@@ -64,6 +67,7 @@ struct BlockMemory {
     int at = plan.resident_at;
     if (region > 0) at += plan.resident[0] * plan.update.stride;
     if (region > 1) at += plan.resident[1] * plan.mid.stride;
+    if (region > 2) at += plan.resident[2] * plan.low.stride;
     return at;
   }
 
@@ -113,7 +117,7 @@ struct BlockMemory {
   // before and after the loop over time
 
   EDGERNN_DEVICE void LoadWeights(const PackedRows& rows, int region) const {
-    const RowRange range = RangeOf(rows.count);
+    const RowRange range = region == 0 ? Neurons() : RangeOf(rows.count);
     const int resident_rows =
         plan.resident[region] < range.count ? plan.resident[region] : range.count;
     const float* const from =
@@ -135,13 +139,14 @@ struct BlockMemory {
     LoadWeights(plan.update, 0);
     LoadWeights(plan.mid, 1);
     LoadWeights(plan.low, 2);
+    if (plan.group_size > 1) LoadWeights(plan.decide, 3);
     for (int s = 0; s < kStates; ++s) {
       for (int i = cluster.thread(); i < kTile * plan.hidden; i += cluster.threads()) {
         const int row = i / plan.hidden, j = i % plan.hidden;
         State(s, 0)[row * StateStride() + j] = call.state_in[s][Sample(row) * plan.hidden + j];
       }
     }
-    const RowRange range = RangeOf(plan.hidden);
+    const RowRange range = Neurons();
     for (int i = 0; i < plan.neuron_memories; ++i) {
       const float* const from = call.memory_in[i] + Sample(0) * plan.hidden + range.first;
       for (int at = cluster.thread(); at < range.count; at += cluster.threads()) {
@@ -155,7 +160,7 @@ struct BlockMemory {
 
   // Writes the final states, which are in the buffer `side`, to global memory.
   EDGERNN_DEVICE void WriteBack(int side) const {
-    const RowRange range = RangeOf(plan.hidden);
+    const RowRange range = Neurons();
     for (int s = 0; s < kStates; ++s) {
       if (call.state_out[s] == nullptr) continue;
       for (int i = cluster.thread(); i < kTile * range.count; i += cluster.threads()) {

@@ -20,9 +20,9 @@ struct DeviceRule {
     bool changes;
   };
 
-  // Decides for neuron `at` of this block's range, with the packed row `row` and the state h.
-  // project() returns its element of the rule's matrix times x; all threads of the row must call
-  // it.
+  // Decides for neuron or group `at` of this block's range, with the packed row `row` and the state
+  // or mean h. project() returns its element of the rule's matrix times x; all threads of the row
+  // must call it.
   template <class Project>
   EDGERNN_DEVICE NeuronDecision DecideNeuron(const float* row, int at, float h,
                                              const Project& project) const {
@@ -31,7 +31,7 @@ struct DeviceRule {
       using Rule = decltype(rule);
       Scalar e{0.0f}, q[kMaxRuleParams] = {}, m[kMaxMemories] = {};
       if constexpr (Rule::kMatrix >= 0) e.raw = project();
-      if constexpr (Rule::kBias >= 0) e.raw += row[plan.update.rule_params + Rule::kBias];
+      if constexpr (Rule::kBias >= 0) e.raw += row[plan.decide.rule_params + Rule::kBias];
       ReadNeuron<Rule>(row, at, q, m);
       const Scalar score = Rule::Score(e, Scalar{h}, m, q);
       decision = {score.raw, IsActive<Rule>(score)};
@@ -118,13 +118,13 @@ struct DeviceRule {
     return Rule::kInclusive ? score.raw >= 0.0f : score.raw > 0.0f;
   }
 
-  // Loads the parameters and memories of a neuron under a kNeuron rule.
+  // Loads the parameters and memories of a neuron or group under a kNeuron rule.
   template <class Rule>
   EDGERNN_DEVICE void ReadNeuron(const float* row, int at, Scalar* q, Scalar* m) const {
     constexpr RuleSpec kSpec = DescribeRule<Rule>();
 #pragma unroll
     for (int i = 0; i < kMaxRuleParams; ++i) {
-      if (IsRead(kSpec, i)) q[i].raw = row[plan.update.rule_params + i];
+      if (IsRead(kSpec, i)) q[i].raw = row[plan.decide.rule_params + i];
     }
 #pragma unroll
     for (int i = 0; i < kSpec.memory_count; ++i) m[i].raw = shared[plan.memory_at[i] + at];

@@ -44,18 +44,20 @@ const Op& Find(const char* name) {
 constexpr std::int64_t kMaxSize = 1 << 16;
 
 LayerSizes CheckSizes(const Op& op, std::int64_t input, std::int64_t hidden, std::int64_t rank,
-                      int biases) {
-  const auto check = [&op](const char* name, std::int64_t got, std::int64_t least) {
-    if (got >= least && got <= kMaxSize) return;
-    throw InvalidArgument("edgernn: " + op.spec.name + ": " + name + ": expected " +
-                          std::to_string(least) + " to " + std::to_string(kMaxSize) + ", got " +
-                          std::to_string(got));
+                      int biases, std::int64_t group_size) {
+  const auto check = [&op](const char* name, std::int64_t got, std::int64_t least,
+                           std::int64_t most = kMaxSize) {
+    if (got >= least && got <= most) return;
+    throw InvalidArgument(
+        "edgernn: " + op.spec.name + ": " + name + ": expected " + std::to_string(least) +
+        (most > least ? " to " + std::to_string(most) : "") + ", got " + std::to_string(got));
   };
   bool low_rank = false;
   for (const WeightInput& weight : op.spec.weights) low_rank |= weight.slot == kFactorSlot;
   check("I", input, 1);
   check("H", hidden, 1);
   check("rank", rank, low_rank ? 1 : 0);
+  check("group_size", group_size, 1, op.kernel.rule->HasGroups() ? hidden : 1);
   if (!low_rank && rank != 0) {
     throw InvalidArgument("edgernn: " + op.spec.name + ": rank: R is whole, got " +
                           std::to_string(rank));
@@ -66,6 +68,7 @@ LayerSizes CheckSizes(const Op& op, std::int64_t input, std::int64_t hidden, std
   }
   LayerSizes sizes{input, hidden};
   sizes.rank = rank;
+  sizes.SetGroups(group_size);
   if (biases != 0) sizes.bias_terms |= kOptionalBias;
   return sizes;
 }
@@ -89,20 +92,22 @@ using namespace edgernn::cuda;  // NOLINT
 
 [[gnu::visibility("default")]] int edgernn_cuda_packed_bytes(const char* layer, std::int64_t input,
                                                              std::int64_t hidden, std::int64_t rank,
-                                                             int biases, std::int64_t* bytes) {
+                                                             int biases, std::int64_t group_size,
+                                                             std::int64_t* bytes) {
   return Guard([&] {
     const Op& gpu_op = Find(layer);
     RequireAll({bytes});
     const std::int64_t floats =
-        PackedFloats(gpu_op, CheckSizes(gpu_op, input, hidden, rank, biases));
+        PackedFloats(gpu_op, CheckSizes(gpu_op, input, hidden, rank, biases, group_size));
     *bytes = floats * static_cast<std::int64_t>(sizeof(float));
   });
 }
 
 [[gnu::visibility("default")]] int edgernn_cuda_pack(const char* layer, std::int64_t input,
                                                      std::int64_t hidden, std::int64_t rank,
-                                                     int biases, const float* const* weights,
-                                                     void* packed, void* stream) {
+                                                     int biases, std::int64_t group_size,
+                                                     const float* const* weights, void* packed,
+                                                     void* stream) {
   return Guard([&] {
     const Op& gpu_op = Find(layer);
     RequireAll({weights, packed});
@@ -113,19 +118,19 @@ using namespace edgernn::cuda;  // NOLINT
       if (absent) continue;
       RequireAll({*weights++});
     }
-    PackOp(gpu_op, CheckSizes(gpu_op, input, hidden, rank, biases), all.data(),
+    PackOp(gpu_op, CheckSizes(gpu_op, input, hidden, rank, biases, group_size), all.data(),
            static_cast<float*>(packed), stream);
   });
 }
 
 [[gnu::visibility("default")]] int edgernn_cuda_run(
     const char* layer, std::int64_t input, std::int64_t hidden, std::int64_t rank, int biases,
-    const void* packed, std::int64_t steps, std::int64_t batch, const float* x,
-    const float* const* states, float* y, float* const* new_states, std::int64_t* updates,
-    std::int64_t* macs, void* stream) {
+    std::int64_t group_size, const void* packed, std::int64_t steps, std::int64_t batch,
+    const float* x, const float* const* states, float* y, float* const* new_states,
+    std::int64_t* updates, std::int64_t* macs, void* stream) {
   return Guard([&] {
     const Op& gpu_op = Find(layer);
-    const LayerSizes sizes = CheckSizes(gpu_op, input, hidden, rank, biases);
+    const LayerSizes sizes = CheckSizes(gpu_op, input, hidden, rank, biases, group_size);
     RequireAll({packed, x, states});
     if (steps < 1 || batch < 1) {
       throw InvalidArgument("edgernn: " + gpu_op.spec.name +

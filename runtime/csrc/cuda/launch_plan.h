@@ -21,6 +21,12 @@ constexpr int kRowThreads = 8;
 
 constexpr std::int64_t PadToFour(std::int64_t count) { return (count + 3) / 4 * 4; }
 
+// The number of rows of each block, a multiple of `unit`.
+constexpr int RowsPerBlock(int rows, int blocks, int unit) {
+  const int units = (rows + unit - 1) / unit;
+  return (units + blocks - 1) / blocks * unit;
+}
+
 // The offset of a parameter that the equations of a kSample rule read, in the region of these
 // parameters: first the vectors (hidden,), then the scalars.
 constexpr std::int64_t SampleParamAt(const RuleSpec& rule, int param, std::int64_t hidden) {
@@ -49,7 +55,7 @@ struct PackedRows {
   std::int64_t at;  // offset of the first row in the packed weights
   int count;
   int stride;
-  int rule;  // the rule's matrix
+  int rule;  // the rule's matrix, under kNeuron
   int x;     // the weights of each factor, gate by gate
   int h;
   int c;
@@ -74,8 +80,10 @@ struct LaunchPlan {
   Geometry geometry;
   int input;
   int hidden;
-  int middle;  // M, the size of m
-  int rank;    // rank of R; 0 if R is a full matrix
+  int middle;      // M, the size of m
+  int rank;        // rank of R; 0 if R is a full matrix
+  int group_size;  // neighbouring neurons that share a decision
+  int groups;      // number of groups; hidden if group_size is 1
   // columns of each factor, padded
   int x_columns;
   int h_columns;
@@ -84,6 +92,7 @@ struct LaunchPlan {
   PackedRows update;     // gates that update reads, one row per neuron
   PackedRows mid;        // gates that m is computed from
   PackedRows low;        // Q, where R is a product R Q
+  PackedRows decide;     // the rule's weights, one row per group; those of `update` without groups
   std::int64_t sample;   // offset of the parameters that a kSample rule's equations read
   std::int64_t scalars;  // offset of scalar parameters
   std::int64_t floats;   // total size
@@ -101,7 +110,7 @@ struct LaunchPlan {
   int memory_at[kMaxMemories];  // memories of the block's neurons
   int scores_at;                // scores of the block's neurons, if they have memories
   int resident_at;              // resident rows
-  int resident[3];              // number of resident rows of update, mid and low
+  int resident[4];              // number of resident rows of update, mid, low and decide
   // multiply-adds of a decision, of the intermediates of a step, and of a neuron
   std::int64_t rule_macs;
   std::int64_t step_macs;

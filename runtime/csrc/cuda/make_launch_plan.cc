@@ -84,6 +84,19 @@ PackedRows MakeRows(const CellTable& cell, const GateGroup& group, const LaunchP
   return rows;
 }
 
+// The rows of the weights of groups' decisions.
+PackedRows MakeDecisionRows(const RuleRow& rule, std::int64_t count, std::int64_t* floats) {
+  RowBuilder builder;
+  PackedRows rows{};
+  rows.rule = builder.Allocate(rule.columns);
+  rows.rule_params = builder.Allocate(rule.params);
+  rows.count = ToInt(count);
+  rows.stride = builder.used();
+  rows.at = *floats;
+  *floats += count * rows.stride;
+  return rows;
+}
+
 // The first row of a gate in W, R, C, V or b, which stack the gates with any bit of `term`.
 std::int64_t FirstRow(const CellTable& cell, const LaunchPlan& plan, unsigned term, int gate) {
   std::int64_t row = 0;
@@ -170,10 +183,6 @@ bool Supports(const Op& op) {
 }
 
 LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes) {
-  if (sizes.group_size > 1) {
-    throw InvalidArgument("edgernn: " + op.spec.name + ": group_size: expected 1 on a GPU, got " +
-                          std::to_string(sizes.group_size));
-  }
   const CellTable& cell = *op.kernel.cell;
   LaunchPlan plan{};
   const RuleSpec& rule = *op.kernel.rule;
@@ -183,6 +192,8 @@ LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes) {
   plan.hidden = ToInt(sizes.hidden);
   plan.middle = ToInt(cell.has_mid ? (cell.mid_is_input ? sizes.input : sizes.hidden) : 0);
   plan.rank = ToInt(sizes.rank);
+  plan.group_size = ToInt(sizes.group_size);
+  plan.groups = ToInt(Groups(sizes));
   const Depths depths = MakeDepths(cell, sizes, plan);
   plan.x_columns = ToInt(PadToFour(depths.x)) * depths.parts;
   plan.h_columns = ToInt(PadToFour(depths.h));
@@ -190,13 +201,16 @@ LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes) {
   plan.m_columns = ToInt(PadToFour(depths.m));
   (rule.kind == RuleKind::kSample ? plan.sample_memories : plan.neuron_memories) =
       rule.Remembers() ? rule.memory_count : 0;
-  plan.update =
-      MakeRows(cell, cell.update_gates, plan, plan.hidden, MakeRuleRow(rule, plan), &plan.floats);
+  const bool grouped = plan.group_size > 1;
+  const RuleRow rule_row = MakeRuleRow(rule, plan);
+  plan.update = MakeRows(cell, cell.update_gates, plan, plan.hidden, grouped ? RuleRow{} : rule_row,
+                         &plan.floats);
   plan.mid = MakeRows(cell, cell.mid_gates, plan, plan.middle, {}, &plan.floats);
   plan.low.at = plan.floats;
   plan.low.count = plan.rank;
   plan.low.stride = ToInt(PadToFour(plan.hidden));
   plan.floats += std::int64_t{plan.low.count} * plan.low.stride;
+  plan.decide = grouped ? MakeDecisionRows(rule_row, plan.groups, &plan.floats) : plan.update;
   plan.sample = plan.floats;
   if (rule.kind == RuleKind::kSample)
     plan.sample_floats = ToInt(SampleParamFloats(rule, plan.hidden));
@@ -205,7 +219,7 @@ LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes) {
   plan.floats += PadToFour(cell.params);
   plan.neuron_macs = Macs(cell.update_gates, depths);
   plan.step_macs = plan.middle * Macs(cell.mid_gates, depths) + sizes.rank * sizes.hidden;
-  plan.rule_macs = DecisionMacs(rule, sizes.input, sizes.hidden);
+  plan.rule_macs = DecisionMacs(rule, sizes.input, sizes.hidden, sizes.group_size);
   return plan;
 }
 
@@ -227,7 +241,8 @@ int LayOutSharedMemory(const CellTable& cell, int blocks, int tile, LaunchPlan* 
   plan->m_at = allocate(tile * plan->m_columns);
   plan->sample_at = allocate(plan->sample_floats);
   plan->counts_at = allocate(2 * blocks);
-  const std::int64_t neurons = plan->kind == RuleKind::kNeuron ? DivideUp(plan->hidden, blocks) : 0;
+  const int neurons =
+      plan->kind == RuleKind::kNeuron ? RowsPerBlock(plan->hidden, blocks, plan->group_size) : 0;
   plan->list_at = allocate(neurons);
   for (int i = 0; i < plan->neuron_memories; ++i) plan->memory_at[i] = allocate(neurons);
   plan->scores_at = allocate(plan->neuron_memories > 0 ? neurons : 0);
@@ -235,9 +250,9 @@ int LayOutSharedMemory(const CellTable& cell, int blocks, int tile, LaunchPlan* 
 }
 
 // Returns how many rows of each block fit in `room` floats, and subtracts their size.
-int CountResident(const PackedRows& rows, int blocks, std::int64_t* room) {
+int CountResident(const PackedRows& rows, int blocks, int unit, std::int64_t* room) {
   if (rows.stride == 0 || rows.count == 0) return 0;
-  const std::int64_t block_rows = DivideUp(rows.count, blocks);
+  const std::int64_t block_rows = RowsPerBlock(rows.count, blocks, unit);
   const std::int64_t resident = std::min(block_rows, *room / rows.stride);
   *room -= resident * rows.stride;
   return ToInt(resident);
@@ -263,6 +278,8 @@ void ChooseGeometry(const Op& op, const Limits& limits, const Geometry& requeste
     const std::int64_t weights = plan->sample;
     for (int blocks = 2; blocks <= limits.blocks; blocks *= 2) {
       if (tiles * blocks > limits.processors || plan->hidden < 8 * blocks) break;
+      // a block decides for whole groups
+      if (plan->groups < blocks) break;
       // if the weights fit already, more than four blocks only add synchronisation
       const bool fits = weights / geometry.blocks +
                             LayOutSharedMemory(cell, geometry.blocks, geometry.tile, plan) <=
@@ -280,11 +297,20 @@ void ChooseGeometry(const Op& op, const Limits& limits, const Geometry& requeste
   }
   plan->resident_at = ToInt(before);
   std::int64_t room = floats - before;
+  // every step reads the rows of all decisions, but those of active neurons only
+  if (plan->group_size > 1) {
+    plan->resident[3] = CountResident(plan->decide, geometry.blocks, 1, &room);
+  }
   const PackedRows* const rows[] = {&plan->update, &plan->mid, &plan->low};
-  for (int i = 0; i < 3; ++i) plan->resident[i] = CountResident(*rows[i], geometry.blocks, &room);
+  for (int i = 0; i < 3; ++i) {
+    const int unit = i == 0 ? plan->group_size : 1;
+    plan->resident[i] = CountResident(*rows[i], geometry.blocks, unit, &room);
+  }
   if (geometry.threads == 0) {
-    const std::int64_t largest = std::max({plan->hidden, plan->middle, plan->rank});
-    const std::int64_t threads = DivideUp(largest, geometry.blocks) * kRowThreads;
+    const std::int64_t largest =
+        std::max(RowsPerBlock(plan->hidden, geometry.blocks, plan->group_size),
+                 RowsPerBlock(std::max(plan->middle, plan->rank), geometry.blocks, 1));
+    const std::int64_t threads = largest * kRowThreads;
     geometry.threads = ToInt(std::min<std::int64_t>(DivideUp(threads, 32) * 32, limits.threads));
   }
   geometry.memory = ToInt((floats - room) * 4);
@@ -307,7 +333,7 @@ std::vector<WeightCopy> ListWeightCopies(const Op& op, const LayerSizes& sizes,
                 plan.low.stride);
   }
   const RuleSpec& rule = *op.kernel.rule;
-  const PackedRows& rows = plan.update;
+  const PackedRows& rows = plan.decide;
   for (int i = 0; i < kMaxRuleParams; ++i) {
     if (rule.params[i].name == nullptr) continue;
     const float* const from = slots.at[kRuleSlot + i];

@@ -42,7 +42,7 @@ class Recurrence {
     block_.Initialise();
     ReadScalarParams();
     // one loop for all rules, so that their common code is compiled once
-    const RowRange range = block_.RangeOf(plan_.hidden);
+    const RowRange range = block_.Neurons();
     const bool waits = plan_.kind == RuleKind::kSample;
     const bool selects = plan_.kind == RuleKind::kNeuron;
     if (!waits) block_.StoreInputs(0, 0, block_.InputAt(0, cluster_.thread()));
@@ -261,29 +261,30 @@ class Recurrence {
   // Selects the active set of this block at step t and copies the states of the other neurons.
   // Returns its size, and sends it to the other blocks.
   EDGERNN_DEVICE int Select(const RowRange& range, std::int64_t t) const {
-    const PackedRows& rows = plan_.update;
+    const PackedRows& rows = plan_.decide;
+    const int size = plan_.group_size, region = size > 1 ? 3 : 0;
+    const RowRange groups = size > 1 ? block_.RangeOf(plan_.groups) : range;
     int* const selected = ActiveCounts() + cluster_.block();
-    for (int at = group_; at < range.count; at += groups_) {
+    for (int at = group_; at < groups.count; at += groups_) {
       const float* const row =
-          block_.RowAt(rows, plan_.resident[0], block_.ResidentAt(0), range, at);
-      const int j = range.first + at;
-      const float h = block_.State(0, side_)[j];
+          block_.RowAt(rows, plan_.resident[region], block_.ResidentAt(region), groups, at);
+      const int first = at * size, left = range.count - first;
+      const int end = first + (left < size ? left : size);
+      const float h = MeanState(range.first + first, range.first + end);
       const auto decision = rule_.DecideNeuron(row, at, h, [&] {
         float sums[1][kTile] = {};
         Accumulate<1u>(lane_, row + rows.rule, block_.Inputs(side_), plan_.x_columns,
                        static_cast<int>(PadToFour(plan_.input)), sums);
         return cluster_.Sum(sums[0][0]);
       });
-      if (lane_ > 0) continue;
-      if (plan_.neuron_memories > 0) shared_[plan_.scores_at + at] = decision.score;
-      if (decision.changes) {
-        ActiveList()[cluster_.FetchIncrement(selected)] = at;
-        continue;
+      if (plan_.neuron_memories > 0 && lane_ == 0) shared_[plan_.scores_at + at] = decision.score;
+      for (int i = first + lane_; i < end; i += kRowThreads) {
+        if (decision.changes) {
+          ActiveList()[cluster_.FetchIncrement(selected)] = i;
+        } else {
+          KeepStates(t, range.first + i);
+        }
       }
-      for (int s = 0; s < kStates; ++s) {
-        if (block_.IsShared(s)) StoreState(s, j, block_.State(s, side_)[j]);
-      }
-      WriteOutput(t, 0, j, h);
     }
     cluster_.SyncBlock();
     const int count = *selected;
@@ -291,6 +292,23 @@ class Recurrence {
       if (block != cluster_.block()) *cluster_.AddressIn(block, selected) = count;
     }
     return count;
+  }
+
+  // The mean of h over the neurons of a group; all threads of a row compute it.
+  EDGERNN_DEVICE float MeanState(int first, int end) const {
+    const float* const h = block_.State(0, side_);
+    if (plan_.group_size == 1) return h[first];
+    float sum = 0.0f;
+    for (int j = first + lane_; j < end; j += kRowThreads) sum += h[j];
+    return cluster_.Sum(sum) / static_cast<float>(end - first);
+  }
+
+  // Copies the states of neuron j to where the next step reads them.
+  EDGERNN_DEVICE void KeepStates(std::int64_t t, int j) const {
+    for (int s = 0; s < kStates; ++s) {
+      if (block_.IsShared(s)) StoreState(s, j, block_.State(s, side_)[j]);
+    }
+    WriteOutput(t, 0, j, block_.State(0, side_)[j]);
   }
 
   EDGERNN_DEVICE void EndNeurons(const RowRange& range, std::int64_t t) {
