@@ -4,6 +4,7 @@
 import ctypes
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,8 @@ class TorchLibrary:
         return 1
 
     def pack(self, kind: str, sizes: Sizes, weights: Sequence[int], packed: int, stream: int = 0) -> None:
-        layer = self._layers[packed] = forms()[form_name(kind, sizes.biases)].layer(sizes.input, sizes.hidden)
+        form = replace(forms()[form_name(kind, sizes.biases)], group_size=sizes.group_size)
+        layer = self._layers[packed] = form.layer(sizes.input, sizes.hidden)
         for weight, at in zip(layer_weights(layer).values(), weights, strict=True):
             weight.data.copy_(_memory(at, *weight.shape))
 

@@ -45,15 +45,15 @@ def _small_blocks(monkeypatch):
 
 @pytest.mark.slow
 def test_report_is_whole_and_fits_json(tmp_path):
-    report = run("cpu", TINY, ["gru"], ["always", "selective"], ["sarnn"])
-    assert len(report["checks"]) == 4
+    report = run("cpu", TINY, ["gru"], ["always", "selective", "selective/4"], ["sarnn"])
+    assert len(report["checks"]) == 6
     assert all(record["passed"] for record in report["checks"]), report["checks"]
     assert set(report["throughput"]) == {"torch.nn.GRU", "torch.nn.LSTM", "sarnn, loop", "sarnn, fused"}
     assert set(report["widths"]["6"]) == {"torch.nn.GRU", "gru, loop", "gru, fused"}
     assert report["training"]["metric"] == "mse", report["training"]
     write_json(tmp_path / "gpu.json", report)
     text = table(json.loads((tmp_path / "gpu.json").read_text()))
-    assert "gradients, ieee: 2 of 2 within 1e-05" in text
+    assert "gradients, ieee: 3 of 3 within 1e-05" in text
     assert report["ops"] is None
     assert "left out: the CUDA ops of exported models: they were not built" in text
     assert "stopped: steps, 2 steps" in text
@@ -71,7 +71,7 @@ def test_ops_are_in_the_report(monkeypatch, tmp_path):
     report = run("cpu", TINY, ["gru"], ["always"], [])
     write_json(tmp_path / "gpu.json", report)
     text = table(json.loads((tmp_path / "gpu.json").read_text()))
-    assert "CUDA ops: 2 of 3 within 0.0001 of torch, worst error" in text
+    assert "CUDA ops: 3 of 4 within 0.0001 of torch, worst error" in text
     assert "  failed: other, EdgernnError: other: edgernn has no torch layer to compare the kernel with" in text
     assert "compute-sanitizer's memcheck: passed" in text
     assert set(report["ops"]["timed"]["T=3 B=1 H=8"]) == {"torch.nn.GRU", "torch.nn.LSTM", "gru"}

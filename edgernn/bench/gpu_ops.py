@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,9 @@ ON_GPU = tuple(name for name, rule in RULES.items() if not (rule.masks or (rule.
 TOLERANCE = 1e-4
 # sizes (T, B, I, H) of the checks
 SHAPES = ((1, 1, 3, 5), (13, 3, 24, 60), (40, 1, 2, 128), (5, 70, 64, 128), (3, 2, 128, 256))
-SMALL = ("gru", "lstm-peephole", "gru+selective", "lstm+skip", "gru-before+selective+low-rank")
-TIMED = ("gru", "lstm", "pru", "gru+selective", "gru+skip", "gru-before", "irc-gru", "eins")
+GROUPS = "gru+selective in groups of 16"
+SMALL = ("gru", "lstm-peephole", "gru+selective", GROUPS, "lstm+skip", "gru-before+selective+low-rank")
+TIMED = ("gru", "lstm", "pru", "gru+selective", GROUPS, "gru+skip", "gru-before", "irc-gru", "eins")
 # sizes (T, B, H) of the timings
 TIMES = ((500, 1, 128), (100, 256, 128))
 _RANK, _SHARE, _DRAWS = 4, 0.4, 8
@@ -59,6 +60,7 @@ class Form:
         rule: Name of the update rule.
         rank: Rank of the recurrent weights R, or 0 if R is a full matrix.
         square: True if the kernel needs I = H.
+        group_size: Largest number of neurons that share a decision of the rule.
     """
 
     kind: str
@@ -67,11 +69,13 @@ class Form:
     rule: str
     rank: int
     square: bool
+    group_size: int = 1
 
     def layer(self, I: int, H: int) -> RecurrentLayer:
         """Build the layer with random weights N(0, 1/(4·columns)), so small that rounding errors decay over time."""
         cell = self.make(I, H, recurrent=recurrent_weights(self.rank or None))
-        layer = RecurrentLayer(cell, RULES[self.rule](I, H))
+        options = {} if self.group_size == 1 else {"group_size": min(self.group_size, H)}
+        layer = RecurrentLayer(cell, RULES[self.rule](I, H, **options))
         for parameter in cell.parameters():
             nn.init.normal_(parameter, std=0.5 / parameter.shape[-1] ** 0.5)
         if layer.rule.can_skip:
@@ -80,7 +84,10 @@ class Form:
 
 
 def forms() -> dict[str, Form]:
-    """Return a dict from name to variant (`Form`), for all cells with all update rules that have CUDA kernels."""
+    """Return a dict from name to variant (`Form`), for all cells with all update rules that have CUDA kernels.
+
+    Two layers in which groups of neurons share decisions follow.
+    """
     known: dict[str, Form] = {}
     for square, rank, rule, (_, make) in itertools.product((False, True), (0, _RANK), ON_GPU, _OPTIONS):
         sizes = (5, 5) if square else (3, 5)
@@ -92,6 +99,8 @@ def forms() -> dict[str, Form]:
         layer = RecurrentLayer(make(*sizes, recurrent=recurrent_weights(rank or None)), RULES[rule](*sizes))
         form = Form(layer.kind, biases, make, rule, rank, square)
         known.setdefault(form_name(layer.kind, biases), form)
+    known[GROUPS] = replace(known["gru+selective"], group_size=16)
+    known["lstm+selective in groups of 7"] = replace(known["lstm+selective"], group_size=7)
     return known
 
 
@@ -236,7 +245,7 @@ def calls(library: CudaLibrary, device: str, T: int, B: int, H: int) -> dict[str
     for name, kind in (("torch.nn.GRU", nn.GRU), ("torch.nn.LSTM", nn.LSTM)):
         runs[name] = partial(torch.inference_mode()(kind(2, H).to(device)), x)
     for op in TIMED:
-        if op in library.kernels() and op in known:
+        if op in known and known[op].kind in library.kernels():
             layer = known[op].layer(2, H).to(device)
             states = [torch.zeros(B, width, device=device) for width in layer.widths.values()]
             runs[op] = _held(PackedLayer(library, layer, known[op], device), x, states)
@@ -383,7 +392,7 @@ def main(library: CudaLibrary | None = None, device: str = "cuda") -> int:
     if (reason := library.missing()) is not None and device == "cuda":
         print(reason, file=sys.stderr)
         return 1
-    entries = [check(library, op, known[op], SHAPES[:2], device) for op in SMALL if op in library.kernels()]
+    entries = [check(library, op, known[op], SHAPES[:2], device) for op in SMALL if known[op].kind in library.kernels()]
     for entry in entries:
         print(entry["op"], f"{entry['error']:.1e}" if entry["passed"] else entry["failure"])
     return 0 if entries and all(entry["passed"] for entry in entries) else 1

@@ -126,7 +126,7 @@ def check(device: str, size: tuple[int, int, int, int], cell: str, rule: str, ho
         device: The device.
         size: T, B, I, H.
         cell: Name of the cell.
-        rule: Name of the update rule.
+        rule: Name of the update rule; "selective/16" stands for groups of 16 neurons.
         how: Precision of matrix products, a key of TOLERANCES.
 
     Returns:
@@ -137,7 +137,7 @@ def check(device: str, size: tuple[int, int, int, int], cell: str, rule: str, ho
     entry: dict[str, Any] = {"cell": cell, "rule": rule, "precision": how, "drawn": 0, "error": None, "tensor": None}
     begun = time.perf_counter()
     with torch.backends.cudnn.flags(allow_tf32=how == "tf32"):
-        again = RULES[rule].kind is not Kind.TIME and how != "ieee"
+        again = RULES[rule.partition("/")[0]].kind is not Kind.TIME and how != "ieee"
         while entry["drawn"] < 8 and (entry["error"] is None or (again and entry["error"] > TOLERANCES[how])):
             torch.manual_seed(entry["drawn"])
             entry["drawn"] += 1
@@ -164,9 +164,11 @@ _OPTIONS = {"phased": {"open": 1.0}}
 
 
 def _layer(cell: str, rule: str, I: int, H: int) -> RecurrentLayer:
+    rule, _, group_size = rule.partition("/")
     kind, rule_kind = resolve(cell, rule)
     # a short open phase is steep and amplifies rounding errors
-    return RecurrentLayer(kind(I, H), rule_kind(I, H, **_OPTIONS.get(rule_kind.name, {})))
+    options = {"group_size": int(group_size)} if group_size else _OPTIONS.get(rule_kind.name, {})
+    return RecurrentLayer(kind(I, H), rule_kind(I, H, **options))
 
 
 def _gradients(layer: RecurrentLayer, x: Tensor, state: list[Tensor]) -> tuple[dict[str, Tensor], Tensor | None]:
@@ -387,7 +389,7 @@ def main(out: Path, device: str) -> None:
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise click.ClickException("TRITON_INTERPRET=1 is set: unset it to run the kernels on the GPU")
     try:
-        report = run(device, SuiteSizes(), tuple(CELLS), common.RULES, TIMED)
+        report = run(device, SuiteSizes(), tuple(CELLS), (*common.RULES, "selective/16"), TIMED)
     except EdgernnError as error:
         raise click.ClickException(str(error)) from None
     write_json(out, report)
