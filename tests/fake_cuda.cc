@@ -47,7 +47,8 @@ EXPORT int edgernn_cuda_packed_bytes(const char*, std::int64_t I, std::int64_t H
 
 // Packs the first element of every weight; a null pointer ends the list.
 EXPORT int edgernn_cuda_pack(const char* layer, std::int64_t, std::int64_t, std::int64_t, int,
-                             std::int64_t, const float* const* weights, void* packed, void* stream) {
+                             std::int64_t, const float* const* weights, void* packed,
+                             void* stream) {
   if (stream == reinterpret_cast<void*>(13)) return Refuse("CUDA: no such stream");
   if (std::strcmp(layer, "lstm") == 0) return 2;
   float* out = static_cast<float*>(packed);
@@ -57,10 +58,10 @@ EXPORT int edgernn_cuda_pack(const char* layer, std::int64_t, std::int64_t, std:
 
 // y = x[..., 0] + packed[0]; each new state is 10 times the old one.
 EXPORT int edgernn_cuda_run(const char*, std::int64_t I, std::int64_t H, std::int64_t, int,
-                            std::int64_t, const void* packed, std::int64_t steps, std::int64_t batch,
-                            const float* x, const float* const* states, float* y,
-                            float* const* new_states, std::int64_t* updates, std::int64_t* macs,
-                            void*) {
+                            std::int64_t, const void* packed, std::int64_t steps,
+                            std::int64_t batch, const float* x, const float* const* states,
+                            float* y, float* const* new_states, std::int64_t* updates,
+                            std::int64_t* macs, void*) {
   for (std::int64_t row = 0; row < steps * batch; ++row) {
     for (std::int64_t j = 0; j < H && y != nullptr; ++j) {
       y[row * H + j] = x[row * I] + *static_cast<const float*>(packed);

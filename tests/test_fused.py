@@ -92,9 +92,11 @@ def test_both_budgets_equal_the_loop(budget: str, epoch: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("rule", ["selective", "skip", "phased"])
-def test_weights_of_the_budgets_steps_equal_the_loop(rule: str, threads: int) -> None:
-    layer = make("lstm", rule, 4, 19)
+@pytest.mark.parametrize(
+    ("rule", "options"), [("selective", {}), ("selective", {"group_size": 4}), ("skip", {}), ("phased", {})]
+)
+def test_weights_of_the_budgets_steps_equal_the_loop(rule: str, options: dict[str, Any], threads: int) -> None:
+    layer = make("lstm", rule, 4, 19, **options)
     layer.step_weights = 3 * torch.rand(6, 5)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -138,10 +139,12 @@ def test_both_budgets_equal_the_loop(budget: str, monkeypatch: pytest.MonkeyPatc
         torch.testing.assert_close(fused(layer)(x, state)[2].budget, layer(x, state)[2].budget)
 
 
-@pytest.mark.parametrize("rule", ["selective", "skip"])
-def test_weights_of_the_budgets_steps_equal_the_loop(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("rule", "options"), [("selective", {}), ("selective", {"group_size": 4}), ("skip", {})])
+def test_weights_of_the_budgets_steps_equal_the_loop(
+    rule: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     use_form(RESIDENT, monkeypatch)
-    layer = make("gru", rule, 4, 7)
+    layer = make("gru", rule, 4, 7, **options)
     layer.step_weights = 3 * torch.rand(4, 2)
     assert_same(layer, 4, 2)
 
