@@ -158,7 +158,7 @@ def _library() -> ctypes.CDLL:
 
 def _check(library: ctypes.CDLL, status: int) -> None:
     if status != 0:
-        raise EdgernnError(f"packed model: {library.edgernn_message().decode()}")
+        raise EdgernnError(library.edgernn_message().decode())
 
 
 def _aligned(content: bytes | int) -> NDArray[np.uint8]:

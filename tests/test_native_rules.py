@@ -38,7 +38,9 @@ def test_work_done_ahead_is_reported_where_neurons_stop_to_change(cell: str, bat
     feed["X"][35:40, :, 0] = -0.25
     feed["X"][52, -1, 0] = -1.0
     expected = oracle_result(cell, "selective", weights | feed)
-    assert_equal(cell, "selective", session(cell, "selective", weights).run(None, feed), expected)
+    got = session(cell, "selective", weights).run(None, feed)
+    # c of decaynet reaches 9
+    assert_equal(cell, "selective", got, expected, rtol=1e-6)
     assert set(expected.updates.flat) == {0, 5, 33}
 
 

@@ -139,7 +139,7 @@ def test_a_forced_rate_is_had(rule, rate):
 @pytest.mark.parametrize("rate", [0, 1])
 def test_all_or_nothing_can_be_forced(rule, rate):
     if (rule, rate) == ("clockwork", 0):
-        with pytest.raises(edgernn.UsageError, match="clockwork updates its first group at every step"):
+        with pytest.raises(edgernn.UsageError, match="the rule clockwork, which updates its first group at every step"):
             random_model("gru", 3, 10, rule=rule, skip=1.0)
         return
     u = pattern(random_model("gru", 3, 10, rule=rule, skip=1 - rate), 50)

@@ -448,7 +448,9 @@ def test_beginnings_are_filled_in_twenty_times(tmp_path):
 
 
 def test_a_beginning_has_words():
-    with pytest.raises(UsageError, match=r"beginnings: expected beginnings of sentences \|, got 'a \| '"):
+    with pytest.raises(
+        UsageError, match=r"beginnings: expected beginnings of sentences, each with a word, between the \|, got 'a \| '"
+    ):
         SentenceCodes(beginnings="a | ")
 
 

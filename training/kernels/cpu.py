@@ -323,7 +323,7 @@ class CpuUnroller:
         if loaded is None:
             raise UsageError(f"the native library {TRAIN} is not installed or does not support this processor")
         if why := refusal(layer):
-            raise UsageError(f"{layer.kind} cannot be trained by a kernel: {why}")
+            raise UsageError(why)
         self._rule = _rule_number(loaded, layer.rule)
         if self._rule < 0:
             raise UsageError(f"there is no kernel for the rule {layer.rule.name}")
@@ -331,7 +331,7 @@ class CpuUnroller:
         if cell.recurrent.rank is not None:
             raise UsageError(f"there is no kernel for {layer.kind}")
         if why := batch_norm.refusal(layer):
-            raise UsageError(f"{layer.kind} cannot be trained by a kernel: {why}")
+            raise UsageError(why)
         self.program: ProgramCell | None = None
         self._vectors = tuple(cell.vectors)
         self._cell = _number(loaded, cell)
