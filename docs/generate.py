@@ -29,6 +29,7 @@ from edgernn.bench.gpu_cases import gpu_page
 from edgernn.bench.gpu_suite import table as gpu_table
 from edgernn.bench.page import page as performance_page
 from edgernn.bench.page import section as performance_section
+from edgernn.bench.skip_curve import table as skip_table
 from edgernn.bench.training_steps import table as training_table
 from edgernn.cells import CELLS
 from edgernn.cli.cell_costs import cell_costs, table
@@ -208,10 +209,20 @@ def performance(folder: Path = RESULTS) -> str:
             "own-gru`; the report is docs/results/own-cell.json."
         )
         parts += ["## A cell of your own", text, performance_section(json.loads(user_cell.read_text(encoding="utf-8")))]
+    parts += ["## Time over skipped updates", *_skip_curve(folder)]
     parts += ["## On a GPU", *_on_a_gpu(folder), "## Training", *_training(folder)]
     if notes.is_file():
         parts += ["## Notes", notes.read_text(encoding="utf-8").strip()]
     return "\n\n".join(parts) + "\n"
+
+
+def _skip_curve(folder: Path) -> list[str]:
+    measured, plot = folder / "skip-curve.json", folder / "skip-curve.png"
+    parts = ["The command is `python -m edgernn.bench.skip_curve --out docs/results`."]
+    if not measured.is_file():
+        return [*parts, "Not measured yet."]
+    parts.append(skip_table(json.loads(measured.read_text(encoding="utf-8"))))
+    return [*parts, *([f"![Time over skipped updates](../results/{plot.name})"] if plot.is_file() else [])]
 
 
 def _on_a_gpu(folder: Path) -> list[str]:

@@ -12,6 +12,8 @@ import pytest
 import edgernn
 from edgernn.bench import Settings, bench, markdown, save
 from edgernn.bench.baseline import parameters
+from edgernn.bench.skip_curve import GROUP_SIZES, SKIPS
+from edgernn.bench.skip_curve import main as skip_curve
 from edgernn.bench.suite import CASES, OWN_CASES
 from edgernn.cli.frame import main
 from edgernn.config import ModelConfig
@@ -189,3 +191,20 @@ def test_names_of_cases_stay():
     assert {case.name for case in CASES} == saved
     saved = {case["name"] for case in json.loads(RESULTS.with_name("own-cell.json").read_text())["cases"]}
     assert {case.name for case in OWN_CASES} == saved
+
+
+def test_the_curve_holds_every_share_and_group_size(tmp_path):
+    words = ["--steps", "30", "--rounds", "1", "--layers", "1", "--out", str(tmp_path)]
+    skip_curve(words, standalone_mode=False)
+    report = json.loads((tmp_path / "skip-curve.json").read_text())
+    (layer,) = report["layers"]
+    assert (layer["cell"], layer["I"], layer["H"]) == ("gru", 2, 128)
+    points = {(point["group_size"], point["skip"]): point for point in layer["points"]}
+    assert set(points) == {(size, skip) for size in GROUP_SIZES for skip in SKIPS}
+    for (size, skip), point in points.items():
+        assert abs(point["skipped"] - skip) < 0.1
+        # the decisions of single neurons take 3 of 390 multiply-adds of a neuron
+        decisions = 3 / 390 if size == 1 else (8 * 3 + 128) / (128 * 390)
+        assert point["needed"] == pytest.approx(1 - point["skipped"] + decisions)
+        assert point["time"] > 0
+    assert (tmp_path / "skip-curve.png").stat().st_size > 10_000

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time of a step over the share of skipped updates: `python -m edgernn.bench.skip_curve --out docs/results`.
+
+Layers with the rule `selective`, for single neurons and for groups of them, are timed beside the same layer without a
+rule, in interleaved rounds of one process. Weights are random, so the skipped neurons differ from step to step.
+"""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from edgernn.bench.provenance import machine
+from edgernn.export import to_onnx
+from edgernn.files import write_json
+from edgernn.random_models import random_model
+from edgernn.runtime.session import Session
+from edgernn.runtime.timing import Rounds, interleaved
+from edgernn.training.pictures import save
+
+# cell, I, H
+LAYERS = (
+    ("gru", 2, 128),
+    ("gru", 40, 96),
+    ("gru", 64, 128),
+    ("pru", 40, 96),
+    ("lstm", 40, 96),
+    ("gru", 128, 256),
+)
+SKIPS = (0.0, 0.2, 0.4, 0.6, 0.75, 0.9)
+GROUP_SIZES = (1, 16)
+# largest time beyond the executed share of the multiply-adds, both relative to the layer without a rule
+MARGINS = {1: 0.1, 16: 0.05}
+DENSE = "dense"
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """A measured layer.
+
+    Attributes:
+        group_size: Number of neurons that share a decision.
+        skip: Share of skipped updates that the weights are drawn for.
+        skipped: Share of updates that were skipped.
+        needed: Multiply-adds that the updates and the decisions need, relative to the layer without a rule.
+        time: Time relative to the layer without a rule: the median over the rounds.
+    """
+
+    group_size: int
+    skip: float
+    skipped: float
+    needed: float
+    time: float
+
+    @property
+    def limit(self) -> float:
+        """Largest `time` that meets the target."""
+        return self.needed + MARGINS[self.group_size]
+
+
+def measure(cell: str, input_size: int, hidden_size: int, steps: int, batch: int, settings: Rounds) -> dict[str, Any]:
+    """Time a layer for all shares of skipped updates.
+
+    Args:
+        cell: Name of the cell.
+        input_size: I.
+        hidden_size: H.
+        steps: T.
+        batch: B.
+        settings: Rounds of the measurement.
+
+    Returns:
+        Dict with the sizes, the µs per step of the layer without a rule, and the points as dicts.
+    """
+    x = np.random.default_rng(0).standard_normal((steps, batch, input_size)).astype(np.float32)
+    calls: dict[str, Callable[[], Any]] = {}
+    points: dict[str, tuple[int, float, float, float]] = {}
+
+    def add(name: str, **settings: Any) -> Session:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.onnx"
+            to_onnx(random_model(cell, input_size, hidden_size, **settings), path)
+            session = Session(path, backend="native")
+        start = session.initial_state(batch)
+        session.run_from(x, start)
+        calls[name] = lambda: session.run_from(x, start)
+        return session
+
+    row = int(add(DENSE, rule="always").info["macs"]) / hidden_size
+    for size in GROUP_SIZES:
+        for skip in SKIPS:
+            name = f"{size} {skip}"
+            session = add(name, rule="selective", rule_options={"group_size": size}, skip=skip)
+            updates = session.updates
+            assert updates is not None
+            groups = -(-hidden_size // size)
+            decisions = groups * (input_size + 1) + (hidden_size if size > 1 else 0)
+            needed = (float(updates.mean()) * row + decisions) / (hidden_size * row)
+            points[name] = (size, skip, 1 - float(updates.mean()) / hidden_size, needed)
+    seconds = interleaved(calls, settings)
+    medians = {name: np.array([np.median(block) for block in blocks]) for name, blocks in seconds.items()}
+    return {
+        "cell": cell,
+        "I": input_size,
+        "H": hidden_size,
+        "dense_us": float(np.median(medians[DENSE])) / steps * 1e6,
+        "points": [
+            vars(CurvePoint(*point, time=float(np.median(medians[name] / medians[DENSE]))))
+            for name, point in points.items()
+        ],
+    }
+
+
+def table(report: dict[str, Any]) -> str:
+    """Format the measured times as Markdown."""
+    lines = [
+        f"Time relative to the layer without a rule, T = {report['T']}, B = {report['B']}, one thread, "
+        f"{report['machine']['cpu']}, {report['machine']['instruction_set']}: medians of {report['rounds']} "
+        "interleaved rounds. In brackets: the multiply-adds that updates and decisions need, relative to that layer, "
+        f"plus {MARGINS[1]:g} for single neurons and {MARGINS[16]:g} for groups, which is the target.",
+        "",
+        f"| layer (I, H) | µs a step | {' | '.join(f'{100 * skip:.0f} % skipped' for skip in SKIPS)} |",
+        f"|---|---:|{'---:|' * len(SKIPS)}",
+    ]
+    for layer in report["layers"]:
+        for size in GROUP_SIZES:
+            points = [point for point in map(_point, layer["points"]) if point.group_size == size]
+            cells = [f"{point.time:.2f} ({point.limit:.2f})" for point in points]
+            name = f"{layer['cell']} ({layer['I']}, {layer['H']}), {_title(size)}"
+            lines.append(f"| {name} | {layer['dense_us']:.2f} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def picture(path: Path, layers: Sequence[dict[str, Any]]) -> None:
+    """Plot the time over the share of skipped updates, a panel for each layer.
+
+    Args:
+        path: The picture.
+        layers: Results of `measure`.
+    """
+    from matplotlib.figure import Figure
+
+    columns = 3
+    rows = -(-len(layers) // columns)
+    figure = Figure(figsize=(3.1 * columns, 2.7 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for panel in panels.flat[len(layers) :]:
+        panel.remove()
+    for panel, layer in zip(panels.flat, layers, strict=False):
+        panel.plot((0, 100), (1, 0), color="0.7", linewidth=0.8, label="multiply-adds of the updates")
+        for size in GROUP_SIZES:
+            points = [point for point in map(_point, layer["points"]) if point.group_size == size]
+            panel.plot([100 * p.skipped for p in points], [p.time for p in points], marker=".", label=_title(size))
+        panel.set_title(f"{layer['cell']} ({layer['I']}, {layer['H']})", fontsize="medium")
+        panel.set_ylim(bottom=0)
+    panels[0, 0].legend(frameon=False, fontsize="small")
+    figure.supxlabel("updates skipped, %")
+    figure.supylabel("time, relative to the layer without a rule")
+    save(figure, path)
+
+
+def _title(group_size: int) -> str:
+    return "single neurons" if group_size == 1 else f"groups of {group_size}"
+
+
+def _point(values: dict[str, Any]) -> CurvePoint:
+    return CurvePoint(**values)
+
+
+@click.command()
+@click.option("--steps", default=500, show_default=True, help="Time steps (T).")
+@click.option("--batch", default=1, show_default=True, help="Sequences in a batch (B).")
+@click.option("--rounds", default=15, show_default=True, help="Interleaved rounds.")
+@click.option("--layers", "count", default=len(LAYERS), show_default=True, help="Time the first layers only.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for skip-curve.json and skip-curve.png.")
+def main(steps: int, batch: int, rounds: int, count: int, out: Path | None) -> None:
+    """Time layers that skip 0 to 90 % of their updates beside the same layers without a rule."""
+    settings = Rounds(rounds=rounds, block_ms=10, group_us=50)
+    report: dict[str, Any] = {
+        "machine": machine(),
+        "T": steps,
+        "B": batch,
+        "rounds": rounds,
+        "layers": [measure(*layer, steps, batch, settings) for layer in LAYERS[:count]],
+    }
+    click.echo(table(report))
+    if out is not None:
+        write_json(out / "skip-curve.json", report)
+        picture(out / "skip-curve.png", report["layers"])
+
+
+if __name__ == "__main__":
+    main()
