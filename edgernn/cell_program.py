@@ -77,7 +77,7 @@ def trace_equations(cell: Cell, *, differentiable: bool = False) -> Equations:
 
 
 def _mid_is_input(cell: Cell) -> bool:
-    """True if m, the result of `Cell.mid`, has size I; False if it has size H, also where I = H."""
+    """True if m, the result of `Cell.mid`, is defined with size I, False with H; a cell with I = H is told apart."""
     probe = copy.copy(cell)
     probe.input_size, probe.hidden_size = 3, 5
     if probe.mid_size not in (3, 5):

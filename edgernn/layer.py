@@ -26,7 +26,7 @@ class Trace:
         budget: The penalty on updates, a scalar that training multiplies by λ and adds to the loss.
         imputed: x (T, B, F) with missing values filled in, or None without an imputer.
         imputation_loss: Loss of the imputer, or None without an imputer.
-        background: True at steps (T, B) at which nothing happens, or None if none is marked.
+        background: Mask (T, B) of the steps that the task marks as background, without an event, or None.
     """
 
     decisions: Tensor | None

@@ -116,7 +116,7 @@ def load_model(folder: Path) -> tuple[SequenceModel, dict[str, Any]]:
 
 
 def kept_cell(folder: Path, cell: str) -> str:
-    """Replace the file in FILE.py:CLASS by the copy in a run directory, if there is one.
+    """Change FILE.py:CLASS to COPY:CLASS if a run directory has a copy of FILE.py; no file is changed.
 
     Args:
         folder: Folder that may be a run directory.

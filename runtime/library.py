@@ -96,7 +96,7 @@ def instruction_set() -> str | None:
 
 
 def op_names(count: int) -> list[str]:
-    """Return the first `count` names of the layers' ONNX op: Recurrent, Recurrent2 and so on."""
+    """Return the first `count` names of the custom op: Recurrent, Recurrent2 and so on, one per distinct layer."""
     return [OP, *(f"{OP}{number}" for number in range(2, count + 1))][:count]
 
 

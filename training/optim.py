@@ -115,7 +115,7 @@ def initialise(model: nn.Module, config: TrainConfig) -> None:
 
 
 def schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, epoch: int, scale: float = 1.0) -> None:
-    """Set the learning rate of a step, and begin to average at the epoch `average_from`.
+    """Set the learning rate of a step, and begin to average the weights at the epoch `average_from`.
 
     The learning rate is scale · lr · lr_decay^n with n = min(max(0, epoch - lr_hold), lr_decays).
 
@@ -123,7 +123,7 @@ def schedule(optimizer: torch.optim.Optimizer, config: TrainConfig, epoch: int, 
         optimizer: The optimiser.
         config: Training configuration.
         epoch: Epoch of the step, counted from 0.
-        scale: Factor of the learning rate.
+        scale: Factor by which the learning rate is multiplied.
     """
     decays = max(0, epoch - config.schedule.hold)
     if config.schedule.decays is not None:

@@ -322,7 +322,7 @@ def _lines(rows: list[Row], *apart: object) -> dict[str, list[Row]]:
 
 
 def _values(row: Row, name: str) -> list[Any]:
-    """Return a column or a series of a row, one entry per seed; an empty list if nothing is measured."""
+    """Return the values of one cell of a table, one per seed: numbers, or lists of numbers over training."""
     if name in row["columns"]:
         return list(row["columns"][name]["values"])
     return list(row.get("series", {}).get(name, {"values": []})["values"])

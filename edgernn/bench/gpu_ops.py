@@ -387,7 +387,7 @@ def _exported(end: float, left_out: list[str]) -> list[dict[str, Any]]:
 
 
 def main(library: CudaLibrary | None = None, device: str = "cuda") -> int:
-    """Check the CUDA kernels listed in SMALL, print their errors and return the exit status."""
+    """Compare the CUDA kernels listed in SMALL with the layers in torch; print the differences, return the status."""
     library, known = library or CudaLibrary(cuda_library_path()), forms()
     if (reason := library.missing()) is not None and device == "cuda":
         print(reason, file=sys.stderr)

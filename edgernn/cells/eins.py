@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """EINS, an LSTM whose gates read a mix of input and memory.
 
-Saves: it has 2I² + 5IH + I weights, an LSTM 4IH + 4H² + 4H: seven times as many at I = 100, H = 800. It saves if I is
-small compared to H; at I = 1150, H = 400 it is twice as large as an LSTM.
-Choose it for a wide state on a narrow input, as in a decoder. The gates see only I numbers of the memory.
+Size: EINS has 2I² + 5IH + I weights and an LSTM 4IH + 4H² + 4H. At I = 100, H = 800 the LSTM is seven times as large;
+at I = 1150, H = 400 EINS is twice as large.
+Choose it if I is much smaller than H, as in a decoder. Drawback: the gates see the state only through I numbers.
 """
 
 from typing import Unpack

@@ -38,7 +38,7 @@ class Recurrent:
         return {}
 
     def reset(self, weights: Mapping[str, Tensor], bound: float) -> None:
-        """Initialise the parameters in the dict `weights` so that R, or R Q, has the variance of U(-bound, bound)."""
+        """Initialise the dict `weights`; elements of R, or of R Q, have the variance of U(-bound, bound)."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def _latency(latency: dict[str, Any]) -> str:
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="ONNX file to write.  [default: RUN/model.onnx, or RUN/model-TYPE.onnx for other weights]",
+    help="ONNX file to write.  [default: RUN/model.onnx, or RUN/model-TYPE.onnx with --weights TYPE]",
 )
 @click.option(
     "--weights",

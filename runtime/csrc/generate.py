@@ -142,8 +142,8 @@ def _gates(forms: list[Cell]) -> Iterator[str]:
         terms = [_TERMS[term] for term in _TERMS if getattr(gates[0], term)]
         if {gate_terms(gate) & ~TERMS["bias"] for gate in gates} != {gate_terms(gates[0]) & ~TERMS["bias"]}:
             raise ProgramError(
-                f"{forms[0].form}: gate {gates[0].name}: expected the same terms in all variants of a cell, got "
-                "different ones"
+                f"{forms[0].form}: gate {gates[0].name}: its terms, such as x and h, differ between variants of the "
+                "cell; only the bias may differ"
             )
         if len({gate.bias for gate in gates}) > 1:
             terms = [term for term in terms if term != "kBias"] + ["kOptionalBias"]
@@ -426,7 +426,7 @@ class _Printer:
         return operands if clamped is None else clamped[:1]
 
     def _quarter(self, number: int) -> int:
-        """Return the value before its clamp to [0, pi / 2], which the C++ function Cos repeats."""
+        """Return v of a value clamp(v, 0, pi / 2); the clamp is left out, as Cos in C++ clamps its argument."""
         if number >= self._first:
             instruction = self._program.instructions[number - self._first]
             clamped = self._clamped(instruction.op, instruction.operands)

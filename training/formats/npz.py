@@ -91,7 +91,9 @@ def _read_npy(where: str, stream: ByteSource, limit: int) -> Array:
     dtype, shape, order = _header(where, bytes(header))
     size = dtype.itemsize * math.prod(shape)
     if size > limit:
-        raise EdgernnError(f"{where}: expected at most {limit} bytes, got {dtype} {shape}")
+        raise EdgernnError(
+            f"{where}: expected at most {limit} bytes, got {size} bytes ({dtype}, shape {shape}); split the file"
+        )
     # one more byte detects trailing data, and makes the archive verify its checksum
     body = take(stream, size + 1)
     if len(body) != size:

@@ -97,7 +97,7 @@ def _checked(path: Path, stays: Stays) -> Stays:
     starts = stays.row_start
     if not N or len(starts) != N + 1 or starts[0] or starts[-1] != M or (np.diff(starts) < 0).any():
         raise EdgernnError(
-            f"{path}: row_start: expected {N + 1} rising numbers from 0 to {M}, got others; write it again"
+            f"{path}: row_start: expected {N + 1} rising numbers from 0 to {M}, got others; get it again"
         )
     for name in ("minute", "param"):
         if len(getattr(stays, name)) != M:
@@ -111,7 +111,7 @@ def _checked(path: Path, stays: Stays) -> Stays:
     if M and stays.param.max() >= len(PARAMETERS):
         raise EdgernnError(f"{path}: param: expected numbers below {len(PARAMETERS)}, got {stays.param.max()}")
     if not np.isfinite(stays.value).all():
-        raise EdgernnError(f"{path}: value: expected finite numbers, got NaN or infinity; write it again")
+        raise EdgernnError(f"{path}: value: expected finite numbers, got NaN or infinity; get it again")
     if stays.outcomes.shape != (N, len(OUTCOMES)) or (stays.outcomes[:, 0] != stays.record_id).any():
         raise EdgernnError(
             f"{path}: outcomes: expected a row of {len(OUTCOMES)} numbers for each of {N} stays, in the order of "

@@ -418,7 +418,7 @@ def _layout(layer: RecurrentLayer) -> Layout:
     if find_spec("triton") is None:
         raise UsageError("triton, which compiles the kernels, is not installed")
     if why := refusal(layer):
-        raise UsageError(f"{layer.kind} cannot be trained by a kernel: {why}")
+        raise UsageError(why)
     if cell.norm is not None or cell.recurrent.rank is not None:
         raise UsageError(f"there is no kernel for {layer.kind}")
     try:

@@ -28,7 +28,7 @@ def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repea
         sweep: The sweep.
         failures: Dict from the run directory of each failed run to its error message.
         latency: Result of `table_latency.latencies`.
-        repeat: Device and data folder of the trainings.
+        repeat: Device and data folder, for the command in the table that repeats a row's trainings.
 
     Returns:
         The sweep's part of table.json.

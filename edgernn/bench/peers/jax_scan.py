@@ -11,9 +11,10 @@ from edgernn.bench.peers.base import Array, Peer, Problem, Sequence, Stream, Uns
 
 
 class Jax(Peer):
-    """Adapter of JAX on the CPU.
+    """JAX on the CPU as a contender of the benchmark.
 
-    The number of threads is fixed when JAX is first imported: one if the first problem has one, else all processors.
+    JAX fixes its number of threads when it is first imported: one if the first benchmark case has one thread, else all
+    processors.
     """
 
     package = "jax"
