@@ -43,7 +43,7 @@ def card(
     threshold = "" if result["threshold"] is None else f" (solved: {result['threshold']:.3g})"
     rows = [
         ("task", f"{task['name']} ({settings})" if settings else task["name"]),
-        ("cell and rule", f"{model.cell_type.name} + {model.rule_type.name}, {_sizes(model)}"),
+        ("cell and rule", f"{model.cell_type.name} + {model.rule_type.name}{_groups(model)}, {_sizes(model)}"),
         (f"{metric} on the test sequences", f"{result[metric]:.4g}{threshold}"),
         ("neurons skipped", f"{result['skip_percent']:.1f} %"),
         ("parameters", f"{result['parameters']:,}"),
@@ -113,3 +113,8 @@ def _sizes(model: SequenceModel) -> str:
     text += f"I={model.input_size}, H={model.hidden_size}, {layers} layer" + "s" * (layers > 1)
     text += f", the last one of {model.last_size}" * (model.last_size is not None)
     return text + ", bidirectional" * model.bidirectional
+
+
+def _groups(model: SequenceModel) -> str:
+    sizes = sorted({layer.rule.group_size for layer in model.recurrent_layers()})
+    return "" if sizes == [1] else f" in groups of {' or '.join(map(str, sizes))} neurons"

@@ -18,6 +18,7 @@ from edgernn.runtime.library import register
 from edgernn.runtime.packed import pack_file
 from edgernn.runtime.stepper import Stepper
 from edgernn.store import load_model
+from edgernn.training import pictures
 from edgernn.training.kernels import attach
 
 # sizes H and G: whole groups, a last group with fewer neurons, one group, and more inputs than groups
@@ -257,10 +258,22 @@ def test_a_bad_group_size_of_a_file_is_refused(size, limit, tmp_path):
         onnxruntime.InferenceSession(file.SerializeToString(), options)
 
 
+def test_pictures_and_cards_show_groups(tmp_path):
+    model = model_of(10, 4)
+    pattern, updated = pictures._pattern(model, torch.randn(T, 1, I))
+    assert pattern.shape == (3, T)
+    # the last group has two neurons
+    assert updated == pytest.approx((pattern * np.array([[4], [4], [2]])).sum() / (10 * T))
+    pictures.update_pattern(tmp_path / "p.png", model, torch.randn(T, 1, I))
+    assert (tmp_path / "p.png").stat().st_size > 5000
+
+
 def test_the_command_line_trains_with_groups(tmp_path, capsys):
     words = ["train", "--task", "adding", "--cell", "sarnn", "T=8", "hidden_size=6", "group_size=4", "steps=4"]
     assert main([*words, "--out", str(tmp_path / "run")]) == 0
     model, _ = load_model(tmp_path / "run")
     assert model.recurrent_layers()[0].rule.rule_W.shape == (2, 2)
+    assert main(["export", str(tmp_path / "run")]) == 0
+    assert "gru + selective in groups of 4 neurons, " in (tmp_path / "run" / "model.md").read_text()
     assert main([*words[:-2], "group_size=9", "--out", str(tmp_path / "other")]) == 2
     assert "group_size: expected from 1 to 6, the number of neurons, got 9" in capsys.readouterr().err

@@ -74,7 +74,7 @@ def learning_curve(
 def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
     """Draw which neurons are updated at which step of a sequence, in black, below the input.
 
-    Neurons of several layers are stacked, the first layer on top.
+    Neurons of several layers are stacked, the first layer on top. Groups of neurons that share a decision have one row.
 
     Args:
         path: The picture.
@@ -83,7 +83,7 @@ def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
     """
     from matplotlib.figure import Figure
 
-    pattern = _pattern(model, x)
+    pattern, updated = _pattern(model, x)
     # word numbers are drawn as one channel
     inputs = x[:, 0].reshape(len(x), -1).cpu().numpy()
     steps, channels = inputs.shape
@@ -98,9 +98,9 @@ def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
         above.imshow(inputs.T, aspect="auto", cmap="gray", interpolation="nearest")
         above.set_ylabel("input channel")
     below.imshow(pattern, aspect="auto", cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
-    below.set_ylabel("neuron")
+    below.set_ylabel(_row_title(model))
     below.locator_params(integer=True)
-    below.set_xlabel(f"time step ({100 * (1 - pattern.mean()):.1f} % of the updates skipped)")
+    below.set_xlabel(f"time step ({100 * (1 - updated):.1f} % of the updates skipped)")
     save(figure, path)
 
 
@@ -121,13 +121,13 @@ def update_patterns(path: Path, models: Mapping[str, SequenceModel], x: Tensor) 
     for ax in axes[len(models) :]:
         ax.set_axis_off()
     for ax, (name, model) in zip(axes, models.items(), strict=False):
-        pattern = _pattern(model, x)
+        pattern, updated = _pattern(model, x)
         ax.imshow(pattern, aspect="auto", cmap="gray_r", vmin=0, vmax=1, interpolation="nearest")
-        ax.set_title(f"{name}\n{100 * (1 - pattern.mean()):.0f} % skipped", fontsize="small")
+        ax.set_title(f"{name}\n{100 * (1 - updated):.0f} % skipped", fontsize="small")
         ax.tick_params(labelsize="x-small")
         ax.locator_params(integer=True)
-    for ax in axes[::columns]:
-        ax.set_ylabel("neuron", fontsize="small")
+    for ax, model in zip(axes[::columns], list(models.values())[::columns], strict=True):
+        ax.set_ylabel(_row_title(model), fontsize="small")
     # the lowest plot of each column
     for ax in axes[max(0, len(models) - columns) : len(models)]:
         ax.set_xlabel("time step", fontsize="small")
@@ -260,8 +260,16 @@ def plain_logarithm(axis: Any, set_scale: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _pattern(model: SequenceModel, x: Tensor) -> Array:
-    """Compute the update pattern (neurons of all layers, T): 1 where a neuron is updated, else 0."""
+def _pattern(model: SequenceModel, x: Tensor) -> tuple[Array, float]:
+    """Compute the update pattern (groups of neurons of all layers, T): 1 where a group is updated, else 0.
+
+    Args:
+        model: The model.
+        x: Sequence (T, 1, I).
+
+    Returns:
+        The pattern, and the share of neurons that are updated.
+    """
     with torch.no_grad():
         model(x)
     parts = []
@@ -269,10 +277,17 @@ def _pattern(model: SequenceModel, x: Tensor) -> Array:
         if trace.decisions is None:
             parts.append(torch.ones(len(x), layer.cell.hidden_size))
         else:
-            # the backward direction reads the sequence in reverse
-            parts.append(trace.decisions[:, 0].flip(0) if i % model.directions else trace.decisions[:, 0])
+            # the neurons of a group share a row; the backward direction reads the sequence in reverse
+            decisions = trace.decisions[:, 0, :: layer.rule.group_size]
+            parts.append(decisions.flip(0) if i % model.directions else decisions)
     pattern: Array = torch.cat([part.float().cpu() for part in parts], 1).numpy().T
-    return pattern
+    return pattern, model.update_rate
+
+
+def _row_title(model: SequenceModel) -> str:
+    """Return what a row of the model's update pattern is."""
+    sizes = sorted({layer.rule.group_size for layer in model.recurrent_layers()})
+    return "neuron" if sizes == [1] else f"group of {' or '.join(map(str, sizes))} neurons"
 
 
 def save(figure: Any, path: Path) -> None:
