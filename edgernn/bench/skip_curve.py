@@ -156,8 +156,8 @@ def picture(path: Path, layers: Sequence[dict[str, Any]]) -> None:
             points = [point for point in map(_point, layer["points"]) if point.group_size == size]
             panel.plot([100 * p.skipped for p in points], [p.time for p in points], marker=".", label=_title(size))
         panel.set_title(f"{layer['cell']} ({layer['I']}, {layer['H']})", fontsize="medium")
-        panel.set_ylim(bottom=0)
-    panels[0, 0].legend(frameon=False, fontsize="small")
+    panels[0, 0].set_ylim(0, 1.05 * max(point["time"] for layer in layers for point in layer["points"]))
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
     figure.supxlabel("updates skipped, %")
     figure.supylabel("time, relative to the layer without a rule")
     save(figure, path)
