@@ -22,7 +22,10 @@ template <int kCount, int kSets, int MB>
 [[gnu::noinline]] void AddBlockRows(const Product& product, std::int64_t block,
                                     const BlockRows& rows) {
   const std::int64_t columns = product.columns;
-  const float* w = static_cast<const float*>(product.w) + block * product.depth * kCount * kLanes;
+  const Panel panel(product.largest_panel, block, product.blocks);
+  const float* w =
+      static_cast<const float*>(product.w) + PackedOffset(panel, block, 0, kCount, product.depth);
+  const std::int64_t step = panel.size * kCount * kLanes;
   const float* const b = product.b + block * product.gates * kLanes;
   const float* a[MB];
   Vec p[kSets][MB][kCount] = {};
@@ -42,7 +45,7 @@ template <int kCount, int kSets, int MB>
 #pragma GCC unroll 4
       for (int i = 0; i < MB; ++i) set[i][g] = set[i][g] + weight * a[i][k];
     }
-    w += kCount * kLanes;
+    w += step;
   };
   std::int64_t k = 0;
   for (; k + kSets <= columns; k += kSets) {

@@ -166,11 +166,7 @@ struct SparseStep {
 
   // The number of blocks with active neurons; all, if the rule lists neurons.
   std::int64_t CountBlocks() const {
-    const std::int64_t blocks = Blocks(sizes.hidden);
-    if (active.lanes == nullptr) return blocks;
-    std::int64_t count = 0;
-    for (std::int64_t block = 0; block < blocks; ++block) count += active.lanes[block] != 0;
-    return count;
+    return active.lanes == nullptr ? Blocks(sizes.hidden) : active.blocks;
   }
 
   // Describes the sample's part of a step of blocks. Returns the multiply-adds.
@@ -342,10 +338,12 @@ struct SparseDriver {
 
   // Runs one step of all samples, whose rows of the chunk begin at `row`. Returns the number of
   // neurons that were computed in blocks.
-  static std::int64_t RunStep(const Kernel& kernel, const LayerSizes& sizes,
-                              const SparseWeights& weights, const float* const* params,
-                              const SparseScratch& scratch, const Call& call, std::int64_t first,
-                              std::int64_t row, bool ahead) {
+  [[gnu::always_inline]] static std::int64_t RunStep(const Kernel& kernel, const LayerSizes& sizes,
+                                                     const SparseWeights& weights,
+                                                     const float* const* params,
+                                                     const SparseScratch& scratch, const Call& call,
+                                                     std::int64_t first, std::int64_t row,
+                                                     bool ahead) {
     const CellKernel& cell = *kernel.cell;
     const std::int64_t hidden = sizes.hidden;
     // samples whose blocks are computed together at the end of the step
@@ -401,8 +399,10 @@ struct SparseDriver {
           }
         }
       }
-      kernel.selector->advance_memory(sizes, weights.rule, scratch.rule,
-                                      state[EvidenceState(cell.states)], memory);
+      if (kernel.rule->memory_count > 0) {
+        kernel.selector->advance_memory(sizes, weights.rule, scratch.rule,
+                                        state[EvidenceState(cell.states)], memory);
+      }
       if (call.y != nullptr && !waits) std::memcpy(call.y + at * hidden, state[0], Bytes(hidden));
     }
     if (shared == 0) return in_blocks;

@@ -83,16 +83,18 @@ struct GroupWeights {
   PackedMatrix c;
   PackedMatrix v;
 
-  // by_block: Pack each block on its own, for steps that compute some of the blocks.
+  // by_block: Pack each block of float32 weights but W on its own, for steps that compute some of
+  // the blocks.
   void Allocate(const CellTable& cell, const GateGroup& of, std::int64_t rows,
                 const LayerSizes& sizes, bool by_block, Arena* arena) {
     const std::int64_t padded = PadToLanes(rows);
-    const auto largest = [by_block](const GateList& places) {
-      return by_block ? 1 : LargestPanel(places.count);
+    const bool apart = by_block && sizes.weights == NumberType::kFloat32;
+    const auto largest = [apart](const GateList& places) {
+      return apart ? 1 : LargestPanel(places.count);
     };
     group = &of;
     size = rows;
-    w.Allocate(sizes, of.x.count, rows, InputColumns(cell, sizes), largest(of.x), arena);
+    w.Allocate(sizes, of.x.count, rows, InputColumns(cell, sizes), LargestPanel(of.x.count), arena);
     b = arena->Allocate<float>(padded * of.all.count);
     r.Allocate(sizes, of.h.count, rows, RecurrentColumns(sizes), largest(of.h), arena);
     sparse.Allocate(r, arena);
@@ -204,15 +206,16 @@ struct GroupProducts {
   int count = 0;
   int max_gates = 0;
   // gates that have sums before the first product, which does not add to them
-  GateList others{};
+  GateList others;
   std::int64_t gates;   // distance from block to block of the sums
   std::int64_t stride;  // distance from row to row of the sums
 
   // All terms but x of `rows` samples, or all terms if `with_input`. A product with a sparse R is
   // added to `sums` at once, for all blocks or those with bits in `lanes`.
-  GroupProducts(const GroupWeights& weights, const MatmulInputs& from, std::int64_t rows,
-                bool with_input, const QuantizedInputs& quantized, const LaneBits* lanes,
-                float* sums)
+  [[gnu::always_inline]] GroupProducts(const GroupWeights& weights, const MatmulInputs& from,
+                                       std::int64_t rows, bool with_input,
+                                       const QuantizedInputs& quantized, const LaneBits* lanes,
+                                       float* sums)
       : gates(weights.group->all.count * kLanes), stride(weights.Floats()) {
     const GateGroup& group = *weights.group;
     // bit sets of the gates that have sums: so far, and before the loop over tiles
@@ -240,6 +243,7 @@ struct GroupProducts {
     for (int i = 0; count > 0 && i < products[0].places.count; ++i) {
       ready &= ~(1u << products[0].places.at[i]);
     }
+    others.count = 0;
     for (int g = 0; g < group.all.count; ++g) {
       if ((ready >> g & 1) != 0) others.at[others.count++] = g;
     }
@@ -256,7 +260,8 @@ struct GroupProducts {
   [[gnu::always_inline]] void AddTile(std::int64_t row, std::int64_t block, TileShape shape,
                                       Sums start, Sums to) const {
     if (count > 0) AddProduct(products[0], row, block, shape, start, to);
-    for (std::int64_t r = 0; start.at != to.at && r < std::int64_t{1} << shape.rows; ++r) {
+    const std::int64_t copied = start.at != to.at && others.count > 0 ? 1 << shape.rows : 0;
+    for (std::int64_t r = 0; r < copied; ++r) {
       const std::int64_t end = gates << shape.blocks;
       for (std::int64_t at = 0; at < end; at += gates) {
         CopyOthers(start.at + r * start.stride + at, to.at + r * to.stride + at);

@@ -10,24 +10,26 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// A product of packed weights with `a`, which is added to the sums of some gates.
+// A product of packed weights with `a`, which is added to the sums of some gates. An array of them
+// is not initialised; Product{} has float32 weights.
 struct Product {
   const float* a;  // (rows, columns)
   std::int64_t stride;
   std::int64_t columns;  // the first `columns` of the weights are multiplied
   std::int64_t depth;    // number of columns of the weights
   const void* w;
-  GateList places;                         // indices of the gates of w among those of the sums
-  int gates;                               // number of gates of the sums
-  std::int64_t blocks;                     // number of blocks of w
-  const float* b;                          // (blocks, gates, lanes)
-  unsigned from_bias;                      // bit i: the sums of the i-th gate of w start from b
-  std::int64_t largest_panel;              // number of blocks in the largest panels of w
-  NumberType type = NumberType::kFloat32;  // type of w
+  GateList places;             // indices of the gates of w among those of the sums
+  int gates;                   // number of gates of the sums
+  std::int64_t blocks;         // number of blocks of w
+  const float* b;              // (blocks, gates, lanes)
+  unsigned from_bias;          // bit i: the sums of the i-th gate of w start from b
+  std::int64_t largest_panel;  // number of blocks in the largest panels of w; the tiles of
+                               // this file need LargestPanel of its gates
+  NumberType type;             // type of w
   // for kInt8 only
-  bool dots = false;
-  const float* scales = nullptr;  // (blocks, gates of w, lanes)
-  QuantizedRows quantized{};      // read instead of a
+  bool dots;
+  const float* scales;      // (blocks, gates of w, lanes)
+  QuantizedRows quantized;  // read instead of a
 };
 
 // A view of the sums of a tile, from its first row and block on. Blocks are contiguous.
@@ -98,12 +100,11 @@ template <int kCount, int MB, int NB>
 [[gnu::noinline]] void AddFloat32Tile(const Product& product, std::int64_t row, std::int64_t block,
                                       Sums from, Sums to) {
   const std::int64_t stride = product.stride, columns = product.columns;
-  const Panel panel(product.largest_panel, block, product.blocks);
+  const Panel panel(LargestPanel(kCount), block, product.blocks);
   const float* a = product.a + row * stride;
   const float* w =
       static_cast<const float*>(product.w) + PackedOffset(panel, block, 0, kCount, product.depth);
   const std::int64_t step = panel.size * kCount * kLanes;
-  const std::int64_t next = panel.NextBlock(product.depth) * kCount * kLanes;
   const TileSums<kCount> sums(product, block, from, to);
   Vec p[MB][NB][kCount];
   sums.ReadAll(p);
@@ -112,7 +113,7 @@ template <int kCount, int MB, int NB>
     for (int j = 0; j < NB; ++j) {
 #pragma GCC unroll 16
       for (int g = 0; g < kCount; ++g) {
-        const Vec weight = Load(w + j * next + g * kLanes);
+        const Vec weight = Load(w + (j * kCount + g) * kLanes);
 #pragma GCC unroll 16
         for (int i = 0; i < MB; ++i) p[i][j][g] = p[i][j][g] + weight * a[i * stride + k];
       }
@@ -130,12 +131,11 @@ template <int kCount, int MB, int NB>
 [[gnu::noinline]] void AddBfloat16Tile(const Product& product, std::int64_t row, std::int64_t block,
                                        Sums from, Sums to) {
   const std::int64_t stride = product.stride, columns = product.columns;
-  const Panel panel(product.largest_panel, block, product.blocks);
+  const Panel panel(LargestPanel(kCount), block, product.blocks);
   const float* a = product.a + row * stride;
   const float* w = static_cast<const float*>(product.w) +
                    PackedOffset(panel, block, 0, kCount, Words(product.depth, 2));
   const std::int64_t step = panel.size * kCount * kLanes;
-  const std::int64_t next = panel.NextBlock(Words(product.depth, 2)) * kCount * kLanes;
   const TileSums<kCount> sums(product, block, from, to);
   Vec p[MB][NB][kCount];
   sums.ReadAll(p);
@@ -144,7 +144,7 @@ template <int kCount, int MB, int NB>
     for (int j = 0; j < NB; ++j) {
 #pragma GCC unroll 16
       for (int g = 0; g < kCount; ++g) {
-        const Bfloat16Pair weights = LoadBfloat16Pair(w + j * next + g * kLanes);
+        const Bfloat16Pair weights = LoadBfloat16Pair(w + (j * kCount + g) * kLanes);
 #pragma GCC unroll 16
         for (int i = 0; i < MB; ++i) {
           p[i][j][g] = p[i][j][g] + weights.first * a[i * stride + k];
@@ -166,7 +166,7 @@ template <int kCount, int MB, int NB, bool kDots>
                                    Sums from, Sums to) {
   using Bytes = Int8Product<kDots>;
   constexpr int kWide = kLanes * Bytes::kColumns;
-  const Panel panel(product.largest_panel, block, product.blocks);
+  const Panel panel(LargestPanel(kCount), block, product.blocks);
   const std::int64_t stride = product.quantized.stride;
   const std::int16_t* const a = product.quantized.at + row * stride;
   const std::int64_t depth_words = Words(product.depth, Bytes::kColumns);
@@ -175,7 +175,6 @@ template <int kCount, int MB, int NB, bool kDots>
       static_cast<const std::int8_t*>(product.w) +
       Bytes::kColumns * PackedOffset(panel, block, 0, kCount, depth_words);
   const std::int64_t step = panel.size * kCount * kWide;
-  const std::int64_t next = panel.NextBlock(depth_words) * kCount * kWide;
   Vec::Bits p[MB][NB][kCount] = {};
 #pragma GCC unroll 2
   for (int pass = 0; pass < Bytes::kPasses; ++pass) {
@@ -189,7 +188,7 @@ template <int kCount, int MB, int NB, bool kDots>
       for (int j = 0; j < NB; ++j) {
 #pragma GCC unroll 16
         for (int g = 0; g < kCount; ++g) {
-          const auto weights = Bytes::Load(w + j * next + g * kWide);
+          const auto weights = Bytes::Load(w + (j * kCount + g) * kWide);
 #pragma GCC unroll 16
           for (int i = 0; i < MB; ++i) {
             const auto factor = Bytes::Fill(a + i * stride + Bytes::kColumns * k, pass);
@@ -309,7 +308,6 @@ inline void Multiply(const float* a, std::int64_t rows, std::int64_t depth, cons
   product.w = w;
   product.places.count = 1;
   product.gates = 1;
-  product.largest_panel = LargestPanel(1);
   product.blocks = blocks;
   product.b = b;
   product.from_bias = 1;

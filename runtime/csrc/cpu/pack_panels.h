@@ -59,12 +59,6 @@ struct Panel {
   std::int64_t first;
   std::int64_t size;
 
-  // The distance from a block to the next, in steps of a block's column; panels of one block follow
-  // one another.
-  [[gnu::always_inline]] std::int64_t NextBlock(std::int64_t columns) const {
-    return size == 1 ? columns : 1;
-  }
-
   [[gnu::always_inline]] Panel(std::int64_t largest, std::int64_t block, std::int64_t blocks)
       : first(block & -largest), size(largest) {
     while (first + size > blocks) {

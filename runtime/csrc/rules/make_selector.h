@@ -30,12 +30,15 @@ inline LaneBits* AllocateLanes(std::int64_t hidden, Arena* arena) {
   return arena->Allocate<LaneBits>(Blocks(hidden));
 }
 
-// Clears the bits of the padding and returns the number of active neurons.
-inline std::int64_t CountLanes(std::int64_t hidden, LaneBits* lanes) {
+// The set of the neurons with bits, which this function clears in the padding.
+inline ActiveSet MakeActiveSet(std::int64_t hidden, LaneBits* lanes, std::int64_t macs) {
   lanes[Blocks(hidden) - 1] &= kAllLanes >> (PadToLanes(hidden) - hidden);
-  std::int64_t count = 0;
-  for (std::int64_t k = 0; k < Blocks(hidden); ++k) count += __builtin_popcount(lanes[k]);
-  return count;
+  ActiveSet active{0, nullptr, macs, lanes};
+  for (std::int64_t k = 0; k < Blocks(hidden); ++k) {
+    active.count += __builtin_popcount(lanes[k]);
+    active.blocks += lanes[k] != 0;
+  }
+  return active;
 }
 
 // Writes the indices of the values above 0 to `list` and returns their number. The padding of

@@ -37,6 +37,7 @@ struct NeuronSelector {
   };
 
   struct Scratch {
+    std::int32_t* neurons;
     LaneBits* lanes;
     LaneBits* groups;  // active groups
     float* means;      // (padded groups,): means of the groups' states
@@ -45,6 +46,7 @@ struct NeuronSelector {
 
     Scratch(const LayerSizes& sizes, std::int64_t rows, Arena* arena) {
       const std::int64_t padded = PadToLanes(Groups(sizes));
+      neurons = AllocateList(sizes.hidden, arena);
       lanes = AllocateLanes(sizes.hidden, arena);
       groups = AllocateLanes(sizes.group_size > 1 ? Groups(sizes) : 0, arena);
       means = arena->Allocate<float>(sizes.group_size > 1 ? padded : 0);
@@ -100,28 +102,53 @@ struct NeuronSelector {
     return {(Rule::kInclusive ? score.raw >= 0.0f : score.raw > 0.0f) ? one : Zero().raw};
   }
 
+  // The score of the groups from group j on, from their states h.
+  [[gnu::always_inline]] static Vec Score(const Packed& packed, const float* projected,
+                                          std::int64_t j, const float* h,
+                                          const float* const* memory) {
+    Vec q[kMaxRuleParams], m[kMaxMemories];
+    Read(packed, j, q);
+    ReadMemories(memory, j, m);
+    const Vec e = kProjects ? Load(projected + j) : Zero();
+    return Rule::Score(e, Load(h + j), m, q);
+  }
+
+  [[gnu::always_inline]] static LaneBits Decide(Vec score) {
+    return PositiveLanes(Rule::kInclusive ? Active(score) : score);
+  }
+
   static ActiveSet Select(const LayerSizes& sizes, const Packed& packed, const Scratch& scratch,
                           std::int64_t row, const float* h, const float* const* memory) {
     const std::int64_t groups = Groups(sizes);
-    const float* projected = scratch.projected + row * PadToLanes(groups);
-    const bool shared = kSpec.HasGroups() && sizes.group_size > 1;
-    LaneBits* const active = shared ? scratch.groups : scratch.lanes;
-    if (shared) {
-      AverageGroups(h, sizes.hidden, sizes.group_size, scratch.means);
-      h = scratch.means;
+    const float* const projected = scratch.projected + row * PadToLanes(groups);
+    const std::int64_t macs = DecisionMacs(kSpec, sizes.input, groups);
+    if constexpr (kSpec.HasGroups()) {
+      if (sizes.group_size > 1) return SelectGroups(sizes, packed, scratch, projected, h, macs);
     }
+    std::int64_t count = 0, blocks = 0;
     for (std::int64_t j = 0; j < groups; j += kLanes) {
-      Vec q[kMaxRuleParams], m[kMaxMemories];
-      Read(packed, j, q);
-      ReadMemories(memory, j, m);
-      const Vec e = kProjects ? Load(projected + j) : Zero();
-      const Vec score = Rule::Score(e, Load(h + j), m, q);
+      const Vec score = Score(packed, projected, j, h, memory);
       if constexpr (kSpec.Remembers()) Store(scratch.scores + j, score);
-      active[j / kLanes] = PositiveLanes(Rule::kInclusive ? Active(score) : score);
+      LaneBits lanes = Decide(score);
+      // the padding may have any scores
+      if (groups - j < kLanes) lanes &= kAllLanes >> (kLanes - (groups - j));
+      scratch.lanes[j / kLanes] = lanes;
+      blocks += lanes != 0;
+      count += AppendLanes(lanes, static_cast<std::int32_t>(j), scratch.neurons + count);
     }
-    if (shared) SpreadGroups(active, sizes.hidden, sizes.group_size, scratch.lanes);
-    return {CountLanes(sizes.hidden, scratch.lanes), nullptr,
-            DecisionMacs(kSpec, sizes.input, sizes.hidden, sizes.group_size), scratch.lanes};
+    return {count, scratch.neurons, macs, scratch.lanes, blocks};
+  }
+
+  [[gnu::noinline]] static ActiveSet SelectGroups(const LayerSizes& sizes, const Packed& packed,
+                                                  const Scratch& scratch, const float* projected,
+                                                  const float* h, std::int64_t macs) {
+    AverageGroups(h, sizes.hidden, sizes.group_size, scratch.means);
+    for (std::int64_t j = 0; j < Groups(sizes); j += kLanes) {
+      scratch.groups[j / kLanes] = Decide(Score(packed, projected, j, scratch.means, nullptr));
+    }
+    SpreadGroups(scratch.groups, sizes.hidden, sizes.group_size, scratch.lanes);
+    // the means take an addition per neuron
+    return MakeActiveSet(sizes.hidden, scratch.lanes, macs + sizes.hidden);
   }
 
   static void AdvanceMemory(const LayerSizes& sizes, const Packed& packed, const Scratch& scratch,

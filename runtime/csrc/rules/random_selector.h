@@ -45,7 +45,7 @@ struct RandomRule {
     for (std::int64_t k = 0; k < Blocks(sizes.hidden); ++k) {
       scratch.lanes[k] = PositiveLanes(Load(scratch.u + k * kLanes));
     }
-    return {CountLanes(sizes.hidden, scratch.lanes), nullptr, 0, scratch.lanes};
+    return MakeActiveSet(sizes.hidden, scratch.lanes, 0);
   }
 
  private:

@@ -15,6 +15,7 @@ struct ActiveSet {
   const std::int32_t* neurons;           // their indices, ascending; or null: see lanes
   std::int64_t macs;                     // multiply-adds of the decision itself
   const std::uint32_t* lanes = nullptr;  // per block of kLanes neurons, a bit for each active one
+  std::int64_t blocks = 0;               // number of blocks with bits, if there are lanes
   const float* blend = nullptr;          // (count,), weight of the new state; null: 1
   const std::int32_t* starts = nullptr;  // (H,), first column of the states that a neuron reads
   std::int64_t unread = 0;               // columns that the active neurons skip, in total
