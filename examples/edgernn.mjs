@@ -91,7 +91,7 @@ function describe(bytes) {
     if (!info.streaming) throw new Error("the model needs whole sequences and cannot be streamed");
     return info;
   }
-  throw new Error("not exported by edgernn (no metadata)");
+  throw new Error("expected a file that `edgernn export` wrote, got one without its metadata");
 }
 
 const text = (bytes) => new TextDecoder().decode(bytes);

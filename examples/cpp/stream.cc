@@ -56,7 +56,9 @@ std::string Description(const std::string& file) {
   const std::size_t start = file.find("{\"version\":\"");
   const std::string text = start == std::string::npos ? "" : file.substr(start);
   const std::string schema = Between(text, "\"schema\":", ",");
-  if (schema.empty()) throw std::runtime_error("not exported by edgernn (no metadata)");
+  if (schema.empty())
+    throw std::runtime_error(
+        "expected a file that `edgernn export` wrote, got one without its metadata");
   if (schema != "2") throw std::runtime_error("schema: expected 2, got " + schema);
   if (Between(text, "\"streaming\":", ",") == "false") {
     throw std::runtime_error("the model needs whole sequences and cannot be streamed");
