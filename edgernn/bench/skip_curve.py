@@ -17,6 +17,7 @@ import numpy as np
 from edgernn.bench.provenance import machine
 from edgernn.export import to_onnx
 from edgernn.files import write_json
+from edgernn.model import SequenceModel
 from edgernn.random_models import random_model
 from edgernn.runtime.session import Session
 from edgernn.runtime.timing import Rounds, interleaved
@@ -80,26 +81,27 @@ def measure(cell: str, input_size: int, hidden_size: int, steps: int, batch: int
     calls: dict[str, Callable[[], Any]] = {}
     points: dict[str, tuple[int, float, float, float]] = {}
 
-    def add(name: str, **settings: Any) -> Session:
+    def add(name: str, **options: Any) -> tuple[SequenceModel, Session]:
+        model = random_model(cell, input_size, hidden_size, **options)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
-            to_onnx(random_model(cell, input_size, hidden_size, **settings), path)
+            to_onnx(model, path)
             session = Session(path, backend="native")
         start = session.initial_state(batch)
         session.run_from(x, start)
         calls[name] = lambda: session.run_from(x, start)
-        return session
+        return model, session
 
-    row = int(add(DENSE, rule="always").info["macs"]) / hidden_size
+    (dense,) = add(DENSE, rule="always")[0].recurrent_layers()
+    row = dense.macs() / hidden_size
     for size in GROUP_SIZES:
         for skip in SKIPS:
             name = f"{size} {skip}"
-            session = add(name, rule="selective", rule_options={"group_size": size}, skip=skip)
+            model, session = add(name, rule="selective", rule_options={"group_size": size}, skip=skip)
             updates = session.updates
             assert updates is not None
-            groups = -(-hidden_size // size)
-            decisions = groups * (input_size + 1) + (hidden_size if size > 1 else 0)
-            needed = (float(updates.mean()) * row + decisions) / (hidden_size * row)
+            (layer,) = model.recurrent_layers()
+            needed = (float(updates.mean()) * row + layer.rule.macs()) / dense.macs()
             points[name] = (size, skip, 1 - float(updates.mean()) / hidden_size, needed)
     seconds = interleaved(calls, settings)
     medians = {name: np.array([np.median(block) for block in blocks]) for name, blocks in seconds.items()}

@@ -65,7 +65,7 @@ struct BlockStep {
   void Run(const GroupProducts& group, std::int64_t count) const {
     Item items[BlockBuffers::kItems];
     int filled = 0;
-    const bool floats = IsFloat32(group);
+    const bool floats = weights.w.type == NumberType::kFloat32;
     for (std::int64_t block = 0; block < weights.blocks(); ++block) {
       std::int64_t active = 0;
       for (std::int64_t i = 0; i < count; ++i) {
@@ -96,13 +96,6 @@ struct BlockStep {
   }
 
  private:
-  static bool IsFloat32(const GroupProducts& group) {
-    for (int p = 0; p < group.count; ++p) {
-      if (group.products[p].type != NumberType::kFloat32) return false;
-    }
-    return true;
-  }
-
   // Computes the sums of a block and 2^log_rows samples.
   void AddFloats(const GroupProducts& group, std::int64_t block, const Item* items, int log_rows,
                  float* sums) const {

@@ -220,7 +220,7 @@ struct SampleDriver {
     };
     Vec q[kMaxRuleParams];
     sample_of(0).Read(0, q);
-    const std::int64_t decision_macs = DecisionMacs(kSpec, sizes.input, hidden);
+    const std::int64_t decision_macs = DecisionMacs(kSpec, sizes.input, hidden, hidden);
     // finds the next update of sample b, after the update of step t if there was one
     const auto schedule = [&](std::int64_t b, std::int64_t t, bool updated) {
       const Sample sample = sample_of(b);

@@ -43,7 +43,15 @@ class RowBuilder {
     used_ += ToInt(PadToFour(floats));
     return at;
   }
-  int used() const { return used_; }
+
+  // Places `count` of these rows after `floats`, which then includes them.
+  PackedRows Place(PackedRows rows, std::int64_t count, std::int64_t* floats) const {
+    rows.count = ToInt(count);
+    rows.stride = used_;
+    rows.at = *floats;
+    *floats += count * rows.stride;
+    return rows;
+  }
 
  private:
   int used_ = 0;
@@ -77,11 +85,7 @@ PackedRows MakeRows(const CellTable& cell, const GateGroup& group, const LaunchP
   rows.bias = builder.Allocate(group.all.count);
   rows.params = builder.Allocate(cell.params);
   rows.rule_params = builder.Allocate(rule.params);
-  rows.count = ToInt(count);
-  rows.stride = builder.used();
-  rows.at = *floats;
-  *floats += count * rows.stride;
-  return rows;
+  return builder.Place(rows, count, floats);
 }
 
 // The rows of the weights of groups' decisions.
@@ -90,11 +94,7 @@ PackedRows MakeDecisionRows(const RuleRow& rule, std::int64_t count, std::int64_
   PackedRows rows{};
   rows.rule = builder.Allocate(rule.columns);
   rows.rule_params = builder.Allocate(rule.params);
-  rows.count = ToInt(count);
-  rows.stride = builder.used();
-  rows.at = *floats;
-  *floats += count * rows.stride;
-  return rows;
+  return builder.Place(rows, count, floats);
 }
 
 // The first row of a gate in W, R, C, V or b, which stack the gates with any bit of `term`.
@@ -219,7 +219,7 @@ LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes) {
   plan.floats += PadToFour(cell.params);
   plan.neuron_macs = Macs(cell.update_gates, depths);
   plan.step_macs = plan.middle * Macs(cell.mid_gates, depths) + sizes.rank * sizes.hidden;
-  plan.rule_macs = DecisionMacs(rule, sizes.input, sizes.hidden, sizes.group_size);
+  plan.rule_macs = DecisionMacs(rule, sizes.input, sizes.hidden, Groups(sizes));
   return plan;
 }
 

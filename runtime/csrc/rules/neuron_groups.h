@@ -4,43 +4,10 @@
 #ifndef EDGERNN_RULES_NEURON_GROUPS_H_
 #define EDGERNN_RULES_NEURON_GROUPS_H_
 
+#include "cpu/group_rows.h"
 #include "rules/make_selector.h"
 
 namespace edgernn::EDGERNN_ISA {
-
-// The sum of `count` floats.
-[[gnu::always_inline]] inline float SumOf(const float* from, std::int64_t count) {
-  float sum = 0.0f;
-  for (std::int64_t i = 0; i < count; ++i) sum += from[i];
-  return sum;
-}
-
-// Computes the mean of h (H,) over each group.
-[[gnu::noinline]] inline void AverageGroups(const float* h, std::int64_t hidden,
-                                            std::int64_t group_size, float* means) {
-  const float share = 1.0f / static_cast<float>(group_size);
-  const std::int64_t whole = hidden / group_size;
-  std::int64_t group = 0;
-  if (group_size % kLanes == 0) {
-    const std::int64_t vectors = group_size / kLanes;
-    for (; group + 4 <= whole; group += 4) {
-      const float* from = h + group * group_size;
-      Vec sum[4];
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        sum[i] = Load(from + i * group_size);
-        for (std::int64_t k = 1; k < vectors; ++k) {
-          sum[i] = sum[i] + Load(from + i * group_size + k * kLanes);
-        }
-      }
-      const Quad four = Sum4(sum[0], sum[1], sum[2], sum[3]) * share;
-      *reinterpret_cast<LooseQuad*>(means + group) = four;
-    }
-  }
-  for (; group < whole; ++group) means[group] = SumOf(h + group * group_size, group_size) * share;
-  const std::int64_t left = hidden - whole * group_size;
-  if (left > 0) means[whole] = SumOf(h + whole * group_size, left) / static_cast<float>(left);
-}
 
 // Sets the bits of all neurons from those of their groups.
 [[gnu::noinline]] inline void SpreadGroups(const LaneBits* groups, std::int64_t hidden,

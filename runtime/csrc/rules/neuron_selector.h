@@ -121,7 +121,7 @@ struct NeuronSelector {
                           std::int64_t row, const float* h, const float* const* memory) {
     const std::int64_t groups = Groups(sizes);
     const float* const projected = scratch.projected + row * PadToLanes(groups);
-    const std::int64_t macs = DecisionMacs(kSpec, sizes.input, groups);
+    const std::int64_t macs = DecisionMacs(kSpec, sizes.input, sizes.hidden, groups);
     if constexpr (kSpec.HasGroups()) {
       if (sizes.group_size > 1) return SelectGroups(sizes, packed, scratch, projected, h, macs);
     }
@@ -142,13 +142,14 @@ struct NeuronSelector {
   [[gnu::noinline]] static ActiveSet SelectGroups(const LayerSizes& sizes, const Packed& packed,
                                                   const Scratch& scratch, const float* projected,
                                                   const float* h, std::int64_t macs) {
-    AverageGroups(h, sizes.hidden, sizes.group_size, scratch.means);
+    const GroupRows rows(sizes.hidden, sizes.group_size);
+    rows.Sum(h, scratch.means);
+    rows.Divide(scratch.means);
     for (std::int64_t j = 0; j < Groups(sizes); j += kLanes) {
       scratch.groups[j / kLanes] = Decide(Score(packed, projected, j, scratch.means, nullptr));
     }
     SpreadGroups(scratch.groups, sizes.hidden, sizes.group_size, scratch.lanes);
-    // the means take an addition per neuron
-    return MakeActiveSet(sizes.hidden, scratch.lanes, macs + sizes.hidden);
+    return MakeActiveSet(sizes.hidden, scratch.lanes, macs);
   }
 
   static void AdvanceMemory(const LayerSizes& sizes, const Packed& packed, const Scratch& scratch,

@@ -139,12 +139,12 @@ constexpr bool FitDecisions(const RuleSpec& spec) {
 // The index of the state that Evidence reads, for a cell with this number of states.
 constexpr int EvidenceState(int states) { return states > 1 ? 1 : 0; }
 
-// The multiply-adds of the decisions of a sample; groups add up the states of their neurons.
+// The multiply-adds of the decisions of a sample's groups; groups of several neurons add up their
+// states.
 constexpr std::int64_t DecisionMacs(const RuleSpec& spec, std::int64_t input, std::int64_t hidden,
-                                    std::int64_t group_size = 1) {
-  const std::int64_t decisions = (hidden + group_size - 1) / group_size;
-  return decisions * ((spec.matrix < 0 ? 0 : input) + spec.neuron_macs) +
-         (group_size > 1 ? hidden : 0);
+                                    std::int64_t groups) {
+  return groups * ((spec.matrix < 0 ? 0 : input) + spec.neuron_macs) +
+         (groups < hidden ? hidden : 0);
 }
 
 // True if the equations read a parameter themselves, as a vector or a number, and not through e.

@@ -6,8 +6,8 @@
 #define EDGERNN_TRAIN_CELL_MAPS_H_
 
 #include "cpu/gemm.h"
+#include "cpu/masked_lanes.h"
 #include "train/dual.h"
-#include "train/masked_lanes.h"
 #include "train/train_table.h"
 
 namespace edgernn {

@@ -4,8 +4,8 @@
 #ifndef EDGERNN_TRAIN_GATE_LAYOUT_H_
 #define EDGERNN_TRAIN_GATE_LAYOUT_H_
 
+#include "cpu/group_rows.h"
 #include "train/gemm_row_major.h"
-#include "train/group_rows.h"
 #include "train/train_table.h"
 
 namespace edgernn::EDGERNN_ISA {

@@ -9,7 +9,7 @@
 #define EDGERNN_TRAIN_GEMM_ROW_MAJOR_H_
 
 #include "cpu/gemm.h"
-#include "train/masked_lanes.h"
+#include "cpu/masked_lanes.h"
 
 namespace edgernn::EDGERNN_ISA {
 

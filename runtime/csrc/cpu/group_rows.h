@@ -2,10 +2,10 @@
 // Sums over groups of neighbouring neurons that share a decision, and their transposes. The last
 // group may have fewer neurons.
 
-#ifndef EDGERNN_TRAIN_GROUP_ROWS_H_
-#define EDGERNN_TRAIN_GROUP_ROWS_H_
+#ifndef EDGERNN_CPU_GROUP_ROWS_H_
+#define EDGERNN_CPU_GROUP_ROWS_H_
 
-#include "train/masked_lanes.h"
+#include "cpu/masked_lanes.h"
 
 namespace edgernn::EDGERNN_ISA {
 
@@ -77,4 +77,4 @@ class GroupRows {
 
 }  // namespace edgernn::EDGERNN_ISA
 
-#endif  // EDGERNN_TRAIN_GROUP_ROWS_H_
+#endif  // EDGERNN_CPU_GROUP_ROWS_H_

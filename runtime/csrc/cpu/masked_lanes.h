@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Masked loads and stores of the first lanes of a vector.
 
-#ifndef EDGERNN_TRAIN_MASKED_LANES_H_
-#define EDGERNN_TRAIN_MASKED_LANES_H_
+#ifndef EDGERNN_CPU_MASKED_LANES_H_
+#define EDGERNN_CPU_MASKED_LANES_H_
 
 #include "cpu/simd.h"
 
@@ -72,4 +72,4 @@ class Lanes {
 
 }  // namespace edgernn::EDGERNN_ISA
 
-#endif  // EDGERNN_TRAIN_MASKED_LANES_H_
+#endif  // EDGERNN_CPU_MASKED_LANES_H_
