@@ -4,6 +4,7 @@
 import ctypes
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from itertools import product
 from typing import Any
@@ -66,17 +67,21 @@ def layer(cell: str, rule: str, hidden: int, inputs: int) -> RecurrentLayer:
         return RecurrentLayer(instance, RULES[rule](inputs, hidden, **options)).eval()
 
 
-def oracle_result(cell: str, rule: str, inputs: Inputs) -> oracle.Result:
+def oracle_result(cell: str, rule: str, inputs: Inputs, weight_bits: int = 32) -> oracle.Result:
     hidden = next(inputs[name].shape[1] for name in ("h", "s") if name in inputs)
     module = layer(cell, rule, hidden, inputs["X"].shape[2])
+    row = oracle.row_of(module.cell.name if cell in VARIANTS else cell, inputs["X"].shape[2], hidden)
+    if module.cell.variant == "from-x":
+        row = replace(row, x=1, m=3)
     with np.errstate(invalid="ignore", over="ignore"):
         return oracle.run(
-            module.cell.name if cell in VARIANTS else cell,
+            row,
             rule,
             inputs,
             inputs["X"],
             [inputs[s] for s in module.states],
             lanes(),
+            weight_bits,
         )
 
 

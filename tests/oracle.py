@@ -315,7 +315,52 @@ class Result:
     needed: NDArray[np.int64]
 
 
-def run(cell: str | Row, rule: str, parameters: dict[str, Any], x: Any, state: Any, lanes: int = 1) -> Result:
+# the percentage of active neurons in blocks from which kernels compute whole blocks, by the bits of the weights
+BLOCK_PERCENT = {32: 92, 16: 60, 8: 45}
+
+
+class KernelPaths:
+    """How many neurons a kernel computes beyond the active ones.
+
+    Args:
+        row: The cell.
+        I: Input size.
+        H: Hidden size.
+        lanes: Number of neurons in a block.
+        weight_bits: Bits of the weights.
+    """
+
+    def __init__(self, row: Row, I: int, H: int, lanes: int, weight_bits: int) -> None:
+        self.members = np.array([min(lanes, H - first) for first in range(0, H, lanes)])
+        self.padded = lanes * len(self.members)
+        self.lanes, self.percent = lanes, BLOCK_PERCENT[weight_bits]
+        self.reads_state = row.h + row.m > 0
+        vectors = 1 + row.reads_last
+        packed = -(-I // lanes) * lanes * vectors
+        projects = weight_bits == 32 and row.x > 0
+        self.min_projected = H * (70 * I * vectors + 600) // (109 * packed) + 1 if projects else H + 1
+
+    def choose(self, active: Array, every_block: bool) -> tuple[Array, Array, Array]:
+        """Return three numbers per sample for the active neurons (B, H).
+
+        These are the neurons computed in whole blocks, the active neurons of samples that compute W x of all neurons
+        and the rest row by row, and the neurons, with padding, whose W x comes from whole blocks.
+        """
+        k = active.sum(-1)
+        blocks = np.stack(
+            [part.any(-1) for part in np.split(active, range(self.lanes, active.shape[1], self.lanes), -1)], -1
+        )
+        blocks |= every_block
+        projects = k >= self.min_projected
+        whole = (k > 0) & (100 * k > self.percent * self.lanes * blocks.sum(-1)) | (projects & (not self.reads_state))
+        projects &= ~whole
+        computed, projected = np.where(whole, blocks @ self.members, 0), np.where(projects, k, 0)
+        return computed, projected, np.where(whole, self.lanes * blocks.sum(-1), projects * self.padded)
+
+
+def run(
+    cell: str | Row, rule: str, parameters: dict[str, Any], x: Any, state: Any, lanes: int = 1, weight_bits: int = 32
+) -> Result:
     """Run the sequence x (T, B, I) in float64.
 
     Args:
@@ -326,6 +371,7 @@ def run(cell: str | Row, rule: str, parameters: dict[str, Any], x: Any, state: A
         state: The states of the layer. Only those of the cell and the last input are read; memories start at their
             initial values.
         lanes: Number of neurons in a vector of the kernel whose `macs` are counted.
+        weight_bits: Bits of that kernel's weights.
     """
     p = {k: np.asarray(v, np.float64) for k, v in parameters.items()}
     x = np.asarray(x, np.float64)
@@ -343,9 +389,9 @@ def run(cell: str | Row, rule: str, parameters: dict[str, Any], x: Any, state: A
     p |= {name: _thinned(p[name], decider, mid_rows[name], H) for name in mid_rows if name in p}
     y, updates, margin = [], np.zeros((T, B), np.int64), np.inf
     macs, needed = np.zeros(B, np.int64), np.zeros(B, np.int64)
-    # kernels compute the input part of a chunk of steps at once, for all neurons, if the chunk before computed most of
-    # them in blocks
-    chunk, ahead, by_block, in_blocks = -(-16 // B), False, np.zeros((T, B), bool), np.zeros(T)
+    # kernels compute W x of a chunk of steps at once, for all neurons, if most steps of the chunk before read it
+    chunk, ahead, from_whole = -(-16 // B), False, np.zeros((T, B), np.int64)
+    kernel_paths = KernelPaths(row, I, H, lanes, weight_bits)
     for t in range(T):
         u, closest = decider.decide(x[t], state)
         margin = min(margin, closest)
@@ -359,17 +405,12 @@ def run(cell: str | Row, rule: str, parameters: dict[str, Any], x: Any, state: A
         updates[t] = k
         needed += decider.step_macs(k, row, I, H)
         if t % chunk == 0 and t > 0:
-            ahead = 2 * in_blocks[t - chunk : t].sum() > chunk * B * H
-        computed = k
+            ahead = 5 * from_whole[t - chunk : t].sum() > 3 * chunk * B * kernel_paths.padded
+        computed = projected = np.zeros_like(k)
         if decider.blocks:
-            members = np.array([min(lanes, H - first) for first in range(0, H, lanes)])
-            active = np.stack([(u[:, i * lanes : (i + 1) * lanes] > 0).any(-1) for i in range(len(members))], -1)
-            active |= decider.blocks == "all"
-            by_block[t] = (k > 0) & (4 * k > 3 * lanes * active.sum(-1))
-            computed = np.where(by_block[t], active @ members, k)
-            in_blocks[t] = lanes * active[by_block[t]].sum()
-        macs += decider.step_macs(computed, row, I, H)
-        macs += (H - by_block[t] * computed) * row.x * I if ahead else 0
+            computed, projected, from_whole[t] = kernel_paths.choose(u > 0, decider.blocks == "all")
+        macs += decider.step_macs(np.maximum(k, computed), row, I, H)
+        macs += np.where(ahead | (projected > 0), H - computed - projected, 0) * row.x * I
         y.append(state[0])
     return Result(np.stack(y), state, decider.memory, updates, macs, margin, needed)
 

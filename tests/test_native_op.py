@@ -106,6 +106,9 @@ def test_batch_equals_its_samples_one_by_one(cell: str, rule: str) -> None:
     for b in range(5):
         one = {name: a[:, b : b + 1] if name == "X" else a[b : b + 1] for name, a in feed.items()}
         for name, a, part in zip(names, whole, run.run(None, one), strict=True):
+            if name == "macs":
+                # samples share the decision whether W x is computed for several steps at once
+                continue
             same = a[:, b : b + 1] if name in ("Y", "updates") else a[b : b + 1]
             np.testing.assert_allclose(part, same, rtol=0, atol=FLOAT32)
 

@@ -162,7 +162,8 @@ def test_words(tied):
 
 
 def test_counts_equal_those_of_the_whole_sequence():
-    x = random_input(12, 4, 3)
+    # short enough that nothing is computed for several steps at once
+    x = random_input(12, 1, 3)
     _, updates, macs = steps(packed("gru", "selective", layers=2), x)
     session = Session(exported("gru", "selective", layers=2)[1], backend="native")
     session.run(x)

@@ -53,7 +53,7 @@ def test_op_equals_oracle(cell, rule, bits):
         weights = small(cell, rule, hidden, inputs, bits)
         call = draw_call(cell, rule, hidden, inputs, 9, 3)
         outputs = session(cell, rule, weights, attributes=attributes(bits), sizes=(hidden, inputs)).run(None, call)
-        expected = oracle_result(cell, rule, {**weights, **call})
+        expected = oracle_result(cell, rule, {**weights, **call}, bits)
         for a, b in zip(outputs, [expected.y, *expected.state], strict=False):
             np.testing.assert_allclose(a, b, rtol=0, atol=TOLERANCES[bits])
         if RULES[rule].can_skip:

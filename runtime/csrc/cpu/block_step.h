@@ -54,21 +54,22 @@ struct BlockStep {
   const float* const* params;
   const BlockBuffers& buffers;
   const BlockSample* samples;
+  std::int64_t sample_count;
 
   struct Item {
     std::int64_t block;
     std::int32_t sample;
   };
 
-  // Computes the new states of `count` samples. With float32 weights, `group` has the products of
-  // any sample; else those of the only one.
-  void Run(const GroupProducts& group, std::int64_t count) const {
+  // Computes the new states. With float32 weights, `group` has the products of any sample; else
+  // those of the only one.
+  void Run(const GroupProducts& group) const {
     Item items[BlockBuffers::kItems];
     int filled = 0;
     const bool floats = weights.w.type == NumberType::kFloat32;
     for (std::int64_t block = 0; block < weights.blocks(); ++block) {
       std::int64_t active = 0;
-      for (std::int64_t i = 0; i < count; ++i) {
+      for (std::int64_t i = 0; i < sample_count; ++i) {
         buffers.samples[active] = static_cast<std::int32_t>(i);
         active += samples[i].lanes[block] != 0;
       }
@@ -127,6 +128,11 @@ struct BlockStep {
 
   // Computes the new states of the items, whose sums are complete.
   void Update(const GroupProducts& group, const Item* items, int count) const {
+    const BlockSample& first = samples[items[0].sample];
+    if (sample_count == 1 && items[count - 1].block - items[0].block == count - 1) {
+      UpdateNeighbours(group, first, items[0].block * kLanes, count);
+      return;
+    }
     for (int i = 0; i < count; ++i) {
       const BlockSample& sample = samples[items[i].sample];
       const std::int64_t from = items[i].block * kLanes, to = i * kLanes;
@@ -144,12 +150,7 @@ struct BlockStep {
     for (int q = 0; q < cell.params; ++q) {
       item_params[q] = BlockBuffers::HasNeurons(cell, q) ? buffers.params[q] : params[q];
     }
-    PointwiseArgs args{};
-    args.cell = &cell;
-    args.count = count;
-    args.sums = buffers.sums;
-    args.gate_stride = kLanes;
-    args.stride = group.gates;
+    PointwiseArgs args = MakeArgs(group, count);
     args.x = buffers.x;
     args.params = item_params;
     args.state = buffers.state;
@@ -161,6 +162,28 @@ struct BlockStep {
         Store(sample.next[s] + items[i].block * kLanes, Load(buffers.state[s] + i * kLanes));
       }
     }
+  }
+
+  // Computes the new states of `count` neighbouring blocks of a sample, from this neuron on.
+  void UpdateNeighbours(const GroupProducts& group, const BlockSample& sample, std::int64_t neuron,
+                        int count) const {
+    PointwiseArgs args = MakeArgs(group, count);
+    args.first = neuron;
+    args.x = sample.x;
+    args.params = params;
+    args.state = sample.state;
+    args.to = sample.next;
+    cell.update(args);
+  }
+
+  PointwiseArgs MakeArgs(const GroupProducts& group, int count) const {
+    PointwiseArgs args{};
+    args.cell = &cell;
+    args.count = count;
+    args.sums = buffers.sums;
+    args.gate_stride = kLanes;
+    args.stride = group.gates;
+    return args;
   }
 };
 

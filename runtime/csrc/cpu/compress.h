@@ -56,6 +56,48 @@ constexpr LaneBits kAllLanes = (LaneBits{1} << kLanes) - 1;
 #endif
 }
 
+// True if the functions below take one instruction per block. Else a list of indices is faster.
+#if defined(__AVX512F__)
+constexpr bool kCompresses = true;
+#else
+constexpr bool kCompresses = false;
+#endif
+
+// Writes the values of `from` (blocks, lanes), whose blocks are `stride` apart, at the lanes with
+// bits, one after the other. May overwrite kLanes entries after them.
+[[gnu::always_inline]] inline void CompressLanes(const float* from, std::int64_t stride,
+                                                 const LaneBits* lanes, std::int64_t blocks,
+                                                 float* to) {
+  for (std::int64_t block = 0; block < blocks; ++block, from += stride) {
+#if defined(__AVX512F__)
+    const auto mask = static_cast<__mmask16>(lanes[block]);
+    _mm512_storeu_ps(to, _mm512_maskz_compress_ps(mask, Load(from).raw));
+    to += __builtin_popcount(lanes[block]);
+#else
+    for (LaneBits left = lanes[block]; left != 0; left &= left - 1) {
+      *to++ = from[__builtin_ctz(left)];
+    }
+#endif
+  }
+}
+
+// Writes values, stored one after the other, to the lanes with bits of `to` (blocks, lanes). May
+// read kLanes entries after them.
+[[gnu::always_inline]] inline void ExpandLanes(const float* from, const LaneBits* lanes,
+                                               std::int64_t blocks, float* to) {
+  for (std::int64_t block = 0; block < blocks; ++block, to += kLanes) {
+#if defined(__AVX512F__)
+    const auto mask = static_cast<__mmask16>(lanes[block]);
+    _mm512_storeu_ps(to, _mm512_mask_expand_ps(Load(to).raw, mask, _mm512_loadu_ps(from)));
+    from += __builtin_popcount(lanes[block]);
+#else
+    for (LaneBits left = lanes[block]; left != 0; left &= left - 1) {
+      to[__builtin_ctz(left)] = *from++;
+    }
+#endif
+  }
+}
+
 }  // namespace edgernn::EDGERNN_ISA
 
 #endif  // EDGERNN_CPU_COMPRESS_H_

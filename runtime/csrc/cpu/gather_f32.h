@@ -96,15 +96,16 @@ struct Float32RowPart {
   PackFloat32Parts(hidden, parts, count, rows);
 }
 
-// Packs the biases (H, stored sums).
+// Packs the biases (H, stored sums) of all gates, or of those without x.
 [[gnu::noinline, gnu::cold]] inline void PackRowBiases(const CellTable& cell,
                                                        const LayerSizes& sizes, const Weights& from,
-                                                       float* b) {
+                                                       bool without_x, float* b) {
   const GateGroup& group = cell.update_gates;
   for (std::int64_t j = 0; j < sizes.hidden; ++j) {
     for (int i = 0; i < StoredSums(cell); ++i) {
-      const std::int64_t first =
-          i < group.all.count ? FirstRow(cell, sizes, sizes.bias_terms, group.all.at[i]) : -1;
+      const int gate = i < group.all.count ? group.all.at[i] : -1;
+      const bool skipped = gate < 0 || (without_x && (cell.terms[gate] & kX) != 0);
+      const std::int64_t first = skipped ? -1 : FirstRow(cell, sizes, sizes.bias_terms, gate);
       *b++ = first < 0 ? 0.0f : from.b[first + j];
     }
   }
