@@ -56,7 +56,7 @@ class DataSet:
         forms: Alternative lists of files, the preferred one first, see `find_either`.
         downloads: Downloads of all files of one form; empty if an agreement must be accepted first.
         others: Files with a known size and checksum that belong to the other forms.
-        agreement: How to get the files, if they cannot be downloaded.
+        agreement: How to get the files, if `edgernn data fetch` cannot download them.
         note: Further information for the user.
     """
 
@@ -260,5 +260,27 @@ SETS: dict[str, DataSet] = {
         agreement="ask for the data set S5 at https://webscope.sandbox.yahoo.com/catalog.php?datatype=s&did=70, accept "
         "Yahoo's data sharing agreement, and unpack ydata-labeled-time-series-anomalies-v1_0.tgz, whose folder "
         "A1Benchmark holds real_1.csv to real_67.csv",
+    ),
+    "arabic-speech-commands": DataSet(
+        title="Arabic Speech Commands, 40 words, 12,000 recordings of one second",
+        origin="Ghandoura, Hjabo, Al Dakkak (2021): "
+        "https://github.com/abdulkaderghandoura/arabic-speech-commands-dataset",
+        terms="CC BY 4.0",
+        tasks=("keywords",),
+        folder="arabic-speech-commands",
+        forms=(("dataset/", "train.csv", "val.csv", "test.csv"),),
+        agreement="get the repository at https://github.com/abdulkaderghandoura/arabic-speech-commands-dataset, with "
+        "its folder dataset and train.csv, val.csv and test.csv",
+    ),
+    "speech-commands": DataSet(
+        title="Speech Commands, English, 35 words",
+        origin="Warden (2018), arXiv:1804.03209: http://download.tensorflow.org/data/speech_commands_v0.02.tar.gz",
+        terms="CC BY 4.0",
+        tasks=("keywords",),
+        folder="speech-commands",
+        forms=(("_background_noise_/", "validation_list.txt", "testing_list.txt"),),
+        agreement="unpack http://download.tensorflow.org/data/speech_commands_v0.02.tar.gz, which has more files than "
+        "are unpacked here",
+        note="for twelve classes, set corpus=speech-commands words=yes,no,up,down,left,right,on,off,stop,go",
     ),
 }

@@ -13,6 +13,7 @@ from edgernn.training.tasks.char import Char
 from edgernn.training.tasks.draw import DrawImages
 from edgernn.training.tasks.folders import Folder
 from edgernn.training.tasks.images import FashionRows, MnistPermuted, MnistRows
+from edgernn.training.tasks.keywords import Keywords, OwnWords
 from edgernn.training.tasks.l2l import LearningToLearn
 from edgernn.training.tasks.memorization import Memorization
 from edgernn.training.tasks.ptb import NextWord
@@ -40,6 +41,7 @@ TASKS: dict[str, type[Task]] = {
         LearningToLearn,
         SentenceCodes,
         NextWord,
+        Keywords,
     )
 }
 
@@ -48,7 +50,8 @@ def find_task(name: str) -> tuple[type[Task], Path | None]:
     """Look up a task by name, or by the path of the user's own data.
 
     Args:
-        name: A key of TASKS, the path of an .npz file, or the path of a folder of csv files.
+        name: A key of TASKS, the path of an .npz file, or the path of a folder of csv files, or of subfolders of wav
+            files.
 
     Returns:
         The task class, and the path if `name` is one.
@@ -61,11 +64,15 @@ def find_task(name: str) -> tuple[type[Task], Path | None]:
         return TASKS[name], None
     path = Path(name)
     if path.is_dir():
-        return Folder, path
+        has_wav = any(any(path.glob(pattern)) for pattern in ("*.wav", "*/*.wav", "*/*/*.wav"))
+        return OwnWords if has_wav else Folder, path
     if path.suffix == ".npz" and path.is_file():
         return Arrays, path
     if path.exists() or path.suffix == ".csv":
-        raise UsageError(f"task: expected the name of a task, an .npz file or a folder of csv files, got {name!r}")
+        raise UsageError(
+            f"task: expected the name of a task, an .npz file, a folder of csv files, or one of subfolders of wav "
+            f"files, got {name!r}"
+        )
     if path.suffix or len(path.parts) > 1:
         raise EdgernnError(f"task: no such file or folder: {name}")
     raise nearest("task", name, TASKS)
@@ -84,6 +91,7 @@ __all__ = [
     "FashionRows",
     "Folder",
     "Generated",
+    "Keywords",
     "LearningToLearn",
     "Means",
     "Memorization",
@@ -92,6 +100,7 @@ __all__ = [
     "Mortality",
     "NextWord",
     "Objective",
+    "OwnWords",
     "Score",
     "Seizures",
     "SentenceCodes",
