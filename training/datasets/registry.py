@@ -283,4 +283,14 @@ SETS: dict[str, DataSet] = {
         "are unpacked here",
         note="for twelve classes, set corpus=speech-commands words=yes,no,up,down,left,right,on,off,stop,go",
     ),
+    "hapt": DataSet(
+        title="Human activity and postural transitions, 61 streams of a smartphone's sensors",
+        origin="Reyes-Ortiz et al. (2016), UCI: https://archive.ics.uci.edu/dataset/341",
+        terms="cite the paper; any commercial use is prohibited: research use only, do not redistribute",
+        tasks=("activity",),
+        folder="hapt",
+        forms=(("hapt.npz",),),
+        agreement="get https://archive.ics.uci.edu/dataset/341 and store its folder RawData as hapt.npz, whose arrays "
+        "`edgernn train --task activity --help` describes",
+    ),
 }

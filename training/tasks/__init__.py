@@ -4,6 +4,7 @@
 from pathlib import Path
 
 from edgernn.errors import EdgernnError, UsageError, nearest
+from edgernn.training.tasks.activity import Activity
 from edgernn.training.tasks.adding import Adding
 from edgernn.training.tasks.arrays import Arrays
 from edgernn.training.tasks.base import CLASSIFICATION, REGRESSION, Means, Objective, Score, Task
@@ -42,6 +43,7 @@ TASKS: dict[str, type[Task]] = {
         SentenceCodes,
         NextWord,
         Keywords,
+        Activity,
     )
 }
 
@@ -82,6 +84,7 @@ __all__ = [
     "CLASSIFICATION",
     "REGRESSION",
     "TASKS",
+    "Activity",
     "Adding",
     "Arrays",
     "Batch",
