@@ -293,4 +293,14 @@ SETS: dict[str, DataSet] = {
         agreement="get https://archive.ics.uci.edu/dataset/341 and store its folder RawData as hapt.npz, whose arrays "
         "`edgernn train --task activity --help` describes",
     ),
+    "mit-bih": DataSet(
+        title="MIT-BIH arrhythmia database, 48 half-hour electrocardiograms with annotated beats",
+        origin="Moody and Mark (2001), PhysioNet: https://physionet.org/content/mitdb/1.0.0/",
+        terms="commonly listed under the Open Data Commons Attribution License v1.0 (not checked)",
+        tasks=("ecg",),
+        folder="mit-bih",
+        forms=(("mit-bih-mlii.npz",),),
+        agreement="get https://physionet.org/content/mitdb/1.0.0/ and store its records as mit-bih-mlii.npz, whose "
+        "arrays `edgernn train --task ecg --help` describes",
+    ),
 }

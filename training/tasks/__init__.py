@@ -12,6 +12,7 @@ from edgernn.training.tasks.binary_addition import BinaryAddition
 from edgernn.training.tasks.brits import Mortality
 from edgernn.training.tasks.char import Char
 from edgernn.training.tasks.draw import DrawImages
+from edgernn.training.tasks.ecg import Ecg
 from edgernn.training.tasks.folders import Folder
 from edgernn.training.tasks.images import FashionRows, MnistPermuted, MnistRows
 from edgernn.training.tasks.keywords import Keywords, OwnWords
@@ -44,6 +45,7 @@ TASKS: dict[str, type[Task]] = {
         NextWord,
         Keywords,
         Activity,
+        Ecg,
     )
 }
 
@@ -91,6 +93,7 @@ __all__ = [
     "BinaryAddition",
     "Char",
     "DrawImages",
+    "Ecg",
     "FashionRows",
     "Folder",
     "Generated",
