@@ -303,4 +303,26 @@ SETS: dict[str, DataSet] = {
         agreement="get https://physionet.org/content/mitdb/1.0.0/ and store its records as mit-bih-mlii.npz, whose "
         "arrays `edgernn train --task ecg --help` describes",
     ),
+    "cmapss-fd001": DataSet(
+        title="C-MAPSS FD001, simulated turbofan engines that run to failure",
+        origin="Saxena et al. (2008), NASA: https://data.nasa.gov/dataset/cmapss-jet-engine-simulated-data",
+        terms="in the public domain, as stated by others (not checked)",
+        tasks=("remaining-life",),
+        folder="cmapss-fd001",
+        forms=(("train_FD001.txt", "test_FD001.txt", "RUL_FD001.txt"),),
+        downloads=(
+            Download(
+                ("https://data.nasa.gov/docs/legacy/CMAPSSData.zip",),
+                (
+                    File(
+                        "train_FD001.txt", 3_515_356, "963b5e22825b34d8b21c69e1aeb4af3e647050eb672ee8834ba4b5d91d2de0f8"
+                    ),
+                    File(
+                        "test_FD001.txt", 2_228_855, "3cda7109ce17bafb5443f2ac926cfcf88154b941b8c4cf95eb55d1ddd6f52851"
+                    ),
+                    File("RUL_FD001.txt", 429, "a19c8ec94931949d0485bdc35118206e9c81c4547b422efb9cf86f4ceddbceca"),
+                ),
+            ),
+        ),
+    ),
 }

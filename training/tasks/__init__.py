@@ -19,6 +19,7 @@ from edgernn.training.tasks.keywords import Keywords, OwnWords
 from edgernn.training.tasks.l2l import LearningToLearn
 from edgernn.training.tasks.memorization import Memorization
 from edgernn.training.tasks.ptb import NextWord
+from edgernn.training.tasks.remaining_life import RemainingLife
 from edgernn.training.tasks.seizures import Seizures
 from edgernn.training.tasks.sentence_vae import SentenceCodes
 from edgernn.training.tasks.sources import Batch, Generated, Sequences, Source, Split
@@ -46,6 +47,7 @@ TASKS: dict[str, type[Task]] = {
         Keywords,
         Activity,
         Ecg,
+        RemainingLife,
     )
 }
 
@@ -107,6 +109,7 @@ __all__ = [
     "NextWord",
     "Objective",
     "OwnWords",
+    "RemainingLife",
     "Score",
     "Seizures",
     "SentenceCodes",
