@@ -15,9 +15,9 @@ from edgernn.training.data import find_files
 from edgernn.training.formats import read_npz
 from edgernn.training.tasks.base import Tally, Task
 from edgernn.training.tasks.confusion import IGNORED, LABELLED_STEPS, Confusion
-from edgernn.training.tasks.parts import Array, finite, standardisation
+from edgernn.training.tasks.parts import Array, check_offsets, checked_array, finite, standardisation
 from edgernn.training.tasks.sources import Batch, Sequences, Split, random_split
-from edgernn.training.tasks.windows import UNCOUNTED, check_offsets, checked_array, windows_of
+from edgernn.training.tasks.windows import UNCOUNTED, windows_of
 
 FILE = "hapt.npz"
 # labels 1 to 6 of the data; 7 to 12 are transitions between postures, 0 is unlabelled

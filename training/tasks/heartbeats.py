@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from edgernn.errors import EdgernnError
 from edgernn.training.formats import read_npz
-from edgernn.training.tasks.parts import Array
-from edgernn.training.tasks.windows import check_offsets, checked_array
+from edgernn.training.tasks.parts import Array, check_offsets, checked_array
 
 # sample rate in Hz; samples are in units of 1/200 mV above 1024
 RATE = 360

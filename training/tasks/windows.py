@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cutting of long recordings into windows of one length, so that every step counts once."""
 
-from pathlib import Path
-
 import numpy as np
-import numpy.typing as npt
 
-from edgernn.errors import EdgernnError
 from edgernn.training.tasks.parts import Array
 
 # target of a step that carries no loss and is not counted, such as the lead-in of a window
@@ -52,36 +48,3 @@ def windows_of(x: Array, target: Array, window: int, lead: int) -> tuple[Array, 
     for row, (begin, counted) in zip(targets, places, strict=True):
         row[: counted - begin] = UNCOUNTED
     return np.stack([x[begin : begin + window] for begin, _ in places]), targets
-
-
-def checked_array(path: Path, arrays: dict[str, Array], name: str, kinds: str, rank: int) -> npt.NDArray[np.generic]:
-    """Return an array of an npz file after a check of its type and rank.
-
-    Args:
-        path: The file, for errors.
-        arrays: The arrays of the file.
-        name: Name of the array.
-        kinds: The kinds of numpy's dtypes that are accepted, such as "iu".
-        rank: Number of axes.
-
-    Returns:
-        The array.
-
-    Raises:
-        EdgernnError: The array has another type or rank.
-    """
-    array = arrays[name]
-    if array.dtype.kind not in kinds or array.ndim != rank:
-        wanted = {"iu": "whole numbers", "iuf": "numbers", "U": "words"}[kinds]
-        raise EdgernnError(
-            f"{path}: {name}: expected {wanted} with {rank} axes, got {array.dtype} {array.shape}; get the file again"
-        )
-    return array
-
-
-def check_offsets(path: Path, name: str, offset: Array, count: int, total: int) -> None:
-    """Raise EdgernnError unless `offset` has the rising starts of `count` parts of `total` rows, and their end."""
-    if len(offset) != count + 1 or not count or offset[0] or offset[-1] != total or (np.diff(offset) < 0).any():
-        raise EdgernnError(
-            f"{path}: {name}: expected {count + 1} rising numbers from 0 to {total}, got others; get the file again"
-        )
