@@ -53,7 +53,7 @@ def train(
     """Train a model and write a run directory.
 
     Args:
-        task: A name of TASKS, or the path of an .npz file or a folder of csv files.
+        task: A name of TASKS, or the path of an .npz file or of a folder of csv or wav files.
         cell: A name, or FILE.py:CLASS. The file is executed and copied to the run directory; a resumed run executes the
             copy.
         rule: The name of an update rule, unless the cell's name implies it.

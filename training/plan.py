@@ -187,7 +187,7 @@ def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object
         if not new_task.marks_background:
             raise UsageError(
                 f"background: expected a task that marks background steps, got {task_type.name} without such steps; "
-                "set silence for the task adding, or background_label for your own data"
+                "set silence for the task adding, or background_label for your own labels per step"
             )
     return Choice(new_task, source, rule_type.can_skip, config, new_task.adapted(replace(model, layer=layer)))
 

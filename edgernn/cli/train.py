@@ -52,9 +52,9 @@ def _sections(task: str | None = None, cell: str | None = None, rule: str | None
     "--task",
     metavar="NAME|FILE|FOLDER",
     is_eager=True,
-    help="Task to train on: adding, binary-addition, brits, char, draw, fashion-rows, l2l, memorization, "
-    "mnist-permuted, mnist-rows, ptb, seizures, sentence-vae, twitter or yahoo; or a custom .npz file or folder of "
-    "csv files.",
+    help="Task, one of activity, adding, binary-addition, brits, char, draw, ecg, fashion-rows, keywords, l2l, "
+    "memorization, mnist-permuted, mnist-rows, ptb, remaining-life, seizures, sentence-vae, twitter or yahoo; or a "
+    "custom .npz file or folder of csv or wav files.",
 )
 @click.option(
     "--cell",

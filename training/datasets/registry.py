@@ -56,7 +56,7 @@ class DataSet:
         forms: Alternative lists of files, the preferred one first, see `find_either`.
         downloads: Downloads of all files of one form; empty if an agreement must be accepted first.
         others: Files with a known size and checksum that belong to the other forms.
-        agreement: How to get the files, if they cannot be downloaded.
+        agreement: How to get the files, if `edgernn data fetch` cannot download them.
         note: Further information for the user.
     """
 
@@ -260,5 +260,69 @@ SETS: dict[str, DataSet] = {
         agreement="ask for the data set S5 at https://webscope.sandbox.yahoo.com/catalog.php?datatype=s&did=70, accept "
         "Yahoo's data sharing agreement, and unpack ydata-labeled-time-series-anomalies-v1_0.tgz, whose folder "
         "A1Benchmark holds real_1.csv to real_67.csv",
+    ),
+    "arabic-speech-commands": DataSet(
+        title="Arabic Speech Commands, 40 words, 12,000 recordings of one second",
+        origin="Ghandoura, Hjabo, Al Dakkak (2021): "
+        "https://github.com/abdulkaderghandoura/arabic-speech-commands-dataset",
+        terms="CC BY 4.0",
+        tasks=("keywords",),
+        folder="arabic-speech-commands",
+        forms=(("dataset/", "train.csv", "val.csv", "test.csv"),),
+        agreement="get the repository at https://github.com/abdulkaderghandoura/arabic-speech-commands-dataset, with "
+        "its folder dataset and train.csv, val.csv and test.csv",
+    ),
+    "speech-commands": DataSet(
+        title="Speech Commands, English, 35 words",
+        origin="Warden (2018), arXiv:1804.03209: http://download.tensorflow.org/data/speech_commands_v0.02.tar.gz",
+        terms="CC BY 4.0",
+        tasks=("keywords",),
+        folder="speech-commands",
+        forms=(("_background_noise_/", "validation_list.txt", "testing_list.txt"),),
+        agreement="unpack http://download.tensorflow.org/data/speech_commands_v0.02.tar.gz, which has more files than "
+        "are unpacked here",
+        note="for twelve classes, set corpus=speech-commands words=yes,no,up,down,left,right,on,off,stop,go",
+    ),
+    "hapt": DataSet(
+        title="Human activity and postural transitions, 61 streams of a smartphone's sensors",
+        origin="Reyes-Ortiz et al. (2016), UCI: https://archive.ics.uci.edu/dataset/341",
+        terms="cite the paper; any commercial use is prohibited: research use only, do not redistribute",
+        tasks=("activity",),
+        folder="hapt",
+        forms=(("hapt.npz",),),
+        agreement="get https://archive.ics.uci.edu/dataset/341 and store its folder RawData as hapt.npz, whose arrays "
+        "`edgernn train --task activity --help` describes",
+    ),
+    "mit-bih": DataSet(
+        title="MIT-BIH arrhythmia database, 48 half-hour electrocardiograms with annotated beats",
+        origin="Moody and Mark (2001), PhysioNet: https://physionet.org/content/mitdb/1.0.0/",
+        terms="commonly listed under the Open Data Commons Attribution License v1.0 (not checked)",
+        tasks=("ecg",),
+        folder="mit-bih",
+        forms=(("mit-bih-mlii.npz",),),
+        agreement="get https://physionet.org/content/mitdb/1.0.0/ and store its records as mit-bih-mlii.npz, whose "
+        "arrays `edgernn train --task ecg --help` describes",
+    ),
+    "cmapss-fd001": DataSet(
+        title="C-MAPSS FD001, simulated turbofan engines that run to failure",
+        origin="Saxena et al. (2008), NASA: https://data.nasa.gov/dataset/cmapss-jet-engine-simulated-data",
+        terms="in the public domain, as stated by others (not checked)",
+        tasks=("remaining-life",),
+        folder="cmapss-fd001",
+        forms=(("train_FD001.txt", "test_FD001.txt", "RUL_FD001.txt"),),
+        downloads=(
+            Download(
+                ("https://data.nasa.gov/docs/legacy/CMAPSSData.zip",),
+                (
+                    File(
+                        "train_FD001.txt", 3_515_356, "963b5e22825b34d8b21c69e1aeb4af3e647050eb672ee8834ba4b5d91d2de0f8"
+                    ),
+                    File(
+                        "test_FD001.txt", 2_228_855, "3cda7109ce17bafb5443f2ac926cfcf88154b941b8c4cf95eb55d1ddd6f52851"
+                    ),
+                    File("RUL_FD001.txt", 429, "a19c8ec94931949d0485bdc35118206e9c81c4547b422efb9cf86f4ceddbceca"),
+                ),
+            ),
+        ),
     ),
 }

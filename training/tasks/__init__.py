@@ -4,6 +4,7 @@
 from pathlib import Path
 
 from edgernn.errors import EdgernnError, UsageError, nearest
+from edgernn.training.tasks.activity import Activity
 from edgernn.training.tasks.adding import Adding
 from edgernn.training.tasks.arrays import Arrays
 from edgernn.training.tasks.base import CLASSIFICATION, REGRESSION, Means, Objective, Score, Task
@@ -11,11 +12,14 @@ from edgernn.training.tasks.binary_addition import BinaryAddition
 from edgernn.training.tasks.brits import Mortality
 from edgernn.training.tasks.char import Char
 from edgernn.training.tasks.draw import DrawImages
+from edgernn.training.tasks.ecg import Ecg
 from edgernn.training.tasks.folders import Folder
 from edgernn.training.tasks.images import FashionRows, MnistPermuted, MnistRows
+from edgernn.training.tasks.keywords import Keywords, OwnWords
 from edgernn.training.tasks.l2l import LearningToLearn
 from edgernn.training.tasks.memorization import Memorization
 from edgernn.training.tasks.ptb import NextWord
+from edgernn.training.tasks.remaining_life import RemainingLife
 from edgernn.training.tasks.seizures import Seizures
 from edgernn.training.tasks.sentence_vae import SentenceCodes
 from edgernn.training.tasks.sources import Batch, Generated, Sequences, Source, Split
@@ -40,6 +44,10 @@ TASKS: dict[str, type[Task]] = {
         LearningToLearn,
         SentenceCodes,
         NextWord,
+        Keywords,
+        Activity,
+        Ecg,
+        RemainingLife,
     )
 }
 
@@ -48,7 +56,8 @@ def find_task(name: str) -> tuple[type[Task], Path | None]:
     """Look up a task by name, or by the path of the user's own data.
 
     Args:
-        name: A key of TASKS, the path of an .npz file, or the path of a folder of csv files.
+        name: A key of TASKS, the path of an .npz file, or the path of a folder of csv files, or of subfolders of wav
+            files.
 
     Returns:
         The task class, and the path if `name` is one.
@@ -61,11 +70,15 @@ def find_task(name: str) -> tuple[type[Task], Path | None]:
         return TASKS[name], None
     path = Path(name)
     if path.is_dir():
-        return Folder, path
+        has_wav = any(any(path.glob(pattern)) for pattern in ("*.wav", "*/*.wav", "*/*/*.wav"))
+        return OwnWords if has_wav else Folder, path
     if path.suffix == ".npz" and path.is_file():
         return Arrays, path
     if path.exists() or path.suffix == ".csv":
-        raise UsageError(f"task: expected the name of a task, an .npz file or a folder of csv files, got {name!r}")
+        raise UsageError(
+            f"task: expected the name of a task, an .npz file, a folder of csv files, or one of subfolders of wav "
+            f"files, got {name!r}"
+        )
     if path.suffix or len(path.parts) > 1:
         raise EdgernnError(f"task: no such file or folder: {name}")
     raise nearest("task", name, TASKS)
@@ -75,15 +88,18 @@ __all__ = [
     "CLASSIFICATION",
     "REGRESSION",
     "TASKS",
+    "Activity",
     "Adding",
     "Arrays",
     "Batch",
     "BinaryAddition",
     "Char",
     "DrawImages",
+    "Ecg",
     "FashionRows",
     "Folder",
     "Generated",
+    "Keywords",
     "LearningToLearn",
     "Means",
     "Memorization",
@@ -92,6 +108,8 @@ __all__ = [
     "Mortality",
     "NextWord",
     "Objective",
+    "OwnWords",
+    "RemainingLife",
     "Score",
     "Seizures",
     "SentenceCodes",

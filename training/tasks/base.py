@@ -63,6 +63,23 @@ class Means:
         return {name: total / self._weight for name, total in self._sums.items()}
 
 
+class Tally(abc.ABC):
+    """Metrics that are not means over batches, such as the precision of a class over a whole split."""
+
+    @abc.abstractmethod
+    def add(self, y: Tensor, batch: Batch) -> None:
+        """Count a batch.
+
+        Args:
+            y: The model's outputs, (B, O), or (T, B, O) with one target per step.
+            batch: The batch, on the device of y.
+        """
+
+    @abc.abstractmethod
+    def result(self) -> dict[str, float]:
+        """Return the metrics of all batches, as a dict from name to value."""
+
+
 def _cross_entropy(y: Tensor, target: Tensor) -> Tensor:
     return functional.cross_entropy(y.flatten(0, -2), target.flatten())
 
@@ -182,14 +199,19 @@ class Task(abc.ABC):
         y, _ = model(batch.x)
         return self.objective.loss(y, batch.target), None
 
+    def tally(self, split: Split) -> Tally | None:
+        """Return an empty tally of the metrics of a split that are not means over its batches, or None."""
+        return None
+
     def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
         """Return the metrics of a whole split as a dict, with skip_percent, the percentage of skipped neuron updates.
 
-        If the task marks background steps, `FOREGROUND` is that percentage at all other steps. Called without gradients
-        and with torch's generator seeded.
+        The metrics are the means of `objective` over sequences, and the result of `tally`, which replaces means of the
+        same name. If the task marks background steps, `FOREGROUND` is that percentage at all other steps. Called
+        without gradients and with torch's generator seeded.
         """
         assert isinstance(self.objective, Objective)
-        means, foreground = Means(), Means()
+        means, foreground, tally = Means(), Means(), self.tally(split)
         for batch in split.chunks():
             moved = batch.to(device)
             background = self.background(moved)
@@ -199,7 +221,9 @@ class Task(abc.ABC):
                 foreground.add(count, {FOREGROUND: 100 * (1 - model.foreground_rate)})
             figures = self.objective.metrics(y, moved.target)
             means.add(batch.x.shape[1], {**figures, "skip_percent": 100 * (1 - model.update_rate)})
-        return means.result() | foreground.result()
+            if tally is not None:
+                tally.add(y, moved)
+        return means.result() | foreground.result() | ({} if tally is None else tally.result())
 
     def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:  # noqa: B027
         """Write the task's own images of the trained network, such as samples, into the run directory.

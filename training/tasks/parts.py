@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splitting of stored sequences into training, validation and test parts, and their standardisation."""
+"""Checks of stored arrays, their split into training, validation and test parts, and their standardisation."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,39 @@ def finite(name: str, array: Array) -> Tensor:
         index = first(~np.isfinite(values))
         raise EdgernnError(f"{name}: expected finite numbers (float32), got {array[index]} at index {index}")
     return torch.from_numpy(values)
+
+
+def checked_array(path: Path, arrays: dict[str, Array], name: str, kinds: str, rank: int) -> Array:
+    """Return an array of an npz file after a check of its type and rank.
+
+    Args:
+        path: The file, for errors.
+        arrays: The arrays of the file.
+        name: Name of the array.
+        kinds: The kinds of numpy's dtypes that are accepted, such as "iu".
+        rank: Number of axes.
+
+    Returns:
+        The array.
+
+    Raises:
+        EdgernnError: The array has another type or rank.
+    """
+    array = arrays[name]
+    if array.dtype.kind not in kinds or array.ndim != rank:
+        wanted = {"iu": "whole numbers", "iuf": "numbers", "U": "words"}[kinds]
+        raise EdgernnError(
+            f"{path}: {name}: expected {wanted} with {rank} axes, got {array.dtype} {array.shape}; get the file again"
+        )
+    return array
+
+
+def check_offsets(path: Path, name: str, offset: Array, count: int, total: int) -> None:
+    """Raise EdgernnError unless `offset` has the rising starts of `count` parts of `total` rows, and their end."""
+    if len(offset) != count + 1 or not count or offset[0] or offset[-1] != total or (np.diff(offset) < 0).any():
+        raise EdgernnError(
+            f"{path}: {name}: expected {count + 1} rising numbers from 0 to {total}, got others; get the file again"
+        )
 
 
 def first(where: Array) -> tuple[int, ...]:

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Activity task: label each step of the stream of an accelerometer and a gyroscope."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.training.data import find_files
+from edgernn.training.formats import read_npz
+from edgernn.training.tasks.base import Tally, Task
+from edgernn.training.tasks.confusion import IGNORED, LABELLED_STEPS, Confusion
+from edgernn.training.tasks.parts import Array, check_offsets, checked_array, finite, standardisation
+from edgernn.training.tasks.sources import Batch, Sequences, Split, random_split
+from edgernn.training.tasks.windows import UNCOUNTED, windows_of
+
+FILE = "hapt.npz"
+# labels 1 to 6 of the data; 7 to 12 are transitions between postures, 0 is unlabelled
+ACTIVITIES = ("walking", "upstairs", "downstairs", "sitting", "standing", "lying")
+_POSTURES = tuple(ACTIVITIES.index(name) for name in ("sitting", "standing", "lying"))
+_LABELS = 13
+# one in 7 users of the training part is for validation: 3 of 21
+_VALIDATION = 7
+
+
+@dataclass
+class Activity(Task):
+    """Activity recognition: label each step of a stream of acceleration (g) and angular velocity (rad/s) at 50 Hz.
+
+    x (window, B, 6). target (window, B): walking, upstairs, downstairs, sitting, standing or lying. Unlabelled steps
+    and transitions between postures carry no loss and are not counted. The streams are cut into windows; the first
+    `lead` steps of a window overlap with the one before and are not counted, so that every labelled step of a stream
+    counts once.
+
+    The split is the publisher's, by user: 21 for training, of whom the seed chooses 3 for validation, and 9 for the
+    test. Background steps are the unlabelled ones, and with rest=true also those of sitting, standing and lying.
+
+    Metrics, over all labelled steps of a split: accuracy, cross_entropy, macro_f1, and recall and precision of each
+    class, such as recall_walking.
+
+    Settings:
+
+    - `window`: Number of steps of a window.
+    - `lead`: Number of steps at the start of a window that are not counted.
+    - `rest`: Postures are background, too.
+
+    File: hapt.npz with x (N, 6), label (N,) from 0 to 12 as in activity_labels.txt, offset (streams + 1,), the first
+    row of each stream; exp_user (streams, 2), the numbers of experiment and user; train_users and test_users.
+
+    Source: Reyes-Ortiz, Oneto, Samà, Parra, Anguita, "Transition-Aware Human Activity Recognition Using Smartphones",
+    Neurocomputing 171, 2016.
+    """
+
+    window: Annotated[int, Field(ge=2)] = 600
+    lead: Annotated[int, Field(ge=0)] = 100
+    rest: bool = False
+
+    name = "activity"
+    help = "Label each step of accelerometer and gyroscope (needs the HAPT data)."
+    defaults = {"epochs": 15, "hidden_size": 48, "batch_size": 32, "lr": 2e-3, "clip": 1.0, "lambda": 1e-3}  # noqa: RUF012
+    objective = LABELLED_STEPS
+    input_size, output_size = 6, len(ACTIVITIES)
+    output = "all"
+    classes = ACTIVITIES
+
+    def __post_init__(self) -> None:
+        if self.lead >= self.window:
+            raise UsageError(f"lead: expected fewer steps than window={self.window}, got {self.lead}")
+
+    def open(self, source: Path | None, seed: int) -> None:
+        (path,) = find_files(self.name, "hapt", [FILE], source)
+        x, target, offset, user, train, test = _read(path)
+        if len(train) < 2:
+            raise EdgernnError(f"{path}: train_users: expected at least 2 users, got {len(train)}")
+        chosen = random_split(len(train), [max(1, len(train) // _VALIDATION)], seed)
+        parts = {}
+        for part, users in (("train", train[chosen[0]]), ("validation", train[chosen[1]]), ("test", test)):
+            streams = np.flatnonzero(np.isin(user, users))
+            if not len(streams):
+                raise EdgernnError(f"{path}: expected a stream of a user of the {part} part, got none")
+            cuts = [slice(offset[i], offset[i + 1]) for i in streams]
+            if short := [stream for stream in cuts if stream.stop - stream.start < self.window]:
+                got = short[0].stop - short[0].start
+                raise EdgernnError(f"{path}: expected streams of at least window={self.window} steps, got {got}")
+            pieces = [windows_of(x[stream], target[stream], self.window, self.lead) for stream in cuts]
+            inputs, targets = (torch.from_numpy(np.concatenate(arrays)) for arrays in zip(*pieces, strict=True))
+            if not (targets >= 0).any():
+                raise EdgernnError(f"{path}: expected steps with a label from 1 to 6 in the {part} part, got none")
+            parts[part] = Sequences(inputs, targets, seed=seed, per_step=True)
+        self.train, self.validation, self.test = parts.values()
+        self.mean, self.std = standardisation(self.train.x)
+
+    @property
+    def marks_background(self) -> bool:
+        return True
+
+    def background(self, batch: Batch) -> Tensor | None:
+        marks = batch.target == IGNORED
+        if self.rest:
+            for posture in _POSTURES:
+                marks |= batch.target == posture
+        return marks
+
+    def tally(self, split: Split) -> Tally:
+        return Confusion(ACTIVITIES)
+
+
+def _read(path: Path) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """Read hapt.npz: inputs, targets, offsets, the user of each stream, and the users of training and test."""
+    names = ("x", "label", "offset", "exp_user", "train_users", "test_users")
+    arrays = read_npz(path, names)
+    for name, kinds, rank in zip(names, ("iuf", *["iu"] * 5), (2, 1, 1, 2, 1, 1), strict=True):
+        checked_array(path, arrays, name, kinds, rank)
+    x, label, offset, exp_user, train, test = (arrays[name] for name in names)
+    if x.shape[1] != Activity.input_size or len(label) != len(x):
+        wanted = f"x (N, {Activity.input_size}) and label (N,)"
+        raise EdgernnError(f"{path}: expected {wanted}, got {x.shape} and {label.shape}; get the file again")
+    if exp_user.shape[1] != 2:
+        raise EdgernnError(f"{path}: exp_user: expected shape (streams, 2), got {exp_user.shape}; get the file again")
+    check_offsets(path, "offset", offset, len(exp_user), len(x))
+    if len(label) and not 0 <= int(label.min()) <= int(label.max()) < _LABELS:
+        raise EdgernnError(f"{path}: label: expected 0 to 12, got {label.min()} to {label.max()}; get the file again")
+    if len(both := np.intersect1d(train, test)):
+        raise EdgernnError(f"{path}: expected users of either training or test, got user {both[0]} in both")
+    # unlabelled steps are background, transitions are not
+    classes = np.array([IGNORED, *range(len(ACTIVITIES)), *[UNCOUNTED] * 6])
+    return finite(f"{path}: x", x).numpy(), classes[label], offset, exp_user[:, 1], train, test

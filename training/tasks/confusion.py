@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Confusion matrices, and the figures per class that follow from them."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from edgernn.training.tasks.base import Objective, Tally
+from edgernn.training.tasks.sources import Batch
+
+# targets of steps without a label: they carry no loss and are not counted
+IGNORED = -1
+
+
+class Confusion(Tally):
+    """Counts of predicted classes by true class, and the mean cross entropy; negative targets are left out.
+
+    The metrics are accuracy, cross_entropy, macro_f1 (the mean of the F1 of all classes), and for each class recall,
+    the share of its targets that are predicted as it, and precision, the share of its predictions that are right. A
+    share of nothing is 0. `counts` (classes, classes) has the numbers of targets by true and predicted class.
+
+    Args:
+        classes: Names of the classes.
+    """
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self.classes = classes
+        self.counts = torch.zeros(len(classes), len(classes), dtype=torch.int64)
+        self._entropy = 0.0
+
+    def add(self, y: Tensor, batch: Batch) -> None:
+        counted = batch.target >= 0
+        target, scores = batch.target[counted], y[counted]
+        n = len(self.classes)
+        self.counts += torch.bincount(target * n + scores.argmax(-1), minlength=n * n).view(n, n).cpu()
+        self._entropy += float(functional.cross_entropy(scores, target, reduction="sum"))
+
+    def result(self) -> dict[str, float]:
+        total = max(1, int(self.counts.sum()))
+        figures = {
+            "accuracy": int(self.counts.diagonal().sum()) / total,
+            "cross_entropy": self._entropy / total,
+            "macro_f1": sum(self.f1()) / len(self.classes),
+        }
+        for name, recall, precision in zip(self.classes, self.recall(), self.precision(), strict=True):
+            figures |= {f"recall_{name}": recall, f"precision_{name}": precision}
+        return figures
+
+    def recall(self) -> list[float]:
+        """Return the recall of each class."""
+        return _shares(self.counts.diagonal(), self.counts.sum(1))
+
+    def precision(self) -> list[float]:
+        """Return the precision of each class."""
+        return _shares(self.counts.diagonal(), self.counts.sum(0))
+
+    def f1(self) -> list[float]:
+        """Return the F1 of each class, the harmonic mean of recall and precision."""
+        return _shares(2 * self.counts.diagonal(), self.counts.sum(0) + self.counts.sum(1))
+
+
+def _shares(part: Tensor, whole: Tensor) -> list[float]:
+    shares: list[float] = (part.double() / whole.clamp(min=1)).tolist()
+    return shares
+
+
+def masked_cross_entropy(y: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Compute the cross entropy of the targets that are not negative, divided by the number of all targets.
+
+    So the loss is a mean over sequences, whatever their numbers of labels are.
+
+    Args:
+        y: Scores (..., classes).
+        target: Labels (...) int64.
+        weight: Weights of the classes, or None.
+
+    Returns:
+        The loss.
+    """
+    scores, labels = y.flatten(0, -2), target.flatten()
+    entropy = functional.cross_entropy(scores, labels.clamp(min=IGNORED), weight, ignore_index=IGNORED, reduction="sum")
+    return entropy / labels.numel()
+
+
+# target (...) int64, negative without a label; y (..., classes); the metrics are those of a `Confusion`
+LABELLED_STEPS = Objective("accuracy", True, masked_cross_entropy, lambda y, target: {})

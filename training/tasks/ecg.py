@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ECG task: find and classify heart beats."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.training.data import find_files
+from edgernn.training.tasks.base import Objective, Tally, Task
+from edgernn.training.tasks.confusion import masked_cross_entropy
+from edgernn.training.tasks.heartbeats import CLASSES, RATE, HeartRecord, count_beats, read_records, step_targets
+from edgernn.training.tasks.parts import Array, standardisation
+from edgernn.training.tasks.sources import Batch, Sequences, Split, random_split
+from edgernn.training.tasks.windows import UNCOUNTED, windows_of
+
+FILE = "mit-bih-mlii.npz"
+NO_BEAT = "none"
+# one in 5 records of DS1 is for validation
+_VALIDATION = 5
+# seconds before and after a beat, with positions
+_BEFORE, _AFTER = 0.3, 0.4
+# number of intervals in the local mean
+_INTERVALS = 10
+
+
+class HeartPart(Sequences):
+    """Stored sequences of a part of the data, and the records that they are cut from.
+
+    Args:
+        x: Inputs (N, T, I).
+        y: Labels (N,) or (N, T).
+        records: The records, in order.
+        seed: Random seed of the order.
+        per_step: True if there is a label for each step.
+    """
+
+    def __init__(self, x: Tensor, y: Tensor, records: Sequence[HeartRecord], seed: int, per_step: bool) -> None:
+        super().__init__(x, y, seed=seed, per_step=per_step)
+        self.records = records
+
+
+class BeatTally(Tally):
+    """Sensitivity and precision of N, S and V beats over a split.
+
+    Args:
+        records: The records of the split, in order, if beats are to be detected; None if their positions are given.
+        frame: Number of samples of a step.
+        delay: Time from a beat to the middle of its steps, in seconds.
+    """
+
+    def __init__(self, records: Sequence[HeartRecord] | None, frame: int, delay: float) -> None:
+        self._records, self._frame, self._delay = records, frame, delay
+        self._scores: list[npt.NDArray[np.float64]] = []
+        self._targets: list[Array] = []
+
+    def add(self, y: Tensor, batch: Batch) -> None:
+        scores, target = y.double().softmax(-1), batch.target
+        if self._records is not None:
+            # in the order of the windows
+            scores, target = scores.transpose(0, 1), target.T
+            scores, target = scores[target != UNCOUNTED], target[target != UNCOUNTED]
+        self._scores.append(scores.cpu().numpy())
+        self._targets.append(target.cpu().numpy())
+
+    def result(self) -> dict[str, float]:
+        scores, target = np.concatenate(self._scores), np.concatenate(self._targets)
+        counts = np.zeros((1 + len(CLASSES), 1 + len(CLASSES)), np.int64)
+        if self._records is None:
+            np.add.at(counts, (1 + target, 1 + scores.argmax(1)), 1)
+        else:
+            ends = np.cumsum([len(record.signal) // self._frame for record in self._records])
+            for record, part, steps in zip(
+                self._records, np.split(scores, ends[:-1]), np.split(target, ends[:-1]), strict=True
+            ):
+                counts += count_beats(record, steps, part, self._frame, self._delay)
+        hits, truth, detected = np.diagonal(counts)[1:], counts[1:].sum(1), counts[:, 1:].sum(0)
+        figures = {"macro_f1": float(np.mean(2 * hits / np.maximum(truth + detected, 1)))}
+        for i, name in enumerate(CLASSES):
+            figures[f"sensitivity_{name}"] = float(hits[i] / max(1, truth[i]))
+            figures[f"precision_{name}"] = float(hits[i] / max(1, detected[i]))
+        return figures
+
+
+@dataclass
+class Ecg(Task):
+    """Heart beats in an electrocardiogram: normal (N), supraventricular (S) or ventricular (V), in the AAMI's groups.
+
+    positions=false: x (window, B, frame) is the running signal in mV, `frame` samples per step; the positions of beats
+    are not given. target (window, B): 0 without a beat; 1, 2 or 3 (N, S, V) at the `width` steps around `delay` seconds
+    after a beat. A run of steps at which a class is likelier than no beat is a detected beat. It matches an annotated
+    one within 150 ms of it, and each matches at most once. Windows overlap by `lead` steps, which are not counted, so
+    that every step of a record counts once. Background steps are those without a beat.
+
+    positions=true: one sequence per beat. x (T, B, frame + 4): the signal from 0.3 s before to 0.4 s after the beat,
+    and at each step four numbers: the time since the beat before and until the next one in seconds, the mean of the
+    last 10 such intervals, and the first divided by that mean. target (B,): 0, 1 or 2. No step is background.
+
+    The records of DS1 are for training, a fifth of them, chosen by the seed, for validation; those of DS2 are for the
+    test. Both were chosen by patient, but records 201 (DS1) and 202 (DS2) are of one patient. Fusion and unknown beats,
+    and ventricular flutter, carry no loss and are not counted; nor are beats detected there.
+
+    Loss: cross entropy with a weight for each class, its share of the training targets to the power of -balance.
+    Metrics over all beats of a split: macro_f1, the mean F1 of the three classes; and sensitivity and precision of each
+    class, such as sensitivity_V. A missed beat and an additional one count as wrong. A share of nothing is 0.
+
+    Settings:
+
+    - `positions`: The positions of beats are given.
+    - `frame`: Number of samples per step; the sample rate is 360 Hz.
+    - `window`, `lead`: Number of steps of a window, and of those at its start that are not counted.
+    - `delay`: Time from a beat to the middle of its steps, in seconds.
+    - `width`: Number of steps of a beat.
+    - `balance`: Exponent of the class weights, from 0 (none) to 1 (all classes weigh the same).
+
+    File: mit-bih-mlii.npz with first (records,) and difference (records, samples - 1), whose cumulative sum is the
+    signal in 1/200 mV with zero at 1024; record, ds1 and ds2, names of records; and the annotations of the database,
+    ann_sample and ann_symbol, those of record i from ann_offset[i] to ann_offset[i + 1] - 1.
+
+    Source: de Chazal, O'Dwyer, Reilly, "Automatic Classification of Heartbeats Using ECG Morphology and Heartbeat
+    Interval Features", IEEE Transactions on Biomedical Engineering 51, 2004. Data: Moody, Mark, "The Impact of the
+    MIT-BIH Arrhythmia Database", IEEE Engineering in Medicine and Biology 20, 2001.
+    """
+
+    positions: bool = False
+    frame: Annotated[int, Field(ge=1, le=36)] = 6
+    window: Annotated[int, Field(ge=2)] = 1200
+    lead: Annotated[int, Field(ge=0)] = 200
+    delay: Annotated[float, Field(ge=0, le=1)] = 0.1
+    width: Annotated[int, Field(ge=1)] = 5
+    balance: Annotated[float, Field(ge=0, le=1)] = 0.5
+
+    name = "ecg"
+    help = "Find and classify heart beats (needs the MIT-BIH arrhythmia database)."
+    defaults = {"epochs": 20, "hidden_size": 64, "batch_size": 32, "lr": 3e-3, "clip": 1.0, "lambda": 1e-4}  # noqa: RUF012
+
+    def __post_init__(self) -> None:
+        if self.lead >= self.window:
+            raise UsageError(f"lead: expected fewer steps than window={self.window}, got {self.lead}")
+        self.classes = CLASSES if self.positions else (NO_BEAT, *CLASSES)
+        self.output = "last" if self.positions else "all"
+        self.input_size = self.frame + (4 if self.positions else 0)
+        self.output_size = len(self.classes)
+
+    def open(self, source: Path | None, seed: int) -> None:
+        (path,) = find_files(self.name, "mit-bih", [FILE], source)
+        ds1, ds2 = read_records(path)
+        if len(ds1) < 2 or not ds2:
+            raise EdgernnError(f"{path}: expected at least 2 records in ds1 and 1 in ds2, got {len(ds1)}, {len(ds2)}")
+        chosen = random_split(len(ds1), [max(1, len(ds1) // _VALIDATION)], seed)
+        training, validation = ([ds1[i] for i in sorted(part.tolist())] for part in chosen)
+        self.train, self.validation, self.test = (
+            self._part(path, records, seed) for records in (training, validation, ds2)
+        )
+        self.mean, self.std = standardisation(self.train.x)
+        weight = self._weights(path, self.train.y)
+
+        def loss(y: Tensor, target: Tensor) -> Tensor:
+            return masked_cross_entropy(y, target, weight.to(y))
+
+        self.objective = Objective("macro_f1", True, loss, lambda y, target: {})
+
+    @property
+    def marks_background(self) -> bool:
+        return not self.positions
+
+    def background(self, batch: Batch) -> Tensor | None:
+        return None if self.positions else batch.target == 0
+
+    def tally(self, split: Split) -> Tally:
+        assert isinstance(split, HeartPart)
+        return BeatTally(None if self.positions else split.records, self.frame, self.delay)
+
+    def _part(self, path: Path, records: list[HeartRecord], seed: int) -> HeartPart:
+        pieces = [self._beats(record) if self.positions else self._windows(path, record) for record in records]
+        x, y = (torch.from_numpy(np.concatenate(arrays)) for arrays in zip(*pieces, strict=True))
+        return HeartPart(x, y, records, seed, not self.positions)
+
+    def _windows(self, path: Path, record: HeartRecord) -> tuple[Array, Array]:
+        target = step_targets(record, self.frame, self.delay, self.width)
+        if len(target) < self.window:
+            wanted = f"at least window={self.window} steps of {self.frame} samples"
+            raise EdgernnError(f"{path}: record {record.name}: expected {wanted}, got {len(target)}; lower window")
+        x = record.signal[: len(target) * self.frame].reshape(-1, self.frame)
+        return windows_of(x, target, self.window, self.lead)
+
+    def _beats(self, record: HeartRecord) -> tuple[Array, Array]:
+        """Return the beats of a record as sequences (N, T, frame + 4), and their classes (N,)."""
+        before = round(_BEFORE * RATE)
+        steps = round((_BEFORE + _AFTER) * RATE) // self.frame
+        places = np.arange(len(record.sample))
+        fits = (record.sample >= before) & (record.sample - before + steps * self.frame <= len(record.signal))
+        # the first and the last beat have no interval on one side
+        chosen = places[fits & (places > 0) & (places < len(places) - 1) & (record.label >= 0)]
+        starts = record.sample[chosen, None] - before + np.arange(steps * self.frame)
+        signal = record.signal[starts].reshape(len(chosen), steps, self.frame)
+        seconds = np.diff(record.sample) / RATE
+        sums = np.concatenate([[0.0], np.cumsum(seconds)])
+        first = np.maximum(0, chosen - _INTERVALS)
+        mean = (sums[chosen] - sums[first]) / (chosen - first)
+        since = seconds[chosen - 1]
+        numbers = np.stack([since, seconds[chosen], mean, since / np.maximum(mean, 1 / RATE)], 1)
+        constant = np.repeat(numbers[:, None].astype(np.float32), steps, 1)
+        return np.concatenate([signal, constant], 2), record.label[chosen]
+
+    def _weights(self, path: Path, target: Tensor) -> Tensor:
+        counts = torch.bincount(target[target >= 0], minlength=self.output_size).double()
+        if not counts[-len(CLASSES) :].all():
+            missing = CLASSES[int((counts[-len(CLASSES) :] == 0).nonzero()[0])]
+            raise EdgernnError(f"{path}: expected beats of each class in the training part, got none of {missing}")
+        weight = (counts / counts.sum()).pow(-self.balance)
+        return (weight * counts.sum() / (weight * counts).sum()).float()

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Electrocardiograms with annotated beats: reading, targets per step, detection and matching of beats."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from edgernn.errors import EdgernnError
+from edgernn.training.formats import read_npz
+from edgernn.training.tasks.parts import Array, check_offsets, checked_array
+
+# sample rate in Hz; samples are in units of 1/200 mV above 1024
+RATE = 360
+_ZERO, _PER_MILLIVOLT = 1024, 200
+# classes of the AAMI: normal, supraventricular, ventricular; then fusion and unknown beats, which are not counted
+CLASSES = ("N", "S", "V")
+SYMBOLS = {
+    **dict.fromkeys("NLRej", 0),
+    **dict.fromkeys("AaJS", 1),
+    **dict.fromkeys("VE", 2),
+    **dict.fromkeys("F/fQ", -1),
+}
+# begin and end of ventricular flutter, where beats are not annotated
+_FLUTTER, _FLUTTER_END = "[", "]"
+# target of steps that belong to no counted beat, and where detected beats are not counted
+OTHER = -3
+# detected runs of steps with a gap of less than this are one beat, and beats match within this, in seconds
+_GAP, TOLERANCE = 0.1, 0.15
+
+
+@dataclass(frozen=True)
+class HeartRecord:
+    """A record of one lead.
+
+    Attributes:
+        name: Name of the record, such as 100.
+        signal: Samples (S,) in mV.
+        sample: Sample of each beat (beats,), ascending.
+        label: Class of each beat (beats,): index into CLASSES, or -1 for a beat that is not counted.
+        flutter: First and last sample of each episode of ventricular flutter.
+    """
+
+    name: str
+    signal: npt.NDArray[np.float32]
+    sample: npt.NDArray[np.int64]
+    label: npt.NDArray[np.int64]
+    flutter: list[tuple[int, int]]
+
+
+def read_records(path: Path) -> tuple[list[HeartRecord], list[HeartRecord]]:
+    """Read the records of both parts of de Chazal's split from mit-bih-mlii.npz.
+
+    Args:
+        path: The file, plain, .gz or .xz.
+
+    Returns:
+        The records of DS1 and of DS2.
+
+    Raises:
+        EdgernnError: The file is invalid, or a record has no beats.
+    """
+    kinds = {"record": "U", "ds1": "U", "ds2": "U", "ann_symbol": "U", "ann_sample": "iu", "ann_offset": "iu"}
+    arrays = read_npz(path, (*kinds, "first", "difference"))
+    for name, kind in {**kinds, "first": "iu"}.items():
+        checked_array(path, arrays, name, kind, 1)
+    difference = checked_array(path, arrays, "difference", "iu", 2)
+    names = arrays["record"].tolist()
+    if len(difference) != len(names) or len(arrays["first"]) != len(names):
+        raise EdgernnError(f"{path}: expected a row of first and difference for each of {len(names)} records")
+    check_offsets(path, "ann_offset", arrays["ann_offset"], len(names), len(arrays["ann_sample"]))
+    if len(arrays["ann_symbol"]) != len(arrays["ann_sample"]):
+        raise EdgernnError(f"{path}: ann_symbol: expected {len(arrays['ann_sample'])} symbols as in ann_sample")
+    if both := sorted(set(arrays["ds1"].tolist()) & set(arrays["ds2"].tolist())):
+        raise EdgernnError(f"{path}: expected records of either ds1 or ds2, got {both[0]} in both; get the file again")
+    parts = []
+    for part in ("ds1", "ds2"):
+        if missing := [name for name in arrays[part].tolist() if name not in names]:
+            raise EdgernnError(f"{path}: {part}: expected names of records, got {missing[0]!r}; get the file again")
+        parts.append([_record(path, arrays, names.index(name)) for name in arrays[part].tolist()])
+    return parts[0], parts[1]
+
+
+def _record(path: Path, arrays: dict[str, Array], i: int) -> HeartRecord:
+    name = arrays["record"][i].item()
+    steps = np.concatenate([arrays["first"][i : i + 1], arrays["difference"][i]]).astype(np.int64)
+    signal = ((steps.cumsum() - _ZERO) / _PER_MILLIVOLT).astype(np.float32)
+    rows = slice(arrays["ann_offset"][i], arrays["ann_offset"][i + 1])
+    samples, symbols = arrays["ann_sample"][rows].astype(np.int64), arrays["ann_symbol"][rows].tolist()
+    if len(samples) and (np.any(np.diff(samples) < 0) or samples[0] < 0 or samples[-1] >= len(signal)):
+        raise EdgernnError(f"{path}: record {name}: expected rising samples of annotations below {len(signal)}")
+    is_beat = np.array([symbol in SYMBOLS for symbol in symbols], bool)
+    if not is_beat.any():
+        raise EdgernnError(f"{path}: record {name}: expected annotated beats, got none; leave it out of ds1 and ds2")
+    label = np.array([SYMBOLS[symbol] for symbol in symbols if symbol in SYMBOLS], np.int64)
+    begins = [int(sample) for sample, symbol in zip(samples, symbols, strict=True) if symbol == _FLUTTER]
+    ends = [int(sample) for sample, symbol in zip(samples, symbols, strict=True) if symbol == _FLUTTER_END]
+    # an episode without an end lasts to the end of the record
+    return HeartRecord(name, signal, samples[is_beat], label, list(zip(begins, [*ends, len(signal)], strict=False)))
+
+
+def step_targets(record: HeartRecord, frame: int, delay: float, width: int) -> npt.NDArray[np.int64]:
+    """Return the target of each step of `frame` samples: 0 without a beat, 1 + its class at a beat, or OTHER.
+
+    Args:
+        record: The record.
+        frame: Number of samples of a step.
+        delay: Time from a beat to the middle of its steps, in seconds.
+        width: Number of steps of a beat.
+
+    Returns:
+        Targets (S // frame,).
+    """
+    target = np.zeros(len(record.signal) // frame, np.int64)
+    shift = round(delay * RATE)
+    for begin, end in record.flutter:
+        target[(begin + shift) // frame : (end + shift) // frame + 1] = OTHER
+    for sample, label in zip(record.sample, record.label, strict=True):
+        first = (sample + shift) // frame - width // 2
+        target[max(0, first) : max(0, first + width)] = OTHER if label < 0 else 1 + label
+    return target
+
+
+def detect(scores: npt.NDArray[np.float64], gap: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Find the beats in the probabilities of a recording's steps.
+
+    A beat is a run of steps at which any class is likelier than no beat; runs with a short gap are one beat. Its class
+    has the largest sum of probabilities.
+
+    Args:
+        scores: Probabilities (T, 1 + classes), the first of no beat.
+        gap: Runs with a gap of fewer steps are joined.
+
+    Returns:
+        The middle of each beat in steps, and its class.
+    """
+    steps = np.flatnonzero(scores.argmax(1) > 0)
+    if not len(steps):
+        return np.empty(0), np.empty(0, np.int64)
+    runs = np.split(steps, np.flatnonzero(np.diff(steps) > max(gap, 1)) + 1)
+    middles = np.array([(run[0] + run[-1] + 1) / 2 for run in runs])
+    labels = np.array([scores[run, 1:].sum(0).argmax() for run in runs], np.int64)
+    return middles, labels
+
+
+def match(truth: Sequence[float], times: Sequence[float], tolerance: float) -> list[tuple[int | None, int | None]]:
+    """Match annotated and detected beats in order of time, each with at most one of the other kind.
+
+    No other matching has more pairs, because each beat takes the earliest one that is left for it.
+
+    Args:
+        truth: Times of the annotated beats, ascending.
+        times: Times of the detected beats, ascending.
+        tolerance: Largest distance of a match.
+
+    Returns:
+        Pairs of an index into `truth` and one into `times`; one of both is None for a missed or an additional beat.
+    """
+    pairs: list[tuple[int | None, int | None]] = []
+    i = j = 0
+    while i < len(truth) and j < len(times):
+        if abs(truth[i] - times[j]) <= tolerance:
+            pairs.append((i, j))
+            i, j = i + 1, j + 1
+        elif truth[i] < times[j]:
+            pairs.append((i, None))
+            i += 1
+        else:
+            pairs.append((None, j))
+            j += 1
+    return pairs + [(i, None) for i in range(i, len(truth))] + [(None, j) for j in range(j, len(times))]
+
+
+def count_beats(
+    record: HeartRecord, target: Array, scores: npt.NDArray[np.float64], frame: int, delay: float
+) -> npt.NDArray[np.int64]:
+    """Compare the detected beats of a record with the annotated ones.
+
+    Beats that are not counted, and detections that match them or lie in flutter, are left out.
+
+    Args:
+        record: The record.
+        target: Its `step_targets` (T,).
+        scores: Probabilities (T, 1 + classes).
+        frame: See `step_targets`.
+        delay: See `step_targets`.
+
+    Returns:
+        Numbers of beats (1 + classes, 1 + classes) by annotated and detected class; row 0 has the additional beats,
+        column 0 the missed ones.
+    """
+    middles, labels = detect(scores, _GAP * RATE / frame)
+    times = middles * frame / RATE - delay
+    counts = np.zeros((scores.shape[1], scores.shape[1]), np.int64)
+    for i, j in match((record.sample / RATE).tolist(), times.tolist(), TOLERANCE):
+        detected = 0 if j is None else 1 + labels[j]
+        if i is not None:
+            if record.label[i] >= 0:
+                counts[1 + record.label[i], detected] += 1
+        elif j is not None and target[min(int(middles[j]), len(target) - 1)] != OTHER:
+            counts[0, detected] += 1
+    return counts

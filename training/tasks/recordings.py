@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of recorded words: wav files by class and by part, and recordings of noise."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from edgernn.errors import EdgernnError
+from edgernn.training.formats import read_text, read_wav
+from edgernn.training.tasks.logmel import RATE
+from edgernn.training.tasks.parts import HELD_OUT
+from edgernn.training.tasks.sources import random_split
+
+Audio = npt.NDArray[np.float32]
+PARTS = ("train", "validation", "test")
+BACKGROUND = "_background_noise_"
+# lists of the other parts' files in the layout of Speech Commands
+LISTS = ("validation_list.txt", "testing_list.txt")
+# folder of the words, and lists of each part's files, in the layout of the Arabic set
+DATASET, TABLES = "dataset", ("train.csv", "val.csv", "test.csv")
+# end of the speaker in a file name of Speech Commands
+_SPEAKER = "_nohash_"
+# each of the three parts needs one file of each class
+_LEAST = 3
+# seconds of each generated noise
+_GENERATED_SECONDS = 60
+# random key of the generated noise
+_NOISE = 51
+
+
+@dataclass(frozen=True)
+class WordFile:
+    """A wav file of one word: its path, and its class, the name of its folder."""
+
+    path: Path
+    word: str
+
+
+def word_files(root: Path, seed: int) -> dict[str, list[WordFile]]:
+    """List the wav files of a folder with one subfolder per word, by part.
+
+    The parts are those of the publisher if the folder has his lists: validation_list.txt and testing_list.txt as in
+    Speech Commands, or train.csv, val.csv and test.csv beside a folder dataset as in the Arabic set. Otherwise a tenth
+    of each class, at least one file, is for validation, and as many for the test. If file names have a speaker, the
+    part before _nohash_, then a tenth of the speakers is for each of both.
+
+    Args:
+        root: The folder. Subfolders with a name that begins with a dot, and _background_noise_, are left out.
+        seed: Random seed of the split.
+
+    Returns:
+        A dict from train, validation and test to their files.
+
+    Raises:
+        EdgernnError: A folder or a list is invalid, or a class has too few files.
+    """
+    words = root / DATASET if _has_tables(root) else root
+    files = [WordFile(path, folder.name) for folder in _word_folders(words) for path in sorted(folder.glob("*.wav"))]
+    names = sorted({file.word for file in files})
+    if len(names) < 2:
+        got = f"only {names[0]!r}" if names else "none"
+        raise EdgernnError(
+            f"{words}: expected a subfolder with wav files for each of at least 2 classes, got {got}; add another class"
+        )
+    by_name = {f"{file.word}/{file.path.name}": file for file in files}
+    if _has_tables(root):
+        parts = _split_by_tables(root, by_name)
+    elif any((root / name).is_file() for name in LISTS):
+        parts = _split_by_lists(root, by_name)
+    elif any(_SPEAKER in file.path.name for file in files):
+        parts = _split_by_speakers(files, seed)
+    else:
+        parts = _split_classes(words, files, seed)
+    for part, members in parts.items():
+        if missing := sorted(set(names) - {file.word for file in members}):
+            raise EdgernnError(
+                f"{words / missing[0]}: expected files of {missing[0]!r} in the {part} part, got none; add files"
+            )
+    return parts
+
+
+def _has_tables(root: Path) -> bool:
+    return (root / DATASET).is_dir() and all((root / name).is_file() for name in TABLES)
+
+
+def _word_folders(root: Path) -> list[Path]:
+    folders = (path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sorted(path for path in folders if path.name != BACKGROUND)
+
+
+def _split_by_tables(root: Path, by_name: dict[str, WordFile]) -> dict[str, list[WordFile]]:
+    """Split by train.csv, val.csv and test.csv: a header, then rows of dataset/WORD/FILE.wav and the word."""
+    parts = {}
+    for part, name in zip(PARTS, TABLES, strict=True):
+        rows = [row for row in csv.reader(io.StringIO(read_text(root / name))) if row][1:]
+        listed = [row[0].removeprefix(f"{DATASET}/") for row in rows]
+        parts[part] = _listed(root / name, listed, by_name)
+    return parts
+
+
+def _split_by_lists(root: Path, by_name: dict[str, WordFile]) -> dict[str, list[WordFile]]:
+    """Split by validation_list.txt and testing_list.txt: lines of WORD/FILE.wav; all other files are for training."""
+    held_out = {}
+    for part, name in zip(PARTS[1:], LISTS, strict=True):
+        held_out[part] = _listed(root / name, read_text(root / name).split("\n"), by_name)
+    others = {file for members in held_out.values() for file in members}
+    return {"train": [file for file in by_name.values() if file not in others], **held_out}
+
+
+def _listed(table: Path, names: Iterable[str], by_name: dict[str, WordFile]) -> list[WordFile]:
+    stripped = [name.strip() for name in names if name.strip()]
+    if unknown := [name for name in stripped if name not in by_name]:
+        raise EdgernnError(
+            f"{table}: expected files that exist, got {unknown[0]!r} ({len(unknown)} in all); unpack the set again"
+        )
+    return [by_name[name] for name in stripped]
+
+
+def _split_by_speakers(files: Sequence[WordFile], seed: int) -> dict[str, list[WordFile]]:
+    """Split so that no speaker is in two parts; a name without a speaker is one of its own."""
+    speakers = [file.path.stem.partition(_SPEAKER)[0] for file in files]
+    order = sorted(set(speakers))
+    held_out = max(1, len(order) // HELD_OUT)
+    if len(order) < _LEAST:
+        raise EdgernnError(
+            f"{files[0].path.parent.parent}: expected at least {_LEAST} speakers (the names before {_SPEAKER}), got "
+            f"{len(order)}; record more or rename the files"
+        )
+    chosen = random_split(len(order), [held_out, held_out], seed)
+    part_of = {order[i]: part for part, indices in zip(PARTS, chosen, strict=True) for i in indices.tolist()}
+    return {part: [file for file, name in zip(files, speakers, strict=True) if part_of[name] == part] for part in PARTS}
+
+
+def _split_classes(root: Path, files: Sequence[WordFile], seed: int) -> dict[str, list[WordFile]]:
+    parts: dict[str, list[WordFile]] = {part: [] for part in PARTS}
+    for word in sorted({file.word for file in files}):
+        members = [file for file in files if file.word == word]
+        if len(members) < _LEAST:
+            raise EdgernnError(
+                f"{root / word}: expected at least {_LEAST} wav files of the class {word!r}, got {len(members)}; "
+                "record more"
+            )
+        held_out = max(1, len(members) // HELD_OUT)
+        for part, indices in zip(PARTS, random_split(len(members), [held_out, held_out], seed), strict=True):
+            parts[part] += [members[i] for i in indices.tolist()]
+    return parts
+
+
+def read_clips(files: Sequence[WordFile], length: int) -> npt.NDArray[np.int16]:
+    """Read wav files as clips of one length.
+
+    A shorter file is followed by zeros. Of a longer one, the stretch with the most energy is kept.
+
+    Args:
+        files: The files.
+        length: Number of samples of a clip.
+
+    Returns:
+        The samples (N, length).
+    """
+    clips = np.zeros((len(files), length), np.int16)
+    for clip, file in zip(clips, files, strict=True):
+        samples = read_wav(file.path, RATE)
+        if len(samples) > length:
+            energy = np.concatenate([[0], np.cumsum(samples.astype(np.float64) ** 2)])
+            begin = int(np.argmax(energy[length:] - energy[:-length]))
+            samples = samples[begin : begin + length]
+        clip[: len(samples)] = samples
+    return clips
+
+
+def noise_parts(folder: Path | None, length: int) -> dict[str, list[Audio]]:
+    """Read the noise of each part; no noise of the test is in another part.
+
+    Of at least three recordings, in the order of their names, every third one is for the test. Of the others the first
+    four fifths are for training, the last fifth for validation. Of fewer recordings, the first three fifths are for
+    training, a fifth each for validation and test. Without recordings the noise is generated: white, pink and brown.
+
+    Args:
+        folder: Folder of wav files, or None.
+        length: Number of samples of a clip, the least length of each part of a recording.
+
+    Returns:
+        A dict from train, validation and test to their noise, in [-1, 1].
+
+    Raises:
+        EdgernnError: A file is invalid, too short, or missing.
+    """
+    if folder is None:
+        return {part: _generated(i) for i, part in enumerate(PARTS)}
+    paths = sorted(folder.glob("*.wav")) if folder.is_dir() else []
+    if not paths:
+        raise EdgernnError(f"noise: expected a folder with wav files of noise, got none in {folder}")
+    parts: dict[str, list[Audio]] = {part: [] for part in PARTS}
+    for i, path in enumerate(paths):
+        samples = read_wav(path, RATE).astype(np.float32) / np.float32(2**15)
+        whole, fifth = len(samples), len(samples) // 5
+        if len(paths) < _LEAST:
+            cuts = {"train": (0, 3 * fifth), "validation": (3 * fifth, 4 * fifth), "test": (4 * fifth, whole)}
+        elif i % _LEAST == _LEAST - 1:
+            cuts = {"test": (0, whole)}
+        else:
+            cuts = {"train": (0, 4 * fifth), "validation": (4 * fifth, whole)}
+        for part, (begin, end) in cuts.items():
+            if end - begin < length:
+                raise EdgernnError(
+                    f"{path}: expected at least {5 * length / RATE:g} s of noise, got {whole / RATE:g} s; record more"
+                )
+            parts[part].append(samples[begin:end])
+    return parts
+
+
+def _generated(part: int) -> list[Audio]:
+    """Generate white, pink and brown noise of one part: a power spectrum of 1 / f^a with a = 0, 1, 2."""
+    rng = np.random.default_rng([_NOISE, part, 0])
+    noises: list[Audio] = []
+    for exponent in (0, 1, 2):
+        spectrum = np.fft.rfft(rng.standard_normal(_GENERATED_SECONDS * RATE))
+        # constant below 20 Hz
+        frequency = np.maximum(np.arange(len(spectrum)) / _GENERATED_SECONDS, 20.0)
+        noise = np.fft.irfft(spectrum * frequency ** (-exponent / 2))
+        noises.append((0.1 * noise / noise.std()).astype(np.float32))
+    return noises

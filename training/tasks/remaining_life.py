@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Remaining life task: predict how many cycles a turbofan engine has left."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from edgernn.errors import EdgernnError
+from edgernn.training.data import find_files
+from edgernn.training.formats import read_text
+from edgernn.training.tasks.base import Objective, Tally, Task
+from edgernn.training.tasks.parts import HELD_OUT, Array, finite, standardisation
+from edgernn.training.tasks.sources import Batch, Sequences, Split, random_split
+
+FILES = ["train_FD001.txt", "test_FD001.txt", "RUL_FD001.txt"]
+# columns: engine, cycle, then 3 settings and 21 sensors
+_COLUMNS, _CHANNELS = 26, 24
+
+
+def _capped_error(y: Tensor, target: Tensor) -> Tensor:
+    return functional.mse_loss(y, target.clamp(max=1))
+
+
+class _LifeTally(Tally):
+    """Root mean squared errors in cycles over a split."""
+
+    def __init__(self, cap: int) -> None:
+        self._cap, self._capped, self._whole, self._count = cap, 0.0, 0.0, 0
+
+    def add(self, y: Tensor, batch: Batch) -> None:
+        outputs, target = y.double() * self._cap, batch.target.double() * self._cap
+        self._capped += float((outputs - target.clamp(max=self._cap)).square().sum())
+        self._whole += float((outputs - target).square().sum())
+        self._count += len(outputs)
+
+    def result(self) -> dict[str, float]:
+        return {
+            "rmse": (self._capped / self._count) ** 0.5,
+            "rmse_uncapped": (self._whole / self._count) ** 0.5,
+        }
+
+
+@dataclass
+class RemainingLife(Task):
+    """Remaining life of simulated turbofan engines (C-MAPSS FD001), in cycles.
+
+    x (window, B, 24): 3 settings and 21 sensors of successive cycles of an engine. target (B, 1): the number of cycles
+    that are left after the last step, divided by `cap`. In the loss, which is the mean squared error, it is at most 1:
+    a new engine shows no wear. So the model's output times cap are cycles.
+
+    Every window of the training engines is a sequence. A tenth of these engines, chosen by the seed, is for validation.
+    The test has the last window of each test engine. Metrics in cycles: rmse, the root mean squared error with the true
+    life capped as in the loss; rmse_uncapped, with the true life as it is.
+
+    Settings:
+
+    - `window`: Number of cycles of a sequence. The shortest test engine has 31.
+    - `cap`: Largest remaining life that is predicted, 125 cycles as in Li et al.
+
+    Files: train_FD001.txt, test_FD001.txt, RUL_FD001.txt.
+
+    Source: Li, Ding, Sun, "Remaining useful life estimation in prognostics using deep convolution neural networks",
+    Reliability Engineering & System Safety 172, 2018. Data: Saxena, Goebel, Simon, Eklund, "Damage Propagation Modeling
+    for Aircraft Engine Run-to-Failure Simulation", PHM 2008.
+    """
+
+    window: Annotated[int, Field(ge=1)] = 30
+    cap: Annotated[int, Field(ge=1)] = 125
+
+    name = "remaining-life"
+    help = "Predict the cycles that an engine has left (needs C-MAPSS FD001)."
+    defaults = {"epochs": 15, "hidden_size": 48, "batch_size": 100, "lr": 2e-3, "clip": 1.0, "lambda": 1e-4}  # noqa: RUF012
+    objective = Objective("rmse", False, _capped_error, lambda y, target: {})
+    input_size, output_size = _CHANNELS, 1
+
+    def open(self, source: Path | None, seed: int) -> None:
+        paths = find_files(self.name, "cmapss-fd001", FILES, source)
+        engines, tested = (_engines(path, _table(path, _COLUMNS)) for path in paths[:2])
+        left = _table(paths[2], 1)[:, 0]
+        if len(left) != len(tested):
+            raise EdgernnError(f"{paths[2]}: expected a line for each of {len(tested)} test engines, got {len(left)}")
+        if (left < 0).any():
+            raise EdgernnError(f"{paths[2]}: expected lives of at least 0, got {left.min():g}; get the file again")
+        if len(engines) < 2:
+            raise EdgernnError(f"{paths[0]}: expected at least 2 engines, got {len(engines)}; get the file again")
+        for path, part in zip(paths, (engines, tested), strict=False):
+            if short := [i for i, engine in enumerate(part, 1) if len(engine) < self.window]:
+                got = f"{len(part[short[0] - 1])} of engine {short[0]}"
+                raise EdgernnError(f"{path}: expected at least window={self.window} cycles, got {got}; lower window")
+        chosen = random_split(len(engines), [max(1, len(engines) // HELD_OUT)], seed)
+        self.train, self.validation = (self._windows([engines[i] for i in part.tolist()], seed) for part in chosen)
+        last = np.stack([engine[-self.window :] for engine in tested])
+        self.test = Sequences(torch.from_numpy(last), torch.from_numpy(left[:, None] / np.float32(self.cap)))
+        self.mean, self.std = standardisation(self.train.x)
+
+    def tally(self, split: Split) -> Tally:
+        return _LifeTally(self.cap)
+
+    def _windows(self, engines: list[Array], seed: int) -> Sequences:
+        """Return every window of the engines, with the cycles left after it."""
+        x = [np.lib.stride_tricks.sliding_window_view(engine, self.window, 0).swapaxes(1, 2) for engine in engines]
+        left = [np.arange(len(windows) - 1, -1, -1, dtype=np.float32)[:, None] for windows in x]
+        target = torch.from_numpy(np.concatenate(left) / np.float32(self.cap))
+        return Sequences(torch.from_numpy(np.concatenate(x)), target, seed=seed)
+
+
+def _table(path: Path, columns: int) -> Array:
+    """Read a text of numbers separated by spaces: (rows, columns) float32."""
+    rows = []
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        if not (cells := line.split()):
+            continue
+        if len(cells) != columns:
+            raise EdgernnError(f"{path}: line {number}: expected {columns} numbers, got {len(cells)}; get it again")
+        try:
+            rows.append([float(cell) for cell in cells])
+        except ValueError:
+            raise EdgernnError(f"{path}: line {number}: expected numbers, got {line.strip()[:40]!r}") from None
+    if not rows:
+        raise EdgernnError(f"{path}: expected lines of {columns} numbers, got none; get it again")
+    return finite(str(path), np.array(rows)).numpy()
+
+
+def _engines(path: Path, table: Array) -> list[Array]:
+    """Split the rows into engines (cycles, 24), which are numbered from 1, as are their cycles."""
+    starts = np.flatnonzero(table[:, 1] == 1)
+    engines = np.split(table, starts[1:])
+    for i, engine in enumerate(engines, 1):
+        if (engine[:, 0] != i).any() or (engine[:, 1] != np.arange(1, len(engine) + 1)).any():
+            raise EdgernnError(
+                f"{path}: expected engines and their cycles numbered from 1, got others at engine {i}; get it again"
+            )
+    return [engine[:, 2:] for engine in engines]

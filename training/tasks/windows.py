@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cutting of long recordings into windows of one length, so that every step counts once."""
+
+import numpy as np
+
+from edgernn.training.tasks.parts import Array
+
+# target of a step that carries no loss and is not counted, such as the lead-in of a window
+UNCOUNTED = -2
+
+
+def cut(length: int, window: int, lead: int) -> list[tuple[int, int]]:
+    """Cut a recording into windows.
+
+    A window begins `lead` steps before its first step that counts, so that the state is not new there. The first window
+    has no lead-in, and the last one ends with the recording.
+
+    Args:
+        length: Number of steps of the recording, at least `window`.
+        window: Number of steps of a window, more than `lead`.
+        lead: Number of steps of the lead-in.
+
+    Returns:
+        For each window its first step, and its first step that counts. All following steps of the window count.
+    """
+    windows, end = [(0, 0)], window
+    while end < length:
+        begin = min(end - lead, length - window)
+        windows.append((begin, end))
+        end = begin + window
+    return windows
+
+
+def windows_of(x: Array, target: Array, window: int, lead: int) -> tuple[Array, Array]:
+    """Cut a recording and its targets into windows.
+
+    Args:
+        x: Inputs (length, I).
+        target: Targets (length,).
+        window: See `cut`.
+        lead: See `cut`.
+
+    Returns:
+        Inputs (N, window, I), and targets (N, window) with UNCOUNTED at steps of the lead-in.
+    """
+    places = cut(len(x), window, lead)
+    targets = np.stack([target[begin : begin + window] for begin, _ in places])
+    for row, (begin, counted) in zip(targets, places, strict=True):
+        row[: counted - begin] = UNCOUNTED
+    return np.stack([x[begin : begin + window] for begin, _ in places]), targets
