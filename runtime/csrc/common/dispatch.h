@@ -84,7 +84,12 @@ std::vector<const EDGERNN_TABLE*> ListSupported() {
 // EDGERNN_ISA names. On failure returns null and sets *error to a static message.
 const EDGERNN_TABLE* ChooseTable(const char** error) {
   const std::vector<const EDGERNN_TABLE*> list = ListSupported();
+#if defined(__wasm__)
+  // a module has no environment, and the kernels of one instruction set
+  const char* wanted = nullptr;
+#else
   const char* wanted = std::getenv("EDGERNN_ISA");
+#endif
   const bool any = wanted == nullptr || *wanted == '\0';
   std::string names;
   for (auto table = list.rbegin(); table != list.rend(); ++table) {

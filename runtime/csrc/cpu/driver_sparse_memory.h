@@ -18,7 +18,7 @@ struct SparseWeights {
   GroupWeights mid;    // gates marked kMid
   GroupWeights dense;  // the weights of `rows` as panels, for steps that update most neurons
   PackedParams params;
-  std::size_t bytes;
+  std::uint64_t bytes;
 
   SparseWeights(const Kernel& kernel, const LayerSizes& sizes, void* base) {
     const CellTable& cell = *kernel.cell;
@@ -33,7 +33,7 @@ struct SparseWeights {
     bytes = arena.used();
   }
 
-  static std::size_t RowBytes(const CellTable& cell, const LayerSizes& sizes) {
+  static std::uint64_t RowBytes(const CellTable& cell, const LayerSizes& sizes) {
     if (sizes.weights == NumberType::kFloat32) {
       return Bytes(sizes.hidden * Float32RowLayout(cell, sizes).floats);
     }
@@ -72,9 +72,9 @@ struct SparseScratch {
   float** next_of;              // (B, kMaxStates): rows of `next`
   float* memory[kMaxMemories];  // (B, padded size) each, the memories of the rule
   std::int64_t* macs;           // (B,)
-  std::size_t zeroed_bytes;     // number of bytes that are zeroed at the start of a call
+  std::uint64_t zeroed_bytes;   // number of bytes that are zeroed at the start of a call
   float* projected;  // (chunk, B, blocks, gates, lanes): bias and W x of all neurons, or null
-  std::size_t bytes;
+  std::uint64_t bytes;
 
   SparseScratch(const Kernel& kernel, const LayerSizes& sizes, std::int64_t steps,
                 std::int64_t batch, void* base) {
