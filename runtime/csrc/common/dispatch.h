@@ -23,6 +23,11 @@ extern const EDGERNN_TABLE kTable;
 extern const EDGERNN_TABLE kDotsTable;
 }  // namespace native
 #endif
+#ifdef EDGERNN_HAS_SIMD128
+namespace simd128 {
+extern const EDGERNN_TABLE kTable;
+}
+#endif
 #ifdef EDGERNN_HAS_BASELINE
 namespace baseline {
 extern const EDGERNN_TABLE kTable;
@@ -57,6 +62,9 @@ std::vector<const EDGERNN_TABLE*> ListSupported() {
 #ifdef EDGERNN_HAS_NATIVE
   list.push_back(&native::kTable);
   if (HasDotProducts()) list.push_back(&native::kDotsTable);
+#endif
+#ifdef EDGERNN_HAS_SIMD128
+  list.push_back(&simd128::kTable);
 #endif
 #ifdef EDGERNN_HAS_BASELINE
   list.push_back(&baseline::kTable);

@@ -201,7 +201,7 @@ namespace functions {
       f + (p * (square * f) + n * -2.12194440e-4f - square * 0.5f) + n * 0.693359375f;
   const Vec::Raw infinity = Fill(__builtin_inff()).raw, nan = Fill(__builtin_nanf("")).raw;
   const Vec::Raw special = a.raw == 0.0f ? -infinity : a.raw == infinity ? infinity : nan;
-  return {(a.raw > 0.0f) & (a.raw < infinity) ? result.raw : special};
+  return {((a.raw > 0.0f) & (a.raw < infinity)) ? result.raw : special};
 }
 
 [[gnu::always_inline]] inline Vec sin(Vec a) { return SineOf(Reduce(a), 0); }
