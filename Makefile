@@ -64,7 +64,7 @@ SANITIZED_TESTS := tests/test_native_op.py::test_op_equals_oracle \
 CHECKS := check-format check-types check-wheel check-instructions check-added-rule check-sanitizers check-fuzz \
     check-programs check-models check-gpu check-instruction-sets check-cluster check-arm check-apps check-wasm check-docs
 
-.PHONY: setup demo test quick checks $(CHECKS) wasm wasm-tools docs docs-site format clean example-cpp example-c example-node example-browser
+.PHONY: setup demo test quick checks $(CHECKS) wasm wasm-tools wasm-packages docs docs-site format clean example-cpp example-c example-node example-browser
 
 setup: $(STAMP)
 
@@ -101,6 +101,9 @@ example-c: setup
 WASM_CXX := clang++-19
 WASM_PACKAGES := clang-19 lld-19 wasi-libc libc++-19-dev-wasm32 libclang-rt-19-dev-wasm32
 
+wasm-packages:
+	@echo $(WASM_PACKAGES)
+
 # compiles and links a program with a list, which needs every package
 wasm-tools:
 	@printf '#include <vector>\nint main(int n, char**) { return static_cast<int>(std::vector<int>(n).size()); }' | \
@@ -112,12 +115,17 @@ wasm: wasm-tools
 	cmake --build build/wasm --parallel 2
 	cmake --install build/wasm --prefix runtime/js
 
-example-node: examples/node/node_modules
+# with the package in runtime/js; `node examples/node/stream.mjs MODEL.onnx` uses ONNX Runtime, after `npm ci`
+example-node: setup wasm
 	mkdir -p build
-	($(STEPS)) | node examples/node/stream.mjs $(EXAMPLE) > build/y.csv
+	$(BIN)/edgernn pack $(EXAMPLE) --out build/model.edgernn
+	($(STEPS)) | node examples/node/stream.mjs build/model.edgernn > build/y.csv
 
-example-browser: examples/browser/node_modules
-	node examples/browser/serve.mjs $(EXAMPLE)
+# a user may choose an ONNX file on the page, which needs ONNX Runtime
+example-browser: setup wasm examples/browser/node_modules
+	mkdir -p build
+	$(BIN)/edgernn pack $(EXAMPLE) --out build/model.edgernn
+	node examples/browser/serve.mjs build/model.edgernn
 
 examples/%/node_modules: examples/%/package-lock.json
 	npm ci --prefix examples/$*

