@@ -31,6 +31,7 @@ from tests.models import contractive
 
 TRAINED = apps.ROOT / "models" / "adding-sarnn" / "model.onnx"
 WASM = apps.ROOT / "runtime" / "js" / "edgernn.wasm"
+TIMER = apps.ROOT / "tests" / "time_packed.mjs"
 ROUNDS = 9
 WARM_UP, PASSES = 20, 60
 BEST = "native"  # the best instruction set of this processor
@@ -86,10 +87,13 @@ def page_bytes(model: Path) -> int:
     return sum(len(gzip.compress(content)) for content in contents)
 
 
-def chromium_time(model: Path) -> float:
-    """Return the median time of a step on the page in µs, for examples/adding.csv ten times."""
-    x = np.tile(adding(), (10, 1, 1))
-    return statistics.median(apps.figures(apps.stream_in_chromium(model, x).report)[0] for _ in range(3))
+def chromium_times(x: Path, models: list[Path]) -> list[float]:
+    """Return the median time of a step of each model in Chromium in µs."""
+    times = []
+    for model in models:
+        with apps.serving(model, apps.EXAMPLES / "adding.csv") as address:
+            times += times_of(["node", TIMER, x, address])
+    return times
 
 
 def measure() -> dict[str, Any]:
@@ -107,19 +111,20 @@ def measure() -> dict[str, Any]:
         (folder / "x").write_bytes(adding().tobytes())
         native = [sys.executable, "-m", "tests.measure_wasm", "--native", *packed]
         contenders: dict[str, tuple[list[object], dict[str, str] | None]] = {
-            "node": (["node", apps.ROOT / "tests" / "time_packed.mjs", folder / "x", *packed], None),
+            "node": (["node", TIMER, folder / "x", *packed], None),
             "sse2": (native, {"EDGERNN_ISA": "baseline"}),
             BEST: (native, None),
         }
         rounds: dict[str, list[list[float]]] = {name: [] for name in contenders}
+        rounds["chromium"] = []
         for _ in range(ROUNDS):
             for contender, (words, environment) in contenders.items():
                 rounds[contender].append(times_of(words, environment))
+            rounds["chromium"].append(chromium_times(folder / "x", packed))
         times = {
             contender: dict(zip(files, map(statistics.median, zip(*kept, strict=True)), strict=True))
             for contender, kept in rounds.items()
         }
-        times["chromium"] = {model: chromium_time(path) for model, path in zip(files, packed, strict=True)}
         return {
             "machine": machine(),
             "rounds": ROUNDS,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests of runtime/js for Node's test runner, which tests/checks/wasm.py starts. The environment variable FOLDER has
-// sarnn.edgernn (gru + selective, I = 3, H = 128, O = 2) and words.edgernn (11 words).
+// sarnn.edgernn (gru + selective, I = 3, H = 128, O = 2), a state of it that the native library saved, with y of the next
+// step, and words.edgernn (11 words).
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
@@ -98,6 +99,14 @@ test("a saved state continues, in another model too", async () => {
   assert.throws(() => b.restore(new Uint8Array(1e6)), refuses("BAD_STATE", /expected a Uint8Array of \d+ bytes/));
   assert.throws(() => b.restore("state"), refuses("BAD_STATE", /another type/));
   assert.deepEqual(b.state, before);
+});
+
+test("a state that the native library saved continues", async () => {
+  const model = await Model.load(sarnn);
+  model.restore(readFileSync(`${process.env.FOLDER}/sarnn.state`));
+  const bytes = Uint8Array.from(readFileSync(`${process.env.FOLDER}/sarnn.y`));
+  const expected = new Float32Array(bytes.buffer);
+  model.step([0.5, 0.5, 0.5]).forEach((value, i) => assert(Math.abs(value - expected[i]) < 1e-6));
 });
 
 test("words", async () => {

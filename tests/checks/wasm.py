@@ -211,6 +211,14 @@ def test_the_package_behaves(tmp_path):
         "words": contractive("lstm", vocabulary=11, output="all"),
     }.items():
         (tmp_path / f"{name}.edgernn").write_bytes(packed_alone(model))
+    stepper = Stepper((tmp_path / "sarnn.edgernn").read_bytes(), 1)
+    for x in random_input(5, 1, 3):
+        stepper.x[...] = x
+        assert stepper.step()
+    (tmp_path / "sarnn.state").write_bytes(stepper.save_state())
+    stepper.x[...] = 0.5
+    assert stepper.step()
+    (tmp_path / "sarnn.y").write_bytes(stepper.y.tobytes())
     words = ["node", "--test", ROOT / "tests" / "npm_package.test.mjs"]
     process = run(*words, timeout=300, environment={"FOLDER": str(tmp_path)})
     assert process.returncode == 0, process.stdout + process.stderr
