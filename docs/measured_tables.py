@@ -150,12 +150,12 @@ def wasm_times() -> str:
     """Return a table of the times of edgernn.wasm, measured by `python -m tests.measure_wasm`."""
     report = json.loads(WASM.read_text(encoding="utf-8"))
     times, size, machine, versions = (report[name] for name in ("microseconds", "bytes", "machine", "versions"))
-    columns = ("node", "chromium", "sse2", "native")
+    columns = ("node", "node_relaxed", "chromium", "sse2", "native")
     rows = "\n".join(
         f"| {model} | {' | '.join(f'{times[column][model]:.2f}' for column in columns)} |" for model in times["node"]
     )
-    head = "| a step, µs | Node | Chromium | native library, SSE2 | native library, best |\n"
-    head += "|---|---:|---:|---:|---:|"
+    head = "| a step, µs | Node | Node, relaxed SIMD | Chromium, relaxed SIMD | native, SSE2 | native, best |\n"
+    head += "|---|---:|---:|---:|---:|---:|"
     how = (
         f"Medians of {report['rounds']} alternating rounds on {machine['cpu']}, {machine['cores']} cores, "
         f"{machine['instruction_set']}; Node {versions['node']}, Chromium {versions['chromium'].split('.')[0]}, clang "

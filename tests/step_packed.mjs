@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps packed models with runtime/js for tests/checks/wasm.py:
 //
-//   node step_packed.mjs folder
+//   node step_packed.mjs folder edgernn | edgernn-relaxed
 //
 // jobs.json in the folder is a list of {model, batch, steps, x, y}: the bytes of a packed model and of its input in
 // `data`, as [offset, bytes], and where its outputs start in the file `y`. Prints the result of each job as a line of
-// JSON: {updates} per step, or the {status, message} of its error. Any other error ends the program.
+// JSON: {updates} per step, or the {status, message} of its error. The module is named. Any other error ends the program.
 
 import { readFileSync, writeFileSync } from "node:fs";
 
 import { EdgernnError, Model } from "../runtime/js/index.mjs";
 
-const [folder] = process.argv.slice(2);
+const [folder, name] = process.argv.slice(2);
+const module = await WebAssembly.compile(readFileSync(new URL(`../runtime/js/${name}.wasm`, import.meta.url)));
+
 const jobs = JSON.parse(readFileSync(`${folder}/jobs.json`, "utf-8"));
 const data = readFileSync(`${folder}/data`);
 const part = ([offset, bytes]) => data.subarray(offset, offset + bytes);
@@ -21,7 +23,7 @@ for (const { model: content, batch, steps, x } of jobs) {
   const begin = performance.now();
   let result;
   try {
-    const model = await Model.load(part(content), { batch, memory: 2 ** 28 });
+    const model = await Model.load(part(content), { batch, memory: 2 ** 28, module });
     model.onNonfinite("reset");
     const words = model.vocabulary > 0;
     const bytes = Uint8Array.from(part(x));

@@ -23,6 +23,7 @@ const files = {
   "/csv.mjs": here("../csv.mjs"),
   "/edgernn/index.mjs": `${edgernn}/index.mjs`,
   "/edgernn/edgernn.wasm": `${edgernn}/edgernn.wasm`,
+  "/edgernn/edgernn-relaxed.wasm": `${edgernn}/edgernn-relaxed.wasm`,
   "/ort/ort.wasm.min.mjs": `${ort}/ort.wasm.min.mjs`,
   "/ort/ort-wasm-simd-threaded.mjs": `${ort}/ort-wasm-simd-threaded.mjs`,
   "/ort/ort-wasm-simd-threaded.wasm": `${ort}/ort-wasm-simd-threaded.wasm`,

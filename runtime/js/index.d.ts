@@ -20,7 +20,7 @@ export interface LoadOptions {
   batch?: number;
   /** The most bytes of memory that the model may take, at least 262144. Default: 2 ** 32. */
   memory?: number;
-  /** The compiled edgernn.wasm. Default: the file beside this module. */
+  /** The compiled edgernn.wasm. Default: the file beside this module, edgernn-relaxed.wasm where the engine has it. */
   module?: WebAssembly.Module;
 }
 

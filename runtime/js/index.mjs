@@ -30,11 +30,23 @@ export class EdgernnError extends Error {
   }
 }
 
+// a module with the instruction f32x4.relaxed_madd; engines without it refuse the module
+const RELAXED = Uint8Array.of(
+  ...[0, 97, 115, 109, 1, 0, 0, 0], // magic number and version
+  ...[1, 4, 1, 96, 0, 0], // a type: no arguments and no results
+  ...[3, 2, 1, 0], // a function of that type
+  ...[10, 20, 1, 18, 0, 65, 0, 253, 15, 65, 0, 253, 15, 65, 0, 253, 15, 253, 133, 2, 26, 11], // its code
+);
+
 let compiled; // the promise of the module beside this file
 
 /** Compiles the module beside this file, which is a file in Node and on a server in a browser. */
 async function compile() {
-  const url = new URL("./edgernn.wasm", import.meta.url);
+  const relaxed = WebAssembly.validate(RELAXED);
+  // two constant addresses, which bundlers find
+  const url = relaxed
+    ? new URL("./edgernn-relaxed.wasm", import.meta.url)
+    : new URL("./edgernn.wasm", import.meta.url);
   if (url.protocol === "file:") {
     const { readFile } = await import("node:fs/promises");
     return WebAssembly.compile(await readFile(url));

@@ -53,10 +53,26 @@ class Stepped:
     milliseconds: float
 
 
-def step_in_node(jobs: list[Job], timeout: float = 300) -> list[Stepped]:
-    """Step all models in one process of Node."""
+# Node's option, if any, with which it takes edgernn.wasm or edgernn-relaxed.wasm
+MODULES = {"edgernn": "--no-experimental-wasm-relaxed-simd", "edgernn-relaxed": "--experimental-wasm-relaxed-simd"}
+modules = pytest.mark.parametrize("module", MODULES)
+
+
+def node_words(module: str) -> list[str]:
+    """Return the command of Node with the option for a module; newer versions have relaxed SIMD and no option."""
     need("node")
     need_wasm()
+    words = ["node", MODULES[module]]
+    if run(*words, "--eval", "").returncode == 0:
+        return words
+    if module == "edgernn":
+        pytest.skip("this version of Node takes edgernn-relaxed.wasm always")
+    return words[:1]
+
+
+def step_in_node(jobs: list[Job], module: str, timeout: float = 300) -> list[Stepped]:
+    """Step all models in one process of Node."""
+    command = node_words(module)
     listed, parts, offset = [], [], 0
     for job in jobs:
         places = []
@@ -70,7 +86,7 @@ def step_in_node(jobs: list[Job], timeout: float = 300) -> list[Stepped]:
         folder = Path(name)
         (folder / "jobs.json").write_text(json.dumps(listed), encoding="utf-8")
         (folder / "data").write_bytes(b"".join(parts))
-        process = run("node", ROOT / "tests" / "step_packed.mjs", folder, timeout=timeout)
+        process = run(*command, ROOT / "tests" / "step_packed.mjs", folder, module, timeout=timeout)
         assert process.returncode == 0, process.stderr
         y = np.frombuffer((folder / "y").read_bytes(), np.float32)
     results = []
@@ -83,10 +99,10 @@ def step_in_node(jobs: list[Job], timeout: float = 300) -> list[Stepped]:
     return results
 
 
-def assert_equals_torch(cases: dict[str, tuple[Any, str, NDArray[Any]]]) -> None:
+def assert_equals_torch(cases: dict[str, tuple[Any, str, NDArray[Any]]], module: str) -> None:
     """Assert that each (model, weights, x) in Node equals torch, and in its updates the native library."""
     jobs = [Job(packed_alone(model, weights), x) for model, weights, x in cases.values()]
-    for (name, (model, weights, x)), job, got in zip(cases.items(), jobs, step_in_node(jobs), strict=True):
+    for (name, (model, weights, x)), job, got in zip(cases.items(), jobs, step_in_node(jobs, module), strict=True):
         assert got.message is None, f"{name}: {got.message}"
         expected = torch_outputs(model, x)
         assert np.abs(expected).max() > 100 * CLOSE[weights], name
@@ -96,17 +112,19 @@ def assert_equals_torch(cases: dict[str, tuple[Any, str, NDArray[Any]]]) -> None
         assert got.updates == ([] if updates is None else updates.sum(-1).tolist()), name
 
 
+@modules
 @pytest.mark.parametrize("batch", [1, 3])
-def test_every_cell_under_every_rule(batch):
+def test_every_cell_under_every_rule(batch, module):
     cases = {}
     for cell in CELLS:
         for rule in RULES:
             options = {"cell_options": {"length": 9}} if cell == "decaynet" else {}
             cases[f"{cell} {rule}"] = contractive(cell, rule, **options), "float32", random_input(9, batch, 3)
-    assert_equals_torch(cases)
+    assert_equals_torch(cases, module)
 
 
-def test_weights_of_fewer_bytes():
+@modules
+def test_weights_of_fewer_bytes(module):
     cases = {}
     for cell in ("rnn", "gru", "lstm", "irc-gru", "eins", "sru", "fastgrnn"):
         for rule in ("always", "skip", "selective"):
@@ -114,10 +132,11 @@ def test_weights_of_fewer_bytes():
                 size = 33 if cell == "sru" else 17
                 model = rounded(contractive(cell, rule, input_size=size), weights)
                 cases[f"{cell} {rule} {weights}"] = model, weights, random_input(9, 2, size)
-    assert_equals_torch(cases)
+    assert_equals_torch(cases, module)
 
 
-def test_every_shape_of_model():
+@modules
+def test_every_shape_of_model(module):
     shapes = {
         "stack": {"layers": 2, "output": "all", "mean": 0.5, "std": 2.0, "last_size": 17},
         "no head": {"output_size": None},
@@ -137,15 +156,16 @@ def test_every_shape_of_model():
     words = np.random.default_rng(0).integers(0, 40, (7, 2))
     options = {"vocabulary": 40, "output": "all", "input_size": 8, "output_size": 5}
     cases["words"] = contractive("lstm", **options), "float32", words
-    assert_equals_torch(cases)
+    assert_equals_torch(cases, module)
 
 
-def test_cells_that_the_library_does_not_know():
+@modules
+def test_cells_that_the_library_does_not_know(module):
     names = [(name, rule) for name in CASES for rule in CASE_RULES]
     models = [case_model(*name) for name in names]
     truths = [case_truth(*name, model) for name, model in zip(names, models, strict=True)]
     jobs = [Job(packed_alone(model), x) for model, (x, _) in zip(models, truths, strict=True)]
-    for (_, rule), (_, expected), got in zip(names, truths, step_in_node(jobs), strict=True):
+    for (_, rule), (_, expected), got in zip(names, truths, step_in_node(jobs, module), strict=True):
         assert_matches(got.y, None, expected, "always")
         assert got.updates == ([] if rule == "always" else expected.updates.sum(-1).tolist())
 
@@ -168,7 +188,8 @@ def native(job: Job) -> tuple[NDArray[np.float32] | None, str | None]:
     return np.stack(outputs), None
 
 
-def test_damaged_models_have_the_same_end_as_in_the_native_library():
+@modules
+def test_damaged_models_have_the_same_end_as_in_the_native_library(module):
     files = sorted(CORPUS.iterdir())
     jobs = []
     for number in range(DAMAGED):
@@ -178,7 +199,7 @@ def test_damaged_models_have_the_same_end_as_in_the_native_library():
         x = np.random.default_rng(number).integers(0, 9, (3, batch, 2)).astype(np.float32)
         jobs.append(Job(content, x))
     accepted = equal = 0
-    for number, (job, got) in enumerate(zip(jobs, step_in_node(jobs), strict=True)):
+    for number, (job, got) in enumerate(zip(jobs, step_in_node(jobs, module), strict=True)):
         y, message = native(job)
         assert got.message == message, number
         assert got.milliseconds < 2000, number
@@ -193,19 +214,20 @@ def test_damaged_models_have_the_same_end_as_in_the_native_library():
     assert equal > 0.95 * accepted
 
 
-def test_the_module_is_small(capsys):
+@modules
+def test_the_module_is_small(capsys, module):
     need_wasm()
-    content = (PACKAGE / "edgernn.wasm").read_bytes()
+    content = (PACKAGE / f"{module}.wasm").read_bytes()
     size = len(gzip.compress(content, 9))
     with capsys.disabled():
-        print(f"\nedgernn.wasm: {len(content)} bytes, {size} gzipped")
+        print(f"\n{module}.wasm: {len(content)} bytes, {size} gzipped")
     assert size <= MOST_GZIPPED
 
 
-def test_the_package_behaves(tmp_path):
+@modules
+def test_the_package_behaves(tmp_path, module):
     """tests/npm_package.test.mjs, by Node's own test runner."""
-    need("node")
-    need_wasm()
+    command = node_words(module)
     for name, model in {
         "sarnn": contractive("gru", "selective", hidden_size=128),
         "words": contractive("lstm", vocabulary=11, output="all"),
@@ -219,6 +241,6 @@ def test_the_package_behaves(tmp_path):
     stepper.x[...] = 0.5
     assert stepper.step()
     (tmp_path / "sarnn.y").write_bytes(stepper.y.tobytes())
-    words = ["node", "--test", ROOT / "tests" / "npm_package.test.mjs"]
+    words = [*command, "--test", ROOT / "tests" / "npm_package.test.mjs"]
     process = run(*words, timeout=300, environment={"FOLDER": str(tmp_path)})
     assert process.returncode == 0, process.stdout + process.stderr

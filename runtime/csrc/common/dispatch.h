@@ -28,6 +28,11 @@ namespace simd128 {
 extern const EDGERNN_TABLE kTable;
 }
 #endif
+#ifdef EDGERNN_HAS_RELAXED_SIMD
+namespace relaxed_simd {
+extern const EDGERNN_TABLE kTable;
+}
+#endif
 #ifdef EDGERNN_HAS_BASELINE
 namespace baseline {
 extern const EDGERNN_TABLE kTable;
@@ -65,6 +70,9 @@ std::vector<const EDGERNN_TABLE*> ListSupported() {
 #endif
 #ifdef EDGERNN_HAS_SIMD128
   list.push_back(&simd128::kTable);
+#endif
+#ifdef EDGERNN_HAS_RELAXED_SIMD
+  list.push_back(&relaxed_simd::kTable);
 #endif
 #ifdef EDGERNN_HAS_BASELINE
   list.push_back(&baseline::kTable);

@@ -185,7 +185,7 @@ namespace functions {
 // (log(1 + f) - f + f^2 / 2) / f^3 is a minimax polynomial of degree 7; relative error 6e-9.
 [[gnu::always_inline]] inline Vec log(Vec a) {
   const Vec::Bits small = a.raw < 1.17549435e-38f;
-  const Vec normal = {small != 0 ? (a * 33554432.0f).raw : a.raw};
+  const Vec normal = {small != 0 ? Vec(a * 33554432.0f).raw : a.raw};
   const Vec::Bits power = SubtractBits(AsBits(normal), 0x3f3504f3) >> 23;
   const Vec f = FromBits(SubtractBits(AsBits(normal), power << 23)) - 1.0f;
   const Vec n = {__builtin_convertvector(power - (small & 25), Vec::Raw)};
