@@ -16,8 +16,10 @@
 #   make check-cluster        run a sweep on a Ray cluster with failing and foreign nodes
 #   make check-arm            run the kernels on 64-bit Arm in qemu
 #   make check-apps           run the example apps, in a browser too
+#   make check-wasm           run the npm package in Node, with damaged models too
 #   make check-docs           build the documentation site with warnings as errors and check its links
 # make docs    regenerate the generated parts of docs/ and of the C++ code, and build the site
+# make wasm    build edgernn.wasm of the npm package in runtime/js
 # make docs-site   build the documentation site: build/site/index.html
 # make example-cpp, example-c, example-node, example-browser   build and run an example app: docs/how-to/stream.md
 
@@ -60,9 +62,9 @@ SANITIZED_TESTS := tests/test_native_op.py::test_op_equals_oracle \
     tests/test_native_weights.py::test_sparse_weights_equal_oracle
 
 CHECKS := check-format check-types check-wheel check-instructions check-added-rule check-sanitizers check-fuzz \
-    check-programs check-models check-gpu check-instruction-sets check-cluster check-arm check-apps check-docs
+    check-programs check-models check-gpu check-instruction-sets check-cluster check-arm check-apps check-wasm check-docs
 
-.PHONY: setup demo test quick checks $(CHECKS) docs docs-site format clean example-cpp example-c example-node example-browser
+.PHONY: setup demo test quick checks $(CHECKS) wasm wasm-tools wasm-packages docs docs-site format clean example-cpp example-c example-node example-browser
 
 setup: $(STAMP)
 
@@ -96,12 +98,34 @@ example-c: setup
 	cmake --build build/example-c
 	($(STEPS)) | build/example-c/stream build/model.edgernn > build/y.csv
 
-example-node: examples/node/node_modules
-	mkdir -p build
-	($(STEPS)) | node examples/node/stream.mjs $(EXAMPLE) > build/y.csv
+WASM_CXX := clang++-19
+WASM_PACKAGES := clang-19 lld-19 wasi-libc libc++-19-dev-wasm32 libclang-rt-19-dev-wasm32
 
-example-browser: examples/browser/node_modules
-	node examples/browser/serve.mjs $(EXAMPLE)
+wasm-packages:
+	@echo $(WASM_PACKAGES)
+
+# compiles and links a program with a list, which needs every package
+wasm-tools:
+	@printf '#include <vector>\nint main(int n, char**) { return static_cast<int>(std::vector<int>(n).size()); }' | \
+	    $(WASM_CXX) --target=wasm32-wasi -fno-exceptions -x c++ - -o /dev/null 2>/dev/null || \
+	    { echo 'wasm: no compiler for WebAssembly; run: apt-get install $(WASM_PACKAGES)' >&2; exit 1; }
+
+wasm: wasm-tools
+	cmake --toolchain cmake/wasm32.cmake -S . -B build/wasm -DWASM_CXX=$(WASM_CXX)
+	cmake --build build/wasm --parallel 2
+	cmake --install build/wasm --prefix runtime/js
+
+# with the package in runtime/js; `node examples/node/stream.mjs MODEL.onnx` uses ONNX Runtime, after `npm ci`
+example-node: setup wasm
+	mkdir -p build
+	$(BIN)/edgernn pack $(EXAMPLE) --out build/model.edgernn
+	($(STEPS)) | node examples/node/stream.mjs build/model.edgernn > build/y.csv
+
+# a user may choose an ONNX file on the page, which needs ONNX Runtime
+example-browser: setup wasm examples/browser/node_modules
+	mkdir -p build
+	$(BIN)/edgernn pack $(EXAMPLE) --out build/model.edgernn
+	node examples/browser/serve.mjs build/model.edgernn
 
 examples/%/node_modules: examples/%/package-lock.json
 	npm ci --prefix examples/$*
@@ -181,6 +205,9 @@ check-arm: setup
 
 check-apps: setup
 	$(BIN)/python -m pytest -n auto -rs tests/checks/apps.py
+
+check-wasm: setup
+	$(BIN)/python -m pytest -rs tests/checks/wasm.py
 
 # regenerates the generated parts of docs and C++, then builds the site
 docs: setup

@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
 APPS = RESULTS / "apps.json"
+WASM = RESULTS / "wasm.json"
 PERFORMANCE = RESULTS / "performance.json"
 ADDING_MODEL = ROOT / "models" / "adding-sarnn" / "bench.json"
 # cases and groups of docs/results/performance.json in the table of light cells
@@ -117,6 +118,9 @@ def apps() -> str:
     time, size, machine = report["microseconds"], report["bytes"], report["machine"]
     cpp, c, node, browser = size["cpp"], size["c"], size["node"], size["browser"]
     versions = report["versions"]
+    wasm = json.loads(WASM.read_text(encoding="utf-8"))
+    module = wasm["bytes"]["module"]
+    step = {name: times["adding-sarnn"] for name, times in wasm["microseconds"].items()}
     rows = f"""\
 | app | command | what it needs, MB | a step, µs |
 |---|---|---|---:|
@@ -125,17 +129,42 @@ def apps() -> str:
 {time["cpp_portable"]:.0f} without our library |
 | C | `make example-c` | {mb(sum(c.values()))}: our library {mb(c["library"])}, the model {mb(c["model"])}, \
 the program {mb(c["program"])}, memory {mb(c["memory"])} | {time["c"]:.2f} |
-| Node | `make example-node` | {mb(node["used"])} of the {mb(node["installed"])} that npm installs for all platforms | \
-{time["node"]:.0f} |
-| browser | `make example-browser` | {mb(browser["loaded"])} to load, {mb(browser["gzipped"])} gzipped | \
-{time["browser"]:.0f} |"""
+| Node | `make example-node` | {mb(module)}: the module, and the model {mb(c["model"])} | {step["node"]:.2f} |
+| browser | `make example-browser` | {mb(wasm["bytes"]["page_gzipped"])} to load, gzipped, with an int8 model | \
+{step["chromium"]:.1f} |
+| Node, ONNX Runtime | `node examples/node/stream.mjs` | {mb(node["used"])} of the {mb(node["installed"])} that npm \
+installs for all platforms | {time["node"]:.0f} |
+| browser, ONNX Runtime | `node examples/browser/serve.mjs` | {mb(browser["loaded"])} to load, \
+{mb(browser["gzipped"])} gzipped | {time["browser"]:.0f} |"""
     how = (
         f"Medians of {report['steps']:,} steps, calls included, timed by the apps themselves on {machine['cpu']}, "
         f"{machine['cores']} cores, {machine['instruction_set']}; onnxruntime {machine['versions']['onnxruntime']}, "
         f"onnxruntime-node and -web {versions['onnxruntime-node']}, Node {versions['node'].lstrip('v')}, Chromium "
-        f"{versions['chromium'].split('.')[0]}. Made by `python -m tests.measure_apps --out docs/results/apps.json`."
+        f"{versions['chromium'].split('.')[0]}. Made by `python -m tests.measure_apps --out docs/results/apps.json`. "
+        "Node and browser without ONNX Runtime: [Deploy in Node or a browser](deploy-browser.md)."
     )
     return f"{rows}\n\n{filled(how)}"
+
+
+def wasm_times() -> str:
+    """Return a table of the times of edgernn.wasm, measured by `python -m tests.measure_wasm`."""
+    report = json.loads(WASM.read_text(encoding="utf-8"))
+    times, size, machine, versions = (report[name] for name in ("microseconds", "bytes", "machine", "versions"))
+    columns = ("node", "node_relaxed", "chromium", "sse2", "native")
+    rows = "\n".join(
+        f"| {model} | {' | '.join(f'{times[column][model]:.2f}' for column in columns)} |" for model in times["node"]
+    )
+    head = "| a step, µs | Node | Node, relaxed SIMD | Chromium, relaxed SIMD | native, SSE2 | native, best |\n"
+    head += "|---|---:|---:|---:|---:|---:|"
+    how = (
+        f"Medians of {report['rounds']} alternating rounds on {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['instruction_set']}; Node {versions['node']}, Chromium {versions['chromium'].split('.')[0]}, clang "
+        f"{versions['clang']}. The module has {size['module'] / 1000:.0f} kB, {size['module_gzipped'] / 1000:.0f} kB "
+        f"gzipped; the page with the int8 model loads {size['page_gzipped'] / 1000:.0f} kB gzipped. The largest "
+        f"difference from `Session` is {report['worst_error']:.1e}. Made by `python -m tests.measure_wasm --out "
+        "docs/results/wasm.json`."
+    )
+    return f"{head}\n{rows}\n\n{filled(how)}"
 
 
 def mb(count: int) -> str:

@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +74,22 @@ def stream_in_node(model: Path, x: NDArray) -> Streamed:
     return _through_pipes(["node", EXAMPLES / "node" / "stream.mjs", model], x)
 
 
+def stream_packed_in_node(model: Path, x: NDArray) -> Streamed:
+    """Pack the model and stream it in Node, with the package in runtime/js."""
+    need("node")
+    need_wasm()
+    with tempfile.TemporaryDirectory() as folder:
+        packed = pack_file(model, Path(folder, "model.edgernn"))["packed"]
+        return _through_pipes(["node", EXAMPLES / "node" / "stream.mjs", packed], x)
+
+
+def stream_packed_in_chromium(model: Path, x: NDArray) -> Streamed:
+    """Pack the model and stream it on the page, with the package in runtime/js."""
+    need_wasm()
+    with tempfile.TemporaryDirectory() as folder:
+        return stream_in_chromium(pack_file(model, Path(folder, "model.edgernn"))["packed"], x)
+
+
 def stream_in_chromium(model: Path, x: NDArray, picture: Path | None = None) -> Streamed:
     need_chromium()
     with tempfile.TemporaryDirectory() as folder:
@@ -95,8 +111,12 @@ def csv_of(x: NDArray) -> str:
     return "\n\n".join("\n".join(",".join(f"{v:.9g}" for v in x_t) for x_t in sequence) for sequence in rows) + "\n"
 
 
-def run(*words: object, text: str = "", timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(list(map(str, words)), input=text, capture_output=True, text=True, timeout=timeout)
+def run(
+    *words: object, text: str = "", timeout: float = 120, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command with the input `text`. environment: Variables that are added to this process's own."""
+    env = os.environ | (environment or {})
+    return subprocess.run(list(map(str, words)), input=text, capture_output=True, text=True, timeout=timeout, env=env)
 
 
 def on_the_page(model: Path, source: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -157,6 +177,17 @@ def _built(example: str, *options: str) -> Path:
 def need(tool: str) -> None:
     if shutil.which(tool) is None:
         pytest.skip(f"{tool} is not installed")
+
+
+@functools.cache
+def need_wasm() -> None:
+    """Build runtime/js/edgernn.wasm once."""
+    tools = run("make", "--silent", "wasm-tools", "-C", ROOT)
+    if tools.returncode != 0:
+        pytest.skip(tools.stderr.splitlines()[0])
+    process = run("make", "--silent", "wasm", "-C", ROOT, timeout=1200)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "warning" not in process.stderr, process.stderr
 
 
 def need_node(example: str, *packages: str) -> None:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The editable install, used from another folder, and the native library: its size and dependencies."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
+import edgernn
 from edgernn.runtime import library_path
 from tests.source_tree import ROOT, run
 
@@ -35,3 +37,9 @@ def test_library_needs_nothing():
     library = Path(library_path())
     needed = [line.split("[")[1].rstrip("]") for line in run("readelf", "-d", library).splitlines() if "NEEDED" in line]
     assert set(needed) <= {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"}
+
+
+def test_npm_package_has_the_version_of_the_library():
+    package = json.loads((ROOT / "runtime" / "js" / "package.json").read_text(encoding="utf-8"))
+    assert package["version"] == edgernn.__version__
+    assert "dependencies" not in package

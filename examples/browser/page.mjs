@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams x.csv through model.onnx and draws input, output and updates. The user may choose other files.
+// Streams x.csv through a model, a packed or an ONNX file, and draws input, output and updates. The user may choose other
+// files. ONNX Runtime is loaded for an ONNX file only.
 //
 // Parameters of the address: ?speed=max runs at maximum speed, ?once stops at the end of the file.
 
-import * as ort from "onnxruntime-web";
+import { Model } from "edgernn";
 
 import { draw } from "./chart.mjs";
 import { isHeader, quantiles, steps } from "./csv.mjs";
 import { Stream } from "./edgernn.mjs";
+import { PackedStream } from "./packed.mjs";
 
 const KEPT = 10_000; // maximum number of steps in a saved file
 const FRAME = 12; // milliseconds of steps per animation frame at maximum speed
-
-// a step is too short for several threads
-ort.env.wasm.numThreads = 1;
+// steps that are timed together: the browser's clock has 5 µs, which is more than a step of a packed model
+const TIMED = 50;
 
 const element = (id) => document.getElementById(id);
 const address = new URL(location.href).searchParams;
 
-// the target of y for some tasks, from the inputs of the sequence so far
+// the target of y for some tasks, by the names of their inputs, from the inputs of the sequence so far
 const GOALS = {
-  adding: (inputs) => inputs.reduce((sum, [value, marker]) => sum + value * marker, 0),
+  "value,marker": (inputs) => inputs.reduce((sum, [value, marker]) => sum + value * marker, 0),
 };
 
 /** Streams a file of steps through a model. */
@@ -32,6 +33,7 @@ class Run {
   #lines;
   #steps;
   #inputs = []; // inputs of the sequence so far
+  #timed = { steps: 0, milliseconds: 0 }; // steps of the block that is timed
 
   constructor(stream, text) {
     this.#stream = stream;
@@ -58,16 +60,31 @@ class Run {
     }
     const start = performance.now();
     const { y, updates } = await this.#stream.step(x);
-    this.microseconds.push(1000 * (performance.now() - start));
+    this.#time(performance.now() - start);
     const begins = this.#inputs.length === 0;
     this.#inputs.push(x);
-    const goal = GOALS[this.#stream.info.task]?.(this.#inputs);
+    const goal = GOALS[this.names]?.(this.#inputs);
     const share = updates === undefined ? 1 : updates / this.#stream.neurons;
     this.rows.push({ x, y, updates, share, begins, goal });
     this.count += 1;
     if (this.rows.length > KEPT) this.rows = this.rows.slice(-KEPT / 2);
     if (this.microseconds.length > KEPT) this.microseconds = this.microseconds.slice(-KEPT / 2);
     return true;
+  }
+
+  /** Adds the time of a step, and at the end of a block its mean per step. */
+  #time(milliseconds) {
+    this.#timed.steps += 1;
+    this.#timed.milliseconds += milliseconds;
+    if (this.#timed.steps < TIMED) return;
+    this.microseconds.push((1000 * this.#timed.milliseconds) / TIMED);
+    this.#timed = { steps: 0, milliseconds: 0 };
+  }
+
+  /** The median time of a step in µs; before the first block is complete, the mean. */
+  get latency() {
+    const { steps, milliseconds } = this.#timed;
+    return this.microseconds.length > 0 ? quantiles(this.microseconds).median : (1000 * milliseconds) / steps;
   }
 
   /** Returns the kept rows as CSV: x, y and the number of neurons updated, with an empty line between sequences. */
@@ -83,7 +100,7 @@ class Run {
   }
 }
 
-const model = { name: "model.onnx", stream: null };
+const model = { name: "model", stream: null };
 const input = { name: "x.csv", text: null };
 let run = null;
 let paused = false;
@@ -109,17 +126,31 @@ function begin() {
 async function chooseModel(name, bytes) {
   Object.assign(model, { name, stream: null });
   element("model").textContent = name;
-  model.stream = await Stream.open(ort, bytes, { executionProviders: ["wasm"] });
-  const { task, parameters } = model.stream.info;
-  const [cell, rule] = ["cell", "rule"].map((part) => model.stream.info.model.layer[part].name);
+  model.stream = PackedStream.reads(bytes) ? await PackedStream.open(Model, bytes) : await openOnnx(bytes);
   element("model").textContent = [
-    `${name}: ${rule === "always" ? cell : `${cell} + ${rule}`}`,
-    ...(task === undefined ? [] : [`task ${task}`]),
+    ...describe(name, model.stream.info),
     `${model.stream.neurons} neurons`,
-    `${parameters.toLocaleString("en")} parameters`,
     `${Math.round(bytes.length / 1000).toLocaleString("en")} kB`,
   ].join(", ");
   begin();
+}
+
+async function openOnnx(bytes) {
+  const ort = await import("onnxruntime-web");
+  // a step is too short for several threads
+  ort.env.wasm.numThreads = 1;
+  return Stream.open(ort, bytes, { executionProviders: ["wasm"] });
+}
+
+/** Describes a model by the metadata of its ONNX file; a packed model has none. */
+function describe(name, info) {
+  if (info === undefined) return [`${name}: packed`];
+  const [cell, rule] = ["cell", "rule"].map((part) => info.model.layer[part].name);
+  return [
+    `${name}: ${rule === "always" ? cell : `${cell} + ${rule}`}`,
+    ...(info.task === undefined ? [] : [`task ${info.task}`]),
+    `${info.parameters.toLocaleString("en")} parameters`,
+  ];
 }
 
 function chooseInput(name, text) {
@@ -134,10 +165,10 @@ async function fetched(name) {
 }
 
 function show() {
-  const { rows = [], names = [], count = 0, microseconds = [] } = run ?? {};
+  const { rows = [], names = [], count = 0, latency } = run ?? {};
   draw(element("chart"), rows, names, count);
   if (count === 0) return;
-  element("latency").textContent = `${quantiles(microseconds).median.toFixed(0)} µs`;
+  element("latency").textContent = `${latency.toFixed(1)} µs`;
   const share = rows.reduce((sum, row) => sum + row.share, 0) / rows.length;
   element("rate").textContent = `${(100 * share).toFixed(1)} %`;
   element("count").textContent = count.toLocaleString("en");

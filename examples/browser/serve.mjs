@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Serves the page with a model and its input on localhost:
 //
-//   node serve.mjs [model.onnx] [x.csv] [port]
+//   node serve.mjs [model.edgernn | model.onnx] [x.csv] [port]
 
 import { readFile, stat } from "node:fs/promises";
 import { createServer } from "node:http";
@@ -13,16 +13,21 @@ const [model = here("../../models/adding-sarnn/model.onnx"), input = here("../ad
   process.argv.slice(2);
 
 const ort = here("node_modules/onnxruntime-web/dist");
+const edgernn = here("../../runtime/js");
 const files = {
   "/": here("index.html"),
   "/page.mjs": here("page.mjs"),
   "/chart.mjs": here("chart.mjs"),
   "/edgernn.mjs": here("../edgernn.mjs"),
+  "/packed.mjs": here("../packed.mjs"),
   "/csv.mjs": here("../csv.mjs"),
+  "/edgernn/index.mjs": `${edgernn}/index.mjs`,
+  "/edgernn/edgernn.wasm": `${edgernn}/edgernn.wasm`,
+  "/edgernn/edgernn-relaxed.wasm": `${edgernn}/edgernn-relaxed.wasm`,
   "/ort/ort.wasm.min.mjs": `${ort}/ort.wasm.min.mjs`,
   "/ort/ort-wasm-simd-threaded.mjs": `${ort}/ort-wasm-simd-threaded.mjs`,
   "/ort/ort-wasm-simd-threaded.wasm": `${ort}/ort-wasm-simd-threaded.wasm`,
-  "/model.onnx": model,
+  "/model": model,
   "/x.csv": input,
 };
 const types = {
@@ -38,8 +43,12 @@ function refuse(message) {
 
 for (const path of Object.values(files)) {
   const info = await stat(path).catch(() => null);
-  if (info?.isFile()) continue;
-  refuse(path.startsWith(ort) ? "onnxruntime-web is not installed; run: npm ci" : `${path}: no such file`);
+  // a packed model needs edgernn.wasm, an ONNX file needs onnxruntime-web
+  const missing = { [ort]: "onnxruntime-web is not installed; run: npm ci", [edgernn]: "run: make wasm" };
+  const [, message] = Object.entries(missing).find(([folder]) => path.startsWith(folder)) ?? [];
+  const needed = message === undefined || path.startsWith(model.endsWith(".onnx") ? ort : edgernn);
+  if (info?.isFile() || !needed) continue;
+  refuse(message ?? `${path}: no such file`);
 }
 
 const server = createServer(async (request, response) => {

@@ -1,21 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams sequences through a model exported by edgernn:
 //
-//   node stream.mjs model.onnx < x.csv > y.csv
+//   node stream.mjs model.edgernn < x.csv > y.csv     a packed model, with the package edgernn
+//   node stream.mjs model.onnx < x.csv > y.csv        with onnxruntime-node, which npm ci installs
 //
 // Each line of I numbers is a step, for which the program prints a line with the model's output. An empty line ends a
 // sequence. At the end, the program prints the time per step on standard error.
 
 import { readFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
-import * as ort from "onnxruntime-node";
 
+// an app of your own: import { Model } from "edgernn"
+import { Model } from "../../runtime/js/index.mjs";
 import { quantiles, steps } from "../csv.mjs";
 import { Stream } from "../edgernn.mjs";
+import { PackedStream } from "../packed.mjs";
 
 async function open(path) {
   try {
-    return await Stream.open(ort, await readFile(path));
+    const bytes = await readFile(path);
+    if (PackedStream.reads(bytes)) return await PackedStream.open(Model, bytes);
+    return await Stream.open(await import("onnxruntime-node"), bytes);
   } catch (error) {
     throw new Error(`${path}: ${error.code === "ENOENT" ? "no such file" : error.message}`);
   }
@@ -39,12 +44,12 @@ async function run(path) {
   if (microseconds.length === 0) return;
   const { median, p90 } = quantiles(microseconds);
   const rate = Number.isNaN(updated) ? "" : `, ${(updated / microseconds.length).toFixed(1)} neurons updated per step`;
-  const times = `median ${median.toFixed(1)} us per step, 90th percentile ${p90.toFixed(1)} us`;
+  const times = `median ${median.toFixed(2)} us per step, 90th percentile ${p90.toFixed(2)} us`;
   console.error(`${microseconds.length} steps: ${times}${rate}`);
 }
 
 if (process.argv.length !== 3) {
-  console.error("usage: node stream.mjs model.onnx < x.csv > y.csv");
+  console.error("usage: node stream.mjs model.edgernn < x.csv > y.csv");
   process.exit(2);
 }
 try {

@@ -2,10 +2,12 @@
 """`make check-apps`: the C++, C, Node and browser examples stream the same outputs as the Python session."""
 
 import functools
+import gzip
 import json
 import re
 import subprocess
 import tempfile
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +25,10 @@ from tests.apps import (
     cpp_program,
     csv_of,
     figures,
+    need,
     need_chromium,
     need_node,
+    need_wasm,
     on_the_page,
     run,
     serving,
@@ -33,6 +37,8 @@ from tests.apps import (
     stream_in_cpp,
     stream_in_node,
     stream_in_python,
+    stream_packed_in_chromium,
+    stream_packed_in_node,
 )
 from tests.models import contractive, exported
 from tests.tolerances import FLOAT32
@@ -42,8 +48,10 @@ APPS = {
     "cpp": stream_in_cpp,
     "cpp without the library": lambda model, x: stream_in_cpp(model, x, ""),
     "c": stream_in_c,
-    "node": stream_in_node,
-    "chromium": stream_in_chromium,
+    "node": stream_packed_in_node,
+    "node with ONNX Runtime": stream_in_node,
+    "chromium": stream_packed_in_chromium,
+    "chromium with ONNX Runtime": stream_in_chromium,
 }
 apps = pytest.mark.parametrize("app", APPS)
 
@@ -75,7 +83,7 @@ def small():
 
 _FOLDER = tempfile.TemporaryDirectory()
 MODELS = {"adding": adding, "layers": layers, "words": words, "int8": small}
-PORTABLE = ("cpp without the library", "node", "chromium")
+PORTABLE = ("cpp without the library", "node with ONNX Runtime", "chromium with ONNX Runtime")
 
 
 @apps
@@ -225,6 +233,57 @@ def test_a_bad_packed_model_or_line_is_one_sentence(bad, tmp_path):
     assert re.search(message, line), line
 
 
+def flipped(tmp_path):
+    path = tmp_path / "flipped.edgernn"
+    content = bytearray(Path(packed(TRAINED, tmp_path)).read_bytes())
+    content[50_000] ^= 1
+    path.write_bytes(content)
+    return path
+
+
+BAD_IN_NODE = {
+    "flipped": (flipped, STEPS, r"flipped\.edgernn: packed model: the checksum does not match the content"),
+    "not a word": (BAD_PACKED["not a word"][0], "3\n11\n", r"x: word 0: expected 0 to 10, got 11$"),
+} | {name: BAD_PACKED[name] for name in ("half a file", "too many", "no number", "nan")}
+
+
+@pytest.mark.parametrize("bad", BAD_IN_NODE)
+def test_a_bad_packed_model_or_line_is_one_sentence_in_node(bad, tmp_path):
+    need("node")
+    need_wasm()
+    make, text, message = BAD_IN_NODE[bad]
+    process = run("node", EXAMPLES / "node" / "stream.mjs", make(tmp_path), text=text)
+    assert process.returncode == 1
+    (line,) = process.stderr.splitlines()
+    assert line.startswith("stream: ")
+    assert re.search(message, line), line
+
+
+def test_the_page_refuses_a_damaged_packed_model(tmp_path):
+    need_chromium()
+    need_wasm()
+    (tmp_path / "x.csv").write_text(STEPS, encoding="utf-8")
+    process = on_the_page(flipped(tmp_path), tmp_path / "x.csv", tmp_path / "y.csv")
+    assert process.returncode == 1
+    assert "model: packed model: the checksum does not match the content" in process.stderr
+    assert not (tmp_path / "y.csv").exists()
+
+
+def test_a_page_with_a_packed_model_loads_little(tmp_path):
+    """With an int8 model, less than 300 kB of gzipped files; ONNX Runtime is not loaded."""
+    need_chromium()
+    need_wasm()
+    to_onnx(contractive("gru", "selective", input_size=2, hidden_size=128), tmp_path / "model.onnx", weights="int8")
+    model = packed(tmp_path / "model.onnx", tmp_path)
+    with serving(model, EXAMPLES / "adding.csv") as address:
+        process = run("node", EXAMPLES / "browser" / "headless.mjs", address, tmp_path / "y.csv")
+        assert process.returncode == 0, process.stderr
+        loaded = json.loads(process.stdout)["loaded"]
+        size = sum(len(gzip.compress(urllib.request.urlopen(url).read())) for url in loaded)
+    assert not any("/ort/" in url for url in loaded)
+    assert size < 300_000
+
+
 def test_the_memory_of_a_packed_model_is_said(tmp_path):
     packed = pack_file(TRAINED, tmp_path / "model.edgernn")
     output = run(c_program(), packed["packed"], text=STEPS).stderr
@@ -249,7 +308,7 @@ def test_the_page_says_what_is_wrong(bad, tmp_path):
     (tmp_path / "x.csv").write_text(text, encoding="utf-8")
     process = on_the_page(make(tmp_path), tmp_path / "x.csv", tmp_path / "y.csv")
     assert process.returncode == 1
-    assert re.search(message.replace("foreign", "model"), process.stderr), process.stderr
+    assert re.search(message.replace(r"foreign\.onnx", "model"), process.stderr), process.stderr
     assert not (tmp_path / "y.csv").exists()
 
 

@@ -11,11 +11,10 @@
 
 namespace edgernn {
 
-// sizes read from a file are bounded so that byte counts fit 64 bits
-static_assert(sizeof(std::size_t) == 8);
-
-// Without a buffer, Allocate returns null and only adds up the bytes that are needed. Always
-// inlined: files built for different instruction sets include it.
+// Without a buffer, Allocate returns null and only adds up the bytes that are needed. The sum has
+// 64 bits on every processor: sizes read from a file are bounded so that it cannot overflow, and
+// who allocates checks that it fits a pointer. Always inlined: files built for different
+// instruction sets include it.
 class Arena {
  public:
   [[gnu::always_inline]] explicit Arena(void* base) : base_(static_cast<char*>(base)) {}
@@ -23,19 +22,20 @@ class Arena {
   template <class T>
   [[gnu::always_inline]] T* Allocate(std::int64_t count) {
     char* at = base_ == nullptr ? nullptr : base_ + used_;
-    used_ += (static_cast<std::size_t>(count) * sizeof(T) + kAlignment - 1) & ~(kAlignment - 1);
+    constexpr std::uint64_t kSize = sizeof(T), kLess = kAlignment - 1;
+    used_ += (static_cast<std::uint64_t>(count) * kSize + kLess) & ~kLess;
     return reinterpret_cast<T*>(at);
   }
 
-  [[gnu::always_inline]] void* Allocate(std::size_t bytes) {
+  [[gnu::always_inline]] void* Allocate(std::uint64_t bytes) {
     return Allocate<char>(static_cast<std::int64_t>(bytes));
   }
 
-  [[gnu::always_inline]] std::size_t used() const { return used_; }
+  [[gnu::always_inline]] std::uint64_t used() const { return used_; }
 
  private:
   char* base_;
-  std::size_t used_ = 0;
+  std::uint64_t used_ = 0;
 };
 
 }  // namespace edgernn

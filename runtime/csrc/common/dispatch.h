@@ -23,6 +23,16 @@ extern const EDGERNN_TABLE kTable;
 extern const EDGERNN_TABLE kDotsTable;
 }  // namespace native
 #endif
+#ifdef EDGERNN_HAS_SIMD128
+namespace simd128 {
+extern const EDGERNN_TABLE kTable;
+}
+#endif
+#ifdef EDGERNN_HAS_RELAXED_SIMD
+namespace relaxed_simd {
+extern const EDGERNN_TABLE kTable;
+}
+#endif
 #ifdef EDGERNN_HAS_BASELINE
 namespace baseline {
 extern const EDGERNN_TABLE kTable;
@@ -58,6 +68,12 @@ std::vector<const EDGERNN_TABLE*> ListSupported() {
   list.push_back(&native::kTable);
   if (HasDotProducts()) list.push_back(&native::kDotsTable);
 #endif
+#ifdef EDGERNN_HAS_SIMD128
+  list.push_back(&simd128::kTable);
+#endif
+#ifdef EDGERNN_HAS_RELAXED_SIMD
+  list.push_back(&relaxed_simd::kTable);
+#endif
 #ifdef EDGERNN_HAS_BASELINE
   list.push_back(&baseline::kTable);
 #endif
@@ -84,7 +100,12 @@ std::vector<const EDGERNN_TABLE*> ListSupported() {
 // EDGERNN_ISA names. On failure returns null and sets *error to a static message.
 const EDGERNN_TABLE* ChooseTable(const char** error) {
   const std::vector<const EDGERNN_TABLE*> list = ListSupported();
+#if defined(__wasm__)
+  // a module has no environment, and the kernels of one instruction set
+  const char* wanted = nullptr;
+#else
   const char* wanted = std::getenv("EDGERNN_ISA");
+#endif
   const bool any = wanted == nullptr || *wanted == '\0';
   std::string names;
   for (auto table = list.rbegin(); table != list.rend(); ++table) {

@@ -124,10 +124,10 @@ struct Kernel;
 
 // Runs any cell under the rules of one kind.
 struct Driver {
-  std::size_t (*packed_bytes)(const Kernel&, const LayerSizes&);
+  std::uint64_t (*packed_bytes)(const Kernel&, const LayerSizes&);
   void (*pack)(const Kernel&, const LayerSizes&, const Weights&, void* packed);
-  std::size_t (*scratch_bytes)(const Kernel&, const LayerSizes&, std::int64_t steps,
-                               std::int64_t batch);
+  std::uint64_t (*scratch_bytes)(const Kernel&, const LayerSizes&, std::int64_t steps,
+                                 std::int64_t batch);
   void (*run)(const Kernel&, const LayerSizes&, const void* packed, const Call&, void* scratch);
 };
 
@@ -139,7 +139,7 @@ struct Kernel {
   const Selector* selector;
   bool dots = false;  // see KernelTable
 
-  std::size_t PackedBytes(const LayerSizes& sizes) const {
+  std::uint64_t PackedBytes(const LayerSizes& sizes) const {
     return driver->packed_bytes(*this, sizes);
   }
 
@@ -147,7 +147,8 @@ struct Kernel {
     driver->pack(*this, sizes, from, packed);
   }
 
-  std::size_t ScratchBytes(const LayerSizes& sizes, std::int64_t steps, std::int64_t batch) const {
+  std::uint64_t ScratchBytes(const LayerSizes& sizes, std::int64_t steps,
+                             std::int64_t batch) const {
     return driver->scratch_bytes(*this, sizes, steps, batch);
   }
 
@@ -158,10 +159,10 @@ struct Kernel {
 
 // The head of a model: y (B, O) = W a + b for a (B, depth), W (O, depth) and b (O,).
 struct Linear {
-  std::size_t (*packed_bytes)(std::int64_t depth, std::int64_t outputs);
+  std::uint64_t (*packed_bytes)(std::int64_t depth, std::int64_t outputs);
   void (*pack)(const Values& w, const Values& b, std::int64_t depth, std::int64_t outputs,
                void* packed);
-  std::size_t (*scratch_bytes)(std::int64_t outputs, std::int64_t batch);
+  std::uint64_t (*scratch_bytes)(std::int64_t outputs, std::int64_t batch);
   void (*run)(const void* packed, std::int64_t depth, std::int64_t outputs, const float* a,
               std::int64_t batch, float* y, void* scratch);
 };

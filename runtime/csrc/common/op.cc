@@ -4,7 +4,11 @@
 #include "common/op.h"
 
 #include <map>
+#include <utility>
+
+#if defined(__STDCPP_THREADS__)
 #include <mutex>
+#endif
 
 #include "common/flush_subnormals.h"
 #include "imputers/imputer.h"
@@ -100,15 +104,9 @@ struct OwnedCell {
   CheckedCell code;
   ProgramCell view;
 
-  OwnedCell(const CellSource& source, const CellFunctions& functions)
-      : code(CheckCell(source)), view(code.View(functions)) {}
+  OwnedCell(CheckedCell checked, const CellFunctions& functions)
+      : code(std::move(checked)), view(code.View(functions)) {}
 };
-
-[[noreturn]] void Refuse(const std::string& op, const std::string& input,
-                         const std::string& expected, const Shape& got) {
-  throw InvalidArgument("edgernn: " + op + ": " + input + ": expected " + expected + ", got " +
-                        Print(got));
-}
 
 Shape ExpectedShape(const WeightSpec& spec, const LayerSizes& sizes) {
   const RowCount& rows = spec.rows;
@@ -188,26 +186,29 @@ std::string Print(const Shape& shape) {
   return text + (shape.size() == 1 ? ",)" : ")");
 }
 
-LayerSizes Op::CheckWeights(const std::vector<Tensor>& weights, std::int64_t group_size) const {
+bool Op::CheckWeights(const std::vector<Tensor>& weights, std::int64_t group_size,
+                      LayerSizes* checked, std::string* error) const {
   const auto refuse = [&](std::size_t i, const std::string& expected) {
-    Refuse(spec.name, spec.weights[i].spec.name, expected, weights[i].shape);
+    *error = "edgernn: " + spec.name + ": " + spec.weights[i].spec.name + ": expected " + expected +
+             ", got " + Print(weights[i].shape);
+    return false;
   };
   const WeightSpec& first = spec.weights[0].spec;
   const Shape& w = weights[0].shape;
   const std::int64_t input = FindInput(first, w);
-  if (input < 1) refuse(0, PrintLetters(first));
+  if (input < 1) return refuse(0, PrintLetters(first));
   // H follows from the first weight whose shape depends on it, in most cells W
   std::size_t source = 0;
   while (!DependsOnHidden(spec.weights[source].spec)) ++source;
   const Shape& hidden_shape = weights[source].shape;
   LayerSizes sizes{input, FindHidden(spec.weights[source].spec, input, hidden_shape)};
-  if (source > 0 && w != ExpectedShape(first, sizes)) refuse(0, PrintLetters(first));
-  if (sizes.hidden < 1) refuse(source, PrintLetters(spec.weights[source].spec));
+  if (source > 0 && w != ExpectedShape(first, sizes)) return refuse(0, PrintLetters(first));
+  if (sizes.hidden < 1) return refuse(source, PrintLetters(spec.weights[source].spec));
   const std::int64_t largest = kernel.rule->HasGroups() ? sizes.hidden : 1;
   if (group_size < 1 || group_size > largest) {
-    throw InvalidArgument("edgernn: " + spec.name + ": group_size: expected " +
-                          (largest > 1 ? "1 to " : "") + std::to_string(largest) + ", got " +
-                          std::to_string(group_size));
+    *error = "edgernn: " + spec.name + ": group_size: expected " + (largest > 1 ? "1 to " : "") +
+             std::to_string(largest) + ", got " + std::to_string(group_size);
+    return false;
   }
   sizes.SetGroups(group_size);
   std::string reason = " as W is " + Print(w);
@@ -218,7 +219,7 @@ LayerSizes Op::CheckWeights(const std::vector<Tensor>& weights, std::int64_t gro
     if (spec.weights[i].spec.columns == Columns::kRank) {
       const Shape& r = weights[i].shape;
       sizes.rank = r.size() == 2 ? r[1] : 0;
-      if (sizes.rank < 1) refuse(i, PrintLetters(spec.weights[i].spec));
+      if (sizes.rank < 1) return refuse(i, PrintLetters(spec.weights[i].spec));
       reason += " and R is " + Print(r);
     }
     const Shape complete = ExpectedShape(WithOptionalRows(spec.weights[i]), sizes);
@@ -228,18 +229,19 @@ LayerSizes Op::CheckWeights(const std::vector<Tensor>& weights, std::int64_t gro
     } else if (weights[i].shape != required || spec.weights[i].MayBeAbsent()) {
       const std::string either =
           complete == required || spec.weights[i].MayBeAbsent() ? "" : Print(required) + " or ";
-      refuse(i, either + Print(complete) + reason);
+      return refuse(i, either + Print(complete) + reason);
     }
   }
   if (spec.imputes && sizes.input % 2 != 0) {
-    refuse(0, "an even number of columns, F values and F masks");
+    return refuse(0, "an even number of columns, F values and F masks");
   }
   if (spec.square && sizes.input != sizes.hidden) {
-    refuse(0, "I = H = " + std::to_string(sizes.hidden) + " columns");
+    return refuse(0, "I = H = " + std::to_string(sizes.hidden) + " columns");
   }
   sizes.weights = weights[0].values.type;
   sizes.dots = kernel.dots;
-  return sizes;
+  *checked = sizes;
+  return true;
 }
 
 Weights Op::Arrange(const std::vector<Tensor>& weights) const {
@@ -250,7 +252,7 @@ Weights Op::Arrange(const std::vector<Tensor>& weights) const {
   return arranged;
 }
 
-std::size_t OpKernel::PackedBytes(const LayerSizes& sizes) const {
+std::uint64_t OpKernel::PackedBytes(const LayerSizes& sizes) const {
   return imputer != nullptr ? ImputedPackedBytes(*imputer, kernel, sizes)
                             : kernel.PackedBytes(sizes);
 }
@@ -263,8 +265,8 @@ void OpKernel::Pack(const LayerSizes& sizes, const Weights& weights, void* packe
   }
 }
 
-std::size_t OpKernel::ScratchBytes(const LayerSizes& sizes, std::int64_t steps,
-                                   std::int64_t batch) const {
+std::uint64_t OpKernel::ScratchBytes(const LayerSizes& sizes, std::int64_t steps,
+                                     std::int64_t batch) const {
   return imputer != nullptr ? ImputedScratchBytes(*imputer, kernel, sizes, batch)
                             : kernel.ScratchBytes(sizes, steps, batch);
 }
@@ -296,24 +298,28 @@ StatePlace Op::PlaceOf(Call* call, const StateInput& state) {
   }
 }
 
-bool Op::HasOptionalWeight(std::size_t count) const {
+bool Op::CheckCount(std::size_t count, bool* all, std::string* error) const {
   const std::size_t most = spec.weights.size() + spec.states.size();
   bool optional = false;
   for (const WeightInput& weight : spec.weights) optional |= weight.MayBeAbsent();
-  if (count == most || (optional && count + 1 == most)) return count == most;
+  *all = count == most;
+  if (*all || (optional && count + 1 == most)) return true;
   std::string names = "X";
   for (const WeightInput& weight : spec.weights) {
     names += std::string(", ") + weight.spec.name + (weight.MayBeAbsent() ? " (optional)" : "");
   }
   for (const StateInput& state : spec.states) names += std::string(", ") + state.name;
-  throw InvalidArgument("edgernn: " + spec.name + ": expected the inputs " + names + ", got " +
-                        std::to_string(1 + count) + " inputs");
+  *error = "edgernn: " + spec.name + ": expected the inputs " + names + ", got " +
+           std::to_string(1 + count) + " inputs";
+  return false;
 }
 
 const Op* FindOp(const KernelTable& table, const std::string& name) {
   static std::map<std::string, Op> ops;
+#if defined(__STDCPP_THREADS__)
   static std::mutex mutex;
   const std::lock_guard<std::mutex> lock(mutex);
+#endif
   const auto known = ops.find(name);
   if (known != ops.end()) return &known->second;
   const Op* op = nullptr;
@@ -326,14 +332,14 @@ const Op* FindOp(const KernelTable& table, const std::string& name) {
 }
 
 std::shared_ptr<const Op> MakeProgramOp(const KernelTable& table, const std::string& name,
-                                        const CellSource& source) {
+                                        const CellSource& source, std::string* error) {
   if (table.program == nullptr) return nullptr;
-  std::shared_ptr<OwnedCell> cell;
-  try {
-    cell = std::make_shared<OwnedCell>(source, *table.program);
-  } catch (const InvalidArgument& error) {
-    throw InvalidArgument("edgernn: " + name + ": " + error.what());
+  CheckedCell checked;
+  if (!CheckCell(source, &checked, error)) {
+    *error = "edgernn: " + name + ": " + *error;
+    return nullptr;
   }
+  const auto cell = std::make_shared<OwnedCell>(std::move(checked), *table.program);
   const CellSpec spec = DescribeCell(cell->view, kFileNames);
   std::shared_ptr<Op> op;
   ForOpsOf(Cells::kCount, spec, [&](const OpIndex& index) {

@@ -26,9 +26,9 @@ struct OpKernel {
   Kernel kernel;
   const Imputer* imputer;
 
-  std::size_t PackedBytes(const LayerSizes& sizes) const;
+  std::uint64_t PackedBytes(const LayerSizes& sizes) const;
   void Pack(const LayerSizes& sizes, const Weights& weights, void* packed) const;
-  std::size_t ScratchBytes(const LayerSizes& sizes, std::int64_t steps, std::int64_t batch) const;
+  std::uint64_t ScratchBytes(const LayerSizes& sizes, std::int64_t steps, std::int64_t batch) const;
   void Run(const LayerSizes& sizes, const void* packed, const Call& call, void* scratch) const;
 };
 
@@ -38,14 +38,15 @@ struct Op : OpKernel {
   std::size_t rule;                            // index in the list of rules
   std::shared_ptr<const ProgramCell> program;  // the kernel's cell, if it is defined in a file
 
-  // True if `count` weights and states include the optional weight, or if the op has none. Throws
-  // InvalidArgument for any other count.
-  bool HasOptionalWeight(std::size_t count) const;
+  // Sets *all to whether `count` weights and states include the optional weight, or the op has
+  // none. Returns false, and sets *error, for any other count.
+  [[nodiscard]] bool CheckCount(std::size_t count, bool* all, std::string* error) const;
 
   // Derives the sizes of a layer from its weights, in the order of the spec, with an absent tensor
-  // for an optional weight that is missing. The storage type is that of W. Throws InvalidArgument
-  // for shapes that do not match, and for a group size that the rule does not support.
-  LayerSizes CheckWeights(const std::vector<Tensor>& weights, std::int64_t group_size) const;
+  // for an optional weight that is missing. The storage type is that of W. Returns false, and sets
+  // *error, for shapes that do not match, and for a group size that the rule does not support.
+  [[nodiscard]] bool CheckWeights(const std::vector<Tensor>& weights, std::int64_t group_size,
+                                  LayerSizes* sizes, std::string* error) const;
 
   // Sorts the weights into the fields that Pack reads.
   Weights Arrange(const std::vector<Tensor>& weights) const;
@@ -62,10 +63,10 @@ struct Op : OpKernel {
 const Op* FindOp(const KernelTable& table, const std::string& name);
 
 // Makes the op of this name for a cell that is defined in a file, with the kernels of the table.
-// Returns null if the name's rule, imputer or norm has no kernel. Throws InvalidArgument for an
-// invalid cell.
+// Returns null if the name's rule, imputer or norm has no kernel, and for an invalid cell, for
+// which it sets *error.
 std::shared_ptr<const Op> MakeProgramOp(const KernelTable& table, const std::string& name,
-                                        const CellSource& source);
+                                        const CellSource& source, std::string* error);
 
 // The names of all ops with the kernels of the table. A * stands for the name of any cell that is
 // defined in a file.

@@ -1,23 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shapes and tensors of an op's inputs, and the exception for invalid ones.
+// The shapes and tensors of an op's inputs.
 
 #ifndef EDGERNN_COMMON_TENSOR_H_
 #define EDGERNN_COMMON_TENSOR_H_
 
 #include <algorithm>
 #include <initializer_list>
-#include <stdexcept>
 #include <string>
 
 #include "common/kernel.h"
 
 namespace edgernn {
-
-// An invalid input, attribute or file. The message names the input.
-class InvalidArgument : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 // The sizes of a tensor's axes. Allocates no memory, as every call checks several shapes. Keeps the
 // first kMaxAxes sizes, which is more than any valid input has.

@@ -25,6 +25,8 @@ constexpr LaneBits kAllLanes = (LaneBits{1} << kLanes) - 1;
       _mm256_movemask_ps(_mm256_cmp_ps(v.raw, _mm256_setzero_ps(), _CMP_GT_OQ)));
 #elif defined(__SSE2__)
   return static_cast<LaneBits>(_mm_movemask_ps(_mm_cmpgt_ps(v.raw, _mm_setzero_ps())));
+#elif defined(__wasm_simd128__)
+  return static_cast<LaneBits>(__builtin_wasm_bitmask_i32x4(v.raw > 0.0f));
 #else
   LaneBits lanes = 0;
   for (int lane = 0; lane < kLanes; ++lane) lanes |= (v.raw[lane] > 0.0f ? 1u : 0u) << lane;

@@ -15,7 +15,7 @@ struct DenseWeights {
   GroupWeights update;  // all other gates
   float* q;             // packed matrix
   PackedParams params;
-  std::size_t bytes;
+  std::uint64_t bytes;
 
   DenseWeights(const CellTable& cell, const LayerSizes& sizes, void* base) {
     Arena arena(base);
@@ -50,7 +50,7 @@ struct DenseScratch {
   QuantizedInputs quantized;  // (chunk, B) rows for x, B rows for the others
   float* state[kMaxStates];   // (B, padded H) each
   float* next[kMaxStates];    // (B, padded H) each, only for states that weights multiply
-  std::size_t bytes;
+  std::uint64_t bytes;
 
   DenseScratch(const CellTable& cell, const LayerSizes& sizes, std::int64_t steps,
                std::int64_t batch, void* base) {
@@ -164,12 +164,12 @@ struct DenseStep {
 };
 
 struct DenseDriver {
-  static std::size_t PackedBytes(const Kernel& kernel, const LayerSizes& sizes) {
+  static std::uint64_t PackedBytes(const Kernel& kernel, const LayerSizes& sizes) {
     return DenseWeights(*kernel.cell, sizes, nullptr).bytes;
   }
 
-  static std::size_t ScratchBytes(const Kernel& kernel, const LayerSizes& sizes, std::int64_t steps,
-                                  std::int64_t batch) {
+  static std::uint64_t ScratchBytes(const Kernel& kernel, const LayerSizes& sizes,
+                                    std::int64_t steps, std::int64_t batch) {
     return DenseScratch(*kernel.cell, sizes, steps, batch, nullptr).bytes;
   }
 

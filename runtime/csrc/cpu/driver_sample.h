@@ -14,7 +14,7 @@ namespace edgernn::EDGERNN_ISA {
 struct SampleWeights {
   float* params[kMaxRuleParams];  // (H,) and a vector of zeros, or a number in all lanes
   void* dense;                    // DenseWeights
-  std::size_t bytes;
+  std::uint64_t bytes;
 
   SampleWeights(const RuleSpec& rule, const CellTable& cell, const LayerSizes& sizes,
                 void* packed) {
@@ -24,7 +24,7 @@ struct SampleWeights {
       const bool number = rule.params[i].rows.one > 0;
       params[i] = arena.Allocate<float>(!IsRead(rule, i) ? 0 : number ? kLanes : vector);
     }
-    const std::size_t dense_bytes = DenseWeights(cell, sizes, nullptr).bytes;
+    const std::uint64_t dense_bytes = DenseWeights(cell, sizes, nullptr).bytes;
     dense = arena.Allocate<char>(static_cast<std::int64_t>(dense_bytes));
     bytes = arena.used();
   }
@@ -38,7 +38,7 @@ struct SampleScratch {
   std::int64_t* active;         // (B,): samples that are updated at the current step
   std::int64_t* macs;           // (B,)
   void* dense;                  // DenseScratch of one step
-  std::size_t bytes;
+  std::uint64_t bytes;
 
   SampleScratch(const RuleSpec& rule, const CellTable& cell, const LayerSizes& sizes,
                 std::int64_t batch, void* scratch) {
@@ -51,7 +51,7 @@ struct SampleScratch {
     next_update = arena.Allocate<std::int64_t>(batch);
     active = arena.Allocate<std::int64_t>(batch);
     macs = arena.Allocate<std::int64_t>(batch);
-    const std::size_t dense_bytes = DenseScratch(cell, sizes, 1, batch, nullptr).bytes;
+    const std::uint64_t dense_bytes = DenseScratch(cell, sizes, 1, batch, nullptr).bytes;
     dense = arena.Allocate<char>(static_cast<std::int64_t>(dense_bytes));
     bytes = arena.used();
   }
@@ -144,12 +144,12 @@ struct SampleDriver {
   using Sample = SampleRule<Rule>;
   static constexpr RuleSpec kSpec = Sample::kSpec;
 
-  static std::size_t PackedBytes(const Kernel& kernel, const LayerSizes& sizes) {
+  static std::uint64_t PackedBytes(const Kernel& kernel, const LayerSizes& sizes) {
     return SampleWeights(kSpec, *kernel.cell, sizes, nullptr).bytes;
   }
 
-  static std::size_t ScratchBytes(const Kernel& kernel, const LayerSizes& sizes, std::int64_t,
-                                  std::int64_t batch) {
+  static std::uint64_t ScratchBytes(const Kernel& kernel, const LayerSizes& sizes, std::int64_t,
+                                    std::int64_t batch) {
     return SampleScratch(kSpec, *kernel.cell, sizes, batch, nullptr).bytes;
   }
 

@@ -27,12 +27,12 @@ struct SparseChunk {
 };
 
 struct SparseDriver {
-  static std::size_t PackedBytes(const Kernel& kernel, const LayerSizes& sizes) {
+  static std::uint64_t PackedBytes(const Kernel& kernel, const LayerSizes& sizes) {
     return SparseWeights(kernel, sizes, nullptr).bytes;
   }
 
-  static std::size_t ScratchBytes(const Kernel& kernel, const LayerSizes& sizes, std::int64_t steps,
-                                  std::int64_t batch) {
+  static std::uint64_t ScratchBytes(const Kernel& kernel, const LayerSizes& sizes,
+                                    std::int64_t steps, std::int64_t batch) {
     return SparseScratch(kernel, sizes, steps, batch, nullptr).bytes;
   }
 

@@ -22,7 +22,7 @@ struct SparseWeights {
   bool reads_state;            // true if a gate multiplies h, c or m
   std::int64_t min_projected;  // number of active neurons from which W x of all neurons pays
   std::int64_t block_percent;  // percentage of active neurons from which whole blocks pay
-  std::size_t bytes;
+  std::uint64_t bytes;
 
   SparseWeights(const Kernel& kernel, const LayerSizes& sizes, void* base) {
     const CellTable& cell = *kernel.cell;
@@ -60,7 +60,7 @@ struct SparseWeights {
     return sizes.hidden * (70 * InputColumns(cell, sizes) + 600) / (109 * row) + 1;
   }
 
-  static std::size_t RowBytes(const CellTable& cell, const LayerSizes& sizes) {
+  static std::uint64_t RowBytes(const CellTable& cell, const LayerSizes& sizes) {
     if (sizes.weights == NumberType::kFloat32) {
       return Bytes(sizes.hidden * Float32RowLayout(cell, sizes).floats);
     }
@@ -101,9 +101,9 @@ struct SparseScratch {
   float** next_of;              // (B, kMaxStates): rows of `next`
   float* memory[kMaxMemories];  // (B, padded size) each, the memories of the rule
   std::int64_t* macs;           // (B,)
-  std::size_t zeroed_bytes;     // number of bytes that are zeroed at the start of a call
+  std::uint64_t zeroed_bytes;   // number of bytes that are zeroed at the start of a call
   float* projected;  // (chunk, B, blocks, gates, lanes): bias and W x of all neurons, or null
-  std::size_t bytes;
+  std::uint64_t bytes;
 
   SparseScratch(const Kernel& kernel, const LayerSizes& sizes, std::int64_t steps,
                 std::int64_t batch, void* base) {

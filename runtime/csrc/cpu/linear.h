@@ -12,7 +12,7 @@ struct LinearMap {
   struct Packed {
     float* w;
     float* b;  // (padded O,)
-    std::size_t bytes;
+    std::uint64_t bytes;
 
     Packed(std::int64_t depth, std::int64_t outputs, void* base) {
       Arena arena(base);
@@ -22,7 +22,7 @@ struct LinearMap {
     }
   };
 
-  static std::size_t PackedBytes(std::int64_t depth, std::int64_t outputs) {
+  static std::uint64_t PackedBytes(std::int64_t depth, std::int64_t outputs) {
     return Packed(depth, outputs, nullptr).bytes;
   }
 
@@ -33,7 +33,7 @@ struct LinearMap {
     PackMatrix(b, outputs, 1, 1, to.b);
   }
 
-  static std::size_t ScratchBytes(std::int64_t outputs, std::int64_t batch) {
+  static std::uint64_t ScratchBytes(std::int64_t outputs, std::int64_t batch) {
     return Bytes(batch * PadToLanes(outputs));
   }
 

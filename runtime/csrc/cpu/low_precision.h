@@ -146,6 +146,8 @@ struct Int8Product {
     const int32x4_t low = vmull_s16(vget_low_s16(first), vget_low_s16(second));
     const int32x4_t high = vmull_high_s16(first, second);
     return sum + reinterpret_cast<Vec::Bits>(vpaddq_s32(low, high));
+#elif defined(__wasm_simd128__)
+    return sum + __builtin_wasm_dot_s_i32x4_i16x8(a.raw, b.raw);
 #else
     for (int lane = 0; lane < kLanes; ++lane) {
       sum[lane] += a.raw[2 * lane] * b.raw[2 * lane] + a.raw[2 * lane + 1] * b.raw[2 * lane + 1];

@@ -20,8 +20,8 @@ namespace edgernn::EDGERNN_ISA {
   return Blocks(count) * kLanes;
 }
 
-[[gnu::always_inline]] inline std::size_t Bytes(std::int64_t floats) {
-  return static_cast<std::size_t>(floats) * sizeof(float);
+[[gnu::always_inline]] inline std::uint64_t Bytes(std::int64_t floats) {
+  return static_cast<std::uint64_t>(floats) * sizeof(float);
 }
 
 // The number of words that hold the columns, with `per_word` columns each.

@@ -40,11 +40,36 @@ typedef float LooseQuad __attribute__((vector_size(16), aligned(4), may_alias));
 
 [[gnu::always_inline]] inline Vec operator+(Vec a, Vec b) { return {a.raw + b.raw}; }
 [[gnu::always_inline]] inline Vec operator-(Vec a, Vec b) { return {a.raw - b.raw}; }
+#if defined(__wasm_relaxed_simd__)
+// A product whose sum with another vector is one instruction, which may round once or twice: clang
+// does not contract products and sums of this instruction set itself.
+struct VecProduct {
+  Vec::Raw a, b;
+  [[gnu::always_inline]] operator Vec() const { return {a * b}; }
+};
+
+[[gnu::always_inline]] inline VecProduct operator*(Vec a, Vec b) { return {a.raw, b.raw}; }
+[[gnu::always_inline]] inline VecProduct operator*(Vec a, float b) {
+  return {a.raw, b - Vec::Raw{}};
+}
+[[gnu::always_inline]] inline Vec operator+(VecProduct p, Vec c) {
+  return {__builtin_wasm_relaxed_madd_f32x4(p.a, p.b, c.raw)};
+}
+[[gnu::always_inline]] inline Vec operator+(Vec c, VecProduct p) { return p + c; }
+[[gnu::always_inline]] inline Vec operator+(VecProduct p, float c) {
+  return p + Vec{c - Vec::Raw{}};
+}
+[[gnu::always_inline]] inline Vec operator+(VecProduct p, VecProduct c) { return p + Vec(c); }
+[[gnu::always_inline]] inline Vec operator-(Vec c, VecProduct p) {
+  return {__builtin_wasm_relaxed_nmadd_f32x4(p.a, p.b, c.raw)};
+}
+#else
 [[gnu::always_inline]] inline Vec operator*(Vec a, Vec b) { return {a.raw * b.raw}; }
+[[gnu::always_inline]] inline Vec operator*(Vec a, float b) { return {a.raw * b}; }
+#endif
 [[gnu::always_inline]] inline Vec operator/(Vec a, Vec b) { return {a.raw / b.raw}; }
 [[gnu::always_inline]] inline Vec operator+(Vec a, float b) { return {a.raw + b}; }
 [[gnu::always_inline]] inline Vec operator-(Vec a, float b) { return {a.raw - b}; }
-[[gnu::always_inline]] inline Vec operator*(Vec a, float b) { return {a.raw * b}; }
 [[gnu::always_inline]] inline Vec operator-(float a, Vec b) { return {a - b.raw}; }
 [[gnu::always_inline]] inline Vec operator/(float a, Vec b) { return {a / b.raw}; }
 

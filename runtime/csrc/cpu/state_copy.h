@@ -32,7 +32,7 @@ inline const float* LastInput(const Call& call, std::int64_t row, std::int64_t i
 // Writes pairs (count, B, 2I) of x_t and x_{t-1}, for `count` steps from step `from` on.
 inline void PairInputs(const Call& call, std::int64_t input, std::int64_t from, std::int64_t count,
                        float* pairs) {
-  const std::size_t bytes = Bytes(input);
+  const std::uint64_t bytes = Bytes(input);
   const std::int64_t end = (from + count) * call.batch;
   for (std::int64_t row = from * call.batch; row < end; ++row, pairs += 2 * input) {
     std::memcpy(pairs, call.x + row * input, bytes);

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "common/invalid_argument.h"
 #include "cuda/gpu_ops.h"
 
 namespace edgernn::cuda {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "common/cell_kernel.h"
+#include "common/invalid_argument.h"
 
 namespace edgernn::cuda {
 

@@ -11,7 +11,9 @@ namespace edgernn {
 
 namespace {
 
-std::size_t Aligned(std::size_t bytes) { return (bytes + kAlignment - 1) & ~(kAlignment - 1); }
+std::uint64_t Aligned(std::uint64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 // Buffers in scratch memory for a call of one step.
 struct StepBuffers {
@@ -23,7 +25,7 @@ struct StepBuffers {
   float* inputs;                // (B, 2F)
   std::int64_t* macs;           // (B,)
   void* kernel;
-  std::size_t bytes;
+  std::uint64_t bytes;
 
   StepBuffers(const Imputer& impute, const Kernel& run, const LayerSizes& sizes, std::int64_t batch,
               void* base) {
@@ -50,8 +52,8 @@ void Copy(const float* from, std::int64_t count, float* to) {
 
 }  // namespace
 
-std::size_t ImputedPackedBytes(const Imputer& imputer, const Kernel& kernel,
-                               const LayerSizes& sizes) {
+std::uint64_t ImputedPackedBytes(const Imputer& imputer, const Kernel& kernel,
+                                 const LayerSizes& sizes) {
   return Aligned(imputer.packed_bytes(sizes)) + kernel.PackedBytes(sizes);
 }
 
@@ -61,8 +63,8 @@ void PackImputed(const Imputer& imputer, const Kernel& kernel, const LayerSizes&
   kernel.Pack(sizes, from, static_cast<char*>(packed) + Aligned(imputer.packed_bytes(sizes)));
 }
 
-std::size_t ImputedScratchBytes(const Imputer& imputer, const Kernel& kernel,
-                                const LayerSizes& sizes, std::int64_t batch) {
+std::uint64_t ImputedScratchBytes(const Imputer& imputer, const Kernel& kernel,
+                                  const LayerSizes& sizes, std::int64_t batch) {
   return StepBuffers(imputer, kernel, sizes, batch, nullptr).bytes;
 }
 

@@ -68,7 +68,7 @@ struct RitsImputer {
   static void Step(const LayerSizes& sizes, const Packed& packed, const float* x,
                    std::int64_t batch, float* h, float*, float* inputs, const Scratch& scratch) {
     const std::int64_t features = Features(sizes);
-    const std::size_t bytes = Bytes(features);
+    const std::uint64_t bytes = Bytes(features);
     GatherTimes(x, batch, features, scratch.times);
     packed.decay.Run(scratch.times, batch, scratch.decay);
     Decay(scratch.decay, batch, sizes.hidden, h);

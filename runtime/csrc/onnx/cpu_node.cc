@@ -91,8 +91,9 @@ std::shared_ptr<const Op> FindProviderOp(const std::string& name) {
   return {std::shared_ptr<const Op>(), FindOp(*ChooseKernels().table, name)};
 }
 
-std::shared_ptr<const Op> MakeProviderOp(const std::string& name, const CellSource& cell) {
-  return MakeProgramOp(*ChooseKernels().table, name, cell);
+std::shared_ptr<const Op> MakeProviderOp(const std::string& name, const CellSource& cell,
+                                         std::string* error) {
+  return MakeProgramOp(*ChooseKernels().table, name, cell, error);
 }
 
 std::unique_ptr<Node> MakeNode(std::int64_t threads, const OrtApi* api, const OrtKernelInfo* info) {

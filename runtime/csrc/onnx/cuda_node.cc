@@ -86,7 +86,9 @@ std::shared_ptr<const Op> FindProviderOp(const std::string& name) {
 }
 
 // The library has no GPU kernels for cells that are defined in a file.
-std::shared_ptr<const Op> MakeProviderOp(const std::string&, const CellSource&) { return nullptr; }
+std::shared_ptr<const Op> MakeProviderOp(const std::string&, const CellSource&, std::string*) {
+  return nullptr;
+}
 
 std::unique_ptr<Node> MakeNode(std::int64_t, const OrtApi* api, const OrtKernelInfo* info) {
   return std::make_unique<CudaNode>(api, info);

@@ -81,9 +81,11 @@ std::shared_ptr<const Op> FindNodeOp(const OrtApi* api, const OrtKernelInfo* inf
                   attributes.Ints("vectors"),   attributes.Ints("layout"),
                   attributes.Program("update"), attributes.Program("mid"),
                   attributes.Program("map")};
+  std::string error;
   const std::shared_ptr<const Op> op =
-      cell.gates.empty() ? FindProviderOp(name) : MakeProviderOp(name, cell);
+      cell.gates.empty() ? FindProviderOp(name) : MakeProviderOp(name, cell, &error);
   if (op != nullptr) return op;
+  if (!error.empty()) throw InvalidArgument(error);
   throw InvalidArgument("edgernn: this library has no kernel for " + name +
                         "; update edgernn, or create the session without the library");
 }
@@ -104,7 +106,9 @@ Node::Node(const OrtApi* api, const OrtKernelInfo* info)
   group_size_ = attributes.Int("group_size", 1);
   std::size_t count = 0;
   Check(ort::KernelInfoGetInputCount(api, info, &count));
-  const bool all = op_.HasOptionalWeight(count - 1);
+  bool all = false;
+  std::string error;
+  if (!op_.CheckCount(count - 1, &all, &error)) throw InvalidArgument(error);
   for (const WeightInput& weight : op_.spec.weights) {
     inputs_.push_back(all || !weight.MayBeAbsent() ? first_state_++ : kAbsent);
   }
@@ -128,7 +132,9 @@ bool Node::ReadConstants(const OrtKernelInfo* info, std::vector<Tensor>* weights
 }
 
 LayerSizes Node::CheckWeights(const std::vector<Tensor>& weights) const {
-  LayerSizes sizes = op_.CheckWeights(weights, group_size_);
+  LayerSizes sizes;
+  std::string error;
+  if (!op_.CheckWeights(weights, group_size_, &sizes, &error)) throw InvalidArgument(error);
   sizes.weights = type_;
   if (sizes.rank != rank_) {
     Refuse("rank", "expected " + std::to_string(sizes.rank) + ", the columns of R, got " +

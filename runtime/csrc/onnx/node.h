@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/invalid_argument.h"
 #include "common/op.h"
 #include "onnx/ort_abi.h"
 
@@ -72,7 +73,8 @@ void CheckProvider();
 // Returns the op of this name, or null if it has no kernel. MakeProviderOp makes the op of a cell
 // that is defined in a file.
 std::shared_ptr<const Op> FindProviderOp(const std::string& name);
-std::shared_ptr<const Op> MakeProviderOp(const std::string& name, const CellSource& cell);
+std::shared_ptr<const Op> MakeProviderOp(const std::string& name, const CellSource& cell,
+                                         std::string* error);
 
 // threads: Maximum number of the session's threads that a call uses.
 std::unique_ptr<Node> MakeNode(std::int64_t threads, const OrtApi* api, const OrtKernelInfo* info);

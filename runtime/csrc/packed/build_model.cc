@@ -10,17 +10,6 @@
 namespace edgernn {
 namespace {
 
-// Finds the op of a layer, whose cell may be defined in the file.
-std::shared_ptr<const Op> RequireOp(const KernelTable& table, const PackedFile& file,
-                                    const PackedLayer& layer) {
-  const std::string name = PackedFile::NameOf(layer);
-  const std::shared_ptr<const Op> op =
-      layer.cell == 0 ? std::shared_ptr<const Op>(std::shared_ptr<const Op>(), FindOp(table, name))
-                      : MakeProgramOp(table, name, file.Cell(layer));
-  if (op != nullptr) return op;
-  throw Failure{EDGERNN_UNSUPPORTED, "the library has no kernel for " + name + "; update edgernn"};
-}
-
 // Copies a vector to the arena as floats.
 float* Copy(const Tensor& vector, Arena* arena) {
   const std::int64_t count = vector.shape[0];
@@ -37,25 +26,26 @@ class ModelBuilder {
   };
 
  public:
-  ModelBuilder(const PackedFile& file, std::int64_t batch, void* memory)
-      : file_(file), batch_(batch), arena_(memory) {
+  ModelBuilder(PackedFile* file, std::int64_t batch, void* memory, Failure* failure)
+      : file_(*file), batch_(batch), failure_(*failure), arena_(memory) {}
+
+  bool Build() {
     const KernelChoice& choice = ChooseKernels();
-    if (choice.table == nullptr) throw Failure{EDGERNN_UNSUPPORTED, choice.error};
+    if (choice.table == nullptr) return failure_.Set(EDGERNN_UNSUPPORTED, choice.error);
     // at the start of the memory, as edgernn_open returns this address
     EdgernnModel* const place = arena_.Allocate<EdgernnModel>(1);
     model_.table = choice.table;
-    BuildInput();
-    BuildLayers();
-    BuildHead();
-    file_.CheckAllRead();
+    file_.Rewind();
+    if (!BuildInput() || !BuildLayers() || !BuildHead() || !file_.CheckAllRead()) return false;
     model_.scratch = arena_.Allocate(scratch_);
     if (place != nullptr) *place = model_;
+    return true;
   }
 
-  std::size_t bytes() const { return arena_.used(); }
+  std::uint64_t bytes() const { return arena_.used(); }
 
  private:
-  void BuildInput() {
+  bool BuildInput() {
     const PackedHeader& header = file_.header();
     model_.file_bytes = header.bytes;
     model_.file_checksum = header.checksum;
@@ -64,27 +54,34 @@ class ModelBuilder {
     model_.sizes.output = header.output;
     model_.sizes.vocabulary = header.vocabulary;
     if (header.vocabulary > 0) {
-      model_.embedding = file_.NextTensor("E", {header.vocabulary, header.input}).values;
+      Tensor embedding;
+      if (!file_.NextTensor("E", {header.vocabulary, header.input}, &embedding)) return false;
+      model_.embedding = embedding.values;
     } else {
       model_.sizes.input = header.input;
     }
     if ((header.flags & kStandardises) != 0) {
-      model_.mean = Copy(file_.NextTensor("mean", {header.input}), &arena_);
-      model_.std = Copy(file_.NextTensor("std", {header.input}), &arena_);
+      Tensor mean, std;
+      if (!file_.NextTensor("mean", {header.input}, &mean)) return false;
+      if (!file_.NextTensor("std", {header.input}, &std)) return false;
+      model_.mean = Copy(mean, &arena_);
+      model_.std = Copy(std, &arena_);
     }
     model_.x = arena_.Allocate<float>(batch_ * header.input);
     model_.held = arena_.Allocate<float>(batch_ * model_.sizes.input);
     model_.nonfinite = arena_.Allocate<std::int64_t>(batch_);
+    return true;
   }
 
-  void BuildLayers() {
+  bool BuildLayers() {
     model_.layer_count = file_.header().layers;
     model_.layers = arena_.Allocate<ModelLayer>(model_.layer_count);
     std::int64_t width = model_.width;
     std::vector<Tensor> starts;
     std::vector<Layer> layers;
     for (std::uint32_t i = 0; i < file_.header().layers; ++i) {
-      layers.push_back(BuildLayer(i, width, &starts));
+      layers.emplace_back();
+      if (!BuildLayer(i, width, &starts, &layers.back())) return false;
       width = layers.back().model.sizes.hidden;
     }
     width_ = width;
@@ -100,28 +97,58 @@ class ModelBuilder {
     for (std::size_t i = 0; model_.layers != nullptr && i < layers.size(); ++i) {
       model_.layers[i] = layers[i].model;
     }
+    return true;
   }
 
-  Layer BuildLayer(std::uint32_t index, std::int64_t width, std::vector<Tensor>* starts) {
-    const PackedLayer record = file_.Layer(index);
-    const std::shared_ptr<const Op> owner = RequireOp(*model_.table, file_, record);
-    const Op& op = *owner;
-    const bool all = op.HasOptionalWeight(record.tensors);
-    std::vector<Tensor> weights;
-    for (const WeightInput& weight : op.spec.weights) {
-      weights.push_back(all || !weight.MayBeAbsent() ? file_.NextTensor() : Tensor{});
+  // Finds the op of a layer, whose cell may be defined in the file; null if there is none.
+  std::shared_ptr<const Op> FindLayerOp(const PackedLayer& record) {
+    const std::string name = PackedFile::NameOf(record);
+    std::shared_ptr<const Op> op;
+    if (record.cell == 0) {
+      op = {std::shared_ptr<const Op>(), FindOp(*model_.table, name)};
+    } else {
+      CellSource cell;
+      std::string error;
+      if (!file_.ReadCell(record, &cell)) return nullptr;
+      op = MakeProgramOp(*model_.table, name, cell, &error);
+      if (!error.empty()) Refuse(error);
+    }
+    if (op == nullptr && failure_.status == EDGERNN_OK) {
+      failure_.Set(EDGERNN_UNSUPPORTED,
+                   "the library has no kernel for " + name + "; update edgernn");
+    }
+    return op;
+  }
+
+  bool BuildLayer(std::uint32_t index, std::int64_t width, std::vector<Tensor>* starts,
+                  Layer* built) {
+    PackedLayer record;
+    if (!file_.ReadLayer(index, &record)) return false;
+    built->op = FindLayerOp(record);
+    if (built->op == nullptr) return false;
+    const Op& op = *built->op;
+    std::string error;
+    bool all = false;
+    if (!op.CheckCount(record.tensors, &all, &error)) return Refuse(error);
+    std::vector<Tensor> weights(op.spec.weights.size());
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      if (!all && op.spec.weights[i].MayBeAbsent()) continue;
+      if (!file_.NextTensor(&weights[i])) return false;
     }
     const auto group_size = static_cast<std::int64_t>(record.group_size);
-    ModelLayer layer{op, op.spec.skips, op.CheckWeights(weights, group_size), nullptr, {}};
+    ModelLayer& layer = built->model;
+    layer = {op, op.spec.skips, {}, nullptr, {}};
+    if (!op.CheckWeights(weights, group_size, &layer.sizes, &error)) return Refuse(error);
     if (op.InputWidth(layer.sizes) != width) {
-      throw Failure{EDGERNN_BAD_MODEL, "packed model: layer " + std::to_string(index) +
-                                           ": expected weights for " + std::to_string(width) +
-                                           " inputs, got weights for " +
-                                           std::to_string(op.InputWidth(layer.sizes))};
+      return Refuse("layer " + std::to_string(index) + ": expected weights for " +
+                    std::to_string(width) + " inputs, got weights for " +
+                    std::to_string(op.InputWidth(layer.sizes)));
     }
     if (index == 0 && op.spec.imputes) model_.features = Features(layer.sizes);
     for (const StateInput& state : op.spec.states) {
-      starts->push_back(file_.NextTensor(state.name, {Width(state.extent, layer.sizes)}));
+      starts->emplace_back();
+      const Shape shape = {Width(state.extent, layer.sizes)};
+      if (!file_.NextTensor(state.name, shape, &starts->back())) return false;
     }
     void* const packed = arena_.Allocate(op.PackedBytes(layer.sizes));
     if (packed != nullptr) op.Pack(layer.sizes, op.Arrange(weights), packed);
@@ -132,7 +159,7 @@ class ModelBuilder {
     layer.call.batch = batch_;
     model_.sizes.neurons += layer.sizes.hidden;
     Grow(op.ScratchBytes(layer.sizes, 1, batch_));
-    return {owner, layer};
+    return true;
   }
 
   // Allocates the states of all layers contiguously, and their initial values.
@@ -167,37 +194,49 @@ class ModelBuilder {
     }
   }
 
-  void BuildHead() {
+  bool BuildHead() {
     const PackedHeader& header = file_.header();
     const std::int64_t outputs = header.output;
     if ((header.flags & kHasHead) == 0) {
-      if (outputs == width_) return;
-      throw Failure{EDGERNN_BAD_MODEL, "packed model: output: expected " + std::to_string(width_) +
-                                           ", as there is no head, got " + std::to_string(outputs)};
+      if (outputs == width_) return true;
+      return Refuse("output: expected " + std::to_string(width_) + ", as there is no head, got " +
+                    std::to_string(outputs));
     }
-    const Tensor w = file_.NextTensor("W of the head", {outputs, width_});
-    const Tensor b = file_.NextTensor("b of the head", {outputs});
+    Tensor w, b;
+    if (!file_.NextTensor("W of the head", {outputs, width_}, &w)) return false;
+    if (!file_.NextTensor("b of the head", {outputs}, &b)) return false;
     const Linear& linear = model_.table->linear;
     void* const packed = arena_.Allocate(linear.packed_bytes(width_, outputs));
     if (packed != nullptr) linear.pack(w.values, b.values, width_, outputs, packed);
     model_.head = packed;
     Grow(linear.scratch_bytes(outputs, batch_));
+    return true;
   }
 
-  void Grow(std::size_t bytes) { scratch_ = bytes > scratch_ ? bytes : scratch_; }
+  // Sets the failure and returns false.
+  bool Refuse(const std::string& message) {
+    return failure_.Set(EDGERNN_BAD_MODEL, "packed model: " + message);
+  }
 
-  PackedFile file_;
+  void Grow(std::uint64_t bytes) { scratch_ = bytes > scratch_ ? bytes : scratch_; }
+
+  PackedFile& file_;
   const std::int64_t batch_;
+  Failure& failure_;
   Arena arena_;
   EdgernnModel model_{};
   std::int64_t width_ = 0;
-  std::size_t scratch_ = 0;
+  std::uint64_t scratch_ = 0;
 };
 
 }  // namespace
 
-std::size_t BuildModel(const PackedFile& file, std::int64_t batch, void* memory) {
-  return ModelBuilder(file, batch, memory).bytes();
+bool BuildModel(PackedFile* file, std::int64_t batch, void* memory, std::uint64_t* bytes,
+                Failure* failure) {
+  ModelBuilder builder(file, batch, memory, failure);
+  if (!builder.Build()) return false;
+  *bytes = builder.bytes();
+  return true;
 }
 
 }  // namespace edgernn

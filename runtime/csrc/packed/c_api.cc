@@ -2,9 +2,7 @@
 // The C functions of edgernn.h.
 
 #include <cmath>
-#include <cstdio>
 #include <cstring>
-#include <exception>
 #include <new>
 #include <string>
 
@@ -17,50 +15,107 @@ constexpr std::int64_t kMaxBatch = 1 << 16;
 
 thread_local char last_message[512] = "";
 
-// Stores the message that edgernn_message returns, and returns `status`.
+// Writes the message that edgernn_message returns. Allocates no memory, as a step does not.
+class Text {
+ public:
+  Text& Add(const char* words) {
+    for (; *words != '\0' && size_ + 1 < sizeof last_message; ++words)
+      last_message[size_++] = *words;
+    return *this;
+  }
+
+  Text& Add(std::int64_t number) {
+    char digits[24] = "";
+    char* at = digits + sizeof digits - 1;
+    std::uint64_t rest = static_cast<std::uint64_t>(number);
+    if (number < 0) rest = 0 - rest;
+    do {
+      *--at = static_cast<char>('0' + rest % 10);
+      rest /= 10;
+    } while (rest > 0);
+    if (number < 0) *--at = '-';
+    return Add(at);
+  }
+
+  EdgernnStatus Report(EdgernnStatus status) {
+    last_message[size_] = '\0';
+    return status;
+  }
+
+ private:
+  std::size_t size_ = 0;
+};
+
+// Stores the message and returns `status`.
 EdgernnStatus Report(EdgernnStatus status, const char* message) {
-  std::snprintf(last_message, sizeof last_message, "%s", message);
-  return status;
+  return Text().Add(message).Report(status);
 }
 
-// Calls `body` and turns its exceptions into a status.
+// Calls body(&failure) and returns the status of the failure.
 template <class Body>
 EdgernnStatus Guard(const Body& body) {
+  Failure failure;
+#if defined(__cpp_exceptions)
+  // only the C++ library throws, where the system has no memory for lists and messages
   try {
-    body();
-    return EDGERNN_OK;
-  } catch (const Failure& failure) {
-    return Report(failure.status, failure.message.c_str());
-  } catch (const InvalidArgument& error) {
-    return Report(EDGERNN_BAD_MODEL, (std::string("packed model: ") + error.what()).c_str());
+#endif
+    if (body(&failure)) return EDGERNN_OK;
+#if defined(__cpp_exceptions)
   } catch (const std::bad_alloc&) {
     return Report(EDGERNN_BAD_ARGUMENT, "out of memory");
-  } catch (const std::exception& error) {
-    return Report(EDGERNN_BAD_MODEL, error.what());
   }
+#endif
+  return Report(failure.status, failure.message.c_str());
 }
 
 // Returns true, and stores a message, if the pointer is null.
 bool IsNull(const void* pointer, const char* name) {
   if (pointer != nullptr) return false;
-  std::snprintf(last_message, sizeof last_message, "%s: expected a pointer, got null", name);
+  Text().Add(name).Add(": expected a pointer, got null").Report(EDGERNN_BAD_ARGUMENT);
   return true;
 }
 
-void CheckNotNull(const void* pointer, const char* name) {
-  if (IsNull(pointer, name)) throw Failure{EDGERNN_BAD_ARGUMENT, last_message};
+bool CheckFile(const void* data, std::int64_t batch, Failure* failure) {
+  if (reinterpret_cast<std::uintptr_t>(data) % 8 != 0) {
+    return failure->Set(EDGERNN_BAD_ARGUMENT,
+                        "data: expected an alignment of 8 bytes, got an unaligned pointer");
+  }
+  if (batch >= 1 && batch <= kMaxBatch) return true;
+  return failure->Set(EDGERNN_BAD_ARGUMENT, "batch: expected 1 to " + std::to_string(kMaxBatch) +
+                                                ", got " + std::to_string(batch));
 }
 
-void CheckFile(const void* data, std::int64_t batch) {
-  CheckNotNull(data, "data");
-  if (reinterpret_cast<std::uintptr_t>(data) % 8 != 0) {
-    throw Failure{EDGERNN_BAD_ARGUMENT,
-                  "data: expected an alignment of 8 bytes, got an unaligned pointer"};
+// Sets *need to the bytes that the model needs, if a pointer can address them.
+bool FindMemory(PackedFile* file, std::int64_t batch, std::size_t* need, Failure* failure) {
+  std::uint64_t bytes = 0;
+  if (!BuildModel(file, batch, nullptr, &bytes, failure)) return false;
+  *need = static_cast<std::size_t>(bytes);
+  if (*need == bytes) return true;
+  return failure->Set(EDGERNN_BAD_MODEL,
+                      "packed model: expected a model in " +
+                          std::to_string(std::uint64_t{SIZE_MAX} + 1) +
+                          " bytes of memory, as this processor has no more addresses, got one of " +
+                          std::to_string(bytes) + " bytes");
+}
+
+bool Open(const void* data, std::size_t bytes, std::int64_t batch, void* memory,
+          std::size_t memory_bytes, Failure* failure) {
+  if (!CheckFile(data, batch, failure)) return false;
+  if (reinterpret_cast<std::uintptr_t>(memory) % EDGERNN_ALIGNMENT != 0) {
+    return failure->Set(EDGERNN_BAD_ARGUMENT, "memory: expected an alignment of " +
+                                                  std::to_string(EDGERNN_ALIGNMENT) +
+                                                  " bytes, got an unaligned pointer");
   }
-  if (batch < 1 || batch > kMaxBatch) {
-    throw Failure{EDGERNN_BAD_ARGUMENT, "batch: expected 1 to " + std::to_string(kMaxBatch) +
-                                            ", got " + std::to_string(batch)};
+  // checks the file once, as the checksum reads all of it
+  PackedFile file(failure);
+  std::size_t need = 0;
+  if (!file.Open(data, bytes) || !FindMemory(&file, batch, &need, failure)) return false;
+  if (memory_bytes < need) {
+    return failure->Set(EDGERNN_BAD_ARGUMENT, "memory: expected " + std::to_string(need) +
+                                                  " bytes, got " + std::to_string(memory_bytes));
   }
+  std::uint64_t used = 0;
+  return BuildModel(&file, batch, memory, &used, failure);
 }
 
 bool AllFinite(const float* from, std::int64_t count) {
@@ -163,47 +218,36 @@ void Step(EdgernnModel* model, const float* x, float* y) {
 
 extern "C" {
 
-using edgernn::BuildModel;
-using edgernn::CheckNotNull;
 using edgernn::Failure;
 using edgernn::Guard;
 using edgernn::IsNull;
 using edgernn::PackedFile;
 using edgernn::Report;
+using edgernn::Text;
 
 const char* edgernn_message(void) { return edgernn::last_message; }
 
 EdgernnStatus edgernn_memory(const void* data, std::size_t bytes, std::int64_t batch,
                              std::size_t* memory) {
-  return Guard([&] {
-    edgernn::CheckFile(data, batch);
-    CheckNotNull(memory, "memory");
-    *memory = BuildModel(PackedFile(data, bytes), batch, nullptr);
+  if (IsNull(data, "data") || IsNull(memory, "memory")) return EDGERNN_BAD_ARGUMENT;
+  return Guard([&](Failure* failure) {
+    PackedFile file(failure);
+    return edgernn::CheckFile(data, batch, failure) && file.Open(data, bytes) &&
+           edgernn::FindMemory(&file, batch, memory, failure);
   });
 }
 
 EdgernnStatus edgernn_open(const void* data, std::size_t bytes, std::int64_t batch, void* memory,
                            std::size_t memory_bytes, EdgernnModel** model) {
-  return Guard([&] {
-    edgernn::CheckFile(data, batch);
-    CheckNotNull(memory, "memory");
-    CheckNotNull(model, "model");
-    if (reinterpret_cast<std::uintptr_t>(memory) % EDGERNN_ALIGNMENT != 0) {
-      throw Failure{EDGERNN_BAD_ARGUMENT, "memory: expected an alignment of " +
-                                              std::to_string(EDGERNN_ALIGNMENT) +
-                                              " bytes, got an unaligned pointer"};
-    }
-    // checks the file once, as the checksum reads all of it
-    const PackedFile file(data, bytes);
-    const std::size_t need = BuildModel(file, batch, nullptr);
-    if (memory_bytes < need) {
-      throw Failure{EDGERNN_BAD_ARGUMENT, "memory: expected " + std::to_string(need) +
-                                              " bytes, got " + std::to_string(memory_bytes)};
-    }
-    BuildModel(file, batch, memory);
-    *model = static_cast<EdgernnModel*>(memory);
-    edgernn_reset(*model);
+  if (IsNull(data, "data") || IsNull(memory, "memory") || IsNull(model, "model")) {
+    return EDGERNN_BAD_ARGUMENT;
+  }
+  const EdgernnStatus status = Guard([&](Failure* failure) {
+    return edgernn::Open(data, bytes, batch, memory, memory_bytes, failure);
   });
+  if (status != EDGERNN_OK) return status;
+  *model = static_cast<EdgernnModel*>(memory);
+  return edgernn_reset(*model);
 }
 
 EdgernnStatus edgernn_sizes(const EdgernnModel* model, EdgernnSizes* sizes) {
@@ -223,10 +267,13 @@ EdgernnStatus edgernn_step(EdgernnModel* model, const float* x, float* y) {
     edgernn::Hold(model, x);
     x = model->held;
   } else if (const std::int64_t bad = edgernn::FindBad(*model, x); bad >= 0) {
-    char text[96];
-    std::snprintf(text, sizeof text, "x: expected finite numbers, got %g at index %lld",
-                  static_cast<double>(x[bad]), static_cast<long long>(bad));
-    return Report(EDGERNN_BAD_INPUT, text);
+    const char* const got = std::isnan(x[bad]) ? "nan" : x[bad] > 0.0f ? "inf" : "-inf";
+    return Text()
+        .Add("x: expected finite numbers, got ")
+        .Add(got)
+        .Add(" at index ")
+        .Add(bad)
+        .Report(EDGERNN_BAD_INPUT);
   }
   if (model->mean == nullptr) {
     edgernn::Step(model, x, y);
@@ -249,12 +296,9 @@ EdgernnStatus edgernn_step_words(EdgernnModel* model, const std::int64_t* x, flo
   const std::int64_t width = model->width;
   for (std::int64_t b = 0; b < model->sizes.batch; ++b) {
     if (x[b] >= 0 && x[b] < model->sizes.vocabulary) continue;
-    char text[96];
-    std::snprintf(text, sizeof text,
-                  "x: expected word indices from 0 to %lld, got %lld at index %lld",
-                  static_cast<long long>(model->sizes.vocabulary - 1), static_cast<long long>(x[b]),
-                  static_cast<long long>(b));
-    return Report(EDGERNN_BAD_INPUT, text);
+    Text text;
+    text.Add("x: expected word indices from 0 to ").Add(model->sizes.vocabulary - 1);
+    return text.Add(", got ").Add(x[b]).Add(" at index ").Add(b).Report(EDGERNN_BAD_INPUT);
   }
   for (std::int64_t b = 0; b < model->sizes.batch; ++b) {
     for (std::int64_t i = 0; i < width; ++i) {
@@ -270,9 +314,9 @@ EdgernnStatus edgernn_on_nonfinite(EdgernnModel* model, EdgernnNonfinite action)
   // a caller may pass any integer
   const int value = static_cast<int>(action);
   if (value < EDGERNN_NONFINITE_ERROR || value > EDGERNN_NONFINITE_RESET) {
-    char text[96];
-    std::snprintf(text, sizeof text, "action: expected a value of EdgernnNonfinite, got %d", value);
-    return Report(EDGERNN_BAD_ARGUMENT, text);
+    Text text;
+    text.Add("action: expected a value of EdgernnNonfinite, got ").Add(std::int64_t{value});
+    return text.Report(EDGERNN_BAD_ARGUMENT);
   }
   model->on_nonfinite = action;
   return EDGERNN_OK;
@@ -295,10 +339,10 @@ EdgernnStatus edgernn_reset(EdgernnModel* model) {
 EdgernnStatus edgernn_reset_row(EdgernnModel* model, std::int64_t row) {
   if (IsNull(model, "model")) return EDGERNN_BAD_ARGUMENT;
   if (row < 0 || row >= model->sizes.batch) {
-    char text[96];
-    std::snprintf(text, sizeof text, "row: expected 0 to %lld, a sequence of the batch, got %lld",
-                  static_cast<long long>(model->sizes.batch - 1), static_cast<long long>(row));
-    return Report(EDGERNN_BAD_ARGUMENT, text);
+    Text text;
+    text.Add("row: expected 0 to ").Add(model->sizes.batch - 1);
+    text.Add(", a sequence of the batch, got ").Add(row);
+    return text.Report(EDGERNN_BAD_ARGUMENT);
   }
   edgernn::ResetState(model, row);
   edgernn::ResetInput(model, row);
@@ -318,25 +362,20 @@ EdgernnStatus edgernn_state_bytes(const EdgernnModel* model, std::size_t* bytes)
 }
 
 EdgernnStatus edgernn_save_state(const EdgernnModel* model, void* data, std::size_t bytes) {
-  return Guard([&] {
-    CheckNotNull(model, "model");
-    CheckNotNull(data, "data");
+  if (IsNull(model, "model") || IsNull(data, "data")) return EDGERNN_BAD_ARGUMENT;
+  return Guard([&](Failure* failure) {
     const std::size_t need = edgernn::SavedStateBytes(*model);
-    if (bytes < need) {
-      throw Failure{EDGERNN_BAD_ARGUMENT, "data: expected " + std::to_string(need) +
-                                              " bytes, got " + std::to_string(bytes) +
-                                              "; ask edgernn_state_bytes"};
-    }
-    edgernn::SaveState(*model, data);
+    if (bytes >= need) return edgernn::SaveState(*model, data, failure);
+    return failure->Set(EDGERNN_BAD_ARGUMENT, "data: expected " + std::to_string(need) +
+                                                  " bytes, got " + std::to_string(bytes) +
+                                                  "; ask edgernn_state_bytes");
   });
 }
 
 EdgernnStatus edgernn_restore_state(EdgernnModel* model, const void* data, std::size_t bytes) {
-  return Guard([&] {
-    CheckNotNull(model, "model");
-    CheckNotNull(data, "data");
-    edgernn::RestoreState(data, bytes, model);
-  });
+  if (IsNull(model, "model") || IsNull(data, "data")) return EDGERNN_BAD_ARGUMENT;
+  return Guard(
+      [&](Failure* failure) { return edgernn::RestoreState(data, bytes, model, failure); });
 }
 
 EdgernnStatus edgernn_work(const EdgernnModel* model, const std::int64_t** updates,

@@ -16,10 +16,6 @@ constexpr std::uint64_t kFileAlignment = 32;
 constexpr std::uint32_t kMaxSize = 1u << 30;
 constexpr std::uint32_t kMaxLayers = 1024;
 
-[[noreturn]] void Fail(const std::string& message) {
-  throw Failure{EDGERNN_BAD_MODEL, "packed model: " + message};
-}
-
 // A name from the file. As messages print it, characters other than printable ASCII become question
 // marks.
 std::string Name(const char (&from)[60]) {
@@ -30,7 +26,7 @@ std::string Name(const char (&from)[60]) {
   return name;
 }
 
-// The size of a number of this type.
+// The size of a number of this type; 0 for an unknown type.
 std::uint64_t NumberBytes(std::uint32_t type) {
   switch (static_cast<NumberType>(type)) {
     case NumberType::kFloat32:
@@ -40,7 +36,7 @@ std::uint64_t NumberBytes(std::uint32_t type) {
     case NumberType::kInt8:
       return 1;
   }
-  Fail("type of a tensor: expected 0, 1 or 2, got " + std::to_string(type));
+  return 0;
 }
 
 }  // namespace
@@ -65,61 +61,74 @@ std::uint32_t Checksum(const void* from, std::size_t bytes) {
   return ~sum;
 }
 
-PackedFile::PackedFile(const void* data, std::size_t bytes)
-    : data_(static_cast<const char*>(data)) {
+bool PackedFile::Fail(const std::string& message) const {
+  return failure_.Set(EDGERNN_BAD_MODEL, "packed model: " + message);
+}
+
+bool PackedFile::Open(const void* data, std::size_t bytes) {
+  data_ = static_cast<const char*>(data);
   if (bytes < sizeof header_) {
-    Fail("expected at least " + std::to_string(sizeof header_) + " bytes, got " +
-         std::to_string(bytes));
+    return Fail("expected at least " + std::to_string(sizeof header_) + " bytes, got " +
+                std::to_string(bytes));
   }
   std::memcpy(&header_, data, sizeof header_);
   if (std::memcmp(header_.magic, "EDGERNN", 8) != 0) {
-    Fail("expected a file that starts with EDGERNN, got another format; pack the model first");
+    return Fail(
+        "expected a file that starts with EDGERNN, got another format; pack the model first");
   }
   if (header_.version != kPackedVersion || header_.schema != kSchemaVersion) {
-    throw Failure{EDGERNN_BAD_VERSION, "packed model: expected version " +
-                                           std::to_string(kPackedVersion) + " and schema " +
-                                           std::to_string(kSchemaVersion) + ", got " +
-                                           std::to_string(header_.version) + " and " +
-                                           std::to_string(header_.schema) + "; pack it again"};
+    return failure_.Set(EDGERNN_BAD_VERSION,
+                        "packed model: expected version " + std::to_string(kPackedVersion) +
+                            " and schema " + std::to_string(kSchemaVersion) + ", got " +
+                            std::to_string(header_.version) + " and " +
+                            std::to_string(header_.schema) + "; pack it again");
   }
   if (header_.bytes != bytes) {
-    Fail("expected " + std::to_string(header_.bytes) + " bytes, got " + std::to_string(bytes));
+    return Fail("expected " + std::to_string(header_.bytes) + " bytes, got " +
+                std::to_string(bytes));
   }
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
   if (Checksum(data_ + sizeof header_, bytes - sizeof header_) != header_.checksum) {
-    Fail("the checksum does not match the content; the file is damaged");
+    return Fail("the checksum does not match the content; the file is damaged");
   }
 #endif
   if (header_.layers < 1 || header_.layers > kMaxLayers) {
-    Fail("layers: expected 1 to " + std::to_string(kMaxLayers) + ", got " +
-         std::to_string(header_.layers));
+    return Fail("layers: expected 1 to " + std::to_string(kMaxLayers) + ", got " +
+                std::to_string(header_.layers));
   }
   if (header_.input < 1 || header_.input > kMaxSize || header_.vocabulary > kMaxSize ||
       header_.output < 1 || header_.output > kMaxSize) {
-    Fail("input, vocabulary, output: expected sizes up to " + std::to_string(kMaxSize) + ", got " +
-         std::to_string(header_.input) + ", " + std::to_string(header_.vocabulary) + ", " +
-         std::to_string(header_.output));
+    return Fail("input, vocabulary, output: expected sizes up to " + std::to_string(kMaxSize) +
+                ", got " + std::to_string(header_.input) + ", " +
+                std::to_string(header_.vocabulary) + ", " + std::to_string(header_.output));
   }
-  At(sizeof header_,
-     header_.layers * sizeof(PackedLayer) + std::uint64_t{header_.tensors} * sizeof(PackedTensor));
+  return At(sizeof header_, header_.layers * std::uint64_t{sizeof(PackedLayer)} +
+                                header_.tensors * std::uint64_t{sizeof(PackedTensor)}) != nullptr;
 }
 
-PackedLayer PackedFile::Layer(std::uint32_t layer) const {
-  PackedLayer record;
-  std::memcpy(&record, At(sizeof header_ + layer * sizeof record, sizeof record), sizeof record);
-  return record;
+bool PackedFile::ReadLayer(std::uint32_t layer, PackedLayer* record) const {
+  const char* const from =
+      At(sizeof header_ + layer * std::uint64_t{sizeof *record}, sizeof *record);
+  if (from == nullptr) return false;
+  std::memcpy(record, from, sizeof *record);
+  return true;
 }
 
 std::string PackedFile::NameOf(const PackedLayer& layer) { return Name(layer.name); }
 
-CellSource PackedFile::Cell(const PackedLayer& layer) const {
+bool PackedFile::ReadCell(const PackedLayer& layer, CellSource* read) const {
   PackedCell record;
-  std::memcpy(&record, At(layer.cell, sizeof record), sizeof record);
+  const char* from = At(layer.cell, sizeof record);
+  if (from == nullptr) return false;
+  std::memcpy(&record, from, sizeof record);
   std::uint64_t bytes = sizeof record;
-  for (const std::uint32_t count : record.ints) bytes += count * sizeof(std::int32_t);
-  for (const std::uint32_t count : record.numbers) bytes += count * sizeof(float);
-  const char* from = At(layer.cell, bytes) + sizeof record;
-  CellSource cell;
+  for (const std::uint32_t count : record.ints)
+    bytes += count * std::uint64_t{sizeof(std::int32_t)};
+  for (const std::uint32_t count : record.numbers) bytes += count * std::uint64_t{sizeof(float)};
+  from = At(layer.cell, bytes);
+  if (from == nullptr) return false;
+  from += sizeof record;
+  CellSource& cell = *read;
   cell.name = Name(record.name);
   std::vector<std::int64_t>* const ints[] = {&cell.gates,       &cell.vectors,  &cell.layout,
                                              &cell.update.ints, &cell.mid.ints, &cell.map.ints};
@@ -139,59 +148,65 @@ CellSource PackedFile::Cell(const PackedLayer& layer) const {
       numbers[i]->push_back(value);
     }
   }
-  return cell;
+  return true;
 }
 
-Tensor PackedFile::NextTensor() {
+bool PackedFile::NextTensor(Tensor* read) {
   if (tensors_read_ == header_.tensors) {
-    Fail("tensors: expected more for the layers, got " + std::to_string(header_.tensors));
+    return Fail("tensors: expected more for the layers, got " + std::to_string(header_.tensors));
   }
   PackedTensor record;
-  const std::uint64_t first = sizeof header_ + header_.layers * sizeof(PackedLayer);
-  std::memcpy(&record, At(first + tensors_read_ * sizeof record, sizeof record), sizeof record);
+  const std::uint64_t first = sizeof header_ + header_.layers * std::uint64_t{sizeof(PackedLayer)};
+  const char* const from = At(first + tensors_read_ * std::uint64_t{sizeof record}, sizeof record);
+  if (from == nullptr) return false;
+  std::memcpy(&record, from, sizeof record);
   ++tensors_read_;
   const std::uint64_t rows = record.size[0], columns = record.size[1];
   if (record.axes < 1 || record.axes > 2 || rows < 1 || rows > kMaxSize || columns < 1 ||
       columns > kMaxSize || (record.axes == 1 && columns != 1)) {
-    Fail("tensor " + std::to_string(tensors_read_ - 1) + ": expected 1 or 2 axes of 1 to " +
-         std::to_string(kMaxSize) + ", got " + std::to_string(record.axes) + " of " +
-         std::to_string(rows) + " and " + std::to_string(columns));
+    return Fail("tensor " + std::to_string(tensors_read_ - 1) + ": expected 1 or 2 axes of 1 to " +
+                std::to_string(kMaxSize) + ", got " + std::to_string(record.axes) + " of " +
+                std::to_string(rows) + " and " + std::to_string(columns));
   }
-  Tensor tensor;
+  const std::uint64_t number = NumberBytes(record.type);
+  if (number == 0) {
+    return Fail("type of a tensor: expected 0, 1 or 2, got " + std::to_string(record.type));
+  }
+  Tensor& tensor = *read;
+  tensor = {};
   tensor.shape.push_back(record.size[0]);
   if (record.axes == 2) tensor.shape.push_back(record.size[1]);
-  tensor.values.data = At(record.data, rows * columns * NumberBytes(record.type));
+  tensor.values.data = At(record.data, rows * columns * number);
+  if (tensor.values.data == nullptr) return false;
   tensor.values.type = static_cast<NumberType>(record.type);
-  if (tensor.values.type == NumberType::kInt8) {
-    tensor.values.scales = reinterpret_cast<const float*>(At(record.scales, rows * sizeof(float)));
-    tensor.values.columns = record.size[1];
-  }
-  return tensor;
+  if (tensor.values.type != NumberType::kInt8) return true;
+  tensor.values.scales = reinterpret_cast<const float*>(At(record.scales, rows * sizeof(float)));
+  tensor.values.columns = record.size[1];
+  return tensor.values.scales != nullptr;
 }
 
-Tensor PackedFile::NextTensor(const char* name, const Shape& shape) {
-  const Tensor tensor = NextTensor();
-  if (tensor.shape != shape) {
-    Fail(std::string(name) + ": expected " + Print(shape) + ", got " + Print(tensor.shape));
-  }
-  return tensor;
+bool PackedFile::NextTensor(const char* name, const Shape& shape, Tensor* tensor) {
+  if (!NextTensor(tensor)) return false;
+  if (tensor->shape == shape) return true;
+  return Fail(std::string(name) + ": expected " + Print(shape) + ", got " + Print(tensor->shape));
 }
 
-void PackedFile::CheckAllRead() const {
-  if (tensors_read_ != header_.tensors) {
-    Fail("tensors: expected " + std::to_string(tensors_read_) + " for the layers, got " +
-         std::to_string(header_.tensors));
-  }
+bool PackedFile::CheckAllRead() const {
+  if (tensors_read_ == header_.tensors) return true;
+  return Fail("tensors: expected " + std::to_string(tensors_read_) + " for the layers, got " +
+              std::to_string(header_.tensors));
 }
 
 const char* PackedFile::At(std::uint64_t offset, std::uint64_t bytes) const {
   if (offset > header_.bytes || bytes > header_.bytes - offset) {
     Fail("expected " + std::to_string(bytes) + " bytes at offset " + std::to_string(offset) +
          ", got a file of " + std::to_string(header_.bytes) + " bytes");
+    return nullptr;
   }
   if (offset % kFileAlignment != 0) {
     Fail("expected offsets that are multiples of " + std::to_string(kFileAlignment) + ", got " +
          std::to_string(offset));
+    return nullptr;
   }
   return data_ + offset;
 }

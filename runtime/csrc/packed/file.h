@@ -71,43 +71,60 @@ static_assert(sizeof(PackedTensor) == 32);
 
 // An error: the status that a function of edgernn.h returns, and its message.
 struct Failure {
-  EdgernnStatus status;
+  EdgernnStatus status = EDGERNN_OK;
   std::string message;
+
+  // Stores an error and returns false.
+  bool Set(EdgernnStatus code, const std::string& text) {
+    status = code;
+    message = text;
+    return false;
+  }
 };
 
 // CRC-32 of some bytes.
 std::uint32_t Checksum(const void* from, std::size_t bytes);
 
-// Reads a packed file in memory, into which its tensors point. Every function throws Failure for an
-// invalid file.
+// Reads a packed file in memory, into which its tensors point. Functions return false, and set the
+// failure, for an invalid file. Nothing may be read after that.
 class PackedFile {
  public:
-  PackedFile(const void* data, std::size_t bytes);
+  explicit PackedFile(Failure* failure) : failure_(*failure) {}
+
+  // Checks the header and the checksum.
+  [[nodiscard]] bool Open(const void* data, std::size_t bytes);
 
   const PackedHeader& header() const { return header_; }
 
+  // Reads from the first tensor again.
+  void Rewind() { tensors_read_ = 0; }
+
   // The record of a layer, and the name in it.
-  PackedLayer Layer(std::uint32_t layer) const;
+  [[nodiscard]] bool ReadLayer(std::uint32_t layer, PackedLayer* record) const;
   static std::string NameOf(const PackedLayer& layer);
 
   // The cell of a layer, which is defined in the file.
-  CellSource Cell(const PackedLayer& layer) const;
+  [[nodiscard]] bool ReadCell(const PackedLayer& layer, CellSource* cell) const;
 
   // Reads the next tensor.
-  Tensor NextTensor();
+  [[nodiscard]] bool NextTensor(Tensor* tensor);
 
   // Reads the next tensor, which must have this shape. `name` is for the message.
-  Tensor NextTensor(const char* name, const Shape& shape);
+  [[nodiscard]] bool NextTensor(const char* name, const Shape& shape, Tensor* tensor);
 
-  // Throws Failure if tensors are left.
-  void CheckAllRead() const;
+  // False if tensors are left.
+  [[nodiscard]] bool CheckAllRead() const;
 
  private:
-  // The address of a part of the file, whose bounds and alignment are checked.
+  // The address of a part of the file; null if it is outside the file or not aligned.
   const char* At(std::uint64_t offset, std::uint64_t bytes) const;
 
-  const char* data_;
-  PackedHeader header_;
+  // Sets the failure and returns false.
+  bool Fail(const std::string& message) const;
+
+  Failure& failure_;
+  const char* data_ = nullptr;
+  PackedHeader header_{};
   std::uint32_t tensors_read_ = 0;
 };
 

@@ -54,10 +54,10 @@ struct EdgernnModel {
 
 namespace edgernn {
 
-// Builds the model of a file in `memory`, which starts with the EdgernnModel. Returns the number of
-// bytes; if `memory` is null, only computes that. Throws Failure or InvalidArgument for an invalid
-// file.
-std::size_t BuildModel(const PackedFile& file, std::int64_t batch, void* memory);
+// Builds the model of a file in `memory`, which starts with the EdgernnModel, and sets *bytes to
+// its size; if `memory` is null, only computes that. Returns false for an invalid file.
+[[nodiscard]] bool BuildModel(PackedFile* file, std::int64_t batch, void* memory,
+                              std::uint64_t* bytes, Failure* failure);
 
 }  // namespace edgernn
 

@@ -12,8 +12,9 @@ namespace {
 
 constexpr char kMagic[9] = "RNNSTATE";
 
-[[noreturn]] void Fail(const std::string& message) {
-  throw Failure{EDGERNN_BAD_STATE, "saved state: " + message};
+// Sets the failure and returns false.
+bool Fail(const std::string& message, Failure* failure) {
+  return failure->Set(EDGERNN_BAD_STATE, "saved state: " + message);
 }
 
 // A part of a saved state: an array of the model, and its size in bytes.
@@ -35,62 +36,68 @@ struct Parts {
 };
 
 // Fails if a float of (B, width) is NaN. `from` has any alignment.
-void CheckNumbers(const char* from, std::int64_t batch, std::int64_t width) {
+bool CheckNumbers(const char* from, std::int64_t batch, std::int64_t width, Failure* failure) {
   for (std::int64_t i = 0; i < batch * width; ++i, from += sizeof(float)) {
     float number;
     std::memcpy(&number, from, sizeof number);
     if (std::isnan(number)) {
-      Fail("expected numbers, got NaN in sequence " + std::to_string(i / width) +
-           " of the batch; reset that sequence");
+      return Fail("expected numbers, got NaN in sequence " + std::to_string(i / width) +
+                      " of the batch; reset that sequence",
+                  failure);
     }
   }
+  return true;
 }
 
 // Fails if the states of all layers or the held numbers have a NaN.
-void CheckFloats(const EdgernnModel& model, const char* state, const char* held) {
+bool CheckFloats(const EdgernnModel& model, const char* state, const char* held, Failure* failure) {
   const std::int64_t batch = model.sizes.batch;
   for (std::int64_t s = 0; s < model.state_count; ++s) {
     const std::int64_t width = model.state_widths[s];
-    CheckNumbers(state, batch, width);
+    if (!CheckNumbers(state, batch, width, failure)) return false;
     state += static_cast<std::size_t>(batch * width) * sizeof(float);
   }
-  CheckNumbers(held, batch, model.sizes.input);
+  return CheckNumbers(held, batch, model.sizes.input, failure);
 }
 
-void CheckHeader(const EdgernnModel& model, const SavedStateHeader& header, const char* content,
-                 std::size_t bytes) {
+bool CheckHeader(const EdgernnModel& model, const SavedStateHeader& header, const char* content,
+                 std::size_t bytes, Failure* failure) {
+  const auto fail = [failure](const std::string& message) { return Fail(message, failure); };
   if (std::memcmp(header.magic, kMagic, sizeof header.magic) != 0) {
-    Fail("expected bytes that start with RNNSTATE, got another format; save the state first");
+    return fail(
+        "expected bytes that start with RNNSTATE, got another format; save the state first");
   }
   if (header.version != kSavedStateVersion || header.schema != kSchemaVersion) {
-    throw Failure{EDGERNN_BAD_VERSION, "saved state: expected version " +
-                                           std::to_string(kSavedStateVersion) + " and schema " +
-                                           std::to_string(kSchemaVersion) + ", got " +
-                                           std::to_string(header.version) + " and " +
-                                           std::to_string(header.schema) + "; start anew"};
+    return failure->Set(EDGERNN_BAD_VERSION,
+                        "saved state: expected version " + std::to_string(kSavedStateVersion) +
+                            " and schema " + std::to_string(kSchemaVersion) + ", got " +
+                            std::to_string(header.version) + " and " +
+                            std::to_string(header.schema) + "; start anew");
   }
   if (header.bytes != bytes) {
-    Fail("expected " + std::to_string(header.bytes) + " bytes, got " + std::to_string(bytes) +
-         "; it is truncated or damaged, start anew");
+    return fail("expected " + std::to_string(header.bytes) + " bytes, got " +
+                std::to_string(bytes) + "; it is truncated or damaged, start anew");
   }
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
   if (Checksum(content, bytes - sizeof header) != header.checksum) {
-    Fail("the checksum does not match the content; it is damaged, start anew");
+    return fail("the checksum does not match the content; it is damaged, start anew");
   }
 #else
   static_cast<void>(content);
 #endif
   if (header.model_bytes != model.file_bytes || header.model_checksum != model.file_checksum) {
-    Fail("expected a state of this model, got one of another model; open the model that saved it");
+    return fail(
+        "expected a state of this model, got one of another model; open the model that saved it");
   }
   if (header.batch != static_cast<std::uint64_t>(model.sizes.batch)) {
-    Fail("expected a batch of " + std::to_string(model.sizes.batch) + ", got " +
-         std::to_string(header.batch) + "; open the model with that batch");
+    return fail("expected a batch of " + std::to_string(model.sizes.batch) + ", got " +
+                std::to_string(header.batch) + "; open the model with that batch");
   }
   if (bytes != SavedStateBytes(model)) {
-    Fail("expected " + std::to_string(SavedStateBytes(model)) + " bytes, got " +
-         std::to_string(bytes) + "; it is damaged, start anew");
+    return fail("expected " + std::to_string(SavedStateBytes(model)) + " bytes, got " +
+                std::to_string(bytes) + "; it is damaged, start anew");
   }
+  return true;
 }
 
 }  // namespace
@@ -99,10 +106,12 @@ std::size_t SavedStateBytes(const EdgernnModel& model) {
   return sizeof(SavedStateHeader) + Parts(model).bytes();
 }
 
-void SaveState(const EdgernnModel& model, void* data) {
+bool SaveState(const EdgernnModel& model, void* data, Failure* failure) {
   const Parts parts(model);
-  CheckFloats(model, static_cast<const char*>(parts.state.data),
-              static_cast<const char*>(parts.held.data));
+  if (!CheckFloats(model, static_cast<const char*>(parts.state.data),
+                   static_cast<const char*>(parts.held.data), failure)) {
+    return false;
+  }
   char* const content = static_cast<char*>(data) + sizeof(SavedStateHeader);
   char* at = content;
   for (const Part& part : {parts.counts, parts.state, parts.held}) {
@@ -119,23 +128,27 @@ void SaveState(const EdgernnModel& model, void* data) {
   header.model_bytes = model.file_bytes;
   header.batch = static_cast<std::uint64_t>(model.sizes.batch);
   std::memcpy(data, &header, sizeof header);
+  return true;
 }
 
-void RestoreState(const void* data, std::size_t bytes, EdgernnModel* model) {
+bool RestoreState(const void* data, std::size_t bytes, EdgernnModel* model, Failure* failure) {
   SavedStateHeader header;
   if (bytes < sizeof header) {
-    Fail("expected at least " + std::to_string(sizeof header) + " bytes, got " +
-         std::to_string(bytes) + "; it is truncated or damaged, start anew");
+    return Fail("expected at least " + std::to_string(sizeof header) + " bytes, got " +
+                    std::to_string(bytes) + "; it is truncated or damaged, start anew",
+                failure);
   }
   std::memcpy(&header, data, sizeof header);
   const char* at = static_cast<const char*>(data) + sizeof header;
-  CheckHeader(*model, header, at, bytes);
+  if (!CheckHeader(*model, header, at, bytes, failure)) return false;
   const Parts parts(*model);
-  CheckFloats(*model, at + parts.counts.bytes, at + parts.counts.bytes + parts.state.bytes);
+  const char* const state = at + parts.counts.bytes;
+  if (!CheckFloats(*model, state, state + parts.state.bytes, failure)) return false;
   for (const Part& part : {parts.counts, parts.state, parts.held}) {
     std::memcpy(part.data, at, part.bytes);
     at += part.bytes;
   }
+  return true;
 }
 
 }  // namespace edgernn

@@ -30,12 +30,13 @@ static_assert(sizeof(SavedStateHeader) == 64);
 
 std::size_t SavedStateBytes(const EdgernnModel& model);
 
-// Writes the state of a model to `data`, which has room for it and any alignment. Throws Failure
-// if the state has a NaN.
-void SaveState(const EdgernnModel& model, void* data);
+// Writes the state of a model to `data`, which has room for it and any alignment. Returns false if
+// the state has a NaN.
+[[nodiscard]] bool SaveState(const EdgernnModel& model, void* data, Failure* failure);
 
-// Restores a saved state. Throws Failure, and changes nothing, if it is not one of this model.
-void RestoreState(const void* data, std::size_t bytes, EdgernnModel* model);
+// Restores a saved state. Returns false, and changes nothing, if it is not one of this model.
+[[nodiscard]] bool RestoreState(const void* data, std::size_t bytes, EdgernnModel* model,
+                                Failure* failure);
 
 }  // namespace edgernn
 

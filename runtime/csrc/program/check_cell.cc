@@ -5,8 +5,6 @@
 
 #include <algorithm>
 
-#include "common/tensor.h"
-
 namespace edgernn {
 
 namespace {
@@ -15,58 +13,90 @@ constexpr unsigned kFileTerms = kX | kH | kM | kBias | kMid | kC;
 constexpr ProgramLimits kUpdateLimits = {kMaxProgramValues, 0};
 constexpr std::size_t kLayoutNumbers = 5;
 
-[[noreturn]] void Refuse(const std::string& what, const std::string& expected, std::int64_t got) {
-  throw InvalidArgument(what + ": expected " + expected + ", got " + std::to_string(got));
-}
+// Reads the table of a cell's gates and sizes.
+class TableReader {
+ public:
+  explicit TableReader(std::string* error) : error_(*error) {}
 
-// Returns an element of a list. Throws InvalidArgument if it is not from 0 to `most`.
-int Number(const char* list, std::int64_t number, std::int64_t most) {
-  if (number < 0 || number > most)
-    Refuse(list, "numbers from 0 to " + std::to_string(most), number);
-  return static_cast<int>(number);
-}
+  bool Read(const CellSource& source, CellTable* table) {
+    if (!CheckLength("gates", source.gates, 1, kMaxGates) ||
+        !CheckLength("vectors", source.vectors, 0, kMaxParams) ||
+        !CheckLength("layout", source.layout, kLayoutNumbers, kLayoutNumbers) ||
+        !CheckNumbers("gates", source.gates, kFileTerms) ||
+        !CheckNumbers("vectors", source.vectors, 2)) {
+      return false;
+    }
+    table->gates = static_cast<int>(source.gates.size());
+    for (int g = 0; g < table->gates; ++g) {
+      table->terms[g] = static_cast<unsigned>(source.gates[static_cast<std::size_t>(g)]);
+    }
+    table->params = static_cast<int>(source.vectors.size());
+    for (int i = 0; i < table->params; ++i) {
+      constexpr Extent kExtents[] = {Extent::kHidden, Extent::kInput, Extent::kOne};
+      table->extents[i] = kExtents[source.vectors[static_cast<std::size_t>(i)]];
+    }
+    return ReadLayout(source.layout, table);
+  }
 
-CellTable MakeTable(const CellSource& source) {
-  const auto length = [](const char* list, std::size_t size, std::size_t least, std::size_t most) {
-    if (size >= least && size <= most) return static_cast<int>(size);
+ private:
+  bool ReadLayout(const std::vector<std::int64_t>& layout, CellTable* table) {
+    if (!CheckNumber("layout", layout[0], kMaxStates)) return false;
+    if (layout[0] == 0)
+      return Refuse("layout", "1 to " + std::to_string(kMaxStates) + " states", 0);
+    table->states = static_cast<int>(layout[0]);
+    bool* const flags[] = {&table->mid_is_input, &table->reads_last, &table->square,
+                           &table->mid_vanishes};
+    for (std::size_t i = 1; i < kLayoutNumbers; ++i) {
+      if (!CheckNumber("layout", layout[i], 1)) return false;
+      *flags[i - 1] = layout[i] == 1;
+    }
+    CompleteTable(table);
+    return true;
+  }
+
+  bool CheckLength(const char* list, const std::vector<std::int64_t>& numbers, std::size_t least,
+                   std::size_t most) {
+    const std::size_t size = numbers.size();
+    if (size >= least && size <= most) return true;
     const std::string from = least == most ? "" : std::to_string(least) + " to ";
-    Refuse(list, from + std::to_string(most) + " numbers", static_cast<std::int64_t>(size));
-  };
-  CellTable table{};
-  table.gates = length("gates", source.gates.size(), 1, kMaxGates);
-  for (int g = 0; g < table.gates; ++g) {
-    const int terms = Number("gates", source.gates[static_cast<std::size_t>(g)], kFileTerms);
-    table.terms[g] = static_cast<unsigned>(terms);
+    return Refuse(list, from + std::to_string(most) + " numbers", static_cast<std::int64_t>(size));
   }
-  table.params = length("vectors", source.vectors.size(), 0, kMaxParams);
-  for (int i = 0; i < table.params; ++i) {
-    constexpr Extent kExtents[] = {Extent::kHidden, Extent::kInput, Extent::kOne};
-    table.extents[i] = kExtents[Number("vectors", source.vectors[static_cast<std::size_t>(i)], 2)];
-  }
-  length("layout", source.layout.size(), kLayoutNumbers, kLayoutNumbers);
-  table.states = Number("layout", source.layout[0], kMaxStates);
-  if (table.states == 0) Refuse("layout", "1 to " + std::to_string(kMaxStates) + " states", 0);
-  bool* const flags[] = {&table.mid_is_input, &table.reads_last, &table.square,
-                         &table.mid_vanishes};
-  for (std::size_t i = 1; i < kLayoutNumbers; ++i) {
-    *flags[i - 1] = Number("layout", source.layout[i], 1) == 1;
-  }
-  CompleteTable(&table);
-  return table;
-}
 
-// Throws InvalidArgument if a vector depends on anything but vectors of its size and numbers.
-void CheckMap(const CellTable& table, const ProgramCode& map) {
+  bool CheckNumbers(const char* list, const std::vector<std::int64_t>& numbers, std::int64_t most) {
+    for (const std::int64_t number : numbers) {
+      if (!CheckNumber(list, number, most)) return false;
+    }
+    return true;
+  }
+
+  bool CheckNumber(const char* list, std::int64_t number, std::int64_t most) {
+    if (number >= 0 && number <= most) return true;
+    return Refuse(list, "numbers from 0 to " + std::to_string(most), number);
+  }
+
+  // Sets the error and returns false.
+  bool Refuse(const std::string& what, const std::string& expected, std::int64_t got) {
+    error_ = what + ": expected " + expected + ", got " + std::to_string(got);
+    return false;
+  }
+
+  std::string& error_;
+};
+
+// Returns false, and sets *error, if a vector depends on anything but vectors of its size and
+// numbers.
+bool CheckMap(const CellTable& table, const ProgramCode& map, std::string* error) {
   for (int i = 0; i < table.params; ++i) {
     for (std::size_t a = 0; a < map.arguments.size(); ++a) {
       if ((map.depends[static_cast<std::size_t>(i)] >> a & 1) == 0) continue;
       const Extent extent = table.extents[map.arguments[a].index];
       if (extent == Extent::kOne || extent == table.extents[i]) continue;
-      throw InvalidArgument("map: vector " + std::to_string(i) +
-                            ": expected a map of vectors of its size and numbers, got one of "
-                            "another size");
+      *error = "map: vector " + std::to_string(i) +
+               ": expected a map of vectors of its size and numbers, got one of another size";
+      return false;
     }
   }
+  return true;
 }
 
 }  // namespace
@@ -99,28 +129,36 @@ FindArgument ArgumentsOf(const CellTable& cell, bool for_mid) {
   };
 }
 
-CheckedCell CheckCell(const CellSource& source, int most_term) {
-  CheckedCell cell{source.name, MakeTable(source), {}, {}, {}};
-  if (const char* const fault = FindFault(cell.table, most_term)) {
-    throw InvalidArgument(std::string("gates: ") + fault);
+bool CheckCell(const CellSource& source, CheckedCell* cell, std::string* error, int most_term) {
+  *cell = CheckedCell{source.name, {}, {}, {}, {}};
+  if (!TableReader(error).Read(source, &cell->table)) return false;
+  const CellTable& table = cell->table;
+  if (const char* const fault = FindFault(table, most_term)) {
+    *error = std::string("gates: ") + fault;
+    return false;
   }
   ProgramLimits limits = kUpdateLimits;
-  limits.results = cell.table.states;
-  cell.update = CheckProgram("update", source.update, limits, ArgumentsOf(cell.table, false));
-  if (cell.table.has_mid) {
-    limits.results = 1;
-    cell.mid = CheckProgram("mid", source.mid, limits, ArgumentsOf(cell.table, true));
-  } else if (!source.mid.IsAbsent()) {
-    throw InvalidArgument("mid: no gate reads m");
+  limits.results = table.states;
+  if (!CheckProgram("update", source.update, limits, ArgumentsOf(table, false), &cell->update,
+                    error)) {
+    return false;
   }
-  if (source.map.IsAbsent()) return cell;
-  limits.results = cell.table.params;
-  const int params = cell.table.params;
-  cell.map = CheckProgram("map", source.map, limits, [params](ArgumentKind kind, int index) {
-    return kind == ArgumentKind::kVector && index < params ? index : -1;
-  });
-  CheckMap(cell.table, cell.map);
-  return cell;
+  limits.results = 1;
+  if (table.has_mid) {
+    if (!CheckProgram("mid", source.mid, limits, ArgumentsOf(table, true), &cell->mid, error)) {
+      return false;
+    }
+  } else if (!source.mid.IsAbsent()) {
+    *error = "mid: no gate reads m";
+    return false;
+  }
+  if (source.map.IsAbsent()) return true;
+  limits.results = table.params;
+  const auto find = [&table](ArgumentKind kind, int index) {
+    return kind == ArgumentKind::kVector && index < table.params ? index : -1;
+  };
+  return CheckProgram("map", source.map, limits, find, &cell->map, error) &&
+         CheckMap(table, cell->map, error);
 }
 
 ProgramCell CheckedCell::View(const CellFunctions& functions) const {

@@ -34,9 +34,10 @@ struct CheckedCell {
   ProgramCell View(const CellFunctions& functions) const;
 };
 
-// Checks a cell. Throws InvalidArgument for a cell that no driver can run. most_term: see
+// Checks a cell. Returns false, and sets *error, for a cell that no driver can run. most_term: see
 // FindFault.
-CheckedCell CheckCell(const CellSource& source, int most_term = kMaxTerm);
+[[nodiscard]] bool CheckCell(const CellSource& source, CheckedCell* cell, std::string* error,
+                             int most_term = kMaxTerm);
 
 // The arguments that a cell's update program, or its mid program, may read.
 FindArgument ArgumentsOf(const CellTable& cell, bool for_mid);

@@ -41,9 +41,11 @@ struct ProgramLimits {
 // Returns the index under which the cell's functions read an argument, or -1 for an invalid one.
 using FindArgument = std::function<int(ArgumentKind, int index)>;
 
-// Checks a program. Throws InvalidArgument for an invalid one; the message starts with `name`.
-ProgramCode CheckProgram(const std::string& name, const ProgramSource& source,
-                         const ProgramLimits& limits, const FindArgument& find);
+// Checks a program. Returns false, and sets *error to a message that starts with `name`, for an
+// invalid one.
+[[nodiscard]] bool CheckProgram(const std::string& name, const ProgramSource& source,
+                                const ProgramLimits& limits, const FindArgument& find,
+                                ProgramCode* code, std::string* error);
 
 }  // namespace edgernn
 

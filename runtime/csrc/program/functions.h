@@ -185,7 +185,7 @@ namespace functions {
 // (log(1 + f) - f + f^2 / 2) / f^3 is a minimax polynomial of degree 7; relative error 6e-9.
 [[gnu::always_inline]] inline Vec log(Vec a) {
   const Vec::Bits small = a.raw < 1.17549435e-38f;
-  const Vec normal = {small != 0 ? (a * 33554432.0f).raw : a.raw};
+  const Vec normal = {small != 0 ? Vec(a * 33554432.0f).raw : a.raw};
   const Vec::Bits power = SubtractBits(AsBits(normal), 0x3f3504f3) >> 23;
   const Vec f = FromBits(SubtractBits(AsBits(normal), power << 23)) - 1.0f;
   const Vec n = {__builtin_convertvector(power - (small & 25), Vec::Raw)};
@@ -201,7 +201,7 @@ namespace functions {
       f + (p * (square * f) + n * -2.12194440e-4f - square * 0.5f) + n * 0.693359375f;
   const Vec::Raw infinity = Fill(__builtin_inff()).raw, nan = Fill(__builtin_nanf("")).raw;
   const Vec::Raw special = a.raw == 0.0f ? -infinity : a.raw == infinity ? infinity : nan;
-  return {(a.raw > 0.0f) & (a.raw < infinity) ? result.raw : special};
+  return {((a.raw > 0.0f) & (a.raw < infinity)) ? result.raw : special};
 }
 
 [[gnu::always_inline]] inline Vec sin(Vec a) { return SineOf(Reduce(a), 0); }

@@ -64,7 +64,7 @@ struct ArenaFunctions {
     return Packed(sizes, &arena);
   }
 
-  static std::size_t PackedBytes(const LayerSizes& sizes) {
+  static std::uint64_t PackedBytes(const LayerSizes& sizes) {
     Arena arena(nullptr);
     static_cast<void>(Packed(sizes, &arena));
     return arena.used();
@@ -74,7 +74,7 @@ struct ArenaFunctions {
     Type::Pack(sizes, from, PackedIn(sizes, packed));
   }
 
-  static std::size_t ScratchBytes(const LayerSizes& sizes, std::int64_t rows) {
+  static std::uint64_t ScratchBytes(const LayerSizes& sizes, std::int64_t rows) {
     Arena arena(nullptr);
     static_cast<void>(Scratch(sizes, rows, &arena));
     return arena.used();

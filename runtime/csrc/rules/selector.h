@@ -31,10 +31,10 @@ struct Selector {
   // index of the rule's weight ranks (H,), which thins R and C: column j of neuron i is 0 where
   // ranks_j < ranks_i; -1: no thinning
   int ranks;
-  std::size_t (*packed_bytes)(const LayerSizes&);
+  std::uint64_t (*packed_bytes)(const LayerSizes&);
   void (*pack)(const LayerSizes&, const Weights&, void* packed);
   // bytes of scratch memory for this number of rows of x; it is zeroed at the start of a call
-  std::size_t (*scratch_bytes)(const LayerSizes&, std::int64_t rows);
+  std::uint64_t (*scratch_bytes)(const LayerSizes&, std::int64_t rows);
   // computes the terms of the scores that depend on x (rows, I) only
   void (*project)(const LayerSizes&, const void* packed, const float* x, std::int64_t rows,
                   void* scratch);

@@ -285,12 +285,10 @@ std::shared_ptr<const Op> DrawOp(RandomGenerator* random, const CellSource& cell
     std::string name =
         Names()[static_cast<std::size_t>(random->Below(static_cast<int>(Names().size())))];
     name.replace(name.find('*'), 1, cell.name);
-    std::shared_ptr<const Op> op;
-    try {
-      op = edgernn::MakeProgramOp(*edgernn::ChooseKernels().table, name, cell);
-    } catch (const edgernn::InvalidArgument&) {
-      return nullptr;
-    }
+    std::string error;
+    const std::shared_ptr<const Op> op =
+        edgernn::MakeProgramOp(*edgernn::ChooseKernels().table, name, cell, &error);
+    if (!error.empty()) return nullptr;
     // a low-rank R needs a cell with R
     if (op != nullptr && (imputes || !op->spec.imputes)) return op;
   }

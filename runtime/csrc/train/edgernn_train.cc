@@ -17,7 +17,7 @@
 #define EDGERNN_TABLE TrainTable
 #include "common/dispatch.h"
 #include "common/flush_subnormals.h"
-#include "common/tensor.h"
+#include "common/invalid_argument.h"
 #include "train/program_cell.h"
 
 namespace edgernn {

@@ -3,7 +3,7 @@
 
 #include "train/program_cell.h"
 
-#include "common/tensor.h"
+#include "common/invalid_argument.h"
 
 namespace edgernn {
 
@@ -30,7 +30,10 @@ CheckedCell CheckForward(const EdgernnTrainCellSource& source) {
   cell.layout = CopyList("layout", source.layout, source.layout_count);
   cell.update = CopySource("update", source.update);
   cell.mid = CopySource("mid", source.mid);
-  return CheckCell(cell, kMaxGates);
+  CheckedCell checked;
+  std::string error;
+  if (!CheckCell(cell, &checked, &error, kMaxGates)) throw InvalidArgument(error);
+  return checked;
 }
 
 // Checks the derivative of a program, which reads its arguments and the gradients of its results.
@@ -42,10 +45,16 @@ ProgramCode CheckBack(const char* name, const EdgernnTrainProgram& source, const
   const ProgramLimits limits = {kMaxGradientValues,
                                 static_cast<int>(forward.arguments.size()) + values};
   const FindArgument find = ArgumentsOf(cell.table, for_mid);
-  return CheckProgram(name, CopySource(name, source), limits, [&](ArgumentKind kind, int index) {
+  const FindArgument find_back = [&](ArgumentKind kind, int index) {
     if (kind != ArgumentKind::kResultGrad) return find(kind, index);
     return index < results ? index : -1;
-  });
+  };
+  ProgramCode code;
+  std::string error;
+  if (!CheckProgram(name, CopySource(name, source), limits, find_back, &code, &error)) {
+    throw InvalidArgument(error);
+  }
+  return code;
 }
 
 }  // namespace
