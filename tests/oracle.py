@@ -315,8 +315,9 @@ class Result:
     needed: NDArray[np.int64]
 
 
-# the percentage of active neurons in blocks from which kernels compute whole blocks, by the bits of the weights
-BLOCK_PERCENT = {32: 92, 16: 60, 8: 45}
+# the percentage of active neurons in blocks from which kernels compute whole blocks, by the bits of the weights, for
+# blocks of 16 and of fewer neurons
+BLOCK_PERCENT = {32: (92, 75), 16: (60, 50), 8: (45, 30)}
 
 
 class KernelPaths:
@@ -333,7 +334,7 @@ class KernelPaths:
     def __init__(self, row: Row, I: int, H: int, lanes: int, weight_bits: int) -> None:
         self.members = np.array([min(lanes, H - first) for first in range(0, H, lanes)])
         self.padded = lanes * len(self.members)
-        self.lanes, self.percent = lanes, BLOCK_PERCENT[weight_bits]
+        self.lanes, self.percent = lanes, BLOCK_PERCENT[weight_bits][lanes < 16]
         self.reads_state = row.h + row.m > 0
         vectors = 1 + row.reads_last
         packed = -(-I // lanes) * lanes * vectors

@@ -109,8 +109,8 @@ struct BlockStep {
       const Product& product = group.products[p];
       const int operand = group.operands[p];
       // the products with x have the order of those computed in advance
-      const int sets = operand == GroupProducts::kX ? 1 : 2;
-      const int fit = FitBlockRows(product.places.count, sets),
+      const bool in_order = operand == GroupProducts::kX;
+      const int fit = FitBlockRows(product.places.count, in_order),
                 log = log_rows < fit ? log_rows : fit;
       for (int first = 0; first < rows; first += 1 << log) {
         BlockRows tile;
@@ -121,7 +121,7 @@ struct BlockStep {
           tile.start[i] =
               p > 0 || sample.starts == nullptr ? tile.to[i] : sample.starts + block * group.gates;
         }
-        AddBlock(product, sets, block, log, tile);
+        AddBlock(product, in_order, block, log, tile);
       }
     }
   }

@@ -49,53 +49,63 @@ template <int kCount, int kSets, int MB>
   };
   std::int64_t k = 0;
   for (; k + kSets <= columns; k += kSets) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int s = 0; s < kSets; ++s) add(k + s, p[s]);
   }
-  if (kSets > 1 && k < columns) add(k, p[0]);
+  for (; kSets > 1 && k < columns; ++k) add(k, p[0]);
 #pragma GCC unroll 4
   for (int i = 0; i < MB; ++i) {
 #pragma GCC unroll 4
     for (int g = 0; g < kCount; ++g) {
+      if constexpr (kSets == 4) {
+        p[0][i][g] = p[0][i][g] + p[2][i][g];
+        p[1][i][g] = p[1][i][g] + p[3][i][g];
+      }
       if constexpr (kSets > 1) p[0][i][g] = p[0][i][g] + p[1][i][g];
       Store(rows.to[i] + product.places.at[g] * kLanes, p[0][i][g]);
     }
   }
 }
 
+// The number of accumulators of each sum: one, in the order of sums that are computed for several
+// steps at once, or enough to hide the latency of additions.
+constexpr int CountSets(int gates, bool in_order) { return in_order ? 1 : gates > 2 ? 2 : 4; }
+
 using BlockFunction = void (*)(const Product&, std::int64_t block, const BlockRows&);
 
 // log2 of the largest number of rows whose sums fit in registers.
-constexpr int FitBlockRows(int gates, int sets) {
+constexpr int FitBlockRows(int gates, bool in_order) {
+  const int sets = CountSets(gates, in_order);
   return gates * sets * 4 <= kTileSums ? 2 : gates * sets * 2 <= kTileSums ? 1 : 0;
 }
 
-template <int kCount, int kSets, int kLogRows>
+template <int kCount, bool kInOrder, int kLogRows>
 constexpr BlockFunction ChooseBlockFunction() {
-  if constexpr (kLogRows <= FitBlockRows(kCount, kSets)) {
-    return &AddBlockRows<kCount, kSets, 1 << kLogRows>;
+  if constexpr (kLogRows <= FitBlockRows(kCount, kInOrder)) {
+    return &AddBlockRows<kCount, CountSets(kCount, kInOrder), 1 << kLogRows>;
   } else {
     return nullptr;
   }
 }
 
-// [gates - 1][sets - 1][log2 of rows]
+// [in order][log2 of rows]
 template <int kCount>
 struct BlockFunctions {
   static constexpr BlockFunction kList[2][3] = {
-      {ChooseBlockFunction<kCount, 1, 0>(), ChooseBlockFunction<kCount, 1, 1>(),
-       ChooseBlockFunction<kCount, 1, 2>()},
-      {ChooseBlockFunction<kCount, 2, 0>(), ChooseBlockFunction<kCount, 2, 1>(),
-       ChooseBlockFunction<kCount, 2, 2>()}};
+      {ChooseBlockFunction<kCount, false, 0>(), ChooseBlockFunction<kCount, false, 1>(),
+       ChooseBlockFunction<kCount, false, 2>()},
+      {ChooseBlockFunction<kCount, true, 0>(), ChooseBlockFunction<kCount, true, 1>(),
+       ChooseBlockFunction<kCount, true, 2>()}};
 };
 
 // Computes the sums of `count` rows, at most 2^FitBlockRows.
-[[gnu::always_inline]] inline void AddBlock(const Product& product, int sets, std::int64_t block,
-                                            int log_rows, const BlockRows& rows) {
+[[gnu::always_inline]] inline void AddBlock(const Product& product, bool in_order,
+                                            std::int64_t block, int log_rows,
+                                            const BlockRows& rows) {
   constexpr const BlockFunction(*kByGates[kMaxTerm])[3] = {
       BlockFunctions<1>::kList, BlockFunctions<2>::kList, BlockFunctions<3>::kList,
       BlockFunctions<4>::kList};
-  kByGates[product.places.count - 1][sets - 1][log_rows](product, block, rows);
+  kByGates[product.places.count - 1][in_order][log_rows](product, block, rows);
 }
 
 }  // namespace edgernn::EDGERNN_ISA
