@@ -11,7 +11,7 @@ import numpy as np
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import write_bytes
-from edgernn.runtime.info import layer_sizes, read_info, read_model
+from edgernn.runtime.info import frontend, layer_sizes, read_info, read_model
 from edgernn.runtime.interface import FLOATS, INTEGERS, Value, state_sizes
 from edgernn.runtime.library import DOMAIN, SCHEMA, library_path
 from edgernn.runtime.stepper import memory
@@ -55,7 +55,7 @@ def pack_file(model: Path, out: Path) -> dict[str, Any]:
 
     Raises:
         EdgernnError: The file cannot be read.
-        UsageError: The model cannot run step by step, as it needs whole sequences.
+        UsageError: The model cannot run step by step, as it needs whole sequences, or it has a front end.
     """
     content = pack(read_model(model), model)
     # also verifies that the library can read the packed model
@@ -76,7 +76,7 @@ def pack(content: bytes, path: Path) -> bytes:
 
     Raises:
         EdgernnError: The content is not that of a valid exported file.
-        UsageError: The model cannot run step by step, as it needs whole sequences.
+        UsageError: The model cannot run step by step, as it needs whole sequences, or it has a front end.
     """
     model = parse(content, path)
     info = read_info({p.key: p.value for p in model.metadata_props}.get("edgernn"), path)
@@ -84,6 +84,8 @@ def pack(content: bytes, path: Path) -> bytes:
         raise UsageError(
             f"{path}: expected a model that runs step by step, got one that needs whole sequences; use `edgernn run`"
         )
+    if frontend(info) is not None:
+        raise UsageError(f"{path}: expected a model without a front end, got one that reads audio; use `edgernn run`")
     states = state_sizes(info, _values(model.graph.input), _values(model.graph.output), len(content), path)
     return _Packer(model, info, states, path).content()
 
