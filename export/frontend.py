@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from edgernn.frontends import LogMel
+from edgernn.runtime.fourier import factors, frequency_order
 
 Array = NDArray[Any]
 
@@ -165,18 +166,16 @@ def fourier_parts(size: int, filters: Array) -> FourierParts:
     Returns:
         The matrices.
     """
-    n1 = 1 << (size.bit_length() - 1) // 2
-    n2 = size // n1
+    n1, n2 = factors(size)
     k1, k2 = np.arange(n1 // 2 + 1), np.arange(n2)
     real, imaginary = _wave(k1, np.arange(n1), n1)
     turn_real, turn_imaginary = _wave(k1, k2, size)
     last_real, last_imaginary = _wave(k2, k2, n2)
-    frequencies = (k1[:, None] + n1 * k2).ravel()
-    mirrored = np.minimum(frequencies, size - frequencies)
-    # a frequency that occurs twice, itself and mirrored, counts once
-    chosen = np.unique(mirrored, return_index=True)[1]
-    weights = np.zeros((len(frequencies), len(filters)))
-    weights[chosen] = filters.T[mirrored[chosen]]
+    order = frequency_order(size)
+    # a frequency that occurs twice counts once
+    chosen = np.unique(order, return_index=True)[1]
+    weights = np.zeros((len(order), len(filters)))
+    weights[chosen] = filters.T[order[chosen]]
     return FourierParts(
         n1=n1,
         n2=n2,

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inference sessions of an exported file: whole sequences, or one step at a time with the state kept."""
 
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -11,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.device import DEVICE, Call, to_device
-from edgernn.runtime.info import frontend, kernels, layer_sizes, read_model
+from edgernn.runtime.info import kernels, layer_sizes, read_model
 from edgernn.runtime.input_check import ACTIONS, InputCheck, OnNonfinite
 from edgernn.runtime.lengths import Part, checked_lengths, checked_rows, split_batch, without_padding
 from edgernn.runtime.library import cuda_library_path, library_missing, library_path
@@ -34,7 +33,7 @@ class Session:
 
     A word model, one with a vocabulary, has no axis I: x (T, B) or (T,) and x_t (B,) or () are integers from 0 to
     `s.vocabulary - 1`. A model with a front end reads audio: I is one hop of samples from -1 to 1. Steps of the native
-    backend on a CPU do not go through ONNX Runtime, except with a front end.
+    backend on a CPU do not go through ONNX Runtime.
 
     `s.backend` is the active backend, native or portable, and `s.onnx` the onnxruntime.InferenceSession. After a run
     or a step, `s.updates` (T, B) is the number of updated neurons and `s.macs` (B,) the number of multiply-adds
@@ -203,7 +202,7 @@ class Session:
         return stream
 
     def _make_stream(self, frame: NDArray[Any]) -> Stream:
-        if self.device == DEVICE or self.backend == "portable" or frontend(self.info) is not None:
+        if self.device == DEVICE or self.backend == "portable":
             start = self.initial_state(len(frame))
             return self._guarded(OnnxStream, self.onnx, frame, start, self._check, self.on_nonfinite, self.device)
         return NativeStream(self._packed_model(), len(frame), self.on_nonfinite)
@@ -215,11 +214,7 @@ class Session:
 
     def _saved_model(self) -> Model:
         """Return the description of the model that its saved states need."""
-        inputs = 0 if self._check.words else self.input_size
-        if self._content is not None and frontend(self.info) is not None:
-            # such a model is not packed, so its file identifies it
-            return Model(len(self._content), zlib.crc32(self._content), self._state_sizes, inputs)
-        packed = self._packed_model()
+        packed, inputs = self._packed_model(), 0 if self._check.words else self.input_size
         return Model(len(packed), checksum_of(packed), self._state_sizes, inputs)
 
     def save_state(self) -> bytes:

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exported models with a front end: the file against torch, streaming sessions, and refusals."""
+"""Exported and packed models with a front end: the files against torch, streaming sessions, and refusals."""
 
+import dataclasses
 import json
+import struct
+import zlib
 
 import numpy as np
 import onnx
@@ -14,8 +17,11 @@ from edgernn.export.frontend import fourier_parts
 from edgernn.frontends import mel_filters
 from edgernn.runtime import Session
 from edgernn.runtime.packed import pack
+from edgernn.runtime.saved_state import decode
+from edgernn.runtime.stepper import Stepper
+from tests.models import packed_alone
 from tests.oracle_frontend import features
-from tests.test_frontends import NORMALISATIONS, every_normalisation, model_of, room
+from tests.test_frontends import DEFINITIONS, NORMALISATIONS, every_normalisation, model_of, room
 
 every_backend = pytest.mark.parametrize("backend", ["portable", "native"])
 
@@ -107,11 +113,87 @@ def test_a_saved_state_of_another_file_is_refused(files):
         other.restore_state(session.save_state())
 
 
-def test_packing_is_refused_with_one_sentence(files):
-    path = files["log"][1]
-    with pytest.raises(UsageError, match="expected a model without a front end, got one that reads audio") as error:
-        pack(path.read_bytes(), path)
-    assert "\n" not in str(error.value)
+@every_normalisation
+@pytest.mark.parametrize("definition", [*DEFINITIONS[1:], {"window_size": 1000, "bands": 30}], ids=str)
+def test_a_packed_file_computes_what_torch_computes(normalise, definition):
+    model = model_of(normalise, **definition).eval()
+    x = room(40, 3, model.input_size)
+    stepper = Stepper(packed_alone(model), 3)
+    y = []
+    for x_t in x:
+        stepper.x[...] = x_t
+        assert stepper.step()
+        y.append(stepper.y.copy())
+    np.testing.assert_allclose(np.stack(y), torch_run(model, x), atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["portable", "native"])
+def test_the_followed_states_are_those_of_the_definition(files, backend):
+    x = room(40, 2, 160)
+    for normalise in ("floor", "pcen"):
+        model, path = files[normalise]
+        config = model.config.frontend
+        session = Session(path, backend=backend)
+        for x_t in x:
+            session.step(x_t)
+        saved = decode(session.save_state(), session._saved_model()).state
+        if normalise == "floor":
+            log = features(x, dataclasses.replace(config, normalise="log"))
+            followed = (log - features(x, config))[-1]
+        else:
+            # with these numbers a feature is E / (ε + m), so that m follows from it and from E
+            energy = np.expm1(features(x, dataclasses.replace(config, normalise="log"))) * config.energy_floor
+            followed = energy[-1] / features(x, config, alpha=1.0, r=1.0)[-1] - config.energy_floor
+        np.testing.assert_allclose(saved[f"frontend.{model.frontend.memory}"], followed, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(saved["frontend.samples"], x[-2:].transpose(1, 0, 2).reshape(2, -1)[:, -240:])
+
+
+def test_a_state_goes_on_in_another_backend(files):
+    x = room(40, 2, 160)
+    for normalise in NORMALISATIONS:
+        native, portable = (Session(files[normalise][1], backend=backend) for backend in ("native", "portable"))
+        for x_t in x[:20]:
+            native.step(x_t)
+        portable.restore_state(native.save_state())
+        for x_t in x[20:]:
+            np.testing.assert_allclose(portable.step(x_t), native.step(x_t), atol=1e-4)
+
+
+# offset and size of a number of the packed file, or of the first number of a tensor; its new value; the refusal
+PACKED_DAMAGES = {
+    "hop of words": ("vocabulary", 7, "hop: expected a size up to 1073741824, and 0 for words, got 160"),
+    "hop": ("hop", 500, r"front end: window: expected at least 500 numbers, got \(400,\)"),
+    "large hop": ("hop", 1 << 31, "hop: expected a size up to"),
+    "no hop": ("hop", 0, "expected"),
+    "bands": ("bands", 39, r"front end: filters: expected \(39, N/2 \+ 1\) for a power of two N from 400"),
+    "normalisation": ("normalisation", 3.0, "front end: normalisation: expected 0, 1 or 2, got 3"),
+    "floor": ("floor", 0.0, "front end: settings: expected a positive floor and shares from 0 to 1"),
+    "no floor": ("floor", np.nan, "front end: settings: expected a positive floor and shares from 0 to 1"),
+    "rise": ("rise", 1.5, "front end: settings: expected a positive floor and shares from 0 to 1"),
+}
+
+
+@pytest.mark.parametrize("damage", PACKED_DAMAGES)
+def test_a_damaged_front_end_is_refused(damage):
+    name, value, message = PACKED_DAMAGES[damage]
+    content = bytearray(packed_alone(model_of("floor")))
+    (settings,) = struct.unpack_from("<Q", content, 64 + 96 + 16)
+    places = {"bands": 32, "vocabulary": 36, "hop": 52}
+    places |= {"floor": settings, "normalisation": settings + 4, "rise": settings + 8}
+    struct.pack_into("<f" if isinstance(value, float) else "<I", content, places[name], value)
+    struct.pack_into("<I", content, 24, zlib.crc32(content[64:]))
+    with pytest.raises(EdgernnError, match=message):
+        Stepper(bytes(content), 1)
+
+
+def test_damaged_settings_are_not_packed(files, tmp_path):
+    proto = onnx.load(files["floor"][1])
+    (entry,) = proto.metadata_props
+    info = json.loads(entry.value)
+    info["model"]["frontend"]["normalise"] = "cmvn"
+    entry.value = json.dumps(info)
+    with pytest.raises(EdgernnError, match=r"model\.frontend in its edgernn metadata cannot be read"):
+        pack(proto.SerializeToString(), tmp_path / "damaged.onnx")
 
 
 DAMAGES = {

@@ -100,6 +100,10 @@ PackedFile::PackedFile(const void* data, std::size_t bytes)
          std::to_string(header_.input) + ", " + std::to_string(header_.vocabulary) + ", " +
          std::to_string(header_.output));
   }
+  if (header_.hop > kMaxSize || (header_.hop > 0 && header_.vocabulary > 0)) {
+    Fail("hop: expected a size up to " + std::to_string(kMaxSize) + ", and 0 for words, got " +
+         std::to_string(header_.hop));
+  }
   At(sizeof header_,
      header_.layers * sizeof(PackedLayer) + std::uint64_t{header_.tensors} * sizeof(PackedTensor));
 }

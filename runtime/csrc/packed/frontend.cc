@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// Builds and runs the front end of a model that reads raw audio.
+
+#include "packed/frontend.h"
+
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "packed/file.h"
+
+namespace edgernn {
+
+namespace {
+
+constexpr double kTwoPi = 6.283185307179586;
+
+[[noreturn]] void Fail(const std::string& message) {
+  throw Failure{EDGERNN_BAD_MODEL, "packed model: front end: " + message};
+}
+
+float* CopyFloats(const Tensor& tensor, std::int64_t count, Arena* arena) {
+  float* const to = arena->Allocate<float>(count);
+  for (std::int64_t i = 0; to != nullptr && i < count; ++i) to[i] = tensor.values[i];
+  return to;
+}
+
+// Reads the settings: energy_floor, the normalisation, rise and fall.
+void ReadSettings(PackedFile* file, Frontend* to) {
+  const Tensor settings = file->NextTensor("settings of the front end", {4});
+  to->energy_floor = settings.values[0];
+  to->rise = settings.values[2];
+  to->fall = settings.values[3];
+  const float kind = settings.values[1];
+  if (kind != 0.0f && kind != 1.0f && kind != 2.0f) {
+    Fail("normalisation: expected 0, 1 or 2, got " + std::to_string(kind));
+  }
+  to->normalisation = static_cast<Normalisation>(static_cast<int>(kind));
+  const bool positive = to->energy_floor > 0.0f && to->rise > 0.0f && to->fall > 0.0f;
+  if (!positive || to->rise > 1.0f || to->fall > 1.0f || !std::isfinite(to->energy_floor)) {
+    Fail("settings: expected a positive floor and shares from 0 to 1, got others");
+  }
+}
+
+// Copies the nonzero weights of each filter (bands, N/2 + 1).
+void BuildFilters(const Tensor& weights, Frontend* to, Arena* arena) {
+  const std::int64_t columns = to->half + 1;
+  MelFilter* const filters = arena->Allocate<MelFilter>(to->bands);
+  to->filters = filters;
+  for (std::int64_t b = 0; b < to->bands; ++b) {
+    std::int64_t first = 0, last = columns;
+    while (first < columns && weights.values[b * columns + first] == 0.0f) ++first;
+    while (last > first && weights.values[b * columns + last - 1] == 0.0f) --last;
+    float* const values = arena->Allocate<float>(last - first);
+    if (values == nullptr) continue;
+    for (std::int64_t k = first; k < last; ++k) {
+      values[k - first] = weights.values[b * columns + k];
+    }
+    filters[b] = {static_cast<std::int32_t>(first), static_cast<std::int32_t>(last - first),
+                  values};
+  }
+}
+
+// Transforms the complex numbers (re, im) of length n, a power of two, with a second buffer of that
+// size; returns true if the result is in that one. Stockham's order needs no bit reversal.
+bool Fourier(const Frontend& frontend, float* re, float* im, float* other_re, float* other_im) {
+  const std::int64_t n = frontend.half;
+  bool swapped = false;
+  for (std::int64_t size = n, stride = 1; size > 1; size /= 2, stride *= 2, swapped = !swapped) {
+    const std::int64_t middle = size / 2;
+    for (std::int64_t p = 0; p < middle; ++p) {
+      // the table is that of twice the length
+      const float wr = frontend.cos[2 * p * stride], wi = -frontend.sin[2 * p * stride];
+      const float* const ar = re + stride * p;
+      const float* const ai = im + stride * p;
+      const float* const br = ar + stride * middle;
+      const float* const bi = ai + stride * middle;
+      float* const cr = other_re + stride * 2 * p;
+      float* const ci = other_im + stride * 2 * p;
+      float* const dr = cr + stride;
+      float* const di = ci + stride;
+      for (std::int64_t q = 0; q < stride; ++q) {
+        const float sr = ar[q] - br[q], si = ai[q] - bi[q];
+        const float tr = ar[q] + br[q], ti = ai[q] + bi[q];
+        cr[q] = tr;
+        ci[q] = ti;
+        dr[q] = sr * wr - si * wi;
+        di[q] = sr * wi + si * wr;
+      }
+    }
+    std::swap(re, other_re);
+    std::swap(im, other_im);
+  }
+  return swapped;
+}
+
+// Computes |X_k|² (N/2 + 1,) of one window of samples: `samples` before `x`. Even samples are the
+// real parts of a complex transform of half the size, odd samples the imaginary ones.
+void PowerSpectrum(const Frontend& f, const float* samples, const float* x, float* power) {
+  const std::int64_t half = f.half, overlap = f.window_size - f.hop;
+  float* re = f.workspace;
+  float* im = re + half;
+  float* const other_re = im + half;
+  float* const other_im = other_re + half;
+  for (std::int64_t i = 0; i < 2 * half; ++i) {
+    float value = 0.0f;
+    if (i < f.window_size) value = f.window[i] * (i < overlap ? samples[i] : x[i - overlap]);
+    (i % 2 == 0 ? re : im)[i / 2] = value;
+  }
+  if (Fourier(f, re, im, other_re, other_im)) {
+    re = other_re;
+    im = other_im;
+  }
+  for (std::int64_t k = 0; k <= half; ++k) {
+    const std::int64_t i = k % half, j = (half - k) % half;
+    const float even_re = 0.5f * (re[i] + re[j]), even_im = 0.5f * (im[i] - im[j]);
+    const float odd_re = 0.5f * (im[i] + im[j]), odd_im = 0.5f * (re[j] - re[i]);
+    const float wr = k == half ? -1.0f : f.cos[k], wi = k == half ? 0.0f : -f.sin[k];
+    const float x_re = even_re + wr * odd_re - wi * odd_im;
+    const float x_im = even_im + wr * odd_im + wi * odd_re;
+    power[k] = x_re * x_re + x_im * x_im;
+  }
+}
+
+// Moves a followed value towards a new one; it takes the first one that is not zero.
+float Follow(float last, float value, float share) {
+  return last > 0.0f ? last + share * (value - last) : value;
+}
+
+// The feature of a band with this energy; `followed` is its noise floor or smooth energy.
+float Feature(const Frontend& f, std::int64_t band, float energy, float* followed) {
+  if (f.normalisation == Normalisation::kPcen) {
+    *followed = Follow(*followed, energy, f.rise);
+    const float alpha = f.alpha[band], delta = f.delta[band], r = f.r[band];
+    const float gain = std::pow(f.energy_floor + *followed, alpha);
+    return std::pow(energy / gain + delta, r) - std::pow(delta, r);
+  }
+  const float value = std::log1p(energy / f.energy_floor);
+  if (f.normalisation == Normalisation::kLog) return value;
+  *followed = Follow(*followed, value, value < *followed ? f.fall : f.rise);
+  return value - *followed;
+}
+
+// Keeps the last samples of the window, without its first hop.
+void KeepSamples(const Frontend& f, const float* x, float* samples) {
+  const std::int64_t overlap = f.window_size - f.hop;
+  const std::int64_t kept = overlap > f.hop ? overlap - f.hop : 0, added = overlap - kept;
+  std::memmove(samples, samples + (overlap - kept), static_cast<std::size_t>(kept) * sizeof(float));
+  std::memcpy(samples + kept, x + (f.hop - added), static_cast<std::size_t>(added) * sizeof(float));
+}
+
+}  // namespace
+
+Frontend BuildFrontend(PackedFile* file, std::int64_t hop, std::int64_t bands,
+                       std::vector<Tensor>* starts, Arena* arena) {
+  Frontend result{};
+  result.hop = hop;
+  result.bands = bands;
+  ReadSettings(file, &result);
+  const Tensor window = file->NextTensor();
+  const Tensor filters = file->NextTensor();
+  if (window.shape.size() != 1 || window.shape[0] < hop) {
+    Fail("window: expected at least " + std::to_string(hop) + " numbers, got " +
+         Print(window.shape));
+  }
+  result.window_size = window.shape[0];
+  const bool is_matrix = filters.shape.size() == 2 && filters.shape[0] == bands;
+  result.half = is_matrix ? filters.shape[1] - 1 : 0;
+  const std::int64_t half = result.half;
+  if (half < 1 || (half & (half - 1)) != 0 || 2 * half < result.window_size) {
+    Fail("filters: expected (" + std::to_string(bands) + ", N/2 + 1) for a power of two N from " +
+         std::to_string(result.window_size) + ", got " + Print(filters.shape));
+  }
+  result.window = CopyFloats(window, result.window_size, arena);
+  BuildFilters(filters, &result, arena);
+  float* const cos = arena->Allocate<float>(half);
+  float* const sin = arena->Allocate<float>(half);
+  for (std::int64_t k = 0; cos != nullptr && k < half; ++k) {
+    const double angle = kTwoPi * static_cast<double>(k) / static_cast<double>(2 * half);
+    cos[k] = static_cast<float>(std::cos(angle));
+    sin[k] = static_cast<float>(std::sin(angle));
+  }
+  result.cos = cos;
+  result.sin = sin;
+  if (result.normalisation == Normalisation::kPcen) {
+    for (const float** to : {&result.alpha, &result.delta, &result.r}) {
+      *to = CopyFloats(file->NextTensor("a parameter of pcen", {bands}), bands, arena);
+    }
+  }
+  if (result.window_size > hop) {
+    starts->push_back(file->NextTensor("samples", {result.window_size - hop}));
+  }
+  if (result.normalisation != Normalisation::kLog) {
+    starts->push_back(file->NextTensor("noise floor or smooth energy", {bands}));
+  }
+  result.workspace = arena->Allocate<float>(5 * half + 1);
+  return result;
+}
+
+void RunFrontend(const Frontend& frontend, std::int64_t batch, const float* x, float* features) {
+  const std::int64_t overlap = frontend.window_size - frontend.hop, bands = frontend.bands;
+  float* const power = frontend.workspace + 4 * frontend.half;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    float* const samples = frontend.samples == nullptr ? nullptr : frontend.samples + b * overlap;
+    float* const followed = frontend.followed == nullptr ? nullptr : frontend.followed + b * bands;
+    const float* const hop = x + b * frontend.hop;
+    PowerSpectrum(frontend, samples, hop, power);
+    for (std::int64_t band = 0; band < bands; ++band) {
+      const MelFilter& filter = frontend.filters[band];
+      float energy = 0.0f;
+      for (std::int32_t k = 0; k < filter.count; ++k) {
+        energy += filter.weights[k] * power[filter.first + k];
+      }
+      features[b * bands + band] =
+          Feature(frontend, band, energy, followed == nullptr ? nullptr : followed + band);
+    }
+    if (samples != nullptr) KeepSamples(frontend, hop, samples);
+  }
+}
+
+}  // namespace edgernn
