@@ -62,64 +62,89 @@ void BuildFilters(const Tensor& weights, Frontend* to, Arena* arena) {
   }
 }
 
-// Transforms the complex numbers (re, im) of length n, a power of two, with a second buffer of that
-// size; returns true if the result is in that one. Stockham's order needs no bit reversal.
-bool Fourier(const Frontend& frontend, float* re, float* im, float* other_re, float* other_im) {
-  const std::int64_t n = frontend.half;
-  bool swapped = false;
-  for (std::int64_t size = n, stride = 1; size > 1; size /= 2, stride *= 2, swapped = !swapped) {
-    const std::int64_t middle = size / 2;
-    for (std::int64_t p = 0; p < middle; ++p) {
-      // the table is that of twice the length
-      const float wr = frontend.cos[2 * p * stride], wi = -frontend.sin[2 * p * stride];
-      const float* const ar = re + stride * p;
-      const float* const ai = im + stride * p;
-      const float* const br = ar + stride * middle;
-      const float* const bi = ai + stride * middle;
-      float* const cr = other_re + stride * 2 * p;
-      float* const ci = other_im + stride * 2 * p;
-      float* const dr = cr + stride;
-      float* const di = ci + stride;
-      for (std::int64_t q = 0; q < stride; ++q) {
-        const float sr = ar[q] - br[q], si = ai[q] - bi[q];
-        const float tr = ar[q] + br[q], ti = ai[q] + bi[q];
-        cr[q] = tr;
-        ci[q] = ti;
-        dr[q] = sr * wr - si * wi;
-        di[q] = sr * wi + si * wr;
-      }
+struct Complex {
+  float* re;
+  float* im;
+};
+
+// One pass of a transform in radix 4, from `from` to `to`.
+void Radix4(const Frontend& f, std::int64_t size, std::int64_t stride, Complex from, Complex to) {
+  const std::int64_t quarter = size / 4;
+  for (std::int64_t p = 0; p < quarter; ++p) {
+    // the table is that of twice the length
+    const float ur = f.cos[2 * p * stride], ui = -f.sin[2 * p * stride];
+    const float vr = f.cos[4 * p * stride], vi = -f.sin[4 * p * stride];
+    const float wr = ur * vr - ui * vi, wi = ur * vi + ui * vr;
+    const float* const ar = from.re + stride * p;
+    const float* const ai = from.im + stride * p;
+    float* const yr = to.re + stride * 4 * p;
+    float* const yi = to.im + stride * 4 * p;
+    const std::int64_t b = stride * quarter, c = 2 * b, d = 3 * b;
+    for (std::int64_t q = 0; q < stride; ++q) {
+      const float even_sum_re = ar[q] + ar[q + c], even_sum_im = ai[q] + ai[q + c];
+      const float even_re = ar[q] - ar[q + c], even_im = ai[q] - ai[q + c];
+      const float odd_sum_re = ar[q + b] + ar[q + d], odd_sum_im = ai[q + b] + ai[q + d];
+      // times -i
+      const float odd_re = ai[q + b] - ai[q + d], odd_im = ar[q + d] - ar[q + b];
+      const float second_re = even_re + odd_re, second_im = even_im + odd_im;
+      const float third_re = even_sum_re - odd_sum_re, third_im = even_sum_im - odd_sum_im;
+      const float fourth_re = even_re - odd_re, fourth_im = even_im - odd_im;
+      yr[q] = even_sum_re + odd_sum_re;
+      yi[q] = even_sum_im + odd_sum_im;
+      yr[q + stride] = second_re * ur - second_im * ui;
+      yi[q + stride] = second_re * ui + second_im * ur;
+      yr[q + 2 * stride] = third_re * vr - third_im * vi;
+      yi[q + 2 * stride] = third_re * vi + third_im * vr;
+      yr[q + 3 * stride] = fourth_re * wr - fourth_im * wi;
+      yi[q + 3 * stride] = fourth_re * wi + fourth_im * wr;
     }
-    std::swap(re, other_re);
-    std::swap(im, other_im);
   }
-  return swapped;
+}
+
+// Transforms N/2 complex numbers, with a second buffer of that size, and returns the one that has
+// the result. Stockham's order needs no bit reversal.
+Complex Fourier(const Frontend& f, Complex from, Complex to) {
+  std::int64_t size = f.half, stride = 1;
+  for (; size >= 4; size /= 4, stride *= 4) {
+    Radix4(f, size, stride, from, to);
+    std::swap(from, to);
+  }
+  if (size == 1) return from;
+  for (std::int64_t q = 0; q < stride; ++q) {
+    to.re[q] = from.re[q] + from.re[q + stride];
+    to.im[q] = from.im[q] + from.im[q + stride];
+    to.re[q + stride] = from.re[q] - from.re[q + stride];
+    to.im[q + stride] = from.im[q] - from.im[q + stride];
+  }
+  return to;
 }
 
 // Computes |X_k|² (N/2 + 1,) of one window of samples: `samples` before `x`. Even samples are the
 // real parts of a complex transform of half the size, odd samples the imaginary ones.
 void PowerSpectrum(const Frontend& f, const float* samples, const float* x, float* power) {
   const std::int64_t half = f.half, overlap = f.window_size - f.hop;
-  float* re = f.workspace;
-  float* im = re + half;
-  float* const other_re = im + half;
-  float* const other_im = other_re + half;
-  for (std::int64_t i = 0; i < 2 * half; ++i) {
-    float value = 0.0f;
-    if (i < f.window_size) value = f.window[i] * (i < overlap ? samples[i] : x[i - overlap]);
-    (i % 2 == 0 ? re : im)[i / 2] = value;
+  const Complex even_odd{f.workspace, f.workspace + half};
+  const Complex other{f.workspace + 2 * half, f.workspace + 3 * half};
+  float* const windowed = other.re;  // (N,)
+  for (std::int64_t i = 0; i < overlap; ++i) windowed[i] = f.window[i] * samples[i];
+  for (std::int64_t i = 0; i < f.hop; ++i) windowed[overlap + i] = f.window[overlap + i] * x[i];
+  for (std::int64_t i = f.window_size; i < 2 * half; ++i) windowed[i] = 0.0f;
+  for (std::int64_t i = 0; i < half; ++i) {
+    even_odd.re[i] = windowed[2 * i];
+    even_odd.im[i] = windowed[2 * i + 1];
   }
-  if (Fourier(f, re, im, other_re, other_im)) {
-    re = other_re;
-    im = other_im;
-  }
-  for (std::int64_t k = 0; k <= half; ++k) {
-    const std::int64_t i = k % half, j = (half - k) % half;
-    const float even_re = 0.5f * (re[i] + re[j]), even_im = 0.5f * (im[i] - im[j]);
-    const float odd_re = 0.5f * (im[i] + im[j]), odd_im = 0.5f * (re[j] - re[i]);
-    const float wr = k == half ? -1.0f : f.cos[k], wi = k == half ? 0.0f : -f.sin[k];
-    const float x_re = even_re + wr * odd_re - wi * odd_im;
-    const float x_im = even_im + wr * odd_im + wi * odd_re;
-    power[k] = x_re * x_re + x_im * x_im;
+  const Complex z = Fourier(f, even_odd, other);
+  power[0] = (z.re[0] + z.im[0]) * (z.re[0] + z.im[0]);
+  power[half] = (z.re[0] - z.im[0]) * (z.re[0] - z.im[0]);
+  for (std::int64_t k = 1; k < half; ++k) {
+    const std::int64_t mirror = half - k;
+    const float even_re = 0.5f * (z.re[k] + z.re[mirror]);
+    const float even_im = 0.5f * (z.im[k] - z.im[mirror]);
+    const float odd_re = 0.5f * (z.im[k] + z.im[mirror]);
+    const float odd_im = 0.5f * (z.re[mirror] - z.re[k]);
+    const float re = even_re + f.cos[k] * odd_re + f.sin[k] * odd_im;
+    const float im = even_im + f.cos[k] * odd_im - f.sin[k] * odd_re;
+    power[k] = re * re + im * im;
   }
 }
 
