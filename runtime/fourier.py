@@ -24,4 +24,5 @@ def frequency_order(size: int) -> NDArray[np.int64]:
     """
     first, second = factors(size)
     frequencies = (np.arange(first // 2 + 1)[:, None] + first * np.arange(second)).ravel()
-    return np.minimum(frequencies, size - frequencies)
+    order: NDArray[np.int64] = np.minimum(frequencies, size - frequencies)
+    return order

@@ -232,6 +232,14 @@ def test_two_products_are_a_fourier_transform(size):
     np.testing.assert_allclose(power @ parts.filters, filters @ np.abs(np.fft.rfft(x)) ** 2, rtol=1e-9, atol=1e-9)
 
 
+def test_filters_of_another_shape_are_not_packed(files, tmp_path):
+    proto = onnx.load(files["floor"][1])
+    (weight,) = (w for w in proto.graph.initializer if w.name == "frontend.filters")
+    weight.CopyFrom(onnx.numpy_helper.from_array(np.zeros((288, 39), np.float32), weight.name))
+    with pytest.raises(EdgernnError, match=r"frontend\.filters: expected shape \(288, 40\), got \(288, 39\)"):
+        pack(proto.SerializeToString(), tmp_path / "damaged.onnx")
+
+
 def test_last_output_in_two_directions():
     model = model_of("floor", output="last", bidirectional=True)
     x = room(12, 2, 160)
