@@ -4,7 +4,7 @@
 Each page, and its source:
 
 README.md                   results on the adding task, from docs/results/sarnn-4.json and models/adding-sarnn
-reference/cells, rules, imputers, weights
+reference/cells, rules, imputers, frontends, weights
                             docstrings of the modules and classes, with the cost of each cell at one size; a paragraph
                             of a class docstring with " = " in its first line is an equation
 reference/tasks.md          docstrings of the tasks
@@ -68,6 +68,7 @@ PAGES = {
         ],
     ),
     "imputers": ("GRU-D and RITS", ["edgernn.imputers"]),
+    "frontends": ("Audio front end", ["edgernn.frontends"]),
     "weights": ("Normalised, low-rank and sparse weights", ["edgernn.cells.norm"]),
 }
 # (I, H) for the costs on the pages; most cells save work where I < H
@@ -269,7 +270,7 @@ def _training(folder: Path) -> list[str]:
 def _public(module: ModuleType) -> list[type]:
     """Return the classes with an attribute `name`, such as cells and rules, in the order of the module."""
     classes = [v for v in vars(module).values() if inspect.isclass(v) and v.__module__ == module.__name__]
-    return [item for item in classes if "name" in vars(item)]
+    return [item for item in classes if isinstance(vars(item).get("name"), str)]
 
 
 def _class(item: type) -> list[str]:

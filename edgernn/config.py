@@ -13,6 +13,8 @@ from edgernn.cells import CELLS
 from edgernn.cells.base import Cell, Parts
 from edgernn.cells.norm import Norm
 from edgernn.cells.recurrent import recurrent_weights
+from edgernn.errors import UsageError
+from edgernn.frontends import FrontendConfig
 from edgernn.imputers import Imputer
 from edgernn.layer import RecurrentLayer
 from edgernn.names import DEFAULT_RULE, combined_name, resolve, resolve_imputer
@@ -21,6 +23,7 @@ from edgernn.settings import NOT_SET, Word, bind, build, configuration, fields_o
 
 Size = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
+_FRONTEND = fields_of(FrontendConfig).values()
 
 
 @configuration
@@ -219,7 +222,7 @@ class DropoutConfig:
 
 @configuration
 class ModelConfig:
-    """Configuration of a SequenceModel: its recurrent layers, its input, its output layer (head) and dropout."""
+    """Configuration of a SequenceModel: its recurrent layers, front end, input, output layer (head) and dropout."""
 
     layer: LayerConfig = LayerConfig()
     hidden_size: Annotated[Size, Field(description="Number of neurons in a layer.")] = 128
@@ -230,6 +233,7 @@ class ModelConfig:
     bidirectional: Annotated[
         bool, Field(description="Add a second cell to each layer, which reads the sequence backwards.")
     ] = False
+    frontend: FrontendConfig = FrontendConfig()
     input: InputConfig = InputConfig()
     head: HeadConfig = HeadConfig()
     dropout: DropoutConfig = DropoutConfig()
@@ -255,13 +259,13 @@ class ModelConfig:
 
         Args:
             cell: Cell class, FILE.py:CLASS, or a name; see `LayerConfig.named`.
-            input_size: I, the size of the input, or of the embedding of words.
+            input_size: I, the size of the input, or of the embedding of words; hop with a front end.
             hidden_size: H, the number of neurons in a layer.
             output_size: O, the size of the head's output. Default: no head.
             rule: Rule class or name. Default: the rule that the cell's name implies, else "always".
             output: "last" for the output of the last step, "all" for the outputs of all steps.
-            mean: Mean that the model subtracts from its input, (I,) or one number.
-            std: Standard deviation that the model divides its input by, (I,) or one number.
+            mean: Mean that the model subtracts from its input, (I,) or one number; from features with a front end.
+            std: Standard deviation that the model divides its input by, (I,) or one number; as for mean.
             vocabulary: Number of words if the input is word numbers. Default: the input is floats.
             cell_options: Options of the cell's constructor.
             rule_options: Options of the rule's constructor.
@@ -308,6 +312,11 @@ class ModelConfig:
         return dataclasses.replace(config, layer=layer, input=InputConfig(size=input_size))
 
     @property
+    def features(self) -> int:
+        """Number of features of a step that the first layer, or its imputer, reads."""
+        return self.input.size if self.frontend.name is None else self.frontend.bands
+
+    @property
     def sizes(self) -> list[int]:
         """Number of neurons H of each layer."""
         return [self.hidden_size] * (self.layers - 1) + [self.last_size or self.hidden_size]
@@ -317,3 +326,42 @@ def _numbers(value: Tensor | Sequence[float] | float) -> tuple[float, ...]:
     if isinstance(value, Tensor):
         return tuple(value.reshape(-1).tolist())
     return (float(value),) if isinstance(value, int | float) else tuple(map(float, value))
+
+
+def check_together(config: ModelConfig) -> None:
+    """Raise UsageError for settings of a model that exclude each other."""
+    words, imputes = config.input.vocabulary is not None, config.layer.imputer is not None
+    if config.last_size is not None and config.layers == 1:
+        raise UsageError("last_size: expected layers of at least 2, got 1; set hidden_size for a single layer")
+    if words and (set(config.input.mean), set(config.input.std)) != ({0.0}, {1.0}):
+        raise UsageError(
+            "mean, std: expected 0 and 1 with a vocabulary, as words cannot be standardised; leave them out"
+        )
+    if imputes and config.bidirectional:
+        raise UsageError(
+            "bidirectional: expected no imputer, as its times since the last observation run in one direction; "
+            "train a model for each direction"
+        )
+    if config.dropout.embedding and not words:
+        raise UsageError("dropout_embedding: expected a vocabulary, as it drops words; use dropout_input instead")
+    _check_frontend(config)
+    if imputes and (words or config.dropout.input):
+        raise UsageError(
+            "imputer: expected no vocabulary or dropout_input, as it reads values, masks and times; leave one out"
+        )
+
+
+def _check_frontend(config: ModelConfig) -> None:
+    """Raise UsageError for settings that exclude a front end, or that need one."""
+    frontend, size = config.frontend, config.input.size
+    if frontend.name is None:
+        if changed := [setting.name for setting in _FRONTEND if getattr(frontend, setting.path[0]) != setting.default]:
+            raise UsageError(f"{changed[0]}: expected a front end, got none; set frontend=logmel or leave it out")
+        return
+    if config.input.vocabulary is not None or config.layer.imputer is not None:
+        raise UsageError("frontend: expected no vocabulary or imputer, as it reads samples of audio; leave one out")
+    if size != frontend.hop:
+        raise UsageError(
+            f"hop: expected the size of the input, {size}, as each step reads one hop of samples, got {frontend.hop}; "
+            f"set hop={size} or give {frontend.hop} samples a step"
+        )

@@ -71,8 +71,8 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
         A module that reads (T, B, I) and returns the outputs of all steps.
 
     Raises:
-        UsageError: torch.nn has no such module: the model has another cell or rule, an imputer, low-rank or
-            normalised weights, a last layer of another size, or standardises its input.
+        UsageError: torch.nn has no such module: the model has another cell or rule, an imputer, a front end, low-rank
+            or normalised weights, a last layer of another size, or standardises its input.
     """
     name, rule = model.cell_type.name, model.rule_type.name
     if name not in _MODULES:
@@ -84,6 +84,8 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
         raise UsageError(
             f"imputer: expected none, got {layers[0].imputer.name}; torch.nn has no layer that fills in missing values"
         )
+    if model.frontend is not None:
+        raise UsageError("frontend: expected none, got logmel; torch.nn has no module that reads raw audio")
     if layers[0].kind != name:
         raise UsageError(
             f"cell: expected layers of the kind {name}, got {layers[0].kind}; torch.nn has only dense weights without "

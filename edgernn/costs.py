@@ -7,6 +7,8 @@ macs_executed   multiply-adds that remain when the rows of neurons that are not 
 flops_paper     the SA-RNN paper's convention: a row of n inputs costs 2n - 1 operations (n multiplications, n - 1
                 additions), a gate's row spans input and state together, times the share of neurons updated, plus the
                 cost of the rule and of the imputer; biases and point-wise operations are free
+frontend_macs   multiply-adds of a step of the front end, if the model has one, with a real FFT (`LogMel.macs`); the
+                other figures do not include them
 """
 
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ class Cost:
         macs: Multiply-adds with nothing skipped.
         macs_executed: Multiply-adds if only the given share of neurons is updated.
         flops_paper: Operations in the convention of the SA-RNN paper.
+        frontend_macs: Multiply-adds of the front end, which `macs` and `macs_executed` do not include.
     """
 
     parameters: int
@@ -37,6 +40,7 @@ class Cost:
     macs: int
     macs_executed: float
     flops_paper: float
+    frontend_macs: int = 0
 
 
 def cost(
@@ -109,7 +113,7 @@ def named_cost(
 def model_cost(model: RecurrentModel, update_rate: float = 1.0) -> Cost:
     """Compute the cost of a model as the sum over its layers.
 
-    `parameters` and `weight_bytes` also count the head and the embedding; the other figures do not.
+    `parameters` and `weight_bytes` also count the head, the embedding and the front end; the other figures do not.
 
     Args:
         model: The model.
@@ -121,10 +125,12 @@ def model_cost(model: RecurrentModel, update_rate: float = 1.0) -> Cost:
     parts = [cost(layer.cell, layer.rule, update_rate, None, layer.imputer) for layer in model.recurrent_layers()]
     zeros = sum(layer.cell.held_zeros() for layer in model.recurrent_layers())
     parameters = sum(p.numel() for p in model.parameters()) - zeros
+    frontend = model.frontend if isinstance(model, SequenceModel) else None
     return Cost(
         parameters=parameters,
         weight_bytes=4 * parameters,
         macs=sum(p.macs for p in parts),
         macs_executed=sum(p.macs_executed for p in parts),
         flops_paper=sum(p.flops_paper for p in parts),
+        frontend_macs=0 if frontend is None else frontend.macs(),
     )

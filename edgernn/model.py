@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
-from edgernn.config import ModelConfig
+from edgernn.config import ModelConfig, check_together
 from edgernn.dropout import check_weights, locked, with_dropped_weights, words
 from edgernn.errors import UsageError
+from edgernn.frontends import LogMel
 from edgernn.layer import RecurrentLayer, Trace
 from edgernn.names import resolve_imputer
 
@@ -135,28 +136,6 @@ def joined(traces: list[Trace]) -> Trace:
     return Trace(torch.cat(decisions) if decisions else None, torch.stack([trace.budget for trace in traces]).sum())
 
 
-def _check_together(config: ModelConfig) -> None:
-    """Raise UsageError for settings of a model that exclude each other."""
-    words, imputes = config.input.vocabulary is not None, config.layer.imputer is not None
-    if config.last_size is not None and config.layers == 1:
-        raise UsageError("last_size: expected layers of at least 2, got 1; set hidden_size for a single layer")
-    if words and (set(config.input.mean), set(config.input.std)) != ({0.0}, {1.0}):
-        raise UsageError(
-            "mean, std: expected 0 and 1 with a vocabulary, as words cannot be standardised; leave them out"
-        )
-    if imputes and config.bidirectional:
-        raise UsageError(
-            "bidirectional: expected no imputer, as its times since the last observation run in one direction; "
-            "train a model for each direction"
-        )
-    if config.dropout.embedding and not words:
-        raise UsageError("dropout_embedding: expected a vocabulary, as it drops words; use dropout_input instead")
-    if imputes and (words or config.dropout.input):
-        raise UsageError(
-            "imputer: expected no vocabulary or dropout_input, as it reads values, masks and times; leave one out"
-        )
-
-
 class TiedHead(nn.Module):
     """Linear head y Eᵀ + b, (…, I) to (…, V), that shares its weight with the embedding E (V, I) of V words."""
 
@@ -187,6 +166,8 @@ class SequenceModel(RecurrentModel):
     bidirectional: Each layer has a second cell, which reads the sequence backwards.
     last_size: Number of neurons in the last layer.
     mean, std: Statistics (I,) that standardise the input: (x - mean) / std.
+    frontend: "logmel", before the first layer. x is then raw samples (T, B, hop), so that I must be hop, and mean and
+        std (bands,) standardise the features (`frontends`).
     rank: Rank of low-rank recurrent weights (`LowRank`).
     density: Share of nonzero blocks in sparse recurrent weights (`BlockSparse`), which `prune` selects in training.
     norm: "layer" or "recurrent-batch", the latter with statistics for norm_steps steps (`cells.norm`).
@@ -225,13 +206,14 @@ class SequenceModel(RecurrentModel):
             config = ModelConfig.of(settings.pop("cell", config), *sizes, **settings)  # type: ignore[arg-type]
         elif sizes or settings:
             raise UsageError("config: expected no further arguments with a ModelConfig; change its fields instead")
-        _check_together(config)
+        check_together(config)
         self.config = config
         self.output = config.head.output
         self.directions = 2 if config.bidirectional else 1
         self.cell_type, self.rule_type = config.layer.types
         self.imputer_type = resolve_imputer(config.layer.cell.name, config.layer.imputer)
-        size, vocabulary = config.input.size, config.input.vocabulary
+        self.frontend = None if config.frontend.name is None else LogMel(config.frontend)
+        size, vocabulary = config.features, config.input.vocabulary
         self.embedding = None if vocabulary is None else nn.Embedding(vocabulary, size)
         if self.embedding is not None:
             nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
@@ -296,7 +278,7 @@ class SequenceModel(RecurrentModel):
     @property
     def state_names(self) -> tuple[str, ...]:
         """Names of the state's tensors, such as layer0.h, or layer0.reverse.h for a backward cell."""
-        names = []
+        names = [] if self.frontend is None else [f"frontend.{s}" for s in self.frontend.widths]
         for i in range(len(self.layers)):
             layer, direction = divmod(i, self.directions)
             names += [f"layer{layer}{'.reverse' * direction}.{s}" for s in self.recurrent_layers()[i].states]
@@ -312,7 +294,9 @@ class SequenceModel(RecurrentModel):
         return bool((self.input_mean != 0).any() or (self.input_std != 1).any())
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        return tuple(s for layer in self.recurrent_layers() for s in layer.initial_state(batch, like))
+        """Return the state before the first step: that of the front end, if any, then those of the layers."""
+        heard = () if self.frontend is None else self.frontend.initial_state(batch, like)
+        return (*heard, *(s for layer in self.recurrent_layers() for s in layer.initial_state(batch, like)))
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         y, last = self.recur(x, state)
@@ -329,12 +313,12 @@ class SequenceModel(RecurrentModel):
         Returns:
             Output of the last layer, (B, `width`) or (T, B, `width`), and the last state.
         """
-        y = self.inputs(x)
+        if state is not None and len(state) != len(self.state_names):
+            raise UsageError(f"state: expected {len(self.state_names)} tensors {self.state_names}, got {len(state)}")
+        y, heard = self._inputs(x, state)
         if state is None:
             state = self.initial_state(y.shape[1], y)
-        if len(state) != len(self.state_names):
-            raise UsageError(f"state: expected {len(self.state_names)} tensors {self.state_names}, got {len(state)}")
-        last: list[Tensor] = []
+        state, last = state[len(heard) :], list(heard)
         self.traces = []
         layers = self.recurrent_layers()
         dropout = self.config.dropout
@@ -373,12 +357,21 @@ class SequenceModel(RecurrentModel):
         return locked(y, self.config.dropout.output) if self.training else y
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Validate x and compute the first layer's input (T, B, I): embedded words, or x standardised."""
+        """Validate x and compute the first layer's input (T, B, I): embedded words, or features or x standardised."""
+        return self._inputs(x, None)[0]
+
+    def _inputs(self, x: Tensor, state: State | None) -> tuple[Tensor, State]:
+        """Compute the first layer's input (see `inputs`) from a model's state; return the front end's state, too."""
         if self.embedding is None:
             if x.ndim != 3 or x.shape[-1] != self.input_size or x.shape[0] < 1:
                 raise UsageError(f"x: expected shape (T >= 1, B, {self.input_size}), got {tuple(x.shape)}")
+            heard: State = ()
+            if self.frontend is not None:
+                count = len(self.frontend.widths)
+                start = self.frontend.initial_state(x.shape[1], x) if state is None else state[:count]
+                x, heard = self.frontend(x, start)
             # always: a check for mean 0 and std 1 would take longer
-            return (x - self.input_mean) / self.input_std
+            return (x - self.input_mean) / self.input_std, heard
         if x.ndim != 2 or x.numel() < 1 or x.is_floating_point() or x.dtype == torch.bool:
             raise UsageError(
                 f"x: expected word indices (integers) of shape (T >= 1, B >= 1), got {x.dtype} {tuple(x.shape)}"
@@ -390,4 +383,4 @@ class SequenceModel(RecurrentModel):
         embedded: Tensor = self.embedding(x)
         if self.training:
             embedded = words(embedded, x, self.embedding.num_embeddings, self.config.dropout.embedding)
-        return embedded
+        return embedded, ()

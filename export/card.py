@@ -48,6 +48,7 @@ def card(
         ("neurons skipped", f"{result['skip_percent']:.1f} %"),
         ("parameters", f"{result['parameters']:,}"),
         ("multiply-adds a step, executed / dense", f"{result['macs_executed']:,.0f} / {result['macs']:,}"),
+        *([("multiply-adds a step, front end", f"{model.frontend.macs():,}")] if model.frontend is not None else []),
         ("flops_paper a step", f"{result['flops_paper']:,.0f}"),
         ("trained for", f"{result['steps']:,} steps, {result['seconds']:.0f} s on {config['machine']}"),
         ("seed", f"{config['seed']}"),
@@ -104,13 +105,18 @@ def _latency(took: Latency) -> list[tuple[str, str]]:
 def _taken(model: SequenceModel) -> str:
     if model.vocabulary is not None:
         return f"int64, words from 0 to {model.vocabulary - 1}"
+    if model.frontend is not None:
+        return f"one hop of samples a step, from -1 to 1, at {model.frontend.config.sample_rate:,} Hz"
     return "taken as it comes" + " and standardised inside" * model.standardises
 
 
 def _sizes(model: SequenceModel) -> str:
     layers = len(model.layers) // model.directions
     text = "" if model.vocabulary is None else f"{model.vocabulary:,} words, "
-    text += f"I={model.input_size}, H={model.hidden_size}, {layers} layer" + "s" * (layers > 1)
+    if model.frontend is not None:
+        settings = model.frontend.config
+        text += f"{settings.name} ({settings.normalise}) of {settings.hop} samples a step, "
+    text += f"I={model.config.features}, H={model.hidden_size}, {layers} layer" + "s" * (layers > 1)
     text += f", the last one of {model.last_size}" * (model.last_size is not None)
     return text + ", bidirectional" * model.bidirectional
 

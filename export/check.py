@@ -78,10 +78,13 @@ def check(
     """
     model.eval()
     generator = torch.Generator().manual_seed(0)
-    if model.vocabulary is None:
-        x = torch.randn(24, 16, model.input_size, generator=generator) * model.input_std + model.input_mean
-    else:
+    if model.vocabulary is not None:
         x = torch.randint(model.vocabulary, (24, 16), generator=generator)
+    elif model.frontend is not None:
+        # noise, 20 dB below full scale
+        x = 0.1 * torch.randn(24, 16, model.input_size, generator=generator)
+    else:
+        x = torch.randn(24, 16, model.input_size, generator=generator) * model.input_std + model.input_mean
     inputs = [x] if example is None else [x, example]
     results = []
     sessions = [Session(path, backend="portable")]

@@ -18,6 +18,7 @@ from edgernn.cells.norm import RecurrentBatchNorm
 from edgernn.cells.recurrent import DENSE
 from edgernn.config import ModelConfig
 from edgernn.errors import UsageError
+from edgernn.export.frontend import add_frontend
 from edgernn.export.kernels import Kernel, find_kernel
 from edgernn.export.rounding import WEIGHTS, whole
 from edgernn.export.trace import OPSET, layer_function, layer_weights, op_attributes, op_inputs, op_outputs
@@ -119,6 +120,8 @@ def build(
     x = "x"
     if model.embedding is not None:
         x = _embedded(graph, model.embedding.weight, x)
+    if model.frontend is not None:
+        x = add_frontend(graph, model.frontend, x)
     if model.standardises:
         mean, std = graph.weight("input.mean", model.input_mean), graph.weight("input.std", model.input_std)
         x = graph.node("Div", [graph.node("Sub", [x, mean], "input.centred"), std], "input.standardised")
@@ -351,7 +354,10 @@ def _metadata(model: SequenceModel, functions: list[_Function]) -> dict[str, Any
 
     cost, idle = model_cost(model), model_cost(model, 0.0)
     non_recurrent = sum(
-        p.numel() for part in (model.embedding, model.head) if part is not None for p in part.parameters()
+        p.numel()
+        for part in (model.embedding, model.frontend, model.head)
+        if part is not None
+        for p in part.parameters()
     )
     return {
         "version": __version__,
@@ -371,6 +377,7 @@ def _metadata(model: SequenceModel, functions: list[_Function]) -> dict[str, Any
             "macs_executed": cost.macs_executed,
             "flops_paper": cost.flops_paper,
             "flops_paper_idle": idle.flops_paper,
+            "frontend_macs": cost.frontend_macs,
         },
     }
 

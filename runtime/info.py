@@ -38,6 +38,14 @@ def _is_state(value: Any) -> bool:
     return type(value) is dict and all(map(_list_of(_is_number), value.values()))
 
 
+def _is_frontend(value: Any) -> bool:
+    """Return True for the settings of a front end, or for a table whose name is null."""
+    if type(value) is not dict or "name" not in value:
+        return False
+    sizes = [value.get(key) for key in ("window_size", "hop", "bands")]
+    return value["name"] is None or (_is_name(value["name"]) and all(map(_is_size, sizes)))
+
+
 _SIZE = "a whole number of at least 1", _is_size
 _OPTIONAL_SIZE = "null or a whole number of at least 1", lambda value: value is None or _is_size(value)
 _NUMBER = "a number", _is_number
@@ -110,6 +118,10 @@ def read_info(text: str | None, path: Path) -> dict[str, Any]:
         if not is_valid(value):
             got = f"expected {expected}, got {value!r:.50}"
             raise EdgernnError(f"{path}: {name} in its edgernn metadata: {got}; export it again")
+    # a file of an earlier version has no front end
+    if not _is_frontend(settings := info["model"].get("frontend", {"name": None})):
+        got = f"expected a table with a name and sizes, got {settings!r:.50}"
+        raise EdgernnError(f"{path}: model.frontend in its edgernn metadata: {got}; export it again")
     return info
 
 
@@ -131,6 +143,18 @@ def kernels(info: Mapping[str, Any]) -> list[str]:
     For a user-defined cell this is the kernel that interprets the cell's equations.
     """
     return [info["programs"].get(kind, kind) for kind in info["kernels"]]
+
+
+def frontend(info: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the settings of a file's front end from its description (`read_info`), or None if it has none."""
+    settings: dict[str, Any] = info["model"].get("frontend", {})
+    return None if settings.get("name") is None else settings
+
+
+def feature_size(info: Mapping[str, Any]) -> int:
+    """Return the number of values that the first layer reads at a step, from a file's description (`read_info`)."""
+    settings = frontend(info)
+    return int(info["model"]["input"]["size"] if settings is None else settings["bands"])
 
 
 def layer_sizes(info: Mapping[str, Any]) -> list[int]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edgernn.errors import EdgernnError, UsageError
+from edgernn.runtime.info import feature_size, frontend
 
 Array = NDArray[Any]
 # action of a step on numbers of x that are not finite
@@ -42,13 +43,14 @@ class InputCheck:
         self.expected = f"word indices from 0 to {self._vocabulary - 1}" if self.words else "finite numbers"
         # F of a model with an imputer, whose x holds values, masks and times
         self._features = 0 if model["layer"].get("imputer") is None else size // 3
+        # mean and std are those of the features if the model has a front end
+        width = feature_size(info)
         for name in ("mean", "std"):
-            if (count := len(model["input"][name])) not in (1, size):
-                got = f"expected {size} numbers, or one, got {count}"
+            if (count := len(model["input"][name])) not in (1, width):
+                got = f"expected {width} numbers, or one, got {count}"
                 raise EdgernnError(f"{path}: model.input.{name} in its edgernn metadata: {got}; export it again")
-        self.start, self._std = (
-            np.broadcast_to(np.array(model["input"][name], np.float32), size) for name in ("mean", "std")
-        )
+        numbers = [model["input"]["mean"], model["input"]["std"]] if frontend(info) is None else [[0.0], [1.0]]
+        self.start, self._std = (np.broadcast_to(np.array(values, np.float32), size) for values in numbers)
 
     def bad(self, x: Array) -> NDArray[np.bool_]:
         """Return which values of x are bad: unknown words, or numbers that are not finite.

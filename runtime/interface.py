@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.errors import EdgernnError
-from edgernn.runtime.info import layer_sizes
+from edgernn.runtime.info import frontend, layer_sizes
 
 FLOATS, INTEGERS = "tensor(float)", "tensor(int64)"
 # each axis is a name, "T" or "B", or a size
@@ -68,7 +68,9 @@ def state_sizes(
         raise EdgernnError(
             f"{path}: expected axes shorter than the file ({size} bytes), got one of length {longest}; export it again"
         )
-    _check_layers(path, info, states)
+    layers = {name: width for name, width in states.items() if not name.startswith("frontend.")}
+    _check_frontend(path, info, {name: width for name, width in states.items() if name not in layers})
+    _check_layers(path, info, layers)
     for name, start in info["initial_state"].items():
         if states.get(name) != len(start):
             raise EdgernnError(
@@ -77,6 +79,20 @@ def state_sizes(
             )
     _check_outputs(path, info, states, {value.name: value for value in outputs})
     return states
+
+
+def _check_frontend(path: Path, info: Mapping[str, Any], states: Mapping[str, int]) -> None:
+    """Check the sizes of the front end's states against the file's metadata `info`."""
+    settings, expected = frontend(info), {}
+    if settings is not None:
+        overlap, bands = settings["window_size"] - settings["hop"], settings["bands"]
+        expected = {name: overlap if name == "frontend.samples" else bands for name in states}
+        if overlap > 0:
+            expected["frontend.samples"] = overlap
+    if states != expected:
+        raise EdgernnError(
+            f"{path}: states of the front end: expected the sizes {expected}, got {states}; export it again"
+        )
 
 
 def _check_layers(path: Path, info: Mapping[str, Any], states: Mapping[str, int]) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import write_bytes
-from edgernn.runtime.info import layer_sizes, read_info, read_model
+from edgernn.runtime.fourier import frequency_order
+from edgernn.runtime.info import feature_size, frontend, layer_sizes, read_info, read_model
 from edgernn.runtime.interface import FLOATS, INTEGERS, Value, state_sizes
 from edgernn.runtime.library import DOMAIN, SCHEMA, library_path
 from edgernn.runtime.stepper import memory
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 # the layout is that of runtime/csrc/packed/file.h
 VERSION = 4
 _MAGIC = b"EDGERNN\0"
-_HEADER, _LAYER, _TENSOR = struct.Struct("<8sIIQIIIIIII12x"), struct.Struct("<60sIQQ16x"), struct.Struct("<IIIIQQ")
+_HEADER, _LAYER, _TENSOR = struct.Struct("<8sIIQIIIIIIII8x"), struct.Struct("<60sIQQ16x"), struct.Struct("<IIIIQQ")
 _CELL = struct.Struct("<60s9I")
 # bytes of a name in the file
 _NAME = 60
@@ -33,6 +34,8 @@ _NUMBERS = ("update_numbers", "mid_numbers", "map_numbers")
 _STANDARDISES, _HAS_HEAD = 1, 2
 # alignment of arrays in the file
 _ALIGNMENT = 64
+# normalisations of a front end in the file, in the order of the C++ enum Normalisation
+_NORMALISATIONS = ("log", "floor", "pcen")
 # number types in the file, float32, bfloat16 and int8: code by NumPy's dtype kind, and dtype by code
 _TYPES, _DTYPES = {"f": 0, "u": 1, "i": 2}, ("<f4", "<u2", "i1")
 
@@ -112,10 +115,12 @@ class _Packer:
         self._flags = 0
         if info["model"]["input"]["vocabulary"] is not None:
             self._add("embedding.E")
+        if (settings := frontend(info)) is not None:
+            self._add_frontend(settings, states, path)
         if "input.mean" in self._weights:
             self._flags |= _STANDARDISES
             for name in ("input.mean", "input.std"):
-                size, values = info["model"]["input"]["size"], self._weights[name].values
+                size, values = feature_size(info), self._weights[name].values
                 if values.shape not in ((1,), (size,)):
                     raise EdgernnError(
                         f"{path}: {name}: expected {size} numbers, or one, got shape {values.shape}; export it again"
@@ -156,6 +161,33 @@ class _Packer:
             (kinds[node.op_type], len(node.input[1:]), _cell(node, path), _group_size(node)) for node in nodes
         ]
 
+    def _add_frontend(self, settings: Mapping[str, Any], states: Mapping[str, int], path: Path) -> None:
+        """Add the tensors of a front end, with its filters (bands, N/2 + 1) in the order of frequencies."""
+        try:
+            kind = _NORMALISATIONS.index(settings["normalise"])
+            # the share by which the followed value rises; only a noise floor falls by another
+            rise = float(settings["pcen_smoothing" if settings["normalise"] == "pcen" else "floor_rise"])
+            numbers = [float(settings["energy_floor"]), kind, rise, float(settings["floor_fall"])]
+        except (KeyError, TypeError, ValueError):
+            raise EdgernnError(
+                f"{path}: model.frontend in its edgernn metadata cannot be read; export it again"
+            ) from None
+        window, stored = (self._weights[f"frontend.{name}"].values for name in ("window", "filters"))
+        order = frequency_order(1 << (len(window) - 1).bit_length())
+        if stored.shape != (len(order), settings["bands"]):
+            raise EdgernnError(
+                f"{path}: frontend.filters: expected shape {(len(order), settings['bands'])}, got {stored.shape}; "
+                "export it again"
+            )
+        filters = np.zeros((settings["bands"], int(order.max()) + 1), np.float32)
+        np.add.at(filters.T, order, stored)
+        self._tensors += [Weight(np.array(numbers, np.float32)), Weight(window), Weight(filters)]
+        if settings["normalise"] == "pcen":
+            for name in ("alpha", "delta", "r"):
+                self._add(f"frontend.{name}")
+        heard = [width for name, width in states.items() if name.startswith("frontend.")]
+        self._tensors += [Weight(np.zeros(width, np.float32)) for width in heard]
+
     def _add(self, name: str) -> None:
         self._tensors.append(self._weights[name])
 
@@ -191,11 +223,12 @@ class _Packer:
             _HEADER.size + len(body),
             zlib.crc32(body),
             self._flags,
-            info["model"]["input"]["size"],
+            feature_size(info),
             info["model"]["input"]["vocabulary"] or 0,
             output,
             len(self._layers),
             len(self._tensors),
+            0 if frontend(info) is None else info["model"]["input"]["size"],
         )
         return header + body
 

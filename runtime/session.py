@@ -32,11 +32,12 @@ class Session:
     s.reset(rows=[2])     # of stream 2 alone; the other streams of the batch go on
 
     A word model, one with a vocabulary, has no axis I: x (T, B) or (T,) and x_t (B,) or () are integers from 0 to
-    `s.vocabulary - 1`. Steps of the native backend on a CPU do not go through ONNX Runtime.
+    `s.vocabulary - 1`. A model with a front end reads audio: I is one hop of samples from -1 to 1. Steps of the native
+    backend on a CPU do not go through ONNX Runtime.
 
     `s.backend` is the active backend, native or portable, and `s.onnx` the onnxruntime.InferenceSession. After a run
     or a step, `s.updates` (T, B) is the number of updated neurons and `s.macs` (B,) the number of multiply-adds
-    executed. Both are None for a model that updates every neuron at every step.
+    executed, without those of a front end. Both are None for a model that updates every neuron at every step.
 
     Methods raise UsageError for a wrong shape, dtype or value of x.
     """

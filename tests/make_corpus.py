@@ -31,6 +31,10 @@ def models() -> dict[str, edgernn.SequenceModel]:
     drawn["last-input"] = contractive("irc-lstm", "selective", **SIZES)
     drawn["rank"] = contractive("gru", "selective", **SIZES, rank=1)
     drawn["no-head"] = contractive("lstm-peephole", "clockwork", **SIZES | {"output_size": None})
+    audio = {"frontend": "logmel", "window_size": 7, "hop": 3, "bands": 2, "low_frequency": 500.0}
+    for normalise in ("log", "floor", "pcen"):
+        name = f"{normalise}-mel"
+        drawn[name] = contractive("gru", **SIZES | {"input_size": 3}, **audio, normalise=normalise, mean=0.5)
     for imputer in edgernn.imputers.IMPUTERS:
         drawn[imputer] = contractive("lstm", "phased", **SIZES | {"input_size": 3}, imputer=imputer)
     return drawn

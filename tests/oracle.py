@@ -339,7 +339,7 @@ class KernelPaths:
         vectors = 1 + row.reads_last
         packed = -(-I // lanes) * lanes * vectors
         projects = weight_bits == 32 and row.x > 0
-        self.min_projected = H * (70 * I * vectors + 600) // (109 * packed) + 1 if projects else H + 1
+        self.min_projected = H * ((70 * I * vectors + 600) * 100 // (109 * packed)) // 100 + 1 if projects else H + 1
 
     def choose(self, active: Array, every_block: bool) -> tuple[Array, Array, Array]:
         """Return three numbers per sample for the active neurons (B, H).

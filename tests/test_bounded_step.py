@@ -73,8 +73,9 @@ def test_every_cell(program, cell, tmp_path):
         ("gru", "selective", {"rank": 4}),
         ("gru", "always", {"density": 0.25}),
         (LiGRU, "selective", {}),
+        ("gru", "selective", {"input_size": 160, "frontend": "logmel", "normalise": "pcen"}),
     ],
-    ids=["gru-d", "rits", "words", "low rank", "sparse", "own cell"],
+    ids=["gru-d", "rits", "words", "low rank", "sparse", "own cell", "front end"],
 )
 def test_every_kind_of_model(program, cell, rule, options, tmp_path):
     assert_bounded(counts(program, packed_alone(contractive(cell, rule, **options)), 2, tmp_path))

@@ -11,8 +11,9 @@ import torch
 
 import edgernn
 from edgernn.cell_files import is_cell_file, source_of
-from edgernn.config import InputConfig, ModelConfig
+from edgernn.config import InputConfig, ModelConfig, check_together
 from edgernn.errors import UsageError
+from edgernn.frontends import LogMel
 from edgernn.machine import processor
 from edgernn.model import RecurrentModel
 from edgernn.names import resolve
@@ -22,6 +23,8 @@ from edgernn.training.config import TrainConfig, resolve_config
 from edgernn.training.optim import check_names
 from edgernn.training.steering import check_steerable
 from edgernn.training.tasks import Task, find_task
+from edgernn.training.tasks.parts import standardisation
+from edgernn.training.tasks.sources import Source
 
 # keys of config.json about the machine; a resumed run may differ in them
 MACHINE = ("edgernn", "torch", "threads", "processes", "machine")
@@ -124,6 +127,8 @@ class Choice:
     model: ModelConfig
 
 
+# number of training batches from which the statistics of features come
+_STATISTICS_BATCHES = 8
 # default hidden size in training, smaller than that of `SequenceModel`
 _DEFAULTS: Values = {("hidden_size",): 64}
 
@@ -224,12 +229,17 @@ def make_plan(
     device = choose_device(device)
     opened, model = choice.task, choice.model
     opened.open(choice.source or data, seed)
-    mean, std = _standardisation(opened, model.layer.imputer is not None)
     model = replace(
         model,
-        input=InputConfig(size=opened.input_size, mean=mean, std=std, vocabulary=opened.vocabulary),
+        input=InputConfig(size=opened.input_size, vocabulary=opened.vocabulary),
         head=replace(model.head, size=opened.output_size, output=opened.output),
     )
+    if model.frontend.name is None:
+        mean, std = _standardisation(opened, model.layer.imputer is not None)
+    else:
+        check_together(model)
+        mean, std = _feature_statistics(model, opened.train, choice.config.batch_size)
+    model = replace(model, input=replace(model.input, mean=mean, std=std))
     name = choice.source.name if choice.source else task
     cell = model.layer.types[0].name if is_cell_file(cell) else cell
     return Plan(name, cell, opened, choice.config, model, choice.can_skip, seed, device, choice.source, data)
@@ -246,6 +256,21 @@ def _standardisation(task: Task, imputes: bool) -> tuple[tuple[float, ...], tupl
         return (values * (task.input_size if len(values) == 1 else 1))[:count] + (neutral,) * (task.input_size - count)
 
     return expanded(task.mean, 0.0), expanded(task.std, 1.0)
+
+
+def _feature_statistics(
+    model: ModelConfig, train: Source, batch_size: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation of each feature of a front end, over the first training batches."""
+    frontend = LogMel(model.frontend)
+    features = []
+    with torch.no_grad():
+        for step in range(min(_STATISTICS_BATCHES, train.steps_per_epoch(batch_size))):
+            x = train.batch(step, batch_size).x.float()
+            features.append(frontend(x, frontend.initial_state(x.shape[1], x))[0].flatten(0, 1))
+    mean, std = standardisation(torch.cat(features)[None])
+    # rounded, so that a resumed run has the same numbers with another number of threads
+    return tuple(float(f"{number:.4g}") for number in mean), tuple(float(f"{number:.4g}") for number in std)
 
 
 def first_difference(

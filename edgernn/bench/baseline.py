@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from edgernn.errors import EdgernnError
-from edgernn.runtime.info import layer_sizes
+from edgernn.runtime.info import feature_size, layer_sizes
 from edgernn.runtime.weights import Weight
 
 Array = NDArray[np.float32]
@@ -40,12 +40,16 @@ def _operator(kind: str, W: Array, R: Array, b: Array) -> dict[str, Array]:
 
 def _shapes(kind: str, info: dict[str, Any]) -> list[tuple[tuple[int, ...], ...]]:
     """Return the shapes of W, R and b of each layer of edgernn's GRU or LSTM, for the sizes in the metadata `info`."""
-    gates, directions, size = len(_ROWS[kind]), _directions(info), info["model"]["input"]["size"]
+    gates, directions, size = len(_ROWS[kind]), _directions(info), feature_size(info)
     layers: list[tuple[tuple[int, ...], ...]] = []
     for H in layer_sizes(info):
         layers.append(((gates * H, size), (gates * H, H), (4 * H,)))
         size = H * directions
     return layers
+
+
+# prefix of the names of a front end's values in an exported file
+_FRONTEND = "frontend."
 
 
 def _directions(info: dict[str, Any]) -> int:
@@ -62,13 +66,16 @@ def is_same(kind: str, info: dict[str, Any]) -> bool:
     return bool(info["kernels"] == [kind])
 
 
-def baseline(kind: str, info: dict[str, Any], weights: Mapping[str, Weight]) -> onnx.ModelProto:
+def baseline(
+    kind: str, info: dict[str, Any], weights: Mapping[str, Weight], source: onnx.GraphProto | None = None
+) -> onnx.ModelProto:
     """Build a stack of ONNX GRU or LSTM operators with the output layer (head) of an exported file.
 
     Args:
         kind: The operator, gru or lstm.
         info: Metadata of the exported file, which has the sizes.
         weights: Weights of the file. They are used if the operator computes the same function, else random weights.
+        source: Graph of the file, from which the front end is copied. Default: the model has none.
 
     Returns:
         The model.
@@ -88,6 +95,10 @@ def baseline(kind: str, info: dict[str, Any], weights: Mapping[str, Weight]) -> 
         x = "rows"
     else:
         inputs = [helper.make_tensor_value_info(x, TensorProto.FLOAT, ("T", "B", info["model"]["input"]["size"]))]
+    front = [] if source is None else [node for node in source.node if node.name.startswith(_FRONTEND)]
+    if front:
+        nodes += front
+        x = front[-1].output[0]
     if "input.mean" in weights:
         initialisers |= {"mean": weights["input.mean"].floats, "std": weights["input.std"].floats}
         nodes += [
@@ -152,7 +163,10 @@ def baseline(kind: str, info: dict[str, Any], weights: Mapping[str, Weight]) -> 
         nodes.append(helper.make_node("Identity", [x], ["y"]))
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
     outputs += [helper.make_tensor_value_info(f"{i.name}.next", TensorProto.FLOAT, None) for i in inputs[1:]]
-    graph = helper.make_graph(
-        nodes, kind, inputs, outputs, [numpy_helper.from_array(v, n) for n, v in initialisers.items()]
-    )
+    tensors = [numpy_helper.from_array(value, name) for name, value in initialisers.items()]
+    if source is not None:
+        inputs += [value for value in source.input if value.name.startswith(_FRONTEND)]
+        outputs += [value for value in source.output if value.name.startswith(_FRONTEND)]
+        tensors += [tensor for tensor in source.initializer if tensor.name.startswith(_FRONTEND)]
+    graph = helper.make_graph(nodes, kind, inputs, outputs, tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)

@@ -15,12 +15,12 @@ from edgernn.bench.provenance import machine
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.files import EXAMPLE, read_arrays
 from edgernn.progress import Progress
-from edgernn.runtime.info import kernels
+from edgernn.runtime.info import frontend, kernels, read_model
 from edgernn.runtime.library import no_native
 from edgernn.runtime.open_model import open_session
 from edgernn.runtime.session import Session
 from edgernn.runtime.timing import Rounds, interleaved
-from edgernn.runtime.weights import read_weights
+from edgernn.runtime.weights import parse, read_weights
 
 Array = NDArray[np.float32]
 TOLERANCE = 1e-4
@@ -145,6 +145,9 @@ def example_input(path: Path, session: Session, settings: Settings, x: NDArray[A
         random, shape = np.random.default_rng(0), (settings.steps or 500, settings.batch)
         if session.vocabulary is not None:
             x, source = random.integers(session.vocabulary, size=shape), "random words"
+        elif frontend(info) is not None:
+            noise = 0.1 * random.standard_normal((*shape, session.input_size))
+            x, source = noise.astype(np.float32), "noise of -20 dB"
         else:
             normal = random.standard_normal((*shape, session.input_size))
             x, source = (
@@ -207,12 +210,14 @@ def _contenders(
     for name, session in sessions.items():
         calls[name] = _caller(session.onnx, x, session.initial_state(x.shape[1]), ("updates", "macs"))
     weights = read_weights(path)
+    source = None if frontend(info) is None else parse(read_model(path), path).graph
     verified = {}
     for name, kind in ((GRU, "gru"), (LSTM, "lstm")):
-        content = baseline(kind, info, weights).SerializeToString()
+        content = baseline(kind, info, weights, source).SerializeToString()
         session = open_session(path, content, None, settings.threads)
-        # (directions, B, H) each
-        state = {i.name: np.zeros((i.shape[0], x.shape[1], i.shape[2]), np.float32) for i in session.get_inputs()[1:]}
+        # (directions, B, H) each; those of a front end (B, size)
+        batched = {i.name: [x.shape[1] if n == "B" else n for n in i.shape] for i in session.get_inputs()[1:]}
+        state = {name: np.zeros(shape, np.float32) for name, shape in batched.items()}
         calls[name] = _caller(session, x, state, ())
         if is_same(kind, info):
             error = float(np.abs(calls[name]()[0] - calls[PORTABLE]()[0]).max())
@@ -261,7 +266,9 @@ def _costs(info: dict[str, Any], rate: float, executed: float, backend: str) -> 
     """
     cost = info["cost"]
     idle = cost["flops_paper_idle"]
+    # files of earlier versions lack the key frontend_macs
     costs = {"macs": info["macs"], "macs_executed": executed, "macs_executed_by": backend}
+    costs["frontend_macs"] = cost.get("frontend_macs", 0)
     costs |= {"parameters": cost["parameters"], "flops_paper": idle + rate * (cost["flops_paper"] - idle)}
     for kind in ("gru", "lstm"):
         costs[f"parameters_{kind}"] = parameters(kind, info)

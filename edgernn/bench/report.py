@@ -46,6 +46,7 @@ def markdown(report: dict[str, Any]) -> str:
         f"against LSTM, {-costs['parameters_saved_percent_gru']:+.1f} % against GRU) |",
         f"| macs | {costs['macs']:,} |",
         f"| macs_executed ({costs['macs_executed_by']}) | {costs['macs_executed']:,.0f} |",
+        *([f"| macs of the front end | {costs['frontend_macs']:,} |"] if costs["frontend_macs"] else []),
         f"| flops_paper | {costs['flops_paper']:,.0f} |",
         f"| neurons skipped | {report['skip_percent']:.1f} % |",
     ]

@@ -49,7 +49,7 @@ typedef enum EdgernnStatus {
 
 typedef struct EdgernnSizes {
   int64_t batch;      /* B */
-  int64_t input;      /* I; 0 for a model of words */
+  int64_t input;      /* I; 0 for a model of words, the samples of a step for a model of audio */
   int64_t vocabulary; /* number of words; 0 for a model of numbers */
   int64_t output;     /* O */
   int64_t state;      /* floats of state, of all B sequences */

@@ -58,7 +58,11 @@ class ModelBuilder {
       if (!file_.NextTensor("E", {header.vocabulary, header.input}, &embedding)) return false;
       model_.embedding = embedding.values;
     } else {
-      model_.sizes.input = header.input;
+      model_.sizes.input = header.hop > 0 ? header.hop : header.input;
+    }
+    if (header.hop > 0 && !BuildFrontend(&file_, header.hop, header.input, &starts_, &arena_,
+                                         &model_.frontend, &failure_)) {
+      return false;
     }
     if ((header.flags & kStandardises) != 0) {
       Tensor mean, std;
@@ -77,11 +81,10 @@ class ModelBuilder {
     model_.layer_count = file_.header().layers;
     model_.layers = arena_.Allocate<ModelLayer>(model_.layer_count);
     std::int64_t width = model_.width;
-    std::vector<Tensor> starts;
     std::vector<Layer> layers;
     for (std::uint32_t i = 0; i < file_.header().layers; ++i) {
       layers.emplace_back();
-      if (!BuildLayer(i, width, &starts, &layers.back())) return false;
+      if (!BuildLayer(i, width, &layers.back())) return false;
       width = layers.back().model.sizes.hidden;
     }
     width_ = width;
@@ -93,7 +96,7 @@ class ModelBuilder {
         *to = arena_.Allocate<std::int64_t>(batch_);
       }
     }
-    BuildStates(starts, &layers);
+    BuildStates(&layers);
     for (std::size_t i = 0; model_.layers != nullptr && i < layers.size(); ++i) {
       model_.layers[i] = layers[i].model;
     }
@@ -120,8 +123,7 @@ class ModelBuilder {
     return op;
   }
 
-  bool BuildLayer(std::uint32_t index, std::int64_t width, std::vector<Tensor>* starts,
-                  Layer* built) {
+  bool BuildLayer(std::uint32_t index, std::int64_t width, Layer* built) {
     PackedLayer record;
     if (!file_.ReadLayer(index, &record)) return false;
     built->op = FindLayerOp(record);
@@ -144,11 +146,16 @@ class ModelBuilder {
                     std::to_string(width) + " inputs, got weights for " +
                     std::to_string(op.InputWidth(layer.sizes)));
     }
-    if (index == 0 && op.spec.imputes) model_.features = Features(layer.sizes);
+    if (index == 0 && op.spec.imputes) {
+      if (model_.frontend.hop > 0) {
+        return Refuse("front end: expected no imputer, got one in the first layer");
+      }
+      model_.features = Features(layer.sizes);
+    }
     for (const StateInput& state : op.spec.states) {
-      starts->emplace_back();
+      starts_.emplace_back();
       const Shape shape = {Width(state.extent, layer.sizes)};
-      if (!file_.NextTensor(state.name, shape, &starts->back())) return false;
+      if (!file_.NextTensor(state.name, shape, &starts_.back())) return false;
     }
     void* const packed = arena_.Allocate(op.PackedBytes(layer.sizes));
     if (packed != nullptr) op.Pack(layer.sizes, op.Arrange(weights), packed);
@@ -162,34 +169,42 @@ class ModelBuilder {
     return true;
   }
 
-  // Allocates the states of all layers contiguously, and their initial values.
-  void BuildStates(const std::vector<Tensor>& starts, std::vector<Layer>* layers) {
-    for (const Tensor& start : starts) model_.sizes.state += batch_ * start.shape[0];
+  // Allocates the states of the front end and of all layers contiguously, and their initial values.
+  void BuildStates(std::vector<Layer>* layers) {
+    for (const Tensor& start : starts_) model_.sizes.state += batch_ * start.shape[0];
     model_.state = arena_.Allocate<float>(model_.sizes.state);
     float* const start = arena_.Allocate<float>(model_.sizes.state);
     model_.start = start;
-    model_.state_count = static_cast<std::int64_t>(starts.size());
+    model_.state_count = static_cast<std::int64_t>(starts_.size());
     std::int64_t* const widths = arena_.Allocate<std::int64_t>(model_.state_count);
     model_.state_widths = widths;
+    // places of the states, in the order of the file
+    std::vector<float*> places;
     std::int64_t at = 0;
-    std::size_t tensor = 0;
+    for (const Tensor& value : starts_) {
+      const std::int64_t width = value.shape[0];
+      if (model_.state != nullptr) {
+        widths[places.size()] = width;
+        for (std::int64_t i = 0; i < batch_ * width; ++i) start[at + i] = value.values[i % width];
+      }
+      places.push_back(model_.state == nullptr ? nullptr : model_.state + at);
+      at += batch_ * width;
+    }
+    std::size_t next = 0;
+    const Frontend& frontend = model_.frontend;
+    if (frontend.window_size > frontend.hop) model_.frontend.samples = places[next++];
+    if (frontend.normalisation != Normalisation::kLog) model_.frontend.followed = places[next++];
     for (Layer& layer : *layers) {
       Call& call = layer.model.call;
       if (layer.model.skips) {
         call.updates = model_.layer_updates;
         call.macs = model_.layer_macs;
       }
-      for (std::size_t s = 0; s < layer.op->spec.states.size(); ++s, ++tensor) {
-        const std::int64_t width = starts[tensor].shape[0];
-        if (model_.state != nullptr) {
-          widths[tensor] = width;
-          const StatePlace place = Op::PlaceOf(&call, layer.op->spec.states[s]);
-          *place.in = *place.out = model_.state + at;
-          for (std::int64_t i = 0; i < batch_ * width; ++i) {
-            start[at + i] = starts[tensor].values[i % width];
-          }
-        }
-        at += batch_ * width;
+      for (const StateInput& state : layer.op->spec.states) {
+        float* const values = places[next++];
+        if (values == nullptr) continue;
+        const StatePlace place = Op::PlaceOf(&call, state);
+        *place.in = *place.out = values;
       }
     }
   }
@@ -225,6 +240,7 @@ class ModelBuilder {
   Failure& failure_;
   Arena arena_;
   EdgernnModel model_{};
+  std::vector<Tensor> starts_;  // initial values of the states
   std::int64_t width_ = 0;
   std::uint64_t scratch_ = 0;
 };

@@ -143,7 +143,7 @@ bool IsBad(const EdgernnModel& model, const float* x, std::int64_t i) {
 
 // The index of the first bad number of x (B, I), or -1.
 std::int64_t FindBad(const EdgernnModel& model, const float* x) {
-  const std::int64_t width = model.width, count = model.sizes.batch * width;
+  const std::int64_t width = model.sizes.input, count = model.sizes.batch * width;
   if (AllFinite(x, count)) return -1;
   for (std::int64_t i = 0; i < count; ++i) {
     if (IsBad(model, x + i / width * width, i % width)) return i;
@@ -168,14 +168,16 @@ void ResetInput(EdgernnModel* model, std::int64_t row) {
   model->nonfinite[row] = 0;
   const std::int64_t width = model->sizes.input;
   for (std::int64_t i = 0; i < width; ++i) {
-    model->held[row * width + i] = model->mean == nullptr ? 0.0f : model->mean[i];
+    // the mean of a model with a front end is that of its features
+    const bool has_mean = model->mean != nullptr && model->frontend.hop == 0;
+    model->held[row * width + i] = has_mean ? model->mean[i] : 0.0f;
   }
 }
 
 // Keeps the finite numbers of x (B, I) in model->held, which holds the last ones of the others.
 // Counts the samples with bad numbers, and resets their states if the model is told to.
 void Hold(EdgernnModel* model, const float* x) {
-  const std::int64_t width = model->width;
+  const std::int64_t width = model->sizes.input;
   for (std::int64_t b = 0; b < model->sizes.batch; ++b) {
     bool bad = false;
     for (std::int64_t i = 0; i < width; ++i) {
@@ -274,6 +276,10 @@ EdgernnStatus edgernn_step(EdgernnModel* model, const float* x, float* y) {
         .Add(" at index ")
         .Add(bad)
         .Report(EDGERNN_BAD_INPUT);
+  }
+  if (model->frontend.hop > 0) {
+    edgernn::RunFrontend(model->frontend, model->sizes.batch, x, model->x);
+    x = model->x;
   }
   if (model->mean == nullptr) {
     edgernn::Step(model, x, y);

@@ -102,6 +102,10 @@ bool PackedFile::Open(const void* data, std::size_t bytes) {
                 ", got " + std::to_string(header_.input) + ", " +
                 std::to_string(header_.vocabulary) + ", " + std::to_string(header_.output));
   }
+  if (header_.hop > kMaxSize || (header_.hop > 0 && header_.vocabulary > 0)) {
+    return Fail("hop: expected a size up to " + std::to_string(kMaxSize) +
+                ", and 0 for words, got " + std::to_string(header_.hop));
+  }
   return At(sizeof header_, header_.layers * std::uint64_t{sizeof(PackedLayer)} +
                                 header_.tensors * std::uint64_t{sizeof(PackedTensor)}) != nullptr;
 }

@@ -3,9 +3,11 @@
 // are defined in the file, and the data of the tensors. Each part starts at a multiple of 32 bytes,
 // which the reader checks. runtime/packed.py writes the file and aligns data to 64 bytes.
 //
-// Tensors are in order of use: E (V, I) of a model of words; mean and std (I,) if the input is
-// standardised; the weights of each layer, followed by the initial value (width,) of each of its
-// states; W (O, H) and b (O,) of the head, if there is one.
+// Tensors are in order of use: E (V, I) of a model of words; those of a front end, which are its
+// settings (4,), see BuildFrontend, its window (window_size,), filters (bands, N/2 + 1), for pcen
+// alpha, delta and r (bands,), and the initial value of each of its states; mean and std (I,) if
+// the input is standardised; the weights of each layer, followed by the initial value (width,) of
+// each of its states; W (O, H) and b (O,) of the head, if there is one.
 
 #ifndef EDGERNN_PACKED_FILE_H_
 #define EDGERNN_PACKED_FILE_H_
@@ -35,7 +37,9 @@ struct PackedHeader {
   std::uint32_t output;      // O
   std::uint32_t layers;
   std::uint32_t tensors;
-  std::uint32_t unused[3];
+  std::uint32_t
+      hop;  // samples of a step that a front end reads, 0 without one; `input` is its bands
+  std::uint32_t unused[2];
 };
 static_assert(sizeof(PackedHeader) == 64);
 

@@ -10,6 +10,7 @@
 #include "common/op.h"
 #include "edgernn.h"
 #include "packed/file.h"
+#include "packed/frontend.h"
 
 namespace edgernn {
 
@@ -31,19 +32,20 @@ struct EdgernnModel {
   std::uint32_t file_checksum;
   const edgernn::KernelTable* table;
   edgernn::Values embedding;  // (V, I), in the file
-  const float* mean;          // (I,), or null
-  const float* std;           // (I,), or null
-  float* x;                   // (B, I): the input of the first layer
-  std::int64_t features;      // F if the first layer has an imputer, else 0
+  edgernn::Frontend frontend;
+  const float* mean;      // (width,), or null
+  const float* std;       // (width,), or null
+  float* x;               // (B, width): the input of the first layer
+  std::int64_t features;  // F if the first layer has an imputer, else 0
   EdgernnNonfinite on_nonfinite;
   float* held;              // (B, I): the last finite numbers of x; empty for a model of words
   std::int64_t* nonfinite;  // (B,): steps at which x had a number that is not finite
   edgernn::ModelLayer* layers;
   std::int64_t layer_count;
-  float* state;        // states of all layers, (B, width) each
-  const float* start;  // initial states of all layers, (B, width) each
+  float* state;        // states of the front end and of all layers, (B, width) each
+  const float* start;  // their initial values
   const std::int64_t* state_widths;
-  std::int64_t state_count;  // number of states of all layers
+  std::int64_t state_count;  // number of states
   const void* head;          // packed weights of the head, or null
   void* scratch;
   std::int64_t* updates;        // (B,), or null

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Front ends: parts of a model that compute the features of raw audio, so that an app needs no signal processing.
+
+The input of a model with a front end is raw samples (T, B, hop), from -1 to 1: one step reads one hop of new samples.
+The layers read the features (T, B, bands). The state of the model begins with that of its front end, so a stream may be
+cut anywhere between two hops.
+
+`SequenceModel("sarnn", 160, 96, 12, frontend="logmel", normalise="floor")` reads 10 ms of audio at 16 kHz at each step.
+On the command line the settings are words: `frontend=logmel hop=160 bands=40`. `mean` and `std` standardise the
+features, not the samples.
+"""
+
+import math
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+
+from edgernn.cells.base import State
+from edgernn.errors import UsageError
+from edgernn.settings import Word, configuration
+
+Samples = Annotated[int, Field(ge=1)]
+
+
+@configuration
+class FrontendConfig:
+    """Which front end a model has, and the definition of its features."""
+
+    name: Annotated[
+        Literal["logmel"] | None,
+        Field(description="Front end that computes features of raw audio: logmel. Default: none."),
+        Word("frontend"),
+    ] = None
+    sample_rate: Annotated[Samples, Field(description="Samples of audio per second.")] = 16000
+    window_size: Annotated[Samples, Field(description="Samples of the window from which a step's features come.")] = 400
+    hop: Annotated[Samples, Field(description="New samples of audio at each step.")] = 160
+    bands: Annotated[Samples, Field(description="Number of mel bands, which are the features.")] = 40
+    low_frequency: Annotated[float, Field(ge=0, description="Lowest frequency of the mel bands in Hz.")] = 20.0
+    high_frequency: Annotated[
+        float | None,
+        Field(gt=0, description="Highest frequency of the mel bands in Hz. Default: half the sample rate."),
+    ] = None
+    energy_floor: Annotated[
+        float, Field(gt=0, description="Energy of a band below which its feature is close to 0.")
+    ] = 1e-6
+    normalise: Annotated[
+        Literal["log", "floor", "pcen"],
+        Field(description="Normalisation of energies: log, floor (log less a noise floor) or pcen."),
+    ] = "log"
+    floor_rise: Annotated[
+        float, Field(gt=0, le=1, description="Share of the way that the noise floor rises in a step.")
+    ] = 0.02
+    floor_fall: Annotated[
+        float, Field(gt=0, le=1, description="Share of the way that the noise floor falls in a step.")
+    ] = 0.2
+    pcen_smoothing: Annotated[
+        float, Field(gt=0, le=1, description="Share of the way that the smooth energy of pcen moves in a step.")
+    ] = 0.025
+
+
+def fft_size(window_size: int) -> int:
+    """Return the size of the FFT: the smallest power of two that is at least the window."""
+    return 1 << (window_size - 1).bit_length()
+
+
+def _mel(frequency: float) -> float:
+    """Convert Hz to mel as Slaney does: linear up to 1 kHz, then 27 logarithmic steps for a factor of 6.4."""
+    return 3 * frequency / 200 if frequency < 1000 else 15 + 27 * math.log(frequency / 1000) / math.log(6.4)
+
+
+def _hertz(mel: float) -> float:
+    """Convert mel to Hz, the inverse of `_mel`."""
+    return 200 * mel / 3 if mel < 15 else 1000 * math.exp((mel - 15) * math.log(6.4) / 27)
+
+
+def mel_filters(config: FrontendConfig) -> NDArray[np.float64]:
+    """Compute the mel filter bank, in the definition of Slaney, "Auditory Toolbox", version 2, 1998.
+
+    Filter b is a triangle over the frequencies f_b, f_{b+1}, f_{b+2}, which are equally spaced in mel from
+    low_frequency to high_frequency. Its height is 2 / (f_{b+2} - f_b), so that all filters have the same area.
+
+    Args:
+        config: The definition of the features.
+
+    Returns:
+        Weights (bands, N/2 + 1) of the frequencies of an FFT of size N = `fft_size`.
+
+    Raises:
+        UsageError: The frequencies exceed half the sample rate or are not in order, or a filter has no frequency.
+    """
+    half = config.sample_rate / 2
+    low, high = config.low_frequency, half if config.high_frequency is None else config.high_frequency
+    if high > half:
+        raise UsageError(
+            f"high_frequency: expected at most half of sample_rate={config.sample_rate}, got {high:g}; lower it"
+        )
+    if low >= high:
+        raise UsageError(f"low_frequency: expected below the highest frequency, {high:g} Hz, got {low:g}; lower it")
+    points = [_hertz(mel) for mel in np.linspace(_mel(low), _mel(high), config.bands + 2)]
+    size = fft_size(config.window_size)
+    frequencies = np.arange(size // 2 + 1) * (config.sample_rate / size)
+    filters = np.zeros((config.bands, len(frequencies)))
+    for b, (lower, centre, upper) in enumerate(zip(points, points[1:], points[2:], strict=False)):
+        rising, falling = (frequencies - lower) / (centre - lower), (upper - frequencies) / (upper - centre)
+        filters[b] = np.maximum(0, np.minimum(rising, falling)) * 2 / (upper - lower)
+        if not filters[b].any():
+            apart = f"{config.sample_rate / size:g} Hz apart"
+            raise UsageError(
+                f"bands: expected a frequency of the FFT ({apart}) in every band, got none from {lower:.0f} to "
+                f"{upper:.0f} Hz with bands={config.bands}; use fewer bands or a longer window_size"
+            )
+    return filters
+
+
+class LogMel(nn.Module):
+    """Mel energies of the newest samples, in one of three normalisations.
+
+    s_t = the last window_size samples up to the end of hop t; samples before the first are 0
+    X_t = FFT_N(w ⊙ s_t)                         w_n = 1/2 - 1/2 cos(2πn / window_size); zeros up to N, a power of two
+    E_t = M |X_t|²                               (bands,), M: the filters of `mel_filters`
+    x_t = log(1 + E_t / energy_floor)
+
+    log: the features are x_t, which is log(E_t + energy_floor) shifted so that digital silence is 0.
+
+    floor: the features are x_t less a noise floor n, which falls fast and rises slowly:
+
+    a_t = floor_fall where x_t < n_{t-1}, else floor_rise
+    n_t = n_{t-1} + a_t (x_t - n_{t-1})          y_t = x_t - n_t
+
+    pcen: per-channel energy normalisation, where ε is energy_floor and s is pcen_smoothing:
+
+    m_t = (1 - s) m_{t-1} + s E_t
+    y_t = (E_t / (ε + m_t)^α + δ)^r - δ^r
+
+    Shapes: log_alpha = log α, log_delta = log δ and log_r = log r (bands,) are learned from α = 0.98, δ = 2 and r = 0.5
+    on. The states are samples (window_size - hop,), noise_floor = n and smooth_energy = m (bands,). They start at 0,
+    and n and m take the value of the first step that is not digital silence. A window shorter than the hop, a filter
+    without a frequency, and frequencies above half the sample rate raise UsageError.
+    Source of the noise floor: the asymmetric filter of Kim, Stern, "Power-Normalized Cepstral Coefficients (PNCC) for
+    Robust Speech Recognition", IEEE/ACM TASLP 24 (7), 2016, here for the logarithm of the energy.
+    Source of pcen: Wang et al., "Trainable Frontend for Robust and Far-Field Keyword Spotting", 2017,
+    https://arxiv.org/abs/1607.05666, equations 1 and 2, with one fixed s.
+    """
+
+    name: ClassVar[str] = "logmel"
+
+    window: Tensor
+    filters: Tensor
+
+    def __init__(self, config: FrontendConfig) -> None:
+        super().__init__()
+        if config.window_size < config.hop:
+            raise UsageError(
+                f"window_size: expected at least hop={config.hop}, got {config.window_size}; a shorter window would "
+                "skip samples"
+            )
+        self.config = config
+        self.size = fft_size(config.window_size)
+        filters = mel_filters(config)
+        self._weights = int(np.count_nonzero(filters))
+        angles = np.arange(config.window_size) * (2 * np.pi / config.window_size)
+        # computed from the configuration, so not part of the stored weights
+        for name, values in (("window", 0.5 - 0.5 * np.cos(angles)), ("filters", filters)):
+            self.register_buffer(name, torch.tensor(values, dtype=torch.get_default_dtype()), persistent=False)
+        if config.normalise == "pcen":
+            for name, start in (("log_alpha", 0.98), ("log_delta", 2.0), ("log_r", 0.5)):
+                self.register_parameter(name, nn.Parameter(torch.full((config.bands,), math.log(start))))
+
+    @property
+    def memory(self) -> str | None:
+        """Name of the state of the normalisation, (B, bands), or None if it has none."""
+        return {"log": None, "floor": "noise_floor", "pcen": "smooth_energy"}[self.config.normalise]
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Dict from the name of each state to its size."""
+        overlap = self.config.window_size - self.config.hop
+        samples = {"samples": overlap} if overlap else {}
+        return samples | ({} if self.memory is None else {self.memory: self.config.bands})
+
+    def initial_state(self, batch: int, like: Tensor) -> State:
+        return tuple(like.new_zeros(batch, width) for width in self.widths.values())
+
+    def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Compute the features (T, B, bands) of samples x (T, B, hop), and the next state."""
+        named = dict(zip(self.widths, state, strict=True))
+        signal = x.transpose(0, 1).reshape(x.shape[1], -1)
+        if "samples" in named:
+            signal = torch.cat([named["samples"], signal], 1)
+            named["samples"] = signal[:, -self.widths["samples"] :]
+        energy = self.energies(signal)
+        if self.config.normalise == "pcen":
+            y, named["smooth_energy"] = self._pcen(energy, named["smooth_energy"])
+        else:
+            y = torch.log1p(energy / self.config.energy_floor)
+            if self.memory is not None:
+                floor = self._floors(y, named[self.memory])
+                y, named[self.memory] = y - floor, floor[-1]
+        return y, tuple(named.values())
+
+    def energies(self, signal: Tensor) -> Tensor:
+        """Compute the mel energies (T, B, bands) of a signal (B, window_size + (T - 1) hop)."""
+        frames = signal.unfold(1, self.config.window_size, self.config.hop) * self.window
+        spectrum = torch.fft.rfft(frames, self.size)
+        power = spectrum.real.square() + spectrum.imag.square()
+        return torch.matmul(power, self.filters.T).transpose(0, 1)
+
+    def _floors(self, x: Tensor, last: Tensor) -> Tensor:
+        """Compute the noise floors (T, B, bands) under x from the last one before it (B, bands)."""
+        floors = []
+        for x_t in x.unbind(0):
+            rate = torch.where(x_t < last, self.config.floor_fall, self.config.floor_rise)
+            last = torch.where(last > 0, last + rate * (x_t - last), x_t)
+            floors.append(last)
+        return torch.stack(floors)
+
+    def _pcen(self, energy: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalise energies (T, B, bands); return the features and the last smooth energy (B, bands)."""
+        smooth = []
+        for energy_t in energy.unbind(0):
+            last = torch.where(last > 0, last + self.config.pcen_smoothing * (energy_t - last), energy_t)
+            smooth.append(last)
+        alpha, delta, r = (getattr(self, f"log_{name}").exp() for name in ("alpha", "delta", "r"))
+        gain = (self.config.energy_floor + torch.stack(smooth)).pow(alpha)
+        return (energy / gain + delta).pow(r) - delta.pow(r), last
+
+    def macs(self) -> int:
+        """Count the multiply-adds of a step, with a real FFT.
+
+        An FFT of N real numbers takes N log₂ N: a complex FFT of N/2 in radix 2, then the separation of its halves,
+        with four multiply-adds for each complex product. The window takes window_size, |X|² N + 2, the filters one for
+        each nonzero weight, and a noise floor or a smooth energy one for each band. Logarithms and powers are not
+        counted, as functions of gates are not.
+        """
+        tracking = 0 if self.memory is None else self.config.bands
+        transform = self.size * (self.size.bit_length() - 1)
+        return self.config.window_size + transform + self.size + 2 + self._weights + tracking

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Front ends as nodes of an ONNX graph: operators that every runtime has, in particular without the operator DFT.
+
+An FFT of size N = N1 N2 is two matrix products. The sample n = N2 n1 + n2 and the frequency k = k1 + N1 k2 give
+
+    X_k = Σ_n2 exp(-2πi n2 k2 / N2) · exp(-2πi n2 k1 / N) · Σ_n1 s_n exp(-2πi n1 k1 / N1)
+
+The samples are real, so k1 from 0 to N1/2 is enough: for all k2, these frequencies or their mirrors N - k are all.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from edgernn.frontends import LogMel
+from edgernn.runtime.fourier import factors, frequency_order
+
+Array = NDArray[Any]
+
+
+class GraphBuilder(Protocol):
+    """GraphBuilder of a graph, to which nodes and initialisers are added."""
+
+    nodes: list[onnx.NodeProto]
+
+    def weight(self, name: str, value: Any) -> str: ...
+
+    def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str: ...
+
+
+def add_frontend(graph: GraphBuilder, frontend: LogMel, x: str) -> str:
+    """Add the nodes of a front end.
+
+    Args:
+        graph: The graph.
+        frontend: The front end.
+        x: Name of the samples (T, B, hop).
+
+    Returns:
+        The name of the features (T, B, bands). The next states are the values frontend.STATE.next.
+    """
+    add = _Namespace(graph)
+    energy = _energies(add, frontend, _frames(add, frontend, x))
+    floor = add.weight("energy_floor", np.array(frontend.config.energy_floor))
+    if frontend.config.normalise == "pcen":
+        return _pcen(add, frontend, energy, floor)
+    ratio = add.node("Div", [energy, floor], "ratio")
+    features = add.node("Log", [add.node("Add", [ratio, add.weight("one", np.array(1.0))], "above_one")], "log")
+    if frontend.memory is None:
+        return features
+    floors = _followed(add, frontend, features, _floor_rate)
+    return add.node("Sub", [features, floors], "features")
+
+
+class _Namespace:
+    """Adds nodes and weights whose names begin with frontend; floats become float32, integers int64."""
+
+    def __init__(self, graph: GraphBuilder) -> None:
+        self._graph = graph
+
+    def weight(self, name: str, value: Array | list[int]) -> str:
+        array = np.asarray(value)
+        return self._graph.weight(f"frontend.{name}", array.astype(np.float32 if array.dtype.kind == "f" else np.int64))
+
+    def node(self, op: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        return self._graph.node(op, inputs, f"frontend.{output}", **attributes)
+
+    def scan(self, inputs: list[str], outputs: list[str], body: onnx.GraphProto) -> None:
+        self._graph.nodes.append(helper.make_node("Scan", inputs, outputs, outputs[-1], num_scan_inputs=1, body=body))
+
+
+def _frames(add: _Namespace, frontend: LogMel, x: str) -> str:
+    """Add nodes that cut the signal into windows (B, T, window_size), and keep its last samples as a state."""
+    size, hop = frontend.config.window_size, frontend.config.hop
+    signal = add.node("Transpose", [x], "x.by_stream", perm=[1, 0, 2])
+    signal = add.node("Reshape", [signal, add.weight("flat", [0, -1])], "new_samples")
+    if overlap := frontend.widths.get("samples"):
+        signal = add.node("Concat", ["frontend.samples", signal], "signal", axis=1)
+        bounds = [add.weight(f"last.{name}", [end]) for name, end in (("from", -overlap), ("to", 2**31), ("axis", 1))]
+        add.node("Slice", [signal, *bounds], "samples.next")
+    steps = add.node("Shape", [x], "T", start=0, end=1)
+    count = add.node("Squeeze", [steps], "T.number")
+    step, zero = add.weight("step", np.array(1)), add.weight("zero", np.array(0))
+    starts = add.node("Range", [zero, count, step], "steps")
+    starts = add.node("Mul", [starts, add.weight("hop", np.array(hop))], "starts")
+    starts = add.node("Unsqueeze", [starts, add.weight("last_axis", [-1])], "starts.column")
+    index = add.node("Add", [starts, add.weight("offsets", np.arange(size))], "index")
+    return add.node("Gather", [signal, index], "frames", axis=1)
+
+
+def _energies(add: _Namespace, frontend: LogMel, frames: str) -> str:
+    """Add nodes that compute the mel energies (T, B, bands) of frames (B, T, window_size)."""
+    size = frontend.size
+    parts = fourier_parts(size, frontend.filters.detach().cpu().numpy())
+    n1, n2 = parts.n1, parts.n2
+    window = add.weight("window", frontend.window.detach().cpu().numpy())
+    frames = add.node("Mul", [frames, window], "windowed")
+    if pad := size - frontend.config.window_size:
+        frames = add.node("Pad", [frames, add.weight("pad", [0, 0, 0, 0, 0, pad])], "padded")
+    grid = add.node("Reshape", [frames, add.weight("grid", [0, 0, n1, n2])], "samples.grid")
+    # the real parts of all k1 and then the imaginary ones, each times the twiddle factor
+    products = []
+    for name, matrix, factor in (
+        ("cos", parts.first, parts.twiddle),
+        ("sin", parts.first_turned, parts.twiddle_turned),
+    ):
+        product = add.node("MatMul", [add.weight(f"dft.{name}", matrix), grid], f"columns.{name}")
+        products.append(add.node("Mul", [product, add.weight(f"twiddle.{name}", factor)], f"turned.{name}"))
+    rows = add.node("Add", products, "columns")
+    k1 = len(parts.first) // 2
+    rows = add.node("Reshape", [rows, add.weight("complex", [0, 0, 2, k1, n2])], "columns.complex")
+    rows = add.node("Transpose", [rows], "rows.complex", perm=[0, 1, 3, 2, 4])
+    rows = add.node("Reshape", [rows, add.weight("rows.shape", [0, 0, k1, 2 * n2])], "rows")
+    spectrum = add.node("MatMul", [rows, add.weight("dft.rows", parts.second)], "spectrum")
+    squares = add.node("Mul", [spectrum, spectrum], "squares")
+    squares = add.node("Reshape", [squares, add.weight("squares.shape", [0, 0, k1, 2, n2])], "squares.complex")
+    power = add.node("ReduceSum", [squares, add.weight("squares.axis", [3])], "power", keepdims=0)
+    power = add.node("Reshape", [power, add.weight("power.shape", [0, 0, k1 * n2])], "power.flat")
+    energy = add.node("MatMul", [power, add.weight("filters", parts.filters)], "energy.by_stream")
+    return add.node("Transpose", [energy], "energy", perm=[1, 0, 2])
+
+
+@dataclass(frozen=True)
+class FourierParts:
+    """The matrices of the two products of an FFT, and the filters in the order of its frequencies.
+
+    Attributes:
+        n1: Size of the first product, N1.
+        n2: Size of the second product, N2.
+        first: Cosines and then negative sines (2 K1, N1), K1 = N1/2 + 1.
+        first_turned: The same rows, those of the sines first.
+        twiddle: Cosines (2 K1, N2) of the twiddle factors, once for each half of `first`.
+        twiddle_turned: Sines (2 K1, N2) that multiply the product of `first_turned`.
+        second: Second product (2 N2, 2 N2), from real and imaginary parts to both.
+        filters: Weights (K1 N2, bands) of the frequencies k1 + N1 k2.
+    """
+
+    n1: int
+    n2: int
+    first: Array
+    first_turned: Array
+    twiddle: Array
+    twiddle_turned: Array
+    second: Array
+    filters: Array
+
+
+def _wave(rows: Array, columns: Array, period: int) -> tuple[Array, Array]:
+    """Return the real and imaginary parts of exp(-2πi r c / period) for all rows r and columns c."""
+    angles = 2 * np.pi * (np.outer(rows, columns) % period) / period
+    return np.cos(angles), -np.sin(angles)
+
+
+def fourier_parts(size: int, filters: Array) -> FourierParts:
+    """Compute the matrices of an FFT.
+
+    Args:
+        size: N, a power of two.
+        filters: Weights (bands, N/2 + 1) of the frequencies.
+
+    Returns:
+        The matrices.
+    """
+    n1, n2 = factors(size)
+    k1, k2 = np.arange(n1 // 2 + 1), np.arange(n2)
+    real, imaginary = _wave(k1, np.arange(n1), n1)
+    turn_real, turn_imaginary = _wave(k1, k2, size)
+    last_real, last_imaginary = _wave(k2, k2, n2)
+    order = frequency_order(size)
+    # a frequency that occurs twice counts once
+    chosen = np.unique(order, return_index=True)[1]
+    weights = np.zeros((len(order), len(filters)))
+    weights[chosen] = filters.T[order[chosen]]
+    return FourierParts(
+        n1=n1,
+        n2=n2,
+        first=np.concatenate([real, imaginary]),
+        first_turned=np.concatenate([imaginary, real]),
+        twiddle=np.concatenate([turn_real, turn_real]),
+        twiddle_turned=np.concatenate([-turn_imaginary, turn_imaginary]),
+        second=np.block([[last_real, last_imaginary], [-last_imaginary, last_real]]),
+        filters=weights,
+    )
+
+
+# names of the inputs and outputs of a step
+_SCANNED = ("last", "value", "next", "step")
+# nodes that compute `rate` from `last` and `value`
+Rate = Callable[[LogMel], list[onnx.NodeProto]]
+
+
+def _followed(add: _Namespace, frontend: LogMel, values: str, rate: Rate) -> str:
+    """Add a Scan that follows values (T, B, bands) from the state of the normalisation; return all its steps."""
+    memory, bands = frontend.memory, frontend.config.bands
+    body = [
+        *rate(frontend),
+        helper.make_node("Sub", ["value", "last"], ["distance"]),
+        helper.make_node("Mul", ["rate", "distance"], ["change"]),
+        helper.make_node("Add", ["last", "change"], ["moved"]),
+        _constant("zero", 0.0),
+        helper.make_node("Greater", ["last", "zero"], ["has_started"]),
+        helper.make_node("Where", ["has_started", "moved", "value"], ["next"]),
+        helper.make_node("Identity", ["next"], ["step"]),
+    ]
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (None, bands)) for name in _SCANNED]
+    graph = helper.make_graph(body, "follow", infos[:2], infos[2:])
+    state = f"frontend.{memory}"
+    add.scan([state, values], [f"{state}.next", f"{state}.steps"], graph)
+    return f"{state}.steps"
+
+
+def _constant(name: str, value: float) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], [name], value_float=value)
+
+
+def _floor_rate(frontend: LogMel) -> list[onnx.NodeProto]:
+    """Return nodes that compute the rate of the noise floor, from the last floor and a value."""
+    return [
+        _constant("fall", frontend.config.floor_fall),
+        _constant("rise", frontend.config.floor_rise),
+        helper.make_node("Less", ["value", "last"], ["falls"]),
+        helper.make_node("Where", ["falls", "fall", "rise"], ["rate"]),
+    ]
+
+
+def _smooth_rate(frontend: LogMel) -> list[onnx.NodeProto]:
+    return [_constant("rate", frontend.config.pcen_smoothing)]
+
+
+def _pcen(add: _Namespace, frontend: LogMel, energy: str, floor: str) -> str:
+    """Add the nodes of per-channel energy normalisation; `floor` is ε."""
+    smooth = _followed(add, frontend, energy, _smooth_rate)
+    names = ("alpha", "delta", "r")
+    values = [getattr(frontend, f"log_{name}").detach().exp().cpu().numpy() for name in names]
+    alpha, delta, r = (add.weight(name, value) for name, value in zip(names, values, strict=True))
+    gain = add.node("Pow", [add.node("Add", [smooth, floor], "smooth.positive"), alpha], "gain")
+    shifted = add.node("Add", [add.node("Div", [energy, gain], "controlled"), delta], "shifted")
+    rooted = add.node("Pow", [shifted, r], "rooted")
+    return add.node("Sub", [rooted, add.node("Pow", [delta, r], "offset")], "features")

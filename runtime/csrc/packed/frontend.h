@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The front end of a model that reads raw audio: log-mel features with a real FFT.
+// edgernn/frontends.py defines them.
+
+#ifndef EDGERNN_PACKED_FRONTEND_H_
+#define EDGERNN_PACKED_FRONTEND_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "common/arena.h"
+#include "common/tensor.h"
+
+namespace edgernn {
+
+class PackedFile;
+struct Failure;
+
+// The normalisation of energies; the numbers are those in the file.
+enum class Normalisation { kLog, kFloor, kPcen };
+
+// The nonzero weights of a mel filter: `count` from the frequency `first` on.
+struct MelFilter {
+  std::int32_t first, count;
+  const float* weights;
+};
+
+struct Frontend {
+  std::int64_t hop;  // samples of a step; 0 for a model without a front end
+  std::int64_t window_size;
+  std::int64_t half;  // N/2, half the size of the FFT
+  std::int64_t bands;
+  Normalisation normalisation;
+  float energy_floor;
+  float rise,
+      fall;  // shares by which the noise floor, or the smooth energy (rise), moves in a step
+  const float* window;       // (window_size,)
+  const float* cos;          // (N/2,): cosines of 2πk / N
+  const float* sin;          // (N/2,)
+  const MelFilter* filters;  // (bands,)
+  const float* alpha;        // (bands,) of kPcen
+  const float* delta;
+  const float* r;
+  float* samples;    // state (B, window_size - hop), or null if that is empty
+  float* followed;   // state (B, bands) of kFloor and kPcen, or null
+  float* workspace;  // (5 N/2 + 1,)
+};
+
+// Reads a front end of a file with `bands` features, and appends the initial values of its states
+// to `starts`. Sets the failure and returns false if it is invalid.
+[[nodiscard]] bool BuildFrontend(PackedFile* file, std::int64_t hop, std::int64_t bands,
+                                 std::vector<Tensor>* starts, Arena* arena, Frontend* to,
+                                 Failure* failure);
+
+// Computes the features (B, bands) of one hop of samples x (B, hop), and the next states.
+void RunFrontend(const Frontend& frontend, std::int64_t batch, const float* x, float* features);
+
+}  // namespace edgernn
+
+#endif  // EDGERNN_PACKED_FRONTEND_H_

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The log-mel front end, compared with float64 NumPy written from its definition."""
+
+import numpy as np
+import pytest
+import torch
+
+import edgernn
+from edgernn.costs import model_cost
+from edgernn.errors import UsageError
+from edgernn.frontends import FrontendConfig, LogMel, mel_filters
+from edgernn.settings import load, record
+from tests.oracle_frontend import features
+
+NORMALISATIONS = ["log", "floor", "pcen"]
+every_normalisation = pytest.mark.parametrize("normalise", NORMALISATIONS)
+# 10 ms of 16 kHz; a window that is a power of two at 8 kHz; a window without overlap
+DEFINITIONS = [
+    {},
+    {"sample_rate": 8000, "hop": 64, "window_size": 256, "bands": 20, "low_frequency": 60.0, "high_frequency": 3500.0},
+    {"sample_rate": 22050, "hop": 300, "window_size": 300, "bands": 12, "energy_floor": 1e-3},
+]
+every_definition = pytest.mark.parametrize("definition", DEFINITIONS, ids=["16 kHz", "8 kHz", "no overlap"])
+
+
+def room(T, B, hop, seed=0):
+    """Draw T hops of audio (T, B, hop): digital silence, then quiet noise, a loud tone in noise, and noise again."""
+    random = np.random.default_rng(seed)
+    level = np.repeat([0.0, 1e-3, 3e-2, 1e-2], -(-T // 4))[:T, None, None]
+    noise = random.standard_normal((T, B, hop)) * level
+    tone = 0.3 * np.sin(0.21 * np.arange(T * hop)).reshape(T, 1, hop) * (level == 3e-2)
+    return (noise + tone).astype(np.float32)
+
+
+def front_end(normalise="log", **definition):
+    return LogMel(FrontendConfig(name="logmel", normalise=normalise, **definition))
+
+
+def model_of(normalise="log", cell="gru", rule=None, output="all", **definition):
+    hop = definition.get("hop", 160)
+    torch.manual_seed(0)
+    return edgernn.SequenceModel(
+        cell, hop, 8, 3, rule=rule, output=output, frontend="logmel", normalise=normalise, **definition
+    )
+
+
+def run(module, x):
+    x = torch.as_tensor(x)
+    with torch.no_grad():
+        return module(x, module.initial_state(x.shape[1], x))[0].numpy()
+
+
+@every_definition
+@every_normalisation
+def test_the_features_are_those_of_the_definition(normalise, definition):
+    module = front_end(normalise, **definition)
+    x = room(40, 3, module.config.hop)
+    expected = features(x, module.config)
+    assert np.abs(expected[30:]).max() > 0.1
+    np.testing.assert_allclose(run(module, x), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_learned_parameters_of_pcen_are_per_band():
+    module = front_end("pcen")
+    numbers = np.random.default_rng(1).uniform(0.3, 1.5, (3, 40))
+    with torch.no_grad():
+        for name, values in zip(("log_alpha", "log_delta", "log_r"), numbers, strict=True):
+            getattr(module, name).copy_(torch.tensor(np.log(values)))
+    x = room(20, 2, 160)
+    expected = features(x, module.config, *numbers)
+    np.testing.assert_allclose(run(module, x), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_filters_have_the_same_area_and_cover_the_band():
+    filters = mel_filters(FrontendConfig(window_size=4096, bands=10, low_frequency=100.0, high_frequency=4000.0))
+    spacing = 16000 / 4096
+    np.testing.assert_allclose(filters.sum(1) * spacing, 1, rtol=0.01)
+    covered = np.flatnonzero(filters.any(0)) * spacing
+    assert 100 < covered[0] < 110
+    assert 3990 < covered[-1] < 4000
+
+
+@every_definition
+@every_normalisation
+@pytest.mark.parametrize("cuts", [[1, 39], [13, 1, 26], [1] * 40], ids=str)
+def test_a_stream_cut_anywhere_gives_the_whole_sequence(normalise, definition, cuts):
+    model = model_of(normalise, **definition)
+    x = torch.from_numpy(room(40, 2, model.input_size))
+    with torch.no_grad():
+        whole, last = model(x)
+        parts, state = [], None
+        for part in x.split(cuts):
+            y, state = model(part, state)
+            parts.append(y)
+    torch.testing.assert_close(torch.cat(parts), whole, rtol=1e-5, atol=1e-5)
+    for a, b in zip(state, last, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+@every_normalisation
+def test_digital_silence_is_zero_and_the_first_noise_sets_the_followed_state(normalise):
+    module = front_end(normalise)
+    y = run(module, np.zeros((5, 1, 160), np.float32))
+    np.testing.assert_allclose(y, 0, atol=1e-6)
+    x = room(40, 1, 160)
+    first = np.flatnonzero(np.abs(x).max((1, 2)))[0]
+    if normalise == "floor":
+        np.testing.assert_allclose(run(module, x)[first], 0, atol=1e-5)
+
+
+def test_a_noise_floor_takes_off_the_level_of_steady_noise():
+    quiet = np.random.default_rng(0).standard_normal((400, 1, 160)).astype(np.float32) * 0.01
+    plain = [run(front_end("log"), a * quiet)[300:].mean() for a in (1, 10)]
+    floor = [run(front_end("floor"), a * quiet)[300:].mean() for a in (1, 10)]
+    assert plain[1] - plain[0] > 4
+    assert abs(floor[1] - floor[0]) < 0.1
+    # the floor falls faster than it rises
+    assert 0 < floor[0] < 3
+
+
+@every_normalisation
+def test_gradients_reach_samples_and_parameters(normalise):
+    model = model_of(normalise).double()
+    x = torch.from_numpy(room(12, 1, 160)[6:]).double().requires_grad_()
+    model(x)[0].square().sum().backward()
+    assert bool((x.grad.abs() > 0).any())
+    assert all(bool(p.grad.isfinite().all()) and bool((p.grad != 0).any()) for p in model.parameters())
+    assert torch.isfinite(x.grad).all()
+    # one sample's derivative against a difference
+    index, step = (3, 0, 40), 1e-6
+    moved = []
+    for sign in (1, -1):
+        shifted = x.detach().clone()
+        shifted[index] += sign * step
+        moved.append(float(model(shifted)[0].detach().square().sum()))
+    assert float(x.grad[index]) == pytest.approx((moved[0] - moved[1]) / (2 * step), rel=1e-4, abs=1e-7)
+
+
+def test_the_statistics_standardise_the_features():
+    model = model_of(mean=list(range(40)), std=[2.0] * 40)
+    x = torch.from_numpy(room(8, 2, 160))
+    plain = run(model.frontend, x)
+    np.testing.assert_allclose(model.inputs(x).numpy(), (plain - np.arange(40)) / 2, rtol=1e-5, atol=1e-5)
+
+
+def test_the_configuration_survives_json():
+    config = model_of("pcen", bands=20, hop=128, high_frequency=7000.0).config
+    assert config.frontend.name == "logmel"
+    assert load(type(config), record(config), "config.json") == config
+
+
+def test_weights_are_stored_without_window_and_filters():
+    assert not [name for name in model_of("floor").state_dict() if name.startswith("frontend.")]
+    assert [name for name in model_of("pcen").state_dict() if name.startswith("frontend.")] == [
+        "frontend.log_alpha",
+        "frontend.log_delta",
+        "frontend.log_r",
+    ]
+
+
+def test_the_cost_of_the_front_end_is_apart_from_the_layers():
+    model, plain = model_of("floor"), edgernn.SequenceModel("gru", 40, 8, 3)
+    cost, other = model_cost(model), model_cost(plain)
+    nonzero = np.count_nonzero(mel_filters(model.config.frontend))
+    # window, FFT of 512 samples, powers of 257 frequencies, filters, noise floor
+    assert cost.frontend_macs == 400 + 512 * 9 + 2 * 257 + nonzero + 40
+    assert (cost.macs, cost.flops_paper, cost.parameters) == (other.macs, other.flops_paper, other.parameters)
+    assert other.frontend_macs == 0
+    assert model_cost(model_of("pcen")).parameters == other.parameters + 3 * 40
+
+
+REFUSED = {
+    "window": ({"window_size": 100}, "window_size: expected at least hop=160, got 100"),
+    "bands": ({"bands": 200}, "bands: expected a frequency of the FFT"),
+    "rate": ({"high_frequency": 9000.0}, "high_frequency: expected at most half of sample_rate=16000"),
+    "order": ({"low_frequency": 4000.0, "high_frequency": 300.0}, "low_frequency: expected below"),
+    "zero": ({"sample_rate": 0}, "sample_rate: expected a whole number of at least 1, got 0"),
+    "name": ({"frontend": "mfcc"}, "frontend: expected 'logmel' or none, got 'mfcc'"),
+    "normalise": ({"normalise": "cmvn"}, "normalise: expected 'log' or 'floor' or 'pcen', got 'cmvn'"),
+    "hop": ({"hop": 80}, "hop: expected the size of the input, 160"),
+    "words": ({"vocabulary": 10}, "frontend: expected no vocabulary or imputer"),
+    "imputer": ({"imputer": "rits"}, "frontend: expected no vocabulary or imputer"),
+    "without": ({"frontend": None, "bands": 20}, "bands: expected a front end, got none"),
+}
+
+
+@pytest.mark.parametrize("wrong", REFUSED)
+def test_impossible_settings_are_refused_with_one_sentence(wrong):
+    settings, message = REFUSED[wrong]
+    with pytest.raises(UsageError) as error:
+        edgernn.SequenceModel("gru", 160, 8, **({"frontend": "logmel"} | settings))
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_samples_of_another_hop_are_refused():
+    with pytest.raises(UsageError, match=r"x: expected shape \(T >= 1, B, 160\), got \(3, 1, 80\)"):
+        model_of()(torch.zeros(3, 1, 80))
+    with pytest.raises(UsageError, match="frontend: expected none"):
+        edgernn.to_torch(model_of())
