@@ -166,7 +166,7 @@ PACKED_DAMAGES = {
     "large hop": ("hop", 1 << 31, "hop: expected a size up to"),
     "no hop": ("hop", 0, "expected"),
     "bands": ("bands", 39, r"front end: filters: expected \(39, N/2 \+ 1\) for a power of two N from 400"),
-    "normalisation": ("normalisation", 3.0, "front end: normalisation: expected 0, 1 or 2, got 3"),
+    "normalisation": ("normalisation", 3.0, "front end: normalisation: expected 0, 1 or 2, got another number"),
     "floor": ("floor", 0.0, "front end: settings: expected a positive floor and shares from 0 to 1"),
     "no floor": ("floor", np.nan, "front end: settings: expected a positive floor and shares from 0 to 1"),
     "rise": ("rise", 1.5, "front end: settings: expected a positive floor and shares from 0 to 1"),

@@ -36,7 +36,7 @@ bool ReadSettings(PackedFile* file, Frontend* to, Failure* failure) {
   to->fall = settings.values[3];
   const float kind = settings.values[1];
   if (kind != 0.0f && kind != 1.0f && kind != 2.0f) {
-    return Refuse(failure, "normalisation: expected 0, 1 or 2, got " + std::to_string(kind));
+    return Refuse(failure, "normalisation: expected 0, 1 or 2, got another number");
   }
   to->normalisation = static_cast<Normalisation>(static_cast<int>(kind));
   const bool positive = to->energy_floor > 0.0f && to->rise > 0.0f && to->fall > 0.0f;
