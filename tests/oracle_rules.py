@@ -15,8 +15,8 @@ class Always:
     """Every neuron changes at every step; base class of the other rules.
 
     p: Parameters by the names of the op's inputs. B, I, H: Batch size, input size, hidden size. blocks: Which neurons
-    kernels compute if these are more than three quarters of them: "active" for the vectors of neurons in which any
-    changes, "all" for all neurons, None for the neurons that change.
+    kernels compute if most of these change: "active" for the vectors of neurons in which any changes, "all" for all
+    neurons, None for the neurons that change.
     """
 
     blocks: str | None = None

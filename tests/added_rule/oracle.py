@@ -8,6 +8,8 @@ from tests.oracle_rules import Always, Array, State
 
 
 class Tiring(Always):
+    blocks = "active"
+
     def __init__(self, p: dict[str, Array], B: int, I: int, H: int) -> None:
         super().__init__(p, B, I, H)
         self.m, self.r = np.full((B, H), 0.5), np.zeros((B, H))
