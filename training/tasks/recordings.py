@@ -177,8 +177,8 @@ def read_clips(files: Sequence[WordFile], length: int) -> npt.NDArray[np.int16]:
 def noise_parts(folder: Path | None, length: int) -> dict[str, list[Audio]]:
     """Read the noise of each part; no noise of the test is in another part.
 
-    Of at least three recordings, in the order of their names, every third one is for the test. Of the others the first
-    four fifths are for training, the last fifth for validation. Of fewer recordings, the first three fifths are for
+    With three recordings or more, every third one in the order of their names is for the test. The first four fifths of
+    each other one are for training, the last fifth for validation. With fewer, the first three fifths of each are for
     training, a fifth each for validation and test. Without recordings the noise is generated: white, pink and brown.
 
     Args:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a WebAssembly module has in place of the C++ library's allocation and messages, so that it
-// imports no function. A list or a message that finds no memory traps; JavaScript catches that.
+// Replaces the C++ library's allocation and messages in a WebAssembly module, which then imports no
+// function. A list or a message that finds no memory traps; JavaScript catches that.
 
 #include <cstddef>
 #include <cstdlib>
