@@ -268,7 +268,10 @@ def mixes(equations: Equations, vectors: Sequence[str], mid_is_input: bool) -> b
 
 
 def maps(cell: Cell) -> list[Program | None]:
-    """Trace the function `Vector.map` of each parameter vector to a program; None for a vector without one."""
+    """Trace the function that is applied to each parameter vector before use (`Vector.map`) to a program.
+
+    The list is in the order of `cell.vectors`, with None for a vector that is used as it is.
+    """
 
     def program(name: str, vector: Vector) -> Program | None:
         mapped = vector.map

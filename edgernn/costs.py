@@ -2,11 +2,12 @@
 """Cost of a model in parameters and operations, computed from its sizes.
 
 macs            multiply-adds of all matrix-vector products of a step with nothing skipped; a rule's diagonal weight
-                counts H
+                counts as H
 macs_executed   multiply-adds that remain when the rows of neurons that are not updated are skipped
-flops_paper     the SA-RNN paper's convention: a row of n inputs costs 2n - 1 operations (n multiplications, n - 1
-                additions), a gate's row spans input and state together, times the share of neurons updated, plus the
-                cost of the rule and of the imputer; biases and point-wise operations are free
+flops_paper     operations as the SA-RNN paper counts them. A row of n weights costs n multiplications and n - 1
+                additions; a gate's row spans input and state. The sum over all rows is multiplied by the share of
+                neurons that are updated, and the cost of the rule and of the imputer is added. Biases and point-wise
+                operations are free
 frontend_macs   multiply-adds of a step of the front end, if the model has one, with a real FFT (`LogMel.macs`); the
                 other figures do not include them
 """

@@ -74,7 +74,7 @@ class Imputer(nn.Module, abc.ABC):
         """Compute the imputation loss: the mean absolute error on observed values, summed over steps and estimates.
 
         Args:
-            x: Input (T, B, 3F).
+            x: Input (T, B, 3F): values, masks and times since the last observation.
             estimates: Estimates of the values, (T, B, F) each.
 
         Returns:

@@ -104,7 +104,7 @@ class RecurrentLayer(nn.Module):
         """Name of the layer's kernel if the cell's equations had the name `form`; "*" stands for a user's cell."""
         cell = self.cell
         parts = [] if self.imputer is None else [self.imputer.name]
-        parts += [form] if self.rule.implied else [form, self.rule.name]
+        parts += [form] if self.rule.is_dense() else [form, self.rule.name]
         parts += [] if cell.recurrent.rank is None else ["low-rank"]
         return "+".join(parts if cell.norm is None else [*parts, cell.norm.name])
 

@@ -214,7 +214,9 @@ def trace(name: str, function: Function, widths: Mapping[int, int], width: int) 
 
 @torch.enable_grad()
 def check_gradient(name: str, program: Program, function: Function, widths: Mapping[int, int]) -> None:
-    """Check that a program's gradients equal those of the traced torch function, which `detach` would change.
+    """Check that a program's gradients equal those of the traced torch function.
+
+    They differ if the function calls `detach`, which a program does not keep.
 
     Args:
         name: Name of the function for errors.

@@ -48,7 +48,10 @@ class _Graph:
         return name
 
     def matrix(self, name: str, value: Tensor) -> str:
-        """Add a weight and return the name of its float32 value; a learned matrix is stored in `type`."""
+        """Add a weight and return the name of its float32 value.
+
+        A learned matrix is stored in the weight type of the export, such as int8, and converted back in the graph.
+        """
         if self.type == "float32" or value.ndim != 2 or not isinstance(value, nn.Parameter):
             return self.weight(name, value)
         return self.floats(name, self.kept(name, value))

@@ -155,7 +155,8 @@ class _Packer:
         for kind in kinds.values():
             if len(kind.encode()) > _NAME:
                 raise EdgernnError(
-                    f"{path}: expected at most {_NAME} bytes in the name of cell and rule, got {kind:.100}; rename it"
+                    f"{path}: expected a cell and rule whose names take at most {_NAME} bytes, got {kind:.100}; "
+                    "give the cell a shorter name and export the model again"
                 )
         self._layers = [
             (kinds[node.op_type], len(node.input[1:]), _cell(node, path), _group_size(node)) for node in nodes

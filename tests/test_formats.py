@@ -164,7 +164,7 @@ def test_cifar_archive(tmp_path):
     assert test.y.tolist() == [9, 0]
     for name, array, message in (
         ("x_test", arrays["x_test"][0], r"x_test: expected uint8 \(N, 32, 32, 3\), got uint8 \(32, 32, 3\)"),
-        ("y_train", np.arange(4, dtype=np.uint8), r"y_train: expected uint8 \(5,\), got uint8 \(4,\)"),
+        ("y_train", np.arange(4, dtype=np.uint8), r"y_train: expected uint8 \(5,\), a label for each image, got"),
         ("y_test", np.array([9, 10], np.uint8), "y_test: expected labels 0 to 9, got 10 at index 1"),
     ):
         path = write_packed(tmp_path / "bad.npz.xz", npz_bytes(**{**arrays, name: array}))

@@ -27,7 +27,7 @@ def expected(name: str) -> str | None:
     if recipe.settings.get("norm") == "layer":
         return f"there is no kernel for {recipe.cell}+layer"
     if recipe.rule == "variable" or recipe.cell == "vcrnn":
-        return "there are no kernels for the rule variable, which masks the cell's inputs"
+        return "there are no kernels for the rule variable, which defines no score"
     return None
 
 

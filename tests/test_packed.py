@@ -251,9 +251,8 @@ def test_a_bad_file_is_named(change, message):
 def test_a_name_that_is_too_long_is_refused(tmp_path):
     named = type("Named", (Softsign,), {"name": "softsign-" * 7})
     to_onnx(edgernn.SequenceModel(named, 3, 5, 2), tmp_path / "m.onnx")
-    with pytest.raises(
-        edgernn.EdgernnError, match="expected at most 60 bytes in the name of cell and rule, got softsign-"
-    ):
+    message = "expected a cell and rule whose names take at most 60 bytes, got softsign-"
+    with pytest.raises(edgernn.EdgernnError, match=message):
         pack(read_model(tmp_path / "m.onnx"), tmp_path / "m.onnx")
 
 

@@ -56,7 +56,9 @@ def read_known_rows(path: Path, table: str) -> dict[tuple[str, str], KnownRow]:
             f"{path}: expected a table.json with its settings, as `edgernn reproduce` writes it, got another file"
         )
     if report.get("table") != table:
-        raise UsageError(f"known: expected a table.json of {table}, got one of {report.get('table')} in {path}")
+        raise UsageError(
+            f"known: expected a table.json of {table}, got one of {report.get('table')}: {path}; pass another file"
+        )
     try:
         return {
             (row["name"], label(row["variant"])): KnownRow({**report["settings"], **row["settings"]}, _runs(row))

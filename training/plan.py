@@ -17,7 +17,6 @@ from edgernn.frontends import LogMel
 from edgernn.machine import processor
 from edgernn.model import RecurrentModel
 from edgernn.names import resolve
-from edgernn.rules.fixed import SEEDS
 from edgernn.settings import Values, bind, build, fields_of, options_of, record
 from edgernn.training.config import TrainConfig, resolve_config
 from edgernn.training.optim import check_names
@@ -176,16 +175,12 @@ def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object
         if any(name in owner and owner[name].path in values[key] for key, owner in owners.items()):
             raise UsageError(f"{name}: the network of the task {task_type.name} has no such setting; leave it out")
     options = {part: {path[0]: value for path, value in values[part].items()} for part in parts}
-    if "seed" in parts["rule"]:
-        options["rule"].setdefault("seed", seed % SEEDS)
     config, model = configure(task_type.defaults, values["train"], values["model"])
     check_names(config)
     if config.skip is not None:
         check_steerable("skip", rule_type)
-        if "target" in parts["rule"]:
-            # the budget then counts updates, so that any share can be reached
-            options["rule"].setdefault("target", 0.0)
-    layer = model.layer.named(cell, rule, options["cell"], options["rule"])
+    rule_options = rule_type.training_options(seed, steered=config.skip is not None) | options["rule"]
+    layer = model.layer.named(cell, rule, options["cell"], rule_options)
     new_task = task_type(**options["task"])
     if config.background is not None:
         check_steerable("background", rule_type)

@@ -25,12 +25,12 @@ from edgernn.cells import CELLS, EINS, Cell, ForgetBias
 from edgernn.cells.recurrent import recurrent_weights
 from edgernn.errors import EdgernnError
 from edgernn.layer import RecurrentLayer
-from edgernn.rules import RULES, Kind
+from edgernn.rules import RULES
 from edgernn.runtime.cuda import CudaLibrary, Sizes
 from edgernn.runtime.library import CUDA, CUDA_OPTION, cuda_library_path, library_missing, library_path
 
 # rules that have CUDA kernels
-ON_GPU = tuple(name for name, rule in RULES.items() if not (rule.masks or (rule.kind is Kind.TIME and rule.can_skip)))
+ON_GPU = tuple(name for name, rule in RULES.items() if rule.is_dense() or rule.has_equations())
 # absolute error of y and the states, which are of order 1
 TOLERANCE = 1e-4
 # sizes (T, B, I, H) of the checks

@@ -159,15 +159,10 @@ def check(device: str, size: tuple[int, int, int, int], cell: str, rule: str, ho
     return entry
 
 
-# options of rules for the checks; closed neurons would hide errors
-_OPTIONS = {"phased": {"open": 1.0}}
-
-
 def _layer(cell: str, rule: str, I: int, H: int) -> RecurrentLayer:
     rule, _, group_size = rule.partition("/")
     kind, rule_kind = resolve(cell, rule)
-    # a short open phase is steep and amplifies rounding errors
-    options = {"group_size": int(group_size)} if group_size else _OPTIONS.get(rule_kind.name, {})
+    options = {"group_size": int(group_size)} if group_size else rule_kind.check_options
     return RecurrentLayer(kind(I, H), rule_kind(I, H, **options))
 
 

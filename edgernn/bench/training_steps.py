@@ -81,8 +81,15 @@ def table(report: dict[str, Any]) -> str:
 @click.option("--hidden-size", default=128, show_default=True, help="Hidden size (H).")
 @click.option("--threads", default=2, show_default=True, help="Threads of torch and of the kernels.")
 @click.option("--repeats", default=15, show_default=True, help="Interleaved rounds.")
-@click.option("--loop/--no-loop", default=True, help="Time the loop implementation too.")
-@click.option("--own", "custom", is_flag=True, help="Also time each cell as a custom cell, run by its program.")
+@click.option(
+    "--loop/--no-loop", default=True, help="Also time the slower implementation: a Python loop over the time steps."
+)
+@click.option(
+    "--own",
+    "custom",
+    is_flag=True,
+    help="Also time each cell as a cell of your own: its traced operations in place of its built-in kernel.",
+)
 @click.option("--cpu-time", is_flag=True, help="Count processor time, for one thread on a busy machine.")
 @click.option("--out", type=click.Path(path_type=Path), help="JSON file for the figures.")
 def main(

@@ -83,7 +83,7 @@ class Gates:
 
 
 class Parts(TypedDict, total=False):
-    """Keyword arguments that the constructor of every cell passes on to `Cell`: storage of R, and normalisation."""
+    """Keyword arguments that every cell's constructor passes on to `Cell`: the form of R, and the normalisation."""
 
     recurrent: Recurrent
     norm: Norm | None

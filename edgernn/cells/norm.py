@@ -125,9 +125,10 @@ class RecurrentBatchNorm(nn.Module):
         return normalised if self.shift is None else normalised + self.shift
 
     def _average(self, mean: Tensor, var: Tensor, first: Tensor) -> None:
-        """Update the moving averages of mean and variance, from step `first` (1,) on, with a batch's statistics.
+        """Update the moving averages, kept per time step, with a batch's mean and variance (T, H) of T time steps.
 
-        No value is read on the host, so that a GPU can record the loop over time.
+        `first` (1,) is the first of these steps. It is never read on the host, so that a CUDA graph can record the
+        loop over time.
         """
         at = first.to(torch.int64) + torch.arange(len(mean), device=mean.device)
         has_average = (at < len(self.mean)).unsqueeze(-1)

@@ -84,7 +84,8 @@ def _trial(line: dict[str, Any]) -> str:
 @click.option(
     "--known",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="table.json of an earlier reproduction. Runs with the same settings are copied from it and not trained again.",
+    help="table.json of an earlier reproduction. The results of runs with the same settings are copied from it; these "
+    "runs are not trained again.",
 )
 def command(
     table: str | None,

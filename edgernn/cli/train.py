@@ -60,8 +60,8 @@ def _sections(task: str | None = None, cell: str | None = None, rule: str | None
     "--cell",
     metavar="NAME|FILE.py:CLASS",
     is_eager=True,
-    help="Cell to train: a name that `edgernn cells` lists, or a subclass of edgernn.Cell in a Python file, which is "
-    "executed.",
+    help="Cell to train: a name that `edgernn cells` lists, or FILE.py:CLASS, a subclass of edgernn.Cell in "
+    "a Python file, which is executed.",
 )
 @click.option(
     "--rule",

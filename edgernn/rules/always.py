@@ -12,7 +12,6 @@ class Always(UpdateRule):
 
     name = "always"
     kind = Kind.TIME
-    implied = True
     can_skip = False
     skips_zeros = True
 

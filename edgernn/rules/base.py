@@ -100,14 +100,14 @@ class UpdateRule(nn.Module, abc.ABC):
         name: Name on the command line.
         paper: Paper that the rule is from.
         kind: Scope of one decision.
-        implied: True if the name of a layer (`RecurrentLayer.kind`) leaves the rule out.
         can_skip: True if u may be 0.
         inclusive: True if u is 1 at a score of 0 as well.
-        masks: True if the rule multiplies x and the states that the cell reads by factors (`Decision.masks`).
         skips_zeros: True if the rule's kernels skip the zero blocks of block-sparse R.
         tie: Distance to the threshold below which rounding in float32 may change a decision; see `margin`.
         memory: Dict from name to state of the rule. These states are carried along with those of the cell.
         learns_start: True if the cell's initial state is a parameter of the layer; it is zero otherwise.
+        has_groups: True if the constructor has the option group_size.
+        check_options: Options that checks of gradients set, with which u is no steep function of its inputs.
         slope: Slope of the likelihood, which `anneal` may change.
         counts_likelihoods: True if the penalty on updates sums likelihoods in place of decisions.
         group_size: Number of neighbouring neurons that share one decision of the kind NEURON. `score` then has one
@@ -117,14 +117,14 @@ class UpdateRule(nn.Module, abc.ABC):
     name: ClassVar[str]
     paper: ClassVar[str] = ""
     kind: ClassVar[Kind]
-    implied: ClassVar[bool] = False
     can_skip: ClassVar[bool] = True
     inclusive: ClassVar[bool] = False
-    masks: ClassVar[bool] = False
     skips_zeros: ClassVar[bool] = False
     tie: ClassVar[float] = 1e-5
     memory: ClassVar[Mapping[str, Memory]] = {}
     learns_start: ClassVar[bool] = False
+    has_groups: ClassVar[bool] = False
+    check_options: ClassVar[Mapping[str, Any]] = {}
     slope: float = 1.0
     counts_likelihoods: bool = False
     group_size: int = 1
@@ -132,6 +132,29 @@ class UpdateRule(nn.Module, abc.ABC):
     def __init__(self, input_size: int, hidden_size: int) -> None:
         super().__init__()
         self.input_size, self.hidden_size = input_size, hidden_size
+
+    @classmethod
+    def is_dense(cls) -> bool:
+        """Return True if all neurons are updated at all steps. Names of layers and kernels leave such a rule out."""
+        return cls.kind is Kind.TIME and not cls.can_skip
+
+    @classmethod
+    def has_equations(cls) -> bool:
+        """Return True if `score` defines the decisions. Kernels that train are generated for such rules."""
+        return cls.score is not UpdateRule.score
+
+    @classmethod
+    def training_options(cls, seed: int, *, steered: bool) -> dict[str, Any]:
+        """Return options whose defaults depend on the training.
+
+        Args:
+            seed: Seed of the training.
+            steered: True if the training steers the share of skipped updates (its setting skip).
+
+        Returns:
+            Dict from option to its default.
+        """
+        return {}
 
     @classmethod
     def steerable(cls) -> bool:
@@ -217,6 +240,10 @@ class UpdateRule(nn.Module, abc.ABC):
     def shares(self, steps: int, memory: State) -> Tensor | None:
         """Return the mask u (T, B, H) of the next `steps` steps, for rules of the kind TIME; None if all are 1."""
         return None
+
+    def advanced(self, memory: State, steps: int) -> State:
+        """Return the memory after `steps` steps, for rules of the kind TIME."""
+        return memory
 
     def initial_memory(self, batch: int, like: Tensor) -> State:
         return tuple(
@@ -338,7 +365,7 @@ class Timed(UpdateRule):
 
     @abc.abstractmethod
     def share(self, t: Tensor) -> Tensor:
-        """Return the update mask u (..., H) at the steps t (..., 1)."""
+        """Return u (..., H) at the steps t (..., 1), from 0 (a neuron keeps its state) to 1 (fully updated)."""
 
     def shares(self, steps: int, memory: State) -> Tensor:
         t = memory[0] + torch.arange(steps, device=memory[0].device)[:, None, None]
@@ -351,8 +378,11 @@ class Timed(UpdateRule):
     def decide(self, e: Tensor, state: State, memory: State) -> Decision:
         return Decision(self.share(memory[0]))
 
+    def advanced(self, memory: State, steps: int) -> State:
+        return (memory[0] + steps,)
+
     def remember(self, decision: Decision, state: State, memory: State) -> State:
-        return (memory[0] + 1,)
+        return self.advanced(memory, 1)
 
 
 def blend(u: Tensor | None, new: State, old: State) -> State:

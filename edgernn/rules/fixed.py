@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules without learned parameters: neurons change at random or at fixed periods."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -11,7 +13,7 @@ from edgernn.rules.base import Timed
 # M is a prime for which k -> k^5 mod M is one-to-one; products of two numbers below M fit into 64 bits
 _M, _C = 2**31 - 1, 12345
 # limit of seeds, below which float32, in which they are stored, is exact
-SEEDS = 2**24
+_SEEDS = 2**24
 
 
 class Random(Timed):
@@ -39,10 +41,14 @@ class Random(Timed):
         super().__init__(input_size, hidden_size)
         if not 0 <= rate <= 1:
             raise UsageError(f"rate: expected between 0 and 1, got {rate}")
-        if not 0 <= seed < SEEDS:
-            raise UsageError(f"seed: expected a whole number from 0 to {SEEDS - 1}, got {seed}")
+        if not 0 <= seed < _SEEDS:
+            raise UsageError(f"seed: expected a whole number from 0 to {_SEEDS - 1}, got {seed}")
         self.register_buffer("rule_rate", torch.tensor([float(rate)]), persistent=False)
         self.register_buffer("rule_seed", torch.tensor([float(seed)]), persistent=False)
+
+    @classmethod
+    def training_options(cls, seed: int, *, steered: bool) -> dict[str, Any]:
+        return {"seed": seed % _SEEDS}
 
     def share(self, t: Tensor) -> Tensor:
         neurons = torch.arange(self.hidden_size, device=t.device) * 104729 + self.rule_seed.to(torch.int64) * 15485863

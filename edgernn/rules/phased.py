@@ -2,6 +2,8 @@
 """The update rule of Phased LSTM, in which each neuron has its own learned period."""
 
 import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +38,8 @@ class Phased(Timed):
     paper = "Neil et al. 2016, arXiv:1610.09513"
     # tighter than the default, because φ does not depend on the order of any sum
     tie = 1e-6
+    # a short open phase is steep
+    check_options: ClassVar[Mapping[str, Any]] = {"open": 1.0}
 
     rule_open: Tensor
 

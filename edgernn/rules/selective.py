@@ -33,6 +33,7 @@ class Selective(UpdateRule):
     name = "selective"
     paper = "Hartvigsen et al. 2020"
     kind = Kind.NEURON
+    has_groups = True
 
     def __init__(self, input_size: int, hidden_size: int, budget: str = "decisions", group_size: int = 1) -> None:
         super().__init__(input_size, hidden_size)

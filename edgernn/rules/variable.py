@@ -2,6 +2,7 @@
 """The learned update rule of the variable computation RNN, which updates the first neurons, a varying number."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +34,6 @@ class Variable(UpdateRule):
     name = "variable"
     paper = "Jernite et al. 2016, arXiv:1611.06188"
     kind = Kind.NEURON
-    masks = True
 
     rule_sharpness: Tensor
     rule_epsilon: Tensor
@@ -59,6 +59,11 @@ class Variable(UpdateRule):
         self.rule_b = nn.Parameter(torch.zeros(1))
         self.register_buffer("rule_sharpness", torch.tensor([float(sharpness)]), persistent=False)
         self.register_buffer("rule_epsilon", torch.tensor([float(epsilon)]), persistent=False)
+
+    @classmethod
+    def training_options(cls, seed: int, *, steered: bool) -> dict[str, Any]:
+        # the budget then counts updates, so that any share can be reached
+        return {"target": 0.0} if steered else {}
 
     def project(self, x: Tensor) -> Tensor:
         return nn.functional.linear(x, self.rule_x.unsqueeze(0), self.rule_b)

@@ -198,9 +198,8 @@ def rule_header(rule: type[UpdateRule]) -> str:
     source = Path(inspect.getfile(rule)).name
     traced_rule = rule(_INPUT, _HIDDEN)
     fields = _rule_fields(traced_rule)
-    has_equations = rule.kind is not Kind.TIME and not rule.masks
     lines = [f"struct {_camel(rule.name)} : RuleDefaults {{", *fields]
-    if has_equations:
+    if rule.has_equations():
         for method in _rule_methods(traced_rule):
             lines += ["", *method]
     content = "\n".join([*lines, "};"])
@@ -231,7 +230,7 @@ def _rule_fields(rule: UpdateRule) -> list[str]:
     for name, has, default in (
         ("kCanSkip", rule.can_skip, True),
         ("kInclusive", rule.inclusive, False),
-        ("kMasks", rule.masks, False),
+        ("kHasEquations", rule.has_equations(), False),
         ("kThins", rule.recurrent_mask() is not None, False),
     ):
         fields += [("bool", name, str(has).lower())] if has is not default else []
@@ -240,10 +239,10 @@ def _rule_fields(rule: UpdateRule) -> list[str]:
         for name, memory in rule.memory.items()
     ]
     fields += [("MemorySpec", "kMemories[]", f"{{{', '.join(memories)}}}")] if memories else []
-    grouped = type(rule)(_INPUT, _HIDDEN, group_size=2) if _has_groups(type(rule)) else rule
+    grouped = type(rule)(_INPUT, _HIDDEN, group_size=2) if rule.has_groups else rule
     params = [f'{{"{name}", {_weight_shape(grouped, name)}}}' for name in rule.weights]
     fields += [("WeightSpec", "kParams[]", f"{{{', '.join(params)}}}")] if params else []
-    if rule.kind is not Kind.TIME and not rule.masks:
+    if rule.has_equations():
         matrix, bias = _projection(rule)
         places = list(rule.weights)
         fields += [("int", name, str(places.index(w))) for name, w in (("kMatrix", matrix), ("kBias", bias)) if w]
@@ -252,11 +251,6 @@ def _rule_fields(rule: UpdateRule) -> list[str]:
             raise ProgramError(f"{rule.name}: macs(): expected the same for all {_HIDDEN} neurons, got {rule.macs()}")
         fields += [("int", "kNeuronMacs", str(macs))] if macs else []
     return [f"static constexpr {kind} {name} = {value};" for kind, name, value in fields]
-
-
-def _has_groups(rule: type[UpdateRule]) -> bool:
-    """Return whether groups of neurons may share a decision of the rule, by an option of its constructor."""
-    return "group_size" in inspect.signature(rule).parameters
 
 
 def _weight_shape(rule: UpdateRule, name: str) -> str:

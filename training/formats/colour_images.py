@@ -101,7 +101,9 @@ def _pair(path: Path, part: str, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> Im
     if x.dtype != np.uint8 or x.shape[1:] != _SHAPE or not len(x):
         raise EdgernnError(f"{path}: x_{part}: expected uint8 (N, 32, 32, 3), got {x.dtype} {x.shape}")
     if y.dtype != np.uint8 or y.shape != (len(x),):
-        raise EdgernnError(f"{path}: y_{part}: expected uint8 ({len(x)},), got {y.dtype} {y.shape}")
+        raise EdgernnError(
+            f"{path}: y_{part}: expected uint8 ({len(x)},), a label for each image, got {y.dtype} {y.shape}"
+        )
     return Images(x, _labels(f"{path}: y_{part}", y))
 
 

@@ -106,7 +106,8 @@ def _checked(path: Path, stays: Stays) -> Stays:
         raise EdgernnError(f"{path}: record_id: expected rising numbers, got others; sort the stays by record")
     if M and (stays.minute.min() < 0 or stays.minute.max() > _LAST_MINUTE):
         raise EdgernnError(
-            f"{path}: minute: expected 0 to {_LAST_MINUTE}, got {stays.minute.min()} to {stays.minute.max()}"
+            f"{path}: minute: expected 0 to {_LAST_MINUTE}, got {stays.minute.min()} to {stays.minute.max()}; "
+            "leave out measurements at other times"
         )
     if M and stays.param.max() >= len(PARAMETERS):
         raise EdgernnError(f"{path}: param: expected numbers below {len(PARAMETERS)}, got {stays.param.max()}")

@@ -156,6 +156,6 @@ def refusal(layer: RecurrentLayer) -> str | None:
         return None
     if norm.name != RecurrentBatchNorm.name:
         return f"there is no kernel for {layer.kind}"
-    if layer.rule.can_skip or not layer.rule.implied:
+    if layer.rule.can_skip:
         return f"there is no kernel for {layer.kind}, with a normalisation under the rule {layer.rule.name}"
     return None

@@ -7,8 +7,9 @@ from edgernn.cells.base import State
 from edgernn.errors import EdgernnError
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES as ALL_RULES
+from edgernn.rules import Kind
 
-RULES = tuple(name for name, rule in ALL_RULES.items() if not rule.masks)
+RULES = tuple(name for name, rule in ALL_RULES.items() if rule.kind is Kind.TIME or rule.has_equations())
 
 
 def refusal(layer: RecurrentLayer) -> str | None:
@@ -19,8 +20,8 @@ def refusal(layer: RecurrentLayer) -> str | None:
     for name, memory in rule.memory.items():
         if memory.size != rule.kind.size:
             return f"the memory {name} of the rule {rule.name} has the size {memory.size}, not {rule.kind.size}"
-    if rule.masks:
-        return f"there are no kernels for the rule {rule.name}, which masks the cell's inputs"
+    if rule.kind is not Kind.TIME and not rule.has_equations():
+        return f"there are no kernels for the rule {rule.name}, which defines no score"
     return None
 
 

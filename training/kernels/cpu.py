@@ -389,7 +389,7 @@ class CpuUnroller:
             u, budget = others[len(final) :]
             trace = Trace(u != 0, budget)
         else:
-            final += [steps + T for steps in memory]
+            final += rule.advanced(memory, T)
             if u is not None:
                 trace = Trace(u != 0, rule.budget(u, None, layer.step_weights))
         counted = [] if t is None else [t + T]

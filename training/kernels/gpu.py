@@ -400,7 +400,7 @@ class GpuUnroller:
         trace = Trace(None, x.new_zeros(()))
         if blend is not None:
             trace = Trace(blend != 0, rule.budget(blend, None, layer.step_weights))
-            final += [steps + x.shape[0] for steps in memory]
+            final += rule.advanced(memory, x.shape[0])
         elif rule.can_skip:
             memories = [results[f"all_{name}"] for name in layout.memory]
             decided = rule.decide(e, tuple(s[:-1] for s in states), tuple(m[:-1] for m in memories))

@@ -39,7 +39,7 @@ class Optimisee:
         return torch.cat([self._start(name, shape, generator).flatten() for name, shape in self._shapes.items()])
 
     def __call__(self, theta: Tensor, x: Tensor) -> Tensor:
-        """Compute the logits (B, classes) of images x (B, ...)."""
+        """Compute the logits (B, classes) of images x (B, ...) with the parameters theta."""
         parts = torch.split(theta, [shape.numel() for shape in self._shapes.values()])
         parameters = {name: part.view(self._shapes[name]) for name, part in zip(self._shapes, parts, strict=True)}
         logits: Tensor = functional_call(self._module, parameters, (x,))

@@ -38,7 +38,7 @@ class HeartRecord:
     Attributes:
         name: Name of the record, such as 100.
         signal: Samples (S,) in mV.
-        sample: Sample of each beat (beats,), ascending.
+        sample: Index into `signal` of each beat (beats,), ascending.
         label: Class of each beat (beats,): index into CLASSES, or -1 for a beat that is not counted.
         flutter: First and last sample of each episode of ventricular flutter.
     """

@@ -101,7 +101,7 @@ struct DeviceRule {
  private:
   template <class Rule, RuleKind kKind, class Visit>
   EDGERNN_DEVICE static void VisitIf(bool wanted, const Visit& visit) {
-    if constexpr (DescribeRule<Rule>().HasEquations() && Rule::kKind == kKind) {
+    if constexpr (Rule::kHasEquations && Rule::kKind == kKind) {
       if (wanted) visit(Rule{});
     }
   }

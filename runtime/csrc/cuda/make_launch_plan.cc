@@ -180,7 +180,7 @@ class WeightCopyBuilder {
 
 bool Supports(const Op& op) {
   const RuleSpec& rule = *op.kernel.rule;
-  return !op.spec.imputes && (rule.IsDense() || rule.HasEquations());
+  return !op.spec.imputes && (rule.IsDense() || rule.has_equations);
 }
 
 LaunchPlan MakeLaunchPlan(const Op& op, const LayerSizes& sizes) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The description of an update rule, and the interface of its equations.
 //
-// A rule is a type that overrides members of RuleDefaults. By its kind it also has these functions:
+// A rule is a type that overrides members of RuleDefaults. If kHasEquations is true, it also has
+// these functions, by its kind:
 //   kNeuron: Score(e, h, m, q) of a neuron. e is the neuron's element of kMatrix x + kBias, h the
 //     first state before the step, m the memories in the order of kMemories, and q the other
 //     parameters in the order of kParams.
@@ -10,7 +11,8 @@
 //     second state, or the first state of a cell with one. Drive(sum, q) reads the evidence of the
 //     neuron (kNeuron) or its sum over the sample (kSample). Advance(u, score, drive, q, m) updates
 //     the memories m in place.
-//   kTime: none. A selector in its own header selects the neurons, see rules/selectors.h.
+// Other rules have a selector in a header of their own, which selects the neurons, see
+// rules/selectors.h.
 // The update gate u is 1 where the score is above 0. Its gradient is that of
 // Likelihood(score, slope). V is a vector of floats, a dual number or a float. For kSample, each
 // lane of V is a sample.
@@ -53,9 +55,9 @@ struct MemorySpec {
 struct RuleDefaults {
   static constexpr MemorySpec kMemories[] = {{}};
   static constexpr WeightSpec kParams[] = {{}};
-  static constexpr bool kCanSkip = true;     // u may be 0
-  static constexpr bool kInclusive = false;  // u is 1 also where the score is 0
-  static constexpr bool kMasks = false;  // x and the states are masked before the cell reads them
+  static constexpr bool kCanSkip = true;        // u may be 0
+  static constexpr bool kInclusive = false;     // u is 1 also where the score is 0
+  static constexpr bool kHasEquations = false;  // a Score defines its decisions
   static constexpr bool kThins = false;  // a neuron skips columns of R, which may not be low-rank
   // indices in kParams of the matrix (H, I) and the vector (H,) that e is computed from, or -1
   static constexpr int kMatrix = -1;
@@ -87,7 +89,7 @@ struct RuleSpec {
   int memory_count;
   WeightSpec params[kMaxRuleParams];  // unused entries have no name
   bool can_skip;
-  bool masks;
+  bool has_equations;
   bool thins;
   int matrix;
   int bias;
@@ -95,8 +97,6 @@ struct RuleSpec {
 
   // True if every neuron is updated at every step.
   constexpr bool IsDense() const { return kind == RuleKind::kTime && !can_skip; }
-  // True if its equations define its decisions.
-  constexpr bool HasEquations() const { return kind != RuleKind::kTime && !masks; }
   // True if groups of neurons may share a decision; its parameters then have a value per group.
   constexpr bool HasGroups() const {
     for (const WeightSpec& param : params) {
@@ -105,7 +105,7 @@ struct RuleSpec {
     return false;
   }
   // True if its equations also define memories.
-  constexpr bool Remembers() const { return HasEquations() && memory_count > 0; }
+  constexpr bool Remembers() const { return has_equations && memory_count > 0; }
 };
 
 template <class Rule>
@@ -114,7 +114,7 @@ constexpr RuleSpec DescribeRule() {
   spec.name = Rule::kName;
   spec.kind = Rule::kKind;
   spec.can_skip = Rule::kCanSkip;
-  spec.masks = Rule::kMasks;
+  spec.has_equations = Rule::kHasEquations;
   spec.thins = Rule::kThins;
   spec.matrix = Rule::kMatrix;
   spec.bias = Rule::kBias;

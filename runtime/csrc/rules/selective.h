@@ -13,6 +13,7 @@ namespace edgernn {
 struct Selective : RuleDefaults {
   static constexpr const char* kName = "selective";
   static constexpr RuleKind kKind = RuleKind::kNeuron;
+  static constexpr bool kHasEquations = true;
   static constexpr WeightSpec kParams[] = {
       {"rule_W", GroupRows(), Columns::kInput}, {"rule_d", GroupRows()}, {"rule_b", GroupRows()}};
   static constexpr int kMatrix = 0;

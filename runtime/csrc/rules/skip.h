@@ -14,6 +14,7 @@ struct Skip : RuleDefaults {
   static constexpr const char* kName = "skip";
   static constexpr RuleKind kKind = RuleKind::kSample;
   static constexpr bool kInclusive = true;
+  static constexpr bool kHasEquations = true;
   static constexpr MemorySpec kMemories[] = {{"rule_pressure"}};
   static constexpr WeightSpec kParams[] = {{"rule_w", HiddenRows()}, {"rule_b", OneRow()}};
   static constexpr int kNeuronMacs = 1;

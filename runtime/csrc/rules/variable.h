@@ -13,7 +13,6 @@ namespace edgernn {
 struct Variable : RuleDefaults {
   static constexpr const char* kName = "variable";
   static constexpr RuleKind kKind = RuleKind::kNeuron;
-  static constexpr bool kMasks = true;
   static constexpr WeightSpec kParams[] = {{"rule_h", HiddenRows()},
                                            {"rule_x", InputRows()},
                                            {"rule_b", OneRow()},

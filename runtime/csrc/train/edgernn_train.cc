@@ -175,7 +175,9 @@ void edgernn_train_free_cell(const void* program) {
 std::int64_t edgernn_train_rule(const char* name) {
   const edgernn::TrainTable* table = edgernn::ChosenTable();
   for (int i = 0; table != nullptr && i < table->rule_count; ++i) {
-    if (!table->rules[i].masks && table->rules[i].name == std::string(name)) return i;
+    const edgernn::TrainRule& rule = table->rules[i];
+    const bool has_kernel = rule.kind == edgernn::RuleKind::kTime || rule.has_equations;
+    if (has_kernel && rule.name == std::string(name)) return i;
   }
   return -1;
 }

@@ -118,7 +118,7 @@ struct GateLayout {
 
   // The length of a rule's parameter as its equations read it; 0 if they do not.
   std::int64_t RuleParamSize(int i) const {
-    return !rule.HasEquations() || !IsRead(rule, i) ? 0 : IsRuleScalar(i) ? 1 : groups;
+    return !rule.has_equations || !IsRead(rule, i) ? 0 : IsRuleScalar(i) ? 1 : groups;
   }
 
   // The number of decisions per sample, which is also the size of each memory.

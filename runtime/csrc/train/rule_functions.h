@@ -14,13 +14,15 @@ template <class Rule>
 constexpr TrainRule MakeTrainRule() {
   TrainRule rule{};
   static_cast<RuleSpec&>(rule) = DescribeRule<Rule>();
-  if constexpr (Rule::kKind == RuleKind::kSample) {
+  if constexpr (!Rule::kHasEquations) {
+    return rule;
+  } else if constexpr (Rule::kKind == RuleKind::kSample) {
     using Equations = SampleEquations<Rule>;
     rule.decide = &Equations::Decide;
     rule.remember = &Equations::Remember;
     rule.remember_back = &Equations::RememberBack;
     rule.decide_back = &Equations::DecideBack;
-  } else if constexpr (DescribeRule<Rule>().HasEquations()) {
+  } else {
     using Equations = NeuronEquations<Rule>;
     rule.decide = &Equations::Decide;
     rule.decide_back = &Equations::DecideBack;

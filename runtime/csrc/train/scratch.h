@@ -202,7 +202,7 @@ struct ThreadScratch {
       before[s] = arena.Allocate<float>(rows * layout.hidden);
     }
     mid = arena.Allocate<float>(layout.cell.has_mid ? rows * layout.middle : 0);
-    u = arena.Allocate<float>(layout.rule.HasEquations() ? rows * layout.hidden : 0);
+    u = arena.Allocate<float>(layout.rule.has_equations ? rows * layout.hidden : 0);
     for (float** at : {&means, &means_grad, &group_u}) {
       *at = arena.Allocate<float>(layout.HasGroups() ? rows * layout.groups : 0);
     }

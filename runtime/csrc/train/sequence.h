@@ -38,7 +38,7 @@ class Sequence {
       }
       args.size = args.out_stride = layout_.hidden;
       for (int s = 0; s < cell_.states; ++s) args.out[s] = After(s, t);
-      if (rule_.HasEquations()) Decide(t, scratch);
+      if (rule_.has_equations) Decide(t, scratch);
       cell_.update(args);
       FinishStates(t);
       if (rule_.Remembers()) rule_.remember(MakeRuleArgs(t, scratch));
@@ -132,7 +132,7 @@ class Sequence {
     }
     for (int i = 0; i < cell_.params; ++i) args.params_grad[i] = scratch.step.params[i];
     args.size = args.out_stride = layout_.hidden;
-    const bool decides = rule_.HasEquations();
+    const bool decides = rule_.has_equations;
     if (decides) {
       args.u.grad = scratch.u;
       args.u.grad_stride = layout_.hidden;
