@@ -3,6 +3,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import edgernn
 from edgernn.bench import Settings, bench, markdown, save
 from edgernn.bench.baseline import parameters
+from edgernn.bench.compare_libraries import main as compare_libraries
 from edgernn.bench.skip_curve import GROUP_SIZES, SKIPS
 from edgernn.bench.skip_curve import main as skip_curve
 from edgernn.bench.suite import CASES, OWN_CASES
@@ -21,7 +23,7 @@ from edgernn.costs import named_cost
 from edgernn.export import to_onnx
 from edgernn.names import COMBINATIONS, IMPUTING
 from edgernn.random_models import random_model
-from edgernn.runtime import Session
+from edgernn.runtime import Session, library_path
 from edgernn.settings import fields_of
 from tests.models import exported
 from tests.use_mutants import MODELS
@@ -208,3 +210,23 @@ def test_the_curve_holds_every_share_and_group_size(tmp_path):
         assert point["needed"] == pytest.approx(1 - point["skipped"] + decisions)
         assert point["time"] > 0
     assert (tmp_path / "skip-curve.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("case", ["gru (2, 128), T=500, int8", "gru (2, 128), T=1, from C", "gru (2, 128), load"])
+def test_two_libraries_are_timed_in_one_process(tmp_path, capsys, case):
+    other = tmp_path / "other.so"
+    shutil.copy(library_path(), other)
+    compare_libraries(
+        [str(other), "--only", case, "--rounds", "3", "--out", str(tmp_path / "report.json")], standalone_mode=False
+    )
+    (entry,) = json.loads((tmp_path / "report.json").read_text())["cases"]
+    assert entry["name"] == case
+    assert entry["this_us"] > 0
+    assert entry["ratio_q1"] <= entry["ratio"] <= entry["ratio_q3"]
+    assert f"ratio {entry['ratio']:.3f}" in capsys.readouterr().out
+
+
+def test_a_missing_model_of_the_other_library_is_named(tmp_path):
+    words = [library_path(), "--only", "gru (2, 128), T=1, from C", "--models", str(tmp_path)]
+    with pytest.raises(edgernn.EdgernnError, match=r"gru-2-128-t-1-from-c\.edgernn: no such file"):
+        compare_libraries(words, standalone_mode=False)
