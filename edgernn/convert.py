@@ -124,7 +124,7 @@ def _suffixes(module: nn.RNNBase) -> list[str]:
 
 
 def _separate_biases(module: nn.RNNBase) -> int:
-    """Count the trailing biases that cannot be merged: b_n and b_k of a GRU, because r multiplies b_k alone."""
+    """Count the biases that stay separate: b_in and b_hn of a GRU, because its gate r multiplies b_hn only; else 0."""
     return module.hidden_size if isinstance(module, nn.GRU) else 0
 
 

@@ -152,7 +152,8 @@ class RITS(Imputer):
     the cell then steps from h' on [m_t ⊙ x_t + (1 - m_t) ⊙ ĉ_t, m_t]
 
     Shapes: impute_D (H, F), impute_g (H,), impute_A (F, H), impute_a (F,), impute_Z (F, F), impute_z (F,), impute_d and
-    impute_e (F,), impute_B (F, 2F), impute_k (F,). The paper's loss is the error of x̂, ẑ and ĉ: `Imputer.loss`.
+    impute_e (F,), impute_B (F, 2F), impute_k (F,). m is the mask of observed values, δ
+    the time since the last one. The loss of BRITS is the error of x̂, ẑ and ĉ: `Imputer.loss`.
     The authors' code has no σ in β. The paper's cell is an LSTM; BRITS has one for each direction.
     Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", NeurIPS 2018, section 4.3,
     https://arxiv.org/abs/1805.10572; appendix C.2 of the EINS paper.

@@ -101,7 +101,7 @@ class RecurrentLayer(nn.Module):
         return self.kind_of(self.cell.form)
 
     def kind_of(self, form: str) -> str:
-        """Name of the layer's kernel if the cell's equations had the name `form`; "*" stands for a user's cell."""
+        """Return the name of the kernel for this layer with the cell equations `form`; "*" means a user's own cell."""
         cell = self.cell
         parts = [] if self.imputer is None else [self.imputer.name]
         parts += [form] if self.rule.is_dense() else [form, self.rule.name]
@@ -153,17 +153,17 @@ class RecurrentLayer(nn.Module):
         return self.cell.project(inputs, t), self.rule.project(x)
 
     def step(self, a: Tensor, e: Tensor, x: Tensor, state: State, constants: dict[str, Tensor]) -> Step:
-        """Compute one step: update decision, new cell state, and their blend.
+        """Compute one step: the update decision, the new state of the cell, and the blend of old and new state by it.
 
         Args:
             a: Input part of the cell's gates, one step of the result of `projected`.
             e: Input part of the rule's decision, one step of the result of `projected`.
             x: One step of `inputs`.
-            state: State of the layer, without the previous input if `shifts_input`.
+            state: State of the layer. A layer with `shifts_input` keeps the previous input in it; leave that out.
             constants: Result of the method `constants`.
 
         Returns:
-            The new state, the decision and the imputed values.
+            The new state, the decision, and the estimates of missing inputs, if the layer has an imputer.
         """
         cells, rules = len(self.cell.states), len(self.rule.memory)
         old, memory = state[:cells], state[cells : cells + rules]

@@ -188,7 +188,9 @@ class Program:
         decoded = []
         for code, *operands in zip(*[iter(ints[first:last])] * 4, strict=True):
             if code not in _NAMES:
-                raise ProgramError(f"serialised equations: expected codes of ops below {len(OPS)}, got {code}")
+                raise ProgramError(
+                    f"serialised equations: expected operation codes below {len(OPS)}, got {code}; export it again"
+                )
             arity = OPS[_NAMES[code]].arity
             if any(operands[arity:]):
                 raise ProgramError(f"serialised equations: {_NAMES[code]} expects {arity} operands, got {operands}")

@@ -389,7 +389,7 @@ def _function_nodes(layer: RecurrentLayer, any_size: bool) -> list[onnx.NodeProt
 
 
 def _needed(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> list[onnx.NodeProto]:
-    """Return the nodes that the outputs depend on; the trace may contain projections that no step reads."""
+    """Return the nodes that the outputs depend on; others compute values that are not used."""
     required, kept = set(outputs), []
     for node in reversed(nodes):
         if required.isdisjoint(node.output):

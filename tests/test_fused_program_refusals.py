@@ -150,7 +150,7 @@ REFUSALS = {
     ),
     "unknown op": (
         {"update_back": numbers(2, 0, 1, 2, 0, 64, 21, 0, 0, 0, 2, 0)},
-        "update_back: expected codes of ops below 21, got 21",
+        "update_back: expected operation codes below 21, got 21",
     ),
     "value of its own": (
         {"update_back": numbers(2, 0, 1, 2, 0, 64, 6, 2, 0, 0, 2, 0)},

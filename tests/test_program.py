@@ -132,6 +132,7 @@ struct Tiring : RuleDefaults {
   static constexpr const char* kName = "tiring";
   static constexpr RuleKind kKind = RuleKind::kNeuron;
   static constexpr bool kInclusive = true;
+  static constexpr bool kHasEquations = true;
   static constexpr MemorySpec kMemories[] = {{"rule_m", Extent::kHidden},
                                              {"rule_r", Extent::kHidden}};
   static constexpr WeightSpec kParams[] = {{"rule_W", HiddenRows(), Columns::kInput},
@@ -310,7 +311,7 @@ def test_parts_that_do_not_fit_are_refused(parts, message):
         ([1, 0, -1, 1], [], "four counts"),
         ([1, 0, 1, 1, 0, 6, 0, 0, 0], [], "10 whole numbers"),
         ([1, 1, 0, 1, 0, 0], [], "1 constants"),
-        ([1, 0, 1, 1, 0, 21, 0, 0, 0, 1], [], "codes of ops below 21"),
+        ([1, 0, 1, 1, 0, 21, 0, 0, 0, 1], [], "operation codes below 21"),
         ([1, 0, 1, 1, 0, 6, 0, 1, 0, 1], [], "expects 1 operands, got"),
         ([1, 0, 0, 5, 0, 0, 0, 0, 0, 0], [], "at most 128 values and 4 results"),
     ],

@@ -69,8 +69,8 @@ PROGRAMS = {
         update([17]) | {"layout": [1, 0, 0, 1, 0]},
         "update: expected arguments that this stage of the cell has, got 17",
     ),
-    "unknown op": (update(instructions=[(21, 0, 0, 0)]), "update: expected codes of ops below 21, got 21"),
-    "negative op": (update(instructions=[(-1, 0, 0, 0)]), "update: expected codes of ops below 21, got -1"),
+    "unknown op": (update(instructions=[(21, 0, 0, 0)]), "update: expected operation codes below 21, got 21"),
+    "negative op": (update(instructions=[(-1, 0, 0, 0)]), "update: expected operation codes below 21, got -1"),
     "operand of its own": (update(instructions=[(6, 1, 0, 0)]), "update: expected numbers of values below 1, got 1"),
     "negative operand": (update(instructions=[(0, 0, -1, 0)]), "update: expected numbers of values below 1, got -1"),
     "operand too many": (

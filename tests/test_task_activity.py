@@ -121,7 +121,7 @@ CHANGES = {
     "offset": (lambda d: d["offset"][:-1], "offset: expected 13 rising numbers from 0 to"),
     "exp_user": (lambda d: d["exp_user"][:, :1], r"exp_user: expected shape \(streams, 2\), got \(12, 1\)"),
     "train_users": (lambda d: np.array([1, 2]), "expected users of either training or test, got user 2 in both"),
-    "test_users": (lambda d: np.array([99]), "expected a stream of a user of the test part, got none"),
+    "test_users": (lambda d: np.array([99]), "expected a recording of at least one person of the test part, got none"),
 }
 
 

@@ -157,7 +157,8 @@ def resolve_config(defaults: Values, settings: Values) -> TrainConfig:
         settings: The user's settings, likewise.
 
     Returns:
-        The configuration, with either steps or epochs, and with either skip or lambda.
+        The configuration. Its length is in steps or in epochs, and it has a share of updates to skip (skip) or a
+        weight of the updates in the loss (lambda); the other of each pair is None.
 
     Raises:
         UsageError: The user sets two settings that exclude each other.

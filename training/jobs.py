@@ -70,7 +70,7 @@ class Job:
     def result(self) -> dict[str, Any] | None:
         """Return the result of the finished training, with machine, version and latency; None if it is not finished.
 
-        The run directory takes precedence over a known result. A damaged result.json counts as missing.
+        The result in the run directory comes before one from an earlier table. A damaged result.json counts as missing.
         """
         directory = RunDirectory(self.out)
         result = directory.result()
@@ -241,7 +241,7 @@ def _report_figures(run: Path, progress: Progress) -> None:
 
 
 def attempt(job: Job, data: Path | None, device: str) -> Outcome:
-    """Run one training in a worker process.
+    """Run one training. A worker process calls this function.
 
     Args:
         job: The job.

@@ -155,7 +155,7 @@ class Recipe(_Row):
         return f"{self.table}/{self.row}"
 
     def paper(self, variant: Settings, column: str) -> Reported | None:
-        """Return the figure that the paper prints for a variant and column; None if it prints none."""
+        """Return the number that the paper reports for a variant and column; None if it reports none."""
         return self.reported.get(label(variant), self.reported[""]).get(column)
 
 

@@ -74,7 +74,7 @@ class Equation:
             )
 
     def layer(self) -> tuple[RecurrentLayer, Tensor]:
-        """Build a layer of one `CellState` neuron, and its inputs (T, 1, 3): f_t, i_t and k."""
+        """Build a layer of one neuron with the cell `CellState`, and its inputs (T, 1, 3): f_t, i_t and k."""
         model = SequenceModel(CellState, 3, 1).double().eval()
         (layer,) = model.recurrent_layers()
         with torch.no_grad():

@@ -149,13 +149,13 @@ def _aligned(size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 @click.command()
 @click.argument("other", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--only", metavar="TEXT", help="Compare the cases whose names contain TEXT.")
-@click.option("--rounds", default=31, show_default=True, help="Interleaved rounds of each case.")
+@click.option("--rounds", default=31, show_default=True, help="Number of timing rounds; each times both libraries.")
 @click.option(
     "--models",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Folder with models for the other library, if it cannot read this version's files.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="JSON file for the figures.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the measured times to this JSON file.")
 def main(other: Path, only: str | None, rounds: int, models: Path | None, out: Path | None) -> None:
     """Time the native library beside another build of it, the file OTHER.
 

@@ -106,7 +106,7 @@ def steps_in_c(stepper: Stepper, macs: float) -> tuple[Callable[[], None], float
 
 
 def _aligned(size: int) -> NDArray[np.float32]:
-    """Allocate an array of zeros aligned to 64 bytes, a cache line."""
+    """Allocate `size` zeros, aligned to a cache line of 64 bytes."""
     memory = np.zeros(size + 16, np.float32)
     start = (-memory.ctypes.data % 64) // 4
     return memory[start : start + size]

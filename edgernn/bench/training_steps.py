@@ -80,7 +80,7 @@ def table(report: dict[str, Any]) -> str:
 @click.option("--input-size", default=2, show_default=True, help="Input size (I).")
 @click.option("--hidden-size", default=128, show_default=True, help="Hidden size (H).")
 @click.option("--threads", default=2, show_default=True, help="Threads of torch and of the kernels.")
-@click.option("--repeats", default=15, show_default=True, help="Interleaved rounds.")
+@click.option("--repeats", default=15, show_default=True, help="Number of timing rounds; each times every layer once.")
 @click.option(
     "--loop/--no-loop", default=True, help="Also time the slower implementation: a Python loop over the time steps."
 )
@@ -91,7 +91,7 @@ def table(report: dict[str, Any]) -> str:
     help="Also time each cell as a cell of your own: its traced operations in place of its built-in kernel.",
 )
 @click.option("--cpu-time", is_flag=True, help="Count processor time, for one thread on a busy machine.")
-@click.option("--out", type=click.Path(path_type=Path), help="JSON file for the figures.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the measured times to this JSON file.")
 def main(
     cells: tuple[str, ...],
     steps: int,

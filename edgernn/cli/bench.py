@@ -104,7 +104,7 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
 @click.option(
     "--peers",
     is_flag=True,
-    help="Time --cell gru or lstm in every installed runtime, such as PyTorch, OpenVINO and JAX.",
+    help="Measure the cell, gru or lstm, in every installed runtime too, such as PyTorch, OpenVINO and JAX.",
 )
 @click.option(
     "--suite", is_flag=True, help="Time the fixed set of models of docs/background/performance.md, instead of MODEL."

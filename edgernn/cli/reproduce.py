@@ -54,7 +54,11 @@ def _trial(line: dict[str, Any]) -> str:
     type=click.IntRange(min=1),
     help="Number of trainings per row, each with another random seed.  [default: the number in the table]",
 )
-@click.option("--rows", metavar="NAME,NAME", help="Rows of the table to train, separated by commas.  [default: all]")
+@click.option(
+    "--rows",
+    metavar="NAME,NAME",
+    help="Names of the rows to train, as in the table, separated by commas.  [default: all]",
+)
 @click.option(
     "--search",
     "searches",

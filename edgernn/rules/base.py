@@ -242,7 +242,7 @@ class UpdateRule(nn.Module, abc.ABC):
         return None
 
     def advanced(self, memory: State, steps: int) -> State:
-        """Return the memory after `steps` steps, for rules of the kind TIME."""
+        """Return the memory after `steps` more steps. For rules of the kind TIME, which decide from the step alone."""
         return memory
 
     def initial_memory(self, batch: int, like: Tensor) -> State:

@@ -192,7 +192,9 @@ class Resuming:
             while chunk := answer.read1(_CHUNK):
                 have += len(chunk)
                 if have > most:
-                    raise EdgernnError(f"{url}: expected at most {most:,} bytes, got more: the file has changed")
+                    raise EdgernnError(
+                        f"{url}: expected at most {most:,} bytes, got more: the file was changed; report it"
+                    )
                 file.write(chunk)
                 self.progress.update(have, f"{have:,} of {size} bytes")
         if whole is not None and have < whole:

@@ -82,7 +82,9 @@ class Activity(Task):
         for part, users in (("train", train[chosen[0]]), ("validation", train[chosen[1]]), ("test", test)):
             streams = np.flatnonzero(np.isin(user, users))
             if not len(streams):
-                raise EdgernnError(f"{path}: expected a stream of a user of the {part} part, got none")
+                raise EdgernnError(
+                    f"{path}: expected a recording of at least one person of the {part} part, got none; add recordings"
+                )
             cuts = [slice(offset[i], offset[i + 1]) for i in streams]
             if short := [stream for stream in cuts if stream.stop - stream.start < self.window]:
                 got = short[0].stop - short[0].start

@@ -68,7 +68,7 @@ class Tally(abc.ABC):
 
     @abc.abstractmethod
     def add(self, y: Tensor, batch: Batch) -> None:
-        """Count a batch.
+        """Add a batch to the counts.
 
         Args:
             y: The model's outputs, (B, O), or (T, B, O) with one target per step.

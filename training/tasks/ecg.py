@@ -153,7 +153,10 @@ class Ecg(Task):
         (path,) = find_files(self.name, "mit-bih", [FILE], source)
         ds1, ds2 = read_records(path)
         if len(ds1) < 2 or not ds2:
-            raise EdgernnError(f"{path}: expected at least 2 records in ds1 and 1 in ds2, got {len(ds1)}, {len(ds2)}")
+            raise EdgernnError(
+                f"{path}: expected at least 2 training records (ds1) and 1 test record (ds2), got {len(ds1)}, {len(ds2)}; "
+                "add records"
+            )
         chosen = random_split(len(ds1), [max(1, len(ds1) // _VALIDATION)], seed)
         training, validation = ([ds1[i] for i in sorted(part.tolist())] for part in chosen)
         self.train, self.validation, self.test = (

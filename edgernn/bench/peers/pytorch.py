@@ -11,7 +11,7 @@ _CELLS: dict[str, type[nn.GRUCell | nn.LSTMCell]] = {"gru": nn.GRUCell, "lstm": 
 
 
 class PyTorch(Peer):
-    """Adapter of PyTorch; the state is that of the module: h for GRU, the pair (h, c) for LSTM."""
+    """Runs torch.nn.GRU and torch.nn.LSTM for the benchmarks; the state is h, or the pair (h, c)."""
 
     name = "PyTorch"
     package = "torch"

@@ -10,7 +10,7 @@ namespace edgernn {
 
 namespace {
 
-// Indexed by the codes of ops.
+// Indexed by operation codes.
 constexpr int kArities[] = {
 #define EDGERNN_ARITY(name, code, arity) arity,
     EDGERNN_PROGRAM_OPS(EDGERNN_ARITY)
@@ -112,7 +112,7 @@ class Checker {
     const std::int64_t* from = source_.ints.data() + kCounts + Count(0);
     for (int i = 0; i < Count(2); ++i, from += 4) {
       if (from[0] < 0 || from[0] >= kOperations) {
-        return Refuse("codes of ops below " + std::to_string(kOperations), from[0]);
+        return Refuse("operation codes below " + std::to_string(kOperations), from[0]);
       }
       Instruction instruction{static_cast<Operation>(from[0]), {}, 0};
       std::uint32_t depends = 0;
