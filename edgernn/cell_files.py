@@ -188,7 +188,7 @@ def _execute(path: Path, content: bytes) -> ModuleType:
 
 
 def _check_alone(path: Path, tree: ast.Module) -> None:
-    """Raise UsageError if the file imports a module from its own folder, which a run directory would lack."""
+    """Raise UsageError if the file imports a module from its own folder, which run directories do not copy."""
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):

@@ -83,8 +83,8 @@ def check_weights(layer: RecurrentLayer, recurrent: float) -> None:
 def with_dropped_weights(layer: RecurrentLayer, recurrent: float = 0.0, feed_forward: float = 0.0) -> Runs:
     """Return a function that runs a layer with dropped weights (DropConnect).
 
-    The mask is drawn in this call and is the same at all steps of all sequences. W multiplies the input, R and C the
-    states, and V the result of `Cell.mid`.
+    The mask is drawn in this call and is the same at all steps of all sequences. W multiplies the input, R the
+    output h, C the cell state c, and V the result of `Cell.mid`.
 
     Source: Wan et al., "Regularization of Neural Networks using DropConnect", 2013.
 

@@ -196,7 +196,10 @@ def test_rows_of_next_to_nothing_are_rounded_to_it(number):
 
 
 def test_what_does_not_go_together_is_refused(tmp_path):
-    with pytest.raises(edgernn.UsageError, match="weights: expected float32 for a model with density, got int8"):
+    with pytest.raises(
+        edgernn.UsageError,
+        match="weights: expected float32 for a model with block-sparse weights, got int8",
+    ):
         to_onnx(edgernn.SequenceModel("gru", 3, 33, density=0.25), tmp_path / "m.onnx", weights="int8")
     with pytest.raises(edgernn.UsageError, match="unknown weights 'int4': did you mean 'int8'"):
         to_onnx(edgernn.SequenceModel("gru", 3, 33), tmp_path / "m.onnx", weights="int4")

@@ -270,7 +270,9 @@ def _validate(
 
 
 def steered_percent(plan: Plan, metrics: Mapping[str, float]) -> float:
-    """Percentage of updates skipped that the setting skip is about: without background steps, if these are weighted.
+    """Return the percentage of skipped updates that the setting skip controls.
+
+    Background steps do not count if the setting background gives them a weight of their own.
 
     Args:
         plan: The plan of the run.

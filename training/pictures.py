@@ -285,7 +285,7 @@ def _pattern(model: SequenceModel, x: Tensor) -> tuple[Array, float]:
 
 
 def _row_title(model: SequenceModel) -> str:
-    """Return what a row of the model's update pattern is."""
+    """Return what a row in the picture of the model's update pattern stands for."""
     sizes = sorted({layer.rule.group_size for layer in model.recurrent_layers()})
     return "neuron" if sizes == [1] else f"group of {' or '.join(map(str, sizes))} neurons"
 

@@ -55,10 +55,11 @@ class Position:
         loss_count: Number of these losses.
         best: Best validation metric; None before the first evaluation.
         stale: Evaluations since the best one.
-        missed: Distance in percent of the best evaluation's share of skipped updates from the wanted share, beyond
-            `steering.TOLERANCE`; 0 without the setting skip.
+        missed: With the setting skip: how far the share of skipped updates at the best evaluation is from the wanted
+            share, in percentage points beyond `steering.TOLERANCE`, or 0 if it is within it. 0 without that setting.
         seconds: Seconds of training.
-        steering: State of λ with the setting skip; None without it and before the first step.
+        steering: With the setting skip: state of the controller of λ, the weight of the updates in the loss. None
+            without that setting and before the first step.
         stopped: Reason of the end: solved, patience or steps; None before the end.
     """
 

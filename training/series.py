@@ -39,7 +39,7 @@ class Series:
 
 
 def run_series(name: str, run: Path) -> Series | None:
-    """Return the series `name` of the finished run in a directory, or None if it has no such series."""
+    """Return the values of a metric or other quantity over a finished run; None if the run did not record it."""
     lines = RunDirectory(run).metrics()
     if lines and name in lines[0]:
         # an epoch may have several evaluations

@@ -176,7 +176,7 @@ def _point(values: dict[str, Any]) -> CurvePoint:
 @click.command()
 @click.option("--steps", default=500, show_default=True, help="Time steps (T).")
 @click.option("--batch", default=1, show_default=True, help="Sequences in a batch (B).")
-@click.option("--rounds", default=15, show_default=True, help="Number of timing rounds; each times every layer once.")
+@click.option("--rounds", default=15, show_default=True, help="Number of timing rounds; each round times all layers.")
 @click.option("--layers", "count", default=len(LAYERS), show_default=True, help="Time the first layers only.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for skip-curve.json and skip-curve.png.")
 def main(steps: int, batch: int, rounds: int, count: int, out: Path | None) -> None:

@@ -77,7 +77,7 @@ def chosen(only: str | None) -> tuple[Case, ...]:
     """Select benchmark cases by name.
 
     Args:
-        only: Text that the names contain, or None for CASES.
+        only: Text that the names contain, or None for all cases of the suite (CASES).
 
     Returns:
         The cases.

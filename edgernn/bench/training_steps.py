@@ -80,7 +80,7 @@ def table(report: dict[str, Any]) -> str:
 @click.option("--input-size", default=2, show_default=True, help="Input size (I).")
 @click.option("--hidden-size", default=128, show_default=True, help="Hidden size (H).")
 @click.option("--threads", default=2, show_default=True, help="Threads of torch and of the kernels.")
-@click.option("--repeats", default=15, show_default=True, help="Number of timing rounds; each times every layer once.")
+@click.option("--repeats", default=15, show_default=True, help="Number of timing rounds; each round times all layers.")
 @click.option(
     "--loop/--no-loop", default=True, help="Also time the slower implementation: a Python loop over the time steps."
 )

@@ -30,7 +30,7 @@ class EINS(ForgetBias):
     h_t = o_t ⊙ tanh(N(c_t))
 
     Shapes: x (B, I), h and c (B, H), m = v (B, I), W (2I, I): d, e; R (I, H): d; V (4H, I): f, i, o, a; b (I,): d.
-    Gates: d, e, f, i, o, a. h_0 = c_0 = 0. This is the paper's System 4.1.
+    Gates and other pre-activations: d, e, f, i, o, a. h_0 = c_0 = 0. This is the paper's System 4.1.
     N is the identity unless `norm=recurrent-batch` normalises the cell state.
     Options: a="x" selects the paper's eq 11: a_t = W_a x_t, with W (2I + H, I): d, e, a and V (3H, I): f, i, o.
     Options: forget_bias is the initial value of a learned b_f (H,) in f_t = σ(V_f v_t + b_f), with b (I + H,): d, f.

@@ -17,7 +17,10 @@ BLOCK = 16
 
 @dataclass(frozen=True)
 class Recurrent:
-    """Base class of the ways to store R (rows, H). `rank` is set if R is low-rank, `density` if it is sparse."""
+    """Base class of the ways to store the recurrent weights R (rows, H): dense, low-rank (with a `rank`) or sparse.
+
+    Sparse weights have a `density`, the share of them that is not zero.
+    """
 
     rank: ClassVar[int | None] = None
     density: ClassVar[float | None] = None

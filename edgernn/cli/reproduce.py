@@ -47,12 +47,13 @@ def _trial(line: dict[str, Any]) -> str:
 @click.option(
     "--quick",
     is_flag=True,
-    help="Train a shortened version of each row, which takes minutes; the result is marked as quick.",
+    help="Shorten the training of each row of the table, so that all take minutes; the result is marked as quick.",
 )
 @click.option(
     "--seeds",
     type=click.IntRange(min=1),
-    help="Number of trainings per row, each with another random seed.  [default: the number in the table]",
+    help="Number of trainings of each row of the table, each with another random seed.  [default: the number that the "
+    "table's TOML file sets]",
 )
 @click.option(
     "--rows",
@@ -70,7 +71,8 @@ def _trial(line: dict[str, Any]) -> str:
     "--measure-latency",
     "measure",
     is_flag=True,
-    help="Time the exported models of all finished runs on this machine. Use it with --table-only on an idle machine.",
+    help="Time the exported models of all finished runs. Add --table-only on an idle machine: then nothing is trained "
+    "meanwhile.",
 )
 @click.option(
     "--jobs",

@@ -154,8 +154,8 @@ class Ecg(Task):
         ds1, ds2 = read_records(path)
         if len(ds1) < 2 or not ds2:
             raise EdgernnError(
-                f"{path}: expected at least 2 training records (ds1) and 1 test record (ds2), got {len(ds1)}, {len(ds2)}; "
-                "add records"
+                f"{path}: expected 2 or more training records (ds1) and 1 or more test records (ds2), "
+                f"got {len(ds1)} and {len(ds2)}; add records"
             )
         chosen = random_split(len(ds1), [max(1, len(ds1) // _VALIDATION)], seed)
         training, validation = ([ds1[i] for i in sorted(part.tolist())] for part in chosen)
