@@ -95,7 +95,9 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
         sizes = f"expected {model.hidden_size}, as in all layers, got {model.last_size}"
         raise UsageError(f"last_size: {sizes}; torch.nn has only layers of equal size")
     if model.standardises:
-        raise UsageError("mean, std: expected 0 and 1; torch.nn does not standardise, so do it before the module")
+        raise UsageError(
+            "mean, std: expected 0 and 1, as torch.nn modules do not standardise their input; standardise x yourself"
+        )
     like = layers[0].cell.W
     module = _MODULES[name](
         model.input_size,

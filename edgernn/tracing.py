@@ -249,7 +249,7 @@ def check_gradient(name: str, program: Program, function: Function, widths: Mapp
 
 
 def _points(widths: Mapping[int, int]) -> dict[int, Tensor]:
-    """Draw random test values: a dict from argument key to a tile, from a fixed seed."""
+    """Draw random test values from a fixed seed: for each argument a tensor with as many columns as `widths` says."""
     generator = torch.Generator().manual_seed(0)
     return {key: 2 * torch.randn(_ROWS, n, dtype=torch.float64, generator=generator) for key, n in widths.items()}
 

@@ -87,6 +87,4 @@ def whole(matrix: Tensor) -> tuple[Tensor, Tensor]:
 def check_goes_with(layers: list[RecurrentLayer], weights: str) -> None:
     """Raise UsageError if a layer has a block-sparse cell and the weights are not float32."""
     if weights != "float32" and any(layer.cell.is_sparse for layer in layers):
-        raise UsageError(
-            f"weights: expected float32 for a model with block-sparse weights, got {weights}; use float32"
-        )
+        raise UsageError(f"weights: expected float32 for a model with block-sparse weights, got {weights}; use float32")

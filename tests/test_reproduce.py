@@ -235,8 +235,8 @@ def test_bad_words_are_refused_before_anything_runs(table, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("hidden_size = 4", "hidden_size = 5", "has a run with other settings: hidden_size=4, now it is 5; remove it"),
-        ("T = 8", "T = 9", "has a run with other settings: T=8, now it is 9"),
+        ("hidden_size = 4", "hidden_size = 5", "holds a run with other settings: hidden_size=4, now it is 5; delete"),
+        ("T = 8", "T = 9", "holds a run with other settings: T=8, now it is 9"),
         ("steps = 12", "stepps = 12", "unknown setting 'stepps'"),
     ],
 )

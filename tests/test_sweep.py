@@ -292,7 +292,7 @@ def test_choices_are_made_on_the_validation_split(train_here, tmp_path):
     assert all(row["test"]["n"] == 3 for row in sweep(train_here, latency=False)["rows"])
     assert {path: path.stat().st_mtime_ns for path in before} == before
     say(train_here, "T = 8", "T = 9")
-    with pytest.raises(UsageError, match="has a run with other settings: T=8, now it is 9"):
+    with pytest.raises(UsageError, match="holds a run with other settings: T=8, now it is 9"):
         sweep(train_here)
 
 

@@ -109,7 +109,9 @@ class Job:
         config = read_config(self.out)
         theirs = {"seed": config["seed"], **_settings(config["train"], config["model"], config["task"]["settings"])}
         if change := first_change(theirs, ours):
-            raise UsageError(f"{self.out}: has a run with other settings: {change}; remove it or choose another --out")
+            raise UsageError(
+                f"{self.out}: holds a run with other settings: {change}; delete this folder or choose another --out"
+            )
 
 
 def _settings(train: dict[str, Any], model: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:

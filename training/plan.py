@@ -271,7 +271,7 @@ def _feature_statistics(
 def first_difference(
     old: Mapping[str, Any], new: Mapping[str, Any], path: tuple[str, ...] = ()
 ) -> tuple[str, Any, Any] | None:
-    """Find the first setting in which two configs differ, of those that affect the result.
+    """Find the first setting that affects the result and differs between two configs.
 
     Args:
         old: Content of a config.json.

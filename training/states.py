@@ -29,7 +29,7 @@ _GRID = 201
 
 
 class CellState(Cell):
-    """Cell whose state is that of an LSTM with given gates, for cobweb diagrams.
+    """Cell whose state is that of an LSTM with the inputs f_t, i_t and k_t as gates, for cobweb diagrams.
 
     s_t = f_t ⊙ s_{t-1} + i_t ⊙ tanh(k_t ⊙ s_{t-1})
 

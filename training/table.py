@@ -92,7 +92,9 @@ def results_of(rows: Iterable[Row]) -> list[dict[str, Any]]:
 def trained(
     rows: Sequence[Row], out: Path, workers: Callable[[int], AbstractContextManager[Workers]] | None
 ) -> Iterator[Failures]:
-    """Lock a folder of runs for the block, and train the missing ones first, one seed of all rows after the other.
+    """Train the missing runs of a folder, and hold its lock until the `with` block ends.
+
+    The first seed of every row is trained first, then the second seed of every row, and so on.
 
     Args:
         rows: The rows to train, with equally many seeds.

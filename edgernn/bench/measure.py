@@ -260,7 +260,7 @@ def _summary(timings: dict[str, list[list[float]]], samples: int, steps: int) ->
 
 
 def _costs(info: dict[str, Any], rate: float, executed: float, backend: str) -> dict[str, Any]:
-    """Return the parameters of the recurrent layers, those of GRU and LSTM of the same sizes, and the work of a step.
+    """Count the weights of the recurrent layers and of GRU and LSTM of the same sizes, and the multiply-adds of a step.
 
     `rate` is the share of neurons that are updated, and `executed` the multiply-adds of a step that `backend` executed.
     """

@@ -45,8 +45,8 @@ class CurvePoint:
 
     Attributes:
         group_size: Number of neurons that share a decision.
-        skip: Share of skipped updates that the weights are drawn for.
-        skipped: Share of updates that were skipped.
+        skip: Wanted share of skipped updates, for which the weights are drawn.
+        skipped: Measured share of skipped updates.
         needed: Multiply-adds that the updates and the decisions need, relative to the layer without a rule.
         time: Time relative to the layer without a rule: the median over the rounds.
     """

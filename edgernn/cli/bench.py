@@ -99,7 +99,7 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
     type=click.FloatRange(0, 1),
     default=0.0,
     show_default=True,
-    help="Share of neuron updates that the model of --cell skips, from 0 to 1.",
+    help="Share of updates that the model built from --cell skips, from 0 to 1.",
 )
 @click.option(
     "--peers",

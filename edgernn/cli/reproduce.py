@@ -42,7 +42,8 @@ def _trial(line: dict[str, Any]) -> str:
 @click.option(
     "--results",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Folder of the TABLE.json or TABLE/table.json files that --list reads.  [default: runs and docs/results]",
+    help="Folder in which --list looks for results, the files TABLE.json or TABLE/table.json.  [default: both runs and "
+    "docs/results]",
 )
 @click.option(
     "--quick",
@@ -71,8 +72,8 @@ def _trial(line: dict[str, Any]) -> str:
     "--measure-latency",
     "measure",
     is_flag=True,
-    help="Time the exported models of all finished runs. Add --table-only on an idle machine: then nothing is trained "
-    "meanwhile.",
+    help="Time the exported models of all finished runs. For reliable times, use an idle machine and add --table-only, "
+    "which trains nothing.",
 )
 @click.option(
     "--jobs",

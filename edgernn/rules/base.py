@@ -288,7 +288,7 @@ class UpdateRule(nn.Module, abc.ABC):
         raise NotImplementedError(f"{self.name}: a rule with a memory needs a method advance(); define it")
 
     def recurrent_mask(self) -> Tensor | None:
-        """Mask (H, H) of 0 and 1 that multiplies each gate's rows of the recurrent weights R and C; None: no mask."""
+        """Return the mask (H, H) of 0 and 1 that multiplies the rows of each gate in R and C; None for no mask."""
         return None
 
     def executed_macs(self, cell: Cell, update_rate: float, busy_rate: float | None = None) -> float:

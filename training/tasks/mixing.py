@@ -50,7 +50,7 @@ def noise_clips(noise: Sequence[Audio], rng: np.random.Generator, count: int, le
 
 
 def background_clips(noise: Sequence[Audio], rng: np.random.Generator, count: int, length: int) -> Audio:
-    """Draw clips (count, length) without a word: noise at -70 to -10 dB of full scale, a tenth digital silence."""
+    """Draw clips (count, length) without a word: noise at -70 to -10 dB of full scale; one clip of ten is zeros."""
     level = 10 ** (rng.uniform(*_LEVELS, (count, 1)) / 20) * (rng.random((count, 1)) >= _SILENT)
     return noise_clips(noise, rng, count, length) * level.astype(np.float32)
 
