@@ -347,7 +347,7 @@ def check_together(config: ModelConfig) -> None:
     _check_frontend(config)
     if imputes and (words or config.dropout.input):
         raise UsageError(
-            "imputer: expected no vocabulary or dropout_input, as it reads values, masks and times; leave one out"
+            "imputer: expected no vocabulary or dropout_input, as it reads values, masks and times; leave them out"
         )
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # file beside a model with inputs x (N, T, I) of its task and the expected outputs y
 EXAMPLE = "example.npz"
+# the model that `edgernn export` writes to a run directory
+MODEL = "model.onnx"
 # errno values of a write to a full disk
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

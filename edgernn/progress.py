@@ -86,7 +86,7 @@ class Progress:
         return pace * ((self.total or 0) - self.done)
 
     def close(self) -> None:
-        """End the current task, if any."""
+        """End the progress line that is shown, if any."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

@@ -262,7 +262,7 @@ def bind(values: Mapping[str, object], **owners: Mapping[str, Setting]) -> dict[
             raise nearest("setting", key, [name for owner in owners.values() for name in owner])
         if len(matches) > 1:
             names = " or ".join(f"{name}.{setting.dotted}" for name, setting in matches)
-            raise UsageError(f"{key}: expected the name of one setting, got one of several; write {names}")
+            raise UsageError(f"{key}: several settings have this name; write the full name of one: {names}")
         ((name, setting),) = matches
         if setting.path in assigned[name]:
             raise UsageError(f"{key}: expected one value, got two, by its short and by its dotted name; leave one out")

@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+# seconds after which a signal during an import is tried again
+_PAUSE = 0.02
+
 
 class Interrupted(KeyboardInterrupt):
     """KeyboardInterrupt raised by the operating system's signal `number`."""
@@ -31,18 +34,25 @@ def number_of(stop: KeyboardInterrupt) -> int:
 
 @contextmanager
 def raising() -> Iterator[None]:
-    """Raise Interrupted at the first SIGTERM or SIGHUP inside the block, as Ctrl-C raises KeyboardInterrupt."""
+    """Raise Interrupted at the first SIGTERM or SIGHUP and at every Ctrl-C inside the block.
+
+    A signal during the import of a module is raised after the import: modules must not stay half loaded, and some of
+    them catch all exceptions of their imports.
+    """
     raised = 0
 
     def handler(number: int, frame: FrameType | None) -> None:
         nonlocal raised
         if number == signal.SIGHUP:
             _leave_terminal()
-        if not raised:
-            raised = number
+        if _imports(frame):
+            _send_again(number)
+        elif not raised or number == signal.SIGINT:
+            raised = raised or number
             raise Interrupted.by(number, "interrupted")
 
-    with _handling(handler, (signal.SIGTERM, signal.SIGHUP)):
+    numbers = (signal.SIGINT,) * (signal.getsignal(signal.SIGINT) is not signal.SIG_IGN)
+    with _handling(handler, (*numbers, signal.SIGTERM, signal.SIGHUP)):
         try:
             yield
         except Interrupted:
@@ -89,6 +99,22 @@ def _handling(handler: Callable[[int, FrameType | None], None], numbers: tuple[i
     finally:
         for number, previous in before.items():
             signal.signal(number, previous)
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Return True if the code of this frame runs during the import of a module."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "importlib._bootstrap":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _send_again(number: int) -> None:
+    """Send a signal to this process a little later."""
+    timer = threading.Timer(_PAUSE, os.kill, (os.getpid(), number))
+    timer.daemon = True
+    timer.start()
 
 
 def _leave_terminal() -> None:

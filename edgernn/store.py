@@ -97,6 +97,10 @@ def load_model(folder: Path) -> tuple[SequenceModel, dict[str, Any]]:
     Raises:
         EdgernnError: A file of the run is missing or invalid.
     """
+    if folder.is_file():
+        raise EdgernnError(
+            f"{folder}: expected a run directory, got a file; name the folder that `edgernn train` wrote"
+        )
     if not folder.is_dir():
         raise EdgernnError(f"{folder}: no such run directory; `edgernn train` writes one")
     config = read_config(folder)

@@ -219,7 +219,7 @@ def _constant(name: str, value: float) -> onnx.NodeProto:
 
 
 def _floor_rate(frontend: LogMel) -> list[onnx.NodeProto]:
-    """Return nodes that compute the rate of the noise floor, from the last floor and a value."""
+    """Return nodes that compute the smoothing rate of the noise floor, which differs for values above and below it."""
     return [
         _constant("fall", frontend.config.floor_fall),
         _constant("rise", frontend.config.floor_rise),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.errors import EdgernnError
+from edgernn.files import MODEL
 from edgernn.runtime.library import SCHEMA
 
 Check = Callable[[Any], bool]
@@ -79,6 +80,8 @@ _FIELDS: dict[str, tuple[str, Check]] = {
 
 def read_model(path: Path) -> bytes:
     """Read a model file, or raise EdgernnError if it does not exist."""
+    if (path / MODEL).is_file():
+        raise EdgernnError(f"{path}: expected a model file, got a folder; name its model: {path / MODEL}")
     if not path.is_file():
         raise EdgernnError(f"{path}: no such file")
     return path.read_bytes()

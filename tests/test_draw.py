@@ -339,7 +339,8 @@ def test_a_cell_that_imputes_is_refused(tmp_path):
 def test_a_cell_that_is_run_in_parts_must_know_its_length(tmp_path):
     write_mnist(tmp_path)
     with pytest.raises(
-        UsageError, match="length: expected a length, because this task runs decaynet in parts; set length="
+        UsageError,
+        match="length: expected the number of steps N of a sequence, as this task cuts sequences and decaynet",
     ):
         make_plan("draw", "decaynet", None, {}, data=tmp_path)
     make_plan("draw", "decaynet", None, {"length": 10}, data=tmp_path)

@@ -447,7 +447,10 @@ def test_schedule_of_the_eins_paper():
         ({"optimizer": "ntasgd"}, "ntasgd expects average_from, nonmono or both"),
         ({"nonmono": 5}, "nonmono: optimizer=adam does not average; use optimizer=ntasgd"),
         ({"bidirectional": True}, "bidirectional: the network of the task ptb has no such setting"),
-        ({"cell": "decaynet"}, "length: expected a length, because this task runs decaynet in parts; set length="),
+        (
+            {"cell": "decaynet"},
+            "length: expected the number of steps N of a sequence, as this task cuts sequences and decaynet",
+        ),
         ({"dropout_output": 1}, "dropout_output: expected a number of at least 0 and below 1"),
     ],
 )

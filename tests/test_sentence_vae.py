@@ -384,7 +384,8 @@ def test_a_network_that_is_sure_of_the_wrong_word_has_no_finite_perplexity(tmp_p
 def test_a_cell_that_is_run_in_parts_must_know_its_length(tmp_path):
     write_ptb(tmp_path)
     with pytest.raises(
-        UsageError, match="length: expected a length, because this task runs decaynet in parts; set length="
+        UsageError,
+        match="length: expected the number of steps N of a sequence, as this task cuts sequences and decaynet",
     ):
         make_plan("sentence-vae", "decaynet", None, {}, data=tmp_path)
     make_plan("sentence-vae", "decaynet", None, {"length": 10}, data=tmp_path)

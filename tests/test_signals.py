@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SIGTERM, SIGHUP and full disks: saved checkpoints, messages and exit statuses."""
 
+import importlib
 import json
 import os
 import pty
@@ -10,6 +11,8 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -128,3 +131,45 @@ def test_a_full_disk_says_where_what_is_kept_and_what_to_do(tmp_path):
     done = subprocess.run([sys.executable, "-m", *words_again], cwd=tmp_path, capture_output=True, timeout=300)
     assert done.returncode == 0
     assert not leftovers(tmp_path / "run")
+
+
+SLOW = """
+import time
+steps = []
+try:
+    for _ in range(20):
+        time.sleep(0.02)
+        steps.append(_)
+except BaseException:
+    steps.append("caught")
+"""
+
+
+def import_slowly(timer):
+    with raising():
+        timer.start()
+        importlib.import_module("slow_module")
+        # the signal comes again within this pause
+        time.sleep(5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_an_import_is_raised_after_it(tmp_path, monkeypatch, number):
+    (tmp_path / "slow_module.py").write_text(SLOW)
+    monkeypatch.syspath_prepend(tmp_path)
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), number))
+    with pytest.raises(Interrupted) as caught:
+        import_slowly(timer)
+    assert caught.value.number == number
+    assert sys.modules.pop("slow_module").steps == list(range(20))
+
+
+def test_an_early_ctrl_c_ends_a_training_with_a_message(tmp_path):
+    # while torch is being imported, which takes more than half a second
+    process = command_line(*ARGUMENTS, cwd=tmp_path)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    status, _, error = ended(process)
+    assert status == 128 + signal.SIGINT
+    assert error.splitlines()[-1].startswith("edgernn: interrupted")
+    assert "Traceback" not in error

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.store import load_model
 from edgernn.training import find_task, train
 from edgernn.training.score import scorer
@@ -137,7 +137,7 @@ BAD_NPZ = {
     "empty": ({"x": inputs(T=0), "y": ZEROS}, r"x: expected no size of 0, got shape \(40, 0, 3\)"),
     "text": ({"x": inputs().astype(str), "y": ZEROS}, "x: expected numbers, got <U"),
     "complex": ({"x": inputs() + 1j, "y": ZEROS}, "x: expected numbers, got complex128"),
-    "text-y": ({"x": inputs(), "y": ZEROS.astype(str)}, "y: expected numbers, got <U"),
+    "text-y": ({"x": inputs(), "y": ZEROS.astype(str)}, "y: expected numbers, got text"),
     "nan": ({"x": with_value(np.nan, (3, 2, 1)), "y": ZEROS}, r"x: expected finite .*, got nan at index \(3, 2, 1\)"),
     "inf": ({"x": with_value(-np.inf, (0, 4, 2)), "y": ZEROS}, r"got -inf at index \(0, 4, 2\)"),
     "overflow": ({"x": with_value(1e300, (1, 0, 0)), "y": ZEROS}, r"got 1e\+300 at index \(1, 0, 0\)"),
@@ -265,3 +265,34 @@ def test_a_run_is_scored_again_from_what_its_config_says(tmp_path, monkeypatch):
     value, higher_is_better = scorer(tmp_path / "run")(model)
     assert value == pytest.approx(result["mse"])
     assert not higher_is_better
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.zeros((8, 1), int), r"got \(8, 1\); use y\[:, 0\]"),
+        (np.eye(8, 3, dtype=int) + np.eye(8, 3, -3, dtype=int) + np.eye(8, 3, -6, dtype=int), r"use y\.argmax\(1\)"),
+        (np.zeros(5, int), r"got \(5,\); if x is \(T, N, I\), use x\.transpose\(1, 0, 2\)"),
+        (np.array(["a", "b"] * 4), r"y: expected numbers, got text; number the classes: np\.unique\(y, return_inverse"),
+    ],
+)
+def test_an_error_says_how_to_mend_targets(tmp_path, y, message):
+    np.savez(tmp_path / "d.npz", x=np.ones((8, 5, 2)), y=y)
+    with pytest.raises(EdgernnError, match=message):
+        Arrays().open(tmp_path / "d.npz", 0)
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (
+            np.arange(20) % 2 * 1.0,
+            r"y: whole numbers of a floating-point type are predicted as numbers; for class labels",
+        ),
+        (np.arange(20) % 2 + 1, "y: no sequence for training has the label 0; labels count from 0"),
+    ],
+)
+def test_doubtful_targets_are_warned_of(tmp_path, y, message):
+    np.savez(tmp_path / "d.npz", x=np.ones((20, 5, 2)), y=y)
+    with pytest.warns(EdgernnWarning, match=message):
+        Arrays().open(tmp_path / "d.npz", 0)

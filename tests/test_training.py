@@ -37,7 +37,7 @@ def test_a_name_that_two_owners_have_is_written_with_its_owner():
     owners["rule"] = owners["cell"]
     with pytest.raises(
         UsageError,
-        match=r"length: expected the name of one setting, got one of several; write cell\.length or rule\.length",
+        match=r"length: several settings have this name; write the full name of one: cell\.length or rule\.length",
     ):
         bind({"length": 3}, **owners)
     assert bind({"cell.length": 3, "task.T": 7}, **owners) == {

@@ -9,13 +9,12 @@ from typing import Any
 
 from edgernn.errors import EdgernnError
 from edgernn.export.export_run import export_run
-from edgernn.files import EXAMPLE, read_arrays, read_json, write_json
+from edgernn.files import EXAMPLE, MODEL, read_arrays, read_json, write_json
 from edgernn.machine import processor
 from edgernn.runtime import Session
 from edgernn.runtime.timing import Rounds, interleaved
 from edgernn.training.run_directory import LATENCY, RESULT
 
-MODEL = "model.onnx"
 _ROUNDS = Rounds(rounds=9, warmup=1, block_ms=10.0)
 
 

@@ -149,7 +149,7 @@ def alone(case: Case, settings: Rounds) -> dict[str, Any]:
 
 
 def _pin(threads: int) -> None:
-    """Limit this process to as many processors as it has threads, so that thread pools have this size."""
+    """Limit this process to `threads` processors, so that libraries start as many threads."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 

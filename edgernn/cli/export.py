@@ -59,7 +59,8 @@ def command(run: Path, out: Path | None, weights: str) -> dict[str, Any]:
     by more than 2 %.
     """
     from edgernn.export.export_run import export_run
+    from edgernn.files import MODEL
     from edgernn.training.score import scorer
 
-    name = "model.onnx" if weights == "float32" else f"model-{weights}.onnx"
+    name = MODEL if weights == "float32" else f"model-{weights}.onnx"
     return export_run(run, out or run / name, weights, None if weights == "float32" else scorer(run))

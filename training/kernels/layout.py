@@ -16,7 +16,7 @@ from edgernn.training.kernels.pointwise import Pointwise, print_map
 
 @dataclass(frozen=True)
 class Product:
-    """Product of a weight's rows for one gate with a state, or with m (`Cell.mid`).
+    """Product for one gate: the gate's rows of a weight times a state, or times m, the result of `Cell.mid`.
 
     Attributes:
         key: Name of the weight: R multiplies the first state, C the second state, V multiplies m.

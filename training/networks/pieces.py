@@ -31,7 +31,10 @@ def check_in_parts(layer: LayerConfig) -> None:
     """Raise UsageError for a cell that needs a whole sequence at once, as some networks run it in parts."""
     cell_type, _ = layer.types
     if not cell_type(1, 1, **layer.cell.options).streaming:
-        raise UsageError(f"length: expected a length, because this task runs {cell_type.name} in parts; set length=N")
+        raise UsageError(
+            f"length: expected the number of steps N of a sequence, as this task cuts sequences and {cell_type.name} "
+            "depends on their length; set length=N"
+        )
 
 
 @torch.no_grad()

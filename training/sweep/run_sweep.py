@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgernn.errors import EdgernnError
-from edgernn.files import EXAMPLE, write_bytes
+from edgernn.files import EXAMPLE, MODEL, write_bytes
 from edgernn.names import parts
 from edgernn.training.jobs import origin
 from edgernn.training.pictures import Point, fronts
@@ -16,7 +16,7 @@ from edgernn.training.sweep.cluster import device_of, load, on_ray
 from edgernn.training.sweep.sweep_plan import LAMBDA, load_sweep
 from edgernn.training.sweep.sweep_table import COSTS, markdown, tabulate
 from edgernn.training.table import results_of, save, trained
-from edgernn.training.table_latency import MODEL, exported, latencies, measured
+from edgernn.training.table_latency import exported, latencies, measured
 
 FRONT = "front"
 _SYMBOLS = {LAMBDA: "λ"}

@@ -2,6 +2,7 @@
 """Task on a user's own data: arrays in an npz file."""
 
 import hashlib
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgernn.errors import EdgernnError
+from edgernn.errors import EdgernnError, EdgernnWarning
 from edgernn.training.formats import read_npz
 from edgernn.training.tasks.own import NEXT, OwnData
 from edgernn.training.tasks.parts import Array, finite, first
@@ -17,6 +18,8 @@ from edgernn.training.tasks.parts import Array, finite, first
 # integers y that reach this and the number of training labels are refused: they are hardly class labels
 _MANY_CLASSES = 1000
 _MAX_LABEL = 2**31 - 1
+# floats that are whole numbers are probably class labels if each stands for this many sequences on average
+_MANY_SEQUENCES = 8
 _SUFFIXES = {"train": "", "validation": "_val", "test": "_test"}
 
 
@@ -74,6 +77,11 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
     for part, suffix in _SUFFIXES.items():
         if part in x and x[part].shape[2] != I:
             raise EdgernnError(f"{path}: x{suffix}: expected {I} channels, got {x[part].shape[2]}")
+    if y and _resemble_labels(y["train"]):
+        text = (
+            "y: whole numbers of a floating-point type are predicted as numbers; for class labels, store y.astype(int)"
+        )
+        warnings.warn(text, EdgernnWarning, stacklevel=2)
     for part, target in y.items():
         reference = y["train"]
         other_width = reference.is_floating_point() and target.shape[-1] != reference.shape[-1]
@@ -82,10 +90,38 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
             got = f"{target.dtype} {tuple(target.shape[1:])}"
             raise EdgernnError(f"{path}: y{_SUFFIXES[part]}: expected {wanted}, got {got}")
     labels = [part for part in y.values() if not part.is_floating_point()]
+    if labels and (missing := _missing_labels(y["train"])):
+        text = f"y: no sequence for training has the label {missing[0]}; labels count from 0"
+        warnings.warn(text, EdgernnWarning, stacklevel=2)
     largest = max((int(part.max()) for part in labels), default=0)
     if labels and largest >= max(_MANY_CLASSES, y["train"].numel()):
         hint = "store y as float to predict numbers"
         raise EdgernnError(f"{path}: y: expected labels from 0, got up to {largest}; {hint}")
+
+
+def _missing_labels(labels: Tensor) -> list[int]:
+    """Return the classes below the largest label that never occur, for up to _MANY_CLASSES classes."""
+    counts = torch.bincount(labels.flatten()).tolist() if int(labels.max()) < _MANY_CLASSES else []
+    return [label for label, count in enumerate(counts) if not count]
+
+
+def _resemble_labels(targets: Tensor) -> bool:
+    """Return True if floats (N, 1) are probably class labels: a few whole numbers, each of many sequences."""
+    if not targets.is_floating_point() or targets.ndim != 2 or targets.shape[1] != 1:
+        return False
+    distinct = targets.unique()
+    return bool((distinct % 1 == 0).all()) and 1 < len(distinct) <= len(targets) // _MANY_SEQUENCES
+
+
+def _shape_hint(name: str, array: Array, N: int, T: int) -> str:
+    """Suggest how to mend targets of a wrong shape, for sequences x (N, T, I)."""
+    if array.ndim == 2 and len(array) == N and array.shape[1] == 1:
+        return f"; use {name}[:, 0]"
+    if array.ndim == 2 and len(array) == N and (array.sum(1) == 1).all():
+        return f"; use {name}.argmax(1)"
+    if array.shape[:1] == (T,):
+        return "; if x is (T, N, I), use x.transpose(1, 0, 2)"
+    return ""
 
 
 def _inputs(path: Path, name: str, array: Array) -> Tensor:
@@ -107,7 +143,11 @@ def _targets(path: Path, name: str, array: Array, x: Tensor) -> Tensor:
         shapes = "(N,), (N, O) or (N, T, O)"
         fits = array.ndim in (1, 2, 3) and len(array) == N and (array.ndim < 3 or array.shape[1] == T)
     if not fits or 0 in array.shape:
-        raise EdgernnError(f"{path}: {name}: expected shape {shapes} with N={N}, T={T}, got {array.shape}")
+        text = f"{path}: {name}: expected shape {shapes} with N={N}, T={T}, got {array.shape}"
+        raise EdgernnError(text + _shape_hint(name, array, N, T))
+    if array.dtype.kind in "US":
+        hint = f"number the classes: np.unique({name}, return_inverse=True)[1]"
+        raise EdgernnError(f"{path}: {name}: expected numbers, got text; {hint}")
     if not labels:
         target = finite(f"{path}: {name}", array)
         return target[:, None] if target.ndim == 1 else target
