@@ -30,6 +30,7 @@ pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, 
 # imports an op without triton; kernels run on the CPU where the environment asks for it: see conftest
 from edgernn.training.kernels import gpu
 from edgernn.training.kernels.graphs import GraphUnroller
+from edgernn.training.kernels.kernel_form import KernelForm, choose, precision
 from edgernn.training.kernels.layout import make_layout
 
 pytestmark = pytest.mark.skipif(
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.skipif(
 )
 ROOT = Path(__file__).resolve().parent.parent
 # minimal tiles, so that three rows are two programs and nine columns are several blocks
-RESIDENT, STREAMED = gpu.KernelForm(True, held=1, rows=2), gpu.KernelForm(False, rows=2, block=4, block_k=4)
+RESIDENT, STREAMED = KernelForm(True, held=1, rows=2), KernelForm(False, rows=2, block=4, block_k=4)
 # cases: one or two stages, biases of gates without x, own vectors, x in the point-wise part
 SPINE = ["gru", "lstm", "decaynet", "irc-sru", "eins-from-x-forget"]
 
@@ -58,7 +59,7 @@ def assert_same(layer: RecurrentLayer, T: int, B: int, loss: Callable[..., Tenso
     assert_equals_loop(layer, fused(layer), T, B, loss)
 
 
-def use_form(form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
+def use_form(form: KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: form)
 
 
@@ -70,7 +71,7 @@ def test_every_cell_equals_the_loop(cell: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("rule", [name for name in RULES if name != "variable"])
 @pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
-def test_every_rule_equals_the_loop(rule: str, form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rule_equals_the_loop(rule: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
     use_form(form, monkeypatch)
     assert_same(make("lstm", rule, 2, 5), 2, 3)
 
@@ -80,7 +81,7 @@ def test_every_rule_equals_the_loop(rule: str, form: gpu.KernelForm, monkeypatch
 @pytest.mark.parametrize("budget", ["decisions", "likelihoods"])
 @pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
 def test_groups_of_neurons_equal_the_loop(
-    cell: str, G: int, H: int, budget: str, form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch
+    cell: str, G: int, H: int, budget: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_form(form, monkeypatch)
     assert_same(make_groups(cell, 7, H, G, budget=budget), 3, 3)
@@ -95,7 +96,7 @@ def test_wide_groups_equal_the_loop(G: int, H: int, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
 @pytest.mark.parametrize("cell", SPINE)
 def test_inputs_as_wide_as_the_state_equal_the_loop(
-    cell: str, form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch
+    cell: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_form(form, monkeypatch)
     assert_same(make(cell, "skip", 5, 5), 2, 2)
@@ -105,7 +106,7 @@ def test_inputs_as_wide_as_the_state_equal_the_loop(
 @pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
 @pytest.mark.parametrize(("cell", "rule"), CELLS_AND_RULES, ids=CELL_RULE_IDS)
 def test_every_cell_under_every_rule_equals_the_loop(
-    cell: str, rule: str, form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch
+    cell: str, rule: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_form(form, monkeypatch)
     I = 3 if form.resident else 5
@@ -259,7 +260,7 @@ def test_precision_is_that_of_torchs_own_recurrent_layers(allowed: bool, matmul:
     try:
         torch.set_float32_matmul_precision(matmul)
         with torch.backends.cudnn.flags(allow_tf32=allowed):
-            assert gpu.precision() == expected
+            assert precision() == expected
     finally:
         torch.set_float32_matmul_precision(before)
 
@@ -268,24 +269,24 @@ def test_precision_is_that_of_torchs_own_recurrent_layers(allowed: bool, matmul:
     ("cell", "H", "precision", "form"),
     [
         # three tiles of 128 x 128 numbers take 192 KiB, four do not fit
-        ("gru", 128, "tf32", gpu.KernelForm(True, held=3)),
-        ("lstm", 128, "bf16", gpu.KernelForm(True, held=4)),
-        ("lstm", 128, "tf32", gpu.KernelForm(True, held=2)),
-        ("rnn", 256, "bf16", gpu.KernelForm(True, held=1)),
-        ("gru", 256, "bf16", gpu.KernelForm(False)),
-        ("sru", 200, "tf32", gpu.KernelForm(True, held=0)),
-        ("gru", 300, "bf16", gpu.KernelForm(False)),
-        ("gru", 16, "ieee", gpu.KernelForm(False, block=32, block_k=32)),
+        ("gru", 128, "tf32", KernelForm(True, held=3)),
+        ("lstm", 128, "bf16", KernelForm(True, held=4)),
+        ("lstm", 128, "tf32", KernelForm(True, held=2)),
+        ("rnn", 256, "bf16", KernelForm(True, held=1)),
+        ("gru", 256, "bf16", KernelForm(False)),
+        ("sru", 200, "tf32", KernelForm(True, held=0)),
+        ("gru", 300, "bf16", KernelForm(False)),
+        ("gru", 16, "ieee", KernelForm(False, block=32, block_k=32)),
     ],
 )
-def test_weights_are_held_where_they_fit(cell: str, H: int, precision: str, form: gpu.KernelForm) -> None:
-    assert gpu.choose(make_layout(make(cell, "always", 3, H)), precision) == form
+def test_weights_are_held_where_they_fit(cell: str, H: int, precision: str, form: KernelForm) -> None:
+    assert choose(make_layout(make(cell, "always", 3, H)), precision) == form
 
 
 def test_smaller_shared_memory_holds_less() -> None:
     layout = make_layout(make("gru", "always", 3, 128))
-    assert gpu.choose(layout, "tf32", 163 * 1024) == gpu.KernelForm(True, held=1)
-    assert gpu.choose(layout, "tf32", 99 * 1024) == gpu.KernelForm(True, held=0)
+    assert choose(layout, "tf32", 163 * 1024) == KernelForm(True, held=1)
+    assert choose(layout, "tf32", 99 * 1024) == KernelForm(True, held=0)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +338,7 @@ def test_less_is_held_where_a_device_has_no_room(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(gpu, "kernels", kernels)
     monkeypatch.setattr(gpu, "_SMALLER", {})
-    monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: gpu.KernelForm(True, held=3))
+    monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: KernelForm(True, held=3))
     layer = make("gru", "always", 2, 3)
     x, state = inputs(layer, 1, 1)
     for _ in range(2):
