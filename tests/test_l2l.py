@@ -17,7 +17,8 @@ from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.training import train
 from edgernn.training.networks.learned_optimizer import LearnedOptimizer, log_and_sign
 from edgernn.training.networks.optimisees import HAND_MADE, RATES, ResBlock, ResNet, perceptron, residual, train_by_hand
-from edgernn.training.tasks.l2l import CIFAR10, ImageSplit, LearningToLearn, Unrolls
+from edgernn.training.tasks.l2l import CIFAR10, LearningToLearn
+from edgernn.training.tasks.unrolls import ImageSplit, Unrolls
 from tests import oracle
 from tests.training_helpers import Stop, data_folder, snapshot, without_pictures, words, write_mnist
 
