@@ -8,7 +8,8 @@ from itertools import product
 
 from torch import Tensor
 
-from edgernn.cells.base import Cell, Gate, Gates, Vector
+from edgernn.cells.base import Cell, Gate, Gates
+from edgernn.cells.vector import Vector
 from edgernn.program import Builder, Program, ProgramError
 from edgernn.tracing import check_gradient, trace
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from edgernn.program import OPS, Builder, Program, ProgramError, gradient
+from edgernn.differentiate import gradient
+from edgernn.program import OPS, Builder, Program, ProgramError
 
 Function = Callable[[Mapping[int, Tensor]], tuple[Tensor, ...]]
 # rows of a tile, different from all widths

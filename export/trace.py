@@ -298,18 +298,13 @@ def _scan(layer: RecurrentLayer, step: onnx.GraphProto, constants: list[str], an
     body += [helper.make_node("Identity", [v], [e]) for v, e in zip(next_states, ends, strict=True)]
     body.append(helper.make_node("Identity", [next_states[0]], ["step.Y"]))
 
-    def infos(
-        names: Sequence[str], *shape: int | None, kind: int = onnx.TensorProto.FLOAT
-    ) -> list[onnx.ValueInfoProto]:
-        return [helper.make_tensor_value_info(name, kind, shape or None) for name in names]
+    def info(name: str, *shape: int | None, kind: int = onnx.TensorProto.FLOAT) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, kind, shape or None)
 
-    scan_inputs = infos([f"step.{s}" for s in state] + [f"step.{name}" for name in scanned])
-    scan_outputs = [
-        infos([e], None, None if any_size else width)[0] for e, width in zip(ends, state.values(), strict=True)
-    ]
-    scan_outputs += infos(["step.Y"], None, None if any_size else cell.hidden_size) + infos(
-        counts, None, kind=onnx.TensorProto.INT64
-    )
+    widths = [None if any_size else width for width in (*state.values(), cell.hidden_size)]
+    scan_inputs = [info(f"step.{name}") for name in (*state, *scanned)]
+    scan_outputs = [info(name, None, width) for name, width in zip((*ends, "step.Y"), widths, strict=True)]
+    scan_outputs += [info(name, None, kind=onnx.TensorProto.INT64) for name in counts]
     outputs = [f"{s}_next" for s in state] + ["Y"] + (["updates"] if counts else [])
     return helper.make_node(
         "Scan",

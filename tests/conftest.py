@@ -13,7 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # set before triton is imported: run GPU kernels in its interpreter
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -110,6 +110,14 @@ def _exporter_is_read_once() -> None:
             return registry
 
         ONNXRegistry.from_torchlib = staticmethod(copied)
+
+
+@pytest.fixture
+def _double() -> Iterator[None]:
+    """Make float64 the type of new tensors."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
 
 
 @pytest.fixture(scope="session")

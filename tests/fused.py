@@ -17,7 +17,7 @@ from edgernn.cells.recurrent import DENSE, Recurrent
 from edgernn.layer import RecurrentLayer, Trace
 from edgernn.names import resolve
 from edgernn.rules import RULES, Kind, Phased
-from edgernn.training.kernels import cpu
+from edgernn.training.kernels import training_library
 from edgernn.training.kernels.common import RULES as FUSED_RULES
 from tests.native import VARIANTS, library
 from tests.tolerances import FLOAT32
@@ -32,10 +32,10 @@ def train_library() -> Iterator[None]:
     """Use the training library in the same folder as the library under test."""
     with pytest.MonkeyPatch.context() as patch:
         ops = Path(library())
-        patch.setattr(cpu, "train_library_path", lambda: ops.with_name("libedgernn_train" + ops.suffix))
-        cpu.library.cache_clear()
+        patch.setattr(training_library, "train_library_path", lambda: ops.with_name("libedgernn_train" + ops.suffix))
+        training_library.library.cache_clear()
         yield
-    cpu.library.cache_clear()
+    training_library.library.cache_clear()
 
 
 def make(cell: str, rule: str, I: int, H: int, recurrent: Recurrent = DENSE, **options: Any) -> RecurrentLayer:

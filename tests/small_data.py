@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.test_brits import write_stays
+from tests.stays import write_stays
 from tests.test_task_series import seizure_rows, write_rebuilt, write_twitter, write_yahoo
 from tests.training_helpers import write_mnist
 

@@ -21,12 +21,21 @@ def run(*words, status=0, **options):
     return process.stdout
 
 
+def load_script(path):
+    """Import a script as a module; it imports the modules beside it, as when it runs."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
 def generator():
     """Import the script runtime/csrc/generate.py as a module."""
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "runtime" / "csrc" / "generate.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script(ROOT / "runtime" / "csrc" / "generate.py")
 
 
 def copy_package(folder):

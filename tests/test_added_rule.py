@@ -82,8 +82,9 @@ def test_memory_starts_and_goes_on_in_a_portable_file(tmp_path) -> None:
 @pytest.mark.parametrize("cell", ["gru", "lstm", "irc-sru"])
 def test_triton_equals_the_loop(cell: str, resident: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from edgernn.training.kernels import gpu
+    from edgernn.training.kernels.kernel_form import KernelForm
 
-    form = gpu.KernelForm(True, held=1, rows=2) if resident else gpu.KernelForm(False, rows=2, block=4, block_k=4)
+    form = KernelForm(True, held=1, rows=2) if resident else KernelForm(False, rows=2, block=4, block_k=4)
     monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: form)
     layer = tiring(cell, 3, 5)
     fused = tiring(cell, 3, 5)

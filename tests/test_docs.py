@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documents agree with the code: examples run, generated parts are current, commands parse, links work."""
 
-import importlib.util
 import re
 import shlex
 import subprocess
@@ -15,8 +14,8 @@ from edgernn.cells import CELLS
 from edgernn.cli.frame import group, main
 from edgernn.imputers import IMPUTERS
 from edgernn.rules import RULES
+from tests.source_tree import ROOT, load_script
 
-ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
@@ -42,15 +41,8 @@ def test_readme_example_runs(tmp_path, monkeypatch):
 
 
 def generator():
-    """The module docs/generate.py, which imports the modules beside it as a script does."""
-    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(DOCS))
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(DOCS))
-    return module
+    """Import the script docs/generate.py as a module."""
+    return load_script(DOCS / "generate.py")
 
 
 def test_documents_agree_with_the_code():

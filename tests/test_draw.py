@@ -22,7 +22,7 @@ from edgernn.training.tasks.draw import DrawImages, mosaic
 from tests import oracle
 from tests.format_files import svhn_bytes
 from tests.task_helpers import opened
-from tests.training_helpers import data_folder, without_pictures, words, write_mnist
+from tests.training_helpers import data_folder, linear, without_pictures, words, write_mnist
 
 SIZES = {"channels": 2, "height": 6, "width": 9, "glimpses": 3, "latent": 4, "hidden_size": 5}
 SMALL = {"hidden_size": 8, "glimpses": 3, "latent": 4, "batch_size": 10, "steps": 3}
@@ -41,13 +41,6 @@ def images(count=3, seed=1):
     return torch.rand(count, 2, 6, 9, generator=torch.Generator().manual_seed(seed), dtype=torch.get_default_dtype())
 
 
-@pytest.fixture
-def _double():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 # reference equations, pixel by pixel
 
 
@@ -63,10 +56,6 @@ def filterbank(numbers, N, A, B):
             for a in range(1, F.shape[1] + 1):
                 F[i - 1, a - 1] = np.exp(-((a - mean) ** 2) / (2 * np.exp(log_variance)))
     return F_x / F_x.sum(1, keepdims=True), F_y / F_y.sum(1, keepdims=True), np.exp(log_gamma)
-
-
-def linear(module, v):
-    return v @ module.weight.detach().numpy().T + module.bias.detach().numpy()
 
 
 def recurrent(module, kind, x, state):

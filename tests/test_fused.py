@@ -19,7 +19,7 @@ from edgernn.cells.recurrent import BlockSparse
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES, Kind
 from edgernn.training.api import train
-from edgernn.training.kernels import attach, cpu
+from edgernn.training.kernels import attach, cpu, training_library
 from edgernn.training.kernels.common import RULES as FUSED_RULES
 from tests.fused import (
     CELL_RULE_IDS,
@@ -162,14 +162,14 @@ def test_rules_of_the_step_alone_start_as_in_the_loop(rule: str) -> None:
 
 
 def test_library_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "train_library_path", lambda: Path(library()))
-    cpu.library.cache_clear()
+    monkeypatch.setattr(training_library, "train_library_path", lambda: Path(library()))
+    training_library.library.cache_clear()
     with pytest.raises(
         edgernn.EdgernnError,
         match="expected the library of this version of edgernn, got another; install edgernn again",
     ):
-        cpu.library()
-    cpu.library.cache_clear()
+        training_library.library()
+    training_library.library.cache_clear()
 
 
 def test_random_sequences_of_a_batch_start_at_steps_of_their_own() -> None:
@@ -347,11 +347,14 @@ def test_laws_hold_for_instruction_set(name: str) -> None:
         "import ctypes, sys; f = ctypes.CDLL(sys.argv[1]).edgernn_train_isa; f.restype = ctypes.c_char_p\nprint(f())"
     )
     process = subprocess.run(
-        [sys.executable, "-c", probe, str(cpu.train_library_path())], env=environment, capture_output=True, text=True
+        [sys.executable, "-c", probe, str(training_library.train_library_path())],
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     if process.stdout.strip() != f"b'{name}'":
         pytest.skip(f"this machine or this build lacks {name}")
-    if cpu.library().edgernn_train_isa().decode().removesuffix("vnni") == name:
+    if training_library.library().edgernn_train_isa().decode().removesuffix("vnni") == name:
         return  # the instruction set in use is covered by this process
     programs = str(Path(__file__).with_name("test_fused_programs.py"))
     done = subprocess.run(

@@ -3,7 +3,6 @@
 
 import copy
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +15,7 @@ from edgernn.errors import UsageError
 from edgernn.layer import COUNT, RecurrentLayer
 from edgernn.rules import RULES
 from edgernn.training.kernels import cpu
-from tests.fused import inputs, run, whole_loss
-from tests.native import library
+from tests.fused import inputs, run, train_library, whole_loss
 from tests.tolerances import FLOAT32
 
 # T, B, I, H: small; H = I, which some cells require; several vectors; many vectors and rows
@@ -27,13 +25,8 @@ STEPS = 6
 
 @pytest.fixture(scope="module", autouse=True)
 def _library() -> Iterator[None]:
-    """Use the training library in the same folder as the library under test."""
-    with pytest.MonkeyPatch.context() as patch:
-        ops = Path(library())
-        patch.setattr(cpu, "train_library_path", lambda: ops.with_name("libedgernn_train" + ops.suffix))
-        cpu.library.cache_clear()
+    with train_library():
         yield
-    cpu.library.cache_clear()
 
 
 def make(cell: str, I: int, H: int, **options: Any) -> RecurrentLayer:

@@ -17,7 +17,7 @@ from edgernn.cells.base import State
 from edgernn.cells.recurrent import LowRank
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES
-from edgernn.training.kernels import attach, cpu
+from edgernn.training.kernels import attach, cpu, training_library
 from edgernn.training.kernels.program_cell import CellSource, ProgramNumbers, describe_cell, to_c
 from tests.fused import inputs, run, train_library, whole_loss
 from tests.fused_cells import Gru, TwoStages, fused, user_layer
@@ -104,7 +104,7 @@ def test_low_rank_is_refused() -> None:
 
 def refusal(source: CellSource) -> str:
     with pytest.raises(edgernn.UsageError) as caught:
-        cpu.ProgramCell(source)
+        training_library.ProgramCell(source)
     return str(caught.value)
 
 
@@ -197,11 +197,11 @@ def test_bad_cell_is_refused_with_a_sentence(case: str) -> None:
 
 def test_plain_cell_is_taken() -> None:
     """The cases above differ from this cell only in the refused part."""
-    assert cpu.ProgramCell(PLAIN).address is not None
+    assert training_library.ProgramCell(PLAIN).address is not None
 
 
 def test_lists_that_are_none_are_refused() -> None:
-    loaded = cpu.library()
+    loaded = training_library.library()
     assert loaded is not None
     why = ctypes.create_string_buffer(200)
     structure = to_c(PLAIN)
@@ -226,7 +226,7 @@ def test_numbers_made_wrong_do_no_harm(seed: int) -> None:
     ints[place] = int(rng.choice([-1, 0, 1, 2, 5, 16, 33, 63, 127, 1 << 40, ints[place] + 1, ints[place] - 1]))
     changed = replace(value, ints=tuple(ints)) if isinstance(value, ProgramNumbers) else tuple(ints)
     try:
-        program_cell = cpu.ProgramCell(replace(source, **{name: changed}))
+        program_cell = training_library.ProgramCell(replace(source, **{name: changed}))
     except edgernn.UsageError:
         return
     if name in ("gates", "vectors", "layout"):

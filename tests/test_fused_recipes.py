@@ -12,7 +12,7 @@ from edgernn.training.api import train
 from edgernn.training.kernels import attach, cpu
 from edgernn.training.plan import make_plan
 from edgernn.training.recipe import load_recipe, load_table, over, table_names
-from tests.native import library
+from tests.fused import train_library
 from tests.training_helpers import without_pictures
 
 # tables that train only recurrent layers, on data that the tests have
@@ -33,13 +33,8 @@ def expected(name: str) -> str | None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _library() -> Iterator[None]:
-    """Use the training library in the same folder as the library under test."""
-    with pytest.MonkeyPatch.context() as patch:
-        ops = Path(library())
-        patch.setattr(cpu, "train_library_path", lambda: ops.with_name("libedgernn_train" + ops.suffix))
-        cpu.library.cache_clear()
+    with train_library():
         yield
-    cpu.library.cache_clear()
 
 
 @pytest.mark.parametrize("name", NAMES)

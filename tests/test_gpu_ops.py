@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from edgernn.bench import gpu_ops
-from edgernn.bench.gpu_ops import check, check_all, find_or_build, forms, prepare, sanitize
+from edgernn.bench import build_cuda, gpu_ops
+from edgernn.bench.build_cuda import find_or_build
+from edgernn.bench.gpu_ops import check, check_all, forms, prepare, sanitize
 from edgernn.cells import CELLS
 from edgernn.errors import EdgernnError
 from tests.fake_gpu import TorchLibrary
@@ -96,16 +97,16 @@ def tools(tmp_path, monkeypatch):
 
 
 def test_without_nvcc_it_is_said_how_to_build(tools, monkeypatch):
-    monkeypatch.setattr(gpu_ops, "library_missing", lambda device="cpu": "it is not installed; build it so")
+    monkeypatch.setattr(build_cuda, "library_missing", lambda device="cpu": "it is not installed; build it so")
     with pytest.raises(EdgernnError, match="it is not installed; build it so"):
         find_or_build(1)
 
 
 def test_the_library_is_built_and_laid_beside_the_other(tools, monkeypatch, tmp_path):
     output, ran = tmp_path / "said", []
-    monkeypatch.setattr(gpu_ops, "library_missing", lambda device="cpu": None if device == "cpu" else "missing")
-    monkeypatch.setattr(gpu_ops, "library_path", lambda: str(tmp_path / "libedgernn_ops.so"))
-    monkeypatch.setattr(gpu_ops, "cuda_library_path", lambda: str(tmp_path / "libedgernn_cuda.so"))
+    monkeypatch.setattr(build_cuda, "library_missing", lambda device="cpu": None if device == "cpu" else "missing")
+    monkeypatch.setattr(build_cuda, "library_path", lambda: str(tmp_path / "libedgernn_ops.so"))
+    monkeypatch.setattr(build_cuda, "cuda_library_path", lambda: str(tmp_path / "libedgernn_cuda.so"))
     tools("nvcc", "exit 0")
     tools("cmake", "exit 0")
 
@@ -115,8 +116,8 @@ def test_the_library_is_built_and_laid_beside_the_other(tools, monkeypatch, tmp_
         assert folder.parts[-2:] == ("build", "cuda")
         return subprocess.CompletedProcess(words, 0, "", "")
 
-    monkeypatch.setattr(gpu_ops.subprocess, "run", run)
-    monkeypatch.setattr(gpu_ops.shutil, "copy2", lambda source, target: output.write_text(f"{source} {target}"))
+    monkeypatch.setattr(build_cuda.subprocess, "run", run)
+    monkeypatch.setattr(build_cuda.shutil, "copy2", lambda source, target: output.write_text(f"{source} {target}"))
     assert find_or_build(1) == str(tmp_path / "libedgernn_cuda.so")
     assert "-DEDGERNN_CUDA=ON" in ran[0]
     assert ran[1][-2:] == ["--target", "edgernn_cuda"]
@@ -128,7 +129,7 @@ def test_the_library_is_built_and_laid_beside_the_other(tools, monkeypatch, tmp_
     [("echo no >&2; exit 3", "failed: no"), ("exec /bin/sleep 9", "did not finish within the time limit of 1 s")],
 )
 def test_a_build_that_fails_is_named(tools, monkeypatch, script, message):
-    monkeypatch.setattr(gpu_ops, "library_missing", lambda device="cpu": "missing")
+    monkeypatch.setattr(build_cuda, "library_missing", lambda device="cpu": "missing")
     tools("nvcc", "exit 0")
     tools("cmake", script)
     with pytest.raises(EdgernnError, match=message):

@@ -14,6 +14,7 @@ pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, 
 from edgernn.bench import gpu_ops, gpu_suite
 from edgernn.bench.gpu_suite import SuiteSizes, check, run, table
 from edgernn.training.kernels import gpu
+from edgernn.training.kernels.kernel_form import KernelForm
 from tests.fake_gpu import TorchLibrary
 
 TINY = SuiteSizes(
@@ -40,7 +41,7 @@ def _no_library(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: gpu.KernelForm(True, rows=2))
+    monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: KernelForm(True, rows=2))
 
 
 @pytest.mark.slow

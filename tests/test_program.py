@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from edgernn.cells import Cell, Gate, Vector
-from edgernn.program import MOST_VALUES, OPS, Builder, Instruction, Program, ProgramError, gradient
+from edgernn.differentiate import gradient
+from edgernn.program import MOST_VALUES, OPS, Builder, Instruction, Program, ProgramError
 from edgernn.rules import RULES
 from tests.added_rule.tiring import Tiring
 from tests.source_tree import ROOT, generator

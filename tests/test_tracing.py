@@ -10,7 +10,8 @@ from edgernn.cell_program import INPUT, STATE, VECTOR, cell_program, trace_equat
 from edgernn.cells import CELLS, EINS, GRU, Cell, DecayNet, Gate, Gates, Vector
 from edgernn.cells.base import State
 from edgernn.cells.norm import Norm
-from edgernn.program import ProgramError, gradient
+from edgernn.differentiate import gradient
+from edgernn.program import ProgramError
 from edgernn.tracing import check_gradient, trace
 
 WIDTHS = {0: 3, 1: 3}

@@ -13,12 +13,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import edgernn
 from edgernn.cells import CELLS, Cell, Gate, Gates
 from edgernn.cells.base import State
-from edgernn.cells.norm import RecurrentBatchNorm
 from edgernn.cells.recurrent import BlockSparse
 from edgernn.layer import RecurrentLayer
 from edgernn.program import OPS, ProgramError
@@ -29,7 +27,7 @@ from tests.fused import CELL_RULE_IDS, CELLS_AND_RULES, assert_equals_loop, inpu
 pytest.importorskip("triton", reason="triton, which makes the kernels for GPUs, is not installed")
 # imports an op without triton; kernels run on the CPU where the environment asks for it: see conftest
 from edgernn.training.kernels import gpu
-from edgernn.training.kernels.graphs import GraphUnroller
+from edgernn.training.kernels.kernel_form import KernelForm, choose, precision
 from edgernn.training.kernels.layout import make_layout
 
 pytestmark = pytest.mark.skipif(
@@ -37,7 +35,7 @@ pytestmark = pytest.mark.skipif(
 )
 ROOT = Path(__file__).resolve().parent.parent
 # minimal tiles, so that three rows are two programs and nine columns are several blocks
-RESIDENT, STREAMED = gpu.KernelForm(True, held=1, rows=2), gpu.KernelForm(False, rows=2, block=4, block_k=4)
+RESIDENT, STREAMED = KernelForm(True, held=1, rows=2), KernelForm(False, rows=2, block=4, block_k=4)
 # cases: one or two stages, biases of gates without x, own vectors, x in the point-wise part
 SPINE = ["gru", "lstm", "decaynet", "irc-sru", "eins-from-x-forget"]
 
@@ -58,7 +56,7 @@ def assert_same(layer: RecurrentLayer, T: int, B: int, loss: Callable[..., Tenso
     assert_equals_loop(layer, fused(layer), T, B, loss)
 
 
-def use_form(form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
+def use_form(form: KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: form)
 
 
@@ -70,7 +68,7 @@ def test_every_cell_equals_the_loop(cell: str, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("rule", [name for name in RULES if name != "variable"])
 @pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
-def test_every_rule_equals_the_loop(rule: str, form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rule_equals_the_loop(rule: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch) -> None:
     use_form(form, monkeypatch)
     assert_same(make("lstm", rule, 2, 5), 2, 3)
 
@@ -80,7 +78,7 @@ def test_every_rule_equals_the_loop(rule: str, form: gpu.KernelForm, monkeypatch
 @pytest.mark.parametrize("budget", ["decisions", "likelihoods"])
 @pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
 def test_groups_of_neurons_equal_the_loop(
-    cell: str, G: int, H: int, budget: str, form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch
+    cell: str, G: int, H: int, budget: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_form(form, monkeypatch)
     assert_same(make_groups(cell, 7, H, G, budget=budget), 3, 3)
@@ -95,7 +93,7 @@ def test_wide_groups_equal_the_loop(G: int, H: int, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
 @pytest.mark.parametrize("cell", SPINE)
 def test_inputs_as_wide_as_the_state_equal_the_loop(
-    cell: str, form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch
+    cell: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_form(form, monkeypatch)
     assert_same(make(cell, "skip", 5, 5), 2, 2)
@@ -105,7 +103,7 @@ def test_inputs_as_wide_as_the_state_equal_the_loop(
 @pytest.mark.parametrize("form", [RESIDENT, STREAMED], ids=["resident", "streamed"])
 @pytest.mark.parametrize(("cell", "rule"), CELLS_AND_RULES, ids=CELL_RULE_IDS)
 def test_every_cell_under_every_rule_equals_the_loop(
-    cell: str, rule: str, form: gpu.KernelForm, monkeypatch: pytest.MonkeyPatch
+    cell: str, rule: str, form: KernelForm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_form(form, monkeypatch)
     I = 3 if form.resident else 5
@@ -259,7 +257,7 @@ def test_precision_is_that_of_torchs_own_recurrent_layers(allowed: bool, matmul:
     try:
         torch.set_float32_matmul_precision(matmul)
         with torch.backends.cudnn.flags(allow_tf32=allowed):
-            assert gpu.precision() == expected
+            assert precision() == expected
     finally:
         torch.set_float32_matmul_precision(before)
 
@@ -268,24 +266,24 @@ def test_precision_is_that_of_torchs_own_recurrent_layers(allowed: bool, matmul:
     ("cell", "H", "precision", "form"),
     [
         # three tiles of 128 x 128 numbers take 192 KiB, four do not fit
-        ("gru", 128, "tf32", gpu.KernelForm(True, held=3)),
-        ("lstm", 128, "bf16", gpu.KernelForm(True, held=4)),
-        ("lstm", 128, "tf32", gpu.KernelForm(True, held=2)),
-        ("rnn", 256, "bf16", gpu.KernelForm(True, held=1)),
-        ("gru", 256, "bf16", gpu.KernelForm(False)),
-        ("sru", 200, "tf32", gpu.KernelForm(True, held=0)),
-        ("gru", 300, "bf16", gpu.KernelForm(False)),
-        ("gru", 16, "ieee", gpu.KernelForm(False, block=32, block_k=32)),
+        ("gru", 128, "tf32", KernelForm(True, held=3)),
+        ("lstm", 128, "bf16", KernelForm(True, held=4)),
+        ("lstm", 128, "tf32", KernelForm(True, held=2)),
+        ("rnn", 256, "bf16", KernelForm(True, held=1)),
+        ("gru", 256, "bf16", KernelForm(False)),
+        ("sru", 200, "tf32", KernelForm(True, held=0)),
+        ("gru", 300, "bf16", KernelForm(False)),
+        ("gru", 16, "ieee", KernelForm(False, block=32, block_k=32)),
     ],
 )
-def test_weights_are_held_where_they_fit(cell: str, H: int, precision: str, form: gpu.KernelForm) -> None:
-    assert gpu.choose(make_layout(make(cell, "always", 3, H)), precision) == form
+def test_weights_are_held_where_they_fit(cell: str, H: int, precision: str, form: KernelForm) -> None:
+    assert choose(make_layout(make(cell, "always", 3, H)), precision) == form
 
 
 def test_smaller_shared_memory_holds_less() -> None:
     layout = make_layout(make("gru", "always", 3, 128))
-    assert gpu.choose(layout, "tf32", 163 * 1024) == gpu.KernelForm(True, held=1)
-    assert gpu.choose(layout, "tf32", 99 * 1024) == gpu.KernelForm(True, held=0)
+    assert choose(layout, "tf32", 163 * 1024) == KernelForm(True, held=1)
+    assert choose(layout, "tf32", 99 * 1024) == KernelForm(True, held=0)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +335,7 @@ def test_less_is_held_where_a_device_has_no_room(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(gpu, "kernels", kernels)
     monkeypatch.setattr(gpu, "_SMALLER", {})
-    monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: gpu.KernelForm(True, held=3))
+    monkeypatch.setattr(gpu, "choose", lambda layout, precision, shared=0: KernelForm(True, held=3))
     layer = make("gru", "always", 2, 3)
     x, state = inputs(layer, 1, 1)
     for _ in range(2):
@@ -351,88 +349,6 @@ def test_wrong_shapes_and_other_precisions() -> None:
     with pytest.raises(edgernn.EdgernnError, match=r"state h: expected shape \(2, 9\), got \(2, 8\)"):
         layer(torch.zeros(4, 2, 3), (torch.zeros(2, 8),))
     assert layer.double()(torch.zeros(2, 2, 3, dtype=torch.float64))[0].dtype == torch.float64
-
-
-def test_recorded_loops_are_kept_for_a_shape_and_left_where_they_would_be_wrong() -> None:
-    recorded = []
-
-    def capture(steps: torch.nn.Module, arguments: tuple[Tensor, ...]) -> torch.nn.Module:
-        recorded.append(tuple(arguments[0].shape))
-        steps(*arguments)
-        return steps
-
-    layer = make("gru", "selective", 3, 5)
-    graphs = GraphUnroller(capture, "cpu")
-    layer.unroller = graphs
-    plain = copy.deepcopy(layer)
-    assert plain.unroller is not graphs
-    plain.unroller = None
-    x, state = inputs(layer, 4, 2)
-    *_, grads = run(plain, x, state, whole_loss)
-    *_, gradients = run(layer, x, state, whole_loss)
-    for name, grad in grads.items():
-        torch.testing.assert_close(gradients[name], grad)
-    assert recorded == [(4, 2, 3)]
-    # the same shape again, another shape, and another slope
-    for piece in (x, x[:2], x[:2]):
-        layer(piece, state)[0].sum().backward()
-    layer.rule.anneal(80)
-    layer(x, state)[0].sum().backward()
-    assert recorded == [(4, 2, 3), (4, 2, 3), (2, 2, 3), (4, 2, 3)]
-    # before the first call's backward its buffers are in use
-    y = layer(x, state)[0]
-    assert graphs(layer, x, state) is None
-    y.sum().backward()
-    assert graphs(layer, x, state) is not None
-    graphs._close()
-    layer.step_weights = torch.ones(4, 2)
-    assert graphs(layer, x, state) is None
-    layer.step_weights = None
-    with torch.no_grad():
-        assert graphs(layer, x, state) is None
-    stand_in = {"cell.R": layer.cell.R * 2}
-    y = torch.func.functional_call(layer, stand_in, (x, state))[0]
-    torch.testing.assert_close(y, torch.func.functional_call(plain, stand_in, (x, state))[0])
-    assert len(recorded) == 4
-
-
-@pytest.mark.parametrize("norm", ["layer", "recurrent-batch"])
-@pytest.mark.parametrize("rule", ["always", "selective", "skip"])
-def test_a_normalised_loop_can_be_recorded(norm: str, rule: str) -> None:
-    """A recording cannot hold what Python reads off a tensor: tensors without values show that nothing is."""
-    model = edgernn.SequenceModel("lstm", 3, 4, rule=rule, norm=norm, norm_steps=3)
-    (layer,) = model.recurrent_layers()
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        x = torch.randn(5, 6, 3)
-        y, _, _ = layer(x, layer.initial_state(6, x))
-        y.sum().backward()
-    assert layer.cell.R.grad is not None
-
-
-def test_recording_leaves_the_averages_of_a_normalisation_alone() -> None:
-    def capture(steps: torch.nn.Module, given: tuple[Tensor, ...]) -> torch.nn.Module:
-        for _ in range(3):
-            steps(*given)
-        return steps
-
-    # fewer steps have averages of their own than a sequence has
-    model = edgernn.SequenceModel("lstm", 3, 4, norm="recurrent-batch", norm_steps=3)
-    (layer,) = model.recurrent_layers()
-    plain = copy.deepcopy(layer)
-    layer.unroller = GraphUnroller(capture, "cpu")
-    x = torch.randn(5, 6, 3)
-    for _ in range(2):
-        for each in (layer, plain):
-            each(x, each.initial_state(6, x))[0].sum().backward()
-    assert dict(layer.named_buffers())
-    for (name, ours), (_, theirs) in zip(layer.named_buffers(), plain.named_buffers(), strict=True):
-        assert torch.equal(ours, theirs), name
-        assert not torch.equal(ours, torch.full_like(ours, float("var" in name)))
-    # a batch that is shared with other processes
-    for module in layer.modules():
-        if isinstance(module, RecurrentBatchNorm):
-            module.total = lambda value: value
-    assert layer.unroller(layer, x, layer.initial_state(6, x)) is None
 
 
 def compile_for_real(*words: str) -> list[dict[str, object]]:

@@ -24,6 +24,11 @@ def words(settings):
     return [f"{key}={value}" for key, value in settings.items()]
 
 
+def linear(module, v):
+    """Return W v + b of an nn.Linear, in NumPy."""
+    return v @ module.weight.detach().numpy().T + module.bias.detach().numpy()
+
+
 def idx_bytes(array):
     return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
 

@@ -11,15 +11,12 @@ The processes are started by torchrun or by `together`, and connect through torc
 
 import json
 import os
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -30,13 +27,13 @@ from edgernn.cells.base import State
 from edgernn.cells.norm import RecurrentBatchNorm
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.imputers import Imputer
+from edgernn.training.child_processes import LAUNCHED, Child, launched, report_ready
 from edgernn.training.plan import Plan
 from edgernn.training.tasks import Batch
 
 T = TypeVar("T")
 # timeout of collectives: longer than the longest evaluation, in which all others wait for process 0
 _PATIENCE = timedelta(hours=6)
-_LAUNCHED = "EDGERNN_LAUNCHED"
 # keeps process groups alive: destroying the last reference joins threads with the GIL held, which can deadlock
 _kept: list[Any] = []
 # first number of the seed of a process's random generator, to tell it from other generators
@@ -294,12 +291,12 @@ def together(plan: Plan, size: int, command: list[str]) -> Iterator[Group]:
     if size == 1:
         yield Group()
         return
-    children: list[_Child] = []
+    children: list[Child] = []
     with ExitStack() as stack:
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-            children = stack.enter_context(_launched(size, command))
-        elif _LAUNCHED in os.environ:
-            _report_ready()
+            children = stack.enter_context(launched(size, command))
+        elif LAUNCHED in os.environ:
+            report_ready()
         rank = int(os.environ["RANK"])
         if plan.device == "cuda":
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
@@ -315,90 +312,3 @@ def together(plan: Plan, size: int, command: list[str]) -> Iterator[Group]:
             raise EdgernnError(
                 f"devices: of {size} processes that train together {lost}; resume the run with --resume"
             ) from None
-
-
-class _Child:
-    """A process of a data-parallel training that process 0 has started."""
-
-    def __init__(self, rank: int, words: list[str], environment: dict[str, str]) -> None:
-        self.rank = rank
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=self._stderr)
-
-    def failure(self, timeout: float = 5.0) -> str | None:
-        """Describe how the process failed, within `timeout` seconds; None if it has not."""
-        try:
-            status = self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return None
-        if status == 0:
-            return None
-        self._stderr.seek(0)
-        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
-        how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        return f"process {self.rank} {how}" + (f" ({lines[-1]})" if lines else "")
-
-    def end(self, timeout: float) -> None:
-        """Wait for the end of the process, and kill it after `timeout` seconds."""
-        try:
-            self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._stderr.close()
-
-
-@contextmanager
-def _launched(size: int, command: list[str]) -> Iterator[list[_Child]]:
-    """Run the other processes of a data-parallel training during the block, with this process as rank 0."""
-    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, (os.cpu_count() or 1) // size))
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
-    shared = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(store.port),
-        "WORLD_SIZE": str(size),
-        "LOCAL_WORLD_SIZE": str(size),
-        # like torchrun: the store already exists
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
-        "OMP_NUM_THREADS": str(threads),
-    }
-    before, threads_before = dict(os.environ), torch.get_num_threads()
-    children: list[_Child] = []
-    # after an error, a child may be waiting for this process
-    timeout = 3.0
-    try:
-        for rank in range(1, size):
-            ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank), _LAUNCHED: "1"}
-            children.append(_Child(rank, [sys.executable, "-m", *command], {**before, **shared, **ranks}))
-        while not store.check([_ready(child.rank) for child in children]):
-            for child in children:
-                if why := child.failure(0):
-                    raise EdgernnError(
-                        f"devices: of {size} processes that should train together {why}; run the command again"
-                    )
-            time.sleep(0.02)
-        os.environ.update({**shared, "RANK": "0", "LOCAL_RANK": "0"})
-        torch.set_num_threads(threads)
-        yield children
-        timeout = 60.0
-    finally:
-        torch.set_num_threads(threads_before)
-        for name in {*shared, "RANK", "LOCAL_RANK"}:
-            if name in before:
-                os.environ[name] = before[name]
-            else:
-                os.environ.pop(name, None)
-        for child in children:
-            child.end(timeout)
-
-
-def _report_ready() -> None:
-    """Tell process 0, which started this process, that it is running."""
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    store = dist.TCPStore(address, port, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
-    store.set(_ready(int(os.environ["RANK"])), "")
-
-
-def _ready(rank: int) -> str:
-    return f"ready {rank}"

@@ -21,13 +21,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from edgernn.bench.build_cuda import find_or_build
 from edgernn.cells import CELLS, EINS, Cell, ForgetBias
 from edgernn.cells.recurrent import recurrent_weights
 from edgernn.errors import EdgernnError
 from edgernn.layer import RecurrentLayer
 from edgernn.rules import RULES
 from edgernn.runtime.cuda import CudaLibrary, Sizes
-from edgernn.runtime.library import CUDA, CUDA_OPTION, cuda_library_path, library_missing, library_path
+from edgernn.runtime.library import cuda_library_path
 
 # rules that have CUDA kernels
 ON_GPU = tuple(name for name, rule in RULES.items() if rule.is_dense() or rule.has_equations())
@@ -256,41 +257,6 @@ def _held(op: PackedLayer, x: Tensor, states: Sequence[Tensor]) -> Callable[[], 
     """Return a function that calls a CUDA kernel and keeps its inputs and outputs alive."""
     call, outputs = op.bound(x, states)
     return lambda: (call(), op, x, states, outputs)
-
-
-def find_or_build(seconds: float) -> str:
-    """Find the CUDA library; if it is missing and nvcc and the sources exist, build it beside the native library.
-
-    Args:
-        seconds: Time limit of the build.
-
-    Returns:
-        The path of the library.
-
-    Raises:
-        EdgernnError: The library is missing and cannot be built, or not within the time limit.
-    """
-    missing = library_missing("cuda")
-    if missing is None:
-        return cuda_library_path()
-    import edgernn
-
-    root = Path(edgernn.__file__).resolve().parents[1]
-    if shutil.which("nvcc") is None or shutil.which("cmake") is None or not (root / "CMakeLists.txt").is_file():
-        raise EdgernnError(f"{missing}; building it needs nvcc, cmake and the source tree")
-    folder, end = root / "build" / "cuda", time.perf_counter() + seconds
-    configure = ["cmake", "-S", str(root), "-B", str(folder), f"-D{CUDA_OPTION}=ON"]
-    build = ["cmake", "--build", str(folder), "--parallel", str(os.cpu_count() or 1), "--target", "edgernn_cuda"]
-    for words in (configure, build):
-        try:
-            done = subprocess.run(words, capture_output=True, text=True, timeout=max(1.0, end - time.perf_counter()))
-        except subprocess.TimeoutExpired:
-            raise EdgernnError(f"{' '.join(words)} did not finish within the time limit of {seconds:.0f} s") from None
-        if done.returncode != 0:
-            raise EdgernnError(f"{' '.join(words)} failed: {(done.stderr or done.stdout)[-500:]}")
-    target = Path(library_path() if library_missing() is None else edgernn.runtime.__file__).with_name(CUDA)
-    shutil.copy2(folder / CUDA, target)
-    return cuda_library_path()
 
 
 def sanitize(tool: str, seconds: float) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recurrent cells, one file per family. To add a cell, write its file and list it in CELLS."""
 
-from edgernn.cells.base import Cell, Gate, Gates, State, Vector
+from edgernn.cells.base import Cell, Gate, Gates, State
 from edgernn.cells.decaynet import DecayNet
 from edgernn.cells.eins import EINS
 from edgernn.cells.fastgrnn import FastGRNN, FastGRNNSplit
@@ -13,6 +13,7 @@ from edgernn.cells.pru import PRU
 from edgernn.cells.rnn import RNN
 from edgernn.cells.sru import SRU
 from edgernn.cells.tlstm import TLSTM
+from edgernn.cells.vector import Vector
 
 CELLS: dict[str, type[Cell]] = {
     cell.name: cell

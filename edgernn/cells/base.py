@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any, ClassVar, Literal, Self, TypedDict
+from typing import Any, ClassVar, Self, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from edgernn.cells.norm import Norm
 from edgernn.cells.recurrent import DENSE, BlockSparse, Recurrent
+from edgernn.cells.vector import Vector
 from edgernn.errors import UsageError
 
 State = tuple[Tensor, ...]
@@ -40,25 +41,6 @@ class Gate:
     m: bool = False
     bias: bool = True
     mid: bool = False
-
-
-@dataclass(frozen=True)
-class Vector:
-    """Parameter vector that a cell has besides the weights of its gates; its equations read it as p.NAME.
-
-    Attributes:
-        size: Length: "H", "I" or "1".
-        start: Initial value. None: random, as for the weights.
-        map: Function that is applied to the vector before p.NAME is read. None: no function.
-        learned: True for a parameter, False for a constant.
-        steps: True if the value 0 stands for the length T of the current sequence.
-    """
-
-    size: Literal["H", "I", "1"]
-    start: float | None = None
-    map: Callable[[Tensor], Tensor] | None = None
-    learned: bool = True
-    steps: bool = False
 
 
 class Gates:

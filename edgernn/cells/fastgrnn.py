@@ -8,7 +8,8 @@ Choose it for the smallest devices, where every kilobyte counts and tanh and σ 
 
 import torch
 
-from edgernn.cells.base import Cell, Gate, Gates, State, Vector
+from edgernn.cells.base import Cell, Gate, Gates, State
+from edgernn.cells.vector import Vector
 
 _SCALARS = {"zeta": Vector("1", 1.0, torch.sigmoid), "nu": Vector("1", -4.0, torch.sigmoid)}
 

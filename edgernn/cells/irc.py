@@ -13,8 +13,9 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from edgernn.cells.base import Gate, Gates, Parts, State, Vector
+from edgernn.cells.base import Gate, Gates, Parts, State
 from edgernn.cells.forget import ForgetBias
+from edgernn.cells.vector import Vector
 
 
 class _InputResidual(ForgetBias):

@@ -10,7 +10,8 @@ from typing import Unpack
 
 import torch
 
-from edgernn.cells.base import Cell, Gate, Gates, Parts, State, Vector
+from edgernn.cells.base import Cell, Gate, Gates, Parts, State
+from edgernn.cells.vector import Vector
 
 
 class SRU(Cell):

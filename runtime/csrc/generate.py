@@ -12,11 +12,10 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -25,17 +24,15 @@ from edgernn.cells import CELLS, Cell
 from edgernn.program import MOST_RESULTS, MOST_VALUES, OPS, Program, ProgramError
 from edgernn.rule_program import trace_rule
 from edgernn.rules import RULES, Kind, UpdateRule
+from print_equations import member_function
 
 CSRC = Path(__file__).resolve().parent
-# precedence of an expression
-_SUM, _PRODUCT, _ATOM = 1, 2, 3
 # distinct sizes of the rules that are traced, so that the shape of a weight tells its axes
 _INPUT, _HIDDEN = 5, 7
 _TERMS = {"x": "kX", "h": "kH", "c": "kC", "m": "kM", "bias": "kBias", "mid": "kMid"}
 _EXTENTS = {"H": "kHidden", "I": "kInput", "1": "kOne"}
 _MAPS = {"sigmoid": "kSigmoid", "tanh": "kTanh"}
 _ROWS = {"H": "HiddenRows()", "I": "InputRows()", "1": "OneRow()", "groups": "GroupRows()"}
-_CALLS = {"sigmoid": "Sigmoid", "tanh": "Tanh", "min": "Min"}
 
 
 def ops() -> str:
@@ -167,10 +164,10 @@ def _function(cell: Cell, program: Program, mid: bool) -> list[str]:
     names = {GATE + i: gate.name for i, gate in enumerate(cell.gates)}
     if mid:
         parameters = {"p": "const V* p", "q": "const V* q", "x": "V x", "state": "const V* state"}
-        return _method("V Mid", parameters, program, arguments, names=names)
+        return member_function("V Mid", parameters, program, arguments, names=names)
     parameters = {"p": "const V* p", "q": "const V* q", "state": "V* state"}
     results = {f"state[{i}]": name for i, name in enumerate(cell.states)}
-    return _method("void Update", parameters, program, arguments, results, names)
+    return member_function("void Update", parameters, program, arguments, results, names)
 
 
 def rule_list() -> str:
@@ -320,197 +317,7 @@ def _rule_methods(rule: UpdateRule) -> Iterator[list[str]]:
                 raise ProgramError(f"{rule.name}: {method}: expected arguments of the C++ function, got {name}")
             arguments[key] = text
         results = {memories[name]: name.removeprefix("rule_") for name in rule.memory} if method == "advance" else None
-        yield _method(signature, declared, program, arguments, results)
-
-
-def _method(
-    signature: str,
-    parameters: Mapping[str, str],
-    program: Program,
-    arguments: Mapping[int, str],
-    results: Mapping[str, str] | None = None,
-    names: Mapping[int, str] | None = None,
-) -> list[str]:
-    """Print the equations of a cell or rule as a C++ member function.
-
-    Args:
-        signature: The return type and the name of the function.
-        parameters: Dict from name to declaration. Unused parameters are declared without a name.
-        program: The equations of the function.
-        arguments: Dict from the key of each argument of the program to its C++ expression.
-        results: Dict from the C++ destination of each result to its name. None: the function returns its only result.
-        names: Dict from an argument's key to a variable name for the value that an op computes from it alone.
-
-    Returns:
-        The lines of the function.
-    """
-    floats = {name for name, declaration in parameters.items() if declaration.startswith("float ")}
-    reserved = {"p", "q", "x", "state", *parameters}
-    printer = _Printer(program, arguments, results, names or {}, reserved, floats)
-    body = printer.body()
-    text = "\n".join(body)
-    declared = [
-        declaration if re.search(rf"\b{name}\b", text) else declaration.removesuffix(name).strip()
-        for name, declaration in parameters.items()
-    ]
-    return ["template <class V>", f"static constexpr {signature}({', '.join(declared)}) {{", *body, "}"]
-
-
-class _Printer:
-    """Prints a point-wise program (a list of elementary operations) as C++ statements."""
-
-    def __init__(
-        self,
-        program: Program,
-        arguments: Mapping[int, str],
-        results: Mapping[str, str] | None,
-        names: Mapping[int, str],
-        reserved: set[str],
-        floats: set[str],
-    ) -> None:
-        self._program, self._results, self._names, self._reserved = program, results, names, reserved
-        values = [(arguments[key], _ATOM) for key in program.arguments]
-        self._values = [*values, *((_literal(number), _ATOM) for number in program.constants)]
-        self._floats = {number for number, (text, _) in enumerate(values) if text in floats}
-        self._first = len(self._values)
-        self._uses = self._count_uses()
-        self._lines: list[str] = []
-
-    def body(self) -> list[str]:
-        for number, instruction in enumerate(self._program.instructions, self._first):
-            if not self._uses[number]:
-                self._values.append(("", _ATOM))
-                continue
-            text, precedence = self._expression(instruction.op, instruction.operands)
-            name = self._name(number)
-            if name is not None:
-                self._lines.append(f"const V {name} = {text};")
-                text, precedence = name, _ATOM
-            self._values.append((text, precedence))
-        results = [self._values[number][0] for number in self._program.results]
-        if self._results is None:
-            return [*self._lines, f"return {results[0]};"]
-        places, names = list(self._results), list(self._results.values())
-        # a destination must not be overwritten before it is read
-        for i, result in enumerate(results):
-            if any(place in result for place in places[:i]):
-                results[i] = self._free(f"new_{names[i]}")
-                self._lines.append(f"const V {results[i]} = {result};")
-        writes = zip(places, results, strict=True)
-        return [*self._lines, *(f"{place} = {result};" for place, result in writes if result != place)]
-
-    def _count_uses(self) -> list[int]:
-        uses = [0] * self._program.size
-        for number in self._program.results:
-            uses[number] += 1
-        for number in range(self._program.size - 1, self._first - 1, -1):
-            instruction = self._program.instructions[number - self._first]
-            if uses[number]:
-                for operand in self._operands(instruction.op, instruction.operands):
-                    uses[operand] += 1
-        return uses
-
-    def _operands(self, op: str, operands: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the operands of an operation, each as often as its C++ expression contains it."""
-        if op == "lerp":
-            return (*operands, operands[2])
-        if op == "cos":
-            return (self._quarter(operands[0]),)
-        clamped = self._clamped(op, operands)
-        return operands if clamped is None else clamped[:1]
-
-    def _quarter(self, number: int) -> int:
-        """Return v of a value clamp(v, 0, pi / 2); the clamp is left out, as Cos in C++ clamps its argument."""
-        if number >= self._first:
-            instruction = self._program.instructions[number - self._first]
-            clamped = self._clamped(instruction.op, instruction.operands)
-            if clamped is not None and clamped[1] == 0 and abs(clamped[2] - np.pi / 2) < 1e-7:
-                return clamped[0]
-        raise ProgramError("cos: expected an argument clamped to [0, pi / 2], the range of Cos in cpu/simd.h")
-
-    def _clamped(self, op: str, operands: tuple[int, ...]) -> tuple[int, float, float] | None:
-        """Return the operand and the bounds of a clamp, min(max(operand, low), high), or None for other ops."""
-        if op != "min" or operands[0] < self._first or not self._is_literal(operands[1]):
-            return None
-        inner = self._program.instructions[operands[0] - self._first]
-        if inner.op != "max" or not self._is_literal(inner.operands[1]):
-            return None
-        low, high = (
-            self._program.constants[i - len(self._program.arguments)] for i in (inner.operands[1], operands[1])
-        )
-        return inner.operands[0], low, high
-
-    def _name(self, number: int) -> str | None:
-        """Return the C++ variable name of a value, or None for a value that is printed inline.
-
-        A value has a variable if it is read more than once, or if the equations name it.
-        """
-        operands = self._program.instructions[number - self._first].operands
-        if len(operands) == 1 and operands[0] < len(self._program.arguments):
-            key = self._program.arguments[operands[0]]
-            if key in self._names:
-                return self._free(self._names[key])
-        if self._uses[number] < 2:
-            return None
-        if number in self._program.results and self._results is not None:
-            name = list(self._results.values())[self._program.results.index(number)]
-            return self._free(f"new_{name}")
-        return self._free(f"v{number - self._first}")
-
-    def _free(self, name: str) -> str:
-        """Return a free variable name: the given one, with the prefix new_ as often as needed."""
-        declared = {line.split()[2] for line in self._lines} | self._reserved
-        while name in declared:
-            name = f"new_{name}"
-        return name
-
-    def _expression(self, op: str, operands: tuple[int, ...]) -> tuple[str, int]:
-        def text(operand: int, least_precedence: int) -> str:
-            value, precedence = self._values[operand]
-            return value if precedence >= least_precedence else f"({value})"
-
-        first, *others = operands
-        if op in ("add", "mul") and (self._is_literal(first) or first in self._floats):
-            # the operators + and * of V take a float as their right operand only
-            first, others = others[0], [first]
-        if op == "add":
-            return f"{text(first, _SUM)} + {text(others[0], _PRODUCT)}", _SUM
-        if op == "sub":
-            return f"{text(first, _SUM)} - {text(others[0], _PRODUCT)}", _SUM
-        if op == "mul":
-            return f"{text(first, _PRODUCT)} * {text(others[0], _ATOM)}", _PRODUCT
-        if op == "div" and self._is_literal(others[0]):
-            number = self._program.constants[others[0] - len(self._program.arguments)]
-            if np.frexp(number)[0] != 0.5:
-                raise ProgramError(f"div: expected a divisor that is a power of 2, got {number:g}; multiply instead")
-            return f"{text(first, _PRODUCT)} * {_literal(1 / number)}", _PRODUCT
-        if op == "div":
-            return f"{text(first, _PRODUCT)} / {text(others[0], _ATOM)}", _PRODUCT
-        if op == "neg":
-            return f"0.0f - {text(first, _PRODUCT)}", _SUM
-        if op == "lerp":
-            start, end = first, others[0]
-            weight = text(others[1], _PRODUCT)
-            return f"(1.0f - {weight}) * {text(start, _ATOM)} + {weight} * {text(end, _ATOM)}", _SUM
-        if op == "cos":
-            return f"Cos({self._values[self._quarter(first)][0]})", _ATOM
-        clamped = self._clamped(op, operands)
-        if clamped is not None:
-            number, low, high = clamped
-            return f"Clamp({self._values[number][0]}, {_literal(low)}, {_literal(high)})", _ATOM
-        if op not in _CALLS:
-            raise ProgramError(
-                f"{op}: expected an op with a C++ function; add one to cpu/simd.h, train/dual.h and cuda/scalar.h"
-            )
-        return f"{_CALLS[op]}({', '.join(text(operand, _SUM) for operand in (first, *others))})", _ATOM
-
-    def _is_literal(self, number: int) -> bool:
-        return len(self._program.arguments) <= number < self._first
-
-
-def _literal(number: float) -> str:
-    digits = np.format_float_positional(np.float32(number), unique=True, trim="0")
-    return f"{digits}f"
+        yield member_function(signature, declared, program, arguments, results)
 
 
 def _camel(form: str) -> str:

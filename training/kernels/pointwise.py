@@ -4,7 +4,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from edgernn.program import Program, gradient
+from edgernn.differentiate import gradient
+from edgernn.program import Program
 
 # Triton expression of each op, with operands {0}, {1}, ...; PRELUDE defines functions that Triton lacks
 _EXPRESSIONS = {

@@ -9,7 +9,8 @@ import torch
 
 from edgernn.cell_program import SIZES, VECTOR, Equations, check_table, gate_terms, mixes, trace_equations
 from edgernn.cells.base import Cell
-from edgernn.program import Program, ProgramError, gradient
+from edgernn.differentiate import gradient
+from edgernn.program import Program, ProgramError
 
 # argument key of the first result's gradient in a derivative; those of other results follow
 RESULT_GRAD = 64

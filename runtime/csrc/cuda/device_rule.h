@@ -20,6 +20,16 @@ struct DeviceRule {
     bool changes;
   };
 
+  // The mean of h over the neurons [first, end) of a group; all threads of a row compute it.
+  template <class Cluster>
+  EDGERNN_DEVICE float MeanState(const float* h, int first, int end, int lane,
+                                 const Cluster& cluster) const {
+    if (plan.group_size == 1) return h[first];
+    float sum = 0.0f;
+    for (int j = first + lane; j < end; j += kRowThreads) sum += h[j];
+    return cluster.Sum(sum) / static_cast<float>(end - first);
+  }
+
   // Decides for neuron or group `at` of this block's range, with the packed row `row` and the state
   // or mean h. project() returns its element of the rule's matrix times x; all threads of the row
   // must call it.

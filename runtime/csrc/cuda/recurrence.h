@@ -270,7 +270,8 @@ class Recurrence {
           block_.RowAt(rows, plan_.resident[region], block_.ResidentAt(region), groups, at);
       const int first = at * size, left = range.count - first;
       const int end = first + (left < size ? left : size);
-      const float h = MeanState(range.first + first, range.first + end);
+      const float h =
+          rule_.MeanState(block_.State(0, side_) + range.first, first, end, lane_, cluster_);
       const auto decision = rule_.DecideNeuron(row, at, h, [&] {
         float sums[1][kTile] = {};
         Accumulate<1u>(lane_, row + rows.rule, block_.Inputs(side_), plan_.x_columns,
@@ -292,15 +293,6 @@ class Recurrence {
       if (block != cluster_.block()) *cluster_.AddressIn(block, selected) = count;
     }
     return count;
-  }
-
-  // The mean of h over the neurons of a group; all threads of a row compute it.
-  EDGERNN_DEVICE float MeanState(int first, int end) const {
-    const float* const h = block_.State(0, side_);
-    if (plan_.group_size == 1) return h[first];
-    float sum = 0.0f;
-    for (int j = first + lane_; j < end; j += kRowThreads) sum += h[j];
-    return cluster_.Sum(sum) / static_cast<float>(end - first);
   }
 
   // Copies the states of neuron j to where the next step reads them.

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Entry of a cell's table of parameter vectors."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Vector:
+    """Parameter vector that a cell has besides the weights of its gates; its equations read it as p.NAME.
+
+    Attributes:
+        size: Length: "H", "I" or "1".
+        start: Initial value. None: random, as for the weights.
+        map: Function that is applied to the vector before p.NAME is read. None: no function.
+        learned: True for a parameter, False for a constant.
+        steps: True if the value 0 stands for the length T of the current sequence.
+    """
+
+    size: Literal["H", "I", "1"]
+    start: float | None = None
+    map: Callable[[Tensor], Tensor] | None = None
+    learned: bool = True
+    steps: bool = False

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Derivatives of point-wise programs, by reverse-mode differentiation; a derivative is a program too."""
+
+from collections.abc import Sequence
+
+from edgernn.program import Builder, Program
+
+
+def gradient(program: Program, grads: Sequence[int], *, with_results: bool = False) -> Program:
+    """Build the program that computes the gradients of a program, by reverse-mode differentiation.
+
+    Ties of min and max: two equal operands get half of the gradient each, as in torch. If one of them is a constant,
+    the first operand gets all of it, so that the order of the operands distinguishes clamp from relu.
+
+    Args:
+        program: The program.
+        grads: Keys of the new arguments that hold the gradients of the results.
+        with_results: Return the program's own results after the gradients.
+
+    Returns:
+        A program with one result per argument of `program`, its gradient.
+    """
+    builder = Builder()
+    values = builder.include(program, [builder.argument(key) for key in program.arguments])
+    sums: dict[int, int] = {}
+
+    def accumulate(number: int, grad: int) -> None:
+        sums[number] = builder.op("add", sums[number], grad) if number in sums else grad
+
+    for number, key in zip(program.results, grads, strict=True):
+        accumulate(number, builder.argument(key))
+    first = len(program.arguments) + len(program.constants)
+    for number in range(program.size - 1, first - 1, -1):
+        if number not in sums:
+            continue
+        instruction = program.instructions[number - first]
+        operands = [values[i] for i in instruction.operands]
+        operand_grads = _backward(builder, instruction.op, sums[number], values[number], operands)
+        for operand, grad in zip(instruction.operands, operand_grads, strict=True):
+            if grad is not None:
+                accumulate(operand, grad)
+    zero = builder.constant(0.0)
+    results = [values[number] for number in program.results] if with_results else []
+    return builder.finish([*(sums.get(i, zero) for i in range(len(program.arguments))), *results])
+
+
+def _backward(builder: Builder, name: str, grad: int, y: int, operands: Sequence[int]) -> Sequence[int | None]:
+    """Compute the gradients of an operation's operands from that of its value y; None for a gradient of 0."""
+    op, one = builder.op, builder.constant(1.0)
+    a, b, c = (*operands, one, one)[:3]
+
+    def times(*factors: int) -> int:
+        product = grad
+        for factor in factors:
+            product = op("mul", product, factor)
+        return product
+
+    match name:
+        case "add":
+            return grad, grad
+        case "sub":
+            return grad, op("neg", grad)
+        case "mul":
+            return times(b), times(a)
+        case "div":
+            quotient = op("div", grad, b)
+            return quotient, op("neg", op("mul", quotient, y))
+        case "min" | "max":
+            selects_a = op("less", *((a, b) if name == "min" else (b, a)))
+            if builder.number(a) is None and builder.number(b) is None:
+                selects_a = op("select", op("equal", a, b), builder.constant(0.5), selects_a)
+            else:
+                selects_a = op("less_equal", *((a, b) if name == "min" else (b, a)))
+            return times(selects_a), times(op("sub", one, selects_a))
+        case "neg":
+            return (op("neg", grad),)
+        case "abs":
+            return (times(op("sign", a)),)
+        case "sqrt":
+            return (op("div", grad, op("add", y, y)),)
+        case "exp":
+            return (times(y),)
+        case "log":
+            return (op("div", grad, a),)
+        case "sin":
+            return (times(op("cos", a)),)
+        case "cos":
+            return (op("neg", times(op("sin", a))),)
+        case "tanh":
+            return (times(op("sub", one, op("mul", y, y))),)
+        case "sigmoid":
+            return (times(op("sub", one, y), y),)
+        case "select":
+            zero = builder.constant(0.0)
+            return None, op("select", a, grad, zero), op("select", a, zero, grad)
+        case "lerp":
+            return times(op("sub", one, c)), times(c), times(op("sub", b, a))
+    return (None,) * len(operands)

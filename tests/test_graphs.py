@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recorded loops: when a recording is reused, when the loop runs instead, and what may be recorded."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import edgernn
+from edgernn.cells.norm import RecurrentBatchNorm
+from edgernn.training.kernels.graphs import GraphUnroller
+from tests.fused import inputs, make, run, whole_loss
+
+
+def test_recorded_loops_are_kept_for_a_shape_and_left_where_they_would_be_wrong() -> None:
+    recorded = []
+
+    def capture(steps: torch.nn.Module, arguments: tuple[Tensor, ...]) -> torch.nn.Module:
+        recorded.append(tuple(arguments[0].shape))
+        steps(*arguments)
+        return steps
+
+    layer = make("gru", "selective", 3, 5)
+    graphs = GraphUnroller(capture, "cpu")
+    layer.unroller = graphs
+    plain = copy.deepcopy(layer)
+    assert plain.unroller is not graphs
+    plain.unroller = None
+    x, state = inputs(layer, 4, 2)
+    *_, grads = run(plain, x, state, whole_loss)
+    *_, gradients = run(layer, x, state, whole_loss)
+    for name, grad in grads.items():
+        torch.testing.assert_close(gradients[name], grad)
+    assert recorded == [(4, 2, 3)]
+    # the same shape again, another shape, and another slope
+    for piece in (x, x[:2], x[:2]):
+        layer(piece, state)[0].sum().backward()
+    layer.rule.anneal(80)
+    layer(x, state)[0].sum().backward()
+    assert recorded == [(4, 2, 3), (4, 2, 3), (2, 2, 3), (4, 2, 3)]
+    # before the first call's backward its buffers are in use
+    y = layer(x, state)[0]
+    assert graphs(layer, x, state) is None
+    y.sum().backward()
+    assert graphs(layer, x, state) is not None
+    graphs._close()
+    layer.step_weights = torch.ones(4, 2)
+    assert graphs(layer, x, state) is None
+    layer.step_weights = None
+    with torch.no_grad():
+        assert graphs(layer, x, state) is None
+    stand_in = {"cell.R": layer.cell.R * 2}
+    y = torch.func.functional_call(layer, stand_in, (x, state))[0]
+    torch.testing.assert_close(y, torch.func.functional_call(plain, stand_in, (x, state))[0])
+    assert len(recorded) == 4
+
+
+@pytest.mark.parametrize("norm", ["layer", "recurrent-batch"])
+@pytest.mark.parametrize("rule", ["always", "selective", "skip"])
+def test_a_normalised_loop_can_be_recorded(norm: str, rule: str) -> None:
+    """A recording cannot hold what Python reads off a tensor: tensors without values show that nothing is."""
+    model = edgernn.SequenceModel("lstm", 3, 4, rule=rule, norm=norm, norm_steps=3)
+    (layer,) = model.recurrent_layers()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x = torch.randn(5, 6, 3)
+        y, _, _ = layer(x, layer.initial_state(6, x))
+        y.sum().backward()
+    assert layer.cell.R.grad is not None
+
+
+def test_recording_leaves_the_averages_of_a_normalisation_alone() -> None:
+    def capture(steps: torch.nn.Module, given: tuple[Tensor, ...]) -> torch.nn.Module:
+        for _ in range(3):
+            steps(*given)
+        return steps
+
+    # fewer steps have averages of their own than a sequence has
+    model = edgernn.SequenceModel("lstm", 3, 4, norm="recurrent-batch", norm_steps=3)
+    (layer,) = model.recurrent_layers()
+    plain = copy.deepcopy(layer)
+    layer.unroller = GraphUnroller(capture, "cpu")
+    x = torch.randn(5, 6, 3)
+    for _ in range(2):
+        for each in (layer, plain):
+            each(x, each.initial_state(6, x))[0].sum().backward()
+    assert dict(layer.named_buffers())
+    for (name, ours), (_, theirs) in zip(layer.named_buffers(), plain.named_buffers(), strict=True):
+        assert torch.equal(ours, theirs), name
+        assert not torch.equal(ours, torch.full_like(ours, float("var" in name)))
+    # a batch that is shared with other processes
+    for module in layer.modules():
+        if isinstance(module, RecurrentBatchNorm):
+            module.total = lambda value: value
+    assert layer.unroller(layer, x, layer.initial_state(6, x)) is None

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Variant and tile sizes of a layer's Triton kernels."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from edgernn.training.kernels.layout import Layout
+from edgernn.training.kernels.writer import padded
+
+# bytes of shared memory that the compiler needs besides the weights that are held there (`KernelForm.held`)
+_SPARE = 24 * 1024
+# bytes of shared memory of an H100 or H200
+_SHARED = 227 * 1024
+
+
+@dataclass(frozen=True)
+class KernelForm:
+    """Variant and tile sizes of a layer's Triton kernels; the module `sequence` describes the two variants.
+
+    Attributes:
+        resident: True for the resident form, false for the streamed one.
+        held: Number of products whose weights are read once and stay in shared memory, in the resident form.
+        rows: Rows of the batch per program instance.
+        block: Columns of a tile, in the streamed form.
+        block_k: Length of a tile of weights along the summed axis, in the streamed form.
+        warps: Warps per program instance.
+    """
+
+    resident: bool
+    held: int = 0
+    rows: int = 16
+    block: int = 64
+    block_k: int = 64
+    warps: int = 8
+
+
+def precision() -> str:
+    """Return the precision of matrix products in torch's settings: "bf16", "tf32" or, for exact ones, "ieee"."""
+    if torch.get_float32_matmul_precision() == "medium":
+        return "bf16"
+    return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+
+
+def choose(layout: Layout, precision: str, shared: int = _SHARED) -> KernelForm:
+    """Choose variant and tile sizes of a layer's Triton kernels.
+
+    Exact products do not use tensor cores, and their tiles need many registers, so that blocks are small.
+
+    Args:
+        layout: Layout of the layer.
+        precision: Precision of the products, as returned by `precision`.
+        shared: Bytes of shared memory per block.
+
+    Returns:
+        The form.
+    """
+    if precision == "ieee":
+        return KernelForm(False, block=32, block_k=32)
+    widths = {"H": padded(layout.H), "M": padded(layout.M)}
+    tiles = [widths[p.rows] * widths[p.columns] * (2 if precision == "bf16" else 4) for p in layout.products]
+    if max(widths.values()) > 256:
+        return KernelForm(False)
+    left = shared - _SPARE
+    if sum(tiles) <= left:
+        return KernelForm(True, held=len(tiles))
+    if max(widths.values()) > 128:
+        return KernelForm(False)
+    # weights that are read at every step need space for one tile
+    held, left = 0, left - max(tiles)
+    while left >= tiles[held]:
+        left -= tiles[held]
+        held += 1
+    return KernelForm(True, held=held)
+
+
+def constants(layout: Layout, form: KernelForm, precision: str) -> dict[str, Any]:
+    """Return the compile-time constants of a Triton kernel.
+
+    Args:
+        layout: Layout of the layer.
+        form: Form of the kernel.
+        precision: Precision of the products, as returned by `precision`.
+
+    Returns:
+        Dict from name to value of the constants.
+    """
+    # bf16 products follow from the type of the factors
+    how = "tf32" if precision == "bf16" else precision
+    sizes = {"ROWS": form.rows, "BLOCK": form.block, "BLOCK_K": form.block_k}
+    return {"H": layout.H, "M": layout.M, **sizes, "PRECISION": how}
