@@ -17,11 +17,6 @@ from edgernn.runtime.firmware.folder import CFiles, c_files
 from edgernn.runtime.info import read_model
 from edgernn.runtime.packed import pack
 
-BOARDS = Path(__file__).resolve().parents[1]
-ENGINE_FLAGS = (
-    *("-std=c99", "-O2", "-ffp-contract=fast", "-ffreestanding", "-fno-builtin"),
-    *("-fno-tree-loop-distribute-patterns", "-ffunction-sections", "-fdata-sections"),
-)
 TIMEOUT = 300  # seconds
 
 
@@ -115,13 +110,11 @@ def _inputs(x: NDArray[Any]) -> str:
 def _build(folder: Path, settings: dict[str, Any]) -> int:
     """Compile the program; return the bytes of the model's code."""
     boards, board = qemu_folder(), settings["board"]
-    compiler = [settings["compiler"], *settings["flags"], *ENGINE_FLAGS, "-fno-strict-aliasing", "-I", str(boards)]
+    compiler = [settings["compiler"], *settings["flags"], f"@{folder / 'edgernn.flags'}", "-I", str(boards)]
     _run([*compiler, "-c", str(folder / "model.c"), "-o", str(folder / "model.o")])
     sources = [str(boards / f"{name}.c") for name in ("measure_steps", "board", board)]
     link = ["-nostdlib", "-nostartfiles", "-Wl,--gc-sections", "-T", str(boards / f"{board}.ld"), "-I", str(folder)]
-    # the model itself calls nothing; the board's code may call the compiler's helpers
-    objects = [*sources, str(folder / "model.o"), "-lgcc"]
-    _run([*compiler, "-std=gnu99", *link, *objects, "-o", str(folder / "program")])
+    _run([*compiler, *link, *sources, str(folder / "model.o"), "-o", str(folder / "program")])
     size = settings["compiler"].removesuffix("gcc") + "size"
     sections = _run([size, "-A", str(folder / "model.o")]).splitlines()
     return sum(int(line.split()[1]) for line in sections if line.startswith(".text"))

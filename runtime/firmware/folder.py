@@ -73,9 +73,11 @@ def c_files(content: bytes, path: Path, name: str = "model") -> CFiles:
     _check(read, path)
     code = ModelCode(read, name, path.name)
     texts = {f"{name}.c": code.source(), f"{name}.h": code.header()}
-    for engine in sorted(ENGINE.iterdir()):
-        if engine.name != "edgernn_frontend.h" or read.frontend is not None:
-            texts[engine.name] = engine.read_text(encoding="utf-8")
+    needed = ["edgernn.flags", "edgernn_math.h", "edgernn_products.h"]
+    needed += ["edgernn_frontend.h"] * (read.frontend is not None)
+    texts |= {engine: (ENGINE / engine).read_text(encoding="utf-8") for engine in needed}
+    cmake = (ENGINE / "model.cmake.in").read_text(encoding="utf-8")
+    texts[f"{name}.cmake"] = cmake.replace("@NAME@", name)
     return CFiles(texts, code.weight_bytes, code.state_bytes)
 
 

@@ -175,7 +175,7 @@ class _LayerCode:
         """Print the product Q h and the quantisation of the vectors that products read."""
         kind = self._kind
         if kind.low_rank:
-            yield "for (int32_t k = 0; k < layer->rank; ++k) {{"
+            yield "for (int32_t k = 0; k < layer->rank; ++k) {"
             row = "layer->low_rank + k * layer->hidden"
             if kind.int8:
                 product = f"edgernn_float_product({row}, state_0, layer->hidden)"

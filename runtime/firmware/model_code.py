@@ -16,7 +16,7 @@ from edgernn.runtime.firmware.pointwise_c import array, block_comment, float_lit
 from edgernn.runtime.firmware.weight_arrays import gate_biases, gate_matrix, in_blocks, padded
 from edgernn.runtime.weights import Weight
 
-_BYTES = {"float": 4, "int8_t": 1, "uint16_t": 2, "int32_t": 4}
+_BYTES = {"float": 4, "int8_t": 1, "int16_t": 2, "uint16_t": 2, "int32_t": 4}
 
 
 @dataclass(frozen=True)
@@ -99,14 +99,15 @@ class ModelCode:
             "middle": ("float", "m", lambda layer, kind: layer.middle * (kind.cell.mid is not None)),
             "low_rank": ("float", "Q h", lambda layer, kind: len(layer.weights["Q"].values) if kind.low_rank else 0),
             "scores": ("float", "scores", lambda layer, kind: layer.hidden * (kind.lists_neurons and kind.remembers)),
-            "active": ("uint16_t", "neurons to update", lambda layer, kind: layer.hidden * kind.lists_neurons),
         }
+        # aligned to 4 bytes, as pairs are read at once
         for vector in ("x", "last", "h", "c", "m"):
             sizes[f"quantised_{vector}"] = (
                 "int16_t",
                 f"{vector}, quantised",
                 lambda layer, kind, vector=vector: padded(_depth(layer, vector)) if vector in quantised(kind) else 0,
             )
+        sizes["active"] = ("uint16_t", "neurons to update", lambda layer, kind: layer.hidden * kind.lists_neurons)
         for name, (type, comment, count) in sizes.items():
             largest = max(count(layer, kind) for layer, kind in layers)
             if largest:
@@ -116,8 +117,10 @@ class ModelCode:
     @property
     def state_bytes(self) -> int:
         """Size of the model's state in memory."""
-        sizes = {"int16_t": 2, **_BYTES}
-        return sum(-(-field.count * sizes[field.type] // 4) * 4 for field in self.fields())
+        fields = self.fields()
+        # two neighbouring fields of 16 bits share a word
+        ends = sum(field.count * _BYTES[field.type] for field in fields)
+        return ends + ends % 4
 
     def header(self) -> str:
         """Return the text of the header."""

@@ -10,12 +10,13 @@
 
 #include "edgernn_math.h"
 
-#if defined(__ARM_FEATURE_SIMD32)
-#include <arm_acle.h>
-#endif
+/* Helium on a Cortex-M55 has vectors of floats and of integers; Cortex-M4 and M7 have pairs. */
 #if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)
 #include <arm_mve.h>
 #define EDGERNN_HELIUM 1
+#elif defined(__ARM_FEATURE_SIMD32)
+#include <arm_acle.h>
+#define EDGERNN_PAIRS 1
 #endif
 
 #if defined(__GNUC__)
@@ -81,21 +82,28 @@ EDGERNN_DEFINE_PRODUCTS(4)
 
 /* Products of int8 weights with a vector that is quantised to 16-bit integers. The sums are whole
  * numbers below 2^31, so they do not depend on the processor. */
-#if defined(__ARM_FEATURE_SIMD32)
+#if defined(EDGERNN_HELIUM)
+#define EDGERNN_PLACE(k) (k)
+#define EDGERNN_LOAD_BLOCK const int32x4_t four = vldrhq_s32(a);
+#define EDGERNN_ADD_BYTES(g) t##g = vmladavaq_s32(t##g, four, vldrbq_s32(w + 4 * g));
+#elif defined(EDGERNN_PAIRS)
 /* pairs (0, 2) and (1, 3) of a block, as SXTB16 widens bytes 0 and 2 of a word */
 #define EDGERNN_PLACE(k) (((k) & ~3) | (((k) & 1) << 1) | (((k) >> 1) & 1))
-#define EDGERNN_LOAD_BLOCK                                      \
-  const int16x2_t even = ((const int16x2_t*)(const void*)a)[0]; \
-  const int16x2_t odd = ((const int16x2_t*)(const void*)a)[1];
-#define EDGERNN_ADD_BYTES(g)                                    \
-  {                                                             \
-    const uint32_t word = ((const uint32_t*)(const void*)w)[g]; \
-    t##g = __smlad(__sxtb16((int8x4_t)word), even, t##g);       \
-    t##g = __smlad(edgernn_odd_bytes(word), odd, t##g);         \
+#define EDGERNN_LOAD_BLOCK                                        \
+  const int16x2_t even = ((const EdgernnWord*)(const void*)a)[0]; \
+  const int16x2_t odd = ((const EdgernnWord*)(const void*)a)[1];
+#define EDGERNN_ADD_BYTES(g)                                          \
+  {                                                                   \
+    const EdgernnWord word = ((const EdgernnWord*)(const void*)w)[g]; \
+    t##g = __smlad(__sxtb16(word), even, t##g);                       \
+    t##g = __smlad(edgernn_odd_bytes(word), odd, t##g);               \
   }
 
+/* Four bytes or two 16-bit integers, aligned to 4 bytes. */
+typedef int32_t EdgernnWord __attribute__((may_alias));
+
 /* Bytes 1 and 3 in one instruction, which GCC does not find. */
-static inline int16x2_t edgernn_odd_bytes(uint32_t word) {
+static inline int16x2_t edgernn_odd_bytes(int32_t word) {
   int16x2_t result;
   __asm__("sxtb16 %0, %1, ror #8" : "=r"(result) : "r"(word));
   return result;
