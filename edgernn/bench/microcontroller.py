@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgernn.errors import EdgernnError, UsageError
+from edgernn.bench.measure import Settings, example_input
+from edgernn.errors import EdgernnError
 from edgernn.runtime.firmware.folder import CFiles, c_files
 from edgernn.runtime.info import read_model
 from edgernn.runtime.packed import pack
+from edgernn.runtime.session import Session
 
 TIMEOUT = 300  # seconds
+DEFAULT_STEPS = 50
 
 
 def qemu_folder() -> Path:
@@ -149,29 +152,50 @@ def _read(text: str, steps: int, code: int, files: CFiles) -> Emulated:
     )
 
 
-def bench_on_target(model: Path, target: str, x: NDArray[np.float32]) -> dict[str, Any]:
-    """Measure a model file on an emulated microcontroller.
+def bench_on_target(
+    model: Path, target: str, *, x: NDArray[Any] | None = None, steps: int | None = None
+) -> dict[str, Any]:
+    """Compare a model on an emulated microcontroller with `Session`, and count its instructions.
 
     Args:
         model: The exported file.
         target: Name of the microcontroller, one of `targets`.
-        x: Inputs (T, I).
+        x: Inputs (T, B, I), or words (T, B), of which the first sequence is run. Default: as in `bench`.
+        steps: Number of steps. Default: those of x, else 50.
 
     Returns:
         The report.
 
     Raises:
-        UsageError: The target is unknown.
+        UsageError: The model has a part for which there is no C code.
     """
-    if target not in targets():
-        raise UsageError(f"--target: expected one of {', '.join(targets())}, got {target!r}")
-    emulated = emulate(pack(read_model(model), model), x, target, model)
+    session = Session(model)
+    settings = Settings(steps=steps or (None if x is not None else DEFAULT_STEPS))
+    values, source = example_input(model, session, settings, x)
+    inputs = values[:, 0]
+    emulated = emulate(pack(read_model(model), model), inputs, target, model)
+    expected = np.stack([session.step(x_t) for x_t in inputs]).reshape(emulated.y.shape)
     return {
         "model": str(model),
         "target": target,
-        "steps": len(x),
+        "title": targets()[target]["title"],
+        "input": source,
+        "steps": len(inputs),
         "instructions": round(emulated.instructions),
         "updates": float(emulated.updates.mean()),
         "flash": {"code": emulated.engine_bytes, "weights": emulated.weight_bytes},
         "memory": {"state": emulated.state_bytes, "stack": emulated.stack_bytes},
+        "worst_error": float(np.abs(emulated.y - expected).max()),
     }
+
+
+def target_text(report: dict[str, Any]) -> str:
+    """Print a report as text."""
+    flash, memory = report["flash"], report["memory"]
+    return (
+        f"{report['model']} on {report['title']}, emulated by qemu, {report['steps']} steps of {report['input']}:\n"
+        f"instructions a step   {report['instructions']:,}, {report['updates']:.1f} neurons updated\n"
+        f"flash                 {flash['code']:,} bytes of code, {flash['weights']:,} of weights\n"
+        f"memory                {memory['state']:,} bytes a stream, {memory['stack']:,} of stack in a step\n"
+        f"error                 {report['worst_error']:.1e} at most, against Session"
+    )

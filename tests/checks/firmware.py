@@ -329,6 +329,28 @@ def test_skipped_work_is_not_done():
     assert costs("skip").instructions < costs("dense").instructions / 50 + 1000
 
 
+@pytest.mark.parametrize("target", targets())
+def test_the_example_runs(target, tmp_path):
+    """examples/mcu, compiled as `make example-mcu` does, prints what the native library computes."""
+    need_target(target)
+    need("cmake")
+    content = pack(read_model(TRAINED), TRAINED)
+    write_files(content, tmp_path / "model")
+    example, build = ROOT / "examples" / "mcu", tmp_path / "build"
+    options = ("--toolchain", example / "toolchain.cmake", f"-DPROCESSOR={target}", f"-DMODEL={tmp_path / 'model'}")
+    configured = run("cmake", "-S", example, "-B", build, *options)
+    assert configured.returncode == 0, configured.stderr
+    process = run("cmake", "--build", build, "--target", "run")
+    assert process.returncode == 0, process.stderr
+    text = process.stdout + process.stderr
+    assert "warning" not in text, text
+    x = np.array([(t * 37 % 100 * 0.01, t in (7, 31)) for t in range(50)], np.float32)
+    y, updates, _ = steps(content, x[:, None])
+    (printed,) = (line for line in text.splitlines() if line.endswith("neurons updated"))
+    assert list(map(int, printed.split()[:50])) == updates[:, 0].tolist()
+    assert f"{int(y[-1, 0, 0] * 1000 + 0.5)} thousandths, " in text
+
+
 def test_a_sequence_model_has_a_header_for_its_sizes(tmp_path):
     files = write_files(packed_alone(edgernn.SequenceModel("sarnn", 3, 20, 2).eval()), tmp_path)
     header = files.texts["model.h"]
