@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Any
 
-from edgernn.cell_program import SIZES, TERMS, CellProgram, gate_terms, maps, mixes, trace_equations
+from edgernn.cell_program import SIZES, TERMS, VECTOR, CellProgram, gate_terms, maps, mixes, trace_equations
 from edgernn.cells import CELLS, Cell
 from edgernn.program import OPS, Builder, Program
 from edgernn.rule_program import trace_rule
@@ -33,7 +33,7 @@ def equation_tables(projection: Projection) -> str:
     """
     cells = {forms[0].form: _cell(forms) for cell in CELLS.values() for forms in _forms(cell)}
     rules = {name: _rule(rule(_INPUT, _HIDDEN), projection) for name, rule in RULES.items()}
-    tables = {
+    tables: dict[str, dict[str, Any]] = {
         "ops": {name: [op.code, op.arity] for name, op in OPS.items()},
         "cells": cells,
         "rules": rules,
@@ -81,7 +81,7 @@ def _map(programs: list[Program | None]) -> Program | None:
         return None
     builder, results = Builder(), []
     for i, program in enumerate(programs):
-        value = builder.argument(32 + i)
+        value = builder.argument(VECTOR + i)
         results.append(value if program is None else builder.include(program, [value])[program.results[0]])
     return builder.finish(results)
 
@@ -96,7 +96,8 @@ def _rule(rule: UpdateRule, projection: Projection) -> dict[str, Any]:
         "weights": list(rule.weights),
         "programs": {},
     }
-    if rule.kind is Kind.TIME or rule.masks:
+    if rule.kind not in (Kind.NEURON, Kind.SAMPLE) or rule.masks:
+        # it decides by code of its own
         return described
     matrix, bias = projection(rule)
     equations = trace_rule(rule, ("h", "c"))

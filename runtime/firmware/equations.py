@@ -3,7 +3,7 @@
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Equation:
+class PointwiseEquation:
     """Point-wise function as a list of operations; see `edgernn.program.Program`, whose serialised form it reads.
 
     Attributes:
@@ -55,9 +55,9 @@ class CellTable:
         mid_is_input: True if m and the gates that it reads have the size I, not H.
         reads_last: True if W has 2I columns, for x_t and then x_{t-1}.
         square: True if `update` reads x, so that I = H.
-        update: Equation of the next states.
-        mid: Equation of m, or None for a cell without m.
-        map: Equation that maps all vectors, or None if none is mapped.
+        update: PointwiseEquation of the next states.
+        mid: PointwiseEquation of m, or None for a cell without m.
+        map: PointwiseEquation that maps all vectors, or None if none is mapped.
         constants: Number of vectors that are constants; they come last.
     """
 
@@ -67,9 +67,9 @@ class CellTable:
     mid_is_input: bool
     reads_last: bool
     square: bool
-    update: Equation
-    mid: Equation | None
-    map: Equation | None
+    update: PointwiseEquation
+    mid: PointwiseEquation | None
+    map: PointwiseEquation | None
     constants: int
 
     def group(self, *, mid: bool) -> list[int]:
@@ -106,7 +106,7 @@ class RuleTable:
     inclusive: bool
     memories: Mapping[str, str]
     weights: Sequence[str]
-    equations: Mapping[str, Equation] = field(default_factory=dict)
+    equations: Mapping[str, PointwiseEquation] = field(default_factory=dict)
     matrix: str | None = None
     bias: str | None = None
     numbers: Sequence[str] = ()
@@ -150,7 +150,7 @@ def cell_table(lists: Mapping[str, Any]) -> CellTable:
     )
 
 
-def _cell_equation(lists: Mapping[str, Any], name: str) -> Equation | None:
+def _cell_equation(lists: Mapping[str, Any], name: str) -> PointwiseEquation | None:
     ints = lists.get(name, ())
     if not len(ints):
         return None
@@ -158,14 +158,14 @@ def _cell_equation(lists: Mapping[str, Any], name: str) -> Equation | None:
 
 
 def _rule_table(entry: dict[str, Any]) -> RuleTable:
-    equations = {
-        method: _equation(program["ints"], program["numbers"], lambda key, names=program["names"]: names[str(key)])
-        for method, program in entry["programs"].items()
-    }
+    equations = {}
+    for method, program in entry["programs"].items():
+        names = {int(key): name for key, name in program["names"].items()}
+        equations[method] = _equation(program["ints"], program["numbers"], names.__getitem__)
     return RuleTable(**{key: value for key, value in entry.items() if key != "programs"}, equations=equations)
 
 
-def _equation(ints: Sequence[int], numbers: Sequence[float], name: Any) -> Equation:
+def _equation(ints: Sequence[int], numbers: Sequence[float], name: Callable[[int], str]) -> PointwiseEquation:
     """Read a serialised program; `name` maps the key of an argument to its name."""
     names = {code: (op, arity) for op, (code, arity) in _tables()["ops"].items()}
     arguments, constants, operations, results = (int(count) for count in ints[:4])
@@ -176,11 +176,13 @@ def _equation(ints: Sequence[int], numbers: Sequence[float], name: Any) -> Equat
         decoded.append(Operation(op, tuple(int(number) for number in ints[at + 1 : at + 1 + arity])))
     assert (len(numbers), len(decoded)) == (constants, operations)
     keys = (int(key) for key in ints[4:first])
-    return Equation(tuple(map(name, keys)), tuple(map(float, numbers)), tuple(decoded), tuple(map(int, ints[last:])))
+    return PointwiseEquation(
+        tuple(map(name, keys)), tuple(map(float, numbers)), tuple(decoded), tuple(map(int, ints[last:]))
+    )
 
 
 # ops on float64 arrays, for the maps of vectors, which packing applies
-_COMPUTE = {
+_COMPUTE: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -205,7 +207,7 @@ _COMPUTE = {
 }
 
 
-def mapped_vectors(equation: Equation | None, vectors: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
+def mapped_vectors(equation: PointwiseEquation | None, vectors: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
     """Apply the map of a cell to its vectors, in float64."""
     if equation is None:
         return [vector.astype(np.float32) for vector in vectors]

@@ -10,7 +10,7 @@ import numpy as np
 from edgernn.errors import UsageError
 from edgernn.files import write_bytes
 from edgernn.runtime.firmware.model_code import ModelCode
-from edgernn.runtime.firmware.packed_content import PackedModel, read_content
+from edgernn.runtime.firmware.packed_content import ModelContent, read_content
 from edgernn.runtime.info import read_model
 from edgernn.runtime.packed import pack
 from edgernn.runtime.stepper import memory
@@ -81,7 +81,7 @@ def c_files(content: bytes, path: Path, name: str = "model") -> CFiles:
     return CFiles(texts, code.weight_bytes, code.state_bytes)
 
 
-def _check(model: PackedModel, path: Path) -> None:
+def _check(model: ModelContent, path: Path) -> None:
     """Refuse a model that has a part for which there is no C code."""
     for layer in model.layers:
         rule = layer.rule

@@ -3,8 +3,8 @@
 
 from collections.abc import Iterator
 
-from edgernn.runtime.firmware.equations import Equation
-from edgernn.runtime.firmware.layer_parts import LayerKind, Product
+from edgernn.runtime.firmware.equations import PointwiseEquation
+from edgernn.runtime.firmware.layer_parts import GateProduct, LayerKind, quantised
 from edgernn.runtime.firmware.pointwise_c import block_comment, call, function, identifier
 
 
@@ -28,13 +28,6 @@ def record(kind: LayerKind) -> str:
     lines += [f"const float* {name};" for name in vector_fields(kind)]
     body = "\n".join(f"  {line}" for line in lines)
     return f"{block_comment(f'A layer of {kind.name}.')}\nstruct {kind.identifier} {{\n{body}\n}};\n"
-
-
-def quantised(kind: LayerKind) -> list[str]:
-    """Return the names of the vectors that are quantised, if the weights are int8."""
-    if not kind.int8:
-        return []
-    return kind.vectors + ["m"] * any(product.name == "m" for product in kind.products)
 
 
 def _matrix_fields(kind: LayerKind) -> list[str]:
@@ -196,7 +189,7 @@ class _LayerCode:
         h = "model->low_rank" if self._kind.low_rank else "state_0"
         return {"x": "x", "last": "last", "h": h, "c": "state_1", "m": "model->middle"}[name]
 
-    def _multiply(self, products: list[Product], row: str) -> Iterator[str]:
+    def _multiply(self, products: list[GateProduct], row: str) -> Iterator[str]:
         for product in products:
             gates, columns = len(product.gates), self._kind.columns(product.name)
             sums = ", ".join(f"&p[{gate}]" for gate in product.gates)
@@ -220,7 +213,7 @@ class _LayerCode:
             yield f"p[{gate}] = {bias if self._kind.biased[not mid] else '0.0f'};"
         yield from self._multiply([product for product in self._kind.products if product.mid == mid], row)
 
-    def _places_of(self, equation: Equation, row: str) -> dict[str, str]:
+    def _places_of(self, equation: PointwiseEquation, row: str) -> dict[str, str]:
         """Return the C expressions of an equation's arguments in a row."""
         places = {}
         for argument in equation.arguments:

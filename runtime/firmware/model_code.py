@@ -2,38 +2,29 @@
 """Prints the C files of a model: its header, and its source with the weights."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.runtime.firmware.equations import mapped_vectors
-from edgernn.runtime.firmware.layer_code import code, quantised, record
-from edgernn.runtime.firmware.layer_parts import LayerKind, kind_key, kind_of, largest_quantised
-from edgernn.runtime.firmware.packed_content import PackedLayer, PackedModel
+from edgernn.runtime.firmware.layer_code import code, record
+from edgernn.runtime.firmware.layer_parts import (
+    Field,
+    LayerKind,
+    depth,
+    kind_key,
+    kind_of,
+    largest_quantised,
+    quantised,
+    workspace,
+)
+from edgernn.runtime.firmware.packed_content import LayerContent, ModelContent
 from edgernn.runtime.firmware.pointwise_c import array, block_comment, float_literal, identifier
-from edgernn.runtime.firmware.weight_arrays import gate_biases, gate_matrix, in_blocks, padded
+from edgernn.runtime.firmware.weight_arrays import gate_biases, gate_matrix, in_blocks
 from edgernn.runtime.weights import Weight
 
 _BYTES = {"float": 4, "int8_t": 1, "int16_t": 2, "uint16_t": 2, "int32_t": 4}
-
-
-@dataclass(frozen=True)
-class Field:
-    """A member of the model's state in C.
-
-    Attributes:
-        type: Type of an element.
-        name: Name.
-        count: Number of elements.
-        comment: Meaning.
-    """
-
-    type: str
-    name: str
-    count: int
-    comment: str
 
 
 class ModelCode:
@@ -45,7 +36,7 @@ class ModelCode:
         source: Name of the model's file, for comments.
     """
 
-    def __init__(self, model: PackedModel, name: str, source: str) -> None:
+    def __init__(self, model: ModelContent, name: str, source: str) -> None:
         self._model, self._name, self._source = model, name, source
         self._type = "".join(part.capitalize() for part in name.split("_"))
         self._state, self._macro = f"{self._type}State", name.upper()
@@ -58,7 +49,7 @@ class ModelCode:
         self._frontend_places = [self._place(start) for start in model.frontend.starts] if model.frontend else []
         self._places = [self._layer_places(layer) for layer in model.layers]
 
-    def _kind(self, layer: PackedLayer) -> LayerKind:
+    def _kind(self, layer: LayerContent) -> LayerKind:
         key = kind_key(layer)
         if key not in self._kinds:
             self._kinds[key] = kind_of(layer, sum(kind.name == layer.name for kind in self._kinds.values()))
@@ -69,7 +60,7 @@ class ModelCode:
         self._starts.append(start)
         return place
 
-    def _layer_places(self, layer: PackedLayer) -> list[int]:
+    def _layer_places(self, layer: LayerContent) -> list[int]:
         drive = [np.zeros(1, np.float32)] * (layer.rule.kind == "SAMPLE")
         return [self._place(start) for start in [*layer.starts, *drive]]
 
@@ -88,30 +79,17 @@ class ModelCode:
 
     def fields(self) -> list[Field]:
         """Return the members of the model's state, with those that this model needs."""
-        model, layers = self._model, list(zip(self._model.layers, self._layer_kinds, strict=True))
+        model = self._model
         listed = [Field("float", "state", sum(map(len, self._starts)), "states of all layers")]
         if self._copies_input:
             listed.append(Field("float", "x", model.inputs, "input of the first layer"))
         if model.frontend:
             listed.append(Field("float", "spectrum", 5 * (model.frontend.filters.shape[1] - 1) + 1, "of a window"))
-        sizes = {
-            "next": ("float", "new states", lambda layer, kind: len(kind.kept_apart) * layer.hidden),
-            "middle": ("float", "m", lambda layer, kind: layer.middle * (kind.cell.mid is not None)),
-            "low_rank": ("float", "Q h", lambda layer, kind: len(layer.weights["Q"].values) if kind.low_rank else 0),
-            "scores": ("float", "scores", lambda layer, kind: layer.hidden * (kind.lists_neurons and kind.remembers)),
-        }
-        # aligned to 4 bytes, as pairs are read at once
-        for vector in ("x", "last", "h", "c", "m"):
-            sizes[f"quantised_{vector}"] = (
-                "int16_t",
-                f"{vector}, quantised",
-                lambda layer, kind, vector=vector: padded(_depth(layer, vector)) if vector in quantised(kind) else 0,
-            )
-        sizes["active"] = ("uint16_t", "neurons to update", lambda layer, kind: layer.hidden * kind.lists_neurons)
-        for name, (type, comment, count) in sizes.items():
-            largest = max(count(layer, kind) for layer, kind in layers)
-            if largest:
-                listed.append(Field(type, name, largest, comment))
+        stack = zip(model.layers, self._layer_kinds, strict=True)
+        # layers share their workspaces
+        for shared in zip(*(workspace(layer, kind) for layer, kind in stack), strict=True):
+            largest = max(shared, key=lambda field: field.count)
+            listed += [largest] * (largest.count > 0)
         return [*listed, Field("int32_t", "updates", 1, "neurons that the last step updated")]
 
     @property
@@ -245,11 +223,11 @@ int32_t {self._name}_updates(const {self._state}* model);
         for product in kind.products:
             # W has the columns of x, then those of the last x
             first = layer.inputs if product.name == "last" else 0
-            columns = slice(first, first + _depth(layer, product.name))
+            columns = slice(first, first + depth(layer, product.name))
             matrix = gate_matrix(layer, product.weight, product.term, product.gates, columns)
             yield from self._matrix(f"{prefix}_{product.field}", in_blocks(matrix))
         for name in quantised(kind):
-            yield f"most_{name}", float_literal(largest_quantised(_depth(layer, name)))
+            yield f"most_{name}", float_literal(largest_quantised(depth(layer, name)))
         for mid, field in ((True, "mid_bias"), (False, "bias")):
             if kind.biased[not mid]:
                 biases = gate_biases(layer, kind.cell.group(mid=mid))
@@ -365,12 +343,6 @@ int32_t {self._name}_updates(const {self._state}* model);
                 yield "  y[i] = head_bias[i];"
                 yield f"  edgernn_products_1({row}, {h}, {hidden}, &y[i]);"
         yield "}"
-
-
-def _depth(layer: PackedLayer, vector: str) -> int:
-    """Return the number of columns of the weights that multiply a vector."""
-    recurrent = len(layer.weights["Q"].values) if "Q" in layer.weights else layer.hidden
-    return {"x": layer.inputs, "last": layer.inputs, "h": recurrent, "c": layer.hidden, "m": layer.middle}[vector]
 
 
 def _function(head: str, lines: Sequence[str]) -> str:

@@ -13,7 +13,6 @@ from edgernn.errors import UsageError
 from edgernn.runtime import packed
 from edgernn.runtime.firmware.equations import (
     BIAS,
-    MID,
     OPTIONAL_BIAS,
     C,
     CellTable,
@@ -27,11 +26,11 @@ from edgernn.runtime.firmware.equations import (
 )
 from edgernn.runtime.weights import Weight
 
-_FLOAT_LOW_RANK = "low-rank"
+_LOW_RANK = "low-rank"
 
 
 @dataclass(frozen=True)
-class PackedFrontend:
+class FrontendContent:
     """Settings, tables and first states of a front end; see `edgernn.runtime.packed`."""
 
     hop: int
@@ -43,11 +42,11 @@ class PackedFrontend:
 
     @property
     def normalisation(self) -> str:
-        return packed._NORMALISATIONS[int(self.settings[1])]
+        return packed.NORMALISATIONS[int(self.settings[1])]
 
 
 @dataclass(frozen=True)
-class PackedLayer:
+class LayerContent:
     """A layer: its cell and rule, its weights by name, and the initial values of its states.
 
     Attributes:
@@ -77,7 +76,7 @@ class PackedLayer:
 
 
 @dataclass(frozen=True)
-class PackedModel:
+class ModelContent:
     """A packed model.
 
     Attributes:
@@ -94,14 +93,14 @@ class PackedModel:
     inputs: int
     outputs: int
     embedding: Weight | None
-    frontend: PackedFrontend | None
+    frontend: FrontendContent | None
     mean: NDArray[np.float32] | None
     std: NDArray[np.float32] | None
-    layers: list[PackedLayer]
+    layers: list[LayerContent]
     head: tuple[Weight, Weight] | None
 
 
-def read_content(content: bytes, path: Path) -> PackedModel:
+def read_content(content: bytes, path: Path) -> ModelContent:
     """Read a packed model.
 
     Args:
@@ -114,45 +113,45 @@ def read_content(content: bytes, path: Path) -> PackedModel:
     Raises:
         UsageError: The model has a part for which there is no C code; the error says which.
     """
-    header = packed._HEADER.unpack_from(content)
-    flags, inputs, vocabulary, outputs, layers, tensors, hop = header[5:12]
-    at = packed._HEADER.size
-    records = [packed._LAYER.unpack_from(content, at + i * packed._LAYER.size) for i in range(layers)]
-    at += layers * packed._LAYER.size
-    rest = iter([_tensor(content, at + i * packed._TENSOR.size) for i in range(tensors)])
-    embedding = next(rest) if vocabulary else None
-    frontend = _frontend(hop, rest) if hop else None
+    header = packed.HEADER.unpack_from(content)
+    flags, inputs, vocabulary, outputs, layers, tensors, hop = header[5:]
+    at = packed.HEADER.size
+    records = [packed.LAYER.unpack_from(content, at + i * packed.LAYER.size) for i in range(layers)]
+    at += layers * packed.LAYER.size
+    unread = iter([_tensor(content, at + i * packed.TENSOR.size) for i in range(tensors)])
+    embedding = next(unread) if vocabulary else None
+    frontend = _frontend(hop, unread) if hop else None
     mean = std = None
-    if flags & packed._STANDARDISES:
-        mean, std = next(rest).floats, next(rest).floats
-    built, width = [], inputs
+    if flags & packed.STANDARDISES:
+        mean, std = next(unread).floats, next(unread).floats
+    stack, width = [], inputs
     for record in records:
-        built.append(_layer(content, record, rest, width, path))
-        width = built[-1].hidden
-    head = (next(rest), next(rest)) if flags & packed._HAS_HEAD else None
-    return PackedModel(inputs, outputs, embedding, frontend, mean, std, built, head)
+        stack.append(_layer(content, record, unread, width, path))
+        width = stack[-1].hidden
+    head = (next(unread), next(unread)) if flags & packed.HAS_HEAD else None
+    return ModelContent(inputs, outputs, embedding, frontend, mean, std, stack, head)
 
 
 def _tensor(content: bytes, at: int) -> Weight:
-    type, axes, rows, columns, offset, scales = packed._TENSOR.unpack_from(content, at)
-    values = np.frombuffer(content, packed._DTYPES[type], rows * columns, offset)
+    type, axes, rows, columns, offset, scales = packed.TENSOR.unpack_from(content, at)
+    values = np.frombuffer(content, packed.DTYPES[type], rows * columns, offset)
     values = values.reshape(rows, columns) if axes == 2 else values
     return Weight(values, np.frombuffer(content, "<f4", rows, scales).reshape(rows, 1) if scales else None)
 
 
-def _frontend(hop: int, rest: Iterator[Weight]) -> PackedFrontend:
-    settings, window, filters = (next(rest).floats for _ in range(3))
-    kind = packed._NORMALISATIONS[int(settings[1])]
-    pcen = [next(rest).floats for _ in range(3)] if kind == "pcen" else []
+def _frontend(hop: int, unread: Iterator[Weight]) -> FrontendContent:
+    settings, window, filters = (next(unread).floats for _ in range(3))
+    kind = packed.NORMALISATIONS[int(settings[1])]
+    pcen = [next(unread).floats for _ in range(3)] if kind == "pcen" else []
     states = (len(window) > hop) + (kind != "log")
-    return PackedFrontend(hop, settings, window, filters, pcen, [next(rest).floats for _ in range(states)])
+    return FrontendContent(hop, settings, window, filters, pcen, [next(unread).floats for _ in range(states)])
 
 
-def _layer(content: bytes, record: tuple[Any, ...], rest: Iterator[Weight], inputs: int, path: Path) -> PackedLayer:
+def _layer(content: bytes, record: tuple[Any, ...], unread: Iterator[Weight], inputs: int, path: Path) -> LayerContent:
     name, count, cell_at, group_size = record[0].rstrip(b"\0").decode(), *record[1:]
-    tensors = [next(rest) for _ in range(count)]
+    tensors = [next(unread) for _ in range(count)]
     parts, rules = name.split("+"), built_in_rules()
-    low_rank = parts[-1] == _FLOAT_LOW_RANK
+    low_rank = parts[-1] == _LOW_RANK
     parts = parts[:-1] if low_rank else parts
     dense = next(rule for rule in rules if rules[rule].dense)
     rule_name = parts.pop() if parts[-1] in rules else dense
@@ -170,7 +169,7 @@ def _layer(content: bytes, record: tuple[Any, ...], rest: Iterator[Weight], inpu
         # a bias that all gates with one may leave out
         names.remove("b")
     weights = dict(zip(names, tensors, strict=False))
-    return PackedLayer(name, cell, rule, group_size, inputs, len(starts[0]), weights, starts)
+    return LayerContent(name, cell, rule, group_size, inputs, len(starts[0]), weights, starts)
 
 
 def _weight_names(cell: CellTable, low_rank: bool) -> list[str]:
@@ -185,17 +184,17 @@ def _weight_names(cell: CellTable, low_rank: bool) -> list[str]:
 
 def _file_cell(content: bytes, at: int) -> CellTable:
     """Read a cell that is defined in the file."""
-    _, *lengths = packed._CELL.unpack_from(content, at)
-    offset, lists = at + packed._CELL.size, {}
-    names = (*packed._INTS, *packed._NUMBERS)
+    _, *lengths = packed.CELL.unpack_from(content, at)
+    offset, lists = at + packed.CELL.size, {}
+    names = (*packed.INTS, *packed.NUMBERS)
     for name, length in zip(names, lengths, strict=True):
-        type = "<i4" if name in packed._INTS else "<f4"
+        type = "<i4" if name in packed.INTS else "<f4"
         lists[name] = np.frombuffer(content, type, length, offset).tolist()
         offset += 4 * length
     return cell_table(lists)
 
 
-def biased_gates(layer: PackedLayer) -> list[int]:
+def biased_gates(layer: LayerContent) -> list[int]:
     """Return the indices of a layer's gates that have a bias; a model may leave out those of some gates."""
     cell = layer.cell
     if "b" not in layer.weights:
@@ -206,7 +205,7 @@ def biased_gates(layer: PackedLayer) -> list[int]:
     return either if rows == len(layer.weights["b"].values) else always
 
 
-def gate_rows(layer: PackedLayer, name: str, term: int) -> dict[int, tuple[int, int]]:
+def gate_rows(layer: LayerContent, name: str, term: int) -> dict[int, tuple[int, int]]:
     """Return the first row and the number of rows of each gate in the weight W, R, C, V or b."""
     gates = biased_gates(layer) if name == "b" else [g for g, terms in enumerate(layer.cell.gates) if terms & term]
     rows, first = {}, 0
@@ -215,6 +214,3 @@ def gate_rows(layer: PackedLayer, name: str, term: int) -> dict[int, tuple[int, 
         rows[gate] = first, count
         first += count
     return rows
-
-
-__all__ = ["MID", "PackedFrontend", "PackedLayer", "PackedModel", "biased_gates", "gate_rows", "read_content"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgernn.runtime.firmware.equations import Equation
+from edgernn.runtime.firmware.equations import PointwiseEquation
 
 # expression of each op; those of more than one instruction are functions of engine/edgernn_math.h
 _EXPRESSIONS = {
@@ -38,7 +38,7 @@ def float_literal(number: float) -> str:
     return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
 
 
-def function(name: str, comment: str, equation: Equation) -> str:
+def function(name: str, comment: str, equation: PointwiseEquation) -> str:
     """Print an equation as a C function; it returns one result, or writes several to pointers.
 
     Args:
@@ -74,7 +74,7 @@ def function(name: str, comment: str, equation: Equation) -> str:
     return f"{block_comment(comment)}\n{head}\n{body}\n}}\n"
 
 
-def call(name: str, equation: Equation, places: Mapping[str, str], results: Sequence[str] = ()) -> str:
+def call(name: str, equation: PointwiseEquation, places: Mapping[str, str], results: Sequence[str] = ()) -> str:
     """Print a call of the function of an equation.
 
     Args:
@@ -94,7 +94,7 @@ def _operand(number: float) -> str:
     return f"({text})" if text.startswith("-") else text
 
 
-def _used(equation: Equation) -> set[int]:
+def _used(equation: PointwiseEquation) -> set[int]:
     """Return the indices of the values that a result depends on."""
     used, first = set(equation.results), len(equation.arguments) + len(equation.constants)
     for place in range(first + len(equation.operations) - 1, first - 1, -1):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgernn.runtime.firmware.packed_content import PackedLayer, biased_gates, gate_rows
+from edgernn.runtime.firmware.packed_content import LayerContent, biased_gates, gate_rows
 from edgernn.runtime.weights import Weight
 
 # columns that a product reads at a time
@@ -18,7 +18,7 @@ def padded(columns: int) -> int:
     return -(-columns // BLOCK) * BLOCK
 
 
-def gate_matrix(layer: PackedLayer, name: str, term: int, gates: Sequence[int], columns: slice) -> Weight:
+def gate_matrix(layer: LayerContent, name: str, term: int, gates: Sequence[int], columns: slice) -> Weight:
     """Return the rows of some gates of the weight W, R, C or V, side by side: (rows, gates, columns).
 
     Args:
@@ -39,7 +39,7 @@ def gate_matrix(layer: PackedLayer, name: str, term: int, gates: Sequence[int], 
     return Weight(values, np.stack([weight.scales[part, 0] for part in parts], 1))
 
 
-def gate_biases(layer: PackedLayer, gates: Sequence[int]) -> NDArray[np.float32]:
+def gate_biases(layer: LayerContent, gates: Sequence[int]) -> NDArray[np.float32]:
     """Return the biases of some gates (rows, gates), 0 for a gate without one."""
     rows, biased = gate_rows(layer, "b", 0), biased_gates(layer)
     count = layer.cell.rows(gates[0], layer.hidden, layer.inputs)

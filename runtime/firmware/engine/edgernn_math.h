@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Functions of one number for the equations of cells and rules. They call no library. Relative
  * errors are below 4e-7, except near the roots of sin and cos, where absolute errors are below
- * 1e-10. Compile without -ffast-math, which breaks the rounding to integers. */
+ * 1e-10. */
 
 #ifndef EDGERNN_MATH_H_
 #define EDGERNN_MATH_H_
 
 #include <stdint.h>
+
+#if defined(__FAST_MATH__)
+#error "edgernn: -ffast-math breaks the rounding to integers; compile this file without it"
+#endif
 
 static inline uint32_t edgernn_bits(float a) {
   union {

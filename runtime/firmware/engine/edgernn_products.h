@@ -14,7 +14,7 @@
 #if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 2)
 #include <arm_mve.h>
 #define EDGERNN_HELIUM 1
-#elif defined(__ARM_FEATURE_SIMD32)
+#elif defined(__ARM_FEATURE_SIMD32) && defined(__GNUC__)
 #include <arm_acle.h>
 #define EDGERNN_PAIRS 1
 #endif
