@@ -113,7 +113,7 @@ def _inputs(x: NDArray[Any]) -> str:
 def _build(folder: Path, settings: dict[str, Any]) -> int:
     """Compile the program; return the bytes of the model's code."""
     boards, board = qemu_folder(), settings["board"]
-    compiler = [settings["compiler"], *settings["flags"], f"@{folder / 'edgernn.flags'}", "-I", str(boards)]
+    compiler = [settings["compiler"], *settings["flags"], f"@{folder / 'gcc.flags'}", "-I", str(boards)]
     _run([*compiler, "-c", str(folder / "model.c"), "-o", str(folder / "model.o")])
     sources = [str(boards / f"{name}.c") for name in ("measure_steps", "board", board)]
     link = ["-nostdlib", "-nostartfiles", "-Wl,--gc-sections", "-T", str(boards / f"{board}.ld"), "-I", str(folder)]

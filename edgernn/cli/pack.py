@@ -15,7 +15,7 @@ def _text(result: dict[str, Any]) -> str:
         return (
             f"{result['folder']}: {', '.join(result['files'])}; {result['weights']:,} bytes of weights, "
             f"{result['state']:,} bytes of memory for a stream\n"
-            "a firmware includes the .cmake file there, or compiles the .c file with the options in edgernn.flags"
+            "a firmware includes the .cmake file there, or compiles the .c file with the options in gcc.flags"
         )
     return (
         f"{result['packed']}: {result['bytes']:,} bytes; a stream takes {result['memory']:,} more bytes of memory\n"

@@ -13,7 +13,6 @@ from edgernn.runtime.firmware.model_code import ModelCode
 from edgernn.runtime.firmware.packed_content import ModelContent, read_content
 from edgernn.runtime.info import read_model
 from edgernn.runtime.packed import pack
-from edgernn.runtime.stepper import memory
 
 ENGINE = Path(__file__).with_name("engine")
 # the list of neurons to update has 16-bit numbers
@@ -68,12 +67,10 @@ def c_files(content: bytes, path: Path, name: str = "model") -> CFiles:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UsageError(f"--name: expected a name in C of small letters, digits and _, got {name!r}")
     read = read_content(content, path)
-    # the library checks the file
-    memory(content)
     _check(read, path)
     code = ModelCode(read, name, path.name)
     texts = {f"{name}.c": code.source(), f"{name}.h": code.header()}
-    needed = ["edgernn.flags", "edgernn_math.h", "edgernn_products.h"]
+    needed = ["clang.flags", "edgernn_math.h", "edgernn_products.h", "gcc.flags"]
     needed += ["edgernn_frontend.h"] * (read.frontend is not None)
     texts |= {engine: (ENGINE / engine).read_text(encoding="utf-8") for engine in needed}
     cmake = (ENGINE / "model.cmake.in").read_text(encoding="utf-8")

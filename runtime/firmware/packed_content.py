@@ -24,6 +24,7 @@ from edgernn.runtime.firmware.equations import (
     built_in_rules,
     cell_table,
 )
+from edgernn.runtime.stepper import memory
 from edgernn.runtime.weights import Weight
 
 _LOW_RANK = "low-rank"
@@ -76,6 +77,16 @@ class LayerContent:
 
 
 @dataclass(frozen=True)
+class _NamedLayer:
+    """The parts of a layer that its name tells."""
+
+    name: str
+    cell: CellTable
+    rule: RuleTable
+    low_rank: bool
+
+
+@dataclass(frozen=True)
 class ModelContent:
     """A packed model.
 
@@ -111,12 +122,15 @@ def read_content(content: bytes, path: Path) -> ModelContent:
         The model.
 
     Raises:
-        UsageError: The model has a part for which there is no C code; the error says which.
+        EdgernnError: The content is not that of a valid packed model.
+        UsageError: A layer has an imputer or a normalisation; the error names it.
     """
-    header = packed.HEADER.unpack_from(content)
-    flags, inputs, vocabulary, outputs, layers, tensors, hop = header[5:]
+    flags, inputs, vocabulary, outputs, layers, tensors, hop = packed.HEADER.unpack_from(content)[5:]
     at = packed.HEADER.size
     records = [packed.LAYER.unpack_from(content, at + i * packed.LAYER.size) for i in range(layers)]
+    named = [_named_layer(content, record, path) for record in records]
+    # the library checks the file
+    memory(content)
     at += layers * packed.LAYER.size
     unread = iter([_tensor(content, at + i * packed.TENSOR.size) for i in range(tensors)])
     embedding = next(unread) if vocabulary else None
@@ -125,8 +139,8 @@ def read_content(content: bytes, path: Path) -> ModelContent:
     if flags & packed.STANDARDISES:
         mean, std = next(unread).floats, next(unread).floats
     stack, width = [], inputs
-    for record in records:
-        stack.append(_layer(content, record, unread, width, path))
+    for (_, count, _, group_size), layer in zip(records, named, strict=True):
+        stack.append(_layer(layer, [next(unread) for _ in range(count)], group_size, width))
         width = stack[-1].hidden
     head = (next(unread), next(unread)) if flags & packed.HAS_HEAD else None
     return ModelContent(inputs, outputs, embedding, frontend, mean, std, stack, head)
@@ -147,29 +161,35 @@ def _frontend(hop: int, unread: Iterator[Weight]) -> FrontendContent:
     return FrontendContent(hop, settings, window, filters, pcen, [next(unread).floats for _ in range(states)])
 
 
-def _layer(content: bytes, record: tuple[Any, ...], unread: Iterator[Weight], inputs: int, path: Path) -> LayerContent:
-    name, count, cell_at, group_size = record[0].rstrip(b"\0").decode(), *record[1:]
-    tensors = [next(unread) for _ in range(count)]
+def _named_layer(content: bytes, record: tuple[Any, ...], path: Path) -> _NamedLayer:
+    """Find the cell and the rule of a layer's record."""
+    name, cell_at = record[0].rstrip(b"\0").decode(), record[2]
     parts, rules = name.split("+"), built_in_rules()
     low_rank = parts[-1] == _LOW_RANK
     parts = parts[:-1] if low_rank else parts
     dense = next(rule for rule in rules if rules[rule].dense)
-    rule_name = parts.pop() if parts[-1] in rules else dense
+    rule = rules[parts.pop() if parts[-1] in rules else dense]
     cell = _file_cell(content, cell_at) if cell_at else built_in_cell("+".join(parts))
     if cell is None:
         raise UsageError(
             f"{path}: {name}: expected a layer of a cell and a rule for C, got one with an imputer or a normalisation; "
             "run it with the native library"
         )
-    rule = rules[rule_name]
+    return _NamedLayer(name, cell, rule, low_rank)
+
+
+def _layer(named: _NamedLayer, tensors: list[Weight], group_size: int, inputs: int) -> LayerContent:
+    """Name the weights and states of a layer."""
+    cell, rule = named.cell, named.rule
     states = cell.states + len(rule.memories) + cell.reads_last
-    starts = [tensor.floats for tensor in tensors[count - states :]]
-    names = _weight_names(cell, low_rank) + list(rule.weights)
-    if len(names) > count - states:
+    weights = tensors[: len(tensors) - states]
+    starts = [tensor.floats for tensor in tensors[len(weights) :]]
+    names = _weight_names(cell, named.low_rank) + list(rule.weights)
+    if len(names) > len(weights):
         # a bias that all gates with one may leave out
         names.remove("b")
-    weights = dict(zip(names, tensors, strict=False))
-    return LayerContent(name, cell, rule, group_size, inputs, len(starts[0]), weights, starts)
+    by_name = dict(zip(names, weights, strict=True))
+    return LayerContent(named.name, cell, rule, group_size, inputs, len(starts[0]), by_name, starts)
 
 
 def _weight_names(cell: CellTable, low_rank: bool) -> list[str]:

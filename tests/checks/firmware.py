@@ -278,6 +278,25 @@ def test_audio_on_an_emulated_microcontroller(target):
     np.testing.assert_array_equal(got.updates, updates[:, 0])
 
 
+def undefined(target, file):
+    """Return the names that an object file takes from others."""
+    symbols = run(targets()[target]["compiler"].removesuffix("gcc") + "nm", "--undefined-only", file)
+    assert symbols.returncode == 0, symbols.stderr
+    return symbols.stdout.split()
+
+
+@pytest.mark.parametrize("processor", ["cortex-m4", "cortex-m55"])
+def test_clang_compiles_the_model(processor, tmp_path):
+    need("clang")
+    need_target(processor)
+    for name, (model, weights, _) in emulated_models().items():
+        write_files(packed_alone(model, weights), tmp_path)
+        flags = ("--target=arm-none-eabi", f"-mcpu={processor}", "-mfloat-abi=hard", f"@{tmp_path / 'clang.flags'}")
+        compiled = run("clang", *flags, *STRICT, "-c", tmp_path / "model.c", "-o", tmp_path / "model.o")
+        assert compiled.returncode == 0, compiled.stderr
+        assert undefined(processor, tmp_path / "model.o") == [], name
+
+
 @pytest.mark.parametrize("target", targets())
 def test_the_model_calls_nothing(target, tmp_path):
     """Neither a C library nor the compiler's helpers: a divided 64-bit number or a cleared array would call one."""
@@ -285,11 +304,10 @@ def test_the_model_calls_nothing(target, tmp_path):
     settings = targets()[target]
     for name, (model, weights, _) in emulated_models().items():
         write_files(packed_alone(model, weights), tmp_path)
-        flags = (*settings["flags"], *STRICT, f"@{tmp_path / 'edgernn.flags'}")
+        flags = (*settings["flags"], *STRICT, f"@{tmp_path / 'gcc.flags'}")
         compiled = run(settings["compiler"], *flags, "-c", tmp_path / "model.c", "-o", tmp_path / "model.o")
         assert compiled.returncode == 0, compiled.stderr
-        symbols = run(settings["compiler"].removesuffix("gcc") + "nm", "--undefined-only", tmp_path / "model.o")
-        assert symbols.stdout.split() == [], name
+        assert undefined(target, tmp_path / "model.o") == [], name
 
 
 @functools.cache
