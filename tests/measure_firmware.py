@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures models in C on microcontrollers: `python -m tests.measure_firmware`.
 
-It writes docs/results/microcontrollers.json. qemu counts instructions, so the figures do not depend on the machine. They are the same at every run.
+It writes docs/results/microcontrollers.json. qemu counts instructions, so the figures do not depend on the machine.
 """
 
 import argparse

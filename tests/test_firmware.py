@@ -6,12 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 
 from edgernn.bench.microcontroller import missing_tool, targets
 from edgernn.cells import CELLS
 from edgernn.cli import bench as bench_command
-from edgernn.cli import pack as pack_command
+from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.program import OPS
 from edgernn.runtime.firmware import equations, pointwise_c
@@ -85,15 +84,12 @@ def test_what_c_lacks_is_refused():
 
 
 @pytest.mark.slow
-def test_the_command_writes_a_folder(tmp_path):
+def test_the_command_writes_a_folder(tmp_path, capsys):
     path = exported("gru", "selective", layers=2)[1]
-    result = CliRunner().invoke(
-        pack_command.command, [str(path), "--target", "c", "--out", str(tmp_path), "--name", "a"]
-    )
-    assert result.exit_code == 0, result.output
+    assert main(["pack", str(path), "--target", "c", "--out", str(tmp_path), "--name", "a"]) == 0
     names = {"a.c", "a.h", "a.cmake", "clang.flags", "gcc.flags", "edgernn_math.h", "edgernn_products.h"}
     assert {file.name for file in tmp_path.iterdir()} == names
-    assert "bytes of weights" in result.output
+    assert "bytes of weights" in capsys.readouterr().out
 
 
 def test_the_commands_list_every_target():

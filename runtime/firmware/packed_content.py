@@ -77,11 +77,11 @@ class LayerContent:
 
 
 @dataclass(frozen=True)
-class _NamedLayer:
-    """The parts of a layer that its name tells."""
+class _LayerName:
+    """The name of a layer, and its parts."""
 
-    name: str
-    cell: CellTable
+    whole: str
+    cell: str
     rule: RuleTable
     low_rank: bool
 
@@ -128,7 +128,7 @@ def read_content(content: bytes, path: Path) -> ModelContent:
     flags, inputs, vocabulary, outputs, layers, tensors, hop = packed.HEADER.unpack_from(content)[5:]
     at = packed.HEADER.size
     records = [packed.LAYER.unpack_from(content, at + i * packed.LAYER.size) for i in range(layers)]
-    named = [_named_layer(content, record, path) for record in records]
+    names = [_name_of(record, path) for record in records]
     # the library checks the file
     memory(content)
     at += layers * packed.LAYER.size
@@ -139,8 +139,10 @@ def read_content(content: bytes, path: Path) -> ModelContent:
     if flags & packed.STANDARDISES:
         mean, std = next(unread).floats, next(unread).floats
     stack, width = [], inputs
-    for (_, count, _, group_size), layer in zip(records, named, strict=True):
-        stack.append(_layer(layer, [next(unread) for _ in range(count)], group_size, width))
+    for (_, count, cell_at, group_size), name in zip(records, names, strict=True):
+        cell = _file_cell(content, cell_at) if cell_at else built_in_cell(name.cell)
+        assert cell is not None
+        stack.append(_layer(name, cell, [next(unread) for _ in range(count)], group_size, width))
         width = stack[-1].hidden
     head = (next(unread), next(unread)) if flags & packed.HAS_HEAD else None
     return ModelContent(inputs, outputs, embedding, frontend, mean, std, stack, head)
@@ -161,35 +163,35 @@ def _frontend(hop: int, unread: Iterator[Weight]) -> FrontendContent:
     return FrontendContent(hop, settings, window, filters, pcen, [next(unread).floats for _ in range(states)])
 
 
-def _named_layer(content: bytes, record: tuple[Any, ...], path: Path) -> _NamedLayer:
-    """Find the cell and the rule of a layer's record."""
-    name, cell_at = record[0].rstrip(b"\0").decode(), record[2]
+def _name_of(record: tuple[Any, ...], path: Path) -> _LayerName:
+    """Split the name in a layer's record; refuse one whose parts have no C code."""
+    name, in_file = record[0].rstrip(b"\0").decode(), record[2] != 0
     parts, rules = name.split("+"), built_in_rules()
     low_rank = parts[-1] == _LOW_RANK
     parts = parts[:-1] if low_rank else parts
     dense = next(rule for rule in rules if rules[rule].dense)
     rule = rules[parts.pop() if parts[-1] in rules else dense]
-    cell = _file_cell(content, cell_at) if cell_at else built_in_cell("+".join(parts))
-    if cell is None:
+    cell = "+".join(parts)
+    if len(parts) > 1 or not (in_file or built_in_cell(cell)):
         raise UsageError(
             f"{path}: {name}: expected a layer of a cell and a rule for C, got one with an imputer or a normalisation; "
             "run it with the native library"
         )
-    return _NamedLayer(name, cell, rule, low_rank)
+    return _LayerName(name, cell, rule, low_rank)
 
 
-def _layer(named: _NamedLayer, tensors: list[Weight], group_size: int, inputs: int) -> LayerContent:
+def _layer(name: _LayerName, cell: CellTable, tensors: list[Weight], group_size: int, inputs: int) -> LayerContent:
     """Name the weights and states of a layer."""
-    cell, rule = named.cell, named.rule
+    rule = name.rule
     states = cell.states + len(rule.memories) + cell.reads_last
     weights = tensors[: len(tensors) - states]
     starts = [tensor.floats for tensor in tensors[len(weights) :]]
-    names = _weight_names(cell, named.low_rank) + list(rule.weights)
+    names = _weight_names(cell, name.low_rank) + list(rule.weights)
     if len(names) > len(weights):
         # a bias that all gates with one may leave out
         names.remove("b")
     by_name = dict(zip(names, weights, strict=True))
-    return LayerContent(named.name, cell, rule, group_size, inputs, len(starts[0]), by_name, starts)
+    return LayerContent(name.whole, cell, rule, group_size, inputs, len(starts[0]), by_name, starts)
 
 
 def _weight_names(cell: CellTable, low_rank: bool) -> list[str]:
