@@ -27,7 +27,7 @@ def record(kind: LayerKind) -> str:
         lines += [f"float most_{name}; /* largest quantised number */" for name in quantised(kind)]
     lines += [f"const float* {name};" for name in vector_fields(kind)]
     body = "\n".join(f"  {line}" for line in lines)
-    return f"{block_comment(f'A layer of {kind.name}.')}\nstruct {kind.identifier} {{\n{body}\n}};\n"
+    return f"{block_comment(f'A layer of {kind.name}.')}\nstruct layer_{kind.identifier} {{\n{body}\n}};\n"
 
 
 def _matrix_fields(kind: LayerKind) -> list[str]:
@@ -70,7 +70,7 @@ class _LayerCode:
         if self._rule.kind == "SAMPLE":
             yield self._drive()
         comment = block_comment(f"Runs a step of a layer of {name}. Returns the number of updated neurons.")
-        head = f"static int32_t step_{self._id}(const struct {self._id}* layer, {self._state}* model,"
+        head = f"static int32_t step_{self._id}(const struct layer_{self._id}* layer, {self._state}* model,"
         head += f"\n{' ' * head.index('(')} const float* x) {{"
         yield "\n".join([comment, head, *(f"  {line}" if line else "" for line in self._step()), "}\n"])
 
@@ -245,10 +245,10 @@ class _LayerCode:
         yield f"  const int32_t j = {'model->active[i]' if kind.lists_neurons else 'i'};"
         yield from (f"  {line}" for line in self._sums("j", mid=False))
         apart = kind.kept_apart
-        targets = [
-            f"model->next[{apart.index(s)} * layer->hidden + i]" if s in apart else f"state_{s}[j]"
-            for s in range(self._cell.states)
-        ]
+        waiting = {s: f"model->next[{place} * layer->hidden + i]" for place, s in enumerate(apart)}
+        if apart:
+            waiting[apart[0]] = "model->next[i]"
+        targets = [waiting.get(s, f"state_{s}[j]") for s in range(self._cell.states)]
         places = self._places_of(equation, "j")
         if len(targets) == 1:
             yield f"  {targets[0]} = {call(f'update_{self._id}', equation, places)};"
@@ -256,10 +256,10 @@ class _LayerCode:
             pointers = [f"&{target}" for target in targets]
             yield f"  {call(f'update_{self._id}', equation, places, pointers)};"
         yield "}"
-        for place, s in enumerate(apart):
+        for s, place in waiting.items():
             index = "model->active[i]" if kind.lists_neurons else "i"
             yield f"for (int32_t i = 0; i < {self._count}; ++i) {{"
-            yield f"  state_{s}[{index}] = model->next[{place} * layer->hidden + i];"
+            yield f"  state_{s}[{index}] = {place};"
             yield "}"
 
     def _advance(self, u: str, score: str, drive: str, index: str) -> Iterator[str]:
@@ -299,7 +299,7 @@ class _LayerCode:
         state = self._places().index("drive")
         return f"""\
 {block_comment(f"Computes the drive of a layer of {self._kind.name}, which is constant while its state is.")}
-static void find_drive_{self._id}(const struct {self._id}* layer, {self._state}* model) {{
+static void find_drive_{self._id}(const struct layer_{self._id}* layer, {self._state}* model) {{
   const float* const state_{read} = model->state + layer->states[{read}];
   float sum = 0.0f;
   for (int32_t j = 0; j < layer->hidden; ++j) sum += {self._evidence("j")};

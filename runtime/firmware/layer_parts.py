@@ -44,7 +44,7 @@ class LayerKind:
 
     Attributes:
         name: Cell and rule, such as gru+selective.
-        number: Number of kinds with the same name before this one.
+        number: Number of kinds before this one whose names give the same identifier.
         cell: The cell.
         rule: The rule.
         biased: True if any gate has a bias, for mid and for update.

@@ -52,7 +52,8 @@ class ModelCode:
     def _kind(self, layer: LayerContent) -> LayerKind:
         key = kind_key(layer)
         if key not in self._kinds:
-            self._kinds[key] = kind_of(layer, sum(kind.name == layer.name for kind in self._kinds.values()))
+            same = (identifier(kind.name) == identifier(layer.name) for kind in self._kinds.values())
+            self._kinds[key] = kind_of(layer, sum(same))
         return self._kinds[key]
 
     def _place(self, start: NDArray[np.float32]) -> int:
@@ -205,7 +206,7 @@ int32_t {self._name}_updates(const {self._state}* model);
         fields = dict(self._fields_of(index))
         members = "\n".join(f"    .{name} = {value}," for name, value in fields.items())
         kind = self._layer_kinds[index].identifier
-        return f"static const struct {kind} layer{index} = {{\n{members}\n}};\n"
+        return f"static const struct layer_{kind} layer{index} = {{\n{members}\n}};\n"
 
     def _fields_of(self, index: int) -> Iterator[tuple[str, str]]:
         layer, kind, prefix = self._model.layers[index], self._layer_kinds[index], f"layer{index}"

@@ -104,8 +104,9 @@ def _used(equation: PointwiseEquation) -> set[int]:
 
 
 def block_comment(text: str) -> str:
-    """Print a C comment, wrapped at 100 characters."""
-    return "\n".join(textwrap.wrap(f"/* {text} */", 100, subsequent_indent=" * ", break_on_hyphens=False))
+    """Print a C comment, wrapped at 100 characters. Names from a file cannot end it."""
+    words = "".join(letter if letter.isprintable() else " " for letter in text).replace("*/", "* /")
+    return "\n".join(textwrap.wrap(f"/* {words} */", 100, subsequent_indent=" * ", break_on_hyphens=False))
 
 
 def array(type: str, name: str, values: NDArray[Any]) -> str:
