@@ -15,7 +15,7 @@ from tests.apps import ROOT, need, run
 HARNESS = ROOT / "tests" / "step_model.c"
 # without what a microcontroller lacks
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror", "-ffreestanding")
-CHECKED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+CHECKED = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 @dataclass(frozen=True)
