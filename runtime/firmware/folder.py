@@ -2,6 +2,7 @@
 """`edgernn pack --target c`: writes the folder of C files that a firmware compiles."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,13 @@ def pack_folder(model: Path, out: Path, name: str = "model") -> dict[str, Any]:
     return {"model": str(model), "folder": str(out), "files": sorted(files.texts), **sizes}
 
 
+@dataclass(frozen=True)
 class CFiles:
     """Texts of the C files of a model by name, and its sizes in bytes."""
 
-    def __init__(self, texts: dict[str, str], weight_bytes: int, state_bytes: int) -> None:
-        self.texts, self.weight_bytes, self.state_bytes = texts, weight_bytes, state_bytes
+    texts: dict[str, str]
+    weight_bytes: int
+    state_bytes: int
 
 
 def c_files(content: bytes, path: Path, name: str = "model") -> CFiles:
