@@ -17,11 +17,13 @@
 #   make check-arm            run the kernels on 64-bit Arm in qemu
 #   make check-apps           run the example apps, in a browser too
 #   make check-wasm           run the npm package in Node, with damaged models too
+#   make check-mcu            run the C files of models, here and on emulated microcontrollers
 #   make check-docs           build the documentation site with warnings as errors and check its links
 # make docs    regenerate the generated parts of docs/ and of the C++ code, and build the site
 # make wasm    build edgernn.wasm of the npm package in runtime/js
 # make docs-site   build the documentation site: build/site/index.html
-# make example-cpp, example-c, example-node, example-browser   build and run an example app: docs/how-to/stream.md
+# make example-cpp, example-c, example-node, example-browser, example-mcu   build and run an example app:
+#     docs/how-to/stream.md
 
 PYTHON ?= python3
 VENV := .venv
@@ -29,7 +31,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/edgernn.stamp
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find runtime/csrc -type f)
 
-NATIVE := $(shell find runtime/csrc examples/c examples/cpp tests -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.c')
+NATIVE := $(shell find runtime/csrc runtime/firmware examples/c examples/cpp examples/mcu tests -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.c')
 
 # one process per processor; each takes whole test files
 SPREAD := -n auto --dist loadfile
@@ -62,9 +64,9 @@ SANITIZED_TESTS := tests/test_native_op.py::test_op_equals_oracle \
     tests/test_native_weights.py::test_sparse_weights_equal_oracle
 
 CHECKS := check-format check-types check-wheel check-instructions check-added-rule check-sanitizers check-fuzz \
-    check-programs check-models check-gpu check-instruction-sets check-cluster check-arm check-apps check-wasm check-docs
+    check-programs check-models check-gpu check-instruction-sets check-cluster check-arm check-apps check-wasm check-mcu check-docs
 
-.PHONY: setup demo test quick checks $(CHECKS) wasm wasm-tools wasm-packages docs docs-site format clean example-cpp example-c example-node example-browser
+.PHONY: setup demo test quick checks $(CHECKS) wasm wasm-tools wasm-packages mcu-packages docs docs-site format clean example-cpp example-c example-node example-browser example-mcu
 
 setup: $(STAMP)
 
@@ -126,6 +128,21 @@ example-browser: setup wasm examples/browser/node_modules
 	mkdir -p build
 	$(BIN)/edgernn pack $(EXAMPLE) --out build/model.edgernn
 	node examples/browser/serve.mjs build/model.edgernn
+
+PROCESSORS := cortex-m4 cortex-m7 cortex-m55 riscv32
+
+mcu-packages:
+	@echo gcc-arm-none-eabi gcc-riscv64-unknown-elf qemu-system-arm qemu-system-misc
+
+# on every processor, in qemu
+example-mcu: setup
+	$(BIN)/edgernn pack $(EXAMPLE) --target c --out build/model-c
+	@for processor in $(PROCESSORS); do \
+	    echo $$processor; \
+	    cmake --log-level=ERROR -S examples/mcu -B build/example-mcu/$$processor \
+	        --toolchain $(CURDIR)/examples/mcu/toolchain.cmake -DPROCESSOR=$$processor -DMODEL=$(CURDIR)/build/model-c && \
+	    cmake --build build/example-mcu/$$processor -- --quiet run || exit 1; \
+	done
 
 examples/%/node_modules: examples/%/package-lock.json
 	npm ci --prefix examples/$*
@@ -208,6 +225,9 @@ check-apps: setup
 
 check-wasm: setup
 	$(BIN)/python -m pytest -rs tests/checks/wasm.py
+
+check-mcu: setup
+	$(BIN)/python -m pytest -n auto -rs tests/checks/firmware.py
 
 # regenerates the generated parts of docs and C++, then builds the site
 docs: setup

@@ -14,7 +14,7 @@ reference/recipes.md, reference/files.md
                             the module docstrings of recipes and run directories
 background/results.md       reports of `edgernn reproduce`, docs/results/TABLE.json, and their pictures
 background/performance.md   reports of `edgernn bench --suite`, docs/results/performance.json and others
-how-to/*.md                 tables measured by `python -m tests.measure_apps` and `measure_wasm`, docs/results/*.json
+how-to/*.md                 tables measured by `python -m tests.measure_apps`, `measure_wasm` and `measure_firmware`
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ from edgernn.training.paper_table import markdown
 from edgernn.training.recipe import load_table, table_names
 from edgernn.training.table_pictures import draw_pictures
 from edgernn.training.tasks import TASKS
-from measured_tables import adding, apps, filled, light, packed, sizes, wasm_times
+from measured_tables import adding, apps, filled, light, microcontrollers, packed, sizes, wasm_times
 from reference_pages import c_api, cli, described, escaped
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -304,6 +304,7 @@ def generated() -> dict[Path, str]:
         DOCS / "background" / "light-cells.md": {"light": light()},
         DOCS / "how-to" / "deploy-c.md": {"packed": packed()},
         DOCS / "how-to" / "deploy-browser.md": {"wasm": wasm_times()},
+        DOCS / "how-to" / "deploy-microcontroller.md": {"microcontrollers": microcontrollers()},
         DOCS / "how-to" / "quantise.md": {"sizes": sizes()},
         DOCS / "how-to" / "stream.md": {"apps": apps()},
         DOCS / "reference" / "files.md": {"run": described("edgernn.training.run_directory")},

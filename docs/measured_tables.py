@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
 APPS = RESULTS / "apps.json"
 WASM = RESULTS / "wasm.json"
+MICROCONTROLLERS = RESULTS / "microcontrollers.json"
 PERFORMANCE = RESULTS / "performance.json"
 ADDING_MODEL = ROOT / "models" / "adding-sarnn" / "bench.json"
 # cases and groups of docs/results/performance.json in the table of light cells
@@ -165,6 +166,33 @@ def wasm_times() -> str:
         "docs/results/wasm.json`."
     )
     return f"{head}\n{rows}\n\n{filled(how)}"
+
+
+def microcontrollers() -> str:
+    """Return a table of instructions and memory on microcontrollers, measured by `python -m tests.measure_firmware`."""
+    report = json.loads(MICROCONTROLLERS.read_text(encoding="utf-8"))
+    titles, models = report["titles"], report["models"]
+    first = next(iter(titles))
+    lines = [f"| instructions a step | {' | '.join(titles.values())} | weights, bytes | code, bytes | memory, bytes |"]
+    lines.append("|---|" + "---:|" * (len(titles) + 3))
+    for name, by_target in models.items():
+        figures = [by_target[target]["instructions"] for target in titles]
+        figures += [by_target[first][key] for key in ("weights", "code", "state")]
+        lines.append(f"| {name} | {' | '.join(f'{figure:,}' for figure in figures)} |")
+    every = [figures for by_target in models.values() for figures in by_target.values()]
+    trained, dense = (by_target[first] for by_target in list(models.values())[:2])
+    skipped = 100 * (1 - trained["updates"] / dense["updates"])
+    ratio = dense["instructions"] / trained["instructions"]
+    how = (
+        f"Means of {report['steps']} steps. Weights and code are in flash, and memory is the state of a stream; these "
+        f"three are those of the {titles[first]}. A step takes at most {max(row['stack'] for row in every)} bytes of "
+        f"stack. The trained adding-sarnn skips {skipped:.0f} % of its updates, and takes {ratio:.1f} times fewer "
+        "instructions than its dense twin in the next "
+        f"row. The largest difference from `Session` is {max(row['worst_error'] for row in every):.1e}. GCC "
+        f"{report['versions']['arm-none-eabi-gcc'].split()[-2]} and QEMU "
+        f"{report['versions']['qemu-system-arm'].split()[3]}: `python -m tests.measure_firmware`."
+    )
+    return "\n".join(lines) + "\n\n" + filled(how)
 
 
 def mb(count: int) -> str:

@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 # the layout is that of runtime/csrc/packed/file.h
 VERSION = 4
 _MAGIC = b"EDGERNN\0"
-_HEADER, _LAYER, _TENSOR = struct.Struct("<8sIIQIIIIIIII8x"), struct.Struct("<60sIQQ16x"), struct.Struct("<IIIIQQ")
-_CELL = struct.Struct("<60s9I")
+HEADER, LAYER, TENSOR = struct.Struct("<8sIIQIIIIIIII8x"), struct.Struct("<60sIQQ16x"), struct.Struct("<IIIIQQ")
+CELL = struct.Struct("<60s9I")
 # bytes of a name in the file
 _NAME = 60
 # attributes of a node that hold the program of a user-defined cell
-_INTS = ("gates", "vectors", "layout", "update", "mid", "map")
-_NUMBERS = ("update_numbers", "mid_numbers", "map_numbers")
-_STANDARDISES, _HAS_HEAD = 1, 2
+INTS = ("gates", "vectors", "layout", "update", "mid", "map")
+NUMBERS = ("update_numbers", "mid_numbers", "map_numbers")
+STANDARDISES, HAS_HEAD = 1, 2
 # alignment of arrays in the file
 _ALIGNMENT = 64
 # normalisations of a front end in the file, in the order of the C++ enum Normalisation
-_NORMALISATIONS = ("log", "floor", "pcen")
+NORMALISATIONS = ("log", "floor", "pcen")
 # number types in the file, float32, bfloat16 and int8: code by NumPy's dtype kind, and dtype by code
-_TYPES, _DTYPES = {"f": 0, "u": 1, "i": 2}, ("<f4", "<u2", "i1")
+_TYPES, DTYPES = {"f": 0, "u": 1, "i": 2}, ("<f4", "<u2", "i1")
 
 
 def checksum_of(packed: bytes) -> int:
     """Return the checksum in the header of a packed model."""
-    return int(_HEADER.unpack_from(packed)[4])
+    return int(HEADER.unpack_from(packed)[4])
 
 
 def pack_file(model: Path, out: Path) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class _Packer:
         if (settings := frontend(info)) is not None:
             self._add_frontend(settings, states, path)
         if "input.mean" in self._weights:
-            self._flags |= _STANDARDISES
+            self._flags |= STANDARDISES
             for name in ("input.mean", "input.std"):
                 size, values = feature_size(info), self._weights[name].values
                 if values.shape not in ((1,), (size,)):
@@ -140,7 +140,7 @@ class _Packer:
                 else:
                     self._add(name)
         if "head.b" in self._weights:
-            self._flags |= _HAS_HEAD
+            self._flags |= HAS_HEAD
             # a tied head shares the embedding's matrix
             self._add("head.W.T" if "head.W.T" in self._weights else "embedding.E")
             self._add("head.b")
@@ -165,7 +165,7 @@ class _Packer:
     def _add_frontend(self, settings: Mapping[str, Any], states: Mapping[str, int], path: Path) -> None:
         """Add the tensors of a front end, with its filters (bands, N/2 + 1) in the order of frequencies."""
         try:
-            kind = _NORMALISATIONS.index(settings["normalise"])
+            kind = NORMALISATIONS.index(settings["normalise"])
             # the share by which the followed value rises; only a noise floor falls by another
             rise = float(settings["pcen_smoothing" if settings["normalise"] == "pcen" else "floor_rise"])
             numbers = [float(settings["energy_floor"]), kind, rise, float(settings["floor_fall"])]
@@ -195,12 +195,12 @@ class _Packer:
     def content(self) -> bytes:
         info = self._info
         records, data = [], bytearray()
-        first = _HEADER.size + len(self._layers) * _LAYER.size + len(self._tensors) * _TENSOR.size
+        first = HEADER.size + len(self._layers) * LAYER.size + len(self._tensors) * TENSOR.size
         gap = -first % _ALIGNMENT
         layers = []
         for kind, count, cell, group_size in self._layers:
             offset = first + gap + len(data) if cell else 0
-            layers.append(_LAYER.pack(kind.encode(), count, offset, group_size))
+            layers.append(LAYER.pack(kind.encode(), count, offset, group_size))
             data += cell
             data += bytes(-len(data) % _ALIGNMENT)
         for tensor in self._tensors:
@@ -208,20 +208,20 @@ class _Packer:
             rows, columns = values.shape if values.ndim == 2 else (len(values), 1)
             offset, scales = first + gap + len(data), 0
             type = _TYPES[values.dtype.kind]
-            data += np.ascontiguousarray(values, _DTYPES[type]).tobytes()
+            data += np.ascontiguousarray(values, DTYPES[type]).tobytes()
             data += bytes(-len(data) % _ALIGNMENT)
             if tensor.scales is not None:
                 scales = first + gap + len(data)
                 data += np.ascontiguousarray(tensor.scales, "<f4").tobytes()
                 data += bytes(-len(data) % _ALIGNMENT)
-            records.append(_TENSOR.pack(type, values.ndim, rows, columns, offset, scales))
+            records.append(TENSOR.pack(type, values.ndim, rows, columns, offset, scales))
         body = b"".join([*layers, *records, bytes(gap), bytes(data)])
         output = info["model"]["head"]["size"] or layer_sizes(info)[-1]
-        header = _HEADER.pack(
+        header = HEADER.pack(
             _MAGIC,
             VERSION,
             SCHEMA,
-            _HEADER.size + len(body),
+            HEADER.size + len(body),
             zlib.crc32(body),
             self._flags,
             feature_size(info),
@@ -245,11 +245,11 @@ def _cell(node: "onnx.NodeProto", path: Path) -> bytes:
     if "gates" not in attributes:
         return b""
     try:
-        lists = [np.array(attributes[name].ints if name in attributes else [], "<i4") for name in _INTS]
+        lists = [np.array(attributes[name].ints if name in attributes else [], "<i4") for name in INTS]
     except OverflowError:
         raise EdgernnError(
             f"{path}: {node.op_type}: expected 32-bit integers in the equations of its cell; export it again"
         ) from None
-    lists += [np.array(attributes[name].floats if name in attributes else [], "<f4") for name in _NUMBERS]
+    lists += [np.array(attributes[name].floats if name in attributes else [], "<f4") for name in NUMBERS]
     name = attributes["cell"].s if "cell" in attributes else b""
-    return _CELL.pack(name, *map(len, lists)) + b"".join(values.tobytes() for values in lists)
+    return CELL.pack(name, *map(len, lists)) + b"".join(values.tobytes() for values in lists)

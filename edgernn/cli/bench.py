@@ -13,6 +13,10 @@ from edgernn.progress import Progress
 
 
 def _text(result: dict[str, Any]) -> str:
+    if "target" in result:
+        from edgernn.bench.microcontroller import target_text
+
+        return target_text(result)
     if "cases" not in result:
         from edgernn.bench import markdown as page
     elif result.get("device") == "cuda":
@@ -112,6 +116,11 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
 @click.option(
     "--quick", is_flag=True, help="Shorten --suite to fewer and shorter timing rounds; the report is marked as quick."
 )
+@click.option(
+    "--target",
+    type=click.Choice(["cortex-m4", "cortex-m7", "cortex-m55", "riscv32"]),
+    help="Microcontroller, emulated by qemu, on which to count the model's instructions, flash and memory.",
+)
 @click.option("--only", metavar="TEXT", help="Time only the models of --suite whose names contain TEXT, such as lstm.")
 def command(
     words: tuple[str, ...],
@@ -126,6 +135,7 @@ def command(
     suite: bool,
     quick: bool,
     only: str | None,
+    target: str | None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Check the outputs of MODEL, then time it beside ONNX Runtime's GRU and LSTM of the same size.
@@ -140,6 +150,9 @@ def command(
     of the time on this machine is measured, too.
 
     With --device cuda, the model runs on the GPU and is compared with cuDNN and with the native library on the CPU.
+
+    With --target, nothing is timed: one sequence runs on an emulated microcontroller, which counts instructions. The
+    C files of `edgernn pack --target c` are compiled for it.
     """
     import tempfile
 
@@ -147,6 +160,8 @@ def command(
 
     if (quick or only) and not suite:
         raise UsageError("--quick, --only: expected together with --suite; add it, or leave them out")
+    if target is not None and (suite or peers or device != "cpu" or out is not None):
+        raise UsageError("--target: expected neither --suite, --peers, --device cuda nor --out; leave them out")
     if suite:
         if words or cell is not None or peers:
             raise UsageError(
@@ -174,7 +189,7 @@ def command(
         # fail before the model is built
         require()
     x = None if example is None else read_example(example)
-    target = out or (model.parent if model is not None else Path("bench"))
+    report_folder = out or (model.parent if model is not None else Path("bench"))
     with tempfile.TemporaryDirectory() as folder:
         if model is None:
             from edgernn.export import to_onnx
@@ -182,12 +197,16 @@ def command(
 
             model = Path(folder) / name
             to_onnx(random_model(config, skip=skip), model)
+        if target is not None:
+            from edgernn.bench.microcontroller import bench_on_target
+
+            return bench_on_target(model, target, x=x, steps=settings["steps"])
         if device == "cuda":
             from edgernn.bench.gpu_cases import bench_on_gpu
 
-            return bench_on_gpu(model, target, Settings(**settings), x=x, progress=Progress())
+            return bench_on_gpu(model, report_folder, Settings(**settings), x=x, progress=Progress())
         report = bench(model, Settings(**settings), x=x, progress=Progress())
-    return {**report, "files": [str(path) for path in save(report, target)]}
+    return {**report, "files": [str(path) for path in save(report, report_folder)]}
 
 
 def _suite(out: Path | None, quick: bool, only: str | None) -> dict[str, Any]:

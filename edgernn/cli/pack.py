@@ -7,9 +7,16 @@ from typing import Any
 import click
 
 from edgernn.cli.frame import json_command
+from edgernn.errors import UsageError
 
 
 def _text(result: dict[str, Any]) -> str:
+    if "folder" in result:
+        return (
+            f"{result['folder']}: {', '.join(result['files'])}; {result['weights']:,} bytes of weights, "
+            f"{result['state']:,} bytes of memory for a stream\n"
+            "a firmware includes the .cmake file there, or compiles the .c file with the options in gcc.flags"
+        )
     return (
         f"{result['packed']}: {result['bytes']:,} bytes; a stream takes {result['memory']:,} more bytes of memory\n"
         f"run it from C with {result['library']} and the header edgernn.h in the same folder"
@@ -19,15 +26,36 @@ def _text(result: dict[str, Any]) -> str:
 @json_command(example="edgernn pack runs/adding-sarnn/model.onnx", text=_text)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option(
+    "--target",
+    type=click.Choice(["library", "c"]),
+    default="library",
+    show_default=True,
+    help="What runs the packed model: the native library, or C files for a microcontroller.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="File to write the packed model to.  [default: MODEL with the suffix .edgernn]",
+    help="File to write the packed model to, or folder of C files.  [default: MODEL with the suffix .edgernn, or "
+    "without its suffix]",
 )
-def command(model: Path, out: Path | None) -> dict[str, Any]:
+@click.option(
+    "--name",
+    help="Name of the C files and prefix of the functions of --target c.  [default: model]",
+)
+def command(model: Path, target: str, out: Path | None, name: str | None) -> dict[str, Any]:
     """Convert the exported ONNX file MODEL to a packed model, a file that C programs run without ONNX Runtime.
 
     The header edgernn.h, in the folder of the native library, declares the C functions.
+
+    With --target c, the result is a folder of C99 files for a microcontroller: the weights, which stay in flash, and
+    the code that this model needs. It calls no library and allocates no memory.
     """
+    if target == "c":
+        from edgernn.runtime.firmware import pack_folder
+
+        return pack_folder(model, out or model.with_suffix(""), name or "model")
+    if name is not None:
+        raise UsageError("--name: expected together with --target c; add it, or leave the name out")
     from edgernn.runtime.packed import pack_file
 
     return pack_file(model, out or model.with_suffix(".edgernn"))

@@ -4,6 +4,7 @@
 - program/ops.h: the elementary operations (ops) of point-wise equations, from edgernn/program.py.
 - cells/NAME.h: gates and equations of a cell of edgernn/cells, a struct per variant. cells/list.h: all cells.
 - rules/NAME.h: the constants and equations of a rule of edgernn/rules. rules/list.h: all rules.
+- ../firmware/equations.json: all of these as data, from which `edgernn pack --target c` prints C.
 """
 
 import inspect
@@ -21,6 +22,7 @@ from torch import nn
 
 from edgernn.cell_program import GATE, INPUT, STATE, TERMS, VECTOR, gate_terms, maps, mixes, trace_equations
 from edgernn.cells import CELLS, Cell
+from edgernn.export.equation_tables import equation_tables
 from edgernn.program import MOST_RESULTS, MOST_VALUES, OPS, Program, ProgramError
 from edgernn.rule_program import trace_rule
 from edgernn.rules import RULES, Kind, UpdateRule
@@ -360,7 +362,8 @@ def generated() -> dict[Path, str]:
     texts = {"program/ops.h": ops(), "cells/list.h": cell_list()}
     texts |= {_file(cell): cell_header(cell) for cell in CELLS.values()}
     texts |= {"rules/list.h": rule_list()} | {_rule_file(rule): rule_header(rule) for rule in RULES.values()}
-    return {CSRC / path: text for path, text in texts.items()}
+    headers = {CSRC / path: text for path, text in texts.items()}
+    return headers | {CSRC.parent / "firmware" / "equations.json": equation_tables(_projection)}
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from tests.kernel_builds import ISA, ROOT, build, need
 from tests.source_tree import generator
 
 READERS = (
-    *("cells", "rules", "export", "imputers", "packed"),
+    *("cells", "rules", "export", "imputers", "packed", "firmware"),
     *("native_op", "native_rules", "native_weights", "weight_types"),
     *("fused", "triton", "cuda"),
 )

@@ -54,7 +54,8 @@ def test_wheel_works_from_another_folder(wheel, tmp_path):
     assert module.startswith(str(site))
     assert library.startswith(str(site / "edgernn" / "runtime"))
     names = zipfile.ZipFile(file).namelist()
-    assert [n for n in names if n.endswith((".cc", ".h"))] == ["edgernn/runtime/edgernn.h"]
+    code = [n for n in names if n.endswith((".cc", ".h")) and not n.startswith("edgernn/runtime/firmware/")]
+    assert code == ["edgernn/runtime/edgernn.h"]
     assert not [n for n in names if n.startswith("tests")]
     assert "edgernn/py.typed" in names
 
@@ -92,6 +93,7 @@ def test_light_install_steps_a_model(light):
         (f"run {MODEL} --input {ROOT}/examples/adding.csv --output y.csv", ["y.csv"]),
         (f"bench {MODEL} --steps 20 --rounds 2 --warmup 0 --out bench", ["bench/bench.json", "bench/bench.md"]),
         (f"pack {MODEL} --out model.edgernn", ["model.edgernn"]),
+        (f"pack {MODEL} --target c --out c", ["c/model.c", "c/model.cmake", "c/edgernn_math.h", "c/gcc.flags"]),
     ],
     ids=lambda value: value.split()[0] if isinstance(value, str) else "",
 )

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instructions, flash and memory of a model on a microcontroller that qemu emulates."""
+
+import json
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgernn.bench.measure import Settings, example_input
+from edgernn.errors import EdgernnError
+from edgernn.runtime.firmware.folder import CFiles, c_files
+from edgernn.runtime.info import read_model
+from edgernn.runtime.packed import pack
+from edgernn.runtime.session import Session
+
+TIMEOUT = 300  # seconds
+DEFAULT_STEPS = 50
+
+
+def qemu_folder() -> Path:
+    """Return the folder with the emulated boards: start code, linker scripts and the list of targets."""
+    from edgernn.runtime import firmware
+
+    return Path(firmware.__file__).with_name("qemu")
+
+
+def targets() -> dict[str, dict[str, Any]]:
+    """Return the emulated microcontrollers by name: compiler, flags, board and emulator."""
+    listed: dict[str, dict[str, Any]] = json.loads((qemu_folder() / "targets.json").read_text(encoding="utf-8"))
+    return listed
+
+
+@dataclass(frozen=True)
+class Emulated:
+    """A model on an emulated microcontroller.
+
+    Attributes:
+        y: Outputs (T, O).
+        updates: Number of updated neurons (T,).
+        instructions: Mean number of instructions of a step.
+        engine_bytes: Bytes of code in flash, without weights.
+        weight_bytes: Bytes of weights in flash.
+        state_bytes: Bytes of a stream's state in memory.
+        stack_bytes: Bytes of stack that a step takes, with the print functions of the test program.
+    """
+
+    y: NDArray[np.float32]
+    updates: NDArray[np.int64]
+    instructions: float
+    engine_bytes: int
+    weight_bytes: int
+    state_bytes: int
+    stack_bytes: int
+
+
+def missing_tool(target: str) -> str | None:
+    """Return why a target cannot be emulated on this machine, or None if it can."""
+    settings = targets()[target]
+    for tool in (settings["compiler"], settings["emulator"][0]):
+        if shutil.which(tool) is None:
+            return f"{tool} is not installed; run: apt-get install {settings['packages']}"
+    return None
+
+
+def emulate(content: bytes, x: NDArray[Any], target: str, path: Path = Path("model.onnx")) -> Emulated:
+    """Step a packed model on an emulated microcontroller.
+
+    Args:
+        content: The packed model.
+        x: Inputs (T, I), or words (T,).
+        target: Name of the microcontroller, one of `targets`.
+        path: The model's file, for errors.
+
+    Returns:
+        Outputs and costs.
+
+    Raises:
+        EdgernnError: A tool is missing, or the program fails.
+        UsageError: The model has a part for which there is no C code.
+    """
+    if (reason := missing_tool(target)) is not None:
+        raise EdgernnError(reason)
+    files, settings = c_files(content, path), targets()[target]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for file, text in files.texts.items():
+            (folder / file).write_text(text, encoding="utf-8")
+        (folder / "inputs.h").write_text(_inputs(x), encoding="utf-8")
+        code = _build(folder, settings)
+        words = [*settings["emulator"], "-nographic", "-icount", "shift=0", "-semihosting", "-kernel"]
+        process = _run([*words, str(folder / "program")])
+    return _read(process, len(x), code, files)
+
+
+def _inputs(x: NDArray[Any]) -> str:
+    """Print x as the bits of floats in C, or as words."""
+    if x.ndim == 1:
+        words = ", ".join(map(str, x.tolist()))
+        return f"#define STEPS {len(x)}\n#define INPUT_OF(t) inputs[t]\nstatic const int32_t inputs[] = {{{words}}};\n"
+    bits = ", ".join(f"0x{number:08x}u" for number in x.astype("<f4").view("<u4").ravel().tolist())
+    return (
+        f"#define STEPS {len(x)}\n#define INPUT_OF(t) ((const float*)(const void*)inputs + (t) * MODEL_INPUT)\n"
+        f"static const uint32_t inputs[] = {{{bits}}};\n"
+    )
+
+
+def _build(folder: Path, settings: dict[str, Any]) -> int:
+    """Compile the program; return the bytes of the model's code."""
+    boards, board = qemu_folder(), settings["board"]
+    compiler = [settings["compiler"], *settings["flags"], f"@{folder / 'gcc.flags'}", "-I", str(boards)]
+    _run([*compiler, "-c", str(folder / "model.c"), "-o", str(folder / "model.o")])
+    sources = [str(boards / f"{name}.c") for name in ("measure_steps", "board", board)]
+    link = ["-nostdlib", "-nostartfiles", "-Wl,--gc-sections", "-T", str(boards / f"{board}.ld"), "-I", str(folder)]
+    _run([*compiler, *link, *sources, str(folder / "model.o"), "-o", str(folder / "program")])
+    size = settings["compiler"].removesuffix("gcc") + "size"
+    sections = _run([size, "-A", str(folder / "model.o")]).splitlines()
+    return sum(int(line.split()[1]) for line in sections if line.startswith(".text"))
+
+
+def _run(words: list[str]) -> str:
+    try:
+        process = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        raise EdgernnError(f"{words[0]}: expected it to end within {TIMEOUT} s; use fewer steps") from None
+    if process.returncode != 0:
+        raise EdgernnError(f"{words[0]}: failed with status {process.returncode}: {process.stderr[-2000:]}")
+    # qemu prints semihosting output to standard error
+    return process.stdout + process.stderr
+
+
+def _read(text: str, steps: int, code: int, files: CFiles) -> Emulated:
+    """Read what measure_steps.c prints."""
+    rows = [[int(word, 16) for word in line.split()] for line in text.splitlines()]
+    if len(rows) != steps + 1 or len(rows[-1]) != 3:
+        raise EdgernnError(f"qemu: expected {steps} steps of output, got {len(rows)} lines: {text[:200]!r}")
+    units, unit, stack = rows.pop()
+    numbers = np.array(rows, np.uint32)
+    return Emulated(
+        numbers[:, :-1].copy().view(np.float32),
+        numbers[:, -1].astype(np.int64),
+        units * unit / 256 / steps,
+        code,
+        files.weight_bytes,
+        files.state_bytes,
+        stack,
+    )
+
+
+def bench_on_target(
+    model: Path, target: str, *, x: NDArray[Any] | None = None, steps: int | None = None
+) -> dict[str, Any]:
+    """Compare a model on an emulated microcontroller with `Session`, and count its instructions.
+
+    Args:
+        model: The exported file.
+        target: Name of the microcontroller, one of `targets`.
+        x: Inputs (T, B, I), or words (T, B), of which the first sequence is run. Default: as in `bench`.
+        steps: Number of steps. Default: those of x, else 50.
+
+    Returns:
+        The report.
+
+    Raises:
+        UsageError: The model has a part for which there is no C code.
+    """
+    session = Session(model)
+    settings = Settings(steps=steps or (None if x is not None else DEFAULT_STEPS))
+    values, source = example_input(model, session, settings, x)
+    inputs = values[:, 0]
+    emulated = emulate(pack(read_model(model), model), inputs, target, model)
+    expected = np.stack([session.step(x_t) for x_t in inputs]).reshape(emulated.y.shape)
+    return {
+        "model": str(model),
+        "target": target,
+        "title": targets()[target]["title"],
+        "input": source,
+        "steps": len(inputs),
+        "instructions": round(emulated.instructions),
+        "updates": float(emulated.updates.mean()),
+        "flash": {"code": emulated.engine_bytes, "weights": emulated.weight_bytes},
+        "memory": {"state": emulated.state_bytes, "stack": emulated.stack_bytes},
+        "worst_error": float(np.abs(emulated.y - expected).max()),
+    }
+
+
+def target_text(report: dict[str, Any]) -> str:
+    """Print a report as text."""
+    flash, memory = report["flash"], report["memory"]
+    return (
+        f"{report['model']} on {report['title']}, emulated by qemu, {report['steps']} steps of {report['input']}:\n"
+        f"instructions a step   {report['instructions']:,}, {report['updates']:.1f} neurons updated\n"
+        f"flash                 {flash['code']:,} bytes of code, {flash['weights']:,} of weights\n"
+        f"memory                {memory['state']:,} bytes a stream, {memory['stack']:,} of stack in a step\n"
+        f"error                 {report['worst_error']:.1e} at most, against Session"
+    )

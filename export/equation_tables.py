@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gates and equations of built-in cells and rules as JSON, from which `edgernn pack --target c` prints C.
+
+`runtime/csrc/generate.py` writes the file, as packing a model needs no torch.
+"""
+
+import json
+from collections.abc import Callable
+from itertools import groupby
+from typing import Any
+
+from edgernn.cell_program import SIZES, TERMS, VECTOR, CellProgram, gate_terms, maps, mixes, trace_equations
+from edgernn.cells import CELLS, Cell
+from edgernn.program import OPS, Builder, Program
+from edgernn.rule_program import trace_rule
+from edgernn.rules import RULES, UpdateRule
+
+# bit of a gate whose bias a model may leave out, as in runtime/csrc/cells/gate.h
+_OPTIONAL_BIAS = 64
+# distinct sizes of the rules that are described
+_INPUT, _HIDDEN = 5, 7
+Projection = Callable[[UpdateRule], tuple[str | None, str | None]]
+
+
+def equation_tables(projection: Projection) -> str:
+    """Return the JSON text: the ops of programs, all cells and all rules.
+
+    Args:
+        projection: Function from a rule to the names of W and b in its `project`.
+
+    Returns:
+        The text: one line for each cell and rule.
+    """
+    cells = {forms[0].form: _cell(forms) for cell in CELLS.values() for forms in _forms(cell)}
+    rules = {name: _rule(rule(_INPUT, _HIDDEN), projection) for name, rule in RULES.items()}
+    tables: dict[str, dict[str, Any]] = {
+        "ops": {name: [op.code, op.arity] for name, op in OPS.items()},
+        "cells": cells,
+        "rules": rules,
+    }
+    parts = []
+    for title, entries in tables.items():
+        lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in entries.items())
+        parts.append(f' "{title}": {{\n{lines}\n }}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _forms(cell: type[Cell]) -> list[list[Cell]]:
+    """Group the variants of a cell by name (`Cell.form`); those of the same name differ in their biases only."""
+    ordered = sorted(cell.forms(), key=lambda form: (bool(form.variant), form.form))
+    return [list(forms) for _, forms in groupby(ordered, key=lambda form: form.form)]
+
+
+def _cell(forms: list[Cell]) -> dict[str, Any]:
+    """Describe a cell with the lists of a user-defined cell's node, and the number of its constant vectors."""
+    cell, *_ = forms
+    equations, sizes = trace_equations(cell), [vector.size for vector in cell.vectors.values()]
+    gates = []
+    for gate in zip(*(form.gates for form in forms), strict=True):
+        terms = {gate_terms(one) for one in gate}
+        optional = len({bool(one & TERMS["bias"]) for one in terms}) > 1
+        gates.append(min(terms) | _OPTIONAL_BIAS if optional else min(terms))
+    program = CellProgram(
+        tuple(gates),
+        tuple(SIZES[size] for size in sizes),
+        len(cell.states),
+        equations.mid_is_input,
+        cell.reads_last,
+        mixes(equations, sizes, equations.mid_is_input),
+        cell.mid_vanishes,
+        equations.update,
+        equations.mid,
+        _map(maps(cell)),
+    )
+    return program.attributes() | {"constants": sum(vector.steps for vector in cell.vectors.values())}
+
+
+def _map(programs: list[Program | None]) -> Program | None:
+    """Join the maps of a cell's vectors to one program; vector i is argument and result i."""
+    if not any(programs):
+        return None
+    builder, results = Builder(), []
+    for i, program in enumerate(programs):
+        value = builder.argument(VECTOR + i)
+        results.append(value if program is None else builder.include(program, [value])[program.results[0]])
+    return builder.finish(results)
+
+
+def _rule(rule: UpdateRule, projection: Projection) -> dict[str, Any]:
+    """Describe a rule: what decides, its weights and memories, and its programs by method."""
+    described: dict[str, Any] = {
+        "kind": rule.kind.name,
+        "dense": not rule.can_skip,
+        "inclusive": rule.inclusive,
+        "memories": {name: memory.size for name, memory in rule.memory.items()},
+        "weights": list(rule.weights),
+        "programs": {},
+    }
+    if not rule.has_equations():
+        # it decides by code of its own
+        return described
+    matrix, bias = projection(rule)
+    equations = trace_rule(rule, ("h", "c"))
+    described |= {
+        "matrix": matrix,
+        "bias": bias,
+        "numbers": [n for n, size in equations.weights.items() if size == "1"],
+    }
+    for method, program in equations.programs.items():
+        if method != "likelihood":
+            ints, numbers = program.serialise()
+            names = {str(key): equations.names[key] for key in program.arguments}
+            described["programs"][method] = {"names": names, "ints": ints, "numbers": numbers}
+    return described

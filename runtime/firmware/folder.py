@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`edgernn pack --target c`: writes the folder of C files that a firmware compiles."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgernn.errors import UsageError
+from edgernn.files import write_bytes
+from edgernn.runtime.firmware.model_code import ModelCode
+from edgernn.runtime.firmware.packed_content import ModelContent, read_content
+from edgernn.runtime.info import read_model
+from edgernn.runtime.packed import pack
+
+ENGINE = Path(__file__).with_name("engine")
+# the list of neurons to update has 16-bit numbers
+_MOST_NEURONS = 2**16 - 1
+
+
+def pack_folder(model: Path, out: Path, name: str = "model") -> dict[str, Any]:
+    """Convert an exported ONNX file to C99 source for a microcontroller.
+
+    Args:
+        model: The exported file.
+        out: The folder to write.
+        name: Name of the files, and prefix of the functions, such as model in model_step.
+
+    Returns:
+        Dict with the paths `model` and `folder`, the `files`, the bytes of `weights`, which stay in flash, and the
+        bytes of the `state`, which is in memory.
+
+    Raises:
+        EdgernnError: The file cannot be read.
+        UsageError: The model has a part for which there is no C code, or the name is not a name in C.
+    """
+    files = c_files(pack(read_model(model), model), model, name)
+    for file, text in files.texts.items():
+        write_bytes(out / file, text.encode())
+    sizes = {"weights": files.weight_bytes, "state": files.state_bytes}
+    return {"model": str(model), "folder": str(out), "files": sorted(files.texts), **sizes}
+
+
+@dataclass(frozen=True)
+class CFiles:
+    """Texts of the C files of a model by name, and its sizes in bytes."""
+
+    texts: dict[str, str]
+    weight_bytes: int
+    state_bytes: int
+
+
+def c_files(content: bytes, path: Path, name: str = "model") -> CFiles:
+    """Print the C files of a packed model.
+
+    Args:
+        content: The packed model.
+        path: The model's file, for errors and comments.
+        name: Name of the files and prefix of the functions.
+
+    Returns:
+        The files and sizes.
+
+    Raises:
+        EdgernnError: The content is not that of a valid packed model.
+        UsageError: The model has a part for which there is no C code, or the name is not a name in C.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise UsageError(f"--name: expected a name in C of small letters, digits and _, got {name!r}")
+    read = read_content(content, path)
+    _check(read, path)
+    code = ModelCode(read, name, path.name)
+    texts = {f"{name}.c": code.source(), f"{name}.h": code.header()}
+    needed = ["clang.flags", "edgernn_math.h", "edgernn_products.h", "gcc.flags"]
+    needed += ["edgernn_frontend.h"] * (read.frontend is not None)
+    texts |= {engine: (ENGINE / engine).read_text(encoding="utf-8") for engine in needed}
+    cmake = (ENGINE / "model.cmake.in").read_text(encoding="utf-8")
+    texts[f"{name}.cmake"] = cmake.replace("@NAME@", name)
+    return CFiles(texts, code.weight_bytes, code.state_bytes)
+
+
+def _check(model: ModelContent, path: Path) -> None:
+    """Refuse a model that has a part for which there is no C code."""
+    for layer in model.layers:
+        rule = layer.rule
+        if not rule.dense and not rule.equations:
+            raise UsageError(
+                f"{path}: {layer.name}: expected a rule that decides by equations, such as selective or skip, got one "
+                "that decides by code; run it with the native library"
+            )
+        if layer.hidden > _MOST_NEURONS:
+            raise UsageError(f"{path}: {layer.name}: expected at most {_MOST_NEURONS} neurons, got {layer.hidden}")
+        types = {weight.values.dtype.kind for weight in layer.weights.values()}
+        if "u" in types:
+            raise UsageError(
+                f"{path}: {layer.name}: expected float32 or int8 weights, got bfloat16; export it with --weights int8"
+            )
+        for name, weight in layer.weights.items():
+            if not np.isfinite(weight.floats).all():
+                raise UsageError(f"{path}: {layer.name}: {name}: expected finite weights, got NaN or infinity")

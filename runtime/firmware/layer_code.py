@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints the C code of one kind of layers: its record, and the function that runs a step."""
+
+from collections.abc import Iterator
+
+from edgernn.runtime.firmware.equations import PointwiseEquation
+from edgernn.runtime.firmware.layer_parts import GateProduct, LayerKind, quantised
+from edgernn.runtime.firmware.pointwise_c import block_comment, call, function, identifier
+
+
+def record(kind: LayerKind) -> str:
+    """Print the C struct with the sizes, places of states and weights of a layer."""
+    rows = "int8_t" if kind.int8 else "float"
+    lines = ["int32_t inputs, hidden;"]
+    if kind.cell.mid is not None:
+        lines.append("int32_t middle;")
+    if kind.low_rank:
+        lines.append("int32_t rank;")
+    if kind.groups:
+        lines.append("int32_t groups, group_size;")
+    lines.append(f"int32_t states[{_state_count(kind)}]; /* places in the model's state */")
+    for name in _matrix_fields(kind):
+        lines.append(f"const {rows}* {name};")
+        if kind.int8:
+            lines.append(f"const float* {name}_scales;")
+    if kind.int8:
+        lines += [f"float most_{name}; /* largest quantised number */" for name in quantised(kind)]
+    lines += [f"const float* {name};" for name in vector_fields(kind)]
+    body = "\n".join(f"  {line}" for line in lines)
+    return f"{block_comment(f'A layer of {kind.name}.')}\nstruct layer_{kind.identifier} {{\n{body}\n}};\n"
+
+
+def _matrix_fields(kind: LayerKind) -> list[str]:
+    names = [product.field for product in kind.products]
+    names += ["low_rank"] * kind.low_rank
+    return names + ([] if kind.rule.matrix is None else [identifier(kind.rule.matrix)])
+
+
+def vector_fields(kind: LayerKind) -> list[str]:
+    """Return the names of the fields of biases, the cell's vectors and the rule's vectors."""
+    names = [name for name, has in zip(("mid_bias", "bias"), kind.biased, strict=True) if has]
+    names += [f"vector_{i}" for i in range(len(kind.cell.vectors))]
+    return names + [identifier(name) for name in kind.rule.weights if kind.rule.equations and name != kind.rule.matrix]
+
+
+def _state_count(kind: LayerKind) -> int:
+    """Return the number of places: states of the cell and of the rule, x_last, and the drive of a sample's rule."""
+    return kind.cell.states + len(kind.rule.memories) + kind.cell.reads_last + (kind.rule.kind == "SAMPLE")
+
+
+def code(kind: LayerKind, state: str) -> str:
+    """Print the C functions of a kind of layers; `state` is the name of the model's state in C."""
+    return "\n".join(_LayerCode(kind, state).functions())
+
+
+class _LayerCode:
+    """Prints the functions of one kind of layers."""
+
+    def __init__(self, kind: LayerKind, state: str) -> None:
+        self._kind, self._state, self._id = kind, state, kind.identifier
+        self._cell, self._rule = kind.cell, kind.rule
+
+    def functions(self) -> Iterator[str]:
+        name = self._kind.name
+        if self._cell.mid is not None:
+            yield function(f"mid_{self._id}", f"An element of m of {name}.", self._cell.mid)
+        yield function(f"update_{self._id}", f"The new states of a neuron of {name}.", self._cell.update)
+        for method, equation in self._rule.equations.items():
+            yield function(f"{method}_{self._id}", f"The equation `{method}` of the rule of {name}.", equation)
+        if self._rule.kind == "SAMPLE":
+            yield self._drive()
+        comment = block_comment(f"Runs a step of a layer of {name}. Returns the number of updated neurons.")
+        head = f"static int32_t step_{self._id}(const struct layer_{self._id}* layer, {self._state}* model,"
+        head += f"\n{' ' * head.index('(')} const float* x) {{"
+        yield "\n".join([comment, head, *(f"  {line}" if line else "" for line in self._step()), "}\n"])
+
+    def _step(self) -> Iterator[str]:
+        yield from self._state_pointers()
+        yield from self._decide()
+        if self._kind.lists_neurons:
+            yield "if (count != 0) {"
+            yield from (f"  {line}" for line in self._work())
+            yield "}"
+        else:
+            yield from self._work()
+        yield from self._remember()
+        if self._cell.reads_last:
+            yield "for (int32_t k = 0; k < layer->inputs; ++k) last[k] = x[k];"
+        yield f"return {self._count};"
+
+    def _work(self) -> Iterator[str]:
+        """Print what a step does if any neuron is updated."""
+        yield from self._prepare()
+        if self._cell.mid is not None:
+            yield from self._middle()
+        yield from self._update()
+
+    @property
+    def _count(self) -> str:
+        return "count" if self._kind.lists_neurons else "layer->hidden"
+
+    def _state_pointers(self) -> Iterator[str]:
+        for i, name in enumerate(self._places()):
+            yield f"float* const {name} = model->state + layer->states[{i}];"
+
+    def _places(self) -> list[str]:
+        """Return the names of the pointers to all states, in their order."""
+        names = [f"state_{i}" for i in range(self._cell.states)] + list(map(identifier, self._rule.memories))
+        return names + ["last"] * self._cell.reads_last + ["drive"] * (self._rule.kind == "SAMPLE")
+
+    def _compare(self) -> str:
+        return ">=" if self._rule.inclusive else ">"
+
+    def _rule_places(self, index: str, memory_index: str) -> dict[str, str]:
+        """Return the C expressions of a rule's weights and memories, for the neuron or group `index`."""
+        places = {
+            name: f"layer->{identifier(name)}[{'0' if name in self._rule.numbers else index}]"
+            for name in self._rule.weights
+        }
+        return places | {name: f"{identifier(name)}[{memory_index}]" for name in self._rule.memories}
+
+    def _decide(self) -> Iterator[str]:
+        """Print the decision, which returns early if no neuron is updated."""
+        if self._rule.kind == "SAMPLE":
+            score = call(f"score_{self._id}", self._rule.equations["score"], self._rule_places("0", "0"))
+            yield f"const float score = {score};"
+            yield f"if (!(score {self._compare()} 0.0f)) {{"
+            yield from (f"  {line}" for line in self._advance("0.0f", "score", "*drive", "0"))
+            if self._cell.reads_last:
+                yield "  for (int32_t k = 0; k < layer->inputs; ++k) last[k] = x[k];"
+            yield "  return 0;"
+            yield "}"
+        if self._kind.lists_neurons:
+            yield from self._list_neurons()
+
+    def _list_neurons(self) -> Iterator[str]:
+        kind, rule, equation = self._kind, self._rule, self._rule.equations["score"]
+        groups, index = ("layer->groups", "g") if kind.groups else ("layer->hidden", "j")
+        places = self._rule_places(index, index) | {"e": "e", "s_h": f"state_0[{index}]"}
+        yield "int32_t count = 0;"
+        yield f"for (int32_t {index} = 0; {index} < {groups}; ++{index}) {{"
+        if rule.matrix is not None:
+            matrix, bias = identifier(rule.matrix), "0.0f" if rule.bias is None else places[rule.bias]
+            row = f"layer->{matrix} + {index} * layer->inputs"
+            if kind.int8:
+                product = f"layer->{matrix}_scales[{index}] * edgernn_float_product({row}, x, layer->inputs)"
+                yield f"  const float e = {bias} + {product};"
+            else:
+                yield f"  float e = {bias};"
+                yield f"  edgernn_products_1({row}, x, layer->inputs, &e);"
+        if kind.groups:
+            yield "  const int32_t first = g * layer->group_size, rest = layer->hidden - first;"
+            yield "  const int32_t end = first + (rest < layer->group_size ? rest : layer->group_size);"
+            yield "  float sum = 0.0f;"
+            yield "  for (int32_t j = first; j < end; ++j) sum += state_0[j];"
+            places["s_h"] = "sum / (float)(end - first)"
+        yield f"  const float score = {call(f'score_{self._id}', equation, places)};"
+        if kind.remembers:
+            yield "  model->scores[j] = score;"
+        yield f"  if (!(score {self._compare()} 0.0f)) continue;"
+        if kind.groups:
+            yield "  for (int32_t j = first; j < end; ++j) model->active[count++] = (uint16_t)j;"
+        else:
+            yield "  model->active[count++] = (uint16_t)j;"
+        yield "}"
+
+    def _prepare(self) -> Iterator[str]:
+        """Print the product Q h and the quantisation of the vectors that products read."""
+        kind = self._kind
+        if kind.low_rank:
+            yield "for (int32_t k = 0; k < layer->rank; ++k) {"
+            row = "layer->low_rank + k * layer->hidden"
+            if kind.int8:
+                product = f"edgernn_float_product({row}, state_0, layer->hidden)"
+                yield f"  model->low_rank[k] = layer->low_rank_scales[k] * {product};"
+            else:
+                yield "  model->low_rank[k] = 0.0f;"
+                yield f"  edgernn_products_1({row}, state_0, layer->hidden, &model->low_rank[k]);"
+            yield "}"
+        if kind.int8:
+            yield from (self._quantise(name) for name in kind.vectors)
+
+    def _quantise(self, name: str) -> str:
+        columns = self._kind.columns(name)
+        arguments = f"{self._vector(name)}, {columns}, layer->most_{name}, model->quantised_{name}"
+        return f"const float scale_{name} = edgernn_quantise({arguments});"
+
+    def _vector(self, name: str) -> str:
+        h = "model->low_rank" if self._kind.low_rank else "state_0"
+        return {"x": "x", "last": "last", "h": h, "c": "state_1", "m": "model->middle"}[name]
+
+    def _multiply(self, products: list[GateProduct], row: str) -> Iterator[str]:
+        for product in products:
+            gates, columns = len(product.gates), self._kind.columns(product.name)
+            sums = ", ".join(f"&p[{gate}]" for gate in product.gates)
+            at = f"layer->{product.field}"
+            if self._kind.int8:
+                whole = f"(({columns} + 3) & ~3)"
+                scales = f"{at}_scales + {row} * {gates}, scale_{product.name}"
+                yield f"edgernn_int8_products_{gates}({at} + {row} * {gates} * {whole},"
+                yield f"    model->quantised_{product.name}, {whole}, {scales}, {sums});"
+            else:
+                vector = self._vector(product.name)
+                yield f"edgernn_products_{gates}({at} + {row} * {gates} * {columns}, {vector}, {columns},"
+                yield f"    {sums});"
+
+    def _sums(self, row: str, *, mid: bool) -> Iterator[str]:
+        """Print the pre-activations p of a row of all gates of a group."""
+        gates, cell = self._cell.group(mid=mid), self._cell
+        yield f"float p[{len(cell.gates)}];"
+        for i, gate in enumerate(gates):
+            bias = f"layer->{'mid_bias' if mid else 'bias'}[{len(gates)} * {row} + {i}]"
+            yield f"p[{gate}] = {bias if self._kind.biased[not mid] else '0.0f'};"
+        yield from self._multiply([product for product in self._kind.products if product.mid == mid], row)
+
+    def _places_of(self, equation: PointwiseEquation, row: str) -> dict[str, str]:
+        """Return the C expressions of an equation's arguments in a row."""
+        places = {}
+        for argument in equation.arguments:
+            what, number = argument.split()
+            index = "0" if what == "vector" and self._cell.vectors[int(number)] == "1" else row
+            forms = {
+                "gate": f"p[{number}]",
+                "x": f"x[{row}]",
+                "vector": f"layer->vector_{number}[{index}]",
+                "state": f"state_{number}[{row}]",
+            }
+            places[argument] = forms[what]
+        return places
+
+    def _middle(self) -> Iterator[str]:
+        equation = self._cell.mid
+        assert equation is not None
+        yield "for (int32_t k = 0; k < layer->middle; ++k) {"
+        if self._cell.group(mid=True):
+            yield from (f"  {line}" for line in self._sums("k", mid=True))
+        yield f"  model->middle[k] = {call(f'mid_{self._id}', equation, self._places_of(equation, 'k'))};"
+        yield "}"
+        if "m" in quantised(self._kind):
+            yield self._quantise("m")
+
+    def _update(self) -> Iterator[str]:
+        kind, equation = self._kind, self._cell.update
+        yield f"for (int32_t i = 0; i < {self._count}; ++i) {{"
+        yield f"  const int32_t j = {'model->active[i]' if kind.lists_neurons else 'i'};"
+        yield from (f"  {line}" for line in self._sums("j", mid=False))
+        apart = kind.kept_apart
+        waiting = {s: f"model->next[{place} * layer->hidden + i]" for place, s in enumerate(apart)}
+        if apart:
+            waiting[apart[0]] = "model->next[i]"
+        targets = [waiting.get(s, f"state_{s}[j]") for s in range(self._cell.states)]
+        places = self._places_of(equation, "j")
+        if len(targets) == 1:
+            yield f"  {targets[0]} = {call(f'update_{self._id}', equation, places)};"
+        else:
+            pointers = [f"&{target}" for target in targets]
+            yield f"  {call(f'update_{self._id}', equation, places, pointers)};"
+        yield "}"
+        for s, place in waiting.items():
+            index = "model->active[i]" if kind.lists_neurons else "i"
+            yield f"for (int32_t i = 0; i < {self._count}; ++i) {{"
+            yield f"  state_{s}[{index}] = {place};"
+            yield "}"
+
+    def _advance(self, u: str, score: str, drive: str, index: str) -> Iterator[str]:
+        """Print the new values of the rule's memories."""
+        equation = self._rule.equations["advance"]
+        memories = list(self._rule.memories)
+        places = self._rule_places(index, index) | {"u": u, "score": score, "drive": drive}
+        targets = [f"{identifier(name)}[{index}]" for name in memories]
+        if len(targets) == 1:
+            yield f"{targets[0]} = {call(f'advance_{self._id}', equation, places)};"
+        else:
+            yield f"{call(f'advance_{self._id}', equation, places, [f'&{target}' for target in targets])};"
+
+    def _evidence(self, index: str) -> str:
+        """Print what a rule's memory learns of a neuron: c if the cell has one, else h."""
+        read = min(1, self._cell.states - 1)
+        places = self._rule_places(index, index) | {"s_h": f"state_{read}[{index}]", "s_c": f"state_{read}[{index}]"}
+        return call(f"evidence_{self._id}", self._rule.equations["evidence"], places)
+
+    def _remember(self) -> Iterator[str]:
+        if self._rule.kind == "SAMPLE":
+            yield f"find_drive_{self._id}(layer, model);"
+            yield from self._advance("1.0f", "score", "*drive", "0")
+        elif self._kind.lists_neurons and self._kind.remembers:
+            places = self._rule_places("j", "j") | {"evidence": self._evidence("j")}
+            drive = call(f"drive_{self._id}", self._rule.equations["drive"], places)
+            yield "for (int32_t j = 0; j < layer->hidden; ++j) {"
+            yield f"  const float drive = {drive}, score = model->scores[j];"
+            yield f"  const float u = score {self._compare()} 0.0f ? 1.0f : 0.0f;"
+            yield from (f"  {line}" for line in self._advance("u", "score", "drive", "j"))
+            yield "}"
+
+    def _drive(self) -> str:
+        """Print the function that computes the drive, which is constant while the state is."""
+        read = min(1, self._cell.states - 1)
+        places = self._rule_places("0", "0") | {"evidence": "sum"}
+        state = self._places().index("drive")
+        return f"""\
+{block_comment(f"Computes the drive of a layer of {self._kind.name}, which is constant while its state is.")}
+static void find_drive_{self._id}(const struct layer_{self._id}* layer, {self._state}* model) {{
+  const float* const state_{read} = model->state + layer->states[{read}];
+  float sum = 0.0f;
+  for (int32_t j = 0; j < layer->hidden; ++j) sum += {self._evidence("j")};
+  model->state[layer->states[{state}]] = {call(f"drive_{self._id}", self._rule.equations["drive"], places)};
+}}
+"""

@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints the C files of a model: its header, and its source with the weights."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgernn.runtime.firmware.equations import mapped_vectors
+from edgernn.runtime.firmware.layer_code import code, record
+from edgernn.runtime.firmware.layer_parts import (
+    Field,
+    LayerKind,
+    depth,
+    kind_key,
+    kind_of,
+    largest_quantised,
+    quantised,
+    workspace,
+)
+from edgernn.runtime.firmware.packed_content import LayerContent, ModelContent
+from edgernn.runtime.firmware.pointwise_c import array, block_comment, float_literal, identifier
+from edgernn.runtime.firmware.weight_arrays import gate_biases, gate_matrix, in_blocks
+from edgernn.runtime.weights import Weight
+
+_BYTES = {"float": 4, "int8_t": 1, "int16_t": 2, "uint16_t": 2, "int32_t": 4}
+
+
+class ModelCode:
+    """C code of a packed model.
+
+    Args:
+        model: The model.
+        name: Prefix of functions and name of the files.
+        source: Name of the model's file, for comments.
+    """
+
+    def __init__(self, model: ModelContent, name: str, source: str) -> None:
+        self._model, self._name, self._source = model, name, source
+        self._type = "".join(part.capitalize() for part in name.split("_"))
+        self._state, self._macro = f"{self._type}State", name.upper()
+        self._arrays: list[str] = []
+        self.weight_bytes = 0
+        self._starts: list[NDArray[np.float32]] = []
+        self._kinds: dict[Any, LayerKind] = {}
+        self._layer_kinds = [self._kind(layer) for layer in model.layers]
+        # places of the states of each layer
+        self._frontend_places = [self._place(start) for start in model.frontend.starts] if model.frontend else []
+        self._places = [self._layer_places(layer) for layer in model.layers]
+
+    def _kind(self, layer: LayerContent) -> LayerKind:
+        key = kind_key(layer)
+        if key not in self._kinds:
+            same = (identifier(kind.name) == identifier(layer.name) for kind in self._kinds.values())
+            self._kinds[key] = kind_of(layer, sum(same))
+        return self._kinds[key]
+
+    def _place(self, start: NDArray[np.float32]) -> int:
+        place = sum(map(len, self._starts))
+        self._starts.append(start)
+        return place
+
+    def _layer_places(self, layer: LayerContent) -> list[int]:
+        drive = [np.zeros(1, np.float32)] * (layer.rule.kind == "SAMPLE")
+        return [self._place(start) for start in [*layer.starts, *drive]]
+
+    @property
+    def _inputs(self) -> int:
+        return self._model.frontend.hop if self._model.frontend else self._model.inputs
+
+    @property
+    def _neurons(self) -> int:
+        return sum(layer.hidden for layer in self._model.layers)
+
+    @property
+    def _copies_input(self) -> bool:
+        model = self._model
+        return model.embedding is not None or model.frontend is not None or model.mean is not None
+
+    def fields(self) -> list[Field]:
+        """Return the members of the model's state, with those that this model needs."""
+        model = self._model
+        listed = [Field("float", "state", sum(map(len, self._starts)), "states of all layers")]
+        if self._copies_input:
+            listed.append(Field("float", "x", model.inputs, "input of the first layer"))
+        if model.frontend:
+            listed.append(Field("float", "spectrum", 5 * (model.frontend.filters.shape[1] - 1) + 1, "of a window"))
+        stack = zip(model.layers, self._layer_kinds, strict=True)
+        # layers share their workspaces
+        for shared in zip(*(workspace(layer, kind) for layer, kind in stack), strict=True):
+            largest = max(shared, key=lambda field: field.count)
+            listed += [largest] * (largest.count > 0)
+        return [*listed, Field("int32_t", "updates", 1, "neurons that the last step updated")]
+
+    @property
+    def state_bytes(self) -> int:
+        """Size of the model's state in memory."""
+        fields = self.fields()
+        # two neighbouring fields of 16 bits share a word
+        ends = sum(field.count * _BYTES[field.type] for field in fields)
+        return ends + ends % 4
+
+    def header(self) -> str:
+        """Return the text of the header."""
+        macro, model = self._macro, self._model
+        words = model.embedding is not None
+        sizes = {"OUTPUT": (model.outputs, "numbers in y"), "NEURONS": (self._neurons, "neurons of all layers")}
+        if model.embedding is not None:
+            sizes = {"VOCABULARY": (len(model.embedding.values), "words")} | sizes
+        else:
+            what = "samples that a step reads" if model.frontend else "numbers in x"
+            sizes = {"INPUT": (self._inputs, what)} | sizes
+        defines = "\n".join(f"#define {macro}_{key} {value} /* {text} */" for key, (value, text) in sizes.items())
+        members = "\n".join(
+            f"  {field.type} {field.name}{f'[{field.count}]' if field.name != 'updates' else ''}; /* {field.comment} */"
+            for field in self.fields()
+        )
+        bad = f"a word outside 0 to {macro}_VOCABULARY - 1" if words else "a number of x that is NaN or infinite"
+        return f"""\
+{block_comment(self._generated())}
+
+#ifndef {macro}_H_
+#define {macro}_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {{
+#endif
+
+{defines}
+
+/* The state of one stream, {self.state_bytes} bytes, which may be placed in static memory. Its members are private.
+ * A copy of it is a saved state. Streams with a state each may share the weights, which stay in flash. */
+typedef struct {self._state} {{
+{members}
+}} {self._state};
+
+typedef enum {self._type}Status {{
+  {macro}_OK = 0,
+  {macro}_BAD_INPUT = 4 /* {bad} */
+}} {self._type}Status;
+
+/* Starts a new sequence. Call it before the first step. */
+void {self._name}_reset({self._state}* model);
+
+/* Runs one step: {"a word" if words else "x"} to y. Bad input leaves the state unchanged. */
+{self._signature()};
+
+/* Returns the number of neurons that the last step updated. */
+int32_t {self._name}_updates(const {self._state}* model);
+
+#ifdef __cplusplus
+}}
+#endif
+
+#endif /* {macro}_H_ */
+"""
+
+    def _signature(self) -> str:
+        x = "int32_t word" if self._model.embedding is not None else "const float* x"
+        return f"{self._type}Status {self._name}_step({self._state}* model, {x}, float* y)"
+
+    def _generated(self) -> str:
+        names = ", ".join(f"{layer.name} ({layer.inputs}, {layer.hidden})" for layer in self._model.layers)
+        return f"{names}. Generated by `edgernn pack --target c` from {self._source}."
+
+    def source(self) -> str:
+        """Return the text of the C file."""
+        kinds = list(self._kinds.values())
+        records = [self._record(i) for i in range(len(self._model.layers))]
+        functions = [self._reset(), self._step(), self._updates()]
+        includes = ["edgernn_products.h"] + ["edgernn_frontend.h"] * (self._model.frontend is not None)
+        return "\n".join(
+            [
+                block_comment(self._generated()),
+                "",
+                f'#include "{self._name}.h"',
+                "",
+                *(f'#include "{name}"' for name in includes),
+                "",
+                *(record(kind) for kind in kinds),
+                *(code(kind, self._state) for kind in kinds),
+                *self._arrays,
+                *records,
+                *functions,
+            ]
+        )
+
+    def _array(self, type: str, name: str, values: NDArray[Any]) -> str:
+        """Add a constant array, and return its name."""
+        self._arrays.append(array(type, name, values))
+        self.weight_bytes += values.size * _BYTES[type]
+        return name
+
+    def _matrix(self, name: str, matrix: Weight) -> Iterator[tuple[str, str]]:
+        """Add a matrix, and yield its fields in a record: the rows, and the scales of int8 rows."""
+        field = name.partition("_")[2]
+        yield field, self._array("float" if matrix.scales is None else "int8_t", name, matrix.values)
+        if matrix.scales is not None:
+            yield f"{field}_scales", self._array("float", f"{name}_scales", matrix.scales)
+
+    def _record(self, index: int) -> str:
+        """Print the record of a layer, and add its arrays."""
+        fields = dict(self._fields_of(index))
+        members = "\n".join(f"    .{name} = {value}," for name, value in fields.items())
+        kind = self._layer_kinds[index].identifier
+        return f"static const struct layer_{kind} layer{index} = {{\n{members}\n}};\n"
+
+    def _fields_of(self, index: int) -> Iterator[tuple[str, str]]:
+        layer, kind, prefix = self._model.layers[index], self._layer_kinds[index], f"layer{index}"
+        yield "inputs", str(layer.inputs)
+        yield "hidden", str(layer.hidden)
+        if kind.cell.mid is not None:
+            yield "middle", str(layer.middle)
+        if kind.low_rank:
+            yield "rank", str(len(layer.weights["Q"].values))
+            yield from self._matrix(f"{prefix}_low_rank", layer.weights["Q"])
+        if kind.groups:
+            yield "groups", str(-(-layer.hidden // layer.group_size))
+            yield "group_size", str(layer.group_size)
+        yield "states", f"{{{', '.join(map(str, self._places[index]))}}}"
+        for product in kind.products:
+            # W has the columns of x, then those of the last x
+            first = layer.inputs if product.name == "last" else 0
+            columns = slice(first, first + depth(layer, product.name))
+            matrix = gate_matrix(layer, product.weight, product.term, product.gates, columns)
+            yield from self._matrix(f"{prefix}_{product.field}", in_blocks(matrix))
+        for name in quantised(kind):
+            yield f"most_{name}", float_literal(largest_quantised(depth(layer, name)))
+        for mid, field in ((True, "mid_bias"), (False, "bias")):
+            if kind.biased[not mid]:
+                biases = gate_biases(layer, kind.cell.group(mid=mid))
+                yield field, self._array("float", f"{prefix}_{field}", biases)
+        count = len(kind.cell.vectors)
+        vectors = mapped_vectors(kind.cell.map, [layer.weights[f"vector {i}"].floats for i in range(count)])
+        for i, vector in enumerate(vectors):
+            yield f"vector_{i}", self._array("float", f"{prefix}_vector_{i}", vector)
+        for name in kind.rule.weights if kind.rule.equations else ():
+            if name == kind.rule.matrix:
+                yield from self._matrix(f"{prefix}_{identifier(name)}", layer.weights[name])
+            else:
+                yield identifier(name), self._array("float", f"{prefix}_{identifier(name)}", layer.weights[name].floats)
+
+    def _reset(self) -> str:
+        lines = []
+        starts = np.concatenate(self._starts)
+        if starts.any():
+            lines.append(f"for (int32_t i = 0; i < {starts.size}; ++i) model->state[i] = start[i];")
+            self._array("float", "start", starts)
+        else:
+            lines.append(f"for (int32_t i = 0; i < {starts.size}; ++i) model->state[i] = 0.0f;")
+        for i, kind in enumerate(self._layer_kinds):
+            if kind.rule.kind == "SAMPLE":
+                lines.append(f"find_drive_{kind.identifier}(&layer{i}, model);")
+        lines.append("model->updates = 0;")
+        return _function(f"void {self._name}_reset({self._state}* model)", lines)
+
+    def _updates(self) -> str:
+        return _function(f"int32_t {self._name}_updates(const {self._state}* model)", ["return model->updates;"])
+
+    def _step(self) -> str:
+        lines = [*self._input(), "int32_t updates = 0;"]
+        x = "model->x" if self._copies_input else "x"
+        for i, kind in enumerate(self._layer_kinds):
+            lines.append(f"updates += step_{kind.identifier}(&layer{i}, model, {x});")
+            x = f"model->state + {self._places[i][0]}"
+        lines += [*self._output(x), "model->updates = updates;", f"return {self._macro}_OK;"]
+        return _function(self._signature(), lines)
+
+    def _input(self) -> Iterator[str]:
+        """Print the check of the input, and what is done to it before the first layer."""
+        model, bad = self._model, f"return {self._macro}_BAD_INPUT;"
+        x = "x"
+        if model.embedding is not None:
+            yield f"if (word < 0 || word >= {self._macro}_VOCABULARY) {bad}"
+            list(self._matrix("of_embedding", model.embedding))
+            value = f"(float)of_embedding[word * {model.inputs} + i]"
+            value += " * of_embedding_scales[word]" * (model.embedding.scales is not None)
+            yield f"for (int32_t i = 0; i < {model.inputs}; ++i) model->x[i] = {value};"
+            x = "model->x"
+        else:
+            yield f"for (int32_t i = 0; i < {self._macro}_INPUT; ++i) {{"
+            yield f"  if (!edgernn_is_finite(x[i])) {bad}"
+            yield "}"
+        if model.frontend is not None:
+            yield from self._features()
+            x = "model->x"
+        if model.mean is not None and model.std is not None:
+            self._array("float", "input_mean", model.mean)
+            self._array("float", "input_std", model.std)
+            yield f"for (int32_t i = 0; i < {model.inputs}; ++i) {{"
+            yield f"  model->x[i] = ({x}[i] - input_mean[i]) / input_std[i];"
+            yield "}"
+
+    def _features(self) -> Iterator[str]:
+        frontend = self._model.frontend
+        assert frontend is not None
+        half = frontend.filters.shape[1] - 1
+        angles = 2 * np.pi * np.arange(half) / (2 * half)
+        kept = [np.flatnonzero(row) for row in frontend.filters]
+        spans = [(int(k[0]), int(k[-1]) + 1) if len(k) else (0, 0) for k in kept]
+        filters = [row[first:end] for row, (first, end) in zip(frontend.filters, spans, strict=True)]
+        tables = {
+            "window": ("float", frontend.window),
+            "cosines": ("float", np.cos(angles).astype(np.float32)),
+            "sines": ("float", np.sin(angles).astype(np.float32)),
+            "first": ("uint16_t", np.array([first for first, _ in spans])),
+            "count": ("uint16_t", np.array([end - first for first, end in spans])),
+            "filters": ("float", np.concatenate(filters)),
+        }
+        tables |= {name: ("float", v) for name, v in zip(("alpha", "delta", "r"), frontend.pcen, strict=False)}
+        numbers = {"hop": frontend.hop, "window_size": len(frontend.window), "half": half, "bands": self._model.inputs}
+        fields = {name: str(number) for name, number in numbers.items()}
+        fields |= {name: self._array(type, f"frontend_{name}", table) for name, (type, table) in tables.items()}
+        settings = zip(("energy_floor", "rise", "fall"), frontend.settings[[0, 2, 3]], strict=True)
+        fields |= {name: float_literal(number) for name, number in settings}
+        members = "\n".join(f"    .{name} = {value}," for name, value in fields.items())
+        self._arrays.append(f"static const EdgernnFrontend frontend = {{\n{members}\n}};\n")
+        places = [f"model->state + {place}" for place in self._frontend_places]
+        samples = places.pop(0) if len(frontend.window) > frontend.hop else "0"
+        yield f"edgernn_features(&frontend, edgernn_feature_{frontend.normalisation}, x, {samples},"
+        yield f"                 {places[0] if places else '0'}, model->spectrum, model->x);"
+
+    def _output(self, h: str) -> Iterator[str]:
+        model, hidden = self._model, self._model.layers[-1].hidden
+        yield f"for (int32_t i = 0; i < {self._macro}_OUTPUT; ++i) {{"
+        if model.head is None:
+            yield f"  y[i] = ({h})[i];"
+        else:
+            weights, bias = model.head
+            # a tied head shares the matrix of the embedding
+            tied = model.embedding is not None and np.array_equal(weights.values, model.embedding.values)
+            matrix = "of_embedding" if tied else "of_head"
+            if not tied:
+                list(self._matrix(matrix, weights))
+            self._array("float", "head_bias", bias.floats)
+            row = f"{matrix} + i * {hidden}"
+            if weights.scales is not None:
+                product = f"{matrix}_scales[i] * edgernn_float_product({row}, {h}, {hidden})"
+                yield f"  y[i] = head_bias[i] + {product};"
+            else:
+                yield "  y[i] = head_bias[i];"
+                yield f"  edgernn_products_1({row}, {h}, {hidden}, &y[i]);"
+        yield "}"
+
+
+def _function(head: str, lines: Sequence[str]) -> str:
+    body = "\n".join(f"  {line}" for line in lines)
+    return f"{head} {{\n{body}\n}}\n"

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Content of a packed model as NumPy arrays. The native library has checked it before."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgernn.errors import UsageError
+from edgernn.runtime import packed
+from edgernn.runtime.firmware.equations import (
+    BIAS,
+    OPTIONAL_BIAS,
+    C,
+    CellTable,
+    H,
+    M,
+    RuleTable,
+    X,
+    built_in_cell,
+    built_in_rules,
+    cell_table,
+)
+from edgernn.runtime.stepper import memory
+from edgernn.runtime.weights import Weight
+
+_LOW_RANK = "low-rank"
+
+
+@dataclass(frozen=True)
+class FrontendContent:
+    """Settings, tables and first states of a front end; see `edgernn.runtime.packed`."""
+
+    hop: int
+    settings: NDArray[np.float32]
+    window: NDArray[np.float32]
+    filters: NDArray[np.float32]
+    pcen: list[NDArray[np.float32]]
+    starts: list[NDArray[np.float32]]
+
+    @property
+    def normalisation(self) -> str:
+        return packed.NORMALISATIONS[int(self.settings[1])]
+
+
+@dataclass(frozen=True)
+class LayerContent:
+    """A layer: its cell and rule, its weights by name, and the initial values of its states.
+
+    Attributes:
+        name: Cell and rule, such as gru+selective.
+        cell: The cell.
+        rule: The rule.
+        group_size: Number of neurons that share a decision.
+        inputs: I.
+        hidden: H.
+        weights: W, R, C, V, b, Q and the weights of the rule by their names, and the cell's vectors as "vector 0".
+        starts: Initial value of each state, in the order cell, rule, x_last.
+    """
+
+    name: str
+    cell: CellTable
+    rule: RuleTable
+    group_size: int
+    inputs: int
+    hidden: int
+    weights: dict[str, Weight]
+    starts: list[NDArray[np.float32]]
+
+    @property
+    def middle(self) -> int:
+        """M, the size of m."""
+        return self.inputs if self.cell.mid_is_input else self.hidden
+
+
+@dataclass(frozen=True)
+class _LayerName:
+    """The name of a layer, and its parts."""
+
+    whole: str
+    cell: str
+    rule: RuleTable
+    low_rank: bool
+
+
+@dataclass(frozen=True)
+class ModelContent:
+    """A packed model.
+
+    Attributes:
+        inputs: Size of the first layer's input.
+        outputs: O.
+        embedding: Rows of a model of words, or None.
+        frontend: Front end, or None.
+        mean: Number to subtract from each input, or None.
+        std: Number to divide each input by, or None.
+        layers: Layers from the first to the last.
+        head: W and b of the head, or None.
+    """
+
+    inputs: int
+    outputs: int
+    embedding: Weight | None
+    frontend: FrontendContent | None
+    mean: NDArray[np.float32] | None
+    std: NDArray[np.float32] | None
+    layers: list[LayerContent]
+    head: tuple[Weight, Weight] | None
+
+
+def read_content(content: bytes, path: Path) -> ModelContent:
+    """Read a packed model.
+
+    Args:
+        content: The packed model.
+        path: The model's file, for errors.
+
+    Returns:
+        The model.
+
+    Raises:
+        EdgernnError: The content is not that of a valid packed model.
+        UsageError: A layer has an imputer or a normalisation; the error names it.
+    """
+    flags, inputs, vocabulary, outputs, layers, tensors, hop = packed.HEADER.unpack_from(content)[5:]
+    at = packed.HEADER.size
+    records = [packed.LAYER.unpack_from(content, at + i * packed.LAYER.size) for i in range(layers)]
+    names = [_name_of(record, path) for record in records]
+    # the library checks the file
+    memory(content)
+    at += layers * packed.LAYER.size
+    unread = iter([_tensor(content, at + i * packed.TENSOR.size) for i in range(tensors)])
+    embedding = next(unread) if vocabulary else None
+    frontend = _frontend(hop, unread) if hop else None
+    mean = std = None
+    if flags & packed.STANDARDISES:
+        mean, std = next(unread).floats, next(unread).floats
+    stack, width = [], inputs
+    for (_, count, cell_at, group_size), name in zip(records, names, strict=True):
+        cell = _file_cell(content, cell_at) if cell_at else built_in_cell(name.cell)
+        assert cell is not None
+        stack.append(_layer(name, cell, [next(unread) for _ in range(count)], group_size, width))
+        width = stack[-1].hidden
+    head = (next(unread), next(unread)) if flags & packed.HAS_HEAD else None
+    return ModelContent(inputs, outputs, embedding, frontend, mean, std, stack, head)
+
+
+def _tensor(content: bytes, at: int) -> Weight:
+    type, axes, rows, columns, offset, scales = packed.TENSOR.unpack_from(content, at)
+    values = np.frombuffer(content, packed.DTYPES[type], rows * columns, offset)
+    values = values.reshape(rows, columns) if axes == 2 else values
+    return Weight(values, np.frombuffer(content, "<f4", rows, scales).reshape(rows, 1) if scales else None)
+
+
+def _frontend(hop: int, unread: Iterator[Weight]) -> FrontendContent:
+    settings, window, filters = (next(unread).floats for _ in range(3))
+    kind = packed.NORMALISATIONS[int(settings[1])]
+    pcen = [next(unread).floats for _ in range(3)] if kind == "pcen" else []
+    states = (len(window) > hop) + (kind != "log")
+    return FrontendContent(hop, settings, window, filters, pcen, [next(unread).floats for _ in range(states)])
+
+
+def _name_of(record: tuple[Any, ...], path: Path) -> _LayerName:
+    """Split the name in a layer's record; refuse one whose parts have no C code."""
+    name, in_file = record[0].rstrip(b"\0").decode(), record[2] != 0
+    parts, rules = name.split("+"), built_in_rules()
+    low_rank = parts[-1] == _LOW_RANK
+    parts = parts[:-1] if low_rank else parts
+    dense = next(rule for rule in rules if rules[rule].dense)
+    rule = rules[parts.pop() if parts[-1] in rules else dense]
+    cell = "+".join(parts)
+    if len(parts) > 1 or not (in_file or built_in_cell(cell)):
+        raise UsageError(
+            f"{path}: {name}: expected a layer of a cell and a rule for C, got one with an imputer or a normalisation; "
+            "run it with the native library"
+        )
+    return _LayerName(name, cell, rule, low_rank)
+
+
+def _layer(name: _LayerName, cell: CellTable, tensors: list[Weight], group_size: int, inputs: int) -> LayerContent:
+    """Name the weights and states of a layer."""
+    rule = name.rule
+    states = cell.states + len(rule.memories) + cell.reads_last
+    weights = tensors[: len(tensors) - states]
+    starts = [tensor.floats for tensor in tensors[len(weights) :]]
+    names = _weight_names(cell, name.low_rank) + list(rule.weights)
+    if len(names) > len(weights):
+        # a bias that all gates with one may leave out
+        names.remove("b")
+    by_name = dict(zip(names, weights, strict=True))
+    return LayerContent(name.whole, cell, rule, group_size, inputs, len(starts[0]), by_name, starts)
+
+
+def _weight_names(cell: CellTable, low_rank: bool) -> list[str]:
+    """Return the names of a cell's weights in the order of the file."""
+    names = [name for name, term in zip("WRCV", (X, H, C, M), strict=True) if any(g & term for g in cell.gates)]
+    if any(gate & (BIAS | OPTIONAL_BIAS) for gate in cell.gates):
+        names.append("b")
+    vectors = [f"vector {i}" for i in range(len(cell.vectors))]
+    learned = len(vectors) - cell.constants
+    return names + vectors[:learned] + ["Q"] * low_rank + vectors[learned:]
+
+
+def _file_cell(content: bytes, at: int) -> CellTable:
+    """Read a cell that is defined in the file."""
+    _, *lengths = packed.CELL.unpack_from(content, at)
+    offset, lists = at + packed.CELL.size, {}
+    names = (*packed.INTS, *packed.NUMBERS)
+    for name, length in zip(names, lengths, strict=True):
+        type = "<i4" if name in packed.INTS else "<f4"
+        lists[name] = np.frombuffer(content, type, length, offset).tolist()
+        offset += 4 * length
+    return cell_table(lists)
+
+
+def biased_gates(layer: LayerContent) -> list[int]:
+    """Return the indices of a layer's gates that have a bias; a model may leave out those of some gates."""
+    cell = layer.cell
+    if "b" not in layer.weights:
+        return []
+    always = [g for g, terms in enumerate(cell.gates) if terms & BIAS]
+    either = [g for g, terms in enumerate(cell.gates) if terms & (BIAS | OPTIONAL_BIAS)]
+    rows = sum(cell.rows(g, layer.hidden, layer.inputs) for g in either)
+    return either if rows == len(layer.weights["b"].values) else always
+
+
+def gate_rows(layer: LayerContent, name: str, term: int) -> dict[int, tuple[int, int]]:
+    """Return the first row and the number of rows of each gate in the weight W, R, C, V or b."""
+    gates = biased_gates(layer) if name == "b" else [g for g, terms in enumerate(layer.cell.gates) if terms & term]
+    rows, first = {}, 0
+    for gate in gates:
+        count = layer.cell.rows(gate, layer.hidden, layer.inputs)
+        rows[gate] = first, count
+        first += count
+    return rows

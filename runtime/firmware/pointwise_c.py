@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints point-wise equations and numbers as C99."""
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgernn.runtime.firmware.equations import PointwiseEquation
+
+# expression of each op; those of more than one instruction are functions of engine/edgernn_math.h
+_EXPRESSIONS = {
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "neg": "-{0}",
+    "less": "{0} < {1} ? 1.0f : 0.0f",
+    "less_equal": "{0} <= {1} ? 1.0f : 0.0f",
+    "equal": "{0} == {1} ? 1.0f : 0.0f",
+    "select": "{0} != 0.0f ? {1} : {2}",
+    "lerp": "(1.0f - {2}) * {0} + {2} * {1}",
+}
+_FUNCTIONS = ("min", "max", "abs", "sqrt", "exp", "log", "sin", "cos", "tanh", "sigmoid", "sign")
+_EXPRESSIONS |= {op: f"edgernn_{op}" for op in _FUNCTIONS}
+
+
+def identifier(name: str) -> str:
+    """Convert a name such as "gate 0" or gru+selective to a C identifier."""
+    return "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in name)
+
+
+def float_literal(number: float) -> str:
+    """Print a float32 number, exactly, as a C literal."""
+    text = f"{float(np.float32(number)):.9g}"
+    return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
+
+
+def function(name: str, comment: str, equation: PointwiseEquation) -> str:
+    """Print an equation as a C function; it returns one result, or writes several to pointers.
+
+    Args:
+        name: Name of the function.
+        comment: Comment above the function.
+        equation: The equation, whose arguments become parameters in their order.
+
+    Returns:
+        The definition of the function.
+    """
+    arguments = [identifier(argument) for argument in equation.arguments]
+    values = [*arguments, *map(_operand, equation.constants)]
+    lines, used = [], _used(equation)
+    for operation in equation.operations:
+        place = len(values)
+        variable = f"v{place}"
+        values.append(variable)
+        if place not in used:
+            continue
+        operands, form = [values[number] for number in operation.operands], _EXPRESSIONS[operation.op]
+        text = form.format(*operands) if "{" in form else f"{form}({', '.join(operands)})"
+        lines.append(f"const float {variable} = {text};")
+    results = [values[number] for number in equation.results]
+    parameters = [f"float {argument}" for argument in arguments]
+    if len(results) == 1:
+        kind, ending = "float", [f"return {results[0]};"]
+    else:
+        kind, ending = "void", [f"*new_{i} = {result};" for i, result in enumerate(results)]
+        parameters += [f"float* new_{i}" for i in range(len(results))]
+    head = f"static inline {kind} {name}({', '.join(parameters) or 'void'}) {{"
+    head = "\n".join(textwrap.wrap(head, 100, subsequent_indent=" " * 4))
+    body = "\n".join(f"  {line}" for line in [*lines, *ending])
+    return f"{block_comment(comment)}\n{head}\n{body}\n}}\n"
+
+
+def call(name: str, equation: PointwiseEquation, places: Mapping[str, str], results: Sequence[str] = ()) -> str:
+    """Print a call of the function of an equation.
+
+    Args:
+        name: Name of the function.
+        equation: The equation.
+        places: Dict from the name of each argument to its C expression.
+        results: Pointers to write several results to.
+
+    Returns:
+        The C expression of the call.
+    """
+    return f"{name}({', '.join([*(places[argument] for argument in equation.arguments), *results])})"
+
+
+def _operand(number: float) -> str:
+    text = float_literal(number)
+    return f"({text})" if text.startswith("-") else text
+
+
+def _used(equation: PointwiseEquation) -> set[int]:
+    """Return the indices of the values that a result depends on."""
+    used, first = set(equation.results), len(equation.arguments) + len(equation.constants)
+    for place in range(first + len(equation.operations) - 1, first - 1, -1):
+        if place in used:
+            used.update(equation.operations[place - first].operands)
+    return used
+
+
+def block_comment(text: str) -> str:
+    """Print a C comment, wrapped at 100 characters. Names from a file cannot end it."""
+    words = "".join(letter if letter.isprintable() else " " for letter in text).replace("*/", "* /")
+    return "\n".join(textwrap.wrap(f"/* {words} */", 100, subsequent_indent=" * ", break_on_hyphens=False))
+
+
+def array(type: str, name: str, values: NDArray[Any]) -> str:
+    """Print a constant array, whose element type is float, int8_t, uint16_t or int32_t."""
+    flat = values.ravel()
+    words: Iterable[str] = map(float_literal, flat.tolist()) if type == "float" else map(str, flat.tolist())
+    text = textwrap.fill(", ".join(words), 110, initial_indent="  ", subsequent_indent="  ")
+    aligned = " EDGERNN_ALIGNED" if type == "int8_t" else ""
+    return f"static const {type} {name}[{flat.size}]{aligned} = {{\n{text}}};\n"

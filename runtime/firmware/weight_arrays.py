@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights in the order in which the C engine reads them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgernn.runtime.firmware.packed_content import LayerContent, biased_gates, gate_rows
+from edgernn.runtime.weights import Weight
+
+# columns that a product reads at a time
+BLOCK = 4
+
+
+def padded(columns: int) -> int:
+    """Return the number of columns of a row of int8 weights, with zeros at its end."""
+    return -(-columns // BLOCK) * BLOCK
+
+
+def gate_matrix(layer: LayerContent, name: str, term: int, gates: Sequence[int], columns: slice) -> Weight:
+    """Return the rows of some gates of the weight W, R, C or V, side by side: (rows, gates, columns).
+
+    Args:
+        layer: The layer.
+        name: Name of the weight.
+        term: Term that the weight belongs to.
+        gates: Gates, which have the same number of rows.
+        columns: Columns to take.
+
+    Returns:
+        The values, and for int8 weights the scales (rows, gates).
+    """
+    weight, rows = layer.weights[name], gate_rows(layer, name, term)
+    parts = [slice(first, first + count) for first, count in (rows[gate] for gate in gates)]
+    values = np.stack([weight.values[part, columns] for part in parts], 1)
+    if weight.scales is None:
+        return Weight(values)
+    return Weight(values, np.stack([weight.scales[part, 0] for part in parts], 1))
+
+
+def gate_biases(layer: LayerContent, gates: Sequence[int]) -> NDArray[np.float32]:
+    """Return the biases of some gates (rows, gates), 0 for a gate without one."""
+    rows, biased = gate_rows(layer, "b", 0), biased_gates(layer)
+    count = layer.cell.rows(gates[0], layer.hidden, layer.inputs)
+    biases = np.zeros((count, len(gates)), np.float32)
+    for i, gate in enumerate(gates):
+        if gate in biased:
+            first, length = rows[gate]
+            biases[:, i] = layer.weights["b"].floats[first : first + length]
+    return biases
+
+
+def in_blocks(matrix: Weight) -> Weight:
+    """Order a matrix (rows, gates, columns) for products: in a row [block of four columns][gate][column].
+
+    The columns after the last whole block follow as [column][gate]; rows of int8 weights are padded with zeros instead.
+    """
+    values = matrix.values
+    rows, gates, columns = values.shape
+    if matrix.scales is not None:
+        values = np.concatenate([values, np.zeros((rows, gates, padded(columns) - columns), values.dtype)], 2)
+    whole = values.shape[2] // BLOCK * BLOCK
+    blocks = values[:, :, :whole].reshape(rows, gates, -1, BLOCK).transpose(0, 2, 1, 3).reshape(rows, -1)
+    ordered = np.concatenate([blocks, values[:, :, whole:].transpose(0, 2, 1).reshape(rows, -1)], 1)
+    return Weight(np.ascontiguousarray(ordered), matrix.scales)

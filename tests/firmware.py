@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the C files of packed models for this machine, and steps them."""
+
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgernn.runtime.firmware.folder import CFiles, c_files
+from tests.apps import ROOT, need, run
+
+HARNESS = ROOT / "tests" / "step_model.c"
+# without what a microcontroller lacks
+STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror", "-ffreestanding")
+CHECKED = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+
+@dataclass(frozen=True)
+class SteppedModel:
+    """Outputs (T, O) of a model, and the neurons (T,) that each step updated."""
+
+    y: NDArray[np.float32]
+    updates: NDArray[np.int32]
+
+
+def write_files(content: bytes, folder: Path) -> CFiles:
+    """Write the C files of a packed model."""
+    files = c_files(content, Path("model.onnx"))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return files
+
+
+def step_in_c(content: bytes, x: NDArray[np.float32] | NDArray[np.int64]) -> SteppedModel:
+    """Step a packed model over x (T, I), or words (T,), in a program with sanitizers."""
+    need("gcc")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_files(content, folder)
+        program = folder / "step"
+        compiled = run("gcc", *STRICT, *CHECKED, "-c", folder / "model.c", "-o", folder / "model.o")
+        assert compiled.returncode == 0, compiled.stderr
+        words = ("gcc", *CHECKED, "-I", folder, HARNESS, folder / "model.o", "-o", program)
+        assert run(*words).returncode == 0
+        numbers = x.astype(np.int32 if x.ndim == 1 else np.float32).tobytes()
+        process = subprocess.run([program], input=numbers, capture_output=True, timeout=60)
+        assert process.returncode == 0, process.stderr.decode()
+    steps = len(x)
+    outputs = np.frombuffer(process.stdout[: -4 * steps], np.float32).reshape(steps, -1)
+    return SteppedModel(outputs, np.frombuffer(process.stdout[-4 * steps :], np.int32))

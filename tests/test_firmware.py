@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C files of packed models: printed equations, refusals and compiled models. `make check-mcu` has all others."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from edgernn.bench.microcontroller import missing_tool, targets
+from edgernn.cells import CELLS
+from edgernn.cli import bench as bench_command
+from edgernn.cli.frame import main
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.program import OPS
+from edgernn.rules import RULES
+from edgernn.runtime.firmware import equations, pointwise_c
+from edgernn.runtime.firmware.folder import c_files
+from edgernn.runtime.firmware.layer_parts import largest_quantised
+from tests.firmware import step_in_c
+from tests.models import contractive, exported, packed_alone
+from tests.test_packed import random_input, steps
+from tests.tolerances import FLOAT32
+
+
+def is_printed(rule):
+    """Return whether a rule has C code."""
+    table = equations.built_in_rules()[rule]
+    return table.dense or bool(table.equations)
+
+
+def test_every_cell_and_op_is_in_the_table():
+    for cell in CELLS.values():
+        for form in cell.forms():
+            table = equations.built_in_cell(form.form)
+            assert table is not None
+            assert (len(table.gates), table.states) == (len(form.gates), len(form.states))
+            assert (table.mid is None) == (not any(gate.m for gate in form.gates))
+    assert OPS.keys() == pointwise_c._EXPRESSIONS.keys() == equations._COMPUTE.keys()
+
+
+def test_maps_are_those_of_the_cell():
+    alpha = np.linspace(-2, 2, 5, dtype=np.float32)
+    (mapped,) = equations.mapped_vectors(equations.built_in_cell("irc-gru").map, [alpha])
+    np.testing.assert_allclose(mapped, torch.sigmoid(torch.from_numpy(alpha)), rtol=1e-6)
+
+
+def test_literals_are_exact():
+    numbers = [0.0, 1.0, -0.5, 1 / 3, 1e-30, 3.4e38, 16777216.0, -1.5e-7]
+    for number in map(np.float32, numbers):
+        text = pointwise_c.float_literal(number)
+        assert text.endswith("f")
+        assert "." in text or "e" in text
+        assert np.float32(text[:-1]) == number
+
+
+def test_names_of_a_file_end_no_comment():
+    hostile = 'a*/ int x;\n#include "b"\x1b'
+    text = pointwise_c.block_comment(f"A layer of {hostile}.")
+    assert text.count("*/") == 1
+    assert text.endswith("*/")
+    assert "\n#" not in text
+    assert pointwise_c.identifier(hostile) == "a___int_x___include__b__"
+
+
+@pytest.mark.parametrize("depth", [1, 128, 516, 517, 10_000])
+def test_sums_of_quantised_products_fit_into_32_bits(depth):
+    most = largest_quantised(depth)
+    assert 0 < most <= 32639
+    assert 127 * most * depth < 2**31
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if is_printed(rule)])
+@pytest.mark.parametrize("cell", ["irc-gru", pytest.param("t-lstm", marks=pytest.mark.slow)])
+def test_a_compiled_model_equals_the_library(cell, rule):
+    content, x = packed_alone(contractive(cell, rule)), random_input(9, 1, 3)
+    got, (y, updates, _) = step_in_c(content, x[:, 0]), steps(content, x)
+    np.testing.assert_allclose(got.y, y[:, 0], rtol=0, atol=FLOAT32)
+    np.testing.assert_array_equal(got.updates, np.full(9, 33) if updates is None else updates[:, 0])
+
+
+def test_weights_and_state_have_the_sizes_that_pack_reports():
+    files = c_files(packed_alone(contractive("gru", "selective")), Path("model.onnx"))
+    floats = 33 * (3 * 3 + 3 * 33 + 4) + 33 * 5 + 2 * 34
+    assert files.weight_bytes == 4 * floats
+    # h, the new states and a list of 16-bit numbers
+    assert files.state_bytes == 4 * 33 * 2 + 2 * 34 + 4
+
+
+def test_what_c_lacks_is_refused():
+    for model, message in (
+        (contractive("gru", "phased"), r"gru\+phased: expected a rule that decides by equations"),
+        (contractive("lstm", input_size=9, imputer="rits"), "got one with an imputer or a normalisation"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            c_files(packed_alone(model), Path("model.onnx"))
+    with pytest.raises(UsageError, match="--name: expected a name in C"):
+        c_files(packed_alone(contractive("gru")), Path("model.onnx"), "9lives")
+    with pytest.raises(EdgernnError, match="packed model"):
+        c_files(packed_alone(contractive("gru"))[:-1], Path("model.onnx"))
+
+
+@pytest.mark.slow
+def test_the_command_writes_a_folder(tmp_path, capsys):
+    path = exported("gru", "selective", layers=2)[1]
+    assert main(["pack", str(path), "--target", "c", "--out", str(tmp_path), "--name", "a"]) == 0
+    names = {"a.c", "a.h", "a.cmake", "clang.flags", "gcc.flags", "edgernn_math.h", "edgernn_products.h"}
+    assert {file.name for file in tmp_path.iterdir()} == names
+    assert "bytes of weights" in capsys.readouterr().out
+
+
+def test_the_commands_list_every_target():
+    (option,) = (p for p in bench_command.command.params if p.name == "target")
+    assert tuple(option.type.choices) == tuple(targets())
+    for target in targets():
+        reason = missing_tool(target)
+        assert reason is None or "apt-get install" in reason
