@@ -13,14 +13,14 @@ import numpy.typing as npt
 from pydantic import Field
 from torch import Tensor
 
+from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError
+from edgernn.frontends import FrontendConfig
 from edgernn.model import RecurrentModel
 from edgernn.training.data import find_either
 from edgernn.training.tasks.base import CLASSIFICATION, Tally, Task
 from edgernn.training.tasks.clips import Changes, Clips, MarkedBatch
 from edgernn.training.tasks.confusion import Confusion
-from edgernn.training.tasks.logmel import BANDS, RATE
-from edgernn.training.tasks.parts import standardisation
 from edgernn.training.tasks.recordings import (
     BACKGROUND,
     DATASET,
@@ -40,8 +40,8 @@ CORPORA: dict[str, Sequence[str]] = {
     "arabic-speech-commands": (f"{DATASET}/", *TABLES),
     "speech-commands": (f"{BACKGROUND}/", *LISTS),
 }
-# number of clips that the standardisation is computed from
-_MEASURED = 2000
+# front end by default: steps of 20 ms, windows of 32 ms
+_FRONTEND = FrontendConfig(name="logmel", hop=320, window_size=512)
 
 
 class _WordFigures(Confusion):
@@ -68,8 +68,6 @@ class Words(Task, ABC):
     snr_low: Annotated[float, Field(ge=-20, le=100)] = 5.0
     snr_high: Annotated[float, Field(ge=-20, le=100)] = 30.0
     shift: Annotated[float, Field(ge=0, le=1)] = 0.1
-    mask_frames: Annotated[int, Field(ge=0)] = 10
-    mask_bands: Annotated[int, Field(ge=0)] = 5
 
     defaults: ClassVar[Mapping[str, Any]] = {
         "epochs": 30,
@@ -78,13 +76,28 @@ class Words(Task, ABC):
         "lr": 2e-3,
         "clip": 1.0,
         "lambda": 1e-2,
+        "frontend": _FRONTEND.name,
+        "hop": _FRONTEND.hop,
+        "window_size": _FRONTEND.window_size,
+        "mask_steps": 10,
+        "mask_channels": 5,
     }
     objective = CLASSIFICATION
-    input_size = BANDS
 
     def __post_init__(self) -> None:
+        self._hear(_FRONTEND)
         if self.snr_low > self.snr_high:
             raise UsageError(f"snr_low: expected at most snr_high={self.snr_high:g}, got {self.snr_low:g}")
+
+    def adapted(self, model: ModelConfig) -> ModelConfig:
+        if model.frontend.name is None:
+            raise UsageError("frontend: expected one, as the recordings are raw audio, got none; leave frontend out")
+        self._hear(model.frontend)
+        return model
+
+    def _hear(self, frontend: FrontendConfig) -> None:
+        """Set the size of a step and the sample rate to those of the model's front end."""
+        self.input_size, self._rate = frontend.hop, frontend.sample_rate
 
     @property
     def marks_background(self) -> bool:
@@ -116,15 +129,13 @@ class Words(Task, ABC):
         noise_folder = root / BACKGROUND if (root / BACKGROUND).is_dir() else None
         if self.noise_folder is not None:
             noise_folder = Path(self.noise_folder)
-        length = round(self.seconds * RATE)
-        noise = noise_parts(noise_folder, length)
-        changes = Changes(
-            round(self.shift * RATE), self.noisy, self.snr_low, self.snr_high, self.mask_frames, self.mask_bands
-        )
+        hop, rate = self.input_size, self._rate
+        length = max(1, round(self.seconds * rate / hop)) * hop
+        noise = noise_parts(noise_folder, length, rate)
+        changes = Changes(round(self.shift * rate), self.noisy, self.snr_low, self.snr_high)
         self.train, self.validation, self.test = (
             self._clips(parts[part], length, noise[part], seed, changes if part == "train" else None) for part in PARTS
         )
-        self.mean, self.std = standardisation(self.train.features(_MEASURED).transpose(0, 1))
 
     def _chosen_words(self, root: Path, recorded: Sequence[str]) -> list[str]:
         """Return the words that are classes of their own, of the names of the folders."""
@@ -153,21 +164,22 @@ class Words(Task, ABC):
         count = int((~is_unknown & (label != silence)).sum())
         unknown = min(int(is_unknown.sum()), math.ceil(self.unknown * count))
         drawn = max(0, math.ceil(self.silence * count) - int((label == silence).sum()))
-        samples = read_clips(files, length)
-        return Clips(samples, label, np.flatnonzero(is_unknown), unknown, drawn, silence, noise, seed, changes)
+        samples, pool = read_clips(files, length, self._rate), np.flatnonzero(is_unknown)
+        return Clips(samples, self.input_size, label, pool, unknown, drawn, silence, noise, seed, changes)
 
 
 @dataclass
 class Keywords(Words):
     """Keyword spotting: classify recordings of single words; a wav file has one word, and its folder is its class.
 
-    x (T, B, 40): log-mel features, 50 frames per second, see `log_mel`. target (B,): the class. The label belongs to
-    the last step. Files are wav: 16 kHz, 16 bits, one channel.
+    x (T, B, hop): samples from -1 to 1, of which the model computes features itself (`frontend=logmel`), by default 50
+    times a second from windows of 32 ms. target (B,): the class. The label belongs to the last step. Files are wav: 16
+    bits, one channel, with the model's `sample_rate`, 16 kHz unless set.
 
     Two further classes: `_unknown_` are other words, if `words` is set or a folder has this name. `_silence_` are clips
     of noise at -70 to -10 dB of full scale, a tenth of them digital silence, and the files of a folder of this name.
-    Training clips are shifted, mixed with noise, and masked (`masked`). Validation and test clips are unchanged. No
-    noise of the test is in the other parts, see `noise_parts`.
+    Training clips are shifted and mixed with noise, and their features are masked (`mask_steps`, `mask_channels`).
+    Validation and test clips are unchanged. No noise of the test is in the other parts, see `noise_parts`.
 
     Background steps are all frames of silence, and the frames of a word with less than 1/1000 of the power of its
     loudest frame before noise is mixed in.
@@ -191,7 +203,6 @@ class Keywords(Words):
     - `noisy`: Probability that a training clip is mixed with noise.
     - `snr_low`, `snr_high`: Signal-to-noise ratio in dB, uniform between both.
     - `shift`: Largest shift of a training clip, in seconds, either way.
-    - `mask_frames`, `mask_bands`: Largest numbers of masked frames and bands.
 
     Source: Ghandoura, Hjabo, Al Dakkak, "Building and Benchmarking an Arabic Speech Commands Dataset for
     Small-Footprint Keyword Spotting", Engineering Applications of Artificial Intelligence, 2021. Warden, "Speech
