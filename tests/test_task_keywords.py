@@ -2,7 +2,6 @@
 """The tasks of recorded words: layouts, features, noise, background, errors, and a training."""
 
 import json
-import struct
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from edgernn.training.tasks.mixing import background_clips, mixed, noise_clips, 
 from edgernn.training.tasks.recordings import PARTS, noise_parts, word_files
 from tests.task_helpers import Trained, opened, parts
 from tests.training_helpers import data_folder, without_pictures
-from tests.words import RATE, tone, write_arabic, write_english, write_noise, write_own, write_wav
+from tests.words import RATE, broken_wav, tone, write_arabic, write_english, write_noise, write_own, write_wav
 
 
 @pytest.fixture
@@ -215,32 +214,6 @@ def test_files_of_other_lengths(tmp_path):
 # errors: one sentence each
 
 
-def replace_header(path, begin, content):
-    data = bytearray(path.read_bytes())
-    data[begin : begin + len(content)] = content
-    path.write_bytes(data)
-
-
-def broken(kind, path):
-    samples = tone("left")
-    if kind == "rate":
-        write_wav(path, samples, rate=44_100)
-    elif kind == "stereo":
-        write_wav(path, samples, channels=2)
-    elif kind == "24 bits":
-        write_wav(path, samples[:15_999], width=3)
-    elif kind == "truncated":
-        path.write_bytes(path.read_bytes()[:-1000])
-    elif kind == "cut header":
-        path.write_bytes(path.read_bytes()[:30])
-    elif kind == "float":
-        replace_header(path, 20, struct.pack("<H", 3))
-    elif kind == "text":
-        path.write_text("no sound")
-    elif kind == "empty":
-        write_wav(path, [])
-
-
 ERRORS = {
     "rate": "expected 16000 samples per second, got 44100; resample it to 16000 Hz",
     "stereo": "expected one channel, got 2; convert it to mono",
@@ -256,7 +229,7 @@ ERRORS = {
 @pytest.mark.parametrize("kind", ERRORS)
 def test_bad_files(tmp_path, kind):
     path = write_own(tmp_path / "words") / "left" / "0.wav"
-    broken(kind, path)
+    broken_wav(kind, path)
     with pytest.raises(EdgernnError) as caught:
         opened(OwnWords(), tmp_path / "words")
     assert str(caught.value).startswith(f"{path}: ")

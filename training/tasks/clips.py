@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from edgernn.runtime.wav import FULL_SCALE
 from edgernn.training.tasks.mixing import background_clips, mixed, quiet_frames, shifted, spoken_part
 from edgernn.training.tasks.recordings import Audio
 from edgernn.training.tasks.sources import EVALUATION_BATCH, Batch, EpochOrder, Source, Split
@@ -68,6 +69,7 @@ class Clips(Source, Split):
         drawn: Number of clips in an epoch that are drawn from the noise.
         silence: Class of silence, -1 if there is none.
         noise: Recordings of noise.
+        after: Number of steps of digital silence after each clip.
         seed: Random seed of the order and of the changes.
         changes: Random changes; None: none.
     """
@@ -80,6 +82,7 @@ class Clips(Source, Split):
     drawn: int
     silence: int
     noise: list[Audio]
+    after: int = 0
     seed: int = 0
     changes: Changes | None = None
 
@@ -123,7 +126,7 @@ class Clips(Source, Split):
 
     def recorded(self, chosen: npt.NDArray[np.int64]) -> Audio:
         """Return the samples (n, S) of recorded clips, from -1 to 1."""
-        return self.samples[chosen].astype(np.float32) / np.float32(2**15)
+        return self.samples[chosen].astype(np.float32) / np.float32(FULL_SCALE)
 
     def word(self, index: int) -> tuple[int, Audio] | None:
         """Return the class of a clip and its word's samples (see `spoken_part`), or None if the clip is silent."""
@@ -143,6 +146,8 @@ class Clips(Source, Split):
             clips = mixed(clips, self.noise, rng, self.hop, noisy, low, high)
         if drawn.any():
             clips[drawn] = background_clips(self.noise, rng, int(drawn.sum()), clips.shape[1])
+        clips = np.pad(clips, ((0, 0), (0, self.after * self.hop)))
+        background = np.pad(background, ((0, 0), (0, self.after)), constant_values=True)
         # (T, B, hop)
         x = torch.from_numpy(clips).view(len(clips), -1, self.hop).transpose(0, 1).contiguous()
         marks = torch.from_numpy(background.T.copy())

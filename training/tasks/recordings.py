@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgernn.errors import EdgernnError
-from edgernn.training.formats import read_text, read_wav
+from edgernn.runtime.wav import FULL_SCALE, read_wav
+from edgernn.training.formats import read_text
 from edgernn.training.tasks.parts import HELD_OUT
 from edgernn.training.tasks.sources import random_split
 
@@ -202,7 +203,7 @@ def noise_parts(folder: Path | None, length: int, rate: int) -> dict[str, list[A
         raise EdgernnError(f"noise: expected a folder with wav files of noise, got none in {folder}")
     parts: dict[str, list[Audio]] = {part: [] for part in PARTS}
     for i, path in enumerate(paths):
-        samples = read_wav(path, rate).astype(np.float32) / np.float32(2**15)
+        samples = read_wav(path, rate).astype(np.float32) / np.float32(FULL_SCALE)
         whole, fifth = len(samples), len(samples) // 5
         if len(paths) < _LEAST:
             cuts = {"train": (0, 3 * fifth), "validation": (3 * fifth, 4 * fifth), "test": (4 * fifth, whole)}
