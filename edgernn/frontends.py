@@ -212,7 +212,7 @@ class LogMel(nn.Module):
         # some steps at a time, so that all numbers of a part stay in the processor's cache
         steps = max(1, _CACHED // (len(signal) * self.size))
         energies = []
-        for part in frames.split(steps, 1):
+        for part in torch.split(frames, steps, 1):
             spectrum = torch.fft.rfft(part * self.window, self.size)
             power = spectrum.real.square() + spectrum.imag.square()
             energies.append(torch.matmul(power, self.filters.T).transpose(0, 1))

@@ -71,20 +71,17 @@ class Detector:
         seconds: Seconds of a step.
         settings: Settings of the detection.
 
-    Attributes:
-        words: Indices of the classes that are words.
-        width: Number of steps over which probabilities are averaged.
-        gap: Number of steps from a detection to the next possible one.
-
     Raises:
         UsageError: No class is a word.
     """
 
     def __init__(self, classes: Sequence[str], seconds: float, settings: PostProcessing) -> None:
+        # indices of the classes that are words
         self.words = np.flatnonzero([name not in NOT_WORDS for name in classes])
         if not len(self.words):
             raise UsageError(f"classes: expected a word, got {', '.join(classes) or 'none'}")
         self.settings = settings
+        # numbers of steps of an average, and from a detection to the next possible one
         self.width = max(1, round(settings.smoothing / seconds))
         self.gap = max(1, round(settings.refractory / seconds))
         # probabilities of the last steps, as many as the average of the next one needs

@@ -90,15 +90,14 @@ def test_the_words_of_a_scene_stand_where_it_says_at_the_ratio_that_is_set():
     assert not acoustics(noisy=0.0).scene(np.random.default_rng(0), [], RATE).samples.any()
 
 
-def test_targets_follow_the_end_of_a_word():
+def test_a_word_is_the_target_from_its_middle_to_after_its_end():
     words = [Spoken(2, 10 * HOP, 20 * HOP - 5), Spoken(1, 60 * HOP, 64 * HOP)]
     target, background = step_targets(words, 70, 3, HOP, RATE)
     expected = np.full(70, 3)
-    # a hold of 10 steps, and 5 steps to let go
-    expected[14:35] = UNCOUNTED
-    expected[20:30] = 2
-    expected[62:] = UNCOUNTED
-    expected[64:70] = 1
+    # 10 steps after the end, and then 5 steps to let go
+    expected[14:30] = 2
+    expected[30:35] = UNCOUNTED
+    expected[62:70] = 1
     assert target.tolist() == expected.tolist()
     assert (~background).nonzero()[0].tolist() == [*range(10, 30), *range(60, 70)]
 
@@ -188,7 +187,7 @@ def test_bad_settings_are_refused(settings, message):
         OwnWords(**settings)
 
 
-SETTINGS = {"hidden_size": 32, "steps": 120, "batch_size": 8, "lr": 0.01, "stream": 3.0, "room": 0.05, "talk": 0.2}
+SETTINGS = {"hidden_size": 32, "steps": 200, "batch_size": 8, "lr": 0.01, "stream": 3.0, "room": 0.05, "talk": 0.2}
 
 
 def test_a_run_hears_a_room_and_its_file_detects_the_words(folder, tmp_path, monkeypatch, capsys):

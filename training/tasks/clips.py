@@ -122,7 +122,8 @@ class Clips(Source, Split):
     def spoken(self, rng: np.random.Generator) -> npt.NDArray[np.int64]:
         """Return the indices of the clips of a pass over the part that have a word."""
         members = self.members(rng)
-        return members[(members != DRAWN) & (self.label[members] != self.silence)]
+        spoken: npt.NDArray[np.int64] = members[(members != DRAWN) & (self.label[members] != self.silence)]
+        return spoken
 
     def recorded(self, chosen: npt.NDArray[np.int64]) -> Audio:
         """Return the samples (n, S) of recorded clips, from -1 to 1."""

@@ -169,7 +169,7 @@ def listen(model: SequenceModel, room: Room, new_detector: Callable[[], Detector
         marks = [step_targets(r.words, len(x), room.clips.silence, hop, rate)[1] for r in recordings]
         background = torch.from_numpy(np.stack(marks, 1))
         state, scores = None, []
-        for part, quiet in zip(x.split(_PART), background.split(_PART), strict=True):
+        for part, quiet in zip(torch.split(x, _PART), torch.split(background, _PART), strict=True):
             with model.marked(quiet.to(device)):
                 y, state = model(part.to(device).contiguous(), state)
             scores.append(y.cpu())

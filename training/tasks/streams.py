@@ -8,11 +8,12 @@ import numpy.typing as npt
 import torch
 
 from edgernn.training.tasks.clips import DRAWN, Clips, MarkedBatch
+from edgernn.training.tasks.parts import Array
 from edgernn.training.tasks.rooms import Acoustics, Spoken
 from edgernn.training.tasks.sources import EpochOrder, Source
 from edgernn.training.tasks.windows import UNCOUNTED
 
-# seconds after the end of a word at which its label is the target, and seconds after these that carry no loss
+# seconds after the end of a word in which it is the target, and seconds after these that carry no loss
 HOLD, _RELEASE = 0.2, 0.1
 # random keys: order of an epoch, and contents of a batch
 _ORDER, _SCENES = 66, 67
@@ -23,9 +24,9 @@ def step_targets(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Return the target of each step of a recording, and whether nothing happens there.
 
-    The target is the class of a word in the first 0.2 s after its end. In the second half of a word, and 0.1 s after
-    its target, a step carries no loss, so that a model may decide early and let go late. Everywhere else the target is
-    silence. Background steps are those from the end of one word's target to the begin of the next word.
+    The target is the class of a word from its middle to 0.2 s after its end, and silence elsewhere. The 0.1 s after a
+    word's target carry no loss, so that a model may let go late. Background steps are those from the end of a word's
+    target to the begin of the next word.
 
     Args:
         words: The words.
@@ -41,8 +42,8 @@ def step_targets(
     hold, release = (max(1, round(seconds * rate / hop)) for seconds in (HOLD, _RELEASE))
     for word in words:
         begin, middle, end = word.begin // hop, (word.begin + word.end) // 2 // hop, -(-word.end // hop)
-        target[middle : end + hold + release] = UNCOUNTED
-        target[end : end + hold] = word.label
+        target[middle : end + hold] = word.label
+        target[end + hold : end + hold + release] = UNCOUNTED
         background[begin : end + hold] = False
     return target, background
 
@@ -83,9 +84,10 @@ class Streams(Source):
             gaps = (chosen == DRAWN) | (self.clips.label[chosen] == silence)
             words = [None if gap else self.clips.word(i) for i, gap in zip(chosen, gaps, strict=True)]
             stream = self.acoustics.scene(rng, words, self.steps * hop)
-            target, background = step_targets(stream.words, self.steps, silence, hop, rate)
+            stream_target, stream_background = step_targets(stream.words, self.steps, silence, hop, rate)
             samples.append(stream.samples.reshape(self.steps, hop))
-            targets.append(target)
-            backgrounds.append(background)
-        x, target, background = (torch.from_numpy(np.stack(parts, 1)) for parts in (samples, targets, backgrounds))
+            targets.append(stream_target)
+            backgrounds.append(stream_background)
+        arrays: tuple[list[Array], ...] = samples, targets, backgrounds
+        x, target, background = (torch.from_numpy(np.stack(parts, 1)) for parts in arrays)
         return MarkedBatch(x, target, per_step=True, background=background)
