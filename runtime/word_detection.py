@@ -36,9 +36,9 @@ class PostProcessing:
         UsageError: A setting is out of range.
     """
 
-    smoothing: float = 0.1
+    smoothing: float = 0.3
     threshold: float = 0.5
-    refractory: float = 0.5
+    refractory: float = 0.8
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold <= 1:

@@ -108,7 +108,18 @@ def recording(tmp_path):
 
 
 def test_a_recording_runs_step_by_step(model, recording, capsys):
-    words = ["run", str(model), "--stream", str(recording), "--threshold", "0.3", "--refractory", "0.1"]
+    words = [
+        "run",
+        str(model),
+        "--stream",
+        str(recording),
+        "--threshold",
+        "0.3",
+        "--smoothing",
+        "0.1",
+        "--refractory",
+        "0.1",
+    ]
     assert main([*words, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     x = read_wav(recording, RATE)[: 149 * 320].reshape(149, 320).astype(np.float32) / 2**15
@@ -128,7 +139,7 @@ def test_a_recording_runs_step_by_step(model, recording, capsys):
     first = result["detections"][0]
     assert lines[0] == f"{first['seconds']:9.2f} s  {first['word']}  {first['score']:.2f}"
     assert f"r.wav: {len(expected)} words in 3.0 s (native backend)" in lines[len(expected)]
-    portable = run_stream(model, recording, PostProcessing(threshold=0.3, refractory=0.1), backend="portable")
+    portable = run_stream(model, recording, PostProcessing(0.1, 0.3, 0.1), backend="portable")
     assert portable["detections"] == [pytest.approx(word, abs=1e-4) for word in result["detections"]]
 
 

@@ -51,12 +51,12 @@ def _detections(result: dict[str, Any]) -> list[str]:
 @click.option(
     "--smoothing",
     type=float,
-    help="Seconds over which probabilities are averaged, with --stream.  [default: 0.1]",
+    help="Seconds over which probabilities are averaged, with --stream.  [default: 0.3]",
 )
 @click.option(
     "--refractory",
     type=float,
-    help="Seconds after a detected word in which no other is detected, with --stream.  [default: 0.5]",
+    help="Seconds after a detected word in which no other is detected, with --stream.  [default: 0.8]",
 )
 @click.option(
     "--backend",
