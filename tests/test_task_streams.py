@@ -225,6 +225,20 @@ def test_a_run_hears_a_room_and_its_file_detects_the_words(folder, tmp_path, mon
     assert spotted.hits > 0.7 * spotted.words > 3
 
 
+def test_a_model_that_needs_the_whole_sequence_is_refused(folder, tmp_path, capsys):
+    words = ["--cell", "gru", "--out", str(tmp_path / "run"), "stream=3", "bidirectional=true"]
+    assert main(["train", "--task", str(folder), *words]) == 2
+    assert "stream: expected a model that runs step by step, got one that needs the whole" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_room_is_the_same_with_another_seed(folder):
+    (one,), (two,) = (
+        opened(OwnWords(words="left", stream=3.0, room=0.01), folder, seed)._room.recordings() for seed in (0, 1)
+    )
+    assert [word.begin for word in one.words] == [word.begin for word in two.words]
+
+
 def test_a_rule_with_a_budget_trains_on_streams(folder, tmp_path, monkeypatch):
     without_pictures(monkeypatch)
     words = [f"{key}={value}" for key, value in (SETTINGS | {"steps": 6, "background": 4, "lambda": 0.01}).items()]

@@ -128,6 +128,15 @@ class Words(Task, ABC):
         self._hear(model.frontend)
         return model
 
+    def build_network(self, model: ModelConfig) -> RecurrentModel:
+        network = SequenceModel(model)
+        if self.stream and not network.streaming:
+            raise UsageError(
+                "stream: expected a model that runs step by step, got one that needs the whole sequence; leave out "
+                "bidirectional, or use another cell"
+            )
+        return network
+
     def _hear(self, frontend: FrontendConfig) -> None:
         """Set the size of a step and the sample rate to those of the model's front end."""
         self.input_size, self._rate = frontend.hop, frontend.sample_rate

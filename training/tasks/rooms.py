@@ -108,7 +108,7 @@ class Room:
 
     A room is cut into recordings of up to 5 minutes, and these into scenes of about a minute: noise with words in it,
     or digital silence with words in it. Words of the class of unknown ones occur as often as in an epoch of the clips.
-    The same room is built in every pass.
+    The same room is built in every pass, also by runs with another seed.
 
     Attributes:
         clips: The words.
@@ -125,7 +125,7 @@ class Room:
     def recordings(self) -> Iterator[Recording]:
         """Build the recordings, one after the other; all have the same length, a multiple of hop."""
         rate, hop = self.acoustics.rate, self.acoustics.hop
-        words = self._words(np.random.default_rng([_WORDS, self.clips.seed, 0]))
+        words = self._words(np.random.default_rng([_WORDS, 0, 0]))
         count = max(1, round(3600 * self.hours / _RECORDING))
         seconds = 3600 * self.hours / count
         scenes = max(1, round(seconds / _SCENE))
@@ -133,7 +133,7 @@ class Room:
         # samples of words that the scenes so far lack; negative if they have too many
         lacking = 0.0
         for number in range(count):
-            rng = np.random.default_rng([_ROOM, self.clips.seed, number])
+            rng = np.random.default_rng([_ROOM, 0, number])
             samples, places = [], list[Spoken]()
             for i in range(scenes):
                 lacking += self.talk * length
