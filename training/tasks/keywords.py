@@ -48,8 +48,6 @@ CORPORA: dict[str, Sequence[str]] = {
 }
 # front end by default: steps of 20 ms, windows of 32 ms
 _FRONTEND = FrontendConfig(name="logmel", hop=320, window_size=512)
-# least length of the slot of a word in a stream, as a multiple of the length of a clip
-_SLOT = 1.5
 
 
 class _WordFigures(Confusion):
@@ -114,10 +112,8 @@ class Words(Task, ABC):
             raise UsageError(f"snr_low: expected at most snr_high={self.snr_high:g}, got {self.snr_low:g}")
         if self.stream and self.silence == 0:
             raise UsageError("silence: expected above 0 with stream, whose steps between words are silence, got 0")
-        if 0 < self.stream < (least := _SLOT * self.seconds):
-            raise UsageError(
-                f"stream: expected 0, or at least {least:g}, {_SLOT:g} times the length of a clip, got {self.stream:g}"
-            )
+        if 0 < self.stream < self.seconds:
+            raise UsageError(f"stream: expected 0, or at least seconds={self.seconds:g}, got {self.stream:g}")
         if self.stream:
             self.output, self.objective = "all", LABELLED_STEPS
         self._heard: Heard | None = None
@@ -223,8 +219,7 @@ class Words(Task, ABC):
         }
         self.train, self.validation, self.test = clips.values()
         if self.stream:
-            slots = int(self.stream / (_SLOT * self.seconds))
-            steps = round(self.stream * rate / hop)
+            steps, slots = round(self.stream * rate / hop), int(self.stream / self.seconds)
             self.train = Streams(clips["train"], self._acoustics(noise["train"]), steps, slots)
             self._room = Room(clips["test"], self._acoustics(noise["test"]), self.room, self.talk)
 
