@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from edgernn.cli.frame import main
-from edgernn.errors import UsageError
+from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.wav import read_wav
 from edgernn.training.tasks import OwnWords
 from edgernn.training.tasks.mixing import faded, spoken_part
@@ -155,6 +155,12 @@ def test_a_long_room_is_cut_into_recordings_of_one_length(task):
     recordings = list(room.recordings())
     assert [len(recording.samples) for recording in recordings] == [360 * RATE] * 2
     assert not np.array_equal(recordings[0].samples, recordings[1].samples)
+
+
+def test_a_room_of_silent_words_is_refused(task):
+    task.test.samples[:] = 0
+    with pytest.raises(EdgernnError, match="room: expected words that can be heard in the test part, got silent clips"):
+        next(task._room.recordings())
 
 
 def test_hits_misses_wrong_words_and_false_alarms():

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgernn.errors import EdgernnError
 from edgernn.training.tasks.clips import Clips
 from edgernn.training.tasks.mixing import faded, frame_power, noise_clips, quiet_frames
 from edgernn.training.tasks.recordings import Audio
@@ -148,7 +149,11 @@ class Room:
 
     def _words(self, rng: np.random.Generator) -> Iterator[tuple[int, Audio]]:
         """Yield class and samples of the words of the clips in random order, again and again."""
-        while True:
+        audible = True
+        while audible:
+            audible = False
             for i in rng.permutation(self.clips.spoken(rng)):
                 if (word := self.clips.word(i)) is not None:
+                    audible = True
                     yield word
+        raise EdgernnError("room: expected words that can be heard in the test part, got silent clips; record more")
