@@ -204,7 +204,7 @@ class HeadConfig:
 
 @configuration
 class DropoutConfig:
-    """Dropout rates of a model during training."""
+    """Dropout rates and masks of a model during training."""
 
     embedding: Annotated[
         Rate, Field(description="Dropout rate of whole words in the embedding."), Word("dropout_embedding")
@@ -218,6 +218,16 @@ class DropoutConfig:
     weight_input: Annotated[
         Rate, Field(description="DropConnect rate of the other weights, W and V."), Word("weight_drop_input")
     ] = 0.0
+    steps: Annotated[
+        int,
+        Field(ge=0, description="Largest number of successive steps of the first layer's input that are masked."),
+        Word("mask_steps"),
+    ] = 0
+    channels: Annotated[
+        int,
+        Field(ge=0, description="Largest number of successive channels of the first layer's input that are masked."),
+        Word("mask_channels"),
+    ] = 0
 
 
 @configuration
@@ -345,9 +355,10 @@ def check_together(config: ModelConfig) -> None:
     if config.dropout.embedding and not words:
         raise UsageError("dropout_embedding: expected a vocabulary, as it drops words; use dropout_input instead")
     _check_frontend(config)
-    if imputes and (words or config.dropout.input):
+    if imputes and (words or config.dropout.input or config.dropout.steps or config.dropout.channels):
         raise UsageError(
-            "imputer: expected no vocabulary or dropout_input, as it reads values, masks and times; leave them out"
+            "imputer: expected no vocabulary, dropout_input, mask_steps or mask_channels, as it reads values, masks "
+            "and times; leave them out"
         )
 
 

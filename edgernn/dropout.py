@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dropout for recurrent networks: variational dropout, embedding dropout and DropConnect.
+"""Dropout for recurrent networks: variational dropout, embedding dropout, DropConnect and masks of whole stretches.
 
-All entries that are not dropped are divided by 1 - rate, so that the mean stays the same. The functions do not know
-about training mode: callers use them in training only. The combination is that of Merity, Keskar, Socher, "Regularizing
-and Optimizing LSTM Language Models", 2017, https://arxiv.org/abs/1708.02182, sections 2 and 4.
+In dropout, all entries that are not dropped are divided by 1 - rate, so that the mean stays the same. The functions do
+not know about training mode: callers use them in training only. The combination of dropouts is that of Merity, Keskar,
+Socher, "Regularizing and Optimizing LSTM Language Models", 2017, https://arxiv.org/abs/1708.02182, sections 2 and 4.
 """
 
 from typing import Protocol
@@ -67,6 +67,35 @@ def words(embedded: Tensor, tokens: Tensor, vocabulary: int, rate: float) -> Ten
         The masked and scaled embeddings; `embedded` itself at rate 0.
     """
     return embedded * _mask(embedded, (vocabulary,), rate)[tokens].unsqueeze(-1) if rate else embedded
+
+
+def masked(x: Tensor, steps: int, channels: int) -> Tensor:
+    """Mask a stretch of steps and a stretch of channels of each sequence, as SpecAugment does.
+
+    Source: Park et al., "SpecAugment: A Simple Data Augmentation Method for Automatic Speech Recognition",
+    Interspeech 2019, https://arxiv.org/abs/1904.08779, without time warping.
+
+    Args:
+        x: Sequences (T, B, I).
+        steps: Largest number of masked steps; each number from 0 is equally likely.
+        channels: Largest number of masked channels, likewise.
+
+    Returns:
+        The sequences, in which the mean of a sequence replaces what is masked; x itself if both numbers are 0.
+    """
+    if not steps and not channels:
+        return x
+    T, B, I = x.shape
+    hidden = _stretches(x, B, T, steps).T[:, :, None] | _stretches(x, B, I, channels)[None]
+    return torch.where(hidden, x.mean((0, 2), keepdim=True), x)
+
+
+def _stretches(like: Tensor, count: int, size: int, most: int) -> Tensor:
+    """Draw a stretch of up to `most` of `size` places, `count` times: booleans (count, size)."""
+    length = torch.randint(min(most, size) + 1, (count, 1), device=like.device)
+    begin = (torch.rand(count, 1, device=like.device) * (size - length + 1)).long()
+    places = torch.arange(size, device=like.device)
+    return (places >= begin) & (places < begin + length)
 
 
 def check_weights(layer: RecurrentLayer, recurrent: float) -> None:

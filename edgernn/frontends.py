@@ -62,6 +62,10 @@ class FrontendConfig:
     ] = 0.025
 
 
+# largest number of samples in frames whose energies are computed at once
+_CACHED = 1 << 18
+
+
 def fft_size(window_size: int) -> int:
     """Return the size of the FFT: the smallest power of two that is at least the window."""
     return 1 << (window_size - 1).bit_length()
@@ -204,10 +208,15 @@ class LogMel(nn.Module):
 
     def energies(self, signal: Tensor) -> Tensor:
         """Compute the mel energies (T, B, bands) of a signal (B, window_size + (T - 1) hop)."""
-        frames = signal.unfold(1, self.config.window_size, self.config.hop) * self.window
-        spectrum = torch.fft.rfft(frames, self.size)
-        power = spectrum.real.square() + spectrum.imag.square()
-        return torch.matmul(power, self.filters.T).transpose(0, 1)
+        frames = signal.unfold(1, self.config.window_size, self.config.hop)
+        # some steps at a time, so that all numbers of a part stay in the processor's cache
+        steps = max(1, _CACHED // (len(signal) * self.size))
+        energies = []
+        for part in torch.split(frames, steps, 1):
+            spectrum = torch.fft.rfft(part * self.window, self.size)
+            power = spectrum.real.square() + spectrum.imag.square()
+            energies.append(torch.matmul(power, self.filters.T).transpose(0, 1))
+        return torch.cat(energies)
 
     def _floors(self, x: Tensor, last: Tensor) -> Tensor:
         """Compute the noise floors (T, B, bands) under x from the last one before it (B, bands)."""

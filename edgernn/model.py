@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from edgernn.cells.base import Cell, State
 from edgernn.config import ModelConfig, check_together
-from edgernn.dropout import check_weights, locked, with_dropped_weights, words
+from edgernn.dropout import check_weights, locked, masked, with_dropped_weights, words
 from edgernn.errors import UsageError
 from edgernn.frontends import LogMel
 from edgernn.layer import RecurrentLayer, Trace
@@ -178,8 +178,10 @@ class SequenceModel(RecurrentModel):
     dropout_embedding, dropout_input, dropout_hidden, dropout_output: Dropout rates of words, of the first layer's
         input, between layers, and of the last layer's output; one mask for all steps (`edgernn.dropout`).
     weight_drop, weight_drop_input: DropConnect rates of the weights of states (R, C), and of all others (W, V).
+    mask_steps, mask_channels: Largest numbers of successive steps and channels of the first layer's input that are
+        masked in each sequence (`dropout.masked`).
 
-    Dropout acts in training mode only.
+    Dropout and masks act in training mode only.
     Source of dropout, `tied` and `last_size`: Merity, Keskar, Socher, "Regularizing and Optimizing LSTM Language
     Models", 2017, https://arxiv.org/abs/1708.02182.
 
@@ -322,6 +324,8 @@ class SequenceModel(RecurrentModel):
         self.traces = []
         layers = self.recurrent_layers()
         dropout = self.config.dropout
+        if self.training:
+            y = masked(y, dropout.steps, dropout.channels)
         tops: list[Tensor] = []
         for i in range(0, len(layers), self.directions):
             if self.training:

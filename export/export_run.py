@@ -72,6 +72,7 @@ def _export(
     x = x[:, : max(1, _NUMBERS // (len(x) * (model.output_size or model.width)))]
     metadata = {
         "task": config["task"]["name"],
+        "classes": config["task"]["classes"],
         "metric": result["metric"],
         "metric_value": result[result["metric"]],
         "skip_percent": result["skip_percent"],

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run an exported model: `Session`, and the native library for apps that use ONNX Runtime themselves."""
+"""Run an exported model: `Session`, `Detector` for words, and the native library for apps with ONNX Runtime."""
 
 from edgernn.runtime.library import library_path
 from edgernn.runtime.session import Session
+from edgernn.runtime.word_detection import Detector, PostProcessing
 
-__all__ = ["Session", "library_path"]
+__all__ = ["Detector", "PostProcessing", "Session", "library_path"]

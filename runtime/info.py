@@ -43,7 +43,7 @@ def _is_frontend(value: Any) -> bool:
     """Return True for the settings of a front end, or for a table whose name is null."""
     if type(value) is not dict or "name" not in value:
         return False
-    sizes = [value.get(key) for key in ("window_size", "hop", "bands")]
+    sizes = [value.get(key) for key in ("sample_rate", "window_size", "hop", "bands")]
     return value["name"] is None or (_is_name(value["name"]) and all(map(_is_size, sizes)))
 
 

@@ -2,7 +2,6 @@
 """The tasks of recorded words: layouts, features, noise, background, errors, and a training."""
 
 import json
-import struct
 
 import numpy as np
 import pytest
@@ -11,13 +10,13 @@ import torch
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.training import find_task
+from edgernn.training.plan import choose
 from edgernn.training.tasks import Folder, Keywords, OwnWords
-from edgernn.training.tasks.logmel import log_mel
-from edgernn.training.tasks.mixing import background_clips, masked, mixed, noise_clips, quiet_frames, shifted
+from edgernn.training.tasks.mixing import background_clips, mixed, noise_clips, quiet_frames, shifted
 from edgernn.training.tasks.recordings import PARTS, noise_parts, word_files
 from tests.task_helpers import Trained, opened, parts
 from tests.training_helpers import data_folder, without_pictures
-from tests.words import RATE, tone, write_arabic, write_english, write_noise, write_own, write_wav
+from tests.words import RATE, broken_wav, tone, write_arabic, write_english, write_noise, write_own, write_wav
 
 
 @pytest.fixture
@@ -100,40 +99,12 @@ def test_folders_of_unknown_words_and_silence_have_their_class(tmp_path):
     assert not batch.background[:, batch.target != 3].all(0).any()
 
 
-# features
-
-
-def test_features_are_those_of_a_plain_loop():
-    samples = np.random.default_rng(0).uniform(-1, 1, (2, 3300))
-    edges = 700 * (10 ** (np.linspace(2595 * np.log10(1 + 20 / 700), 2595 * np.log10(1 + 8000 / 700), 42) / 2595) - 1)
-    padded = np.concatenate([np.zeros((2, 512)), samples], 1)
-    expected = np.empty((10, 2, 40))
-    for t in range(10):
-        window = padded[:, 320 * (t + 1) : 320 * (t + 1) + 512] * (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(512) / 512))
-        power = np.abs(np.fft.rfft(window)) ** 2 / 512
-        for band in range(40):
-            low, middle, high = edges[band : band + 3]
-            weights = np.interp(np.arange(257) * 31.25, [low, middle, high], [0, 1, 0])
-            expected[t, :, band] = np.log(1e-6 + power @ weights)
-    x = log_mel(torch.from_numpy(samples).float())
-    np.testing.assert_allclose(x.numpy(), expected, atol=2e-4)
-
-
-def test_a_frame_reads_no_later_sample():
-    samples = torch.randn(1, 1600, generator=torch.Generator().manual_seed(0))
-    changed = samples.clone()
-    changed[:, 3 * 320 :] = 0
-    x, y = log_mel(samples), log_mel(changed)
-    assert torch.equal(x[:3], y[:3])
-    assert not torch.equal(x[3], y[3])
-
-
 # noise and changes
 
 
 def test_noise_of_the_test_is_in_no_other_part(tmp_path):
     write_noise(tmp_path, names=("a", "b", "c", "d"))
-    noise = noise_parts(tmp_path, RATE)
+    noise = noise_parts(tmp_path, RATE, RATE)
     assert {part: [len(n) for n in members] for part, members in noise.items()} == {
         "train": [4.8 * RATE] * 3,
         "validation": [1.2 * RATE] * 3,
@@ -145,30 +116,30 @@ def test_noise_of_the_test_is_in_no_other_part(tmp_path):
 
 def test_few_recordings_of_noise_are_cut_and_none_is_generated(tmp_path):
     write_noise(tmp_path, names=("a",))
-    assert [len(n) for (n,) in noise_parts(tmp_path, RATE).values()] == [3.6 * RATE, 1.2 * RATE, 1.2 * RATE]
-    generated = noise_parts(None, RATE)
+    assert [len(n) for (n,) in noise_parts(tmp_path, RATE, RATE).values()] == [3.6 * RATE, 1.2 * RATE, 1.2 * RATE]
+    generated = noise_parts(None, RATE, RATE)
     assert not np.array_equal(generated["train"][0], generated["test"][0])
     for noise in generated.values():
         # brown noise has its energy at low frequencies
         low = [np.square(np.diff(n)).mean() / np.square(n).mean() for n in noise]
         assert low[0] > low[1] > low[2]
     with pytest.raises(EdgernnError, match=r"a\.wav: expected at least 10 s of noise, got 6 s; record more"):
-        noise_parts(tmp_path, 2 * RATE)
+        noise_parts(tmp_path, 2 * RATE, RATE)
     with pytest.raises(EdgernnError, match="noise: expected a folder with wav files of noise, got none in"):
-        noise_parts(tmp_path / "none", RATE)
+        noise_parts(tmp_path / "none", RATE, RATE)
 
 
 def test_signal_to_noise_ratio_is_the_one_that_is_set():
     rng = np.random.default_rng(0)
     clips = np.stack([tone("left", i) for i in range(20)]).astype(np.float32) / 2**15
     noise = [rng.normal(0, 0.3, 10 * RATE).astype(np.float32)]
-    added = mixed(clips, noise, rng, 1.0, 12.0, 12.0) - clips
+    added = mixed(clips, noise, rng, 320, 1.0, 12.0, 12.0) - clips
     for clip, extra in zip(clips, added, strict=True):
-        loud = clip.reshape(50, 320)[~quiet_frames(clip[None])[0]]
+        loud = clip.reshape(50, 320)[~quiet_frames(clip[None], 320)[0]]
         ratio = 10 * np.log10(np.square(loud).mean() / np.square(extra).mean())
         assert ratio == pytest.approx(12, abs=0.01)
-    assert np.array_equal(mixed(clips, noise, rng, 0.0, 12.0, 12.0), clips)
-    share = [(m != c).any() for m, c in zip(mixed(clips, noise, rng, 0.5, 0, 9), clips, strict=True)]
+    assert np.array_equal(mixed(clips, noise, rng, 320, 0.0, 12.0, 12.0), clips)
+    share = [(m != c).any() for m, c in zip(mixed(clips, noise, rng, 320, 0.5, 0, 9), clips, strict=True)]
     assert 2 <= sum(share) <= 18
 
 
@@ -187,27 +158,17 @@ def test_quiet_frames_are_those_without_the_tone():
     clip = np.zeros((1, 3200), np.float32)
     clip[0, 960:1920] = 0.5
     clip[0, 2240:2560] = 0.01
-    assert quiet_frames(clip).tolist() == [[True, True, True, False, False, False, True, True, True, True]]
-    assert quiet_frames(np.zeros((1, 640), np.float32)).all()
+    assert quiet_frames(clip, 320).tolist() == [[True, True, True, False, False, False, True, True, True, True]]
+    assert quiet_frames(np.zeros((1, 640), np.float32), 320).all()
 
 
-def test_shift_and_masks():
+def test_shift():
     rng = np.random.default_rng(0)
     clips = np.tile(np.arange(1, 101, dtype=np.float32), (200, 1))
     moved = shifted(clips, rng, 5)
     begins = {int(row[50] - 51) for row in moved}
     assert begins == set(range(-5, 6))
     assert all(row[0] == 0 for row in moved if row[50] < 51)
-    x = torch.randn(20, 100, 8, generator=torch.Generator().manual_seed(0))
-    y = masked(x, rng, 4, 3)
-    changed = y != x
-    assert changed.all(2).sum(0).max() == 4
-    assert changed.all(0).sum(1).max() == 3
-    assert torch.equal(y[~changed], x[~changed])
-    means = x.mean((0, 2))
-    for i in range(100):
-        assert (y[:, i][changed[:, i]] == means[i]).all()
-    assert torch.equal(masked(x, rng, 0, 0), x)
 
 
 def test_training_batches_change_and_those_of_the_test_do_not(english):
@@ -219,7 +180,9 @@ def test_training_batches_change_and_those_of_the_test_do_not(english):
         assert torch.equal(one.x, two.x)
     test = next(english.test.chunks())
     clean = np.stack([tone(word, 10 + i) for i, word in enumerate(("left", "right", "stop"))]) / 2**15
-    assert torch.allclose(test.x[:, :3], log_mel(torch.from_numpy(clean).float()), atol=1e-5)
+    # steps of 20 ms
+    assert test.x.shape == (50, 4, 320)
+    np.testing.assert_array_equal(test.x[:, :3].transpose(0, 1).reshape(3, RATE).numpy(), clean.astype(np.float32))
     assert english.train.fingerprint != english.test.fingerprint
 
 
@@ -251,32 +214,6 @@ def test_files_of_other_lengths(tmp_path):
 # errors: one sentence each
 
 
-def replace_header(path, begin, content):
-    data = bytearray(path.read_bytes())
-    data[begin : begin + len(content)] = content
-    path.write_bytes(data)
-
-
-def broken(kind, path):
-    samples = tone("left")
-    if kind == "rate":
-        write_wav(path, samples, rate=44_100)
-    elif kind == "stereo":
-        write_wav(path, samples, channels=2)
-    elif kind == "24 bits":
-        write_wav(path, samples[:15_999], width=3)
-    elif kind == "truncated":
-        path.write_bytes(path.read_bytes()[:-1000])
-    elif kind == "cut header":
-        path.write_bytes(path.read_bytes()[:30])
-    elif kind == "float":
-        replace_header(path, 20, struct.pack("<H", 3))
-    elif kind == "text":
-        path.write_text("no sound")
-    elif kind == "empty":
-        write_wav(path, [])
-
-
 ERRORS = {
     "rate": "expected 16000 samples per second, got 44100; resample it to 16000 Hz",
     "stereo": "expected one channel, got 2; convert it to mono",
@@ -292,7 +229,7 @@ ERRORS = {
 @pytest.mark.parametrize("kind", ERRORS)
 def test_bad_files(tmp_path, kind):
     path = write_own(tmp_path / "words") / "left" / "0.wav"
-    broken(kind, path)
+    broken_wav(kind, path)
     with pytest.raises(EdgernnError) as caught:
         opened(OwnWords(), tmp_path / "words")
     assert str(caught.value).startswith(f"{path}: ")
@@ -319,6 +256,8 @@ def test_bad_folders(tmp_path):
 
 
 def test_bad_settings(tmp_path):
+    with pytest.raises(UsageError, match="frontend: expected one, as the recordings are raw audio, got none; leave"):
+        choose("keywords", "gru", None, {"frontend": "none"})
     with pytest.raises(UsageError, match="snr_low: expected at most snr_high=10, got 20"):
         Keywords(snr_low=20, snr_high=10)
     with pytest.raises(UsageError, match="corpus: expected arabic-speech-commands or speech-commands, got 'german'"):
@@ -341,7 +280,7 @@ def test_tones_are_learnt(tmp_path, monkeypatch):
     without_pictures(monkeypatch)
     write_own(tmp_path / "words", words=("left", "right", "go"), count=12)
     write_noise(tmp_path / "words/_background_noise_")
-    settings = {"hidden_size": 32, "steps": 150, "batch_size": 16, "lr": 0.01, "mask_bands": 0}
+    settings = {"hidden_size": 32, "steps": 150, "batch_size": 16, "lr": 0.01, "mask_channels": 0}
     trained = Trained(tmp_path / "run", str(tmp_path / "words"), **settings)
     assert trained.result["accuracy_words"] == 1
     assert trained.config["task"]["classes"] == ["go", "left", "right", "_silence_"]
@@ -357,7 +296,7 @@ def test_tones_are_learnt(tmp_path, monkeypatch):
 def test_background_weighs_in_the_budget(tmp_path, monkeypatch):
     without_pictures(monkeypatch)
     write_own(tmp_path / "words")
-    words = ["hidden_size=8", "steps=4", "batch_size=10", "background=4", "skip=0.5"]
+    words = ["hidden_size=8", "steps=4", "batch_size=10", "background=4", "lambda=0.01"]
     run = ["--cell", "sarnn", "--out", str(tmp_path / "run")]
     assert main(["train", "--task", str(tmp_path / "words"), *run, *words]) == 0
     result = json.loads((tmp_path / "run/result.json").read_text())

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small recordings of "words", tones of one pitch each, in the layouts of their publishers."""
 
+import struct
 import wave
 
 import numpy as np
@@ -67,3 +68,30 @@ def write_own(folder, words=("left", "right"), count=10):
         for i in range(count):
             write_wav(folder / word / f"{i}.wav", tone(word, i))
     return folder
+
+
+def replace_header(path, begin, content):
+    data = bytearray(path.read_bytes())
+    data[begin : begin + len(content)] = content
+    path.write_bytes(data)
+
+
+def broken_wav(kind, path):
+    """Replace the file of a clip by one that is broken, or of another kind."""
+    samples = tone("left")
+    if kind == "rate":
+        write_wav(path, samples, rate=44_100)
+    elif kind == "stereo":
+        write_wav(path, samples, channels=2)
+    elif kind == "24 bits":
+        write_wav(path, samples[:15_999], width=3)
+    elif kind == "truncated":
+        path.write_bytes(path.read_bytes()[:-1000])
+    elif kind == "cut header":
+        path.write_bytes(path.read_bytes()[:30])
+    elif kind == "float":
+        replace_header(path, 20, struct.pack("<H", 3))
+    elif kind == "text":
+        path.write_text("no sound")
+    elif kind == "empty":
+        write_wav(path, [])

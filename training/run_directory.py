@@ -10,6 +10,8 @@ best.safetensors   the weights of the best evaluation, with keep=best
 model.safetensors  the weights, for all other readers of a run
 example.npz        some test sequences, x (N, T, I)
 metrics.jsonl      one line per evaluation; a resumed run first cuts it back to the checkpoint
+detections.png     DET curve of a keyword model that was trained on streams
+room.wav           the first minute of the room that its test hears; room.csv has its words
 series.json        the task's series (`Task.series`) of the trained network, for pictures
 result.json        the result, written last: it marks the run as finished
 latency.json       latency of the exported model, measured afterwards (`edgernn.training.run_latency`)
@@ -36,12 +38,13 @@ from edgernn.model import RecurrentModel
 from edgernn.store import CONFIG, WEIGHTS, load_weights, read_config, save_weights, write_tensors
 from edgernn.training.plan import MACHINE, first_difference
 from edgernn.training.steering import SteeringState
-from edgernn.training.tasks.base import SAMPLES
+from edgernn.training.tasks.base import DETECTIONS, ROOM, ROOM_WORDS, SAMPLES
 
 STATE, STATE_JSON, METRICS, RESULT = "state.safetensors", "state.json", "metrics.jsonl", "result.json"
 BEST = "best.safetensors"
 LEARNING, PATTERN, SERIES, LATENCY = "learning.png", "pattern.png", "series.json", "latency.json"
-_FILES = (CONFIG, KEPT, WEIGHTS, STATE, STATE_JSON, BEST, METRICS, EXAMPLE, RESULT, LEARNING, PATTERN, SAMPLES, SERIES)
+_PICTURES = (LEARNING, PATTERN, SAMPLES, DETECTIONS, ROOM, ROOM_WORDS)
+_FILES = (CONFIG, KEPT, WEIGHTS, STATE, STATE_JSON, BEST, METRICS, EXAMPLE, RESULT, SERIES, *_PICTURES)
 _MODEL, _OPTIMIZER, _CARRY, _RNG, _GPU_RNG = "model.", "optimizer.", "carry.", "rng", "gpu_rng"
 
 

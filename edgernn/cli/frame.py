@@ -34,7 +34,7 @@ COMMANDS = {
     "export": "Export a run as one ONNX file and verify it.",
     "pack": "Convert an ONNX file to a packed model for C programs.",
     "bench": "Time a model beside ONNX Runtime's GRU and LSTM.",
-    "run": "Run a model on a file of inputs.",
+    "run": "Run a model on a file of inputs, or detect words in a recording.",
     "data": "List data sets, or download one.",
     "cells": "List cells and update rules with their costs.",
 }

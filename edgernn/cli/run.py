@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `edgernn run`: run a model on a file of inputs."""
+"""The command `edgernn run`: run a model on a file of inputs, or detect words in a recording."""
 
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,21 @@ from edgernn.cli.options import inference_device
 
 
 def _text(result: dict[str, Any]) -> str:
-    lines = [f"{result['output']}: y {tuple(result['shape'])} ({result['backend']} backend)"]
+    lines = _detections(result) if "detections" in result else [f"{result['output']}: y {tuple(result['shape'])}"]
+    lines[-1] += f" ({result['backend']} backend)"
     if result["skip_percent"] is not None:
         lines.append(f"updates skipped: {result['skip_percent']:.1f} %")
+    if "macs_a_second" in result:
+        lines.append(
+            f"a second: {result['updates_a_second']:,.0f} updates, {result['macs_a_second']:,.0f} multiply-adds, and "
+            f"{result['frontend_macs_a_second']:,.0f} of the front end"
+        )
     return "\n".join(lines)
+
+
+def _detections(result: dict[str, Any]) -> list[str]:
+    lines = [f"{word['seconds']:9.2f} s  {word['word']}  {word['score']:.2f}" for word in result["detections"]]
+    return [*lines, f"{result['recording']}: {len(lines)} words in {result['seconds']:.1f} s"]
 
 
 @json_command(example="edgernn run runs/adding-sarnn/model.onnx --input x.npz --output y.npz", text=_text)
@@ -22,12 +33,30 @@ def _text(result: dict[str, Any]) -> str:
 @click.option(
     "--input",
     "source",
-    required=True,
     type=click.Path(path_type=Path),
     help="Input file: npz with an array x, npy or csv.",
 )
+@click.option("--output", "target", type=click.Path(path_type=Path), help="Output file to write: npz, npy or csv.")
 @click.option(
-    "--output", "target", required=True, type=click.Path(path_type=Path), help="Output file to write: npz, npy or csv."
+    "--stream",
+    "recording",
+    type=click.Path(path_type=Path),
+    help="Wav file to detect words in, step by step, in place of --input and --output.",
+)
+@click.option(
+    "--threshold",
+    type=float,
+    help="Least average probability of a detected word, with --stream.  [default: 0.5]",
+)
+@click.option(
+    "--smoothing",
+    type=float,
+    help="Seconds over which probabilities are averaged, with --stream.  [default: 0.3]",
+)
+@click.option(
+    "--refractory",
+    type=float,
+    help="Seconds after a detected word in which no other is detected, with --stream.  [default: 0.8]",
 )
 @click.option(
     "--backend",
@@ -44,14 +73,41 @@ def _text(result: dict[str, Any]) -> str:
     show_default=True,
     help="Number of threads that ONNX Runtime may use.",
 )
-def command(model: Path, source: Path, target: Path, **options: Any) -> dict[str, Any]:
-    """Run the exported ONNX file MODEL on a file of inputs and write its outputs to a file.
+def command(
+    model: Path,
+    source: Path | None,
+    target: Path | None,
+    recording: Path | None,
+    threshold: float | None,
+    smoothing: float | None,
+    refractory: float | None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Run the exported ONNX file MODEL on a file of inputs and write its outputs to a file, or detect words.
 
     The input x has shape (T, I) for one sequence or (N, T, I) for N sequences. A row of a csv file is a time step. A
     language model reads integer word indices of shape (T,) or (N, T).
 
     The output y has shape (O,) or (N, O), or (T, O) or (N, T, O) if the model has an output at every step.
-    """
-    from edgernn.runtime.run_file import run_file
 
+    With --stream, a keyword model (task keywords, or your own wav files) hears a recording as an app does, and the
+    words that it detects are printed with their times.
+    """
+    from edgernn.errors import UsageError
+    from edgernn.runtime.run_file import run_file
+    from edgernn.runtime.run_stream import run_stream
+    from edgernn.runtime.word_detection import PostProcessing
+
+    settings = {"threshold": threshold, "smoothing": smoothing, "refractory": refractory}
+    chosen = {name: value for name, value in settings.items() if value is not None}
+    if recording is not None:
+        if source is not None or target is not None:
+            raise UsageError("expected --input and --output, or --stream, got both; leave one out")
+        return run_stream(model, recording, PostProcessing(**chosen), **options)
+    if source is None or target is None:
+        raise UsageError("expected --input and --output, or --stream, got neither; give a file of inputs or a wav file")
+    if chosen:
+        raise UsageError(
+            f"--{next(iter(chosen))}: expected --stream, whose detections it is for, got none; leave it out"
+        )
     return run_file(model, source, target, **options)

@@ -11,7 +11,6 @@ from edgernn.training.formats.csv_text import CsvTable, read_csv, read_text
 from edgernn.training.formats.idx import read_idx
 from edgernn.training.formats.npz import read_npz
 from edgernn.training.formats.physionet import Stays, read_physionet
-from edgernn.training.formats.wav import read_wav
 
 __all__ = [
     "CsvTable",
@@ -24,5 +23,4 @@ __all__ = [
     "read_physionet",
     "read_svhn",
     "read_text",
-    "read_wav",
 ]

@@ -15,8 +15,9 @@ from edgernn.config import ModelConfig
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.training.tasks.sources import Batch, Source, Split
 
-# file name of the picture that `Task.pictures` writes into the run's directory
-SAMPLES = "samples.png"
+# files that `Task.pictures` writes into the run's directory: samples, or the DET curve of detected words and a minute
+# of the test room with its words
+SAMPLES, DETECTIONS, ROOM, ROOM_WORDS = "samples.png", "detections.png", "room.wav", "room.csv"
 # metric: percentage of skipped updates among those of steps that are not background
 FOREGROUND = "skip_percent_foreground"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of recorded words, unknown words and silence, as features with marked background."""
+"""Batches of recorded words, unknown words and silence, as samples with marked background."""
 
 import hashlib
 from collections.abc import Iterator
@@ -11,13 +11,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from edgernn.training.tasks.logmel import log_mel
-from edgernn.training.tasks.mixing import background_clips, masked, mixed, quiet_frames, shifted
+from edgernn.runtime.wav import FULL_SCALE
+from edgernn.training.tasks.mixing import background_clips, mixed, quiet_frames, shifted, spoken_part
 from edgernn.training.tasks.recordings import Audio
-from edgernn.training.tasks.sources import EVALUATION_BATCH, Batch, Source, Split
+from edgernn.training.tasks.sources import EVALUATION_BATCH, Batch, EpochOrder, Source, Split
 
 # index of a clip that is drawn from the noise
-_DRAWN = -1
+DRAWN = -1
 # random keys: order of an epoch, changes of a batch, and the drawn clips of a held-out part
 _ORDER, _CHANGES, _FIXED = 61, 62, 63
 
@@ -44,16 +44,12 @@ class Changes:
         noisy: Probability that a clip is mixed with noise.
         low: Lowest signal-to-noise ratio in dB; the ratio is uniform between low and high.
         high: Highest signal-to-noise ratio in dB.
-        frames: Largest number of masked frames.
-        bands: Largest number of masked bands.
     """
 
     shift: int
     noisy: float
     low: float
     high: float
-    frames: int
-    bands: int
 
 
 @dataclass
@@ -65,30 +61,34 @@ class Clips(Source, Split):
     random. Without, as for validation and test, each is the same in every pass, in order and unchanged.
 
     Attributes:
-        samples: All recorded clips (N, S) int16.
+        samples: All recorded clips (N, S) int16; S is a multiple of hop.
+        hop: Number of samples of a step.
         label: Class of each clip (N,).
         pool: Indices of the clips of unknown words.
         unknown: Number of these in an epoch.
         drawn: Number of clips in an epoch that are drawn from the noise.
         silence: Class of silence, -1 if there is none.
         noise: Recordings of noise.
+        after: Number of steps of digital silence after each clip.
         seed: Random seed of the order and of the changes.
         changes: Random changes; None: none.
     """
 
     samples: npt.NDArray[np.int16]
+    hop: int
     label: npt.NDArray[np.int64]
     pool: npt.NDArray[np.int64]
     unknown: int
     drawn: int
     silence: int
     noise: list[Audio]
+    after: int = 0
     seed: int = 0
     changes: Changes | None = None
 
     def __post_init__(self) -> None:
-        self._epoch, self._order = -1, np.empty(0, np.int64)
         self._kept = np.setdiff1d(np.arange(len(self.label)), self.pool)
+        self._order = EpochOrder(len(self), (_ORDER, self.seed), lambda rng: rng.permutation(self.members(rng)))
 
     def __len__(self) -> int:
         return len(self._kept) + self.unknown + self.drawn
@@ -102,50 +102,54 @@ class Clips(Source, Split):
         return digest.hexdigest()
 
     def steps_per_epoch(self, batch_size: int) -> int:
-        return -(-len(self) // batch_size)
+        return self._order.steps(batch_size)
 
     def batch(self, step: int, batch_size: int) -> MarkedBatch:
-        epoch, i = divmod(step, self.steps_per_epoch(batch_size))
-        if epoch != self._epoch:
-            rng = np.random.default_rng([_ORDER, self.seed, epoch])
-            self._epoch, self._order = epoch, rng.permutation(self._members(rng))
-        chosen = self._order[i * batch_size : (i + 1) * batch_size]
-        return self._batch(chosen, np.random.default_rng([_CHANGES, self.seed, step]))
+        return self._batch(self._order.chosen(step, batch_size), np.random.default_rng([_CHANGES, self.seed, step]))
 
     def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[MarkedBatch]:
         """Iterate over all clips once and in order, `size` at a time."""
         rng = np.random.default_rng([_FIXED, 0, 0])
-        members = self._members(rng)
+        members = self.members(rng)
         for begin in range(0, len(members), size):
             yield self._batch(members[begin : begin + size], rng)
 
-    def features(self, most: int) -> Tensor:
-        """Return the features (T, n, I) of up to `most` recorded clips, evenly chosen and unchanged."""
-        chosen = np.linspace(0, len(self.label) - 1, min(most, len(self.label))).astype(np.int64)
-        return log_mel(torch.from_numpy(self._recorded(chosen)))
-
-    def _members(self, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-        """Return the clips of a pass over the part: indices, or _DRAWN."""
+    def members(self, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+        """Return the clips of a pass over the part: indices, or DRAWN."""
         others = rng.choice(self.pool, self.unknown, replace=False)
-        return np.concatenate([self._kept, others, np.full(self.drawn, _DRAWN)])
+        return np.concatenate([self._kept, others, np.full(self.drawn, DRAWN)])
 
-    def _recorded(self, chosen: npt.NDArray[np.int64]) -> Audio:
-        return self.samples[chosen].astype(np.float32) / np.float32(2**15)
+    def spoken(self, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+        """Return the indices of the clips of a pass over the part that have a word."""
+        members = self.members(rng)
+        spoken: npt.NDArray[np.int64] = members[(members != DRAWN) & (self.label[members] != self.silence)]
+        return spoken
+
+    def recorded(self, chosen: npt.NDArray[np.int64]) -> Audio:
+        """Return the samples (n, S) of recorded clips, from -1 to 1."""
+        return self.samples[chosen].astype(np.float32) / np.float32(FULL_SCALE)
+
+    def word(self, index: int) -> tuple[int, Audio] | None:
+        """Return the class of a clip and its word's samples (see `spoken_part`), or None if the clip is silent."""
+        part = spoken_part(self.recorded(np.array([index]))[0], self.hop)
+        return (int(self.label[index]), part) if len(part) else None
 
     def _batch(self, chosen: npt.NDArray[np.int64], rng: np.random.Generator) -> MarkedBatch:
-        drawn = chosen == _DRAWN
+        drawn = chosen == DRAWN
         label = np.where(drawn, self.silence, self.label[chosen])
-        clips = self._recorded(chosen)
+        clips = self.recorded(chosen)
         clips[drawn] = 0
         if self.changes is not None:
             clips = shifted(clips, rng, self.changes.shift)
-        background = quiet_frames(clips) | (label == self.silence)[:, None]
+        background = quiet_frames(clips, self.hop) | (label == self.silence)[:, None]
         if self.changes is not None:
-            clips = mixed(clips, self.noise, rng, self.changes.noisy, self.changes.low, self.changes.high)
+            noisy, low, high = self.changes.noisy, self.changes.low, self.changes.high
+            clips = mixed(clips, self.noise, rng, self.hop, noisy, low, high)
         if drawn.any():
             clips[drawn] = background_clips(self.noise, rng, int(drawn.sum()), clips.shape[1])
-        x = log_mel(torch.from_numpy(clips))
-        if self.changes is not None:
-            x = masked(x, rng, self.changes.frames, self.changes.bands)
+        clips = np.pad(clips, ((0, 0), (0, self.after * self.hop)))
+        background = np.pad(background, ((0, 0), (0, self.after)), constant_values=True)
+        # (T, B, hop)
+        x = torch.from_numpy(clips).view(len(clips), -1, self.hop).transpose(0, 1).contiguous()
         marks = torch.from_numpy(background.T.copy())
         return MarkedBatch(x, torch.from_numpy(label), background=marks)

@@ -3,53 +3,71 @@
 
 import math
 from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
+import torch
 from pydantic import Field
 from torch import Tensor
 
+from edgernn.config import ModelConfig
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.model import RecurrentModel
+from edgernn.files import write_text
+from edgernn.frontends import FrontendConfig
+from edgernn.model import RecurrentModel, SequenceModel
+from edgernn.runtime.wav import write_wav
+from edgernn.runtime.word_detection import NOT_WORDS, SILENCE, UNKNOWN, Detector, PostProcessing
 from edgernn.training.data import find_either
-from edgernn.training.tasks.base import CLASSIFICATION, Tally, Task
+from edgernn.training.tasks.base import CLASSIFICATION, DETECTIONS, ROOM, ROOM_WORDS, Tally, Task
 from edgernn.training.tasks.clips import Changes, Clips, MarkedBatch
-from edgernn.training.tasks.confusion import Confusion
-from edgernn.training.tasks.logmel import BANDS, RATE
-from edgernn.training.tasks.parts import standardisation
+from edgernn.training.tasks.confusion import LABELLED_STEPS, Confusion
 from edgernn.training.tasks.recordings import (
     BACKGROUND,
     DATASET,
     LISTS,
     PARTS,
     TABLES,
+    Audio,
     WordFile,
     noise_parts,
     read_clips,
     word_files,
 )
+from edgernn.training.tasks.rooms import Acoustics, Room
 from edgernn.training.tasks.sources import Batch, Split
+from edgernn.training.tasks.spotting import Heard, det_curve, listen
+from edgernn.training.tasks.streams import HOLD, Streams
 
-UNKNOWN, SILENCE = "_unknown_", "_silence_"
 # folder of each corpus in the data folder, and the names that mark its layout
 CORPORA: dict[str, Sequence[str]] = {
     "arabic-speech-commands": (f"{DATASET}/", *TABLES),
     "speech-commands": (f"{BACKGROUND}/", *LISTS),
 }
-# number of clips that the standardisation is computed from
-_MEASURED = 2000
+# front end by default: steps of 20 ms, windows of 32 ms
+_FRONTEND = FrontendConfig(name="logmel", hop=320, window_size=512)
 
 
 class _WordFigures(Confusion):
-    """Accuracy over all clips, and over those of words alone; `series` has the figures per class."""
+    """Accuracy over all clips, and over those of words alone; `series` has the figures per class.
+
+    Args:
+        classes: Names of the classes.
+        scores: Converts the outputs of a model to scores (B, classes) of whole clips.
+    """
+
+    def __init__(self, classes: Sequence[str], scores: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(classes)
+        self._scores = scores
+
+    def add(self, y: Tensor, batch: Batch) -> None:
+        super().add(self._scores(y), batch)
 
     def result(self) -> dict[str, float]:
         figures = super().result()
-        words = [i for i, name in enumerate(self.classes) if name not in (UNKNOWN, SILENCE)]
+        words = [i for i, name in enumerate(self.classes) if name not in NOT_WORDS]
         total = max(1, int(self.counts[words].sum()))
         right = int(self.counts.diagonal()[words].sum())
         return {**{name: figures[name] for name in ("accuracy", "cross_entropy")}, "accuracy_words": right / total}
@@ -68,8 +86,10 @@ class Words(Task, ABC):
     snr_low: Annotated[float, Field(ge=-20, le=100)] = 5.0
     snr_high: Annotated[float, Field(ge=-20, le=100)] = 30.0
     shift: Annotated[float, Field(ge=0, le=1)] = 0.1
-    mask_frames: Annotated[int, Field(ge=0)] = 10
-    mask_bands: Annotated[int, Field(ge=0)] = 5
+    stream: Annotated[float, Field(ge=0, le=60)] = 0.0
+    room: Annotated[float, Field(gt=0, le=24)] = 1.0
+    talk: Annotated[float, Field(gt=0, le=0.5)] = 0.05
+    threshold: Annotated[float, Field(gt=0, le=1)] = 0.5
 
     defaults: ClassVar[Mapping[str, Any]] = {
         "epochs": 30,
@@ -78,13 +98,44 @@ class Words(Task, ABC):
         "lr": 2e-3,
         "clip": 1.0,
         "lambda": 1e-2,
+        "frontend": _FRONTEND.name,
+        "hop": _FRONTEND.hop,
+        "window_size": _FRONTEND.window_size,
+        "mask_steps": 10,
+        "mask_channels": 5,
     }
     objective = CLASSIFICATION
-    input_size = BANDS
 
     def __post_init__(self) -> None:
+        self._hear(_FRONTEND)
         if self.snr_low > self.snr_high:
             raise UsageError(f"snr_low: expected at most snr_high={self.snr_high:g}, got {self.snr_low:g}")
+        if self.stream and self.silence == 0:
+            raise UsageError("silence: expected above 0 with stream, whose steps between words are silence, got 0")
+        if 0 < self.stream < self.seconds:
+            raise UsageError(f"stream: expected 0, or at least seconds={self.seconds:g}, got {self.stream:g}")
+        if self.stream:
+            self.output, self.objective = "all", LABELLED_STEPS
+        self._heard: Heard | None = None
+
+    def adapted(self, model: ModelConfig) -> ModelConfig:
+        if model.frontend.name is None:
+            raise UsageError("frontend: expected one, as the recordings are raw audio, got none; leave frontend out")
+        self._hear(model.frontend)
+        return model
+
+    def build_network(self, model: ModelConfig) -> RecurrentModel:
+        network = SequenceModel(model)
+        if self.stream and not network.streaming:
+            raise UsageError(
+                "stream: expected a model that runs step by step, got one that needs the whole sequence; leave out "
+                "bidirectional, or use another cell"
+            )
+        return network
+
+    def _hear(self, frontend: FrontendConfig) -> None:
+        """Set the size of a step and the sample rate to those of the model's front end."""
+        self.input_size, self._rate = frontend.hop, frontend.sample_rate
 
     @property
     def marks_background(self) -> bool:
@@ -95,14 +146,56 @@ class Words(Task, ABC):
         return batch.background
 
     def tally(self, split: Split) -> Tally:
-        return _WordFigures(self.classes or ())
+        return _WordFigures(self.classes or (), self._scores)
+
+    def _scores(self, y: Tensor) -> Tensor:
+        """Return scores (B, classes) of clips: with stream, the logarithms of the largest average probabilities.
+
+        Silence then has the threshold as its probability, so that a clip without a detection is silence.
+        """
+        if not self.stream:
+            return y
+        detector = self._detector()
+        peaks = torch.from_numpy(detector.averages(y.double().cpu().numpy()).max(0))
+        peaks[:, (self.classes or ()).index(SILENCE)] = self.threshold
+        return peaks.clamp(min=1e-12).log().to(y)
+
+    def _detector(self) -> Detector:
+        return Detector(self.classes or (), self.input_size / self._rate, PostProcessing(threshold=self.threshold))
+
+    def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
+        figures = super().evaluate(model, split, device)
+        if not self.stream or split is not self.test:
+            return figures
+        assert isinstance(model, SequenceModel)
+        self._heard = listen(model, self._room, self._detector, device)
+        return figures | {f"room_{name}": value for name, value in self._heard.figures(model).items()}
 
     def series(self, model: RecurrentModel, device: str) -> Mapping[str, Sequence[float]]:
-        confusion = Confusion(self.classes or ())
+        figures = _WordFigures(self.classes or (), self._scores)
         for batch in self.test.chunks():
             y, _ = model(batch.x.to(device))
-            confusion.add(y, batch.to(device))
-        return {"recall": confusion.recall(), "precision": confusion.precision()}
+            figures.add(y, batch.to(device))
+        curve = {} if self._heard is None else self._heard.curve()
+        return {
+            "recall": figures.recall(),
+            "precision": figures.precision(),
+            **{f"room_{name}": values for name, values in curve.items()},
+        }
+
+    def pictures(self, model: RecurrentModel, folder: Path, device: str) -> None:
+        if self._heard is None:
+            return
+        det_curve(folder / DETECTIONS, self._heard.curve(), self._heard.hours)
+        recording = next(self._room.recordings())
+        end = min(len(recording.samples), 60 * self._rate)
+        write_wav(folder / ROOM, recording.samples[:end], self._rate)
+        rows = [
+            f"{word.begin / self._rate:.2f},{word.end / self._rate:.2f},{(self.classes or ())[word.label]}"
+            for word in recording.words
+            if word.end <= end
+        ]
+        write_text(folder / ROOM_WORDS, "\n".join(["begin,end,word", *rows]) + "\n")
 
     def _load(self, root: Path, seed: int) -> None:
         """Read the wav files and the noise below a folder."""
@@ -116,19 +209,23 @@ class Words(Task, ABC):
         noise_folder = root / BACKGROUND if (root / BACKGROUND).is_dir() else None
         if self.noise_folder is not None:
             noise_folder = Path(self.noise_folder)
-        length = round(self.seconds * RATE)
-        noise = noise_parts(noise_folder, length)
-        changes = Changes(
-            round(self.shift * RATE), self.noisy, self.snr_low, self.snr_high, self.mask_frames, self.mask_bands
-        )
-        self.train, self.validation, self.test = (
-            self._clips(parts[part], length, noise[part], seed, changes if part == "train" else None) for part in PARTS
-        )
-        self.mean, self.std = standardisation(self.train.features(_MEASURED).transpose(0, 1))
+        hop, rate = self.input_size, self._rate
+        length = max(1, round(self.seconds * rate / hop)) * hop
+        noise = noise_parts(noise_folder, length, rate)
+        changes = Changes(round(self.shift * rate), self.noisy, self.snr_low, self.snr_high)
+        clips = {
+            part: self._clips(parts[part], length, noise[part], seed, changes if part == "train" else None)
+            for part in PARTS
+        }
+        self.train, self.validation, self.test = clips.values()
+        if self.stream:
+            steps, slots = round(self.stream * rate / hop), int(self.stream / self.seconds)
+            self.train = Streams(clips["train"], self._acoustics(noise["train"]), steps, slots)
+            self._room = Room(clips["test"], self._acoustics(noise["test"]), self.room, self.talk)
 
     def _chosen_words(self, root: Path, recorded: Sequence[str]) -> list[str]:
         """Return the words that are classes of their own, of the names of the folders."""
-        folders = [name for name in recorded if name not in (UNKNOWN, SILENCE)]
+        folders = [name for name in recorded if name not in NOT_WORDS]
         if self.words is None:
             return folders
         chosen = [word.strip() for word in self.words.split(",")]
@@ -142,7 +239,7 @@ class Words(Task, ABC):
         self,
         files: Sequence[WordFile],
         length: int,
-        noise: list[npt.NDArray[np.float32]],
+        noise: list[Audio],
         seed: int,
         changes: Changes | None,
     ) -> Clips:
@@ -153,21 +250,27 @@ class Words(Task, ABC):
         count = int((~is_unknown & (label != silence)).sum())
         unknown = min(int(is_unknown.sum()), math.ceil(self.unknown * count))
         drawn = max(0, math.ceil(self.silence * count) - int((label == silence).sum()))
-        samples = read_clips(files, length)
-        return Clips(samples, label, np.flatnonzero(is_unknown), unknown, drawn, silence, noise, seed, changes)
+        samples, pool = read_clips(files, length, self._rate), np.flatnonzero(is_unknown)
+        # a word that ends with its clip is detected after it
+        after = math.ceil(HOLD * self._rate / self.input_size) if self.stream else 0
+        return Clips(samples, self.input_size, label, pool, unknown, drawn, silence, noise, after, seed, changes)
+
+    def _acoustics(self, noise: list[Audio]) -> Acoustics:
+        return Acoustics(noise, self.noisy, self.snr_low, self.snr_high, self.input_size, self._rate)
 
 
 @dataclass
 class Keywords(Words):
     """Keyword spotting: classify recordings of single words; a wav file has one word, and its folder is its class.
 
-    x (T, B, 40): log-mel features, 50 frames per second, see `log_mel`. target (B,): the class. The label belongs to
-    the last step. Files are wav: 16 kHz, 16 bits, one channel.
+    x (T, B, hop): samples from -1 to 1, of which the model computes features itself (`frontend=logmel`), by default 50
+    times a second from windows of 32 ms. target (B,): the class. The label belongs to the last step. Files are wav: 16
+    bits, one channel, with the model's `sample_rate`, 16 kHz unless set.
 
     Two further classes: `_unknown_` are other words, if `words` is set or a folder has this name. `_silence_` are clips
     of noise at -70 to -10 dB of full scale, a tenth of them digital silence, and the files of a folder of this name.
-    Training clips are shifted, mixed with noise, and masked (`masked`). Validation and test clips are unchanged. No
-    noise of the test is in the other parts, see `noise_parts`.
+    Training clips are shifted and mixed with noise, and their features are masked (`mask_steps`, `mask_channels`).
+    Validation and test clips are unchanged. No noise of the test is in the other parts, see `noise_parts`.
 
     Background steps are all frames of silence, and the frames of a word with less than 1/1000 of the power of its
     loudest frame before noise is mixed in.
@@ -191,7 +294,21 @@ class Keywords(Words):
     - `noisy`: Probability that a training clip is mixed with noise.
     - `snr_low`, `snr_high`: Signal-to-noise ratio in dB, uniform between both.
     - `shift`: Largest shift of a training clip, in seconds, either way.
-    - `mask_frames`, `mask_bands`: Largest numbers of masked frames and bands.
+    - `stream`: Train on streams of this many seconds in place of clips, see below; 0: on clips.
+    - `room`: With stream, hours of recordings that the test hears.
+    - `talk`: With stream, share of the time of these recordings that is words.
+    - `threshold`: With stream, least probability of a detected word in the metrics.
+
+    With stream, one model hears isolated words and a room. A training stream has several words, cut from their
+    clips and mixed at any level into one stretch of noise or of digital silence; shifts do not apply. target (T, B)
+    is a class at each step (`step_targets`). A clip has the class with the largest average probability
+    (`edgernn.runtime.word_detection`), and is silence if none reaches the threshold; digital silence follows it for
+    0.2 s. The test also hears a `Room`: long recordings of test words in test noise. Its metrics begin with room_:
+    hits, wrong and missed are shares of its words, detected from their begin until 0.5 s after their end,
+    false_alarms_an_hour are all other detections, and hours and words say how much is behind them.
+    skip_percent_background is the percentage of skipped updates between words, and updates_a_second and
+    macs_a_second are the work. series.json has the DET curve as room_threshold, room_hits and so on; detections.png
+    shows it. room.wav is the first minute, and room.csv lists its words.
 
     Source: Ghandoura, Hjabo, Al Dakkak, "Building and Benchmarking an Arabic Speech Commands Dataset for
     Small-Footprint Keyword Spotting", Engineering Applications of Artificial Intelligence, 2021. Warden, "Speech

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of recorded words: shift in time, mixing with noise, and masks on the features."""
+"""Changes of recorded words: shift in time and mixing with noise."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from edgernn.training.tasks.logmel import HOP
 from edgernn.training.tasks.recordings import Audio
 
 # a frame is quiet if its power is less than this share of the power of the clip's loudest frame (30 dB)
@@ -18,17 +15,25 @@ _LEVELS = (-70.0, -10.0)
 _SILENT = 0.1
 
 
-def quiet_frames(clips: Audio) -> npt.NDArray[np.bool_]:
-    """Return True for the frames (N, T) of clips (N, S) with less than 1/1000 of the power of the loudest frame."""
-    power = frame_power(clips)
+def quiet_frames(clips: Audio, hop: int) -> npt.NDArray[np.bool_]:
+    """Find the frames with less than 1/1000 of the power of their clip's loudest frame.
+
+    Args:
+        clips: Samples (N, S).
+        hop: Number of samples of a frame.
+
+    Returns:
+        True for quiet frames (N, S // hop).
+    """
+    power = frame_power(clips, hop)
     quiet: npt.NDArray[np.bool_] = power <= _QUIET * power.max(1, keepdims=True)
     return quiet
 
 
-def frame_power(clips: Audio) -> npt.NDArray[np.float32]:
-    """Return the mean power (N, T) of each frame's new samples."""
-    count = clips.shape[1] // HOP
-    power: npt.NDArray[np.float32] = np.square(clips[:, : count * HOP]).reshape(len(clips), count, HOP).mean(2)
+def frame_power(clips: Audio, hop: int) -> npt.NDArray[np.float32]:
+    """Return the mean power (N, S // hop) of each frame of clips (N, S)."""
+    count = clips.shape[1] // hop
+    power: npt.NDArray[np.float32] = np.square(clips[:, : count * hop]).reshape(len(clips), count, hop).mean(2)
     return power
 
 
@@ -39,12 +44,45 @@ def shifted(clips: Audio, rng: np.random.Generator, most: int) -> Audio:
     return np.stack([row[begin : begin + clips.shape[1]] for row, begin in zip(padded, begins, strict=True)])
 
 
+def faded(samples: Audio, count: int) -> Audio:
+    """Let samples (S,) rise linearly over their first `count` and fall over their last `count` samples."""
+    ramp = np.minimum(1, (np.arange(len(samples)) + 0.5) / max(1, count)).astype(np.float32)
+    return samples * ramp * ramp[::-1]
+
+
+def spoken_part(clip: Audio, hop: int) -> Audio:
+    """Cut a clip to its word.
+
+    Args:
+        clip: Samples (S,).
+        hop: Number of samples of a frame.
+
+    Returns:
+        The frames from the first to the last that is not quiet, with a faded frame more at each end; no samples if the
+        clip is silent.
+    """
+    loud = np.flatnonzero(~quiet_frames(clip[None], hop)[0])
+    if not len(loud):
+        return clip[:0]
+    return faded(clip[max(0, int(loud[0]) - 1) * hop : (int(loud[-1]) + 2) * hop], hop)
+
+
 def noise_clips(noise: Sequence[Audio], rng: np.random.Generator, count: int, length: int) -> Audio:
-    """Draw stretches of noise of power 1 (count, length); a stretch without sound stays 0."""
+    """Draw stretches of noise of power 1 (count, length); a stretch without sound stays 0.
+
+    Args:
+        noise: Recordings of noise. One that is shorter than a stretch is repeated.
+        rng: Random generator.
+        count: Number of stretches.
+        length: Number of samples of a stretch.
+
+    Returns:
+        The stretches.
+    """
     clips = np.empty((count, length), np.float32)
     for i, source in enumerate(rng.integers(len(noise), size=count)):
-        begin = rng.integers(len(noise[source]) - length + 1)
-        clips[i] = noise[source][begin : begin + length]
+        begin = rng.integers(max(1, len(noise[source]) - length + 1))
+        clips[i] = np.take(noise[source], np.arange(begin, begin + length), mode="wrap")
     power = np.square(clips).mean(1, keepdims=True)
     return np.where(power > 0, clips / np.sqrt(np.maximum(power, np.float32(1e-20))), 0).astype(np.float32)
 
@@ -56,7 +94,7 @@ def background_clips(noise: Sequence[Audio], rng: np.random.Generator, count: in
 
 
 def mixed(
-    clips: Audio, noise: Sequence[Audio], rng: np.random.Generator, share: float, low: float, high: float
+    clips: Audio, noise: Sequence[Audio], rng: np.random.Generator, hop: int, share: float, low: float, high: float
 ) -> Audio:
     """Mix clips with noise at a random signal-to-noise ratio.
 
@@ -66,6 +104,7 @@ def mixed(
         clips: Words (N, S).
         noise: The noise to draw from.
         rng: Random generator.
+        hop: Number of samples of a frame.
         share: Probability that a clip is mixed.
         low: Lowest ratio in dB.
         high: Highest ratio in dB.
@@ -73,38 +112,10 @@ def mixed(
     Returns:
         The mixtures (N, S).
     """
-    loud = ~quiet_frames(clips)
-    signal = (frame_power(clips) * loud).sum(1) / np.maximum(loud.sum(1), 1)
+    loud = ~quiet_frames(clips, hop)
+    signal = (frame_power(clips, hop) * loud).sum(1) / np.maximum(loud.sum(1), 1)
     ratio = 10 ** (rng.uniform(low, high, len(clips)) / 10)
     gain = np.sqrt(signal / ratio) * (rng.random(len(clips)) < share)
     count, length = clips.shape
     mixtures: Audio = clips + noise_clips(noise, rng, count, length) * gain[:, None].astype(np.float32)
     return mixtures
-
-
-def masked(x: Tensor, rng: np.random.Generator, frames: int, bands: int) -> Tensor:
-    """Mask a stretch of frames and a stretch of bands of each sequence, as SpecAugment does.
-
-    Source: Park et al., "SpecAugment: A Simple Data Augmentation Method for Automatic Speech Recognition",
-    Interspeech 2019, without time warping.
-
-    Args:
-        x: Features (T, N, I).
-        rng: Random generator.
-        frames: Largest number of masked frames; each number from 0 is equally likely.
-        bands: Largest number of masked bands.
-
-    Returns:
-        The features; the masked ones are replaced by the mean of their sequence.
-    """
-    T, N, I = x.shape
-    hidden = _stretches(rng, N, T, frames).T[:, :, None] | _stretches(rng, N, I, bands)[None]
-    return torch.where(torch.from_numpy(hidden), x.mean((0, 2), keepdim=True), x)
-
-
-def _stretches(rng: np.random.Generator, count: int, size: int, most: int) -> npt.NDArray[np.bool_]:
-    """Draw a stretch of up to `most` of `size` places, `count` times: booleans (count, size)."""
-    length = rng.integers(min(most, size) + 1, size=(count, 1))
-    begin = rng.integers(size - length + 1)
-    places = np.arange(size)
-    return (places >= begin) & (places < begin + length)

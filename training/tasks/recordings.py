@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from edgernn.errors import EdgernnError
-from edgernn.training.formats import read_text, read_wav
-from edgernn.training.tasks.logmel import RATE
+from edgernn.runtime.wav import FULL_SCALE, read_wav
+from edgernn.training.formats import read_text
 from edgernn.training.tasks.parts import HELD_OUT
 from edgernn.training.tasks.sources import random_split
 
@@ -151,7 +151,7 @@ def _split_classes(root: Path, files: Sequence[WordFile], seed: int) -> dict[str
     return parts
 
 
-def read_clips(files: Sequence[WordFile], length: int) -> npt.NDArray[np.int16]:
+def read_clips(files: Sequence[WordFile], length: int, rate: int) -> npt.NDArray[np.int16]:
     """Read wav files as clips of one length.
 
     A shorter file is followed by zeros. Of a longer one, the stretch with the most energy is kept.
@@ -159,13 +159,17 @@ def read_clips(files: Sequence[WordFile], length: int) -> npt.NDArray[np.int16]:
     Args:
         files: The files.
         length: Number of samples of a clip.
+        rate: Samples per second that the files must have.
 
     Returns:
         The samples (N, length).
+
+    Raises:
+        EdgernnError: A file is invalid.
     """
     clips = np.zeros((len(files), length), np.int16)
     for clip, file in zip(clips, files, strict=True):
-        samples = read_wav(file.path, RATE)
+        samples = read_wav(file.path, rate)
         if len(samples) > length:
             energy = np.concatenate([[0], np.cumsum(samples.astype(np.float64) ** 2)])
             begin = int(np.argmax(energy[length:] - energy[:-length]))
@@ -174,7 +178,7 @@ def read_clips(files: Sequence[WordFile], length: int) -> npt.NDArray[np.int16]:
     return clips
 
 
-def noise_parts(folder: Path | None, length: int) -> dict[str, list[Audio]]:
+def noise_parts(folder: Path | None, length: int, rate: int) -> dict[str, list[Audio]]:
     """Read the noise of each part; no noise of the test is in another part.
 
     With three recordings or more, every third one in the order of their names is for the test. The first four fifths of
@@ -184,6 +188,7 @@ def noise_parts(folder: Path | None, length: int) -> dict[str, list[Audio]]:
     Args:
         folder: Folder of wav files, or None.
         length: Number of samples of a clip, the least length of each part of a recording.
+        rate: Samples per second.
 
     Returns:
         A dict from train, validation and test to their noise, in [-1, 1].
@@ -192,13 +197,13 @@ def noise_parts(folder: Path | None, length: int) -> dict[str, list[Audio]]:
         EdgernnError: A file is invalid, too short, or missing.
     """
     if folder is None:
-        return {part: _generated(i) for i, part in enumerate(PARTS)}
+        return {part: _generated(i, rate) for i, part in enumerate(PARTS)}
     paths = sorted(folder.glob("*.wav")) if folder.is_dir() else []
     if not paths:
         raise EdgernnError(f"noise: expected a folder with wav files of noise, got none in {folder}")
     parts: dict[str, list[Audio]] = {part: [] for part in PARTS}
     for i, path in enumerate(paths):
-        samples = read_wav(path, RATE).astype(np.float32) / np.float32(2**15)
+        samples = read_wav(path, rate).astype(np.float32) / np.float32(FULL_SCALE)
         whole, fifth = len(samples), len(samples) // 5
         if len(paths) < _LEAST:
             cuts = {"train": (0, 3 * fifth), "validation": (3 * fifth, 4 * fifth), "test": (4 * fifth, whole)}
@@ -209,18 +214,18 @@ def noise_parts(folder: Path | None, length: int) -> dict[str, list[Audio]]:
         for part, (begin, end) in cuts.items():
             if end - begin < length:
                 raise EdgernnError(
-                    f"{path}: expected at least {5 * length / RATE:g} s of noise, got {whole / RATE:g} s; record more"
+                    f"{path}: expected at least {5 * length / rate:g} s of noise, got {whole / rate:g} s; record more"
                 )
             parts[part].append(samples[begin:end])
     return parts
 
 
-def _generated(part: int) -> list[Audio]:
+def _generated(part: int, rate: int) -> list[Audio]:
     """Generate white, pink and brown noise of one part: a power spectrum of 1 / f^a with a = 0, 1, 2."""
     rng = np.random.default_rng([_NOISE, part, 0])
     noises: list[Audio] = []
     for exponent in (0, 1, 2):
-        spectrum = np.fft.rfft(rng.standard_normal(_GENERATED_SECONDS * RATE))
+        spectrum = np.fft.rfft(rng.standard_normal(_GENERATED_SECONDS * rate))
         # constant below 20 Hz
         frequency = np.maximum(np.arange(len(spectrum)) / _GENERATED_SECONDS, 20.0)
         noise = np.fft.irfft(spectrum * frequency ** (-exponent / 2))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -74,6 +75,33 @@ class Split(abc.ABC):
         """Iterate over all sequences once and in order, `size` at a time."""
 
 
+class EpochOrder:
+    """Random order of the members of an epoch, drawn anew in each, and cut into batches.
+
+    Args:
+        size: Number of members of an epoch.
+        key: Random key: two words of a numpy seed, of which the last is the seed of the run.
+        draw: Draws the members of an epoch from a generator, in random order (size,).
+    """
+
+    def __init__(
+        self, size: int, key: tuple[int, int], draw: Callable[[np.random.Generator], npt.NDArray[np.int64]]
+    ) -> None:
+        self._size, self._key, self._draw = size, key, draw
+        self._epoch, self._members = -1, np.empty(0, np.int64)
+
+    def steps(self, batch_size: int) -> int:
+        """Return the number of batches in an epoch."""
+        return -(-self._size // batch_size)
+
+    def chosen(self, step: int, batch_size: int) -> npt.NDArray[np.int64]:
+        """Return the members of a step's batch; the last one of an epoch may have fewer than `batch_size`."""
+        epoch, i = divmod(step, self.steps(batch_size))
+        if epoch != self._epoch:
+            self._epoch, self._members = epoch, self._draw(np.random.default_rng([*self._key, epoch]))
+        return self._members[i * batch_size : (i + 1) * batch_size]
+
+
 class Sequences(Source, Split):
     """Stored sequences, reshuffled in each epoch; the last batch of an epoch may be smaller.
 
@@ -85,7 +113,7 @@ class Sequences(Source, Split):
         self, x: Tensor, y: Tensor, *, seed: int = 0, per_step: bool = False, symbols: int | None = None
     ) -> None:
         self.x, self.y, self.seed, self.per_step, self.symbols = x, y, seed, per_step, symbols
-        self._epoch, self._order = -1, np.empty(0, np.int64)
+        self._order = EpochOrder(len(x), (_SHUFFLE, seed), lambda rng: rng.permutation(len(x)))
 
     def __len__(self) -> int:
         return len(self.x)
@@ -98,14 +126,10 @@ class Sequences(Source, Split):
         return digest.hexdigest()
 
     def steps_per_epoch(self, batch_size: int) -> int:
-        return -(-len(self) // batch_size)
+        return self._order.steps(batch_size)
 
     def batch(self, step: int, batch_size: int) -> Batch:
-        epoch, i = divmod(step, self.steps_per_epoch(batch_size))
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self._order = np.random.default_rng([_SHUFFLE, self.seed, epoch]).permutation(len(self))
-        chosen = torch.from_numpy(self._order[i * batch_size : (i + 1) * batch_size])
+        chosen = torch.from_numpy(self._order.chosen(step, batch_size))
         return self._batch(self.x[chosen], self.y[chosen])
 
     def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[Batch]:

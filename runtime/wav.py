@@ -1,34 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reader of wav files: one channel of 16-bit samples."""
+"""Reader and writer of wav files: one channel of 16-bit samples."""
 
 import io
 import wave
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError
-from edgernn.training.formats.byte_source import LIMIT, read_all
+from edgernn.files import write_bytes
 
 _BYTES = 2
+# samples are 16-bit integers, of which this is 1.0
+FULL_SCALE = 2**15
+# largest file in bytes: 18 hours at 16 kHz
+LIMIT = 1 << 31
 
 
-def read_wav(path: Path, rate: int, limit: int = LIMIT) -> npt.NDArray[np.int16]:
+def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
     """Read a wav file of one channel with 16-bit PCM samples.
 
     Args:
         path: The file.
         rate: The sample rate that the file must have, in Hz.
-        limit: Maximal size in bytes.
 
     Returns:
         The samples (S,).
 
     Raises:
-        EdgernnError: The file is no such wav file, or truncated.
+        EdgernnError: The file is missing, no such wav file, or truncated.
     """
-    content = bytes(read_all(path, limit))
+    try:
+        if path.stat().st_size > LIMIT:
+            raise EdgernnError(f"{path}: expected at most {LIMIT:,} bytes, got more; cut it into several files")
+        # a header that claims more samples than there are allocates nothing here
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise EdgernnError(f"{path}: no such file") from None
     try:
         with wave.open(io.BytesIO(content)) as file:
             channels, width, got_rate, count = file.getparams()[:4]
@@ -53,3 +62,21 @@ def read_wav(path: Path, rate: int, limit: int = LIMIT) -> npt.NDArray[np.int16]
     if not count:
         raise EdgernnError(f"{path}: expected samples, got none; record it again")
     return np.frombuffer(samples, "<i2").astype(np.int16)
+
+
+def write_wav(path: Path, samples: NDArray[np.float32], rate: int) -> None:
+    """Write a wav file of one channel with 16-bit PCM samples, atomically.
+
+    Args:
+        path: The file.
+        samples: Samples (S,) from -1 to 1; others are clipped.
+        rate: Samples per second.
+    """
+    whole = np.clip(np.rint(samples * FULL_SCALE), -FULL_SCALE, FULL_SCALE - 1).astype("<i2")
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(_BYTES)
+        file.setframerate(rate)
+        file.writeframes(whole.tobytes())
+    write_bytes(path, content.getvalue())

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Detection of words in a recording: `edgernn run --stream`."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.runtime.info import frontend
+from edgernn.runtime.session import Session
+from edgernn.runtime.wav import FULL_SCALE, read_wav
+from edgernn.runtime.word_detection import Detector, PostProcessing
+
+
+def run_stream(
+    model: Path,
+    source: Path,
+    settings: PostProcessing,
+    *,
+    backend: Literal["auto", "native", "portable"] = "auto",
+    threads: int = 1,
+    device: str = "cpu",
+) -> dict[str, Any]:
+    """Run a model on a recording step by step, as an app does, and detect words.
+
+    Args:
+        model: The exported file of a model with a front end and named classes.
+        source: The recording, a wav file. Its last samples are left out if they are less than one step.
+        settings: Settings of the detection.
+        backend: As in `Session`.
+        threads: As in `Session`.
+        device: As in `Session`.
+
+    Returns:
+        Dict with the file, its length in seconds, the detections, the backend, and the work: the percentage of updates
+        skipped, and updates and executed multiply-adds of the layers and of the front end per second of audio.
+
+    Raises:
+        UsageError: The model does not read audio or has no names of classes, or the recording is shorter than a step.
+        EdgernnError: A file cannot be read.
+    """
+    session = Session(model, backend=backend, threads=threads, device=device)
+    audio = frontend(session.info)
+    if audio is None:
+        raise UsageError(
+            f"{model}: expected a model that reads audio, got one without a front end; train it with frontend=logmel"
+        )
+    classes = session.info.get("classes")
+    if type(classes) is not list or not all(type(name) is str for name in classes):
+        raise UsageError(f"{model}: expected the names of its classes in the file, got none; export it from its run")
+    hop, rate = audio["hop"], audio["sample_rate"]
+    samples = read_wav(source, rate)
+    count = len(samples) // hop
+    if not count:
+        raise UsageError(f"{source}: expected at least one step of {hop} samples, got {len(samples)}; record more")
+    steps = samples[: count * hop].reshape(count, hop).astype(np.float32) / np.float32(FULL_SCALE)
+    detector = Detector(classes, hop / rate, settings)
+    scores = np.empty((count, len(classes)), np.float32)
+    updates = macs = 0
+    for t, step in enumerate(steps):
+        y = session.step(step)
+        if y.shape != scores[t].shape:
+            raise EdgernnError(
+                f"{model}: expected scores of its {len(classes)} classes, got {len(y)}; export it from its run again"
+            )
+        scores[t] = y
+        updates += session.neurons if session.updates is None else int(session.updates.sum())
+        macs += session.info["macs"] if session.macs is None else int(session.macs.sum())
+    seconds = count * hop / rate
+    return {
+        "recording": str(source),
+        "seconds": seconds,
+        "detections": [
+            {"seconds": (word.step + 1) * hop / rate, "word": classes[word.label], "score": word.score}
+            for word in detector.feed(scores)
+        ],
+        "backend": session.backend,
+        "skip_percent": 100 * (1 - updates / (count * session.neurons)),
+        "updates_a_second": updates / seconds,
+        "macs_a_second": macs / seconds,
+        "frontend_macs_a_second": session.info["cost"].get("frontend_macs", 0) * rate / hop,
+    }

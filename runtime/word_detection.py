@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DetectedWord of words in a stream, from a model's scores at each step.
+
+    p_t = softmax(y_t)                           probabilities of the classes
+    s_t = mean of p_t, p_{t-1}, ...              over `smoothing` seconds; before the first step, p is 0
+    k_t = the word with the largest s_t          without the classes of NOT_WORDS
+
+Word k_t is detected at step t if its s_t is at least `threshold` and no word was detected in the `refractory` seconds
+before. Training measures hits and false alarms with the same functions that `edgernn run --stream` uses.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgernn.errors import UsageError
+
+# classes that are no words of their own: all other words, and silence or noise
+UNKNOWN, SILENCE = "_unknown_", "_silence_"
+NOT_WORDS = (UNKNOWN, SILENCE)
+
+
+@dataclass(frozen=True)
+class PostProcessing:
+    """Settings of detection.
+
+    Attributes:
+        smoothing: Seconds over which probabilities are averaged.
+        threshold: Least average probability of a detected word.
+        refractory: Seconds after a detection in which no other is made.
+
+    Raises:
+        UsageError: A setting is out of range.
+    """
+
+    smoothing: float = 0.3
+    threshold: float = 0.5
+    refractory: float = 0.8
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold <= 1:
+            raise UsageError(f"threshold: expected above 0 and at most 1, got {self.threshold:g}")
+        for name in ("smoothing", "refractory"):
+            if not 0 <= (value := getattr(self, name)) <= 60:
+                raise UsageError(f"{name}: expected from 0 to 60 seconds, got {value:g}")
+
+
+@dataclass(frozen=True)
+class DetectedWord:
+    """A detected word.
+
+    Attributes:
+        step: Number of the step, from 0, at whose end the word is detected.
+        label: Class of the word.
+        score: Average probability of the word at this step.
+    """
+
+    step: int
+    label: int
+    score: float
+
+
+class Detector:
+    """Detects words in the scores of a stream, in parts of any number of steps.
+
+    Args:
+        classes: Names of the classes, in the order of the scores.
+        seconds: Seconds of a step.
+        settings: Settings of the detection.
+
+    Raises:
+        UsageError: No class is a word.
+    """
+
+    def __init__(self, classes: Sequence[str], seconds: float, settings: PostProcessing) -> None:
+        # indices of the classes that are words
+        self.words = np.flatnonzero([name not in NOT_WORDS for name in classes])
+        if not len(self.words):
+            raise UsageError(f"classes: expected a word, got {', '.join(classes) or 'none'}")
+        self.settings = settings
+        # numbers of steps of an average, and from a detection to the next possible one
+        self.width = max(1, round(settings.smoothing / seconds))
+        self.gap = max(1, round(settings.refractory / seconds))
+        # probabilities of the last steps, as many as the average of the next one needs
+        self._last: NDArray[np.float64] | None = None
+        # number of steps so far, and first step at which the next word may be detected
+        self._steps = self._free = 0
+
+    def feed(self, scores: NDArray[np.float32]) -> list[DetectedWord]:
+        """Detect words in the next steps of the stream.
+
+        Args:
+            scores: Outputs y (T, classes) of the model.
+
+        Returns:
+            The detections, in order of time.
+        """
+        begin, self._steps = self._steps, self._steps + len(scores)
+        detections = self.find(self.averages(scores), self.settings.threshold, begin, self._free)
+        if detections:
+            self._free = detections[-1].step + self.gap
+        return detections
+
+    def averages(self, scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+        """Compute the average probabilities s (T, ..., classes) of the next steps from their scores."""
+        probabilities = softmax(scores)
+        if self._last is None:
+            self._last = np.zeros((self.width - 1, *probabilities.shape[1:]))
+        probabilities = np.concatenate([self._last, probabilities])
+        self._last = probabilities[len(probabilities) - self.width + 1 :]
+        sums = np.cumsum(np.concatenate([np.zeros_like(probabilities[:1]), probabilities]), 0)
+        means: NDArray[np.float64] = (sums[self.width :] - sums[: -self.width]) / self.width
+        return means
+
+    def find(self, average: NDArray[np.float64], threshold: float, begin: int = 0, free: int = 0) -> list[DetectedWord]:
+        """Find detections in average probabilities.
+
+        Args:
+            average: Average probabilities s (T, classes).
+            threshold: Least average probability of a detected word.
+            begin: Number of the first of these steps.
+            free: First step at which a word may be detected.
+
+        Returns:
+            The detections, in order of time.
+        """
+        spoken = average[:, self.words]
+        best, peak = self.words[spoken.argmax(1)], spoken.max(1)
+        steps = np.flatnonzero(peak >= threshold)
+        detections: list[DetectedWord] = []
+        i = int(np.searchsorted(steps, free - begin))
+        while i < len(steps):
+            t = int(steps[i])
+            detections.append(DetectedWord(begin + t, int(best[t]), float(peak[t])))
+            i = int(np.searchsorted(steps, t + self.gap))
+        return detections
+
+
+def softmax(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """Return the probabilities (..., classes) of scores (..., classes)."""
+    shifted = np.exp(scores.astype(np.float64) - scores.max(-1, keepdims=True))
+    probabilities: NDArray[np.float64] = shifted / shifted.sum(-1, keepdims=True)
+    return probabilities

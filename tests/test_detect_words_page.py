@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page on the detection of words: its commands on small data, its settings and its Python."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from edgernn.cli.frame import main
+from edgernn.cli.run import command
+from edgernn.runtime import PostProcessing
+from edgernn.runtime.wav import read_wav
+from edgernn.settings import fields_of
+from edgernn.training.tasks import Keywords
+from tests.words import RATE, write_arabic
+
+PAGE = (Path(__file__).resolve().parent.parent / "docs/how-to/detect-words.md").read_text(encoding="utf-8")
+# a training of seconds on a few tones, in place of the page's values
+SHORTER = {"hidden_size": 24, "batch_size": 8, "lr": 0.01, "epochs": 30, "room": 0.02, "lambda": 0, "silence": 0.1}
+EASIER = {"mask_channels": 0, "talk": 0.3, "snr_low": 20}
+
+
+@pytest.mark.slow
+def test_the_commands_lead_from_clips_to_detections(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EDGERNN_DATA", str(tmp_path / "data"))
+    write_arabic(tmp_path / "data/arabic-speech-commands", train=12, held_out=6)
+    text = PAGE.replace("\\\n", "")
+    for line in re.findall(r"^ {4}edgernn (.*)$", text, re.MULTILINE):
+        words = shlex.split(line)
+        if words[0] == "train":
+            words = [word for word in words if word.partition("=")[0] not in SHORTER]
+            words += [f"{name}={value}" for name, value in (SHORTER | EASIER).items()]
+        capsys.readouterr()
+        assert main(words) == 0, line
+        if words[0] == "run":
+            assert re.search(r"^ +\d+\.\d\d s  (left|right)  0\.\d\d$", capsys.readouterr().out, re.MULTILINE)
+    result = json.loads(Path("runs/keywords-sarnn/result.json").read_text())
+    named = set(re.findall(r"`([a-z_]+)`", PAGE[PAGE.index("| figure |") : PAGE.index("They are those of")]))
+    assert {f"room_{name}" for name in named - {"words", "hours"}} <= set(result)
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    monkeypatch.chdir("runs/keywords-sarnn")
+    samples = read_wav(Path("room.wav"), RATE).astype("float32") / 2**15
+    microphone = list(samples[: len(samples) // 320 * 320].reshape(-1, 320))
+    exec(compile(code.replace("0.7", "0.5"), "detect-words.md", "exec"), {"microphone": microphone})
+    assert re.search(r"^\d+\.\d+ (left|right)$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_the_page_has_the_defaults_of_the_code():
+    defaults = PostProcessing()
+    for name in ("smoothing", "threshold", "refractory"):
+        assert f"| `--{name}` | {getattr(defaults, name):g} |" in PAGE
+        (option,) = (option for option in command.params if option.name == name)
+        assert f"[default: {getattr(defaults, name):g}]" in option.help
+    settings = fields_of(Keywords)
+    for text in ("snr_low=5", "snr_high=30", "noisy=0.8", "silence=0.1", "room=1", "talk=0.05", "threshold=0.5"):
+        name, value = text.split("=")
+        assert f"{text}" in PAGE
+        assert settings[name].default == float(value)

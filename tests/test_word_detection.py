@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Detection of words in scores, and `edgernn run --stream` on recordings."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+import edgernn
+from edgernn.cli.frame import main
+from edgernn.errors import EdgernnError, UsageError
+from edgernn.export import to_onnx
+from edgernn.runtime import Session
+from edgernn.runtime.run_stream import run_stream
+from edgernn.runtime.wav import read_wav
+from edgernn.runtime.wav import write_wav as write_float_wav
+from edgernn.runtime.word_detection import DetectedWord, Detector, PostProcessing
+from tests.words import RATE, broken_wav, tone, write_wav
+
+CLASSES = ["left", "right", "_unknown_", "_silence_"]
+
+
+def plain_detections(scores, classes, width, gap, threshold):
+    """The definition, step by step in float64."""
+    p = np.exp(scores.astype(float))
+    p /= p.sum(1, keepdims=True)
+    detections, free = [], 0
+    for t in range(len(p)):
+        average = sum(p[t - i] if t >= i else np.zeros(len(classes)) for i in range(width)) / width
+        spoken = [(average[k], -k) for k, name in enumerate(classes) if not name.startswith("_")]
+        score, k = max(spoken)
+        if t >= free and score >= threshold:
+            detections.append((t, -k, score))
+            free = t + max(gap, 1)
+    return detections
+
+
+def random_scores(T, seed=0):
+    rng = np.random.default_rng(seed)
+    slow = np.repeat(rng.normal(0, 6, (-(-T // 7), len(CLASSES))), 7, 0)[:T]
+    return (slow + rng.normal(0, 0.5, (T, len(CLASSES)))).astype(np.float32)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.02, 0.1])
+@pytest.mark.parametrize("refractory", [0.0, 0.1, 0.5])
+def test_detections_are_those_of_the_definition_in_parts_of_any_size(smoothing, refractory):
+    scores = random_scores(400)
+    for threshold in (0.3, 0.6, 0.95):
+        settings = PostProcessing(smoothing, threshold, refractory)
+        width, gap = max(1, round(smoothing / 0.02)), round(refractory / 0.02)
+        expected = plain_detections(scores, CLASSES, width, gap, threshold)
+        assert len(expected) > 2
+        for size in (1, 3, 50, 400):
+            detector = Detector(CLASSES, 0.02, settings)
+            words = [word for begin in range(0, 400, size) for word in detector.feed(scores[begin : begin + size])]
+            assert [(word.step, word.label) for word in words] == [(t, k) for t, k, _ in expected]
+            np.testing.assert_allclose([word.score for word in words], [score for *_, score in expected])
+
+
+def test_large_scores_are_finite_and_other_classes_are_never_detected():
+    scores = np.full((10, 4), -2e4, np.float32)
+    scores[3, 1], scores[6, 2], scores[8, 3] = 2e4, 2e4, 2e4
+    assert Detector(CLASSES, 0.1, PostProcessing(0.1, 0.9, 0.0)).feed(scores) == [DetectedWord(3, 1, 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"threshold": 0.0}, "threshold: expected above 0 and at most 1, got 0"),
+        ({"threshold": float("nan")}, "threshold: expected above 0 and at most 1, got nan"),
+        ({"smoothing": -1.0}, "smoothing: expected from 0 to 60 seconds, got -1"),
+        ({"refractory": 61.0}, "refractory: expected from 0 to 60 seconds, got 61"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(UsageError, match=message):
+        PostProcessing(**settings)
+
+
+def test_a_detector_needs_a_word():
+    with pytest.raises(UsageError, match="classes: expected a word, got _silence_"):
+        Detector(["_silence_"], 0.1, PostProcessing())
+
+
+# recordings
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model of two words with random weights that detects something in tones."""
+    import torch
+
+    torch.manual_seed(3)
+    network = edgernn.SequenceModel(
+        "sarnn", 320, 16, 4, output="all", frontend="logmel", hop=320, window_size=512, bands=12
+    )
+    with torch.no_grad():
+        network.head.weight *= 20
+    path = tmp_path_factory.mktemp("model") / "model.onnx"
+    to_onnx(network, path, metadata={"classes": CLASSES})
+    return path
+
+
+@pytest.fixture
+def recording(tmp_path):
+    return write_wav(tmp_path / "r.wav", np.concatenate([tone("left", 1), tone("go", 2), tone("right", 3)])[:-100])
+
+
+def test_a_recording_runs_step_by_step(model, recording, capsys):
+    words = [
+        "run",
+        str(model),
+        "--stream",
+        str(recording),
+        "--threshold",
+        "0.3",
+        "--smoothing",
+        "0.1",
+        "--refractory",
+        "0.1",
+    ]
+    assert main([*words, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    x = read_wav(recording, RATE)[: 149 * 320].reshape(149, 320).astype(np.float32) / 2**15
+    session = Session(model)
+    y = session.run(x)
+    expected = plain_detections(y, CLASSES, 5, 5, 0.3)
+    assert len(expected) > 2
+    assert [word["seconds"] for word in result["detections"]] == pytest.approx([(t + 1) / 50 for t, *_ in expected])
+    assert [word["word"] for word in result["detections"]] == [CLASSES[k] for _, k, _ in expected]
+    assert result["seconds"] == pytest.approx(2.98)
+    assert result["updates_a_second"] == pytest.approx(session.updates.sum() / 2.98)
+    assert result["macs_a_second"] == pytest.approx(session.macs.sum() / 2.98, rel=0.01)
+    assert result["skip_percent"] == pytest.approx(100 * (1 - session.updates.mean() / 16))
+    assert result["frontend_macs_a_second"] == 50 * session.info["cost"]["frontend_macs"]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    first = result["detections"][0]
+    assert lines[0] == f"{first['seconds']:9.2f} s  {first['word']}  {first['score']:.2f}"
+    assert f"r.wav: {len(expected)} words in 3.0 s (native backend)" in lines[len(expected)]
+    portable = run_stream(model, recording, PostProcessing(0.1, 0.3, 0.1), backend="portable")
+    assert portable["detections"] == [pytest.approx(word, abs=1e-4) for word in result["detections"]]
+
+
+BROKEN = {
+    "rate": "expected 16000 samples per second, got 44100; resample it to 16000 Hz",
+    "stereo": "expected one channel, got 2; convert it to mono",
+    "24 bits": "expected samples of 16 bits, got 24; save it as 16-bit PCM wav",
+    "truncated": "expected 16000 samples as its header says, got 15500; the file is truncated: copy or record it again",
+    "cut header": "got another or a corrupt one",
+    "float": "expected a wav file with 16-bit PCM samples, got another or a corrupt one (unknown format: 3); save it",
+    "text": "expected a wav file with 16-bit PCM samples, got another or a corrupt one",
+    "empty": "expected samples, got none; record it again",
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_bad_recordings_are_one_sentence(kind, model, tmp_path, capsys):
+    path = write_wav(tmp_path / "r.wav", tone("left"))
+    broken_wav(kind, path)
+    assert main(["run", str(model), "--stream", str(path)]) == 1
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.startswith(f"edgernn: error: {path}: ")
+    assert BROKEN[kind] in error
+    assert error.count("\n") == 1
+
+
+def test_a_header_that_claims_gigabytes_allocates_nothing(tmp_path):
+    path = write_wav(tmp_path / "r.wav", tone("left"))
+    data = bytearray(path.read_bytes())
+    data[40:44] = struct.pack("<I", 2**32 - 2)
+    path.write_bytes(data)
+    with pytest.raises(EdgernnError, match="as its header says, got 16000"):
+        read_wav(path, RATE)
+
+
+def test_a_missing_and_a_short_recording(model, tmp_path):
+    with pytest.raises(EdgernnError, match=r"none\.wav: no such file"):
+        run_stream(model, tmp_path / "none.wav", PostProcessing())
+    path = write_wav(tmp_path / "r.wav", np.ones(100))
+    with pytest.raises(UsageError, match=r"expected at least one step of 320 samples, got 100; record more"):
+        run_stream(model, path, PostProcessing())
+
+
+def test_models_that_cannot_hear_words_are_refused(recording, tmp_path):
+    plain, nameless, wrong = (tmp_path / f"{name}.onnx" for name in ("plain", "nameless", "wrong"))
+    to_onnx(edgernn.SequenceModel("gru", 320, 4, 2), plain)
+    audio = edgernn.SequenceModel("gru", 320, 4, 3, frontend="logmel", hop=320, window_size=512, bands=12)
+    to_onnx(audio, nameless)
+    to_onnx(audio, wrong, metadata={"classes": CLASSES})
+    for path, message in (
+        (plain, "expected a model that reads audio, got one without a front end; train it with frontend=logmel"),
+        (nameless, "expected the names of its classes in the file, got none; export it from its run"),
+        (wrong, "expected scores of its 4 classes, got 3; export it from its run again"),
+    ):
+        with pytest.raises(EdgernnError, match=message):
+            run_stream(path, recording, PostProcessing())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "expected --input and --output, or --stream, got neither"),
+        (["--input", "x.npz"], "expected --input and --output, or --stream, got neither"),
+        (["--input", "x.npz", "--stream", "r.wav"], "expected --input and --output, or --stream, got both"),
+        (["--input", "x.npz", "--output", "y.npz", "--threshold", "0.5"], "--threshold: expected --stream"),
+        (["--stream", "r.wav", "--threshold", "2"], "threshold: expected above 0 and at most 1, got 2"),
+    ],
+)
+def test_options_that_do_not_belong_together(words, message, model, capsys):
+    assert main(["run", str(model), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_written_samples_are_read_again(tmp_path):
+    samples = np.array([0, 0.5, -1, 1, 2, -0.25], np.float32)
+    write_float_wav(tmp_path / "r.wav", samples, 8000)
+    assert read_wav(tmp_path / "r.wav", 8000).tolist() == [0, 16384, -32768, 32767, 32767, -8192]

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recordings made of words, noise and silence, in which the place of each word is known."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgernn.errors import EdgernnError
+from edgernn.training.tasks.clips import Clips
+from edgernn.training.tasks.mixing import faded, frame_power, noise_clips, quiet_frames
+from edgernn.training.tasks.recordings import Audio
+
+# level of the words of a scene in dB of full scale: mean power of the frames that are not quiet
+_LEVELS = (-50.0, -15.0)
+# longest recording and length of a scene of a room, in seconds
+_RECORDING, _SCENE = 300.0, 60.0
+# seconds over which the noise of a scene of a room rises at its start and falls at its end
+_FADE = 1.0
+# least seconds from the end of a word to the end of its slot, if that is long enough
+_PAUSE = 0.3
+# random keys: recordings of a room, and order of its words
+_ROOM, _WORDS = 64, 65
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """A word in a recording.
+
+    Attributes:
+        label: Class of the word.
+        begin: Its first sample.
+        end: The sample after its last one.
+    """
+
+    label: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recording, samples (S,), and its words in order of time."""
+
+    samples: Audio
+    words: list[Spoken]
+
+
+@dataclass(frozen=True)
+class Acoustics:
+    """How words are mixed with noise.
+
+    Attributes:
+        noise: Recordings of noise.
+        noisy: Probability that a scene has noise; otherwise it has digital silence.
+        low: Lowest signal-to-noise ratio in dB; the ratio of a scene is uniform between low and high.
+        high: Highest signal-to-noise ratio in dB.
+        hop: Number of samples of a frame.
+        rate: Samples per second.
+    """
+
+    noise: Sequence[Audio]
+    noisy: float
+    low: float
+    high: float
+    hop: int
+    rate: int
+
+    def scene(
+        self, rng: np.random.Generator, words: Sequence[tuple[int, Audio] | None], length: int, fade: float = 0.0
+    ) -> Recording:
+        """Mix words into one stretch of noise or of digital silence.
+
+        All words of a scene have the same level, uniform from -50 to -15 dB of full scale, and the level of the noise
+        follows from it by the signal-to-noise ratio. Each word has a slot of the same length, and a random place in it.
+
+        Args:
+            rng: Random generator.
+            words: Class and samples of the word of each slot; None for a slot without a word.
+            length: Number of samples.
+            fade: Seconds over which the noise rises at the start and falls at the end.
+
+        Returns:
+            The recording, from -1 to 1.
+        """
+        level = 10 ** (rng.uniform(*_LEVELS) / 20)
+        samples = np.zeros(length, np.float32)
+        if rng.random() < self.noisy:
+            ratio = 10 ** (rng.uniform(self.low, self.high) / 20)
+            noise = faded(noise_clips(self.noise, rng, 1, length)[0], round(fade * self.rate))
+            samples += noise * np.float32(level / ratio)
+        places = []
+        slot, pause = length // max(1, len(words)), round(_PAUSE * self.rate)
+        for i, word in enumerate(words):
+            if word is None:
+                continue
+            label, clip = word
+            begin = i * slot + int(rng.integers(max(1, slot - len(clip) - pause + 1)))
+            end = min(length, begin + len(clip))
+            loud = frame_power(clip[None], self.hop)[~quiet_frames(clip[None], self.hop)]
+            samples[begin:end] += clip[: end - begin] * np.float32(level / np.sqrt(loud.mean()))
+            places.append(Spoken(label, begin, end))
+        return Recording(np.clip(samples, -1, 1), places)
+
+
+@dataclass(frozen=True)
+class Room:
+    """Long recordings in which words are rare, for the test of detection.
+
+    A room is cut into recordings of up to 5 minutes, and these into scenes of about a minute: noise with words in it,
+    or digital silence with words in it. Words of the class of unknown ones occur as often as in an epoch of the clips.
+    The same room is built in every pass, also by runs with another seed.
+
+    Attributes:
+        clips: The words.
+        acoustics: How they are mixed with noise.
+        hours: Length of all recordings.
+        talk: Share of the time that is words.
+    """
+
+    clips: Clips
+    acoustics: Acoustics
+    hours: float
+    talk: float
+
+    def recordings(self) -> Iterator[Recording]:
+        """Build the recordings, one after the other; all have the same length, a multiple of hop."""
+        rate, hop = self.acoustics.rate, self.acoustics.hop
+        words = self._words(np.random.default_rng([_WORDS, 0, 0]))
+        count = max(1, round(3600 * self.hours / _RECORDING))
+        seconds = 3600 * self.hours / count
+        scenes = max(1, round(seconds / _SCENE))
+        length = max(1, round(seconds * rate / scenes / hop)) * hop
+        # samples of words that the scenes so far lack; negative if they have too many
+        lacking = 0.0
+        for number in range(count):
+            rng = np.random.default_rng([_ROOM, 0, number])
+            samples, places = [], list[Spoken]()
+            for i in range(scenes):
+                lacking += self.talk * length
+                chosen = []
+                while lacking > 0:
+                    chosen.append(next(words))
+                    lacking -= len(chosen[-1][1])
+                part = self.acoustics.scene(rng, chosen, length, _FADE)
+                samples.append(part.samples)
+                places += [Spoken(word.label, word.begin + i * length, word.end + i * length) for word in part.words]
+            yield Recording(np.concatenate(samples), places)
+
+    def _words(self, rng: np.random.Generator) -> Iterator[tuple[int, Audio]]:
+        """Yield class and samples of the words of the clips in random order, again and again."""
+        audible = True
+        while audible:
+            audible = False
+            for i in rng.permutation(self.clips.spoken(rng)):
+                if (word := self.clips.word(i)) is not None:
+                    audible = True
+                    yield word
+        raise EdgernnError("room: expected words that can be heard in the test part, got silent clips; record more")

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores of detected words in a room: hits, misses, wrong words and false alarms, and the work done for them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from edgernn.costs import model_cost
+from edgernn.model import RecurrentModel, SequenceModel
+from edgernn.runtime.word_detection import DetectedWord, Detector
+from edgernn.training.pictures import save
+from edgernn.training.tasks.parts import Array
+from edgernn.training.tasks.rooms import Recording, Room, Spoken
+from edgernn.training.tasks.streams import step_targets
+
+# seconds after the end of a word in which its detection counts as one of this word
+LATE = 0.5
+# thresholds of a DET curve, denser towards 1
+THRESHOLDS = (*np.arange(0.1, 0.9, 0.05).round(2).tolist(), 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999)
+# recordings that run as a batch, and steps of a part of them
+_BATCH, _PART = 12, 2000
+
+
+@dataclass
+class Spotted:
+    """Numbers of words and detections in recordings.
+
+    Attributes:
+        hits: Words that were detected.
+        wrong: Words for which another one was detected.
+        missed: Words for which none was detected.
+        false_alarms: Detections without a word.
+        hours: Length of the recordings.
+    """
+
+    hits: int = 0
+    wrong: int = 0
+    missed: int = 0
+    false_alarms: int = 0
+    hours: float = 0.0
+
+    @property
+    def words(self) -> int:
+        return self.hits + self.wrong + self.missed
+
+    def add(self, words: Sequence[Spoken], times: Sequence[tuple[float, int]], late: float) -> None:
+        """Compare the detections in a recording with its words.
+
+        The first detection from the begin of a word until some time after its end decides whether the word is a hit or
+        wrong. All other detections are false alarms.
+
+        Args:
+            words: The words, in order of time.
+            times: Time in samples, and class, of each detection, in order of time.
+            late: Number of samples after the end of a word in which a detection still counts for it.
+        """
+        i = 0
+        for word in words:
+            while i < len(times) and times[i][0] < word.begin:
+                self.false_alarms += 1
+                i += 1
+            if i == len(times) or times[i][0] > word.end + late:
+                self.missed += 1
+                continue
+            if times[i][1] == word.label:
+                self.hits += 1
+            else:
+                self.wrong += 1
+            i += 1
+        self.false_alarms += len(times) - i
+
+    def figures(self) -> dict[str, float]:
+        """Return shares of the words, and false alarms per hour."""
+        count = max(1, self.words)
+        return {
+            "hits": self.hits / count,
+            "wrong": self.wrong / count,
+            "missed": self.missed / count,
+            "false_alarms_an_hour": self.false_alarms / self.hours,
+        }
+
+
+@dataclass
+class Heard:
+    """Result of a model on the recordings of a room.
+
+    Attributes:
+        detector: Definition of the detections.
+        averages: Average probabilities (T, classes) of each recording (`Detector.averages`).
+        words: Words of each recording.
+        hop: Number of samples of a step.
+        rate: Samples per second.
+        update_rate: Share of the neurons that were updated.
+        background_rate: The same at background steps, those between words.
+    """
+
+    detector: Detector
+    averages: list[Array]
+    words: list[list[Spoken]]
+    hop: int
+    rate: int
+    update_rate: float
+    background_rate: float
+
+    @property
+    def hours(self) -> float:
+        """Length of all recordings."""
+        return sum(map(len, self.averages)) * self.hop / self.rate / 3600
+
+    def outcome(self, threshold: float) -> Spotted:
+        """Count hits and false alarms at a threshold; words of other classes than the detected ones do not count."""
+        outcome = Spotted(hours=self.hours)
+        for average, words in zip(self.averages, self.words, strict=True):
+            detections = self.detector.find(average, threshold)
+            outcome.add(
+                [word for word in words if word.label in self.detector.words],
+                [(self._time(detection), detection.label) for detection in detections],
+                LATE * self.rate,
+            )
+        return outcome
+
+    def _time(self, detection: DetectedWord) -> float:
+        return float((detection.step + 1) * self.hop)
+
+    def curve(self) -> dict[str, list[float]]:
+        """Return the points of the DET curve: a dict from threshold, hits, wrong, ... to their values."""
+        points = [{"threshold": threshold} | self.outcome(threshold).figures() for threshold in THRESHOLDS]
+        return {name: [point[name] for point in points] for name in points[0]}
+
+    def figures(self, model: RecurrentModel) -> dict[str, float]:
+        """Return all figures at the detector's threshold, and the work per second of audio."""
+        outcome = self.outcome(self.detector.settings.threshold)
+        cost, second = model_cost(model, self.update_rate), self.rate / self.hop
+        neurons = sum(layer.cell.hidden_size for layer in model.recurrent_layers())
+        return outcome.figures() | {
+            "hours": outcome.hours,
+            "words": outcome.words,
+            "skip_percent": 100 * (1 - self.update_rate),
+            "skip_percent_background": 100 * (1 - self.background_rate),
+            "updates_a_second": neurons * self.update_rate * second,
+            "macs_a_second": cost.macs_executed * second,
+            "macs_a_second_dense": cost.macs * second,
+            "frontend_macs_a_second": cost.frontend_macs * second,
+        }
+
+
+def listen(model: SequenceModel, room: Room, new_detector: Callable[[], Detector], device: str) -> Heard:
+    """Run a model on a room.
+
+    Args:
+        model: The model, with an output at every step.
+        room: The room.
+        new_detector: Returns a detector for a new recording.
+        device: The device of the model.
+
+    Returns:
+        The result of the model.
+    """
+    hop, rate = room.acoustics.hop, room.acoustics.rate
+    averages, words = list[Array](), list[list[Spoken]]()
+    # numbers of steps, and of updates in units of one neuron: all, and those at background steps
+    steps, updates = np.zeros(2), np.zeros(2)
+    for recordings in _batches(room.recordings()):
+        x = torch.from_numpy(np.stack([r.samples for r in recordings])).view(len(recordings), -1, hop).transpose(0, 1)
+        marks = [step_targets(r.words, len(x), room.clips.silence, hop, rate)[1] for r in recordings]
+        background = torch.from_numpy(np.stack(marks, 1))
+        state, scores = None, []
+        for part, quiet in zip(torch.split(x, _PART), torch.split(background, _PART), strict=True):
+            with model.marked(quiet.to(device)):
+                y, state = model(part.to(device).contiguous(), state)
+            scores.append(y.cpu())
+            count, loud = quiet.numel(), quiet.numel() - int(quiet.sum())
+            total, foreground = count * model.update_rate, loud * model.foreground_rate if loud else 0.0
+            steps += count, count - loud
+            updates += total, total - foreground
+        for i, recording in enumerate(recordings):
+            averages.append(new_detector().averages(torch.cat([y[:, i] for y in scores]).numpy()))
+            words.append(recording.words)
+    rates = updates / np.maximum(steps, 1)
+    return Heard(new_detector(), averages, words, hop, rate, float(rates[0]), float(rates[1]))
+
+
+def _batches(recordings: Iterator[Recording]) -> Iterator[list[Recording]]:
+    while batch := list(islice(recordings, _BATCH)):
+        yield batch
+
+
+def det_curve(path: Path, curve: dict[str, list[float]], hours: float) -> None:
+    """Draw the DET curve: words that were not detected, or detected as others, over false alarms per hour.
+
+    Args:
+        path: The picture.
+        curve: Result of `Heard.curve`.
+        hours: Hours of recordings behind the figures.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 4), layout="constrained")
+    ax = figure.subplots()
+    alarms = curve["false_alarms_an_hour"]
+    for name, style in (("missed", "-"), ("wrong", "--")):
+        ax.plot(alarms, [100 * share for share in curve[name]], style, color="black", linewidth=1.2, label=name)
+    # less than one false alarm in the whole room cannot be told from none
+    ax.set_xscale("symlog", linthresh=max(1 / hours, 1e-3))
+    ax.set_xlim(left=0)
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel(f"false alarms an hour, of {hours:.3g} hours")
+    ax.set_ylabel("words, %")
+    ax.legend(frameon=False, fontsize="small")
+    save(figure, path)

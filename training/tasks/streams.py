@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches of streams made of words and noise, with a label at each step."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from edgernn.training.tasks.clips import DRAWN, Clips, MarkedBatch
+from edgernn.training.tasks.parts import Array
+from edgernn.training.tasks.rooms import Acoustics, Spoken
+from edgernn.training.tasks.sources import EpochOrder, Source
+from edgernn.training.tasks.windows import UNCOUNTED
+
+# seconds after the end of a word in which it is the target, and seconds after these that carry no loss
+HOLD, _RELEASE = 0.2, 0.1
+# random keys: order of an epoch, and contents of a batch
+_ORDER, _SCENES = 66, 67
+
+
+def step_targets(
+    words: list[Spoken], steps: int, silence: int, hop: int, rate: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return the target of each step of a recording, and whether nothing happens there.
+
+    The target is the class of a word from its middle to 0.2 s after its end, and silence elsewhere. The 0.1 s after a
+    word's target carry no loss, so that a model may let go late. Background steps are those from the end of a word's
+    target to the begin of the next word.
+
+    Args:
+        words: The words.
+        steps: Number of steps.
+        silence: Class of silence.
+        hop: Number of samples of a step.
+        rate: Samples per second.
+
+    Returns:
+        Targets (steps,) and background marks (steps,).
+    """
+    target, background = np.full(steps, silence), np.ones(steps, bool)
+    hold, release = (max(1, round(seconds * rate / hop)) for seconds in (HOLD, _RELEASE))
+    for word in words:
+        begin, middle, end = word.begin // hop, (word.begin + word.end) // 2 // hop, -(-word.end // hop)
+        target[middle : end + hold] = word.label
+        target[end + hold : end + hold + release] = UNCOUNTED
+        background[begin : end + hold] = False
+    return target, background
+
+
+@dataclass
+class Streams(Source):
+    """Training streams: the members of an epoch of clips, mixed anew into noise in each epoch.
+
+    Attributes:
+        clips: Words and gaps; a clip of silence is a gap.
+        acoustics: How they are mixed with noise.
+        steps: Number of steps of a stream.
+        slots: Number of clips in a stream, at equal distances.
+    """
+
+    clips: Clips
+    acoustics: Acoustics
+    steps: int
+    slots: int
+
+    def __post_init__(self) -> None:
+        clips = self.clips
+        self._order = EpochOrder(len(clips), (_ORDER, clips.seed), lambda rng: rng.permutation(clips.members(rng)))
+
+    @property
+    def fingerprint(self) -> str | None:
+        return self.clips.fingerprint
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        return self._order.steps(batch_size * self.slots)
+
+    def batch(self, step: int, batch_size: int) -> MarkedBatch:
+        members = self._order.chosen(step, batch_size * self.slots)
+        rng = np.random.default_rng([_SCENES, self.clips.seed, step])
+        hop, rate, silence = self.acoustics.hop, self.acoustics.rate, self.clips.silence
+        samples, targets, backgrounds = [], [], []
+        for chosen in np.split(members, range(self.slots, len(members), self.slots)):
+            gaps = (chosen == DRAWN) | (self.clips.label[chosen] == silence)
+            words = [None if gap else self.clips.word(i) for i, gap in zip(chosen, gaps, strict=True)]
+            stream = self.acoustics.scene(rng, words, self.steps * hop)
+            stream_target, stream_background = step_targets(stream.words, self.steps, silence, hop, rate)
+            samples.append(stream.samples.reshape(self.steps, hop))
+            targets.append(stream_target)
+            backgrounds.append(stream_background)
+        arrays: tuple[list[Array], ...] = samples, targets, backgrounds
+        x, target, background = (torch.from_numpy(np.stack(parts, 1)) for parts in arrays)
+        return MarkedBatch(x, target, per_step=True, background=background)
