@@ -256,6 +256,11 @@ class Row:
         """Multiply-adds of one element of m in a step, if it reads nx columns of x and nh of h."""
         return self.mid_x * nx + self.mid_h * nh
 
+    @property
+    def keeps_sums(self) -> bool:
+        """True if kernels may keep the products of h that m is made of."""
+        return self.mid_h > 0
+
     def middle_size(self, I: int, H: int) -> int:
         return I if self.middle == "I" else H
 
@@ -318,10 +323,14 @@ class Result:
 # the percentage of active neurons in blocks from which kernels compute whole blocks, by the bits of the weights, for
 # blocks of 16 and of fewer neurons
 BLOCK_PERCENT = {32: (92, 75), 16: (60, 50), 8: (45, 30)}
+# the largest percentage of active neurons with which kernels keep R h of the gates marked `mid`, if all states are
+# below the largest one
+KEPT_PERCENT = 50
+LARGEST_STATE = 4.0
 
 
 class KernelPaths:
-    """How many neurons a kernel computes beyond the active ones.
+    """How many neurons a kernel computes beyond the active ones, and which columns of the first stage it leaves out.
 
     Args:
         row: The cell.
@@ -329,9 +338,10 @@ class KernelPaths:
         H: Hidden size.
         lanes: Number of neurons in a block.
         weight_bits: Bits of the weights.
+        keeps: The rule may keep sums of the first stage.
     """
 
-    def __init__(self, row: Row, I: int, H: int, lanes: int, weight_bits: int) -> None:
+    def __init__(self, row: Row, I: int, H: int, lanes: int, weight_bits: int, keeps: bool = False) -> None:
         self.members = np.array([min(lanes, H - first) for first in range(0, H, lanes)])
         self.padded = lanes * len(self.members)
         self.lanes, self.percent = lanes, BLOCK_PERCENT[weight_bits][lanes < 16]
@@ -340,6 +350,21 @@ class KernelPaths:
         packed = -(-I // lanes) * lanes * vectors
         projects = weight_bits == 32 and row.x > 0
         self.min_projected = H * ((70 * I * vectors + 600) * 100 // (109 * packed)) // 100 + 1 if projects else H + 1
+
+        keeps &= weight_bits == 32 and row.keeps_sums
+        self.max_kept = H * KEPT_PERCENT // 100 if keeps else 0
+        self.column = row.middle_size(I, H) * row.mid_macs(0, 1)
+        self.kept: Array = np.zeros(H)
+
+    def unread(self, k: NDArray[np.int64], h: Array) -> NDArray[np.int64]:
+        """Return the multiply-adds (B,) that the first stage saves in a step which changes k neurons of the states h.
+
+        It adds the columns of those that changed since its last sums, which begin with states of zero.
+        """
+        keeps = (k > 0) & (k <= self.max_kept) & (np.abs(h) < LARGEST_STATE).all(-1)
+        saved = (h == self.kept).sum(-1)
+        self.kept = np.where(keeps[:, None], h, self.kept)
+        return np.where(keeps, saved, 0) * self.column
 
     def choose(self, active: Array, every_block: bool) -> tuple[Array, Array, Array]:
         """Return three numbers per sample for the active neurons (B, H).
@@ -392,12 +417,13 @@ def run(
     macs, needed = np.zeros(B, np.int64), np.zeros(B, np.int64)
     # kernels compute W x of a chunk of steps at once, for all neurons, if most steps of the chunk before read it
     chunk, ahead, from_whole = -(-16 // B), False, np.zeros((T, B), np.int64)
-    kernel_paths = KernelPaths(row, I, H, lanes, weight_bits)
+    kernel_paths = KernelPaths(row, I, H, lanes, weight_bits, decider.keeps_sums)
     for t in range(T):
         u, closest = decider.decide(x[t], state)
         margin = min(margin, closest)
         x_mask, state_mask = decider.masks(x[t], state) or (1, 1)
         read = [x[t] * x_mask, last * x_mask] if row.reads_last else [x[t] * x_mask]
+        before = state[0]
         new = row.step(p, np.concatenate(read, -1), tuple(s * state_mask for s in state))
         state = tuple(_blend(u, n, s) for n, s in zip(new, state, strict=True))
         last = x[t]
@@ -410,7 +436,7 @@ def run(
         computed = projected = np.zeros_like(k)
         if decider.blocks:
             computed, projected, from_whole[t] = kernel_paths.choose(u > 0, decider.blocks == "all")
-        macs += decider.step_macs(np.maximum(k, computed), row, I, H)
+        macs += decider.step_macs(np.maximum(k, computed), row, I, H) - kernel_paths.unread(k, before)
         macs += np.where(ahead | (projected > 0), H - computed - projected, 0) * row.x * I
         y.append(state[0])
     return Result(np.stack(y), state, decider.memory, updates, macs, margin, needed)

@@ -36,6 +36,11 @@ struct SparseDriver {
     return SparseScratch(kernel, sizes, steps, batch, nullptr).bytes;
   }
 
+  static std::uint64_t KeptBytes(const Kernel& kernel, const LayerSizes& sizes,
+                                 std::int64_t batch) {
+    return KeptMemory(kernel, sizes, batch, nullptr).bytes;
+  }
+
   [[gnu::cold]] static void Pack(const Kernel& kernel, const LayerSizes& sizes, const Weights& from,
                                  void* packed) {
     const CellKernel& cell = *kernel.cell;
@@ -54,6 +59,7 @@ struct SparseDriver {
     }
     PackMatrix(from.q, sizes.rank, sizes.hidden, 1, to.q);
     to.mid.Pack(cell, sizes, from);
+    to.kept.Pack(to.mid);
     to.dense.Pack(cell, sizes, from);
     to.params.Pack(cell, sizes, from);
   }
@@ -219,8 +225,9 @@ struct SparseDriver {
     const std::int64_t batch = call.batch;
     const SparseWeights weights(kernel, sizes, const_cast<void*>(packed));
     const CallParams params(cell, weights.params, call.length);
-    const SparseScratch scratch(kernel, sizes, call.steps, batch, base);
+    SparseScratch scratch(kernel, sizes, call.steps, batch, base);
     std::memset(base, 0, scratch.zeroed_bytes);
+    if (call.kept != nullptr) scratch.kept = KeptMemory(kernel, sizes, batch, call.kept);
     for (int s = 0; s < cell.states; ++s) {
       ReadState(call.state_in[s], batch, sizes.hidden, scratch.state[s]);
     }

@@ -95,11 +95,20 @@ struct SparseStep {
     std::memset(to + end, 0, Bytes(padded - end));
   }
 
+  // Makes the kept sums those of the current states. Returns the number of columns that were added,
+  // or -1 if the product is to be computed in full. Which depends on the current step alone: the
+  // sums and that product differ in their last bits.
+  std::int64_t UpdateKept() const {
+    if (active.count > weights.max_kept || !*weights.kept.exact) return -1;
+    return scratch.kept.At(sample).Update(weights.kept, inputs.h, scratch.changed, scratch.factors);
+  }
+
   // Computes the first m_end elements of m. Returns the multiply-adds.
   std::int64_t ComputeMid() {
     const GateGroup& group = cell.mid_gates;
     const std::int64_t size = inputs.m_end, blocks = Blocks(size);
     weights.mid.Project(inputs.x, 1, inputs.x_end, scratch.quantized, scratch.mid_sums);
+    const std::int64_t columns = UpdateKept();
     PointwiseArgs args{};
     args.cell = &cell;
     args.gate_stride = kLanes;
@@ -108,6 +117,14 @@ struct SparseStep {
     args.params = params;
     args.state = cell_state;
     args.to = &mid;
+    if (columns >= 0) {
+      scratch.kept.At(sample).AddTo(weights.mid, scratch.mid_sums);
+      args.count = blocks;
+      args.sums = scratch.mid_sums;
+      cell.mid(args);
+      ClearPadding(mid, size);
+      return size * (inputs.x_end * group.x.count + columns * group.h.count);
+    }
     RunGroup(cell, weights.mid, inputs, 1, blocks, scratch.quantized, scratch.mid_sums,
              [&](std::int64_t, std::int64_t, std::int64_t block, std::int64_t count, Sums sums) {
                args.first = block * kLanes;
