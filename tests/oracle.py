@@ -327,6 +327,8 @@ BLOCK_PERCENT = {32: (92, 75), 16: (60, 50), 8: (45, 30)}
 # below the largest one
 KEPT_PERCENT = 50
 LARGEST_STATE = 4.0
+# the product of the first stage with x takes as long as that of this many more columns
+MID_OVERHEAD = 10
 
 
 class KernelPaths:
@@ -351,10 +353,16 @@ class KernelPaths:
         projects = weight_bits == 32 and row.x > 0
         self.min_projected = H * ((70 * I * vectors + 600) * 100 // (109 * packed)) // 100 + 1 if projects else H + 1
 
+        # multiply-adds of the first stage with x, which kernels may compute for a chunk of steps at once
+        self.I, self.mid_input = I, row.middle_size(I, H) * row.mid_x * I if keeps else 0
         keeps &= weight_bits == 32 and row.keeps_sums
         self.max_kept = H * KEPT_PERCENT // 100 if keeps else 0
         self.column = row.middle_size(I, H) * row.mid_macs(0, 1)
         self.kept: Array = np.zeros(H)
+
+    def projects_mid(self, updates: NDArray[np.int64]) -> bool:
+        """Tell if the product of the first stage with x is computed at once for the chunk after these updates (T, B)."""
+        return bool(5 * (updates > 0).sum() * (self.I + MID_OVERHEAD) > 3 * updates.size * self.I)
 
     def unread(self, k: NDArray[np.int64], h: Array) -> NDArray[np.int64]:
         """Return the multiply-adds (B,) that the first stage saves in a step which changes k neurons of the states h.
@@ -417,6 +425,7 @@ def run(
     macs, needed = np.zeros(B, np.int64), np.zeros(B, np.int64)
     # kernels compute W x of a chunk of steps at once, for all neurons, if most steps of the chunk before read it
     chunk, ahead, from_whole = -(-16 // B), False, np.zeros((T, B), np.int64)
+    mid_ahead = False
     kernel_paths = KernelPaths(row, I, H, lanes, weight_bits, decider.keeps_sums)
     for t in range(T):
         u, closest = decider.decide(x[t], state)
@@ -438,6 +447,9 @@ def run(
             computed, projected, from_whole[t] = kernel_paths.choose(u > 0, decider.blocks == "all")
         macs += decider.step_macs(np.maximum(k, computed), row, I, H) - kernel_paths.unread(k, before)
         macs += np.where(ahead | (projected > 0), H - computed - projected, 0) * row.x * I
+        if t % chunk == 0 and t > 0:
+            mid_ahead = kernel_paths.projects_mid(updates[t - chunk : t])
+        macs += np.where(mid_ahead & (k == 0), kernel_paths.mid_input, 0)
         y.append(state[0])
     return Result(np.stack(y), state, decider.memory, updates, macs, margin, needed)
 

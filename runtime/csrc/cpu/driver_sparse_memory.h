@@ -12,6 +12,8 @@
 namespace edgernn::EDGERNN_ISA {
 
 struct SparseWeights {
+  // Measured: W x of the gates marked kMid takes as long as the product of this many more columns.
+  static constexpr std::int64_t kMidOverhead = 10;
   // Measured: the percentage of changed neurons whose columns take as long as the whole product.
   static constexpr std::int64_t kKeptPercent = 50;
 
@@ -117,7 +119,9 @@ struct SparseScratch {
   float* memory[kMaxMemories];  // (B, padded size) each, the memories of the rule
   std::int64_t* macs;           // (B,)
   std::uint64_t zeroed_bytes;   // number of bytes that are zeroed at the start of a call
-  float* projected;  // (chunk, B, blocks, gates, lanes): bias and W x of all neurons, or null
+  // bias and W x for the steps of a chunk, or null
+  float* projected;      // (chunk, B, blocks, gates, lanes), of all neurons
+  float* mid_projected;  // (chunk, B, blocks of M, mid gates, lanes)
   std::uint64_t bytes;
 
   SparseScratch(const Kernel& kernel, const LayerSizes& sizes, std::int64_t steps,
@@ -175,6 +179,9 @@ struct SparseScratch {
     macs = arena.Allocate<std::int64_t>(batch);
     zeroed_bytes = arena.used();
     projected = steps > chunk ? arena.Allocate<float>(rows * sums_size) : nullptr;
+    const bool projects_mid = steps > chunk && cell.mid_gates.x.count > 0 && !kernel.rule->masks;
+    const std::int64_t mid_sums_size = mid_size * cell.mid_gates.all.count;
+    mid_projected = projects_mid ? arena.Allocate<float>(rows * mid_sums_size) : nullptr;
     bytes = arena.used();
   }
 
