@@ -361,7 +361,7 @@ class KernelPaths:
         self.kept: Array = np.zeros(H)
 
     def projects_mid(self, updates: NDArray[np.int64]) -> bool:
-        """Tell if the product of the first stage with x is computed at once for the chunk after these updates (T, B)."""
+        """Tell if the first stage's product with x is computed at once for the chunk after these updates (T, B)."""
         return bool(5 * (updates > 0).sum() * (self.I + MID_OVERHEAD) > 3 * updates.size * self.I)
 
     def unread(self, k: NDArray[np.int64], h: Array) -> NDArray[np.int64]:
