@@ -9,7 +9,7 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// What is computed for all steps of a chunk at once.
+// The products with x that are computed for all steps of a chunk at once.
 struct ProjectedAhead {
   bool update = false;  // W x of all neurons
   bool mid = false;     // W x of the gates marked kMid

@@ -99,8 +99,8 @@ struct SparseStep {
   }
 
   // Makes the kept sums those of the current states. Returns the number of columns that were added,
-  // or -1 if the product is to be computed in full. Which depends on the current step alone: the
-  // sums and that product differ in their last bits.
+  // or -1 if the product is to be computed in full. The choice depends on the current step alone:
+  // the sums and that product differ in their last bits.
   std::int64_t UpdateKept() const {
     if (active.count > weights.max_kept || !*weights.kept.exact) return -1;
     return scratch.kept.At(sample).Update(weights.kept, inputs.h, scratch.changed, scratch.factors);
