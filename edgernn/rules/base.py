@@ -287,8 +287,8 @@ class UpdateRule(nn.Module, abc.ABC):
         # the kernels keep R h of the first stage, and add the columns of the neurons that changed
         columns = 0 if cell.couples else cell.kept_macs()
         changed = update_rate if update_rate <= KEPT_SHARE * busy else busy
-        mid = busy * (mid - columns) + changed * columns
-        return mid + (busy if cell.couples else update_rate) * update + self.macs()
+        first = busy * (mid - columns) + changed * columns
+        return first + (busy if cell.couples else update_rate) * update + self.macs()
 
     def _busy(self, update_rate: float, busy_rate: float | None) -> float:
         return float(update_rate > 0) if busy_rate is None else busy_rate
