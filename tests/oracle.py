@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.oracle_paths import KernelPaths
 from tests.oracle_rules import RULES, Always
 
 Array = NDArray[np.float64]
@@ -256,6 +257,11 @@ class Row:
         """Multiply-adds of one element of m in a step, if it reads nx columns of x and nh of h."""
         return self.mid_x * nx + self.mid_h * nh
 
+    @property
+    def keeps_sums(self) -> bool:
+        """True if kernels may keep the products of h that m is made of."""
+        return self.mid_h > 0
+
     def middle_size(self, I: int, H: int) -> int:
         return I if self.middle == "I" else H
 
@@ -315,50 +321,6 @@ class Result:
     needed: NDArray[np.int64]
 
 
-# the percentage of active neurons in blocks from which kernels compute whole blocks, by the bits of the weights, for
-# blocks of 16 and of fewer neurons
-BLOCK_PERCENT = {32: (92, 75), 16: (60, 50), 8: (45, 30)}
-
-
-class KernelPaths:
-    """How many neurons a kernel computes beyond the active ones.
-
-    Args:
-        row: The cell.
-        I: Input size.
-        H: Hidden size.
-        lanes: Number of neurons in a block.
-        weight_bits: Bits of the weights.
-    """
-
-    def __init__(self, row: Row, I: int, H: int, lanes: int, weight_bits: int) -> None:
-        self.members = np.array([min(lanes, H - first) for first in range(0, H, lanes)])
-        self.padded = lanes * len(self.members)
-        self.lanes, self.percent = lanes, BLOCK_PERCENT[weight_bits][lanes < 16]
-        self.reads_state = row.h + row.m > 0
-        vectors = 1 + row.reads_last
-        packed = -(-I // lanes) * lanes * vectors
-        projects = weight_bits == 32 and row.x > 0
-        self.min_projected = H * ((70 * I * vectors + 600) * 100 // (109 * packed)) // 100 + 1 if projects else H + 1
-
-    def choose(self, active: Array, every_block: bool) -> tuple[Array, Array, Array]:
-        """Return three numbers per sample for the active neurons (B, H).
-
-        These are the neurons computed in whole blocks, the active neurons of samples that compute W x of all neurons
-        and the rest row by row, and the neurons, with padding, whose W x comes from whole blocks.
-        """
-        k = active.sum(-1)
-        blocks = np.stack(
-            [part.any(-1) for part in np.split(active, range(self.lanes, active.shape[1], self.lanes), -1)], -1
-        )
-        blocks |= every_block
-        projects = k >= self.min_projected
-        whole = (k > 0) & (100 * k > self.percent * self.lanes * blocks.sum(-1)) | (projects & (not self.reads_state))
-        projects &= ~whole
-        computed, projected = np.where(whole, blocks @ self.members, 0), np.where(projects, k, 0)
-        return computed, projected, np.where(whole, self.lanes * blocks.sum(-1), projects * self.padded)
-
-
 def run(
     cell: str | Row, rule: str, parameters: dict[str, Any], x: Any, state: Any, lanes: int = 1, weight_bits: int = 32
 ) -> Result:
@@ -392,12 +354,14 @@ def run(
     macs, needed = np.zeros(B, np.int64), np.zeros(B, np.int64)
     # kernels compute W x of a chunk of steps at once, for all neurons, if most steps of the chunk before read it
     chunk, ahead, from_whole = -(-16 // B), False, np.zeros((T, B), np.int64)
-    kernel_paths = KernelPaths(row, I, H, lanes, weight_bits)
+    mid_ahead = False
+    kernel_paths = KernelPaths(row, I, H, lanes, weight_bits, decider.keeps_sums)
     for t in range(T):
         u, closest = decider.decide(x[t], state)
         margin = min(margin, closest)
         x_mask, state_mask = decider.masks(x[t], state) or (1, 1)
         read = [x[t] * x_mask, last * x_mask] if row.reads_last else [x[t] * x_mask]
+        before = state[0]
         new = row.step(p, np.concatenate(read, -1), tuple(s * state_mask for s in state))
         state = tuple(_blend(u, n, s) for n, s in zip(new, state, strict=True))
         last = x[t]
@@ -410,8 +374,11 @@ def run(
         computed = projected = np.zeros_like(k)
         if decider.blocks:
             computed, projected, from_whole[t] = kernel_paths.choose(u > 0, decider.blocks == "all")
-        macs += decider.step_macs(np.maximum(k, computed), row, I, H)
+        macs += decider.step_macs(np.maximum(k, computed), row, I, H) - kernel_paths.unread(k, before)
         macs += np.where(ahead | (projected > 0), H - computed - projected, 0) * row.x * I
+        if t % chunk == 0 and t > 0:
+            mid_ahead = kernel_paths.projects_mid(updates[t - chunk : t])
+        macs += np.where(mid_ahead & (k == 0), kernel_paths.mid_input, 0)
         y.append(state[0])
     return Result(np.stack(y), state, decider.memory, updates, macs, margin, needed)
 

@@ -16,10 +16,11 @@ class Always:
 
     p: Parameters by the names of the op's inputs. B, I, H: Batch size, input size, hidden size. blocks: Which neurons
     kernels compute if most of these change: "active" for the vectors of neurons in which any changes, "all" for all
-    neurons, None for the neurons that change.
+    neurons, None for the neurons that change. keeps_sums: Kernels may keep R h of a cell's first stage between steps.
     """
 
     blocks: str | None = None
+    keeps_sums = False
 
     def __init__(self, p: dict[str, Array], B: int, I: int, H: int) -> None:
         self.p, self.B, self.I, self.H = p, B, I, H
@@ -57,6 +58,7 @@ class Selective(Always):
     """The coordinator of SA-RNN, for groups of `group_size` neurons."""
 
     blocks = "active"
+    keeps_sums = True
     group_size = 1
 
     def decide(self, x: Array, state: State) -> tuple[NDArray[np.bool_], float]:
@@ -74,6 +76,8 @@ class Selective(Always):
 
 class Timed(Always):
     """A rule whose only memory is the step."""
+
+    keeps_sums = True
 
     @property
     def memory(self) -> State:

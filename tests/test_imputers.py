@@ -13,6 +13,7 @@ from edgernn.imputers import IMPUTERS
 from edgernn.runtime import Session
 from tests import oracle
 from tests.native import lanes
+from tests.oracle_paths import KernelPaths
 from tests.tolerances import FLOAT32, FLOAT64
 
 every_imputer = pytest.mark.parametrize("imputer", IMPUTERS)
@@ -162,7 +163,7 @@ def test_kernel_reports_the_imputers_work(imputer, tmp_path):
     steps = 8
     session.run(series(steps, 2, torch.float32).numpy())
     row = oracle.row_of("gru", 2 * F, H)
-    paths = oracle.KernelPaths(row, 2 * F, H, lanes(), 32)
+    paths = KernelPaths(row, 2 * F, H, lanes(), 32)
     k = session.updates.reshape(-1)
     computed, projected, _ = paths.choose(np.arange(H) < k[:, None], True)
     macs = np.maximum(k, computed) * row.row_macs(2 * F, H, 0) + (projected > 0) * (H - k) * row.x * 2 * F

@@ -124,6 +124,10 @@ class LowRank(oracle.Row):
     rank: int = 0
     c: int = 0
 
+    @property
+    def keeps_sums(self):
+        return False
+
     def row_macs(self, nx, nh, nm):
         return self.x * nx + (self.h - self.c) * self.rank + self.c * nh + self.m * nm
 

@@ -280,6 +280,14 @@ class Cell(nn.Module, abc.ABC):
         mid = middle * self.mid_macs(inputs, hidden) + (self.recurrent.rank or 0) * hidden
         return mid, hidden * self.row_macs(inputs, hidden, middle)
 
+    def kept_macs(self) -> int:
+        """Count the multiply-adds of `mid` with columns of R, one for each neuron, that kernels keep between steps.
+
+        A neuron that did not change since the last step saves its share of them. 0 if R is low-rank or block-sparse.
+        """
+        whole = self.recurrent.rank is None and not self.is_sparse
+        return self.mid_size * self.mid_macs(0, self.hidden_size) if whole else 0
+
     def constants(self, x: Tensor) -> dict[str, Tensor]:
         """Compute what is the same at all steps of a sequence x (T, B, I), as a dict from name to tensor.
 

@@ -70,6 +70,10 @@ class Memory:
             raise UsageError(f"memory size: expected one of {', '.join(SIZES)}, got {self.size!r}")
 
 
+# the largest share of changing neurons with which kernels keep sums of a cell's first stage from step to step
+KEPT_SHARE = 0.5
+
+
 class StraightThrough(torch.autograd.Function):
     """Straight-through estimator: returns the mask `active` as floats, and its gradient goes to the likelihood."""
 
@@ -307,7 +311,11 @@ class UpdateRule(nn.Module, abc.ABC):
         if self.skips_zeros:
             update -= cell.held_zeros()
         busy = self._busy(update_rate, busy_rate)
-        return busy * mid + (busy if cell.couples else update_rate) * update + self.macs()
+        # the kernels keep R h of the first stage, and add the columns of the neurons that changed
+        columns = 0 if cell.couples else cell.kept_macs()
+        changed = update_rate if update_rate <= KEPT_SHARE * busy else busy
+        first = busy * (mid - columns) + changed * columns
+        return first + (busy if cell.couples else update_rate) * update + self.macs()
 
     def _busy(self, update_rate: float, busy_rate: float | None) -> float:
         return float(update_rate > 0) if busy_rate is None else busy_rate

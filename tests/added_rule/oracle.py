@@ -9,6 +9,7 @@ from tests.oracle_rules import Always, Array, State
 
 class Tiring(Always):
     blocks = "active"
+    keeps_sums = True
 
     def __init__(self, p: dict[str, Array], B: int, I: int, H: int) -> None:
         super().__init__(p, B, I, H)

@@ -4,6 +4,10 @@
 // A caller packs the weights once and then runs any number of sequences with them. Several threads
 // may share the packed weights; each needs its own scratch memory. The caller owns `packed` and
 // `scratch`, aligned to kAlignment. Their sizes are in bytes.
+//
+// A caller that runs the same sequences call by call may also own `kept`, zeroed at first, in which
+// a kernel keeps sums of the states to save work in the next call. It is not part of the state: the
+// results are the same without it, and the next call may start from any other states.
 
 #ifndef EDGERNN_COMMON_KERNEL_H_
 #define EDGERNN_COMMON_KERNEL_H_
@@ -107,6 +111,7 @@ struct Call {
   float* seen_out;                       // (B, F)
   std::int64_t* updates;                 // (T, B), only for rules that skip
   std::int64_t* macs;                    // (B,), only for rules that skip
+  void* kept;                            // memory of the kernel between calls, or null
 };
 
 // The functions of a cell that drivers call, see common/cell_kernel.h.
@@ -128,6 +133,7 @@ struct Driver {
   void (*pack)(const Kernel&, const LayerSizes&, const Weights&, void* packed);
   std::uint64_t (*scratch_bytes)(const Kernel&, const LayerSizes&, std::int64_t steps,
                                  std::int64_t batch);
+  std::uint64_t (*kept_bytes)(const Kernel&, const LayerSizes&, std::int64_t batch);
   void (*run)(const Kernel&, const LayerSizes&, const void* packed, const Call&, void* scratch);
 };
 
@@ -137,7 +143,8 @@ struct Kernel {
   const CellKernel* cell;
   const RuleSpec* rule;
   const Selector* selector;
-  bool dots = false;  // see KernelTable
+  bool dots = false;    // see KernelTable
+  bool decays = false;  // h changes between steps, as an imputer decays it
 
   std::uint64_t PackedBytes(const LayerSizes& sizes) const {
     return driver->packed_bytes(*this, sizes);
@@ -150,6 +157,10 @@ struct Kernel {
   std::uint64_t ScratchBytes(const LayerSizes& sizes, std::int64_t steps,
                              std::int64_t batch) const {
     return driver->scratch_bytes(*this, sizes, steps, batch);
+  }
+
+  std::uint64_t KeptBytes(const LayerSizes& sizes, std::int64_t batch) const {
+    return driver->kept_bytes(*this, sizes, batch);
   }
 
   void Run(const LayerSizes& sizes, const void* packed, const Call& call, void* scratch) const {

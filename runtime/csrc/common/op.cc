@@ -86,8 +86,9 @@ Op MakeOp(const KernelTable& table, const OpIndex& index, const CellSpec& cell,
   const Lists& lists = AllLists();
   const RuleSpec& rule = lists.rules[index.rule];
   Op op{};
-  op.kernel = {&table.drivers[index.rule], kernel, &rule, table.selectors[index.rule], table.dots};
   op.imputer = index.imputer < 0 ? nullptr : table.imputers[index.imputer];
+  op.kernel = {&table.drivers[index.rule],  kernel,     &rule,
+               table.selectors[index.rule], table.dots, op.imputer != nullptr};
   op.spec = DescribeOp(cell, rule, lists.ImputerAt(index), index.low_rank);
   op.cell = index.cell;
   op.rule = index.rule;
@@ -269,6 +270,10 @@ std::uint64_t OpKernel::ScratchBytes(const LayerSizes& sizes, std::int64_t steps
                                      std::int64_t batch) const {
   return imputer != nullptr ? ImputedScratchBytes(*imputer, kernel, sizes, batch)
                             : kernel.ScratchBytes(sizes, steps, batch);
+}
+
+std::uint64_t OpKernel::KeptBytes(const LayerSizes& sizes, std::int64_t batch) const {
+  return kernel.KeptBytes(sizes, batch);
 }
 
 void OpKernel::Run(const LayerSizes& sizes, const void* packed, const Call& call,

@@ -29,6 +29,7 @@ struct OpKernel {
   std::uint64_t PackedBytes(const LayerSizes& sizes) const;
   void Pack(const LayerSizes& sizes, const Weights& weights, void* packed) const;
   std::uint64_t ScratchBytes(const LayerSizes& sizes, std::int64_t steps, std::int64_t batch) const;
+  std::uint64_t KeptBytes(const LayerSizes& sizes, std::int64_t batch) const;
   void Run(const LayerSizes& sizes, const void* packed, const Call& call, void* scratch) const;
 };
 

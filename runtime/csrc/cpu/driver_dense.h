@@ -173,6 +173,8 @@ struct DenseDriver {
     return DenseScratch(*kernel.cell, sizes, steps, batch, nullptr).bytes;
   }
 
+  static std::uint64_t KeptBytes(const Kernel&, const LayerSizes&, std::int64_t) { return 0; }
+
   static void Pack(const Kernel& kernel, const LayerSizes& sizes, const Weights& from,
                    void* packed) {
     DenseWeights(*kernel.cell, sizes, packed).Pack(*kernel.cell, sizes, from);

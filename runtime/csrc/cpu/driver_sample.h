@@ -153,6 +153,8 @@ struct SampleDriver {
     return SampleScratch(kSpec, *kernel.cell, sizes, batch, nullptr).bytes;
   }
 
+  static std::uint64_t KeptBytes(const Kernel&, const LayerSizes&, std::int64_t) { return 0; }
+
   static void Pack(const Kernel& kernel, const LayerSizes& sizes, const Weights& from,
                    void* packed) {
     const SampleWeights to(kSpec, *kernel.cell, sizes, packed);

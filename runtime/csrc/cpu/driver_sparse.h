@@ -9,6 +9,18 @@
 
 namespace edgernn::EDGERNN_ISA {
 
+// The products with x that are computed for all steps of a chunk at once.
+struct ProjectedAhead {
+  bool update = false;  // W x of all neurons
+  bool mid = false;     // W x of the gates marked kMid
+};
+
+// The work of a chunk so far.
+struct ChunkWork {
+  std::int64_t projected = 0;  // neurons whose W x was read from a product with a whole block
+  std::int64_t busy = 0;       // steps of samples with active neurons
+};
+
 // Steps whose W x may be computed at once.
 struct SparseChunk {
   const Kernel& kernel;
@@ -18,7 +30,7 @@ struct SparseChunk {
   const SparseScratch& scratch;
   const Call& call;
   std::int64_t first;  // row of x, (T, B) rows in total, where the chunk begins
-  bool ahead;          // true if scratch.projected has W x of the chunk
+  ProjectedAhead ahead;
 
   void WriteOutput(std::int64_t row, const float* h) const {
     if (call.y == nullptr) return;
@@ -34,6 +46,11 @@ struct SparseDriver {
   static std::uint64_t ScratchBytes(const Kernel& kernel, const LayerSizes& sizes,
                                     std::int64_t steps, std::int64_t batch) {
     return SparseScratch(kernel, sizes, steps, batch, nullptr).bytes;
+  }
+
+  static std::uint64_t KeptBytes(const Kernel& kernel, const LayerSizes& sizes,
+                                 std::int64_t batch) {
+    return KeptMemory(kernel, sizes, batch, nullptr).bytes;
   }
 
   [[gnu::cold]] static void Pack(const Kernel& kernel, const LayerSizes& sizes, const Weights& from,
@@ -54,47 +71,59 @@ struct SparseDriver {
     }
     PackMatrix(from.q, sizes.rank, sizes.hidden, 1, to.q);
     to.mid.Pack(cell, sizes, from);
+    to.kept.Pack(to.mid);
     to.dense.Pack(cell, sizes, from);
     to.params.Pack(cell, sizes, from);
   }
 
-  // Computes bias and W x of all neurons for `count` steps at once, in half the time of single
-  // steps.
+  // Computes bias and W x for `count` steps at once, in half the time of single steps.
   static void ProjectAhead(const CellKernel& cell, const LayerSizes& sizes,
                            const SparseWeights& weights, const SparseScratch& scratch,
-                           const Call& call, std::int64_t from, std::int64_t count) {
+                           const Call& call, std::int64_t from, std::int64_t count,
+                           ProjectedAhead ahead) {
+    if (!ahead.update && !ahead.mid) return;
     const float* x = call.x + from * call.batch * sizes.input;
     if (cell.reads_last) {
       PairInputs(call, sizes.input, from, count, scratch.pairs);
       x = scratch.pairs;
     }
-    weights.dense.Project(x, count * call.batch, InputColumns(cell, sizes), scratch.quantized,
-                          scratch.projected);
-    const std::int64_t macs = count * weights.dense.InputMacs(cell, sizes);
-    for (std::int64_t b = 0; b < call.batch; ++b) scratch.macs[b] += macs;
+    const auto project = [&](const GroupWeights& group, float* to) {
+      group.Project(x, count * call.batch, InputColumns(cell, sizes), scratch.quantized, to);
+      const std::int64_t macs = count * group.InputMacs(cell, sizes);
+      for (std::int64_t b = 0; b < call.batch; ++b) scratch.macs[b] += macs;
+    };
+    if (ahead.update) project(weights.dense, scratch.projected);
+    if (ahead.mid) project(weights.mid, scratch.mid_projected);
   }
 
   // Runs `count` steps, after computing the rule's products with x for all of them, and the cell's
-  // if `ahead`. Returns whether that pays for the next steps: ahead, W x of all neurons takes 0.6
-  // of the time that it takes step by step, and only some paths read it.
-  static bool RunChunk(const Kernel& kernel, const LayerSizes& sizes, const SparseWeights& weights,
-                       const float* const* params, const SparseScratch& scratch, const Call& call,
-                       std::int64_t from, std::int64_t count, bool ahead) {
+  // that are `ahead`. Returns which of these pay for the next steps: ahead, W x takes 0.6 of the
+  // time that it takes step by step, but is read only where neurons change, and that of all neurons
+  // only on some paths.
+  static ProjectedAhead RunChunk(const Kernel& kernel, const LayerSizes& sizes,
+                                 const SparseWeights& weights, const float* const* params,
+                                 const SparseScratch& scratch, const Call& call, std::int64_t from,
+                                 std::int64_t count, ProjectedAhead ahead) {
     const std::int64_t first = from * call.batch, rows = count * call.batch;
     kernel.selector->project(sizes, weights.rule, call.x + first * sizes.input, rows, scratch.rule);
-    if (ahead) ProjectAhead(*kernel.cell, sizes, weights, scratch, call, from, count);
+    ProjectAhead(*kernel.cell, sizes, weights, scratch, call, from, count, ahead);
     const SparseChunk chunk{kernel, sizes, weights, params, scratch, call, first, ahead};
-    std::int64_t projected = 0;
-    for (std::int64_t row = 0; row < rows; row += call.batch) projected += RunStep(chunk, row);
-    return 5 * projected > 3 * rows * PadToLanes(sizes.hidden);
+    ChunkWork work;
+    for (std::int64_t row = 0; row < rows; row += call.batch) RunStep(chunk, row, &work);
+    const std::int64_t columns = InputColumns(*kernel.cell, sizes);
+    ProjectedAhead next;
+    next.update = 5 * work.projected > 3 * rows * PadToLanes(sizes.hidden);
+    next.mid = scratch.mid_projected != nullptr &&
+               5 * work.busy * (columns + SparseWeights::kMidOverhead) > 3 * rows * columns;
+    return next;
   }
 
-  // Runs one step of all samples, whose rows of the chunk begin at `row`. Returns the number of
-  // neurons whose W x was read from a product with a whole block.
-  [[gnu::always_inline]] static std::int64_t RunStep(const SparseChunk& chunk, std::int64_t row) {
+  // Runs one step of all samples, whose rows of the chunk begin at `row`.
+  [[gnu::always_inline]] static void RunStep(const SparseChunk& chunk, std::int64_t row,
+                                             ChunkWork* work) {
     const SparseScratch& scratch = chunk.scratch;
     const Kernel& kernel = chunk.kernel;
-    std::int64_t shared = 0, projected = 0;
+    std::int64_t shared = 0;
     for (std::int64_t sample = 0; sample < chunk.call.batch; ++sample) {
       float** const state = scratch.state_of + sample * kMaxStates;
       float* memory[kMaxMemories];
@@ -108,7 +137,10 @@ struct SparseDriver {
       if (chunk.call.updates != nullptr)
         chunk.call.updates[chunk.first + row + sample] = active.count;
       bool waits = false;
-      if (active.count > 0) projected += RunSample(chunk, row, sample, &active, &shared, &waits);
+      if (active.count > 0) {
+        work->projected += RunSample(chunk, row, sample, &active, &shared, &waits);
+        ++work->busy;
+      }
       if (kernel.rule->memory_count > 0) {
         kernel.selector->advance_memory(chunk.sizes, chunk.weights.rule, scratch.rule,
                                         state[EvidenceState(kernel.cell->states)], memory);
@@ -116,7 +148,6 @@ struct SparseDriver {
       if (!waits) chunk.WriteOutput(row + sample, state[0]);
     }
     if (shared > 0) RunShared(chunk, row, shared);
-    return projected;
   }
 
   // Runs a step of one sample with active neurons, or adds it to the `shared` samples whose blocks
@@ -131,9 +162,11 @@ struct SparseDriver {
     const std::int64_t at = chunk.first + row + sample, input = chunk.sizes.input;
     std::int64_t& macs = scratch.macs[sample];
     float* const ahead =
-        chunk.ahead ? scratch.projected + (row + sample) * weights.dense.Floats() : nullptr;
+        chunk.ahead.update ? scratch.projected + (row + sample) * weights.dense.Floats() : nullptr;
+    float* const mid_ahead =
+        chunk.ahead.mid ? scratch.mid_projected + (row + sample) * weights.mid.Floats() : nullptr;
     SparseStep step(cell, chunk.sizes, weights, chunk.params, scratch, *active, sample, ahead,
-                    scratch.state_of + sample * kMaxStates);
+                    mid_ahead, scratch.state_of + sample * kMaxStates);
     const float* const last = cell.reads_last ? LastInput(chunk.call, at, input) : nullptr;
     macs += step.Prepare(chunk.call.x + at * input, last);
     const SparsePath path = step.ChoosePath();
@@ -219,8 +252,9 @@ struct SparseDriver {
     const std::int64_t batch = call.batch;
     const SparseWeights weights(kernel, sizes, const_cast<void*>(packed));
     const CallParams params(cell, weights.params, call.length);
-    const SparseScratch scratch(kernel, sizes, call.steps, batch, base);
+    SparseScratch scratch(kernel, sizes, call.steps, batch, base);
     std::memset(base, 0, scratch.zeroed_bytes);
+    if (call.kept != nullptr) scratch.kept = KeptMemory(kernel, sizes, batch, call.kept);
     for (int s = 0; s < cell.states; ++s) {
       ReadState(call.state_in[s], batch, sizes.hidden, scratch.state[s]);
     }
@@ -235,7 +269,7 @@ struct SparseDriver {
         scratch.next_of[b * kMaxStates + s] = scratch.next[s] + b * PadToLanes(sizes.hidden);
       }
     }
-    bool ahead = false;
+    ProjectedAhead ahead;
     for (std::int64_t from = 0; from < call.steps; from += scratch.chunk) {
       const std::int64_t left = call.steps - from;
       ahead = RunChunk(kernel, sizes, weights, params.at(), scratch, call, from,

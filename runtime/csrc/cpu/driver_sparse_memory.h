@@ -6,22 +6,30 @@
 
 #include "cpu/block_step.h"
 #include "cpu/gather_low_precision.h"
+#include "cpu/kept_sums.h"
 #include "rules/make_selector.h"
 
 namespace edgernn::EDGERNN_ISA {
 
 struct SparseWeights {
+  // Measured: W x of the gates marked kMid takes as long as the product of this many more columns.
+  static constexpr std::int64_t kMidOverhead = 10;
+  // Measured: the percentage of changed neurons whose columns take as long as the whole product.
+  static constexpr std::int64_t kKeptPercent = 50;
+
   void* rule;              // packed by the selector
   void* rows;              // a row per neuron, see gather_f32.h and gather_low_precision.h
   float* row_b;            // (H, stored sums)
   float* row_b_without_x;  // (H, stored sums): 0 for gates with x; only if min_projected <= H
   float* q;                // packed matrix
   GroupWeights mid;        // gates marked kMid
+  KeptWeights kept;        // R of `mid`, for sums that are kept
   GroupWeights dense;      // the weights of `rows` as panels, for steps that update most neurons
   PackedParams params;
   bool reads_state;            // true if a gate multiplies h, c or m
   std::int64_t min_projected;  // number of active neurons from which W x of all neurons pays
   std::int64_t block_percent;  // percentage of active neurons from which whole blocks pay
+  std::int64_t max_kept;       // most active neurons with which the sums of `mid` are kept
   std::uint64_t bytes;
 
   SparseWeights(const Kernel& kernel, const LayerSizes& sizes, void* base) {
@@ -38,6 +46,8 @@ struct SparseWeights {
         arena.Allocate<float>(min_projected <= sizes.hidden ? sizes.hidden * StoredSums(cell) : 0);
     q = arena.Allocate<float>(PadToLanes(sizes.rank) * sizes.hidden);
     mid.Allocate(cell, cell.mid_gates, MidSize(cell, sizes), sizes, false, &arena);
+    kept.Allocate(mid.r, MayKeepSums(kernel, sizes), &arena);
+    max_kept = sizes.hidden * kKeptPercent / 100;
     dense.Allocate(cell, cell.update_gates, sizes.hidden, sizes, true, &arena);
     params.Allocate(cell, sizes, &arena);
     bytes = arena.used();
@@ -74,13 +84,16 @@ struct SparseWeights {
 
 struct SparseScratch {
   std::int64_t chunk;
-  void* rule;       // scratch of the selector, for (chunk, B) rows
-  float* x;         // (B, padded I), each followed by the previous x in cells that read it
-  float* pair;      // (B, 2I): x_t and x_{t-1}, for cells that read both
-  float* pairs;     // (chunk, B, 2I): x_t and x_{t-1}, for cells that read both
-  float* mid_sums;  // (blocks of M, mid gates, lanes)
-  float* mid;       // (B, padded M)
-  float* qh;        // (B, padded rank): Q h
+  void* rule;             // scratch of the selector, for (chunk, B) rows
+  float* x;               // (B, padded I), each followed by the previous x in cells that read it
+  float* pair;            // (B, 2I): x_t and x_{t-1}, for cells that read both
+  float* pairs;           // (chunk, B, 2I): x_t and x_{t-1}, for cells that read both
+  float* mid_sums;        // (blocks of M, mid gates, lanes)
+  float* mid;             // (B, padded M)
+  KeptMemory kept;        // sums of the gates marked kMid
+  std::int32_t* changed;  // indices of the neurons whose state differs from the kept one
+  double* factors;        // (padded H,): what the changed neurons' columns are multiplied by
+  float* qh;              // (B, padded rank): Q h
   QuantizedInputs quantized;       // inputs of the dense path: (chunk, B) rows for x, else one
   QuantizedRows parts[kMaxParts];  // inputs of gathered products, one row each
   // pre-activations, (gates, padded H) of the active neurons or (blocks, gates, lanes) of all
@@ -106,11 +119,14 @@ struct SparseScratch {
   float* memory[kMaxMemories];  // (B, padded size) each, the memories of the rule
   std::int64_t* macs;           // (B,)
   std::uint64_t zeroed_bytes;   // number of bytes that are zeroed at the start of a call
-  float* projected;  // (chunk, B, blocks, gates, lanes): bias and W x of all neurons, or null
+  // bias and W x for the steps of a chunk, or null
+  float* projected;      // (chunk, B, blocks, gates, lanes), of all neurons
+  float* mid_projected;  // (chunk, B, blocks of M, mid gates, lanes)
   std::uint64_t bytes;
 
   SparseScratch(const Kernel& kernel, const LayerSizes& sizes, std::int64_t steps,
-                std::int64_t batch, void* base) {
+                std::int64_t batch, void* base)
+      : kept(kernel, sizes, batch, nullptr) {
     const CellTable& cell = *kernel.cell;
     const std::int64_t padded = PadToLanes(sizes.hidden),
                        mid_size = PadToLanes(MidSize(cell, sizes));
@@ -126,6 +142,11 @@ struct SparseScratch {
     const std::int64_t sums_size = padded * cell.update_gates.all.count;
     mid_sums = arena.Allocate<float>(mid_size * cell.mid_gates.all.count);
     mid = arena.Allocate<float>(cell.has_mid ? batch * mid_size : 0);
+    void* const kept_base = arena.Allocate(kept.bytes);
+    if (base != nullptr) kept = KeptMemory(kernel, sizes, batch, kept_base);
+    const bool keeps = kept.bytes > 0;
+    changed = keeps ? AllocateList(sizes.hidden, &arena) : nullptr;
+    factors = arena.Allocate<double>(keeps ? padded : 0);
     qh = arena.Allocate<float>(batch * PadToLanes(sizes.rank));
     quantized.Allocate(cell, sizes, 1, rows, &arena);
     const std::int64_t columns[kMaxParts] = {sizes.input, sizes.input, RecurrentColumns(sizes),
@@ -158,6 +179,9 @@ struct SparseScratch {
     macs = arena.Allocate<std::int64_t>(batch);
     zeroed_bytes = arena.used();
     projected = steps > chunk ? arena.Allocate<float>(rows * sums_size) : nullptr;
+    const bool projects_mid = steps > chunk && cell.mid_gates.x.count > 0 && !kernel.rule->masks;
+    const std::int64_t mid_sums_size = mid_size * cell.mid_gates.all.count;
+    mid_projected = projects_mid ? arena.Allocate<float>(rows * mid_sums_size) : nullptr;
     bytes = arena.used();
   }
 

@@ -156,34 +156,34 @@ struct GroupWeights {
     return macs + rows * (sizes.hidden * group->c.count + MidSize(cell, sizes) * group->m.count);
   }
 
-  // Makes the product of the weights with the first `columns` of a (rows, stride), which is
+  // Sets *product to that of the weights with the first `columns` of a (rows, stride), which is
   // quantized first if the weights are int8. `started` is the bit set of gates that already have
-  // sums; the gates of the product are added to it.
-  Product MakeProduct(const GateList& places, const PackedMatrix& weights, const float* a,
-                      std::int64_t rows, std::int64_t stride, std::int64_t columns,
-                      const QuantizedRows& quantized, unsigned* started) const {
+  // sums; the gates of the product are added to it. A product is not copied: loading vectors of
+  // members that were stored one by one would wait for them.
+  void MakeProduct(const GateList& places, const PackedMatrix& weights, const float* a,
+                   std::int64_t rows, std::int64_t stride, std::int64_t columns,
+                   const QuantizedRows& quantized, unsigned* started, Product* product) const {
     if (weights.type == NumberType::kInt8) quantized.Read(a, stride, rows, columns, weights.depth);
-    Product product{};
-    product.a = a;
-    product.stride = stride;
-    product.columns = columns;
-    product.depth = weights.depth;
-    product.w = weights.w;
-    product.places = places;
-    product.largest_panel = weights.largest_panel;
-    product.gates = group->all.count;
-    product.blocks = blocks();
-    product.b = b;
-    product.type = weights.type;
-    product.dots = weights.dots;
-    product.scales = weights.scales;
-    product.quantized = quantized;
+    product->a = a;
+    product->stride = stride;
+    product->columns = columns;
+    product->depth = weights.depth;
+    product->w = weights.w;
+    product->places = places;
+    product->gates = group->all.count;
+    product->blocks = blocks();
+    product->b = b;
+    product->from_bias = 0;
+    product->largest_panel = weights.largest_panel;
+    product->type = weights.type;
+    product->dots = weights.dots;
+    product->scales = weights.scales;
+    product->quantized = quantized;
     for (int i = 0; i < places.count; ++i) {
       const unsigned gate = 1u << places.at[i];
-      if ((*started & gate) == 0) product.from_bias |= 1u << i;
+      if ((*started & gate) == 0) product->from_bias |= 1u << i;
       *started |= gate;
     }
-    return product;
   }
 
   // Starts the sums of the gates with x: bias and W x, from the first `columns` of x (rows, columns
@@ -192,8 +192,9 @@ struct GroupWeights {
                const QuantizedInputs& quantized, float* sums) const {
     if (group->x.count == 0) return;
     unsigned started = 0;
-    StartSums(MakeProduct(group->x, w, x, rows, w.depth, columns, quantized.x, &started), rows,
-              sums);
+    Product product;
+    MakeProduct(group->x, w, x, rows, w.depth, columns, quantized.x, &started, &product);
+    StartSums(product, rows, sums);
   }
 };
 
@@ -227,8 +228,8 @@ struct GroupProducts {
       if (places.count == 0) return;
       max_gates = places.count > max_gates ? places.count : max_gates;
       operands[count] = operand;
-      products[count++] =
-          weights.MakeProduct(places, w, a, rows, PadToLanes(w.depth), columns, of, &started);
+      weights.MakeProduct(places, w, a, rows, PadToLanes(w.depth), columns, of, &started,
+                          &products[count++]);
     };
     if (with_input) add(kX, group.x, weights.w, from.x, weights.w.depth, quantized.x);
     add(kH, group.h, weights.r, from.h, from.h_end, quantized.h);

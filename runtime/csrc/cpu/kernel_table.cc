@@ -16,7 +16,7 @@ namespace edgernn::EDGERNN_ISA {
 
 template <class Type>
 constexpr Driver MakeDriver() {
-  return {&Type::PackedBytes, &Type::Pack, &Type::ScratchBytes, &Type::Run};
+  return {&Type::PackedBytes, &Type::Pack, &Type::ScratchBytes, &Type::KeptBytes, &Type::Run};
 }
 
 template <class Rule>

@@ -25,6 +25,7 @@ struct SparseStep {
   const ActiveSet& active;
   std::int64_t sample;
   float* projected;             // bias and W x of all neurons (blocks, gates, lanes), or null
+  float* mid_projected;         // those of the gates marked kMid (blocks, gates, lanes), or null
   float* const* state;          // (padded H,) each
   const std::int32_t* neurons;  // (count,), indices of the active neurons; or null
   float* x;                     // (padded I,), followed by the previous x in cells that read it
@@ -35,7 +36,7 @@ struct SparseStep {
 
   SparseStep(const CellKernel& cell, const LayerSizes& sizes, const SparseWeights& weights,
              const float* const* params, const SparseScratch& scratch, const ActiveSet& active,
-             std::int64_t sample, float* projected, float* const* state)
+             std::int64_t sample, float* projected, float* mid_projected, float* const* state)
       : cell(cell),
         sizes(sizes),
         weights(weights),
@@ -44,6 +45,7 @@ struct SparseStep {
         active(active),
         sample(sample),
         projected(projected),
+        mid_projected(mid_projected),
         state(state),
         neurons(active.neurons),
         x(scratch.x + sample * PadToLanes(sizes.input) * InputCount(cell)),
@@ -69,7 +71,8 @@ struct SparseStep {
 
   // Rows are multiplied including their padding, whose weights are 0: an infinity there gives NaN.
   static void ClearPadding(float* from, std::int64_t size) {
-    std::memset(from + size, 0, Bytes(PadToLanes(size) - size));
+    const std::int64_t padding = PadToLanes(size) - size;
+    if (padding > 0) std::memset(from + size, 0, Bytes(padding));
   }
 
   // Applies the rule's masks to x and the states.
@@ -95,11 +98,26 @@ struct SparseStep {
     std::memset(to + end, 0, Bytes(padded - end));
   }
 
+  // Makes the kept sums those of the current states. Returns the number of columns that were added,
+  // or -1 if the product is to be computed in full. The choice depends on the current step alone:
+  // the sums and that product differ in their last bits.
+  std::int64_t UpdateKept() const {
+    if (active.count > weights.max_kept || !*weights.kept.exact) return -1;
+    return scratch.kept.At(sample).Update(weights.kept, inputs.h, scratch.changed, scratch.factors);
+  }
+
   // Computes the first m_end elements of m. Returns the multiply-adds.
   std::int64_t ComputeMid() {
     const GateGroup& group = cell.mid_gates;
     const std::int64_t size = inputs.m_end, blocks = Blocks(size);
-    weights.mid.Project(inputs.x, 1, inputs.x_end, scratch.quantized, scratch.mid_sums);
+    float* sums = mid_projected;
+    std::int64_t macs = 0;
+    if (sums == nullptr) {
+      sums = scratch.mid_sums;
+      weights.mid.Project(inputs.x, 1, inputs.x_end, scratch.quantized, sums);
+      macs = size * inputs.x_end * group.x.count;
+    }
+    const std::int64_t columns = UpdateKept();
     PointwiseArgs args{};
     args.cell = &cell;
     args.gate_stride = kLanes;
@@ -108,15 +126,22 @@ struct SparseStep {
     args.params = params;
     args.state = cell_state;
     args.to = &mid;
-    RunGroup(cell, weights.mid, inputs, 1, blocks, scratch.quantized, scratch.mid_sums,
-             [&](std::int64_t, std::int64_t, std::int64_t block, std::int64_t count, Sums sums) {
-               args.first = block * kLanes;
-               args.count = count;
-               args.sums = sums.at;
-               cell.mid(args);
-             });
+    if (columns >= 0) {
+      scratch.kept.At(sample).AddTo(weights.mid, sums);
+      args.count = blocks;
+      args.sums = sums;
+      cell.mid(args);
+    } else {
+      RunGroup(cell, weights.mid, inputs, 1, blocks, scratch.quantized, sums,
+               [&](std::int64_t, std::int64_t, std::int64_t block, std::int64_t count, Sums tile) {
+                 args.first = block * kLanes;
+                 args.count = count;
+                 args.sums = tile.at;
+                 cell.mid(args);
+               });
+    }
     ClearPadding(mid, size);
-    return size * (inputs.x_end * group.x.count + inputs.h_end * group.h.count);
+    return macs + size * (columns >= 0 ? columns : inputs.h_end) * group.h.count;
   }
 
   // Computes the pre-activations of the active neurons, stored contiguously; without W x and the

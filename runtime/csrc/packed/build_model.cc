@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builds the model of a packed file in the caller's memory.
 
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -164,6 +165,11 @@ class ModelBuilder {
     if (op.program != nullptr) layer.op.kernel.cell = CopyCell(*op.program, &arena_);
     layer.call.steps = layer.call.length = 1;
     layer.call.batch = batch_;
+    const std::uint64_t kept_bytes = op.KeptBytes(layer.sizes, batch_);
+    layer.call.kept = arena_.Allocate(kept_bytes);
+    if (layer.call.kept != nullptr) {
+      std::memset(layer.call.kept, 0, static_cast<std::size_t>(kept_bytes));
+    }
     model_.sizes.neurons += layer.sizes.hidden;
     Grow(op.ScratchBytes(layer.sizes, 1, batch_));
     return true;
