@@ -179,7 +179,8 @@ struct SparseScratch {
     macs = arena.Allocate<std::int64_t>(batch);
     zeroed_bytes = arena.used();
     projected = steps > chunk ? arena.Allocate<float>(rows * sums_size) : nullptr;
-    const bool projects_mid = steps > chunk && cell.mid_gates.x.count > 0 && !kernel.rule->masks;
+    const bool projects_mid =
+        steps > chunk && cell.mid_gates.x.count > 0 && !kernel.selector->masks;
     const std::int64_t mid_sums_size = mid_size * cell.mid_gates.all.count;
     mid_projected = projects_mid ? arena.Allocate<float>(rows * mid_sums_size) : nullptr;
     bytes = arena.used();

@@ -11,6 +11,7 @@
 #define EDGERNN_CPU_KEPT_SUMS_H_
 
 #include "cpu/gate_group.h"
+#include "rules/selector.h"
 
 #if defined(__AVX__)
 #include <immintrin.h>
@@ -70,7 +71,7 @@ template <std::size_t... kLane>
 
 // True if R h of the kernel's gates marked kMid may be kept.
 inline bool MayKeepSums(const Kernel& kernel, const LayerSizes& sizes) {
-  return !kernel.rule->masks && !kernel.decays && sizes.weights == NumberType::kFloat32 &&
+  return !kernel.selector->masks && !kernel.decays && sizes.weights == NumberType::kFloat32 &&
          sizes.rank == 0 && kernel.cell->mid_gates.h.count > 0;
 }
 

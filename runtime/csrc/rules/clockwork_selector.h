@@ -11,6 +11,7 @@ namespace edgernn::EDGERNN_ISA {
 
 struct ClockworkRule {
   static constexpr int kRanks = 0;
+  static constexpr bool kMasks = false;
 
   struct Packed {
     float* periods;        // (padded H,)

@@ -112,6 +112,7 @@ template <class Rule>
 constexpr Selector MakeSelector() {
   using Functions = SelectorFunctions<Rule>;
   return {Rule::kRanks,
+          Rule::kMasks,
           &Functions::PackedBytes,
           &Functions::Pack,
           &Functions::ScratchBytes,

@@ -14,6 +14,7 @@ template <class Rule>
 struct NeuronSelector {
   static constexpr RuleSpec kSpec = DescribeRule<Rule>();
   static constexpr int kRanks = -1;
+  static constexpr bool kMasks = false;
   static constexpr bool kProjects = kSpec.matrix >= 0;
   static_assert(FitDecisions(kSpec), "a rule of the kind kNeuron needs memories of size H");
   static_assert(!kSpec.HasGroups() || !kSpec.Remembers(), "groups have no memories");

@@ -11,6 +11,7 @@ namespace edgernn::EDGERNN_ISA {
 
 struct PhasedRule {
   static constexpr int kRanks = -1;
+  static constexpr bool kMasks = false;
 
   struct Packed {
     float* periods;  // (padded H,)

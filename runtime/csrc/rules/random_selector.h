@@ -11,6 +11,7 @@ namespace edgernn::EDGERNN_ISA {
 
 struct RandomRule {
   static constexpr int kRanks = -1;
+  static constexpr bool kMasks = false;
   static constexpr std::uint64_t kPrime = 0x7fffffff;  // M = 2^31 - 1
 
   struct Packed {

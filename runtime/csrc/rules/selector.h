@@ -31,6 +31,7 @@ struct Selector {
   // index of the rule's weight ranks (H,), which thins R and C: column j of neuron i is 0 where
   // ranks_j < ranks_i; -1: no thinning
   int ranks;
+  bool masks;  // a selection masks x and the states that the cell reads
   std::uint64_t (*packed_bytes)(const LayerSizes&);
   void (*pack)(const LayerSizes&, const Weights&, void* packed);
   // bytes of scratch memory for this number of rows of x; it is zeroed at the start of a call

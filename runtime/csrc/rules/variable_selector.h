@@ -11,6 +11,7 @@ namespace edgernn::EDGERNN_ISA {
 
 struct VariableSelector {
   static constexpr int kRanks = -1;
+  static constexpr bool kMasks = true;
 
   struct Packed {
     float* h;     // (padded H,)
