@@ -362,37 +362,6 @@ class UpdateRule(nn.Module, abc.ABC):
         return 0.0
 
 
-class Timed(UpdateRule):
-    """Base class of update rules that decide from the index of the time step alone.
-
-    A subclass defines `share`. The memory rule_t (B, 1) counts the steps.
-    """
-
-    kind = Kind.TIME
-    memory: ClassVar[Mapping[str, Memory]] = {"rule_t": Memory(0)}
-
-    @abc.abstractmethod
-    def share(self, t: Tensor) -> Tensor:
-        """Return u (..., H) at the steps t (..., 1), from 0 (a neuron keeps its state) to 1 (fully updated)."""
-
-    def shares(self, steps: int, memory: State) -> Tensor:
-        t = memory[0] + torch.arange(steps, device=memory[0].device)[:, None, None]
-        if t.requires_grad:
-            return self.share(t)
-        # most sequences of a batch share the same t
-        distinct, indices = torch.unique(t.squeeze(-1), return_inverse=True)
-        return self.share(distinct.unsqueeze(1))[indices]
-
-    def decide(self, e: Tensor, state: State, memory: State) -> Decision:
-        return Decision(self.share(memory[0]))
-
-    def advanced(self, memory: State, steps: int) -> State:
-        return (memory[0] + steps,)
-
-    def remember(self, decision: Decision, state: State, memory: State) -> State:
-        return self.advanced(memory, 1)
-
-
 def blend(u: Tensor | None, new: State, old: State) -> State:
     """Return u ⊙ new + (1 - u) ⊙ old for each state. The mask u is (B, H) or (B, 1); None stands for 1."""
     if u is None:
