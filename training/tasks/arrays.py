@@ -109,7 +109,7 @@ def _resemble_labels(targets: Tensor) -> bool:
     """Return True if floats (N, 1) are probably class labels: a few whole numbers, each of many sequences."""
     if not targets.is_floating_point() or targets.ndim != 2 or targets.shape[1] != 1:
         return False
-    distinct = targets.unique()
+    distinct = np.unique(targets.numpy())
     return bool((distinct % 1 == 0).all()) and 1 < len(distinct) <= len(targets) // _MANY_SEQUENCES
 
 
