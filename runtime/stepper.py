@@ -35,7 +35,7 @@ def memory(packed: bytes, batch: int = 1) -> int:
     Raises:
         EdgernnError: The model cannot be read, or the library is missing.
     """
-    return _memory(_library(), _aligned(packed), batch)
+    return _memory(_library(), aligned(packed), batch)
 
 
 def _memory(library: ctypes.CDLL, file: Array, batch: int) -> int:
@@ -65,8 +65,8 @@ class Stepper:
         """
         self._library = _library()
         # the model refers to both arrays
-        self._file = _aligned(packed)
-        self._memory = _aligned(_memory(self._library, self._file, batch))
+        self._file = aligned(packed)
+        self._memory = aligned(_memory(self._library, self._file, batch))
         model = ctypes.c_void_p()
         memory = _address(self._memory), len(self._memory)
         self._check(self._library.edgernn_open(_address(self._file), len(packed), batch, *memory, ctypes.byref(model)))
@@ -161,7 +161,7 @@ def _check(library: ctypes.CDLL, status: int) -> None:
         raise EdgernnError(library.edgernn_message().decode())
 
 
-def _aligned(content: bytes | int) -> NDArray[np.uint8]:
+def aligned(content: bytes | int) -> NDArray[np.uint8]:
     """Allocate aligned memory: a copy of the given bytes, or the given number of zeros."""
     size = content if isinstance(content, int) else len(content)
     buffer = np.zeros(size + _ALIGNMENT, np.uint8)

@@ -17,7 +17,7 @@ from edgernn.rules import RULES
 from edgernn.runtime import Session
 from edgernn.runtime.info import read_model
 from edgernn.runtime.packed import pack
-from edgernn.runtime.stepper import Stepper, _aligned, memory
+from edgernn.runtime.stepper import Stepper, aligned, memory
 from tests.models import contractive, exported, packed_alone
 from tests.native import library
 from tests.tolerances import FLOAT32
@@ -284,7 +284,7 @@ def test_bad_arguments_are_answered_with_a_status():
     content = packed("gru")
     lib = ctypes.CDLL(library())
     lib.edgernn_message.restype = ctypes.c_char_p
-    data, need, model = _aligned(content), ctypes.c_size_t(), ctypes.c_void_p()
+    data, need, model = aligned(content), ctypes.c_size_t(), ctypes.c_void_p()
     size, one = ctypes.c_size_t(len(content)), ctypes.c_int64(1)
 
     def assert_refused(status, message, name, *arguments):
@@ -302,7 +302,7 @@ def test_bad_arguments_are_answered_with_a_status():
             1, f"batch: expected 1 to 65536, got {batch}", "memory", at(data), size, ctypes.c_int64(batch), at(data)
         )
     assert lib.edgernn_memory(at(data), size, one, ctypes.byref(need)) == 0
-    room = _aligned(need.value + 64)
+    room = aligned(need.value + 64)
     few, enough = ctypes.c_size_t(need.value - 1), need
     assert_refused(1, "memory: expected .* bytes, got", "open", at(data), size, one, at(room), few, ctypes.byref(model))
     assert_refused(1, "memory: .* of 64 bytes", "open", at(data), size, one, at(room, 8), enough, ctypes.byref(model))

@@ -16,7 +16,7 @@ from edgernn.runtime.run_stream import run_stream
 from edgernn.runtime.wav import read_wav
 from edgernn.runtime.wav import write_wav as write_float_wav
 from edgernn.runtime.word_detection import DetectedWord, Detector, PostProcessing
-from tests.words import RATE, broken_wav, tone, write_wav
+from tests.words import BROKEN, RATE, broken_wav, tone, write_wav
 
 CLASSES = ["left", "right", "_unknown_", "_silence_"]
 
@@ -141,18 +141,6 @@ def test_a_recording_runs_step_by_step(model, recording, capsys):
     assert f"r.wav: {len(expected)} words in 3.0 s (native backend)" in lines[len(expected)]
     portable = run_stream(model, recording, PostProcessing(0.1, 0.3, 0.1), backend="portable")
     assert portable["detections"] == [pytest.approx(word, abs=1e-4) for word in result["detections"]]
-
-
-BROKEN = {
-    "rate": "expected 16000 samples per second, got 44100; resample it to 16000 Hz",
-    "stereo": "expected one channel, got 2; convert it to mono",
-    "24 bits": "expected samples of 16 bits, got 24; save it as 16-bit PCM wav",
-    "truncated": "expected 16000 samples as its header says, got 15500; the file is truncated: copy or record it again",
-    "cut header": "got another or a corrupt one",
-    "float": "expected a wav file with 16-bit PCM samples, got another or a corrupt one (unknown format: 3); save it",
-    "text": "expected a wav file with 16-bit PCM samples, got another or a corrupt one",
-    "empty": "expected samples, got none; record it again",
-}
 
 
 @pytest.mark.parametrize("kind", BROKEN)

@@ -95,3 +95,16 @@ def broken_wav(kind, path):
         path.write_text("no sound")
     elif kind == "empty":
         write_wav(path, [])
+
+
+# errors of the reader of wav files, by fault
+BROKEN = {
+    "rate": "expected 16000 samples per second, got 44100; resample it to 16000 Hz",
+    "stereo": "expected one channel, got 2; convert it to mono",
+    "24 bits": "expected samples of 16 bits, got 24; save it as 16-bit PCM wav",
+    "truncated": "expected 16000 samples as its header says, got 15500; the file is truncated: copy or record it again",
+    "cut header": "got another or a corrupt one",
+    "float": "expected a wav file with 16-bit PCM samples, got another or a corrupt one (unknown format: 3); save it",
+    "text": "expected a wav file with 16-bit PCM samples, got another or a corrupt one",
+    "empty": "expected samples, got none; record it again",
+}

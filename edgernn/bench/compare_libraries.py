@@ -27,6 +27,7 @@ from edgernn.runtime.library import library_path
 from edgernn.runtime.open_model import open_session
 from edgernn.runtime.packed import pack
 from edgernn.runtime.probes import probes
+from edgernn.runtime.stepper import aligned
 from edgernn.runtime.timing import Rounds, interleaved
 
 THIS, OTHER = "this", "other"
@@ -50,13 +51,12 @@ class PackedSteps:
         """
         self._library = ctypes.CDLL(library)
         self._library.edgernn_message.restype = ctypes.c_char_p
-        self._file = _aligned(len(packed))
-        self._file[:] = np.frombuffer(packed, np.uint8)
+        self._file = aligned(packed)
         size, model = ctypes.c_size_t(), ctypes.c_void_p()
         file, batch = ctypes.c_void_p(self._file.ctypes.data), ctypes.c_int64(case.batch)
         length = ctypes.c_size_t(len(packed))
         self._check(self._library.edgernn_memory(file, length, batch, ctypes.byref(size)))
-        self._memory = _aligned(size.value)
+        self._memory = aligned(size.value)
         memory = ctypes.c_void_p(self._memory.ctypes.data)
         self._check(self._library.edgernn_open(file, length, batch, memory, size, ctypes.byref(model)))
         self._x = _input(case)[0]
@@ -137,13 +137,6 @@ def _call(case: Case, library: str, content: bytes) -> Callable[[], Any]:
 def _input(case: Case) -> np.ndarray[Any, np.dtype[np.float32]]:
     shape = (max(1, case.steps), case.batch, case.sizes[0])
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-
-
-def _aligned(size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Allocate bytes aligned to 64 bytes, a cache line."""
-    memory = np.zeros(size + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    return memory[start : start + size]
 
 
 @click.command()

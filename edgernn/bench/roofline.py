@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError
 from edgernn.runtime.probes import probes
-from edgernn.runtime.stepper import Stepper
+from edgernn.runtime.stepper import Stepper, aligned
 
 # height of a panel of the packed matrix in vector registers: of most panels, and of those with the remaining rows
 PANEL, REMAINDER = 12, 4
@@ -107,6 +107,4 @@ def steps_in_c(stepper: Stepper, macs: float) -> tuple[Callable[[], None], float
 
 def _aligned(size: int) -> NDArray[np.float32]:
     """Allocate `size` zeros, aligned to a cache line of 64 bytes."""
-    memory = np.zeros(size + 16, np.float32)
-    start = (-memory.ctypes.data % 64) // 4
-    return memory[start : start + size]
+    return aligned(4 * size).view(np.float32)

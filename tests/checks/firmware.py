@@ -304,7 +304,7 @@ def test_clang_compiles_the_model(processor, tmp_path):
 
 @pytest.mark.parametrize("target", targets())
 def test_the_model_calls_nothing(target, tmp_path):
-    """Neither a C library nor the compiler's helpers: a divided 64-bit number or a cleared array would call one."""
+    """The code calls no C library and no helper of the compiler, as a division of 64-bit numbers would."""
     need_target(target)
     settings = targets()[target]
     for name, (model, weights, _) in emulated_models().items():
