@@ -64,9 +64,106 @@ struct BlockStep {
   // Computes the new states. With float32 weights, `group` has the products of any sample; else
   // those of the only one.
   void Run(const GroupProducts& group) const {
+    if (sample_count == 1) {
+      RunSample(group);
+    } else {
+      RunSamples(group);
+    }
+  }
+
+ private:
+  // Computes the new states of one sample, several neighbouring blocks at once.
+  void RunSample(const GroupProducts& group) const {
+    const LaneBits* const lanes = samples->lanes;
+    const bool floats = weights.w.type == NumberType::kFloat32;
+    if (floats && samples->starts != nullptr && AllActive(lanes, 0, weights.blocks())) {
+      return RunAllBlocks(group);
+    }
+    const int largest = floats ? 1 << FitBlockRows(group.max_gates, false) : 1;
     Item items[BlockBuffers::kItems];
     int filled = 0;
-    const bool floats = weights.w.type == NumberType::kFloat32;
+    for (std::int64_t block = 0; block < weights.blocks();) {
+      if (lanes[block] == 0) {
+        ++block;
+        continue;
+      }
+      int count = 1, log_count = 0;
+      while (2 * count <= largest && AllActive(lanes, block, 2 * count)) {
+        count *= 2;
+        ++log_count;
+      }
+      if (filled + count > BlockBuffers::kItems) {
+        Update(group, items, filled);
+        filled = 0;
+      }
+      float* const sums = buffers.sums + filled * group.gates;
+      if (floats) {
+        AddBlocks(group, block, log_count, sums);
+      } else {
+        float* const start =
+            samples->starts == nullptr ? sums : samples->starts + block * group.gates;
+        group.AddTile(0, block, {0, 0}, {start, 0}, {sums, 0});
+      }
+      for (int i = 0; i < count; ++i) items[filled++] = {block++, 0};
+    }
+    if (filled > 0) Update(group, items, filled);
+  }
+
+  // Computes the new states of all blocks of one sample, whose sums overwrite the started ones.
+  void RunAllBlocks(const GroupProducts& group) const {
+    const std::int64_t blocks = weights.blocks();
+    int log_count = FitBlockRows(group.max_gates, false);
+    for (std::int64_t block = 0; block < blocks; block += 1 << log_count) {
+      while (block + (1 << log_count) > blocks) --log_count;
+      AddBlocks(group, block, log_count, samples->starts + block * group.gates);
+    }
+    PointwiseArgs args = MakeArgs(group, blocks);
+    args.sums = samples->starts;
+    UpdateNeighbours(*samples, 0, &args);
+  }
+
+  // True if `count` blocks from `block` on exist and have active neurons.
+  bool AllActive(const LaneBits* lanes, std::int64_t block, int count) const {
+    if (block + count > weights.blocks()) return false;
+    for (int i = 0; i < count; ++i) {
+      if (lanes[block + i] == 0) return false;
+    }
+    return true;
+  }
+
+  // Computes the sums of 2^log_count neighbouring blocks of the only sample, which may be where its
+  // started sums are.
+  void AddBlocks(const GroupProducts& group, std::int64_t block, int log_count, float* sums) const {
+    const int count = 1 << log_count;
+    const float* const starts =
+        samples->starts == nullptr ? nullptr : samples->starts + block * group.gates;
+    for (int i = 0; i < count && group.others.count > 0 && sums != starts; ++i) {
+      group.CopyOthers(starts + i * group.gates, sums + i * group.gates);
+    }
+    for (int p = 0; p < group.count; ++p) {
+      const Product& product = group.products[p];
+      // the products with x have the order of those computed in advance, and their panels
+      const bool in_order = group.operands[p] == GroupProducts::kX;
+      BlockRows tile;
+      tile.a[0] = samples->operands[group.operands[p]];
+      tile.to[0] = sums;
+      tile.start[0] = p > 0 || starts == nullptr ? sums : starts;
+      if (!in_order) {
+        AddBlocksOfRow(product, block, log_count, tile);
+        continue;
+      }
+      for (int i = 0; i < count; ++i) {
+        AddRowsOfBlock(product, in_order, block + i, 0, tile);
+        tile.to[0] += group.gates;
+        tile.start[0] += group.gates;
+      }
+    }
+  }
+
+  // Computes the new states of several samples, which share the loaded weights.
+  void RunSamples(const GroupProducts& group) const {
+    Item items[BlockBuffers::kItems];
+    int filled = 0;
     for (std::int64_t block = 0; block < weights.blocks(); ++block) {
       std::int64_t active = 0;
       for (std::int64_t i = 0; i < sample_count; ++i) {
@@ -75,7 +172,7 @@ struct BlockStep {
       }
       for (std::int64_t first = 0; first < active;) {
         const std::int64_t left = active - first;
-        const int log_rows = !floats || left == 1 ? 0 : left < 4 ? 1 : 2;
+        const int log_rows = left == 1 ? 0 : left < 4 ? 1 : 2;
         const int rows = 1 << log_rows;
         if (filled + rows > BlockBuffers::kItems) {
           Update(group, items, filled);
@@ -83,23 +180,16 @@ struct BlockStep {
         }
         float* const sums = buffers.sums + filled * group.gates;
         for (int i = 0; i < rows; ++i) items[filled++] = {block, buffers.samples[first + i]};
-        if (floats) {
-          AddFloats(group, block, items + filled - rows, log_rows, sums);
-        } else {
-          float* const starts = samples[0].starts;
-          float* const start = starts == nullptr ? sums : starts + block * group.gates;
-          group.AddTile(0, block, {0, 0}, {start, 0}, {sums, 0});
-        }
+        AddRows(group, block, items + filled - rows, log_rows, sums);
         first += rows;
       }
     }
     if (filled > 0) Update(group, items, filled);
   }
 
- private:
   // Computes the sums of a block and 2^log_rows samples.
-  void AddFloats(const GroupProducts& group, std::int64_t block, const Item* items, int log_rows,
-                 float* sums) const {
+  void AddRows(const GroupProducts& group, std::int64_t block, const Item* items, int log_rows,
+               float* sums) const {
     const int rows = 1 << log_rows;
     for (int i = 0; i < rows && group.others.count > 0; ++i) {
       group.CopyOthers(samples[items[i].sample].starts + block * group.gates,
@@ -108,7 +198,6 @@ struct BlockStep {
     for (int p = 0; p < group.count; ++p) {
       const Product& product = group.products[p];
       const int operand = group.operands[p];
-      // the products with x have the order of those computed in advance
       const bool in_order = operand == GroupProducts::kX;
       const int fit = FitBlockRows(product.places.count, in_order),
                 log = log_rows < fit ? log_rows : fit;
@@ -121,7 +210,7 @@ struct BlockStep {
           tile.start[i] =
               p > 0 || sample.starts == nullptr ? tile.to[i] : sample.starts + block * group.gates;
         }
-        AddBlock(product, in_order, block, log, tile);
+        AddRowsOfBlock(product, in_order, block, log, tile);
       }
     }
   }
@@ -130,7 +219,8 @@ struct BlockStep {
   void Update(const GroupProducts& group, const Item* items, int count) const {
     const BlockSample& first = samples[items[0].sample];
     if (sample_count == 1 && items[count - 1].block - items[0].block == count - 1) {
-      UpdateNeighbours(group, first, items[0].block * kLanes, count);
+      PointwiseArgs args = MakeArgs(group, count);
+      UpdateNeighbours(first, items[0].block * kLanes, &args);
       return;
     }
     for (int i = 0; i < count; ++i) {
@@ -164,19 +254,17 @@ struct BlockStep {
     }
   }
 
-  // Computes the new states of `count` neighbouring blocks of a sample, from this neuron on.
-  void UpdateNeighbours(const GroupProducts& group, const BlockSample& sample, std::int64_t neuron,
-                        int count) const {
-    PointwiseArgs args = MakeArgs(group, count);
-    args.first = neuron;
-    args.x = sample.x;
-    args.params = params;
-    args.state = sample.state;
-    args.to = sample.next;
-    cell.update(args);
+  // Computes the new states of neighbouring blocks of a sample, from this neuron on.
+  void UpdateNeighbours(const BlockSample& sample, std::int64_t neuron, PointwiseArgs* args) const {
+    args->first = neuron;
+    args->x = sample.x;
+    args->params = params;
+    args->state = sample.state;
+    args->to = sample.next;
+    cell.update(*args);
   }
 
-  PointwiseArgs MakeArgs(const GroupProducts& group, int count) const {
+  PointwiseArgs MakeArgs(const GroupProducts& group, std::int64_t count) const {
     PointwiseArgs args{};
     args.cell = &cell;
     args.count = count;
