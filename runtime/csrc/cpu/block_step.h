@@ -79,7 +79,7 @@ struct BlockStep {
     if (floats && samples->starts != nullptr && AllActive(lanes, 0, weights.blocks())) {
       return RunAllBlocks(group);
     }
-    const int largest = floats ? 1 << FitBlockRows(group.max_gates, false) : 1;
+    const int largest = floats ? 1 << FitNeighbours(group) : 1;
     Item items[BlockBuffers::kItems];
     int filled = 0;
     for (std::int64_t block = 0; block < weights.blocks();) {
@@ -112,7 +112,7 @@ struct BlockStep {
   // Computes the new states of all blocks of one sample, whose sums overwrite the started ones.
   void RunAllBlocks(const GroupProducts& group) const {
     const std::int64_t blocks = weights.blocks();
-    int log_count = FitBlockRows(group.max_gates, false);
+    int log_count = FitNeighbours(group);
     for (std::int64_t block = 0; block < blocks; block += 1 << log_count) {
       while (block + (1 << log_count) > blocks) --log_count;
       AddBlocks(group, block, log_count, samples->starts + block * group.gates);
@@ -120,6 +120,17 @@ struct BlockStep {
     PointwiseArgs args = MakeArgs(group, blocks);
     args.sums = samples->starts;
     UpdateNeighbours(*samples, 0, &args);
+  }
+
+  // log2 of the largest number of neighbouring blocks whose sums fit in registers in all products.
+  static int FitNeighbours(const GroupProducts& group) {
+    int log_count = FitBlockRows(1, true);
+    for (int p = 0; p < group.count; ++p) {
+      if (group.operands[p] == GroupProducts::kX) continue;
+      const int fit = FitBlockRows(group.products[p].places.count, false);
+      log_count = fit < log_count ? fit : log_count;
+    }
+    return log_count;
   }
 
   // True if `count` blocks from `block` on exist and have active neurons.
