@@ -59,7 +59,7 @@ class ScheduleConfig:
 
 @configuration
 class StartConfig:
-    """Settings of the initialisation of weights; those of a normalisation keep their own initial values."""
+    """Settings of the initialisation of weights; parameters of a normalisation keep their own initial values."""
 
     name: Annotated[
         str,

@@ -30,7 +30,7 @@ class Row:
 
     Attributes:
         name: Name of the row.
-        settings: Settings in which the row differs from others of its name or table.
+        settings: Settings that distinguish the row from others of the same name or table.
         jobs: The trainings.
     """
 

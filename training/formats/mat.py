@@ -113,7 +113,7 @@ class _Inflated:
         return b""
 
     def finish(self) -> None:
-        """Unpack to the end, which verifies the checksum, or raise EdgernnError if data is left or missing."""
+        """Unpack the rest of the stream and verify its checksum; raise EdgernnError for too many or few bytes."""
         if take(self, 8) or not self._unpacker.eof:
             raise _corrupt(self._path)
 

@@ -65,7 +65,7 @@ class Update(nn.Module, abc.ABC):
         Args:
             h: Output of the layers (B, H).
             theta: θ (P,).
-            gradient: Its gradient (P,).
+            gradient: Gradient of the loss with respect to θ (P,).
             memory: Memory (P, memory).
 
         Returns:
