@@ -80,7 +80,7 @@ class Steering:
         return 0.0 if self.state is None else 100 * (1 - self.state.share)
 
     def wanted(self, step: int) -> float:
-        """Share of neurons to be updated after `step` training steps."""
+        """Share of neurons that the network should update at a time step, after `step` training steps."""
         first = 1 - self.skip if self.state is None else self.state.first_share
         return first + (1 - self.skip - first) * min(1.0, step / (_WARM_UP * self.steps))
 

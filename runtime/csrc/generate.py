@@ -287,7 +287,7 @@ def _projection(rule: UpdateRule) -> tuple[str | None, str | None]:
         expected = nn.functional.linear(x, rule.weights[matrix], None if bias is None else rule.weights[bias])
         if set(used) <= {matrix, bias} and torch.allclose(e, expected):
             return matrix, bias
-    raise ProgramError(f"{rule.name}: project(x): expected W x + b with W (H, I) and b (H,)")
+    raise ProgramError(f"{rule.name}: project(x): expected W x + b with W (H, I) and b (H,); rewrite it")
 
 
 def _rule_methods(rule: UpdateRule) -> Iterator[list[str]]:

@@ -94,7 +94,7 @@ def _corrupt(path: Path) -> EdgernnError:
 
 
 class _Inflated:
-    """Stream of the unpacked bytes of a compressed element of a MATLAB file, `size` bytes long when packed."""
+    """Stream that decompresses an element of a MATLAB file; `size` is its number of compressed bytes."""
 
     def __init__(self, path: Path, file: ByteSource, size: int) -> None:
         self._path, self._file, self._left = path, file, size

@@ -66,7 +66,7 @@ class Update(nn.Module, abc.ABC):
             h: Output of the layers (B, H).
             theta: θ (P,).
             gradient: Gradient of the loss with respect to θ (P,).
-            memory: Memory (P, memory).
+            memory: Values that the optimiser carries from step to step for each parameter (P, memory).
 
         Returns:
             The new θ and memory.

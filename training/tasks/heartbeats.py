@@ -115,8 +115,8 @@ def step_targets(record: HeartRecord, frame: int, delay: float, width: int) -> n
     Args:
         record: The record.
         frame: Number of samples of a step.
-        delay: Time from a beat to the middle of its steps, in seconds.
-        width: Number of steps of a beat.
+        delay: Seconds from a beat to the middle of the steps that are labelled with it.
+        width: Number of steps that are labelled with a beat.
 
     Returns:
         Targets (S // frame,).
