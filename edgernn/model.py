@@ -347,7 +347,10 @@ class SequenceModel(RecurrentModel):
         return y, tuple(last)
 
     def _steps(self, y: Tensor, reverse: bool) -> tuple[Tensor | None, Tensor | None]:
-        """Background marks and budget weights (T, B) of the steps of a layer's input y, in the layer's order."""
+        """Return marks of background steps (nothing happens) and their weights in the update penalty, (T, B) each.
+
+        Both are in the order in which the layer reads its input y, and None without marks.
+        """
         background = self._background
         if background is None:
             return None, None

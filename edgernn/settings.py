@@ -218,10 +218,12 @@ def options_of(owner: type) -> dict[str, Setting]:
 def split_words(words: Iterable[str]) -> dict[str, str]:
     """Split `key=value` arguments into a dictionary; raise UsageError for another form or a repeated key."""
     settings: dict[str, str] = {}
+    words = list(words)
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key:
-            raise UsageError(f"settings: expected KEY=VALUE, such as lr=0.01, got {word!r}")
+            hint = "; write no spaces around =" if "=" in words else ""
+            raise UsageError(f"settings: expected KEY=VALUE, such as lr=0.01, got {word!r}{hint}")
         if key in settings:
             raise UsageError(f"{key}: expected one value, got two: {settings[key]!r} and {value!r}; leave one out")
         settings[key] = value

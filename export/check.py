@@ -181,7 +181,10 @@ def _error(
     clear: Tensor,
     tolerance: float,
 ) -> float:
-    """Return the largest error over the sequences selected by `clear` (B,); raise EdgernnError above the tolerance."""
+    """Compare a session with torch on x; return the largest absolute error, or raise EdgernnError above `tolerance`.
+
+    Only sequences where `clear` (B,) is True count.
+    """
     named = {n: s.detach().numpy() for n, s in zip(model.state_names, state, strict=True)}
     y, new = session.run_from(x.numpy(), named)
     pick = clear.numpy()

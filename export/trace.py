@@ -38,7 +38,7 @@ def _sequence_states(layer: RecurrentLayer) -> list[str]:
 
 
 class _Sequence(nn.Module):
-    """Part of a layer that is computed for all steps at once: input projections, step inputs and constants."""
+    """The part of a layer that needs no state and is computed for all steps at once, such as the product W x."""
 
     def __init__(self, layer: RecurrentLayer) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run an exported model: `Session`, `Detector` for words, and the native library for apps with ONNX Runtime."""
+"""Run an exported model: `Session` for inference, `Detector` for spoken words, and the native library for apps."""
 
 from edgernn.runtime.library import library_path
 from edgernn.runtime.session import Session

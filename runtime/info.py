@@ -40,7 +40,7 @@ def _is_state(value: Any) -> bool:
 
 
 def _is_frontend(value: Any) -> bool:
-    """Return True for the settings of a front end, or for a table whose name is null."""
+    """Return True for the settings of a front end (audio features), or for the entry of a model without one."""
     if type(value) is not dict or "name" not in value:
         return False
     sizes = [value.get(key) for key in ("sample_rate", "window_size", "hop", "bands")]
@@ -111,16 +111,16 @@ def read_info(text: str | None, path: Path) -> dict[str, Any]:
         raise EdgernnError(f"{path}: its edgernn metadata cannot be read; export it again") from None
     if schema != SCHEMA:
         remedy = "export it again" if isinstance(schema, int) and schema < SCHEMA else "update edgernn"
-        raise EdgernnError(f"{path}: expected metadata of schema {SCHEMA}, got {schema!r:.50}; {remedy}")
+        raise EdgernnError(f"{path}: expected edgernn metadata of version {SCHEMA}, got {schema!r:.50}; {remedy}")
     for name, (expected, is_valid) in _FIELDS.items():
         value: Any = info
         for key in name.split("."):
             if type(value) is not dict or key not in value:
-                raise EdgernnError(f"{path}: its edgernn metadata lacks {name}; export it again")
+                raise EdgernnError(f"{path}: its edgernn metadata lacks the value {name}; export it again")
             value = value[key]
         if not is_valid(value):
             got = f"expected {expected}, got {value!r:.50}"
-            raise EdgernnError(f"{path}: {name} in its edgernn metadata: {got}; export it again")
+            raise EdgernnError(f"{path}: value {name} in its edgernn metadata: {got}; export it again")
     # a file of an earlier version has no front end
     if not _is_frontend(settings := info["model"].get("frontend", {"name": None})):
         got = f"expected a table with a name and sizes, got {settings!r:.50}"
@@ -134,7 +134,7 @@ def not_utf8(path: Path) -> EdgernnError:
 
 
 def _finite(text: str) -> float:
-    """Parse a number, and reject NaN, Infinity and overflow, which Python's JSON parser accepts."""
+    """Parse a number of a JSON text; raise ValueError for NaN, Infinity and overflow, which Python's parser accepts."""
     if not math.isfinite(value := float(text)):
         raise ValueError(f"expected a finite number, got {text}")
     return value

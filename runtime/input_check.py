@@ -23,7 +23,7 @@ class InputCheck:
 
     `channels` is the shape of x at one step of one sequence: (I,), or () for words. `expected` names the accepted
     values in errors, and `words` is True for a model of words. `start` (I,) stands in for a number that is not finite
-    before the first finite one: the mean that the model subtracts, else zeros.
+    if no finite one came before it in the stream: the mean that the model subtracts, else zeros.
     """
 
     def __init__(self, info: Mapping[str, Any], path: Path) -> None:
@@ -77,7 +77,7 @@ class InputCheck:
         Args:
             x: The input, with or without the axis B.
             leading: Names of the axes before I: ("T", "B") or ("B",).
-            values: False to accept numbers that are not finite.
+            values: False to accept NaN and infinite numbers.
 
         Returns:
             x as float32 (T, B, I) or int64 (T, B), with axes of length 1 for those that x lacks.

@@ -66,7 +66,7 @@ def state_sizes(
         states[name] = H
     if (longest := max([model["input"]["size"], *states.values()])) > size:
         raise EdgernnError(
-            f"{path}: expected axes shorter than the file ({size} bytes), got one of length {longest}; export it again"
+            f"{path}: damaged: an axis of length {longest} cannot fit in a file of {size} bytes; export the model again"
         )
     layers = {name: width for name, width in states.items() if not name.startswith("frontend.")}
     _check_frontend(path, info, {name: width for name, width in states.items() if name not in layers})
@@ -74,8 +74,8 @@ def state_sizes(
     for name, start in info["initial_state"].items():
         if states.get(name) != len(start):
             raise EdgernnError(
-                f"{path}: initial_state of {name:.50}: expected {states.get(name, 0)} numbers, got {len(start)}; "
-                "export it again"
+                f"{path}: initial value of the state {name:.50}: expected {states.get(name, 0)} numbers, got "
+                f"{len(start)}; export the model again"
             )
     _check_outputs(path, info, states, {value.name: value for value in outputs})
     return states
@@ -91,7 +91,7 @@ def _check_frontend(path: Path, info: Mapping[str, Any], states: Mapping[str, in
             expected["frontend.samples"] = overlap
     if states != expected:
         raise EdgernnError(
-            f"{path}: states of the front end: expected the sizes {expected}, got {states}; export it again"
+            f"{path}: front end: expected states of the sizes {expected}, got {states}; export the model again"
         )
 
 
@@ -105,13 +105,15 @@ def _check_layers(path: Path, info: Mapping[str, Any], states: Mapping[str, int]
     count = model["layers"] * len(directions)
     if len(sizes) != count:
         raise EdgernnError(
-            f"{path}: its graph: expected the states of {count} layers, got {len(sizes)}; export it again"
+            f"{path}: expected states of {count} layers in its graph, got those of {len(sizes)}; export the model again"
         )
     for i, H in enumerate(layer_sizes(info)):
         for direction in directions:
             name = f"layer{i}{direction}"
             if sizes.get(name) != H:
-                raise EdgernnError(f"{path}: neurons of {name}: expected {H}, got {sizes.get(name)}; export it again")
+                raise EdgernnError(
+                    f"{path}: {name}: expected a state of {H} neurons, got {sizes.get(name)}; export the model again"
+                )
 
 
 def _check_outputs(path: Path, info: Mapping[str, Any], states: Mapping[str, int], values: Mapping[str, Value]) -> None:

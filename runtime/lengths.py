@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Padded batches of sequences of different lengths, and subsets of the streams of a batch."""
+"""Checks of two arguments of `Session`: lengths of padded sequences, and indices of streams in a batch."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def checked_lengths(lengths: ArrayLike, steps: int, batch: int) -> Rows:
 
     Args:
         lengths: Number of real steps of each sequence (B,), from 0 to T.
-        steps: T, the length of the batch.
+        steps: T, the number of steps of the padded x.
         batch: B, the number of sequences.
 
     Returns:
@@ -41,7 +41,7 @@ def checked_lengths(lengths: ArrayLike, steps: int, batch: int) -> Rows:
 
 
 def checked_rows(rows: ArrayLike, batch: int) -> Rows:
-    """Check the indices of some streams of a batch.
+    """Check the argument `rows`: indices of streams in a batch.
 
     Args:
         rows: Indices (N,), from 0 to B - 1.
@@ -78,12 +78,12 @@ def without_padding(x: NDArray[Any], lengths: Rows, axes: int) -> NDArray[Any]:
 
 
 def split_batch(lengths: Rows, streaming: bool) -> list[Part]:
-    """Split a padded batch into parts that have no padding.
+    """Split a padded batch into parts that have no padding; a part is (stream indices, first step, end step).
 
     Args:
         lengths: The number of real steps of each sequence (B,).
-        streaming: True if a part may continue from the state of an earlier one: then the batch shrinks as sequences
-            end. Otherwise each part has all sequences of one length.
+        streaming: True if the model may continue from a state: each part then covers the steps up to the next
+            sequence's end. False: each part has the whole sequences of one length.
 
     Returns:
         The parts, in the order of time.

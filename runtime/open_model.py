@@ -15,7 +15,7 @@ from edgernn.runtime.library import no_native, onnxruntime, op_names, register
 def open_model(
     path: Path, content: bytes, library: str | None, threads: int, device: str, stream: int | None
 ) -> tuple[Any, dict[str, Any], dict[str, int]]:
-    """Create a session of a model, without the library if it lacks a kernel.
+    """Create an ONNX Runtime session of a model; the native library is left out if it lacks a kernel for a layer.
 
     Args:
         path: The file, for errors.
@@ -98,7 +98,7 @@ def open_session(
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error of ONNX Runtime; further lines repeat its consequences."""
+    """Return the first line of an ONNX Runtime error; the further lines only repeat it."""
     return str(error).partition("\n")[0]
 
 
@@ -108,7 +108,7 @@ def choose_backend(requested: str, session: Any, kernels: list[str], device: str
     Args:
         requested: "auto", "native" or "portable".
         session: The onnxruntime.InferenceSession.
-        kernels: The native kernels that the model needs.
+        kernels: Names of the native kernels that the model needs, such as gru+selective.
         device: "cpu" or "cuda".
 
     Returns:
@@ -125,6 +125,6 @@ def choose_backend(requested: str, session: Any, kernels: list[str], device: str
     if reason is None:
         return "native"
     if requested == "native":
-        raise EdgernnError(f"backend: native is not available: {reason}")
+        raise EdgernnError(f"backend: native is not available: {reason}; use backend portable or auto")
     warnings.warn(f"{reason}; running the portable operators, which are slower", EdgernnWarning, stacklevel=3)
     return "portable"

@@ -41,7 +41,7 @@ _TYPES, DTYPES = {"f": 0, "u": 1, "i": 2}, ("<f4", "<u2", "i1")
 
 
 def checksum_of(packed: bytes) -> int:
-    """Return the checksum in the header of a packed model."""
+    """Return the CRC-32 checksum in the header of a packed model (a file from `edgernn pack`)."""
     return int(HEADER.unpack_from(packed)[4])
 
 
@@ -148,8 +148,8 @@ class _Packer:
         if len(names) != len(info["kernels"]):
             kernels = ", ".join(info["kernels"])
             raise EdgernnError(
-                f"{path}: expected the names of {len(names)} kernels in its metadata, got {kernels:.100}; export it "
-                "again"
+                f"{path}: expected one kernel name for each of its {len(names)} kinds of layers in its metadata, got "
+                f"{kernels:.100}; export it again"
             )
         kinds = dict(zip(names, info["kernels"], strict=True))
         for kind in kinds.values():
@@ -163,7 +163,7 @@ class _Packer:
         ]
 
     def _add_frontend(self, settings: Mapping[str, Any], states: Mapping[str, int], path: Path) -> None:
-        """Add the tensors of a front end, with its filters (bands, N/2 + 1) in the order of frequencies."""
+        """Add the tensors of a front end (audio features); the mel filters become (bands, N/2 + 1)."""
         try:
             kind = NORMALISATIONS.index(settings["normalise"])
             # the share by which the followed value rises; only a noise floor falls by another
@@ -235,7 +235,7 @@ class _Packer:
 
 
 def _group_size(node: "onnx.NodeProto") -> int:
-    """Return the number of neurons of a node that share a decision."""
+    """Return the number of neurons of an ONNX node that share an update decision."""
     return next((a.i for a in node.attribute if a.name == "group_size"), 1)
 
 
@@ -248,7 +248,7 @@ def _cell(node: "onnx.NodeProto", path: Path) -> bytes:
         lists = [np.array(attributes[name].ints if name in attributes else [], "<i4") for name in INTS]
     except OverflowError:
         raise EdgernnError(
-            f"{path}: {node.op_type}: expected 32-bit integers in the equations of its cell; export it again"
+            f"{path}: node {node.op_type}: the equations of its cell are not 32-bit integers; export the model again"
         ) from None
     lists += [np.array(attributes[name].floats if name in attributes else [], "<f4") for name in NUMBERS]
     name = attributes["cell"].s if "cell" in attributes else b""

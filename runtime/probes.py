@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bindings of C functions for benchmarks (probes), such as a loop in C over the steps of a model."""
+"""Bindings of the C functions that only benchmarks need, such as a loop in C over the steps of a model."""
 
 import ctypes
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def probes() -> ctypes.CDLL:
             probe.argtypes, probe.restype = types, result
     except (OSError, AttributeError):
         raise EdgernnError(
-            f"{path}: expected the benchmark's C functions of this version; build them with: pip install ."
+            f"{path}: lacks C functions of this version that benchmarks call; build it again with: pip install ."
         ) from None
     return library
 
@@ -66,6 +66,6 @@ def streamed(stepper: Stepper, x: NDArray[np.float32] | NDArray[np.int64]) -> Ca
 
     def call() -> None:
         if library.edgernn_probe_sequences(*arguments) != 0:
-            raise EdgernnError(f"the packed model rejects the input: {stepper.refusal()}")
+            raise EdgernnError(f"x: the packed model rejects it: {stepper.refusal()}")
 
     return call

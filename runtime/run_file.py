@@ -51,7 +51,7 @@ def run_file(
     """
     for path in (source, target):
         if path.suffix not in FORMATS:
-            raise UsageError(f"{path}: expected a file ending in {', '.join(FORMATS)}, got another ending; rename it")
+            raise UsageError(f"{path}: expected a file whose name ends in {', '.join(FORMATS)}; convert or rename it")
     session = Session(model, backend=backend, threads=threads, device=device)
     x = read(source)
     words = session.vocabulary is not None
@@ -80,7 +80,7 @@ def run_file(
 
 
 def read(path: Path) -> NDArray[Any]:
-    """Read the array x of a file, without loading pickles.
+    """Read the array x of an npz, npy or csv file; pickled objects are refused.
 
     Args:
         path: The file; its suffix selects the format.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detection of words in a recording: `edgernn run --stream`."""
+"""Detection of spoken words in a recording: `edgernn run --stream`."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -22,12 +22,12 @@ def run_stream(
     threads: int = 1,
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """Run a model on a recording step by step, as an app does, and detect words.
+    """Run a model on a recording step by step, as an app does, and detect spoken words.
 
     Args:
         model: The exported file of a model with a front end and named classes.
         source: The recording, a wav file. Its last samples are left out if they are less than one step.
-        settings: Settings of the detection.
+        settings: Smoothing, threshold and pause of the detection.
         backend: As in `Session`.
         threads: As in `Session`.
         device: As in `Session`.
@@ -48,12 +48,16 @@ def run_stream(
         )
     classes = session.info.get("classes")
     if type(classes) is not list or not all(type(name) is str for name in classes):
-        raise UsageError(f"{model}: expected the names of its classes in the file, got none; export it from its run")
+        raise UsageError(
+            f"{model}: expected the names of its classes in the file, got none; export it from its run directory"
+        )
     hop, rate = audio["hop"], audio["sample_rate"]
     samples = read_wav(source, rate)
     count = len(samples) // hop
     if not count:
-        raise UsageError(f"{source}: expected at least one step of {hop} samples, got {len(samples)}; record more")
+        raise UsageError(
+            f"{source}: expected at least {hop} samples, one step of the model, got {len(samples)}; record more"
+        )
     steps = samples[: count * hop].reshape(count, hop).astype(np.float32) / np.float32(FULL_SCALE)
     detector = Detector(classes, hop / rate, settings)
     scores = np.empty((count, len(classes)), np.float32)
@@ -62,7 +66,8 @@ def run_stream(
         y = session.step(step)
         if y.shape != scores[t].shape:
             raise EdgernnError(
-                f"{model}: expected scores of its {len(classes)} classes, got {len(y)}; export it from its run again"
+                f"{model}: expected y with a score for each of its {len(classes)} classes, got {len(y)} numbers; "
+                "export it from its run directory again"
             )
         scores[t] = y
         updates += session.neurons if session.updates is None else int(session.updates.sum())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States of streams as bytes; the layout is that of runtime/csrc/packed/saved_state.h."""
+"""Saved states: the state of a `Session` as bytes, in the layout of runtime/csrc/packed/saved_state.h."""
 
 import struct
 import zlib
@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Model:
-    """The model of a saved state.
+    """Identity of the model that a saved state belongs to.
 
     `bytes` and `checksum` are the size and the checksum of the packed model, which has all cells, rules, sizes and
     weights. `states` has the size of each state by name, and `inputs` is I, or 0 for a model of words.
@@ -35,7 +35,7 @@ class Model:
 
 @dataclass(frozen=True)
 class SavedState:
-    """A saved state: its bytes, and its parts (`encode`)."""
+    """A saved state: its bytes, and the parts of which `encode` made them."""
 
     content: bytes
     counts: NDArray[np.int64]
@@ -44,13 +44,13 @@ class SavedState:
 
 
 def encode(model: Model, counts: NDArray[np.int64], state: Mapping[str, Array], held: Array) -> bytes:
-    """Save a state.
+    """Encode the state of a batch of streams as bytes.
 
     Args:
         model: The model.
-        counts: Number of bad samples of each sequence (B,).
+        counts: Number of steps of each stream (B,) at which x had a number that is not finite.
         state: Dict from the name of each state to its value (B, H), float32.
-        held: The held numbers (B, I), ignored for a model of words.
+        held: Last finite x of each stream (B, I), which stands in for NaN; ignored for a model that reads words.
 
     Returns:
         The saved state.
@@ -71,13 +71,13 @@ def decode(content: bytes, model: Model) -> SavedState:
 
     Args:
         content: The saved state.
-        model: The model that is to go on from it.
+        model: The model that will continue from it.
 
     Returns:
         The saved state with its parts.
 
     Raises:
-        EdgernnError: The state is damaged, has a NaN, or is of another model or version.
+        EdgernnError: The state is damaged, has a NaN, or was saved by another model or version.
     """
     if len(content) < _HEADER.size:
         _fail(f"expected at least {_HEADER.size} bytes, got {len(content)}; it is truncated or damaged, start anew")

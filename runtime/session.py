@@ -100,12 +100,12 @@ class Session:
 
     @property
     def updates(self) -> NDArray[np.int64] | None:
-        """Number of neurons that the last run or step updated, (T, B); None if all neurons always are."""
+        """Number of neurons that the last run or step updated, (T, B); None if the model updates all at every step."""
         return _host(self._work[0]) if isinstance(self._work, tuple) else self._work.work[0]
 
     @property
     def macs(self) -> NDArray[np.int64] | None:
-        """Number of multiply-adds that the last run or step executed, (B,); None if nothing is ever skipped."""
+        """Multiply-adds that the last run or step executed, (B,); None if the model updates all at every step."""
         return _host(self._work[1]) if isinstance(self._work, tuple) else self._work.work[1]
 
     @property
@@ -184,7 +184,7 @@ class Session:
         return stream.result()
 
     def _begin(self, x_t: ArrayLike) -> Stream:
-        """Check x_t, create a stream if none has its batch size, and return the stream with x_t as its input."""
+        """Check x_t, create the stream (state and buffers) at the first step, and set x_t as its next input."""
         self._require_streaming("step")
         frame = self._check.checked(x_t, ("B",), self.on_nonfinite == "error")[0]
         batch, batched = len(frame), np.ndim(x_t) == frame.ndim
@@ -213,15 +213,15 @@ class Session:
         return self._packed
 
     def _saved_model(self) -> Model:
-        """Return the description of the model that its saved states need."""
+        """Return the identity of the model, which its saved states contain."""
         packed, inputs = self._packed_model(), 0 if self._check.words else self.input_size
         return Model(len(packed), checksum_of(packed), self._state_sizes, inputs)
 
     def save_state(self) -> bytes:
-        """Save the state that `step` keeps, of all streams of the batch, with `nonfinite` and the held numbers.
+        """Save the state that `step` keeps, of all streams of the batch, with what `on_nonfinite` needs.
 
         Returns:
-            The saved state. A session of the same file, in any process, goes on from it bit for bit with the same
+            The saved state. A session of the same file, in any process, continues from it bit for bit with the same
             backend. C programs read and write it too: `edgernn_restore_state`.
 
         Raises:
@@ -240,7 +240,7 @@ class Session:
             saved: Bytes from `save_state`, or from `edgernn_save_state` of the packed model.
 
         Raises:
-            EdgernnError: They are damaged, or of another model or version. The session keeps its state.
+            EdgernnError: The bytes are damaged, or from another model or version. The session keeps its state.
             UsageError: `saved` is not bytes.
         """
         self._require_streaming("restore_state")
@@ -347,7 +347,7 @@ class Session:
         return outputs
 
     def _starts(self, batch: int) -> Mapping[str, Any]:
-        """Return `initial_state` in the device's memory; on a GPU it is copied only if the batch size changes."""
+        """Return `initial_state` for a batch size, in the memory of the device (GPU copies are kept)."""
         if self.device != DEVICE:
             return self.initial_state(batch)
         cached_batch, start = self._start

@@ -98,7 +98,7 @@ class Stepper:
 
     @property
     def nonfinite(self) -> NDArray[np.int64]:
-        """Number of steps (B,) at which x had a number that is not finite, since each sequence started."""
+        """Number of steps (B,) at which x had a NaN or an infinite number, since each sequence started."""
         return np.array(self._nonfinite)
 
     def step(self) -> bool:
@@ -162,7 +162,7 @@ def _check(library: ctypes.CDLL, status: int) -> None:
 
 
 def aligned(content: bytes | int) -> NDArray[np.uint8]:
-    """Allocate aligned memory: a copy of the given bytes, or the given number of zeros."""
+    """Allocate memory that is aligned for the native library: a copy of these bytes, or this number of zeros."""
     size = content if isinstance(content, int) else len(content)
     buffer = np.zeros(size + _ALIGNMENT, np.uint8)
     start = -buffer.ctypes.data % _ALIGNMENT

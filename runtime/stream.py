@@ -44,7 +44,7 @@ class Stream(ABC):
         self._output = self.y if batched else self.y[0]
 
     def try_put(self, x_t: Any) -> bool:
-        """Set the next step's input and return True, or return False if type or shape differ from the last input."""
+        """Set the next step's input and return True; return False if its dtype or shape differs from the last one's."""
         frame = self._frame
         if type(x_t) is not np.ndarray or x_t.dtype != frame.dtype or x_t.shape != frame.shape:
             return False
@@ -52,12 +52,12 @@ class Stream(ABC):
         return True
 
     def result(self) -> Array:
-        """Return a copy of the last step's y."""
+        """Return a copy of the last step's output y: (B, O), or (O,) if the input had no batch axis."""
         return self._output.copy()
 
     @abstractmethod
     def step(self) -> str | None:
-        """Run one step on self.x and return None, or return why x is invalid."""
+        """Run one step on `x` and return None; if x is invalid, return the reason and keep the state."""
 
     @abstractmethod
     def restart(self) -> None:
@@ -83,7 +83,7 @@ class Stream(ABC):
     @property
     @abstractmethod
     def nonfinite(self) -> NDArray[np.int64]:
-        """Number of steps (B,) at which x had a number that is not finite, since each sequence started."""
+        """Number of steps (B,) at which x had a NaN or an infinite number, since each sequence started."""
 
 
 class NativeStream(Stream):
@@ -140,7 +140,7 @@ class OnnxStream(Stream):
             session: The onnxruntime.InferenceSession.
             x: The first input (B, I), or words (B,).
             state: Dict from the name of each state to its initial value (B, H).
-            check: The values of x that the model accepts.
+            check: Checks of the values of x.
             on_nonfinite: As in `Session`.
             device: "cpu" or "cuda".
         """
@@ -194,7 +194,7 @@ class OnnxStream(Stream):
         return None
 
     def _accept(self) -> bool:
-        """Check self.x and replace its bad numbers; return False if the step must be refused."""
+        """Check `x`, and replace NaN and infinite numbers; return False if the step must be refused."""
         if self._check.words:
             return not self._check.bad(self.x).any()
         finite = bool(np.isfinite(self.x, self._finite).all())

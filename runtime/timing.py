@@ -38,9 +38,9 @@ class Rounds:
     Attributes:
         rounds: Number of rounds; each round times a block of calls of each function.
         warmup: Calls of each function before the first round.
-        block_ms: Approximate duration of a block.
-        group_us: Shorter calls are timed in groups of about this duration, so that the clock's overhead is negligible.
-        pause_ms: Pause before each block, for the previous function's threads to stop spinning.
+        block_ms: Approximate milliseconds of a block.
+        group_us: Duration in µs of the groups in which shorter calls are timed, as reading the clock takes time.
+        pause_ms: Milliseconds before each block, in which the previous function's threads stop spinning.
     """
 
     rounds: int = 15

@@ -29,11 +29,11 @@ def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
         The samples (S,).
 
     Raises:
-        EdgernnError: The file is missing, no such wav file, or truncated.
+        EdgernnError: The file is missing, truncated, or not a wav file of this kind.
     """
     try:
         if path.stat().st_size > LIMIT:
-            raise EdgernnError(f"{path}: expected at most {LIMIT:,} bytes, got more; cut it into several files")
+            raise EdgernnError(f"{path}: expected at most {LIMIT:,} bytes, got a larger file; cut it into several")
         # a header that claims more samples than there are allocates nothing here
         content = path.read_bytes()
     except FileNotFoundError:
@@ -45,7 +45,7 @@ def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
     except (wave.Error, EOFError) as error:
         reason = str(error) or "a truncated header"
         raise EdgernnError(
-            f"{path}: expected a wav file with 16-bit PCM samples, got another or a corrupt one ({reason}); save it as "
+            f"{path}: expected a wav file with 16-bit PCM samples, got another or a damaged one ({reason}); save it as "
             "16-bit PCM wav"
         ) from None
     if width != _BYTES:
@@ -60,7 +60,7 @@ def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
             "truncated: copy or record it again"
         )
     if not count:
-        raise EdgernnError(f"{path}: expected samples, got none; record it again")
+        raise EdgernnError(f"{path}: has no samples; record it again")
     return np.frombuffer(samples, "<i2").astype(np.int16)
 
 

@@ -62,7 +62,9 @@ class Weights(Mapping[str, Weight]):
             return Weight(values)
         scales = self._read(f"{name}.s")
         if scales.dtype != np.uint16 or scales.shape != (len(values), 1):
-            raise EdgernnError(f"{self._path}: expected one scale for each row of {name:.50}; export it again")
+            raise EdgernnError(
+                f"{self._path}: expected one scale for each row of the int8 weight {name:.50}; export it again"
+            )
         return Weight(values, _floats(scales))
 
     def __contains__(self, name: object) -> bool:

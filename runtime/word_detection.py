@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DetectedWord of words in a stream, from a model's scores at each step.
+"""Detection of spoken words in a stream, from a model's scores (logits) at each step.
 
     p_t = softmax(y_t)                           probabilities of the classes
     s_t = mean of p_t, p_{t-1}, ...              over `smoothing` seconds; before the first step, p is 0
-    k_t = the word with the largest s_t          without the classes of NOT_WORDS
+    k_t = the class with the largest s_t         among all but those of NOT_WORDS, such as silence
 
 Word k_t is detected at step t if its s_t is at least `threshold` and no word was detected in the `refractory` seconds
 before. Training measures hits and false alarms with the same functions that `edgernn run --stream` uses.
@@ -50,11 +50,11 @@ class PostProcessing:
 
 @dataclass(frozen=True)
 class DetectedWord:
-    """A detected word.
+    """A word that was detected in a stream.
 
     Attributes:
         step: Number of the step, from 0, at whose end the word is detected.
-        label: Class of the word.
+        label: The word: the name of its class.
         score: Average probability of the word at this step.
     """
 
@@ -64,22 +64,22 @@ class DetectedWord:
 
 
 class Detector:
-    """Detects words in the scores of a stream, in parts of any number of steps.
+    """Detects spoken words in the scores (logits) of a stream, which may come in parts of any number of steps.
 
     Args:
         classes: Names of the classes, in the order of the scores.
-        seconds: Seconds of a step.
+        seconds: Duration of a step in seconds.
         settings: Settings of the detection.
 
     Raises:
-        UsageError: No class is a word.
+        UsageError: No class is a word; see NOT_WORDS.
     """
 
     def __init__(self, classes: Sequence[str], seconds: float, settings: PostProcessing) -> None:
         # indices of the classes that are words
         self.words = np.flatnonzero([name not in NOT_WORDS for name in classes])
         if not len(self.words):
-            raise UsageError(f"classes: expected a word, got {', '.join(classes) or 'none'}")
+            raise UsageError(f"classes: expected at least one word to detect, got {', '.join(classes) or 'none'}")
         self.settings = settings
         # numbers of steps of an average, and from a detection to the next possible one
         self.width = max(1, round(settings.smoothing / seconds))
@@ -121,8 +121,8 @@ class Detector:
         Args:
             average: Average probabilities s (T, classes).
             threshold: Least average probability of a detected word.
-            begin: Number of the first of these steps.
-            free: First step at which a word may be detected.
+            begin: Number of the first of these steps in the stream.
+            free: Number of the first step at which a word may be detected, after the last one's refractory time.
 
         Returns:
             The detections, in order of time.
@@ -140,7 +140,7 @@ class Detector:
 
 
 def softmax(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """Return the probabilities (..., classes) of scores (..., classes)."""
+    """Compute probabilities from scores (logits), both of shape (..., classes)."""
     shifted = np.exp(scores.astype(np.float64) - scores.max(-1, keepdims=True))
     probabilities: NDArray[np.float64] = shifted / shifted.sum(-1, keepdims=True)
     return probabilities

@@ -127,9 +127,19 @@ def test_a_label_of_own_data_is_background(tmp_path):
 @pytest.mark.parametrize(
     ("task", "rule", "settings", "message"),
     [
-        ("adding", "selective", {}, "background: expected a task that marks background steps, got adding"),
-        ("adding", "random", {"silence": 0.5}, "background: expected a rule whose decisions are learned, got random"),
-        ("char", "selective", {}, "background: expected a task that marks background steps, got char"),
+        (
+            "adding",
+            "selective",
+            {},
+            "expected a task that marks steps at which nothing happens, got adding",
+        ),
+        (
+            "adding",
+            "random",
+            {"silence": 0.5},
+            "expected an update rule whose decisions are trained, got random",
+        ),
+        ("char", "selective", {}, "background: expected a task that marks steps at which nothing happens, got char"),
     ],
 )
 def test_a_weight_without_effect_is_refused(task, rule, settings, message):

@@ -201,7 +201,7 @@ def test_a_run_of_another_cell_is_not_gone_on_with():
     Path("my_cells.py").write_text(CELL + '\nclass Two(Mine):\n    name = "two"\n')
     train("adding", "my_cells.py:Mine", out="run", settings=STEPS)
     for cell, got in (("my_cells.py:Two", "two"), ("gru", "gru")):
-        with pytest.raises(UsageError, match=f"cell: expected 'mine' as in the run in run, got '{got}'"):
+        with pytest.raises(UsageError, match=f"cell: the run in run has 'mine', got '{got}'"):
             train("adding", cell, out="run", settings=STEPS, resume=True)
 
 

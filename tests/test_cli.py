@@ -143,7 +143,7 @@ def test_help_imports_nothing_heavy():
         (
             ["run", "none.onnx", "--input", "x.txt", "--output", "y.npz"],
             2,
-            "expected a file ending in .npz, .npy, .csv",
+            "expected a file whose name ends in .npz, .npy, .csv",
         ),
         (["cells", "--hidden", "0"], 2, "0 is not in the range"),
         (["cells", "--no-such-option"], 2, "No such option"),

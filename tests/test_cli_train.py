@@ -223,8 +223,10 @@ def test_train_prints_what_it_did_and_what_is_next(capsys, tmp_path):
     assert "run: runs/adding-sarnn, with learning.png, pattern.png\n" in out
     assert out.endswith("next: edgernn export runs/adding-sarnn\n")
     assert "training for at most 3 steps" in err
-    assert main([*TRAIN, *TINY, "--resume"]) == 0
-    assert "is finished: nothing to do" in capsys.readouterr().err
+    for again in ([*TRAIN, *TINY, "--resume"], ["train", "--resume", "--out", "runs/adding-sarnn"]):
+        assert main(again) == 0
+        assert "is finished: nothing to do" in capsys.readouterr().err
+    assert "--resume: expected --out with the directory of a run" in failing(capsys, "train", "--resume")[1]
     assert main([*TRAIN, *TINY]) == 2
 
 

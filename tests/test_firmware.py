@@ -89,12 +89,12 @@ def test_weights_and_state_have_the_sizes_that_pack_reports():
 
 def test_what_c_lacks_is_refused():
     for model, message in (
-        (contractive("gru", "phased"), r"gru\+phased: expected a rule that decides by equations"),
-        (contractive("lstm", input_size=9, imputer="rits"), "got one with an imputer or a normalisation"),
+        (contractive("gru", "phased"), r"gru\+phased: expected an update rule with C code"),
+        (contractive("lstm", input_size=9, imputer="rits"), "C code needs a layer without imputer and normalisation"),
     ):
         with pytest.raises(UsageError, match=message):
             c_files(packed_alone(model), Path("model.onnx"))
-    with pytest.raises(UsageError, match="--name: expected a name in C"):
+    with pytest.raises(UsageError, match="--name: expected a C identifier"):
         c_files(packed_alone(contractive("gru")), Path("model.onnx"), "9lives")
     with pytest.raises(EdgernnError, match="packed model"):
         c_files(packed_alone(contractive("gru"))[:-1], Path("model.onnx"))

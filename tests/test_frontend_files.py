@@ -197,9 +197,9 @@ def test_damaged_settings_are_not_packed(files, tmp_path):
 
 
 DAMAGES = {
-    "hop": (lambda frontend: frontend.update(hop=80), "states of the front end: expected the sizes"),
-    "bands": (lambda frontend: frontend.update(bands=20), "states of the front end: expected the sizes"),
-    "none": (lambda frontend: frontend.update(name=None), "states of the front end: expected the sizes"),
+    "hop": (lambda frontend: frontend.update(hop=80), "front end: expected states of the sizes"),
+    "bands": (lambda frontend: frontend.update(bands=20), "front end: expected states of the sizes"),
+    "none": (lambda frontend: frontend.update(name=None), "front end: expected states of the sizes"),
     "no size": (lambda frontend: frontend.update(bands=0), "model.frontend in its edgernn metadata"),
 }
 

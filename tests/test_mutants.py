@@ -72,7 +72,7 @@ def packed(path):
 @pytest.mark.parametrize(
     ("change", "message"),
     {
-        "no sizes": (lambda info: info.pop("model"), r"lacks model\.layer\.cell\.name"),
+        "no sizes": (lambda info: info.pop("model"), r"lacks the value model\.layer\.cell\.name"),
         "no list": (lambda info: info.update(kernels=None), r"kernels in .*: expected a list of names, got None"),
         "a negative size": (
             lambda info: info["model"]["input"].update(size=-3),
@@ -82,7 +82,7 @@ def packed(path):
         "a list of states": (lambda info: info.update(initial_state=[[]]), "initial_state in .*: expected lists of"),
         "an unknown state": (
             lambda info: info.update(initial_state={"layer0.c": [1.0]}),
-            r"initial_state of layer0\.c: expected 0 numbers, got 1",
+            r"initial value of the state layer0\.c: expected 0 numbers, got 1",
         ),
         "NaN": (lambda info: info.update(version=float("nan")), "metadata cannot be read"),
         "infinite as float32": (lambda info: info["cost"].update(parameters=1e308), "expected a number, got 1e.308"),
@@ -94,8 +94,11 @@ def packed(path):
             lambda info: info["model"]["input"].update(size=2**30),
             r"input x of its graph: expected tensor\(float\) \(T, B, 1073741824\), got tensor\(float\) \(T, B, 3\)",
         ),
-        "layers beyond number": (lambda info: info["model"].update(layers=2**30), "states of 107374182. layers, got 2"),
-        "other neurons": (lambda info: info["model"].update(hidden_size=2**30), "neurons of layer0: expected 1073741"),
+        "layers beyond number": (
+            lambda info: info["model"].update(layers=2**30),
+            "states of 107374182. layers in its graph, got those of 2",
+        ),
+        "other neurons": (lambda info: info["model"].update(hidden_size=2**30), "layer0: expected a state of 1073741"),
         "another head": (
             lambda info: info["model"]["head"].update(size=7),
             r"output y of its graph: expected tensor\(float\) \(B, 7\), got tensor\(float\) \(B, 2\)",
@@ -121,7 +124,7 @@ def test_a_description_that_is_wrong_is_refused(change, message, tmp_path):
         "an enormous state": (
             "layers",
             resize("layer1.h", "B", 2**40),
-            r"expected axes shorter than the file \(\d+ bytes\), got one of length 1099511627776",
+            r"damaged: an axis of length 1099511627776 cannot fit in a file of \d+ bytes",
         ),
         "an enormous input": (
             "imputer",
@@ -182,7 +185,7 @@ def test_a_graph_that_is_not_the_one_described_is_refused(original, change, mess
         ),
         "a kernel too many": (
             change_info(lambda info: info["kernels"].append("gru")),
-            r"expected the names of 1 kernels in its metadata, got gru\+selective, gru",
+            r"expected one kernel name for each of its 1 kinds of layers in its metadata, got gru\+selective, gru",
         ),
     }.values(),
 )

@@ -203,7 +203,7 @@ def test_a_killed_process_is_named_and_its_run_goes_on(tmp_path, one_process):
     # a long-lived child of another test may exist
     before = children()
     kill = At(5, lambda: os.kill(next(int(child) for child in children() if child not in before), signal.SIGKILL))
-    output = "of 2 processes that train together process 1 was killed by signal 9; resume the run with --resume"
+    output = "2 processes train together, but process 1 was killed by signal 9; resume the run with --resume"
     with everything_put_back(), pytest.raises(EdgernnError, match=output):
         run(tmp_path / "run", devices=2, progress=kill)
     assert json.loads((tmp_path / "run/state.json").read_text())["step"] == 3
@@ -243,12 +243,12 @@ def test_batches_that_cannot_be_shared_are_refused(tmp_path, changes, devices, s
 def test_two_numbers_of_processes_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    with pytest.raises(UsageError, match="expected 2, as started by torchrun, got 5"):
+    with pytest.raises(UsageError, match="expected 2, the number of processes of torchrun, got 5"):
         run(tmp_path / "run", devices=5)
 
 
 def test_a_batch_of_one_network_cannot_be_shared(tmp_path, small_data):
-    with pytest.raises(UsageError, match="expected 1, the task l2l cannot divide its batches, got 2"):
+    with pytest.raises(UsageError, match="expected 1, as l2l cannot divide its batches, got 2"):
         train("l2l", "lstm", out=tmp_path / "run", devices=2, data=small_data)
 
 

@@ -60,7 +60,8 @@ def test_pictures_of_one_run_lie_beside_it(runs):
 
 def test_what_cannot_be_drawn_says_why(runs, tmp_path):
     with pytest.raises(
-        EdgernnError, match="pattern: cannot be plotted: expected a run with a rule that skips updates, got none"
+        EdgernnError,
+        match="pattern: cannot be plotted: expected a run whose update rule skips updates, such as selective, got",
     ):
         plot([runs / "gru"], tmp_path, ["pattern"])
     with pytest.raises(EdgernnError, match="tradeoff: cannot be plotted: expected several runs to compare, got one"):

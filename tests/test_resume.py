@@ -221,10 +221,10 @@ def test_a_run_is_not_overwritten(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden_size": 9}, "hidden_size: expected 8 as in the run in .*, got 9"),
-        ({"T": 11}, "T: expected 10 as in the run in .*, got 11"),
-        ({"lambda": 0.5}, "lambda: expected 0.0001 as in the run in .*, got 0.5"),
-        ({"budget": "likelihoods"}, "budget: expected None as in the run in .*, got 'likelihoods'"),
+        ({"hidden_size": 9}, "hidden_size: the run in .* has 8, got 9"),
+        ({"T": 11}, "T: the run in .* has 10, got 11"),
+        ({"lambda": 0.5}, "lambda: the run in .* has 0.0001, got 0.5"),
+        ({"budget": "likelihoods"}, "budget: the run in .* has no value, got 'likelihoods'"),
     ],
 )
 def test_another_config_is_refused_by_name(tmp_path, changes, message):

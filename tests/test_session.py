@@ -146,7 +146,7 @@ def test_bad_files_are_named(tmp_path):
     for text, message in (
         ("{", "cannot be read"),
         ("[]", "cannot be read"),
-        ('{"schema": 2}', "metadata lacks kernels"),
+        ('{"schema": 2}', "metadata lacks the value kernels"),
     ):
         onnx.helper.set_model_props(proto, {"edgernn": text})
         onnx.save(proto, bad)
@@ -155,7 +155,7 @@ def test_bad_files_are_named(tmp_path):
     for schema, remedy in ((1, "export it again"), (3, "update edgernn")):
         onnx.helper.set_model_props(proto, {"edgernn": f'{{"schema": {schema}}}'})
         onnx.save(proto, bad)
-        with pytest.raises(edgernn.EdgernnError, match=rf"expected metadata of schema 2, got {schema}; {remedy}"):
+        with pytest.raises(edgernn.EdgernnError, match=rf"metadata of version 2, got {schema}; {remedy}"):
             Session(bad)
 
 
@@ -277,7 +277,7 @@ def test_run_file_takes_many_sequences(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.txt", b"1", "expected a file ending in .npz, .npy, .csv"),
+        ("x.txt", b"1", "expected a file whose name ends in .npz, .npy, .csv"),
         ("x.csv", b"", "cannot be read"),
         ("x.csv", b"1,2,3\n1,b,3\n", "cannot be read"),
         ("x.npy", b"junk", "cannot be read"),

@@ -47,6 +47,11 @@ def test_a_word_is_key_and_value(word):
         split_words([word])
 
 
+def test_spaces_around_the_equals_sign_are_named():
+    with pytest.raises(UsageError, match="got 'epochs'; write no spaces around ="):
+        split_words(["epochs", "=", "3"])
+
+
 def test_a_key_is_given_once():
     with pytest.raises(UsageError, match="steps: expected one value, got two: '1' and '2'"):
         split_words(["steps=1", "steps=2"])
@@ -112,7 +117,7 @@ def test_steps_and_epochs_exclude_each_other():
         ({"rule": "selectiv"}, "unknown rule 'selectiv': did you mean 'selective'"),
         ({"seed": -1}, "seed: expected a whole number of at least 0, got -1"),
         ({"device": "tpu"}, "device: expected auto, cpu or cuda, got 'tpu'"),
-        ({"settings": {"budget": "x", **SMALL}, "cell": "sarnn"}, "budget: expected one of"),
+        ({"settings": {"budget": "x", **SMALL}, "cell": "sarnn"}, "budget: expected 'decisions' or 'likelihoods'"),
     ],
 )
 def test_a_bad_argument_leaves_no_directory(tmp_path, arguments, message):

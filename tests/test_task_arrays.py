@@ -289,6 +289,7 @@ def test_an_error_says_how_to_mend_targets(tmp_path, y, message):
             np.arange(20) % 2 * 1.0,
             r"y: whole numbers of a floating-point type are predicted as numbers; for class labels",
         ),
+        (np.zeros(20, int), "y: every label for training is 0, so there is nothing to tell apart"),
         (np.arange(20) % 2 + 1, "y: no sequence for training has the label 0; labels count from 0"),
     ],
 )
@@ -296,3 +297,9 @@ def test_doubtful_targets_are_warned_of(tmp_path, y, message):
     np.savez(tmp_path / "d.npz", x=np.ones((20, 5, 2)), y=y)
     with pytest.warns(EdgernnWarning, match=message):
         Arrays().open(tmp_path / "d.npz", 0)
+
+
+def test_a_file_without_its_extension_is_named(tmp_path):
+    np.savez(tmp_path / "mine.npz", x=np.ones((8, 5, 2)), y=np.arange(8) % 2)
+    with pytest.raises(UsageError, match=r"mine; to train on your file, give --task .*mine\.npz"):
+        find_task(str(tmp_path / "mine"))

@@ -133,7 +133,7 @@ def test_a_run_does_not_go_on_with_other_images(tmp_path):
     content = bytearray(path.read_bytes())
     content[-400:] = bytes(400)
     path.write_bytes(content)
-    with pytest.raises(UsageError, match=r"fingerprint: expected '\w{64}' as in the run in .*, got '\w{64}'"):
+    with pytest.raises(UsageError, match=r"fingerprint: the run in .* has '\w{64}', got '\w{64}'"):
         train("mnist-rows", "gru", out=tmp_path / "run", data=tmp_path, settings=settings, resume=True)
 
 

@@ -80,7 +80,7 @@ def test_other_words_are_unknown(tmp_path):
         labels = torch.cat([batch.target for batch in batches]).tolist()
         assert [labels.count(i) for i in range(4)] == [words / 2, words / 2, unknown, silence]
         assert len(part) == len(labels)
-    with pytest.raises(UsageError, match=r"words: expected folders of .*, got 'up'; there are go, left, right, stop"):
+    with pytest.raises(UsageError, match=r"words: expected names of folders in .*, got 'up'; it has go, left"):
         opened(OwnWords(words="left,up"), tmp_path)
     with pytest.raises(UsageError, match="words: expected each word once, got 'left,left'"):
         opened(OwnWords(words="left,left"), tmp_path)
@@ -125,7 +125,7 @@ def test_few_recordings_of_noise_are_cut_and_none_is_generated(tmp_path):
         assert low[0] > low[1] > low[2]
     with pytest.raises(EdgernnError, match=r"a\.wav: expected at least 10 s of noise, got 6 s; record more"):
         noise_parts(tmp_path, 2 * RATE, RATE)
-    with pytest.raises(EdgernnError, match="noise: expected a folder with wav files of noise, got none in"):
+    with pytest.raises(EdgernnError, match="noise_folder: expected a folder with wav files of noise, got none in"):
         noise_parts(tmp_path / "none", RATE, RATE)
 
 
@@ -244,7 +244,7 @@ def test_bad_folders(tmp_path):
 
 
 def test_bad_settings(tmp_path):
-    with pytest.raises(UsageError, match="frontend: expected one, as the recordings are raw audio, got none; leave"):
+    with pytest.raises(UsageError, match="frontend: expected logmel, as the recordings are raw audio, got none; leave"):
         choose("keywords", "gru", None, {"frontend": "none"})
     with pytest.raises(UsageError, match="snr_low: expected at most snr_high=10, got 20"):
         Keywords(snr_low=20, snr_high=10)

@@ -159,7 +159,7 @@ def test_a_long_room_is_cut_into_recordings_of_one_length(task):
 
 def test_a_room_of_silent_words_is_refused(task):
     task.test.samples[:] = 0
-    with pytest.raises(EdgernnError, match="room: expected words that can be heard in the test part, got silent clips"):
+    with pytest.raises(EdgernnError, match="room: expected audible words in the test files, got only silent clips"):
         next(task._room.recordings())
 
 
@@ -184,7 +184,7 @@ def test_hits_misses_wrong_words_and_false_alarms():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"stream": 0.5}, r"stream: expected 0, or at least seconds=1, got 0.5"),
+        ({"stream": 0.5}, r"stream: expected 0, or a length of at least seconds=1, that of a clip, got 0.5"),
         ({"stream": 3.0, "silence": 0.0}, "silence: expected above 0 with stream"),
     ],
 )

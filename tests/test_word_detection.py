@@ -79,7 +79,7 @@ def test_bad_settings_are_refused(settings, message):
 
 
 def test_a_detector_needs_a_word():
-    with pytest.raises(UsageError, match="classes: expected a word, got _silence_"):
+    with pytest.raises(UsageError, match="classes: expected at least one word to detect, got _silence_"):
         Detector(["_silence_"], 0.1, PostProcessing())
 
 
@@ -168,7 +168,7 @@ def test_a_missing_and_a_short_recording(model, tmp_path):
     with pytest.raises(EdgernnError, match=r"none\.wav: no such file"):
         run_stream(model, tmp_path / "none.wav", PostProcessing())
     path = write_wav(tmp_path / "r.wav", np.ones(100))
-    with pytest.raises(UsageError, match=r"expected at least one step of 320 samples, got 100; record more"):
+    with pytest.raises(UsageError, match=r"expected at least 320 samples, one step of the model, got 100; record more"):
         run_stream(model, path, PostProcessing())
 
 
@@ -180,8 +180,8 @@ def test_models_that_cannot_hear_words_are_refused(recording, tmp_path):
     to_onnx(audio, wrong, metadata={"classes": CLASSES})
     for path, message in (
         (plain, "expected a model that reads audio, got one without a front end; train it with frontend=logmel"),
-        (nameless, "expected the names of its classes in the file, got none; export it from its run"),
-        (wrong, "expected scores of its 4 classes, got 3; export it from its run again"),
+        (nameless, "expected the names of its classes in the file, got none; export it from its run directory"),
+        (wrong, "expected y with a score for each of its 4 classes, got 3 numbers; export it from its run"),
     ):
         with pytest.raises(EdgernnError, match=message):
             run_stream(path, recording, PostProcessing())
@@ -190,8 +190,8 @@ def test_models_that_cannot_hear_words_are_refused(recording, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "expected --input and --output, or --stream, got neither"),
-        (["--input", "x.npz"], "expected --input and --output, or --stream, got neither"),
+        ([], "or --stream FILE.wav, got neither"),
+        (["--input", "x.npz"], "or --stream FILE.wav, got neither"),
         (["--input", "x.npz", "--stream", "r.wav"], "expected --input and --output, or --stream, got both"),
         (["--input", "x.npz", "--output", "y.npz", "--threshold", "0.5"], "--threshold: expected --stream"),
         (["--stream", "r.wav", "--threshold", "2"], "threshold: expected above 0 and at most 1, got 2"),

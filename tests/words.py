@@ -103,8 +103,8 @@ BROKEN = {
     "stereo": "expected one channel, got 2; convert it to mono",
     "24 bits": "expected samples of 16 bits, got 24; save it as 16-bit PCM wav",
     "truncated": "expected 16000 samples as its header says, got 15500; the file is truncated: copy or record it again",
-    "cut header": "got another or a corrupt one",
-    "float": "expected a wav file with 16-bit PCM samples, got another or a corrupt one (unknown format: 3); save it",
-    "text": "expected a wav file with 16-bit PCM samples, got another or a corrupt one",
-    "empty": "expected samples, got none; record it again",
+    "cut header": "got another or a damaged one",
+    "float": "expected a wav file with 16-bit PCM samples, got another or a damaged one (unknown format: 3); save it",
+    "text": "expected a wav file with 16-bit PCM samples, got another or a damaged one",
+    "empty": "has no samples; record it again",
 }

@@ -58,9 +58,9 @@ def train(
             copy.
         rule: The name of an update rule, unless the cell's name implies it.
         out: The run directory. Default: runs/TASK-CELL[-RULE].
-        seed: Random seed.
+        seed: Random seed of weights, data order and generated data.
         device: auto, cpu or cuda.
-        data: The data folder. Default: the environment variable EDGERNN_DATA.
+        data: The folder of data sets. Default: the environment variable EDGERNN_DATA.
         resume: Continue the run in `out`. A finished run is only read.
         devices: Number of processes that share each batch, on one GPU each or on the CPU. The result equals that of one
             process. Default: the processes started by torchrun, or one.
@@ -233,7 +233,7 @@ def _result(plan: Plan, model: RecurrentModel, position: Position, training_loss
 
 
 def _steered(plan: Plan, model: RecurrentModel, position: Position) -> dict[str, Any]:
-    """Return the wanted and the reached share of skipped updates, with a warning if they differ; {} without `skip`."""
+    """Return the wanted and the reached share of skipped updates, and warn if they differ; {} without `skip`."""
     if plan.config.skip is None or position.steering is None:
         return {}
     steering = Steering(plan.config.skip, position.step, position.steering)

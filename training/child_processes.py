@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other processes of a data-parallel training, which process 0 starts on its machine."""
+"""Start of the further processes of a data-parallel training by process 0, on the same machine."""
 
 import os
 import subprocess
@@ -76,7 +76,7 @@ def launched(size: int, command: list[str]) -> Iterator[list[Child]]:
             for child in children:
                 if why := child.failure(0):
                     raise EdgernnError(
-                        f"devices: of {size} processes that should train together {why}; run the command again"
+                        f"devices: {size} processes should train together, but {why}; run the command again"
                     )
             time.sleep(0.02)
         os.environ.update({**shared, "RANK": "0", "LOCAL_RANK": "0"})

@@ -59,7 +59,7 @@ class ScheduleConfig:
 
 @configuration
 class StartConfig:
-    """Settings of the initialisation of weights; those of a normalisation keep their own initial values."""
+    """Settings of the initialisation of weights; parameters of a normalisation keep their own initial values."""
 
     name: Annotated[
         str,
@@ -177,7 +177,9 @@ def resolve_config(defaults: Values, settings: Values) -> TrainConfig:
         for path in (_LAMBDA, _SKIP_TARGET):
             if (value := settings.get(path)) is not None:
                 name = path[-1].rstrip("_")
-                raise UsageError(f"skip, {name}: expected one of the two, got skip={skip} {name}={value}")
+                raise UsageError(
+                    f"skip, {name}: expected one of the two, got skip={skip} {name}={value}; leave one out"
+                )
         values |= {_LAMBDA: 0.0, _SKIP_TARGET: None, _KEEP: settings.get(_KEEP, "best")}
     elif settings.get(_LAMBDA) is not None:
         values[_SKIP] = None

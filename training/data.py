@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search for the files of data sets, in the user's data folder and in the cache of `edgernn data fetch`."""
+"""Search for the files of data sets, in the user's data folder (`--data`) and where `edgernn data fetch` puts them."""
 
 import os
 from collections.abc import Sequence

@@ -11,7 +11,7 @@ from edgernn.training.tasks import Split, Task
 
 
 def evaluate(model: RecurrentModel, task: Task, split: Split, device: str = "cpu") -> dict[str, float]:
-    """Compute the task's metrics and the percentage of skipped updates over a whole split; deterministic.
+    """Compute the task's metrics and the percentage of skipped neuron updates over a whole split; deterministic.
 
     Args:
         model: The network.

@@ -42,7 +42,7 @@ _ORPHAN = 60.0
 
 @dataclass(frozen=True)
 class Job:
-    """One training, as for `edgernn train`, of a table or a sweep.
+    """One training of a table (`edgernn reproduce`) or a sweep (`edgernn sweep`), with the arguments of `train`.
 
     Attributes:
         task: See `train`.
@@ -51,7 +51,7 @@ class Job:
         seed: See `train`.
         settings: See `train`.
         out: The run directory.
-        known: The finished run in an earlier table.json, or None. A finished run directory takes precedence.
+        known: The same training in an earlier table.json, or None. A finished run directory takes precedence.
     """
 
     task: str
@@ -139,8 +139,8 @@ class Outcome:
 
     Attributes:
         error: The error message, or None if the training finished.
-        full: True if the disk is full.
-        lost: True if the worker died.
+        full: True if the training failed because the disk is full.
+        lost: True if the worker process died.
     """
 
     error: str | None = None
@@ -159,7 +159,7 @@ class Workers(abc.ABC):
 
     @abc.abstractmethod
     def ended(self, seconds: float) -> list[tuple[Job, Outcome]]:
-        """Wait for trainings to end.
+        """Wait until a training ends.
 
         Args:
             seconds: The longest time to wait for the first one.
@@ -235,7 +235,7 @@ def _run(missing: deque[Job], total: int, workers: Callable[[int], AbstractConte
 
 
 def _report_figures(run: Path, progress: Progress) -> None:
-    """Print the last evaluation of a run, unless it has none or was removed after a failure at its first step."""
+    """Print the figures of a run's last evaluation, if it has one."""
     with suppress(OSError):
         if lines := RunDirectory(run).metrics():
             figures = {key: value for key, value in lines[-1].items() if key not in ("seconds", "epoch")}

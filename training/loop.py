@@ -270,9 +270,9 @@ def _validate(
 
 
 def steered_percent(plan: Plan, metrics: Mapping[str, float]) -> float:
-    """Return the percentage of skipped updates that the setting skip controls.
+    """Return the percentage of skipped updates that training steers to the value of the setting skip.
 
-    Background steps do not count if the setting background gives them a weight of their own.
+    Steps that the task marks as background (nothing happens) do not count if the setting background is used.
 
     Args:
         plan: The plan of the run.
@@ -286,7 +286,7 @@ def steered_percent(plan: Plan, metrics: Mapping[str, float]) -> float:
 
 
 def _measured(model: RecurrentModel, group: Group) -> tuple[float, float | None]:
-    """Budget of a batch, and the share of neurons updated at its foreground steps; None if it has no such step."""
+    """Return the update penalty of a batch, and the share of neurons updated outside background steps, or None."""
     foreground = model.foreground
     counted = group.mean(group.weight * foreground)
     budget = group.mean(group.weight * model.budget.item())
@@ -295,5 +295,5 @@ def _measured(model: RecurrentModel, group: Group) -> tuple[float, float | None]
 
 
 def _of_wanted(percent: float, steering: Steering) -> str:
-    """Percentage of updates skipped beside the wanted one, for the progress."""
+    """Format the percentage of updates skipped and the wanted one (setting skip) for the progress bar."""
     return f"{percent:.1f} of {100 * steering.skip:.4g} %"

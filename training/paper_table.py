@@ -151,7 +151,7 @@ LATENCY_HEADS = ["multiply-adds executed a step", "µs a sequence", "of a dense 
 
 
 def latency_cells(latency: dict[str, Any] | None) -> list[str]:
-    """Format the latency of a row's models as cells of the table: means over seeds, and the ratio to a reference."""
+    """Format two cells of a table row: the models' mean latency over seeds, and its ratio to that of a dense GRU."""
     if latency is None or not latency["ratio"]["n"]:
         return ["", "not measured", ""]
     executed, time = latency["macs_executed"]["mean"], latency["microseconds"]["mean"]

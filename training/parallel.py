@@ -48,7 +48,7 @@ class Group:
         rank: Rank of this process.
         size: Number of processes.
         weight: Factor of this process's mean loss; with it, the mean over processes is the mean over the batch.
-        present: 1 if this process has sequences of the current batch; 0 if the batch has too few for that.
+        present: 1 if this process has sequences of the current batch; 0 if the batch has too few for all processes.
     """
 
     rank: int = 0
@@ -110,7 +110,7 @@ class Group:
         return total
 
     def share(self, carry: State | None) -> State | None:
-        """Select this process's samples of a state (B, ·) that is carried from batch to batch."""
+        """Select the sequences of this process from a state (B, ·) that is carried from batch to batch."""
         return carry if carry is None or self.size == 1 else tuple(t[self.rank :: self.size].clone() for t in carry)
 
     def whole(self, carry: State | None) -> State | None:
@@ -234,7 +234,9 @@ def size_of(devices: int | None) -> int:
     """
     started = int(os.environ.get("WORLD_SIZE", "1")) if "MASTER_ADDR" in os.environ else 1
     if devices is not None and started > 1 and devices != started:
-        raise UsageError(f"devices: expected {started}, as started by torchrun, got {devices}; leave out --devices")
+        raise UsageError(
+            f"devices: expected {started}, the number of processes of torchrun, got {devices}; leave out --devices"
+        )
     return started if started > 1 else devices or 1
 
 
@@ -253,7 +255,7 @@ def check_size(plan: Plan, size: int) -> None:
         return
     if not plan.task.divides:
         raise UsageError(
-            f"devices: expected 1, the task {plan.task.name} cannot divide its batches, got {size}; leave out --devices"
+            f"devices: expected 1, as {plan.task.name} cannot divide its batches, got {size}; leave out --devices"
         )
     batch = plan.config.batch_size
     if batch % size:
@@ -310,5 +312,5 @@ def together(plan: Plan, size: int, command: list[str]) -> Iterator[Group]:
                 raise
             lost = next(filter(None, (child.failure() for child in children)), "the connection to one was lost")
             raise EdgernnError(
-                f"devices: of {size} processes that train together {lost}; resume the run with --resume"
+                f"devices: {size} processes train together, but {lost}; resume the run with --resume"
             ) from None

@@ -39,7 +39,7 @@ def learning_curve(
         runs: Dict from a run's name, shown in the legend, to its lines of metrics.jsonl.
         metric: Main metric.
         solved: Threshold of the metric, drawn as a line; None for no line.
-        can_skip: True to plot the skip percentage.
+        can_skip: True to plot the percentage of skipped updates as well.
     """
     from matplotlib.figure import Figure
 

@@ -117,7 +117,7 @@ def choose_device(name: str) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """Task, configurations and update rule of a run, before data is read; sizes that follow from data are missing."""
+    """Task, configurations and update rule of a run, before data is read: sizes that depend on the data are missing."""
 
     task: Task
     source: Path | None
@@ -186,7 +186,7 @@ def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object
         check_steerable("background", rule_type)
         if not new_task.marks_background:
             raise UsageError(
-                f"background: expected a task that marks background steps, got {task_type.name} without such steps; "
+                f"background: expected a task that marks steps at which nothing happens, got {task_type.name} without; "
                 "set silence for the task adding, or background_label for your own labels per step"
             )
     return Choice(new_task, source, rule_type.can_skip, config, new_task.adapted(replace(model, layer=layer)))

@@ -144,7 +144,7 @@ def _patterns(runs: list[Path]) -> Callable[[Path], None]:
     models = {name: model for name, (model, _) in loaded.items()}
     x = next(iter(loaded.values()))[1][:, :1]
     if not any(model.rule_type.can_skip for model in models.values()):
-        raise NothingToDrawError("expected a run with a rule that skips updates, got none")
+        raise NothingToDrawError("expected a run whose update rule skips updates, such as selective, got none")
     if any(other[:, :1].shape != x.shape for _, other in loaded.values()):
         raise NothingToDrawError("expected runs with test sequences of one shape, got several; plot them separately")
     if len(models) == 1:
@@ -154,7 +154,7 @@ def _patterns(runs: list[Path]) -> Callable[[Path], None]:
 
 def _tradeoff(runs: list[Path]) -> Callable[[Path], None]:
     if len(runs) < 2:
-        raise NothingToDrawError("expected several runs to compare, got one; name more")
+        raise NothingToDrawError("expected several runs to compare, got one; name more run directories")
     outcomes = []
     for run, result in zip(runs, _results(runs), strict=True):
         group = ", ".join(parts(result["cell"], result["rule"]))

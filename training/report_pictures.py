@@ -39,7 +39,7 @@ class Picture(abc.ABC):
 
     Attributes:
         kind: Name of the kind.
-        of_runs: True if the picture needs the run directories.
+        of_runs: True if the picture needs the trained models, in their run directories.
         name: Name of the file.
         text: Caption.
     """
@@ -329,7 +329,7 @@ def _values(row: Row, name: str) -> list[Any]:
 
 
 def _series(row: Row, name: str) -> list[list[float]]:
-    """Return the values of each seed as a list; a column has one value per seed."""
+    """Return a list of values for each seed; a column of the table has one value per seed."""
     return [value if isinstance(value, list) else [value] for value in _values(row, name)]
 
 

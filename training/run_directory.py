@@ -11,7 +11,7 @@ model.safetensors  the weights, for all other readers of a run
 example.npz        some test sequences, x (N, T, I)
 metrics.jsonl      one line per evaluation; a resumed run first cuts it back to the checkpoint
 detections.png     DET curve of a keyword model that was trained on streams
-room.wav           the first minute of the room that its test hears; room.csv has its words
+room.wav           the first minute of the recording on which its test measures detection; room.csv lists its words
 series.json        the task's series (`Task.series`) of the trained network, for pictures
 result.json        the result, written last: it marks the run as finished
 latency.json       latency of the exported model, measured afterwards (`edgernn.training.run_latency`)
@@ -58,8 +58,8 @@ class Position:
         loss_count: Number of these losses.
         best: Best validation metric; None before the first evaluation.
         stale: Evaluations since the best one.
-        missed: With the setting skip: how far the share of skipped updates at the best evaluation is from the wanted
-            share, in percentage points beyond `steering.TOLERANCE`, or 0 if it is within it. 0 without that setting.
+        missed: With the setting skip: distance of the share of skipped updates at the best evaluation from the wanted
+            share, in percentage points beyond `steering.TOLERANCE`; 0 within it, and without that setting.
         seconds: Seconds of training.
         steering: With the setting skip: state of the controller of λ, the weight of the updates in the loss. None
             without that setting and before the first step.
@@ -157,7 +157,7 @@ class RunDirectory:
         if difference := first_difference(old, record):
             name, expected, got = difference
             hint = "resume with the settings it was started with, or give another --out"
-            raise UsageError(f"{name}: expected {expected!r} as in the run in {self.path}, got {got!r}; {hint}")
+            raise UsageError(f"{name}: the run in {self.path} has {_as_text(expected)}, got {_as_text(got)}; {hint}")
         if self.result() is not None:
             return f"{self.path} is finished: nothing to do"
         changed = [
@@ -267,6 +267,11 @@ class RunDirectory:
             # the line must be on disk before the checkpoint that follows
             file.flush()
             os.fsync(file.fileno())
+
+
+def _as_text(value: Any) -> str:
+    """Format the value of a setting for an error; None is a setting that is not set."""
+    return "no value" if value is None else repr(value)
 
 
 def _metadata(content: bytes) -> dict[str, str]:

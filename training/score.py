@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Score on the test data for a changed model of a run, such as one with weights rounded to int8."""
+"""Score of a modified model of a run, such as one with int8 weights, on the run's test data."""
 
 from collections.abc import Callable
 from pathlib import Path

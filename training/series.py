@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Series of numbers that a table keeps of each training run, for plots.
+"""Series of numbers, such as the loss at each evaluation, that a table of results keeps of each run for plots.
 
 A series is a figure of metrics.jsonl, such as the loss, with a number for each evaluation; or one that the run's task
 has measured on the trained network (`Task.series`), which is in series.json.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steering of the budget's weight λ, so that a training ends with a wanted share of updates skipped."""
+"""Control of λ, the weight of the penalty on updates, so that training reaches a wanted share of skipped updates."""
 
 import math
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ _WARM_UP = 0.5
 
 @dataclass
 class SteeringState:
-    """Numbers of `Steering` that a checkpoint keeps.
+    """State of the controller `Steering`, which a checkpoint saves.
 
     Attributes:
-        scale: Unit of λ, from the first batch.
+        scale: Unit of λ, computed from the first batch.
         first_share: Share of neurons updated in the first batch.
         share: Exponential moving average of the share updated in the training batches.
-        z: Position of λ on its scale.
+        z: The controlled variable: λ = scale · sinh(z).
     """
 
     scale: float
@@ -41,7 +41,7 @@ class SteeringState:
 
     @property
     def weight(self) -> float:
-        """λ, the weight of the update budget in the loss."""
+        """λ, the weight of the penalty on updates in the loss."""
         return self.scale * math.sinh(self.z)
 
 
@@ -80,21 +80,21 @@ class Steering:
         return 0.0 if self.state is None else 100 * (1 - self.state.share)
 
     def wanted(self, step: int) -> float:
-        """Share of neurons to be updated after `step` training steps."""
+        """Share of neurons that the network should update at a time step, after `step` training steps."""
         first = 1 - self.skip if self.state is None else self.state.first_share
         return first + (1 - self.skip - first) * min(1.0, step / (_WARM_UP * self.steps))
 
     def warm(self, step: int) -> bool:
-        """True if the warm-up is over after `step` training steps."""
+        """True if the warm-up, in which the wanted share still moves, is over after `step` training steps."""
         return step >= _WARM_UP * self.steps
 
     def follow(self, step: int, loss: float, budget: float, share: float) -> None:
-        """Move λ after a training step.
+        """Adapt λ after a training step.
 
         Args:
             step: Number of steps done, with this one.
             loss: Loss of the batch.
-            budget: `RecurrentModel.budget` of the batch.
+            budget: Penalty on updates in the batch (`RecurrentModel.budget`).
             share: Share of neurons updated in the batch.
         """
         if self.state is None:
@@ -111,7 +111,7 @@ class Steering:
         return max(0.0, abs(skip_percent - 100 * self.skip) - TOLERANCE)
 
     def why_missed(self, skip_percent: float) -> str | None:
-        """Explain why a network does not skip the wanted share.
+        """Explain why a trained network does not skip the wanted share of its updates.
 
         Args:
             skip_percent: Percentage of updates that it skips on the validation data.
@@ -139,10 +139,10 @@ class Steering:
 
 
 def check_steerable(setting: str, rule: type[UpdateRule]) -> None:
-    """Raise UsageError for a setting of the budget if its weight cannot change the share of updates of a rule."""
+    """Raise UsageError for the setting skip or background if a rule's share of updates cannot be trained."""
     if not rule.steerable():
         names = ", ".join(sorted(name for name, other in RULES.items() if other.steerable()))
         raise UsageError(
-            f"{setting}: expected a rule whose decisions are learned, got {rule.name}, which has no update budget; "
-            f"these rules have one: {names}"
+            f"{setting}: expected an update rule whose decisions are trained, got {rule.name}, which has no penalty; "
+            f"use one of {names}"
         )

@@ -30,7 +30,7 @@ class Row:
 
     Attributes:
         name: Name of the row.
-        settings: Settings in which the row differs from others of its name or table.
+        settings: Settings that distinguish the row from others of the same name or table.
         jobs: The trainings.
     """
 
@@ -67,7 +67,10 @@ class Row:
         return spread([value for value in values if value is not None])
 
     def record(self, failures: Failures) -> dict[str, Any]:
-        """Build the part of a row's report that all tables share; `failures` maps run directories to errors."""
+        """Return the row's entry in table.json, without what only some tables have.
+
+        `failures` maps the run directory of each failed run to its error message.
+        """
         first = next(iter(self.results.values()), {})
         return {
             "name": self.name,

@@ -141,7 +141,7 @@ def _input(case: Case) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 @click.command()
 @click.argument("other", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--only", metavar="TEXT", help="Compare the cases whose names contain TEXT.")
+@click.option("--only", metavar="TEXT", help="Time only the benchmark cases whose names contain TEXT, such as gru.")
 @click.option("--rounds", default=31, show_default=True, help="Number of timing rounds; each times both libraries.")
 @click.option(
     "--models",

@@ -64,7 +64,7 @@ class CurvePoint:
 
 
 def measure(cell: str, input_size: int, hidden_size: int, steps: int, batch: int, settings: Rounds) -> dict[str, Any]:
-    """Time a layer for all shares of skipped updates.
+    """Time a layer at several shares of skipped updates, from 0 to 90 %.
 
     Args:
         cell: Name of the cell.
@@ -75,7 +75,7 @@ def measure(cell: str, input_size: int, hidden_size: int, steps: int, batch: int
         settings: Rounds of the measurement.
 
     Returns:
-        Dict with the sizes, the µs per step of the layer without a rule, and the points as dicts.
+        Dict with the sizes, the µs per step of the layer without an update rule, and a dict for each `CurvePoint`.
     """
     x = np.random.default_rng(0).standard_normal((steps, batch, input_size)).astype(np.float32)
     calls: dict[str, Callable[[], Any]] = {}
@@ -177,7 +177,13 @@ def _point(values: dict[str, Any]) -> CurvePoint:
 @click.option("--steps", default=500, show_default=True, help="Time steps (T).")
 @click.option("--batch", default=1, show_default=True, help="Sequences in a batch (B).")
 @click.option("--rounds", default=15, show_default=True, help="Number of timing rounds; each round times all layers.")
-@click.option("--layers", "count", default=len(LAYERS), show_default=True, help="Time the first layers only.")
+@click.option(
+    "--layers",
+    "count",
+    default=len(LAYERS),
+    show_default=True,
+    help="Number of layers to time, from the first of the list.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for skip-curve.json and skip-curve.png.")
 def main(steps: int, batch: int, rounds: int, count: int, out: Path | None) -> None:
     """Time layers that skip 0 to 90 % of their updates beside the same layers without a rule."""

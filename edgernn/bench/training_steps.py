@@ -90,7 +90,9 @@ def table(report: dict[str, Any]) -> str:
     is_flag=True,
     help="Also time each cell as a cell of your own: its traced operations in place of its built-in kernel.",
 )
-@click.option("--cpu-time", is_flag=True, help="Count processor time, for one thread on a busy machine.")
+@click.option(
+    "--cpu-time", is_flag=True, help="Measure processor time instead of elapsed time, for one thread on a busy machine."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Write the measured times to this JSON file.")
 def main(
     cells: tuple[str, ...],

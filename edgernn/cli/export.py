@@ -62,5 +62,7 @@ def command(run: Path, out: Path | None, weights: str) -> dict[str, Any]:
     from edgernn.files import MODEL
     from edgernn.training.score import scorer
 
+    if run.is_dir():
+        click.echo("exporting, comparing the file with torch, and timing it: this takes some seconds", err=True)
     name = MODEL if weights == "float32" else f"model-{weights}.onnx"
     return export_run(run, out or run / name, weights, None if weights == "float32" else scorer(run))

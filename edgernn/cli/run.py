@@ -105,7 +105,10 @@ def command(
             raise UsageError("expected --input and --output, or --stream, got both; leave one out")
         return run_stream(model, recording, PostProcessing(**chosen), **options)
     if source is None or target is None:
-        raise UsageError("expected --input and --output, or --stream, got neither; give a file of inputs or a wav file")
+        raise UsageError(
+            "expected --input FILE with the inputs x and --output FILE for y, or --stream FILE.wav, got neither; add "
+            "them"
+        )
     if chosen:
         raise UsageError(
             f"--{next(iter(chosen))}: expected --stream, whose detections it is for, got none; leave it out"

@@ -35,6 +35,20 @@ def _previews(run: Path) -> list[str]:
     return sorted(path.name for path in run.iterdir() if path.suffix in (".png", ".txt"))
 
 
+def _restore(options: dict[str, Any]) -> tuple[str, ...]:
+    """Set the options to those with which the run in --out was started; return its settings."""
+    from edgernn.errors import UsageError
+    from edgernn.store import read_config
+
+    if options["out"] is None:
+        raise UsageError("--resume: expected --out with the directory of a run, or --task and --cell, got neither")
+    started = command.make_context("train", read_config(options["out"])["command"][2:]).params
+    for name in ("task", "cell", "rule", "seed", "data", "devices"):
+        options[name] = started[name]
+    settings: tuple[str, ...] = started["settings"]
+    return settings
+
+
 def _sections(task: str | None = None, cell: str | None = None, rule: str | None = None) -> Any:
     from edgernn.training.help import sections
 
@@ -85,7 +99,12 @@ def _sections(task: str | None = None, cell: str | None = None, rule: str | None
     help="Number of data-parallel processes: each trains on a part of every batch, on a GPU of its own if available.",
 )
 @data_folder
-@click.option("--resume", is_flag=True, help="Resume the interrupted run in --out from its last checkpoint.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Resume the interrupted run in --out from its last checkpoint. Without --task and --cell, the options and "
+    "settings are those that it was started with.",
+)
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 def command(recipe: str | None, resume: bool, settings: tuple[str, ...], **options: Any) -> dict[str, Any] | None:
     """Train a recurrent cell on a task and write a run directory: weights, checkpoints, metrics and plots.
@@ -107,6 +126,8 @@ def command(recipe: str | None, resume: bool, settings: tuple[str, ...], **optio
     from edgernn.training.parallel import leads
     from edgernn.training.recipe import follow
 
+    if resume and recipe is None and not settings and options["task"] is None and options["cell"] is None:
+        settings = _restore(options)
     words = follow(recipe, options, split_words(settings))
     result = train(**options, resume=resume, settings=words, progress=Progress() if leads() else Silent())
     return result if leads() else None

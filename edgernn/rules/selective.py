@@ -2,6 +2,7 @@
 """The learned update rule of SA-RNN, which selects single neurons."""
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +36,13 @@ class Selective(UpdateRule):
     kind = Kind.NEURON
     has_groups = True
 
-    def __init__(self, input_size: int, hidden_size: int, budget: str = "decisions", group_size: int = 1) -> None:
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        budget: Literal["decisions", "likelihoods"] = "decisions",
+        group_size: int = 1,
+    ) -> None:
         super().__init__(input_size, hidden_size)
         if not 1 <= group_size <= hidden_size:
             raise UsageError(f"group_size: expected from 1 to {hidden_size}, the number of neurons, got {group_size}")

@@ -115,7 +115,10 @@ def _struct(forms: list[Cell]) -> str:
     cell, *others = forms
     equations = trace_equations(cell)
     if any(trace_equations(other) != equations for other in others):
-        raise ProgramError(f"{cell.form}: expected the same equations for all variants of a cell, got different ones")
+        raise ProgramError(
+            f"{cell.form}: expected the same equations for all variants (sizes, options) of a cell, got different "
+            "ones; change them"
+        )
     mid_is_input = equations.mid_is_input
     sizes = [vector.size for vector in cell.vectors.values()]
     lines = [f"struct {_camel(cell.form)} {{", f'static constexpr const char* kName = "{cell.form}";']
@@ -284,7 +287,7 @@ def _projection(rule: UpdateRule) -> tuple[str | None, str | None]:
         expected = nn.functional.linear(x, rule.weights[matrix], None if bias is None else rule.weights[bias])
         if set(used) <= {matrix, bias} and torch.allclose(e, expected):
             return matrix, bias
-    raise ProgramError(f"{rule.name}: project(x): expected W x + b with W (H, I) and b (H,)")
+    raise ProgramError(f"{rule.name}: project(x): expected W x + b with W (H, I) and b (H,); rewrite it")
 
 
 def _rule_methods(rule: UpdateRule) -> Iterator[list[str]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C99 source of a model for microcontrollers: constant weights, the code that this model needs, and nothing else."""
+"""Conversion of a model to C99 source for microcontrollers: constant weights, and only the code that it needs."""
 
 from edgernn.runtime.firmware.folder import pack_folder
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gates and equations of cells and rules as data: those of the library, and those that a packed model contains."""
+"""Tables of cells and update rules from which C code is printed: their gates, weights and point-wise equations.
+
+The tables of built-in cells and rules are in equations.json. A packed model contains that of a user's own cell.
+"""
 
 import functools
 import json
@@ -21,7 +24,7 @@ _KINDS = ("gate", "x", "vector", "state")
 
 @dataclass(frozen=True)
 class Operation:
-    """Computation of one value of an equation: an op, and the indices of its operands, which are earlier values."""
+    """One operation of an equation: its name, such as add, and the indices of its operands (earlier values)."""
 
     op: str
     operands: tuple[int, ...]
@@ -29,7 +32,9 @@ class Operation:
 
 @dataclass(frozen=True)
 class PointwiseEquation:
-    """Point-wise function as a list of operations; see `edgernn.program.Program`, whose serialised form it reads.
+    """Point-wise function as a list of operations, decoded from a serialised `edgernn.program.Program`.
+
+    Values are numbered: first the arguments, then the constants, then the result of each operation.
 
     Attributes:
         arguments: Name of each argument, such as "gate 0".
@@ -46,19 +51,22 @@ class PointwiseEquation:
 
 @dataclass(frozen=True)
 class CellTable:
-    """A cell: the terms of its gates, its vectors and states, and its equations.
+    """A recurrent cell: its gates (pre-activations), parameter vectors and states, and its equations.
+
+    A gate is a sum of the terms W x, R h, C c, V m and a bias b, each of which it may lack. m is an intermediate
+    vector, the result of the cell's equation `mid`.
 
     Attributes:
-        gates: Terms of each gate as bits.
-        vectors: Size of each vector: H, I or 1.
+        gates: Terms of each gate, as a sum of the bits X, H, C, M and BIAS; MID marks a gate that `mid` reads.
+        vectors: Size of each parameter vector: "H", "I" or "1".
         states: Number of states.
         mid_is_input: True if m and the gates that it reads have the size I, not H.
         reads_last: True if W has 2I columns, for x_t and then x_{t-1}.
         square: True if `update` reads x, so that I = H.
-        update: PointwiseEquation of the next states.
-        mid: PointwiseEquation of m, or None for a cell without m.
-        map: PointwiseEquation that maps all vectors, or None if none is mapped.
-        constants: Number of vectors that are constants; they come last.
+        update: Equation of the next states.
+        mid: Equation of m, or None for a cell without m.
+        map: Equation that computes all vectors as the cell uses them from those stored, or None to use them as stored.
+        constants: Number of vectors that are not trained; they come last.
     """
 
     gates: tuple[int, ...]
@@ -73,32 +81,35 @@ class CellTable:
     constants: int
 
     def group(self, *, mid: bool) -> list[int]:
-        """Return the indices of the gates that `mid` reads, or of all others."""
+        """Return the indices of the gates that the equation `mid` reads (mid=True), or of all other gates."""
         return [g for g, terms in enumerate(self.gates) if bool(terms & MID) == mid]
 
     def with_term(self, term: int, *, mid: bool) -> list[int]:
-        """Return the indices of a group's gates that have a term."""
+        """Return the indices of the gates with a term, a bit such as X, among those that `group` returns."""
         return [g for g in self.group(mid=mid) if self.gates[g] & term]
 
     def rows(self, gate: int, hidden: int, inputs: int) -> int:
-        """Return the number of rows of a gate."""
+        """Return the number of rows of a gate's weights: I if m has the size I and the gate feeds it, else H."""
         return inputs if self.gates[gate] & MID and self.mid_is_input else hidden
 
 
 @dataclass(frozen=True)
 class RuleTable:
-    """An update rule: what decides, its weights and memories, and its equations by method.
+    """An update rule, which decides which neurons a step updates: its weights, memories and equations.
+
+    A rule with equations updates where its score is above 0. A memory is a state of the rule itself.
 
     Attributes:
-        kind: TIME, NEURON or SAMPLE.
+        kind: What is decided: TIME (by the step number), NEURON (for each neuron) or SAMPLE (for the whole state).
         dense: True if every neuron is updated at every step.
-        inclusive: True if a neuron is updated at a score of 0 as well.
-        memories: Size of each memory, by name.
+        inclusive: True if a score of exactly 0 updates, too.
+        memories: Dict from the name of each memory to its size: "H", "I" or "1".
         weights: Names of the weights in the order of the file.
-        equations: `score`, `evidence`, `drive` and `advance`; empty for a rule that decides by code of its own.
-        matrix: Name of the weight (H, I) of the scores' input part, or None.
-        bias: Name of the bias of that part, or None.
-        numbers: Names of the weights that are one number.
+        equations: Dict from a method of `UpdateRule` (`score`, `evidence`, `drive`, `advance`) to its equation; empty
+            for a rule that is written in C++.
+        matrix: Name of the weight (H, I) whose product with x is part of the score, or None.
+        bias: Name of the bias that is added to this product, or None.
+        numbers: Names of the weights that are a single number.
     """
 
     kind: str
@@ -120,19 +131,19 @@ def _tables() -> dict[str, Any]:
 
 @functools.cache
 def built_in_cell(name: str) -> CellTable | None:
-    """Return the cell of the library with this name, such as sru-projected, or None if there is none."""
+    """Return the table of the built-in cell with this name, such as sru-projected, or None if there is none."""
     lists = _tables()["cells"].get(name)
     return None if lists is None else cell_table(lists)
 
 
 @functools.cache
 def built_in_rules() -> dict[str, RuleTable]:
-    """Return all rules of the library by name."""
+    """Return a dict from the name of each built-in update rule to its table."""
     return {name: _rule_table(entry) for name, entry in _tables()["rules"].items()}
 
 
 def cell_table(lists: Mapping[str, Any]) -> CellTable:
-    """Read a cell from the lists of numbers that describe it in a file: gates, vectors, layout and programs."""
+    """Build the table of a cell from the lists of integers and floats that describe it in a packed model."""
     states, mid_is_input, reads_last, square, _ = lists["layout"]
     update, mid, map = (_cell_equation(lists, name) for name in ("update", "mid", "map"))
     assert update is not None
@@ -166,7 +177,7 @@ def _rule_table(entry: dict[str, Any]) -> RuleTable:
 
 
 def _equation(ints: Sequence[int], numbers: Sequence[float], name: Callable[[int], str]) -> PointwiseEquation:
-    """Read a serialised program; `name` maps the key of an argument to its name."""
+    """Decode a serialised program (see `Program.serialise`); `name` maps an argument's integer key to its name."""
     names = {code: (op, arity) for op, (code, arity) in _tables()["ops"].items()}
     arguments, constants, operations, results = (int(count) for count in ints[:4])
     first, last = 4 + arguments, len(ints) - results
@@ -208,7 +219,7 @@ _COMPUTE: dict[str, Callable[..., Any]] = {
 
 
 def mapped_vectors(equation: PointwiseEquation | None, vectors: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
-    """Apply the map of a cell to its vectors, in float64."""
+    """Apply a cell's equation `map`, if any, to its stored parameter vectors, in float64."""
     if equation is None:
         return [vector.astype(np.float32) for vector in vectors]
     values: list[Any] = [vectors[int(name.split()[1])].astype(np.float64) for name in equation.arguments]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`edgernn pack --target c`: writes the folder of C files that a firmware compiles."""
+"""`edgernn pack --target c`: writes a model as a folder of C files to compile into a firmware."""
 
 import re
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ def pack_folder(model: Path, out: Path, name: str = "model") -> dict[str, Any]:
         name: Name of the files, and prefix of the functions, such as model in model_step.
 
     Returns:
-        Dict with the paths `model` and `folder`, the `files`, the bytes of `weights`, which stay in flash, and the
-        bytes of the `state`, which is in memory.
+        Dict with the paths `model` and `folder`, the names `files`, and two sizes in bytes: `weights`, in flash, and
+        `state`, in RAM.
 
     Raises:
         EdgernnError: The file cannot be read.
@@ -45,7 +45,7 @@ def pack_folder(model: Path, out: Path, name: str = "model") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CFiles:
-    """Texts of the C files of a model by name, and its sizes in bytes."""
+    """C files of a model, as a dict from file name to text, and the bytes of its weights and of its state."""
 
     texts: dict[str, str]
     weight_bytes: int
@@ -53,7 +53,7 @@ class CFiles:
 
 
 def c_files(content: bytes, path: Path, name: str = "model") -> CFiles:
-    """Print the C files of a packed model.
+    """Generate the C files of a packed model (the content of a file that `edgernn pack` writes).
 
     Args:
         content: The packed model.
@@ -68,7 +68,7 @@ def c_files(content: bytes, path: Path, name: str = "model") -> CFiles:
         UsageError: The model has a part for which there is no C code, or the name is not a name in C.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise UsageError(f"--name: expected a name in C of small letters, digits and _, got {name!r}")
+        raise UsageError(f"--name: expected a C identifier of small letters, digits and _, such as model, got {name!r}")
     read = read_content(content, path)
     _check(read, path)
     code = ModelCode(read, name, path.name)
@@ -87,16 +87,21 @@ def _check(model: ModelContent, path: Path) -> None:
         rule = layer.rule
         if not rule.dense and not rule.equations:
             raise UsageError(
-                f"{path}: {layer.name}: expected a rule that decides by equations, such as selective or skip, got one "
-                "that decides by code; run it with the native library"
+                f"{path}: layer {layer.name}: expected an update rule with C code, such as selective or skip, got "
+                "another one; run the model with the native library"
             )
         if layer.hidden > _MOST_NEURONS:
-            raise UsageError(f"{path}: {layer.name}: expected at most {_MOST_NEURONS} neurons, got {layer.hidden}")
+            raise UsageError(
+                f"{path}: layer {layer.name}: C code needs at most {_MOST_NEURONS} neurons, got {layer.hidden}"
+            )
         types = {weight.values.dtype.kind for weight in layer.weights.values()}
         if "u" in types:
             raise UsageError(
-                f"{path}: {layer.name}: expected float32 or int8 weights, got bfloat16; export it with --weights int8"
+                f"{path}: layer {layer.name}: C code needs float32 or int8 weights, got bfloat16; export the model "
+                "with --weights int8"
             )
         for name, weight in layer.weights.items():
             if not np.isfinite(weight.floats).all():
-                raise UsageError(f"{path}: {layer.name}: {name}: expected finite weights, got NaN or infinity")
+                raise UsageError(
+                    f"{path}: layer {layer.name}: weight {name} has a NaN or an infinity; train the model again"
+                )

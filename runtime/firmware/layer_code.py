@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the C code of one kind of layers: its record, and the function that runs a step."""
+"""Generates the C code for layers of the same kind (`LayerKind`): a struct, and the function that runs a step."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from edgernn.runtime.firmware.pointwise_c import block_comment, call, function, 
 
 
 def record(kind: LayerKind) -> str:
-    """Print the C struct with the sizes, places of states and weights of a layer."""
+    """Generate the C struct of a layer: its sizes, the indices of its states in the state array, and its weights."""
     rows = "int8_t" if kind.int8 else "float"
     lines = ["int32_t inputs, hidden;"]
     if kind.cell.mid is not None:
@@ -37,24 +37,24 @@ def _matrix_fields(kind: LayerKind) -> list[str]:
 
 
 def vector_fields(kind: LayerKind) -> list[str]:
-    """Return the names of the fields of biases, the cell's vectors and the rule's vectors."""
+    """Return the names of the C struct's members for biases, the cell's parameter vectors and the rule's vectors."""
     names = [name for name, has in zip(("mid_bias", "bias"), kind.biased, strict=True) if has]
     names += [f"vector_{i}" for i in range(len(kind.cell.vectors))]
     return names + [identifier(name) for name in kind.rule.weights if kind.rule.equations and name != kind.rule.matrix]
 
 
 def _state_count(kind: LayerKind) -> int:
-    """Return the number of places: states of the cell and of the rule, x_last, and the drive of a sample's rule."""
+    """Count a layer's states: those of cell and rule, x_{t-1}, and the drive of a rule that decides per sample."""
     return kind.cell.states + len(kind.rule.memories) + kind.cell.reads_last + (kind.rule.kind == "SAMPLE")
 
 
 def code(kind: LayerKind, state: str) -> str:
-    """Print the C functions of a kind of layers; `state` is the name of the model's state in C."""
+    """Generate the C functions for layers of a kind; `state` is the name of the C struct with the model's state."""
     return "\n".join(_LayerCode(kind, state).functions())
 
 
 class _LayerCode:
-    """Prints the functions of one kind of layers."""
+    """Generator of the C functions for layers of one kind; methods yield or return lines of C."""
 
     def __init__(self, kind: LayerKind, state: str) -> None:
         self._kind, self._state, self._id = kind, state, kind.identifier
@@ -89,7 +89,7 @@ class _LayerCode:
         yield f"return {self._count};"
 
     def _work(self) -> Iterator[str]:
-        """Print what a step does if any neuron is updated."""
+        """Generate the part of a step that is left out if no neuron is updated."""
         yield from self._prepare()
         if self._cell.mid is not None:
             yield from self._middle()
@@ -104,7 +104,7 @@ class _LayerCode:
             yield f"float* const {name} = model->state + layer->states[{i}];"
 
     def _places(self) -> list[str]:
-        """Return the names of the pointers to all states, in their order."""
+        """Return the names of the C pointers to the layer's states, in the order of the state array."""
         names = [f"state_{i}" for i in range(self._cell.states)] + list(map(identifier, self._rule.memories))
         return names + ["last"] * self._cell.reads_last + ["drive"] * (self._rule.kind == "SAMPLE")
 
@@ -112,7 +112,7 @@ class _LayerCode:
         return ">=" if self._rule.inclusive else ">"
 
     def _rule_places(self, index: str, memory_index: str) -> dict[str, str]:
-        """Return the C expressions of a rule's weights and memories, for the neuron or group `index`."""
+        """Map the names of a rule's weights and memories to C expressions, for the neuron or group `index`."""
         places = {
             name: f"layer->{identifier(name)}[{'0' if name in self._rule.numbers else index}]"
             for name in self._rule.weights
@@ -120,7 +120,7 @@ class _LayerCode:
         return places | {name: f"{identifier(name)}[{memory_index}]" for name in self._rule.memories}
 
     def _decide(self) -> Iterator[str]:
-        """Print the decision, which returns early if no neuron is updated."""
+        """Generate the update rule's decision: an early return, or a list of the neurons to update."""
         if self._rule.kind == "SAMPLE":
             score = call(f"score_{self._id}", self._rule.equations["score"], self._rule_places("0", "0"))
             yield f"const float score = {score};"
@@ -165,7 +165,7 @@ class _LayerCode:
         yield "}"
 
     def _prepare(self) -> Iterator[str]:
-        """Print the product Q h and the quantisation of the vectors that products read."""
+        """Generate what products need first: Q h for low-rank weights R Q, and inputs quantised for int8 weights."""
         kind = self._kind
         if kind.low_rank:
             yield "for (int32_t k = 0; k < layer->rank; ++k) {"
@@ -205,7 +205,7 @@ class _LayerCode:
                 yield f"    {sums});"
 
     def _sums(self, row: str, *, mid: bool) -> Iterator[str]:
-        """Print the pre-activations p of a row of all gates of a group."""
+        """Generate the pre-activations p of neuron `row`: of the gates that `Cell.mid` reads, or of others."""
         gates, cell = self._cell.group(mid=mid), self._cell
         yield f"float p[{len(cell.gates)}];"
         for i, gate in enumerate(gates):
@@ -214,7 +214,7 @@ class _LayerCode:
         yield from self._multiply([product for product in self._kind.products if product.mid == mid], row)
 
     def _places_of(self, equation: PointwiseEquation, row: str) -> dict[str, str]:
-        """Return the C expressions of an equation's arguments in a row."""
+        """Map the names of an equation's arguments to C expressions, for the C variable `row` (a neuron)."""
         places = {}
         for argument in equation.arguments:
             what, number = argument.split()
@@ -263,7 +263,7 @@ class _LayerCode:
             yield "}"
 
     def _advance(self, u: str, score: str, drive: str, index: str) -> Iterator[str]:
-        """Print the new values of the rule's memories."""
+        """Generate the update of the rule's memories (its own states) by its equation `advance`."""
         equation = self._rule.equations["advance"]
         memories = list(self._rule.memories)
         places = self._rule_places(index, index) | {"u": u, "score": score, "drive": drive}
@@ -274,7 +274,7 @@ class _LayerCode:
             yield f"{call(f'advance_{self._id}', equation, places, [f'&{target}' for target in targets])};"
 
     def _evidence(self, index: str) -> str:
-        """Print what a rule's memory learns of a neuron: c if the cell has one, else h."""
+        """Generate the rule's equation `evidence` for a neuron, which reads the state c if the cell has one, else h."""
         read = min(1, self._cell.states - 1)
         places = self._rule_places(index, index) | {"s_h": f"state_{read}[{index}]", "s_c": f"state_{read}[{index}]"}
         return call(f"evidence_{self._id}", self._rule.equations["evidence"], places)
@@ -293,7 +293,7 @@ class _LayerCode:
             yield "}"
 
     def _drive(self) -> str:
-        """Print the function that computes the drive, which is constant while the state is."""
+        """Generate the C function that computes the rule's equation `drive`, called only when the state has changed."""
         read = min(1, self._cell.states - 1)
         places = self._rule_places("0", "0") | {"evidence": "sum"}
         state = self._places().index("drive")

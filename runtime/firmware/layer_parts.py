@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of layers: the products, workspace and vectors of their C code."""
+"""Kinds of layers that share C code: which matrix-vector products and which workspace that code needs."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ _MOST_INT16, _MOST_INT32 = 127 * 256 + 127, 2**31 - 1
 
 @dataclass(frozen=True)
 class GateProduct:
-    """A product of weights with a vector, for one group of gates.
+    """A matrix-vector product that is a term of several gates (pre-activations) of a cell.
 
     Attributes:
-        name: Name of the vector: x, last (x of the last step), h, c or m.
-        weight: Name of the weight: W, R, C or V.
-        term: Term of the gates.
-        mid: True for the gates that `mid` reads.
-        gates: Indices of the gates with the term.
+        name: Name of the vector: x, last (x of the last step), h, c or m (the result of `Cell.mid`).
+        weight: Name of the matrix: W, R, C or V.
+        term: The term as a bit of `CellTable.gates`.
+        mid: True for gates that `Cell.mid` reads, False for all others.
+        gates: Indices of the gates that have the term.
     """
 
     name: str
@@ -34,23 +34,23 @@ class GateProduct:
 
     @property
     def field(self) -> str:
-        """Name of the weights in the layer's record."""
+        """Name of the matrix in the layer's C struct."""
         return f"mid_{self.name}" if self.mid else self.name
 
 
 @dataclass(frozen=True)
 class LayerKind:
-    """Layers with the same code.
+    """Properties that layers with the same C code share; sizes and weights may differ.
 
     Attributes:
         name: Cell and rule, such as gru+selective.
-        number: Number of kinds before this one whose names give the same identifier.
+        number: Number of earlier kinds in the model with the same C identifier, which is appended to it.
         cell: The cell.
-        rule: The rule.
-        biased: True if any gate has a bias, for mid and for update.
-        low_rank: True if R is a product.
+        rule: The update rule.
+        biased: True if any gate has a bias: of the gates that `Cell.mid` reads, and of the others.
+        low_rank: True if the recurrent weights are a product of two matrices, R Q.
         int8: True if the matrices have int8 weights.
-        groups: True if groups of neurons share a decision.
+        groups: True if groups of neurons share an update decision.
     """
 
     name: str
@@ -68,7 +68,7 @@ class LayerKind:
 
     @cached_property
     def products(self) -> tuple[GateProduct, ...]:
-        """All products, those that `mid` reads first."""
+        """All products of a step: first those of the gates that `Cell.mid` reads."""
         cell, listed = self.cell, []
         for mid in (True, False):
             for name, weight, term in (("x", "W", X), ("last", "W", X), ("h", "R", H), ("c", "C", C), ("m", "V", M)):
@@ -79,18 +79,18 @@ class LayerKind:
 
     @property
     def vectors(self) -> list[str]:
-        """Names of the vectors that products read, each once, without m."""
+        """Names of the vectors that the products multiply, each once and without m."""
         return [name for name in dict.fromkeys(product.name for product in self.products) if name != "m"]
 
     def columns(self, name: str) -> str:
-        """Return the C expression of the number of columns of a vector."""
+        """Return the C expression of the length of a vector: x, last, h, c or m."""
         recurrent = "rank" if self.low_rank else "hidden"
         sizes = {"x": "inputs", "last": "inputs", "h": recurrent, "c": "hidden", "m": "middle"}
         return f"layer->{sizes[name]}"
 
     @property
     def kept_apart(self) -> list[int]:
-        """Indices of the states whose new values wait for the end of the step, as products still read the old ones."""
+        """Indices of states that are not updated in place: products of later neurons still read the old values."""
         if self.int8:
             return []
         read = {product.name for product in self.products if not product.mid}
@@ -98,7 +98,7 @@ class LayerKind:
 
     @property
     def lists_neurons(self) -> bool:
-        """True if a step updates some neurons, which the decision lists."""
+        """True if the rule decides for each neuron, so that a step works on a list of neurons."""
         return self.rule.kind == "NEURON"
 
     @property
@@ -107,7 +107,7 @@ class LayerKind:
 
 
 def kind_of(layer: LayerContent, number: int) -> LayerKind:
-    """Return the kind of a layer."""
+    """Return the kind of a layer; `number` as in `LayerKind`."""
     gates, cell = set(biased_gates(layer)), layer.cell
     biased = (bool(gates & set(cell.group(mid=True))), bool(gates & set(cell.group(mid=False))))
     int8 = layer.weights["W"].scales is not None
@@ -115,38 +115,38 @@ def kind_of(layer: LayerContent, number: int) -> LayerKind:
 
 
 def kind_key(layer: LayerContent) -> Hashable:
-    """Return a key that layers with the same code share."""
+    """Return a dictionary key that is equal for layers with the same C code."""
     kind = kind_of(layer, 0)
     return kind.name, kind.cell, kind.biased, kind.int8, kind.groups
 
 
 def quantised(kind: LayerKind) -> list[str]:
-    """Return the names of the vectors that are quantised, if the weights are int8."""
+    """Return the names of the vectors that a step quantises for products with int8 weights; none for float32."""
     if not kind.int8:
         return []
     return kind.vectors + ["m"] * any(product.name == "m" for product in kind.products)
 
 
 def depth(layer: LayerContent, vector: str) -> int:
-    """Return the number of columns of the weights that multiply a vector: x, last, h, c or m."""
+    """Return the length of a vector (x, last, h, c or m) in a layer: the number of columns of its weights."""
     recurrent = len(layer.weights["Q"].values) if "Q" in layer.weights else layer.hidden
     return {"x": layer.inputs, "last": layer.inputs, "h": recurrent, "c": layer.hidden, "m": layer.middle}[vector]
 
 
 def largest_quantised(depth: int) -> int:
-    """Return the largest magnitude of quantised inputs: a sum of `depth` products must be below 2^31."""
+    """Return the largest quantised input so that a sum of `depth` products with int8 weights stays below 2^31."""
     return min(_MOST_INT16, _MOST_INT32 // (127 * max(depth, 1)))
 
 
 @dataclass(frozen=True)
 class Field:
-    """A member of the model's state in C.
+    """An array in the C struct of a model's state.
 
     Attributes:
-        type: Type of an element.
-        name: Name.
-        count: Number of elements.
-        comment: Meaning.
+        type: C type of an element.
+        name: Name of the array.
+        count: Number of elements; 0 leaves it out.
+        comment: Comment beside it.
     """
 
     type: str
@@ -156,7 +156,7 @@ class Field:
 
 
 def workspace(layer: LayerContent, kind: LayerKind) -> list[Field]:
-    """Return what a step of a layer writes besides its states; fields that it does not need have no elements."""
+    """Return the workspace of a layer's step: the arrays that it writes besides states, of length 0 if unused."""
     rank = len(layer.weights["Q"].values) if kind.low_rank else 0
     fields = [
         Field("float", "next", len(kind.kept_apart) * layer.hidden, "new states"),

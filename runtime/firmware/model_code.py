@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the C files of a model: its header, and its source with the weights."""
+"""Generates the C header of a model, and its C source with the weights."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -28,11 +28,11 @@ _BYTES = {"float": 4, "int8_t": 1, "int16_t": 2, "uint16_t": 2, "int32_t": 4}
 
 
 class ModelCode:
-    """C code of a packed model.
+    """Generator of the C code of a model.
 
     Args:
-        model: The model.
-        name: Prefix of functions and name of the files.
+        model: Content of the packed model.
+        name: Prefix of the C functions, and name of the files.
         source: Name of the model's file, for comments.
     """
 
@@ -79,7 +79,7 @@ class ModelCode:
         return model.embedding is not None or model.frontend is not None or model.mean is not None
 
     def fields(self) -> list[Field]:
-        """Return the members of the model's state, with those that this model needs."""
+        """Return the arrays of the C struct that holds the states and the workspace of this model."""
         model = self._model
         listed = [Field("float", "state", sum(map(len, self._starts)), "states of all layers")]
         if self._copies_input:
@@ -95,7 +95,7 @@ class ModelCode:
 
     @property
     def state_bytes(self) -> int:
-        """Size of the model's state in memory."""
+        """Bytes of the C struct with the model's states and workspace."""
         fields = self.fields()
         # two neighbouring fields of 16 bits share a word
         ends = sum(field.count * _BYTES[field.type] for field in fields)
@@ -189,20 +189,20 @@ int32_t {self._name}_updates(const {self._state}* model);
         )
 
     def _array(self, type: str, name: str, values: NDArray[Any]) -> str:
-        """Add a constant array, and return its name."""
+        """Add a constant C array to the source, and return its name."""
         self._arrays.append(array(type, name, values))
         self.weight_bytes += values.size * _BYTES[type]
         return name
 
     def _matrix(self, name: str, matrix: Weight) -> Iterator[tuple[str, str]]:
-        """Add a matrix, and yield its fields in a record: the rows, and the scales of int8 rows."""
+        """Add a matrix to the source; yield its struct members and values: the numbers, and the scales of int8 rows."""
         field = name.partition("_")[2]
         yield field, self._array("float" if matrix.scales is None else "int8_t", name, matrix.values)
         if matrix.scales is not None:
             yield f"{field}_scales", self._array("float", f"{name}_scales", matrix.scales)
 
     def _record(self, index: int) -> str:
-        """Print the record of a layer, and add its arrays."""
+        """Generate the constant struct of layer `index`, and add the arrays of its weights to the source."""
         fields = dict(self._fields_of(index))
         members = "\n".join(f"    .{name} = {value}," for name, value in fields.items())
         kind = self._layer_kinds[index].identifier
@@ -270,7 +270,7 @@ int32_t {self._name}_updates(const {self._state}* model);
         return _function(self._signature(), lines)
 
     def _input(self) -> Iterator[str]:
-        """Print the check of the input, and what is done to it before the first layer."""
+        """Generate the check of x, and its way to the first layer: embedding, front end and standardisation."""
         model, bad = self._model, f"return {self._macro}_BAD_INPUT;"
         x = "x"
         if model.embedding is not None:

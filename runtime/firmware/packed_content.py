@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Content of a packed model as NumPy arrays. The native library has checked it before."""
+"""Reader of a packed model: its sizes, cells, rules and weights as NumPy arrays.
+
+The native library checks the packed model first.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,7 +35,7 @@ _LOW_RANK = "low-rank"
 
 @dataclass(frozen=True)
 class FrontendContent:
-    """Settings, tables and first states of a front end; see `edgernn.runtime.packed`."""
+    """Front end, which computes audio features: settings, window, mel filters, PCEN parameters, initial states."""
 
     hop: int
     settings: NDArray[np.float32]
@@ -51,14 +54,15 @@ class LayerContent:
     """A layer: its cell and rule, its weights by name, and the initial values of its states.
 
     Attributes:
-        name: Cell and rule, such as gru+selective.
+        name: Cell and update rule, such as gru+selective.
         cell: The cell.
-        rule: The rule.
-        group_size: Number of neurons that share a decision.
-        inputs: I.
-        hidden: H.
-        weights: W, R, C, V, b, Q and the weights of the rule by their names, and the cell's vectors as "vector 0".
-        starts: Initial value of each state, in the order cell, rule, x_last.
+        rule: The update rule.
+        group_size: Number of neurons that share an update decision.
+        inputs: I, the size of the layer's input.
+        hidden: H, the number of neurons.
+        weights: Dict from name to weight: W, R, C, V, b, Q (for low-rank R Q), those of the rule, and "vector 0", ...
+            for the cell's parameter vectors.
+        starts: Initial value of each state: those of the cell, those of the rule, and x_{t-1} if the cell reads it.
     """
 
     name: str
@@ -72,13 +76,13 @@ class LayerContent:
 
     @property
     def middle(self) -> int:
-        """M, the size of m."""
+        """M, the size of m, which is the result of `Cell.mid`."""
         return self.inputs if self.cell.mid_is_input else self.hidden
 
 
 @dataclass(frozen=True)
 class _LayerName:
-    """The name of a layer, and its parts."""
+    """The name of a layer, such as gru+selective+low-rank, split into cell, update rule and low rank."""
 
     whole: str
     cell: str
@@ -88,17 +92,17 @@ class _LayerName:
 
 @dataclass(frozen=True)
 class ModelContent:
-    """A packed model.
+    """The parts of a packed model.
 
     Attributes:
-        inputs: Size of the first layer's input.
-        outputs: O.
-        embedding: Rows of a model of words, or None.
-        frontend: Front end, or None.
-        mean: Number to subtract from each input, or None.
-        std: Number to divide each input by, or None.
-        layers: Layers from the first to the last.
-        head: W and b of the head, or None.
+        inputs: I, the size of the first layer's input.
+        outputs: O, the size of y.
+        embedding: Embedding (words, I) of a model that reads words, or None.
+        frontend: Front end, which computes features of audio, or None.
+        mean: Mean (I,) to subtract from the input, or None.
+        std: Standard deviation (I,) to divide the input by, or None.
+        layers: Recurrent layers from the first to the last.
+        head: W and b of the linear output layer, or None.
     """
 
     inputs: int
@@ -112,7 +116,7 @@ class ModelContent:
 
 
 def read_content(content: bytes, path: Path) -> ModelContent:
-    """Read a packed model.
+    """Read the content of a packed model.
 
     Args:
         content: The packed model.
@@ -164,7 +168,7 @@ def _frontend(hop: int, unread: Iterator[Weight]) -> FrontendContent:
 
 
 def _name_of(record: tuple[Any, ...], path: Path) -> _LayerName:
-    """Split the name in a layer's record; refuse one whose parts have no C code."""
+    """Split the name in a layer's record of the file; raise UsageError for an imputer or a normalisation."""
     name, in_file = record[0].rstrip(b"\0").decode(), record[2] != 0
     parts, rules = name.split("+"), built_in_rules()
     low_rank = parts[-1] == _LOW_RANK
@@ -174,14 +178,14 @@ def _name_of(record: tuple[Any, ...], path: Path) -> _LayerName:
     cell = "+".join(parts)
     if len(parts) > 1 or not (in_file or built_in_cell(cell)):
         raise UsageError(
-            f"{path}: {name}: expected a layer of a cell and a rule for C, got one with an imputer or a normalisation; "
-            "run it with the native library"
+            f"{path}: layer {name}: C code needs a layer without imputer and normalisation; run the model with the "
+            "native library"
         )
     return _LayerName(name, cell, rule, low_rank)
 
 
 def _layer(name: _LayerName, cell: CellTable, tensors: list[Weight], group_size: int, inputs: int) -> LayerContent:
-    """Name the weights and states of a layer."""
+    """Build a layer from its tensors in the order of the file: first the weights, then the initial states."""
     rule = name.rule
     states = cell.states + len(rule.memories) + cell.reads_last
     weights = tensors[: len(tensors) - states]
@@ -195,7 +199,7 @@ def _layer(name: _LayerName, cell: CellTable, tensors: list[Weight], group_size:
 
 
 def _weight_names(cell: CellTable, low_rank: bool) -> list[str]:
-    """Return the names of a cell's weights in the order of the file."""
+    """Return the names of a cell's weights in the order in which a packed model stores them."""
     names = [name for name, term in zip("WRCV", (X, H, C, M), strict=True) if any(g & term for g in cell.gates)]
     if any(gate & (BIAS | OPTIONAL_BIAS) for gate in cell.gates):
         names.append("b")
@@ -205,7 +209,7 @@ def _weight_names(cell: CellTable, low_rank: bool) -> list[str]:
 
 
 def _file_cell(content: bytes, at: int) -> CellTable:
-    """Read a cell that is defined in the file."""
+    """Read the table of a user-defined cell from byte `at` of a packed model."""
     _, *lengths = packed.CELL.unpack_from(content, at)
     offset, lists = at + packed.CELL.size, {}
     names = (*packed.INTS, *packed.NUMBERS)
@@ -228,7 +232,7 @@ def biased_gates(layer: LayerContent) -> list[int]:
 
 
 def gate_rows(layer: LayerContent, name: str, term: int) -> dict[int, tuple[int, int]]:
-    """Return the first row and the number of rows of each gate in the weight W, R, C, V or b."""
+    """Return, for each gate with a row in the weight W, R, C, V or b, its first row and number of rows."""
     gates = biased_gates(layer) if name == "b" else [g for g, terms in enumerate(layer.cell.gates) if terms & term]
     rows, first = {}, 0
     for gate in gates:

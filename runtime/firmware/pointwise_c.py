@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints point-wise equations and numbers as C99."""
+"""Generates C99 code for point-wise equations, numbers and constant arrays."""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,13 +33,13 @@ def identifier(name: str) -> str:
 
 
 def float_literal(number: float) -> str:
-    """Print a float32 number, exactly, as a C literal."""
+    """Format a float32 number as a C literal with exactly this value."""
     text = f"{float(np.float32(number)):.9g}"
     return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
 
 
 def function(name: str, comment: str, equation: PointwiseEquation) -> str:
-    """Print an equation as a C function; it returns one result, or writes several to pointers.
+    """Generate a C function for an equation; it returns a single result, and writes several to pointers.
 
     Args:
         name: Name of the function.
@@ -75,7 +75,7 @@ def function(name: str, comment: str, equation: PointwiseEquation) -> str:
 
 
 def call(name: str, equation: PointwiseEquation, places: Mapping[str, str], results: Sequence[str] = ()) -> str:
-    """Print a call of the function of an equation.
+    """Generate a call of the C function that `function` printed for an equation.
 
     Args:
         name: Name of the function.
@@ -95,7 +95,7 @@ def _operand(number: float) -> str:
 
 
 def _used(equation: PointwiseEquation) -> set[int]:
-    """Return the indices of the values that a result depends on."""
+    """Return the indices of the values of an equation that any of its results depends on."""
     used, first = set(equation.results), len(equation.arguments) + len(equation.constants)
     for place in range(first + len(equation.operations) - 1, first - 1, -1):
         if place in used:
@@ -104,13 +104,13 @@ def _used(equation: PointwiseEquation) -> set[int]:
 
 
 def block_comment(text: str) -> str:
-    """Print a C comment, wrapped at 100 characters. Names from a file cannot end it."""
+    """Format a C comment, wrapped at 100 characters; */ in the text becomes * /."""
     words = "".join(letter if letter.isprintable() else " " for letter in text).replace("*/", "* /")
     return "\n".join(textwrap.wrap(f"/* {words} */", 100, subsequent_indent=" * ", break_on_hyphens=False))
 
 
 def array(type: str, name: str, values: NDArray[Any]) -> str:
-    """Print a constant array, whose element type is float, int8_t, uint16_t or int32_t."""
+    """Format a constant C array; `type` is float, int8_t, uint16_t or int32_t."""
     flat = values.ravel()
     words: Iterable[str] = map(float_literal, flat.tolist()) if type == "float" else map(str, flat.tolist())
     text = textwrap.fill(", ".join(words), 110, initial_indent="  ", subsequent_indent="  ")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights in the order in which the C engine reads them."""
+"""Order of the weights in memory for the generated C code, whose products read four columns at a time."""
 
 from collections.abc import Sequence
 
@@ -14,19 +14,19 @@ BLOCK = 4
 
 
 def padded(columns: int) -> int:
-    """Return the number of columns of a row of int8 weights, with zeros at its end."""
+    """Round a number of columns up to a multiple of 4, to which rows of int8 weights are padded with zeros."""
     return -(-columns // BLOCK) * BLOCK
 
 
 def gate_matrix(layer: LayerContent, name: str, term: int, gates: Sequence[int], columns: slice) -> Weight:
-    """Return the rows of some gates of the weight W, R, C or V, side by side: (rows, gates, columns).
+    """Select the rows of some gates from a stacked weight and reshape them to (rows, gates, columns).
 
     Args:
         layer: The layer.
-        name: Name of the weight.
-        term: Term that the weight belongs to.
-        gates: Gates, which have the same number of rows.
-        columns: Columns to take.
+        name: Name of the weight: W, R, C or V.
+        term: The weight's term as a bit of `CellTable.gates`.
+        gates: Indices of gates that have the same number of rows.
+        columns: Columns to select.
 
     Returns:
         The values, and for int8 weights the scales (rows, gates).
@@ -40,7 +40,7 @@ def gate_matrix(layer: LayerContent, name: str, term: int, gates: Sequence[int],
 
 
 def gate_biases(layer: LayerContent, gates: Sequence[int]) -> NDArray[np.float32]:
-    """Return the biases of some gates (rows, gates), 0 for a gate without one."""
+    """Return the biases (rows, gates) of the gates with these indices, 0 for a gate without bias."""
     rows, biased = gate_rows(layer, "b", 0), biased_gates(layer)
     count = layer.cell.rows(gates[0], layer.hidden, layer.inputs)
     biases = np.zeros((count, len(gates)), np.float32)
@@ -52,9 +52,9 @@ def gate_biases(layer: LayerContent, gates: Sequence[int]) -> NDArray[np.float32
 
 
 def in_blocks(matrix: Weight) -> Weight:
-    """Order a matrix (rows, gates, columns) for products: in a row [block of four columns][gate][column].
+    """Reorder each row of a matrix (rows, gates, columns) to [block of four columns][gate][column].
 
-    The columns after the last whole block follow as [column][gate]; rows of int8 weights are padded with zeros instead.
+    Columns after the last whole block follow as [column][gate]. Rows of int8 weights are padded to whole blocks.
     """
     values = matrix.values
     rows, gates, columns = values.shape

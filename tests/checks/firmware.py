@@ -219,14 +219,14 @@ def test_what_c_lacks_is_refused_by_name():
         return str(error.value)
 
     for rule in set(RULES) - set(WRITTEN):
-        assert f"gru+{rule}: expected a rule that decides by equations" in refused(contractive("gru", rule))
+        assert f"gru+{rule}: expected an update rule with C code" in refused(contractive("gru", rule))
     for imputer in IMPUTERS:
         model = contractive("lstm", input_size=9, imputer=imputer)
-        assert "got one with an imputer or a normalisation" in refused(model)
-    assert "got one with an imputer or a normalisation" in refused(contractive("gru", norm="layer"))
+        assert "C code needs a layer without imputer and normalisation" in refused(model)
+    assert "C code needs a layer without imputer and normalisation" in refused(contractive("gru", norm="layer"))
     model = rounded(contractive("gru"), "bfloat16")
     assert "expected float32 or int8 weights, got bfloat16" in refused(model, "bfloat16")
-    with pytest.raises(UsageError, match="expected a name in C"):
+    with pytest.raises(UsageError, match="expected a C identifier"):
         c_files(packed_alone(contractive("gru")), Path("model.onnx"), "my-model")
 
 

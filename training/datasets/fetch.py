@@ -174,7 +174,7 @@ def _record(folder: Path) -> dict[str, Any]:
     record = read_json(path) if path.exists() else {}
     if not isinstance(record, dict) or not all(isinstance(entry, dict) for entry in record.values()):
         raise EdgernnError(
-            f"{path}: expected a table of checksums by file name, got another JSON value; remove the file"
+            f"{path}: expected a JSON object from file names to checksums, got another value; remove the file"
         )
     return record
 

@@ -99,7 +99,9 @@ def _cifar_archive(path: Path, limit: int) -> tuple[Images, Images]:
 
 def _pair(path: Path, part: str, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> Images:
     if x.dtype != np.uint8 or x.shape[1:] != _SHAPE or not len(x):
-        raise EdgernnError(f"{path}: x_{part}: expected uint8 (N, 32, 32, 3), got {x.dtype} {x.shape}")
+        raise EdgernnError(
+            f"{path}: x_{part}: expected uint8 (N, 32, 32, 3), got {x.dtype} {x.shape}; get the file again"
+        )
     if y.dtype != np.uint8 or y.shape != (len(x),):
         raise EdgernnError(
             f"{path}: y_{part}: expected uint8 ({len(x)},), a label for each image, got {y.dtype} {y.shape}"

@@ -94,7 +94,7 @@ def _corrupt(path: Path) -> EdgernnError:
 
 
 class _Inflated:
-    """Stream of the unpacked bytes of a compressed element of a MATLAB file, `size` bytes long when packed."""
+    """Stream that decompresses an element of a MATLAB file; `size` is its number of compressed bytes."""
 
     def __init__(self, path: Path, file: ByteSource, size: int) -> None:
         self._path, self._file, self._left = path, file, size
@@ -113,7 +113,7 @@ class _Inflated:
         return b""
 
     def finish(self) -> None:
-        """Unpack to the end, which verifies the checksum, or raise EdgernnError if data is left or missing."""
+        """Unpack the rest of the stream and verify its checksum; raise EdgernnError for too many or few bytes."""
         if take(self, 8) or not self._unpacker.eof:
             raise _corrupt(self._path)
 

@@ -21,7 +21,7 @@ _OUTPUT_GATE = "o"
 
 
 class _Norm(ctypes.Structure):
-    """C struct EdgernnTrainNorm: one normalisation; runtime/csrc/train/norms.h describes the fields."""
+    """C struct EdgernnTrainNorm: one batch normalisation; runtime/csrc/train/norms.h describes the fields."""
 
     _fields_ = [(n, _POINTER) for n in ("gain", "shift", "mean", "var", "normalised", "gain_grad", "shift_grad")]
 

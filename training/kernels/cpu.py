@@ -65,7 +65,7 @@ class _Plan:
         return 0 if self.norms is None else len(self.norms.products)
 
     def split(self, tensors: Sequence[Tensor | None]) -> tuple[Sequence[Tensor | None], Sequence[Tensor | None]]:
-        """Split inputs of `Unrolled`, or their gradients, into those of the layer and those of its normalisations."""
+        """Split the inputs of the autograd function `Unrolled`, or their gradients, into layer and normalisations."""
         end = len(tensors) - (0 if self.norms is None else self.norms.count)
         return tensors[:end], tensors[end:]
 
@@ -215,7 +215,10 @@ class CpuUnroller:
         self._cell = _number(loaded, cell)
         if self._cell < 0:
             if cell.norm is not None:
-                raise UsageError(f"there is no kernel for {layer.kind}, a cell of your own with a norm")
+                raise UsageError(
+                    f"there is no training kernel for {layer.kind}, a cell of your own with normalisation; leave out "
+                    "norm"
+                )
             try:
                 source, self._vectors = describe_cell(cell)
                 self.program = ProgramCell(source)

@@ -58,11 +58,11 @@ class CellSource:
     Attributes:
         gates: Terms of each gate, as bits of `cell_program.TERMS`.
         vectors: Size code, from `cell_program.SIZES`, of each vector that the equations read.
-        layout: Numbers states, mid_is_input, reads_last, square and mid_vanishes of `CellProgram`.
+        layout: The attributes states, mid_is_input, reads_last, square and mid_vanishes of `CellProgram` as integers.
         update: Program of `Cell.update`.
-        update_back: Derivative of `update`.
-        mid: Program of `Cell.mid`; empty for cells without it.
-        mid_back: Derivative of `mid`.
+        update_back: Program of the gradients of `update`.
+        mid: Program of `Cell.mid`, which computes the intermediate vector m; empty for cells without it.
+        mid_back: Program of the gradients of `mid`.
     """
 
     gates: tuple[int, ...]

@@ -122,7 +122,7 @@ class KernelSource:
             yield
 
     def before_steps(self, names: list[str]) -> None:
-        """Load what is the same at all steps before the first one: column numbers and vectors."""
+        """Generate code that loads column numbers and parameter vectors once, before the loop over steps."""
         if self.resident:
             for size in self._sizes():
                 self._columns(size, "0")

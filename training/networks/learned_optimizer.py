@@ -65,8 +65,8 @@ class Update(nn.Module, abc.ABC):
         Args:
             h: Output of the layers (B, H).
             theta: θ (P,).
-            gradient: Its gradient (P,).
-            memory: Memory (P, memory).
+            gradient: Gradient of the loss with respect to θ (P,).
+            memory: Values that the optimiser carries from step to step for each parameter (P, memory).
 
         Returns:
             The new θ and memory.

@@ -53,7 +53,7 @@ TASKS: dict[str, type[Task]] = {
 
 
 def find_task(name: str) -> tuple[type[Task], Path | None]:
-    """Look up a task by name, or by the path of the user's own data.
+    """Look up the class of a training task by its name, or by the path of the user's own data.
 
     Args:
         name: A key of TASKS, the path of an .npz file, or the path of a folder of csv files, or of subfolders of wav
@@ -79,6 +79,8 @@ def find_task(name: str) -> tuple[type[Task], Path | None]:
             f"task: expected the name of a task, an .npz file, a folder of csv files, or one of subfolders of wav "
             f"files, got {name!r}"
         )
+    if (file := path.with_suffix(".npz")).is_file():
+        raise UsageError(f"task: no task has the name {name}; to train on your file, give --task {file}")
     if path.suffix or len(path.parts) > 1:
         raise EdgernnError(f"task: no such file or folder: {name}")
     raise nearest("task", name, TASKS)

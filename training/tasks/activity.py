@@ -113,7 +113,7 @@ class Activity(Task):
 
 
 def _read(path: Path) -> tuple[Array, Array, Array, Array, Array, Array]:
-    """Read hapt.npz: inputs, targets, offsets, the user of each stream, and the users of training and test."""
+    """Read hapt.npz: x, targets, first row of each stream, the user of each stream, and the training and test users."""
     names = ("x", "label", "offset", "exp_user", "train_users", "test_users")
     arrays = read_npz(path, names)
     for name, kinds, rank in zip(names, ("iuf", *["iu"] * 5), (2, 1, 1, 2, 1, 1), strict=True):

@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from edgernn.errors import UsageError, nearest
+from edgernn.settings import Expected
 from edgernn.training.tasks.base import REGRESSION, Objective
 from edgernn.training.tasks.sources import Batch
 from edgernn.training.tasks.synthetic import Synthetic
@@ -46,9 +47,9 @@ class Adding(Synthetic):
     """
 
     T: Annotated[int, Field(ge=2)] = 50
-    values: str = "uniform"
+    values: Annotated[str, Expected("uniform, half or gaussian")] = "uniform"
     delta2: Annotated[float | None, Field(gt=0)] = None
-    markers: str = "any"
+    markers: Annotated[str, Expected("any or halves")] = "any"
     silence: Annotated[float | None, Field(gt=0, lt=1)] = None
 
     name = "adding"
@@ -72,7 +73,10 @@ class Adding(Synthetic):
         if self.markers not in MARKERS:
             raise nearest("markers", self.markers, MARKERS)
         if self._heard < 2:
-            raise UsageError(f"silence: expected at least 2 of T={self.T} steps that are not silent, got {self._heard}")
+            raise UsageError(
+                f"silence: expected at least 2 of T={self.T} steps that are not silent, got {self._heard}; lower "
+                "silence"
+            )
         if (self.values == "gaussian") != (self.delta2 is not None):
             wanted = "a variance above 0" if self.delta2 is None else "none"
             got = "none" if self.delta2 is None else f"{self.delta2:g}"
@@ -99,7 +103,7 @@ class Adding(Synthetic):
 
     @property
     def _heard(self) -> int:
-        """Number of steps that are not silent."""
+        """Number of steps of a sequence that are not in its silent stretch (setting `silence`)."""
         return self.T - round((self.silence or 0) * self.T)
 
     def _with_silence(self, rng: np.random.Generator, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

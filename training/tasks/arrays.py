@@ -97,6 +97,9 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
     if labels and largest >= max(_MANY_CLASSES, y["train"].numel()):
         hint = "store y as float to predict numbers"
         raise EdgernnError(f"{path}: y: expected labels from 0, got up to {largest}; {hint}")
+    if labels and y["train"].numel() > 2 and int(y["train"].max()) == int(y["train"].min()):
+        text = f"y: every label for training is {int(y['train'].max())}, so there is nothing to tell apart"
+        warnings.warn(text, EdgernnWarning, stacklevel=2)
 
 
 def _missing_labels(labels: Tensor) -> list[int]:

@@ -172,7 +172,7 @@ class Task(abc.ABC):
 
     @property
     def marks_background(self) -> bool:
-        """True if `background` marks steps."""
+        """True if `background` marks steps at which nothing happens, as silence in a recording."""
         return False
 
     def background(self, batch: Batch) -> Tensor | None:
@@ -201,15 +201,15 @@ class Task(abc.ABC):
         return self.objective.loss(y, batch.target), None
 
     def tally(self, split: Split) -> Tally | None:
-        """Return an empty tally of the metrics of a split that are not means over its batches, or None."""
+        """Return an empty `Tally` for the metrics of a split that are not means over its batches, or None."""
         return None
 
     def evaluate(self, model: RecurrentModel, split: Split, device: str) -> dict[str, float]:
         """Return the metrics of a whole split as a dict, with skip_percent, the percentage of skipped neuron updates.
 
         The metrics are the means of `objective` over sequences, and the result of `tally`, which replaces means of the
-        same name. If the task marks background steps, `FOREGROUND` is that percentage at all other steps. Called
-        without gradients and with torch's generator seeded.
+        same name. If the task marks background steps (at which nothing happens), `FOREGROUND` is that percentage at
+        all other steps. Called without gradients and with torch's generator seeded.
         """
         assert isinstance(self.objective, Objective)
         means, foreground, tally = Means(), Means(), self.tally(split)

@@ -179,7 +179,7 @@ def roc_auc(score: Any, positive: Any) -> float:
 def _model_outputs(model: RecurrentModel, x: Tensor) -> tuple[Tensor, Tensor]:
     """Run a model on x; returns logits (D, B) and standardised imputed values (D, T, B, F).
 
-    D is the number of directions: 2 for `BRITS`, else 1.
+    D is the number of directions (2 for `BRITS`, which also reads backwards, else 1), F that of features.
     """
     if isinstance(model, BRITS):
         y, filled = model(x)

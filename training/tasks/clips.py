@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of recorded words, unknown words and silence, as samples with marked background."""
+"""Batches of recorded clips, each of a word, an unknown word or silence, with marks of the quiet steps."""
 
 import hashlib
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _ORDER, _CHANGES, _FIXED = 61, 62, 63
 
 @dataclass(frozen=True)
 class MarkedBatch(Batch):
-    """A batch with its background steps: background (T, B) is True where nothing happens."""
+    """A batch with its background: the mask `background` (T, B) is True at steps at which nothing happens."""
 
     background: Tensor = field(kw_only=True)
 
@@ -40,7 +40,7 @@ class Changes:
     """Random changes of the training clips.
 
     Attributes:
-        shift: Largest shift in samples.
+        shift: Largest shift in time, in samples.
         noisy: Probability that a clip is mixed with noise.
         low: Lowest signal-to-noise ratio in dB; the ratio is uniform between low and high.
         high: Highest signal-to-noise ratio in dB.
@@ -54,24 +54,24 @@ class Changes:
 
 @dataclass
 class Clips(Source, Split):
-    """Recorded clips of one part of the data.
+    """Recorded clips of one part of the data (training, validation or test), each with one word or silence.
 
-    An epoch has every clip of a word and of recorded silence, `unknown` clips of other words, and `drawn` clips of
-    noise or digital silence. With `changes`, the last two are drawn anew in each epoch, and the clips are changed at
-    random. Without, as for validation and test, each is the same in every pass, in order and unchanged.
+    An epoch has all clips of words to tell apart and of recorded silence, `unknown` clips of other words, and `drawn`
+    clips of noise or digital silence. For training (`changes` is set), the unknown words and the noise are drawn anew
+    in each epoch, and clips are changed at random. For validation and test, every pass has the same clips, unchanged.
 
     Attributes:
         samples: All recorded clips (N, S) int16; S is a multiple of hop.
         hop: Number of samples of a step.
         label: Class of each clip (N,).
-        pool: Indices of the clips of unknown words.
-        unknown: Number of these in an epoch.
+        pool: Indices of all clips of unknown words.
+        unknown: Number of clips of unknown words in an epoch.
         drawn: Number of clips in an epoch that are drawn from the noise.
-        silence: Class of silence, -1 if there is none.
-        noise: Recordings of noise.
+        silence: Index of the class silence, -1 if there is none.
+        noise: Recordings of noise, samples from -1 to 1.
         after: Number of steps of digital silence after each clip.
         seed: Random seed of the order and of the changes.
-        changes: Random changes; None: none.
+        changes: Random changes of training clips, or None for unchanged clips.
     """
 
     samples: npt.NDArray[np.int16]
@@ -115,22 +115,22 @@ class Clips(Source, Split):
             yield self._batch(members[begin : begin + size], rng)
 
     def members(self, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-        """Return the clips of a pass over the part: indices, or DRAWN."""
+        """Return the clips of a pass over the data: an index into `samples`, or DRAWN for noise or silence."""
         others = rng.choice(self.pool, self.unknown, replace=False)
         return np.concatenate([self._kept, others, np.full(self.drawn, DRAWN)])
 
     def spoken(self, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-        """Return the indices of the clips of a pass over the part that have a word."""
+        """Return the indices of those clips of a pass over the data that contain a word."""
         members = self.members(rng)
         spoken: npt.NDArray[np.int64] = members[(members != DRAWN) & (self.label[members] != self.silence)]
         return spoken
 
     def recorded(self, chosen: npt.NDArray[np.int64]) -> Audio:
-        """Return the samples (n, S) of recorded clips, from -1 to 1."""
+        """Return the clips with these indices as samples (n, S) from -1 to 1."""
         return self.samples[chosen].astype(np.float32) / np.float32(FULL_SCALE)
 
     def word(self, index: int) -> tuple[int, Audio] | None:
-        """Return the class of a clip and its word's samples (see `spoken_part`), or None if the clip is silent."""
+        """Return the class of a clip and the samples of its word alone (`spoken_part`), or None for a silent clip."""
         part = spoken_part(self.recorded(np.array([index]))[0], self.hop)
         return (int(self.label[index]), part) if len(part) else None
 

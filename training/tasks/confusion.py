@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Confusion matrices, and the figures per class that follow from them."""
+"""Confusion matrices, and the recall, precision and F1 of each class that follow from them."""
 
 from collections.abc import Sequence
 
@@ -69,7 +69,7 @@ def _shares(part: Tensor, whole: Tensor) -> list[float]:
 def masked_cross_entropy(y: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
     """Compute the cross entropy of the targets that are not negative, divided by the number of all targets.
 
-    So the loss is a mean over sequences, whatever their numbers of labels are.
+    A negative target marks a step without a label. Dividing by all targets gives every sequence the same weight.
 
     Args:
         y: Scores (..., classes).

@@ -32,12 +32,12 @@ _INTERVALS = 10
 
 
 class HeartPart(Sequences):
-    """Stored sequences of a part of the data, and the records that they are cut from.
+    """Sequences of a part of the data (training, validation or test), and the ECG records that they are cut from.
 
     Args:
         x: Inputs (N, T, I).
         y: Labels (N,) or (N, T).
-        records: The records, in order.
+        records: The ECG records, in the order of the sequences.
         seed: Random seed of the order.
         per_step: True if there is a label for each step.
     """
@@ -51,9 +51,9 @@ class BeatTally(Tally):
     """Sensitivity and precision of N, S and V beats over a split.
 
     Args:
-        records: The records of the split, in order, if beats are to be detected; None if their positions are given.
+        records: ECG records of the split, in order, if the model detects beats; None if it is given their positions.
         frame: Number of samples of a step.
-        delay: Time from a beat to the middle of its steps, in seconds.
+        delay: Seconds from a beat to the middle of the steps that are labelled with it.
     """
 
     def __init__(self, records: Sequence[HeartRecord] | None, frame: int, delay: float) -> None:
@@ -195,7 +195,7 @@ class Ecg(Task):
         return windows_of(x, target, self.window, self.lead)
 
     def _beats(self, record: HeartRecord) -> tuple[Array, Array]:
-        """Return the beats of a record as sequences (N, T, frame + 4), and their classes (N,)."""
+        """Cut a record into one sequence per beat, (N, T, frame + 4), and return these with their classes (N,)."""
         before = round(_BEFORE * RATE)
         steps = round((_BEFORE + _AFTER) * RATE) // self.frame
         places = np.arange(len(record.sample))

@@ -93,7 +93,9 @@ class Folder(OwnData):
         if tables == [TARGETS]:
             return _Files(folder, paths, targets=_numbers(folder / TARGETS, paths))
         if empty := [name for name, class_files in classes.items() if not class_files]:
-            raise EdgernnError(f"{folder / empty[0]}: expected csv files of the class {empty[0]!r}, got none")
+            raise EdgernnError(
+                f"{folder / empty[0]}: expected csv files of the class {empty[0]!r}, got none; add files"
+            )
         return _Files(folder, inside, labels=[path.parent.name for path in inside])
 
     def _sequences(self, files: _Files) -> Tensor:

@@ -33,7 +33,7 @@ _GAP, TOLERANCE = 0.1, 0.15
 
 @dataclass(frozen=True)
 class HeartRecord:
-    """A record of one lead.
+    """An electrocardiogram of one lead, with its annotated beats.
 
     Attributes:
         name: Name of the record, such as 100.
@@ -51,13 +51,13 @@ class HeartRecord:
 
 
 def read_records(path: Path) -> tuple[list[HeartRecord], list[HeartRecord]]:
-    """Read the records of both parts of de Chazal's split from mit-bih-mlii.npz.
+    """Read the ECG records of the MIT-BIH database from mit-bih-mlii.npz, in the split DS1 and DS2 of de Chazal.
 
     Args:
         path: The file, plain, .gz or .xz.
 
     Returns:
-        The records of DS1 and of DS2.
+        The records of DS1 (training) and of DS2 (test).
 
     Raises:
         EdgernnError: The file is invalid, or a record has no beats.
@@ -69,10 +69,15 @@ def read_records(path: Path) -> tuple[list[HeartRecord], list[HeartRecord]]:
     difference = checked_array(path, arrays, "difference", "iu", 2)
     names = arrays["record"].tolist()
     if len(difference) != len(names) or len(arrays["first"]) != len(names):
-        raise EdgernnError(f"{path}: expected a row of first and difference for each of {len(names)} records")
+        raise EdgernnError(
+            f"{path}: expected a row of first and of difference for each of {len(names)} records; get the file again"
+        )
     check_offsets(path, "ann_offset", arrays["ann_offset"], len(names), len(arrays["ann_sample"]))
     if len(arrays["ann_symbol"]) != len(arrays["ann_sample"]):
-        raise EdgernnError(f"{path}: ann_symbol: expected {len(arrays['ann_sample'])} symbols as in ann_sample")
+        raise EdgernnError(
+            f"{path}: ann_symbol: expected {len(arrays['ann_sample'])} symbols, one for each of ann_sample; get the "
+            "file again"
+        )
     if both := sorted(set(arrays["ds1"].tolist()) & set(arrays["ds2"].tolist())):
         raise EdgernnError(f"{path}: expected records of either ds1 or ds2, got {both[0]} in both; get the file again")
     parts = []
@@ -90,7 +95,10 @@ def _record(path: Path, arrays: dict[str, Array], i: int) -> HeartRecord:
     rows = slice(arrays["ann_offset"][i], arrays["ann_offset"][i + 1])
     samples, symbols = arrays["ann_sample"][rows].astype(np.int64), arrays["ann_symbol"][rows].tolist()
     if len(samples) and (np.any(np.diff(samples) < 0) or samples[0] < 0 or samples[-1] >= len(signal)):
-        raise EdgernnError(f"{path}: record {name}: expected rising samples of annotations below {len(signal)}")
+        raise EdgernnError(
+            f"{path}: record {name}: expected annotations at rising sample numbers below {len(signal)}; get the file "
+            "again"
+        )
     is_beat = np.array([symbol in SYMBOLS for symbol in symbols], bool)
     if not is_beat.any():
         raise EdgernnError(f"{path}: record {name}: expected annotated beats, got none; leave it out of ds1 and ds2")
@@ -102,13 +110,13 @@ def _record(path: Path, arrays: dict[str, Array], i: int) -> HeartRecord:
 
 
 def step_targets(record: HeartRecord, frame: int, delay: float, width: int) -> npt.NDArray[np.int64]:
-    """Return the target of each step of `frame` samples: 0 without a beat, 1 + its class at a beat, or OTHER.
+    """Return the target of each step of `frame` samples: 0 without a beat, 1 + class at a beat, or OTHER (uncounted).
 
     Args:
         record: The record.
         frame: Number of samples of a step.
-        delay: Time from a beat to the middle of its steps, in seconds.
-        width: Number of steps of a beat.
+        delay: Seconds from a beat to the middle of the steps that are labelled with it.
+        width: Number of steps that are labelled with a beat.
 
     Returns:
         Targets (S // frame,).
@@ -124,7 +132,7 @@ def step_targets(record: HeartRecord, frame: int, delay: float, width: int) -> n
 
 
 def detect(scores: npt.NDArray[np.float64], gap: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Find the beats in the probabilities of a recording's steps.
+    """Detect beats in a model's probabilities at the steps of a record.
 
     A beat is a run of steps at which any class is likelier than no beat; runs with a short gap are one beat. Its class
     has the largest sum of probabilities.
@@ -146,14 +154,14 @@ def detect(scores: npt.NDArray[np.float64], gap: float) -> tuple[npt.NDArray[np.
 
 
 def match(truth: Sequence[float], times: Sequence[float], tolerance: float) -> list[tuple[int | None, int | None]]:
-    """Match annotated and detected beats in order of time, each with at most one of the other kind.
+    """Pair annotated beats with detected ones in order of time; a beat is in at most one pair.
 
-    No other matching has more pairs, because each beat takes the earliest one that is left for it.
+    Each beat takes the earliest free one within the tolerance, which gives the largest number of pairs.
 
     Args:
         truth: Times of the annotated beats, ascending.
         times: Times of the detected beats, ascending.
-        tolerance: Largest distance of a match.
+        tolerance: Largest difference of the times of a pair.
 
     Returns:
         Pairs of an index into `truth` and one into `times`; one of both is None for a missed or an additional beat.

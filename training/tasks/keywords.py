@@ -51,7 +51,7 @@ _FRONTEND = FrontendConfig(name="logmel", hop=320, window_size=512)
 
 
 class _WordFigures(Confusion):
-    """Accuracy over all clips, and over those of words alone; `series` has the figures per class.
+    """Metrics of keyword spotting: accuracy over all clips and over clips of words alone, and figures by class.
 
     Args:
         classes: Names of the classes.
@@ -111,16 +111,25 @@ class Words(Task, ABC):
         if self.snr_low > self.snr_high:
             raise UsageError(f"snr_low: expected at most snr_high={self.snr_high:g}, got {self.snr_low:g}")
         if self.stream and self.silence == 0:
-            raise UsageError("silence: expected above 0 with stream, whose steps between words are silence, got 0")
+            raise UsageError(
+                "silence: expected above 0 with stream, as steps between words have the class silence, got 0; leave it "
+                "out"
+            )
         if 0 < self.stream < self.seconds:
-            raise UsageError(f"stream: expected 0, or at least seconds={self.seconds:g}, got {self.stream:g}")
+            raise UsageError(
+                f"stream: expected 0, or a length of at least seconds={self.seconds:g}, that of a clip, got "
+                f"{self.stream:g}"
+            )
         if self.stream:
             self.output, self.objective = "all", LABELLED_STEPS
         self._heard: Heard | None = None
 
     def adapted(self, model: ModelConfig) -> ModelConfig:
         if model.frontend.name is None:
-            raise UsageError("frontend: expected one, as the recordings are raw audio, got none; leave frontend out")
+            raise UsageError(
+                "frontend: expected logmel, as the recordings are raw audio, got none; leave frontend out for the "
+                "default"
+            )
         self._hear(model.frontend)
         return model
 
@@ -134,7 +143,7 @@ class Words(Task, ABC):
         return network
 
     def _hear(self, frontend: FrontendConfig) -> None:
-        """Set the size of a step and the sample rate to those of the model's front end."""
+        """Take over hop (samples a step) and sample rate from the model's front end, which computes the features."""
         self.input_size, self._rate = frontend.hop, frontend.sample_rate
 
     @property
@@ -149,7 +158,10 @@ class Words(Task, ABC):
         return _WordFigures(self.classes or (), self._scores)
 
     def _scores(self, y: Tensor) -> Tensor:
-        """Return scores (B, classes) of clips: with stream, the logarithms of the largest average probabilities.
+        """Convert a model's outputs y to scores (B, classes) of whole clips.
+
+        With the setting stream, y has an output at every step; the score is then the logarithm of the largest average
+        probability over the steps (`Detector`).
 
         Silence then has the threshold as its probability, so that a clip without a detection is silence.
         """
@@ -198,7 +210,7 @@ class Words(Task, ABC):
         write_text(folder / ROOM_WORDS, "\n".join(["begin,end,word", *rows]) + "\n")
 
     def _load(self, root: Path, seed: int) -> None:
-        """Read the wav files and the noise below a folder."""
+        """Read all clips and the noise from the folder `root`, and set the three parts of the data."""
         parts = word_files(root, seed)
         recorded = sorted({file.word for file in parts["train"]})
         names = self._chosen_words(root, recorded)
@@ -224,15 +236,17 @@ class Words(Task, ABC):
             self._room = Room(clips["test"], self._acoustics(noise["test"]), self.room, self.talk)
 
     def _chosen_words(self, root: Path, recorded: Sequence[str]) -> list[str]:
-        """Return the words that are classes of their own, of the names of the folders."""
+        """Return the words to tell apart: those of the setting `words`, or all `recorded` folder names."""
         folders = [name for name in recorded if name not in NOT_WORDS]
         if self.words is None:
             return folders
         chosen = [word.strip() for word in self.words.split(",")]
         if missing := [word for word in chosen if word not in folders]:
-            raise UsageError(f"words: expected folders of {root}, got {missing[0]!r}; there are {', '.join(folders)}")
+            raise UsageError(
+                f"words: expected names of folders in {root}, got {missing[0]!r}; it has {', '.join(folders)}"
+            )
         if len(set(chosen)) < len(chosen):
-            raise UsageError(f"words: expected each word once, got {self.words!r}")
+            raise UsageError(f"words: expected each word once, got {self.words!r}; leave out the second one")
         return chosen
 
     def _clips(
@@ -330,7 +344,7 @@ class Keywords(Words):
         roots = {path.parent for path in paths}
         if len(roots) > 1:
             raise EdgernnError(
-                f"{self.name}: expected {', '.join(CORPORA[self.corpus])} in one folder, got them in "
+                f"{self.name}: expected the files {', '.join(CORPORA[self.corpus])} in one folder, got them in "
                 f"{' and '.join(sorted(map(str, roots)))}; unpack the set into one"
             )
         self._load(paths[0].parent, seed)

@@ -222,7 +222,7 @@ class LearningToLearn(Task):
         }
 
     def _network_trials(self, model: RecurrentModel, split: Split, device: str, skipped: Means) -> list[Trial]:
-        """Train the optimisees of an evaluation with the learned optimiser; add its skip_percent to `skipped`."""
+        """Train the image classifiers of an evaluation with the learned optimiser; add its skipped updates."""
         assert isinstance(model, LearnedOptimizer)
 
         def train(theta: Tensor, parts: Iterable[Batch]) -> tuple[Tensor, Tensor]:
@@ -238,7 +238,7 @@ class LearningToLearn(Task):
         return self._trials(train, split, key, self.trials, device)
 
     def _standard_trials(self, device: str) -> dict[str, tuple[float, list[Trial]]]:
-        """Train optimisees with each standard optimiser, once; return its learning rate and results by name."""
+        """Train image classifiers with each standard optimiser; return learning rate and results by name."""
         if not self._compared:
             self._compared = {name: self._tune(name, device) for name in HAND_MADE}
         return self._compared
@@ -267,7 +267,7 @@ class LearningToLearn(Task):
         return train
 
     def _trials(self, train: Trainer, split: Split, key: int, count: int, device: str) -> list[Trial]:
-        """Train `count` optimisees and score them on a split; initial weights and minibatches depend on `key` alone."""
+        """Train `count` image classifiers and score them; initial weights and minibatches depend on `key` alone."""
         unrolls = self._unrolls(key, self.run_steps if key == _VALIDATION else self.test_steps or self.run_steps)
         trials = []
         for number in range(count):
@@ -318,7 +318,7 @@ def summary(trials: list[Trial]) -> dict[str, float]:
 
 
 class _Digits(LabelledImages):
-    """The MNIST data of the task l2l, which errors about missing files name."""
+    """MNIST images for the task l2l, whose name stands in errors about missing files."""
 
     name = LearningToLearn.name
     folder = MnistRows.folder

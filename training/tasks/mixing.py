@@ -16,7 +16,7 @@ _SILENT = 0.1
 
 
 def quiet_frames(clips: Audio, hop: int) -> npt.NDArray[np.bool_]:
-    """Find the frames with less than 1/1000 of the power of their clip's loudest frame.
+    """Find the quiet frames: those with less than 1/1000 of the power of their clip's loudest frame.
 
     Args:
         clips: Samples (N, S).
@@ -38,20 +38,20 @@ def frame_power(clips: Audio, hop: int) -> npt.NDArray[np.float32]:
 
 
 def shifted(clips: Audio, rng: np.random.Generator, most: int) -> Audio:
-    """Shift each clip (N, S) in time by up to `most` samples either way; zeros enter."""
+    """Shift each clip (N, S) in time by a random number of samples, up to `most` either way, and fill with zeros."""
     padded = np.pad(clips, ((0, 0), (most, most)))
     begins = rng.integers(2 * most + 1, size=len(clips))
     return np.stack([row[begin : begin + clips.shape[1]] for row, begin in zip(padded, begins, strict=True)])
 
 
 def faded(samples: Audio, count: int) -> Audio:
-    """Let samples (S,) rise linearly over their first `count` and fall over their last `count` samples."""
+    """Fade samples (S,) in over the first `count` and out over the last `count` samples, linearly."""
     ramp = np.minimum(1, (np.arange(len(samples)) + 0.5) / max(1, count)).astype(np.float32)
     return samples * ramp * ramp[::-1]
 
 
 def spoken_part(clip: Audio, hop: int) -> Audio:
-    """Cut a clip to its word.
+    """Cut the silence before and after the word of a clip.
 
     Args:
         clip: Samples (S,).
@@ -68,7 +68,7 @@ def spoken_part(clip: Audio, hop: int) -> Audio:
 
 
 def noise_clips(noise: Sequence[Audio], rng: np.random.Generator, count: int, length: int) -> Audio:
-    """Draw stretches of noise of power 1 (count, length); a stretch without sound stays 0.
+    """Draw stretches of noise (count, length), scaled to a mean power of 1; a silent stretch stays 0.
 
     Args:
         noise: Recordings of noise. One that is shorter than a stretch is repeated.
@@ -88,7 +88,7 @@ def noise_clips(noise: Sequence[Audio], rng: np.random.Generator, count: int, le
 
 
 def background_clips(noise: Sequence[Audio], rng: np.random.Generator, count: int, length: int) -> Audio:
-    """Draw clips (count, length) without a word: noise at -70 to -10 dB of full scale; one clip of ten is zeros."""
+    """Draw clips (count, length) of noise at -70 to -10 dB of full scale; a tenth of them are zeros."""
     level = 10 ** (rng.uniform(*_LEVELS, (count, 1)) / 20) * (rng.random((count, 1)) >= _SILENT)
     return noise_clips(noise, rng, count, length) * level.astype(np.float32)
 

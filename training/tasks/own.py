@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from edgernn.errors import EdgernnError, UsageError
+from edgernn.settings import Expected
 from edgernn.training.tasks.base import CLASSIFICATION, REGRESSION, Task
 from edgernn.training.tasks.parts import HELD_OUT, standardisation
 from edgernn.training.tasks.sources import Batch, Sequences, random_split
@@ -20,7 +21,7 @@ TARGETS, NEXT = "targets", "next"
 
 @dataclass
 class OwnData(Task):
-    """Base class of tasks on a user's own sequences x (N, T, I): prediction of targets, or of the next step.
+    """Base class of tasks on a user's own sequences x (N, T, I): predict targets, or the next step.
 
     The validation and the test part are optional. If one is missing, the seed chooses a tenth of the training part for
     it. The input is standardised per channel by mean and standard deviation of the training part.
@@ -34,7 +35,7 @@ class OwnData(Task):
       are the task's background steps. Default: none.
     """
 
-    predict: str = TARGETS
+    predict: Annotated[str, Expected(f"{TARGETS} or {NEXT}")] = TARGETS
     background_label: Annotated[int | None, Field(ge=0)] = None
 
     defaults: ClassVar[Mapping[str, Any]] = {"epochs": 20, "hidden_size": 64, "batch_size": 32, "lr": 1e-3}
@@ -73,7 +74,10 @@ class OwnData(Task):
         self.objective = CLASSIFICATION if labels else REGRESSION
         self.output = "all" if y["train"].ndim == (2 if labels else 3) else "last"
         if self.background_label is not None and not (labels and self.output == "all"):
-            raise EdgernnError(f"{source}: expected one label per step with background_label={self.background_label}")
+            raise EdgernnError(
+                f"{source}: expected one label per step with background_label={self.background_label}; leave that "
+                "setting out"
+            )
         self.input_size = x["train"].shape[2]
         if labels:
             self.output_size = len(self.classes or ()) or max(int(part.max()) for part in y.values()) + 1

@@ -42,7 +42,7 @@ class WordFile:
 
 
 def word_files(root: Path, seed: int) -> dict[str, list[WordFile]]:
-    """List the wav files of a folder with one subfolder per word, by part.
+    """List the wav files of a folder with one subfolder per word, split into training, validation and test.
 
     The parts are those of the publisher if the folder has his lists: validation_list.txt and testing_list.txt as in
     Speech Commands, or train.csv, val.csv and test.csv beside a folder dataset as in the Arabic set. Otherwise a tenth
@@ -122,7 +122,7 @@ def _listed(table: Path, names: Iterable[str], by_name: dict[str, WordFile]) -> 
 
 
 def _split_by_speakers(files: Sequence[WordFile], seed: int) -> dict[str, list[WordFile]]:
-    """Split so that no speaker is in two parts; a name without a speaker is one of its own."""
+    """Split files so that no speaker is in two parts; a file without a speaker in its name counts as a new speaker."""
     speakers = [file.path.stem.partition(_SPEAKER)[0] for file in files]
     order = sorted(set(speakers))
     held_out = max(1, len(order) // HELD_OUT)
@@ -179,7 +179,7 @@ def read_clips(files: Sequence[WordFile], length: int, rate: int) -> npt.NDArray
 
 
 def noise_parts(folder: Path | None, length: int, rate: int) -> dict[str, list[Audio]]:
-    """Read the noise of each part; no noise of the test is in another part.
+    """Read or generate noise to mix with words, split so that no noise of the test is in the other parts.
 
     With three recordings or more, every third one in the order of their names is for the test. The first four fifths of
     each other one are for training, the last fifth for validation. With fewer, the first three fifths of each are for
@@ -200,7 +200,9 @@ def noise_parts(folder: Path | None, length: int, rate: int) -> dict[str, list[A
         return {part: _generated(i, rate) for i, part in enumerate(PARTS)}
     paths = sorted(folder.glob("*.wav")) if folder.is_dir() else []
     if not paths:
-        raise EdgernnError(f"noise: expected a folder with wav files of noise, got none in {folder}")
+        raise EdgernnError(
+            f"noise_folder: expected a folder with wav files of noise, got none in {folder}; name another one"
+        )
     parts: dict[str, list[Audio]] = {part: [] for part in PARTS}
     for i, path in enumerate(paths):
         samples = read_wav(path, rate).astype(np.float32) / np.float32(FULL_SCALE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings made of words, noise and silence, in which the place of each word is known."""
+"""Artificial recordings of words in noise and silence, in which the place of each word is known."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ _ROOM, _WORDS = 64, 65
 
 @dataclass(frozen=True)
 class Spoken:
-    """A word in a recording.
+    """A word in a recording: its class and place.
 
     Attributes:
         label: Class of the word.
-        begin: Its first sample.
-        end: The sample after its last one.
+        begin: Index of its first sample.
+        end: Index of the sample after its last one.
     """
 
     label: int
@@ -40,7 +40,7 @@ class Spoken:
 
 @dataclass(frozen=True)
 class Recording:
-    """A recording, samples (S,), and its words in order of time."""
+    """A recording: its samples (S,) from -1 to 1, and its words in order of time."""
 
     samples: Audio
     words: list[Spoken]
@@ -52,7 +52,7 @@ class Acoustics:
 
     Attributes:
         noise: Recordings of noise.
-        noisy: Probability that a scene has noise; otherwise it has digital silence.
+        noisy: Probability that a scene (a stretch of a recording) has noise; otherwise it has digital silence.
         low: Lowest signal-to-noise ratio in dB; the ratio of a scene is uniform between low and high.
         high: Highest signal-to-noise ratio in dB.
         hop: Number of samples of a frame.
@@ -69,7 +69,7 @@ class Acoustics:
     def scene(
         self, rng: np.random.Generator, words: Sequence[tuple[int, Audio] | None], length: int, fade: float = 0.0
     ) -> Recording:
-        """Mix words into one stretch of noise or of digital silence.
+        """Mix words into one stretch of noise or of digital silence, a scene.
 
         All words of a scene have the same level, uniform from -50 to -15 dB of full scale, and the level of the noise
         follows from it by the signal-to-noise ratio. Each word has a slot of the same length, and a random place in it.
@@ -112,10 +112,10 @@ class Room:
     The same room is built in every pass, also by runs with another seed.
 
     Attributes:
-        clips: The words.
-        acoustics: How they are mixed with noise.
-        hours: Length of all recordings.
-        talk: Share of the time that is words.
+        clips: Clips with the words.
+        acoustics: How words are mixed with noise.
+        hours: Length of all recordings together.
+        talk: Share of the time in which a word is spoken.
     """
 
     clips: Clips
@@ -148,7 +148,7 @@ class Room:
             yield Recording(np.concatenate(samples), places)
 
     def _words(self, rng: np.random.Generator) -> Iterator[tuple[int, Audio]]:
-        """Yield class and samples of the words of the clips in random order, again and again."""
+        """Yield class and samples of the clips' words in random order, endlessly."""
         audible = True
         while audible:
             audible = False
@@ -156,4 +156,4 @@ class Room:
                 if (word := self.clips.word(i)) is not None:
                     audible = True
                     yield word
-        raise EdgernnError("room: expected words that can be heard in the test part, got silent clips; record more")
+        raise EdgernnError("room: expected audible words in the test files, got only silent clips; record more")

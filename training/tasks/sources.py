@@ -33,7 +33,7 @@ class Batch:
         return replace(self, x=self.x.to(device), target=self.target.to(device))
 
     def part(self, first: int, every: int) -> Self:
-        """Return the sequences first, first + every, first + 2 every, ... of the batch."""
+        """Return a batch with the sequences of the indices first, first + every, first + 2 every, ..."""
         target = self.target[:, first::every] if self.per_step else self.target[first::every]
         return replace(self, x=self.x[:, first::every].contiguous(), target=target.contiguous())
 
@@ -64,7 +64,7 @@ class Source(abc.ABC):
 
 
 class Split(abc.ABC):
-    """A validation or test part of the data, read once and in order."""
+    """A part of the data for evaluation, which is read once and in order."""
 
     @abc.abstractmethod
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ class Split(abc.ABC):
 
 
 class EpochOrder:
-    """Random order of the members of an epoch, drawn anew in each, and cut into batches.
+    """Random order of the sequences of each epoch, cut into batches; members are indices of sequences.
 
     Args:
         size: Number of members of an epoch.
@@ -95,7 +95,7 @@ class EpochOrder:
         return -(-self._size // batch_size)
 
     def chosen(self, step: int, batch_size: int) -> npt.NDArray[np.int64]:
-        """Return the members of a step's batch; the last one of an epoch may have fewer than `batch_size`."""
+        """Return the indices in the batch of a step; the last batch of an epoch may have fewer than `batch_size`."""
         epoch, i = divmod(step, self.steps(batch_size))
         if epoch != self._epoch:
             self._epoch, self._members = epoch, self._draw(np.random.default_rng([*self._key, epoch]))

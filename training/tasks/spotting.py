@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of detected words in a room: hits, misses, wrong words and false alarms, and the work done for them."""
+"""Figures of word detection in long recordings (`Room`): hits, misses, wrong words, false alarms, and the work."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,13 +27,13 @@ _BATCH, _PART = 12, 2000
 
 @dataclass
 class Spotted:
-    """Numbers of words and detections in recordings.
+    """Counts of spoken and detected words in recordings.
 
     Attributes:
         hits: Words that were detected.
-        wrong: Words for which another one was detected.
-        missed: Words for which none was detected.
-        false_alarms: Detections without a word.
+        wrong: Words that were detected as another word.
+        missed: Words at which nothing was detected.
+        false_alarms: Detections where no word is.
         hours: Length of the recordings.
     """
 
@@ -50,7 +50,7 @@ class Spotted:
     def add(self, words: Sequence[Spoken], times: Sequence[tuple[float, int]], late: float) -> None:
         """Compare the detections in a recording with its words.
 
-        The first detection from the begin of a word until some time after its end decides whether the word is a hit or
+        The first detection between the begin of a word and `late` samples after its end makes the word a hit or
         wrong. All other detections are false alarms.
 
         Args:
@@ -74,7 +74,7 @@ class Spotted:
         self.false_alarms += len(times) - i
 
     def figures(self) -> dict[str, float]:
-        """Return shares of the words, and false alarms per hour."""
+        """Return hits, wrong and missed as shares of all words, and false alarms per hour."""
         count = max(1, self.words)
         return {
             "hits": self.hits / count,
@@ -86,16 +86,16 @@ class Spotted:
 
 @dataclass
 class Heard:
-    """Result of a model on the recordings of a room.
+    """Outputs of a model on the recordings of a `Room`, from which hits and false alarms follow for any threshold.
 
     Attributes:
-        detector: Definition of the detections.
+        detector: Detector with its smoothing, threshold and pause after a word.
         averages: Average probabilities (T, classes) of each recording (`Detector.averages`).
         words: Words of each recording.
         hop: Number of samples of a step.
         rate: Samples per second.
         update_rate: Share of the neurons that were updated.
-        background_rate: The same at background steps, those between words.
+        background_rate: Share of the neurons that were updated at the steps between words (background).
     """
 
     detector: Detector
@@ -112,7 +112,7 @@ class Heard:
         return sum(map(len, self.averages)) * self.hop / self.rate / 3600
 
     def outcome(self, threshold: float) -> Spotted:
-        """Count hits and false alarms at a threshold; words of other classes than the detected ones do not count."""
+        """Count hits and false alarms at a detection threshold; spoken unknown words do not count."""
         outcome = Spotted(hours=self.hours)
         for average, words in zip(self.averages, self.words, strict=True):
             detections = self.detector.find(average, threshold)
@@ -127,12 +127,12 @@ class Heard:
         return float((detection.step + 1) * self.hop)
 
     def curve(self) -> dict[str, list[float]]:
-        """Return the points of the DET curve: a dict from threshold, hits, wrong, ... to their values."""
+        """Return the points of the DET (detection error tradeoff) curve: a dict from "hits" and so on to values."""
         points = [{"threshold": threshold} | self.outcome(threshold).figures() for threshold in THRESHOLDS]
         return {name: [point[name] for point in points] for name in points[0]}
 
     def figures(self, model: RecurrentModel) -> dict[str, float]:
-        """Return all figures at the detector's threshold, and the work per second of audio."""
+        """Return all metrics at the detector's threshold, and updates and multiply-adds per second of audio."""
         outcome = self.outcome(self.detector.settings.threshold)
         cost, second = model_cost(model, self.update_rate), self.rate / self.hop
         neurons = sum(layer.cell.hidden_size for layer in model.recurrent_layers())
@@ -149,7 +149,7 @@ class Heard:
 
 
 def listen(model: SequenceModel, room: Room, new_detector: Callable[[], Detector], device: str) -> Heard:
-    """Run a model on a room.
+    """Run a model on the recordings of a room.
 
     Args:
         model: The model, with an output at every step.
@@ -190,7 +190,7 @@ def _batches(recordings: Iterator[Recording]) -> Iterator[list[Recording]]:
 
 
 def det_curve(path: Path, curve: dict[str, list[float]], hours: float) -> None:
-    """Draw the DET curve: words that were not detected, or detected as others, over false alarms per hour.
+    """Draw the DET (detection error tradeoff) curve: share of words not detected rightly, over false alarms per hour.
 
     Args:
         path: The picture.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of streams made of words and noise, with a label at each step."""
+"""Training batches of artificial audio streams: words mixed into noise, with a label at each step."""
 
 from dataclasses import dataclass
 
@@ -22,16 +22,16 @@ _ORDER, _SCENES = 66, 67
 def step_targets(
     words: list[Spoken], steps: int, silence: int, hop: int, rate: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return the target of each step of a recording, and whether nothing happens there.
+    """Compute the target of each step of a recording, and mark the background: steps at which nothing happens.
 
     The target is the class of a word from its middle to 0.2 s after its end, and silence elsewhere. The 0.1 s after a
     word's target carry no loss, so that a model may let go late. Background steps are those from the end of a word's
     target to the begin of the next word.
 
     Args:
-        words: The words.
+        words: The words and their places.
         steps: Number of steps.
-        silence: Class of silence.
+        silence: Index of the class silence.
         hop: Number of samples of a step.
         rate: Samples per second.
 
@@ -50,11 +50,11 @@ def step_targets(
 
 @dataclass
 class Streams(Source):
-    """Training streams: the members of an epoch of clips, mixed anew into noise in each epoch.
+    """Training batches of audio streams; every clip of an epoch is in one stream, and the mixtures differ by epoch.
 
     Attributes:
-        clips: Words and gaps; a clip of silence is a gap.
-        acoustics: How they are mixed with noise.
+        clips: Clips with the words; a clip of silence makes a gap between words.
+        acoustics: How words are mixed with noise.
         steps: Number of steps of a stream.
         slots: Number of clips in a stream, at equal distances.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Minibatches of images for learning to learn: one unroll of an optimisee's training is a batch."""
+"""Batches for learning to learn: a batch has the image minibatches of some training steps of one classifier."""
 
 from collections.abc import Iterator
 
@@ -27,7 +27,7 @@ class ImageSplit(Split):
         return len(self.x)
 
     def take(self, chosen: Tensor) -> Batch:
-        """Return the images x (..., channels, rows, columns) and labels (...) at some indices."""
+        """Return the images x (..., channels, rows, columns) and labels (...) with the indices `chosen` (...)."""
         return Batch((self.x[chosen].float() - self._mean) / self._std, self.y[chosen])
 
     def chunks(self, size: int = EVALUATION_BATCH) -> Iterator[Batch]:

@@ -12,8 +12,8 @@ UNCOUNTED = -2
 def cut(length: int, window: int, lead: int) -> list[tuple[int, int]]:
     """Cut a recording into windows.
 
-    A window begins `lead` steps before its first step that counts, so that the state is not new there. The first window
-    has no lead-in, and the last one ends with the recording.
+    A window begins `lead` steps before its first step that counts, so that the state has seen some input. The first
+    window has no lead-in, and the last one ends with the recording.
 
     Args:
         length: Number of steps of the recording, at least `window`.
