@@ -22,14 +22,17 @@ import importlib
 import inspect
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from edgernn.bench.gpu_cases import gpu_page
 from edgernn.bench.gpu_suite import table as gpu_table
 from edgernn.bench.page import page as performance_page
 from edgernn.bench.page import section as performance_section
 from edgernn.bench.skip_curve import table as skip_table
+from edgernn.bench.skip_work import table as skip_work_table
 from edgernn.bench.training_steps import table as training_table
 from edgernn.cells import CELLS
 from edgernn.cli.cell_costs import cell_costs, table
@@ -71,6 +74,11 @@ PAGES = {
     "frontends": ("Audio front end", ["edgernn.frontends"]),
     "weights": ("Normalised, low-rank and sparse weights", ["edgernn.cells.norm"]),
 }
+# tables over skipped updates: (title, name of the report, module of edgernn.bench, function that formats the report)
+SKIP_TABLES = (
+    ("Time over skipped updates", "skip-curve", "skip_curve", skip_table),
+    ("Instructions and bytes over skipped updates", "skip-work", "skip_work", skip_work_table),
+)
 # (I, H) for the costs on the pages; most cells save work where I < H
 SIZE = (64, 256)
 
@@ -210,20 +218,24 @@ def performance(folder: Path = RESULTS) -> str:
             "own-gru`; the report is docs/results/own-cell.json."
         )
         parts += ["## A cell of your own", text, performance_section(json.loads(user_cell.read_text(encoding="utf-8")))]
-    parts += ["## Time over skipped updates", *_skip_curve(folder)]
+    for title, name, module, format_table in SKIP_TABLES:
+        parts += [f"## {title}", *_over_skips(folder, name, module, title, format_table)]
     parts += ["## On a GPU", *_on_a_gpu(folder), "## Training", *_training(folder)]
     if notes.is_file():
         parts += ["## Notes", notes.read_text(encoding="utf-8").strip()]
     return "\n\n".join(parts) + "\n"
 
 
-def _skip_curve(folder: Path) -> list[str]:
-    measured, plot = folder / "skip-curve.json", folder / "skip-curve.png"
-    parts = ["The command is `python -m edgernn.bench.skip_curve --out docs/results`."]
+def _over_skips(
+    folder: Path, name: str, module: str, title: str, format_table: Callable[[dict[str, Any]], str]
+) -> list[str]:
+    """Return a table over skipped updates and its picture, from the files NAME.json and NAME.png of a folder."""
+    measured, plot = folder / f"{name}.json", folder / f"{name}.png"
+    parts = [f"The command is `python -m edgernn.bench.{module} --out docs/results`."]
     if not measured.is_file():
         return [*parts, "Not measured yet."]
-    parts.append(skip_table(json.loads(measured.read_text(encoding="utf-8"))))
-    return [*parts, *([f"![Time over skipped updates](../results/{plot.name})"] if plot.is_file() else [])]
+    parts.append(format_table(json.loads(measured.read_text(encoding="utf-8"))))
+    return [*parts, *([f"![{title}](../results/{plot.name})"] if plot.is_file() else [])]
 
 
 def _on_a_gpu(folder: Path) -> list[str]:

@@ -16,6 +16,8 @@ from edgernn.bench.baseline import parameters
 from edgernn.bench.compare_libraries import main as compare_libraries
 from edgernn.bench.skip_curve import GROUP_SIZES, SKIPS
 from edgernn.bench.skip_curve import main as skip_curve
+from edgernn.bench.skip_work import DENSE
+from edgernn.bench.skip_work import main as skip_work
 from edgernn.bench.suite import CASES, OWN_CASES
 from edgernn.cli.frame import main
 from edgernn.config import ModelConfig
@@ -25,6 +27,7 @@ from edgernn.names import COMBINATIONS, IMPUTING
 from edgernn.random_models import random_model
 from edgernn.runtime import Session, library_path
 from edgernn.settings import fields_of
+from tests.kernel_builds import ISA, need
 from tests.models import exported
 from tests.use_mutants import MODELS
 
@@ -210,6 +213,26 @@ def test_the_curve_holds_every_share_and_group_size(tmp_path):
         assert point["needed"] == pytest.approx(1 - point["skipped"] + decisions)
         assert point["time"] > 0
     assert (tmp_path / "skip-curve.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_skipped_updates_save_instructions_and_bytes(tmp_path, monkeypatch):
+    need("valgrind")
+    for name, values in (("SKIPS", (0.0, 0.75)), ("GROUP_SIZES", (16,))):
+        monkeypatch.setattr(f"edgernn.bench.skip_work.{name}", values)
+    skip_work(["--steps", "20", "--layers", "1", "--out", str(tmp_path)], standalone_mode=False)
+    (layer,) = json.loads((tmp_path / "skip-work.json").read_text())["layers"]
+    dense, (none, most) = layer[DENSE], layer["points"]
+    assert dense["instruction_set"] == ISA
+    # W and R of a gru (2, 128), which a step reads once
+    assert layer["weight_bytes"] == 4 * 3 * 128 * 130
+    assert 1 <= dense["bytes"] / layer["weight_bytes"] < 1.1
+    # a vector of AVX2 holds 8 multiply-adds, and one of SSE 4
+    assert 1 / 8 < dense["instructions"] / (layer["weight_bytes"] / 4) < 2
+    assert most["instructions"] < 0.7 * none["instructions"]
+    assert most["bytes"] < 0.3 * dense["bytes"]
+    assert none["bytes"] < 1.1 * dense["bytes"]
+    assert (tmp_path / "skip-work.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("case", ["gru (2, 128), T=500, int8", "gru (2, 128), T=1, from C", "gru (2, 128), load"])

@@ -132,7 +132,7 @@ def table(report: dict[str, Any]) -> str:
         for size in GROUP_SIZES:
             points = [point for point in map(_point, layer["points"]) if point.group_size == size]
             cells = [f"{point.time:.2f} ({point.limit:.2f})" for point in points]
-            name = f"{layer['cell']} ({layer['I']}, {layer['H']}), {_title(size)}"
+            name = f"{layer['cell']} ({layer['I']}, {layer['H']}), {group_title(size)}"
             lines.append(f"| {name} | {layer['dense_us']:.2f} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -156,7 +156,7 @@ def picture(path: Path, layers: Sequence[dict[str, Any]]) -> None:
         panel.plot((0, 100), (1, 0), color="0.7", linewidth=0.8, label="multiply-adds of the updates")
         for size in GROUP_SIZES:
             points = [point for point in map(_point, layer["points"]) if point.group_size == size]
-            panel.plot([100 * p.skipped for p in points], [p.time for p in points], marker=".", label=_title(size))
+            panel.plot([100 * p.skipped for p in points], [p.time for p in points], marker=".", label=group_title(size))
         panel.set_title(f"{layer['cell']} ({layer['I']}, {layer['H']})", fontsize="medium")
     panels[0, 0].set_ylim(0, 1.05 * max(point["time"] for layer in layers for point in layer["points"]))
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
@@ -165,7 +165,8 @@ def picture(path: Path, layers: Sequence[dict[str, Any]]) -> None:
     save(figure, path)
 
 
-def _title(group_size: int) -> str:
+def group_title(group_size: int) -> str:
+    """Name a group size in tables and pictures."""
     return "single neurons" if group_size == 1 else f"groups of {group_size}"
 
 

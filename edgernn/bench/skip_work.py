@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instructions and bytes of a step over the share of skipped updates: `python -m edgernn.bench.skip_work --out FOLDER`.
+
+Valgrind counts the instructions of the layers of `skip_curve`, streamed step by step from C, and simulates a
+first-level data cache. Its counts do not depend on the load of the machine. It lacks AVX-512, so the kernels are those
+for AVX2.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from edgernn.bench.skip_curve import GROUP_SIZES, LAYERS, SKIPS, group_title
+from edgernn.errors import EdgernnError
+from edgernn.export import to_onnx
+from edgernn.files import write_json
+from edgernn.random_models import random_model
+from edgernn.runtime.library import library_path, train_library
+from edgernn.runtime.packed import pack_file
+from edgernn.runtime.session import Session
+from edgernn.training.pictures import save
+
+# first-level data cache that valgrind simulates
+CACHE_BYTES, WAYS, LINE = 32_768, 8, 64
+DENSE = "dense"
+# measures: title in the table and the picture, and unit
+MEASURES = {"instructions": "instructions", "bytes": "bytes loaded"}
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """Work of a mean step.
+
+    Attributes:
+        instructions: Number of instructions.
+        bytes: Bytes of the cache lines that reads load into the simulated cache.
+        instruction_set: Instruction set of the kernels.
+    """
+
+    instructions: float
+    bytes: float
+    instruction_set: str
+
+
+def count_step(model: Path, x: Path, steps: int) -> StepWork:
+    """Count the work of a packed model's steps, with the cache as the steps before left it.
+
+    Args:
+        model: The packed model.
+        x: File of the steps (T, I) as float32.
+        steps: T.
+
+    Returns:
+        Means over the steps: what a second run over the input adds to the counts of the process.
+
+    Raises:
+        EdgernnError: Valgrind is missing, or the program fails.
+    """
+    once, twice = (_counts(model, x, passes) for passes in (1, 2))
+    added = {name: (twice[0][name] - count) / steps for name, count in once[0].items()}
+    return StepWork(added["Ir"], added["D1mr"] * LINE, once[1])
+
+
+def _counts(model: Path, x: Path, passes: int) -> tuple[dict[str, int], str]:
+    """Return the counts of a process by the names of callgrind's events, and the instruction set."""
+    if shutil.which("valgrind") is None:
+        raise EdgernnError("valgrind is not installed; run: apt-get install valgrind")
+    out = model.with_name(f"{model.name}.{passes}.out")
+    cache = f"{CACHE_BYTES},{WAYS},{LINE}"
+    words = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--cache-sim=yes", f"--D1={cache}"]
+    program = [sys.executable, "-S", Path(__file__).with_name("stream_steps.py"), library_path(), train_library()]
+    # a fixed seed of hashes: Python's own instructions are the same in each process, so that they cancel;
+    # and no string instructions in memset and memcpy, of which valgrind counts every byte
+    tunables = "glibc.cpu.x86_rep_stosb_threshold=1073741824:glibc.cpu.x86_rep_movsb_threshold=1073741824"
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "GLIBC_TUNABLES": tunables}
+    command = list(map(str, [*words, *program, model, x, passes]))
+    process = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if process.returncode != 0:
+        raise EdgernnError(f"valgrind: failed with status {process.returncode}: {process.stderr[-2000:]}")
+    text = out.read_text(encoding="utf-8")
+    rows = [re.findall(rf"^{name}: (.*)$", text, re.MULTILINE)[-1].split() for name in ("events", "totals")]
+    return dict(zip(rows[0], map(int, rows[1]), strict=True)), process.stdout.strip()
+
+
+def measure(cell: str, input_size: int, hidden_size: int, steps: int) -> dict[str, Any]:
+    """Count the work of a layer for all shares of skipped updates.
+
+    Args:
+        cell: Name of the cell.
+        input_size: I.
+        hidden_size: H.
+        steps: T.
+
+    Returns:
+        Dict with the sizes, the bytes of the weights, the counts of the layer without a rule, and points as dicts.
+
+    Raises:
+        EdgernnError: Valgrind is missing, or the program fails.
+    """
+    x = np.random.default_rng(0).standard_normal((steps, 1, input_size)).astype(np.float32)
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(os.cpu_count()) as pool:
+        folder = Path(name)
+        x.tofile(folder / "x")
+
+        def pack(title: str, **options: Any) -> tuple[Path, Session]:
+            path = folder / f"{title}.onnx"
+            to_onnx(random_model(cell, input_size, hidden_size, **options), path)
+            pack_file(path, path.with_suffix(".edgernn"))
+            return path.with_suffix(".edgernn"), Session(path, backend="native")
+
+        dense = pool.submit(count_step, pack(DENSE, rule="always")[0], folder / "x", steps)
+        points = []
+        for size in GROUP_SIZES:
+            for skip in SKIPS:
+                options = {"rule": "selective", "rule_options": {"group_size": size}, "skip": skip}
+                model, session = pack(f"{size}-{100 * skip:.0f}", **options)
+                session.run_from(x, session.initial_state(1))
+                assert session.updates is not None
+                skipped = 1 - float(session.updates.mean()) / hidden_size
+                points.append((size, skip, skipped, pool.submit(count_step, model, folder / "x", steps)))
+        layer = random_model(cell, input_size, hidden_size, rule="always").recurrent_layers()[0]
+        return {
+            "cell": cell,
+            "I": input_size,
+            "H": hidden_size,
+            "weight_bytes": 4 * layer.macs(),
+            DENSE: vars(dense.result()),
+            "points": [
+                {"group_size": size, "skip": skip, "skipped": skipped, **vars(work.result())}
+                for size, skip, skipped, work in points
+            ],
+        }
+
+
+def table(report: dict[str, Any]) -> str:
+    """Format the counts as Markdown."""
+    lines = [
+        f"Means of {report['T']} steps of one sequence, streamed from C, float32, counted by valgrind with the kernels "
+        f"for {report['layers'][0][DENSE]['instruction_set']}. Bytes loaded: those of the lines of {LINE} bytes that "
+        f"reads load into a simulated first-level data cache of {CACHE_BYTES // 1024} kB ({WAYS} ways). Nearly all of "
+        "them are weights, because the weights of these layers exceed the cache. After the counts of the layer without "
+        "a rule, the others are relative to it.",
+        "",
+        f"| layer (I, H) | a step, without a rule | {' | '.join(f'{100 * skip:.0f} % skipped' for skip in SKIPS)} |",
+        f"|---|---:|{'---:|' * len(SKIPS)}",
+    ]
+    for layer in report["layers"]:
+        for measure_name, title in MEASURES.items():
+            dense = layer[DENSE][measure_name]
+            for size in GROUP_SIZES:
+                points = [point for point in layer["points"] if point["group_size"] == size]
+                cells = " | ".join(f"{point[measure_name] / dense:.2f}" for point in points)
+                name = f"{layer['cell']} ({layer['I']}, {layer['H']}), {title}, {group_title(size)}"
+                lines.append(f"| {name} | {dense:,.0f} | {cells} |")
+    return "\n".join(lines)
+
+
+def picture(path: Path, layers: list[dict[str, Any]]) -> None:
+    """Plot instructions and bytes over the share of skipped updates, a column of two panels for each layer.
+
+    Args:
+        path: The picture.
+        layers: Results of `measure`.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.5 + 1.7 * len(layers), 5), layout="constrained")
+    panels = figure.subplots(len(MEASURES), len(layers), sharex=True, sharey=True, squeeze=False)
+    for row, (name, title) in zip(panels, MEASURES.items(), strict=True):
+        row[0].set_ylabel(title)
+        for panel, layer in zip(row, layers, strict=True):
+            panel.plot((0, 100), (1, 0), color="0.7", linewidth=0.8, label="multiply-adds of the updates")
+            for size in GROUP_SIZES:
+                points = [point for point in layer["points"] if point["group_size"] == size]
+                values = [point[name] / layer[DENSE][name] for point in points]
+                panel.plot([100 * p["skipped"] for p in points], values, marker=".", label=group_title(size))
+    for panel, layer in zip(panels[0], layers, strict=True):
+        panel.set_title(f"{layer['cell']} ({layer['I']}, {layer['H']})", fontsize="medium")
+    panels[0, 0].set_ylim(bottom=0)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+    figure.supxlabel("updates skipped, %")
+    figure.supylabel("relative to the layer without a rule")
+    save(figure, path)
+
+
+@click.command()
+@click.option("--steps", default=100, show_default=True, help="Time steps (T).")
+@click.option("--layers", "count", default=len(LAYERS), show_default=True, help="Count the first layers only.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for skip-work.json and skip-work.png.")
+def main(steps: int, count: int, out: Path | None) -> None:
+    """Count the instructions and the bytes loaded of layers that skip 0 to 90 % of their updates."""
+    report = {"T": steps, "layers": [measure(*layer, steps) for layer in LAYERS[:count]]}
+    click.echo(table(report))
+    if out is not None:
+        write_json(out / "skip-work.json", report)
+        picture(out / "skip-work.png", report["layers"])
+
+
+if __name__ == "__main__":
+    main()
