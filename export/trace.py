@@ -329,7 +329,7 @@ def _dense_macs() -> list[onnx.NodeProto]:
 
 
 def _nothing_to_count() -> list[onnx.NodeProto]:
-    """Return nodes of empty outputs, updates (0, 0) and macs (0,), for rules that never skip."""
+    """Return nodes of empty outputs, updates of shape (0, 0) and macs of shape (0,), for rules that never skip."""
     empty = ((name, np.empty((0,) * axes, np.int64)) for name, axes in (("updates", 2), ("macs", 1)))
     return [helper.make_node("Constant", [], [n], value=numpy_helper.from_array(value)) for n, value in empty]
 

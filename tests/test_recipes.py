@@ -101,6 +101,8 @@ def test_a_recipe_binds(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
+# 20 steps are too few to reach the share of skipped updates that a recipe asks for
+@pytest.mark.filterwarnings("ignore:skip. expected:edgernn.errors.EdgernnWarning")
 def test_a_recipe_trains(name, tmp_path, small_data, monkeypatch):
     """20 steps of the cut-down version on small files in the data set's format."""
     without_pictures(monkeypatch)

@@ -247,7 +247,17 @@ def _row(
 
 
 def _with_known(rows: list[RecipeRow], known: Mapping[tuple[str, str], KnownRow]) -> list[RecipeRow]:
-    """Add the finished runs of an earlier table.json to the jobs of the rows; warns of those with other settings."""
+    """Add the finished runs of an earlier table.json to the jobs of the rows, so that they are not trained again.
+
+    Runs of a row whose settings have changed since are left out, with a warning.
+
+    Args:
+        rows: The rows of the table.
+        known: Dict from the name and the settings' label of a row to its runs in table.json.
+
+    Returns:
+        The rows with jobs that know their finished runs.
+    """
     result, changes = [], []
     for row in rows:
         known_row = known.get((row.name, label(row.settings)))

@@ -45,7 +45,7 @@ class Patterns(RunPicture):
 
 @dataclass(frozen=True, kw_only=True)
 class Cobwebs(RunPicture):
-    """Cobweb diagrams of a neuron's state over some steps of one test sequence, for one row."""
+    """Cobweb diagrams of a neuron's state over some steps of one test sequence, for one row of a paper's table."""
 
     kind = "cobwebs"
 

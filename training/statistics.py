@@ -42,9 +42,12 @@ def _quantile(freedom: float) -> float:
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of means with its confidence interval, or a ratio of standard deviations (interval None).
+    """Result of a two-sided test: a difference of means, or a ratio of standard deviations.
 
-    p is the p-value of the test; None if all values are equal.
+    Attributes:
+        value: mean(first) - mean(second), or std(first) / std(second).
+        interval: 95 % confidence interval of the difference; None for a ratio.
+        p: p-value of the test; None if neither side has two different values.
     """
 
     value: float

@@ -183,7 +183,7 @@ def _point(values: dict[str, Any]) -> CurvePoint:
     "count",
     default=len(LAYERS),
     show_default=True,
-    help="Number of layers to time, from the first of the list.",
+    help="Time only the first COUNT of the page's layers.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for skip-curve.json and skip-curve.png.")
 def main(steps: int, batch: int, rounds: int, count: int, out: Path | None) -> None:

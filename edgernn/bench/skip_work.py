@@ -195,15 +195,18 @@ def picture(path: Path, layers: list[dict[str, Any]]) -> None:
 
 @click.command()
 @click.option("--steps", default=100, show_default=True, help="Time steps (T).")
-@click.option("--layers", "count", default=len(LAYERS), show_default=True, help="Count the first layers only.")
+@click.option(
+    "--layers", "count", default=len(LAYERS), show_default=True, help="Count only the first COUNT of the page's layers."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for skip-work.json and skip-work.png.")
 def main(steps: int, count: int, out: Path | None) -> None:
     """Count the instructions and the bytes loaded of layers that skip 0 to 90 % of their updates."""
-    report = {"T": steps, "layers": [measure(*layer, steps) for layer in LAYERS[:count]]}
+    layers = [measure(*layer, steps) for layer in LAYERS[:count]]
+    report = {"T": steps, "layers": layers}
     click.echo(table(report))
     if out is not None:
         write_json(out / "skip-work.json", report)
-        picture(out / "skip-work.png", report["layers"])
+        picture(out / "skip-work.png", layers)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ def _text(result: dict[str, Any]) -> str:
     "kinds",
     multiple=True,
     metavar="NAME",
-    help="Kind of plot: learning, pattern, tradeoff, cobweb or kept; may be repeated.  [default: all]",
+    help="Kind of plot, as described above: learning, pattern, tradeoff, cobweb or kept; may be repeated.  "
+    "[default: all]",
 )
 @click.option(
     "--out",
@@ -32,7 +33,7 @@ def command(runs: tuple[Path, ...], kinds: tuple[str, ...], out: Path | None) ->
 
     The kinds of plots are: learning curves (learning), which neurons are updated at which step (pattern), metric
     against the share of skipped updates and the weight λ of the penalty on updates (tradeoff), cobweb diagrams of the
-    state (cobweb) and forget gates over time (kept).
+    state (cobweb) and the forget gate, the share of the state that is kept, over time (kept).
     """
     from edgernn.training.plot import plot
 

@@ -60,8 +60,8 @@ class LayerContent:
         group_size: Number of neurons that share an update decision.
         inputs: I, the size of the layer's input.
         hidden: H, the number of neurons.
-        weights: Dict from name to weight: W, R, C, V, b, Q (for low-rank R Q), those of the rule, and "vector 0", ...
-            for the cell's parameter vectors.
+        weights: Dict from name to weight: W, R, C and V, which multiply x, h, c and m (see `CellTable`), the bias b, Q
+            (for low-rank R Q), those of the rule, and "vector 0", ... for the cell's parameter vectors.
         starts: Initial value of each state: those of the cell, those of the rule, and x_{t-1} if the cell reads it.
     """
 

@@ -207,7 +207,7 @@ class CpuUnroller:
             raise UsageError(f"there is no kernel for the rule {layer.rule.name}")
         cell = layer.cell
         if cell.recurrent.rank is not None:
-            raise UsageError(f"there is no kernel for {layer.kind}")
+            raise UsageError(f"there is no kernel for {layer.kind}: its recurrent weight has a low rank")
         if why := batch_norm.refusal(layer):
             raise UsageError(why)
         self.program: ProgramCell | None = None

@@ -45,8 +45,8 @@ def kernels(key: str, resident: bool, held: int) -> ModuleType:
 
     Args:
         key: Key of the layout, from `register`.
-        resident: True for the resident form.
-        held: See `KernelForm`.
+        resident: True if the weights stay in shared memory or registers for all steps, false if each step reads them.
+        held: Number of products whose weights are read once and stay in shared memory, if resident.
 
     Returns:
         A module with `forward` and `backward`.
@@ -337,7 +337,7 @@ def _layout(layer: RecurrentLayer) -> Layout:
     if why := refusal(layer):
         raise UsageError(why)
     if cell.norm is not None or cell.recurrent.rank is not None:
-        raise UsageError(f"there is no kernel for {layer.kind}")
+        raise UsageError(f"there is no kernel for {layer.kind}: Triton kernels lack normalisation and low rank")
     try:
         layout = make_layout(layer)
     except ProgramError as error:

@@ -42,7 +42,10 @@ class RuleGradients(KernelSource):
 
     @staticmethod
     def after_step(evidence: Pointwise) -> tuple[str, ...]:
-        """Name the arguments of `UpdateRule.evidence`, which reads the states after a step."""
+        """Return the names of the arguments of `UpdateRule.evidence` in the generated code.
+
+        The rule reads the states after a step, so a state `s_h` is named `after_h`. Other names are unchanged.
+        """
         return tuple(f"after_{a[2:]}" if a.startswith("s_") else a for a in evidence.arguments)
 
     def decision_grads(self, rule: Rule, to_u: str) -> None:

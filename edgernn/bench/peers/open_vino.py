@@ -10,9 +10,10 @@ from edgernn.bench.peers.operator import operator_model
 
 
 class OpenVino(Peer):
-    """Adapter of OpenVINO; a stream's state alternates between two buffers, with one infer request per direction.
+    """Adapter of OpenVINO.
 
-    Its tensors share the memory of NumPy arrays, so that nothing is copied.
+    A stream's state alternates between two buffers: one infer request reads the first and writes the second, another
+    one does the reverse. Its tensors share the memory of NumPy arrays, so that nothing is copied.
     """
 
     package = "openvino"
