@@ -57,15 +57,15 @@ def resolve(cell: str | type[Cell], rule: str | type[UpdateRule] | None = None) 
 
 
 def parts(cell: str, rule: str | None, imputer: str | None = None) -> list[str]:
-    """List the names of a layer's imputer, cell and update rule, without missing ones and without the default rule."""
+    """List the names of a layer's imputer, cell and update rule, without missing ones and dense rules."""
     implied = rule in RULES and RULES[rule].is_dense()
     return [name for name in (imputer, cell, None if implied else rule) if name is not None]
 
 
 def combined_name(cell: str, rule: str) -> str:
     """Return the name of a cell with an update rule: sarnn, gru, or gru + random."""
-    names = {pair: name for name, pair in COMBINATIONS.items()} | {(cell, DEFAULT_RULE): cell}
-    return names.get((cell, rule), f"{cell} + {rule}")
+    names = {pair: name for name, pair in COMBINATIONS.items()}
+    return names.get((cell, rule)) or " + ".join(parts(cell, rule))
 
 
 def resolve_imputer(cell: str | type[Cell], imputer: str | type[Imputer] | None = None) -> type[Imputer] | None:

@@ -90,7 +90,7 @@ def _rule(rule: UpdateRule, projection: Projection) -> dict[str, Any]:
     """Describe a rule: what decides, its weights and memories, and its programs by method."""
     described: dict[str, Any] = {
         "kind": rule.kind.name,
-        "dense": not rule.can_skip,
+        "dense": rule.is_dense(),
         "inclusive": rule.inclusive,
         "memories": {name: memory.size for name, memory in rule.memory.items()},
         "weights": list(rule.weights),
