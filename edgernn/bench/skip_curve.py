@@ -153,16 +153,27 @@ def picture(path: Path, layers: Sequence[dict[str, Any]]) -> None:
     for panel in panels.flat[len(layers) :]:
         panel.remove()
     for panel, layer in zip(panels.flat, layers, strict=False):
-        panel.plot((0, 100), (1, 0), color="0.7", linewidth=0.8, label="multiply-adds of the updates")
-        for size in GROUP_SIZES:
-            points = [point for point in map(_point, layer["points"]) if point.group_size == size]
-            panel.plot([100 * p.skipped for p in points], [p.time for p in points], marker=".", label=group_title(size))
+        draw_shares(panel, layer["points"], lambda point: float(point["time"]))
         panel.set_title(f"{layer['cell']} ({layer['I']}, {layer['H']})", fontsize="medium")
     panels[0, 0].set_ylim(0, 1.05 * max(point["time"] for layer in layers for point in layer["points"]))
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
     figure.supxlabel("updates skipped, %")
     figure.supylabel("time, relative to the layer without a rule")
     save(figure, path)
+
+
+def draw_shares(panel: Any, points: Sequence[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> None:
+    """Draw a value over the share of skipped updates, a curve for each group size, and the line to expect.
+
+    Args:
+        panel: Matplotlib's axes.
+        points: Dicts with `group_size`, `skipped` and what `value` reads.
+        value: Value of a point, relative to the layer without a rule.
+    """
+    panel.plot((0, 100), (1, 0), color="0.7", linewidth=0.8, label="multiply-adds of the updates")
+    for size in GROUP_SIZES:
+        curve = [point for point in points if point["group_size"] == size]
+        panel.plot([100 * p["skipped"] for p in curve], [*map(value, curve)], marker=".", label=group_title(size))
 
 
 def group_title(group_size: int) -> str:

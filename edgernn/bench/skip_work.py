@@ -14,13 +14,14 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from edgernn.bench.skip_curve import GROUP_SIZES, LAYERS, SKIPS, group_title
+from edgernn.bench.skip_curve import GROUP_SIZES, LAYERS, SKIPS, draw_shares, group_title
 from edgernn.errors import EdgernnError
 from edgernn.export import to_onnx
 from edgernn.files import write_json
@@ -179,11 +180,7 @@ def picture(path: Path, layers: list[dict[str, Any]]) -> None:
     for row, (name, title) in zip(panels, MEASURES.items(), strict=True):
         row[0].set_ylabel(title)
         for panel, layer in zip(row, layers, strict=True):
-            panel.plot((0, 100), (1, 0), color="0.7", linewidth=0.8, label="multiply-adds of the updates")
-            for size in GROUP_SIZES:
-                points = [point for point in layer["points"] if point["group_size"] == size]
-                values = [point[name] / layer[DENSE][name] for point in points]
-                panel.plot([100 * p["skipped"] for p in points], values, marker=".", label=group_title(size))
+            draw_shares(panel, layer["points"], partial(_relative, name, layer[DENSE]))
     for panel, layer in zip(panels[0], layers, strict=True):
         panel.set_title(f"{layer['cell']} ({layer['I']}, {layer['H']})", fontsize="medium")
     panels[0, 0].set_ylim(bottom=0)
@@ -191,6 +188,10 @@ def picture(path: Path, layers: list[dict[str, Any]]) -> None:
     figure.supxlabel("updates skipped, %")
     figure.supylabel("relative to the layer without a rule")
     save(figure, path)
+
+
+def _relative(measure_name: str, dense: dict[str, Any], point: dict[str, Any]) -> float:
+    return float(point[measure_name] / dense[measure_name])
 
 
 @click.command()
