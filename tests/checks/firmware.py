@@ -225,7 +225,7 @@ def test_what_c_lacks_is_refused_by_name():
         assert "C code needs a layer without imputer and normalisation" in refused(model)
     assert "C code needs a layer without imputer and normalisation" in refused(contractive("gru", norm="layer"))
     model = rounded(contractive("gru"), "bfloat16")
-    assert "expected float32 or int8 weights, got bfloat16" in refused(model, "bfloat16")
+    assert "C code needs float32 or int8 weights, got bfloat16" in refused(model, "bfloat16")
     with pytest.raises(UsageError, match="expected a C identifier"):
         c_files(packed_alone(contractive("gru")), Path("model.onnx"), "my-model")
 
