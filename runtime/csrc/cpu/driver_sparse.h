@@ -254,6 +254,11 @@ struct SparseDriver {
     const CallParams params(cell, weights.params, call.length);
     SparseScratch scratch(kernel, sizes, call.steps, batch, base);
     std::memset(base, 0, scratch.zeroed_bytes);
+#ifdef EDGERNN_FILL_SCRATCH
+    // NaN, and indices out of range: tests find what is read before it is written
+    std::memset(static_cast<char*>(base) + scratch.zeroed_bytes, 0xff,
+                static_cast<std::size_t>(scratch.bytes - scratch.zeroed_bytes));
+#endif
     if (call.kept != nullptr) scratch.kept = KeptMemory(kernel, sizes, batch, call.kept);
     for (int s = 0; s < cell.states; ++s) {
       ReadState(call.state_in[s], batch, sizes.hidden, scratch.state[s]);

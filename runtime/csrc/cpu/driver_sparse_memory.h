@@ -118,7 +118,9 @@ struct SparseScratch {
   float** next_of;              // (B, kMaxStates): rows of `next`
   float* memory[kMaxMemories];  // (B, padded size) each, the memories of the rule
   std::int64_t* macs;           // (B,)
-  std::uint64_t zeroed_bytes;   // number of bytes that are zeroed at the start of a call
+  // number of bytes that are zeroed at the start of a call: what is read before it is written, as
+  // padding is; what follows holds any values at first
+  std::uint64_t zeroed_bytes;
   // bias and W x for the steps of a chunk, or null
   float* projected;      // (chunk, B, blocks, gates, lanes), of all neurons
   float* mid_projected;  // (chunk, B, blocks of M, mid gates, lanes)
@@ -135,23 +137,25 @@ struct SparseScratch {
     rule = arena.Allocate<char>(
         static_cast<std::int64_t>(kernel.selector->scratch_bytes(sizes, chunk * batch)));
     x = arena.Allocate<float>(batch * PadToLanes(sizes.input) * InputCount(cell));
-    pair = arena.Allocate<float>(cell.reads_last ? batch * 2 * sizes.input : 0);
-    // a call of one chunk projects nothing in advance
-    const std::int64_t rows = steps > chunk ? chunk * batch : 1;
-    pairs = arena.Allocate<float>(cell.reads_last ? rows * 2 * sizes.input : 0);
-    const std::int64_t sums_size = padded * cell.update_gates.all.count;
-    mid_sums = arena.Allocate<float>(mid_size * cell.mid_gates.all.count);
     mid = arena.Allocate<float>(cell.has_mid ? batch * mid_size : 0);
     void* const kept_base = arena.Allocate(kept.bytes);
     if (base != nullptr) kept = KeptMemory(kernel, sizes, batch, kept_base);
-    const bool keeps = kept.bytes > 0;
-    changed = keeps ? AllocateList(sizes.hidden, &arena) : nullptr;
-    factors = arena.Allocate<double>(keeps ? padded : 0);
-    qh = arena.Allocate<float>(batch * PadToLanes(sizes.rank));
+    // a call of one chunk projects nothing in advance
+    const std::int64_t rows = steps > chunk ? chunk * batch : 1;
     quantized.Allocate(cell, sizes, 1, rows, &arena);
     const std::int64_t columns[kMaxParts] = {sizes.input, sizes.input, RecurrentColumns(sizes),
                                              sizes.hidden, MidSize(cell, sizes)};
     for (int p = 0; p < kMaxParts; ++p) parts[p].Allocate(sizes, 1, columns[p], &arena);
+    macs = arena.Allocate<std::int64_t>(batch);
+    zeroed_bytes = arena.used();
+    pair = arena.Allocate<float>(cell.reads_last ? batch * 2 * sizes.input : 0);
+    pairs = arena.Allocate<float>(cell.reads_last ? rows * 2 * sizes.input : 0);
+    const std::int64_t sums_size = padded * cell.update_gates.all.count;
+    mid_sums = arena.Allocate<float>(mid_size * cell.mid_gates.all.count);
+    const bool keeps = kept.bytes > 0;
+    changed = keeps ? AllocateList(sizes.hidden, &arena) : nullptr;
+    factors = arena.Allocate<double>(keeps ? padded : 0);
+    qh = arena.Allocate<float>(batch * PadToLanes(sizes.rank));
     sums = arena.Allocate<float>(sums_size);
     step_projected = arena.Allocate<float>(sums_size);
     const std::int64_t list_size = padded + kLanes;  // with the slack that CompressLanes needs
@@ -176,8 +180,6 @@ struct SparseScratch {
       const std::int64_t width = Width(kernel.rule->memories[i].extent, sizes);
       memory[i] = arena.Allocate<float>(batch * PadToLanes(width));
     }
-    macs = arena.Allocate<std::int64_t>(batch);
-    zeroed_bytes = arena.used();
     projected = steps > chunk ? arena.Allocate<float>(rows * sums_size) : nullptr;
     const bool projects_mid =
         steps > chunk && cell.mid_gates.x.count > 0 && !kernel.selector->masks;
