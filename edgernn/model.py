@@ -377,7 +377,7 @@ class SequenceModel(RecurrentModel):
                 count = len(self.frontend.widths)
                 start = self.frontend.initial_state(x.shape[1], x) if state is None else state[:count]
                 x, heard = self.frontend(x, start)
-            # always: a check for mean 0 and std 1 would take longer
+            # also for mean 0 and std 1, as a check for them would take longer
             return (x - self.input_mean) / self.input_std, heard
         if x.ndim != 2 or x.numel() < 1 or x.is_floating_point() or x.dtype == torch.bool:
             raise UsageError(
