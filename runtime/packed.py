@@ -166,7 +166,7 @@ class _Packer:
         """Add the tensors of a front end (audio features); the mel filters become (bands, N/2 + 1)."""
         try:
             kind = NORMALISATIONS.index(settings["normalise"])
-            # the share by which the followed value rises; only a noise floor falls by another
+            # smoothing rate of the tracked value; only a noise floor has another rate when it falls
             rise = float(settings["pcen_smoothing" if settings["normalise"] == "pcen" else "floor_rise"])
             numbers = [float(settings["energy_floor"]), kind, rise, float(settings["floor_fall"])]
         except (KeyError, TypeError, ValueError):
