@@ -43,7 +43,7 @@ class RecurrentModel(nn.Module):
 
         Args:
             background: True at steps (T, B) at which nothing happens. None marks none.
-            weight: Factor of these steps in the budget.
+            weight: Factor of these steps in the budget, the penalty on updates.
 
         Yields:
             Nothing.
