@@ -130,7 +130,10 @@ class _Packer:
         order = [name for node in nodes for name in node.input[1:] if name in states]
         # saved states of the packed model and of a session have the same order
         if order != [name for name in states if name in order]:
-            raise EdgernnError(f"{path}: expected the states of its graph in the order of its nodes; export it again")
+            raise EdgernnError(
+                f"{path}: expected the states in the order of the nodes that read them, got another order; "
+                "export it again"
+            )
         for node in nodes:
             for name in node.input[1:]:
                 if name in states:

@@ -100,7 +100,9 @@ def read(path: Path) -> NDArray[Any]:
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file") from None
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        raise EdgernnError(f"{path}: cannot be read ({error})") from None
+        raise EdgernnError(
+            f"{path}: cannot be read ({error}); write an npy file with numpy.save, or a csv table of numbers"
+        ) from None
 
 
 def _csv(path: Path) -> NDArray[Any]:

@@ -96,7 +96,7 @@ def packed(path):
         ),
         "layers beyond number": (
             lambda info: info["model"].update(layers=2**30),
-            "states of 107374182. layers in its graph, got those of 2",
+            "states of 107374182. layers in the graph, got states of 2 layers",
         ),
         "other neurons": (lambda info: info["model"].update(hidden_size=2**30), "layer0: expected a state of 1073741"),
         "another head": (
