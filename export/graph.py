@@ -240,7 +240,7 @@ def _functions(layers: list[RecurrentLayer]) -> list[_Function]:
 
 def _kernel(layer: RecurrentLayer) -> Kernel | None:
     """Return the kernel of the native library for a layer, or None if there is none."""
-    # such a layer gets another function name, as ONNX Runtime prefers a registered op to a function of that name
+    # a layer without a kernel gets another function name, as a registered op takes precedence over a function
     try:
         return find_kernel(layer)
     except ProgramError:
