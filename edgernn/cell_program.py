@@ -78,7 +78,7 @@ def trace_equations(cell: Cell, *, differentiable: bool = False) -> Equations:
 
 
 def _mid_is_input(cell: Cell) -> bool:
-    """True if m, the result of `Cell.mid`, is defined with size I, False with H; a cell with I = H is told apart."""
+    """Return True if m, the result of `Cell.mid`, has size I, False if H; a copy with I != H decides."""
     probe = copy.copy(cell)
     probe.input_size, probe.hidden_size = 3, 5
     if probe.mid_size not in (3, 5):
@@ -227,7 +227,7 @@ def _table_limits(cell: Cell, vectors: int) -> Iterator[tuple[bool, str]]:
         yield not gate.mid or not (gate.c or gate.m), f"no c and no m in gate {gate.name}, which feeds mid"
         yield not gate.c or states > 1, f"a second state for gate {gate.name}, which reads c"
     has_mid = any(gate.m for gate in gates)
-    yield not has_mid or not cell.reads_last, "no m where the cell reads the last input"
+    yield not has_mid or not cell.reads_last, "no gate with m in a cell with reads_last=True"
 
 
 def _inference_limits(cell: Cell, program: CellProgram) -> Iterator[tuple[bool, str]]:

@@ -36,7 +36,9 @@ class FrontendConfig:
         Word("frontend"),
     ] = None
     sample_rate: Annotated[Samples, Field(description="Samples of audio per second.")] = 16000
-    window_size: Annotated[Samples, Field(description="Samples of the window from which a step's features come.")] = 400
+    window_size: Annotated[
+        Samples, Field(description="Length in samples of the window that a step's features are computed from.")
+    ] = 400
     hop: Annotated[Samples, Field(description="New samples of audio at each step.")] = 160
     bands: Annotated[Samples, Field(description="Number of mel bands, which are the features.")] = 40
     low_frequency: Annotated[float, Field(ge=0, description="Lowest frequency of the mel bands in Hz.")] = 20.0
@@ -52,13 +54,16 @@ class FrontendConfig:
         Field(description="Normalisation of energies: log, floor (log less a noise floor) or pcen."),
     ] = "log"
     floor_rise: Annotated[
-        float, Field(gt=0, le=1, description="Share of the way that the noise floor rises in a step.")
+        float,
+        Field(gt=0, le=1, description="Share of the gap to the log energy by which the noise floor rises per step."),
     ] = 0.02
     floor_fall: Annotated[
-        float, Field(gt=0, le=1, description="Share of the way that the noise floor falls in a step.")
+        float,
+        Field(gt=0, le=1, description="Share of the gap to the log energy by which the noise floor falls per step."),
     ] = 0.2
     pcen_smoothing: Annotated[
-        float, Field(gt=0, le=1, description="Share of the way that the smooth energy of pcen moves in a step.")
+        float,
+        Field(gt=0, le=1, description="Share of the gap to the energy that pcen's smooth energy closes per step."),
     ] = 0.025
 
 
@@ -140,9 +145,9 @@ class LogMel(nn.Module):
     m_t = (1 - s) m_{t-1} + s E_t
     y_t = (E_t / (ε + m_t)^α + δ)^r - δ^r
 
-    Shapes: log_alpha = log α, log_delta = log δ and log_r = log r (bands,) are learned from α = 0.98, δ = 2 and r = 0.5
-    on. The states are samples (window_size - hop,), noise_floor = n and smooth_energy = m (bands,). They start at 0,
-    and n and m take the value of the first step that is not digital silence. A window shorter than the hop, a filter
+    Shapes: log_alpha = log α, log_delta = log δ and log_r = log r (bands,) are learned; initially α = 0.98, δ = 2 and
+    r = 0.5. The states are samples (window_size - hop,), noise_floor = n and smooth_energy = m (bands,). They start at
+    0, and n and m take the value of the first step that is not digital silence. A window shorter than the hop, a filter
     without a frequency, and frequencies above half the sample rate raise UsageError.
     Source of the noise floor: the asymmetric filter of Kim, Stern, "Power-Normalized Cepstral Coefficients (PNCC) for
     Robust Speech Recognition", IEEE/ACM TASLP 24 (7), 2016, here for the logarithm of the energy.
@@ -219,7 +224,7 @@ class LogMel(nn.Module):
         return torch.cat(energies)
 
     def _floors(self, x: Tensor, last: Tensor) -> Tensor:
-        """Compute the noise floors (T, B, bands) under x from the last one before it (B, bands)."""
+        """Compute the noise floors (T, B, bands) of x; `last` (B, bands) is the floor before the first step."""
         floors = []
         for x_t in x.unbind(0):
             rate = torch.where(x_t < last, self.config.floor_fall, self.config.floor_rise)

@@ -82,7 +82,7 @@ class Imputer(nn.Module, abc.ABC):
         """
         values, masks, _ = x.chunk(3, -1)
         observed = masks.sum((1, 2))
-        # only one of the processes evaluates
+        # in evaluation a single process runs, with nothing to sum
         if self.training and self.total is not None:
             observed = self.total(observed)
         observed = observed + 1e-5

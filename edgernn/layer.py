@@ -87,7 +87,7 @@ class RecurrentLayer(nn.Module):
 
     @property
     def shifts_input(self) -> bool:
-        """True if the cell also reads the previous input x_{t-1}, and all inputs are known before the first step."""
+        """True if the cell also reads x_{t-1} and no imputer is set: all inputs are known before the first step."""
         return self.cell.reads_last and self.imputer is None
 
     @property

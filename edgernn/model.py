@@ -43,7 +43,7 @@ class RecurrentModel(nn.Module):
 
         Args:
             background: True at steps (T, B) at which nothing happens. None marks none.
-            weight: Factor of these steps in the budget.
+            weight: Factor of these steps in the budget, the penalty on updates.
 
         Yields:
             Nothing.
@@ -377,7 +377,7 @@ class SequenceModel(RecurrentModel):
                 count = len(self.frontend.widths)
                 start = self.frontend.initial_state(x.shape[1], x) if state is None else state[:count]
                 x, heard = self.frontend(x, start)
-            # always: a check for mean 0 and std 1 would take longer
+            # also for mean 0 and std 1, as a check for them would take longer
             return (x - self.input_mean) / self.input_std, heard
         if x.ndim != 2 or x.numel() < 1 or x.is_floating_point() or x.dtype == torch.bool:
             raise UsageError(

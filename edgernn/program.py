@@ -182,7 +182,8 @@ class Program:
             raise ProgramError(f"serialised equations: expected {expected}, got {sizes}; export the model again")
         if arguments + constants + instructions > MOST_VALUES or results > MOST_RESULTS:
             raise ProgramError(
-                f"serialised equations: expected at most {MOST_VALUES} values and {MOST_RESULTS} results"
+                f"serialised equations: expected at most {MOST_VALUES} values and {MOST_RESULTS} results, got "
+                f"{arguments + constants + instructions} and {results}"
             )
         first, last = 4 + arguments, length - results
         decoded = []

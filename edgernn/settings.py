@@ -30,8 +30,8 @@ from edgernn.errors import EdgernnError, UsageError, nearest
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
-# pydantic config of dataclasses that `parse` reads from files, with hyphens in keys; a strict config would reject
-# tables, so annotate numbers with StrictInt and StrictFloat
+# pydantic config of dataclasses that `parse` reads from files, whose keys have hyphens; it is not strict, as that would
+# reject tables, so annotate numbers with StrictInt and StrictFloat
 FILE = ConfigDict(extra="forbid", alias_generator=lambda name: name.replace("_", "-"), allow_inf_nan=False)
 _LIMITS: dict[type, tuple[str, str]] = {
     annotated_types.Ge: ("of at least", "ge"),
@@ -114,11 +114,11 @@ def _is_optional(hint: Any) -> bool:
 
 
 def _plain_types(hint: Any) -> list[type]:
-    """Return a list with the plain type, such as int, of all values of a type hint; empty if there is no such type."""
+    """Return [int] if all values of a type hint but None and classes are int; likewise float, bool, str; else []."""
     plain = []
     for part in _parts(hint):
         kind = type(typing.get_args(part)[0]) if typing.get_origin(part) is Literal else part
-        # skip a hint for classes, as text gives a class by its name
+        # skip type[...]: users write the name of a class, which is text
         if kind is not types.NoneType and typing.get_origin(kind) is not type:
             plain.append(kind)
     return plain if len(plain) == 1 and plain[0] in _KINDS else []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gates and equations of built-in cells and rules as JSON, from which `edgernn pack --target c` prints C.
+"""The gates and equations of built-in cells and rules as JSON, from which `edgernn pack --target c` generates C.
 
 `runtime/csrc/generate.py` writes the file, as packing a model needs no torch.
 """
@@ -17,7 +17,7 @@ from edgernn.rules import RULES, UpdateRule
 
 # bit of a gate whose bias a model may leave out, as in runtime/csrc/cells/gate.h
 _OPTIONAL_BIAS = 64
-# distinct sizes of the rules that are described
+# I and H of the rules that are described; they differ, so that a weight's shape tells them apart
 _INPUT, _HIDDEN = 5, 7
 Projection = Callable[[UpdateRule], tuple[str | None, str | None]]
 
@@ -52,7 +52,7 @@ def _forms(cell: type[Cell]) -> list[list[Cell]]:
 
 
 def _cell(forms: list[Cell]) -> dict[str, Any]:
-    """Describe a cell with the lists of a user-defined cell's node, and the number of its constant vectors."""
+    """Describe a cell by the ONNX attributes of a user-defined cell, and count its vectors with `Vector.steps`."""
     cell, *_ = forms
     equations, sizes = trace_equations(cell), [vector.size for vector in cell.vectors.values()]
     gates = []
@@ -87,7 +87,7 @@ def _map(programs: list[Program | None]) -> Program | None:
 
 
 def _rule(rule: UpdateRule, projection: Projection) -> dict[str, Any]:
-    """Describe a rule: what decides, its weights and memories, and its programs by method."""
+    """Describe a rule: its kind, weights and memories, and a dict from method to program."""
     described: dict[str, Any] = {
         "kind": rule.kind.name,
         "dense": rule.is_dense(),
@@ -97,7 +97,7 @@ def _rule(rule: UpdateRule, projection: Projection) -> dict[str, Any]:
         "programs": {},
     }
     if not rule.has_equations():
-        # it decides by code of its own
+        # its decisions are code written by hand
         return described
     matrix, bias = projection(rule)
     equations = trace_rule(rule, ("h", "c"))

@@ -5,7 +5,7 @@ An FFT of size N = N1 N2 is two matrix products. The sample n = N2 n1 + n2 and t
 
     X_k = Σ_n2 exp(-2πi n2 k2 / N2) · exp(-2πi n2 k1 / N) · Σ_n1 s_n exp(-2πi n1 k1 / N1)
 
-The samples are real, so k1 from 0 to N1/2 is enough: for all k2, these frequencies or their mirrors N - k are all.
+The samples are real, so k1 from 0 to N1/2 is enough: each frequency is one of these k or the mirror N - k of one.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 
 class GraphBuilder(Protocol):
-    """GraphBuilder of a graph, to which nodes and initialisers are added."""
+    """Type of an ONNX graph under construction, to which nodes and initialisers are added."""
 
     nodes: list[onnx.NodeProto]
 
@@ -136,7 +136,7 @@ class FourierParts:
         first_turned: The same rows, those of the sines first.
         twiddle: Cosines (2 K1, N2) of the twiddle factors, once for each half of `first`.
         twiddle_turned: Sines (2 K1, N2) that multiply the product of `first_turned`.
-        second: Second product (2 N2, 2 N2), from real and imaginary parts to both.
+        second: Matrix (2 N2, 2 N2) of the second product; its rows and columns are real, then imaginary parts.
         filters: Weights (K1 N2, bands) of the frequencies k1 + N1 k2.
     """
 
@@ -188,14 +188,14 @@ def fourier_parts(size: int, filters: Array) -> FourierParts:
     )
 
 
-# names of the inputs and outputs of a step
+# names of the inputs and outputs of the body of the Scan
 _SCANNED = ("last", "value", "next", "step")
 # nodes that compute `rate` from `last` and `value`
 Rate = Callable[[LogMel], list[onnx.NodeProto]]
 
 
 def _followed(add: _Namespace, frontend: LogMel, values: str, rate: Rate) -> str:
-    """Add a Scan that follows values (T, B, bands) from the state of the normalisation; return all its steps."""
+    """Add a Scan that smooths `values` (T, B, bands), from the normalisation's state on; return the result's name."""
     memory, bands = frontend.memory, frontend.config.bands
     body = [
         *rate(frontend),

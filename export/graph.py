@@ -240,7 +240,7 @@ def _functions(layers: list[RecurrentLayer]) -> list[_Function]:
 
 def _kernel(layer: RecurrentLayer) -> Kernel | None:
     """Return the kernel of the native library for a layer, or None if there is none."""
-    # a layer without a kernel needs another function name, as a registered op hides the function of its name
+    # a layer without a kernel gets another function name, as a registered op takes precedence over a function
     try:
         return find_kernel(layer)
     except ProgramError:

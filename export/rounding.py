@@ -17,7 +17,7 @@ WEIGHTS = {"float32": 32, "bfloat16": 16, "int8": 8}
 WHOLE_NUMBERS = 1e-3
 
 
-# loss of a metric that counts as large: absolute for a share of 1, where higher is better, and else relative
+# a larger loss of the metric is reported: POINTS is absolute, if higher is better; SHARE is relative, if lower is
 POINTS, SHARE = 0.005, 0.02
 
 

@@ -55,7 +55,7 @@ _NAME, _FLAG = ("a name", _is_name), ("true or false", _is_flag)
 # dotted name of each required value: (the expected value in words, a check)
 _FIELDS: dict[str, tuple[str, Check]] = {
     "kernels": ("a list of names", _list_of(_is_name)),
-    "programs": ("names by name", lambda value: type(value) is dict and all(map(_is_name, value.values()))),
+    "programs": ("a table of names", lambda value: type(value) is dict and all(map(_is_name, value.values()))),
     "model.layer.cell.name": _NAME,
     "model.layer.rule.name": _NAME,
     "model.hidden_size": _SIZE,
@@ -69,7 +69,7 @@ _FIELDS: dict[str, tuple[str, Check]] = {
     "model.head.size": _OPTIONAL_SIZE,
     "model.head.output": ("last or all", lambda value: value in ("last", "all")),
     "streaming": _FLAG,
-    "initial_state": ("lists of numbers by state", _is_state),
+    "initial_state": ("a table of lists of numbers", _is_state),
     "macs": _NUMBER,
     "cost.parameters": _NUMBER,
     "cost.macs_executed": _NUMBER,
@@ -121,7 +121,7 @@ def read_info(text: str | None, path: Path) -> dict[str, Any]:
         if not is_valid(value):
             got = f"expected {expected}, got {value!r:.50}"
             raise EdgernnError(f"{path}: value {name} in its edgernn metadata: {got}; export it again")
-    # a file of an earlier version has no front end
+    # a file of an earlier version lacks the entry, as it has no front end
     if not _is_frontend(settings := info["model"].get("frontend", {"name": None})):
         got = f"expected a table with a name and sizes, got {settings!r:.50}"
         raise EdgernnError(f"{path}: model.frontend in its edgernn metadata: {got}; export it again")
@@ -130,7 +130,7 @@ def read_info(text: str | None, path: Path) -> dict[str, Any]:
 
 def not_utf8(path: Path) -> EdgernnError:
     """Build the error for a file with a name that is not UTF-8."""
-    return EdgernnError(f"{path}: a name in it is not UTF-8: it is damaged; export it again")
+    return EdgernnError(f"{path}: expected names in UTF-8, got other bytes: the file is damaged; export it again")
 
 
 def _finite(text: str) -> float:

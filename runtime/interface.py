@@ -105,7 +105,8 @@ def _check_layers(path: Path, info: Mapping[str, Any], states: Mapping[str, int]
     count = model["layers"] * len(directions)
     if len(sizes) != count:
         raise EdgernnError(
-            f"{path}: expected states of {count} layers in its graph, got those of {len(sizes)}; export the model again"
+            f"{path}: expected states of {count} layers in the graph, got states of {len(sizes)} layers; "
+            "export the model again"
         )
     for i, H in enumerate(layer_sizes(info)):
         for direction in directions:

@@ -11,6 +11,7 @@ from edgernn.errors import EdgernnError
 from edgernn.runtime.cuda import CudaLibrary
 
 DOMAIN = "ai.edgernn"
+# version of the metadata and of the op's inputs and attributes in exported files
 SCHEMA = 2
 OP = "Recurrent"
 # number of names under which the library registers the op

@@ -130,7 +130,10 @@ class _Packer:
         order = [name for node in nodes for name in node.input[1:] if name in states]
         # saved states of the packed model and of a session have the same order
         if order != [name for name in states if name in order]:
-            raise EdgernnError(f"{path}: expected the states of its graph in the order of its nodes; export it again")
+            raise EdgernnError(
+                f"{path}: expected the states in the order of the nodes that read them, got another order; "
+                "export it again"
+            )
         for node in nodes:
             for name in node.input[1:]:
                 if name in states:
@@ -166,7 +169,7 @@ class _Packer:
         """Add the tensors of a front end (audio features); the mel filters become (bands, N/2 + 1)."""
         try:
             kind = NORMALISATIONS.index(settings["normalise"])
-            # the share by which the followed value rises; only a noise floor falls by another
+            # smoothing rate of the tracked value; only a noise floor has another rate when it falls
             rise = float(settings["pcen_smoothing" if settings["normalise"] == "pcen" else "floor_rise"])
             numbers = [float(settings["energy_floor"]), kind, rise, float(settings["floor_fall"])]
         except (KeyError, TypeError, ValueError):

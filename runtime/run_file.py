@@ -100,7 +100,9 @@ def read(path: Path) -> NDArray[Any]:
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file") from None
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        raise EdgernnError(f"{path}: cannot be read ({error})") from None
+        raise EdgernnError(
+            f"{path}: cannot be read ({error}); write an npy file with numpy.save, or a csv table of numbers"
+        ) from None
 
 
 def _csv(path: Path) -> NDArray[Any]:
@@ -119,7 +121,7 @@ def _csv(path: Path) -> NDArray[Any]:
 def _column(path: Path, x: NDArray[Any]) -> NDArray[Any]:
     """Convert a csv table of one column to word indices (T,)."""
     if x.shape[1] != 1 or not np.array_equal(x, x.round()) or not (abs(x) < 2**53).all():
-        raise UsageError(f"{path}: expected one whole number in each row, the index of a word, got other cells")
+        raise UsageError(f"{path}: expected one whole number in each row, the index of a word, got other values")
     return x[:, 0].astype(np.int64)
 
 

@@ -35,7 +35,7 @@ class Model:
 
 @dataclass(frozen=True)
 class SavedState:
-    """A saved state: its bytes, and the parts of which `encode` made them."""
+    """A saved state: its bytes, and the arrays that they encode."""
 
     content: bytes
     counts: NDArray[np.int64]

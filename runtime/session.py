@@ -164,7 +164,7 @@ class Session:
     def step(self, x_t: ArrayLike) -> Array:
         """Run one step from the kept state.
 
-        float32 arrays are fastest: only y is allocated for them.
+        NumPy arrays of float32 and of an unchanged shape are fastest: the step then allocates only y.
 
         Args:
             x_t: Input (B, I), or (I,) for one sequence.

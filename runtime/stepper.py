@@ -64,7 +64,7 @@ class Stepper:
             EdgernnError: The model cannot be read, or the library is missing.
         """
         self._library = _library()
-        # the model refers to both arrays
+        # the C model keeps pointers to both arrays, so they must live as long as it
         self._file = aligned(packed)
         self._memory = aligned(_memory(self._library, self._file, batch))
         model = ctypes.c_void_p()

@@ -12,7 +12,7 @@ from edgernn.errors import EdgernnError
 from edgernn.files import write_bytes
 
 _BYTES = 2
-# samples are 16-bit integers, of which this is 1.0
+# the 16-bit sample that stands for 1.0
 FULL_SCALE = 2**15
 # largest file in bytes: 18 hours at 16 kHz
 LIMIT = 1 << 31

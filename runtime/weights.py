@@ -115,7 +115,9 @@ def parse(content: bytes, path: Path) -> "onnx.ModelProto":
     try:
         model = onnx.load_from_string(content)
     except Exception as error:  # the classes of protobuf's exceptions have no common base
-        raise EdgernnError(f"{path}: not an ONNX file: {error}") from None
+        raise EdgernnError(
+            f"{path}: expected an ONNX file, got another or a damaged one ({error}); export it again"
+        ) from None
     graph = model.graph
     names = [value.name for values in (graph.initializer, graph.input, graph.output) for value in values]
     names += [name for node in graph.node for name in (node.op_type, node.domain, *node.input)]

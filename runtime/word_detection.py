@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from edgernn.errors import UsageError
 
-# classes that are no words of their own: all other words, and silence or noise
+# classes that are not detected: any other word, and silence or noise
 UNKNOWN, SILENCE = "_unknown_", "_silence_"
 NOT_WORDS = (UNKNOWN, SILENCE)
 
@@ -54,7 +54,7 @@ class DetectedWord:
 
     Attributes:
         step: Number of the step, from 0, at whose end the word is detected.
-        label: The word: the name of its class.
+        label: Index of the word's class.
         score: Average probability of the word at this step.
     """
 
@@ -81,10 +81,10 @@ class Detector:
         if not len(self.words):
             raise UsageError(f"classes: expected at least one word to detect, got {', '.join(classes) or 'none'}")
         self.settings = settings
-        # numbers of steps of an average, and from a detection to the next possible one
+        # steps in an average, and least number of steps from one detection to the next
         self.width = max(1, round(settings.smoothing / seconds))
         self.gap = max(1, round(settings.refractory / seconds))
-        # probabilities of the last steps, as many as the average of the next one needs
+        # probabilities of the last width - 1 steps, which the next average needs
         self._last: NDArray[np.float64] | None = None
         # number of steps so far, and first step at which the next word may be detected
         self._steps = self._free = 0

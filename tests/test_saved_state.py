@@ -260,7 +260,7 @@ def test_a_graph_whose_states_have_another_order_is_refused(tmp_path):
     onnx.save(proto, tmp_path / "m.onnx")
     session = Session(tmp_path / "m.onnx", backend="portable")
     session.step(np.zeros(3))
-    message = r"m\.onnx: expected the states of its graph in the order of its nodes; export it again"
+    message = r"m\.onnx: expected the states in the order of the nodes that read them, got another order"
     with pytest.raises(edgernn.EdgernnError, match=message):
         session.save_state()
 

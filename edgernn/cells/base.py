@@ -65,7 +65,7 @@ class Gates:
 
 
 class Parts(TypedDict, total=False):
-    """Keyword arguments that every cell's constructor passes on to `Cell`: the form of R, and the normalisation."""
+    """Keyword arguments that every cell's constructor passes on to `Cell`: the storage of R, and the normalisation."""
 
     recurrent: Recurrent
     norm: Norm | None
@@ -96,7 +96,7 @@ class Cell(nn.Module, abc.ABC):
         mid_vanishes: True if m is zero where the states are zero, so that kernels may skip these elements of m.
         normalises_c: True if `update` computes the output from `p.norm_c(c)`; the state c is not normalised.
         choices: Dict from option of the constructor to its values, for options that change the gate table.
-        other_if_square: True if the gate table is another one when I = H.
+        other_if_square: True if the gate table differs between I = H and I != H.
         states: Names of the states.
         variant: Name of the gate table that an option or the sizes lead to; "" for the usual table.
         gates: Table of gates.
@@ -172,7 +172,10 @@ class Cell(nn.Module, abc.ABC):
         self.reset_parameters()
 
     def _normalisations(self, norm: Norm) -> dict[str, nn.Module]:
-        """Create the normalisations: a dict from a weight such as "W" to that of its product; "c" is that of c."""
+        """Create the normalisations as a dict.
+
+        The keys "W", "R", "C" and "V" stand for the products of these weights, "c" for the cell state.
+        """
         norms: dict[str, nn.Module] = {}
         for name in ("W", "R", "C", "V"):
             if name in self._parameters:
@@ -281,18 +284,19 @@ class Cell(nn.Module, abc.ABC):
         return mid, hidden * self.row_macs(inputs, hidden, middle)
 
     def kept_macs(self) -> int:
-        """Count the multiply-adds of `mid` with columns of R, one for each neuron, that kernels keep between steps.
+        """Count the multiply-adds of the products R h in the gates that `mid` reads.
 
-        A neuron that did not change since the last step saves its share of them. 0 if R is low-rank or block-sparse.
+        Kernels keep these products between steps, and add only the columns of R of neurons that changed. 0 if R is
+        low-rank or block-sparse, as kernels then compute them anew.
         """
         whole = self.recurrent.rank is None and not self.is_sparse
         return self.mid_size * self.mid_macs(0, self.hidden_size) if whole else 0
 
     def constants(self, x: Tensor) -> dict[str, Tensor]:
-        """Compute what is the same at all steps of a sequence x (T, B, I), as a dict from name to tensor.
+        """Compute the tensors that are the same at all steps of a sequence x (T, B, I), as a dict from name to tensor.
 
         They are the `vectors` after their `map`; "bR", "bC" and "bV", the biases that are added to R h, C c and V m for
-        gates without W x; and "R", block-sparse weights with their zeros.
+        gates without W x; and, if R is block-sparse, "R" with its pruned blocks set to zero.
         """
         b = self._biases()
         constants = {}
@@ -328,9 +332,11 @@ class Cell(nn.Module, abc.ABC):
         return self._product("W", x, self.W, bias, t)
 
     def thinned(self, mask: Tensor) -> dict[str, Tensor]:
-        """Return R and C with weights masked: each gate's rows times mask (H, H), except gates that `mid` reads."""
+        """Return a dict of R and C times `mask` (H, H), gate by gate. Gates that `mid` reads are not masked."""
         if self.recurrent.rank is not None:
-            raise UsageError("rank: expected none with a rule that masks recurrent weights, such as clockwork")
+            raise UsageError(
+                "rank: expected none with a rule that masks recurrent weights, such as clockwork; leave out rank"
+            )
         mids = {g.name for g in self.gates if g.mid}
         masked = {}
         for key, names in (("R", self._h), ("C", self._c)):

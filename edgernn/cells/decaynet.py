@@ -33,7 +33,7 @@ class DecayNet(Cell):
     Options: length is D, at least 1, stored as the constant `length` (1,); f_t continues to decay after step D.
     Default: none (stored as 0). D is then the length T of the sequence, which must be processed as a whole.
     The paper's initialisation of W_f and R_f, U(-1, 1), is not part of the cell.
-    `lstm` also has b_f.
+    Unlike this cell, `lstm` has a bias b_f.
     Source: anonymous authors (under double-blind review), "DecayNet: A Study on the Cell States of Long-Short Term
     Memories", System 2.
     """

@@ -70,8 +70,8 @@ class IRCGRU(_InputResidual):
     Shapes: x (B, I), h (B, H), m = v (B, I), W (H, I): a; R (I, H): u; V (2H, I): i, r; alpha (I,). h_0 = 0.
     Gates: u, i, r, a. alpha starts at 2, as in the authors' code.
     These are the paper's equations. The code has a forget gate 1 - i_t with a learned bias that starts at 1.
-    Options: minus forget_bias is the initial value of a learned b (H,): i in i_t = σ(V_i v_t + b_i), because 1 - i_t
-    is the forget gate. Default: none.
+    Options: forget_bias adds a learned bias b_i (H,), so that i_t = σ(V_i v_t + b_i). It starts at minus
+    forget_bias, because 1 - i_t is the forget gate. Default: none.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 14-17; the authors' code: https://github.com/Nic5472K/IJCNN2020_IRC
     """
@@ -109,7 +109,7 @@ class IRCLSTM(_InputResidual):
     Shapes: x (B, I), h and c (B, H), m = v (B, I), W (H, I): a; R (I, H): u; V (3H, I): f, i, o; alpha (I,).
     Gates: u, f, i, o, a. h_0 = c_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`.
     N is the identity unless `norm=recurrent-batch` normalises the cell state.
-    Options: forget_bias is the initial value of a learned b (H,): f in f_t = σ(V_f v_t + b_f). Default: none.
+    Options: forget_bias is the initial value of a learned bias b_f (H,) in f_t = σ(V_f v_t + b_f). Default: none.
     `ihc-lstm` has a gate in place of alpha.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 22-26.
@@ -147,7 +147,7 @@ class IRCFastGRNN(_InputResidual):
 
     Shapes: x (B, I), h (B, H), m = v (B, I), W (H, I): a; R (I, H): u; V (H, I): f; alpha (I,), beta (1,).
     Gates: u, f, a. h_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`; beta at 1, as FastGRNN's zeta.
-    Options: forget_bias is the initial value of a learned b (H,): f in f_t = σ(V_f v_t + b_f). Default: none; the
+    Options: forget_bias is the initial value of a learned bias b_f (H,) in f_t = σ(V_f v_t + b_f). Default: none; the
     authors' code has it, at 1.
     The cell has 1.5 times as many weights as `fastgrnn` if I = H; the paper compares it with `fastgrnn-split`.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
@@ -183,9 +183,9 @@ class IRCSRU(_DiagonalInputResidual):
 
     Shapes: x (B, I), h and c (B, H), m = v (B, I), W (H, I): a; V (2H, I): f, p; alpha (I,), omega (H,).
     Gates: f, p, a. h_0 = c_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`.
-    The paper's cell has I = H. If I and H differ, u is that of the other cells here and s that of `sru`:
+    The paper's cell has I = H. If I and H differ, u is that of `irc-gru` and s that of `sru`:
     W (2H, I): a, s; R (I, H): u; no omega; gates u, f, p, a, s.
-    Options: forget_bias is the initial value of a learned b (H,): f in f_t = σ(V_f v_t + b_f). Default: none; the
+    Options: forget_bias is the initial value of a learned bias b_f (H,) in f_t = σ(V_f v_t + b_f). Default: none; the
     authors' code has it, at 1, and a bias of p that starts at -1, which is not an option here.
     `sru` reads c_{t-1} in its gates, and has biases.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
@@ -230,9 +230,8 @@ class IRCTLSTM(_DiagonalInputResidual):
 
     Shapes: x (B, I), h and c (B, H), m = v (B, I), W (H, I): a; V (2H, I): f, o; alpha (I,), omega (H,).
     Gates: f, o, a. h_0 = c_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`.
-    The paper's cell has I = H. If I and H differ, u is that of the other cells here: R (I, H): u; no omega; gates u,
-    f, o, a.
-    Options: forget_bias is the initial value of a learned b (H,): f in f_t = σ(V_f v_t + b_f). Default: none; the
+    The paper's cell has I = H. If I and H differ, u is that of `irc-gru`: R (I, H): u; no omega; gates u, f, o, a.
+    Options: forget_bias is the initial value of a learned bias b_f (H,) in f_t = σ(V_f v_t + b_f). Default: none; the
     authors' code has it, at 1.
     These are the paper's equations; the authors' code has x_{t-1}, which `t-lstm` reads, in place of h_{t-1}.
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,

@@ -30,8 +30,8 @@ class LayerNorm(nn.Module):
 
     Shapes: p (…, rows), γ = gain (rows,), initially 1; ε = 1e-5, var biased. It has no shift, because the cell's biases
     are added afterwards. The cell state is not normalised.
-    Source: Ba, Kiros, Hinton, "Layer Normalization", 2016, https://arxiv.org/abs/1607.06450, eq 20. The optimisers of
-    the DecayNet paper have two of them, for input and recurrent connections.
+    Source: Ba, Kiros, Hinton, "Layer Normalization", 2016, https://arxiv.org/abs/1607.06450, eq 20. The learned
+    optimisers of the DecayNet paper (section 6.2) have one for the input and one for the recurrent connections.
     """
 
     name = "layer"

@@ -17,7 +17,7 @@ class Vector:
         start: Initial value. None: random, as for the weights.
         map: Function that is applied to the vector before p.NAME is read. None: no function.
         learned: True for a parameter, False for a constant.
-        steps: True if the value 0 stands for the length T of the current sequence.
+        steps: True if a value of 0 is replaced by T, the length of the current sequence.
     """
 
     size: Literal["H", "I", "1"]

@@ -8,8 +8,8 @@ Choose `selective` if different neurons are needed at different times, `skip` if
 `variable` if some steps need more computation than others. Choose `clockwork` or `phased` if the data have known
 periods, and `random` as a baseline for learned rules. The weight λ of the budget trades a learned rule's accuracy for
 speed; trainings with the setting `skip` adapt it to a wanted share of skipped updates.
-To add a rule: write its file, list it in RULES, add a row to the table of oracles, and run `make docs`, which writes
-the header of its native kernels (CONTRIBUTING.md).
+To add a rule: write its file, list it in RULES, add its equations in NumPy to `tests/oracle_rules.py`, and run
+`make docs`, which writes the header of its native kernels. See `docs/how-to/add-a-rule.md`.
 """
 
 from edgernn.rules.always import Always

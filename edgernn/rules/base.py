@@ -70,7 +70,7 @@ class Memory:
             raise UsageError(f"memory size: expected one of {', '.join(SIZES)}, got {self.size!r}")
 
 
-# the largest share of changing neurons with which kernels keep sums of a cell's first stage from step to step
+# largest share of changed neurons with which kernels reuse the last step's R h in `mid`, see `Cell.kept_macs`
 KEPT_SHARE = 0.5
 
 
@@ -111,7 +111,7 @@ class UpdateRule(nn.Module, abc.ABC):
         memory: Dict from name to state of the rule. These states are carried along with those of the cell.
         learns_start: True if the cell's initial state is a parameter of the layer; it is zero otherwise.
         has_groups: True if the constructor has the option group_size.
-        check_options: Options that checks of gradients set, with which u is no steep function of its inputs.
+        check_options: Options of the constructor for gradient checks, with which u has no steep slopes.
         slope: Slope of the likelihood, which `anneal` may change.
         counts_likelihoods: True if the penalty on updates sums likelihoods in place of decisions.
         group_size: Number of neighbouring neurons that share one decision of the kind NEURON. `score` then has one
@@ -139,7 +139,7 @@ class UpdateRule(nn.Module, abc.ABC):
 
     @classmethod
     def is_dense(cls) -> bool:
-        """Return True if all neurons are updated at all steps. Names of layers and kernels leave such a rule out."""
+        """Return True if all neurons are updated at all steps. Names of layers and kernels leave out such a rule."""
         return cls.kind is Kind.TIME and not cls.can_skip
 
     @classmethod
@@ -153,7 +153,7 @@ class UpdateRule(nn.Module, abc.ABC):
 
         Args:
             seed: Seed of the training.
-            steered: True if the training steers the share of skipped updates (its setting skip).
+            steered: True if the training adapts λ to reach a share of skipped updates (its setting skip).
 
         Returns:
             Dict from option to its default.
@@ -267,9 +267,9 @@ class UpdateRule(nn.Module, abc.ABC):
         return self.advance(decision.u.to(evidence.dtype), decision.score, memory, self.drive(evidence))
 
     def evidence(self, state: State) -> Tensor:
-        """Compute what the rule's memory learns of the new state, (B, H). Default: c if the cell has one, else h.
+        """Compute the input (B, H) of `drive` from the new state. Default: the state c if the cell has one, else h.
 
-        For the kind SAMPLE, `remember` sums them over the neurons first.
+        For the kind SAMPLE, `remember` sums the result over the neurons before it calls `drive`.
         """
         return state[1 if len(state) > 1 else 0]
 
@@ -311,7 +311,7 @@ class UpdateRule(nn.Module, abc.ABC):
         if self.skips_zeros:
             update -= cell.held_zeros()
         busy = self._busy(update_rate, busy_rate)
-        # the kernels keep R h of the first stage, and add the columns of the neurons that changed
+        # the kernels keep R h of the gates that `mid` reads, and add only the columns of neurons that changed
         columns = 0 if cell.couples else cell.kept_macs()
         changed = update_rate if update_rate <= KEPT_SHARE * busy else busy
         first = busy * (mid - columns) + changed * columns

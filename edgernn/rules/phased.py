@@ -38,7 +38,7 @@ class Phased(Timed):
     paper = "Neil et al. 2016, arXiv:1610.09513"
     # tighter than the default, because φ does not depend on the order of any sum
     tie = 1e-6
-    # a short open phase is steep
+    # with a short open phase, u is a steep function of t
     check_options: ClassVar[Mapping[str, Any]] = {"open": 1.0}
 
     rule_open: Tensor

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The learned update rule of the variable computation RNN, which updates the first neurons, a varying number."""
+"""The learned update rule of the variable computation RNN, which decides how many of the first neurons change."""
 
 import math
 from typing import Any
@@ -23,8 +23,8 @@ class Variable(UpdateRule):
     which is the comparison used. e decreases with i: the first n neurons have e > 0 and count as updated, all others
     keep their values bit for bit. Rounded values pass no gradient; all other operations are differentiable.
     Shapes: rule_h = w_h (H,), rule_x = w_x (I,), rule_b = b (1,), all initially 0, so that m is 1/2; the constants
-    rule_sharpness = λ (1,) and rule_epsilon = ε (1,). About 2 ln(1/ε) / λ neurons lie between 0 and 1: 230 by default.
-    A layer with H near or below that skips little unless the option `sharpness` raises λ.
+    rule_sharpness = λ (1,) and rule_epsilon = ε (1,). About 2 ln(1/ε) / λ neurons, 230 by default, have an e
+    strictly between 0 and 1. A layer with few more neurons skips little unless the option `sharpness` raises λ.
     The budget is the mean over B of Σ_t |m_t - target|, times the weight of the budget in training. Trainings with the
     setting skip have target 0 by default, so that the budget counts updates.
     Source: Jernite et al., "Variable Computation in Recurrent Neural Networks", ICLR 2017,

@@ -161,7 +161,7 @@ class _Printer:
 
         first, *others = operands
         if op in ("add", "mul") and (self._is_literal(first) or first in self._floats):
-            # the operators + and * of V take a float as their right operand only
+            # the operators + and * of the SIMD vector type V take a float only as their right operand
             first, others = others[0], [first]
         if op == "add":
             return f"{text(first, _SUM)} + {text(others[0], _PRODUCT)}", _SUM

@@ -34,7 +34,7 @@ def pack_folder(model: Path, out: Path, name: str = "model") -> dict[str, Any]:
 
     Raises:
         EdgernnError: The file cannot be read.
-        UsageError: The model has a part for which there is no C code, or the name is not a name in C.
+        UsageError: The model has a part for which there is no C code, or the name is not a C identifier.
     """
     files = c_files(pack(read_model(model), model), model, name)
     for file, text in files.texts.items():
@@ -65,7 +65,7 @@ def c_files(content: bytes, path: Path, name: str = "model") -> CFiles:
 
     Raises:
         EdgernnError: The content is not that of a valid packed model.
-        UsageError: The model has a part for which there is no C code, or the name is not a name in C.
+        UsageError: The model has a part for which there is no C code, or the name is not a C identifier.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UsageError(f"--name: expected a C identifier of small letters, digits and _, such as model, got {name!r}")
@@ -82,7 +82,7 @@ def c_files(content: bytes, path: Path, name: str = "model") -> CFiles:
 
 
 def _check(model: ModelContent, path: Path) -> None:
-    """Refuse a model that has a part for which there is no C code."""
+    """Raise UsageError for a model that has a part for which there is no C code."""
     for layer in model.layers:
         rule = layer.rule
         if not rule.dense and not rule.equations:
@@ -92,7 +92,8 @@ def _check(model: ModelContent, path: Path) -> None:
             )
         if layer.hidden > _MOST_NEURONS:
             raise UsageError(
-                f"{path}: layer {layer.name}: C code needs at most {_MOST_NEURONS} neurons, got {layer.hidden}"
+                f"{path}: layer {layer.name}: expected at most {_MOST_NEURONS} neurons for C code, got {layer.hidden}; "
+                "run the model with the native library"
             )
         types = {weight.values.dtype.kind for weight in layer.weights.values()}
         if "u" in types:
@@ -103,5 +104,6 @@ def _check(model: ModelContent, path: Path) -> None:
         for name, weight in layer.weights.items():
             if not np.isfinite(weight.floats).all():
                 raise UsageError(
-                    f"{path}: layer {layer.name}: weight {name} has a NaN or an infinity; train the model again"
+                    f"{path}: layer {layer.name}: weight {name}: expected finite numbers, got a NaN or an infinity; "
+                    "train the model again"
                 )

@@ -164,7 +164,7 @@ def workspace(layer: LayerContent, kind: LayerKind) -> list[Field]:
         Field("float", "low_rank", rank, "Q h"),
         Field("float", "scores", layer.hidden * (kind.lists_neurons and kind.remembers), "scores of the rule"),
     ]
-    # these have whole words, as pairs of their numbers are read at once
+    # padded to a multiple of 4, as products read two neighbouring 16-bit numbers at once
     for vector in ("x", "last", "h", "c", "m"):
         count = padded(depth(layer, vector)) if vector in quantised(kind) else 0
         fields.append(Field("int16_t", f"quantised_{vector}", count, f"{vector}, quantised"))

@@ -192,7 +192,7 @@ def _layer(name: _LayerName, cell: CellTable, tensors: list[Weight], group_size:
     starts = [tensor.floats for tensor in tensors[len(weights) :]]
     names = _weight_names(cell, name.low_rank) + list(rule.weights)
     if len(names) > len(weights):
-        # a bias that all gates with one may leave out
+        # the biases of this cell are optional, and the model has none
         names.remove("b")
     by_name = dict(zip(names, weights, strict=True))
     return LayerContent(name.whole, cell, rule, group_size, inputs, len(starts[0]), by_name, starts)
