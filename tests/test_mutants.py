@@ -79,7 +79,10 @@ def packed(path):
             r"model\.input\.size in .*: expected a whole number of at least 1, got -3",
         ),
         "a word for a flag": (lambda info: info.update(streaming="no"), "streaming in .*: expected true or false"),
-        "a list of states": (lambda info: info.update(initial_state=[[]]), "initial_state in .*: expected lists of"),
+        "a list of states": (
+            lambda info: info.update(initial_state=[[]]),
+            "initial_state in .*: expected a table of lists of",
+        ),
         "an unknown state": (
             lambda info: info.update(initial_state={"layer0.c": [1.0]}),
             r"initial value of the state layer0\.c: expected 0 numbers, got 1",
