@@ -95,6 +95,16 @@ def test_curves_have_a_line_for_each_row_and_each_baseline(tmp_path):
     assert "<!-- epoch -->" in text
 
 
+def test_a_scatter_labels_a_group_of_one_row_by_its_whole_name(tmp_path):
+    names = ("groups-1", "groups-16", "skip-a", "skip-b")
+    columns = {"mse": [0.1, 0.2], "skip_percent": [50.0, 60.0]}
+    report = {"rows": [row(name, {}, columns) for name in names]}
+    groups = [["groups-1"], ["groups-16"], ["skip-a", "skip-b"]]
+    text = texts({"kind": "scatter", "column": "mse", "against": "skip_percent", "groups": groups}, report, tmp_path)
+    for word in ("groups-1", "groups-16", "skip"):
+        assert f"<!-- {word} -->" in text, word
+
+
 def test_a_series_is_cut_into_parts(tmp_path):
     text = texts({"kind": "boxes", "of": ["loss"], "every": 2}, REPORT, tmp_path)
     for word in ("1-2", "3-4", "epoch"):

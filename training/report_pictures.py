@@ -235,7 +235,7 @@ class Tradeoff(Picture):
 class Scatter(Picture):
     """Plot of a column against another, a line per group of rows: means and 95 % confidence intervals over seeds.
 
-    The label of a group is the part of its rows' names before the dash.
+    The label of a group is the name of its row; of several rows, the part of their names before the dash.
     """
 
     kind = "scatter"
@@ -254,7 +254,8 @@ class Scatter(Picture):
             x, y = ([entry[name]["mean"] for entry in columns] for name in (self.against, self.column))
             errors = [[_half_width(entry[name]) for entry in columns] for name in (self.column, self.against)]
             if columns:
-                label, marker = group[0].partition("-")[0], "os^Dv<>Ph*"[i % 10]
+                label = group[0] if len(group) == 1 else group[0].partition("-")[0]
+                marker = "os^Dv<>Ph*"[i % 10]
                 ax.errorbar(x, y, *errors, label=label, marker=marker, markersize=4, linewidth=1, capsize=2)
         ax.set_xlabel(column_title(self.against))
         ax.legend(frameon=False, fontsize="small")
