@@ -74,7 +74,7 @@ def check_picture(picture, table, labels):
     assert settings <= table.vary.keys()
     columns = {getattr(picture, key) for key in ("column", "against") if hasattr(picture, key)}
     series = {*([picture.series] if hasattr(picture, "series") else []), *getattr(picture, "baselines", [])}
-    assert columns <= set(table.columns)
+    assert columns <= {*table.columns, *(["microseconds"] * table.latency)}
     assert series <= set(table.series)
     assert set(getattr(picture, "of", [])) <= {*table.columns, *table.series}
     assert getattr(picture, "variant", "") in labels | {""}

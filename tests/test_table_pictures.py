@@ -105,6 +105,18 @@ def test_a_scatter_labels_a_group_of_one_row_by_its_whole_name(tmp_path):
         assert f"<!-- {word} -->" in text, word
 
 
+def test_a_scatter_over_time_shows_the_rows_whose_time_is_measured(tmp_path):
+    fields = {"kind": "scatter", "column": "mse", "against": "microseconds", "groups": [["timed"], ["other"]]}
+    rows = [row(name, {}, {"mse": [0.1, 0.2], "skip_percent": [50.0]}) for name in ("timed", "other")]
+    with pytest.raises(NothingToDrawError):
+        texts(fields, {"rows": rows}, tmp_path)
+    rows[0]["latency"] = {"microseconds": {"mean": 12.0, "interval": [11.0, 13.0]}}
+    text = texts(fields, {"rows": rows}, tmp_path)
+    assert "<!-- timed -->" in text
+    assert "<!-- other -->" not in text
+    assert "<!-- µs a sequence -->" in text
+
+
 def test_a_series_is_cut_into_parts(tmp_path):
     text = texts({"kind": "boxes", "of": ["loss"], "every": 2}, REPORT, tmp_path)
     for word in ("1-2", "3-4", "epoch"):
