@@ -118,7 +118,7 @@ class OfInputs(UpdateRule):
 def test_memory_that_kernels_cannot_read_is_left_to_the_loop_and_the_portable_function(tmp_path) -> None:
     model = edgernn.SequenceModel("gru", 2, 5, rule=OfInputs, output="all").eval()
     assert attach(model, "auto", "cpu") == "torch"
-    why = "the memory rule_x of the rule of-inputs has the size I, not H"
+    why = "rule of-inputs: its memory rule_x has size I, and kernels need size H"
     for device in ("cpu", "cuda"):
         with pytest.raises(edgernn.UsageError, match=why):
             attach(model, "fused", device)

@@ -187,8 +187,8 @@ def test_what_the_kernels_cannot_do_is_left_to_the_loop() -> None:
     assert clone.unroller(clone, x, state) is None
     for norm, rule, why in (
         ("layer", "always", r"there is no kernel for lstm\+layer"),
-        ("recurrent-batch", "selective", "with a normalisation under the rule selective"),
-        ("recurrent-batch", "skip", "with a normalisation under the rule skip"),
+        ("recurrent-batch", "selective", "both a normalisation and the rule selective"),
+        ("recurrent-batch", "skip", "both a normalisation and the rule skip"),
     ):
         other = RecurrentLayer(CELLS["lstm"](3, 5, norm=Norm(norm, STEPS)), RULES[rule](3, 5))
         assert cpu.why_not(other) is not None

@@ -25,9 +25,9 @@ def expected(name: str) -> str | None:
     """Return why a recipe trains in the loop, or None if it trains in the kernels."""
     recipe = load_recipe(name)
     if recipe.settings.get("norm") == "layer":
-        return f"there is no kernel for {recipe.cell}+layer"
+        return f"there is no kernel for {recipe.cell}+layer: kernels support no normalisation but norm=recurrent-batch"
     if recipe.rule == "variable" or recipe.cell == "vcrnn":
-        return "there are no kernels for the rule variable, which defines no score"
+        return "there is no kernel for the rule variable: it does not define its decisions by a method score()"
     return None
 
 

@@ -225,7 +225,7 @@ def test_who_has_not_copied_the_token_is_refused(tmp_path, cluster):
     status, _, error = cluster.run(cluster.sweep, home=tmp_path, cwd=tmp_path)
     assert status == 1
     assert f"edgernn: error: address: {cluster.address} could not be joined" in error
-    assert "the cluster's token is another one, or missing here" in error
+    assert "the token of this machine is missing or differs from the cluster's" in error
     assert not list((tmp_path / "runs").glob("*/*/config.json"))
     status, _, error = cluster.run(cluster.join, home=tmp_path)
     assert status == 1

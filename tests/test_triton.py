@@ -315,7 +315,7 @@ def test_without_triton_the_loop_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "find_spec", lambda name: None)
     model = edgernn.SequenceModel("gru", 3, 8)
     assert attach(model, "auto", "cuda") == "torch"
-    with pytest.raises(edgernn.UsageError, match="triton, which compiles the kernels, is not installed"):
+    with pytest.raises(edgernn.UsageError, match="the package triton, which compiles GPU kernels, is not installed"):
         attach(model, "fused", "cuda")
     with pytest.raises(edgernn.UsageError, match="there are no kernels for the device mps"):
         attach(model, "fused", "mps")

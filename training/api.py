@@ -31,7 +31,7 @@ from edgernn.training.run_directory import LEARNING, PATTERN, RESULT, STATE_JSON
 from edgernn.training.series import save_series
 from edgernn.training.steering import Steering
 
-# number of test sequences kept beside the model, to check and time it
+# number of test sequences that are saved in the run directory, to check and time the model
 _EXAMPLES = 16
 
 
@@ -155,7 +155,7 @@ def _check_same(group: Group, record: dict[str, Any]) -> None:
     """Raise UsageError if a process of a data-parallel training has other settings or data than the first."""
     difference = first_difference(group.first(lambda: record), record)
     if group.any(difference is not None):
-        name, expected, got = difference or ("settings", "its own", "others")
+        name, expected, got = difference or ("settings", "the same values", "other values in another process")
         raise UsageError(
             f"{name}: expected {expected} as in process 0, got {got}; start all processes with the same settings"
         )

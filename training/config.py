@@ -73,7 +73,7 @@ class StartConfig:
     ] = 0.1
     biases: Annotated[
         bool,
-        Field(description="Draw biases and other vectors at random, too; false: they start at 0."),
+        Field(description="Also draw biases and other vectors at random; if false, they start at 0."),
         Word("start_biases"),
     ] = True
 
@@ -157,15 +157,14 @@ def resolve_config(defaults: Values, settings: Values) -> TrainConfig:
         settings: The user's settings, likewise.
 
     Returns:
-        The configuration. Its length is in steps or in epochs, and it has a share of updates to skip (skip) or a
-        weight of the updates in the loss (lambda); the other of each pair is None.
+        The configuration. Only one of steps and epochs is set. If skip is set, lambda is 0, and training adapts it.
 
     Raises:
         UsageError: The user sets two settings that exclude each other.
     """
     steps, epochs = settings.get(_STEPS), settings.get(_EPOCHS)
     if steps is not None and epochs is not None:
-        raise UsageError(f"steps, epochs: expected one of the two, got steps={steps} epochs={epochs}")
+        raise UsageError(f"steps, epochs: expected one of the two, got steps={steps} epochs={epochs}; leave one out")
     values = {**defaults, **settings}
     if epochs is not None:
         values[_STEPS] = None

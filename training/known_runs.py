@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of finished runs in an earlier table.json, so that they need not be trained again.
+"""Reader of the finished runs in an earlier table.json, so that they need not be trained again.
 
-A report of `reproduce` has under "settings" the settings that all its rows share. Each of its rows has
+In a table.json of `reproduce`, "settings" holds the settings that all rows share. Each row has the keys
 
 settings  the settings of this row alone
-runs      a table from seed to the result of a finished training
-series    a table from name to the result of `series.join_series`, with the runs in the order of "runs"
+runs      an object from seed to the result of a finished training
+series    an object from name to the result of `series.join_series`, with the runs in the order of "runs"
 """
 
 from collections.abc import Iterable, Mapping
@@ -53,7 +53,8 @@ def read_known_rows(path: Path, table: str) -> dict[tuple[str, str], KnownRow]:
     report = read_json(path)
     if not isinstance(report, dict) or "settings" not in report:
         raise EdgernnError(
-            f"{path}: expected a table.json with its settings, as `edgernn reproduce` writes it, got another file"
+            f"{path}: expected a table.json with its settings, as `edgernn reproduce` writes it, got another file; pass "
+            "another one"
         )
     if report.get("table") != table:
         raise UsageError(
@@ -67,7 +68,8 @@ def read_known_rows(path: Path, table: str) -> dict[tuple[str, str], KnownRow]:
         }
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise EdgernnError(
-            f"{path}: expected a table of `edgernn reproduce`, got a damaged one ({type(error).__name__}: {error})"
+            f"{path}: expected a table of `edgernn reproduce`, got a damaged one ({type(error).__name__}: "
+            f"{error}); restore it or leave out --known"
         ) from None
 
 

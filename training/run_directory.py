@@ -77,7 +77,7 @@ class Position:
     stopped: str | None = None
 
     def __post_init__(self) -> None:
-        # a checkpoint has it as JSON
+        # a checkpoint holds the state as a JSON object
         if isinstance(self.steering, dict):
             self.steering = SteeringState(**self.steering)
 
@@ -97,7 +97,7 @@ class RunDirectory:
             files: Further files that a new run keeps: a dict from name to content.
 
         Returns:
-            A note for the user, or None.
+            A message for the user, or None.
 
         Raises:
             UsageError: The directory is not empty and `resume` is false, or it has a run with other settings.
@@ -170,6 +170,7 @@ class RunDirectory:
     def save(
         self, model: RecurrentModel, optimizer: torch.optim.Optimizer, position: Position, carry: State | None = None
     ) -> None:
+        """Write the checkpoint; `carry` is the last state of the sequences if the next batch continues them."""
         tensors = {_MODEL + name: tensor for name, tensor in model.state_dict().items()}
         for i, slots in optimizer.state_dict()["state"].items():
             tensors |= {f"{_OPTIMIZER}{i}.{name}": torch.as_tensor(value) for name, value in slots.items()}
@@ -219,7 +220,7 @@ class RunDirectory:
                 raise ValueError(f"expected {metadata['tensors']} tensors, got {len(tensors)}")
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise EdgernnError(
-                f"{path}: expected a whole checkpoint, got a corrupt one ({error}); train again"
+                f"{path}: expected a whole checkpoint, got a corrupt one ({error}); train again, with another --out"
             ) from None
         _load_model(path, model, tensors)
         _load_optimizer(path, model, optimizer, tensors)
@@ -251,7 +252,7 @@ class RunDirectory:
             except (TypeError, KeyError, ValueError):
                 if number < len(lines) or line.endswith(b"\n"):
                     raise EdgernnError(
-                        f"{path}: line {number}: expected a JSON object with a step, got another; remove it"
+                        f"{path}: line {number}: expected a JSON object with the key 'step', got {line[:40]!r}; remove the line"
                     ) from None
         return entries
 
@@ -275,7 +276,7 @@ def _as_text(value: Any) -> str:
 
 
 def _metadata(content: bytes) -> dict[str, str]:
-    """Metadata of a safetensors file: its first 8 bytes are the length of the JSON header that follows."""
+    """Return the metadata of a safetensors file, whose first 8 bytes are the length of the JSON header after them."""
     size = int.from_bytes(content[:8], "little")
     header: dict[str, dict[str, str]] = json.loads(content[8 : 8 + size])
     return header.get("__metadata__", {})
@@ -290,7 +291,8 @@ def _load_model(path: Path, model: RecurrentModel, tensors: dict[str, Tensor]) -
     weights = {name.removeprefix(_MODEL): t for name, t in tensors.items() if name.startswith(_MODEL)}
     if weights.keys() != expected.keys() or any(weights[n].shape != t.shape for n, t in expected.items()):
         raise EdgernnError(
-            f"{path}: expected the checkpoint of this model, got weights of other names or shapes; train again"
+            f"{path}: expected the checkpoint of this model, got weights of other names or shapes; "
+            "train again, with another --out"
         )
     model.load_state_dict(weights)
 
@@ -308,6 +310,7 @@ def _load_optimizer(
     # a parameter without a gradient so far has no state
     if _RNG not in tensors or wrong or not state.keys() <= shapes.keys():
         raise EdgernnError(
-            f"{path}: expected the checkpoint of this model, got an optimiser state of other shapes; train again"
+            f"{path}: expected the checkpoint of this model, got an optimiser state of other shapes; "
+            "train again, with another --out"
         )
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from edgernn.errors import UsageError
 from edgernn.rules import RULES, UpdateRule
 
-# distance in percent from the wanted share at which a network counts as one that has it
+# largest distance from the wanted share of skipped updates, in percentage points, that counts as reached
 TOLERANCE = 2.0
-# steps of z, the scale on which λ moves, for a distance of 1 between two shares
+# integral gain: change of z per training step if the updated share is off by 1
 _RATE = 0.5
-# change of z for a change of 1 of the smoothed share; it damps oscillations
+# derivative gain: change of z for a change of 1 of the smoothed share; it damps oscillations
 _DAMPING = 20.0
 # weight of the past in the smoothed share
 _SMOOTHING = 0.9
@@ -107,7 +107,7 @@ class Steering:
         state.z = min(max(state.z + change, -_BOUND), _BOUND)
 
     def missed(self, skip_percent: float) -> float:
-        """Distance of a percentage of updates skipped from the wanted one, beyond the tolerance; 0 within it."""
+        """Return by how many percentage points a skipped percentage misses the wanted one beyond the tolerance, or 0."""
         return max(0.0, abs(skip_percent - 100 * self.skip) - TOLERANCE)
 
     def why_missed(self, skip_percent: float) -> str | None:
@@ -125,12 +125,13 @@ class Steering:
         head = f"skip: expected {wanted:.4g} % of the updates skipped on the validation data, got {skip_percent:.1f} %"
         weight = f"the weight λ of the update budget ended at its bound, {self.weight:.3g}"
         if z >= _BOUND:
-            return f"{head}: {weight}, and the rule cannot skip more on these data; ask for a smaller share"
+            return f"{head}: {weight}, and the rule cannot skip more on these data; set a smaller skip"
         if z <= -_BOUND:
-            return f"{head}: {weight}, and the rule skips more by itself; ask for a larger share"
+            return f"{head}: {weight}, and the rule skips more by itself; set a larger skip"
         if abs(self.skipped - wanted) <= TOLERANCE:
             return (
-                f"{head}: it is {self.skipped:.1f} % on the training batches, so more or other training data may help"
+                f"{head}: it is {self.skipped:.1f} % on the training batches; use more training data, or data that "
+                "resemble the validation data"
             )
         return (
             f"{head}: the share was still changing, {self.skipped:.1f} % in the last of {self.steps} training steps; "

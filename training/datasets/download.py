@@ -94,7 +94,9 @@ class Resuming:
                 return
             except urllib.error.HTTPError as error:
                 with error:
-                    raise EdgernnError(f"{url}: expected the file, got {error.code} {error.reason}") from None
+                    raise EdgernnError(
+                        f"{url}: expected the file, got {error.code} {error.reason}; download it by hand"
+                    ) from None
             except _BROKEN as error:
                 reason = getattr(error, "reason", None) or error
                 # without progress since the last try, give up
@@ -170,7 +172,7 @@ class Resuming:
             return
         if self.size is not None and total != self.size:
             raise EdgernnError(
-                f"{url}: expected a file of {self.size:,} bytes, got one of {total:,}: the file has changed"
+                f"{url}: expected a file of {self.size:,} bytes, got one of {total:,}: the file has changed; report it"
             )
         if total > LIMIT:
             raise EdgernnError(

@@ -86,13 +86,13 @@ def _work_folder(folder: Path) -> Iterator[None]:
             shutil.rmtree(work, ignore_errors=True)
     finally:
         for created in (work, folder):
-            # removes empty folders alone
+            # rmdir removes a folder only if it is empty
             with suppress(OSError):
                 created.rmdir()
 
 
 def _existing_files(data_set: DataSet, where: list[Path]) -> list[tuple[File, Path]] | None:
-    """Find the existing files of a data set, or return None if they are incomplete.
+    """Find the existing files of a data set; return None if some are missing.
 
     A data set may be published as different sets of files (`DataSet.forms`). Only the set that can be downloaded and
     those preferred to it count.
@@ -122,7 +122,7 @@ def _fetch_or_check(
         try:
             return _download(url, download, folder, progress, pause)
         except EdgernnError as error:
-            progress.note(f"{error}; trying another address")
+            progress.note(f"{error}; trying the next URL")
     return _download(last, download, folder, progress, pause)
 
 

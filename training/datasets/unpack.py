@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unpacking of downloads. An archive with a link, or with a path to outside its folder, is refused."""
+"""Unpack downloads. An archive with a link, or with a path that leaves the target folder, is refused."""
 
 import gzip
 import stat
@@ -75,7 +75,10 @@ def _copy_wanted(members: Iterator[tuple[str, Any]], gives: Sequence[File], fold
                 "archive"
             )
         if count >= _MOST_MEMBERS:
-            raise EdgernnError(f"{writer.path}: expected at most {_MOST_MEMBERS:,} files in the archive, got more")
+            raise EdgernnError(
+                f"{writer.path}: expected at most {_MOST_MEMBERS:,} files in the archive, got more; do not use the "
+                "archive"
+            )
         for file in gives if stream else ():
             if _matches(name, file):
                 writer.copy(stream, folder / file.name / name.name if file.name.endswith("/") else folder / file.name)
@@ -94,7 +97,7 @@ def _matches(name: PurePosixPath, file: File) -> bool:
 
 
 def _tar_members(path: Path) -> Iterator[tuple[str, Any]]:
-    """Iterate over the members of an archive: the name, and a stream for a file or None for a folder."""
+    """Iterate over the members of a tar archive, as pairs of the name and a stream (None for a folder)."""
     with gzip.open(path) as file, _tar(_BoundedReader(path, file)) as archive:
         for member in archive:
             if not (member.isreg() or member.isdir()):
@@ -102,7 +105,7 @@ def _tar_members(path: Path) -> Iterator[tuple[str, Any]]:
                     f"{path}: expected files and folders, got a link or device: {member.name!r}; do not use the archive"
                 )
             yield member.name, archive.extractfile(member)
-        # read to the end, behind some blocks of zeros, to verify the checksum
+        # read past the padding at the end of the archive, so that gzip verifies its checksum
         if len(take(file, _CHUNK)) == _CHUNK:
             raise EdgernnError(
                 f"{path}: expected the file to end with the archive, got further bytes; download it again"

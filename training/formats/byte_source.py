@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading of plain and compressed files, without allocating more than they hold."""
+"""Reader of plain and compressed files that allocates no more memory than their content needs."""
 
 import gzip
 import lzma
@@ -51,7 +51,7 @@ def unpacking(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if isinstance(error, FileNotFoundError):
-            raise EdgernnError(f"{path}: no such file") from None
+            raise EdgernnError(f"{path}: no such file; check the path") from None
         # a corrupt gzip file raises an OSError without errno; errors of the system have one
         if error.errno is not None:
             raise
@@ -67,7 +67,9 @@ def _open(path: Path) -> Any:
 
 
 def _corrupt(path: Path, error: Exception) -> EdgernnError:
-    return EdgernnError(f"{path}: expected a whole {path.suffix} file, got a corrupt or cut one ({error})")
+    return EdgernnError(
+        f"{path}: expected a whole {path.suffix} file, got a corrupt or cut one ({error}); replace the file"
+    )
 
 
 def take(stream: ByteSource, size: int) -> bytearray:

@@ -47,12 +47,14 @@ def read_svhn(path: Path, limit: int = LIMIT) -> Images:
         # MATLAB files drop a last dimension of 1
         x = x[..., None]
     if x.dtype != np.uint8 or x.shape[:-1] != _SHAPE:
-        raise EdgernnError(f"{path}: X: expected uint8 (32, 32, 3, N), got {x.dtype} {x.shape}")
+        raise EdgernnError(f"{path}: X: expected uint8 (32, 32, 3, N), got {x.dtype} {x.shape}; download it again")
     if y.shape != (x.shape[-1], 1):
-        raise EdgernnError(f"{path}: y: expected shape ({x.shape[-1]}, 1), got {y.shape}")
+        raise EdgernnError(f"{path}: y: expected shape ({x.shape[-1]}, 1), got {y.shape}; download it again")
     y = y[:, 0]
     if len(wrong := np.flatnonzero((y < 1) | (y > CLASSES) | (y != np.floor(y)))):
-        raise EdgernnError(f"{path}: y: expected labels 1 to 10, got {y[wrong[0]]} at index {wrong[0]}")
+        raise EdgernnError(
+            f"{path}: y: expected labels 1 to 10, got {y[wrong[0]]} at index {wrong[0]}; download it again"
+        )
     return Images(np.ascontiguousarray(x.transpose(3, 0, 1, 2)), (y % CLASSES).astype(np.uint8))
 
 
@@ -100,16 +102,17 @@ def _cifar_archive(path: Path, limit: int) -> tuple[Images, Images]:
 def _pair(path: Path, part: str, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> Images:
     if x.dtype != np.uint8 or x.shape[1:] != _SHAPE or not len(x):
         raise EdgernnError(
-            f"{path}: x_{part}: expected uint8 (N, 32, 32, 3), got {x.dtype} {x.shape}; get the file again"
+            f"{path}: x_{part}: expected uint8 (N, 32, 32, 3), got {x.dtype} {x.shape}; download it again"
         )
     if y.dtype != np.uint8 or y.shape != (len(x),):
         raise EdgernnError(
-            f"{path}: y_{part}: expected uint8 ({len(x)},), a label for each image, got {y.dtype} {y.shape}"
+            f"{path}: y_{part}: expected uint8 ({len(x)},), a label for each image, got {y.dtype} {y.shape}; "
+            "download it again"
         )
     return Images(x, _labels(f"{path}: y_{part}", y))
 
 
 def _labels(where: str, y: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     if len(wrong := np.flatnonzero(y >= CLASSES)):
-        raise EdgernnError(f"{where}: expected labels 0 to 9, got {y[wrong[0]]} at index {wrong[0]}")
+        raise EdgernnError(f"{where}: expected labels 0 to 9, got {y[wrong[0]]} at index {wrong[0]}; download it again")
     return y.copy()

@@ -52,10 +52,12 @@ class CsvTable:
     text: dict[str, list[str]]
 
     def column(self, name: str) -> npt.NDArray[np.float64]:
-        """Return a numeric column (N,), or raise EdgernnError if there is none of this name."""
+        """Return a numeric column (N,), or raise EdgernnError if the table has no column of this name."""
         if name not in (self.names or ()):
             got = ", ".join(self.names) if self.names else "no header"
-            raise EdgernnError(f"{self.path}: expected a column {name!r}, got {got}")
+            raise EdgernnError(
+                f"{self.path}: expected a column {name!r}, got {got}; add it, with its name in the header"
+            )
         return self.values[:, (self.names or ()).index(name)]
 
 
@@ -98,7 +100,9 @@ def read_csv(path: Path, *, text: Collection[str] = (), delimiter: str = ",", li
             value = _number(row[i])
             if value is None:
                 column = f"column {i + 1}" + (f" ({names[i]})" if names else "")
-                raise EdgernnError(f"{path}: line {line}, {column}: expected a number, got {row[i][:40]!r}")
+                raise EdgernnError(
+                    f"{path}: line {line}, {column}: expected a number, got {row[i][:40]!r}; correct the line"
+                )
             values.append(value)
     if not values:
         raise EdgernnError(f"{path}: expected rows of numbers, got none after the header; add some")
@@ -111,8 +115,8 @@ def read_csv(path: Path, *, text: Collection[str] = (), delimiter: str = ",", li
 
 
 def _rows(path: Path, content: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Iterate over rows that are not empty: the number of the row's last line, and its cells."""
-    # lazily, because StringIO would copy a large text to four times its memory
+    """Iterate over rows that are not empty, as pairs of the number of the row's last line and its cells."""
+    # split lazily, because StringIO would copy a large text to four times its memory
     lines = (line[0] for line in re.finditer(r"[^\n]*\n|[^\n]+", content))
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
@@ -120,7 +124,9 @@ def _rows(path: Path, content: str, delimiter: str) -> Iterator[tuple[int, list[
             if row:
                 yield reader.line_num, row
     except csv.Error as error:
-        raise EdgernnError(f"{path}: line {reader.line_num}: expected a row of a csv file, got {error}") from None
+        raise EdgernnError(
+            f"{path}: line {reader.line_num}: expected a row of a csv file, got {error}; correct the line"
+        ) from None
 
 
 def _chain(line: int, row: list[str], rows: Iterator[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:

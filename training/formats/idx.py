@@ -39,10 +39,16 @@ def read_idx(path: Path, shape: tuple[int | None, ...], limit: int = LIMIT) -> n
         zeros, kind, rank, *sizes = struct.unpack(f">HBB{len(shape)}I", header)
         if (zeros, kind, rank) != (0, _UBYTE, len(shape)):
             expected = f"0x0000{_UBYTE:02x}{len(shape):02x} (unsigned bytes of rank {len(shape)})"
-            raise EdgernnError(f"{path}: expected the magic number {expected}, got 0x{header[:4].hex()}")
+            raise EdgernnError(
+                f"{path}: expected the magic number {expected}, got 0x{header[:4].hex()}; replace it by the file of "
+                "that name in the data set"
+            )
         if any(want is not None and want != got for want, got in zip(shape, sizes, strict=True)):
             wanted = ", ".join("N" if size is None else str(size) for size in shape)
-            raise EdgernnError(f"{path}: expected shape ({wanted}), got {tuple(sizes)}")
+            raise EdgernnError(
+                f"{path}: expected shape ({wanted}), got {tuple(sizes)}; replace it by the file of that name in the "
+                "data set"
+            )
         count = math.prod(sizes)
         # one more byte detects trailing data, and makes the unpacker verify its checksum
         body = take(file, min(count, limit) + 1)

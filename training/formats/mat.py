@@ -66,7 +66,9 @@ def read_mat(path: Path, names: Collection[str], limit: int = LIMIT) -> dict[str
             file.seek(following)
     if missing := [name for name in names if name not in arrays]:
         got = ", ".join(arrays) or "none of them"
-        raise EdgernnError(f"{path}: expected the arrays {', '.join(names)}, got {got}; {missing[0]} is missing")
+        raise EdgernnError(
+            f"{path}: expected the arrays {', '.join(names)}, got {got}; {missing[0]} is missing, add it"
+        )
     return arrays
 
 
@@ -77,7 +79,11 @@ def _byte_order(path: Path, header: bytearray) -> str:
         )
     order = {b"IM": "<", b"MI": ">"}.get(bytes(header[126:]))
     if order is None or struct.unpack(order + "H", header[124:126])[0] != _VERSION:
-        got = "a newer one (save it with -v7)" if header.startswith(b"MATLAB 7.3") else "another kind of file"
+        got = (
+            "a newer one (save it with -v7)"
+            if header.startswith(b"MATLAB 7.3")
+            else "another kind of file (download it again)"
+        )
         raise EdgernnError(f"{path}: expected a MATLAB file of version 5 to 7.2, got {got}")
     return order
 
@@ -133,25 +139,25 @@ class _Matrix:
         where = f"{self._path}: {self.name}"
         if self._class not in _CLASSES or self._complex:
             raise EdgernnError(
-                f"{where}: expected an array of real numbers, got an array of MATLAB class {self._class}"
+                f"{where}: expected an array of real numbers, got one of MATLAB class {self._class}; convert it"
             )
         if min(self._shape, default=0) < 1:
-            raise EdgernnError(f"{where}: expected an array that is not empty, got shape {self._shape}")
+            raise EdgernnError(f"{where}: expected an array that is not empty, got shape {self._shape}; fill it")
         kind, size, small = self._read_head()
         if kind not in _TYPES:
-            raise EdgernnError(f"{where}: expected numbers, got MATLAB data of type {kind}")
+            raise EdgernnError(f"{where}: expected numbers, got MATLAB data of type {kind}; convert them")
         stored, dtype = np.dtype(self._order + _TYPES[kind]), np.dtype(_CLASSES[self._class])
         count = math.prod(self._shape)
         if size != count * stored.itemsize:
             expected = f"{count * stored.itemsize} bytes for {stored} {self._shape}"
             raise EdgernnError(f"{where}: expected {expected}, got {size}; download it again")
         if count * max(stored.itemsize, dtype.itemsize) > limit:
-            raise EdgernnError(f"{where}: expected at most {limit} bytes, got {dtype} {self._shape}")
+            raise EdgernnError(f"{where}: expected at most {limit} bytes, got {dtype} {self._shape}; split the file")
         numbers = np.frombuffer(self._read_data(size, small), stored).astype(dtype, copy=False)
         return numbers.reshape(self._shape, order="F")
 
     def _read_words(self, kind: int, count: int | None, form: str) -> tuple[int, ...]:
-        """Read an element of `count` 32-bit numbers, of any number of them for None; `form` is their struct format."""
+        """Read an element of `count` 32-bit numbers (None: any count); `form` is their struct format."""
         data = self._read_element(kind, 4 * (count or _MOST_DIMENSIONS))
         if len(data) % 4 or (count and len(data) != 4 * count):
             raise _corrupt(self._path)

@@ -57,7 +57,7 @@ def read_npz(path: Path, names: Collection[str] | None = None, limit: int = LIMI
             if missing := [name for name in names or () if name not in members]:
                 got = ", ".join(members) or "none"
                 raise EdgernnError(
-                    f"{path}: expected the arrays {', '.join(names or ())}, got {got}; {missing[0]} is missing"
+                    f"{path}: expected the arrays {', '.join(names or ())}, got {got}; {missing[0]} is missing, add it"
                 )
             arrays = {}
             for name in names or members:
@@ -78,7 +78,7 @@ def _member(where: str, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: 
     except EdgernnError:
         raise
     except (ValueError, OverflowError, OSError, *CORRUPT) as error:
-        raise EdgernnError(f"{where}: {_EXPECTED}, got a corrupt or truncated one ({error})") from None
+        raise EdgernnError(f"{where}: {_EXPECTED}, got a corrupt or truncated one ({error}); replace it") from None
 
 
 def _read_npy(where: str, stream: ByteSource, limit: int) -> Array:
@@ -98,7 +98,9 @@ def _read_npy(where: str, stream: ByteSource, limit: int) -> Array:
     body = take(stream, size + 1)
     if len(body) != size:
         got = f"{len(body)} bytes" if len(body) < size else "more"
-        raise EdgernnError(f"{where}: expected {size} bytes for {dtype} {shape}, got {got}")
+        raise EdgernnError(
+            f"{where}: expected {size} bytes for {dtype} {shape}, got {got}; write the file again with numpy.savez"
+        )
     return np.ndarray(shape, dtype, body, order=order)
 
 
@@ -110,11 +112,13 @@ def _header(where: str, header: bytes) -> tuple[np.dtype[Any], tuple[int, ...], 
         raise EdgernnError(f"{where}: {_EXPECTED}, got a corrupt header; write it with numpy.savez") from None
     if not isinstance(descr, str) or not _DTYPE.fullmatch(descr):
         got = "arrays of Python objects, which are never read" if "O" in str(descr) else f"{descr!r}"
-        raise EdgernnError(f"{where}: {_EXPECTED} of numbers, got {got}")
+        raise EdgernnError(f"{where}: {_EXPECTED} of numbers, got {got}; convert them with numpy.asarray")
     sizes = isinstance(shape, tuple) and all(type(size) is int and size >= 0 for size in shape)
     if not sizes or not isinstance(fortran, bool):
-        raise EdgernnError(f"{where}: expected the shape of an array in its header, got {shape!r}")
+        raise EdgernnError(
+            f"{where}: expected the shape of an array in its header, got {shape!r}; write it with numpy.savez"
+        )
     try:
         return np.dtype(descr), shape, "F" if fortran else "C"
     except TypeError:
-        raise EdgernnError(f"{where}: {_EXPECTED} of numbers, got {descr!r}") from None
+        raise EdgernnError(f"{where}: {_EXPECTED} of numbers, got {descr!r}; write it with numpy.savez") from None

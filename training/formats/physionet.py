@@ -83,11 +83,14 @@ def _read_archive(path: Path, limit: int) -> Stays:
     for name, (dtype, rank) in kinds.items():
         if arrays[name].dtype != dtype or arrays[name].ndim != rank:
             got = f"{arrays[name].dtype} {arrays[name].shape}"
-            raise EdgernnError(f"{path}: {name}: expected {np.dtype(dtype)} of rank {rank}, got {got}")
+            raise EdgernnError(
+                f"{path}: {name}: expected {np.dtype(dtype)} of rank {rank}, got {got}; download it again"
+            )
     for name, expected in (("param_names", PARAMETERS), ("outcome_names", OUTCOMES)):
         names = arrays.pop(name).tolist()
         if names != list(expected):
-            raise EdgernnError(f"{path}: {name}: expected {', '.join(expected)}, got {', '.join(map(str, names)):.100}")
+            got = f"{', '.join(map(str, names)):.100}"
+            raise EdgernnError(f"{path}: {name}: expected {', '.join(expected)}, got {got}; download it again")
     return _checked(path, Stays(**arrays))
 
 
@@ -97,11 +100,12 @@ def _checked(path: Path, stays: Stays) -> Stays:
     starts = stays.row_start
     if not N or len(starts) != N + 1 or starts[0] or starts[-1] != M or (np.diff(starts) < 0).any():
         raise EdgernnError(
-            f"{path}: row_start: expected {N + 1} rising numbers from 0 to {M}, got others; get it again"
+            f"{path}: row_start: expected {N + 1} rising numbers from 0 to {M}, got others; download it again"
         )
     for name in ("minute", "param"):
         if len(getattr(stays, name)) != M:
-            raise EdgernnError(f"{path}: {name}: expected {M} rows, got {len(getattr(stays, name))}")
+            got = len(getattr(stays, name))
+            raise EdgernnError(f"{path}: {name}: expected {M} rows as in value, got {got}; download it again")
     if (np.diff(stays.record_id) <= 0).any():
         raise EdgernnError(f"{path}: record_id: expected rising numbers, got others; sort the stays by record")
     if M and (stays.minute.min() < 0 or stays.minute.max() > _LAST_MINUTE):
@@ -110,13 +114,15 @@ def _checked(path: Path, stays: Stays) -> Stays:
             "leave out measurements at other times"
         )
     if M and stays.param.max() >= len(PARAMETERS):
-        raise EdgernnError(f"{path}: param: expected numbers below {len(PARAMETERS)}, got {stays.param.max()}")
+        raise EdgernnError(
+            f"{path}: param: expected numbers below {len(PARAMETERS)}, got {stays.param.max()}; download it again"
+        )
     if not np.isfinite(stays.value).all():
-        raise EdgernnError(f"{path}: value: expected finite numbers, got NaN or infinity; get it again")
+        raise EdgernnError(f"{path}: value: expected finite numbers, got NaN or infinity; download it again")
     if stays.outcomes.shape != (N, len(OUTCOMES)) or (stays.outcomes[:, 0] != stays.record_id).any():
         raise EdgernnError(
             f"{path}: outcomes: expected a row of {len(OUTCOMES)} numbers for each of {N} stays, in the order of "
-            "record_id, got others"
+            "record_id, got others; download it again"
         )
     return stays
 
@@ -137,7 +143,8 @@ def _read_folder(folder: Path, outcomes_file: Path, limit: int) -> Stays:
         for minute, name, value in _read_record(paths[record], record):
             if name not in index:
                 raise EdgernnError(
-                    f"{paths[record]}: expected one of the parameters {', '.join(index)}, got {name[:40]!r}"
+                    f"{paths[record]}: expected one of the parameters {', '.join(index)}, got {name[:40]!r}; "
+                    "download it again"
                 )
             minutes.append(minute)
             params.append(index[name])
@@ -156,7 +163,7 @@ def _read_folder(folder: Path, outcomes_file: Path, limit: int) -> Stays:
 def _read_record(path: Path, record: int) -> list[tuple[int, str, float]]:
     lines = read_text(path, _LARGEST_RECORD).split("\n")
     if lines[0].rstrip("\r") != _HEADER:
-        raise EdgernnError(f"{path}: expected the header {_HEADER}, got {lines[0][:40]!r}")
+        raise EdgernnError(f"{path}: expected the header {_HEADER}, got {lines[0][:40]!r}; download it again")
     # the part after the last line break is empty
     rows = [
         _row(path, number, line.rstrip("\r")) for number, line in enumerate(lines[1:], 2) if line or number < len(lines)
@@ -172,18 +179,23 @@ def _row(path: Path, number: int, line: str) -> tuple[int, str, float]:
         hours, minutes = time.split(":")
         minute, value = 60 * int(hours) + int(minutes), float(word)
     except ValueError:
-        raise EdgernnError(f"{path}: line {number}: expected HH:MM,parameter,value, got {line[:40]!r}") from None
+        raise EdgernnError(
+            f"{path}: line {number}: expected HH:MM,parameter,value, got {line[:40]!r}; correct the line"
+        ) from None
     if not 0 <= minute <= _LAST_MINUTE:
-        raise EdgernnError(f"{path}: line {number}: expected a time from 00:00 to 48:00, got {time[:40]!r}")
+        raise EdgernnError(
+            f"{path}: line {number}: expected a time from 00:00 to 48:00, got {time[:40]!r}; remove the line"
+        )
     if not abs(value) <= _LARGEST_FLOAT:
-        raise EdgernnError(f"{path}: line {number}: expected a finite number, got {word[:40]!r}")
+        raise EdgernnError(f"{path}: line {number}: expected a finite number, got {word[:40]!r}; remove the line")
     return minute, name, value
 
 
 def _read_outcomes(path: Path, limit: int) -> dict[int, list[int]]:
     table = read_csv(path, limit=limit)
     if table.names != OUTCOMES:
-        raise EdgernnError(f"{path}: expected the header {','.join(OUTCOMES)}, got {','.join(table.names or ())!r}")
+        got = ",".join(table.names or ())
+        raise EdgernnError(f"{path}: expected the header {','.join(OUTCOMES)}, got {got!r}; download it again")
     if not (np.abs(table.values) < 2**31).all() or (table.values % 1).any():
         raise EdgernnError(f"{path}: expected whole numbers in every column, got others; download it again")
     rows = {int(row[0]): [int(value) for value in row] for row in table.values}

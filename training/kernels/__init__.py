@@ -30,7 +30,7 @@ def attach(model: RecurrentModel, backend: str, device: str) -> str:
         UsageError: The backend is unknown, or it is "fused" and a layer has no kernels.
     """
     if backend not in BACKENDS:
-        raise UsageError(f"backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
+        raise UsageError(f"backend: expected one of {', '.join(BACKENDS)}, got {backend!r}; choose one")
     for layer in model.recurrent_layers():
         layer.unroller = None
         if backend == "torch":
@@ -60,4 +60,4 @@ def _unroller(layer: RecurrentLayer, device: str, backend: str) -> Unroller | st
             return graphs.GraphUnroller() if backend == "auto" and layer.cell.norm is not None else str(error)
         wide = backend == "auto" and layer.cell.hidden_size > WIDEST
         return graphs.GraphUnroller() if wide else fused
-    return f"there are no kernels for the device {device}"
+    return f"there are no kernels for the device {device}, only for cpu and cuda"

@@ -118,7 +118,7 @@ class BatchNorms:
         return norms
 
     def follow(self, cell: Cell, first: int) -> None:
-        """Move a cell's running statistics towards those of a call in training that began at step `first`."""
+        """Update a cell's running statistics by those of a call in training that began at step `first`."""
         for name, norm in cell.norms.items():
             assert isinstance(norm, RecurrentBatchNorm)
             end = max(first, min(len(norm.mean), first + len(self.means[name])))
@@ -128,7 +128,7 @@ class BatchNorms:
 
 
 def has_statistics(cell: Cell, t: Tensor) -> bool:
-    """Check that one call of the library can normalise a batch.
+    """Check whether one call of the library can normalise a batch.
 
     Args:
         cell: The cell. In training, its statistics may be summed over several processes.
@@ -155,7 +155,9 @@ def refusal(layer: RecurrentLayer) -> str | None:
     if norm is None:
         return None
     if norm.name != RecurrentBatchNorm.name:
-        return f"there is no kernel for {layer.kind}"
+        return (
+            f"there is no kernel for {layer.kind}: kernels support no normalisation but norm={RecurrentBatchNorm.name}"
+        )
     if layer.rule.can_skip:
-        return f"there is no kernel for {layer.kind}, with a normalisation under the rule {layer.rule.name}"
+        return f"there is no kernel for {layer.kind}: no kernel has both a normalisation and the rule {layer.rule.name}"
     return None

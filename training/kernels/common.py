@@ -15,13 +15,16 @@ RULES = tuple(name for name, rule in ALL_RULES.items() if rule.kind is Kind.TIME
 def refusal(layer: RecurrentLayer) -> str | None:
     """Explain why no training kernel can run a layer, on any device; None if these checks find no reason."""
     if layer.imputer is not None:
-        return f"the layer has an imputer ({layer.imputer.name})"
+        return f"there is no kernel for a layer with an imputer, here {layer.imputer.name}"
     rule = layer.rule
     for name, memory in rule.memory.items():
         if memory.size != rule.kind.size:
-            return f"the memory {name} of the rule {rule.name} has the size {memory.size}, not {rule.kind.size}"
+            return (
+                f"there is no kernel for the rule {rule.name}: its memory {name} has size {memory.size}, and kernels need "
+                f"size {rule.kind.size}"
+            )
     if rule.kind is not Kind.TIME and not rule.has_equations():
-        return f"there are no kernels for the rule {rule.name}, which defines no score"
+        return f"there is no kernel for the rule {rule.name}: it does not define its decisions by a method score()"
     return None
 
 
@@ -37,9 +40,15 @@ def check(layer: RecurrentLayer, x: Tensor, state: State) -> None:
         EdgernnError: A shape does not fit the layer.
     """
     if x.ndim != 3 or x.shape[0] < 1 or x.shape[2] != layer.input_size:
-        raise EdgernnError(f"x: expected shape (T >= 1, B, {layer.input_size}), got {tuple(x.shape)}")
+        raise EdgernnError(f"x: expected shape (T >= 1, B, {layer.input_size}), got {tuple(x.shape)}; reshape it")
     if len(state) != len(layer.widths):
-        raise EdgernnError(f"state: expected {len(layer.widths)} tensors {layer.states}, got {len(state)}")
+        raise EdgernnError(
+            f"state: expected {len(layer.widths)} tensors {layer.states}, got {len(state)}; start from "
+            "layer.initial_state()"
+        )
     for (name, width), tensor in zip(layer.widths.items(), state, strict=True):
         if tensor.shape != (x.shape[1], width):
-            raise EdgernnError(f"state {name}: expected shape {(x.shape[1], width)}, got {tuple(tensor.shape)}")
+            raise EdgernnError(
+                f"state {name}: expected shape {(x.shape[1], width)}, got {tuple(tensor.shape)}; start from "
+                "layer.initial_state()"
+            )

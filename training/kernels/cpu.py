@@ -204,7 +204,7 @@ class CpuUnroller:
             raise UsageError(why)
         self._rule = _rule_number(loaded, layer.rule)
         if self._rule < 0:
-            raise UsageError(f"there is no kernel for the rule {layer.rule.name}")
+            raise UsageError(f"there is no kernel for the rule {layer.rule.name} in the native library {TRAIN}")
         cell = layer.cell
         if cell.recurrent.rank is not None:
             raise UsageError(f"there is no kernel for {layer.kind}: its recurrent weight has a low rank")
@@ -216,8 +216,7 @@ class CpuUnroller:
         if self._cell < 0:
             if cell.norm is not None:
                 raise UsageError(
-                    f"there is no training kernel for {layer.kind}, a cell of your own with normalisation; leave out "
-                    "norm"
+                    f"there is no kernel for {layer.kind}, a user-defined cell with a normalisation; leave out norm"
                 )
             try:
                 source, self._vectors = describe_cell(cell)

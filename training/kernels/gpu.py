@@ -333,17 +333,17 @@ def _layout(layer: RecurrentLayer) -> Layout:
     """Build the layout of a layer for the Triton kernels; raise UsageError with the reason if they cannot run it."""
     cell = layer.cell
     if find_spec("triton") is None:
-        raise UsageError("triton, which compiles the kernels, is not installed")
+        raise UsageError("the package triton, which compiles GPU kernels, is not installed")
     if why := refusal(layer):
         raise UsageError(why)
     if cell.norm is not None or cell.recurrent.rank is not None:
-        raise UsageError(f"there is no kernel for {layer.kind}: Triton kernels lack normalisation and low rank")
+        raise UsageError(f"there is no kernel for {layer.kind}: Triton kernels support neither norm nor rank")
     try:
         layout = make_layout(layer)
     except ProgramError as error:
         raise UsageError(f"there is no kernel for {layer.kind}: {error}") from None
     if not any(name in layout.inputs for name in ("a", "x", "e", "blend")):
-        raise UsageError(f"there is no kernel for {layer.kind}, whose gates do not read x")
+        raise UsageError(f"there is no kernel for {layer.kind}: none of its gates reads x")
     return layout
 
 

@@ -17,12 +17,12 @@ from edgernn.training.kernels.common import check
 
 Recorded = Callable[..., tuple[Tensor, ...]]
 Capture = Callable[[nn.Module, tuple[Tensor, ...]], Recorded]
-# recordings kept per layer; each holds all intermediate tensors of a sequence
+# limit of the recordings per layer; each holds all intermediate tensors of a sequence
 _MOST_RECORDINGS = 4
 
 
 class _Steps(nn.Module):
-    """Module that runs a layer's loop and returns tensors alone: y, final states, penalty on updates, any decisions."""
+    """Module that runs a layer's loop and returns a flat tuple: y, final states, penalty on updates, any decisions."""
 
     def __init__(self, layer: RecurrentLayer) -> None:
         super().__init__()
@@ -43,10 +43,10 @@ def _capture(steps: nn.Module, examples: tuple[Tensor, ...]) -> Recorded:
 class GraphUnroller:
     """Runs all steps of one layer by replaying a CUDA graph of its loop over time.
 
-    A call returns None, so that the layer runs its loop in torch, in these cases: tensors on other devices, a forward
-    without gradients, weights other than those recorded (such as dropped-out ones), weights of the budget's steps, and
-    batch statistics that several processes share. So does a second forward before the first one's backward, as it would
-    overwrite tensors of the first.
+    A call returns None, so that the layer runs its loop in torch, in these cases: tensors on other devices; a forward
+    without gradients; weights other than those recorded, such as weights after dropout; a layer with `step_weights`;
+    batch statistics that several processes share; and a second forward before the backward of the first, because it
+    would overwrite tensors of the first.
 
     Args:
         capture: Function that records a module on example inputs and returns a function that replays it.

@@ -9,7 +9,7 @@ import torch
 from edgernn.training.kernels.layout import Layout
 from edgernn.training.kernels.writer import padded
 
-# bytes of shared memory that the compiler needs besides the weights that are held there (`KernelForm.held`)
+# bytes of shared memory that the compiler needs besides the weights (`KernelForm.held`)
 _SPARE = 24 * 1024
 # bytes of shared memory of an H100 or H200
 _SHARED = 227 * 1024
@@ -86,7 +86,7 @@ def constants(layout: Layout, form: KernelForm, precision: str) -> dict[str, Any
     Returns:
         Dict from name to value of the constants.
     """
-    # bf16 products follow from the type of the factors
-    how = "tf32" if precision == "bf16" else precision
+    # with bf16, the type of the operands selects the products, and this constant is unused
+    input_precision = "tf32" if precision == "bf16" else precision
     sizes = {"ROWS": form.rows, "BLOCK": form.block, "BLOCK_K": form.block_k}
-    return {"H": layout.H, "M": layout.M, **sizes, "PRECISION": how}
+    return {"H": layout.H, "M": layout.M, **sizes, "PRECISION": input_precision}

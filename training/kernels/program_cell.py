@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user's own cell as data for the native training library: table of gates, equations and their derivatives."""
+"""Serialisation of a user-defined cell for the native training library: gates, equations and their derivatives."""
 
 import ctypes
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class _Program(ctypes.Structure):
 
 
 class _CellSource(ctypes.Structure):
-    """C struct EdgernnTrainCellSource of runtime/csrc/train/edgernn_train.h: a user's own cell."""
+    """C struct EdgernnTrainCellSource of runtime/csrc/train/edgernn_train.h: a user-defined cell."""
 
     _fields_ = (
         ("gates", ctypes.POINTER(ctypes.c_int64)),
@@ -53,7 +53,7 @@ class ProgramNumbers:
 
 @dataclass(frozen=True)
 class CellSource:
-    """A user's own cell, serialised for the native training library.
+    """A user-defined cell, serialised for the native training library.
 
     Attributes:
         gates: Terms of each gate, as bits of `cell_program.TERMS`.
@@ -75,7 +75,7 @@ class CellSource:
 
 
 def describe_cell(cell: Cell) -> tuple[CellSource, tuple[str, ...]]:
-    """Serialise a user's own cell for the native training library.
+    """Serialise a user-defined cell for the native training library.
 
     Args:
         cell: The cell.
@@ -154,7 +154,10 @@ def _size(equations: Equations, i: int, mid_is_input: bool) -> str:
 
 
 def _both_ways(program: Program, *, with_results: bool) -> tuple[ProgramNumbers, ProgramNumbers]:
-    """Serialise equations and their derivative; `with_results` adds the results of the equations to the latter's."""
+    """Serialise equations and their derivative.
+
+    with_results: The derivative also returns the results of the equations.
+    """
     grads = range(RESULT_GRAD, RESULT_GRAD + len(program.results))
     back = gradient(program, grads, with_results=with_results)
     forward = program.serialise()

@@ -8,7 +8,7 @@ from edgernn.training.kernels.writer import KernelSource
 
 
 class RuleGradients(KernelSource):
-    """Generates the part of a layer's backward kernel that depends on the update rule.
+    """Generator of the part of a layer's backward kernel that depends on the update rule.
 
     A method's docstring says what the generated code does. The evidence and the drive are results of
     `UpdateRule.evidence` and `UpdateRule.drive`, from which `UpdateRule.advance` computes the memory after a step.
@@ -61,7 +61,7 @@ class RuleGradients(KernelSource):
             self.put(f"to_{name} = before_{name} + {self.grad_of(rule.map('score'), name)}")
 
     def through(self, part: Pointwise, grads: list[str], values: tuple[str, ...] = ()) -> None:
-        """Propagate the gradients `grads` of a rule method's results to its arguments; add those of weights to sums."""
+        """Propagate the gradients `grads` of a rule method's results to its arguments; sum up those of weights."""
         names = ", ".join(f"grad_{part.name}_{argument}" for argument in part.arguments)
         self.put(f"{names} = {part.name}_back({', '.join((*grads, *(values or part.arguments)))})")
         for argument in part.arguments:
@@ -70,9 +70,11 @@ class RuleGradients(KernelSource):
 
     @staticmethod
     def grad_of(part: Pointwise, argument: str) -> str:
+        """Return the variable with the gradient of an argument; "0.0" if the method does not read the argument."""
         return f"grad_{part.name}_{argument}" if argument in part.arguments else "0.0"
 
     def read_memory(self) -> None:
+        """Load the rule's memory before the step, and for a per-sample memory the evidence and the output gradient."""
         for name in self.layout.neuron_memory:
             self.load(name, "H", f"all_{name}")
         for name in self.layout.sample_memory:
@@ -130,10 +132,11 @@ class RuleGradients(KernelSource):
             self.put("tl.debug_barrier()")
         self.put("by_u = tl.where(h_mask, by_u, 0.0)", f"by_u = {self.group_sums('by_u', 'd_u_ptr + row * H')}")
         if self.resident and self.loads_groups:
-            # all threads have loaded it before the next step stores it
+            # the next step must not overwrite it before all threads have loaded it
             self.put("tl.debug_barrier()")
 
     def add(self, name: str, value: str, size: str = "H") -> None:
+        """Add `value` to a gradient that is summed over steps: in registers if resident or scalar, else in memory."""
         if self.resident or size == "1":
             self.put(f"sum_{name} += {value}")
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native training library: lookup, the structure of a call, and the cells of users in its memory."""
+"""Python interface of the native training library: lookup, arguments of a call, and user-defined cells."""
 
 import ctypes
 from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ class TrainCall(ctypes.Structure):
 
 
 def train_library_path() -> Path | None:
-    """Path of the native training library; None if it was not built."""
+    """Return the path of the native training library; None if it was not built."""
     if library_missing():
         return None
     path = train_library()

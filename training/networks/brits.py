@@ -10,13 +10,15 @@ from edgernn.errors import UsageError
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.training.gaps import backwards
 
+_NO_IMPUTER = "imputer: expected gru-d or rits, got none; set imputer=rits, or use a cell that implies an imputer"
+
 
 class BRITS(RecurrentModel):
     """Bidirectional recurrent imputation: two models that fill in missing values, one per direction.
 
     model(x (T, B, 3F)) returns y (2, B, O) and the standardised values with imputed gaps (2, T, B, F), both in the time
-    order of x. x has F values, their masks and times, see `with_gaps`. Index 0 comes from `ahead`, which reads x, and
-    index 1 from `behind`, which reads backwards(x). Users average both. The imputation loss is the sum over both
+    order of x. x is a result of `with_gaps` for F features. Index 0 comes from `ahead`, which reads x, and index 1 from
+    `behind`, which reads backwards(x). Callers average both. The imputation loss is the sum over both
     directions. The paper adds the losses of both outputs and a consistency loss, 0.1 times the mean absolute difference
     of both imputations.
 
@@ -31,7 +33,7 @@ class BRITS(RecurrentModel):
         super().__init__()
         self.ahead, self.behind = SequenceModel(*config, **settings), SequenceModel(*config, **settings)
         if self.ahead.imputer_type is None:
-            raise UsageError("imputer: expected gru-d or rits, got none")
+            raise UsageError(_NO_IMPUTER)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         ahead, _ = self.ahead(x)
@@ -48,5 +50,5 @@ def filled_by(model: SequenceModel) -> Tensor:
     """
     imputed = model.traces[0].imputed
     if imputed is None:
-        raise UsageError("imputer: expected gru-d or rits, got none")
+        raise UsageError(_NO_IMPUTER)
     return imputed

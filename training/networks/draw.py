@@ -126,7 +126,7 @@ class Draw(RecurrentModel):
             raise UsageError(f"encoder: expected one of {', '.join(ENCODERS)}, got {encoder!r}")
         for name, size in (("read_size", read_size), ("write_size", write_size)):
             if size < 2:
-                raise UsageError(f"{name}: expected at least 2, got {size}")
+                raise UsageError(f"{name}: expected at least 2, got {size}; increase it")
         self.shape = (channels, height, width)
         self.glimpses, self.latent = glimpses, latent
         self.read_size, self.write_size = read_size, write_size

@@ -245,7 +245,7 @@ class LearnedOptimizer(RecurrentModel):
         sizes = {"coordinates": coordinates, "hidden_size": hidden_size, "layers": layers, "propagations": propagations}
         for name, size in sizes.items():
             if size < 1:
-                raise UsageError(f"{name}: expected at least 1, got {size}")
+                raise UsageError(f"{name}: expected at least 1, got {size}; increase it")
         self.propagations = propagations
         self.update = UPDATES[update](hidden_size, coordinates, scale)
         width = inputs or self.update.width

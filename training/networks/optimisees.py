@@ -139,7 +139,7 @@ class ResNet(nn.Module):
     def __init__(self, channels: int, width: int, classes: int, depth: int) -> None:
         blocks = (depth - 2) // 2
         if depth % 2 or blocks < _STAGES:
-            raise UsageError(f"depth: expected an even number of at least {2 * _STAGES + 2}, got {depth}")
+            raise UsageError(f"depth: expected an even number of at least {2 * _STAGES + 2}, got {depth}; set depth=16")
         super().__init__()
         self.entry = _convolution(channels, width, 1)
         residual_blocks: list[nn.Module] = []
@@ -177,7 +177,7 @@ def _convolution(inputs: int, outputs: int, stride: int) -> nn.Sequential:
     )
 
 
-# standard ("hand-made") optimisers, as functions of parameters and learning rate
+# standard optimisers (designed by hand, not learned), as functions of parameters and learning rate
 HAND_MADE: dict[str, Callable[[list[Tensor], float], torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "momentum": partial(torch.optim.SGD, momentum=0.9),

@@ -85,7 +85,7 @@ class SentenceVAE(RecurrentModel):
         self.head = nn.Linear(hidden_size, words)
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
-        """List the layers with the cell to study: the encoder."""
+        """List the layers with the configured cell: the encoder."""
         return [self.encoder]
 
     def forward(self, x: Tensor, lengths: Tensor) -> Bound:
@@ -111,7 +111,7 @@ class SentenceVAE(RecurrentModel):
         return Bound(reconstruction, gaussian_divergence(mean, log_variance))
 
     def encode(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode sentences, given as in `forward`; returns μ and log σ² of z, (B, H) each."""
+        """Encode sentences, with the arguments of `forward`; return μ and log σ² of z, (B, H) each."""
         embedded = self.embedding(x)
         state, trace = run_to_length(
             self._with_weight_drop(self.encoder), embedded, self.encoder.initial_state(x.shape[1], embedded), lengths

@@ -63,7 +63,7 @@ def on_ray(
         EdgernnError: The cluster cannot be reached.
     """
     if jobs is not None and jobs < 1:
-        raise UsageError(f"jobs: expected at least 1, got {jobs}")
+        raise UsageError(f"jobs: expected at least 1, got {jobs}; give a larger number or leave it out")
     ray = load(address)
     processors = max(threads, jobs * threads if jobs else os.cpu_count() or 1)
     # local workers inherit these variables; Ray sets the threads on other machines
@@ -142,7 +142,11 @@ def _try_to_join(address: str) -> None:
         if done.returncode == 0:
             return
         if lines := done.stderr.strip().splitlines():
-            why = "the cluster's token is another one, or missing here" if _REFUSED in done.stderr else lines[-1]
+            why = (
+                "the token of this machine is missing or differs from the cluster's"
+                if _REFUSED in done.stderr
+                else lines[-1]
+            )
     except subprocess.TimeoutExpired:
         pass
     waited = f"{time.monotonic() - started:.0f} s"
@@ -224,7 +228,7 @@ def _run_job(job: Job, out: Path, threads: int, data: Path | None, device: str, 
     """Run a training in a Ray worker, after a check that its machine has the same version and folders."""
     where = socket.gethostname()
     if edgernn.__version__ != version:
-        return Outcome(f"edgernn {edgernn.__version__} is installed on {where}, expected {version}")
+        return Outcome(f"{where}: expected edgernn {version}, got {edgernn.__version__}; install {version} there")
     with suppress(OSError):
         os.chdir(folder)
     if Path.cwd() != folder or not (out / LOCK).exists():

@@ -11,8 +11,8 @@ seeds              number of trainings per row, with the seeds 0, 1, ...; or a l
 [search]           settings and their values: every combination is a row, too, and among rows that differ only in these
                    settings, the one with the best mean on the validation split is chosen (optional)
 
-The value "none" means None. λ has no effect on a rule that cannot skip, and is left out there. So are `skip` and
-`background` for a rule without an update budget.
+The value "none" means None. `lambda` is ignored for a rule that cannot skip, and `skip` and `background` for a rule
+without an update budget, because they would have no effect.
 """
 
 import re
@@ -109,7 +109,7 @@ def load_sweep(path: Path, out: Path) -> Sweep:
         EdgernnError: The file has another mistake.
     """
     if not path.is_file():
-        raise UsageError(f"sweep: no such file: {path}")
+        raise UsageError(f"sweep: no such file: {path}; check the path")
     file = parse(_SweepFile, read_toml(path), str(path))
     task, seeds = file.task, tuple(range(file.seeds) if isinstance(file.seeds, int) else dict.fromkeys(file.seeds))
     for name in [*file.vary, *file.search]:
@@ -136,7 +136,7 @@ def load_sweep(path: Path, out: Path) -> Sweep:
                     settings.pop(LAMBDA, None)
             except UsageError as error:
                 raise UsageError(f"{path}: {error}") from None
-            # different names of the same model are one row
+            # a model under several names is one row
             types = resolve(cell, rule)
             key = (*types, resolve_imputer(cell), label(settings))
             shown = types[0].name if is_cell_file(cell) else cell
@@ -158,7 +158,10 @@ def _copies(cells: Sequence[str], out: Path) -> dict[str, str]:
     for word in filter(is_cell_file, cells):
         source, name = split_word(word)
         if sources.setdefault(source.name, source) != source:
-            raise UsageError(f"cells: {sources[source.name]} and {source} are copied to one folder; rename one")
+            raise UsageError(
+                f"cells: expected files of different names, got {sources[source.name]} and {source}, which are copied to "
+                "one folder; rename one"
+            )
         copy = out / CELL_FILES / source.name
         copies[word] = f"{copy}:{name}" if name else str(copy)
         if differs(word, copies[word]):
