@@ -295,7 +295,7 @@ def test_other_precisions_are_left_to_the_loop() -> None:
         ({"cell": "skiprnn"}, "fused", None),
         ({"cell": "sarnn", "layers": 2, "bidirectional": True}, "fused", None),
         ({"cell": "sarnn", "rule_options": {"group_size": 4}}, "fused", None),
-        ({"cell": "gru", "rule": "variable"}, "torch", "no kernels for the rule variable"),
+        ({"cell": "gru", "rule": "variable"}, "torch", "no kernel for the rule variable"),
         ({"cell": "gru", "norm": "layer"}, "torch", r"no kernel for gru\+layer"),
         ({"cell": "gru", "rank": 2}, "torch", r"no kernel for gru\+low-rank"),
         ({"cell": "gru-d", "input_size": 6}, "torch", "imputer"),

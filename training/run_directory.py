@@ -252,7 +252,8 @@ class RunDirectory:
             except (TypeError, KeyError, ValueError):
                 if number < len(lines) or line.endswith(b"\n"):
                     raise EdgernnError(
-                        f"{path}: line {number}: expected a JSON object with the key 'step', got {line[:40]!r}; remove the line"
+                        f"{path}: line {number}: expected a JSON object with the key 'step', got {line[:40]!r}; "
+                        "remove the line"
                     ) from None
         return entries
 

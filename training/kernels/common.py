@@ -20,8 +20,8 @@ def refusal(layer: RecurrentLayer) -> str | None:
     for name, memory in rule.memory.items():
         if memory.size != rule.kind.size:
             return (
-                f"there is no kernel for the rule {rule.name}: its memory {name} has size {memory.size}, and kernels need "
-                f"size {rule.kind.size}"
+                f"there is no kernel for the rule {rule.name}: its memory {name} has size {memory.size}, and kernels "
+                f"need size {rule.kind.size}"
             )
     if rule.kind is not Kind.TIME and not rule.has_equations():
         return f"there is no kernel for the rule {rule.name}: it does not define its decisions by a method score()"

@@ -159,8 +159,8 @@ def _copies(cells: Sequence[str], out: Path) -> dict[str, str]:
         source, name = split_word(word)
         if sources.setdefault(source.name, source) != source:
             raise UsageError(
-                f"cells: expected files of different names, got {sources[source.name]} and {source}, which are copied to "
-                "one folder; rename one"
+                f"cells: expected files of different names, got {sources[source.name]} and {source}, which are copied "
+                "to one folder; rename one"
             )
         copy = out / CELL_FILES / source.name
         copies[word] = f"{copy}:{name}" if name else str(copy)
