@@ -43,7 +43,7 @@ from edgernn.training.paper_table import markdown
 from edgernn.training.recipe import load_table, table_names
 from edgernn.training.table_pictures import draw_pictures
 from edgernn.training.tasks import TASKS
-from measured_tables import adding, apps, filled, light, microcontrollers, packed, sizes, wasm_times
+from measured_tables import adding, apps, filled, groups, light, microcontrollers, packed, sizes, wasm_times
 from reference_pages import c_api, cli, described, escaped
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -314,6 +314,7 @@ def generated() -> dict[Path, str]:
     parts = {
         ROOT / "README.md": {"adding": adding()},
         DOCS / "background" / "light-cells.md": {"light": light()},
+        DOCS / "how-to" / "skip-a-share.md": {"groups": groups()},
         DOCS / "how-to" / "deploy-c.md": {"packed": packed()},
         DOCS / "how-to" / "deploy-browser.md": {"wasm": wasm_times()},
         DOCS / "how-to" / "deploy-microcontroller.md": {"microcontrollers": microcontrollers()},

@@ -5,6 +5,9 @@ import json
 import textwrap
 from pathlib import Path
 
+from edgernn.training.paper_table import latency_line
+from edgernn.training.statistics import mean_difference
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
 APPS = RESULTS / "apps.json"
@@ -22,6 +25,11 @@ ADDING_ROWS = {
     "skiprnn-0": "`skiprnn`, λ = 0",
     "sarnn-1e-5": "`sarnn`, λ = 1e-5",
     "sarnn-1e-4": "`sarnn`, λ = 1e-4",
+}
+# from tables of groups of neurons to the title of their score, its column, and the factor to the title's unit
+GROUP_TABLES = {
+    "groups-adding": ("adding, MSE × 10⁴", "mse", 1e4),
+    "groups-seizures": ("Seizures, accuracy, %", "accuracy", 1.0),
 }
 
 
@@ -81,6 +89,40 @@ def light() -> str:
         f"{model['machine']['cpu']}: `edgernn bench models/adding-sarnn/model.onnx`."
     )
     return "\n".join(lines) + f"\n\n{filled(how)}\n\n{filled(more)}"
+
+
+def groups() -> str:
+    """Return tables of the score and the time of groups of neurons, by `edgernn reproduce groups-NAME`."""
+    scores, times, timed, commands = [], [], [], []
+    for table, (title, column, factor) in GROUP_TABLES.items():
+        report = json.loads((RESULTS / f"{table}.json").read_text(encoding="utf-8"))
+        commands.append(f"`{report['command']}`")
+        for skip in dict.fromkeys(row["variant"]["skip"] for row in report["rows"]):
+            rows = [row for row in report["rows"] if row["variant"]["skip"] == skip]
+            single, *others = ([factor * value for value in row["columns"][column]["values"]] for row in rows)
+            cells = [f"{sum(single) / len(single):.1f}", *(_compared(values, single) for values in others)]
+            scores.append(f"| {title} | {100 * skip:.0f} % | {' | '.join(cells)} |")
+            ratios = [f"{row['latency']['ratio']['mean']:.2f}" for row in rows]
+            times.append(f"| {title.partition(',')[0]} | {100 * skip:.0f} % | {' | '.join(ratios)} |")
+            timed += [row["latency"] for row in rows]
+    sizes = [row["name"].rpartition("-")[2] for row in rows[1:]]
+    head = f"skipped | single neurons | {' | '.join(f'groups of {size}' for size in sizes)} |"
+    line = "|---|---:|" + "---:|" * (1 + len(sizes))
+    how = filled(
+        "Means over seeds; after them the difference from single neurons ± half the width of its 95 % confidence "
+        f"interval, paired by seed, bold if the interval excludes 0. By {' and '.join(commands)}."
+    )
+    score_table = "\n".join([f"| score | {head}", line, *scores])
+    time_table = "\n".join([f"| time | {head}", line, *times])
+    return f"{score_table}\n\n{how}\n\n{time_table}\n\n{filled(latency_line(timed))}"
+
+
+def _compared(values: list[float], base: list[float]) -> str:
+    """Format a mean and its difference from the mean of `base`, by a paired t-test over seeds."""
+    difference = mean_difference(values, base, paired=True)
+    low, high = difference.interval or (0.0, 0.0)
+    text = f"{difference.value:+.1f} ± {(high - low) / 2:.1f}".replace("-", "−")
+    return f"{sum(values) / len(values):.1f}, {f'**{text}**' if low * high > 0 else text}"
 
 
 def packed() -> str:

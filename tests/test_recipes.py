@@ -65,7 +65,7 @@ def check_picture(picture, table, labels):
     """Check that the table has every column, row and series that a picture names."""
     panels = getattr(picture, "panels", None)
     groups = [
-        *getattr(picture, "groups", []),
+        *(getattr(picture, "groups", None) or []),
         getattr(picture, "rows", []),
         *([] if isinstance(panels, str) else panels or []),
     ]

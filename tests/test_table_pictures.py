@@ -103,6 +103,9 @@ def test_a_scatter_labels_a_group_of_one_row_by_its_whole_name(tmp_path):
     text = texts({"kind": "scatter", "column": "mse", "against": "skip_percent", "groups": groups}, report, tmp_path)
     for word in ("groups-1", "groups-16", "skip"):
         assert f"<!-- {word} -->" in text, word
+    text = texts({"kind": "scatter", "column": "mse", "against": "skip_percent"}, report, tmp_path)
+    for word in names:
+        assert f"<!-- {word} -->" in text, word
 
 
 def test_a_scatter_over_time_shows_the_rows_whose_time_is_measured(tmp_path):

@@ -24,6 +24,8 @@ COLUMNS = {
     "seconds_per_epoch": ("s an epoch", 1.0),
     "neurons_updated": ("neurons updated a step", 1.0),
     "mse_over_delta2": ("MSE / δ²", 1.0),
+    # in the latency of a row
+    "microseconds": ("µs a sequence", 1.0),
 }
 # columns that are computed from other figures
 _COMPUTED = {
@@ -147,7 +149,7 @@ def with_interval(entry: dict[str, Any]) -> str:
     return f"{text} ± {(entry['interval'][1] - entry['interval'][0]) / 2:.2g}"
 
 
-LATENCY_HEADS = ["multiply-adds executed a step", "µs a sequence", "of a dense gru's time"]
+LATENCY_HEADS = ["multiply-adds executed a step", COLUMNS["microseconds"][0], "of a dense gru's time"]
 
 
 def latency_cells(latency: dict[str, Any] | None) -> list[str]:

@@ -20,8 +20,6 @@ Names = Annotated[list[str], Field(min_length=1), Expected("a list of names")]
 Runs = Mapping[tuple[str, str], Path]
 # ratio of the largest to the smallest value of a setting above which its axis is logarithmic
 _LOGARITHMIC_RATIO = 8
-# name of the measured time of a sequence, as in a row's latency, and its label on an axis
-_TIME, _TIME_TITLE = "microseconds", "µs a sequence"
 # length of a label that fits below a box
 _LABEL_LENGTH = 12
 
@@ -243,7 +241,7 @@ class Scatter(Picture):
         kind: Name of the kind.
         column: Name of the column on the vertical axis.
         against: Name of the column on the horizontal axis; "microseconds" is the measured time of a sequence.
-        groups: Names of the rows of each line.
+        groups: Names of the rows of each line. None: a line for each name of a row.
         log: True for a logarithmic vertical axis.
     """
 
@@ -251,14 +249,16 @@ class Scatter(Picture):
 
     column: str
     against: str
-    groups: Annotated[list[Names], Field(min_length=1)]
+    groups: Annotated[list[Names], Field(min_length=1)] | None = None
     log: StrictBool = False
 
     def draw(self, path: Path, report: Mapping[str, Any], runs: Runs) -> None:
-        rows = [row for row in report["rows"] if {self.column, self.against} <= _measured_columns(row).keys()]
+        rows = [{**row, "columns": _measured_columns(row)} for row in report["rows"]]
+        groups = self.groups or [[name] for name in dict.fromkeys(row["name"] for row in rows)]
+        rows = [row for row in rows if {self.column, self.against} <= row["columns"].keys()]
         figure, (ax,) = _plots([Panel("", rows)] if rows else [])
-        for i, group in enumerate(self.groups):
-            columns = [_measured_columns(row) for row in rows if row["name"] in group]
+        for i, group in enumerate(groups):
+            columns = [row["columns"] for row in rows if row["name"] in group]
             columns.sort(key=lambda entry: entry[self.against]["mean"])
             x, y = ([entry[name]["mean"] for entry in columns] for name in (self.against, self.column))
             errors = [[_half_width(entry[name]) for entry in columns] for name in (self.column, self.against)]
@@ -293,12 +293,12 @@ class Searched(Picture):
 
 def column_title(name: str) -> str:
     """Return the axis label of a column or a series."""
-    return _TIME_TITLE if name == _TIME else COLUMNS.get(name, (name.replace("_", " "), 1.0))[0]
+    return COLUMNS.get(name, (name.replace("_", " "), 1.0))[0]
 
 
 def _measured_columns(row: Row) -> Row:
-    """Return the columns of a row that have a mean, and the time of a sequence under its name if it is measured."""
-    columns = row["columns"] | {_TIME: (row.get("latency") or {}).get(_TIME, {"mean": None})}
+    """Return the columns of a row that have a mean, with "microseconds", the time of a sequence, as one of them."""
+    columns = {**row["columns"], "microseconds": (row.get("latency") or {}).get("microseconds", {"mean": None})}
     return {name: entry for name, entry in columns.items() if entry["mean"] is not None}
 
 

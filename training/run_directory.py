@@ -251,8 +251,9 @@ class RunDirectory:
                 entries.append(entry)
             except (TypeError, KeyError, ValueError):
                 if number < len(lines) or line.endswith(b"\n"):
+                    start = line[:40].decode(errors="replace")
                     raise EdgernnError(
-                        f"{path}: line {number}: expected a JSON object with the key 'step', got {line[:40]!r}; "
+                        f"{path}: line {number}: expected a JSON object with the key 'step', got {start!r}; "
                         "remove the line"
                     ) from None
         return entries
