@@ -32,6 +32,7 @@ from edgernn.bench.gpu_suite import table as gpu_table
 from edgernn.bench.page import page as performance_page
 from edgernn.bench.page import section as performance_section
 from edgernn.bench.skip_curve import table as skip_table
+from edgernn.bench.skip_streams import table as skip_streams_table
 from edgernn.bench.skip_work import table as skip_work_table
 from edgernn.bench.training_steps import table as training_table
 from edgernn.cells import CELLS
@@ -77,6 +78,7 @@ PAGES = {
 # tables over skipped updates: (title, name of the report, module of edgernn.bench, function that formats the report)
 SKIP_TABLES = (
     ("Time over skipped updates", "skip-curve", "skip_curve", skip_table),
+    ("Many streams", "skip-streams", "skip_streams", skip_streams_table),
     ("Instructions and bytes over skipped updates", "skip-work", "skip_work", skip_work_table),
 )
 # (I, H) for the costs on the pages; most cells save work where I < H

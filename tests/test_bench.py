@@ -16,6 +16,9 @@ from edgernn.bench.baseline import parameters
 from edgernn.bench.compare_libraries import main as compare_libraries
 from edgernn.bench.skip_curve import GROUP_SIZES, SKIPS
 from edgernn.bench.skip_curve import main as skip_curve
+from edgernn.bench.skip_streams import SKIPS as STREAM_SKIPS
+from edgernn.bench.skip_streams import main as skip_streams
+from edgernn.bench.skip_streams import table as streams_table
 from edgernn.bench.skip_work import DENSE
 from edgernn.bench.skip_work import main as skip_work
 from edgernn.bench.suite import CASES, OWN_CASES
@@ -213,6 +216,20 @@ def test_the_curve_holds_every_share_and_group_size(tmp_path):
         assert point["needed"] == pytest.approx(1 - point["skipped"] + decisions)
         assert point["time"] > 0
     assert (tmp_path / "skip-curve.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_the_table_of_streams_has_a_speed_for_every_batch_and_share(tmp_path):
+    skip_streams(["--rounds", "1", "--batches", "1", "--out", str(tmp_path)], standalone_mode=False)
+    report = json.loads((tmp_path / "skip-streams.json").read_text())
+    for layer in report["layers"]:
+        assert [(result["B"], result["T"]) for result in layer["results"]] == [(8, 1), (8, 100)]
+        for result in layer["results"]:
+            points = [(point["group_size"], point["skip"]) for point in result["points"]]
+            assert points == [(size, skip) for size in GROUP_SIZES for skip in STREAM_SKIPS]
+    rows = [line for line in streams_table(report).splitlines() if line.startswith("| gru")]
+    assert len(rows) == len(report["layers"]) * len(GROUP_SIZES)
+    assert all(row.count("(4.5)") == 2 for row in rows)
 
 
 @pytest.mark.slow

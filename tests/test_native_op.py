@@ -113,6 +113,26 @@ def test_batch_equals_its_samples_one_by_one(cell: str, rule: str) -> None:
             np.testing.assert_allclose(part, same, rtol=0, atol=FLOAT32)
 
 
+# more samples than a set of them has bits, and steps in two chunks: the first one and one whose activity is known
+@pytest.mark.parametrize(("batch", "steps"), [(70, 2), (9, 40)], ids=str)
+@pytest.mark.parametrize("inputs", [1, 40])
+@pytest.mark.parametrize("cell", CELLS)
+def test_samples_that_share_gathered_rows_have_the_same_bits_alone(
+    cell: str, inputs: int, batch: int, steps: int
+) -> None:
+    run = session(cell, "selective", draw(cell, "selective", 33, inputs))
+    feed = draw_call(cell, "selective", 33, inputs, steps, batch)
+    whole = dict(zip(output_names(cell, "selective"), run.run(None, feed), strict=True))
+    counts = whole["updates"]
+    assert counts.sum() / steps > 3 * 33, "too few neurons change for samples to share rows"
+    assert ((counts > 0) & (counts < 28)).any(), "whole blocks are computed, not rows"
+    for b in (0, batch // 2, batch - 1):
+        one = {name: a[:, b : b + 1] if name == "X" else a[b : b + 1] for name, a in feed.items()}
+        for (name, a), part in zip(whole.items(), run.run(None, one), strict=True):
+            if name != "macs":
+                np.testing.assert_array_equal(part, a[:, b : b + 1] if name in ("Y", "updates") else a[b : b + 1])
+
+
 @EVERY_OP
 def test_weights_given_at_run_equal_constant_weights(cell: str, rule: str) -> None:
     weights = draw(cell, rule, 33, 3)

@@ -63,8 +63,16 @@ class CurvePoint:
         return self.needed + MARGINS[self.group_size]
 
 
-def measure(cell: str, input_size: int, hidden_size: int, steps: int, batch: int, settings: Rounds) -> dict[str, Any]:
-    """Time a layer at several shares of skipped updates, from 0 to 90 %.
+def measure(
+    cell: str,
+    input_size: int,
+    hidden_size: int,
+    steps: int,
+    batch: int,
+    settings: Rounds,
+    skips: Sequence[float] = SKIPS,
+) -> dict[str, Any]:
+    """Time a layer at several shares of skipped updates.
 
     Args:
         cell: Name of the cell.
@@ -73,6 +81,7 @@ def measure(cell: str, input_size: int, hidden_size: int, steps: int, batch: int
         steps: T.
         batch: B.
         settings: Rounds of the measurement.
+        skips: Shares of skipped updates, from 0 to 1.
 
     Returns:
         Dict with the sizes, the µs per step of the layer without an update rule, and a dict for each `CurvePoint`.
@@ -95,7 +104,7 @@ def measure(cell: str, input_size: int, hidden_size: int, steps: int, batch: int
     (dense,) = add(DENSE, rule="always")[0].recurrent_layers()
     row = dense.macs() / hidden_size
     for size in GROUP_SIZES:
-        for skip in SKIPS:
+        for skip in skips:
             name = f"{size} {skip}"
             model, session = add(name, rule="selective", rule_options={"group_size": size}, skip=skip)
             updates = session.updates

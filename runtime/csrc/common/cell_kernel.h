@@ -36,16 +36,32 @@ struct MatmulInputs {
   std::int64_t m_end;
 };
 
+// The weights of gathered products: see cpu/gather_f32.h.
+struct RowWeights {
+  const void* rows;  // the packed rows of all neurons
+  const float* b;    // (H, stored sums)
+};
+
 // Arguments of a gathered product: the pre-activations of `count` neurons, for the gates without
-// kMid. See cpu/gather_f32.h.
+// kMid.
 struct GatherArgs {
   const MatmulInputs* inputs;
   std::int64_t begin;  // first column of the states that is read; starts a vector
-  const void* rows;    // the packed rows of all neurons
-  const float* b;
+  RowWeights weights;
   const std::int32_t* neurons;  // (count,), indices
   std::int64_t count;
   float* sums;  // result: sums[g * stride + n] for gate g of neuron n
+  std::int64_t stride;
+};
+
+// Arguments of the gathered products of at most 64 samples, which share the loaded rows.
+struct SharedGatherArgs {
+  RowWeights weights;
+  const std::uint64_t* samples;       // (H,): a bit for each sample in which the neuron is active
+  const MatmulInputs* const* inputs;  // by sample; all with the same ends
+  // by sample, (gates, stride): the sums of its active neurons, one after the other. The call moves
+  // each pointer by the number of its sample's neurons.
+  float** sums;
   std::int64_t stride;
 };
 
@@ -53,6 +69,8 @@ struct CellFunctions {
   void (*update)(const PointwiseArgs&);
   void (*mid)(const PointwiseArgs&);
   void (*multiply)(const CellTable&, const LayerSizes&, const GatherArgs&);
+  // null: samples are multiplied one by one
+  void (*multiply_shared)(const CellTable&, const LayerSizes&, const SharedGatherArgs&);
   // maps the cell's parameters in place, padded to whole vectors; null: by the table's maps
   void (*map)(const CellKernel&, const LayerSizes&, float* const* params);
   bool untiled;  // call update and mid once for all tiles, as each call has a high fixed cost

@@ -9,16 +9,24 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// The products with x that are computed for all steps of a chunk at once.
-struct ProjectedAhead {
-  bool update = false;  // W x of all neurons
-  bool mid = false;     // W x of the gates marked kMid
+// What pays for the steps of a chunk. It changes no bit of a result.
+struct ChunkChoice {
+  bool update_ahead = false;  // W x of all neurons is computed for all steps at once
+  bool mid_ahead = false;     // so is W x of the gates marked kMid
+  bool shares_rows = false;   // samples share the gathered rows of neurons
 };
 
 // The work of a chunk so far.
 struct ChunkWork {
   std::int64_t projected = 0;  // neurons whose W x was read from a product with a whole block
   std::int64_t busy = 0;       // steps of samples with active neurons
+  std::int64_t gathered = 0;   // neurons whose rows were gathered, of all steps and samples
+};
+
+// The samples whose products wait for the end of the step.
+struct WaitingSamples {
+  std::int64_t blocks = 0;    // number of samples that wait for whole blocks
+  std::int64_t rows[2] = {};  // that wait for rows: [0] with W x in them, [1] starting from W x
 };
 
 // Steps whose W x may be computed at once.
@@ -30,7 +38,7 @@ struct SparseChunk {
   const SparseScratch& scratch;
   const Call& call;
   std::int64_t first;  // row of x, (T, B) rows in total, where the chunk begins
-  ProjectedAhead ahead;
+  ChunkChoice choice;
 
   void WriteOutput(std::int64_t row, const float* h) const {
     if (call.y == nullptr) return;
@@ -39,6 +47,11 @@ struct SparseChunk {
 };
 
 struct SparseDriver {
+  // Measured: samples share rows if a neuron is active in this many of them on average.
+  static constexpr std::int64_t kMinSharing = 3;
+  // The smallest batch whose samples share rows in the first chunk, before their activity is known.
+  static constexpr std::int64_t kMinShared = 24;
+
   static std::uint64_t PackedBytes(const Kernel& kernel, const LayerSizes& sizes) {
     return SparseWeights(kernel, sizes, nullptr).bytes;
   }
@@ -80,8 +93,8 @@ struct SparseDriver {
   static void ProjectAhead(const CellKernel& cell, const LayerSizes& sizes,
                            const SparseWeights& weights, const SparseScratch& scratch,
                            const Call& call, std::int64_t from, std::int64_t count,
-                           ProjectedAhead ahead) {
-    if (!ahead.update && !ahead.mid) return;
+                           ChunkChoice choice) {
+    if (!choice.update_ahead && !choice.mid_ahead) return;
     const float* x = call.x + from * call.batch * sizes.input;
     if (cell.reads_last) {
       PairInputs(call, sizes.input, from, count, scratch.pairs);
@@ -92,29 +105,32 @@ struct SparseDriver {
       const std::int64_t macs = count * group.InputMacs(cell, sizes);
       for (std::int64_t b = 0; b < call.batch; ++b) scratch.macs[b] += macs;
     };
-    if (ahead.update) project(weights.dense, scratch.projected);
-    if (ahead.mid) project(weights.mid, scratch.mid_projected);
+    if (choice.update_ahead) project(weights.dense, scratch.projected);
+    if (choice.mid_ahead) project(weights.mid, scratch.mid_projected);
   }
 
-  // Runs `count` steps, after computing the rule's products with x for all of them, and the cell's
-  // that are `ahead`. Returns which of these pay for the next steps: ahead, W x takes 0.6 of the
-  // time that it takes step by step, but is read only where neurons change, and that of all neurons
-  // only on some paths.
-  static ProjectedAhead RunChunk(const Kernel& kernel, const LayerSizes& sizes,
-                                 const SparseWeights& weights, const float* const* params,
-                                 const SparseScratch& scratch, const Call& call, std::int64_t from,
-                                 std::int64_t count, ProjectedAhead ahead) {
+  // Runs `count` steps, after computing the rule's products with x for all of them, and those of
+  // the cell that are computed ahead. Returns what pays for the next steps. Ahead, W x takes 0.6 of
+  // the time that it takes step by step, but is read only where neurons change, and that of all
+  // neurons only on some paths.
+  static ChunkChoice RunChunk(const Kernel& kernel, const LayerSizes& sizes,
+                              const SparseWeights& weights, const float* const* params,
+                              const SparseScratch& scratch, const Call& call, std::int64_t from,
+                              std::int64_t count, ChunkChoice choice) {
+    const CellKernel& cell = *kernel.cell;
     const std::int64_t first = from * call.batch, rows = count * call.batch;
     kernel.selector->project(sizes, weights.rule, call.x + first * sizes.input, rows, scratch.rule);
-    ProjectAhead(*kernel.cell, sizes, weights, scratch, call, from, count, ahead);
-    const SparseChunk chunk{kernel, sizes, weights, params, scratch, call, first, ahead};
+    ProjectAhead(cell, sizes, weights, scratch, call, from, count, choice);
+    const SparseChunk chunk{kernel, sizes, weights, params, scratch, call, first, choice};
     ChunkWork work;
     for (std::int64_t row = 0; row < rows; row += call.batch) RunStep(chunk, row, &work);
-    const std::int64_t columns = InputColumns(*kernel.cell, sizes);
-    ProjectedAhead next;
-    next.update = 5 * work.projected > 3 * rows * PadToLanes(sizes.hidden);
-    next.mid = scratch.mid_projected != nullptr &&
-               5 * work.busy * (columns + SparseWeights::kMidOverhead) > 3 * rows * columns;
+    const std::int64_t columns = InputColumns(cell, sizes);
+    ChunkChoice next;
+    next.update_ahead = 5 * work.projected > 3 * rows * PadToLanes(sizes.hidden);
+    next.shares_rows =
+        cell.multiply_shared != nullptr && work.gathered > kMinSharing * count * sizes.hidden;
+    next.mid_ahead = scratch.mid_projected != nullptr &&
+                     5 * work.busy * (columns + SparseWeights::kMidOverhead) > 3 * rows * columns;
     return next;
   }
 
@@ -123,7 +139,7 @@ struct SparseDriver {
                                              ChunkWork* work) {
     const SparseScratch& scratch = chunk.scratch;
     const Kernel& kernel = chunk.kernel;
-    std::int64_t shared = 0;
+    WaitingSamples waiting;
     for (std::int64_t sample = 0; sample < chunk.call.batch; ++sample) {
       float** const state = scratch.state_of + sample * kMaxStates;
       float* memory[kMaxMemories];
@@ -138,7 +154,7 @@ struct SparseDriver {
         chunk.call.updates[chunk.first + row + sample] = active.count;
       bool waits = false;
       if (active.count > 0) {
-        work->projected += RunSample(chunk, row, sample, &active, &shared, &waits);
+        RunSample(chunk, row, sample, &active, work, &waiting, &waits);
         ++work->busy;
       }
       if (kernel.rule->memory_count > 0) {
@@ -147,48 +163,60 @@ struct SparseDriver {
       }
       if (!waits) chunk.WriteOutput(row + sample, state[0]);
     }
-    if (shared > 0) RunShared(chunk, row, shared);
+    if (waiting.blocks > 0) RunShared(chunk, row, waiting.blocks);
+    if (chunk.choice.shares_rows) RunWaitingRows(chunk, row, waiting);
   }
 
-  // Runs a step of one sample with active neurons, or adds it to the `shared` samples whose blocks
-  // are computed together at the end of the step; then it `waits`. Returns the number of neurons
-  // whose W x was read from a product with a whole block.
-  [[gnu::always_inline]] static std::int64_t RunSample(const SparseChunk& chunk, std::int64_t row,
-                                                       std::int64_t sample, ActiveSet* active,
-                                                       std::int64_t* shared, bool* waits) {
+  // Runs a step of one sample with active neurons, or adds it to the samples whose products are
+  // computed together at the end of the step; then it `waits`.
+  [[gnu::always_inline]] static void RunSample(const SparseChunk& chunk, std::int64_t row,
+                                               std::int64_t sample, ActiveSet* active,
+                                               ChunkWork* work, WaitingSamples* waiting,
+                                               bool* waits) {
     const SparseWeights& weights = chunk.weights;
     const SparseScratch& scratch = chunk.scratch;
     const CellKernel& cell = *chunk.kernel.cell;
     const std::int64_t at = chunk.first + row + sample, input = chunk.sizes.input;
     std::int64_t& macs = scratch.macs[sample];
-    float* const ahead =
-        chunk.ahead.update ? scratch.projected + (row + sample) * weights.dense.Floats() : nullptr;
-    float* const mid_ahead =
-        chunk.ahead.mid ? scratch.mid_projected + (row + sample) * weights.mid.Floats() : nullptr;
+    float* const ahead = chunk.choice.update_ahead
+                             ? scratch.projected + (row + sample) * weights.dense.Floats()
+                             : nullptr;
+    float* const mid_ahead = chunk.choice.mid_ahead
+                                 ? scratch.mid_projected + (row + sample) * weights.mid.Floats()
+                                 : nullptr;
     SparseStep step(cell, chunk.sizes, weights, chunk.params, scratch, *active, sample, ahead,
                     mid_ahead, scratch.state_of + sample * kMaxStates);
     const float* const last = cell.reads_last ? LastInput(chunk.call, at, input) : nullptr;
     macs += step.Prepare(chunk.call.x + at * input, last);
     const SparsePath path = step.ChoosePath();
-    if (path == SparsePath::kRows) {
-      macs += step.RunRows(false);
-      return 0;
+    if (path != SparsePath::kBlocks) {
+      const bool starts_from_x = path == SparsePath::kProjected;
+      work->gathered += active->count;
+      if (starts_from_x) work->projected += PadToLanes(chunk.sizes.hidden);
+      if (chunk.choice.shares_rows && CanShare(chunk.kernel, chunk.sizes, weights, *active)) {
+        *waits = true;
+        return WaitForRows(chunk, *active, starts_from_x,
+                           {step.inputs, ahead, active->count, active->blocks, sample}, waiting);
+      }
+      if (!starts_from_x) {
+        macs += step.RunRows(false);
+      } else {
+        macs += step.Project();
+        macs += step.RunRows(true);
+      }
+      return;
     }
-    if (path == SparsePath::kProjected) {
-      macs += step.Project();
-      macs += step.RunRows(true);
-      return PadToLanes(chunk.sizes.hidden);
-    }
-    float** const next = scratch.next_of + sample * kMaxStates;
     *waits = chunk.call.batch > 1 && CanShare(chunk.kernel, chunk.sizes, weights, *active);
     // the next selection reuses the list
     if (*waits)
       active->lanes = scratch.KeepLanes(sample, Blocks(chunk.sizes.hidden), active->lanes);
+    work->projected += step.CountBlocks() * kLanes;
+    float** const next = scratch.next_of + sample * kMaxStates;
     if (weights.dense.sparse.stats->sparse) macs += step.Project();
-    BlockSample* const of = scratch.samples + *shared;
+    BlockSample* const of = scratch.samples + waiting->blocks;
     macs += step.MakeBlockSample(next, of);
     if (*waits) {
-      scratch.waiting[(*shared)++] = static_cast<std::int32_t>(sample);
+      scratch.waiting[waiting->blocks++] = static_cast<std::int32_t>(sample);
     } else {
       RunBlocks(cell, weights, chunk.params, scratch, step.inputs, of, 1);
       if (active->lanes == nullptr) {
@@ -197,7 +225,6 @@ struct SparseDriver {
         KeepBlocks(cell, Blocks(chunk.sizes.hidden), *of);
       }
     }
-    return step.CountBlocks() * kLanes;
   }
 
   // Computes the blocks of the `count` samples that wait.
@@ -216,8 +243,74 @@ struct SparseDriver {
     }
   }
 
-  // True if the blocks of several samples may be computed together: nothing else is written between
-  // their decisions and their new states.
+  // Adds a sample to those whose gathered rows are computed at the end of the step.
+  [[gnu::noinline]] static void WaitForRows(const SparseChunk& chunk, const ActiveSet& active,
+                                            bool starts_from_x, WaitingRows rows,
+                                            WaitingSamples* waiting) {
+    chunk.scratch.KeepLanes(rows.sample, Blocks(chunk.sizes.hidden), active.lanes);
+    if (starts_from_x) rows.inputs.x_end = 0;
+    chunk.scratch.waiting_rows[starts_from_x][waiting->rows[starts_from_x]++] = rows;
+  }
+
+  // Computes the gathered rows of all samples that wait.
+  [[gnu::noinline]] static void RunWaitingRows(const SparseChunk& chunk, std::int64_t row,
+                                               const WaitingSamples& waiting) {
+    for (const bool starts_from_x : {false, true}) {
+      const std::int64_t count = waiting.rows[starts_from_x];
+      for (std::int64_t first = 0; first < count; first += kMaxSharing) {
+        const std::int64_t left = count - first;
+        RunSharedRows(chunk, row, starts_from_x, first, left < kMaxSharing ? left : kMaxSharing);
+      }
+    }
+  }
+
+  // Computes the gathered rows of `count` samples that wait, from the first on.
+  static void RunSharedRows(const SparseChunk& chunk, std::int64_t row, bool starts_from_x,
+                            std::int64_t first, std::int64_t count) {
+    const SparseScratch& scratch = chunk.scratch;
+    const SparseWeights& weights = chunk.weights;
+    const CellKernel& cell = *chunk.kernel.cell;
+    const LayerSizes& sizes = chunk.sizes;
+    const std::int64_t blocks = Blocks(sizes.hidden), stride = SparseScratch::SharedStride(sizes);
+    const WaitingRows* const waiting = scratch.waiting_rows[starts_from_x] + first;
+    std::memset(scratch.sharing, 0, static_cast<std::size_t>(sizes.hidden) * 8);
+    const MatmulInputs* inputs[kMaxSharing];
+    float* sums[kMaxSharing];
+    for (std::int64_t i = 0; i < count; ++i) {
+      inputs[i] = &waiting[i].inputs;
+      sums[i] = scratch.shared_sums + i * cell.update_gates.all.count * stride;
+      const LaneBits* const lanes = scratch.lanes + waiting[i].sample * blocks;
+      for (std::int64_t block = 0; block < blocks; ++block) {
+        std::uint64_t* const of = scratch.sharing + block * kLanes;
+        for (LaneBits left = lanes[block]; left != 0; left &= left - 1) {
+          of[__builtin_ctz(left)] |= std::uint64_t{1} << i;
+        }
+      }
+    }
+    cell.multiply_shared(cell, sizes,
+                         {weights.Rows(starts_from_x), scratch.sharing, inputs, sums, stride});
+    for (std::int64_t i = 0; i < count; ++i) {
+      const WaitingRows& of = waiting[i];
+      ActiveSet set{of.count, nullptr, 0};
+      set.lanes = scratch.lanes + of.sample * blocks;
+      set.blocks = of.blocks;
+      float* const* const state = scratch.state_of + of.sample * kMaxStates;
+      SparseStep step(cell, sizes, weights, chunk.params, scratch, set, of.sample, of.projected,
+                      nullptr, state);
+      step.inputs = of.inputs;
+      std::int64_t& macs = scratch.macs[of.sample];
+      if (starts_from_x) macs += step.Project();
+      step.ListNeurons();
+      step.sums = scratch.shared_sums + i * cell.update_gates.all.count * stride;
+      step.sums_stride = stride;
+      step.FinishRows(starts_from_x);
+      macs += step.RowMacs();
+      chunk.WriteOutput(row + of.sample, state[0]);
+    }
+  }
+
+  // True if the products of several samples may be computed together: nothing else is written
+  // between their decisions and their new states.
   static bool CanShare(const Kernel& kernel, const LayerSizes& sizes, const SparseWeights& weights,
                        const ActiveSet& active) {
     return active.lanes != nullptr && !kernel.rule->Remembers() &&
@@ -274,11 +367,12 @@ struct SparseDriver {
         scratch.next_of[b * kMaxStates + s] = scratch.next[s] + b * PadToLanes(sizes.hidden);
       }
     }
-    ProjectedAhead ahead;
+    ChunkChoice choice;
+    choice.shares_rows = batch >= kMinShared && cell.multiply_shared != nullptr;
     for (std::int64_t from = 0; from < call.steps; from += scratch.chunk) {
       const std::int64_t left = call.steps - from;
-      ahead = RunChunk(kernel, sizes, weights, params.at(), scratch, call, from,
-                       left < scratch.chunk ? left : scratch.chunk, ahead);
+      choice = RunChunk(kernel, sizes, weights, params.at(), scratch, call, from,
+                        left < scratch.chunk ? left : scratch.chunk, choice);
     }
     for (int s = 0; s < cell.states; ++s) {
       WriteState(scratch.state[s], batch, sizes.hidden, call.state_out[s]);

@@ -53,6 +53,10 @@ struct SparseWeights {
     bytes = arena.used();
   }
 
+  RowWeights Rows(bool starts_from_x) const {
+    return {rows, starts_from_x ? row_b_without_x : row_b};
+  }
+
   // Measured: the rows of a neuron take 1.09, 1.7 and 2.2 times as long as its part of a block,
   // with shorter vectors 1.3, 2 and 3.3 times.
   static std::int64_t BlockPercent(NumberType weights) {
@@ -82,6 +86,18 @@ struct SparseWeights {
   }
 };
 
+// A sample whose gathered products wait for those of other samples, to share the loaded rows.
+struct WaitingRows {
+  MatmulInputs inputs;
+  float* projected;     // as in SparseStep
+  std::int64_t count;   // number of active neurons
+  std::int64_t blocks;  // number of blocks with active neurons
+  std::int64_t sample;
+};
+
+// The largest number of samples that share the row of a neuron: one for each bit of their set.
+constexpr std::int64_t kMaxSharing = 64;
+
 struct SparseScratch {
   std::int64_t chunk;
   void* rule;             // scratch of the selector, for (chunk, B) rows
@@ -104,8 +120,12 @@ struct SparseScratch {
   BlockSample* samples;   // (B,)
   std::int32_t* waiting;  // (B,): indices of the samples
   LaneBits* lanes;        // (B, blocks): their active neurons
-  std::int32_t* neurons;  // indices of the active neurons
-  LaneBits* all_lanes;    // the bits of all neurons
+  // samples whose gathered products wait, (B,) each: [0] with W x in them, [1] without
+  WaitingRows* waiting_rows[2];
+  std::uint64_t* sharing;  // (H,): a bit for each waiting sample in which the neuron is active
+  float* shared_sums;      // (kMaxSharing, gates, SharedStride): their pre-activations
+  std::int32_t* neurons;   // indices of the active neurons
+  LaneBits* all_lanes;     // the bits of all neurons
   // x, states and parameters of the active neurons, (padded H,) each; parameters with one value per
   // neuron only
   float* gathered_x;
@@ -164,6 +184,12 @@ struct SparseScratch {
     samples = arena.Allocate<BlockSample>(batch);
     waiting = arena.Allocate<std::int32_t>(batch);
     lanes = arena.Allocate<LaneBits>(batch * Blocks(sizes.hidden));
+    const std::int64_t sharing_samples = batch < kMaxSharing ? batch : kMaxSharing;
+    const bool shares = batch > 1;
+    for (WaitingRows*& rows : waiting_rows) rows = arena.Allocate<WaitingRows>(shares ? batch : 0);
+    sharing = arena.Allocate<std::uint64_t>(shares ? sizes.hidden : 0);
+    shared_sums = arena.Allocate<float>(
+        shares ? sharing_samples * cell.update_gates.all.count * SharedStride(sizes) : 0);
     neurons = AllocateList(sizes.hidden, &arena);
     all_lanes = AllocateLanes(sizes.hidden, &arena);
     gathered_x = arena.Allocate<float>(cell.square ? list_size : 0);
@@ -186,6 +212,12 @@ struct SparseScratch {
     const std::int64_t mid_sums_size = mid_size * cell.mid_gates.all.count;
     mid_projected = projects_mid ? arena.Allocate<float>(rows * mid_sums_size) : nullptr;
     bytes = arena.used();
+  }
+
+  // The stride of a gate in `shared_sums`: one line of the first-level cache more than the sums
+  // take, so that those of one neuron, of many samples, are not all in the same few sets of it.
+  static std::int64_t SharedStride(const LayerSizes& sizes) {
+    return PadToLanes(sizes.hidden) + 16;
   }
 
   // Copies the bits of a sample's active neurons.

@@ -148,24 +148,33 @@ constexpr int CountShapeGates(RowShape shape) {
   return count;
 }
 
-// Adds a · row n to p[n][g], lane by lane, for the gates g of `Set` and the columns from `begin`,
-// which starts a vector, to `end`. The part is at `offset` in the rows.
-template <class Set, int N, int G>
-[[gnu::always_inline]] inline void AddRowProducts(const float* a, std::int64_t begin,
+// Adds a[s] · row n to p[n][s][g], lane by lane, for the gates g of `Set` and the columns from
+// `begin`, which starts a vector, to `end`. The part is at `offset` in the rows.
+template <class Set, int N, int S, int G>
+[[gnu::always_inline]] inline void AddRowProducts(const float* const (&a)[S], std::int64_t begin,
                                                   std::int64_t end, const float* const (&rows)[N],
-                                                  std::int64_t offset, Vec (&p)[N][G]) {
+                                                  std::int64_t offset, Vec (&p)[N][S][G]) {
   if constexpr (Set::kCount > 0) {
     const float* row[N];
 #pragma GCC unroll 16
     for (int n = 0; n < N; ++n) row[n] = rows[n] + offset + begin * Set::kCount;
     for (std::int64_t k = begin; k < end; k += kLanes) {
-      const Vec factor = Load(a + k);
+      Vec factor[S];
+#pragma GCC unroll 16
+      for (int s = 0; s < S; ++s) {
+        factor[s] = Load(a[s] + k);
+        if (S > 1) KeepInRegister(factor[s]);
+      }
 #pragma GCC unroll 16
       for (int n = 0; n < N; ++n) {
 #pragma GCC unroll 16
         for (int i = 0; i < Set::kCount; ++i) {
-          Vec& sum = p[n][Set::kList.at[i]];
-          sum = sum + Load(row[n] + i * kLanes) * factor;
+          const Vec weight = Load(row[n] + i * kLanes);
+#pragma GCC unroll 16
+          for (int s = 0; s < S; ++s) {
+            Vec& sum = p[n][s][Set::kList.at[i]];
+            sum = sum + weight * factor[s];
+          }
         }
         row[n] += Set::kCount * kLanes;
       }
@@ -173,56 +182,139 @@ template <class Set, int N, int G>
   }
 }
 
-// Computes the pre-activations of N neurons, from neurons[first] on.
-template <RowShape kShape, int N>
-[[gnu::always_inline]] inline void MultiplySomeNeurons(const MatmulInputs& inputs,
-                                                       std::int64_t input,
-                                                       const Float32RowLayout& layout,
-                                                       const GatherArgs& args, std::int64_t first) {
+// Computes the pre-activations of N neurons of S samples: to[s][gate * stride + n]. The number of
+// neurons and samples does not change the bits of a sum.
+template <RowShape kShape, int N, int S>
+[[gnu::always_inline]] inline void MultiplySomeNeurons(
+    const MatmulInputs* const (&inputs)[S], std::int64_t input, const Float32RowLayout& layout,
+    const RowWeights& weights, const std::int32_t* neurons, std::int64_t begin, std::int64_t stride,
+    float* const (&to)[S]) {
   using InputGates = ShapeGates<kShape, 0>;
   constexpr int kGates = CountShapeGates(kShape), kStored = (kGates + 3) / 4 * 4;
-  const std::int32_t* const neurons = args.neurons + first;
   // entries after the last gate are zero and unused
-  Vec p[N][kStored];
+  Vec p[N][S][kStored];
   const float* row[N];
 #pragma GCC unroll 16
   for (int n = 0; n < N; ++n) {
-    row[n] = static_cast<const float*>(args.rows) + neurons[n] * layout.floats;
+    row[n] = static_cast<const float*>(weights.rows) + neurons[n] * layout.floats;
 #pragma GCC unroll 16
-    for (Vec& sum : p[n]) sum = Zero();
+    for (int s = 0; s < S; ++s) {
+#pragma GCC unroll 16
+      for (Vec& sum : p[n][s]) sum = Zero();
+    }
   }
+  const MatmulInputs& first = *inputs[0];
+  const auto operands = [&](const float* MatmulInputs::* of, std::int64_t offset, auto add)
+                            __attribute__((always_inline)) {
+                              const float* a[S];
+#pragma GCC unroll 16
+                              for (int s = 0; s < S; ++s) a[s] = inputs[s]->*of + offset;
+                              add(a);
+                            };
 #pragma GCC unroll 2
   for (int part = 0; part < ((kShape & kLastInputShape) != 0 ? 2 : 1); ++part) {
-    AddRowProducts<InputGates>(inputs.x + part * input, 0, inputs.x_end, row,
-                               part * input * InputGates::kCount, p);
+    operands(&MatmulInputs::x, part * input, [&](const auto& a) __attribute__((always_inline)) {
+      AddRowProducts<InputGates>(a, 0, first.x_end, row, part * input * InputGates::kCount, p);
+    });
   }
-  AddRowProducts<ShapeGates<kShape, 1>>(inputs.h, args.begin, inputs.h_end, row, layout.h, p);
-  AddRowProducts<ShapeGates<kShape, 2>>(inputs.c, args.begin, inputs.c_end, row, layout.c, p);
-  AddRowProducts<ShapeGates<kShape, 3>>(inputs.m, 0, inputs.m_end, row, layout.m, p);
+  operands(&MatmulInputs::h, 0, [&](const auto& a) __attribute__((always_inline)) {
+    AddRowProducts<ShapeGates<kShape, 1>>(a, begin, first.h_end, row, layout.h, p);
+  });
+  operands(&MatmulInputs::c, 0, [&](const auto& a) __attribute__((always_inline)) {
+    AddRowProducts<ShapeGates<kShape, 2>>(a, begin, first.c_end, row, layout.c, p);
+  });
+  operands(&MatmulInputs::m, 0, [&](const auto& a) __attribute__((always_inline)) {
+    AddRowProducts<ShapeGates<kShape, 3>>(a, 0, first.m_end, row, layout.m, p);
+  });
 #pragma GCC unroll 16
   for (int n = 0; n < N; ++n) {
 #pragma GCC unroll 16
     for (int i = 0; i < kStored; i += 4) {
-      const Quad sum = Sum4(p[n][i], p[n][i + 1], p[n][i + 2], p[n][i + 3]) +
-                       *reinterpret_cast<const LooseQuad*>(args.b + neurons[n] * kStored + i);
+      const Quad b = *reinterpret_cast<const LooseQuad*>(weights.b + neurons[n] * kStored + i);
+#pragma GCC unroll 16
+      for (int s = 0; s < S; ++s) {
+        const Vec(&sums)[kStored] = p[n][s];
+        const Quad sum = Sum4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]) + b;
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) {
-        if (i + j < kGates) args.sums[(i + j) * args.stride + first + n] = sum[j];
+        for (int j = 0; j < 4; ++j) {
+          if (i + j < kGates) to[s][(i + j) * stride + n] = sum[j];
+        }
       }
     }
   }
+}
+
+// The same for one neuron of one sample, which both functions below share.
+template <RowShape kShape>
+[[gnu::noinline]] void MultiplyOneNeuron(const MatmulInputs* inputs, std::int64_t input,
+                                         const Float32RowLayout& layout, const RowWeights& weights,
+                                         std::int32_t neuron, std::int64_t begin,
+                                         std::int64_t stride, float* to) {
+  MultiplySomeNeurons<kShape, 1>({inputs}, input, layout, weights, &neuron, begin, stride, {to});
 }
 
 template <RowShape kShape>
 void MultiplyNeurons(const CellTable& cell, const LayerSizes& sizes, const GatherArgs& args) {
   const Float32RowLayout layout(cell, sizes);
   const MatmulInputs inputs = *args.inputs;
+  const MatmulInputs* const all[1] = {&inputs};
   const std::int64_t input = PadToLanes(sizes.input);
   std::int64_t i = 0;
   for (; i + 2 <= args.count; i += 2) {
-    MultiplySomeNeurons<kShape, 2>(inputs, input, layout, args, i);
+    MultiplySomeNeurons<kShape, 2>(all, input, layout, args.weights, args.neurons + i, args.begin,
+                                   args.stride, {args.sums + i});
   }
-  if (i < args.count) MultiplySomeNeurons<kShape, 1>(inputs, input, layout, args, i);
+  if (i < args.count) {
+    MultiplyOneNeuron<kShape>(&inputs, input, layout, args.weights, args.neurons[i], args.begin,
+                              args.stride, args.sums + i);
+  }
+}
+
+// Computes the pre-activations of one neuron of the S samples at `samples`, after those of their
+// earlier neurons.
+template <RowShape kShape, int S>
+[[gnu::always_inline]] inline void MultiplySharedNeuron(std::int64_t input,
+                                                        const Float32RowLayout& layout,
+                                                        const SharedGatherArgs& args,
+                                                        std::int32_t neuron, const int* samples) {
+  const MatmulInputs* inputs[S];
+  float* to[S];
+#pragma GCC unroll 4
+  for (int s = 0; s < S; ++s) {
+    inputs[s] = args.inputs[samples[s]];
+    to[s] = args.sums[samples[s]]++;
+  }
+  MultiplySomeNeurons<kShape, 1>(inputs, input, layout, args.weights, &neuron, 0, args.stride, to);
+}
+
+template <RowShape kShape>
+void MultiplySharedNeurons(const CellTable& cell, const LayerSizes& sizes,
+                           const SharedGatherArgs& args) {
+  // the largest number of samples whose sums fit in registers
+  constexpr int kShared = CountShapeGates(kShape) * 4 <= kTileSums ? 4 : 2;
+  const Float32RowLayout layout(cell, sizes);
+  const std::int64_t input = PadToLanes(sizes.input);
+  for (std::int32_t neuron = 0; neuron < sizes.hidden; ++neuron) {
+    int samples[64], count = 0;
+    for (std::uint64_t left = args.samples[neuron]; left != 0; left &= left - 1) {
+      samples[count++] = __builtin_ctzll(left);
+    }
+    int i = 0;
+    for (; i + kShared <= count; i += kShared) {
+      MultiplySharedNeuron<kShape, kShared>(input, layout, args, neuron, samples + i);
+    }
+    // not for short registers: it would take 20 kB of the library
+    if constexpr (kShared == 4 && kRegisters == 32) {
+      if (i + 2 <= count) {
+        MultiplySharedNeuron<kShape, 2>(input, layout, args, neuron, samples + i);
+        i += 2;
+      }
+    }
+    for (; i < count; ++i) {
+      MultiplyOneNeuron<kShape>(args.inputs[samples[i]], input, layout, args.weights, neuron, 0,
+                                args.stride, args.sums[samples[i]]++);
+    }
+  }
 }
 
 }  // namespace edgernn::EDGERNN_ISA

@@ -133,7 +133,7 @@ template <NumberType kType, bool kDots, int kCount, int N>
   Sum p[N][4];
 #pragma GCC unroll 16
   for (int n = 0; n < N; ++n) {
-    rows[n] = static_cast<const char*>(args.rows) + args.neurons[first + n] * bytes;
+    rows[n] = static_cast<const char*>(args.weights.rows) + args.neurons[first + n] * bytes;
 #pragma GCC unroll 16
     for (Sum& sum : p[n]) sum = Sum{};
   }
@@ -235,7 +235,8 @@ inline const LowPrecisionFunction* ChooseLowPrecisionFunctions(const LayerSizes&
   const int gates = cell.update_gates.all.count, stored = StoredSums(cell);
   for (int g = 0; g < gates; ++g) {
     float* const sums = args.sums + g * args.stride;
-    for (std::int64_t i = 0; i < args.count; ++i) sums[i] = args.b[args.neurons[i] * stored + g];
+    for (std::int64_t i = 0; i < args.count; ++i)
+      sums[i] = args.weights.b[args.neurons[i] * stored + g];
   }
   const LowPrecisionFunction* const functions = ChooseLowPrecisionFunctions(sizes);
   for (int p = 0; p < kMaxParts; ++p) {

@@ -33,8 +33,13 @@ constexpr Driver DriverOf() {
 template <class Cell>
 constexpr CellKernel MakeCell() {
   constexpr CellTable kTable = MakeCellTable<Cell>();
-  CellKernel kernel{
-      kTable, {&RunUpdate<Cell>, nullptr, &MultiplyNeurons<RowShapeOf(kTable)>, nullptr, false}};
+  constexpr RowShape kShape = RowShapeOf(kTable);
+  CellKernel kernel{kTable,
+                    {&RunUpdate<Cell>, nullptr, &MultiplyNeurons<kShape>, nullptr, nullptr, false}};
+  // fewer or shorter registers hold too few sums for samples to share rows
+  if constexpr (kLanes > 4 || kRegisters == 32) {
+    kernel.multiply_shared = &MultiplySharedNeurons<kShape>;
+  }
   if constexpr (kHasMid<Cell>) kernel.mid = &RunMid<Cell>;
   return kernel;
 }

@@ -84,6 +84,19 @@ struct VecProduct {
   *reinterpret_cast<Vec::Loose*>(to) = a.raw;
 }
 
+// Keeps a in a register, where the compiler would load it again for every use.
+[[gnu::always_inline]] inline void KeepInRegister(Vec& a) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(a.raw));
+#elif defined(__x86_64__)
+  asm("" : "+x"(a.raw));
+#elif defined(__aarch64__)
+  asm("" : "+w"(a.raw));
+#else
+  (void)a;
+#endif
+}
+
 // Stores the first `count` lanes, or all of them.
 inline void StoreFirst(float* to, Vec a, std::int64_t count) {
   if (count >= kLanes) {

@@ -30,6 +30,8 @@ struct SparseStep {
   const std::int32_t* neurons;  // (count,), indices of the active neurons; or null
   float* x;                     // (padded I,), followed by the previous x in cells that read it
   float* mid;                   // (padded M,)
+  float* sums;                  // (gates, sums_stride): pre-activations of the active neurons
+  std::int64_t sums_stride;
   // (padded H,) each: `state`, or masked copies if the rule has masks
   float* cell_state[kMaxStates] = {};
   MatmulInputs inputs{};
@@ -49,7 +51,11 @@ struct SparseStep {
         state(state),
         neurons(active.neurons),
         x(scratch.x + sample * PadToLanes(sizes.input) * InputCount(cell)),
-        mid(scratch.mid + sample * PadToLanes(MidSize(cell, sizes))) {}
+        mid(scratch.mid + sample * PadToLanes(MidSize(cell, sizes))),
+        sums(scratch.sums),
+        sums_stride(PadToLanes(sizes.hidden)) {
+    for (int s = 0; s < cell.states; ++s) cell_state[s] = state[s];
+  }
 
   // Copies x into padded scratch, applies the rule's masks and computes Q h. Returns the
   // multiply-adds.
@@ -57,7 +63,6 @@ struct SparseStep {
     inputs = MakeMatmulInputs(cell, sizes, x, state, mid);
     std::memcpy(x, now, Bytes(sizes.input));
     if (cell.reads_last) std::memcpy(x + PadToLanes(sizes.input), last, Bytes(sizes.input));
-    for (int s = 0; s < cell.states; ++s) cell_state[s] = state[s];
     if (active.x_mask != nullptr) ApplyMasks();
     if (sizes.rank == 0) return 0;
     const std::int64_t macs = sizes.rank * inputs.h_end;
@@ -147,7 +152,6 @@ struct SparseStep {
   // Computes the pre-activations of the active neurons, stored contiguously; without W x and the
   // biases beside it if `starts_from_x`.
   void Multiply(bool starts_from_x) const {
-    const std::int64_t stride = PadToLanes(sizes.hidden);
     if (sizes.weights == NumberType::kInt8) Quantize();
     for (std::int64_t first = 0, end = active.count; first < active.count; first = end) {
       const std::int64_t begin = Begin(first);
@@ -158,12 +162,11 @@ struct SparseStep {
       GatherArgs args{};
       args.inputs = &inputs;
       args.begin = begin;
-      args.rows = weights.rows;
-      args.b = starts_from_x ? weights.row_b_without_x : weights.row_b;
+      args.weights = weights.Rows(starts_from_x);
       args.neurons = neurons + first;
       args.count = end - first;
-      args.sums = scratch.sums + first;
-      args.stride = stride;
+      args.sums = sums + first;
+      args.stride = sums_stride;
       if (sizes.weights == NumberType::kFloat32) {
         cell.multiply(cell, sizes, args);
       } else {
@@ -263,13 +266,12 @@ struct SparseStep {
   // Adds bias and W x to the pre-activations of the active neurons.
   void AddProjected() const {
     const GateGroup& group = cell.update_gates;
-    const std::int64_t stride = PadToLanes(sizes.hidden);
     for (int i = 0; i < group.x.count; ++i) {
       const int gate = group.x.at[i];
       Gather(projected + gate * kLanes, group.all.count * kLanes, scratch.gathered_start);
-      float* const sums = scratch.sums + gate * stride;
+      float* const to = sums + gate * sums_stride;
       for (std::int64_t j = 0; j < active.count; j += kLanes) {
-        Store(sums + j, Load(sums + j) + Load(scratch.gathered_start + j));
+        Store(to + j, Load(to + j) + Load(scratch.gathered_start + j));
       }
     }
   }
@@ -290,8 +292,8 @@ struct SparseStep {
     PointwiseArgs args{};
     args.cell = &cell;
     args.count = Blocks(count);
-    args.sums = scratch.sums;
-    args.gate_stride = PadToLanes(sizes.hidden);
+    args.sums = sums;
+    args.gate_stride = sums_stride;
     args.stride = kLanes;
     args.x = scratch.gathered_x;
     args.params = neuron_params;
@@ -356,9 +358,19 @@ struct SparseStep {
     if (active.neurons == nullptr) ListNeurons();
     if (starts_from_x) inputs.x_end = 0;
     Multiply(starts_from_x);
+    FinishRows(starts_from_x);
+    return RowMacs();
+  }
+
+  // Computes the new states from the sums of the active neurons, which are listed.
+  void FinishRows(bool starts_from_x) const {
     if (starts_from_x) AddProjected();
     Update();
     Scatter(scratch.gathered);
+  }
+
+  // The multiply-adds of the gathered products.
+  std::int64_t RowMacs() const {
     const GateGroup& group = cell.update_gates;
     const std::int64_t count = active.count;
     return (count * inputs.h_end - active.unread) * group.h.count +

@@ -95,7 +95,7 @@ inline void RunMidProgram(const PointwiseArgs& args) {
 }
 
 constexpr CellFunctions kProgramFunctions = {&RunUpdateProgram, &RunMidProgram, &MultiplyAnyNeurons,
-                                             &RunMapProgram, true};
+                                             nullptr,           &RunMapProgram, true};
 
 }  // namespace edgernn::EDGERNN_ISA
 

@@ -83,7 +83,7 @@ constexpr RowTermFunction kRowTerms[kMaxTerm] = {&AddRowTerm<N, 1>, &AddRowTerm<
     const std::int32_t* const neurons = args.neurons + first;
     const float* rows[kRowGroup];
     for (int n = 0; n < group_size; ++n) {
-      rows[n] = static_cast<const float*>(args.rows) + neurons[n] * layout.floats;
+      rows[n] = static_cast<const float*>(args.weights.rows) + neurons[n] * layout.floats;
     }
     Vec sums[kMaxGates * kRowGroup];
     for (int i = 0; i < gates * kRowGroup; ++i) sums[i] = Zero();
@@ -101,7 +101,7 @@ constexpr RowTermFunction kRowTerms[kMaxTerm] = {&AddRowTerm<N, 1>, &AddRowTerm<
       const Vec* const p = sums + g * kRowGroup;
       const Quad sum = Sum4(p[0], p[1], p[2], p[3]);
       float* const to = args.sums + g * args.stride + first;
-      for (int n = 0; n < group_size; ++n) to[n] = sum[n] + args.b[neurons[n] * stored + g];
+      for (int n = 0; n < group_size; ++n) to[n] = sum[n] + args.weights.b[neurons[n] * stored + g];
     }
   }
 }
