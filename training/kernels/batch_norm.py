@@ -49,7 +49,8 @@ class BatchNorms:
     Attributes:
         names: Names in the order of `Cell.norms`: "W", "R", "C" and "V" for those of the products W x, R h, C c and
             V m that are normalised, and "c" for the state.
-        learns: True in training, where the call computes the statistics of the batch. False if it reads them.
+        learns: True in training, where the call computes the statistics of the batch. False in evaluation, where it
+            reads the running statistics.
         means: Dict from name to the means of each step, (T, features); written by a call that learns.
         variances: Dict from name to the biased variances of each step, (T, features); written by a call that learns.
         output_gate: Index of the output gate in the cell's gate table; -1 if the state is not normalised.

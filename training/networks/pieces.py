@@ -41,8 +41,8 @@ def check_in_parts(layer: LayerConfig) -> None:
 def open_forget_gate(cell: Cell) -> None:
     """Set the bias of the forget gate `f` to 1, so that the cell remembers from the beginning.
 
-    It does nothing if the gate has no bias, or an initial bias of its own (the option `forget_bias`).
-    Source: Gers, Schmidhuber, Cummins, "Learning to Forget", 2000.
+    It does nothing if the gate has no bias, or if the cell has the option `forget_bias`. Source: Gers, Schmidhuber,
+    Cummins, "Learning to Forget", 2000.
     """
     if isinstance(cell, ForgetBias):
         return

@@ -205,7 +205,7 @@ def _number(table: Path, line: int, cell: str) -> float:
     try:
         return float(cell)
     except ValueError:
-        raise EdgernnError(f"{table}: line {line}: expected a number, got {cell!r}") from None
+        raise EdgernnError(f"{table}: line {line}: expected a number, got {cell!r}; correct the cell") from None
 
 
 def _rows_by_file(table: Path, paths: Sequence[Path]) -> dict[str, tuple[int, list[str]]]:

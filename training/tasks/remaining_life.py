@@ -51,12 +51,12 @@ class RemainingLife(Task):
     """Remaining life of simulated turbofan engines (C-MAPSS FD001), in cycles.
 
     x (window, B, 24): 3 settings and 21 sensors of successive cycles of an engine. target (B, 1): the number of cycles
-    that are left after the last step, divided by `cap`. In the loss, which is the mean squared error, it is at most 1:
-    a new engine shows no wear. So the model's output times cap are cycles.
+    that are left after the last step, divided by `cap`. In the loss, which is the mean squared error, the target is at
+    most 1, because a new engine shows no wear. The model's output times `cap` is a number of cycles.
 
     Every window of the training engines is a sequence. A tenth of these engines, chosen by the seed, is for validation.
     The test has the last window of each test engine. Metrics in cycles: rmse, the root mean squared error with the true
-    life capped as in the loss; rmse_uncapped, with the true life as it is.
+    remaining life capped as in the loss; rmse_uncapped, the same without the cap.
 
     Settings:
 
@@ -84,7 +84,10 @@ class RemainingLife(Task):
         engines, tested = (_engines(path, _table(path, _COLUMNS)) for path in paths[:2])
         left = _table(paths[2], 1)[:, 0]
         if len(left) != len(tested):
-            raise EdgernnError(f"{paths[2]}: expected a line for each of {len(tested)} test engines, got {len(left)}")
+            raise EdgernnError(
+                f"{paths[2]}: expected a line for each of {len(tested)} test engines, got {len(left)}; get the file "
+                "again"
+            )
         if (left < 0).any():
             raise EdgernnError(f"{paths[2]}: expected lives of at least 0, got {left.min():g}; get the file again")
         if len(engines) < 2:
