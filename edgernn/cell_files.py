@@ -236,7 +236,7 @@ def _find(path: Path, module: ModuleType, name: str) -> type[Cell]:
         kind = f"a {type(value).__name__}" if not isinstance(value, type) else "another class"
         raise UsageError(f"{path}: {name}: expected a subclass of edgernn.Cell, got {kind}")
     if name not in defined:
-        raise UsageError(f"{path}: {name}: expected a class defined in this file, got one of {value.__module__}")
+        raise UsageError(f"{path}: {name}: expected a class defined in this file, got one from {value.__module__}")
     return _checked(path, value)
 
 

@@ -92,7 +92,7 @@ class RecurrentLayer(nn.Module):
 
     @property
     def backend(self) -> str:
-        """Name of the implementation that runs the steps: that of `unroller`, or "torch" for the Python loop."""
+        """Name of the implementation that runs the steps: the name of `unroller`, or "torch" for the Python loop."""
         return "torch" if self.unroller is None else self.unroller.name
 
     @property

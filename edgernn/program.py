@@ -23,7 +23,7 @@ MOST_VALUES, MOST_RESULTS = 128, 4
 
 
 class ProgramError(EdgernnError):
-    """Raised for equations that are no point-wise program, or for an invalid serialised program."""
+    """Raised for equations that cannot become a point-wise program, or for an invalid serialised program."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,8 @@ class Program:
         for code, *operands in zip(*[iter(ints[first:last])] * 4, strict=True):
             if code not in _NAMES:
                 raise ProgramError(
-                    f"serialised equations: expected operation codes below {len(OPS)}, got {code}; export it again"
+                    f"serialised equations: expected operation codes below {len(OPS)}, got {code}; export the model "
+                    "again"
                 )
             arity = OPS[_NAMES[code]].arity
             if any(operands[arity:]):

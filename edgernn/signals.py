@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# seconds after which a signal during an import is tried again
+# seconds after which a signal that arrived during an import is sent again
 _PAUSE = 0.02
 
 

@@ -250,13 +250,13 @@ def check_gradient(name: str, program: Program, function: Function, widths: Mapp
 
 
 def _points(widths: Mapping[int, int]) -> dict[int, Tensor]:
-    """Draw random test values from a fixed seed: for each argument a tensor with as many columns as `widths` says."""
+    """Draw random test values from a fixed seed: a tensor (rows, widths[key]) for each argument key."""
     generator = torch.Generator().manual_seed(0)
     return {key: 2 * torch.randn(_ROWS, n, dtype=torch.float64, generator=generator) for key, n in widths.items()}
 
 
 def _compare(name: str, program: Program, function: Function, widths: Mapping[int, int]) -> None:
-    """Raise ProgramError if program and torch function differ, as with hidden state or branches on values."""
+    """Raise ProgramError if program and torch function differ, e.g. because of hidden state or branches on values."""
     points = _points(widths)
     with torch.no_grad():
         expected = function(points)

@@ -97,7 +97,7 @@ def _rule(rule: UpdateRule, projection: Projection) -> dict[str, Any]:
         "programs": {},
     }
     if not rule.has_equations():
-        # its decisions are code written by hand
+        # decisions of this rule are C++ code written by hand
         return described
     matrix, bias = projection(rule)
     equations = trace_rule(rule, ("h", "c"))

@@ -141,14 +141,14 @@ def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int
         raise EdgernnError(f"torch.onnx.export could not trace {type(module).__name__}; use other torch operators")
     model = program.model_proto
     if model.functions or any(o.domain not in ("", "ai.onnx") for o in model.opset_import if o.domain):
-        raise EdgernnError("the traced step has operators that are not standard ONNX; use other torch operators")
+        raise EdgernnError("expected standard ONNX operators in the traced step, got others; use other torch operators")
     return model.graph
 
 
 def _nodes(
     graph: onnx.GraphProto, rename: Callable[[str], str], layer: RecurrentLayer, any_size: bool
 ) -> list[onnx.NodeProto]:
-    """Copy a graph's nodes with all values renamed; initialisers come first, as Constant nodes.
+    """Copy a graph's nodes and rename all values; initialisers become Constant nodes, which come first.
 
     The tracer writes I as a number into shapes. It is replaced by the size of the input, so that layers with another I
     can call the same function. `any_size` replaces H, too. With an imputer I remains: only one layer has it.

@@ -30,7 +30,7 @@ class PostProcessing:
     Attributes:
         smoothing: Seconds over which probabilities are averaged.
         threshold: Least average probability of a detected word.
-        refractory: Seconds after a detection in which no other is made.
+        refractory: Seconds after a detection in which no other word is detected.
 
     Raises:
         UsageError: A setting is out of range.

@@ -221,7 +221,7 @@ def _error(library: CudaLibrary, form: Form, shape: tuple[int, int, int, int], d
 
 
 def check_all(library: CudaLibrary, device: str, end: float, left_out: list[str]) -> list[dict[str, Any]]:
-    """Check every kernel of the CUDA library until `time.perf_counter()` is `end`; one without a torch layer fails."""
+    """Check every kernel of the CUDA library until `time.perf_counter()` is `end`; without a torch layer it fails."""
     known, entries, kernels = forms(), [], library.kernels()
     ops = sorted(kernels | {name for name, form in known.items() if form.kind in kernels})
     for done, op in enumerate(ops):

@@ -40,7 +40,7 @@ MEASURES = {"instructions": "instructions", "bytes": "bytes loaded"}
 
 @dataclass(frozen=True)
 class StepWork:
-    """Work of a mean step.
+    """Mean work of a step.
 
     Attributes:
         instructions: Number of instructions.
@@ -62,7 +62,7 @@ def count_step(model: Path, x: Path, steps: int) -> StepWork:
         steps: T.
 
     Returns:
-        Means over the steps: what a second run over the input adds to the counts of the process.
+        Means over the steps, from the counts that a second run over the input adds to those of the process.
 
     Raises:
         EdgernnError: Valgrind is missing, or the program fails.
@@ -197,7 +197,7 @@ def _relative(measure_name: str, dense: dict[str, Any], point: dict[str, Any]) -
 @click.command()
 @click.option("--steps", default=100, show_default=True, help="Time steps (T).")
 @click.option(
-    "--layers", "count", default=len(LAYERS), show_default=True, help="Count only the first COUNT of the page's layers."
+    "--layers", "count", default=len(LAYERS), show_default=True, help="Count only the first COUNT layers."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for skip-work.json and skip-work.png.")
 def main(steps: int, count: int, out: Path | None) -> None:

@@ -70,7 +70,7 @@ class Memory:
             raise UsageError(f"memory size: expected one of {', '.join(SIZES)}, got {self.size!r}")
 
 
-# largest share of changed neurons with which kernels reuse the last step's R h in `mid`, see `Cell.kept_macs`
+# largest share of changed neurons at which kernels reuse the last step's R h in `mid`, see `Cell.kept_macs`
 KEPT_SHARE = 0.5
 
 
