@@ -91,7 +91,7 @@ def masked(x: Tensor, steps: int, channels: int) -> Tensor:
 
 
 def _stretches(like: Tensor, count: int, size: int, most: int) -> Tensor:
-    """Draw a stretch of up to `most` of `size` places, `count` times: booleans (count, size)."""
+    """Draw masks (count, size) with one random stretch of up to `most` true values in each row."""
     length = torch.randint(min(most, size) + 1, (count, 1), device=like.device)
     begin = (torch.rand(count, 1, device=like.device) * (size - length + 1)).long()
     places = torch.arange(size, device=like.device)

@@ -111,7 +111,7 @@ def _imports(frame: FrameType | None) -> bool:
 
 
 def _send_again(number: int) -> None:
-    """Send a signal to this process a little later."""
+    """Send a signal to this process again, a little later."""
     timer = threading.Timer(_PAUSE, os.kill, (os.getpid(), number))
     timer.daemon = True
     timer.start()

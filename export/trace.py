@@ -234,7 +234,7 @@ def op_outputs(layer: RecurrentLayer) -> list[str]:
 
 
 def op_attributes(layer: RecurrentLayer) -> dict[str, Any]:
-    """Return the attributes of a layer's ONNX node: its parts, schema, and the multiply-adds of a full step."""
+    """Return the attributes of a layer's ONNX node: names of cell and rule, options, schema, and multiply-adds."""
     cell, imputer = layer.cell, layer.imputer
     parts = {
         "cell": cell.form,

@@ -252,7 +252,8 @@ def _cell(node: "onnx.NodeProto", path: Path) -> bytes:
         lists = [np.array(attributes[name].ints if name in attributes else [], "<i4") for name in INTS]
     except OverflowError:
         raise EdgernnError(
-            f"{path}: node {node.op_type}: the equations of its cell are not 32-bit integers; export the model again"
+            f"{path}: node {node.op_type}: expected equations of 32-bit integers, got larger ones; export the "
+            "model again"
         ) from None
     lists += [np.array(attributes[name].floats if name in attributes else [], "<f4") for name in NUMBERS]
     name = attributes["cell"].s if "cell" in attributes else b""

@@ -218,7 +218,7 @@ class Session:
         return Model(len(packed), checksum_of(packed), self._state_sizes, inputs)
 
     def save_state(self) -> bytes:
-        """Save the state that `step` keeps, of all streams of the batch, with what `on_nonfinite` needs.
+        """Save the state that `step` keeps for all streams of the batch, and the data that `on_nonfinite` needs.
 
         Returns:
             The saved state. A session of the same file, in any process, continues from it bit for bit with the same
@@ -322,7 +322,7 @@ class Session:
         return sequence, split_batch(sizes, self.info["streaming"])
 
     def _run_parts(self, x: NDArray[Any], state: Mapping[str, Array], parts: list[Part]) -> dict[str, Any]:
-        """Run the parts of a padded batch and return its outputs, as `_call` does; padding has zeros."""
+        """Run the parts of a padded batch and return its outputs, as `_call` does; outputs are 0 at padded steps."""
         steps, batch = x.shape[:2]
         shapes = {"y": (steps, batch), "updates": (steps, batch), "macs": (batch,)}
         if self.info["model"]["head"]["output"] == "last":

@@ -25,7 +25,7 @@ NOT_WORDS = (UNKNOWN, SILENCE)
 
 @dataclass(frozen=True)
 class PostProcessing:
-    """Settings of detection.
+    """Settings of word detection.
 
     Attributes:
         smoothing: Seconds over which probabilities are averaged.
@@ -116,7 +116,7 @@ class Detector:
         return means
 
     def find(self, average: NDArray[np.float64], threshold: float, begin: int = 0, free: int = 0) -> list[DetectedWord]:
-        """Find detections in average probabilities.
+        """Find detected words in average probabilities.
 
         Args:
             average: Average probabilities s (T, classes).

@@ -138,7 +138,7 @@ BAD_FOLDERS = {
         {"labels.csv": ROWS + "g.csv,1\n"},
         r"labels\.csv: line 11: expected the name of a csv file in .*, got 'g\.csv'",
     ),
-    "missing": ({"labels.csv": ROWS[10:]}, r"labels\.csv: expected a row for each .* none for f00\.csv \(1 in all\)"),
+    "missing": ({"labels.csv": ROWS[10:]}, r"labels\.csv: expected a row for each .* none for f00\.csv \(1 missing\)"),
     "twice": (
         {"labels.csv": ROWS + ROWS[:10]},
         r"labels\.csv: line 11: expected each file once, got f00\.csv of line 1 again",

@@ -239,7 +239,9 @@ def test_bad_folders(tmp_path):
     with pytest.raises(EdgernnError, match=r"right: expected files of 'right' in the test part, got none; add files"):
         opened(OwnWords(), english)
     (english / "testing_list.txt").write_text("left/none.wav\nleft/neither.wav\n")
-    with pytest.raises(EdgernnError, match=r"testing_list.txt: expected files that exist, got 'left/none.wav' \(2 in"):
+    with pytest.raises(
+        EdgernnError, match=r"testing_list.txt: expected files that exist, got 'left/none.wav' \(2 missing"
+    ):
         opened(OwnWords(), english)
 
 

@@ -27,9 +27,9 @@ from edgernn.training.tasks.base import FOREGROUND
 class TrainingLoss(nn.Module):
     """Training loss of a batch: loss of the task + λ · penalty on updates (`UpdateRule.budget`) + imputation loss.
 
-    λ is the attribute `weight`, which starts as the setting lambda. forward returns the loss, and the last state for a
-    next batch that continues the sequences, or None. In data-parallel training, the mean over the processes is the loss
-    of the whole batch.
+    λ is the attribute `weight`, which starts as the setting lambda. forward returns the loss and the last state; the
+    state is None if the next batch has other sequences. In data-parallel training, the mean over the processes is the
+    loss of the whole batch.
     """
 
     def __init__(self, model: RecurrentModel, task: Task, config: TrainConfig, group: Group) -> None:

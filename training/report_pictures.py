@@ -235,7 +235,8 @@ class Tradeoff(Picture):
 class Scatter(Picture):
     """Plot of a column against another, a line per group of rows: means and 95 % confidence intervals over seeds.
 
-    The label of a group is the name of its row; of several rows, the part of their names before the dash.
+    A group of one row is labelled by the row's name, a group of several rows by the part of their names before the
+    dash.
 
     Attributes:
         kind: Name of the kind.

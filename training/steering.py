@@ -107,7 +107,7 @@ class Steering:
         state.z = min(max(state.z + change, -_BOUND), _BOUND)
 
     def missed(self, skip_percent: float) -> float:
-        """Return the percentage points by which a skipped percentage misses the wanted one beyond the tolerance."""
+        """Return by how many percentage points the skipped percentage misses the wanted one, beyond the tolerance."""
         return max(0.0, abs(skip_percent - 100 * self.skip) - TOLERANCE)
 
     def why_missed(self, skip_percent: float) -> str | None:

@@ -38,7 +38,7 @@ def targets() -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Emulated:
-    """A model on an emulated microcontroller.
+    """Outputs and costs of a model on an emulated microcontroller.
 
     Attributes:
         y: Outputs (T, O).
@@ -99,7 +99,7 @@ def emulate(content: bytes, x: NDArray[Any], target: str, path: Path = Path("mod
 
 
 def _inputs(x: NDArray[Any]) -> str:
-    """Print x as the bits of floats in C, or as words."""
+    """Format x as C code: the bits of floats, or word numbers."""
     if x.ndim == 1:
         words = ", ".join(map(str, x.tolist()))
         return f"#define STEPS {len(x)}\n#define INPUT_OF(t) inputs[t]\nstatic const int32_t inputs[] = {{{words}}};\n"
@@ -190,7 +190,7 @@ def bench_on_target(
 
 
 def target_text(report: dict[str, Any]) -> str:
-    """Print a report as text."""
+    """Format a report as text."""
     flash, memory = report["flash"], report["memory"]
     return (
         f"{report['model']} on {report['title']}, emulated by qemu, {report['steps']} steps of {report['input']}:\n"

@@ -69,7 +69,7 @@ def matvec(rows: int, columns: int, times: float) -> tuple[Callable[[], None], f
 def multiply_adds(count: float, threads: int) -> tuple[Callable[[], float], float]:
     """Build a function that does multiply-adds at the peak rate of a thread.
 
-    It runs on one thread: the system may schedule two threads on one processor for the length of a call.
+    It runs on one thread, because the system may schedule two threads on one processor for the length of a call.
 
     Args:
         count: Number of multiply-adds to do.

@@ -41,7 +41,7 @@ DENSE = "dense"
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """A measured layer.
+    """Measurement of a layer at one share of skipped updates.
 
     Attributes:
         group_size: Number of neurons that share a decision.

@@ -222,7 +222,7 @@ class Cell(nn.Module, abc.ABC):
         return self.recurrent.density is not None
 
     def held_zeros(self) -> int:
-        """Number of weights of a block-sparse R that are zero for good (see `kept`); 0 for a dense R."""
+        """Number of weights of a block-sparse R that stay zero after pruning (see `kept`); 0 for a dense R."""
         return int((~self.kept).sum()) if self.is_sparse else 0
 
     @property

@@ -119,7 +119,7 @@ class BatchNorms:
         return norms
 
     def follow(self, cell: Cell, first: int) -> None:
-        """Update a cell's running statistics by those of a call in training that began at step `first`."""
+        """Update a cell's running statistics with those of a training call that began at step `first`."""
         for name, norm in cell.norms.items():
             assert isinstance(norm, RecurrentBatchNorm)
             end = max(first, min(len(norm.mean), first + len(self.means[name])))

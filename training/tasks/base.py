@@ -160,7 +160,7 @@ class Task(abc.ABC):
         """
 
     def adapted(self, model: ModelConfig) -> ModelConfig:
-        """Return the model configuration with the changes that the task needs; raise UsageError for an unsupported one.
+        """Adapt the model configuration to the task; raise UsageError for an unsupported configuration.
 
         Called before the data is read.
         """

@@ -121,7 +121,7 @@ class Clips(Source, Split):
         return np.concatenate([self._kept, others, np.full(self.drawn, DRAWN)])
 
     def spoken(self, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-        """Return the indices of those clips of a pass over the data that contain a word."""
+        """Return the indices of the clips with a word in one pass over the data."""
         members = self.members(rng)
         spoken: npt.NDArray[np.int64] = members[(members != DRAWN) & (self.label[members] != self.silence)]
         return spoken

@@ -140,7 +140,8 @@ class Folder(OwnData):
 def _parts(source: Path) -> dict[str, Path]:
     """Find the folder of each part: training, validation and test.
 
-    The parts are subfolders if `source` has one named train and no csv files. Otherwise `source` is the part "train".
+    The parts are subfolders if `source` has one named train and no csv files. Otherwise `source` itself is the training
+    part.
     """
     names = [sub.name for sub in _subfolders(source)]
     if _PARTS["train"] in names and not any(source.glob("*.csv")):
@@ -234,7 +235,7 @@ def _rows_by_file(table: Path, paths: Sequence[Path]) -> dict[str, tuple[int, li
         raise EdgernnError(f"{table}: line {reader.line_num}: expected a row of a csv file, got {error}") from None
     if missing := sorted(known - rows.keys()):
         raise EdgernnError(
-            f"{table}: expected a row for each csv file, got none for {missing[0]} ({len(missing)} in all)"
+            f"{table}: expected a row for each csv file, got none for {missing[0]} ({len(missing)} missing)"
         )
     return rows
 

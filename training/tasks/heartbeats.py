@@ -51,7 +51,7 @@ class HeartRecord:
 
 
 def read_records(path: Path) -> tuple[list[HeartRecord], list[HeartRecord]]:
-    """Read the ECG records of the MIT-BIH database from mit-bih-mlii.npz, in the split DS1 and DS2 of de Chazal.
+    """Read the ECG records of the MIT-BIH database from mit-bih-mlii.npz, split into DS1 and DS2 as by de Chazal et al.
 
     Args:
         path: The file, plain, .gz or .xz.
@@ -188,7 +188,7 @@ def count_beats(
 ) -> npt.NDArray[np.int64]:
     """Compare the detected beats of a record with the annotated ones.
 
-    Beats that are not counted, and detections that match them or lie in flutter, are left out.
+    Beats that are not counted are left out, and so are detections that match them or lie in ventricular flutter.
 
     Args:
         record: The record.

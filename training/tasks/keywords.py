@@ -51,7 +51,7 @@ _FRONTEND = FrontendConfig(name="logmel", hop=320, window_size=512)
 
 
 class _WordFigures(Confusion):
-    """Metrics of keyword spotting: accuracy over all clips and over clips of words alone, and figures by class.
+    """Metrics of keyword spotting: accuracy over all clips and over clips of words alone, recall and precision.
 
     Args:
         classes: Names of the classes.

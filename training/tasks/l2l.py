@@ -318,7 +318,7 @@ def summary(trials: list[Trial]) -> dict[str, float]:
 
 
 class _Digits(LabelledImages):
-    """MNIST images for the task l2l, whose name stands in errors about missing files."""
+    """MNIST images for the task l2l; errors about missing files name this task."""
 
     name = LearningToLearn.name
     folder = MnistRows.folder

@@ -51,7 +51,7 @@ def faded(samples: Audio, count: int) -> Audio:
 
 
 def spoken_part(clip: Audio, hop: int) -> Audio:
-    """Cut the silence before and after the word of a clip.
+    """Remove the silence before and after the word of a clip.
 
     Args:
         clip: Samples (S,).

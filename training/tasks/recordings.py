@@ -116,7 +116,7 @@ def _listed(table: Path, names: Iterable[str], by_name: dict[str, WordFile]) -> 
     stripped = [name.strip() for name in names if name.strip()]
     if unknown := [name for name in stripped if name not in by_name]:
         raise EdgernnError(
-            f"{table}: expected files that exist, got {unknown[0]!r} ({len(unknown)} in all); unpack the set again"
+            f"{table}: expected files that exist, got {unknown[0]!r} ({len(unknown)} missing); unpack the set again"
         )
     return [by_name[name] for name in stripped]
 

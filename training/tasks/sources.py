@@ -145,7 +145,7 @@ class Sequences(Source, Split):
 
 
 class Generated(Source):
-    """Training data that are generated: new sequences for every batch.
+    """Source that generates new sequences for every batch.
 
     `make(rng, n)` returns x (T, n, I) and the target (n, ...), or (T, n, ...) if `per_step`.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of word detection in long recordings (`Room`): hits, misses, wrong words, false alarms, and the work."""
+"""Figures of word detection in long recordings (`Room`): hits, misses, wrong words, false alarms, and updates."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -108,11 +108,11 @@ class Heard:
 
     @property
     def hours(self) -> float:
-        """Length of all recordings."""
+        """Length of all recordings in hours."""
         return sum(map(len, self.averages)) * self.hop / self.rate / 3600
 
     def outcome(self, threshold: float) -> Spotted:
-        """Count hits and false alarms at a detection threshold; spoken unknown words do not count."""
+        """Count hits and false alarms at a detection threshold; spoken words of the class `_unknown_` do not count."""
         outcome = Spotted(hours=self.hours)
         for average, words in zip(self.averages, self.words, strict=True):
             detections = self.detector.find(average, threshold)
@@ -127,7 +127,7 @@ class Heard:
         return float((detection.step + 1) * self.hop)
 
     def curve(self) -> dict[str, list[float]]:
-        """Return the points of the DET (detection error tradeoff) curve, a dict from "hits" and so on to values."""
+        """Return the points of the DET (detection error tradeoff) curve, a dict from name of a figure to values."""
         points = [{"threshold": threshold} | self.outcome(threshold).figures() for threshold in THRESHOLDS]
         return {name: [point[name] for point in points] for name in points[0]}
 
