@@ -2,7 +2,7 @@
 """Dropout for recurrent networks: variational dropout, embedding dropout, DropConnect and masks of whole stretches.
 
 In dropout, all entries that are not dropped are divided by 1 - rate, so that the mean stays the same. The functions do
-not know about training mode: callers use them in training only. The combination of dropouts is that of Merity, Keskar,
+not know about training mode: callers use them in training only. The combination of dropouts follows Merity, Keskar,
 Socher, "Regularizing and Optimizing LSTM Language Models", 2017, https://arxiv.org/abs/1708.02182, sections 2 and 4.
 """
 

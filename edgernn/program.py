@@ -139,8 +139,8 @@ class Program:
         the code and three operands (padded with 0) of each instruction; the indices of the results.
 
         Args:
-            most_values: Limit on the number of values. Default: that of exported files.
-            most_results: Limit on the number of results. Default: that of exported files.
+            most_values: Limit on the number of values. Default: the limit of exported files.
+            most_results: Limit on the number of results. Default: the limit of exported files.
 
         Returns:
             The integers, and the constants rounded to float32.

@@ -237,7 +237,7 @@ def check_gradient(name: str, program: Program, function: Function, widths: Mapp
         wanted = torch.autograd.grad(loss, [values[key] for key in program.arguments], materialize_grads=True)
     except RuntimeError as error:
         raise ProgramError(
-            f"{name}: torch cannot differentiate it ({' '.join(str(error).split())}); use other operators"
+            f"{name}: torch cannot differentiate this function ({' '.join(str(error).split())}); use other operators"
         ) from error
     inputs = {key: value.detach() for key, value in values.items()} | dict(zip(keys, grads, strict=True))
     derivative = gradient(program, keys)
@@ -268,7 +268,7 @@ def _compare(name: str, program: Program, function: Function, widths: Mapping[in
 
 
 def _rewrite(graph: fx.Graph, keys: Sequence[int], width: int) -> Program:
-    """Rewrite a torch.fx graph to a program; `keys` identify its arguments, `width` is that of its results."""
+    """Rewrite a torch.fx graph to a program; `keys` identify its arguments, `width` is the width of its results."""
     builder = Builder()
     values: dict[fx.Node, _Value] = {}
     argument_keys = iter(keys)

@@ -253,7 +253,7 @@ def _outer_names(layer: RecurrentLayer) -> dict[str, str]:
 
 
 def _traced(layer: RecurrentLayer) -> tuple[onnx.GraphProto, onnx.GraphProto, list[str]]:
-    """Trace a layer; return the graph for all steps at once, that of one step, and the names of the constants."""
+    """Trace a layer; return the graph for all steps at once, the graph of one step, and the names of the constants."""
     # besides weights, _Sequence reads X and outside.STATE; _Step reads projections a, e, x, STATE and constant.NAME
     like = next(layer.parameters())
     x = like.new_zeros(3, 2, layer.input_size)

@@ -68,7 +68,7 @@ def pack_file(model: Path, out: Path) -> dict[str, Any]:
 
 
 def pack(content: bytes, path: Path) -> bytes:
-    """Convert the content of an exported ONNX file to that of a packed model.
+    """Convert the content of an exported ONNX file to the content of a packed model.
 
     Args:
         content: The file's content.

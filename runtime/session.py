@@ -150,8 +150,8 @@ class Session:
 
         Returns:
             y (B, O) or (T, B, O) for a model with an output at every step; without the axis B if x has none. With
-            `lengths`, y (B, O) is that of each sequence's last real step, and y (T, B, O) is zero after it. A sequence
-            of length 0 has zeros.
+            `lengths`, y (B, O) is the output of each sequence's last real step, and y (T, B, O) is zero after it. A
+            sequence of length 0 has zeros.
         """
         sequence, parts = self._sequence(x, lengths)
         batch = sequence.shape[1]
@@ -234,7 +234,7 @@ class Session:
         return self._stream.save(self._saved_model())
 
     def restore_state(self, saved: bytes) -> None:
-        """Restore a saved state; the batch of the next step is that of the saved one.
+        """Restore a saved state; the next step must have the batch size of the saved state.
 
         Args:
             saved: Bytes from `save_state`, or from `edgernn_save_state` of the packed model.
@@ -374,7 +374,7 @@ class Session:
         try:
             return call(*arguments)
         except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
-            raise EdgernnError(f"{self.path}: ONNX Runtime cannot run it: {first_line(error)}") from None
+            raise EdgernnError(f"{self.path}: ONNX Runtime cannot run the model: {first_line(error)}") from None
 
 
 def _host(value: Any) -> Any:

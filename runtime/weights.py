@@ -89,7 +89,7 @@ class Weights(Mapping[str, Weight]):
                 return np.frombuffer(tensor.raw_data, dtype).reshape(shape)
         raise EdgernnError(
             f"{self._path}: the weight {name:.50}: expected raw float32, bfloat16 or int8 data of its shape; export "
-            "it again"
+            "the model again"
         )
 
 

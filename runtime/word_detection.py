@@ -3,7 +3,7 @@
 
     p_t = softmax(y_t)                           probabilities of the classes
     s_t = mean of p_t, p_{t-1}, ...              over `smoothing` seconds; before the first step, p is 0
-    k_t = the class with the largest s_t         among all but those of NOT_WORDS, such as silence
+    k_t = the class with the largest s_t         among all classes except NOT_WORDS, such as silence
 
 Word k_t is detected at step t if its s_t is at least `threshold` and no word was detected in the `refractory` seconds
 before. Training measures hits and false alarms with the same functions that `edgernn run --stream` uses.

@@ -94,7 +94,7 @@ WRONG = {
         cell_source("(p.z,)"),
         "f.py:Mine",
         1,
-        "Mine: its first step fails: line 8: p has no 'z'; it has f, n, x",
+        "Mine: the first step fails: line 8: p has no 'z'; it has f, n, x",
     ),
     "mistake in a step": (cell_source("(h.nothing(),)"), "f.py:Mine", 1, "line 8: AttributeError: .*nothing"),
     "no tuple": (

@@ -123,7 +123,7 @@ def fit(
     """Train from the run's checkpoint, or from the beginning, to the end.
 
     A step depends on seed, step number and weights alone, so that a resumed run equals an uninterrupted one. The model
-    ends with the last weights, with the optimiser's averages of them, or with those of the best evaluation
+    ends with the last weights, with the optimiser's averages of them, or with the weights of the best evaluation
     (keep="best").
 
     Args:

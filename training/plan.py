@@ -156,7 +156,7 @@ def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object
         cell: The cell's name, or FILE.py:CLASS.
         rule: The rule's name; None if the cell's name implies it.
         settings: Settings of training, model, task, cell and rule, by short or dotted name.
-        seed: The seed of the run, and by default that of a random rule.
+        seed: The seed of the run, and by default also of the rule `random`.
 
     Returns:
         The task, not opened yet, and the configs.

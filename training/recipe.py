@@ -305,7 +305,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         path: The file.
 
     Returns:
-        Its content. Numbers below a key "reported" are Decimal, because the printed digits give the rounding.
+        Its content. Numbers below a key "reported" are Decimal, because their digits show how the paper rounded.
 
     Raises:
         EdgernnError: The file does not exist, or is not TOML.

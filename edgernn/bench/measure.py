@@ -33,7 +33,7 @@ class Settings:
 
     Attributes:
         batch: B, the number of sequences of a call.
-        steps: T, the number of steps of a call. Default: that of the example input, else 500.
+        steps: T, the number of steps of a call. Default: the number in the example input, else 500.
         threads: Threads of each runtime.
         rounds: Number of interleaved rounds.
         warmup: Warm-up calls before the first round.
@@ -223,8 +223,8 @@ def _contenders(
             error = float(np.abs(calls[name]()[0] - calls[PORTABLE]()[0]).max())
             if not error <= TOLERANCE:
                 raise EdgernnError(
-                    f"{name}: its y differs by {error:.3g} from the model's with the same weights; not timed, report "
-                    "a bug"
+                    f"{name}: y differs by {error:.3g} from the y of the model with the same weights; not timed, "
+                    "report a bug"
                 )
             verified[f"against {name}"] = error
     return calls, verified

@@ -161,7 +161,7 @@ def bench_on_target(
         model: The exported file.
         target: Name of the microcontroller, one of `targets`.
         x: Inputs (T, B, I), or words (T, B), of which the first sequence is run. Default: as in `bench`.
-        steps: Number of steps. Default: those of x, else 50.
+        steps: Number of steps. Default: all steps of x, else 50.
 
     Returns:
         The report.

@@ -45,7 +45,7 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
-    help="Number of time steps in a timed call (T).  [default: those of the example input, else 500]",
+    help="Number of time steps in a timed call (T).  [default: the number in the example input, else 500]",
 )
 @click.option(
     "--threads",

@@ -7,8 +7,8 @@ Saves: the work of the neurons that keep their value. The native kernels skip th
 alone.
 Choose `selective` if different neurons are needed at different times, `skip` if whole steps carry no information, and
 `variable` if some steps need more computation than others. Choose `clockwork` or `phased` if the data have known
-periods, and `random` as a baseline for learned rules. The weight λ of the budget trades a learned rule's accuracy for
-speed; trainings with the setting `skip` adapt it to a wanted share of skipped updates.
+periods, and `random` as a baseline for learned rules. The weight λ of the penalty on updates trades a learned rule's
+accuracy for speed; trainings with the setting `skip` adapt it to a wanted share of skipped updates.
 To add a rule: write its file, list it in RULES, add its equations in NumPy to `tests/oracle_rules.py`, and run
 `make docs`, which writes the header of its native kernels. See `docs/how-to/add-a-rule.md`.
 """

@@ -102,7 +102,7 @@ namespace edgernn {{
 
 
 def _forms(cell: type[Cell]) -> list[list[Cell]]:
-    """Group the variants of a cell by name (`Cell.form`); those of the same name differ in their biases only."""
+    """Group the variants of a cell by name (`Cell.form`); variants of one name differ in their biases only."""
     return [list(forms) for _, forms in groupby(sorted(cell.forms(), key=_form), key=_form)]
 
 

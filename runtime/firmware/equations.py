@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of cells and update rules from which C code is printed: their gates, weights and point-wise equations.
 
-The tables of built-in cells and rules are in equations.json. A packed model contains that of a user's own cell.
+The tables of built-in cells and rules are in equations.json. A packed model contains the table of a user's own cell.
 """
 
 import functools

@@ -201,7 +201,7 @@ class Resuming:
                 file.write(chunk)
                 self.progress.update(have, f"{have:,} of {size} bytes")
         if whole is not None and have < whole:
-            raise ConnectionError(f"it ended after {have:,} of {whole:,} bytes")
+            raise ConnectionError(f"the download ended after {have:,} of {whole:,} bytes")
 
 
 def _version(answer: Any) -> str | None:

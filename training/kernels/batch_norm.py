@@ -47,8 +47,8 @@ class BatchNorms:
     """The batch normalisations of a cell in one call of the training library, which runs T steps.
 
     Attributes:
-        names: Names in the order of `Cell.norms`: "W", "R", "C" and "V" for those of the products W x, R h, C c and
-            V m that are normalised, and "c" for the state.
+        names: Names in the order of `Cell.norms`: "W", "R", "C" and "V" for the products W x, R h, C c and V m, if they
+            are normalised, and "c" for the state.
         learns: True in training, where the call computes the statistics of the batch. False in evaluation, where it
             reads the running statistics.
         means: Dict from name to the means of each step, (T, features); written by a call that learns.

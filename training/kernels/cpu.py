@@ -44,7 +44,7 @@ class _Plan:
         rule_weights: Number of weights that the rule's equations read.
         memories: Number of memories (`UpdateRule.memory`) that the rule's equations read.
         likelihoods: True if `UpdateRule.budget` sums likelihoods, false if it sums decisions.
-        step_weights: Factors of the steps in the budget (T, B); None stands for 1.
+        step_weights: Factors of the steps in the penalty on updates (T, B); None stands for 1.
         norms: Normalisations, whose gains and shift are the last inputs of `Unrolled`; None if the cell has none.
     """
 
@@ -101,7 +101,7 @@ class Unrolled(torch.autograd.Function):
 
     The inputs are x (T, B, columns of W), the weights, the initial states (B, H), and the memories that the rule's
     equations read. The outputs are y (T, B, H) and the final states. A rule of the kind NEURON or SAMPLE adds its final
-    memories, its decisions u (T, B, H) and its budget.
+    memories, its decisions u (T, B, H) and its penalty on updates.
     """
 
     @staticmethod

@@ -178,7 +178,7 @@ class Task(abc.ABC):
     def background(self, batch: Batch) -> Tensor | None:
         """Return True for the steps (T, B) of a batch at which nothing happens, or None if the task marks none.
 
-        With the setting background, the update budget weighs these steps differently. The network must be a
+        With the setting background, the penalty on updates weighs these steps differently. The network must be a
         `SequenceModel`.
         """
         return None

@@ -112,7 +112,9 @@ class Mortality(Task):
         )
         for name, part in (("validation", self.validation), ("test", self.test)):
             if part.y[..., :-1].isnan().all():
-                raise EdgernnError(f"{files[0]}: expected a stay with 10 measurements in the {name} part, got none")
+                raise EdgernnError(
+                    f"{files[0]}: expected a stay of 10 or more measurements in the {name} part, got none"
+                )
 
     def adapted(self, model: ModelConfig) -> ModelConfig:
         return replace(model, layer=replace(model.layer, imputer=model.layer.imputer or "rits"))
@@ -179,7 +181,7 @@ def roc_auc(score: Any, positive: Any) -> float:
 def _model_outputs(model: RecurrentModel, x: Tensor) -> tuple[Tensor, Tensor]:
     """Run a model on x; returns logits (D, B) and standardised imputed values (D, T, B, F).
 
-    D is the number of directions (2 for `BRITS`, which also reads backwards, else 1), F that of features.
+    D is the number of directions (2 for `BRITS`, which also reads backwards, else 1), F the number of features.
     """
     if isinstance(model, BRITS):
         y, filled = model(x)

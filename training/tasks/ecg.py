@@ -123,7 +123,7 @@ class Ecg(Task):
 
     File: mit-bih-mlii.npz with first (records,) and difference (records, samples - 1), whose cumulative sum is the
     signal in 1/200 mV with zero at 1024; record, ds1 and ds2, names of records; and the annotations of the database,
-    ann_sample and ann_symbol, those of record i from ann_offset[i] to ann_offset[i + 1] - 1.
+    ann_sample and ann_symbol; record i has the entries ann_offset[i] to ann_offset[i + 1] - 1.
 
     Source: de Chazal, O'Dwyer, Reilly, "Automatic Classification of Heartbeats Using ECG Morphology and Heartbeat
     Interval Features", IEEE Transactions on Biomedical Engineering 51, 2004. Data: Moody, Mark, "The Impact of the

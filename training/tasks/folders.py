@@ -128,7 +128,8 @@ class Folder(OwnData):
             with_numbers, with_labels = next(iter(numbers)), next(iter(labels))
             kinds = f"classes in {files[with_labels].folder} and numbers in {files[with_numbers].folder}"
             raise EdgernnError(
-                f"{files['train'].folder.parent}: expected classes in every part or numbers in every part, got {kinds}"
+                f"{files['train'].folder.parent}: expected classes or numbers in all parts, got {kinds}; use one "
+                "kind of targets"
             )
         self.classes = _sorted_names({name for names in labels.values() for name in names})
         if len(self.classes) == 1:

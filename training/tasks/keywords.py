@@ -117,8 +117,7 @@ class Words(Task, ABC):
             )
         if 0 < self.stream < self.seconds:
             raise UsageError(
-                f"stream: expected 0, or a length of at least seconds={self.seconds:g}, that of a clip, got "
-                f"{self.stream:g}"
+                f"stream: expected 0, or at least seconds={self.seconds:g}, the length of a clip, got {self.stream:g}"
             )
         if self.stream:
             self.output, self.objective = "all", LABELLED_STEPS
@@ -243,7 +242,7 @@ class Words(Task, ABC):
         chosen = [word.strip() for word in self.words.split(",")]
         if missing := [word for word in chosen if word not in folders]:
             raise UsageError(
-                f"words: expected names of folders in {root}, got {missing[0]!r}; it has {', '.join(folders)}"
+                f"words: expected names of folders in {root}, got {missing[0]!r}; the folders are {', '.join(folders)}"
             )
         if len(set(chosen)) < len(chosen):
             raise UsageError(f"words: expected each word once, got {self.words!r}; leave out the second one")

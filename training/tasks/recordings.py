@@ -44,7 +44,7 @@ class WordFile:
 def word_files(root: Path, seed: int) -> dict[str, list[WordFile]]:
     """List the wav files of a folder with one subfolder per word, split into training, validation and test.
 
-    The parts are those of the publisher if the folder has his lists: validation_list.txt and testing_list.txt as in
+    The publisher's parts are used if the folder has the lists of them: validation_list.txt and testing_list.txt as in
     Speech Commands, or train.csv, val.csv and test.csv beside a folder dataset as in the Arabic set. Otherwise a tenth
     of each class, at least one file, is for validation, and as many for the test. If file names contain a speaker, the
     text before _nohash_, a tenth of the speakers is for validation and a tenth for the test.

@@ -134,7 +134,7 @@ class SentenceCodes(Task):
         self._to_complete = [part.split() for part in self.beginnings.split("|")] if self.beginnings else []
         if not all(self._to_complete):
             raise UsageError(
-                "beginnings: expected beginnings of sentences, each with a word, between the |, got "
+                "beginnings: expected beginnings of sentences separated by |, each with at least one word, got "
                 f"{self.beginnings!r}"
             )
 
