@@ -150,8 +150,9 @@ def _nodes(
 ) -> list[onnx.NodeProto]:
     """Copy a graph's nodes and rename all values; initialisers become Constant nodes, which come first.
 
-    The tracer writes I as a number into shapes. It is replaced by the size of the input, so that layers with another I
-    can call the same function. `any_size` replaces H, too. With an imputer I remains: only one layer has it.
+    The tracer writes I as a number into shapes. This number is replaced by the size of the input, so that layers with
+    another I can call the same function. `any_size` replaces H, too. With an imputer, I remains a number, because only
+    one layer has an imputer.
     """
     nodes = []
     cell = layer.cell

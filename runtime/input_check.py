@@ -12,7 +12,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.info import feature_size, frontend
 
 Array = NDArray[Any]
-# what a step does if a number of x is not finite
+# reaction of a step to a number of x that is not finite
 OnNonfinite = Literal["error", "hold", "reset"]
 # the values of the C enum EdgernnNonfinite
 ACTIONS: dict[OnNonfinite, int] = {"error": 0, "hold": 1, "reset": 2}

@@ -24,7 +24,7 @@ series             series of numbers that the table keeps of each run, for pictu
 [settings]         settings of all rows
 [vary]             settings and their values: each row is trained with every combination (optional); a recipe that is
                    trained on its own uses the first values
-[quick]            settings of the cut-down version, which override all others; it has one seed
+[quick]            settings of the cut-down version, which override all others; this version has one seed
 [rows.ROW]         a recipe; the rows have the paper's order
 
 A row has these keys:

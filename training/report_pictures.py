@@ -298,7 +298,7 @@ def column_title(name: str) -> str:
 
 
 def _measured_columns(row: Row) -> Row:
-    """Return the columns of a row that have a mean, with "microseconds", the time of a sequence, as one of them."""
+    """Return the columns of a row that have a mean, and the time of a sequence as the column "microseconds"."""
     columns = {**row["columns"], "microseconds": (row.get("latency") or {}).get("microseconds", {"mean": None})}
     return {name: entry for name, entry in columns.items() if entry["mean"] is not None}
 

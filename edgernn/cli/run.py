@@ -107,7 +107,7 @@ def command(
     if source is None or target is None:
         raise UsageError(
             "expected --input FILE with the inputs x and --output FILE for y, or --stream FILE.wav, got neither; add "
-            "them"
+            "one or the other"
         )
     if chosen:
         raise UsageError(

@@ -85,7 +85,7 @@ class _Plan:
         return call
 
     def named(self, tensors: Sequence[Tensor | None], suffix: str = "") -> dict[str, Any]:
-        """Name inputs of `Unrolled`, or gradients, by the fields of `TrainCall`, with `suffix` appended."""
+        """Map fields of `TrainCall`, with `suffix` appended, to inputs of `Unrolled` or to gradients."""
         x, *others = tensors
         count = len(_WEIGHTS)
         params, rule_params = count + self.vectors, count + self.vectors + self.rule_weights

@@ -120,23 +120,25 @@ def _table(path: Path, columns: int) -> Array:
         if not (cells := line.split()):
             continue
         if len(cells) != columns:
-            raise EdgernnError(f"{path}: line {number}: expected {columns} numbers, got {len(cells)}; get it again")
+            raise EdgernnError(
+                f"{path}: line {number}: expected {columns} numbers, got {len(cells)}; get the file again"
+            )
         try:
             rows.append([float(cell) for cell in cells])
         except ValueError:
             raise EdgernnError(f"{path}: line {number}: expected numbers, got {line.strip()[:40]!r}") from None
     if not rows:
-        raise EdgernnError(f"{path}: expected lines of {columns} numbers, got none; get it again")
+        raise EdgernnError(f"{path}: expected lines of {columns} numbers, got none; get the file again")
     return finite(str(path), np.array(rows)).numpy()
 
 
 def _engines(path: Path, table: Array) -> list[Array]:
-    """Split the rows into engines (cycles, 24), which are numbered from 1, as are their cycles."""
+    """Split the rows into engines (cycles, 24). Engines, and the cycles of an engine, are numbered from 1."""
     starts = np.flatnonzero(table[:, 1] == 1)
     engines = np.split(table, starts[1:])
     for i, engine in enumerate(engines, 1):
         if (engine[:, 0] != i).any() or (engine[:, 1] != np.arange(1, len(engine) + 1)).any():
             raise EdgernnError(
-                f"{path}: expected engines and their cycles numbered from 1, got others at engine {i}; get it again"
+                f"{path}: expected engines and their cycles numbered from 1, got others at engine {i}; get the file again"
             )
     return [engine[:, 2:] for engine in engines]
