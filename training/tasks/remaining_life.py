@@ -139,6 +139,7 @@ def _engines(path: Path, table: Array) -> list[Array]:
     for i, engine in enumerate(engines, 1):
         if (engine[:, 0] != i).any() or (engine[:, 1] != np.arange(1, len(engine) + 1)).any():
             raise EdgernnError(
-                f"{path}: expected engines and their cycles numbered from 1, got others at engine {i}; get the file again"
+                f"{path}: expected engines and their cycles numbered from 1, got others at engine {i}; get the file "
+                "again"
             )
     return [engine[:, 2:] for engine in engines]
