@@ -193,7 +193,7 @@ class Session:
             if stream.started:
                 expected = stream.batch
                 raise UsageError(
-                    f"x_t: expected the batch of the kept state, {expected}, got {batch}; call reset() first"
+                    f"x_t: expected the batch size of the kept state, {expected}, got {batch}; call reset() first"
                 )
             stream = None
         if stream is None:

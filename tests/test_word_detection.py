@@ -193,7 +193,10 @@ def test_models_that_cannot_hear_words_are_refused(recording, tmp_path):
         ([], "or --stream FILE.wav, got neither"),
         (["--input", "x.npz"], "or --stream FILE.wav, got neither"),
         (["--input", "x.npz", "--stream", "r.wav"], "expected --input and --output, or --stream, got both"),
-        (["--input", "x.npz", "--output", "y.npz", "--threshold", "0.5"], "--threshold: expected --stream"),
+        (
+            ["--input", "x.npz", "--output", "y.npz", "--threshold", "0.5"],
+            "--threshold: expected together with --stream",
+        ),
         (["--stream", "r.wav", "--threshold", "2"], "threshold: expected above 0 and at most 1, got 2"),
     ],
 )

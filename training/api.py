@@ -233,7 +233,7 @@ def _result(plan: Plan, model: RecurrentModel, position: Position, training_loss
 
 
 def _steered(plan: Plan, model: RecurrentModel, position: Position) -> dict[str, Any]:
-    """Return the wanted and the reached share of skipped updates, and warn if they differ; empty without `skip`."""
+    """Return the wanted and the reached share of skipped updates, and warn if they differ; without `skip`, nothing."""
     if plan.config.skip is None or position.steering is None:
         return {}
     steering = Steering(plan.config.skip, position.step, position.steering)

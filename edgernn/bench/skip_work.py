@@ -62,7 +62,8 @@ def count_step(model: Path, x: Path, steps: int) -> StepWork:
         steps: T.
 
     Returns:
-        Means over the steps, from the counts that a second run over the input adds to those of the process.
+        Means over the steps: the counts of a process that runs the input twice, less those of a process that runs it
+        once.
 
     Raises:
         EdgernnError: Valgrind is missing, or the program fails.

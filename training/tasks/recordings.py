@@ -44,10 +44,10 @@ class WordFile:
 def word_files(root: Path, seed: int) -> dict[str, list[WordFile]]:
     """List the wav files of a folder with one subfolder per word, split into training, validation and test.
 
-    The publisher's parts are used if the folder has the lists of them: validation_list.txt and testing_list.txt as in
-    Speech Commands, or train.csv, val.csv and test.csv beside a folder dataset as in the Arabic set. Otherwise a tenth
-    of each class, at least one file, is for validation, and as many for the test. If file names contain a speaker, the
-    text before _nohash_, a tenth of the speakers is for validation and a tenth for the test.
+    The publisher's split is used if the folder has the publisher's lists: validation_list.txt and testing_list.txt as
+    in Speech Commands, or train.csv, val.csv and test.csv beside a folder dataset as in the Arabic set. Otherwise a
+    tenth of each class, at least one file, is for validation, and as many for the test. If file names contain a
+    speaker, the text before _nohash_, a tenth of the speakers is for validation and a tenth for the test.
 
     Args:
         root: The folder. Subfolders with a name that begins with a dot, and _background_noise_, are left out.
