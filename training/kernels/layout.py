@@ -170,7 +170,7 @@ class Layout:
         return tuple(products)
 
     def bias(self, gate: Gate) -> tuple[str, int] | None:
-        """Return the vector in `biases` with a gate's bias, and the offset in it; None for other gates."""
+        """Return the vector in `biases` that has a gate's bias, and the offset in it; None if no vector has it."""
         if gate.x or not gate.bias:
             return None
         return next(((f"b{p.key}", p.offset) for p in self.products if p.gate == gate.name), None)
