@@ -264,7 +264,8 @@ def check_size(plan: Plan, size: int) -> None:
         nearby = " or ".join(str(n * size) for n in (least, most) if n)
         raise UsageError(
             f"batch_size: expected a multiple of the number of processes, {size}, got {batch}; with parts of {most} "
-            f"and {least} sequences, some processes would wait at every step; give batch_size={nearby}, or {others} devices"
+            f"and {least} sequences, some processes would wait at every step; give batch_size={nearby}, "
+            f"or {others} devices"
         )
     local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
     gpus = torch.cuda.device_count()

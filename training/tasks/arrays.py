@@ -33,8 +33,8 @@ class Arrays(OwnData):
     - Floats (N,) or (N, O) are O targets per sequence, (N, T, O) O targets per step: mean squared error.
 
     With predict=next y is not needed: the target is the next step of x. x_val and y_val, x_test and y_test are
-    optional. Without such a pair, the seed chooses a tenth of x for that part. The input is standardised per channel by
-    mean and standard deviation of the training part.
+    optional. Where the file lacks a part, the seed chooses a tenth of x for it. The input is standardised per channel
+    by mean and standard deviation of the training part.
     """
 
     name = "npz"
