@@ -62,9 +62,9 @@ class Session:
             device: "cpu", or "cuda" for the first GPU, where `step` keeps the state; only x and y are copied.
             stream: CUDA stream for all work of the session. Default: ONNX Runtime's stream.
             on_nonfinite: What `step` does if a number of x is NaN or infinite. "error" refuses the step and keeps the
-                state. "hold" puts the last finite number of that stream and channel in its place: before the first
-                one, the mean that the model subtracts, else 0. "reset" does so too, and first restores the initial
-                state of that stream.
+                state. "hold" replaces the number by the last finite one of that stream and channel. Before the first
+                finite one, it takes the mean that the model subtracts, else 0. "reset" replaces it likewise, and first
+                restores the initial state of that stream.
 
         Raises:
             EdgernnError: The file is missing, corrupt, not exported by edgernn or newer than this version, or the

@@ -92,8 +92,8 @@ def steps_in_c(stepper: Stepper, macs: float) -> tuple[Callable[[], None], float
         macs: Multiply-adds of a step.
 
     Returns:
-        The function, and the share of its time that one step takes. It raises EdgernnError if the model rejects its
-        input.
+        The function, and the share of its time that one step takes. The function raises EdgernnError if the model
+        rejects the input.
     """
     library, repeats = probes(), max(1, int(_WORK / macs))
     arguments = *stepper.native, ctypes.c_int64(repeats)

@@ -55,7 +55,7 @@ def _fetch(name: str, data: Path | None) -> dict[str, Any]:
     """Download the data set NAME to a folder where tasks find it.
 
     The command verifies SHA-256 sums and unpacks archives. Run it again to resume an interrupted download. By
-    default, tasks find it in the user's cache. With --data, give the same folder to `edgernn train`.
+    default, the folder is the user's cache. With --data, give the same folder to `edgernn train`.
     """
     from edgernn.progress import Progress
     from edgernn.training.datasets import fetch

@@ -76,7 +76,7 @@ class LayerContent:
 
     @property
     def middle(self) -> int:
-        """M, the size of m, which is the result of `Cell.mid`."""
+        """M, the size of the cell's intermediate vector m (the result of `Cell.mid`): I or H."""
         return self.inputs if self.cell.mid_is_input else self.hidden
 
 
