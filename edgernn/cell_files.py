@@ -236,7 +236,7 @@ def _find(path: Path, module: ModuleType, name: str) -> type[Cell]:
         kind = f"a {type(value).__name__}" if not isinstance(value, type) else "another class"
         raise UsageError(f"{path}: {name}: expected a subclass of edgernn.Cell, got {kind}")
     if name not in defined:
-        raise UsageError(f"{path}: {name}: expected a class defined in this file, got one of {value.__module__}")
+        raise UsageError(f"{path}: {name}: expected a class defined in this file, got one from {value.__module__}")
     return _checked(path, value)
 
 
@@ -263,7 +263,7 @@ def _try_step(path: Path, cell: type[Cell]) -> None:
             # traceback lines name the file from which the same content was first loaded
             loaded = Path(str(sys.modules[cell.__module__].__file__))
             text = f"{_line_prefix(loaded, error)}{_describe_step(cell, error)}"
-            raise EdgernnError(f"{path}: {cell.__name__}: its first step fails: {text}") from error
+            raise EdgernnError(f"{path}: {cell.__name__}: the first step fails: {text}") from error
 
 
 def _step_error(cell_type: type[Cell], inputs: int) -> Exception | None:

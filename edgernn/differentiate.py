@@ -45,7 +45,7 @@ def gradient(program: Program, grads: Sequence[int], *, with_results: bool = Fal
 
 
 def _backward(builder: Builder, name: str, grad: int, y: int, operands: Sequence[int]) -> Sequence[int | None]:
-    """Compute the gradients of an operation's operands from that of its value y; None for a gradient of 0."""
+    """Compute the gradients of an operation's operands from the gradient of its value y; None for a gradient of 0."""
     op, one = builder.op, builder.constant(1.0)
     a, b, c = (*operands, one, one)[:3]
 

@@ -2,7 +2,7 @@
 """Dropout for recurrent networks: variational dropout, embedding dropout, DropConnect and masks of whole stretches.
 
 In dropout, all entries that are not dropped are divided by 1 - rate, so that the mean stays the same. The functions do
-not know about training mode: callers use them in training only. The combination of dropouts is that of Merity, Keskar,
+not know about training mode: callers use them in training only. The combination of dropouts follows Merity, Keskar,
 Socher, "Regularizing and Optimizing LSTM Language Models", 2017, https://arxiv.org/abs/1708.02182, sections 2 and 4.
 """
 
@@ -91,7 +91,7 @@ def masked(x: Tensor, steps: int, channels: int) -> Tensor:
 
 
 def _stretches(like: Tensor, count: int, size: int, most: int) -> Tensor:
-    """Draw a stretch of up to `most` of `size` places, `count` times: booleans (count, size)."""
+    """Draw masks (count, size) with one random stretch of up to `most` true values in each row."""
     length = torch.randint(min(most, size) + 1, (count, 1), device=like.device)
     begin = (torch.rand(count, 1, device=like.device) * (size - length + 1)).long()
     places = torch.arange(size, device=like.device)

@@ -98,7 +98,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise EdgernnError(f"{path}: no such file") from None
+        raise EdgernnError(f"{path}: no such file; check the path") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise EdgernnError(f"{path}: expected a JSON file, got other or damaged text ({error})") from None
 
@@ -139,7 +139,7 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, "np.ndarray[Any, 
                 )
             return {name: file[name] for name in names}
     except FileNotFoundError:
-        raise EdgernnError(f"{path}: no such file") from None
+        raise EdgernnError(f"{path}: no such file; check the path") from None
     except EdgernnError:
         raise
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, AttributeError) as error:

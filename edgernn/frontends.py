@@ -2,8 +2,8 @@
 """Front ends: parts of a model that compute the features of raw audio, so that an app needs no signal processing.
 
 The input of a model with a front end is raw samples (T, B, hop), from -1 to 1: one step reads one hop of new samples.
-The layers read the features (T, B, bands). The state of the model begins with that of its front end, so a stream may be
-cut anywhere between two hops.
+The layers read the features (T, B, bands). The state of the model begins with the state of its front end, so a stream
+may be cut anywhere between two hops.
 
 `SequenceModel("sarnn", 160, 96, 12, frontend="logmel", normalise="floor")` reads 10 ms of audio at 16 kHz at each step.
 On the command line the settings are words: `frontend=logmel hop=160 bands=40`. `mean` and `std` standardise the

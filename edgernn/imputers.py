@@ -5,7 +5,7 @@ The input of such a layer is (T, B, 3F): F values (any number where one is missi
 missing) and F times δ since the last observation. The cell reads 2F numbers: the filled values and the masks.
 
 Saves: a separate imputation before training; an imputer is trained together with the cell.
-Choose `gru-d` if values stay the same until they are measured again, and `rits` if the features predict one another.
+Choose `gru-d` if a value hardly changes until it is measured again, and `rits` if the features predict one another.
 Either works with any cell, so a light cell makes a light model: `SequenceModel("pru", ..., imputer="rits")`.
 """
 

@@ -66,7 +66,8 @@ class RecurrentLayer(nn.Module):
     states, the memories of the rule and of the imputer, the step count `COUNT` if the cell depends on it, and the
     previous input `LAST` if the cell reads it, in this order. `widths` is a dict from their names to their sizes. If an
     `unroller` is set, it replaces the loop over time for all tensors it can run, with the same results and gradients.
-    `step_weights` (T, B) are the factors of the steps in the budget of the next forward passes; None stands for 1.
+    `step_weights` (T, B) are factors of the steps in the penalty on updates (`Trace.budget`) of the next forward
+    passes; None stands for 1.
     """
 
     def __init__(self, cell: Cell, rule: UpdateRule, imputer: Imputer | None = None) -> None:
@@ -92,7 +93,7 @@ class RecurrentLayer(nn.Module):
 
     @property
     def backend(self) -> str:
-        """Name of the implementation that runs the steps: that of `unroller`, or "torch" for the Python loop."""
+        """Name of the implementation that runs the steps: the name of `unroller`, or "torch" for the Python loop."""
         return "torch" if self.unroller is None else self.unroller.name
 
     @property
@@ -125,7 +126,7 @@ class RecurrentLayer(nn.Module):
         return (*state, *(like.new_zeros(batch, width) for width in list(self.widths.values())[len(state) :]))
 
     def constants(self, x: Tensor) -> dict[str, Tensor]:
-        """Compute what is the same at all steps, once per sequence x (T, B, I); see `Cell.constants`."""
+        """Compute the values that are the same at all steps, once per sequence x (T, B, I); see `Cell.constants`."""
         mask = self.rule.recurrent_mask()
         return self.cell.constants(x) | ({} if mask is None else self.cell.thinned(mask))
 
@@ -153,7 +154,7 @@ class RecurrentLayer(nn.Module):
         return self.cell.project(inputs, t), self.rule.project(x)
 
     def step(self, a: Tensor, e: Tensor, x: Tensor, state: State, constants: dict[str, Tensor]) -> Step:
-        """Compute one step: the update decision, the new state of the cell, and the blend of old and new state by it.
+        """Compute one step: decide which neurons change, compute the cell's new state, and blend it with the old state.
 
         Args:
             a: Input part of the cell's gates, one step of the result of `projected`.

@@ -43,7 +43,7 @@ class RecurrentModel(nn.Module):
 
         Args:
             background: True at steps (T, B) at which nothing happens. None marks none.
-            weight: Factor of these steps in the budget, the penalty on updates.
+            weight: Factor of these steps in the penalty on updates.
 
         Yields:
             Nothing.
@@ -296,7 +296,7 @@ class SequenceModel(RecurrentModel):
         return bool((self.input_mean != 0).any() or (self.input_std != 1).any())
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        """Return the state before the first step: that of the front end, if any, then those of the layers."""
+        """Return the state before the first step: the states of the front end, if any, then those of the layers."""
         heard = () if self.frontend is None else self.frontend.initial_state(batch, like)
         return (*heard, *(s for layer in self.recurrent_layers() for s in layer.initial_state(batch, like)))
 

@@ -23,7 +23,7 @@ MOST_VALUES, MOST_RESULTS = 128, 4
 
 
 class ProgramError(EdgernnError):
-    """Raised for equations that are no point-wise program, or for an invalid serialised program."""
+    """Raised for equations that cannot become a point-wise program, or for an invalid serialised program."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ class Program:
         the code and three operands (padded with 0) of each instruction; the indices of the results.
 
         Args:
-            most_values: Limit on the number of values. Default: that of exported files.
-            most_results: Limit on the number of results. Default: that of exported files.
+            most_values: Limit on the number of values. Default: the limit of exported files.
+            most_results: Limit on the number of results. Default: the limit of exported files.
 
         Returns:
             The integers, and the constants rounded to float32.
@@ -190,7 +190,8 @@ class Program:
         for code, *operands in zip(*[iter(ints[first:last])] * 4, strict=True):
             if code not in _NAMES:
                 raise ProgramError(
-                    f"serialised equations: expected operation codes below {len(OPS)}, got {code}; export it again"
+                    f"serialised equations: expected operation codes below {len(OPS)}, got {code}; export the model "
+                    "again"
                 )
             arity = OPS[_NAMES[code]].arity
             if any(operands[arity:]):

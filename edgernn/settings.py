@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Word:
-    """Annotation with the short name of a setting if it is not the field's name; None if a user cannot set it."""
+    """Annotation with a setting's short name, if that is not the field's name; None if users cannot set the field."""
 
     name: str | None
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# seconds after which a signal during an import is tried again
+# seconds after which a signal that arrived during an import is sent again
 _PAUSE = 0.02
 
 
@@ -111,7 +111,7 @@ def _imports(frame: FrameType | None) -> bool:
 
 
 def _send_again(number: int) -> None:
-    """Send a signal to this process a little later."""
+    """Send a signal to this process again, a little later."""
     timer = threading.Timer(_PAUSE, os.kill, (os.getpid(), number))
     timer.daemon = True
     timer.start()

@@ -31,7 +31,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         tensors: dict[str, Tensor] = load_file(path)
         return tensors
     except FileNotFoundError:
-        raise EdgernnError(f"{path}: no such file") from None
+        raise EdgernnError(f"{path}: no such file; check the path") from None
     except SafetensorError as error:
         raise EdgernnError(
             f"{path}: expected a safetensors file, got a damaged one ({error}); restore it or train again"
@@ -63,7 +63,7 @@ def load_weights(model: RecurrentModel, folder: Path, name: str = WEIGHTS) -> No
     for key, tensor in expected.items():
         if tensors[key].shape != tensor.shape:
             shapes = f"expected {tuple(tensor.shape)}, got {tuple(tensors[key].shape)}"
-            raise EdgernnError(f"{folder / name}: {key}: {shapes}; the file is that of another model")
+            raise EdgernnError(f"{folder / name}: {key}: {shapes}; the file belongs to another model, restore it")
     model.load_state_dict(tensors)
 
 

@@ -237,7 +237,7 @@ def check_gradient(name: str, program: Program, function: Function, widths: Mapp
         wanted = torch.autograd.grad(loss, [values[key] for key in program.arguments], materialize_grads=True)
     except RuntimeError as error:
         raise ProgramError(
-            f"{name}: torch cannot differentiate it ({' '.join(str(error).split())}); use other operators"
+            f"{name}: torch cannot differentiate this function ({' '.join(str(error).split())}); use other operators"
         ) from error
     inputs = {key: value.detach() for key, value in values.items()} | dict(zip(keys, grads, strict=True))
     derivative = gradient(program, keys)
@@ -250,13 +250,13 @@ def check_gradient(name: str, program: Program, function: Function, widths: Mapp
 
 
 def _points(widths: Mapping[int, int]) -> dict[int, Tensor]:
-    """Draw random test values from a fixed seed: for each argument a tensor with as many columns as `widths` says."""
+    """Draw random test values from a fixed seed: a tensor (rows, widths[key]) for each argument key."""
     generator = torch.Generator().manual_seed(0)
     return {key: 2 * torch.randn(_ROWS, n, dtype=torch.float64, generator=generator) for key, n in widths.items()}
 
 
 def _compare(name: str, program: Program, function: Function, widths: Mapping[int, int]) -> None:
-    """Raise ProgramError if program and torch function differ, as with hidden state or branches on values."""
+    """Raise ProgramError if program and torch function differ, e.g. because of hidden state or branches on values."""
     points = _points(widths)
     with torch.no_grad():
         expected = function(points)
@@ -268,7 +268,7 @@ def _compare(name: str, program: Program, function: Function, widths: Mapping[in
 
 
 def _rewrite(graph: fx.Graph, keys: Sequence[int], width: int) -> Program:
-    """Rewrite a torch.fx graph to a program; `keys` identify its arguments, `width` is that of its results."""
+    """Rewrite a torch.fx graph to a program; `keys` identify its arguments, `width` is the width of its results."""
     builder = Builder()
     values: dict[fx.Node, _Value] = {}
     argument_keys = iter(keys)

@@ -23,7 +23,7 @@ def card(
     weights: str = "float32",
     loss: Loss | None = None,
 ) -> str:
-    """Write the model card as Markdown.
+    """Format the model card as Markdown.
 
     Args:
         model: The exported model.

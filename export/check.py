@@ -145,7 +145,7 @@ def _torch(model: SequenceModel, x: Tensor, state: State) -> tuple[Tensor, State
 
 
 def _margins(model: SequenceModel, x: Tensor, state: State) -> Tensor:
-    """Return the smallest distance (B,) of an update decision from its threshold, over all layers and steps of x.
+    """Return the smallest distance (B,) of an update decision from its threshold, over layers and steps of x (T, B, I).
 
     Distances are in units of `UpdateRule.tie`. They are recorded by wrapping the method `decide` of each update rule.
     """

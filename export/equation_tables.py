@@ -46,7 +46,7 @@ def equation_tables(projection: Projection) -> str:
 
 
 def _forms(cell: type[Cell]) -> list[list[Cell]]:
-    """Group the variants of a cell by name (`Cell.form`); those of the same name differ in their biases only."""
+    """Group the variants of a cell by name (`Cell.form`); variants of one name differ in their biases only."""
     ordered = sorted(cell.forms(), key=lambda form: (bool(form.variant), form.form))
     return [list(forms) for _, forms in groupby(ordered, key=lambda form: form.form)]
 
@@ -97,7 +97,7 @@ def _rule(rule: UpdateRule, projection: Projection) -> dict[str, Any]:
         "programs": {},
     }
     if not rule.has_equations():
-        # its decisions are code written by hand
+        # decisions of this rule are C++ code written by hand
         return described
     matrix, bias = projection(rule)
     equations = trace_rule(rule, ("h", "c"))

@@ -157,7 +157,7 @@ def _wave(rows: Array, columns: Array, period: int) -> tuple[Array, Array]:
 
 
 def fourier_parts(size: int, filters: Array) -> FourierParts:
-    """Compute the matrices of an FFT.
+    """Compute the matrices of an FFT as two matrix products, and reorder the mel filters for its output.
 
     Args:
         size: N, a power of two.
@@ -195,7 +195,7 @@ Rate = Callable[[LogMel], list[onnx.NodeProto]]
 
 
 def _followed(add: _Namespace, frontend: LogMel, values: str, rate: Rate) -> str:
-    """Add a Scan that smooths `values` (T, B, bands), from the normalisation's state on; return the result's name."""
+    """Add a Scan that smooths `values` (T, B, bands), starting from the normalisation's state; return its name."""
     memory, bands = frontend.memory, frontend.config.bands
     body = [
         *rate(frontend),

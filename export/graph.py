@@ -226,7 +226,7 @@ def _functions(layers: list[RecurrentLayer]) -> list[_Function]:
         if key not in functions:
             if len(functions) == MOST_OPS:
                 raise UsageError(
-                    f"layers: expected at most {MOST_OPS} kinds (cell, rule and options), got more; use fewer"
+                    f"layers: expected at most {MOST_OPS} kinds of layers (cell, rule and options), got more; use fewer"
                 )
             name = op_names(len(functions) + 1)[-1]
             name = name.replace(OP, PORTABLE) if kernel is None else name

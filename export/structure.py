@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys that tell whether two torch modules compute the same function of inputs and weights."""
+"""Keys to compare torch modules: equal keys mean the same function of inputs and weights."""
 
 import types
 from collections.abc import Hashable

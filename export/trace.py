@@ -141,17 +141,18 @@ def _trace(module: nn.Module, inputs: dict[str, Tensor], axes: Sequence[dict[int
         raise EdgernnError(f"torch.onnx.export could not trace {type(module).__name__}; use other torch operators")
     model = program.model_proto
     if model.functions or any(o.domain not in ("", "ai.onnx") for o in model.opset_import if o.domain):
-        raise EdgernnError("the traced step has operators that are not standard ONNX; use other torch operators")
+        raise EdgernnError("expected standard ONNX operators in the traced step, got others; use other torch operators")
     return model.graph
 
 
 def _nodes(
     graph: onnx.GraphProto, rename: Callable[[str], str], layer: RecurrentLayer, any_size: bool
 ) -> list[onnx.NodeProto]:
-    """Copy a graph's nodes with all values renamed; initialisers come first, as Constant nodes.
+    """Copy a graph's nodes and rename all values; initialisers become Constant nodes, which come first.
 
-    The tracer writes I as a number into shapes. It is replaced by the size of the input, so that layers with another I
-    can call the same function. `any_size` replaces H, too. With an imputer I remains: only one layer has it.
+    The tracer writes I as a number into shapes. This number is replaced by the size of the input, so that layers with
+    another I can call the same function. `any_size` replaces H, too. With an imputer, I remains a number, because only
+    one layer has an imputer.
     """
     nodes = []
     cell = layer.cell
@@ -234,7 +235,7 @@ def op_outputs(layer: RecurrentLayer) -> list[str]:
 
 
 def op_attributes(layer: RecurrentLayer) -> dict[str, Any]:
-    """Return the attributes of a layer's ONNX node: its parts, schema, and the multiply-adds of a full step."""
+    """Return the attributes of a layer's ONNX node: names of cell and rule, options, schema, and multiply-adds."""
     cell, imputer = layer.cell, layer.imputer
     parts = {
         "cell": cell.form,
@@ -253,7 +254,7 @@ def _outer_names(layer: RecurrentLayer) -> dict[str, str]:
 
 
 def _traced(layer: RecurrentLayer) -> tuple[onnx.GraphProto, onnx.GraphProto, list[str]]:
-    """Trace a layer; return the graph for all steps at once, that of one step, and the names of the constants."""
+    """Trace a layer; return the graph for all steps at once, the graph of one step, and the names of the constants."""
     # besides weights, _Sequence reads X and outside.STATE; _Step reads projections a, e, x, STATE and constant.NAME
     like = next(layer.parameters())
     x = like.new_zeros(3, 2, layer.input_size)

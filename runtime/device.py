@@ -76,7 +76,7 @@ def gpu_session(ort: Any, content: bytes, options: Any, *, stream: int | None = 
 
 
 def unassigned_ops(session: Any, ops: set[str]) -> set[str]:
-    """Return those of `ops`, custom ops of the domain ai.edgernn, that no node runs on the CUDA provider.
+    """Return the names in `ops`, custom ops of the domain ai.edgernn, that the CUDA provider runs in no node.
 
     The session must be created with the config entry RECORD. The set is empty if ONNX Runtime cannot list which
     provider runs each node.

@@ -83,7 +83,7 @@ def read_model(path: Path) -> bytes:
     if (path / MODEL).is_file():
         raise EdgernnError(f"{path}: expected a model file, got a folder; name its model: {path / MODEL}")
     if not path.is_file():
-        raise EdgernnError(f"{path}: no such file")
+        raise EdgernnError(f"{path}: no such file; check the path")
     return path.read_bytes()
 
 
@@ -108,29 +108,31 @@ def read_info(text: str | None, path: Path) -> dict[str, Any]:
         # optional in a file without custom cells
         info.setdefault("programs", {})
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise EdgernnError(f"{path}: its edgernn metadata cannot be read; export it again") from None
+        raise EdgernnError(f"{path}: its edgernn metadata cannot be read; export the model again") from None
     if schema != SCHEMA:
-        remedy = "export it again" if isinstance(schema, int) and schema < SCHEMA else "update edgernn"
+        remedy = "export the model again" if isinstance(schema, int) and schema < SCHEMA else "update edgernn"
         raise EdgernnError(f"{path}: expected edgernn metadata of version {SCHEMA}, got {schema!r:.50}; {remedy}")
     for name, (expected, is_valid) in _FIELDS.items():
         value: Any = info
         for key in name.split("."):
             if type(value) is not dict or key not in value:
-                raise EdgernnError(f"{path}: its edgernn metadata lacks the value {name}; export it again")
+                raise EdgernnError(f"{path}: its edgernn metadata lacks the value {name}; export the model again")
             value = value[key]
         if not is_valid(value):
             got = f"expected {expected}, got {value!r:.50}"
-            raise EdgernnError(f"{path}: value {name} in its edgernn metadata: {got}; export it again")
+            raise EdgernnError(f"{path}: value {name} in its edgernn metadata: {got}; export the model again")
     # a file of an earlier version lacks the entry, as it has no front end
     if not _is_frontend(settings := info["model"].get("frontend", {"name": None})):
         got = f"expected a table with a name and sizes, got {settings!r:.50}"
-        raise EdgernnError(f"{path}: model.frontend in its edgernn metadata: {got}; export it again")
+        raise EdgernnError(f"{path}: model.frontend in its edgernn metadata: {got}; export the model again")
     return info
 
 
 def not_utf8(path: Path) -> EdgernnError:
     """Build the error for a file with a name that is not UTF-8."""
-    return EdgernnError(f"{path}: expected names in UTF-8, got other bytes: the file is damaged; export it again")
+    return EdgernnError(
+        f"{path}: expected names in UTF-8, got other bytes: the file is damaged; export the model again"
+    )
 
 
 def _finite(text: str) -> float:

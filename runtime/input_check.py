@@ -12,7 +12,7 @@ from edgernn.errors import EdgernnError, UsageError
 from edgernn.runtime.info import feature_size, frontend
 
 Array = NDArray[Any]
-# action of a step on numbers of x that are not finite
+# reaction of a step to a number of x that is not finite
 OnNonfinite = Literal["error", "hold", "reset"]
 # the values of the C enum EdgernnNonfinite
 ACTIONS: dict[OnNonfinite, int] = {"error": 0, "hold": 1, "reset": 2}
@@ -48,12 +48,12 @@ class InputCheck:
         for name in ("mean", "std"):
             if (count := len(model["input"][name])) not in (1, width):
                 got = f"expected {width} numbers, or one, got {count}"
-                raise EdgernnError(f"{path}: model.input.{name} in its edgernn metadata: {got}; export it again")
+                raise EdgernnError(f"{path}: model.input.{name} in its edgernn metadata: {got}; export the model again")
         numbers = [model["input"]["mean"], model["input"]["std"]] if frontend(info) is None else [[0.0], [1.0]]
         self.start, self._std = (np.broadcast_to(np.array(values, np.float32), size) for values in numbers)
 
     def bad(self, x: Array) -> NDArray[np.bool_]:
-        """Return which values of x are bad: unknown words, or numbers that are not finite.
+        """Return a mask of the values of x that are bad: unknown words, or numbers that are not finite.
 
         A NaN is not bad where the mask of a model with an imputer says that the value is missing.
         """

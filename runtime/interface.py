@@ -137,7 +137,9 @@ def _expect(path: Path, kind: str, name: str, value: Value | None, type: str, sh
 
 def _error(path: Path, kind: str, name: str, expected: str, value: Value | None) -> EdgernnError:
     got = "none" if value is None else f"{value.type} {_words(value.shape)}"
-    return EdgernnError(f"{path}: {kind} {name:.50} of its graph: expected {expected}, got {got:.100}; export it again")
+    return EdgernnError(
+        f"{path}: {kind} {name:.50} of its graph: expected {expected}, got {got:.100}; export the model again"
+    )
 
 
 def _words(shape: Iterable[Any]) -> str:

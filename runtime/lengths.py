@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from edgernn.errors import UsageError
 
 Rows = NDArray[np.int64]
-# sequences of a part of a padded batch, its first step, and the step after its last one
+# a part of a padded batch: indices of its sequences, its first step, and the step after its last one
 Part = tuple[Rows, int, int]
 
 

@@ -125,7 +125,7 @@ def register(options: Any, path: str, threads: int = 1) -> None:
 
 
 def no_native(kinds: Iterable[str], device: str = "cpu") -> str | None:
-    """Return why the library of a device lacks kernels of these names (see `native_kernels`); None if it has all."""
+    """Explain which kernels in `kinds` (see `native_kernels`) the library of a device lacks; None if it has all."""
     missing, name = sorted(set(kinds) - native_kernels(device)), "CUDA" if device == "cuda" else "native"
     lacks = f"the {name} library has no kernel for {', '.join(missing)}" if missing else None
     if any("*" in kind for kind in missing):

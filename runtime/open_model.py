@@ -94,7 +94,7 @@ def open_session(
     except UnicodeDecodeError:
         raise not_utf8(path) from None
     except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
-        raise EdgernnError(f"{path}: ONNX Runtime cannot load it: {first_line(error)}") from None
+        raise EdgernnError(f"{path}: ONNX Runtime cannot load the model: {first_line(error)}") from None
 
 
 def first_line(error: Exception) -> str:

@@ -68,7 +68,7 @@ def pack_file(model: Path, out: Path) -> dict[str, Any]:
 
 
 def pack(content: bytes, path: Path) -> bytes:
-    """Convert the content of an exported ONNX file to that of a packed model.
+    """Convert the content of an exported ONNX file to the content of a packed model.
 
     Args:
         content: The file's content.
@@ -123,7 +123,8 @@ class _Packer:
                 size, values = feature_size(info), self._weights[name].values
                 if values.shape not in ((1,), (size,)):
                     raise EdgernnError(
-                        f"{path}: {name}: expected {size} numbers, or one, got shape {values.shape}; export it again"
+                        f"{path}: {name}: expected {size} numbers, or one, got shape {values.shape}; export the model "
+                        "again"
                     )
                 self._tensors.append(Weight(np.broadcast_to(values, size)))
         nodes = [node for node in model.graph.node if node.domain == DOMAIN]
@@ -132,7 +133,7 @@ class _Packer:
         if order != [name for name in states if name in order]:
             raise EdgernnError(
                 f"{path}: expected the states in the order of the nodes that read them, got another order; "
-                "export it again"
+                "export the model again"
             )
         for node in nodes:
             for name in node.input[1:]:
@@ -152,7 +153,7 @@ class _Packer:
             kernels = ", ".join(info["kernels"])
             raise EdgernnError(
                 f"{path}: expected one kernel name for each of its {len(names)} kinds of layers in its metadata, got "
-                f"{kernels:.100}; export it again"
+                f"{kernels:.100}; export the model again"
             )
         kinds = dict(zip(names, info["kernels"], strict=True))
         for kind in kinds.values():
@@ -174,14 +175,14 @@ class _Packer:
             numbers = [float(settings["energy_floor"]), kind, rise, float(settings["floor_fall"])]
         except (KeyError, TypeError, ValueError):
             raise EdgernnError(
-                f"{path}: model.frontend in its edgernn metadata cannot be read; export it again"
+                f"{path}: model.frontend in its edgernn metadata cannot be read; export the model again"
             ) from None
         window, stored = (self._weights[f"frontend.{name}"].values for name in ("window", "filters"))
         order = frequency_order(1 << (len(window) - 1).bit_length())
         if stored.shape != (len(order), settings["bands"]):
             raise EdgernnError(
                 f"{path}: frontend.filters: expected shape {(len(order), settings['bands'])}, got {stored.shape}; "
-                "export it again"
+                "export the model again"
             )
         filters = np.zeros((settings["bands"], int(order.max()) + 1), np.float32)
         np.add.at(filters.T, order, stored)
@@ -238,7 +239,7 @@ class _Packer:
 
 
 def _group_size(node: "onnx.NodeProto") -> int:
-    """Return the number of neurons of an ONNX node that share an update decision."""
+    """Return the number of neurons that share an update decision, from the attributes of an ONNX node."""
     return next((a.i for a in node.attribute if a.name == "group_size"), 1)
 
 
@@ -251,7 +252,8 @@ def _cell(node: "onnx.NodeProto", path: Path) -> bytes:
         lists = [np.array(attributes[name].ints if name in attributes else [], "<i4") for name in INTS]
     except OverflowError:
         raise EdgernnError(
-            f"{path}: node {node.op_type}: the equations of its cell are not 32-bit integers; export the model again"
+            f"{path}: node {node.op_type}: expected equations of 32-bit integers, got larger ones; export the "
+            "model again"
         ) from None
     lists += [np.array(attributes[name].floats if name in attributes else [], "<f4") for name in NUMBERS]
     name = attributes["cell"].s if "cell" in attributes else b""

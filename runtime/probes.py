@@ -66,6 +66,6 @@ def streamed(stepper: Stepper, x: NDArray[np.float32] | NDArray[np.int64]) -> Ca
 
     def call() -> None:
         if library.edgernn_probe_sequences(*arguments) != 0:
-            raise EdgernnError(f"x: the packed model rejects it: {stepper.refusal()}")
+            raise EdgernnError(f"the packed model rejects x: {stepper.refusal()}")
 
     return call

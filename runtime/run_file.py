@@ -98,7 +98,7 @@ def read(path: Path) -> NDArray[Any]:
             return np.asarray(np.load(path, allow_pickle=False))
         return _csv(path)
     except FileNotFoundError:
-        raise EdgernnError(f"{path}: no such file") from None
+        raise EdgernnError(f"{path}: no such file; check the path") from None
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
         raise EdgernnError(
             f"{path}: cannot be read ({error}); write an npy file with numpy.save, or a csv table of numbers"

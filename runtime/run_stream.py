@@ -49,7 +49,7 @@ def run_stream(
     classes = session.info.get("classes")
     if type(classes) is not list or not all(type(name) is str for name in classes):
         raise UsageError(
-            f"{model}: expected the names of its classes in the file, got none; export it from its run directory"
+            f"{model}: expected the names of its classes in the file, got none; export the model from its run directory"
         )
     hop, rate = audio["hop"], audio["sample_rate"]
     samples = read_wav(source, rate)
@@ -67,7 +67,7 @@ def run_stream(
         if y.shape != scores[t].shape:
             raise EdgernnError(
                 f"{model}: expected y with a score for each of its {len(classes)} classes, got {len(y)} numbers; "
-                "export it from its run directory again"
+                "export the model from its run directory again"
             )
         scores[t] = y
         updates += session.neurons if session.updates is None else int(session.updates.sum())

@@ -67,7 +67,7 @@ def encode(model: Model, counts: NDArray[np.int64], state: Mapping[str, Array], 
 
 
 def decode(content: bytes, model: Model) -> SavedState:
-    """Check a saved state and split it.
+    """Check a saved state and decode its parts.
 
     Args:
         content: The saved state.

@@ -62,9 +62,9 @@ class Session:
             device: "cpu", or "cuda" for the first GPU, where `step` keeps the state; only x and y are copied.
             stream: CUDA stream for all work of the session. Default: ONNX Runtime's stream.
             on_nonfinite: What `step` does if a number of x is NaN or infinite. "error" refuses the step and keeps the
-                state. "hold" puts the last finite number of that stream and channel in its place: before the first
-                one, the mean that the model subtracts, else 0. "reset" does so too, and first restores the initial
-                state of that stream.
+                state. "hold" replaces the number by the last finite one of that stream and channel. Before the first
+                finite one, it takes the mean that the model subtracts, else 0. "reset" replaces it likewise, and first
+                restores the initial state of that stream.
 
         Raises:
             EdgernnError: The file is missing, corrupt, not exported by edgernn or newer than this version, or the
@@ -150,8 +150,8 @@ class Session:
 
         Returns:
             y (B, O) or (T, B, O) for a model with an output at every step; without the axis B if x has none. With
-            `lengths`, y (B, O) is that of each sequence's last real step, and y (T, B, O) is zero after it. A sequence
-            of length 0 has zeros.
+            `lengths`, y (B, O) is the output of each sequence's last real step, and y (T, B, O) is zero after it. A
+            sequence of length 0 has zeros.
         """
         sequence, parts = self._sequence(x, lengths)
         batch = sequence.shape[1]
@@ -193,7 +193,7 @@ class Session:
             if stream.started:
                 expected = stream.batch
                 raise UsageError(
-                    f"x_t: expected the batch of the kept state, {expected}, got {batch}; call reset() first"
+                    f"x_t: expected the batch size of the kept state, {expected}, got {batch}; call reset() first"
                 )
             stream = None
         if stream is None:
@@ -218,7 +218,7 @@ class Session:
         return Model(len(packed), checksum_of(packed), self._state_sizes, inputs)
 
     def save_state(self) -> bytes:
-        """Save the state that `step` keeps, of all streams of the batch, with what `on_nonfinite` needs.
+        """Save the state that `step` keeps for all streams of the batch, and the data that `on_nonfinite` needs.
 
         Returns:
             The saved state. A session of the same file, in any process, continues from it bit for bit with the same
@@ -234,7 +234,7 @@ class Session:
         return self._stream.save(self._saved_model())
 
     def restore_state(self, saved: bytes) -> None:
-        """Restore a saved state; the batch of the next step is that of the saved one.
+        """Restore a saved state; the next step must have the batch size of the saved state.
 
         Args:
             saved: Bytes from `save_state`, or from `edgernn_save_state` of the packed model.
@@ -322,7 +322,7 @@ class Session:
         return sequence, split_batch(sizes, self.info["streaming"])
 
     def _run_parts(self, x: NDArray[Any], state: Mapping[str, Array], parts: list[Part]) -> dict[str, Any]:
-        """Run the parts of a padded batch and return its outputs, as `_call` does; padding has zeros."""
+        """Run the parts of a padded batch and return its outputs, as `_call` does; outputs are 0 at padded steps."""
         steps, batch = x.shape[:2]
         shapes = {"y": (steps, batch), "updates": (steps, batch), "macs": (batch,)}
         if self.info["model"]["head"]["output"] == "last":
@@ -374,7 +374,7 @@ class Session:
         try:
             return call(*arguments)
         except Exception as error:  # the classes of ONNX Runtime's exceptions have no common base
-            raise EdgernnError(f"{self.path}: ONNX Runtime cannot run it: {first_line(error)}") from None
+            raise EdgernnError(f"{self.path}: ONNX Runtime cannot run the model: {first_line(error)}") from None
 
 
 def _host(value: Any) -> Any:

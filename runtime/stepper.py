@@ -135,7 +135,7 @@ class Stepper:
         return data.raw
 
     def restore_state(self, saved: bytes) -> None:
-        """Restore a saved state, or raise EdgernnError if it is not one of this model and batch."""
+        """Restore a saved state, or raise EdgernnError if another model or batch size saved it."""
         self._check(self._library.edgernn_restore_state(self._model, saved, ctypes.c_size_t(len(saved))))
 
     def _check(self, status: int) -> None:

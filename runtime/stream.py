@@ -147,7 +147,7 @@ class OnnxStream(Stream):
         self._run, self._start, self._device = session.run_with_iobinding, state, device
         self._check, self._on_nonfinite = check, on_nonfinite
         names = [o.name for o in session.get_outputs() if o.name.removesuffix(".next") not in state]
-        # a first step tells the outputs' shapes
+        # run one step to find out the shapes of the outputs
         values = session.run(names, {"x": x[None], **state})
         outputs = {name: np.empty_like(value) for name, value in zip(names, values, strict=True)}
         # removes the axis T of a model with an output at every step

@@ -56,7 +56,7 @@ def interleaved(
     progress: Progress | None = None,
     clocks: Mapping[str, Clock] | None = None,
 ) -> dict[str, list[list[float]]]:
-    """Time functions in interleaved rounds; each block of calls starts with an untimed one.
+    """Time functions in interleaved rounds; each block of calls starts with an untimed call.
 
     Args:
         calls: Dict from name to function.

@@ -37,7 +37,7 @@ def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
         # a header that claims more samples than there are allocates nothing here
         content = path.read_bytes()
     except FileNotFoundError:
-        raise EdgernnError(f"{path}: no such file") from None
+        raise EdgernnError(f"{path}: no such file; check the path") from None
     try:
         with wave.open(io.BytesIO(content)) as file:
             channels, width, got_rate, count = file.getparams()[:4]

@@ -53,7 +53,7 @@ class Weights(Mapping[str, Weight]):
 
     def __getitem__(self, name: str) -> Weight:
         if name not in self._names:
-            raise EdgernnError(f"{self._path}: expected the weight {name:.50}, got none; export it again")
+            raise EdgernnError(f"{self._path}: expected the weight {name:.50}, got none; export the model again")
         initializer = self._names[name]
         if initializer == "head.W":
             return Weight(self._read(initializer).T)
@@ -63,7 +63,7 @@ class Weights(Mapping[str, Weight]):
         scales = self._read(f"{name}.s")
         if scales.dtype != np.uint16 or scales.shape != (len(values), 1):
             raise EdgernnError(
-                f"{self._path}: expected one scale for each row of the int8 weight {name:.50}; export it again"
+                f"{self._path}: expected one scale for each row of the int8 weight {name:.50}; export the model again"
             )
         return Weight(values, _floats(scales))
 
@@ -89,7 +89,7 @@ class Weights(Mapping[str, Weight]):
                 return np.frombuffer(tensor.raw_data, dtype).reshape(shape)
         raise EdgernnError(
             f"{self._path}: the weight {name:.50}: expected raw float32, bfloat16 or int8 data of its shape; export "
-            "it again"
+            "the model again"
         )
 
 
@@ -116,7 +116,7 @@ def parse(content: bytes, path: Path) -> "onnx.ModelProto":
         model = onnx.load_from_string(content)
     except Exception as error:  # the classes of protobuf's exceptions have no common base
         raise EdgernnError(
-            f"{path}: expected an ONNX file, got another or a damaged one ({error}); export it again"
+            f"{path}: expected an ONNX file, got another or a damaged one ({error}); export the model again"
         ) from None
     graph = model.graph
     names = [value.name for values in (graph.initializer, graph.input, graph.output) for value in values]

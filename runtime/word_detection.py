@@ -3,7 +3,7 @@
 
     p_t = softmax(y_t)                           probabilities of the classes
     s_t = mean of p_t, p_{t-1}, ...              over `smoothing` seconds; before the first step, p is 0
-    k_t = the class with the largest s_t         among all but those of NOT_WORDS, such as silence
+    k_t = the class with the largest s_t         among all classes except NOT_WORDS, such as silence
 
 Word k_t is detected at step t if its s_t is at least `threshold` and no word was detected in the `refractory` seconds
 before. Training measures hits and false alarms with the same functions that `edgernn run --stream` uses.
@@ -25,12 +25,12 @@ NOT_WORDS = (UNKNOWN, SILENCE)
 
 @dataclass(frozen=True)
 class PostProcessing:
-    """Settings of detection.
+    """Settings of word detection.
 
     Attributes:
         smoothing: Seconds over which probabilities are averaged.
         threshold: Least average probability of a detected word.
-        refractory: Seconds after a detection in which no other is made.
+        refractory: Seconds after a detection in which no other word is detected.
 
     Raises:
         UsageError: A setting is out of range.
@@ -116,7 +116,7 @@ class Detector:
         return means
 
     def find(self, average: NDArray[np.float64], threshold: float, begin: int = 0, free: int = 0) -> list[DetectedWord]:
-        """Find detections in average probabilities.
+        """Find detected words in average probabilities.
 
         Args:
             average: Average probabilities s (T, classes).

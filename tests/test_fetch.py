@@ -204,7 +204,7 @@ def test_next_call_goes_on_where_a_broken_one_was(server, monkeypatch, home):
     monkeypatch.setattr("edgernn.training.datasets.download._ATTEMPTS", 1)
     server.cuts = 1
     with pytest.raises(
-        EdgernnError, match=r"broke \(it ended after 100,000 of 300,000 bytes\); 100,000 bytes are kept"
+        EdgernnError, match=r"broke \(the download ended after 100,000 of 300,000 bytes\); 100,000 bytes are kept"
     ):
         get("small")
     assert not (home / "small" / "f.bin").exists()

@@ -157,7 +157,7 @@ def test_a_graph_that_is_not_the_one_described_is_refused(original, change, mess
         packed(path)
     for use in (Session, bench):
         with pytest.raises(
-            EdgernnError, match=rf"model\.onnx: .*({message}|ONNX Runtime cannot load it: .*ShapeInference)"
+            EdgernnError, match=rf"model\.onnx: .*({message}|ONNX Runtime cannot load the model: .*ShapeInference)"
         ):
             use(path)
 

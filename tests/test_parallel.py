@@ -229,7 +229,7 @@ def test_torchrun_starts_what_devices_would(tmp_path, one_process):
 @pytest.mark.parametrize(
     ("changes", "devices", "said"),
     [
-        ({}, 3, "3 processes cannot share 10 sequences equally: 1 of them would train on 4 while the others, with 3"),
+        ({}, 3, "expected a multiple of the number of processes, 3, got 10; with parts of 4 and 3 sequences"),
         ({}, 4, "give batch_size=8 or 12, or 1, 2, 5 devices"),
         ({}, 20, "give batch_size=20, or 1, 2, 5, 10 devices"),
     ],

@@ -139,7 +139,7 @@ def test_the_saved_batch_is_that_of_the_next_step(backend):
     saved = session.save_state()
     other.step(x[0, 0])
     other.restore_state(saved)
-    with pytest.raises(edgernn.UsageError, match="x_t: expected the batch of the kept state, 2, got 1"):
+    with pytest.raises(edgernn.UsageError, match="x_t: expected the batch size of the kept state, 2, got 1"):
         other.step(x[1, :1])
     np.testing.assert_array_equal(other.step(x[1]), session.step(x[1]))
     other.reset()

@@ -152,7 +152,7 @@ def test_bad_files_are_named(tmp_path):
         onnx.save(proto, bad)
         with pytest.raises(edgernn.EdgernnError, match=message):
             Session(bad)
-    for schema, remedy in ((1, "export it again"), (3, "update edgernn")):
+    for schema, remedy in ((1, "export the model again"), (3, "update edgernn")):
         onnx.helper.set_model_props(proto, {"edgernn": f'{{"schema": {schema}}}'})
         onnx.save(proto, bad)
         with pytest.raises(edgernn.EdgernnError, match=rf"metadata of version 2, got {schema}; {remedy}"):

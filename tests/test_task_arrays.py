@@ -153,7 +153,7 @@ BAD_NPZ = {
     "few": ({"x": inputs(2), "y": ZEROS[:2]}, "expected at least 3 sequences, got 2"),
     "channels": (
         {"x": inputs(), "y": ZEROS, "x_val": inputs(4, I=2), "y_val": ZEROS[:4]},
-        "x_val: expected 3 channels, got 2",
+        "x_val: expected 3 channels as in x, got 2",
     ),
     "other-y": (
         {"x": inputs(), "y": ZEROS, "x_val": inputs(4), "y_val": np.zeros(4)},

@@ -138,7 +138,7 @@ BAD_FOLDERS = {
         {"labels.csv": ROWS + "g.csv,1\n"},
         r"labels\.csv: line 11: expected the name of a csv file in .*, got 'g\.csv'",
     ),
-    "missing": ({"labels.csv": ROWS[10:]}, r"labels\.csv: expected a row for each .* none for f00\.csv \(1 in all\)"),
+    "missing": ({"labels.csv": ROWS[10:]}, r"labels\.csv: expected a row for each .* none for f00\.csv \(1 missing\)"),
     "twice": (
         {"labels.csv": ROWS + ROWS[:10]},
         r"labels\.csv: line 11: expected each file once, got f00\.csv of line 1 again",
@@ -205,7 +205,7 @@ def test_bad_parts_are_named(tmp_path):
         write_files(tmp_path / part, 10)
     (tmp_path / "train" / "labels.csv").write_text(ROWS)
     (tmp_path / "test" / "targets.csv").write_text(ROWS)
-    with pytest.raises(EdgernnError, match=r"numbers in every part, got classes in .*train and numbers in .*test"):
+    with pytest.raises(EdgernnError, match=r"numbers in all parts, got classes in .*train and numbers in .*test"):
         opened(Folder(), tmp_path)
     (tmp_path / "train" / "labels.csv").rename(tmp_path / "train" / "targets.csv")
     (tmp_path / "test" / "targets.csv").write_text(ROWS.replace("\n", ",1\n"))

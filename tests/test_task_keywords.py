@@ -80,7 +80,7 @@ def test_other_words_are_unknown(tmp_path):
         labels = torch.cat([batch.target for batch in batches]).tolist()
         assert [labels.count(i) for i in range(4)] == [words / 2, words / 2, unknown, silence]
         assert len(part) == len(labels)
-    with pytest.raises(UsageError, match=r"words: expected names of folders in .*, got 'up'; it has go, left"):
+    with pytest.raises(UsageError, match=r"words: expected names of folders in .*, got 'up'; the folders are go, left"):
         opened(OwnWords(words="left,up"), tmp_path)
     with pytest.raises(UsageError, match="words: expected each word once, got 'left,left'"):
         opened(OwnWords(words="left,left"), tmp_path)
@@ -239,7 +239,9 @@ def test_bad_folders(tmp_path):
     with pytest.raises(EdgernnError, match=r"right: expected files of 'right' in the test part, got none; add files"):
         opened(OwnWords(), english)
     (english / "testing_list.txt").write_text("left/none.wav\nleft/neither.wav\n")
-    with pytest.raises(EdgernnError, match=r"testing_list.txt: expected files that exist, got 'left/none.wav' \(2 in"):
+    with pytest.raises(
+        EdgernnError, match=r"testing_list.txt: expected files that exist, got 'left/none.wav' \(2 missing"
+    ):
         opened(OwnWords(), english)
 
 

@@ -165,7 +165,8 @@ def test_beginnings_are_filled_in_twenty_times(tmp_path):
 
 def test_a_beginning_has_words():
     with pytest.raises(
-        UsageError, match=r"beginnings: expected beginnings of sentences, each with a word, between the \|, got 'a \| '"
+        UsageError,
+        match=r"beginnings: expected beginnings of sentences separated by \|, each with at least one word, got 'a \| '",
     ):
         SentenceCodes(beginnings="a | ")
 

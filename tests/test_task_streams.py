@@ -184,7 +184,7 @@ def test_hits_misses_wrong_words_and_false_alarms():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"stream": 0.5}, r"stream: expected 0, or a length of at least seconds=1, that of a clip, got 0.5"),
+        ({"stream": 0.5}, r"stream: expected 0, or at least seconds=1, the length of a clip, got 0.5"),
         ({"stream": 3.0, "silence": 0.0}, "silence: expected above 0 with stream"),
     ],
 )

@@ -180,8 +180,8 @@ def test_models_that_cannot_hear_words_are_refused(recording, tmp_path):
     to_onnx(audio, wrong, metadata={"classes": CLASSES})
     for path, message in (
         (plain, "expected a model that reads audio, got one without a front end; train it with frontend=logmel"),
-        (nameless, "expected the names of its classes in the file, got none; export it from its run directory"),
-        (wrong, "expected y with a score for each of its 4 classes, got 3 numbers; export it from its run"),
+        (nameless, "expected the names of its classes in the file, got none; export the model from its run directory"),
+        (wrong, "expected y with a score for each of its 4 classes, got 3 numbers; export the model from its run"),
     ):
         with pytest.raises(EdgernnError, match=message):
             run_stream(path, recording, PostProcessing())
@@ -193,7 +193,10 @@ def test_models_that_cannot_hear_words_are_refused(recording, tmp_path):
         ([], "or --stream FILE.wav, got neither"),
         (["--input", "x.npz"], "or --stream FILE.wav, got neither"),
         (["--input", "x.npz", "--stream", "r.wav"], "expected --input and --output, or --stream, got both"),
-        (["--input", "x.npz", "--output", "y.npz", "--threshold", "0.5"], "--threshold: expected --stream"),
+        (
+            ["--input", "x.npz", "--output", "y.npz", "--threshold", "0.5"],
+            "--threshold: expected together with --stream",
+        ),
         (["--stream", "r.wav", "--threshold", "2"], "threshold: expected above 0 and at most 1, got 2"),
     ],
 )

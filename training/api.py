@@ -126,7 +126,7 @@ def _resumed_cell(run: Path, cell: str) -> str:
 
 
 def _extra_files(plan: Plan) -> dict[str, bytes]:
-    """Return the files to keep beside config.json, as a dict from name to content: that of a user-defined cell."""
+    """Return the file of a user-defined cell, to store beside config.json, as a dict from file name to content."""
     source = source_of(plan.model.layer.types[0])
     return {} if source is None else {KEPT: source.content}
 
@@ -233,7 +233,7 @@ def _result(plan: Plan, model: RecurrentModel, position: Position, training_loss
 
 
 def _steered(plan: Plan, model: RecurrentModel, position: Position) -> dict[str, Any]:
-    """Return the wanted and the reached share of skipped updates, and warn if they differ; {} without `skip`."""
+    """Return the wanted and the reached share of skipped updates, and warn if they differ; without `skip`, nothing."""
     if plan.config.skip is None or position.steering is None:
         return {}
     steering = Steering(plan.config.skip, position.step, position.steering)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start of the further processes of a data-parallel training by process 0, on the same machine."""
+"""The other processes of a data-parallel training, which process 0 starts on the same machine."""
 
 import os
 import subprocess

@@ -19,7 +19,7 @@ def sections(task: str | None = None, cell: str | None = None, rule: str | None 
     """List the settings of training and model, and those of a task, a cell and an update rule, if given.
 
     Args:
-        task: A task's name, whose defaults are shown. None: those of training.
+        task: A task's name, whose defaults are shown. None: the defaults of training.
         cell: A cell's name, or None.
         rule: A rule's name, or None.
 

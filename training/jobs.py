@@ -70,7 +70,8 @@ class Job:
     def result(self) -> dict[str, Any] | None:
         """Return the result of the finished training, with machine, version and latency; None if it is not finished.
 
-        The result in the run directory comes before one from an earlier table. A damaged result.json counts as missing.
+        A result in the run directory takes precedence over one from an earlier table. A damaged result.json counts as
+        missing.
         """
         directory = RunDirectory(self.out)
         result = directory.result()

@@ -27,9 +27,9 @@ from edgernn.training.tasks.base import FOREGROUND
 class TrainingLoss(nn.Module):
     """Training loss of a batch: loss of the task + λ · penalty on updates (`UpdateRule.budget`) + imputation loss.
 
-    λ is the attribute `weight`, which starts as the setting lambda. forward returns the loss, and the last state for a
-    next batch that continues the sequences, or None. In data-parallel training, the mean over the processes is the loss
-    of the whole batch.
+    λ is the attribute `weight`, which starts as the setting lambda. forward returns the loss and the last state; the
+    state is None if the next batch has other sequences. In data-parallel training, the mean over the processes is the
+    loss of the whole batch.
     """
 
     def __init__(self, model: RecurrentModel, task: Task, config: TrainConfig, group: Group) -> None:
@@ -123,7 +123,7 @@ def fit(
     """Train from the run's checkpoint, or from the beginning, to the end.
 
     A step depends on seed, step number and weights alone, so that a resumed run equals an uninterrupted one. The model
-    ends with the last weights, with the optimiser's averages of them, or with those of the best evaluation
+    ends with the last weights, with the optimiser's averages of them, or with the weights of the best evaluation
     (keep="best").
 
     Args:

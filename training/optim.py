@@ -71,7 +71,8 @@ def check_names(config: TrainConfig) -> None:
         raise nearest("start", config.start.name, STARTS)
     if config.optimizer.momentum and config.optimizer.name not in _WITH_MOMENTUM:
         raise UsageError(
-            f"momentum: optimizer={config.optimizer.name} has no such setting; {' and '.join(_WITH_MOMENTUM)} have it"
+            f"momentum: optimizer={config.optimizer.name} has no such setting; leave it out, or use "
+            f"{' or '.join(_WITH_MOMENTUM)}"
         )
     triggers = [name for name in ("average_from", "nonmono") if getattr(config.optimizer, name) is not None]
     if triggers and config.optimizer.name != "ntasgd":

@@ -263,9 +263,9 @@ def check_size(plan: Plan, size: int) -> None:
         others = ", ".join(str(n) for n in range(1, batch + 1) if batch % n == 0 and n <= 2 * size)
         nearby = " or ".join(str(n * size) for n in (least, most) if n)
         raise UsageError(
-            f"batch_size: {size} processes cannot share {batch} sequences equally: {batch % size} of them would train "
-            f"on {most} while the others, with {least}, wait at every step; give batch_size={nearby}, or {others} "
-            "devices"
+            f"batch_size: expected a multiple of the number of processes, {size}, got {batch}; with parts of {most} "
+            f"and {least} sequences, some processes would wait at every step; give batch_size={nearby}, "
+            f"or {others} devices"
         )
     local = int(os.environ.get("LOCAL_WORLD_SIZE", size))
     gpus = torch.cuda.device_count()

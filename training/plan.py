@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan of a training: names and settings resolved to a task with its data, a training and a model configuration."""
+"""Preparation of a training: opens the task's data, and builds the configurations of the training and of the model."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -156,7 +156,7 @@ def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object
         cell: The cell's name, or FILE.py:CLASS.
         rule: The rule's name; None if the cell's name implies it.
         settings: Settings of training, model, task, cell and rule, by short or dotted name.
-        seed: The seed of the run, and by default that of a random rule.
+        seed: The seed of the run, and by default also of the rule `random`.
 
     Returns:
         The task, not opened yet, and the configs.
@@ -186,8 +186,8 @@ def choose(task: str, cell: str, rule: str | None, settings: Mapping[str, object
         check_steerable("background", rule_type)
         if not new_task.marks_background:
             raise UsageError(
-                f"background: expected a task that marks steps at which nothing happens, got {task_type.name} without; "
-                "set silence for the task adding, or background_label for your own labels per step"
+                f"background: expected a task that marks steps at which nothing happens, got {task_type.name}, which "
+                "marks none; set silence for the task adding, or background_label for your own labels per step"
             )
     return Choice(new_task, source, rule_type.can_skip, config, new_task.adapted(replace(model, layer=layer)))
 

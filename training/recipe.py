@@ -24,7 +24,7 @@ series             series of numbers that the table keeps of each run, for pictu
 [settings]         settings of all rows
 [vary]             settings and their values: each row is trained with every combination (optional); a recipe that is
                    trained on its own uses the first values
-[quick]            settings of the cut-down version, which override all others; it has one seed
+[quick]            settings of the cut-down version, which override all others; this version has one seed
 [rows.ROW]         a recipe; the rows have the paper's order
 
 A row has these keys:
@@ -264,7 +264,7 @@ def follow(name: str | None, options: dict[str, Any], settings: Settings) -> Set
 
 
 def over(settings: Settings, others: Settings) -> Settings:
-    """Override `settings` by `others`, which also override settings that exclude theirs, as steps excludes epochs."""
+    """Merge settings; `others` also remove settings that exclude theirs, as steps and epochs exclude each other."""
     overridden = {name for chosen, excluded in _EXCLUDED if chosen in others for name in excluded}
     return {**{key: value for key, value in settings.items() if key not in overridden}, **others}
 
@@ -305,7 +305,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         path: The file.
 
     Returns:
-        Its content. Numbers below a key "reported" are Decimal, because the printed digits give the rounding.
+        Its content. Numbers below a key "reported" are Decimal, because their digits show how the paper rounded.
 
     Raises:
         EdgernnError: The file does not exist, or is not TOML.
@@ -313,7 +313,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
     except FileNotFoundError:
-        raise EdgernnError(f"{path}: no such file") from None
+        raise EdgernnError(f"{path}: no such file; check the path") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise EdgernnError(f"{path}: expected a TOML file, got a mistake in it ({error})") from None
     values: dict[str, Any] = _floats(content)

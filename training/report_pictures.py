@@ -235,7 +235,8 @@ class Tradeoff(Picture):
 class Scatter(Picture):
     """Plot of a column against another, a line per group of rows: means and 95 % confidence intervals over seeds.
 
-    The label of a group is the name of its row; of several rows, the part of their names before the dash.
+    A group of one row is labelled by the row's name, a group of several rows by the part of their names before the
+    dash.
 
     Attributes:
         kind: Name of the kind.
@@ -297,7 +298,7 @@ def column_title(name: str) -> str:
 
 
 def _measured_columns(row: Row) -> Row:
-    """Return the columns of a row that have a mean, with "microseconds", the time of a sequence, as one of them."""
+    """Return the columns of a row that have a mean, and the time of a sequence as the column "microseconds"."""
     columns = {**row["columns"], "microseconds": (row.get("latency") or {}).get("microseconds", {"mean": None})}
     return {name: entry for name, entry in columns.items() if entry["mean"] is not None}
 

@@ -168,7 +168,7 @@ def search(
     data: Path | None = None,
     device: str = "auto",
 ) -> list[dict[str, Any]]:
-    """Search hyperparameters: train every combination in the [search] of each row, with seed 0.
+    """Search hyperparameters: train every combination in the [search] section of each row, with seed 0.
 
     Args:
         name: The table.

@@ -58,8 +58,8 @@ class Position:
         loss_count: Number of these losses.
         best: Best validation metric; None before the first evaluation.
         stale: Evaluations since the best one.
-        missed: With the setting skip: distance of the share of skipped updates at the best evaluation from the wanted
-            share, in percentage points beyond `steering.TOLERANCE`; 0 within it, and without that setting.
+        missed: With the setting skip: by how many percentage points, beyond `steering.TOLERANCE`, the best evaluation
+            misses the wanted share of skipped updates; else 0.
         seconds: Seconds of training.
         steering: With the setting skip: state of the controller of λ, the weight of the updates in the loss. None
             without that setting and before the first step.

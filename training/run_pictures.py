@@ -15,7 +15,7 @@ from edgernn.training.states import Equation, cobweb, equations, kept_shares
 
 @dataclass(frozen=True, kw_only=True)
 class RunPicture(Picture):
-    """Base class of plots of trained models: those of some rows, with the first seed and a variant such as T=10."""
+    """Base class of plots of trained models: the runs of some rows with the first seed, in one variant such as T=10."""
 
     of_runs: ClassVar[bool] = True
 

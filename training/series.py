@@ -56,8 +56,8 @@ def join_series(runs: Sequence[Series | None]) -> dict[str, Any] | None:
         runs: The series of each run.
 
     Returns:
-        A dict with "over", "at" (of the longest run) and "values" (a list for each run); None if a run lacks the
-        series.
+        A dict with "over" (unit of the horizontal axis), "at" (epochs or steps of the longest run) and "values" (a list
+        for each run). None if a run lacks the series.
     """
     series = [run for run in runs if run is not None]
     if not series or len(series) < len(runs):

@@ -29,7 +29,7 @@ _GRID = 201
 
 
 class CellState(Cell):
-    """Cell whose state is that of an LSTM with the inputs f_t, i_t and k_t as gates, for cobweb diagrams.
+    """Cell with the state equation of an LSTM, whose inputs are the gates f_t, i_t and k_t; for cobweb diagrams.
 
     s_t = f_t ⊙ s_{t-1} + i_t ⊙ tanh(k_t ⊙ s_{t-1})
 
@@ -86,10 +86,10 @@ class Equation:
 def cobweb(path: Path, model: SequenceModel, x: Tensor, steps: int = 6) -> None:
     """Draw cobweb diagrams of one neuron's state over successive steps of a sequence.
 
-    The neuron is that of the first layer whose state varies most, and the steps are those at which it moves most. The
-    state is c if the cell has one, else h. The solid line of step t is the map from s_{t-1} to s_t of this neuron, with
-    all other values fixed; the dashed line is y = x. The dotted trail goes from s_{t-1} (rhombus) vertically to the map
-    and horizontally to s_t (circle). Where the map crosses y = x is a fixed point.
+    The neuron is the one of the first layer whose state varies most. The steps are those at which this state changes
+    most. The state is c if the cell has one, else h. The solid line of step t is the map from s_{t-1} to s_t of this
+    neuron, with all other values fixed; the dashed line is y = x. The dotted trail goes from s_{t-1} (rhombus)
+    vertically to the map and horizontally to s_t (circle). Where the map crosses y = x is a fixed point.
 
     Args:
         path: The picture.

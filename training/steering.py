@@ -52,10 +52,10 @@ class Steering:
     λ_k = scale·sinh(z_k)
 
     s_k is the share updated in batch k, and s̄_k its moving average. w_k is the wanted share: it moves linearly from
-    that of the first batch to 1 - skip in the first half of the training, the warm-up. sinh is exponential in both
+    the share of the first batch to 1 - skip in the first half of the training, the warm-up. sinh is exponential in both
     directions, so λ crosses orders of magnitude in few steps, and falls below 0 if a network skips too much by itself:
     a negative λ rewards updates. Neither the scale of the loss nor the number of steps and neurons matters, because
-    scale is a fraction of the first batch's loss divided by its budget.
+    scale is a fraction of the first batch's loss divided by its penalty on updates.
 
     Source: Platt, Barr, "Constrained Differential Optimization", NIPS 1987; damping as in Stooke, Achiam, Abbeel,
     "Responsive Safety in Reinforcement Learning by PID Lagrangian Methods", ICML 2020.
@@ -107,7 +107,7 @@ class Steering:
         state.z = min(max(state.z + change, -_BOUND), _BOUND)
 
     def missed(self, skip_percent: float) -> float:
-        """Return the percentage points by which a skipped percentage misses the wanted one beyond the tolerance."""
+        """Return by how many percentage points the skipped percentage misses the wanted one, beyond the tolerance."""
         return max(0.0, abs(skip_percent - 100 * self.skip) - TOLERANCE)
 
     def why_missed(self, skip_percent: float) -> str | None:

@@ -67,7 +67,7 @@ class Row:
         return spread([value for value in values if value is not None])
 
     def record(self, failures: Failures) -> dict[str, Any]:
-        """Return the row's entry in table.json, without what only some tables have.
+        """Return the row's entry in table.json, with the keys that all tables have.
 
         `failures` maps the run directory of each failed run to its error message.
         """
@@ -133,4 +133,4 @@ def check_none_failed(report: dict[str, Any]) -> None:
     """Raise EdgernnError if runs of a saved table failed, with the first error message."""
     reasons = [reason for row in report["rows"] for reason in row["failed"].values()]
     if reasons:
-        raise EdgernnError(f"{len(reasons)} runs failed, {report['files'][1]} lists the rest; the first: {reasons[0]}")
+        raise EdgernnError(f"{len(reasons)} runs failed, {report['files'][1]} lists them; the first: {reasons[0]}")

@@ -27,7 +27,7 @@ def read_sentences(path: Path) -> list[Sentence]:
     """
     sentences = [tuple(words) for line in read_text(path).splitlines() if (words := line.split())]
     if not sentences:
-        raise EdgernnError(f"{path}: expected one sentence per line, got no word")
+        raise EdgernnError(f"{path}: expected one sentence per line, got no word; add sentences to the file")
     return sentences
 
 

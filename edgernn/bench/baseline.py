@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks of ONNX GRU or LSTM operators of the sizes of an exported model, to time beside it."""
+"""Networks of ONNX GRU or LSTM operators with the sizes of an exported model, to time beside the model."""
 
 import math
 from collections.abc import Mapping
@@ -116,7 +116,7 @@ def baseline(
                 if (W.shape, R.shape, b.shape) != shapes:
                     raise EdgernnError(
                         f"{name}: expected W, R and b of the shapes {shapes}, got {(W.shape, R.shape, b.shape)}; "
-                        "export it again"
+                        "export the model again"
                     )
             else:
                 W, R, b = ((random.standard_normal(s) / (2 * np.sqrt(H))).astype(np.float32) for s in shapes)

@@ -31,7 +31,7 @@ from edgernn.model import SequenceModel
 from edgernn.runtime.session import Session
 from edgernn.runtime.timing import Rounds, interleaved
 
-# names of contenders that are not peers, the other runtimes
+# names of contenders (functions to time) that are not peers (other runtimes)
 EDGERNN, FLOAT32, DENSE, PYTHON = "edgernn", "edgernn float32", "edgernn gru", "edgernn from Python"
 COMPILED, PORTABLE = "the library's cell", "portable function"
 ROOFLINE, WITH_INPUT, BEST = "roofline", "roofline and input", "best peer"
@@ -42,7 +42,7 @@ TOLERANCE = 1e-3
 ROUNDED = 5e-2
 # pause before each block with several threads, for the previous contender's threads to stop spinning
 PAUSE_MS = 30.0
-# steps of a stream's verification
+# number of steps in the verification of a stream
 _CHECKED = 12
 
 
@@ -113,7 +113,7 @@ class Case:
 
 @dataclass
 class Contender:
-    """A function to time. The work of a case takes `calls` calls of it, which may be a fraction of one."""
+    """A function to time. `calls` is the number of calls that do the work of a case; it may be below 1."""
 
     call: Callable[[], Any]
     calls: float = 1.0
@@ -290,7 +290,7 @@ def _stream_in_c(case: Case) -> Contenders:
 
 
 def _ours_alone(case: Case) -> Contenders:
-    """Build the timed functions for a cell that other runtimes lack: beside it, GRUs of edgernn and ONNX Runtime.
+    """Build the functions to time for a cell that other runtimes lack: the cell, and GRUs of edgernn and ONNX Runtime.
 
     A custom cell is also compared with the built-in cell of the same weights, and with standard ONNX operators.
     """
@@ -341,9 +341,9 @@ def _with_cell(model: ModelConfig, cell: str) -> ModelConfig:
 def _roofline(case: Case, macs: float) -> Contender:
     """Build the function whose time is a lower bound for any runtime: it does only the multiply-adds of the case.
 
-    For a batch these are all multiply-adds at the peak rate. For one sequence of gru or lstm it is the product with
-    the recurrent weights; for a stream, also that with the input weights. For other cells it is one product with as
-    many multiply-adds as they execute.
+    For a batch, the function does all multiply-adds at the peak rate. For one sequence of gru or lstm, it computes the
+    product with the recurrent weights; for a stream, also the product with the input weights. For other cells, it
+    computes one product with as many multiply-adds as the cell executes.
     """
     I, H = case.sizes
     if case.batch > 1:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time of another build of the native library: `python -m edgernn.bench.compare_libraries OTHER/libedgernn_ops.so`.
+"""Compare two builds of the native library: `python -m edgernn.bench.compare_libraries OTHER/libedgernn_ops.so`.
 
 One process loads this installation's library and the other one, and times both in interleaved rounds on the cases of
 the benchmark suite. Cases of one step a call run in ONNX Runtime, or from C as packed models.
@@ -36,7 +36,7 @@ _STEPS = 200
 
 
 class PackedSteps:
-    """Steps of a packed model in a C loop, with the C functions of any library that reads its file."""
+    """Runs steps of a packed model in a C loop, in any build of the native library that can read the model."""
 
     def __init__(self, library: str, packed: bytes, case: Case) -> None:
         """Load a packed model.

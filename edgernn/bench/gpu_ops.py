@@ -221,7 +221,10 @@ def _error(library: CudaLibrary, form: Form, shape: tuple[int, int, int, int], d
 
 
 def check_all(library: CudaLibrary, device: str, end: float, left_out: list[str]) -> list[dict[str, Any]]:
-    """Check every kernel of the CUDA library until `time.perf_counter()` is `end`; one without a torch layer fails."""
+    """Check the kernels of the CUDA library, one after the other, until `time.perf_counter()` reaches `end`.
+
+    A kernel for which edgernn has no layer in torch fails the check.
+    """
     known, entries, kernels = forms(), [], library.kernels()
     ops = sorted(kernels | {name for name, form in known.items() if form.kind in kernels})
     for done, op in enumerate(ops):

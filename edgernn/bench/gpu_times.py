@@ -37,7 +37,7 @@ _CHUNK = 50
 
 
 class Events:
-    """Clock for functions that enqueue work on the CUDA stream `stream`, as `timing.interleaved` calls it."""
+    """Clock for `timing.interleaved`, for functions that enqueue work on the CUDA stream `stream`."""
 
     name = "CUDA events"
 

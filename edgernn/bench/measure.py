@@ -33,7 +33,7 @@ class Settings:
 
     Attributes:
         batch: B, the number of sequences of a call.
-        steps: T, the number of steps of a call. Default: that of the example input, else 500.
+        steps: T, the number of steps of a call. Default: the number in the example input, else 500.
         threads: Threads of each runtime.
         rounds: Number of interleaved rounds.
         warmup: Warm-up calls before the first round.
@@ -163,7 +163,7 @@ def example_input(path: Path, session: Session, settings: Settings, x: NDArray[A
 
 
 def verify(native: Session, portable: Session, x: NDArray[Any], steps: int = 1) -> float:
-    """Compare the native library with standard ONNX operators; both restart from the latter's state after each chunk.
+    """Compare native library and standard ONNX operators; after a chunk, both go on from the state of `portable`.
 
     Args:
         native: Session with the native library.
@@ -215,7 +215,7 @@ def _contenders(
     for name, kind in ((GRU, "gru"), (LSTM, "lstm")):
         content = baseline(kind, info, weights, source).SerializeToString()
         session = open_session(path, content, None, settings.threads)
-        # (directions, B, H) each; those of a front end (B, size)
+        # states: (directions, B, H) each; the states of a front end are (B, size)
         batched = {i.name: [x.shape[1] if n == "B" else n for n in i.shape] for i in session.get_inputs()[1:]}
         state = {name: np.zeros(shape, np.float32) for name, shape in batched.items()}
         calls[name] = _caller(session, x, state, ())
@@ -223,8 +223,8 @@ def _contenders(
             error = float(np.abs(calls[name]()[0] - calls[PORTABLE]()[0]).max())
             if not error <= TOLERANCE:
                 raise EdgernnError(
-                    f"{name}: its y differs by {error:.3g} from the model's with the same weights; not timed, report "
-                    "a bug"
+                    f"{name}: y differs by {error:.3g} from the y of the model with the same weights; not timed, "
+                    "report a bug"
                 )
             verified[f"against {name}"] = error
     return calls, verified

@@ -38,7 +38,7 @@ def targets() -> dict[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Emulated:
-    """A model on an emulated microcontroller.
+    """Outputs and costs of a model on an emulated microcontroller.
 
     Attributes:
         y: Outputs (T, O).
@@ -47,7 +47,7 @@ class Emulated:
         engine_bytes: Bytes of code in flash, without weights.
         weight_bytes: Bytes of weights in flash.
         state_bytes: Bytes of a stream's state in memory.
-        stack_bytes: Bytes of stack that a step takes, with the print functions of the test program.
+        stack_bytes: Bytes of stack that a step takes, including the print functions of the test program.
     """
 
     y: NDArray[np.float32]
@@ -69,7 +69,7 @@ def missing_tool(target: str) -> str | None:
 
 
 def emulate(content: bytes, x: NDArray[Any], target: str, path: Path = Path("model.onnx")) -> Emulated:
-    """Step a packed model on an emulated microcontroller.
+    """Run a packed model step by step on an emulated microcontroller.
 
     Args:
         content: The packed model.
@@ -99,7 +99,7 @@ def emulate(content: bytes, x: NDArray[Any], target: str, path: Path = Path("mod
 
 
 def _inputs(x: NDArray[Any]) -> str:
-    """Print x as the bits of floats in C, or as words."""
+    """Format x as C code: the bits of floats, or word numbers."""
     if x.ndim == 1:
         words = ", ".join(map(str, x.tolist()))
         return f"#define STEPS {len(x)}\n#define INPUT_OF(t) inputs[t]\nstatic const int32_t inputs[] = {{{words}}};\n"
@@ -127,7 +127,7 @@ def _run(words: list[str]) -> str:
     try:
         process = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
-        raise EdgernnError(f"{words[0]}: expected it to end within {TIMEOUT} s; use fewer steps") from None
+        raise EdgernnError(f"{words[0]}: expected the program to end within {TIMEOUT} s; use fewer steps") from None
     if process.returncode != 0:
         raise EdgernnError(f"{words[0]}: failed with status {process.returncode}: {process.stderr[-2000:]}")
     # qemu prints semihosting output to standard error
@@ -135,7 +135,7 @@ def _run(words: list[str]) -> str:
 
 
 def _read(text: str, steps: int, code: int, files: CFiles) -> Emulated:
-    """Read what measure_steps.c prints."""
+    """Parse the output of measure_steps.c."""
     rows = [[int(word, 16) for word in line.split()] for line in text.splitlines()]
     if len(rows) != steps + 1 or len(rows[-1]) != 3:
         raise EdgernnError(f"qemu: expected {steps} steps of output, got {len(rows)} lines: {text[:200]!r}")
@@ -161,7 +161,7 @@ def bench_on_target(
         model: The exported file.
         target: Name of the microcontroller, one of `targets`.
         x: Inputs (T, B, I), or words (T, B), of which the first sequence is run. Default: as in `bench`.
-        steps: Number of steps. Default: those of x, else 50.
+        steps: Number of steps. Default: all steps of x, else 50.
 
     Returns:
         The report.
@@ -190,7 +190,7 @@ def bench_on_target(
 
 
 def target_text(report: dict[str, Any]) -> str:
-    """Print a report as text."""
+    """Format a report as text."""
     flash, memory = report["flash"], report["memory"]
     return (
         f"{report['model']} on {report['title']}, emulated by qemu, {report['steps']} steps of {report['input']}:\n"

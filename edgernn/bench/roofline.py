@@ -69,7 +69,7 @@ def matvec(rows: int, columns: int, times: float) -> tuple[Callable[[], None], f
 def multiply_adds(count: float, threads: int) -> tuple[Callable[[], float], float]:
     """Build a function that does multiply-adds at the peak rate of a thread.
 
-    It runs on one thread: the system may schedule two threads on one processor for the length of a call.
+    It runs on one thread, because the system may schedule two threads on one processor for the length of a call.
 
     Args:
         count: Number of multiply-adds to do.
@@ -92,8 +92,8 @@ def steps_in_c(stepper: Stepper, macs: float) -> tuple[Callable[[], None], float
         macs: Multiply-adds of a step.
 
     Returns:
-        The function, and the share of its time that one step takes. It raises EdgernnError if the model rejects its
-        input.
+        The function, and the share of its time that one step takes. The function raises EdgernnError if the model
+        rejects the input.
     """
     library, repeats = probes(), max(1, int(_WORK / macs))
     arguments = *stepper.native, ctypes.c_int64(repeats)

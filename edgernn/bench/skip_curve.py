@@ -34,14 +34,14 @@ LAYERS = (
 )
 SKIPS = (0.0, 0.2, 0.4, 0.6, 0.75, 0.9)
 GROUP_SIZES = (1, 16)
-# largest time beyond the executed share of the multiply-adds, both relative to the layer without a rule
+# target, by group size: `CurvePoint.time` exceeds `CurvePoint.needed` by no more than this
 MARGINS = {1: 0.1, 16: 0.05}
 DENSE = "dense"
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """A measured layer.
+    """Measurement of a layer at one share of skipped updates.
 
     Attributes:
         group_size: Number of neurons that share a decision.
@@ -172,7 +172,7 @@ def picture(path: Path, layers: Sequence[dict[str, Any]]) -> None:
 
 
 def draw_shares(panel: Any, points: Sequence[dict[str, Any]], value: Callable[[dict[str, Any]], float]) -> None:
-    """Draw a value over the share of skipped updates, a curve for each group size, and the line to expect.
+    """Draw a value over the share of skipped updates, a curve for each group size, and the updates' multiply-adds.
 
     Args:
         panel: Matplotlib's axes.
@@ -203,7 +203,7 @@ def _point(values: dict[str, Any]) -> CurvePoint:
     "count",
     default=len(LAYERS),
     show_default=True,
-    help="Time only the first COUNT of the page's layers.",
+    help="Time only the first COUNT layers.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for skip-curve.json and skip-curve.png.")
 def main(steps: int, batch: int, rounds: int, count: int, out: Path | None) -> None:

@@ -40,7 +40,7 @@ MEASURES = {"instructions": "instructions", "bytes": "bytes loaded"}
 
 @dataclass(frozen=True)
 class StepWork:
-    """Work of a mean step.
+    """Mean work of a step.
 
     Attributes:
         instructions: Number of instructions.
@@ -54,7 +54,7 @@ class StepWork:
 
 
 def count_step(model: Path, x: Path, steps: int) -> StepWork:
-    """Count the work of a packed model's steps, with the cache as the steps before left it.
+    """Count the work of a packed model's steps, with the cache as previous steps left it.
 
     Args:
         model: The packed model.
@@ -62,7 +62,8 @@ def count_step(model: Path, x: Path, steps: int) -> StepWork:
         steps: T.
 
     Returns:
-        Means over the steps: what a second run over the input adds to the counts of the process.
+        Means over the steps: the counts of a process that runs the input twice, less those of a process that runs it
+        once.
 
     Raises:
         EdgernnError: Valgrind is missing, or the program fails.
@@ -196,9 +197,7 @@ def _relative(measure_name: str, dense: dict[str, Any], point: dict[str, Any]) -
 
 @click.command()
 @click.option("--steps", default=100, show_default=True, help="Time steps (T).")
-@click.option(
-    "--layers", "count", default=len(LAYERS), show_default=True, help="Count only the first COUNT of the page's layers."
-)
+@click.option("--layers", "count", default=len(LAYERS), show_default=True, help="Count only the first COUNT layers.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for skip-work.json and skip-work.png.")
 def main(steps: int, count: int, out: Path | None) -> None:
     """Count the instructions and the bytes loaded of layers that skip 0 to 90 % of their updates."""

@@ -46,7 +46,7 @@ def measure(runs: dict[str, Callable[[], None]], repeats: int, clock: Callable[[
 
 
 def both_ways(module: nn.Module, x: Tensor) -> Callable[[], None]:
-    """Return a function that runs a layer forward, and backward from the sum of its last output."""
+    """Return a function that runs a layer forward, and backward from the sum of its outputs at the last step."""
 
     def run() -> None:
         module.zero_grad()

@@ -31,7 +31,7 @@ class Gate:
         c: True if the gate has the term C c, where c is the cell's second state.
         m: True if the gate has the term V m, where m is the result of `Cell.mid`.
         bias: True if the gate has a bias in b.
-        mid: True if `Cell.mid` reads the gate, not `Cell.update`. Its size is then that of m; it has no c or m term.
+        mid: True if `Cell.mid` reads the gate, not `Cell.update`. It then has the size of m, and no c or m term.
     """
 
     name: str
@@ -222,7 +222,7 @@ class Cell(nn.Module, abc.ABC):
         return self.recurrent.density is not None
 
     def held_zeros(self) -> int:
-        """Number of weights of a block-sparse R that are zero for good (see `kept`); 0 for a dense R."""
+        """Number of weights of a block-sparse R that stay zero after pruning (see `kept`); 0 for a dense R."""
         return int((~self.kept).sum()) if self.is_sparse else 0
 
     @property
@@ -353,7 +353,7 @@ class Cell(nn.Module, abc.ABC):
             a: Input part W x + b (B, rows of W), one step of the result of `project`.
             x: Input (B, I).
             state: State before the step.
-            constants: Result of `constants`, updated with that of `thinned` if a rule masks R and C.
+            constants: Result of `constants`, updated with the result of `thinned` if a rule masks R and C.
             t: Index (B, 1) of the step, if `counts_steps`.
 
         Returns:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FastGRNN, with a shared pre-activation for gate and candidate or with one for each.
 
-Saves: `fastgrnn` has one matrix each for input and state, a GRU three. The source also makes them low-rank and sparse,
+Saves: `fastgrnn` has one matrix each for input and state, a GRU three. The paper also makes them low-rank and sparse,
 which is an option of any cell here (`rank`, `density`).
 Choose it for the smallest devices, where every kilobyte counts and tanh and σ of one sum are cheap.
 """

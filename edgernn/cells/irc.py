@@ -230,7 +230,8 @@ class IRCTLSTM(_DiagonalInputResidual):
 
     Shapes: x (B, I), h and c (B, H), m = v (B, I), W (H, I): a; V (2H, I): f, o; alpha (I,), omega (H,).
     Gates: f, o, a. h_0 = c_0 = 0. alpha starts at 2, as in the authors' code of `irc-gru`.
-    The paper's cell has I = H. If I and H differ, u is that of `irc-gru`: R (I, H): u; no omega; gates u, f, o, a.
+    The paper's cell has I = H. If I and H differ, u is computed as in `irc-gru`, with R (I, H): u; no omega; gates u,
+    f, o, a.
     Options: forget_bias is the initial value of a learned bias b_f (H,) in f_t = σ(V_f v_t + b_f). Default: none; the
     authors' code has it, at 1.
     These are the paper's equations; the authors' code has x_{t-1}, which `t-lstm` reads, in place of h_{t-1}.

@@ -104,7 +104,7 @@ class BlockSparse(Recurrent):
         return {"kept": torch.ones_like(weight, dtype=torch.bool)}
 
     def largest(self, gates: Tensor) -> Tensor:
-        """Select the blocks with the largest sums of squares, as a mask (H, columns), of R as (gates, H, columns)."""
+        """Return a mask (H, columns) of the blocks with the largest sums of squares; R is (gates, H, columns)."""
         size = gates.shape[1]
         energy = gates.square().sum(0)
         energy = nn.functional.pad(energy, (0, 0, 0, -size % BLOCK)).reshape(-1, BLOCK, energy.shape[1]).sum(1)

@@ -26,9 +26,9 @@ class SRU(Cell):
 
     Shapes: x (B, I), h and c (B, H), W (3H, I): f, p, a, or (4H, I) with s; w_f and w_p (H,), b (2H,): f, p.
     Gates: f, p, a; also s if I and H differ. h_0 = c_0 = 0.
-    These are the equations of the IRC paper; W_s, which they omit, is that of Lei et al. The cell does not have the
-    factor √(1 + 2 exp(b_p)) of s and the tanh of c, which are options of the authors' code, their initialisation, and
-    the initial biases of the IRC paper's code (b_f = 1, b_p = -1).
+    These are the equations of the IRC paper; W_s, which they omit, is from Lei et al. The cell does not have the factor
+    √(1 + 2 exp(b_p)) of s and the tanh of c, which are options of the authors' code, their initialisation, and the
+    initial biases of the IRC paper's code (b_f = 1, b_p = -1).
     Source: Kuo et al., "An Input Residual Connection for Simplifying Gated Recurrent Neural Networks", IJCNN 2020,
     eqs 27-30, after Lei et al., "Simple Recurrent Units for Highly Parallelizable Recurrence", EMNLP 2018,
     https://arxiv.org/abs/1709.02755; the authors' code: https://github.com/asappresearch/sru

@@ -45,7 +45,7 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
-    help="Number of time steps in a timed call (T).  [default: those of the example input, else 500]",
+    help="Number of time steps in a timed call (T).  [default: the number in the example input, else 500]",
 )
 @click.option(
     "--threads",
@@ -108,7 +108,7 @@ def _sections(cell: str | None = None, rule: str | None = None) -> Any:
 @click.option(
     "--peers",
     is_flag=True,
-    help="Measure the cell, gru or lstm, in every installed runtime too, such as PyTorch, OpenVINO and JAX.",
+    help="Also time the cell of --cell, gru or lstm, in other installed runtimes, such as PyTorch, OpenVINO and JAX.",
 )
 @click.option(
     "--suite", is_flag=True, help="Time the fixed set of models of docs/background/performance.md, instead of MODEL."
@@ -140,8 +140,8 @@ def command(
 ) -> dict[str, Any]:
     """Check the outputs of MODEL, then time it beside ONNX Runtime's GRU and LSTM of the same size.
 
-    MODEL itself is timed twice: in the native library and as standard ONNX operators. All are timed in turns: times
-    are medians over rounds, and each ratio compares times of the same round. --steps 1 times calls of one step.
+    MODEL itself is timed twice: in the native library and as standard ONNX operators. All of these are timed in turns:
+    times are medians over rounds, and each ratio compares times of the same round. --steps 1 times calls of one step.
 
     With --cell, a model with random weights takes the place of MODEL. KEY=VALUE words set its size and options; the
     list below shows them with their defaults.

@@ -54,8 +54,8 @@ def _fetch_text(result: dict[str, Any]) -> str:
 def _fetch(name: str, data: Path | None) -> dict[str, Any]:
     """Download the data set NAME to a folder where tasks find it.
 
-    The command verifies SHA-256 sums and unpacks archives. Run it again to resume an interrupted download. By
-    default, tasks find it in the user's cache. With --data, give the same folder to `edgernn train`.
+    The command verifies SHA-256 sums and unpacks archives. Run it again to resume an interrupted download. Tasks look
+    in the default folder by themselves. With --data, give the same folder to `edgernn train`.
     """
     from edgernn.progress import Progress
     from edgernn.training.datasets import fetch

@@ -30,7 +30,7 @@ def _text(result: dict[str, Any]) -> str:
     type=click.Choice(["library", "c"]),
     default="library",
     show_default=True,
-    help="What runs the packed model: the native library, or C files for a microcontroller.",
+    help="Kind of packed model: a file that the native library runs, or C files for a microcontroller.",
 )
 @click.option(
     "--out",

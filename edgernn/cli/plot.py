@@ -20,8 +20,8 @@ def _text(result: dict[str, Any]) -> str:
     "kinds",
     multiple=True,
     metavar="NAME",
-    help="Kind of plot, as described above: learning, pattern, tradeoff, cobweb or kept; may be repeated.  "
-    "[default: all]",
+    help="Kind of plot: learning (curves), pattern (updated neurons), tradeoff (metric over skipped updates), cobweb "
+    "(diagrams of the state) or kept (forget gate); may be repeated.  [default: all]",
 )
 @click.option(
     "--out",

@@ -37,7 +37,7 @@ def _trial(line: dict[str, Any]) -> str:
     "--list",
     "lists",
     is_flag=True,
-    help="List all tables, how much of each is measured, and how well it agrees with the paper; train nothing.",
+    help="List all tables, how much of each is measured, and how well each agrees with the paper; train nothing.",
 )
 @click.option(
     "--results",

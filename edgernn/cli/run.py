@@ -46,17 +46,17 @@ def _detections(result: dict[str, Any]) -> list[str]:
 @click.option(
     "--threshold",
     type=float,
-    help="Least average probability of a detected word, with --stream.  [default: 0.5]",
+    help="With --stream, average probability that a word needs to be detected.  [default: 0.5]",
 )
 @click.option(
     "--smoothing",
     type=float,
-    help="Seconds over which probabilities are averaged, with --stream.  [default: 0.3]",
+    help="With --stream, seconds over which probabilities are averaged.  [default: 0.3]",
 )
 @click.option(
     "--refractory",
     type=float,
-    help="Seconds after a detected word in which no other is detected, with --stream.  [default: 0.8]",
+    help="With --stream, seconds after a detected word in which no other word is detected.  [default: 0.8]",
 )
 @click.option(
     "--backend",
@@ -90,8 +90,8 @@ def command(
 
     The output y has shape (O,) or (N, O), or (T, O) or (N, T, O) if the model has an output at every step.
 
-    With --stream, a keyword model (task keywords, or your own wav files) hears a recording as an app does, and the
-    words that it detects are printed with their times.
+    With --stream, a keyword model (task keywords, or your own wav files) reads a recording step by step, as in an app.
+    The detected words are printed with their times.
     """
     from edgernn.errors import UsageError
     from edgernn.runtime.run_file import run_file
@@ -107,10 +107,10 @@ def command(
     if source is None or target is None:
         raise UsageError(
             "expected --input FILE with the inputs x and --output FILE for y, or --stream FILE.wav, got neither; add "
-            "them"
+            "one or the other"
         )
     if chosen:
         raise UsageError(
-            f"--{next(iter(chosen))}: expected --stream, whose detections it is for, got none; leave it out"
+            f"--{next(iter(chosen))}: expected together with --stream; add --stream, or leave the option out"
         )
     return run_file(model, source, target, **options)

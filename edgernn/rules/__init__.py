@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Update rules, which decide which neurons change at a step.
 
-Saves: the work of the neurons that keep their value. The native kernels skip their rows, and `skip` does not even read
-x. A decision costs a product with a vector (`skip`), with one number per neuron and input (`variable`), or with a
-matrix (H, I) (`selective`). `random`, `clockwork` and `phased` decide from the step index alone.
+Saves: the work of the neurons that keep their value. The native kernels skip the weight rows of these neurons, and
+`skip` does not even read x. A decision costs a product with a vector (`skip`), with one number per neuron and input
+(`variable`), or with a matrix (H, I) (`selective`). `random`, `clockwork` and `phased` decide from the step index
+alone.
 Choose `selective` if different neurons are needed at different times, `skip` if whole steps carry no information, and
 `variable` if some steps need more computation than others. Choose `clockwork` or `phased` if the data have known
-periods, and `random` as a baseline for learned rules. The weight λ of the budget trades a learned rule's accuracy for
-speed; trainings with the setting `skip` adapt it to a wanted share of skipped updates.
+periods, and `random` as a baseline for learned rules. The weight λ of the penalty on updates trades a learned rule's
+accuracy for speed; trainings with the setting `skip` adapt it to a wanted share of skipped updates.
 To add a rule: write its file, list it in RULES, add its equations in NumPy to `tests/oracle_rules.py`, and run
 `make docs`, which writes the header of its native kernels. See `docs/how-to/add-a-rule.md`.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The default update rule: that of an ordinary recurrent network, which updates every neuron."""
+"""The default update rule, which updates every neuron at every step, as in an ordinary recurrent network."""
 
 from torch import Tensor
 

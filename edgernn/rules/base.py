@@ -70,7 +70,7 @@ class Memory:
             raise UsageError(f"memory size: expected one of {', '.join(SIZES)}, got {self.size!r}")
 
 
-# largest share of changed neurons with which kernels reuse the last step's R h in `mid`, see `Cell.kept_macs`
+# largest share of changed neurons at which kernels reuse the last step's R h in `mid`, see `Cell.kept_macs`
 KEPT_SHARE = 0.5
 
 
@@ -92,9 +92,9 @@ class UpdateRule(nn.Module, abc.ABC):
     A rule of the kind NEURON or SAMPLE is defined by its equations, from which the fused kernels are generated. u_t is
     1 where `score` is above 0, and the gradient of u_t is that of `likelihood` (straight-through). A rule with a memory
     also defines `advance`, which computes the memory after a step. It may define `evidence` and `drive`, which compute
-    the input of `advance` from the new state. A rule of the kind TIME defines `shares`. All of these except `project`
-    are point-wise. Parameters and buffers are inputs of the exported op, with their names and in their order. Do not
-    derive from a subclass.
+    the input of `advance` from the new state. A rule of the kind TIME defines `shares`. `project` computes the part of
+    the score that depends on x alone; all other equations are point-wise. Parameters and buffers are inputs of the
+    exported op, with their names and in their order. Do not derive from a subclass.
 
     Args:
         input_size: I.
@@ -162,7 +162,7 @@ class UpdateRule(nn.Module, abc.ABC):
 
     @classmethod
     def steerable(cls) -> bool:
-        """Return True if the weight of the budget affects how many neurons change: decisions are learned."""
+        """Return True if decisions are learned, so that the weight λ of the penalty on updates affects them."""
         return cls.kind is not Kind.TIME
 
     @property

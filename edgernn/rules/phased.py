@@ -14,7 +14,7 @@ from edgernn.rules.timed import Timed
 
 
 class Phased(Timed):
-    """Phased updates: each neuron is open for a share of its own period and holds its value otherwise.
+    """Phased updates: each neuron is open (updated) for a share of its own period and keeps its value otherwise.
 
     φ_t = mod(t + s, τ) / τ                                        t from 0
     u_t = 2 φ_t / r        where φ_t < r/2

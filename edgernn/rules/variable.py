@@ -25,8 +25,8 @@ class Variable(UpdateRule):
     Shapes: rule_h = w_h (H,), rule_x = w_x (I,), rule_b = b (1,), all initially 0, so that m is 1/2; the constants
     rule_sharpness = λ (1,) and rule_epsilon = ε (1,). About 2 ln(1/ε) / λ neurons, 230 by default, have an e
     strictly between 0 and 1. A layer with few more neurons skips little unless the option `sharpness` raises λ.
-    The budget is the mean over B of Σ_t |m_t - target|, times the weight of the budget in training. Trainings with the
-    setting skip have target 0 by default, so that the budget counts updates.
+    The penalty on updates (budget) is the mean over B of Σ_t |m_t - target|, times its weight in training. Trainings
+    with the setting skip have target 0 by default, so that the penalty counts updates.
     Source: Jernite et al., "Variable Computation in Recurrent Neural Networks", ICLR 2017,
     https://arxiv.org/abs/1611.06188
     """

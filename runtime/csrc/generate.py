@@ -102,7 +102,7 @@ namespace edgernn {{
 
 
 def _forms(cell: type[Cell]) -> list[list[Cell]]:
-    """Group the variants of a cell by name (`Cell.form`); those of the same name differ in their biases only."""
+    """Group the variants of a cell by name (`Cell.form`); variants of one name differ in their biases only."""
     return [list(forms) for _, forms in groupby(sorted(cell.forms(), key=_form), key=_form)]
 
 
@@ -256,7 +256,7 @@ def _rule_fields(rule: UpdateRule) -> list[str]:
 
 
 def _weight_shape(rule: UpdateRule, name: str) -> str:
-    """Return the C++ expression of a weight's shape; a rule with groups has two neurons in each of them."""
+    """Return the C++ expression of a weight's shape; if `rule` has groups of neurons, their size must be 2."""
     shape = tuple(rule.weights[name].shape)
     sizes = {"H": _HIDDEN, "I": _INPUT, "1": 1} | ({"groups": rule.groups} if rule.group_size > 1 else {})
     shapes = {(size,): _ROWS[letter] for letter, size in sizes.items()}

@@ -110,7 +110,7 @@ class _Printer:
         return operands if clamped is None else clamped[:1]
 
     def _quarter(self, number: int) -> int:
-        """Return v of a value clamp(v, 0, pi / 2); the clamp is left out, as Cos in C++ clamps its argument."""
+        """Return the operand v of a value clamp(v, 0, pi / 2); Cos in C++ clamps its argument itself."""
         if number >= self._first:
             instruction = self._program.instructions[number - self._first]
             clamped = self._clamped(instruction.op, instruction.operands)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of cells and update rules from which C code is printed: their gates, weights and point-wise equations.
 
-The tables of built-in cells and rules are in equations.json. A packed model contains that of a user's own cell.
+The tables of built-in cells and rules are in equations.json. A packed model contains the table of a user's own cell.
 """
 
 import functools
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 # bits of a gate's terms, as in runtime/csrc/cells/gate.h
 X, H, M, BIAS, MID, C, OPTIONAL_BIAS = 1, 2, 4, 8, 16, 32, 64
-# letter of a vector's size, by its code
+# size of a vector, H, I or 1, by its code
 EXTENTS = "HI1"
 # kind of an argument of a cell's program, by its key divided by 16
 _KINDS = ("gate", "x", "vector", "state")
@@ -65,8 +65,8 @@ class CellTable:
         square: True if `update` reads x, so that I = H.
         update: Equation of the next states.
         mid: Equation of m, or None for a cell without m.
-        map: Equation that computes all vectors as the cell uses them from those stored, or None to use them as stored.
-        constants: Number of vectors that are not trained; they come last.
+        map: Equation that converts the stored vectors to those that the cell reads, or None to use them as stored.
+        constants: Number of vectors that are not trained; they are the last ones.
     """
 
     gates: tuple[int, ...]

@@ -165,7 +165,7 @@ class _LayerCode:
         yield "}"
 
     def _prepare(self) -> Iterator[str]:
-        """Generate what products need first: Q h for low-rank weights R Q, and inputs quantised for int8 weights."""
+        """Generate the inputs of the products: Q h for low-rank weights R Q, and vectors quantised for int8 weights."""
         kind = self._kind
         if kind.low_rank:
             yield "for (int32_t k = 0; k < layer->rank; ++k) {"

@@ -40,14 +40,14 @@ class GateProduct:
 
 @dataclass(frozen=True)
 class LayerKind:
-    """Properties that layers with the same C code share; sizes and weights may differ.
+    """Properties that are equal for all layers with the same C code; sizes and weights may differ.
 
     Attributes:
         name: Cell and rule, such as gru+selective.
-        number: Number of earlier kinds in the model with the same C identifier, which is appended to it.
+        number: Number of earlier kinds in the model with the same C identifier; it makes the identifier unique.
         cell: The cell.
         rule: The update rule.
-        biased: True if any gate has a bias: of the gates that `Cell.mid` reads, and of the others.
+        biased: Two flags: whether any gate that `Cell.mid` reads has a bias, and whether any other gate has one.
         low_rank: True if the recurrent weights are a product of two matrices, R Q.
         int8: True if the matrices have int8 weights.
         groups: True if groups of neurons share an update decision.
@@ -134,7 +134,7 @@ def depth(layer: LayerContent, vector: str) -> int:
 
 
 def largest_quantised(depth: int) -> int:
-    """Return the largest quantised input so that a sum of `depth` products with int8 weights stays below 2^31."""
+    """Return the largest quantised input for which a sum of `depth` products with int8 weights stays below 2^31."""
     return min(_MOST_INT16, _MOST_INT32 // (127 * max(depth, 1)))
 
 

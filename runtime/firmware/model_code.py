@@ -102,7 +102,7 @@ class ModelCode:
         return ends + ends % 4
 
     def header(self) -> str:
-        """Return the text of the header."""
+        """Return the C header: the model's sizes, the struct of its state and its functions."""
         macro, model = self._macro, self._model
         words = model.embedding is not None
         sizes = {"OUTPUT": (model.outputs, "numbers in y"), "NEURONS": (self._neurons, "neurons of all layers")}

@@ -61,8 +61,8 @@ class LayerContent:
         inputs: I, the size of the layer's input.
         hidden: H, the number of neurons.
         weights: Dict from name to weight: W, R, C and V, which multiply x, h, c and m (see `CellTable`), the bias b, Q
-            (for low-rank R Q), those of the rule, and "vector 0", ... for the cell's parameter vectors.
-        starts: Initial value of each state: those of the cell, those of the rule, and x_{t-1} if the cell reads it.
+            (for low-rank R Q), the weights of the rule, and "vector 0", ... for the cell's parameter vectors.
+        starts: Initial value of each state: states of the cell, states of the rule, and x_{t-1} if the cell reads it.
     """
 
     name: str
@@ -76,7 +76,7 @@ class LayerContent:
 
     @property
     def middle(self) -> int:
-        """M, the size of m, which is the result of `Cell.mid`."""
+        """M, the size of the cell's intermediate vector m (the result of `Cell.mid`): I or H."""
         return self.inputs if self.cell.mid_is_input else self.hidden
 
 
@@ -221,7 +221,7 @@ def _file_cell(content: bytes, at: int) -> CellTable:
 
 
 def biased_gates(layer: LayerContent) -> list[int]:
-    """Return the indices of a layer's gates that have a bias; a model may leave out those of some gates."""
+    """Return the indices of a layer's gates that have a bias; a model may leave out optional biases."""
     cell = layer.cell
     if "b" not in layer.weights:
         return []

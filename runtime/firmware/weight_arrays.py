@@ -14,7 +14,7 @@ BLOCK = 4
 
 
 def padded(columns: int) -> int:
-    """Round a number of columns up to a multiple of 4, to which rows of int8 weights are padded with zeros."""
+    """Round a number of columns up to a multiple of 4, the length of zero-padded rows of int8 weights."""
     return -(-columns // BLOCK) * BLOCK
 
 

@@ -137,7 +137,8 @@ class Resuming:
     def _read_source(self, url: str) -> _RemoteFile:
         """Return the source that a partial download came from.
 
-        If the remaining bytes cannot be matched to it, delete it and return a source with an empty address.
+        If the remaining bytes cannot be matched to this source, delete the partial download and return a source with an
+        empty address.
         """
         try:
             source = _RemoteFile(**read_json(self._notes))
@@ -200,7 +201,7 @@ class Resuming:
                 file.write(chunk)
                 self.progress.update(have, f"{have:,} of {size} bytes")
         if whole is not None and have < whole:
-            raise ConnectionError(f"it ended after {have:,} of {whole:,} bytes")
+            raise ConnectionError(f"the download ended after {have:,} of {whole:,} bytes")
 
 
 def _version(answer: Any) -> str | None:

@@ -77,7 +77,7 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
 
 @contextmanager
 def _work_folder(folder: Path) -> Iterator[None]:
-    """Create and lock a folder for a data set's partial downloads, and delete it at the end; an error keeps it."""
+    """Create and lock a folder for a data set's partial downloads, and delete it at the end unless an error occurs."""
     work = folder / _WORK
     work.mkdir(parents=True, exist_ok=True)
     try:
@@ -94,8 +94,8 @@ def _work_folder(folder: Path) -> Iterator[None]:
 def _existing_files(data_set: DataSet, where: list[Path]) -> list[tuple[File, Path]] | None:
     """Find the existing files of a data set; return None if some are missing.
 
-    A data set may be published as different sets of files (`DataSet.forms`). Only the set that can be downloaded and
-    those preferred to it count.
+    A data set may be published as different sets of files (`DataSet.forms`). Only the set that can be downloaded, and
+    sets that are preferred to it, are considered.
     """
     downloaded = {file.name for download in data_set.downloads for file in download.gives}
     for form in data_set.forms:

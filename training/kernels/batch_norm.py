@@ -47,9 +47,10 @@ class BatchNorms:
     """The batch normalisations of a cell in one call of the training library, which runs T steps.
 
     Attributes:
-        names: Names in the order of `Cell.norms`: "W", "R", "C" and "V" for those of the products W x, R h, C c and
-            V m that are normalised, and "c" for the state.
-        learns: True in training, where the call computes the statistics of the batch. False if it reads them.
+        names: Names in the order of `Cell.norms`: "W", "R", "C" and "V" for the products W x, R h, C c and V m, if they
+            are normalised, and "c" for the state.
+        learns: True in training, where the call computes the statistics of the batch. False in evaluation, where it
+            reads the running statistics.
         means: Dict from name to the means of each step, (T, features); written by a call that learns.
         variances: Dict from name to the biased variances of each step, (T, features); written by a call that learns.
         output_gate: Index of the output gate in the cell's gate table; -1 if the state is not normalised.
@@ -118,7 +119,7 @@ class BatchNorms:
         return norms
 
     def follow(self, cell: Cell, first: int) -> None:
-        """Update a cell's running statistics by those of a call in training that began at step `first`."""
+        """Update a cell's running statistics with those of a training call that began at step `first`."""
         for name, norm in cell.norms.items():
             assert isinstance(norm, RecurrentBatchNorm)
             end = max(first, min(len(norm.mean), first + len(self.means[name])))

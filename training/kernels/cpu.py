@@ -44,7 +44,7 @@ class _Plan:
         rule_weights: Number of weights that the rule's equations read.
         memories: Number of memories (`UpdateRule.memory`) that the rule's equations read.
         likelihoods: True if `UpdateRule.budget` sums likelihoods, false if it sums decisions.
-        step_weights: Factors of the steps in the budget (T, B); None stands for 1.
+        step_weights: Factors of the steps in the penalty on updates (T, B); None stands for 1.
         norms: Normalisations, whose gains and shift are the last inputs of `Unrolled`; None if the cell has none.
     """
 
@@ -85,7 +85,7 @@ class _Plan:
         return call
 
     def named(self, tensors: Sequence[Tensor | None], suffix: str = "") -> dict[str, Any]:
-        """Name inputs of `Unrolled`, or gradients, by the fields of `TrainCall`, with `suffix` appended."""
+        """Map fields of `TrainCall`, with `suffix` appended, to inputs of `Unrolled` or to gradients."""
         x, *others = tensors
         count = len(_WEIGHTS)
         params, rule_params = count + self.vectors, count + self.vectors + self.rule_weights
@@ -101,7 +101,7 @@ class Unrolled(torch.autograd.Function):
 
     The inputs are x (T, B, columns of W), the weights, the initial states (B, H), and the memories that the rule's
     equations read. The outputs are y (T, B, H) and the final states. A rule of the kind NEURON or SAMPLE adds its final
-    memories, its decisions u (T, B, H) and its budget.
+    memories, its decisions u (T, B, H) and its penalty on updates.
     """
 
     @staticmethod

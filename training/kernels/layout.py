@@ -170,7 +170,7 @@ class Layout:
         return tuple(products)
 
     def bias(self, gate: Gate) -> tuple[str, int] | None:
-        """Return the vector in `biases` with a gate's bias, and the offset in it; None for other gates."""
+        """Return the vector in `biases` that has a gate's bias, and the offset in it; None if no vector has it."""
         if gate.x or not gate.bias:
             return None
         return next(((f"b{p.key}", p.offset) for p in self.products if p.gate == gate.name), None)
@@ -243,8 +243,8 @@ class Layout:
     def gradients(self) -> tuple[str, ...]:
         """Names of the outputs of the backward kernel, which are gradients.
 
-        They are gradients of p, x, e and blend at every step, those of the initial states and memories, those of the
-        decisions of one step if groups of neurons decide, and `sums`.
+        They are the gradients of p, x, e and blend at every step, of the initial states and memories, of the decisions
+        of one step if groups of neurons decide, and `sums`.
         """
         names = ["d_p", *(["d_x"] if self.reads_x else []), *(["d_e"] if "e" in self.inputs else [])]
         names += ["d_blend"] if self.rule and self.rule.blend_grad else []

@@ -61,7 +61,7 @@ class RuleGradients(KernelSource):
             self.put(f"to_{name} = before_{name} + {self.grad_of(rule.map('score'), name)}")
 
     def through(self, part: Pointwise, grads: list[str], values: tuple[str, ...] = ()) -> None:
-        """Propagate the gradients `grads` of a rule method's results to its arguments; sum up those of weights."""
+        """Propagate the gradients `grads` of a rule method's results to its arguments; sum up gradients of weights."""
         names = ", ".join(f"grad_{part.name}_{argument}" for argument in part.arguments)
         self.put(f"{names} = {part.name}_back({', '.join((*grads, *(values or part.arguments)))})")
         for argument in part.arguments:

@@ -313,7 +313,7 @@ class _Backward(RuleGradients):
                 self.store(f"to_{name}", "H", f"d_{name}", "row")
 
     def _store_grad_of_u(self) -> None:
-        """Store the gradient of u of all neurons, which may share a decision with those of another block."""
+        """Store the gradient of u for all neurons, because neurons of different blocks may share a decision."""
         self._read(self.layout.update, "H")
         self.vectors(self.needed(self.layout.update), "H")
         for state in self.layout.states:

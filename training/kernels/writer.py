@@ -195,7 +195,7 @@ class KernelSource:
         self.put(f"tl.store({self._place(size, pointer, at, width, offset)}, {name}, {size.lower()}_mask)")
 
     def _place(self, size: str, pointer: str, at: str, width: str, offset: int) -> str:
-        """Address of a tile of an array with `width` columns, whose first column is `offset`."""
+        """Address of a tile that starts at column `offset` of an array with `width` columns."""
         width = width or (str(self.layout.groups) if size == "U" else size)
         return f"{pointer}_ptr + {at} * {width} + {f'{offset} + ' if offset else ''}{size.lower()}_col"
 

@@ -44,7 +44,7 @@ class BRITS(RecurrentModel):
 
 
 def filled_by(model: SequenceModel) -> Tensor:
-    """Return the standardised values with imputed gaps (T, B, F) of a model's last forward.
+    """Return the standardised values with imputed gaps (T, B, F) from a model's last forward pass.
 
     Raises UsageError for a model without an imputer.
     """

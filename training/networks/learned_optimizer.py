@@ -97,7 +97,7 @@ class AdditiveUpdate(Update):
 
 
 class DecayedUpdate(Update):
-    """Update of another network's θ by a learning rate and a weight decay each: θ_t = (1 - η_t λ_t) θ_{t-1} - η_t ∇_t.
+    """Update with a learning rate η and a weight decay λ per parameter: θ_t = (1 - η_t λ_t) θ_{t-1} - η_t ∇_t.
 
     (η_t, λ_t) = scale (w h_t + b). Shapes, for each parameter: h_t (H,), w (2, H), b (2,). The layers read the encoded
     gradient (`log_and_sign`).
@@ -158,7 +158,7 @@ class GatedUpdate(Update):
 
 
 class RatesUpdate(Update):
-    """Update of another network's parameters by a learning rate each: θ_t = θ_{t-1} - α_t ⊙ ∇_t, α_t = U h_t.
+    """Update with a learning rate α per parameter of another network: θ_t = θ_{t-1} - α_t ⊙ ∇_t, α_t = U h_t.
 
     The layers read θ_{t-1} ⊙ G_t, where G is the product of both numbers that encode the gradient ∇ (`log_and_sign`).
     They read all parameters as one row, and therefore fit optimisees of one size only. Shapes: U (P, H), h_t (H,).

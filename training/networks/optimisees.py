@@ -35,7 +35,7 @@ class Optimisee:
         return sum(shape.numel() for shape in self._shapes.values())
 
     def start(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw a new θ on the CPU, from a CPU generator or torch's default one."""
+        """Draw initial parameters θ (P,) on the CPU, from a CPU generator or torch's default one."""
         return torch.cat([self._start(name, shape, generator).flatten() for name, shape in self._shapes.items()])
 
     def __call__(self, theta: Tensor, x: Tensor) -> Tensor:

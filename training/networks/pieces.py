@@ -28,7 +28,7 @@ def without_imputer(model: ModelConfig) -> ModelConfig:
 
 
 def check_in_parts(layer: LayerConfig) -> None:
-    """Raise UsageError for a cell that needs a whole sequence at once, as some networks run it in parts."""
+    """Raise UsageError for a cell that needs a whole sequence at once; some networks run a sequence in parts."""
     cell_type, _ = layer.types
     if not cell_type(1, 1, **layer.cell.options).streaming:
         raise UsageError(
@@ -41,7 +41,7 @@ def check_in_parts(layer: LayerConfig) -> None:
 def open_forget_gate(cell: Cell) -> None:
     """Set the bias of the forget gate `f` to 1, so that the cell remembers from the beginning.
 
-    It does nothing if the gate has no bias, or an initial bias of its own (the option `forget_bias`).
+    It does nothing if the gate has no bias, or if the cell has the option `forget_bias`.
     Source: Gers, Schmidhuber, Cummins, "Learning to Forget", 2000.
     """
     if isinstance(cell, ForgetBias):

@@ -83,7 +83,7 @@ def on_ray(
 
 
 def load(address: str | None) -> ModuleType:
-    """Import Ray with little logging.
+    """Import Ray and reduce its log output.
 
     Args:
         address: Address of a cluster; None for Ray on this machine.

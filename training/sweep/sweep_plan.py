@@ -12,7 +12,7 @@ seeds              number of trainings per row, with the seeds 0, 1, ...; or a l
                    settings, the one with the best mean on the validation split is chosen (optional)
 
 The value "none" means None. `lambda` is ignored for a rule that cannot skip, and `skip` and `background` for a rule
-without an update budget, because they would have no effect.
+without a penalty on updates, because they would have no effect.
 """
 
 import re

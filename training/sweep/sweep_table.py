@@ -68,7 +68,7 @@ def tabulate(sweep: Sweep, failures: Failures, latency: Mapping[str, Any], repea
 
 
 def _chosen(rows: Sequence[SweepRow], worth: Mapping[str, float]) -> set[str]:
-    """Choose, of all rows that differ only in searched settings, the best on the validation split, by name."""
+    """Return the names of the best rows on the validation split, among rows that differ only in searched settings."""
     rivals: dict[int, list[str]] = {}
     for row in rows:
         if row.name in worth:

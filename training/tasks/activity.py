@@ -45,9 +45,9 @@ class Activity(Task):
 
     Settings:
 
-    - `window`: Number of steps of a window.
+    - `window`: Number of steps in a window.
     - `lead`: Number of steps at the start of a window that are not counted.
-    - `rest`: Postures are background, too.
+    - `rest`: Count sitting, standing and lying as background, too.
 
     File: hapt.npz with x (N, 6), label (N,) from 0 to 12 as in activity_labels.txt, offset (streams + 1,), the first
     row of each stream; exp_user (streams, 2), the numbers of experiment and user; train_users and test_users.
@@ -76,7 +76,7 @@ class Activity(Task):
         (path,) = find_files(self.name, "hapt", [FILE], source)
         x, target, offset, user, train, test = _read(path)
         if len(train) < 2:
-            raise EdgernnError(f"{path}: train_users: expected at least 2 users, got {len(train)}")
+            raise EdgernnError(f"{path}: train_users: expected at least 2 users, got {len(train)}; get the file again")
         chosen = random_split(len(train), [max(1, len(train) // _VALIDATION)], seed)
         parts = {}
         for part, users in (("train", train[chosen[0]]), ("validation", train[chosen[1]]), ("test", test)):
@@ -88,11 +88,15 @@ class Activity(Task):
             cuts = [slice(offset[i], offset[i + 1]) for i in streams]
             if short := [stream for stream in cuts if stream.stop - stream.start < self.window]:
                 got = short[0].stop - short[0].start
-                raise EdgernnError(f"{path}: expected streams of at least window={self.window} steps, got {got}")
+                raise EdgernnError(
+                    f"{path}: expected streams of at least window={self.window} steps, got {got}; lower window"
+                )
             pieces = [windows_of(x[stream], target[stream], self.window, self.lead) for stream in cuts]
             inputs, targets = (torch.from_numpy(np.concatenate(arrays)) for arrays in zip(*pieces, strict=True))
             if not (targets >= 0).any():
-                raise EdgernnError(f"{path}: expected steps with a label from 1 to 6 in the {part} part, got none")
+                raise EdgernnError(
+                    f"{path}: expected steps with a label from 1 to 6 in the {part} part, got none; add some"
+                )
             parts[part] = Sequences(inputs, targets, seed=seed, per_step=True)
         self.train, self.validation, self.test = parts.values()
         self.mean, self.std = standardisation(self.train.x)
@@ -128,7 +132,9 @@ def _read(path: Path) -> tuple[Array, Array, Array, Array, Array, Array]:
     if len(label) and not 0 <= int(label.min()) <= int(label.max()) < _LABELS:
         raise EdgernnError(f"{path}: label: expected 0 to 12, got {label.min()} to {label.max()}; get the file again")
     if len(both := np.intersect1d(train, test)):
-        raise EdgernnError(f"{path}: expected users of either training or test, got user {both[0]} in both")
+        raise EdgernnError(
+            f"{path}: expected users of either training or test, got user {both[0]} in both; get the file again"
+        )
     # unlabelled steps are background, transitions are not
     classes = np.array([IGNORED, *range(len(ACTIVITIES)), *[UNCOUNTED] * 6])
     return finite(f"{path}: x", x).numpy(), classes[label], offset, exp_user[:, 1], train, test

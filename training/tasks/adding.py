@@ -33,10 +33,10 @@ class Adding(Synthetic):
     - `T`: Number of steps.
     - `values`: Distribution of the values. uniform: in [0, 1]. half: uniform in [-1/2, 1/2]. The variance of the sum is
       1/6 in both. gaussian: mean 0 and variance delta2, so that the sum has variance 2 delta2.
-    - `delta2`: Variance of gaussian values, for these alone. The error is then also reported divided by delta2.
+    - `delta2`: Variance of the values, only with values=gaussian. The error is then also reported divided by delta2.
     - `markers`: Distribution of the markers. any: two different steps. halves: one step of the first tenth (at least
       the first step) and one of the last half.
-    - `silence`: Share of the steps that are silent: one stretch at a random place, at which value and marker are 0.
+    - `silence`: Share of the steps that are silent: one stretch at a random place, in which value and marker are 0.
       These are the task's background steps. Default: none.
     - `train_size`, `test_size`, `epoch_steps`: See `Synthetic`.
 
@@ -138,7 +138,7 @@ class Adding(Synthetic):
 
 
 def _with_relative_error(delta2: float) -> Objective:
-    """Return the metrics of a regression with a further one: the mean squared error divided by delta2."""
+    """Return `REGRESSION` with one more metric: the mean squared error divided by delta2."""
 
     def metrics(y: Tensor, target: Tensor) -> dict[str, Tensor]:
         figures = REGRESSION.metrics(y, target)

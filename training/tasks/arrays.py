@@ -15,7 +15,7 @@ from edgernn.training.formats import read_npz
 from edgernn.training.tasks.own import NEXT, OwnData
 from edgernn.training.tasks.parts import Array, finite, first
 
-# integers y that reach this and the number of training labels are refused: they are hardly class labels
+# integers y are refused if the largest reaches both this and the number of labels: they are hardly class labels
 _MANY_CLASSES = 1000
 _MAX_LABEL = 2**31 - 1
 # floats that are whole numbers are probably class labels if each stands for this many sequences on average
@@ -33,8 +33,8 @@ class Arrays(OwnData):
     - Floats (N,) or (N, O) are O targets per sequence, (N, T, O) O targets per step: mean squared error.
 
     With predict=next y is not needed: the target is the next step of x. x_val and y_val, x_test and y_test are
-    optional. Without such a pair, the seed chooses a tenth of x for that part. The input is standardised per channel by
-    mean and standard deviation of the training part.
+    optional. Where the file lacks a part, the seed chooses a tenth of x for it. The input is standardised per channel
+    by mean and standard deviation of the training part.
     """
 
     name = "npz"
@@ -76,7 +76,7 @@ def _check_parts(path: Path, x: dict[str, Tensor], y: dict[str, Tensor]) -> None
     I = x["train"].shape[2]
     for part, suffix in _SUFFIXES.items():
         if part in x and x[part].shape[2] != I:
-            raise EdgernnError(f"{path}: x{suffix}: expected {I} channels, got {x[part].shape[2]}")
+            raise EdgernnError(f"{path}: x{suffix}: expected {I} channels as in x, got {x[part].shape[2]}")
     if y and _resemble_labels(y["train"]):
         text = (
             "y: whole numbers of a floating-point type are predicted as numbers; for class labels, store y.astype(int)"
@@ -117,7 +117,7 @@ def _resemble_labels(targets: Tensor) -> bool:
 
 
 def _shape_hint(name: str, array: Array, N: int, T: int) -> str:
-    """Suggest how to mend targets of a wrong shape, for sequences x (N, T, I)."""
+    """Suggest how to correct targets whose shape does not fit sequences x (N, T, I)."""
     if array.ndim == 2 and len(array) == N and array.shape[1] == 1:
         return f"; use {name}[:, 0]"
     if array.ndim == 2 and len(array) == N and (array.sum(1) == 1).all():

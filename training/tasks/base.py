@@ -18,7 +18,7 @@ from edgernn.training.tasks.sources import Batch, Source, Split
 # files that `Task.pictures` writes into the run's directory: samples, or the DET curve of detected words and a minute
 # of the test room with its words
 SAMPLES, DETECTIONS, ROOM, ROOM_WORDS = "samples.png", "detections.png", "room.wav", "room.csv"
-# metric: percentage of skipped updates among those of steps that are not background
+# name of a metric: percentage of updates skipped at the steps that are not background
 FOREGROUND = "skip_percent_foreground"
 
 
@@ -46,7 +46,7 @@ class Objective(Score):
 
 
 class Means:
-    """Weighted mean of each metric over batches.
+    """Weighted mean of each metric over the batches of an evaluation.
 
     `add` takes the metrics of a batch and their weight, such as its number of sequences. `result` returns the means.
     """
@@ -160,7 +160,7 @@ class Task(abc.ABC):
         """
 
     def adapted(self, model: ModelConfig) -> ModelConfig:
-        """Return the model configuration with the changes that the task needs; raise UsageError for an unsupported one.
+        """Adapt the model configuration to the task; raise UsageError for an unsupported configuration.
 
         Called before the data is read.
         """
@@ -178,7 +178,7 @@ class Task(abc.ABC):
     def background(self, batch: Batch) -> Tensor | None:
         """Return True for the steps (T, B) of a batch at which nothing happens, or None if the task marks none.
 
-        With the setting background, the update budget weighs these steps differently. The network must be a
+        With the setting background, the penalty on updates weighs these steps differently. The network must be a
         `SequenceModel`.
         """
         return None
@@ -208,8 +208,8 @@ class Task(abc.ABC):
         """Return the metrics of a whole split as a dict, with skip_percent, the percentage of skipped neuron updates.
 
         The metrics are the means of `objective` over sequences, and the result of `tally`, which replaces means of the
-        same name. If the task marks background steps (at which nothing happens), `FOREGROUND` is that percentage at
-        all other steps. Called without gradients and with torch's generator seeded.
+        same name. If the task marks background steps (at which nothing happens), the metric `FOREGROUND` is the
+        percentage of skipped updates at all other steps. Called without gradients and with torch's generator seeded.
         """
         assert isinstance(self.objective, Objective)
         means, foreground, tally = Means(), Means(), self.tally(split)

@@ -24,7 +24,7 @@ from edgernn.training.tasks.sources import Batch, Sequences, Split
 from edgernn.training.tasks.stays import FEATURES, died, hold_out, hourly, statistics, stratified_parts
 
 DIRECTIONS = ("forward", "both")
-# least number of stays of each class: one for each of the three parts
+# least number of stays of each class: one for each of training, validation and test
 _LEAST = 3
 
 
@@ -40,7 +40,7 @@ class Mortality(Task):
     are dropped. Of each class, 70 % are for training, 10 % for validation and 20 % for the test. The seed chooses stays
     and values.
 
-    The loss is label_weight times the binary cross entropy, plus the config's `imputation` times the imputer's loss,
+    The loss is label_weight times the binary cross entropy, plus the setting `imputation` times the imputer's loss,
     summed over directions. With two directions, consistency times the mean absolute difference of their imputed values
     is added. Metrics, each over a whole split: auc, the area under the ROC curve of death; mae, the mean absolute error
     of the held-out values in standard deviations; mre, mae divided by their mean absolute value; accuracy;
@@ -56,8 +56,8 @@ class Mortality(Task):
     - `positive_weight`: Weight of the deaths in the binary cross entropy.
 
     Differences from the authors' code: errors are over the split alone, not over all stays; values are held out without
-    replacement; times start at 0, not 1, and follow from the mask of the previous step; the backward direction has the
-    times of its own order. See RITS for the σ in β. The EINS paper trains for 150 epochs.
+    replacement; times start at 0, not 1, and follow from the mask of the previous step; the backward direction counts
+    times in the reversed sequence. See RITS for the σ in β. The EINS paper trains for 150 epochs.
 
     Source: Cao et al., "BRITS: Bidirectional Recurrent Imputation for Time Series", NeurIPS 2018, arXiv:1805.10572;
     section 5.3 and appendix C of the EINS paper. Data: see `Stays`; the 35 features are those of Cao et al.
@@ -112,7 +112,9 @@ class Mortality(Task):
         )
         for name, part in (("validation", self.validation), ("test", self.test)):
             if part.y[..., :-1].isnan().all():
-                raise EdgernnError(f"{files[0]}: expected a stay with 10 measurements in the {name} part, got none")
+                raise EdgernnError(
+                    f"{files[0]}: expected a stay of 10 or more measurements in the {name} part, got none"
+                )
 
     def adapted(self, model: ModelConfig) -> ModelConfig:
         return replace(model, layer=replace(model.layer, imputer=model.layer.imputer or "rits"))
@@ -179,7 +181,7 @@ def roc_auc(score: Any, positive: Any) -> float:
 def _model_outputs(model: RecurrentModel, x: Tensor) -> tuple[Tensor, Tensor]:
     """Run a model on x; returns logits (D, B) and standardised imputed values (D, T, B, F).
 
-    D is the number of directions (2 for `BRITS`, which also reads backwards, else 1), F that of features.
+    D is the number of directions (2 for `BRITS`, which also reads backwards, else 1), F the number of features.
     """
     if isinstance(model, BRITS):
         y, filled = model(x)

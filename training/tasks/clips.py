@@ -16,9 +16,9 @@ from edgernn.training.tasks.mixing import background_clips, mixed, quiet_frames,
 from edgernn.training.tasks.recordings import Audio
 from edgernn.training.tasks.sources import EVALUATION_BATCH, Batch, EpochOrder, Source, Split
 
-# index of a clip that is drawn from the noise
+# stands for the index of a clip that is cut from the noise
 DRAWN = -1
-# random keys: order of an epoch, changes of a batch, and the drawn clips of a held-out part
+# random keys: order of an epoch, augmentation of a batch, and noise clips of the validation or test part
 _ORDER, _CHANGES, _FIXED = 61, 62, 63
 
 
@@ -37,7 +37,7 @@ class MarkedBatch(Batch):
 
 @dataclass(frozen=True)
 class Changes:
-    """Random changes of the training clips.
+    """Random augmentation of the training clips.
 
     Attributes:
         shift: Largest shift in time, in samples.
@@ -56,9 +56,10 @@ class Changes:
 class Clips(Source, Split):
     """Recorded clips of one part of the data (training, validation or test), each with one word or silence.
 
-    An epoch has all clips of words to tell apart and of recorded silence, `unknown` clips of other words, and `drawn`
-    clips of noise or digital silence. For training (`changes` is set), the unknown words and the noise are drawn anew
-    in each epoch, and clips are changed at random. For validation and test, every pass has the same clips, unchanged.
+    An epoch has all clips of the words that are classes, all clips of recorded silence, `unknown` clips of other words,
+    and `drawn` clips of noise or digital silence. For training (`changes` is set), unknown words and noise are drawn
+    anew in each epoch, and clips are augmented at random. For validation and test, every pass has the same clips,
+    unchanged.
 
     Attributes:
         samples: All recorded clips (N, S) int16; S is a multiple of hop.
@@ -66,7 +67,7 @@ class Clips(Source, Split):
         label: Class of each clip (N,).
         pool: Indices of all clips of unknown words.
         unknown: Number of clips of unknown words in an epoch.
-        drawn: Number of clips in an epoch that are drawn from the noise.
+        drawn: Number of clips in an epoch that are cut from the noise.
         silence: Index of the class silence, -1 if there is none.
         noise: Recordings of noise, samples from -1 to 1.
         after: Number of steps of digital silence after each clip.
@@ -120,7 +121,7 @@ class Clips(Source, Split):
         return np.concatenate([self._kept, others, np.full(self.drawn, DRAWN)])
 
     def spoken(self, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-        """Return the indices of those clips of a pass over the data that contain a word."""
+        """Return the indices of the clips with a word in one pass over the data."""
         members = self.members(rng)
         spoken: npt.NDArray[np.int64] = members[(members != DRAWN) & (self.label[members] != self.silence)]
         return spoken

@@ -67,7 +67,7 @@ def _shares(part: Tensor, whole: Tensor) -> list[float]:
 
 
 def masked_cross_entropy(y: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Compute the cross entropy of the targets that are not negative, divided by the number of all targets.
+    """Sum the cross entropy over the targets that are not negative, and divide it by the number of all targets.
 
     A negative target marks a step without a label. Dividing by all targets gives every sequence the same weight.
 

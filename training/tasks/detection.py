@@ -24,9 +24,9 @@ class Detection(Task, ABC):
     """Binary classification of sequences by whether they contain an event, with balanced classes.
 
     target (B,): 1 for a sequence with an event, else 0. Of each class, 80 % are for training, 10 % for validation and
-    10 % for the test. The seed chooses the split, and draws as many sequences of the larger class as the smaller has.
-    The model has one output per class and is trained on cross entropy. This equals the paper's binary cross entropy of
-    the difference of both outputs. The input is standardised per channel by the training part.
+    10 % for the test. The seed chooses the split, and as many sequences of the larger class as the smaller one has. The
+    model has one output per class and is trained on cross entropy. This equals the paper's binary cross entropy of the
+    difference of both outputs. The input is standardised per channel by the training part.
 
     Settings:
 
@@ -60,7 +60,9 @@ class Detection(Task, ABC):
         for value, name in enumerate(self.classes or ()):
             count = len(np.unique(groups[event == value]))
             if count < _LEAST:
-                raise EdgernnError(f"{source}: expected at least {_LEAST} {members} of the class {name!r}, got {count}")
+                raise EdgernnError(
+                    f"{source}: expected at least {_LEAST} {members} of the class {name!r}, got {count}; add some"
+                )
         parts = balanced_parts(event, groups, seed)
         inputs, label = torch.from_numpy(x.astype(np.float32)), torch.from_numpy(event.astype(np.int64))
         self.train, self.validation, self.test = (Sequences(inputs[part], label[part], seed=seed) for part in parts)

@@ -25,9 +25,9 @@ FILE = "mit-bih-mlii.npz"
 NO_BEAT = "none"
 # one in 5 records of DS1 is for validation
 _VALIDATION = 5
-# seconds before and after a beat, with positions
+# with positions=true: seconds of signal before and after a beat
 _BEFORE, _AFTER = 0.3, 0.4
-# number of intervals in the local mean
+# number of intervals between beats in the local mean
 _INTERVALS = 10
 
 
@@ -95,34 +95,35 @@ class Ecg(Task):
 
     positions=false: x (window, B, frame) is the running signal in mV, `frame` samples per step; the positions of beats
     are not given. target (window, B): 0 without a beat; 1, 2 or 3 (N, S, V) at the `width` steps around `delay` seconds
-    after a beat. A run of steps at which a class is likelier than no beat is a detected beat. It matches an annotated
-    one within 150 ms of it, and each matches at most once. Windows overlap by `lead` steps, which are not counted, so
-    that every step of a record counts once. Background steps are those without a beat.
+    after a beat. A run of steps at which a class is likelier than no beat is a detected beat. A detected and an
+    annotated beat match if they are within 150 ms of each other; each matches at most once. Windows overlap by `lead`
+    steps, which are not counted, so that every step of a record counts once. Background steps are those without a beat.
 
     positions=true: one sequence per beat. x (T, B, frame + 4): the signal from 0.3 s before to 0.4 s after the beat,
     and at each step four numbers: the time since the beat before and until the next one in seconds, the mean of the
     last 10 such intervals, and the first divided by that mean. target (B,): 0, 1 or 2. No step is background.
 
     The records of DS1 are for training, a fifth of them, chosen by the seed, for validation; those of DS2 are for the
-    test. Both were chosen by patient, but records 201 (DS1) and 202 (DS2) are of one patient. Fusion and unknown beats,
-    and ventricular flutter, carry no loss and are not counted; nor are beats detected there.
+    test. No patient is in both sets, except for the patient of records 201 (DS1) and 202 (DS2). Fusion and unknown
+    beats, and ventricular flutter, carry no loss and are not counted. Beats detected there are not counted either.
 
     Loss: cross entropy with a weight for each class, its share of the training targets to the power of -balance.
     Metrics over all beats of a split: macro_f1, the mean F1 of the three classes; and sensitivity and precision of each
-    class, such as sensitivity_V. A missed beat and an additional one count as wrong. A share of nothing is 0.
+    class, such as sensitivity_V. Missed and additional beats count as wrong. Sensitivity and precision are 0 if there
+    is no beat to divide by.
 
     Settings:
 
-    - `positions`: The positions of beats are given.
+    - `positions`: Give the model the positions of beats, and classify one beat per sequence.
     - `frame`: Number of samples per step; the sample rate is 360 Hz.
-    - `window`, `lead`: Number of steps of a window, and of those at its start that are not counted.
-    - `delay`: Time from a beat to the middle of its steps, in seconds.
-    - `width`: Number of steps of a beat.
+    - `window`, `lead`: Number of steps in a window, and number of steps at its start that are not counted.
+    - `delay`: Seconds from a beat to the middle of the steps that are labelled with it.
+    - `width`: Number of steps that are labelled with a beat.
     - `balance`: Exponent of the class weights, from 0 (none) to 1 (all classes weigh the same).
 
     File: mit-bih-mlii.npz with first (records,) and difference (records, samples - 1), whose cumulative sum is the
     signal in 1/200 mV with zero at 1024; record, ds1 and ds2, names of records; and the annotations of the database,
-    ann_sample and ann_symbol, those of record i from ann_offset[i] to ann_offset[i + 1] - 1.
+    ann_sample and ann_symbol; record i has the entries ann_offset[i] to ann_offset[i + 1] - 1.
 
     Source: de Chazal, O'Dwyer, Reilly, "Automatic Classification of Heartbeats Using ECG Morphology and Heartbeat
     Interval Features", IEEE Transactions on Biomedical Engineering 51, 2004. Data: Moody, Mark, "The Impact of the
@@ -217,6 +218,8 @@ class Ecg(Task):
         counts = torch.bincount(target[target >= 0], minlength=self.output_size).double()
         if not counts[-len(CLASSES) :].all():
             missing = CLASSES[int((counts[-len(CLASSES) :] == 0).nonzero()[0])]
-            raise EdgernnError(f"{path}: expected beats of each class in the training part, got none of {missing}")
+            raise EdgernnError(
+                f"{path}: expected beats of each class in the training part, got none of {missing}; add records"
+            )
         weight = (counts / counts.sum()).pow(-self.balance)
         return (weight * counts.sum() / (weight * counts).sum()).float()

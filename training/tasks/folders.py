@@ -128,7 +128,8 @@ class Folder(OwnData):
             with_numbers, with_labels = next(iter(numbers)), next(iter(labels))
             kinds = f"classes in {files[with_labels].folder} and numbers in {files[with_numbers].folder}"
             raise EdgernnError(
-                f"{files['train'].folder.parent}: expected classes in every part or numbers in every part, got {kinds}"
+                f"{files['train'].folder.parent}: expected classes or numbers in all parts, got {kinds}; use one "
+                "kind of targets"
             )
         self.classes = _sorted_names({name for names in labels.values() for name in names})
         if len(self.classes) == 1:
@@ -140,7 +141,8 @@ class Folder(OwnData):
 def _parts(source: Path) -> dict[str, Path]:
     """Find the folder of each part: training, validation and test.
 
-    The parts are subfolders if `source` has one named train and no csv files. Otherwise `source` is the part "train".
+    The parts are subfolders if `source` has one named train and no csv files. Otherwise `source` itself is the training
+    part.
     """
     names = [sub.name for sub in _subfolders(source)]
     if _PARTS["train"] in names and not any(source.glob("*.csv")):
@@ -205,7 +207,7 @@ def _number(table: Path, line: int, cell: str) -> float:
     try:
         return float(cell)
     except ValueError:
-        raise EdgernnError(f"{table}: line {line}: expected a number, got {cell!r}") from None
+        raise EdgernnError(f"{table}: line {line}: expected a number, got {cell!r}; correct the cell") from None
 
 
 def _rows_by_file(table: Path, paths: Sequence[Path]) -> dict[str, tuple[int, list[str]]]:
@@ -234,7 +236,7 @@ def _rows_by_file(table: Path, paths: Sequence[Path]) -> dict[str, tuple[int, li
         raise EdgernnError(f"{table}: line {reader.line_num}: expected a row of a csv file, got {error}") from None
     if missing := sorted(known - rows.keys()):
         raise EdgernnError(
-            f"{table}: expected a row for each csv file, got none for {missing[0]} ({len(missing)} in all)"
+            f"{table}: expected a row for each csv file, got none for {missing[0]} ({len(missing)} missing)"
         )
     return rows
 

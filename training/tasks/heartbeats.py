@@ -25,9 +25,9 @@ SYMBOLS = {
 }
 # begin and end of ventricular flutter, where beats are not annotated
 _FLUTTER, _FLUTTER_END = "[", "]"
-# target of steps that belong to no counted beat, and where detected beats are not counted
+# target of steps that are not counted; beats that are detected there are not counted either
 OTHER = -3
-# detected runs of steps with a gap of less than this are one beat, and beats match within this, in seconds
+# in seconds: shortest gap between two detected beats; largest distance of a detected beat from its match
 _GAP, TOLERANCE = 0.1, 0.15
 
 
@@ -38,7 +38,7 @@ class HeartRecord:
     Attributes:
         name: Name of the record, such as 100.
         signal: Samples (S,) in mV.
-        sample: Index into `signal` of each beat (beats,), ascending.
+        sample: Position of each beat, as an index into `signal` (beats,), ascending.
         label: Class of each beat (beats,): index into CLASSES, or -1 for a beat that is not counted.
         flutter: First and last sample of each episode of ventricular flutter.
     """
@@ -51,7 +51,7 @@ class HeartRecord:
 
 
 def read_records(path: Path) -> tuple[list[HeartRecord], list[HeartRecord]]:
-    """Read the ECG records of the MIT-BIH database from mit-bih-mlii.npz, in the split DS1 and DS2 of de Chazal.
+    """Read the ECG records of the MIT-BIH database from mit-bih-mlii.npz, split into DS1 and DS2 as by de Chazal et al.
 
     Args:
         path: The file, plain, .gz or .xz.
@@ -134,8 +134,8 @@ def step_targets(record: HeartRecord, frame: int, delay: float, width: int) -> n
 def detect(scores: npt.NDArray[np.float64], gap: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """Detect beats in a model's probabilities at the steps of a record.
 
-    A beat is a run of steps at which any class is likelier than no beat; runs with a short gap are one beat. Its class
-    has the largest sum of probabilities.
+    A beat is a run of steps at which any class is likelier than no beat; runs with a short gap are one beat. The beat's
+    class is the one with the largest sum of probabilities.
 
     Args:
         scores: Probabilities (T, 1 + classes), the first of no beat.
@@ -156,7 +156,8 @@ def detect(scores: npt.NDArray[np.float64], gap: float) -> tuple[npt.NDArray[np.
 def match(truth: Sequence[float], times: Sequence[float], tolerance: float) -> list[tuple[int | None, int | None]]:
     """Pair annotated beats with detected ones in order of time; a beat is in at most one pair.
 
-    Each beat takes the earliest free one within the tolerance, which gives the largest number of pairs.
+    Each annotated beat is paired with the earliest detected beat that is within the tolerance and not yet in a pair.
+    This gives the largest number of pairs.
 
     Args:
         truth: Times of the annotated beats, ascending.
@@ -164,7 +165,8 @@ def match(truth: Sequence[float], times: Sequence[float], tolerance: float) -> l
         tolerance: Largest difference of the times of a pair.
 
     Returns:
-        Pairs of an index into `truth` and one into `times`; one of both is None for a missed or an additional beat.
+        Pairs of an index into `truth` and one into `times`. The second is None for a missed beat, the first for an
+        additional one.
     """
     pairs: list[tuple[int | None, int | None]] = []
     i = j = 0
@@ -186,7 +188,7 @@ def count_beats(
 ) -> npt.NDArray[np.int64]:
     """Compare the detected beats of a record with the annotated ones.
 
-    Beats that are not counted, and detections that match them or lie in flutter, are left out.
+    Beats that are not counted are left out, and so are detections that match them or lie in ventricular flutter.
 
     Args:
         record: The record.

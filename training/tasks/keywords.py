@@ -51,7 +51,7 @@ _FRONTEND = FrontendConfig(name="logmel", hop=320, window_size=512)
 
 
 class _WordFigures(Confusion):
-    """Metrics of keyword spotting: accuracy over all clips and over clips of words alone, and figures by class.
+    """Metrics of keyword spotting: accuracy over all clips and over clips of words alone, recall and precision.
 
     Args:
         classes: Names of the classes.
@@ -117,8 +117,7 @@ class Words(Task, ABC):
             )
         if 0 < self.stream < self.seconds:
             raise UsageError(
-                f"stream: expected 0, or a length of at least seconds={self.seconds:g}, that of a clip, got "
-                f"{self.stream:g}"
+                f"stream: expected 0, or at least seconds={self.seconds:g}, the length of a clip, got {self.stream:g}"
             )
         if self.stream:
             self.output, self.objective = "all", LABELLED_STEPS
@@ -143,7 +142,7 @@ class Words(Task, ABC):
         return network
 
     def _hear(self, frontend: FrontendConfig) -> None:
-        """Take over hop (samples a step) and sample rate from the model's front end, which computes the features."""
+        """Set hop (samples per step) and sample rate to those of the model's front end, which computes the features."""
         self.input_size, self._rate = frontend.hop, frontend.sample_rate
 
     @property
@@ -160,10 +159,10 @@ class Words(Task, ABC):
     def _scores(self, y: Tensor) -> Tensor:
         """Convert a model's outputs y to scores (B, classes) of whole clips.
 
-        With the setting stream, y has an output at every step; the score is then the logarithm of the largest average
-        probability over the steps (`Detector`).
+        With the setting stream, y has an output at every step. The score of a word is then the logarithm of its largest
+        average probability over the steps (`Detector`).
 
-        Silence then has the threshold as its probability, so that a clip without a detection is silence.
+        The probability of silence is then the threshold, so that a clip without a detection is classified as silence.
         """
         if not self.stream:
             return y
@@ -243,7 +242,7 @@ class Words(Task, ABC):
         chosen = [word.strip() for word in self.words.split(",")]
         if missing := [word for word in chosen if word not in folders]:
             raise UsageError(
-                f"words: expected names of folders in {root}, got {missing[0]!r}; it has {', '.join(folders)}"
+                f"words: expected names of folders in {root}, got {missing[0]!r}; the folders are {', '.join(folders)}"
             )
         if len(set(chosen)) < len(chosen):
             raise UsageError(f"words: expected each word once, got {self.words!r}; leave out the second one")
@@ -275,11 +274,11 @@ class Words(Task, ABC):
 
 @dataclass
 class Keywords(Words):
-    """Keyword spotting: classify recordings of single words; a wav file has one word, and its folder is its class.
+    """Keyword spotting: classify recordings of single words, one word per wav file, whose folder's name is its class.
 
     x (T, B, hop): samples from -1 to 1, of which the model computes features itself (`frontend=logmel`), by default 50
-    times a second from windows of 32 ms. target (B,): the class. The label belongs to the last step. Files are wav: 16
-    bits, one channel, with the model's `sample_rate`, 16 kHz unless set.
+    times a second from windows of 32 ms. target (B,): the class, which the output of the last step predicts. Files are
+    wav: 16 bits, one channel, with the model's `sample_rate`, 16 kHz unless set.
 
     Two further classes: `_unknown_` are other words, if `words` is set or a folder has this name. `_silence_` are clips
     of noise at -70 to -10 dB of full scale, a tenth of them digital silence, and the files of a folder of this name.
@@ -301,28 +300,29 @@ class Keywords(Words):
 
     - `corpus`: arabic-speech-commands or speech-commands.
     - `words`: The words to tell apart, separated by commas; all others are unknown. Default: all folders.
-    - `seconds`: Length of a clip. A shorter file is followed by zeros; of a longer one, the loudest stretch is kept.
+    - `seconds`: Length of a clip. A shorter file is followed by zeros; a longer one is cut to its loudest stretch.
     - `silence`: Number of clips of silence, as a share of the clips of words; 0: no such class.
     - `unknown`: Number of clips of unknown words in an epoch, as a share of the clips of words.
     - `noise_folder`: Folder with wav files of noise. Default: `_background_noise_`, else noise that is generated.
     - `noisy`: Probability that a training clip is mixed with noise.
     - `snr_low`, `snr_high`: Signal-to-noise ratio in dB, uniform between both.
     - `shift`: Largest shift of a training clip, in seconds, either way.
-    - `stream`: Train on streams of this many seconds in place of clips, see below; 0: on clips.
-    - `room`: With stream, hours of recordings that the test hears.
-    - `talk`: With stream, share of the time of these recordings that is words.
-    - `threshold`: With stream, least probability of a detected word in the metrics.
+    - `stream`: Train on streams of this many seconds instead of clips, see below; 0: train on clips.
+    - `room`: With stream, hours of long recordings in the test, see below.
+    - `talk`: With stream, share of the time of these recordings in which a word is spoken.
+    - `threshold`: With stream, least probability at which the metrics count a word as detected.
 
-    With stream, one model hears isolated words and a room. A training stream has several words, cut from their
-    clips and mixed at any level into one stretch of noise or of digital silence; shifts do not apply. target (T, B)
-    is a class at each step (`step_targets`). A clip has the class with the largest average probability
-    (`edgernn.runtime.word_detection`), and is silence if none reaches the threshold; digital silence follows it for
-    0.2 s. The test also hears a `Room`: long recordings of test words in test noise. Its metrics begin with room_:
-    hits, wrong and missed are shares of its words, detected from their begin until 0.5 s after their end,
-    false_alarms_an_hour are all other detections, and hours and words say how much is behind them.
-    skip_percent_background is the percentage of skipped updates between words, and updates_a_second and
-    macs_a_second are the work. series.json has the DET curve as room_threshold, room_hits and so on; detections.png
-    shows it. room.wav is the first minute, and room.csv lists its words.
+    With stream, one model is tested on isolated words and on long recordings. A training stream has several words, cut
+    from their clips and mixed at any level into one stretch of noise or of digital silence. `shift` has no effect.
+    target (T, B) is a class at each step (`step_targets`). A clip has the class with the largest average probability
+    (`edgernn.runtime.word_detection`), and is silence if none reaches the threshold. Validation and test clips are
+    followed by 0.2 s of digital silence. The test also has a `Room`: long recordings of test words in test noise. Its
+    metrics begin with room_. hits, wrong and missed are shares of its words; a detection counts for a word from its
+    start until 0.5 s after its end. false_alarms_an_hour counts all other detections. hours and words are the length of
+    the recordings and the number of their words. skip_percent_background is the percentage of skipped updates between
+    words, and updates_a_second and macs_a_second are neuron updates and multiply-adds per second of audio. series.json
+    has the DET curve as room_threshold, room_hits and so on; detections.png shows it. room.wav is the first minute, and
+    room.csv lists its words.
 
     Source: Ghandoura, Hjabo, Al Dakkak, "Building and Benchmarking an Arabic Speech Commands Dataset for
     Small-Footprint Keyword Spotting", Engineering Applications of Artificial Intelligence, 2021. Warden, "Speech

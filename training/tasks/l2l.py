@@ -79,7 +79,7 @@ class LearningToLearn(Task):
     - `first_weights`: Initial weights of the mlp, a name of `STARTS` (default normal).
     - `minibatch`: Batch size of the optimisee.
     - `update`, `inputs`, `propagations`: See `LearnedOptimizer`.
-    - `scale`: See `LearnedOptimizer` (default 0.1); for the updates additive and decayed alone.
+    - `scale`: See `LearnedOptimizer` (default 0.1); only for update=additive and update=decayed.
     - `run_steps`: Training steps of an optimisee, a multiple of unroll.
     - `unroll`: Steps of truncated backpropagation through the optimisee's training.
     - `optimisees`: Number of optimisees in an epoch.
@@ -88,7 +88,7 @@ class LearningToLearn(Task):
       appendix D).
     - `trials`: Number of optimisees in an evaluation.
     - `test_steps`: Training steps of an optimisee in the test. Default: run_steps.
-    - `tuning`: Number of further optimisees that choose the learning rates of the standard optimisers.
+    - `tuning`: Number of further optimisees on which the learning rates of the standard optimisers are chosen.
 
     Source: Andrychowicz et al., "Learning to learn by gradient descent by gradient descent", 2016, arXiv:1606.04474,
     for the defaults. EINS, appendix E: optimisee=resnet update=gated layers=1 norm=layer unroll=10. DecayNet, section
@@ -222,7 +222,7 @@ class LearningToLearn(Task):
         }
 
     def _network_trials(self, model: RecurrentModel, split: Split, device: str, skipped: Means) -> list[Trial]:
-        """Train the image classifiers of an evaluation with the learned optimiser; add its skipped updates."""
+        """Train an evaluation's image classifiers with the learned optimiser; add its skipped updates to `skipped`."""
         assert isinstance(model, LearnedOptimizer)
 
         def train(theta: Tensor, parts: Iterable[Batch]) -> tuple[Tensor, Tensor]:
@@ -318,7 +318,7 @@ def summary(trials: list[Trial]) -> dict[str, float]:
 
 
 class _Digits(LabelledImages):
-    """MNIST images for the task l2l, whose name stands in errors about missing files."""
+    """MNIST images for the task l2l; errors about missing files name this task."""
 
     name = LearningToLearn.name
     folder = MnistRows.folder

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from edgernn.training.tasks.recordings import Audio
 
-# a frame is quiet if its power is less than this share of the power of the clip's loudest frame (30 dB)
+# a frame is quiet if its power, divided by that of the clip's loudest frame, is below this (30 dB)
 _QUIET = 1e-3
 # levels of noise clips in dB of full scale, and share of the clips that are digital silence
 _LEVELS = (-70.0, -10.0)
@@ -51,14 +51,14 @@ def faded(samples: Audio, count: int) -> Audio:
 
 
 def spoken_part(clip: Audio, hop: int) -> Audio:
-    """Cut the silence before and after the word of a clip.
+    """Remove the silence before and after the word of a clip.
 
     Args:
         clip: Samples (S,).
         hop: Number of samples of a frame.
 
     Returns:
-        The frames from the first to the last that is not quiet, with a faded frame more at each end; no samples if the
+        The frames from the first to the last that is not quiet, and one more frame, faded, at each end. Empty if the
         clip is silent.
     """
     loud = np.flatnonzero(~quiet_frames(clip[None], hop)[0])

@@ -29,10 +29,10 @@ class OwnData(Task):
     Settings:
 
     - `predict`: targets: predict the targets in the data, one per sequence or one per step. Labels are trained on cross
-      entropy and measured by accuracy; numbers by mean squared error, in their own unit. next: predict all I
+      entropy and measured by accuracy; numbers by mean squared error, in the unit of the data. next: predict all I
       channels of the next step, measured by mean squared error. Targets are not read.
-    - `background_label`: Number of the label at which nothing happens, for data with one label per step. Steps with it
-      are the task's background steps. Default: none.
+    - `background_label`: Label of steps at which nothing happens, for data with one label per step. Steps with this
+      label are the task's background steps. Default: none.
     """
 
     predict: Annotated[str, Expected(f"{TARGETS} or {NEXT}")] = TARGETS
@@ -104,7 +104,7 @@ def _hold_out(source: Path, x: dict[str, Tensor], y: dict[str, Tensor], seed: in
     count = len(x["train"])
     held_out = max(1, count // HELD_OUT)
     if count <= held_out * len(missing):
-        raise EdgernnError(f"{source}: expected at least {len(missing) + 1} sequences, got {count}")
+        raise EdgernnError(f"{source}: expected at least {len(missing) + 1} sequences, got {count}; add some")
     indices = random_split(count, [held_out] * len(missing), seed)
     for part, chosen in zip([*missing, "train"], [*indices[1:], indices[0]], strict=True):
         x[part], y[part] = x["train"][chosen], y["train"][chosen]

@@ -66,7 +66,7 @@ def checked_array(path: Path, arrays: dict[str, Array], name: str, kinds: str, r
 
 
 def check_offsets(path: Path, name: str, offset: Array, count: int, total: int) -> None:
-    """Raise EdgernnError unless `offset` has the first row of each of `count` parts, then the number of rows."""
+    """Check that `offset` has the first row of each of `count` parts, and then the total number of rows."""
     if len(offset) != count + 1 or not count or offset[0] or offset[-1] != total or (np.diff(offset) < 0).any():
         raise EdgernnError(
             f"{path}: {name}: expected {count + 1} rising numbers from 0 to {total}, got others; get the file again"

@@ -19,13 +19,13 @@ from edgernn.training.tasks.sources import random_split
 Audio = npt.NDArray[np.float32]
 PARTS = ("train", "validation", "test")
 BACKGROUND = "_background_noise_"
-# lists of the other parts' files in the layout of Speech Commands
+# lists of the validation and test files in the layout of Speech Commands
 LISTS = ("validation_list.txt", "testing_list.txt")
 # folder of the words, and lists of each part's files, in the layout of the Arabic set
 DATASET, TABLES = "dataset", ("train.csv", "val.csv", "test.csv")
-# end of the speaker in a file name of Speech Commands
+# separates the speaker from the rest of a file name in Speech Commands
 _SPEAKER = "_nohash_"
-# each of the three parts needs one file of each class
+# least number of files of a class: one for each of training, validation and test
 _LEAST = 3
 # seconds of each generated noise
 _GENERATED_SECONDS = 60
@@ -44,10 +44,10 @@ class WordFile:
 def word_files(root: Path, seed: int) -> dict[str, list[WordFile]]:
     """List the wav files of a folder with one subfolder per word, split into training, validation and test.
 
-    The parts are those of the publisher if the folder has his lists: validation_list.txt and testing_list.txt as in
-    Speech Commands, or train.csv, val.csv and test.csv beside a folder dataset as in the Arabic set. Otherwise a tenth
-    of each class, at least one file, is for validation, and as many for the test. If file names have a speaker, the
-    part before _nohash_, then a tenth of the speakers is for each of both.
+    The publisher's split is used if the folder has the publisher's lists: validation_list.txt and testing_list.txt as
+    in Speech Commands, or train.csv, val.csv and test.csv beside a folder dataset as in the Arabic set. Otherwise a
+    tenth of each class, at least one file, is for validation, and as many for the test. If file names contain a
+    speaker, the text before _nohash_, a tenth of the speakers is for validation and a tenth for the test.
 
     Args:
         root: The folder. Subfolders with a name that begins with a dot, and _background_noise_, are left out.
@@ -116,7 +116,7 @@ def _listed(table: Path, names: Iterable[str], by_name: dict[str, WordFile]) -> 
     stripped = [name.strip() for name in names if name.strip()]
     if unknown := [name for name in stripped if name not in by_name]:
         raise EdgernnError(
-            f"{table}: expected files that exist, got {unknown[0]!r} ({len(unknown)} in all); unpack the set again"
+            f"{table}: expected files that exist, got {unknown[0]!r} ({len(unknown)} missing); unpack the set again"
         )
     return [by_name[name] for name in stripped]
 
@@ -186,7 +186,7 @@ def noise_parts(folder: Path | None, length: int, rate: int) -> dict[str, list[A
     training, a fifth each for validation and test. Without recordings the noise is generated: white, pink and brown.
 
     Args:
-        folder: Folder of wav files, or None.
+        folder: Folder of wav files; None: generate noise.
         length: Number of samples of a clip, the least length of each part of a recording.
         rate: Samples per second.
 

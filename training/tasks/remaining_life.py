@@ -51,12 +51,12 @@ class RemainingLife(Task):
     """Remaining life of simulated turbofan engines (C-MAPSS FD001), in cycles.
 
     x (window, B, 24): 3 settings and 21 sensors of successive cycles of an engine. target (B, 1): the number of cycles
-    that are left after the last step, divided by `cap`. In the loss, which is the mean squared error, it is at most 1:
-    a new engine shows no wear. So the model's output times cap are cycles.
+    that are left after the last step, divided by `cap`. In the loss, which is the mean squared error, the target is at
+    most 1, because a new engine shows no wear. The model's output times `cap` is a number of cycles.
 
     Every window of the training engines is a sequence. A tenth of these engines, chosen by the seed, is for validation.
     The test has the last window of each test engine. Metrics in cycles: rmse, the root mean squared error with the true
-    life capped as in the loss; rmse_uncapped, with the true life as it is.
+    remaining life capped as in the loss; rmse_uncapped, the same without the cap.
 
     Settings:
 
@@ -84,7 +84,10 @@ class RemainingLife(Task):
         engines, tested = (_engines(path, _table(path, _COLUMNS)) for path in paths[:2])
         left = _table(paths[2], 1)[:, 0]
         if len(left) != len(tested):
-            raise EdgernnError(f"{paths[2]}: expected a line for each of {len(tested)} test engines, got {len(left)}")
+            raise EdgernnError(
+                f"{paths[2]}: expected a line for each of {len(tested)} test engines, got {len(left)}; get the file "
+                "again"
+            )
         if (left < 0).any():
             raise EdgernnError(f"{paths[2]}: expected lives of at least 0, got {left.min():g}; get the file again")
         if len(engines) < 2:
@@ -117,23 +120,26 @@ def _table(path: Path, columns: int) -> Array:
         if not (cells := line.split()):
             continue
         if len(cells) != columns:
-            raise EdgernnError(f"{path}: line {number}: expected {columns} numbers, got {len(cells)}; get it again")
+            raise EdgernnError(
+                f"{path}: line {number}: expected {columns} numbers, got {len(cells)}; get the file again"
+            )
         try:
             rows.append([float(cell) for cell in cells])
         except ValueError:
             raise EdgernnError(f"{path}: line {number}: expected numbers, got {line.strip()[:40]!r}") from None
     if not rows:
-        raise EdgernnError(f"{path}: expected lines of {columns} numbers, got none; get it again")
+        raise EdgernnError(f"{path}: expected lines of {columns} numbers, got none; get the file again")
     return finite(str(path), np.array(rows)).numpy()
 
 
 def _engines(path: Path, table: Array) -> list[Array]:
-    """Split the rows into engines (cycles, 24), which are numbered from 1, as are their cycles."""
+    """Split the rows into engines (cycles, 24). Engines, and the cycles of an engine, are numbered from 1."""
     starts = np.flatnonzero(table[:, 1] == 1)
     engines = np.split(table, starts[1:])
     for i, engine in enumerate(engines, 1):
         if (engine[:, 0] != i).any() or (engine[:, 1] != np.arange(1, len(engine) + 1)).any():
             raise EdgernnError(
-                f"{path}: expected engines and their cycles numbered from 1, got others at engine {i}; get it again"
+                f"{path}: expected engines and their cycles numbered from 1, got others at engine {i}; get the file "
+                "again"
             )
     return [engine[:, 2:] for engine in engines]

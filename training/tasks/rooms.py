@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Artificial recordings of words in noise and silence, in which the place of each word is known."""
+"""Artificial recordings of words in noise or silence, in which the place of each word is known."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from edgernn.training.tasks.clips import Clips
 from edgernn.training.tasks.mixing import faded, frame_power, noise_clips, quiet_frames
 from edgernn.training.tasks.recordings import Audio
 
-# level of the words of a scene in dB of full scale: mean power of the frames that are not quiet
+# lowest and highest level of a scene's words in dB of full scale: mean power of the frames that are not quiet
 _LEVELS = (-50.0, -15.0)
 # longest recording and length of a scene of a room, in seconds
 _RECORDING, _SCENE = 300.0, 60.0
 # seconds over which the noise of a scene of a room rises at its start and falls at its end
 _FADE = 1.0
-# least seconds from the end of a word to the end of its slot, if that is long enough
+# least seconds from the end of a word to the end of its slot, if the slot is long enough
 _PAUSE = 0.3
 # random keys: recordings of a room, and order of its words
 _ROOM, _WORDS = 64, 65
@@ -105,11 +105,11 @@ class Acoustics:
 
 @dataclass(frozen=True)
 class Room:
-    """Long recordings in which words are rare, for the test of detection.
+    """Long artificial recordings in which words are rare, to test the detection of words.
 
     A room is cut into recordings of up to 5 minutes, and these into scenes of about a minute: noise with words in it,
-    or digital silence with words in it. Words of the class of unknown ones occur as often as in an epoch of the clips.
-    The same room is built in every pass, also by runs with another seed.
+    or digital silence with words in it. Words of the class `_unknown_` are as frequent as in an epoch of the clips.
+    Every evaluation, also of a run with another seed, builds the same recordings.
 
     Attributes:
         clips: Clips with the words.
@@ -131,7 +131,7 @@ class Room:
         seconds = 3600 * self.hours / count
         scenes = max(1, round(seconds / _SCENE))
         length = max(1, round(seconds * rate / scenes / hop)) * hop
-        # samples of words that the scenes so far lack; negative if they have too many
+        # number of samples by which the words of the scenes so far fall short of `talk`; negative if they exceed it
         lacking = 0.0
         for number in range(count):
             rng = np.random.default_rng([_ROOM, 0, number])

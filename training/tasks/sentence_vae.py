@@ -38,7 +38,7 @@ class SentenceBatch(Batch):
     """A batch of sentences of different lengths.
 
     x (T, B) int64 are word numbers, longest sentence first and padded with 0. target (B,) are the lengths. step is the
-    training step, which decides the weight of the divergence.
+    training step, on which the weight of the KL divergence in the loss depends.
     """
 
     step: int = 0
@@ -99,8 +99,8 @@ class SentenceCodes(Task):
     Settings:
 
     - `embedding`, `decoder_dropout`, `word_dropout`: See `SentenceVAE`, as for the model's weight_drop.
-    - `kl_steps`: Number of steps in which the weight of the divergence in the loss rises linearly from 0 to 1; 0: the
-      weight is always 1. Bowman et al. tune it, the EINS paper does not give it.
+    - `kl_steps`: Number of steps in which the weight of the KL divergence in the loss rises linearly from 0 to 1; 0:
+      the weight is always 1. Bowman et al. tune it, the EINS paper does not give it.
     - `removed`: Number of words removed from the sentences of samples.txt.
     - `beginnings`: Beginnings of sentences, separated by |, which the test completes 20 times each. For the k-th one,
       counted from 1, the metrics fill_nll_k and fill_words_k are means over these samples, and fill_unknown_k is
@@ -134,7 +134,7 @@ class SentenceCodes(Task):
         self._to_complete = [part.split() for part in self.beginnings.split("|")] if self.beginnings else []
         if not all(self._to_complete):
             raise UsageError(
-                "beginnings: expected beginnings of sentences, each with a word, between the |, got "
+                "beginnings: expected beginnings of sentences separated by |, each with at least one word, got "
                 f"{self.beginnings!r}"
             )
 

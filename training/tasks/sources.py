@@ -22,7 +22,7 @@ _SHUFFLE, _GENERATE, _SPLIT = 1, 2, 3
 class Batch:
     """A batch: inputs x and targets of a training step.
 
-    x is (T, B, I) float32, or (T, B) int64 words. target is (B, ...), or (T, B, ...) if `per_step`.
+    x is (T, B, I) float32, or (T, B) int64 word numbers. target is (B, ...), or (T, B, ...) if `per_step`.
     """
 
     x: Tensor
@@ -80,7 +80,7 @@ class EpochOrder:
 
     Args:
         size: Number of members of an epoch.
-        key: Random key: two words of a numpy seed, of which the last is the seed of the run.
+        key: Random key: the first two of the three numbers of a numpy seed; the second is the seed of the run.
         draw: Draws the members of an epoch from a generator, in random order (size,).
     """
 
@@ -145,7 +145,7 @@ class Sequences(Source, Split):
 
 
 class Generated(Source):
-    """Training data that are generated: new sequences for every batch.
+    """Source that generates new sequences for every batch.
 
     `make(rng, n)` returns x (T, n, I) and the target (n, ...), or (T, n, ...) if `per_step`.
     """

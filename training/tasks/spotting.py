@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of word detection in long recordings (`Room`): hits, misses, wrong words, false alarms, and the work."""
+"""Figures of word detection in long recordings (`Room`): hits, misses, wrong words, false alarms, and updates."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from edgernn.training.tasks.parts import Array
 from edgernn.training.tasks.rooms import Recording, Room, Spoken
 from edgernn.training.tasks.streams import step_targets
 
-# seconds after the end of a word in which its detection counts as one of this word
+# seconds after the end of a word in which a detection still counts for the word
 LATE = 0.5
 # thresholds of a DET curve, denser towards 1
 THRESHOLDS = (*np.arange(0.1, 0.9, 0.05).round(2).tolist(), 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999)
@@ -30,7 +30,7 @@ class Spotted:
     """Counts of spoken and detected words in recordings.
 
     Attributes:
-        hits: Words that were detected.
+        hits: Words that were detected as the right word.
         wrong: Words that were detected as another word.
         missed: Words at which nothing was detected.
         false_alarms: Detections where no word is.
@@ -50,7 +50,7 @@ class Spotted:
     def add(self, words: Sequence[Spoken], times: Sequence[tuple[float, int]], late: float) -> None:
         """Compare the detections in a recording with its words.
 
-        The first detection between the begin of a word and `late` samples after its end makes the word a hit or
+        The first detection between the start of a word and `late` samples after its end makes the word a hit or
         wrong. All other detections are false alarms.
 
         Args:
@@ -108,11 +108,11 @@ class Heard:
 
     @property
     def hours(self) -> float:
-        """Length of all recordings."""
+        """Length of all recordings in hours."""
         return sum(map(len, self.averages)) * self.hop / self.rate / 3600
 
     def outcome(self, threshold: float) -> Spotted:
-        """Count hits and false alarms at a detection threshold; spoken unknown words do not count."""
+        """Count hits and false alarms at a detection threshold; spoken words of the class `_unknown_` do not count."""
         outcome = Spotted(hours=self.hours)
         for average, words in zip(self.averages, self.words, strict=True):
             detections = self.detector.find(average, threshold)
@@ -127,7 +127,7 @@ class Heard:
         return float((detection.step + 1) * self.hop)
 
     def curve(self) -> dict[str, list[float]]:
-        """Return the points of the DET (detection error tradeoff) curve: a dict from "hits" and so on to values."""
+        """Return the points of the DET (detection error tradeoff) curve, a dict from name of a figure to values."""
         points = [{"threshold": threshold} | self.outcome(threshold).figures() for threshold in THRESHOLDS]
         return {name: [point[name] for point in points] for name in points[0]}
 
@@ -190,12 +190,12 @@ def _batches(recordings: Iterator[Recording]) -> Iterator[list[Recording]]:
 
 
 def det_curve(path: Path, curve: dict[str, list[float]], hours: float) -> None:
-    """Draw the DET (detection error tradeoff) curve: share of words not detected rightly, over false alarms per hour.
+    """Draw the DET (detection error tradeoff) curve: share of words missed or confused, over false alarms per hour.
 
     Args:
         path: The picture.
         curve: Result of `Heard.curve`.
-        hours: Hours of recordings behind the figures.
+        hours: Length of the recordings in hours.
     """
     from matplotlib.figure import Figure
 

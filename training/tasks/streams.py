@@ -13,7 +13,7 @@ from edgernn.training.tasks.rooms import Acoustics, Spoken
 from edgernn.training.tasks.sources import EpochOrder, Source
 from edgernn.training.tasks.windows import UNCOUNTED
 
-# seconds after the end of a word in which it is the target, and seconds after these that carry no loss
+# a word stays the target for HOLD seconds after its end; the _RELEASE seconds that follow carry no loss
 HOLD, _RELEASE = 0.2, 0.1
 # random keys: order of an epoch, and contents of a batch
 _ORDER, _SCENES = 66, 67
@@ -24,9 +24,9 @@ def step_targets(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Compute the target of each step of a recording, and mark the background: steps at which nothing happens.
 
-    The target is the class of a word from its middle to 0.2 s after its end, and silence elsewhere. The 0.1 s after a
-    word's target carry no loss, so that a model may let go late. Background steps are those from the end of a word's
-    target to the begin of the next word.
+    The target is the class of a word from its middle to 0.2 s after its end, and silence elsewhere. The 0.1 s that
+    follow carry no loss, so that a model may end its detection a little late. Background steps are those from the end
+    of a word's target to the start of the next word.
 
     Args:
         words: The words and their places.

@@ -26,7 +26,7 @@ class Synthetic(Task):
     - `train_size`: Number of stored training sequences, the same for every seed and shuffled in each epoch. Default:
       new sequences in every batch.
     - `test_size`: Number of validation sequences, and of test sequences.
-    - `epoch_steps`: Number of batches that count as an epoch, without train_size.
+    - `epoch_steps`: Number of batches that count as an epoch if train_size is not set.
     """
 
     train_size: Annotated[int | None, Field(ge=1)] = None

@@ -50,7 +50,7 @@ class Jax(Peer):
     def stream(self, problem: Problem) -> Stream:
         if self._input_first:
             raise UnsupportedError(
-                "it computes the input products of the whole sequence first, which a stream of single steps lacks"
+                "this variant needs the whole sequence, to compute the input products first; a stream has single steps"
             )
         jax, weights, cell = _build(problem)
         state = tuple(jax.numpy.asarray(value) for value in problem.states.values())

@@ -58,7 +58,7 @@ def _net(problem: Problem) -> Any:
     import ncnn
 
     if problem.batch != 1:
-        raise UnsupportedError("its recurrent layers have no batch axis: only B = 1 can run")
+        raise UnsupportedError("ncnn's recurrent layers have no batch axis: only B = 1 can run")
     order, count = _ORDER[problem.cell], problem.W.size
     b_x, b_h = problem.gates(problem.b_x, order), problem.gates(problem.b_h, order)
     if problem.cell == "gru":
@@ -88,5 +88,5 @@ def _net(problem: Problem) -> Any:
         texts.write_text("\n".join(lines) + "\n", encoding="utf-8")
         weights.write_bytes(b"".join(np.int32(0).tobytes() + array.tobytes() for array in arrays))
         if net.load_param(str(texts)) or net.load_model(str(weights)):
-            raise UnsupportedError("it cannot load the .param and .bin files of the network")
+            raise UnsupportedError("ncnn cannot load the .param and .bin files of the network")
     return net

@@ -62,7 +62,7 @@ class DynamicLstm(OnnxRuntime):
 
     def model(self, problem: Problem, steps: int) -> bytes:
         if problem.cell != "lstm":
-            raise UnsupportedError("it has an LSTM with int8 weights (DynamicQuantizeLSTM) but no GRU")
+            raise UnsupportedError("ONNX Runtime has an LSTM with int8 weights (DynamicQuantizeLSTM) but no GRU")
         from onnxruntime.quantization import quantize_dynamic
 
         with tempfile.TemporaryDirectory() as folder:

@@ -13,7 +13,7 @@ class OpenVino(Peer):
     """Adapter of OpenVINO.
 
     A stream's state alternates between two buffers: one infer request reads the first and writes the second, another
-    one does the reverse. Its tensors share the memory of NumPy arrays, so that nothing is copied.
+    one does the reverse. Tensors share the memory of NumPy arrays, so that nothing is copied.
     """
 
     package = "openvino"
