@@ -9,6 +9,11 @@
 #   make check-added-rule     add a rule (one file, one line in the list) and run all tests of rules for it
 #   make check-sanitizers     run the kernel tests with the address and undefined behaviour sanitizers
 #   make check-fuzz           fuzz the reader of packed models with FUZZ_RUNS inputs, for at most FUZZ_SECONDS
+#   make check-fuzz32         the same for a 32-bit library
+#   make check-threads        run packed models on several threads, and in forked processes, with ThreadSanitizer
+#   make check-faults         kill and disturb commands for SECONDS: train, export, pack, data; later reproduce, sweep
+#   make check-readers        read READS damaged files of every other format
+#   make check-supply-chain   check the licences of dependencies, their known vulnerabilities, and the wheel's SBOM
 #   make check-programs       run PROGRAMS packed models with random programs as cells, valid and invalid
 #   make check-models         open and run MODELS corrupted model files
 #   make check-gpu            compile the GPU kernels with nvcc and Triton; needs no GPU
@@ -64,7 +69,7 @@ SANITIZED_TESTS := tests/test_native_op.py::test_op_equals_oracle \
     tests/test_native_weights.py::test_sparse_weights_equal_oracle
 
 CHECKS := check-format check-types check-wheel check-instructions check-added-rule check-sanitizers check-fuzz \
-    check-programs check-models check-gpu check-instruction-sets check-cluster check-arm check-apps check-wasm check-mcu check-docs
+    check-fuzz32 check-threads check-faults check-readers check-supply-chain check-programs check-models check-gpu check-instruction-sets check-cluster check-arm check-apps check-wasm check-mcu check-docs
 
 .PHONY: setup demo test quick checks $(CHECKS) wasm wasm-tools wasm-packages mcu-packages docs docs-site format clean example-cpp example-c example-node example-browser example-mcu
 
@@ -197,6 +202,16 @@ check-fuzz:
 	    2> build/fuzz/log || { cat build/fuzz/log; exit 1; }; \
 	awk '/number_of_executed_units/ {print "libFuzzer: " $$2 " packed models"; exit $$2 < 2000}' \
 	    build/fuzz/log
+
+# every packed model of the corpus with a valid checksum
+THREADED := $(filter-out %-1 %-2,$(wildcard tests/corpus/packed/*))
+
+# -O1 keeps stack traces readable; a forked process goes on, though its parent has several threads
+check-threads:
+	cmake -S . -B build/threads -DEDGERNN_ISAS=$(CHECKED_ISA) -DCMAKE_CXX_FLAGS=-fsanitize=thread \
+	    -DCMAKE_CXX_FLAGS_RELEASE='-O1 -g -DNDEBUG'
+	cmake --build build/threads --parallel 2 --target edgernn_threads
+	TSAN_OPTIONS=die_after_fork=0:halt_on_error=1 build/threads/edgernn_threads $(THREADED)
 
 # the same models at every run; docs/reference/files.md has the result of a long run
 check-programs:
