@@ -19,7 +19,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -39,6 +38,8 @@ TIMEOUT = 180
 # seconds from which on the slow commands take part
 LONG = 300
 MOST_FAULTS = 3
+# bytes of a disk that is not full
+LARGE = 1 << 28
 
 
 @dataclass(frozen=True)
@@ -149,9 +150,9 @@ def run(command: Command, folder: Path, fault: Fault, first: int = 0, moment: fl
 
 
 @contextmanager
-def disk(folder: Path, size: int) -> Iterator[None]:
-    """Mount a disk of this size in bytes, or of any size for 0."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "edgernn-faults", folder], check=True)
+def disk(folder: Path) -> Iterator[None]:
+    """Mount a disk of LARGE bytes, which may shrink later; one without a limit may not."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={LARGE}", "edgernn-faults", folder], check=True)
     try:
         yield
     finally:
@@ -160,7 +161,7 @@ def disk(folder: Path, size: int) -> Iterator[None]:
 
 def can_mount(folder: Path) -> bool:
     folder.mkdir(exist_ok=True)
-    with suppress(OSError, subprocess.CalledProcessError), disk(folder, 0):
+    with suppress(OSError, subprocess.CalledProcessError), disk(folder):
         return True
     return False
 
@@ -204,7 +205,7 @@ class Trials:
         work.mkdir(parents=True)
         names = [draw.choice(list(self.faults)) for _ in range(draw.randint(1, MOST_FAULTS))]
         small = any(self.faults[name].fills for name in names)
-        with disk(work, 0) if small else suppress():
+        with disk(work) if small else suppress():
             command.prepare(work)
             before = contents(work)
             title = f"trial {number}, {command.name}"
@@ -221,15 +222,15 @@ class Trials:
         """Run the command with a fault; return what is wrong after it, or None."""
         fault = self.faults[name]
         if fault.fills:
-            size = int(draw.random() * reference.bytes)
-            used = sum(path.stat().st_size for path in work.rglob("*"))
-            _resize(work, max(4096, used + 4096, size))
+            statistics = os.statvfs(work)
+            used = (statistics.f_blocks - statistics.f_bfree) * statistics.f_frsize
+            _resize(work, used + 4096 + int(draw.random() * reference.bytes))
         possible = sum(count for kind, count in reference.calls.items() if kind & fault.calls)
         first = draw.randint(1, possible) if possible else 0
         moment = draw.uniform(0, reference.seconds) if fault.number else None
         ended = run(command, work, fault, first, moment)
         if fault.fills:
-            _resize(work, 0)
+            _resize(work, LARGE)
         made = sum(count for kind, count in ended.calls.items() if kind & fault.calls)
         # a process that is killed counts no calls
         if fault.calls == 0 or not ended.calls or made >= first:
@@ -245,10 +246,17 @@ class Trials:
             ended = run(command, work, Fault())
         if ended.status != 0:
             self.failures.append(f"{title}: the next command ended with {ended.status}: {ended.text[-600:]}")
-        elif command.result(work) != reference.result:
-            self.failures.append(f"{title}: the next command gives another result")
+        elif (result := command.result(work)) != reference.result:
+            self.failures.append(f"{title}: the next command gives another result: {_different(result, reference.result)}")
         elif hidden := [str(p.relative_to(work)) for p in work.rglob(".*")]:
             self.failures.append(f"{title}: left over: {hidden}")
+
+
+def _different(result: Any, expected: Any) -> str:
+    """Name the first part of a result that differs."""
+    if isinstance(result, dict) and isinstance(expected, dict):
+        return str([key for key in result.keys() | expected.keys() if result.get(key) != expected.get(key)])
+    return f"{result!r:.300} in place of {expected!r:.300}"
 
 
 def _resize(folder: Path, size: int) -> None:
