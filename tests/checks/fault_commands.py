@@ -147,7 +147,7 @@ def _run_of(folder: Path) -> Any:
 
 COMMANDS = (
     Command("train adding sarnn", _train("adding", "sarnn", skip=0.8), _run_of, weight=4),
-    Command("train adding lstm", _train("adding", "lstm", pictures=True, keep="best"), _run_of),
+    Command("train adding lstm", _train("adding", "lstm", pictures=True, keep="best"), _run_of, weight=0.5),
     Command("train memorization pru", _train("memorization", "pru"), _run_of, weight=2),
     Command("train own.npz gru-before", _train("own.npz", "gru-before"), _run_of, weight=4),
     Command(
@@ -156,7 +156,7 @@ COMMANDS = (
         _only(".onnx", ".npz"),
         _old("m.onnx"),
         (".onnx", ".npz"),
-        weight=1,
+        weight=0.15,
     ),
     Command(
         "pack",
@@ -175,8 +175,8 @@ COMMANDS = (
         weight=4,
     ),
     Command("data fetch", _fetch, _only(".bin"), exact=(".bin",), weight=6),
-    Command("reproduce --quick", _reproduce, _table, weight=0.5),
-    Command("sweep", _sweep, _table, weight=0.1),
+    Command("reproduce --quick", _reproduce, _table, weight=0.1),
+    Command("sweep", _sweep, _table, weight=0.03),
 )
 # these start processes of their own
 SLOW = ("reproduce --quick", "sweep")
