@@ -272,9 +272,8 @@ def _wrong_end(fault: Fault, ended: Ended) -> str | None:
     # a signal before the handlers are set up
     stopped = stopped or ended.status == -signal.SIGTERM
     lines = ended.text.splitlines() or [""]
-    # a signal within a constructor of another package may leave an object that its destructor does not expect
-    text = ended.text.partition("Exception ignored in: <function")[0]
-    unclear = any(word in text for word in ("Traceback", "--debug shows the traceback")) or text.startswith("hangs")
+    unclear = any(word in ended.text for word in ("Traceback", "--debug shows the traceback"))
+    unclear = unclear or ended.text.startswith("hangs")
     if unclear and not killed:
         return f"not a sentence: {ended.text[-600:]}"
     if killed or stopped or ended.status == 0:
