@@ -203,6 +203,8 @@ check-fuzz:
 	awk '/number_of_executed_units/ {print "libFuzzer: " $$2 " packed models"; exit $$2 < 2000}' \
 	    build/fuzz/log
 
+M32 := -m32 -msse2 -mfpmath=sse -idirafter /usr/include/x86_64-linux-gnu
+
 # every packed model of the corpus with a valid checksum
 THREADED := $(filter-out %-1 %-2,$(wildcard tests/corpus/packed/*))
 
@@ -212,6 +214,32 @@ check-threads:
 	    -DCMAKE_CXX_FLAGS_RELEASE='-O1 -g -DNDEBUG'
 	cmake --build build/threads --parallel 2 --target edgernn_threads
 	TSAN_OPTIONS=die_after_fork=0:halt_on_error=1 build/threads/edgernn_threads $(THREADED)
+
+# baseline instructions; Debian's g++-12-multilib and libc6-dev-i386 have the headers and libraries
+FUZZ32_RUNS := 20000
+check-fuzz32:
+	@printf '#include <cerrno>\n#include <vector>\nint main() { return 0; }' | \
+	    clang++ $(M32) -fsanitize=fuzzer-no-link,address -x c++ - -o /dev/null 2>/dev/null || \
+	    { echo 'check-fuzz32: skipped, clang++ does not compile for 32 bits'; exit 0; }; set -e; \
+	$(subst build/fuzz,build/fuzz32,$(subst $(CHECKED_ISA),baseline,$(CONFIGURE_FUZZ))) -DCMAKE_CXX_FLAGS='$(M32)'; \
+	cmake --build build/fuzz32 --parallel 2 --target edgernn_fuzz; \
+	mkdir -p build/fuzz32/found; \
+	build/fuzz32/edgernn_fuzz -seed=$(FUZZ_SEED) -runs=$(FUZZ32_RUNS) -max_total_time=60 -max_len=4096 -timeout=10 \
+	    -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 -artifact_prefix=build/fuzz32/ build/fuzz32/found \
+	    tests/corpus/packed tests/corpus/found 2> build/fuzz32/log || { cat build/fuzz32/log; exit 1; }; \
+	awk '/number_of_executed_units/ {print "libFuzzer: " $$2 " packed models, 32 bits"; exit $$2 < 2000}' build/fuzz32/log
+
+# a long run writes docs/results/faults.json: make check-faults SECONDS=3600 OUT=docs/results/faults.json
+SECONDS := 30
+check-faults: setup
+	$(BIN)/python -m tests.checks.faults $(SECONDS) $(if $(OUT),--out $(OUT))
+
+READS := 300
+check-readers: setup
+	$(BIN)/python -m tests.read_damaged $(READS) $(if $(OUT),--out $(OUT))
+
+check-supply-chain: setup
+	$(BIN)/python -m pytest -rs tests/checks/supply_chain.py
 
 # the same models at every run; docs/reference/files.md has the result of a long run
 check-programs:

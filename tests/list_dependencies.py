@@ -11,6 +11,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -68,7 +69,7 @@ def bill(extras: tuple[str, ...] = EXTRAS) -> dict[str, Any]:
     needs = closure(extras)
 
     def reference(name: str) -> str:
-        return f"pkg:pypi/{name}@{importlib.metadata.version(name)}"
+        return f"pkg:pypi/{name}@{quote(importlib.metadata.version(name))}"
 
     def component(name: str) -> dict[str, Any]:
         return {

@@ -5,6 +5,8 @@ Data sets, recordings, tables of users, recipes, sweeps, run directories, result
 or be refused with an EdgernnError, within limits of memory and time. File NUMBER is the same at every run.
 """
 
+import argparse
+import datetime
 import io
 import json
 import random
@@ -373,17 +375,37 @@ def run_range(first: int, last: int) -> None:
                 pass
             except BaseException as error:
                 # the command line prints such an error of the system as a sentence
-                if isinstance(error, OSError) and error.strerror and error.filename:
-                    continue
-                faults.append(re.sub(r"9{30,}", "9...", traceback.format_exc())[-3000:])
+                if not (isinstance(error, OSError) and error.strerror and error.filename):
+                    faults.append(re.sub("9{30,}", "9...", traceback.format_exc())[-3000:])
             change = f"{title}: {path.relative_to(folder)}"
             print(json.dumps({"number": number, "change": change, "faults": faults}), flush=True)
 
 
-if __name__ == "__main__":
-    if len(sys.argv) == 3:
+def main() -> int:
+    if len(sys.argv) == 3 and sys.argv[2].isdigit():
         run_range(*map(int, sys.argv[1:]))
-    else:
-        faults = find_faults(0, int(sys.argv[1]), "tests.read_damaged")
-        print("\n".join([*faults, f"{int(sys.argv[1]):,} damaged files: {len(faults)} faults"]))
-        sys.exit(len(faults) > 0)
+        return 0
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("count", type=int, help="Number of damaged files.")
+    parser.add_argument("--out", type=Path, help="Write the number of faults to this JSON file.")
+    arguments = parser.parse_args()
+    faults = find_faults(0, arguments.count, "tests.read_damaged")
+    print("\n".join([*faults, f"{arguments.count:,} damaged files: {len(faults)} faults"]))
+    if arguments.out is not None:
+        from edgernn.bench.provenance import machine
+        from edgernn.files import write_json
+
+        report = {
+            "command": f"make check-readers READS={arguments.count}",
+            "date": datetime.date.today().isoformat(),
+            "machine": machine(),
+            "files": arguments.count,
+            "kinds": len(KINDS),
+            "faults": len(faults),
+        }
+        write_json(arguments.out, report)
+    return len(faults) > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,6 +2,7 @@
 """The editable install, used from another folder, and the native library: its size and dependencies."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -37,6 +38,22 @@ def test_library_needs_nothing():
     library = Path(library_path())
     needed = [line.split("[")[1].rstrip("]") for line in run("readelf", "-d", library).splitlines() if "NEEDED" in line]
     assert set(needed) <= {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"}
+
+
+def test_library_is_hardened():
+    library = Path(library_path())
+    assert "BIND_NOW" in run("readelf", "-d", library)
+    headers = run("readelf", "-lW", library)
+    assert "GNU_RELRO" in headers
+    (stack,) = [line for line in headers.splitlines() if "GNU_STACK" in line]
+    assert stack.split()[6] == "RW"
+    symbols = run("readelf", "-sW", "--dyn-syms", library)
+    assert "__stack_chk_fail" in symbols
+    # number, value, size, type, binding, visibility, section, name
+    rows = [line.split() for line in symbols.splitlines() if " GLOBAL DEFAULT " in line]
+    exported = {row[7].partition("@")[0] for row in rows if row[6] != "UND"}
+    assert "edgernn_step" in exported
+    assert all(name.startswith("edgernn_") or name == "RegisterCustomOps" for name in exported), exported
 
 
 def test_npm_package_has_the_version_of_the_library():

@@ -147,7 +147,9 @@ def run(command: Command, folder: Path, fault: Fault, first: int = 0, moment: fl
             time.sleep(0.002)
     # orphans of a killed command may be writing, as after a real kill; they end within seconds
     text = messages.read_text(errors="replace") if messages.exists() else ""
-    calls = {int(kind): count for kind, count in json.loads(counts.read_text()).items()} if counts.exists() else {}
+    # a kill may come while the process writes its counts
+    known = status >= 0 and counts.exists()
+    calls = {int(kind): count for kind, count in json.loads(counts.read_text()).items()} if known else {}
     return Ended(status, "hangs\n" + text if taken > TIMEOUT else text, calls)
 
 
