@@ -12,10 +12,6 @@ def _report(name: str) -> dict[str, Any]:
     return report
 
 
-def _power(count: int) -> str:
-    return f"{count / 10 ** (len(str(count)) - 1):.0f} × 10^{len(str(count)) - 1}^"
-
-
 def _measured(report: dict[str, Any]) -> str:
     machine = report["machine"]
     return f"on {machine['cpu']}, {machine['cores']} cores, on {report['date']}: `{report['command']}`"
@@ -114,7 +110,10 @@ def faults() -> str:
 def longrun() -> str:
     """Return the errors of long streams, measured by `python -m tests.long_run`."""
     report = _report("long-run")
-    lines = ["| cell, selective | steps | error, first tenth | error, last tenth | memory, kB |", "|---|---:|---:|---:|---:|"]
+    lines = [
+        "| cell, selective | steps | error, first tenth | error, last tenth | memory, kB |",
+        "|---|---:|---:|---:|---:|",
+    ]
     for stream in report["streams"]:
         errors = stream["errors"]
         lines.append(
@@ -125,7 +124,8 @@ def longrun() -> str:
     how = (
         "Largest difference from a float64 oracle that starts from the stream's state at every millionth step and runs "
         "beside it for 20 steps. A model that is opened anew and restores the state gives the same bits at each of "
-        f"them. I = {sizes['inputs']}, H = {sizes['neurons']}, {100 * sizes['skipped']:.0f} % skipped; {_measured(report)}."
+        f"them. I = {sizes['inputs']}, H = {sizes['neurons']}, {100 * sizes['skipped']:.0f} % skipped; "
+        f"{_measured(report)}."
     )
     return "\n".join(lines) + "\n\n" + filled(how)
 
@@ -138,8 +138,8 @@ def steptimes() -> str:
         figures = [times[name] / 1000 for name in ("mean", "p50", "p99", "p99.99", "worst")]
         lines.append(f"| {rule} | {' | '.join(f'{figure:,.2f}' for figure in figures)} |")
     how = (
-        f"{report['model']}, one sequence, {report['steps']:,} steps of a packed model under each rule, with the time of "
-        f"reading the clock, {_measured(report)}. From p99.99 on these are interrupts of an operating system that is not "
-        "made for real time: the library itself waits for nothing."
+        f"{report['model']}, one sequence, {report['steps']:,} steps of a packed model under each rule, with the time "
+        f"of reading the clock, {_measured(report)}. From p99.99 on these are interrupts of an operating system that "
+        "is not made for real time: the library itself waits for nothing."
     )
     return "\n".join(lines) + "\n\n" + filled(how)

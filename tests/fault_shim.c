@@ -22,13 +22,13 @@
 
 enum Kind { kOpen = 1, kWrite = 2, kSync = 4, kRename = 8, kOther = 16, kEnd = 32 };
 
-static char folder[4096];         /* calls on files below it count; empty: none */
-static int kinds;                 /* kinds of calls that may fail, a sum of Kind */
-static int result;                /* errno of a failing call; 0: the process is killed */
-static int lasting;               /* every later call of these kinds fails, too */
-static long first;                /* number of the first call that fails; 0: none */
-static atomic_long calls;         /* calls of these kinds */
-static atomic_long counts[kEnd];  /* calls by kind */
+static char folder[4096];        /* calls on files below it count; empty: none */
+static int kinds;                /* kinds of calls that may fail, a sum of Kind */
+static int result;               /* errno of a failing call; 0: the process is killed */
+static int lasting;              /* every later call of these kinds fails, too */
+static long first;               /* number of the first call that fails; 0: none */
+static atomic_long calls;        /* calls of these kinds */
+static atomic_long counts[kEnd]; /* calls by kind */
 
 void fault_arm(const char* below, int which, int error, int last, long from) {
   snprintf(folder, sizeof folder, "%s", below);
@@ -82,8 +82,8 @@ static int FailsOn(enum Kind kind, int file) {
   return Fails(kind, path);
 }
 
-#define NEXT(name)                                              \
-  static __typeof__(&(name)) next;                              \
+#define NEXT(name)                 \
+  static __typeof__(&(name)) next; \
   if (next == NULL) *(void**)&next = dlsym(RTLD_NEXT, #name)
 
 static mode_t Mode(int flags, va_list more) {
@@ -92,26 +92,26 @@ static mode_t Mode(int flags, va_list more) {
 
 #define IS_WRITING(flags) (((flags) & (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC)) != 0)
 
-#define DEFINE_OPEN(name)                                           \
-  int name(const char* path, int flags, ...) {                      \
-    NEXT(name);                                                     \
-    va_list more;                                                   \
-    va_start(more, flags);                                          \
-    const mode_t mode = Mode(flags, more);                          \
-    va_end(more);                                                   \
-    if (IS_WRITING(flags) && Fails(kOpen, path)) return -1;         \
-    return next(path, flags, mode);                                 \
+#define DEFINE_OPEN(name)                                   \
+  int name(const char* path, int flags, ...) {              \
+    NEXT(name);                                             \
+    va_list more;                                           \
+    va_start(more, flags);                                  \
+    const mode_t mode = Mode(flags, more);                  \
+    va_end(more);                                           \
+    if (IS_WRITING(flags) && Fails(kOpen, path)) return -1; \
+    return next(path, flags, mode);                         \
   }
 
-#define DEFINE_OPENAT(name)                                         \
-  int name(int at, const char* path, int flags, ...) {              \
-    NEXT(name);                                                     \
-    va_list more;                                                   \
-    va_start(more, flags);                                          \
-    const mode_t mode = Mode(flags, more);                          \
-    va_end(more);                                                   \
-    if (IS_WRITING(flags) && Fails(kOpen, path)) return -1;         \
-    return next(at, path, flags, mode);                             \
+#define DEFINE_OPENAT(name)                                 \
+  int name(int at, const char* path, int flags, ...) {      \
+    NEXT(name);                                             \
+    va_list more;                                           \
+    va_start(more, flags);                                  \
+    const mode_t mode = Mode(flags, more);                  \
+    va_end(more);                                           \
+    if (IS_WRITING(flags) && Fails(kOpen, path)) return -1; \
+    return next(at, path, flags, mode);                     \
   }
 
 DEFINE_OPEN(open)

@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 NAME, EXTRAS = "edgernn", ("cpu", "train")
 # licences that allow use in a product without publishing its source; MPL-2.0 applies to its own files only
 ALLOWED = re.compile(
-    r"MIT|BSD|0BSD|Apache|ISC|HPND|PSF|Python|MPL-2\.0|Mozilla Public License 2\.0|Unlicense|CC0|Zlib|BSL|The Unlicense",
+    r"MIT|BSD|Apache|ISC|HPND|PSF|Python|MPL-2\.0|Mozilla Public License 2\.0|Unlicense|CC0|Zlib|BSL",
     re.IGNORECASE,
 )
 COPYLEFT = re.compile(r"(?<!L)(?<!Lesser )GPL|AGPL|SSPL|Commons Clause", re.IGNORECASE)
@@ -89,7 +89,8 @@ def bill(extras: tuple[str, ...] = EXTRAS) -> dict[str, Any]:
         "metadata": {"component": component(NAME)},
         "components": [component(name) for name in sorted(needs) if name != NAME],
         "dependencies": [
-            {"ref": reference(name), "dependsOn": sorted(map(reference, others))} for name, others in sorted(needs.items())
+            {"ref": reference(name), "dependsOn": sorted(map(reference, others))}
+            for name, others in sorted(needs.items())
         ],
     }
 

@@ -2,8 +2,8 @@
 """Writes the golden files of the present formats: `python -m tests.make_golden`.
 
 A folder of tests/golden has exported files, packed models, saved states, a run directory, one of an interrupted run,
-and the outputs that they give. Its name is the versions of the ops, of packed models and of saved states. Later versions
-of edgernn read it in tests/test_golden.py, so it is never written again.
+and the outputs that they give. Its name is the versions of the ops, of packed models and of saved states. Later
+versions of edgernn read it in tests/test_golden.py, so it is never written again.
 """
 
 from contextlib import suppress

@@ -68,8 +68,8 @@ def test_an_error_is_not_hidden_by_a_folder_that_became_read_only(tmp_path, monk
     def refuse(*_, **__):
         raise OSError(30, "Read-only file system")
 
+    monkeypatch.setattr(os, "unlink", refuse)
     with pytest.raises(RuntimeError, match="first"), replacing(tmp_path / "x"):
-        monkeypatch.setattr(os, "unlink", refuse)
         raise RuntimeError("first")
 
 
@@ -87,7 +87,9 @@ def test_hostile_texts_are_refused(tmp_path, text):
         read_toml(path)
 
 
-@pytest.mark.parametrize("header", ["{'descr': '<f8', 'shape': (6{ 3), }", "{'descr': '<f8', 'shape': (2,), ", "\0", "9" * 9999])
+@pytest.mark.parametrize(
+    "header", ["{'descr': '<f8', 'shape': (6{ 3), }", "{'descr': '<f8', 'shape': (2,), ", "\0", "9" * 9999]
+)
 def test_a_damaged_array_is_refused(tmp_path, header):
     content = b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode()
     (tmp_path / "x.npy").write_bytes(content)

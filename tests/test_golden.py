@@ -19,12 +19,11 @@ from tests.tolerances import FLOAT32
 from tests.training_helpers import without_pictures
 
 
-
 def formats_of(folder):
     return tuple(map(int, folder.name.split(".")))
 
 
-FOLDERS = sorted(GOLDEN.iterdir(), key=lambda folder: formats_of(folder))
+FOLDERS = sorted(GOLDEN.iterdir(), key=formats_of)
 folders = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 models = pytest.mark.parametrize(
     "path", [path.with_suffix("") for folder in FOLDERS for path in sorted(folder.glob("*.onnx"))], ids=lambda p: p.name

@@ -2,7 +2,6 @@
 """The editable install, used from another folder, and the native library: its size and dependencies."""
 
 import json
-import re
 import sys
 from pathlib import Path
 

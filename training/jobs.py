@@ -320,7 +320,9 @@ def processes(
 
 
 class _ProcessWorkers(Workers):
-    def __init__(self, make_pool: Callable[[], ProcessPoolExecutor], slots: int, data: Path | None, device: str) -> None:
+    def __init__(
+        self, make_pool: Callable[[], ProcessPoolExecutor], slots: int, data: Path | None, device: str
+    ) -> None:
         self.slots, self._make_pool, self._rest = slots, make_pool, (data, device)
         self._pool = make_pool()
         self._running: dict[Future[Outcome], Job] = {}

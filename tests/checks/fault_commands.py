@@ -53,8 +53,9 @@ PACKAGES = (
     *("edgernn.training.run_pictures", "matplotlib.figure", "matplotlib.backends.backend_agg", "torch._dynamo"),
     *("onnxruntime", "onnxscript", "onnx.checker", "pooch", "edgernn.runtime.firmware", "edgernn.training.score"),
 )
-# inputs of the commands, and the server's address
-_INPUTS: Path
+# the folder of a run of tests/checks/faults.py, and in it the inputs of the commands
+FOLDER = "FAULT_WORK"
+_INPUTS = Path(os.environ.get(FOLDER, ".")) / "inputs"
 _CONTENT = np.random.default_rng(0).bytes(600_000)
 
 
@@ -195,16 +196,14 @@ def in_child(function: Callable[[], Any]) -> None:
     assert os.waitpid(process, 0)[1] == 0
 
 
-def prepare(folder: Path) -> None:
-    """Load all modules, and write the inputs of the commands to a subfolder."""
-    global _INPUTS
+def prepare() -> None:
+    """Load all modules, and write the inputs of the commands to their folder."""
     import torch
 
     torch.set_num_threads(1)
     for name in PACKAGES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    _INPUTS = folder / "inputs"
     (_INPUTS / "old").mkdir(parents=True)
     (_INPUTS / "recipes").mkdir()
     (_INPUTS / "recipes" / "t.toml").write_text(TABLE)

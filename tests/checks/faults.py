@@ -21,12 +21,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.checks.fault_commands import COMMANDS, SLOW, Command, file_server, prepare, unfinished
+from tests.checks.fault_commands import COMMANDS, FOLDER, SLOW, Command, file_server, prepare, unfinished
 from tests.kernel_builds import compiler
 from tests.source_tree import ROOT
 
@@ -38,6 +38,8 @@ TIMEOUT = 180
 # seconds from which on the slow commands take part
 LONG = 300
 MOST_FAULTS = 6
+# failures until the run ends
+MOST_FAILURES = 20
 # files in memory: a kill of a process loses nothing of what it wrote
 MEMORY = Path("/dev/shm")
 # bytes of a disk that is not full
@@ -174,7 +176,9 @@ def contents(folder: Path) -> dict[str, bytes]:
     """The visible files of a folder, by relative path."""
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     names = {str(path.relative_to(folder)): path for path in paths}
-    return {n: path.read_bytes() for n, path in names.items() if not any(part.startswith(".") for part in Path(n).parts)}
+    return {
+        n: path.read_bytes() for n, path in names.items() if not any(part.startswith(".") for part in Path(n).parts)
+    }
 
 
 class Trials:
@@ -209,7 +213,7 @@ class Trials:
         work.mkdir(parents=True)
         names = [draw.choice(list(self.faults)) for _ in range(draw.randint(1, MOST_FAULTS))]
         small = any(self.faults[name].fills for name in names)
-        with disk(work) if small else suppress():
+        with disk(work) if small else nullcontext():
             command.prepare(work)
             before = contents(work)
             title = f"trial {number}, {command.name}"
@@ -221,7 +225,13 @@ class Trials:
             self._finish(command, work, reference, title)
 
     def _disturb(
-        self, draw: random.Random, command: Command, work: Path, name: str, reference: Reference, before: dict[str, bytes]
+        self,
+        draw: random.Random,
+        command: Command,
+        work: Path,
+        name: str,
+        reference: Reference,
+        before: dict[str, bytes],
     ) -> str | None:
         """Run the command with a fault; return what is wrong after it, or None."""
         fault = self.faults[name]
@@ -251,7 +261,9 @@ class Trials:
         if ended.status != 0:
             self.failures.append(f"{title}: the next command ended with {ended.status}: {ended.text[-600:]}")
         elif (result := command.result(work)) != reference.result:
-            self.failures.append(f"{title}: the next command gives another result: {_different(result, reference.result)}")
+            self.failures.append(
+                f"{title}: the next command gives another result: {_different(result, reference.result)}"
+            )
         elif hidden := [str(p.relative_to(work)) for p in work.rglob(".*")]:
             self.failures.append(f"{title}: left over: {hidden}")
 
@@ -269,7 +281,7 @@ def _resize(folder: Path, size: int) -> None:
 
 def _wrong_end(fault: Fault, ended: Ended) -> str | None:
     """Say what is wrong with the end of a disturbed command, or return None."""
-    killed = ended.status == -signal.SIGKILL and (fault.number == signal.SIGKILL or fault.calls and not fault.error)
+    killed = ended.status == -signal.SIGKILL and (fault.number == signal.SIGKILL or (fault.calls and not fault.error))
     stopped = ended.status == 128 + signal.SIGTERM and fault.number == signal.SIGTERM
     # a signal before the handlers are set up
     stopped = stopped or ended.status == -signal.SIGTERM
@@ -302,13 +314,15 @@ def _wrong_files(
 
 def with_shim(words: list[str]) -> int:
     """Run this module again with the library of tests/fault_shim.c preloaded."""
-    with tempfile.TemporaryDirectory() as name:
+    place = MEMORY if MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="edgernn-faults-", dir=place) as name:
         library = Path(name) / "fault_shim.so"
         source = ROOT / "tests" / "fault_shim.c"
         flags = ["-x", "c", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]
         subprocess.run([compiler(), *flags, source, "-o", library, "-ldl"], check=True)
-        environment = os.environ | {SHIM: str(library), "LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1"}
-        return subprocess.run([sys.executable, "-m", "tests.checks.faults", *words], env=environment).returncode
+        ours = {FOLDER: name, SHIM: str(library), "LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1"}
+        words = [sys.executable, "-m", "tests.checks.faults", *words]
+        return subprocess.run(words, env=os.environ | ours).returncode
 
 
 def main() -> int:
@@ -320,43 +334,38 @@ def main() -> int:
     arguments = parser.parse_args()
     if SHIM not in os.environ:
         return with_shim(sys.argv[1:])
-    from edgernn.bench.provenance import machine
-
-    begun = time.monotonic()
-    place = MEMORY if MEMORY.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="edgernn-faults-", dir=place) as name, file_server():
-        prepare(Path(name))
-        trials = Trials(Path(name))
+    with file_server():
+        prepare()
+        begun = time.monotonic()
+        trials = Trials(Path(os.environ[FOLDER]))
         chosen = [c for c in COMMANDS if (arguments.only or "") in c.name]
         if arguments.seconds < LONG and arguments.only is None:
             chosen = [c for c in chosen if c.name not in SLOW]
         number = arguments.first
-        while time.monotonic() - begun < arguments.seconds and len(trials.failures) < 20:
-            # slow commands take turns with many fast ones
-            draw = random.Random(-1 - number)
-            (command,) = draw.choices(chosen, [c.weight for c in chosen])
+        while time.monotonic() - begun < arguments.seconds and len(trials.failures) < MOST_FAILURES:
+            (command,) = random.Random(-1 - number).choices(chosen, [c.weight for c in chosen])
             before = len(trials.failures)
             trials.run(number, command)
-            for text in trials.failures[before:]:
-                print(text, flush=True)
+            print("\n".join(trials.failures[before:]), end="", flush=True)
             number += 1
             if arguments.out is not None and number % 10 == 0:
-                _write(arguments.out, trials, begun, machine())
-        if arguments.out is not None:
-            _write(arguments.out, trials, begun, machine())
-        total = sum(count.total() for count in trials.counts.values())
-        print(f"{total:,} faults in {number - arguments.first:,} trials: {len(trials.failures)} failures")
-        return len(trials.failures) > 0
+                _write(arguments.out, trials, begun)
+    if arguments.out is not None:
+        _write(arguments.out, trials, begun)
+    total = sum(count.total() for count in trials.counts.values())
+    print(f"{total:,} faults in {number - arguments.first:,} trials: {len(trials.failures)} failures")
+    return len(trials.failures) > 0
 
 
-def _write(path: Path, trials: Trials, begun: float, machine: dict[str, Any]) -> None:
+def _write(path: Path, trials: Trials, begun: float) -> None:
+    from edgernn.bench.provenance import machine
     from edgernn.files import write_json
 
     seconds = round(time.monotonic() - begun)
     report = {
         "command": f"make check-faults SECONDS={seconds}",
         "date": datetime.date.today().isoformat(),
-        "machine": machine,
+        "machine": machine(),
         "seconds": seconds,
         "counts": {name: dict(trials.counts[name]) for name in sorted(trials.counts)},
         "failures": trials.failures,

@@ -180,11 +180,13 @@ int main(int argc, char** argv) {
   std::vector<std::vector<float>> first(kThreads), expected;
   OnThreads([&](int thread) { first[static_cast<std::size_t>(thread)] = Run(files[0]); });
   for (const File& file : files) expected.push_back(Run(file));
-  for (const std::vector<float>& outputs : first) Expect(Same(outputs, expected[0]), "first calls agree");
+  for (const std::vector<float>& outputs : first)
+    Expect(Same(outputs, expected[0]), "first calls agree");
   UseManyStreams(files, expected);
   ShareStreams(files, expected);
   ReadMessages();
   Fork(files, expected);
-  std::printf("%zu packed models on %d threads, %d forks: no fault\n", files.size(), kThreads, kForks);
+  std::printf("%zu packed models on %d threads, %d forks: no fault\n", files.size(), kThreads,
+              kForks);
   return 0;
 }
