@@ -9,7 +9,7 @@
 #   make check-added-rule     add a rule (one file, one line in the list) and run all tests of rules for it
 #   make check-sanitizers     run the kernel tests with the address and undefined behaviour sanitizers
 #   make check-fuzz           fuzz the reader of packed models with FUZZ_RUNS inputs, for at most FUZZ_SECONDS
-#   make check-fuzz32         the same for a 32-bit library
+#   make check-fuzz32         the same for a 32-bit library; not part of make checks
 #   make check-threads        run packed models on several threads, and in forked processes, with ThreadSanitizer
 #   make check-faults         kill and disturb commands for SECONDS: train, export, pack, data; later reproduce, sweep
 #   make check-readers        read READS damaged files of every other format
@@ -69,9 +69,10 @@ SANITIZED_TESTS := tests/test_native_op.py::test_op_equals_oracle \
     tests/test_native_weights.py::test_sparse_weights_equal_oracle
 
 CHECKS := check-format check-types check-wheel check-instructions check-added-rule check-sanitizers check-fuzz \
-    check-fuzz32 check-threads check-faults check-readers check-supply-chain check-programs check-models check-gpu check-instruction-sets check-cluster check-arm check-apps check-wasm check-mcu check-docs
+    check-threads check-faults check-readers check-supply-chain check-programs check-models check-gpu \
+    check-instruction-sets check-cluster check-arm check-apps check-wasm check-mcu check-docs
 
-.PHONY: setup demo test quick checks $(CHECKS) wasm wasm-tools wasm-packages mcu-packages docs docs-site format clean example-cpp example-c example-node example-browser example-mcu
+.PHONY: setup demo test quick checks $(CHECKS) check-fuzz32 wasm wasm-tools wasm-packages mcu-packages docs docs-site format clean example-cpp example-c example-node example-browser example-mcu
 
 setup: $(STAMP)
 
@@ -230,11 +231,11 @@ check-fuzz32:
 	awk '/number_of_executed_units/ {print "libFuzzer: " $$2 " packed models, 32 bits"; exit $$2 < 2000}' build/fuzz32/log
 
 # a long run writes docs/results/faults.json: make check-faults SECONDS=3600 OUT=docs/results/faults.json
-SECONDS := 30
+SECONDS := 20
 check-faults: setup
 	$(BIN)/python -m tests.checks.faults $(SECONDS) $(if $(OUT),--out $(OUT))
 
-READS := 300
+READS := 200
 check-readers: setup
 	$(BIN)/python -m tests.read_damaged $(READS) $(if $(OUT),--out $(OUT))
 

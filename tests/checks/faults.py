@@ -190,6 +190,13 @@ class Trials:
         self.failures: list[str] = []
         self.faults = {name: f for name, f in FAULTS.items() if not f.fills or can_mount(folder / "disk")}
 
+    def add(self, report: dict[str, Any]) -> float:
+        """Add the faults of an earlier report; return its seconds."""
+        self.failures += report["failures"]
+        for command, counts in report["counts"].items():
+            self.counts[command].update(counts)
+        return float(report["seconds"])
+
     def reference(self, command: Command) -> Reference:
         if command.name not in self.references:
             work = self.folder / "reference" / "work"
@@ -330,7 +337,7 @@ def main() -> int:
     parser.add_argument("seconds", type=float, help="Seconds after which no further trial starts.")
     parser.add_argument("--first", type=int, default=0, help="Number of the first trial, to repeat one.")
     parser.add_argument("--only", help="Run the commands whose names contain this text.")
-    parser.add_argument("--out", type=Path, help="Write the counts to this JSON file.")
+    parser.add_argument("--out", type=Path, help="Add the counts to this JSON file.")
     arguments = parser.parse_args()
     if SHIM not in os.environ:
         return with_shim(sys.argv[1:])
@@ -341,8 +348,10 @@ def main() -> int:
         chosen = [c for c in COMMANDS if (arguments.only or "") in c.name]
         if arguments.seconds < LONG and arguments.only is None:
             chosen = [c for c in chosen if c.name not in SLOW]
-        number = arguments.first
-        while time.monotonic() - begun < arguments.seconds and len(trials.failures) < MOST_FAILURES:
+        if arguments.out is not None and arguments.out.is_file():
+            begun -= trials.add(json.loads(arguments.out.read_text(encoding="utf-8")))
+        number, end = arguments.first, time.monotonic() + arguments.seconds
+        while time.monotonic() < end and len(trials.failures) < MOST_FAILURES:
             (command,) = random.Random(-1 - number).choices(chosen, [c.weight for c in chosen])
             before = len(trials.failures)
             trials.run(number, command)
