@@ -149,6 +149,18 @@ def _by_array_header(part: bytes, draw: random.Random) -> bytes:
 # writers and readers
 
 
+def _task(name: str, file: str = "") -> Callable[[Path], None]:
+    """Return a reader of the data of a task, which may be in a file of the folder."""
+
+    def read_data(folder: Path) -> None:
+        from edgernn.training import tasks
+        from tests.task_helpers import opened
+
+        opened(getattr(tasks, name)(), folder / file)
+
+    return read_data
+
+
 def _npz(folder: Path) -> None:
     random_numbers = np.random.default_rng(0)
     np.savez(folder / "own.npz", x=random_numbers.standard_normal((40, 5, 2)), y=random_numbers.integers(3, size=40))
@@ -202,13 +214,6 @@ def _physionet(folder: Path) -> None:
     write_stays(folder)
 
 
-def _read_physionet(folder: Path) -> None:
-    from edgernn.training.tasks.brits import Mortality
-    from tests.task_helpers import opened
-
-    opened(Mortality(), folder)
-
-
 def _heart(folder: Path) -> None:
     from tests.test_task_ecg import write_heart
 
@@ -219,27 +224,6 @@ def _read_heart(folder: Path) -> None:
     from edgernn.training.tasks.heartbeats import read_records
 
     read_records(folder / "mit-bih-mlii.npz")
-
-
-def _read_own(folder: Path) -> None:
-    from edgernn.training.tasks import Arrays
-    from tests.task_helpers import opened
-
-    opened(Arrays(), folder / "own.npz")
-
-
-def _read_csv_folder(folder: Path) -> None:
-    from edgernn.training.tasks import Folder
-    from tests.task_helpers import opened
-
-    opened(Folder(), folder)
-
-
-def _read_words(folder: Path) -> None:
-    from edgernn.training.tasks import OwnWords
-    from tests.task_helpers import opened
-
-    opened(OwnWords(), folder)
 
 
 def _read_input(folder: Path) -> None:
@@ -331,13 +315,13 @@ def _read_state(folder: Path) -> None:
 
 
 KINDS = {
-    "npz": Kind(_npz, _read_own),
+    "npz": Kind(_npz, _task("Arrays", "own.npz")),
     "inputs of run": Kind(_inputs, _read_input),
-    "csv files": Kind(_csv_folder, _read_csv_folder),
-    "wav files": Kind(_words, _read_words),
+    "csv files": Kind(_csv_folder, _task("Folder")),
+    "wav files": Kind(_words, _task("OwnWords")),
     "idx": Kind(_mnist, _read_idx),
     "mat": Kind(_svhn, _read_svhn),
-    "stays": Kind(_physionet, _read_physionet),
+    "stays": Kind(_physionet, _task("Mortality")),
     "ECG": Kind(_heart, _read_heart),
     "recipe": Kind(_recipe, _read_recipe),
     "sweep": Kind(_sweep, _read_sweep),
