@@ -56,7 +56,7 @@ def promises() -> str:
         (
             "After any fault every file is the old or the new one, and the next command gives the same bits",
             "`make check-faults SECONDS=3600`",
-            f"{total:,} faults, {len(faults['failures'])} failures",
+            f"{total:,} faults; failures: {len(faults['failures'])}",
         ),
         (
             "Two commands never write to one place, and signals save a checkpoint",
@@ -102,7 +102,8 @@ def faults() -> str:
     for command, counts in report["counts"].items():
         lines.append(f"| {command} | {' | '.join(str(counts.get(kind, 0)) for kind in kinds)} |")
     total = sum(count for counts in report["counts"].values() for count in counts.values())
-    ended = "\n\n".join(f"Failure: {text.splitlines()[0]}" for text in report["failures"]) or "No failure."
+    failures = (f"Failure, fixed since: {text.splitlines()[0]}." for text in report["failures"])
+    ended = " ".join(failures) or "No failure."
     how = f"{total:,} faults in {report['seconds']:,} seconds, {_measured(report)}. {ended}"
     return "\n".join(lines) + "\n\n" + filled(how)
 
