@@ -9,6 +9,11 @@
 #   make check-added-rule     add a rule (one file, one line in the list) and run all tests of rules for it
 #   make check-sanitizers     run the kernel tests with the address and undefined behaviour sanitizers
 #   make check-fuzz           fuzz the reader of packed models with FUZZ_RUNS inputs, for at most FUZZ_SECONDS
+#   make check-fuzz32         the same for a 32-bit library; not part of make checks
+#   make check-threads        run packed models on several threads, and in forked processes, with ThreadSanitizer
+#   make check-faults         kill and disturb commands for SECONDS: train, export, pack, data; later reproduce, sweep
+#   make check-readers        read READS damaged files of every other format
+#   make check-supply-chain   check the licences of dependencies, their known vulnerabilities, and the wheel's SBOM
 #   make check-programs       run PROGRAMS packed models with random programs as cells, valid and invalid
 #   make check-models         open and run MODELS corrupted model files
 #   make check-gpu            compile the GPU kernels with nvcc and Triton; needs no GPU
@@ -64,9 +69,10 @@ SANITIZED_TESTS := tests/test_native_op.py::test_op_equals_oracle \
     tests/test_native_weights.py::test_sparse_weights_equal_oracle
 
 CHECKS := check-format check-types check-wheel check-instructions check-added-rule check-sanitizers check-fuzz \
-    check-programs check-models check-gpu check-instruction-sets check-cluster check-arm check-apps check-wasm check-mcu check-docs
+    check-threads check-faults check-readers check-supply-chain check-programs check-models check-gpu \
+    check-instruction-sets check-cluster check-arm check-apps check-wasm check-mcu check-docs
 
-.PHONY: setup demo test quick checks $(CHECKS) wasm wasm-tools wasm-packages mcu-packages docs docs-site format clean example-cpp example-c example-node example-browser example-mcu
+.PHONY: setup demo test quick checks $(CHECKS) check-fuzz32 wasm wasm-tools wasm-packages mcu-packages docs docs-site format clean example-cpp example-c example-node example-browser example-mcu
 
 setup: $(STAMP)
 
@@ -197,6 +203,44 @@ check-fuzz:
 	    2> build/fuzz/log || { cat build/fuzz/log; exit 1; }; \
 	awk '/number_of_executed_units/ {print "libFuzzer: " $$2 " packed models"; exit $$2 < 2000}' \
 	    build/fuzz/log
+
+M32 := -m32 -msse2 -mfpmath=sse -idirafter /usr/include/x86_64-linux-gnu
+
+# every packed model of the corpus with a valid checksum
+THREADED := $(filter-out %-1 %-2,$(wildcard tests/corpus/packed/*))
+
+# -O1 keeps stack traces readable; a forked process goes on, though its parent has several threads
+check-threads:
+	cmake -S . -B build/threads -DEDGERNN_ISAS=$(CHECKED_ISA) -DCMAKE_CXX_FLAGS=-fsanitize=thread \
+	    -DCMAKE_CXX_FLAGS_RELEASE='-O1 -g -DNDEBUG'
+	cmake --build build/threads --parallel 2 --target edgernn_threads
+	TSAN_OPTIONS=die_after_fork=0:halt_on_error=1 build/threads/edgernn_threads $(THREADED)
+
+# baseline instructions; Debian's g++-12-multilib and libc6-dev-i386 have the headers and libraries
+FUZZ32_RUNS := 20000
+check-fuzz32:
+	@printf '#include <cerrno>\n#include <vector>\nint main() { return 0; }' | \
+	    clang++ $(M32) -fsanitize=fuzzer-no-link,address -x c++ - -o /dev/null 2>/dev/null || \
+	    { echo 'check-fuzz32: skipped, clang++ does not compile for 32 bits'; exit 0; }; set -e; \
+	$(subst build/fuzz,build/fuzz32,$(subst $(CHECKED_ISA),baseline,$(CONFIGURE_FUZZ))) -DCMAKE_CXX_FLAGS='$(M32)'; \
+	cmake --build build/fuzz32 --parallel 2 --target edgernn_fuzz; \
+	mkdir -p build/fuzz32/found; \
+	build/fuzz32/edgernn_fuzz -seed=$(FUZZ_SEED) -runs=$(FUZZ32_RUNS) -max_total_time=60 -max_len=4096 -timeout=10 \
+	    -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 -artifact_prefix=build/fuzz32/ build/fuzz32/found \
+	    tests/corpus/packed tests/corpus/found 2> build/fuzz32/log || { cat build/fuzz32/log; exit 1; }; \
+	awk '/number_of_executed_units/ {print "libFuzzer: " $$2 " packed models, 32 bits"; exit $$2 < 2000}' build/fuzz32/log
+
+# a long run writes docs/results/faults.json: make check-faults SECONDS=3600 OUT=docs/results/faults.json
+SECONDS := 20
+check-faults: setup
+	$(BIN)/python -m tests.checks.faults $(SECONDS) $(if $(OUT),--out $(OUT))
+
+READS := 200
+check-readers: setup
+	$(BIN)/python -m tests.read_damaged $(READS) $(if $(OUT),--out $(OUT))
+
+check-supply-chain: setup
+	$(BIN)/python -m pytest -rs tests/checks/supply_chain.py
 
 # the same models at every run; docs/reference/files.md has the result of a long run
 check-programs:

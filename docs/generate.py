@@ -14,6 +14,7 @@ reference/recipes.md, reference/files.md
                             the module docstrings of recipes and run directories
 background/results.md       reports of `edgernn reproduce`, docs/results/TABLE.json, and their pictures
 background/performance.md   reports of `edgernn bench --suite`, docs/results/performance.json and others
+background/promises.md      tables of faults, long streams, times of steps and of the hardened library
 how-to/*.md                 tables measured by `python -m tests.measure_apps`, `measure_wasm` and `measure_firmware`
 """
 
@@ -45,6 +46,7 @@ from edgernn.training.recipe import load_table, table_names
 from edgernn.training.table_pictures import draw_pictures
 from edgernn.training.tasks import TASKS
 from measured_tables import adding, apps, filled, groups, light, microcontrollers, packed, sizes, wasm_times
+from promise_tables import faults, longrun, promises, steptimes
 from reference_pages import c_api, cli, described, escaped
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -316,6 +318,12 @@ def generated() -> dict[Path, str]:
     parts = {
         ROOT / "README.md": {"adding": adding()},
         DOCS / "background" / "light-cells.md": {"light": light()},
+        DOCS / "background" / "promises.md": {
+            "promises": promises(),
+            "faults": faults(),
+            "longrun": longrun(),
+            "steptimes": steptimes(),
+        },
         DOCS / "how-to" / "skip-a-share.md": {"groups": groups()},
         DOCS / "how-to" / "deploy-c.md": {"packed": packed()},
         DOCS / "how-to" / "deploy-browser.md": {"wasm": wasm_times()},

@@ -2,18 +2,23 @@
 """Reading files, and writing them atomically: to a temporary file in the same folder, which is then renamed."""
 
 import errno
+import glob
 import io
 import json
 import os
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgernn.errors import EdgernnError
+
+try:
+    import fcntl
+# Windows removes no open file, so it needs no lock
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,9 +62,8 @@ def naming(path: Path) -> Iterator[None]:
 @contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-    os.close(handle)
-    temporary = Path(name)
+    _remove_leftovers(path)
+    handle, temporary = _create(path)
     try:
         yield temporary
         with temporary.open("rb+") as file:
@@ -70,8 +74,35 @@ def _temporary(path: Path) -> Iterator[Path]:
         temporary.chmod(0o666 & ~umask)
         temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        # keep the first error, also in a folder that has become read-only
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise
+    finally:
+        os.close(handle)
+
+
+def _create(path: Path) -> tuple[int, Path]:
+    """Create and lock a temporary file for `path`; return its descriptor and its path."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+        if fcntl is not None:
+            # some file systems have no locks; there, leftovers are kept
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        # another writer may have taken it for a leftover before it was locked
+        if os.fstat(handle).st_nlink:
+            return handle, Path(name)
+        os.close(handle)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the temporary files for `path` of processes that were killed: nobody locks them."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.{'?' * 8}{glob.escape(path.suffix)}"):
+        with suppress(OSError), leftover.open("rb") as file:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            leftover.unlink()
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -99,7 +130,8 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file; check the path") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    # also text that is not UTF-8, numbers of thousands of digits, and thousands of brackets
+    except (ValueError, RecursionError) as error:
         raise EdgernnError(f"{path}: expected a JSON file, got other or damaged text ({error})") from None
 
 
@@ -142,7 +174,8 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, "np.ndarray[Any, 
         raise EdgernnError(f"{path}: no such file; check the path") from None
     except EdgernnError:
         raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, AttributeError) as error:
+    # NumPy raises errors of many types, such as SyntaxError and MemoryError
+    except Exception as error:
         raise EdgernnError(
             f"{path}: expected an npz file, got another format or a damaged file ({error}); write it with numpy.savez"
         ) from None

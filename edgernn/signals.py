@@ -86,6 +86,15 @@ def noting() -> Iterator[Callable[[], int]]:
 
 
 @contextmanager
+def delaying() -> Iterator[None]:
+    """Raise a signal of this block after it; for calls of packages that an exception would leave half done."""
+    with noting() as noted:
+        yield
+    if number := noted():
+        os.kill(os.getpid(), number)
+
+
+@contextmanager
 def _handling(handler: Callable[[int, FrameType | None], None], numbers: tuple[int, ...]) -> Iterator[None]:
     # Python allows signal handlers in the main thread only
     if threading.current_thread() is not threading.main_thread():

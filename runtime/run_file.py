@@ -2,8 +2,6 @@
 """Inference on a file of inputs: `edgernn run`."""
 
 import io
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,7 +97,8 @@ def read(path: Path) -> NDArray[Any]:
         return _csv(path)
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file; check the path") from None
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+    # NumPy raises errors of many types, such as SyntaxError and MemoryError
+    except Exception as error:
         raise EdgernnError(
             f"{path}: cannot be read ({error}); write an npy file with numpy.save, or a csv table of numbers"
         ) from None

@@ -42,7 +42,8 @@ def read_wav(path: Path, rate: int) -> NDArray[np.int16]:
         with wave.open(io.BytesIO(content)) as file:
             channels, width, got_rate, count = file.getparams()[:4]
             samples = file.readframes(count)
-    except (wave.Error, EOFError) as error:
+    # a chunk that ends after the file raises RuntimeError
+    except (wave.Error, EOFError, RuntimeError) as error:
         reason = str(error) or "a truncated header"
         raise EdgernnError(
             f"{path}: expected a wav file with 16-bit PCM samples, got another or a damaged one ({reason}); save it as "

@@ -18,7 +18,7 @@ from tests.source_tree import ROOT, load_script
 
 DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 PAGES = [*ROOT_PAGES, *sorted(str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md"))]
 # pages whose commands were printed by the code, or are followed by other tests
 GENERATED = ("docs/background/results.md", "docs/reference/cli.md")

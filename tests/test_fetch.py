@@ -8,6 +8,7 @@ import re
 import resource
 import signal
 import tarfile
+from pathlib import Path
 
 import pytest
 
@@ -314,3 +315,12 @@ def test_space_is_asked_for_before(server, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 299_999})())
     with pytest.raises(OSError, match="expected 300,000 bytes of free space, got 299,999"):
         get("small")
+
+
+def test_what_a_kill_after_the_last_file_left_is_removed(server, monkeypatch, home):
+    register_data_set(monkeypatch, plain(server))
+    folder = Path(fetch("small")["folder"])
+    (folder / ".fetch").mkdir()
+    (folder / ".fetch" / "f.bin").write_bytes(CONTENT)
+    assert not fetch("small")["fetched"]
+    assert [path.name for path in folder.iterdir()] == ["f.bin"]

@@ -39,6 +39,22 @@ def test_library_needs_nothing():
     assert set(needed) <= {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"}
 
 
+def test_library_is_hardened():
+    library = Path(library_path())
+    assert "BIND_NOW" in run("readelf", "-d", library)
+    headers = run("readelf", "-lW", library)
+    assert "GNU_RELRO" in headers
+    (stack,) = [line for line in headers.splitlines() if "GNU_STACK" in line]
+    assert stack.split()[6] == "RW"
+    symbols = run("readelf", "-sW", "--dyn-syms", library)
+    assert "__stack_chk_fail" in symbols
+    # number, value, size, type, binding, visibility, section, name
+    rows = [line.split() for line in symbols.splitlines() if " GLOBAL DEFAULT " in line]
+    exported = {row[7].partition("@")[0] for row in rows if row[6] != "UND"}
+    assert "edgernn_step" in exported
+    assert all(name.startswith("edgernn_") or name == "RegisterCustomOps" for name in exported), exported
+
+
 def test_npm_package_has_the_version_of_the_library():
     package = json.loads((ROOT / "runtime" / "js" / "package.json").read_text(encoding="utf-8"))
     assert package["version"] == edgernn.__version__

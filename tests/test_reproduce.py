@@ -4,6 +4,7 @@
 import copy
 import json
 import math
+import multiprocessing
 import os
 import re
 import shutil
@@ -18,10 +19,11 @@ from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, EdgernnWarning, UsageError
 from edgernn.training import recipe as recipes
 from edgernn.training.agreement import Reported, agreement
+from edgernn.training.jobs import Job, processes
 from edgernn.training.overview import overview
 from edgernn.training.paper_table import figure, markdown
 from edgernn.training.reproduce import reproduce, search
-from tests.training_helpers import command_line, leftovers
+from tests.training_helpers import SMALL, command_line, leftovers
 
 # every test trains the runs of a table
 pytestmark = pytest.mark.slow
@@ -357,3 +359,21 @@ def test_an_interrupted_table_goes_on(tmp_path):
     trained = {row["name"]: row["columns"]["mse"]["mean"] for row in json.loads(out)["rows"] if row["seeds"]}
     assert trained.keys() == {"gru", "sarnn-0"}
     assert all(np.isfinite(value) for value in trained.values())
+
+
+def test_a_killed_worker_is_replaced(tmp_path):
+    """The pool starts again, and a run whose worker was killed is lost, as on a cluster, and so resumed."""
+    outcomes = []
+    with processes(2, 1, 1, None, "cpu") as pool:
+        for number in range(2):
+            job = Job("adding", "gru", None, number, {**SMALL, "steps": 10_000}, tmp_path / str(number))
+            pool.start(job)
+            while not (tmp_path / str(number) / "config.json").exists():
+                time.sleep(0.05)
+            (worker,) = multiprocessing.active_children()
+            os.kill(worker.pid, signal.SIGKILL)
+            while not (ended := pool.ended(1.0)):
+                pass
+            outcomes += ended
+    assert [outcome.lost for _, outcome in outcomes] == [True, True]
+    assert outcomes[0][1].error == "its process was killed; it may have run out of memory"

@@ -12,6 +12,7 @@ import time
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import edgernn.training
@@ -330,3 +331,15 @@ def test_a_kill_between_checkpoint_and_weights(tmp_path, uninterrupted, monkeypa
     assert not (tmp_path / "run/model.safetensors").exists()
     run(tmp_path / "run", resume=True)
     assert snapshot(tmp_path / "run") == uninterrupted
+
+
+@pytest.mark.parametrize("change", [{"step": "3"}, {"step": -1}, {"loss_count": []}, {"loss_sum": float("nan")}])
+def test_a_damaged_position_is_refused(tmp_path, change):
+    stopped(tmp_path / "run", 4)
+    path = tmp_path / "run/state.safetensors"
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    metadata["position"] = json.dumps(json.loads(metadata["position"]) | change)
+    save_file(load_file(path), path, metadata)
+    with pytest.raises(EdgernnError, match=r"state\.safetensors: expected a whole checkpoint, got a corrupt one"):
+        run(tmp_path / "run", resume=True)

@@ -16,7 +16,7 @@ import time
 
 import pytest
 
-from edgernn.signals import Interrupted, noting, raising
+from edgernn.signals import Interrupted, delaying, noting, raising
 from edgernn.training import train
 from tests.test_locks import ENDLESS, ended, wait_for
 from tests.training_helpers import SMALL, Silent, command_line, leftovers, snapshot, words
@@ -97,6 +97,20 @@ def test_a_signal_between_trainings_ends_the_command():
     with pytest.raises(Interrupted) as caught, raising():
         os.kill(os.getpid(), signal.SIGTERM)
     assert caught.value.number == signal.SIGTERM
+
+
+def test_a_signal_during_a_picture_is_raised_after_it():
+    drawn = []
+
+    def draw():
+        with raising(), delaying():
+            os.kill(os.getpid(), signal.SIGTERM)
+            drawn.append("whole")
+
+    with pytest.raises(Interrupted) as caught:
+        draw()
+    assert caught.value.number == signal.SIGTERM
+    assert drawn == ["whole"]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@
 import errno
 import os
 import re
+import signal
 import sys
 import time
 from contextlib import contextmanager
@@ -13,8 +14,10 @@ import pytest
 from edgernn.cli.frame import main
 from edgernn.errors import EdgernnError, MissingPackageError, UsageError
 from edgernn.locks import hold_folder
+from edgernn.signals import Interrupted
 from edgernn.training.jobs import TRIES, Job, Outcome, Workers, attempt, run_missing
 from edgernn.training.sweep import cluster, sweep
+from edgernn.training.sweep.cluster import interrupting
 from edgernn.training.sweep.sweep_plan import load_sweep
 from edgernn.training.sweep.sweep_table import markdown
 from edgernn.training.table import trained
@@ -364,3 +367,9 @@ def test_a_machine_without_the_folder_or_of_another_version_says_so(tmp_path):
     assert "cannot see the folder" in cluster._run_job(job, tmp_path, *arguments).error
     assert "expected edgernn 0.0.0, got" in cluster._run_job(job, tmp_path, *arguments[:-1], "0.0.0").error
     assert not job.out.exists()
+
+
+def test_an_exit_of_rays_handler_is_an_interrupt():
+    with pytest.raises(Interrupted, match="interrupted") as caught, interrupting():
+        sys.exit(signal.SIGTERM)
+    assert caught.value.number == signal.SIGTERM

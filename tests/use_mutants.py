@@ -31,11 +31,11 @@ MEMORY, TIMEOUT = 4 << 30, 60
 _NO_MEMORY = re.compile("bad.alloc|failed to allocate", re.IGNORECASE)
 
 
-def find_faults(first: int, last: int) -> list[str]:
-    """Return the faults of a range of mutants, using a process that is restarted after a crash."""
+def find_faults(first: int, last: int, module: str = "tests.use_mutants") -> list[str]:
+    """Return the faults of a range of mutants, using a process of a module that is restarted after a crash."""
     faults = []
     while first < last:
-        command = [sys.executable, "-m", "tests.use_mutants", str(first), str(last)]
+        command = [sys.executable, "-m", module, str(first), str(last)]
         process = subprocess.run(command, capture_output=True, text=True)
         lines = [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
         for line in lines:
@@ -47,9 +47,14 @@ def find_faults(first: int, last: int) -> list[str]:
     return faults
 
 
+def limit_memory() -> None:
+    """Let requests for more than MEMORY fail."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+
+
 def run_mutants(first: int, last: int) -> None:
     """Print a line of JSON for each mutant, with its faults."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    limit_memory()
     originals = [path.read_bytes() for path in sorted(MODELS.iterdir())]
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "mutant.onnx"

@@ -18,7 +18,7 @@ from edgernn.locks import hold_folder
 from edgernn.model import RecurrentModel, SequenceModel
 from edgernn.progress import Progress, Silent
 from edgernn.settings import as_word
-from edgernn.signals import Interrupted
+from edgernn.signals import Interrupted, delaying
 from edgernn.store import kept_cell, save_weights
 from edgernn.training.evaluate import evaluate
 from edgernn.training.kernels import attach
@@ -187,12 +187,14 @@ def _finish(plan: Plan, model: RecurrentModel, backend: str, run: RunDirectory, 
     result = _result(plan, model.eval(), position, lines[-1]["loss"]) | {"backend": backend}
     result |= _steered(plan, model, position)
     task = plan.task
-    learning_curve(run.path / LEARNING, {plan.cell: lines}, task.objective.metric, task.solved, plan.can_skip)
+    with delaying():
+        learning_curve(run.path / LEARNING, {plan.cell: lines}, task.objective.metric, task.solved, plan.can_skip)
     if isinstance(model, SequenceModel):
         example = next(task.test.chunks(_EXAMPLES)).x
         write_arrays(run.path / EXAMPLE, {"x": example.transpose(0, 1).numpy()})
         if plan.can_skip:
-            update_pattern(run.path / PATTERN, model, example[:, :1].to(plan.device))
+            with delaying():
+                update_pattern(run.path / PATTERN, model, example[:, :1].to(plan.device))
     task.pictures(model, run.path, plan.device)
     with torch.no_grad():
         save_series(run.path, task.series(model, plan.device))

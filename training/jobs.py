@@ -10,8 +10,10 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -305,28 +307,58 @@ def processes(
         raise UsageError(f"jobs: expected at least 1, got {jobs}")
     slots = min(count, jobs or max(1, (os.cpu_count() or 1) // threads))
     others, context = multiprocessing.active_children(), multiprocessing.get_context("spawn")
-    with environment(thread_variables(threads)), ProcessPoolExecutor(slots, context) as pool:
+    with environment(thread_variables(threads)):
+        workers = _ProcessWorkers(partial(ProcessPoolExecutor, slots, context), slots, data, device)
         try:
-            yield _ProcessWorkers(pool, slots, data, device)
+            yield workers
         except BaseException:
             # an interrupted worker saves its run; the signal may have reached only this process
             for worker in set(multiprocessing.active_children()) - set(others):
                 worker.terminate()
-            pool.shutdown(wait=True, cancel_futures=True)
             raise
+        finally:
+            workers.close()
 
 
 class _ProcessWorkers(Workers):
-    def __init__(self, pool: ProcessPoolExecutor, slots: int, data: Path | None, device: str) -> None:
-        self.slots, self._pool, self._rest = slots, pool, (data, device)
+    def __init__(
+        self, make_pool: Callable[[], ProcessPoolExecutor], slots: int, data: Path | None, device: str
+    ) -> None:
+        self.slots, self._make_pool, self._rest = slots, make_pool, (data, device)
+        self._pool = make_pool()
         self._running: dict[Future[Outcome], Job] = {}
 
     def start(self, job: Job) -> None:
-        self._running[self._pool.submit(attempt, job, *self._rest)] = job
+        try:
+            future = self._pool.submit(attempt, job, *self._rest)
+        except BrokenProcessPool:
+            # an idle process was killed
+            self._renew_pool()
+            future = self._pool.submit(attempt, job, *self._rest)
+        self._running[future] = job
 
     def ended(self, seconds: float) -> list[tuple[Job, Outcome]]:
         done = wait(self._running, timeout=seconds, return_when=FIRST_COMPLETED).done
-        return [(self._running.pop(future), future.result()) for future in done]
+        if any(isinstance(future.exception(), BrokenProcessPool) for future in done):
+            # the pool ends its other processes, which save their runs
+            done = wait(self._running).done
+            self._renew_pool()
+        return [(self._running.pop(future), _outcome(future)) for future in done]
+
+    def close(self) -> None:
+        """End all processes; running trainings end first."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _renew_pool(self) -> None:
+        self.close()
+        self._pool = self._make_pool()
+
+
+def _outcome(future: Future[Outcome]) -> Outcome:
+    try:
+        return future.result()
+    except BrokenProcessPool:
+        return Outcome("its process was killed; it may have run out of memory", lost=True)
 
 
 def thread_variables(threads: int) -> dict[str, str]:

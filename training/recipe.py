@@ -314,7 +314,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         content = tomllib.loads(path.read_text(encoding="utf-8"), parse_float=Decimal)
     except FileNotFoundError:
         raise EdgernnError(f"{path}: no such file; check the path") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    # also text that is not UTF-8, numbers of thousands of digits, and thousands of brackets
+    except (ValueError, RecursionError) as error:
         raise EdgernnError(f"{path}: expected a TOML file, got a mistake in it ({error})") from None
     values: dict[str, Any] = _floats(content)
     return values

@@ -22,10 +22,11 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import safetensors.torch
 import torch
+from pydantic import ConfigDict, Field, TypeAdapter, with_config
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -48,6 +49,7 @@ _FILES = (CONFIG, KEPT, WEIGHTS, STATE, STATE_JSON, BEST, METRICS, EXAMPLE, RESU
 _MODEL, _OPTIMIZER, _CARRY, _RNG, _GPU_RNG = "model.", "optimizer.", "carry.", "rng", "gpu_rng"
 
 
+@with_config(ConfigDict(allow_inf_nan=False))
 @dataclass
 class Position:
     """How far a training run has come.
@@ -66,9 +68,9 @@ class Position:
         stopped: Reason of the end: solved, patience or steps; None before the end.
     """
 
-    step: int = 0
+    step: Annotated[int, Field(ge=0)] = 0
     loss_sum: float = 0.0
-    loss_count: int = 0
+    loss_count: Annotated[int, Field(ge=0)] = 0
     best: float | None = None
     stale: int = 0
     missed: float = 0.0
@@ -76,10 +78,8 @@ class Position:
     steering: SteeringState | None = None
     stopped: str | None = None
 
-    def __post_init__(self) -> None:
-        # a checkpoint holds the state as a JSON object
-        if isinstance(self.steering, dict):
-            self.steering = SteeringState(**self.steering)
+
+_POSITION = TypeAdapter(Position)
 
 
 class RunDirectory:
@@ -214,7 +214,7 @@ class RunDirectory:
         try:
             tensors = safetensors.torch.load(content)
             metadata = _metadata(content)
-            position = Position(**json.loads(metadata["position"]))
+            position = _POSITION.validate_json(metadata["position"], strict=True)
             # a parameter without a gradient so far has no optimiser state, so only the number of tensors can be checked
             if len(tensors) != int(metadata["tensors"]):
                 raise ValueError(f"expected {metadata['tensors']} tensors, got {len(tensors)}")

@@ -6,9 +6,11 @@ import shlex
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 
+from edgernn.runtime import library_path
 from tests.source_tree import ROOT, python_without_editable_install, run
 from tests.test_packaging import USE
 
@@ -58,6 +60,13 @@ def test_wheel_works_from_another_folder(wheel, tmp_path):
     assert code == ["edgernn/runtime/edgernn.h"]
     assert not [n for n in names if n.startswith("tests")]
     assert "edgernn/py.typed" in names
+
+
+@pytest.mark.parametrize("name", ["libedgernn_ops.so", "libedgernn_train.so"])
+def test_libraries_have_the_same_bytes_from_any_folder(wheel, name):
+    """The editable install was built in the source tree, and the wheel in another folder."""
+    installed = Path(library_path()).with_name(name)
+    assert (wheel[1] / "edgernn" / "runtime" / name).read_bytes() == installed.read_bytes()
 
 
 @pytest.fixture(scope="module")

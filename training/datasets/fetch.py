@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from edgernn.errors import EdgernnError, nearest
+from edgernn.errors import EdgernnError, UsageError, nearest
 from edgernn.files import read_json, write_json
 from edgernn.locks import LOCK, hold
 from edgernn.progress import Progress, Silent
@@ -72,6 +72,10 @@ def fetch(name: str, data: Path | None = None, progress: Progress | None = None,
             ]
     else:
         files = [_check(path, file) for file, path in existing if path.is_file()]
+        if (folder / _WORK).is_dir():
+            # a kill after the last file was in place left it
+            with suppress(UsageError, OSError), _work_folder(folder):
+                pass
     return {"name": name, "folder": str(folder), "fetched": existing is None, "cache": root is None, "files": files}
 
 

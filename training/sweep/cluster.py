@@ -4,6 +4,7 @@
 import logging
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import edgernn
 from edgernn.errors import EdgernnError, UsageError
 from edgernn.extras import needed_by
 from edgernn.locks import LOCK
-from edgernn.signals import raising
+from edgernn.signals import Interrupted, raising
 from edgernn.training.jobs import Job, Outcome, Workers, attempt, environment, thread_variables
 
 # timeouts in seconds: for a cluster's answer, for joining it, and for interrupted jobs to save their checkpoints
@@ -68,7 +69,7 @@ def on_ray(
     processors = max(threads, jobs * threads if jobs else os.cpu_count() or 1)
     # local workers inherit these variables; Ray sets the threads on other machines
     variables = thread_variables(threads) | (_token_variables() if address is None else {})
-    with environment(variables):
+    with environment(variables), interrupting():
         _connect(ray, address, processors)
         workers = RayWorkers(ray, min(count, jobs or count), out, threads, gpus, data)
         try:
@@ -80,6 +81,15 @@ def on_ray(
             raise
         finally:
             ray.shutdown()
+
+
+@contextmanager
+def interrupting() -> Iterator[None]:
+    """Raise Interrupted where Ray's own handler of SIGTERM exits: while it starts and while it shuts down."""
+    try:
+        yield
+    except SystemExit:
+        raise Interrupted.by(signal.SIGTERM, "interrupted") from None
 
 
 def load(address: str | None) -> ModuleType:

@@ -3,12 +3,8 @@
 
 #include "common/op.h"
 
-#include <map>
+#include <atomic>
 #include <utility>
-
-#if defined(__STDCPP_THREADS__)
-#include <mutex>
-#endif
 
 #include "common/flush_subnormals.h"
 #include "imputers/imputer.h"
@@ -320,18 +316,26 @@ bool Op::CheckCount(std::size_t count, bool* all, std::string* error) const {
 }
 
 const Op* FindOp(const KernelTable& table, const std::string& name) {
-  static std::map<std::string, Op> ops;
-#if defined(__STDCPP_THREADS__)
-  static std::mutex mutex;
-  const std::lock_guard<std::mutex> lock(mutex);
-#endif
-  const auto known = ops.find(name);
-  if (known != ops.end()) return &known->second;
+  struct KnownOp {
+    std::string name;
+    Op op;
+    const KnownOp* next;
+  };
+  // no lock: a process that is forked while another thread holds it would wait for it for ever
+  static std::atomic<const KnownOp*> known{nullptr};
+  for (const KnownOp* each = known; each != nullptr; each = each->next) {
+    if (each->name == name) return &each->op;
+  }
   const Op* op = nullptr;
   ForOps([&](const OpIndex& index) {
     if (AllLists().NameOf(index) != name) return;
     const CellSpec& cell = AllLists().cells[index.cell];
-    op = &ops.emplace(name, MakeOp(table, index, cell, table.cells[index.cell])).first->second;
+    // two threads may both add an op, which does no harm
+    auto* const added =
+        new KnownOp{name, MakeOp(table, index, cell, table.cells[index.cell]), known.load()};
+    while (!known.compare_exchange_weak(added->next, added)) {
+    }
+    op = &added->op;
   });
   return op;
 }

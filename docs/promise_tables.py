@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of the page of promises, from docs/results."""
+
+import json
+from typing import Any
+
+from measured_tables import RESULTS, filled
+
+
+def _report(name: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return report
+
+
+def _measured(report: dict[str, Any]) -> str:
+    machine = report["machine"]
+    return f"on {machine['cpu']}, {machine['cores']} cores, on {report['date']}: `{report['command']}`"
+
+
+def promises() -> str:
+    """Return the table of promises: each with its command and its last figures."""
+    faults, harden, damaged = _report("faults"), _report("hardening"), _report("damaged-files")
+    first = _report("long-run")["streams"][0]
+    times = _report("step-times")
+    slowest = max(times["rules"].values(), key=lambda rule: float(rule["p99.99"]))
+    ratios = sorted(case["ratio"] for case in harden["cases"])
+    total = sum(count for counts in faults["counts"].values() for count in counts.values())
+    rows = [
+        (
+            "A step allocates nothing, takes no lock and makes no system call",
+            "`pytest tests/test_bounded_step.py`",
+            f"0, for every cell and rule; of {times['steps']:,} steps 99.99 % took at most "
+            f"{slowest['p99.99'] / 1000:.0f} µs under the slowest rule",
+        ),
+        (
+            "A stream runs for years: no error accumulates, and memory stays flat",
+            "`python -m tests.long_run 1000000000`",
+            f"{first['steps']:,} steps: largest error {max(first['errors']):.1e}, memory "
+            f"{first['memory_growth'] / 1000:+.0f} kB",
+        ),
+        (
+            "Silence is as fast as sound: no step computes with subnormal numbers",
+            "`pytest tests/test_subnormals.py`",
+            "no subnormal number in 400 silent steps",
+        ),
+        (
+            "A bad sample is refused, held or answered with a reset, as you choose",
+            "`pytest tests/test_bad_samples.py`, `make check-wasm`",
+            "under every rule; bit for bit as with the sample that stands in",
+        ),
+        (
+            "A saved state continues bit for bit, in Python, C and WebAssembly",
+            "`pytest tests/test_saved_state.py`, `make check-wasm`",
+            "under every rule",
+        ),
+        (
+            "After any fault every file is the old or the new one, and the next command gives the same bits",
+            "`make check-faults SECONDS=3600`",
+            f"{total:,} faults; failures: {len(faults['failures'])}",
+        ),
+        (
+            "Two commands never write to one place, and signals save a checkpoint",
+            "`pytest tests/test_locks.py tests/test_signals.py`",
+            "the second command is refused with a sentence",
+        ),
+        (
+            "No file crashes a reader, asks for much memory, or ends in a traceback",
+            "`make check-readers`, `make check-models`, `make check-fuzz`, `make check-fuzz32`, `make check-programs`",
+            f"{damaged['files']:,} damaged files of {damaged['kinds']} kinds: {damaged['faults']} faults",
+        ),
+        (
+            "Streams on many threads and in forked processes do not disturb each other",
+            "`make check-threads`",
+            "no report of ThreadSanitizer",
+        ),
+        (
+            "Later versions read the files of earlier ones, or refuse them with a sentence",
+            "`pytest tests/test_golden.py`",
+            "the same outputs to 1e-5",
+        ),
+        (
+            "The library is hardened at no cost, and its bytes do not depend on the folder of the build",
+            "`pytest tests/test_packaging.py`, `make check-wheel`",
+            f"{ratios[len(ratios) // 2]:.3f} of the time of the same library without it, the median of {len(ratios)} "
+            "cases",
+        ),
+        (
+            "Every dependency has a licence that allows use in a product",
+            "`make check-supply-chain`",
+            "listed by `python -m tests.list_dependencies`",
+        ),
+    ]
+    lines = ["| promise | command | last figures |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| {promise} | {command} | {figures} |" for promise, command, figures in rows)])
+
+
+def faults() -> str:
+    """Return the counts of faults by command and kind, measured by `make check-faults`."""
+    report = _report("faults")
+    kinds = sorted({kind for counts in report["counts"].values() for kind in counts})
+    lines = [f"| command | {' | '.join(kinds)} |", "|---|" + "---:|" * len(kinds)]
+    for command, counts in report["counts"].items():
+        lines.append(f"| {command} | {' | '.join(str(counts.get(kind, 0)) for kind in kinds)} |")
+    total = sum(count for counts in report["counts"].values() for count in counts.values())
+    failures = (f"Failure, fixed since: {text.splitlines()[0]}." for text in report["failures"])
+    ended = " ".join(failures) or "No failure."
+    how = f"{total:,} faults in {report['seconds']:,} seconds, {_measured(report)}. {ended}"
+    return "\n".join(lines) + "\n\n" + filled(how)
+
+
+def longrun() -> str:
+    """Return the errors of long streams, measured by `python -m tests.long_run`."""
+    report = _report("long-run")
+    lines = [
+        "| cell, selective | steps | error, first tenth | error, last tenth | memory, kB |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for stream in report["streams"]:
+        errors = stream["errors"]
+        lines.append(
+            f"| {stream['cell']} | {stream['steps']:,} | {errors[0]:.1e} | {errors[-1]:.1e} | "
+            f"{stream['memory_growth'] / 1000:+.0f} |"
+        )
+    sizes = report["sizes"]
+    how = (
+        "Largest difference from a float64 oracle that starts from the stream's state at every millionth step and runs "
+        "beside it for 20 steps. A model that is opened anew and restores the state gives the same bits at each of "
+        f"them. I = {sizes['inputs']}, H = {sizes['neurons']}, {100 * sizes['skipped']:.0f} % skipped; "
+        f"{_measured(report)}."
+    )
+    return "\n".join(lines) + "\n\n" + filled(how)
+
+
+def steptimes() -> str:
+    """Return the times of steps by rule, measured by `python -m tests.step_times`."""
+    report = _report("step-times")
+    lines = ["| rule | mean, µs | p50 | p99 | p99.99 | worst |", "|---|---:|---:|---:|---:|---:|"]
+    for rule, times in report["rules"].items():
+        figures = [times[name] / 1000 for name in ("mean", "p50", "p99", "p99.99", "worst")]
+        lines.append(f"| {rule} | {' | '.join(f'{figure:,.2f}' for figure in figures)} |")
+    how = (
+        f"{report['model']}, one sequence, {report['steps']:,} steps of a packed model under each rule, with the time "
+        f"of reading the clock, {_measured(report)}. From p99.99 on these are interrupts of an operating system that "
+        "is not made for real time: the library itself waits for nothing."
+    )
+    return "\n".join(lines) + "\n\n" + filled(how)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that earlier versions wrote: each gives the same outputs, or is refused with a sentence."""
+
+import shutil
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+
+from edgernn.errors import EdgernnError
+from edgernn.runtime import Session
+from edgernn.runtime.packed import pack
+from edgernn.runtime.stepper import Stepper
+from edgernn.store import load_model, read_tensors
+from edgernn.training import train
+from tests.make_golden import AFTER, BATCH, BEFORE, FORMATS, GOLDEN, TRAINING
+from tests.tolerances import FLOAT32
+from tests.training_helpers import without_pictures
+
+
+def formats_of(folder):
+    return tuple(map(int, folder.name.split(".")))
+
+
+FOLDERS = sorted(GOLDEN.iterdir(), key=formats_of)
+folders = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+models = pytest.mark.parametrize(
+    "path", [path.with_suffix("") for folder in FOLDERS for path in sorted(folder.glob("*.onnx"))], ids=lambda p: p.name
+)
+
+
+@contextmanager
+def refusal(folder):
+    """A context in which files of older formats may be refused."""
+    try:
+        yield
+    except EdgernnError:
+        if formats_of(folder) == FORMATS:
+            raise
+
+
+def arrays(path):
+    loaded = np.load(f"{path}.npz")
+    return loaded["x"], loaded["y"]
+
+
+def close(y, expected):
+    np.testing.assert_allclose(y, expected, rtol=0, atol=FLOAT32)
+
+
+def test_the_present_formats_have_golden_files():
+    assert formats_of(FOLDERS[-1]) == FORMATS
+    assert sum(path.stat().st_size for path in GOLDEN.rglob("*")) < 300_000
+
+
+@pytest.mark.parametrize("backend", ["native", "portable"])
+@models
+def test_exported_files(path, backend):
+    x, y = arrays(path)
+    with refusal(path.parent):
+        session = Session(path.with_name(f"{path.name}.onnx"), backend=backend)
+        close([session.step(x_t) for x_t in x], y)
+        session.restore_state(path.with_suffix(".state").read_bytes())
+        close([session.step(x_t) for x_t in x[BEFORE:]], y[BEFORE:])
+
+
+@models
+def test_packed_models(path):
+    x, y = arrays(path)
+    with refusal(path.parent):
+        stepper = Stepper(path.with_suffix(".edgernn").read_bytes(), BATCH)
+        for start in (0, BEFORE):
+            if start:
+                stepper.restore_state(path.with_suffix(".state").read_bytes())
+            for x_t, y_t in zip(x[start:], y[start:], strict=True):
+                stepper.x[...] = x_t
+                assert stepper.step(), stepper.refusal()
+                close(stepper.y, y_t)
+
+
+@models
+def test_saved_states_fit_packed_files_that_are_written_anew(path):
+    x, y = arrays(path)
+    with refusal(path.parent):
+        content = path.with_name(f"{path.name}.onnx").read_bytes()
+        stepper = Stepper(pack(content, path), BATCH)
+        stepper.restore_state(path.with_suffix(".state").read_bytes())
+        stepper.x[...] = x[BEFORE]
+        assert stepper.step(), stepper.refusal()
+        close(stepper.y, y[BEFORE])
+        assert len(y) == BEFORE + AFTER
+
+
+@folders
+def test_run_directories(folder):
+    x, expected = arrays(folder / "run")
+    with refusal(folder), torch.no_grad():
+        model, _ = load_model(folder / "run")
+        y, _ = model(torch.from_numpy(x.swapaxes(0, 1)))
+        close(y.numpy(), expected)
+
+
+@folders
+def test_an_interrupted_run_is_resumed(folder, tmp_path, monkeypatch):
+    without_pictures(monkeypatch)
+    shutil.copytree(folder / "interrupted", tmp_path / "run")
+    with refusal(folder):
+        train("adding", "sarnn", out=tmp_path / "run", settings=TRAINING, resume=True)
+        resumed, expected = (read_tensors(run / "model.safetensors") for run in (tmp_path / "run", folder / "run"))
+        assert resumed.keys() == expected.keys()
+        for weight, tensor in expected.items():
+            close(resumed[weight].numpy(), tensor.numpy())
