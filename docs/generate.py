@@ -14,7 +14,8 @@ reference/recipes.md, reference/files.md
                             the module docstrings of recipes and run directories
 background/results.md       reports of `edgernn reproduce`, docs/results/TABLE.json, and their pictures
 background/performance.md   reports of `edgernn bench --suite`, docs/results/performance.json and others
-how-to/*.md                 tables measured by `python -m tests.measure_apps`, `measure_wasm` and `measure_firmware`
+how-to/*.md                 tables measured by `python -m tests.measure_apps`, `measure_wasm`, `measure_wheels` and
+                            `measure_firmware`
 """
 
 import dataclasses
@@ -43,7 +44,18 @@ from edgernn.training.paper_table import markdown
 from edgernn.training.recipe import load_table, table_names
 from edgernn.training.table_pictures import draw_pictures
 from edgernn.training.tasks import TASKS
-from measured_tables import adding, apps, filled, groups, light, microcontrollers, packed, sizes, wasm_times
+from measured_tables import (
+    adding,
+    apps,
+    filled,
+    groups,
+    light,
+    microcontrollers,
+    packed,
+    sizes,
+    wasm_times,
+    wheels,
+)
 from reference_pages import c_api, cli, described, escaped
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -317,6 +329,7 @@ def generated() -> dict[Path, str]:
         DOCS / "how-to" / "skip-a-share.md": {"groups": groups()},
         DOCS / "how-to" / "deploy-c.md": {"packed": packed()},
         DOCS / "how-to" / "deploy-browser.md": {"wasm": wasm_times()},
+        DOCS / "how-to" / "wheels.md": {"wheels": wheels()},
         DOCS / "how-to" / "deploy-microcontroller.md": {"microcontrollers": microcontrollers()},
         DOCS / "how-to" / "quantise.md": {"sizes": sizes()},
         DOCS / "how-to" / "stream.md": {"apps": apps()},
