@@ -28,6 +28,8 @@ MODEL = ROOT / "models" / "adding-sarnn" / "model.onnx"
 TAGS = {LINUX: "manylinux_2_28_x86_64", ARM: "manylinux_2_28_aarch64", WINDOWS: "win_amd64"}
 # a command that prints the library's instruction set, without onnxruntime
 ISA = "from edgernn.runtime.library import instruction_set; print(instruction_set())"
+# difference from the installed library: the int8 steps of two compilers may round an input to different integers
+ATOL = 1e-5
 _FOLDER = tempfile.TemporaryDirectory()
 
 
@@ -174,7 +176,7 @@ def test_steps_equal_those_of_the_installed_library(target, processor, names, ce
     for isa in names:
         data = printed(target, processor, "side_by_side.c", path, x.shape[1], isa=isa, data=x.tobytes())
         y = np.frombuffer(data, np.float32).reshape(expected.shape)
-        np.testing.assert_allclose(y, expected, rtol=0, atol=SAME)
+        np.testing.assert_allclose(y, expected, rtol=0, atol=ATOL)
 
 
 @cases
