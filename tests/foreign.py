@@ -87,12 +87,15 @@ def output(
         folders = [libraries, *(Path(_file_of(name)).parent for name in ("libstdc++-6.dll", "libwinpthread-1.dll"))]
         paths = ";".join("Z:" + str(folder.resolve()).replace("/", "\\") for folder in folders)
         variables |= _wine() | {"WINEPATH": paths}
-    words = [*command, program, *words]
-    process = subprocess.run(
-        list(map(str, words)), input=data, capture_output=True, timeout=300, env=os.environ | variables
-    )
-    assert process.returncode == 0, process.stderr.decode(errors="replace")
-    return process.stdout
+    words = list(map(str, [*command, program, *words]))
+    # files, as wine's server keeps pipes open after the program's end
+    with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        options = {"stdout": stdout, "stderr": stderr, "timeout": 300, "env": os.environ | variables}
+        status = subprocess.run(words, input=data, **options).returncode
+        stderr.seek(0)
+        assert status == 0, f"exit status {status}: {stderr.read().decode(errors='replace')}"
+        stdout.seek(0)
+        return stdout.read()
 
 
 @functools.cache
