@@ -5,6 +5,8 @@
 #   make check-format         check the format of C and C++
 #   make check-types          check the types of the Python code with mypy in strict mode
 #   make check-wheel          build a wheel and use it from another folder and without torch
+#   make check-wheels         build the wheels and use them without a compiler, in qemu and wine too
+#   make check-sdk            build programs in C and C++ with the kit, for each target
 #   make check-instructions   count the instructions of three kernels with valgrind
 #   make check-added-rule     add a rule (one file, one line in the list) and run all tests of rules for it
 #   make check-sanitizers     run the kernel tests with the address and undefined behaviour sanitizers
@@ -26,6 +28,9 @@
 #   make check-docs           build the documentation site with warnings as errors and check its links
 # make docs    regenerate the generated parts of docs/ and of the C++ code, and build the site
 # make wasm    build edgernn.wasm of the npm package in runtime/js
+# make wheels  build wheels for Linux (x86-64 and 64-bit Arm) and Windows in dist
+# make sdk     build the kit for C and C++ programs in build/sdk
+# make macos   compile the libraries for macOS on Arm, which are not tested
 # make docs-site   build the documentation site: build/site/index.html
 # make example-cpp, example-c, example-node, example-browser, example-mcu   build and run an example app:
 #     docs/how-to/stream.md
@@ -34,7 +39,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/edgernn.stamp
-SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find runtime/csrc -type f)
+SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard cmake/*.cmake) $(shell find runtime/csrc -type f)
 
 NATIVE := $(shell find runtime/csrc runtime/firmware examples/c examples/cpp examples/mcu tests -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.c')
 
@@ -68,11 +73,11 @@ SANITIZED_TESTS := tests/test_native_op.py::test_op_equals_oracle \
     tests/test_native_weights.py::test_low_rank_equals_oracle \
     tests/test_native_weights.py::test_sparse_weights_equal_oracle
 
-CHECKS := check-format check-types check-wheel check-instructions check-added-rule check-sanitizers check-fuzz \
-    check-threads check-faults check-readers check-supply-chain check-programs check-models check-gpu \
-    check-instruction-sets check-cluster check-arm check-apps check-wasm check-mcu check-docs
+CHECKS := check-format check-types check-wheel check-wheels check-sdk check-instructions check-added-rule \
+    check-sanitizers check-fuzz check-threads check-faults check-readers check-supply-chain check-programs check-models \
+    check-gpu check-instruction-sets check-cluster check-arm check-apps check-wasm check-mcu check-docs
 
-.PHONY: setup demo test quick checks $(CHECKS) check-fuzz32 wasm wasm-tools wasm-packages mcu-packages docs docs-site format clean example-cpp example-c example-node example-browser example-mcu
+.PHONY: setup demo test quick checks $(CHECKS) check-fuzz32 wasm wasm-tools wasm-packages mcu-packages docs docs-site wheel-tools wheels sdk macos format clean example-cpp example-c example-node example-browser example-mcu
 
 setup: $(STAMP)
 
@@ -135,6 +140,21 @@ example-browser: setup wasm examples/browser/node_modules
 	$(BIN)/edgernn pack $(EXAMPLE) --out build/model.edgernn
 	node examples/browser/serve.mjs build/model.edgernn
 
+WHEEL_TOOLS := auditwheel ninja wheel
+
+wheel-tools: setup
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt $(WHEEL_TOOLS)
+
+# names the targets without a compiler, and leaves them out
+wheels sdk: wheel-tools
+	@PATH="$$PATH:$(CURDIR)/$(BIN)" $(BIN)/python cmake/build.py $@
+
+# compiles the libraries for macOS, which are not tested
+macos: wheel-tools
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt ziglang
+	PATH="$$PATH:$(CURDIR)/$(BIN)" cmake -G Ninja --toolchain cmake/arm64-macos.cmake -S . -B build/arm64-macos
+	PATH="$$PATH:$(CURDIR)/$(BIN)" cmake --build build/arm64-macos --parallel 2 --target edgernn_ops edgernn_train edgernn_shared
+
 PROCESSORS := cortex-m4 cortex-m7 cortex-m55 riscv32
 
 mcu-packages:
@@ -171,6 +191,12 @@ check-types: setup
 
 check-wheel: setup
 	$(BIN)/python -m pytest tests/checks/wheel.py
+
+check-wheels: wheel-tools
+	$(BIN)/python -m pytest -rs tests/checks/wheels.py
+
+check-sdk: wheel-tools
+	$(BIN)/python -m pytest -rs tests/checks/sdk.py
 
 check-instructions: setup
 	$(BIN)/python -m pytest tests/checks/instruction_counts.py

@@ -15,7 +15,8 @@ reference/recipes.md, reference/files.md
 background/results.md       reports of `edgernn reproduce`, docs/results/TABLE.json, and their pictures
 background/performance.md   reports of `edgernn bench --suite`, docs/results/performance.json and others
 background/promises.md      tables of faults, long streams, times of steps and of the hardened library
-how-to/*.md                 tables measured by `python -m tests.measure_apps`, `measure_wasm` and `measure_firmware`
+how-to/*.md                 tables measured by `python -m tests.measure_apps`, `measure_wasm`, `measure_wheels` and
+                            `measure_firmware`
 """
 
 import dataclasses
@@ -45,7 +46,18 @@ from edgernn.training.paper_table import markdown
 from edgernn.training.recipe import load_table, table_names
 from edgernn.training.table_pictures import draw_pictures
 from edgernn.training.tasks import TASKS
-from measured_tables import adding, apps, filled, groups, light, microcontrollers, packed, sizes, wasm_times
+from measured_tables import (
+    adding,
+    apps,
+    filled,
+    groups,
+    light,
+    microcontrollers,
+    packed,
+    sizes,
+    wasm_times,
+    wheels,
+)
 from promise_tables import faults, longrun, promises, steptimes
 from reference_pages import c_api, cli, described, escaped
 
@@ -327,6 +339,7 @@ def generated() -> dict[Path, str]:
         DOCS / "how-to" / "skip-a-share.md": {"groups": groups()},
         DOCS / "how-to" / "deploy-c.md": {"packed": packed()},
         DOCS / "how-to" / "deploy-browser.md": {"wasm": wasm_times()},
+        DOCS / "how-to" / "wheels.md": {"wheels": wheels()},
         DOCS / "how-to" / "deploy-microcontroller.md": {"microcontrollers": microcontrollers()},
         DOCS / "how-to" / "quantise.md": {"sizes": sizes()},
         DOCS / "how-to" / "stream.md": {"apps": apps()},

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
 APPS = RESULTS / "apps.json"
 WASM = RESULTS / "wasm.json"
+WHEELS = RESULTS / "wheels.json"
 MICROCONTROLLERS = RESULTS / "microcontrollers.json"
 PERFORMANCE = RESULTS / "performance.json"
 ADDING_MODEL = ROOT / "models" / "adding-sarnn" / "bench.json"
@@ -208,6 +209,27 @@ def wasm_times() -> str:
         "docs/results/wasm.json`."
     )
     return f"{head}\n{rows}\n\n{filled(how)}"
+
+
+def wheels() -> str:
+    """Return tables of the sizes and times of wheels and the kit, measured by `python -m tests.measure_wheels`."""
+    report = json.loads(WHEELS.read_text(encoding="utf-8"))
+    machine, versions = report["machine"], report["versions"]
+    lines = ["| bytes | wheel | its library | kit, shared library | kit, static library |", "|---|---:|---:|---:|---:|"]
+    for target, size in report["bytes"].items():
+        figures = (f"{size[name]:,}" for name in ("wheel", "library", "shared", "static"))
+        lines.append(f"| `{target}` | {' | '.join(figures)} |")
+    lines += ["", "| a step, µs | Linux | Windows, in wine | ratio |", "|---|---:|---:|---:|"]
+    for model, times in report["microseconds"].items():
+        linux, windows = (times[target] for target in ("x86_64-linux-gnu", "x86_64-w64-mingw32"))
+        lines.append(f"| {model} | {linux:.2f} | {windows:.2f} | {windows / linux:.2f} |")
+    how = (
+        f"Best of {report['rounds']} alternating rounds on {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['instruction_set']}; GCC {versions['gcc']}, MinGW GCC {versions['mingw']}, wine {versions['wine']}. "
+        "A program in C steps a packed model with the library of a wheel. Arm is not timed. Made by "
+        "`python -m tests.measure_wheels --out docs/results/wheels.json`."
+    )
+    return "\n".join(lines) + "\n\n" + filled(how)
 
 
 def microcontrollers() -> str:

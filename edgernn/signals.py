@@ -4,7 +4,6 @@
 import errno
 import os
 import signal
-import termios
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,9 @@ from types import FrameType
 
 # seconds after which a signal that arrived during an import is sent again
 _PAUSE = 0.02
+# 0 on Windows, which has no such signal
+_HANGUP = getattr(signal, "SIGHUP", 0)
+_ENDING = (signal.SIGTERM, _HANGUP) if _HANGUP else (signal.SIGTERM,)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -43,7 +45,7 @@ def raising() -> Iterator[None]:
 
     def handler(number: int, frame: FrameType | None) -> None:
         nonlocal raised
-        if number == signal.SIGHUP:
+        if number == _HANGUP:
             _leave_terminal()
         if _imports(frame):
             _send_again(number)
@@ -52,7 +54,7 @@ def raising() -> Iterator[None]:
             raise Interrupted.by(number, "interrupted")
 
     numbers = (signal.SIGINT,) * (signal.getsignal(signal.SIGINT) is not signal.SIG_IGN)
-    with _handling(handler, (*numbers, signal.SIGTERM, signal.SIGHUP)):
+    with _handling(handler, (*numbers, *_ENDING)):
         try:
             yield
         except Interrupted:
@@ -75,13 +77,13 @@ def noting() -> Iterator[Callable[[], int]]:
 
     def handler(number: int, frame: FrameType | None) -> None:
         nonlocal noted
-        if number == signal.SIGHUP:
+        if number == _HANGUP:
             _leave_terminal()
         if noted and number == signal.SIGINT:
             raise KeyboardInterrupt
         noted = noted or number
 
-    with _handling(handler, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
+    with _handling(handler, (signal.SIGINT, *_ENDING)):
         yield lambda: noted
 
 
@@ -128,6 +130,8 @@ def _send_again(number: int) -> None:
 
 def _leave_terminal() -> None:
     """Redirect stdout and stderr to the null device if their terminal was closed, so that writes do not fail."""
+    import termios
+
     for stream in (1, 2):
         try:
             termios.tcgetattr(stream)

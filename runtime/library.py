@@ -17,7 +17,7 @@ OP = "Recurrent"
 # number of names under which the library registers the op
 MOST_OPS = 16
 TRAIN = "libedgernn_train"
-_NAMES = ("libedgernn_ops.so", "libedgernn_ops.dylib")
+_NAMES = ("libedgernn_ops.so", "libedgernn_ops.dylib", "libedgernn_ops.dll")
 CUDA = "libedgernn_cuda.so"
 # CMake option
 CUDA_OPTION = "EDGERNN_CUDA"

@@ -5,6 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#if defined(_WIN32)
+#include <fcntl.h>
+#include <io.h>
+#endif
+
 #include "edgernn.h"
 
 enum { kMaxBytes = 1 << 24 };
@@ -23,6 +28,10 @@ static void Check(EdgernnStatus status) {
 }
 
 int main(int argc, char** argv) {
+#if defined(_WIN32)
+  _setmode(0, _O_BINARY);
+  _setmode(1, _O_BINARY);
+#endif
   FILE* const file = argc == 3 ? fopen(argv[1], "rb") : NULL;
   if (file == NULL) return 2;
   const int64_t batch = atoll(argv[2]);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times every step of packed models: `python -m tests.step_times --out docs/results/step-times.json`.
 
-A loop in C (tests/time_steps.c) reads the clock after each step. Run it on an idle machine: the longest times are those
+A loop in C (tests/step_times.c) reads the clock after each step. Run it on an idle machine: the longest times are those
 of the operating system.
 """
 
@@ -32,11 +32,11 @@ SHARES = {"p50": 50.0, "p99": 99.0, "p99.99": 99.99}
 
 
 def timer() -> ctypes.CDLL:
-    """Compile and load tests/time_steps.c."""
+    """Compile and load tests/step_times.c."""
     with tempfile.TemporaryDirectory() as name:
-        library = Path(name) / "time_steps.so"
+        library = Path(name) / "step_times.so"
         flags = ["-x", "c", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror"]
-        subprocess.run([compiler(), *flags, ROOT / "tests" / "time_steps.c", "-o", library], check=True)
+        subprocess.run([compiler(), *flags, ROOT / "tests" / "step_times.c", "-o", library], check=True)
         return ctypes.CDLL(str(library))
 
 

@@ -109,7 +109,7 @@ def test_wrong_input_is_named(backend, x, message):
 def test_wrong_steps_are_named():
     session = Session(exported("gru")[1])
     session.step(np.zeros((2, 3)))
-    with pytest.raises(edgernn.UsageError, match=r"batch of the kept state, 2, got 3; call reset\(\) first"):
+    with pytest.raises(edgernn.UsageError, match=r"batch size of the kept state, 2, got 3; call reset\(\) first"):
         session.step(np.zeros((3, 3)))
     both = Session(exported("gru", bidirectional=True)[1])
     with pytest.raises(edgernn.UsageError, match="got one that needs the whole sequence"):

@@ -1,32 +1,59 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Times each step of a packed model: a shared library that tests/step_times.py loads. */
+/* time_steps MODEL PASSES < x: prints the microseconds of a step, over so many passes through x,
+ * raw floats (T, I), after a tenth as many for warm-up. Used by tests/measure_wheels.py. */
 
-#define _POSIX_C_SOURCE 200809L
-
-#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
-typedef int (*Step)(void* model, const float* x, float* y);
+#if defined(_WIN32)
+#include <fcntl.h>
+#include <io.h>
+#endif
 
-static int64_t Now(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+#include "edgernn.h"
+
+enum { kMaxBytes = 1 << 24 };
+
+/* Allocates aligned memory, which is never freed. */
+static void* Aligned(size_t bytes) {
+  char* const memory = malloc(bytes + EDGERNN_ALIGNMENT);
+  if (memory == NULL) exit(2);
+  return memory + (EDGERNN_ALIGNMENT - (uintptr_t)memory % EDGERNN_ALIGNMENT);
 }
 
-/* Runs steps on x (steps, stride) and writes the time of each in nanoseconds, at most UINT32_MAX.
- * Returns the last nonzero status, or 0. */
-int time_steps(Step step, void* model, const float* x, int64_t stride, float* y, int64_t steps,
-               uint32_t* nanoseconds) {
-  int error = 0;
-  int64_t begin = Now();
-  for (int64_t t = 0; t < steps; ++t) {
-    const int status = step(model, x + t * stride, y);
-    const int64_t end = Now();
-    const int64_t taken = end - begin;
-    begin = end;
-    nanoseconds[t] = taken > UINT32_MAX ? UINT32_MAX : (uint32_t)taken;
-    if (status != 0) error = status;
+static void Check(EdgernnStatus status) {
+  if (status == EDGERNN_OK) return;
+  fprintf(stderr, "time_steps: %s\n", edgernn_message());
+  exit(1);
+}
+
+int main(int argc, char** argv) {
+  FILE* const file = argc == 3 ? fopen(argv[1], "rb") : NULL;
+  if (file == NULL) return 2;
+#if defined(_WIN32)
+  _setmode(0, _O_BINARY);
+#endif
+  void* const data = Aligned(kMaxBytes);
+  const size_t bytes = fread(data, 1, kMaxBytes, file);
+  size_t need = 0;
+  Check(edgernn_memory(data, bytes, 1, &need));
+  EdgernnModel* model = NULL;
+  Check(edgernn_open(data, bytes, 1, Aligned(need), need, &model));
+  EdgernnSizes sizes;
+  Check(edgernn_sizes(model, &sizes));
+  const size_t inputs = (size_t)sizes.input;
+  float* const x = Aligned(kMaxBytes);
+  float* const y = Aligned((size_t)sizes.output * sizeof(float));
+  const size_t steps = fread(x, sizeof(float), kMaxBytes / sizeof(float), stdin) / inputs;
+  const long passes = atol(argv[2]);
+  clock_t start = clock();
+  for (long pass = -passes / 10; pass < passes; ++pass) {
+    if (pass == 0) start = clock();
+    Check(edgernn_reset(model));
+    for (size_t t = 0; t < steps; ++t) Check(edgernn_step(model, x + t * inputs, y));
   }
-  return error;
+  const double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+  printf("%.6f\n", 1e6 * seconds / ((double)passes * (double)steps));
+  return 0;
 }

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make check-arm`: the kernels on 64-bit Arm: examples/c, cross-compiled and run by qemu, must equal torch."""
 
-import shutil
 import subprocess
 
 import numpy as np
@@ -12,12 +11,12 @@ from edgernn.export.rounding import rounded
 from edgernn.imputers import IMPUTERS
 from edgernn.rules import RULES
 from tests.apps import ROOT, arm_program, run, stream_packed
+from tests.foreign import qemu
 from tests.models import contractive, packed_alone
 from tests.own_cells_oracle import CASE_RULES, CASES
 from tests.test_own_cells import assert_matches, case_model, case_truth
 from tests.test_packed import random_input, steps, torch_outputs
 
-QEMU = "qemu-aarch64", "qemu-aarch64-static"
 # tolerance against torch, as for packed models on x86: int8 products quantise their operand to 16 bits
 CLOSE = {"float32": 2e-6, "bfloat16": 2e-6, "int8": 2e-4}
 # tolerance against x86 for all weight types: integer products are identical
@@ -27,13 +26,6 @@ PLAIN, DOTS = "cortex-a72", "cortex-a76"
 small_weights = pytest.mark.parametrize(
     ("weights", "processor"), [("bfloat16", DOTS), ("int8", PLAIN), ("int8", DOTS)], ids="-".join
 )
-
-
-def qemu() -> str:
-    tools = [tool for tool in map(shutil.which, QEMU) if tool]
-    if not tools:
-        pytest.skip("qemu-aarch64 is not installed")
-    return tools[0]
 
 
 def emulated(processor: str = DOTS) -> list[object]:

@@ -9,7 +9,7 @@
 
 namespace edgernn::EDGERNN_ISA {
 
-// What pays for the steps of a chunk. It changes no bit of a result.
+// The ways of computing that are fastest for a chunk. They change no bit of a result.
 struct ChunkChoice {
   bool update_ahead = false;  // W x of all neurons is computed for all steps at once
   bool mid_ahead = false;     // so is W x of the gates marked kMid
@@ -110,9 +110,9 @@ struct SparseDriver {
   }
 
   // Runs `count` steps, after computing the rule's products with x for all of them, and those of
-  // the cell that are computed ahead. Returns what pays for the next steps. Ahead, W x takes 0.6 of
-  // the time that it takes step by step, but is read only where neurons change, and that of all
-  // neurons only on some paths.
+  // the cell that are computed ahead. Returns the fastest ways for the next chunk. Ahead, W x takes
+  // 0.6 of the time that it takes step by step, but is read only where neurons change, and that of
+  // all neurons only on some paths.
   static ChunkChoice RunChunk(const Kernel& kernel, const LayerSizes& sizes,
                               const SparseWeights& weights, const float* const* params,
                               const SparseScratch& scratch, const Call& call, std::int64_t from,

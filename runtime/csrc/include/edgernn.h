@@ -29,7 +29,9 @@ extern "C" {
 
 #define EDGERNN_ALIGNMENT 64
 
-#if defined(__GNUC__)
+#if defined(_WIN32) && defined(EDGERNN_DLL)
+#define EDGERNN_API __declspec(dllexport) /* while a DLL is built */
+#elif defined(__GNUC__) && !defined(_WIN32)
 #define EDGERNN_API __attribute__((visibility("default")))
 #else
 #define EDGERNN_API

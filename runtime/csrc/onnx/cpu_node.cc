@@ -106,13 +106,13 @@ extern "C" {
 
 // Returns the name of the instruction set in use, or null if the processor supports none, or not
 // the one that EDGERNN_ISA names.
-[[gnu::visibility("default")]] const char* edgernn_isa() {
+EDGERNN_API const char* edgernn_isa() {
   const edgernn::KernelChoice& choice = edgernn::ChooseKernels();
   return choice.table == nullptr ? nullptr : choice.table->isa;
 }
 
 // Returns the names of the layers that have a kernel, see LayerName, separated by spaces.
-[[gnu::visibility("default")]] const char* edgernn_kernels() {
+EDGERNN_API const char* edgernn_kernels() {
   static const std::string names = [] {
     std::string list;
     const edgernn::KernelTable* const table = edgernn::ChooseKernels().table;

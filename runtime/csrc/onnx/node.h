@@ -10,6 +10,7 @@
 
 #include "common/invalid_argument.h"
 #include "common/op.h"
+#include "edgernn.h"
 #include "onnx/ort_abi.h"
 
 namespace edgernn {

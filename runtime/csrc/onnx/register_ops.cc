@@ -130,8 +130,7 @@ void Register(OrtSessionOptions* options, const OrtApi* api) {
 
 extern "C" {
 
-[[gnu::visibility("default")]] OrtStatus* RegisterCustomOps(OrtSessionOptions* options,
-                                                            const OrtApiBase* base) {
+EDGERNN_API OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
   using namespace edgernn;
   if (const OrtApi* api = base->GetApi(ort::kApiVersion)) {
     return Guard(api, [&] { Register(options, api); });
@@ -146,8 +145,8 @@ extern "C" {
 
 // Sets the maximum number of the session's threads that share a large batch, for the sessions of
 // the next registration on this thread. The default is 1.
-[[gnu::visibility("default")]] void edgernn_threads(int count) { edgernn::next_threads = count; }
+EDGERNN_API void edgernn_threads(int count) { edgernn::next_threads = count; }
 
-[[gnu::visibility("default")]] int edgernn_schema_version() { return edgernn::kSchemaVersion; }
+EDGERNN_API int edgernn_schema_version() { return edgernn::kSchemaVersion; }
 
 }  // extern "C"

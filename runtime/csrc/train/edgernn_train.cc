@@ -4,7 +4,9 @@
 
 #include "train/edgernn_train.h"
 
+#if !defined(_WIN32)
 #include <dlfcn.h>
+#endif
 
 #include <atomic>
 #include <cstring>
@@ -74,8 +76,11 @@ void RunOnNewThreads(void (*work)(void*), void* data, unsigned threads, unsigned
 // Finds OpenMP's, if the process has loaded it: torch's OpenMP threads spin for milliseconds after
 // each op, and would compete with further threads.
 RunParallel FindRunParallel() {
+#if !defined(_WIN32)
   const auto gomp_parallel = reinterpret_cast<RunParallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
-  return gomp_parallel == nullptr ? &RunOnNewThreads : gomp_parallel;
+  if (gomp_parallel != nullptr) return gomp_parallel;
+#endif
+  return &RunOnNewThreads;
 }
 
 // One direction of a call, split into parts that threads take from a counter.

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "edgernn.h"
 #include "rules/list.h"
 #include "train/norms.h"
 
@@ -102,38 +103,34 @@ struct EdgernnTrainCall {
   const EdgernnTrainNorms* norms;  // null: no normalisation
 };
 
-#pragma GCC visibility push(default)
-
 // Returns sizeof(EdgernnTrainCall), for callers to check that their struct matches.
-std::int64_t edgernn_train_call_bytes();
+EDGERNN_API std::int64_t edgernn_train_call_bytes();
 
 // Returns the index of a built-in cell by name and by the number of gates with a bias, or -1. With
 // optional biases the index is higher by the number of cells.
-std::int64_t edgernn_train_cell(const char* name, std::int64_t biases);
+EDGERNN_API std::int64_t edgernn_train_cell(const char* name, std::int64_t biases);
 
 // Checks a user-defined cell and returns it, to be freed by edgernn_train_free_cell. Returns null
 // and writes the reason to `message` (at most message_bytes with the final zero) if it cannot be
 // run.
-const void* edgernn_train_new_cell(const EdgernnTrainCellSource* source, char* message,
-                                   std::int64_t message_bytes);
-void edgernn_train_free_cell(const void* program);
+EDGERNN_API const void* edgernn_train_new_cell(const EdgernnTrainCellSource* source, char* message,
+                                               std::int64_t message_bytes);
+EDGERNN_API void edgernn_train_free_cell(const void* program);
 
 // Returns the index of a rule by name, or -1 if training has no kernel for it.
-std::int64_t edgernn_train_rule(const char* name);
+EDGERNN_API std::int64_t edgernn_train_rule(const char* name);
 
 // Returns P, the number of pre-activations per row.
-std::int64_t edgernn_train_gates(const EdgernnTrainCall* call);
+EDGERNN_API std::int64_t edgernn_train_gates(const EdgernnTrainCall* call);
 
 // Returns the size of `scratch` in bytes, enough for either direction.
-std::int64_t edgernn_train_scratch(const EdgernnTrainCall* call);
+EDGERNN_API std::int64_t edgernn_train_scratch(const EdgernnTrainCall* call);
 
-void edgernn_train_forward(const EdgernnTrainCall* call);
-void edgernn_train_backward(const EdgernnTrainCall* call);
+EDGERNN_API void edgernn_train_forward(const EdgernnTrainCall* call);
+EDGERNN_API void edgernn_train_backward(const EdgernnTrainCall* call);
 
 // Returns the instruction set in use, or null if this processor supports none of those built.
-const char* edgernn_train_isa();
-
-#pragma GCC visibility pop
+EDGERNN_API const char* edgernn_train_isa();
 
 }  // extern "C"
 
