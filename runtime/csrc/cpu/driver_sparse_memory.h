@@ -89,7 +89,7 @@ struct SparseWeights {
 // A sample whose gathered products wait for those of other samples, to share the loaded rows.
 struct WaitingRows {
   MatmulInputs inputs;
-  float* projected;     // as in SparseStep
+  float* projected;     // that of SparseStep
   std::int64_t count;   // number of active neurons
   std::int64_t blocks;  // number of blocks with active neurons
   std::int64_t sample;
