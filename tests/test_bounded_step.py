@@ -53,10 +53,10 @@ def test_every_rule(program, rule, batch, tmp_path):
     content = packed_alone(contractive("lstm", rule, layers=2, mean=0.5, std=2.0))
     found = counts(program, content, batch, tmp_path)
     assert_bounded(found)
-    # the library allocates and locks to open a model, so its calls are counted too
+    # the library allocates to open a model, so its calls are counted, too; a lock would hang in a fork
     memory, locks, _ = found["open"]
     assert memory > 0
-    assert locks > 0
+    assert locks == 0
 
 
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if cell != "decaynet"])

@@ -38,7 +38,7 @@ def test_the_commands_lead_from_clips_to_detections(tmp_path, monkeypatch, capsy
         if words[0] == "run":
             assert re.search(r"^ +\d+\.\d\d s  (left|right)  0\.\d\d$", capsys.readouterr().out, re.MULTILINE)
     result = json.loads(Path("runs/keywords-sarnn/result.json").read_text())
-    named = set(re.findall(r"`([a-z_]+)`", PAGE[PAGE.index("| figure |") : PAGE.index("They are those of")]))
+    named = set(re.findall(r"`([a-z_]+)`", PAGE[PAGE.index("| figure |") : PAGE.index("These figures are for")]))
     assert {f"room_{name}" for name in named - {"words", "hours"}} <= set(result)
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     monkeypatch.chdir("runs/keywords-sarnn")

@@ -147,7 +147,9 @@ def test_a_file_has_at_most_sixteen_functions_of_layers():
     model = edgernn.SequenceModel("gru", 3, 4, layers=17)
     for number, layer in enumerate(model.recurrent_layers()):
         layer.cell.variant = f"{number}"
-    with pytest.raises(UsageError, match="layers: expected at most 16 kinds \\(cell, rule and options\\), got more"):
+    with pytest.raises(
+        UsageError, match="layers: expected at most 16 kinds of layers \\(cell, rule and options\\), got more"
+    ):
         build(model)
 
 

@@ -94,7 +94,7 @@ def test_rows_that_are_no_streams_of_the_batch_are_named_and_nothing_is_reset():
     np.testing.assert_array_equal(session.step(x[1]), other.step(x[1]))
     # the batch size remains that of the kept state
     session.reset(rows=[0, 1])
-    with pytest.raises(edgernn.UsageError, match=r"batch of the kept state, 2, got 1; call reset\(\) first"):
+    with pytest.raises(edgernn.UsageError, match=r"batch size of the kept state, 2, got 1; call reset\(\) first"):
         session.step(x[1, :1])
 
 
