@@ -2,9 +2,10 @@
 """Imputers: layers in front of a cell that decay its state and fill missing values of x.
 
 The input of such a layer is (T, B, 3F): F values (any number where one is missing), F masks m (1: observed, 0:
-missing) and F times δ since the last observation. The cell reads 2F numbers: the filled values and the masks.
+missing) and F durations δ, the time since each value was last observed. The cell reads 2F numbers: the filled values
+and the masks.
 
-Saves: a separate imputation before training; an imputer is trained together with the cell.
+Saves: the step of filling in values before training, as an imputer is trained together with the cell.
 Choose `gru-d` if a value hardly changes until it is measured again, and `rits` if the features predict one another.
 Either works with any cell, so a light cell makes a light model: `SequenceModel("pru", ..., imputer="rits")`.
 """

@@ -35,8 +35,8 @@ def _text(result: dict[str, Any]) -> str:
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="File to write the packed model to, or folder of C files.  [default: MODEL with the suffix .edgernn, or "
-    "without its suffix]",
+    help="File to write the packed model to; with --target c, the folder to write C files to.  [default: for "
+    "model.onnx, model.edgernn; with --target c, the folder model]",
 )
 @click.option(
     "--name",

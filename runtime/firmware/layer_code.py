@@ -44,7 +44,7 @@ def vector_fields(kind: LayerKind) -> list[str]:
 
 
 def _state_count(kind: LayerKind) -> int:
-    """Count a layer's states: those of cell and rule, x_{t-1}, and the drive of a rule that decides per sample."""
+    """Count the arrays that a layer keeps between steps: the cell's, the rule's, and x_{t-1} if the cell reads it."""
     return kind.cell.states + len(kind.rule.memories) + kind.cell.reads_last + (kind.rule.kind == "SAMPLE")
 
 

@@ -225,7 +225,7 @@ class KernelSource:
 
     @staticmethod
     def score_arguments(rule: Rule) -> tuple[str, ...]:
-        """Arguments of the score: with groups of neurons, the means of their states."""
+        """Return the names of the score's arguments: states of neurons, or the mean state of each group of neurons."""
         arguments = rule.map("score").arguments
         if rule.group_size == 1:
             return arguments

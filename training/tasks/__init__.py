@@ -76,8 +76,8 @@ def find_task(name: str) -> tuple[type[Task], Path | None]:
         return Arrays, path
     if path.exists() or path.suffix == ".csv":
         raise UsageError(
-            f"task: expected the name of a task, an .npz file, a folder of csv files, or one of subfolders of wav "
-            f"files, got {name!r}"
+            "task: expected the name of a task, an .npz file, a folder of csv files, or a folder whose subfolders hold "
+            f"wav files, got {name!r}"
         )
     if (file := path.with_suffix(".npz")).is_file():
         raise UsageError(f"task: no task has the name {name}; to train on your file, give --task {file}")
