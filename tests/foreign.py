@@ -37,7 +37,13 @@ def _wine() -> dict[str, str]:
     need("wine")
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return {"WINEPREFIX": str(folder), "WINEDEBUG": "-all", "DISPLAY": ""}
+    variables = {"WINEPREFIX": str(folder), "WINEDEBUG": "-all", "DISPLAY": ""}
+    # a server that stays: a program cannot start while the server of the program before it ends
+    server = shutil.which("wineserver") or next(map(str, Path("/usr/lib/wine").glob("wineserver*")), None)
+    assert server is not None, "wine has no wineserver"
+    subprocess.run([server, "-p"], env=os.environ | variables, check=True)
+    atexit.register(subprocess.run, [server, "-k"], env=os.environ | variables)
+    return variables
 
 
 def compiler(target: str, source: Path) -> str:
