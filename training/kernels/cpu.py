@@ -200,7 +200,7 @@ class CpuUnroller:
         loaded = library()
         if loaded is None:
             raise UsageError(
-                f"the native library {TRAIN} is missing or does not support this processor; set backend=torch"
+                f"the native library {TRAIN} is not installed or does not support this processor"
             )
         if why := refusal(layer):
             raise UsageError(why)
