@@ -199,9 +199,7 @@ class CpuUnroller:
     def __init__(self, layer: RecurrentLayer) -> None:
         loaded = library()
         if loaded is None:
-            raise UsageError(
-                f"the native library {TRAIN} is not installed or does not support this processor"
-            )
+            raise UsageError(f"the native library {TRAIN} is not installed or does not support this processor")
         if why := refusal(layer):
             raise UsageError(why)
         self._rule = _rule_number(loaded, layer.rule)
