@@ -30,7 +30,10 @@ LINES = {
 def add_rule(sources: Path) -> None:
     """Copy the native sources and add the rule."""
     shutil.copytree(ROOT / "runtime" / "csrc", sources / "runtime" / "csrc")
-    shutil.copy(ROOT / "CMakeLists.txt", sources)
+    shutil.copytree(ROOT / "cmake", sources / "cmake")
+    (sources / "edgernn").mkdir()
+    for name in ("CMakeLists.txt", "edgernn/__init__.py"):
+        shutil.copy(ROOT / name, sources / name)
     header = generator().rule_header(Tiring)
     (sources / "runtime" / "csrc" / "rules" / "tiring.h").write_text(header, encoding="utf-8")
     listed = sources / "runtime" / "csrc" / "rules" / "list.h"
