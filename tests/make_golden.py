@@ -6,7 +6,7 @@ and the outputs that they give. Its name is the versions of the ops, of packed m
 versions of edgernn read it in tests/test_golden.py, so it is never written again.
 """
 
-from contextlib import suppress
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -75,15 +75,17 @@ def main() -> None:
     folder.mkdir(parents=True)
     for name, (model, weights) in models().items():
         write_model(folder, name, model, weights)
-    train("adding", "sarnn", out=folder / "run", settings=TRAINING)
+    # relative paths: a run directory records its command
+    with contextlib.chdir(folder):
+        train("adding", "sarnn", out=Path("run"), settings=TRAINING)
     model, _ = load_model(folder / "run")
     x = np.load(folder / "run" / "example.npz")["x"]
     with torch.no_grad():
         y, _ = model(torch.from_numpy(x.swapaxes(0, 1)))
     np.savez_compressed(folder / "run.npz", x=x, y=y.numpy())
     # the test's own error, as after a kill
-    with suppress(RuntimeError):
-        train("adding", "sarnn", out=folder / "interrupted", settings=TRAINING, progress=Stop(STOPPED))
+    with contextlib.chdir(folder), contextlib.suppress(RuntimeError):
+        train("adding", "sarnn", out=Path("interrupted"), settings=TRAINING, progress=Stop(STOPPED))
     for picture in folder.rglob("*.png"):
         picture.unlink()
 
