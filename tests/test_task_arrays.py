@@ -28,7 +28,7 @@ def test_a_path_is_an_npz_file_or_a_folder(tmp_path):
     (tmp_path / "mine.csv").write_text("1\n")
     for name in ("data.csv", str(tmp_path / "mine.csv")):
         with pytest.raises(
-            UsageError, match=r"expected the name of a task, an \.npz file, a folder of csv files, or one of subf"
+            UsageError, match=r"expected the name of a task, an \.npz file, a folder of csv files, or a folder"
         ):
             find_task(name)
     for name in (str(tmp_path / "none.npz"), "some/where", "x.npy"):
