@@ -129,7 +129,7 @@ def read_content(content: bytes, path: Path) -> ModelContent:
         EdgernnError: The content is not that of a valid packed model.
         UsageError: A layer has an imputer or a normalisation; the error names it.
     """
-    flags, inputs, vocabulary, outputs, layers, tensors, hop = packed.HEADER.unpack_from(content)[5:]
+    flags, inputs, vocabulary, outputs, layers, tensors, hop, *_ = packed.HEADER.unpack_from(content)[5:]
     at = packed.HEADER.size
     records = [packed.LAYER.unpack_from(content, at + i * packed.LAYER.size) for i in range(layers)]
     names = [_name_of(record, path) for record in records]
