@@ -78,7 +78,8 @@ function spectrogram({ g, shown, wide, at, palette, line }, top, height) {
   const [red, green, blue] = [1, 3, 5].map((i) => Number.parseInt(palette[0].slice(i, i + 2), 16));
   shown.forEach(({ features }, i) => {
     for (let b = 0; b < bands; b++) {
-      const opacity = (features[b] - low) / (high - low || 1);
+      // squared, as noise lies between silence and speech
+      const opacity = ((features[b] - low) / (high - low || 1)) ** 2;
       pixels.data.set([red, green, blue, 255 * opacity], 4 * ((bands - 1 - b) * shown.length + i));
     }
   });
