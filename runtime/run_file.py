@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgernn.errors import EdgernnError, UsageError
-from edgernn.files import read_arrays, write_arrays, write_bytes, write_text
+from edgernn.files import EXAMPLE, read_arrays, write_arrays, write_bytes, write_text
 from edgernn.runtime.session import Session
 
 FORMATS = (".npz", ".npy", ".csv")
@@ -75,6 +75,49 @@ def run_file(
     write(target, y)
     skipped = 100 * (1 - float(np.concatenate(updates, 1).mean()) / session.neurons) if updates else None
     return {"output": str(target), "shape": list(y.shape), "backend": session.backend, "skip_percent": skipped}
+
+
+def run_example(
+    model: Path,
+    *,
+    backend: Literal["auto", "native", "portable"] = "auto",
+    threads: int = 1,
+    device: str = "cpu",
+) -> dict[str, Any]:
+    """Run a model on the example beside it, and compare the outputs with those stored there.
+
+    Args:
+        model: The exported file; example.npz in its folder has inputs x and outputs y.
+        backend: As in `Session`.
+        threads: As in `Session`.
+        device: As in `Session`.
+
+    Returns:
+        Dict with the example, its shape, the median over sequences of the largest difference from the stored outputs,
+        the backend, and the percentage of updates that the model skipped.
+
+    Raises:
+        EdgernnError: A file cannot be read.
+    """
+    example = model.parent / EXAMPLE
+    session = Session(model, backend=backend, threads=threads, device=device)
+    arrays = read_arrays(example, ("x", "y"))
+    y = session.run(arrays["x"].swapaxes(0, 1))
+    if session.info["model"]["head"]["output"] == "all":
+        y = y.swapaxes(0, 1)
+    if y.shape != arrays["y"].shape:
+        raise EdgernnError(
+            f"{example}: expected y of shape {y.shape}, got {arrays['y'].shape}; export the model from its run again"
+        )
+    differences = np.abs(y - arrays["y"]).reshape(len(y), -1).max(1)
+    skipped = None if session.updates is None else 100 * (1 - float(session.updates.mean()) / session.neurons)
+    return {
+        "example": str(example),
+        "shape": list(arrays["x"].shape),
+        "difference": float(np.median(differences)),
+        "backend": session.backend,
+        "skip_percent": skipped,
+    }
 
 
 def read(path: Path) -> NDArray[Any]:

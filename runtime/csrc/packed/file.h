@@ -42,7 +42,7 @@ struct PackedHeader {
   std::uint32_t tensors;
   std::uint32_t
       hop;  // samples of a step that a front end reads, 0 without one; `input` is its bands
-  std::uint32_t sample_rate;  // of the audio that a front end reads, in Hz; 0 if it is not known
+  std::uint32_t sample_rate;  // rate of the audio in Hz; 0 if it is not known
   std::uint32_t names;        // offset of the names of the outputs, see ReadNames; 0 without names
 };
 static_assert(sizeof(PackedHeader) == 64);

@@ -28,7 +28,7 @@ struct ModelLayer {
 struct EdgernnModel {
   EdgernnSizes sizes;
   std::int64_t width;        // number of inputs of the first layer
-  std::uint64_t file_bytes;  // of the file without the names of the outputs
+  std::uint64_t file_bytes;  // size of the file without the names of the outputs
   std::uint32_t file_checksum;
   std::int64_t sample_rate;  // 0 if it is not known
   const char* names;         // see PackedFile::ReadNames
