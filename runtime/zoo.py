@@ -54,7 +54,7 @@ def entries(folder: Path | None = None) -> list[dict[str, Any]]:
         if not isinstance(entry, dict) or not isinstance(entry.get("files"), dict):
             raise EdgernnError(f"{path}: expected the entry of a model, got other JSON; add the model again")
         models.append({**entry, "name": path.parent.name, "folder": str(path.parent)})
-    return found
+    return models
 
 
 def find_model(model: Path) -> Path:

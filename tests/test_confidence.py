@@ -49,16 +49,20 @@ def zeros():
 def test_the_interval_of_a_share_is_that_of_the_binomial_distribution(counted):
     task = Guess(counted=counted)
     halves, inside = [], 0
-    for seed in range(40):
+    for seed in range(20):
         task.open(None, seed)
         share = 1 - task.test.y.double().mean().item()
         interval = metric_interval(zeros(), task)
         assert (interval.low + interval.high) / 2 == pytest.approx(share)
         halves.append((interval.high - interval.low) / 2)
         inside += interval.low <= 0.8 <= interval.high
-    assert sum(halves) / 40 == pytest.approx(1.96 * math.sqrt(0.16 / 1000), rel=0.1)
-    assert inside >= 34
+    assert sum(halves) / 20 == pytest.approx(1.96 * math.sqrt(0.16 / 1000), rel=0.1)
+    assert inside >= 16
     assert interval.method == "jackknife over 50 groups of the test sequences"
+    # the files of a test set may be sorted by class
+    task.test.y = task.test.y.sort()[0]
+    interval = metric_interval(zeros(), task)
+    assert (interval.high - interval.low) / 2 == pytest.approx(1.96 * math.sqrt(0.16 / 1000), rel=0.35)
 
 
 def test_the_interval_of_a_mean_squared_error_is_that_of_its_mean():

@@ -12,6 +12,8 @@ from edgernn.training.statistics import CONFIDENCE
 from edgernn.training.tasks import Batch, Task
 from edgernn.training.tasks.base import Means, Objective
 
+# outputs of a model for some test sequences, in batches
+Group = list[tuple[Tensor, Batch]]
 # number of groups of sequences that are left out in turn
 GROUPS = 50
 # least number of groups for an interval
@@ -36,10 +38,13 @@ class Interval:
 def metric_interval(model: SequenceModel, task: Task) -> Interval | None:
     """Estimate the confidence interval of the main metric for other test sequences of the same kind.
 
-    A grouped jackknife: the test sequences are divided into at most 50 groups in their order, or into those that a task
-    has, such as records. The metric is computed without each of the m groups in turn, which gives θ_i. The variance is
-    (m - 1)/m Σ (θ_i - mean θ)², and the interval is the metric ± t times its root, with Student's t of m - 1 degrees of
-    freedom. It does not cover other seeds of the training.
+    A grouped jackknife: the metric is computed without each of m groups of test sequences in turn, which gives θ_i. The
+    variance is (m - 1)/m Σ (θ_i - mean θ)², and the interval is the metric ± t times its root, with Student's t of
+    m - 1 degrees of freedom. It does not cover other seeds of the training.
+
+    There are at most 50 groups. Windows of recordings, which have a target at each step, are grouped in their order, as
+    neighbours depend on each other; other sequences at random, as a test set may be sorted by class. A task may have
+    groups of its own, such as records (`Tally.without_each`).
 
     Args:
         model: The trained model.
@@ -50,38 +55,46 @@ def metric_interval(model: SequenceModel, task: Task) -> Interval | None:
     """
     from scipy.stats import t
 
-    batches = _outputs(model, task)
-    everything, groups = _metric(task, batches)
-    left = groups or [_metric(task, batches[:i] + batches[i + 1 :])[0] for i in range(len(batches))]
+    groups = _groups(model, task)
+    everything, left = _metric(task, groups)
+    method = "groups of the test sequences" if left is None else "records of the test"
+    if left is None:
+        left = [_metric(task, groups[:i] + groups[i + 1 :])[0] for i in range(len(groups))]
     count = len(left)
     if count < FEWEST:
         return None
     mean = sum(left) / count
     deviation = math.sqrt((count - 1) / count * sum((value - mean) ** 2 for value in left))
     half = float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * deviation
-    method = f"jackknife over {count} {'groups of the test sequences' if groups is None else 'groups of the task'}"
-    return Interval(everything - half, everything + half, method)
+    return Interval(everything - half, everything + half, f"jackknife over {count} {method}")
 
 
-def _outputs(model: SequenceModel, task: Task) -> list[tuple[Tensor, Batch]]:
-    """Run the model on the test sequences, a group at a time."""
+def _groups(model: SequenceModel, task: Task) -> list[Group]:
+    """Run the model on the test sequences, and divide the outputs into groups."""
     model.eval()
-    size = max(1, math.ceil(len(task.test) / GROUPS))
+    count = min(GROUPS, len(task.test))
+    size = math.ceil(len(task.test) / count)
     with torch.no_grad():
-        return [(model(batch.x)[0], batch) for batch in task.test.chunks(size)]
+        if next(task.test.chunks(1)).per_step:
+            return [[(model(batch.x)[0], batch)] for batch in task.test.chunks(size)]
+        outputs = [(model(batch.x)[0], batch.target) for batch in task.test.chunks()]
+    y, target = torch.cat([y for y, _ in outputs], -2), torch.cat([target for _, target in outputs])
+    order = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))
+    # the inputs are not needed any more
+    return [[(y[..., rows, :], Batch(torch.empty(1, len(rows), 0), target[rows]))] for rows in order.chunk(count)]
 
 
-def _metric(task: Task, batches: list[tuple[Tensor, Batch]]) -> tuple[float, list[float] | None]:
-    """Compute the main metric of some groups of sequences, and without each of the task's own groups, if it has any."""
+def _metric(task: Task, groups: list[Group]) -> tuple[float, list[float] | None]:
+    """Compute the main metric of some groups, and without each of the task's own groups, if it has any."""
     assert isinstance(task.objective, Objective)
     metric = task.objective.metric
     means, tally = Means(), task.tally(task.test)
-    for y, batch in batches:
+    for y, batch in (part for group in groups for part in group):
         means.add(batch.x.shape[1], task.objective.metrics(y, batch.target))
         if tally is not None:
             tally.add(y, batch)
     if tally is None:
         return means.result()[metric], None
-    groups = tally.without_each()
-    left = None if groups is None else [figures[metric] for figures in groups]
+    own = tally.without_each()
+    left = None if own is None else [figures[metric] for figures in own]
     return (means.result() | tally.result())[metric], left
