@@ -197,7 +197,7 @@ class Point:
         value: The metric.
         interval: Confidence interval of the metric.
         costs: Dict from the name to the value of each cost; an unknown cost is left out.
-        fronts: Names of the costs for which the row is on the Pareto front.
+        fronts: Names of the costs for which the row is on the Pareto front of the validation split.
     """
 
     group: str
@@ -208,14 +208,18 @@ class Point:
     fronts: Sequence[str]
 
 
-def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric: str) -> None:
-    """Plot a metric against several costs, each with its Pareto front as a line; bars are confidence intervals.
+def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric: str, higher_is_better: bool) -> None:
+    """Plot a metric against several costs; bars are confidence intervals.
+
+    The line is the Pareto front of the points that are shown, as steps: the best metric for at most this cost. Rings
+    and labels mark the rows on the front of the validation split, whose choice favours no value that is shown.
 
     Args:
         path: The picture.
         points: The rows of the sweep.
         costs: Dict from a cost's name to its axis label; a cost that no point has is left out.
         metric: Name of the metric.
+        higher_is_better: Whether a larger metric is better.
     """
     from matplotlib.figure import Figure
 
@@ -232,7 +236,13 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
             values = [point.value for point in members]
             ax.errorbar([point.costs[name] for point in members], values, [low, high], label=group, **style)
         best = sorted((point for point in points if name in point.fronts), key=lambda point: point.costs[name])
-        ax.plot([p.costs[name] for p in best], [p.value for p in best], color="gray", linewidth=1, zorder=0)
+        line = shown_front(points, name, higher_is_better)
+        largest = max(point.costs[name] for point in points if name in point.costs)
+        at = [*(point.costs[name] for point in line), largest]
+        values = [point.value for point in line]
+        ax.step(at, [*values, values[-1]], where="post", color="gray", linewidth=1, zorder=0)
+        ring = {"s": 90, "facecolors": "none", "edgecolors": "gray", "zorder": 3}
+        ax.scatter([point.costs[name] for point in best], [point.value for point in best], **ring)
         for i, point in enumerate(best):
             place, offset = (point.costs[name], point.value), (4, -11 if i % 2 else 5)
             ax.annotate(point.label, place, offset, textcoords="offset points", fontsize="x-small")
@@ -245,9 +255,21 @@ def fronts(path: Path, points: Sequence[Point], costs: Mapping[str, str], metric
     axes[0].set_ylabel(f"{metric.replace('_', ' ')}, test")
     if metric in _LOGARITHMIC and all(point.value > 0 for point in points):
         plain_logarithm(axes[0].yaxis, axes[0].set_yscale)
-    axes[-1].plot([], [], color="gray", linewidth=1, label="front, of the validation split")
+    axes[-1].plot([], [], color="gray", linewidth=1, label="front of the test split")
+    axes[-1].scatter([], [], **ring, label="on the front of\nthe validation split")
     axes[-1].legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
     save(figure, path)
+
+
+def shown_front(points: Sequence[Point], cost: str, higher_is_better: bool) -> list[Point]:
+    """Return the points that no other one beats in both cost and metric, the cheapest first; equal points once."""
+    sign = 1 if higher_is_better else -1
+    line: list[Point] = []
+    known = [point for point in points if cost in point.costs]
+    for point in sorted(known, key=lambda point: (point.costs[cost], -sign * point.value)):
+        if not line or sign * point.value > sign * line[-1].value:
+            line.append(point)
+    return line
 
 
 def plain_logarithm(axis: Any, set_scale: Any) -> None:

@@ -86,7 +86,7 @@ def _draw(report: dict[str, Any], out: Path) -> list[Path]:
     points = _points(report)
     files = [out / f"{FRONT}.{kind}" for kind in ("png", "svg") if points]
     for file in files:
-        fronts(file, points, COSTS, report["metric"])
+        fronts(file, points, COSTS, report["metric"], report["higher_is_better"])
     return files
 
 

@@ -14,7 +14,11 @@ from edgernn.training.sweep.sweep_plan import Sweep, SweepRow
 from edgernn.training.table import Failures
 
 # costs that have a Pareto front: key of a row, and axis label
-COSTS = {"work": "multiply-adds executed per step", "latency": "latency, µs per step"}
+COSTS = {
+    "work": "multiply-adds executed per step",
+    "latency": "latency, µs per step",
+    "bytes": "bytes of float32 weights",
+}
 
 
 # device and data folder, for the command that trains a row again
@@ -93,6 +97,7 @@ def _record(row: SweepRow, failures: Failures, latency: Mapping[str, Any], repea
         "skip_percent": row.spread("skip_percent"),
         "work": row.spread("macs_executed"),
         "latency": spread([] if time is None else [time]),
+        "bytes": spread([4 * first["parameters"]] if "parameters" in first else []),
         "seconds": row.spread("seconds"),
         "best": None if row.best is None else str(row.best),
         "command": _command(row, repeat),
