@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Instructions of the mean and the worst step under each update rule: `python -m edgernn.bench.worst_steps --out FOLDER`.
+"""Instructions of the mean and the worst step of each rule: `python -m edgernn.bench.worst_steps --out FOLDER`.
 
 Valgrind counts the instructions of each step of a packed model, streamed from C. Its counts do not depend on the load
 of the machine. It lacks AVX-512, so the kernels are those for AVX2.
@@ -57,8 +57,8 @@ def table(report: dict[str, Any]) -> str:
     """Format the counts as Markdown."""
     lines = [
         f"Instructions of {report['T']} steps of {report['cell']}, I = {report['I']}, H = {report['H']}, one sequence, "
-        f"float32, streamed from C, counted by valgrind with the kernels for {report['instruction_set']}. The weights are "
-        f"random, and chosen so that rules skip about {100 * SKIPPED:.0f} % of the updates if they can.",
+        f"float32, streamed from C, counted by valgrind with the kernels for {report['instruction_set']}. The weights "
+        f"are random, and chosen so that rules skip about {100 * SKIPPED:.0f} % of the updates if they can.",
         "",
         "| rule | mean | median | worst | worst, relative to the mean |",
         "|---|---:|---:|---:|---:|",
