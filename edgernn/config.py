@@ -269,7 +269,8 @@ class ModelConfig:
 
         Args:
             cell: Cell class, FILE.py:CLASS, or a name; see `LayerConfig.named`.
-            input_size: I, the size of the input, or of the embedding of words; hop with a front end.
+            input_size: I, the size of the input, or of the embedding of words. With an audio front end it must be the
+                hop, the number of new samples at each step.
             hidden_size: H, the number of neurons in a layer.
             output_size: O, the size of the head's output. Default: no head.
             rule: Rule class or name. Default: the rule that the cell's name implies, else "always".

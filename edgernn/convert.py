@@ -126,7 +126,7 @@ def _suffixes(module: nn.RNNBase) -> list[str]:
 
 
 def _separate_biases(module: nn.RNNBase) -> int:
-    """Count the elements of a bias vector that cannot be added to those of the other: H in a GRU (r b_hn), else 0."""
+    """Count the elements of torch's two biases that stay separate: H in a GRU, which multiplies b_hn by r, else 0."""
     return module.hidden_size if isinstance(module, nn.GRU) else 0
 
 

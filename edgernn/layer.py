@@ -23,7 +23,7 @@ class Trace:
 
     Attributes:
         decisions: Mask of the updated neurons (T, B, H), or None if every neuron is updated at every step.
-        budget: The penalty on updates, a scalar that training multiplies by λ and adds to the loss.
+        budget: The penalty on updates, a scalar that training adds to the loss with the weight λ (setting lambda).
         imputed: x (T, B, F) with missing values filled in, or None without an imputer.
         imputation_loss: Loss of the imputer, or None without an imputer.
         background: Mask (T, B) of the steps that the task marks as background, without an event, or None.

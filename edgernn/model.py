@@ -22,7 +22,8 @@ class RecurrentModel(nn.Module):
     """Base class of networks with recurrent layers: the interface that training and cost reports use.
 
     The forward pass of a subclass must leave one record (`Trace`) per layer in `traces`, in the order of
-    recurrent_layers(); `joined` merges the records of a layer that ran in several parts. Do not derive from a subclass.
+    recurrent_layers(); `joined` merges the records of a layer that ran in several parts. Derive a new network
+    from this class rather than from another network.
     """
 
     traces: list[Trace]
@@ -88,7 +89,7 @@ class RecurrentModel(nn.Module):
 
     @property
     def budget(self) -> Tensor:
-        """Penalty on updates in the last forward pass, summed over layers; training multiplies it by λ."""
+        """Penalty on updates in the last forward pass, summed over layers; training adds it to the loss, times lambda."""
         return torch.stack([t.budget for t in self.traces]).sum()
 
     @property

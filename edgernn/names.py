@@ -57,7 +57,7 @@ def resolve(cell: str | type[Cell], rule: str | type[UpdateRule] | None = None) 
 
 
 def parts(cell: str, rule: str | None, imputer: str | None = None) -> list[str]:
-    """List the names of a layer's imputer, cell and update rule, without missing ones and dense rules."""
+    """List the names of a layer's imputer, if any, cell, and update rule, unless it updates all neurons."""
     implied = rule in RULES and RULES[rule].is_dense()
     return [name for name in (imputer, cell, None if implied else rule) if name is not None]
 

@@ -75,7 +75,7 @@ def trace_rule(rule: UpdateRule, states: tuple[str, ...]) -> RuleEquations:
     programs = {}
 
     def add(method: str, names: list[str], width: int, call: Callable[[Mapping[str, Tensor]], tuple[Any, ...]]) -> None:
-        """Trace one method of the rule; `call` makes its arguments from a dict from name to tensor."""
+        """Trace one method of the rule; `call` builds the method's arguments from a dict from name to tensor."""
         equation = _Method(rule, method)
         # values of a whole sample (B, 1) cannot be combined with a vector (H,)
         read = [name for name, size in weights.items() if size == "1" or width == _WIDTH]

@@ -76,7 +76,7 @@ def _cell(forms: list[Cell]) -> dict[str, Any]:
 
 
 def _map(programs: list[Program | None]) -> Program | None:
-    """Join the maps of a cell's vectors to one program; vector i is argument and result i."""
+    """Join the functions `Vector.map` of a cell's vectors into one program from all vectors to all mapped vectors."""
     if not any(programs):
         return None
     builder, results = Builder(), []

@@ -64,7 +64,7 @@ class Reported:
 
     @property
     def half_width(self) -> float:
-        """Half the width of the interval of values that the printed figure allows."""
+        """Allowed distance from the printed figure: the number after ±, or one unit of the last digit if that is more."""
         return max(self.rounding, self.interval or 0.0)
 
 

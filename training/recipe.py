@@ -264,7 +264,7 @@ def follow(name: str | None, options: dict[str, Any], settings: Settings) -> Set
 
 
 def over(settings: Settings, others: Settings) -> Settings:
-    """Merge settings; `others` also remove settings that exclude theirs, as steps and epochs exclude each other."""
+    """Merge two dicts of settings; `others` wins, and also removes what it excludes, as epochs excludes steps."""
     overridden = {name for chosen, excluded in _EXCLUDED if chosen in others for name in excluded}
     return {**{key: value for key, value in settings.items() if key not in overridden}, **others}
 

@@ -208,7 +208,7 @@ class Boxes(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Tradeoff(Picture):
-    """Plots of a column over the varied weight λ, and over the percentage of skipped updates, with a line per row."""
+    """Plots of a column over λ (weight of the update penalty) and over the skipped percentage, one curve per row."""
 
     kind = "tradeoff"
 

@@ -87,8 +87,8 @@ def measure_on_gpu(
         path: The exported file of the case's model.
         case: The case.
         x: Inputs (T, B, I).
-        settings: Rounds of the measurement.
-        progress: Where progress is shown.
+        settings: Number of timing rounds, their length and warm-up.
+        progress: Progress bar. Default: none.
 
     Returns:
         The case's entry in the report, with µs per step of each runtime; see `case.described`.

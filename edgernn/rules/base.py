@@ -89,12 +89,13 @@ class StraightThrough(torch.autograd.Function):
 class UpdateRule(nn.Module, abc.ABC):
     """Base class of update rules: state_t = u_t ⊙ new_t + (1 - u_t) ⊙ state_{t-1}, for every state of the cell.
 
-    A rule of the kind NEURON or SAMPLE is defined by its equations, from which the fused kernels are generated. u_t is
-    1 where `score` is above 0, and the gradient of u_t is that of `likelihood` (straight-through). A rule with a memory
-    also defines `advance`, which computes the memory after a step. It may define `evidence` and `drive`, which compute
-    the input of `advance` from the new state. A rule of the kind TIME defines `shares`. `project` computes the part of
-    the score that depends on x alone; all other equations are point-wise. Parameters and buffers are inputs of the
-    exported op, with their names and in their order. Do not derive from a subclass.
+    u_t is the update mask, 1 where a neuron changes, and new_t is the state that the cell computes. A rule of the kind
+    NEURON or SAMPLE is defined by its equations, from which the fused kernels are generated: u_t is 1 where `score` is
+    above 0, and the gradient of u_t is that of `likelihood` (straight-through). A rule with a memory also defines
+    `advance`, which computes the memory after a step. It may define `evidence` and `drive`, which compute the input of
+    `advance` from the new state. A rule of the kind TIME defines `shares`. `project` computes the part of the score
+    that depends on x alone; all other equations are point-wise. Parameters and buffers are inputs of the exported op,
+    with their names and in their order. Derive a new rule from this class or from `Timed`, not from another rule.
 
     Args:
         input_size: I.
@@ -149,11 +150,12 @@ class UpdateRule(nn.Module, abc.ABC):
 
     @classmethod
     def training_options(cls, seed: int, *, steered: bool) -> dict[str, Any]:
-        """Return options whose defaults depend on the training.
+        """Return those options of the rule whose defaults depend on the training.
 
         Args:
             seed: Seed of the training.
-            steered: True if the training adapts λ to reach a share of skipped updates (its setting skip).
+            steered: True if the training adapts λ, the weight of the penalty on updates in the loss, to reach a share
+                of skipped updates (setting skip).
 
         Returns:
             Dict from option to its default.
@@ -182,7 +184,7 @@ class UpdateRule(nn.Module, abc.ABC):
         return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
     def project(self, x: Tensor) -> Tensor:
-        """Compute the input part of the scores for all steps: x (T, B, I) to e (T, B, E), E as the rule needs."""
+        """Compute e (T, B, E), the part of the scores that depends on the input x (T, B, I) alone; the rule sets E."""
         return x.new_zeros(*x.shape[:-1], 0)
 
     def score(self, e: Tensor, state: State, memory: State) -> Tensor:
@@ -199,7 +201,7 @@ class UpdateRule(nn.Module, abc.ABC):
         raise NotImplementedError(f"{self.name}: a rule of the kind {self.kind.name} needs a method score(); define it")
 
     def likelihood(self, score: Tensor, slope: float) -> Tensor:
-        """Compute the likelihood of an update, the surrogate of u in the backward pass; `slope` is its steepness."""
+        """Compute the update likelihood, which replaces the mask u in the backward pass; `slope` is its steepness."""
         return score
 
     def decide(self, e: Tensor, state: State, memory: State) -> Decision:
@@ -242,11 +244,11 @@ class UpdateRule(nn.Module, abc.ABC):
         return decisions.index_select(-1, torch.arange(self.hidden_size, device=decisions.device) // self.group_size)
 
     def shares(self, steps: int, memory: State) -> Tensor | None:
-        """Return the mask u (T, B, H) of the next `steps` steps, for rules of the kind TIME; None if all are 1."""
+        """Return the update mask u (T, B, H) of the next `steps` steps, for the kind TIME; None if all neurons change."""
         return None
 
     def advanced(self, memory: State, steps: int) -> State:
-        """Return the memory after `steps` more steps. For rules of the kind TIME, which decide from the step alone."""
+        """Return the memory after `steps` more steps, for the kind TIME: such rules decide from the step index alone."""
         return memory
 
     def initial_memory(self, batch: int, like: Tensor) -> State:

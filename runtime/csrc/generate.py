@@ -256,7 +256,7 @@ def _rule_fields(rule: UpdateRule) -> list[str]:
 
 
 def _weight_shape(rule: UpdateRule, name: str) -> str:
-    """Return the C++ expression of a weight's shape; if `rule` has groups of neurons, their size must be 2."""
+    """Return the C++ expression of a weight's shape, recognised by the sizes in `rule`, an example of the rule."""
     shape = tuple(rule.weights[name].shape)
     sizes = {"H": _HIDDEN, "I": _INPUT, "1": 1} | ({"groups": rule.groups} if rule.group_size > 1 else {})
     shapes = {(size,): _ROWS[letter] for letter, size in sizes.items()}

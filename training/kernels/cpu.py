@@ -65,7 +65,7 @@ class _Plan:
         return 0 if self.norms is None else len(self.norms.products)
 
     def split(self, tensors: Sequence[Tensor | None]) -> tuple[Sequence[Tensor | None], Sequence[Tensor | None]]:
-        """Split the inputs of the autograd function `Unrolled`, or their gradients, into layer and normalisations."""
+        """Split the inputs of `Unrolled`, or their gradients, into those of the layer and those of normalisations."""
         end = len(tensors) - (0 if self.norms is None else self.norms.count)
         return tensors[:end], tensors[end:]
 
@@ -85,7 +85,7 @@ class _Plan:
         return call
 
     def named(self, tensors: Sequence[Tensor | None], suffix: str = "") -> dict[str, Any]:
-        """Map fields of `TrainCall`, with `suffix` appended, to inputs of `Unrolled` or to gradients."""
+        """Return `tensors`, inputs of `Unrolled` or their gradients, by the names of `TrainCall`'s fields plus `suffix`."""
         x, *others = tensors
         count = len(_WEIGHTS)
         params, rule_params = count + self.vectors, count + self.vectors + self.rule_weights
