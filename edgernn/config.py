@@ -343,7 +343,7 @@ def check_together(config: ModelConfig) -> None:
     """Raise UsageError for settings of a model that exclude each other."""
     words, imputes = config.input.vocabulary is not None, config.layer.imputer is not None
     if config.last_size is not None and config.layers == 1:
-        raise UsageError("last_size: expected layers of at least 2, got 1; set hidden_size for a single layer")
+        raise UsageError("last_size: expected at least two layers, got layers=1; set hidden_size for a single layer")
     if words and (set(config.input.mean), set(config.input.std)) != ({0.0}, {1.0}):
         raise UsageError(
             "mean, std: expected 0 and 1 with a vocabulary, as words cannot be standardised; leave them out"
@@ -358,7 +358,8 @@ def check_together(config: ModelConfig) -> None:
     _check_frontend(config)
     if imputes and (words or config.dropout.input or config.dropout.steps or config.dropout.channels):
         raise UsageError(
-            "imputer: expected no vocabulary, dropout_input, mask_steps or mask_channels, as it reads values, masks "
+            "imputer: expected without vocabulary, dropout_input, mask_steps and mask_channels, as it reads "
+            "values, masks "
             "and times; leave them out"
         )
 

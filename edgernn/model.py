@@ -89,7 +89,7 @@ class RecurrentModel(nn.Module):
 
     @property
     def budget(self) -> Tensor:
-        """Penalty on updates in the last forward pass, summed over layers; training adds it to the loss, times lambda."""
+        """Penalty on updates in the last forward pass, summed over layers; the loss contains it times λ (lambda)."""
         return torch.stack([t.budget for t in self.traces]).sum()
 
     @property
@@ -243,7 +243,7 @@ class SequenceModel(RecurrentModel):
                 "tied: expected a vocabulary, as the head shares the weights of its embedding; leave out tied"
             )
         if size != words:
-            raise UsageError(f"tied: expected output_size={words}, the vocabulary, got {size}")
+            raise UsageError(f"tied: expected output_size={words}, the size of the vocabulary, got {size}")
         if self.width != self.config.input.size:
             hint = "" if self.config.bidirectional else "; set hidden_size or, with several layers, last_size"
             expected = f"a last layer as wide as the embedding, {self.config.input.size}"

@@ -174,7 +174,9 @@ class Program:
         """
         counts = ints[:4]
         if len(counts) < 4 or min(counts) < 0:
-            raise ProgramError(f"serialised equations: expected four counts of at least 0, got {list(counts)}")
+            raise ProgramError(
+                f"serialised equations: expected four counts of at least 0, got {list(counts)}; export the model again"
+            )
         arguments, constants, instructions, results = counts
         length = 4 + arguments + 4 * instructions + results
         if len(ints) != length or len(numbers) != constants:
@@ -195,7 +197,10 @@ class Program:
                 )
             arity = OPS[_NAMES[code]].arity
             if any(operands[arity:]):
-                raise ProgramError(f"serialised equations: {_NAMES[code]} expects {arity} operands, got {operands}")
+                raise ProgramError(
+                    f"serialised equations: {_NAMES[code]} expects {arity} operands, got {operands}; export the "
+                    "model again"
+                )
             decoded.append(Instruction(_NAMES[code], tuple(operands[:arity])))
         return cls(tuple(ints[4:first]), tuple(numbers), tuple(decoded), tuple(ints[last:]))
 

@@ -64,7 +64,7 @@ class Reported:
 
     @property
     def half_width(self) -> float:
-        """Allowed distance from the printed figure: the number after ±, or one unit of the last digit if that is more."""
+        """Allowed distance from the printed figure: the larger of the number after ± and one unit of the last digit."""
         return max(self.rounding, self.interval or 0.0)
 
 

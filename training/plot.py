@@ -130,9 +130,7 @@ def load_run(run: Path) -> tuple[SequenceModel, Tensor]:
     """
     config = _config(run)
     if config.get("network", SequenceModel.__name__) != SequenceModel.__name__:
-        raise NothingToDrawError(
-            f"{run}: expected a SequenceModel, got a {config['network']}, which this plot does not support"
-        )
+        raise NothingToDrawError(f"{run}: expected a SequenceModel, got a {config['network']}, which has no such plot")
     if not (run / EXAMPLE).is_file():
         raise NothingToDrawError(f"{run}: expected a finished run, got one without {EXAMPLE}; resume it")
     model, _ = load_model(run)

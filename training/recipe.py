@@ -316,7 +316,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise EdgernnError(f"{path}: no such file; check the path") from None
     # also text that is not UTF-8, numbers of thousands of digits, and thousands of brackets
     except (ValueError, RecursionError) as error:
-        raise EdgernnError(f"{path}: expected a TOML file, got a mistake in it ({error})") from None
+        raise EdgernnError(f"{path}: expected valid TOML, got a mistake ({error}); correct it") from None
     values: dict[str, Any] = _floats(content)
     return values
 

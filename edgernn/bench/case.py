@@ -266,7 +266,7 @@ def _verified(peer: Peer, case: Case, tolerance: float = TOLERANCE) -> Contender
         error = max(float(np.abs(y - expected).max()), float(np.abs(h - expected[-1]).max()))
     if not error <= tolerance:
         raise EdgernnError(
-            f"not timed: expected an error of at most {tolerance:g} against the reference, got {error:.1e}"
+            f"not timed: y differs from the reference by {error:.1e}, expected at most {tolerance:g}; report a bug"
         )
     return Contender(call, error=error)
 
@@ -282,7 +282,7 @@ def _stream_in_c(case: Case) -> Contenders:
         error = max(error, float(np.abs(stepper.y - y).max()))
     if not error <= TOLERANCE:
         raise EdgernnError(
-            f"not timed: expected an error of at most {TOLERANCE:g} against the reference, got {error:.1e}"
+            f"not timed: y differs from the reference by {error:.1e}, expected at most {TOLERANCE:g}; report a bug"
         )
     macs = _macs(case)
     call, calls = steps_in_c(stepper, macs)

@@ -147,7 +147,7 @@ def _compared(y: NDArray[Any] | None, expected: NDArray[Any]) -> float | None:
     error = float(np.abs(y - expected).max())
     if not error <= ROUNDED:
         raise EdgernnError(
-            f"not timed: expected an error of at most {ROUNDED:g} against the reference, got {error:.1e}"
+            f"not timed: y differs from the reference by {error:.1e}, expected at most {ROUNDED:g}; report a bug"
         )
     return error
 

@@ -138,7 +138,9 @@ def _read(text: str, steps: int, code: int, files: CFiles) -> Emulated:
     """Parse the output of the test program measure_steps.c."""
     rows = [[int(word, 16) for word in line.split()] for line in text.splitlines()]
     if len(rows) != steps + 1 or len(rows[-1]) != 3:
-        raise EdgernnError(f"qemu: expected {steps} steps of output, got {len(rows)} lines: {text[:200]!r}")
+        raise EdgernnError(
+            f"qemu: expected {steps} steps of output, got {len(rows)} lines: {text[:200]!r}; report a bug"
+        )
     units, unit, stack = rows.pop()
     numbers = np.array(rows, np.uint32)
     return Emulated(

@@ -244,11 +244,11 @@ class UpdateRule(nn.Module, abc.ABC):
         return decisions.index_select(-1, torch.arange(self.hidden_size, device=decisions.device) // self.group_size)
 
     def shares(self, steps: int, memory: State) -> Tensor | None:
-        """Return the update mask u (T, B, H) of the next `steps` steps, for the kind TIME; None if all neurons change."""
+        """Return the update mask u (T, B, H) of the next `steps` steps, for the kind TIME; None if all are updated."""
         return None
 
     def advanced(self, memory: State, steps: int) -> State:
-        """Return the memory after `steps` more steps, for the kind TIME: such rules decide from the step index alone."""
+        """Return the memory after `steps` more steps, for the kind TIME, which decides from the step index alone."""
         return memory
 
     def initial_memory(self, batch: int, like: Tensor) -> State:

@@ -250,7 +250,9 @@ def _rule_fields(rule: UpdateRule) -> list[str]:
         fields += [("int", name, str(places.index(w))) for name, w in (("kMatrix", matrix), ("kBias", bias)) if w]
         macs, remainder = divmod(rule.macs() - (_INPUT * _HIDDEN if matrix else 0), _HIDDEN)
         if remainder or macs < 0:
-            raise ProgramError(f"{rule.name}: macs(): expected the same for all {_HIDDEN} neurons, got {rule.macs()}")
+            raise ProgramError(
+                f"{rule.name}: macs(): expected a multiple of the number of neurons, {_HIDDEN}, got {rule.macs()}"
+            )
         fields += [("int", "kNeuronMacs", str(macs))] if macs else []
     return [f"static constexpr {kind} {name} = {value};" for kind, name, value in fields]
 
@@ -264,7 +266,7 @@ def _weight_shape(rule: UpdateRule, name: str) -> str:
         (sizes[letter], _INPUT): f"{_ROWS[letter]}, Columns::kInput" for letter in sizes.keys() & {"H", "groups"}
     }
     if shape not in shapes:
-        raise ProgramError(f"{rule.name}: {name}: expected (H, I), (H,), (I,) or (1,), got {shape}")
+        raise ProgramError(f"{rule.name}: {name}: expected a weight of shape (H, I), (H,), (I,) or (1,), got {shape}")
     return shapes[shape]
 
 

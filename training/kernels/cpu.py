@@ -85,7 +85,7 @@ class _Plan:
         return call
 
     def named(self, tensors: Sequence[Tensor | None], suffix: str = "") -> dict[str, Any]:
-        """Return `tensors`, inputs of `Unrolled` or their gradients, by the names of `TrainCall`'s fields plus `suffix`."""
+        """Map fields of `TrainCall`, with `suffix` appended, to `tensors`: inputs of `Unrolled` or their gradients."""
         x, *others = tensors
         count = len(_WEIGHTS)
         params, rule_params = count + self.vectors, count + self.vectors + self.rule_weights

@@ -74,7 +74,7 @@ class RuleGradients(KernelSource):
         return f"grad_{part.name}_{argument}" if argument in part.arguments else "0.0"
 
     def read_memory(self) -> None:
-        """Load the rule's memories before the step; for one value per sequence, also the evidence and their gradients."""
+        """Load the rule's memories before the step; if they are per sequence, also the evidence and their gradients."""
         for name in self.layout.neuron_memory:
             self.load(name, "H", f"all_{name}")
         for name in self.layout.sample_memory:
