@@ -73,7 +73,10 @@ class NormConfig:
 
 @configuration
 class LayerConfig:
-    """Configuration of a recurrent layer, without its sizes. Only the first layer of a model has the imputer."""
+    """Configuration of a recurrent layer, without its sizes.
+
+    Only the first layer of a model has the imputer, which fills in missing values.
+    """
 
     cell: CellConfig = CellConfig()
     rule: RuleConfig = RuleConfig()
@@ -107,7 +110,7 @@ class LayerConfig:
             The configuration.
 
         Raises:
-            UsageError: An unknown name or a bad value.
+            UsageError: A name is unknown, or a value is invalid.
         """
         layer = build(cls, bind(settings, layer=fields_of(cls))["layer"])
         return layer.named(cell, rule, cell_options, rule_options)
@@ -131,7 +134,7 @@ class LayerConfig:
             The new configuration.
 
         Raises:
-            UsageError: An unknown name.
+            UsageError: A name is unknown.
         """
         cell_type, rule_type = resolve(cell, rule)
         imputer = resolve_imputer(cell, self.imputer)
@@ -157,7 +160,7 @@ class LayerConfig:
         """Classes of the cell and of the update rule.
 
         Raises:
-            UsageError: An unknown name.
+            UsageError: A name is unknown.
         """
         return resolve(self.cell.name, self.rule.name)
 
@@ -232,7 +235,7 @@ class DropoutConfig:
 
 @configuration
 class ModelConfig:
-    """Configuration of a SequenceModel: its recurrent layers, front end, input, output layer (head) and dropout."""
+    """Configuration of a SequenceModel: layers, audio front end, input, output layer (head) and dropout."""
 
     layer: LayerConfig = LayerConfig()
     hidden_size: Annotated[Size, Field(description="Number of neurons in a layer.")] = 128
@@ -286,7 +289,7 @@ class ModelConfig:
             The configuration.
 
         Raises:
-            UsageError: An unknown name or a bad value.
+            UsageError: A name is unknown, or a value is invalid.
         """
         config = build(cls, bind({"hidden_size": hidden_size, **settings}, model=fields_of(cls))["model"])
         return dataclasses.replace(
@@ -312,7 +315,7 @@ class ModelConfig:
             The configuration.
 
         Raises:
-            UsageError: An unknown cell, rule or setting, or a bad value.
+            UsageError: A cell, rule or setting is unknown, or a value is invalid.
         """
         cell_type, rule_type = resolve(cell, rule)
         parts = {"cell": options_of(cell_type), "rule": options_of(rule_type)}
@@ -324,7 +327,7 @@ class ModelConfig:
 
     @property
     def features(self) -> int:
-        """Number of features of a step that the first layer, or its imputer, reads."""
+        """Number of features that the first layer reads at a step, from the input or from an audio front end."""
         return self.input.size if self.frontend.name is None else self.frontend.bands
 
     @property
@@ -365,7 +368,7 @@ def check_together(config: ModelConfig) -> None:
 
 
 def _check_frontend(config: ModelConfig) -> None:
-    """Raise UsageError for settings that exclude a front end, or that need one."""
+    """Raise UsageError for settings that exclude an audio front end, or that need one."""
     frontend, size = config.frontend, config.input.size
     if frontend.name is None:
         if changed := [setting.name for setting in _FRONTEND if getattr(frontend, setting.path[0]) != setting.default]:

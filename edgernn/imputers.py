@@ -43,7 +43,7 @@ class Imputed:
 
 
 class Imputer(nn.Module, abc.ABC):
-    """Base class of imputers for F = input_size / 3 features, in front of a cell with H neurons.
+    """Base class of imputers, which fill in missing values of F = input_size / 3 features for a cell with H neurons.
 
     Class attributes: `name` and `paper`; `memory`, the names of the imputer's states, (B, F) each.
     `total` sums a tensor over the processes of data-parallel training; None in a single process.

@@ -62,7 +62,7 @@ class RecurrentModel(nn.Module):
 
     @property
     def foreground(self) -> float:
-        """Share of the steps of the last forward pass that are not background; 1 if none is marked."""
+        """Share of the steps of the last forward pass that are not marked as background (`marked`)."""
         marks = [trace.background for trace in self.traces if trace.background is not None]
         return 1 - float(marks[0].to(torch.float64).mean()) if marks else 1.0
 
@@ -70,7 +70,8 @@ class RecurrentModel(nn.Module):
     def foreground_rate(self) -> float:
         """Share of neurons that were updated at the steps of the last forward pass that are not background.
 
-        It is `update_rate` if no step is marked, and NaN if all are background.
+        Background steps are those at which nothing happens (`marked`). The share is `update_rate` if no step is
+        marked, and NaN if all are background.
         """
         return self._rate(
             [
@@ -297,7 +298,7 @@ class SequenceModel(RecurrentModel):
         return bool((self.input_mean != 0).any() or (self.input_std != 1).any())
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        """Return the state before the first step: the states of the front end, if any, then those of the layers."""
+        """Return the state before the first step: the states of the audio front end, if any, then of the layers."""
         heard = () if self.frontend is None else self.frontend.initial_state(batch, like)
         return (*heard, *(s for layer in self.recurrent_layers() for s in layer.initial_state(batch, like)))
 
@@ -369,7 +370,7 @@ class SequenceModel(RecurrentModel):
         return self._inputs(x, None)[0]
 
     def _inputs(self, x: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Compute the first layer's input (see `inputs`) from a model's state; return the front end's state, too."""
+        """Compute the first layer's input (see `inputs`) and the next state of the audio front end, from `state`."""
         if self.embedding is None:
             if x.ndim != 3 or x.shape[-1] != self.input_size or x.shape[0] < 1:
                 raise UsageError(f"x: expected shape (T >= 1, B, {self.input_size}), got {tuple(x.shape)}")

@@ -37,7 +37,7 @@ class RuleEquations:
 
 
 class _Method(nn.Module):
-    """Module whose forward is one method of an update rule, so that the rule's weights can be replaced."""
+    """Module whose forward is a method of an update rule, for torch's functional_call with other weights."""
 
     def __init__(self, rule: UpdateRule, method: str) -> None:
         super().__init__()

@@ -250,7 +250,7 @@ def bind(values: Mapping[str, object], **owners: Mapping[str, Setting]) -> dict[
         For each owner, a dict from the path of a setting to its converted value.
 
     Raises:
-        UsageError: An unknown or ambiguous key, a bad value, or a setting that is given twice.
+        UsageError: A key is unknown or ambiguous, a value is invalid, or a setting is given twice.
     """
     assigned: dict[str, Values] = {name: {} for name in owners}
     for key, value in values.items():
@@ -326,7 +326,7 @@ def parse(owner: type[T], values: object, where: str) -> T:
         The dataclass.
 
     Raises:
-        EdgernnError: A missing or an unknown key, or a bad value.
+        EdgernnError: A key is missing or unknown, or a value is invalid.
     """
     try:
         return TypeAdapter(owner).validate_python(values)

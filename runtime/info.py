@@ -154,7 +154,7 @@ def kernels(info: Mapping[str, Any]) -> list[str]:
 
 
 def frontend(info: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the settings of a file's front end from its description (`read_info`), or None if it has none."""
+    """Return the settings of a file's audio front end from its description (`read_info`), or None without one."""
     settings: dict[str, Any] = info["model"].get("frontend", {})
     return None if settings.get("name") is None else settings
 

@@ -118,7 +118,7 @@ def _check_layers(path: Path, info: Mapping[str, Any], states: Mapping[str, int]
 
 
 def _check_outputs(path: Path, info: Mapping[str, Any], states: Mapping[str, int], values: Mapping[str, Value]) -> None:
-    """Raise EdgernnError if an output of the graph is missing or has an unexpected type or shape."""
+    """Raise EdgernnError if an output of the graph is missing, or its type or shape differs from `info`."""
     head, directions = info["model"]["head"], 1 + info["model"]["bidirectional"]
     O = head["size"] or layer_sizes(info)[-1] * directions
     _expect(path, "output", "y", values.get("y"), FLOATS, ("T", "B", O)[head["output"] == "last" :])

@@ -182,7 +182,8 @@ def run_missing(wanted: list[Job], workers: Callable[[int], AbstractContextManag
 
     Args:
         wanted: All jobs.
-        workers: Function of a number of jobs that opens a pool. When the pool closes, running jobs save checkpoints.
+        workers: Function that opens a pool of workers for a number of jobs. When the pool closes, running jobs save
+            checkpoints.
 
     Returns:
         Dict from the run directory of each failed job to its error message.

@@ -78,7 +78,7 @@ def _with_none(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_variant(reported: object) -> object:
-    """Group a paper's figures by variant, such as T=10; figures without a variant get the label ""."""
+    """Group a paper's figures by variant (a combination of varied settings), such as T=10; the label of none is ""."""
     if not isinstance(reported, dict):
         return reported
     variants = {key: value for key, value in reported.items() if isinstance(value, dict) and not value.keys() <= PARTS}
@@ -155,7 +155,7 @@ class Recipe(_Row):
         return f"{self.table}/{self.row}"
 
     def paper(self, variant: Settings, column: str) -> Reported | None:
-        """Return the number that the paper reports for a variant and column; None if it reports none."""
+        """Return the paper's figure for a column and a variant, its varied settings; None if the paper has none."""
         return self.reported.get(label(variant), self.reported[""]).get(column)
 
 

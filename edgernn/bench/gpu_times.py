@@ -37,7 +37,7 @@ _CHUNK = 50
 
 
 class Events:
-    """Clock for `timing.interleaved`, for functions that enqueue work on the CUDA stream `stream`."""
+    """Clock for `timing.interleaved` that times work on the CUDA stream `stream` by CUDA events."""
 
     name = "CUDA events"
 

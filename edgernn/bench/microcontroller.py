@@ -192,7 +192,7 @@ def bench_on_target(
 
 
 def target_text(report: dict[str, Any]) -> str:
-    """Format a report as text."""
+    """Format a report of `bench_on_target` as text."""
     flash, memory = report["flash"], report["memory"]
     return (
         f"{report['model']} on {report['title']}, emulated by qemu, {report['steps']} steps of {report['input']}:\n"

@@ -248,7 +248,7 @@ class UpdateRule(nn.Module, abc.ABC):
         return None
 
     def advanced(self, memory: State, steps: int) -> State:
-        """Return the memory after `steps` more steps, for the kind TIME, which decides from the step index alone."""
+        """Return the rule's own states after `steps` more steps, for the kind TIME, which depends on the step alone."""
         return memory
 
     def initial_memory(self, batch: int, like: Tensor) -> State:
@@ -276,11 +276,11 @@ class UpdateRule(nn.Module, abc.ABC):
         return state[1 if len(state) > 1 else 0]
 
     def drive(self, evidence: Tensor) -> Tensor:
-        """Compute the input of `advance` from the result of `evidence`. It is constant while no neuron is updated."""
+        """Compute the input `drive` of `advance` from the result of `evidence`; constant while no neuron is updated."""
         return evidence
 
     def advance(self, u: Tensor, score: Tensor, memory: State, drive: Tensor) -> State:
-        """Compute the rule's memory after a step; tensors are (B, H), or (B, 1) for one decision per sample.
+        """Compute the rule's memory (own states) after a step; tensors are (B, H), or (B, 1) for the kind SAMPLE.
 
         Args:
             u: The decision, 1 or 0.
@@ -329,12 +329,12 @@ class UpdateRule(nn.Module, abc.ABC):
         return self.score(e, self.group_means(state), memory).abs().amin(-1)
 
     def budget(self, decisions: Tensor, likelihoods: Tensor | None, weights: Tensor | None = None) -> Tensor:
-        """Penalty on updates, which training multiplies by λ: the mean over B and H of Σ_t w_t u_t.
+        """Compute the penalty on updates, the mean over B and H of Σ_t w_t u_t; λ (setting lambda) is its weight.
 
         It counts the updates of one neuron in one sequence, so that its effect grows with T but not with H.
 
         Args:
-            decisions: u of all steps (T, B, H).
+            decisions: Update masks u of all steps (T, B, H).
             likelihoods: Values to sum in place of u (T, B, H), if any.
             weights: Factors w of the steps (T, B). Default: 1.
 

@@ -15,7 +15,7 @@ from edgernn.rules.base import Decision, Kind, Memory, UpdateRule
 class Timed(UpdateRule):
     """Base class of update rules that decide from the index of the time step alone.
 
-    A subclass defines `share`. The memory rule_t (B, 1) counts the steps.
+    A subclass defines `share`. The rule's state rule_t (B, 1) counts the steps.
     """
 
     kind = Kind.TIME

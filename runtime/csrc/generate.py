@@ -102,7 +102,7 @@ namespace edgernn {{
 
 
 def _forms(cell: type[Cell]) -> list[list[Cell]]:
-    """Group the variants of a cell by name (`Cell.form`); variants of one name differ in their biases only."""
+    """Group a cell's variants (gate tables) by name (`Cell.form`); variants of one name differ in their biases only."""
     return [list(forms) for _, forms in groupby(sorted(cell.forms(), key=_form), key=_form)]
 
 
@@ -251,7 +251,8 @@ def _rule_fields(rule: UpdateRule) -> list[str]:
         macs, remainder = divmod(rule.macs() - (_INPUT * _HIDDEN if matrix else 0), _HIDDEN)
         if remainder or macs < 0:
             raise ProgramError(
-                f"{rule.name}: macs(): expected a multiple of the number of neurons, {_HIDDEN}, got {rule.macs()}"
+                f"{rule.name}: macs(): expected a multiple of the number of neurons, {_HIDDEN}, got "
+                f"{rule.macs()}; correct it"
             )
         fields += [("int", "kNeuronMacs", str(macs))] if macs else []
     return [f"static constexpr {kind} {name} = {value};" for kind, name, value in fields]

@@ -99,9 +99,9 @@ class _Plan:
 class Unrolled(torch.autograd.Function):
     """Autograd function that runs all steps of a layer by one call of the native training library.
 
-    The inputs are x (T, B, columns of W), the weights, the initial states (B, H), and the memories that the rule's
-    equations read. The outputs are y (T, B, H) and the final states. A rule of the kind NEURON or SAMPLE adds its final
-    memories, its decisions u (T, B, H) and its penalty on updates.
+    The inputs are x (T, B, columns of W), the weights, the initial states (B, H), and the rule's own states (memories)
+    that its equations read. The outputs are y (T, B, H) and the final states. A rule of the kind NEURON or SAMPLE adds
+    its final memories, its decisions u (T, B, H) and its penalty on updates.
     """
 
     @staticmethod

@@ -211,8 +211,8 @@ class Layout:
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs of the torch op `sequence`.
 
-        They are the states before and after all steps (T + 1, B, H), p, m, the memories (T + 1, B, H or 1), and for the
-        kind SAMPLE the rule's evidence, summed over neurons.
+        They are the states before and after all steps (T + 1, B, H), the pre-activations p, m (`Cell.mid`), the rule's
+        own states (T + 1, B, H or 1), and for the kind SAMPLE the rule's evidence, summed over neurons.
         """
         names = [*(f"s_{name}" for name in self.states), "p"]
         names += ["m"] if self.mid else []

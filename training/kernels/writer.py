@@ -181,7 +181,7 @@ class KernelSource:
         return [name for name, size in self.layout.rule.vectors if size != "1"] if self.layout.rule else []
 
     def vectors(self, names: list[str], size: str) -> None:
-        """Generate loads of vectors at the start of a stage of size `size`; the resident variant has them already."""
+        """Generate loads of vectors at the start of a stage of size `size`, except in the resident form."""
         if not self.resident:
             for name in names:
                 self._vector(name, size)
