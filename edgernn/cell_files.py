@@ -237,7 +237,8 @@ def _find(path: Path, module: ModuleType, name: str) -> type[Cell]:
         raise UsageError(f"{path}: {name}: expected a subclass of edgernn.Cell, got {kind}; name a class of cells")
     if name not in defined:
         raise UsageError(
-            f"{path}: {name}: expected a class defined in this file, got one of {value.__module__}; define it here"
+            f"{path}: {name}: expected a class defined in this file, got one imported from {value.__module__}; "
+            "define it here"
         )
     return _checked(path, value)
 

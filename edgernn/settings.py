@@ -87,7 +87,7 @@ class Setting:
         return TypeAdapter(self.hint, config=_STRICT)
 
     def read(self, value: object) -> Any:
-        """Convert text, or validate a Python object; raise UsageError for an invalid value."""
+        """Convert text to the setting's type, or validate a Python value; raise UsageError if it is invalid."""
         try:
             if value == "none" and _is_optional(self.hint):
                 return None
@@ -337,7 +337,7 @@ def parse(owner: type[T], values: object, where: str) -> T:
 
 
 def _mistake(owner: type, error: ValidationError) -> tuple[list[str], str]:
-    """Find the first mistake in a file: the keys that lead to it, and its description.
+    """Find the first mistake in the content of a TOML file: the keys that lead to it, and its description.
 
     A missing key comes first, because an unknown key may be a misspelling of it.
     """

@@ -105,7 +105,7 @@ def update_pattern(path: Path, model: SequenceModel, x: Tensor) -> None:
 
 
 def update_patterns(path: Path, models: Mapping[str, SequenceModel], x: Tensor) -> None:
-    """Draw the update patterns of several models side by side, as in Figure 3 of the SA-RNN paper.
+    """Draw which neurons are updated at which step, for several models side by side (SA-RNN paper, Figure 3).
 
     Args:
         path: The image file to write.

@@ -316,7 +316,7 @@ def _panels(rows: list[Row], panels: list[list[str]] | str | None) -> list[Panel
 
 
 def _plots(panels: list[Panel], lines: int = 1) -> tuple[Any, list[Any]]:
-    """Create a figure, and axes for all panels in `lines` lines of plots; raises NothingToDrawError without panels."""
+    """Create a figure with axes for each panel, in `lines` rows; raise NothingToDrawError if there are no panels."""
     from matplotlib.figure import Figure
 
     if not panels:

@@ -205,7 +205,7 @@ def first_layer(model: SequenceModel, steps: int) -> RecurrentLayer:
 
 
 def memory_of(layer: RecurrentLayer) -> int:
-    """Return the index in `Cell.states` of the state to draw: c if the cell has one, else the first."""
+    """Return the index in `Cell.states` of the state that plots show: c if the cell has one, else the first."""
     return layer.cell.states.index("c") if "c" in layer.cell.states else 0
 
 

@@ -59,7 +59,7 @@ class CurvePoint:
 
     @property
     def limit(self) -> float:
-        """Largest `time` that meets the target."""
+        """Largest relative `time` that meets the performance target at this share of skipped updates."""
         return self.needed + MARGINS[self.group_size]
 
 

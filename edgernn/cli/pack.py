@@ -30,7 +30,7 @@ def _text(result: dict[str, Any]) -> str:
     type=click.Choice(["library", "c"]),
     default="library",
     show_default=True,
-    help="Kind of packed model: a file that the native library runs, or C files for a microcontroller.",
+    help="Form of the packed model: library is a file that the native library runs; c is C files for a microcontroller.",
 )
 @click.option(
     "--out",

@@ -170,7 +170,7 @@ class Layout:
         return tuple(products)
 
     def bias(self, gate: Gate) -> tuple[str, int] | None:
-        """Return the vector in `biases` that has a gate's bias, and the offset in it; None if no vector has it."""
+        """Return the vector in `biases` that has a gate's bias, and its offset; None if W x + b has it, or no bias."""
         if gate.x or not gate.bias:
             return None
         return next(((f"b{p.key}", p.offset) for p in self.products if p.gate == gate.name), None)

@@ -127,7 +127,7 @@ class RuleGradients(KernelSource):
         self.put("by_u = " + " + ".join(f"d_{s} * (n_{s} - s_{s})" for s in states))
 
     def _sum_over_groups(self) -> None:
-        """Replace the gradient of the update mask u of each neuron by the sum over its group."""
+        """Sum the gradients of the update mask u over each group of neurons that share a decision."""
         if self.resident and self.loads_groups:
             self.store("by_u", "H", "d_u", "row")
             self.put("tl.debug_barrier()")
