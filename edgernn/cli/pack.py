@@ -30,7 +30,7 @@ def _text(result: dict[str, Any]) -> str:
     type=click.Choice(["library", "c"]),
     default="library",
     show_default=True,
-    help="Form of the packed model: library is a file that the native library runs; c is C files for a microcontroller.",
+    help="Form of the packed model: library, a file that the native library runs; or c, C files for a microcontroller.",
 )
 @click.option(
     "--out",
