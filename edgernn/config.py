@@ -278,7 +278,7 @@ class ModelConfig:
             output_size: O, the size of the head's output. Default: no head.
             rule: Rule class or name. Default: the rule that the cell's name implies, else "always".
             output: "last" for the output of the last step, "all" for the outputs of all steps.
-            mean: Mean (I,), or one number, that the model subtracts from its input or from a front end's features.
+            mean: Mean (I,), or one number, that the model subtracts from its input or an audio front end's features.
             std: Standard deviation (I,), or one number, that the model then divides the same values by.
             vocabulary: Number of words if the input is word numbers. Default: the input is floats.
             cell_options: Options of the cell's constructor.

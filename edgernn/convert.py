@@ -71,8 +71,8 @@ def to_torch(model: SequenceModel) -> nn.RNN | nn.GRU | nn.LSTM:
         A module that reads (T, B, I) and returns the outputs of all steps.
 
     Raises:
-        UsageError: torch.nn has no such module: the model has another cell or rule, an imputer, a front end, low-rank
-            or normalised weights, a last layer of another size, or standardises its input.
+        UsageError: torch.nn has no such module: the model has another cell or rule, an imputer, an audio front end,
+            low-rank or normalised weights, a last layer of another size, or standardises its input.
     """
     name, rule = model.cell_type.name, model.rule_type.name
     if name not in _MODULES:

@@ -160,7 +160,7 @@ class SequenceModel(RecurrentModel):
 
     model(x (T, B, I), state) returns y and the last state: y (B, O) with output="last", (T, B, O) with output="all".
     O is `output_size`; without a head it is `width`, the size of the last layer's output. The state is a flat tuple of
-    tensors in the order of `state_names`: (B, H) for a cell's state, also (B, 1) for a rule's memory.
+    tensors in the order of `state_names`: (B, H) for a state of a cell, also (B, 1) for a state of an update rule.
 
     Example: SequenceModel("sarnn", 2, 128, 1, layers=2, rank=16). The settings are:
 

@@ -34,7 +34,7 @@ class GraphBuilder(Protocol):
 
 
 def add_frontend(graph: GraphBuilder, frontend: LogMel, x: str) -> str:
-    """Add the nodes of a front end.
+    """Add the nodes of an audio front end to an ONNX graph.
 
     Args:
         graph: The graph.

@@ -42,7 +42,7 @@ class Kind(enum.Enum):
     NEURON = enum.auto()
     """Each neuron, or each group of `group_size` neurons, decides from the input and its own part of the last state."""
     SAMPLE = enum.auto()
-    """One decision for the whole state of a sample, from the rule's own memory (`Memory`)."""
+    """One decision for the whole state of a sample, from the rule's own states (`Memory`)."""
 
     @property
     def size(self) -> str:
@@ -54,8 +54,8 @@ class Kind(enum.Enum):
 class Memory:
     """State that an update rule carries from step to step, besides the states of the cell.
 
-    Kernels support only memories with the size of the rule's decisions (`Kind.size`). A rule with another memory trains
-    in the torch loop. An exported file then runs it as a function of standard ONNX operators.
+    Kernels support only states with the size of the rule's decisions (`Kind.size`). A rule with a state of another size
+    trains in the torch loop. An exported file then runs it as a function of standard ONNX operators.
 
     Attributes:
         start: Initial value.
@@ -91,11 +91,11 @@ class UpdateRule(nn.Module, abc.ABC):
 
     u_t is the update mask, 1 where a neuron changes, and new_t is the state that the cell computes. A rule of the kind
     NEURON or SAMPLE is defined by its equations, from which the fused kernels are generated: u_t is 1 where `score` is
-    above 0, and the gradient of u_t is that of `likelihood` (straight-through). A rule with a memory also defines
-    `advance`, which computes the memory after a step. It may define `evidence` and `drive`, which compute the input of
-    `advance` from the new state. A rule of the kind TIME defines `shares`. `project` computes the part of the score
-    that depends on x alone; all other equations are point-wise. Parameters and buffers are inputs of the exported op,
-    with their names and in their order. Derive a new rule from this class or from `Timed`, not from another rule.
+    above 0, and the gradient of u_t is that of `likelihood` (straight-through). A rule with own states (`memory`) also
+    defines `advance`, which computes these states after a step. It may define `evidence` and `drive`, which compute the
+    input of `advance` from the new state. A rule of the kind TIME defines `shares`. `project` computes the part of the
+    score that depends on x alone; all other equations are point-wise. Parameters and buffers are inputs of the exported
+    op, with their names and in their order. Derive a new rule from this class or from `Timed`, not from another rule.
 
     Args:
         input_size: I.
@@ -116,7 +116,7 @@ class UpdateRule(nn.Module, abc.ABC):
         slope: Slope of the likelihood, which `anneal` may change.
         counts_likelihoods: True if the penalty on updates sums likelihoods in place of decisions.
         group_size: Number of neighbouring neurons that share one decision of the kind NEURON. `score` then has one
-            value per group and reads the means of the groups' states. A rule with groups has no memory.
+            value per group and reads the means of the groups' states. A rule with groups has no states of its own.
     """
 
     name: ClassVar[str]
@@ -174,7 +174,7 @@ class UpdateRule(nn.Module, abc.ABC):
 
     @property
     def widths(self) -> dict[str, int]:
-        """Dict from the name of each memory (state of the rule) to its number of values for each sample."""
+        """Dict from the name of each state of the rule (memory) to its number of values for each sample."""
         sizes = {"1": 1, "H": self.hidden_size, "I": self.input_size}
         return {name: sizes[memory.size] for name, memory in self.memory.items()}
 
@@ -193,7 +193,7 @@ class UpdateRule(nn.Module, abc.ABC):
         Args:
             e: Input part of the score (B, E), one step of the result of `project`.
             state: Last state of the cell.
-            memory: Memory of the rule, its own states.
+            memory: The rule's own states.
 
         Returns:
             The score, (B, H) or, for the kind SAMPLE, (B, 1).
@@ -210,7 +210,7 @@ class UpdateRule(nn.Module, abc.ABC):
         Args:
             e: Projection of the input (B, E), one step of `project`.
             state: Last state of the cell.
-            memory: Memory of the rule.
+            memory: The rule's own states.
 
         Returns:
             The decision.
@@ -285,11 +285,11 @@ class UpdateRule(nn.Module, abc.ABC):
         Args:
             u: The decision, 1 or 0.
             score: Score that u follows from.
-            memory: Memory before the step.
+            memory: The rule's own states before the step.
             drive: Result of `drive` for the new state.
 
         Returns:
-            The new memory.
+            The rule's new states.
         """
         raise NotImplementedError(f"{self.name}: a rule with a memory needs a method advance(); define it")
 

@@ -101,7 +101,7 @@ class Unrolled(torch.autograd.Function):
 
     The inputs are x (T, B, columns of W), the weights, the initial states (B, H), and the rule's own states (memories)
     that its equations read. The outputs are y (T, B, H) and the final states. A rule of the kind NEURON or SAMPLE adds
-    its final memories, its decisions u (T, B, H) and its penalty on updates.
+    its own final states, its decisions u (T, B, H) and its penalty on updates.
     """
 
     @staticmethod

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generator of the backward pass of an update rule in a Triton kernel, through its decision and its memory."""
+"""Generator of the backward pass of an update rule in a Triton kernel, through its decision and its own states."""
 
 from edgernn.rules import Kind
 from edgernn.training.kernels.layout import Rule
