@@ -151,7 +151,9 @@ class Program:
         if self.size > most_values:
             raise ProgramError(f"equations: expected at most {most_values} operations, got {self.size}; simplify them")
         if len(self.results) > most_results:
-            raise ProgramError(f"equations: expected at most {most_results} results, got {len(self.results)}")
+            raise ProgramError(
+                f"equations: expected at most {most_results} results, got {len(self.results)}; simplify them"
+            )
         ints = [len(part) for part in (self.arguments, self.constants, self.instructions, self.results)]
         ints += self.arguments
         for instruction in self.instructions:
