@@ -71,6 +71,7 @@ def measure(
     batch: int,
     settings: Rounds,
     skips: Sequence[float] = SKIPS,
+    stepwise: bool = False,
 ) -> dict[str, Any]:
     """Time a layer at several shares of skipped updates.
 
@@ -82,6 +83,7 @@ def measure(
         batch: B.
         settings: Number of timing rounds, their length and warm-up.
         skips: Shares of skipped updates, from 0 to 1.
+        stepwise: True to call `Session.step` for each step; False to run all steps in one call.
 
     Returns:
         Dict with the sizes, the µs per step of the layer without an update rule, and a dict for each `CurvePoint`.
@@ -89,6 +91,10 @@ def measure(
     x = np.random.default_rng(0).standard_normal((steps, batch, input_size)).astype(np.float32)
     calls: dict[str, Callable[[], Any]] = {}
     points: dict[str, tuple[int, float, float, float]] = {}
+
+    def stream(session: Session) -> None:
+        for x_t in x:
+            session.step(x_t)
 
     def add(name: str, **options: Any) -> tuple[SequenceModel, Session]:
         model = random_model(cell, input_size, hidden_size, **options)
@@ -98,7 +104,7 @@ def measure(
             session = Session(path, backend="native")
         start = session.initial_state(batch)
         session.run_from(x, start)
-        calls[name] = lambda: session.run_from(x, start)
+        calls[name] = (lambda: stream(session)) if stepwise else (lambda: session.run_from(x, start))
         return model, session
 
     (dense,) = add(DENSE, rule="always")[0].recurrent_layers()
