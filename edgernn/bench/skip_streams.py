@@ -31,8 +31,8 @@ def table(report: dict[str, Any]) -> str:
     lines = [
         "Speed relative to the same batch of B streams in the layer without a rule: its time divided by that of the "
         f"layer with the rule. One thread, {report['machine']['cpu']}, {report['machine']['instruction_set']}; medians "
-        f"of {report['rounds']} interleaved rounds. T = 1 is one call of `Session.step` for each step. In brackets: the "
-        "target.",
+        f"of {report['rounds']} interleaved rounds. T = 1 is one call of `Session.step` for each step. In brackets: "
+        "the target.",
         "",
         f"| layer (I, H) | B | {' | '.join(heads)} |",
         f"|---|---:|{'---:|' * len(heads)}",
