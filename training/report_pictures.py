@@ -151,7 +151,7 @@ class Boxes(Picture):
 
     Attributes:
         kind: Name of the kind.
-        of: Names of columns or series; each has its own line of plots.
+        of: Names of columns or series; each has its own row of plots.
         panels: See `Trend`.
         every: Number of entries per box, to cut a series into several boxes; None: one box.
         violins: True for violin plots around the boxes.

@@ -37,7 +37,10 @@ class _InputResidual(ForgetBias):
 
 
 class _DiagonalInputResidual(_InputResidual):
-    """Base class of cells whose gates read v_t = x_t + σ(alpha) ⊙ u_t; u_t = tanh(omega) ⊙ h_{t-1} if I = H."""
+    """Base class of cells whose gates read v_t = x_t + σ(alpha) ⊙ u_t.
+
+    u_t = tanh(omega) ⊙ h_{t-1} if I = H, else R_u h_{t-1}.
+    """
 
     other_if_square = True
     vectors = {**_InputResidual.vectors, "omega": Vector("H", map=torch.tanh)}  # noqa: RUF012

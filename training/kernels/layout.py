@@ -49,8 +49,8 @@ class Rule:
         memory: Names of the rule's own states, which have one value per decision.
         inclusive: True if a score of 0 is an update.
         maps: Triton functions of the rule's methods `score` and `likelihood` and, with a `memory`, `evidence`, `drive`
-            and `advance`. A rule of the kind TIME has none: its u is the input `blend`.
-        blend_grad: True if the gradient of `blend` is needed.
+            and `advance`. A rule of the kind TIME has none: its update mask u is the input `blend`.
+        blend_grad: True if the gradient of the input `blend` is needed.
         group_size: Number of neighbouring neurons that share a decision.
     """
 
@@ -68,7 +68,7 @@ class Rule:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the kernel's inputs for the rule: a tensor of all steps (`blend` or projection e), and weights."""
+        """Names of the kernel's inputs for the rule: its update mask `blend` or projection e, and its weights."""
         if self.kind is Kind.TIME:
             return ("blend",)
         return (*(["e"] if "e" in self.map("score").arguments else []), *(name for name, _ in self.vectors))
@@ -243,8 +243,9 @@ class Layout:
     def gradients(self) -> tuple[str, ...]:
         """Names of the outputs of the backward kernel, which are gradients.
 
-        They are the gradients of p, x, e and blend at every step, of the initial states of cell and rule, of the
-        decisions of one step if groups of neurons decide, and `sums`.
+        They are the gradients of the pre-activations p, the input x, the rule's projection e and the update mask
+        `blend` at every step, of the initial states of cell and rule, of the decisions of one step if groups of
+        neurons decide, and `sums`.
         """
         names = ["d_p", *(["d_x"] if self.reads_x else []), *(["d_e"] if "e" in self.inputs else [])]
         names += ["d_blend"] if self.rule and self.rule.blend_grad else []

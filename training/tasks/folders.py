@@ -152,7 +152,7 @@ def _parts(source: Path) -> dict[str, Path]:
     if _PARTS["train"] in names and not any(source.glob("*.csv")):
         if others := [name for name in names if name not in _PARTS.values()]:
             wanted = f"only {', '.join(_PARTS.values())} beside a subfolder {_PARTS['train']}"
-            raise EdgernnError(f"{source}: expected {wanted}, got {', '.join(others)}, too")
+            raise EdgernnError(f"{source}: expected {wanted}, got {', '.join(others)}, too; move others away")
         return {part: source / name for part, name in _PARTS.items() if name in names}
     return {"train": source}
 
