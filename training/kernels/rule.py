@@ -137,7 +137,7 @@ class RuleGradients(KernelSource):
             self.put("tl.debug_barrier()")
 
     def add(self, name: str, value: str, size: str = "H") -> None:
-        """Add `value` to a gradient that is summed over steps: in registers if resident or scalar, else in memory."""
+        """Add `value` to a gradient that is summed over steps, in registers (resident form or scalar) or in memory."""
         if self.resident or size == "1":
             self.put(f"sum_{name} += {value}")
             return
