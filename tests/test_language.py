@@ -169,7 +169,7 @@ def test_what_is_no_word_is_refused(x, message):
             "expected without vocabulary, dropout_input, mask_steps and",
         ),
         ({"tied": True}, "tied: expected a vocabulary"),
-        ({"tied": True, "vocabulary": 9, "output_size": 8}, "tied: expected output_size=9, the size of the vocabulary, got 8"),
+        ({"tied": True, "vocabulary": 9, "output_size": 8}, "tied: expected output_size=9, the size of"),
         ({"tied": True, "vocabulary": 9, "output_size": 9}, "as wide as the embedding, 4, got 5; set hidden_size or"),
         ({"last_size": 3}, "last_size: expected at least two layers"),
         ({"last_size": 0, "layers": 2}, "last_size: expected a whole number of at least 1 or none, got 0"),
