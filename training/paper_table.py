@@ -17,6 +17,7 @@ COLUMNS = {
     "skip_percent": ("skip, %", 1.0),
     "flops": ("FLOPs a sequence", 1.0),
     "cross_entropy": ("cross entropy, nats", 1.0),
+    "accuracy_words": ("accuracy on words, %", 100.0),
     "mse": ("MSE", 1.0),
     "mae": ("MAE", 1.0),
     "mre": ("MRE", 1.0),
