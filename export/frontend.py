@@ -34,7 +34,7 @@ class GraphBuilder(Protocol):
 
 
 def add_frontend(graph: GraphBuilder, frontend: LogMel, x: str) -> str:
-    """Add the nodes of a front end.
+    """Add the nodes of an audio front end to an ONNX graph.
 
     Args:
         graph: The graph.
@@ -157,7 +157,7 @@ def _wave(rows: Array, columns: Array, period: int) -> tuple[Array, Array]:
 
 
 def fourier_parts(size: int, filters: Array) -> FourierParts:
-    """Compute the matrices of an FFT as two matrix products, and reorder the mel filters for its output.
+    """Compute the matrices of two matrix products that give an FFT, and order the mel filters by its output.
 
     Args:
         size: N, a power of two.

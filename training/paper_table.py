@@ -47,10 +47,10 @@ def figure(result: dict[str, Any], column: str) -> float | None:
         column: Name of the column.
 
     Returns:
-        The figure, or None if the run has no value for it.
+        The figure; None if its entry in the result is None (null in result.json).
 
     Raises:
-        EdgernnError: The result has no such figure.
+        EdgernnError: The result has no entry that this column needs.
     """
     if missing := [name for name in _COMPUTED.get(column, (column,)) if name not in result]:
         raise EdgernnError(

@@ -197,7 +197,8 @@ def search(
     ]
     if not wanted:
         raise UsageError(
-            f"--search: expected a [search] section for {', '.join(rows or [name])}, got none; leave out --search"
+            f"--search: expected a [search] section in the TOML file for {', '.join(rows or [name])}, got none; "
+            "leave out --search"
         )
     with trained(wanted, out, partial(processes, jobs=jobs, threads=threads, data=data, device=device)) as failures:
         lines = [_tried(row, failures) for row in wanted]

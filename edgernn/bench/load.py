@@ -25,7 +25,7 @@ def measure_load(case: Case, settings: Rounds) -> dict[str, Any]:
 
     Args:
         case: The sizes of the GRU.
-        settings: Rounds of the measurement.
+        settings: Number of timing rounds, their length and warm-up.
 
     Returns:
         The entry in the report (see `case.described`), with times in µs per session and the library's size.

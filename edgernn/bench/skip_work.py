@@ -191,7 +191,7 @@ def picture(path: Path, layers: list[dict[str, Any]]) -> None:
     """Plot instructions and bytes over the share of skipped updates, a column of two panels for each layer.
 
     Args:
-        path: The picture.
+        path: The image file to write.
         layers: Results of `measure`.
     """
     from matplotlib.figure import Figure

@@ -28,7 +28,7 @@ def count_steps(rule: str, steps: int) -> tuple[np.ndarray[Any, np.dtype[np.int6
 
     Args:
         rule: Name of the update rule.
-        steps: T.
+        steps: Number of time steps (T).
 
     Returns:
         The counts (T,), and the instruction set of the kernels.
@@ -49,7 +49,7 @@ def count_steps(rule: str, steps: int) -> tuple[np.ndarray[Any, np.dtype[np.int6
         files = sorted(folder.glob("out.*"), key=lambda path: int(path.suffix[1:]))
         texts = [path.read_text(encoding="utf-8") for path in files]
     counts = [int(re.findall(r"^(?:totals|summary): (\d+)$", text, re.MULTILINE)[-1]) for text in texts]
-    # the first file is of what precedes the first step, and the last step's is followed by the end of the program
+    # out.1 counts what precedes the first step; `out`, which is not read, the last step and the end of the program
     return np.array(counts[1:]), isa
 
 

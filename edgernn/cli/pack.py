@@ -31,7 +31,7 @@ def _text(result: dict[str, Any]) -> str:
     type=click.Choice(["library", "c"]),
     default="library",
     show_default=True,
-    help="Kind of packed model: a file that the native library runs, or C files for a microcontroller.",
+    help="Form of the packed model: library, a file that the native library runs; or c, C files for a microcontroller.",
 )
 @click.option(
     "--out",
@@ -46,8 +46,9 @@ def _text(result: dict[str, Any]) -> str:
 @click.option(
     "--on-nonfinite",
     type=click.Choice(list(ACTIONS)),
-    help="Action of the C files of --target c on a number of x that is NaN or infinite: refuse the step (error), "
-    "replace the number by the last finite one (hold), or reset the state first (reset).  [default: error]",
+    help="What a step of the C files of --target c does if a number of its input x is NaN or infinite: refuse x "
+    "(error); replace the number by the last finite one at its place (hold); or reset the state, then replace the "
+    "number (reset).  [default: error]",
 )
 def command(
     model: Path, target: str, out: Path | None, name: str | None, on_nonfinite: OnNonfinite | None

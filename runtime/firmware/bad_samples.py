@@ -20,10 +20,13 @@ def step_comment(action: OnNonfinite, has_mean: bool) -> str:
 
 
 def check(action: OnNonfinite, size: str, refusal: str) -> Iterator[str]:
-    """Generate the lines of a step that refuse x, or keep its finite numbers in `held` and count steps with others.
+    """Generate the lines of a step that check x for numbers that are not finite.
+
+    With "error" they refuse such a step. With "hold" and "reset" they copy the finite numbers to `held`, and count the
+    steps that had others.
 
     Args:
-        action: What the step does.
+        action: What the step does if a number is not finite.
         size: Number of values in x, a C expression.
         refusal: Statement that ends the step.
 

@@ -107,7 +107,7 @@ class LayerKind:
 
 
 def kind_of(layer: LayerContent, number: int) -> LayerKind:
-    """Return the kind of a layer; `number` as in `LayerKind`."""
+    """Return the kind of a layer; `number` is its field of that name, which makes the C identifier unique."""
     gates, cell = set(biased_gates(layer)), layer.cell
     biased = (bool(gates & set(cell.group(mid=True))), bool(gates & set(cell.group(mid=False))))
     int8 = layer.weights["W"].scales is not None

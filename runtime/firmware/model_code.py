@@ -300,7 +300,7 @@ int32_t {self._name}_updates(const {self._state}* model);
         return _function(self._signature(), lines)
 
     def _input(self) -> Iterator[str]:
-        """Generate the code that checks x and applies the embedding, the front end and the standardisation."""
+        """Generate the code that checks x and applies the embedding, the audio front end and the standardisation."""
         model, bad = self._model, f"return {self._macro}_BAD_INPUT;"
         x = self._x
         if model.embedding is not None:
