@@ -276,7 +276,7 @@ class SequenceModel(RecurrentModel):
         return self.config.bidirectional
 
     def recurrent_layers(self) -> list[RecurrentLayer]:
-        """List all layers, one per layer and direction, forward before backward."""
+        """List the `RecurrentLayer` objects, first layer first; of a bidirectional layer, the forward one first."""
         return list(self.layers)  # type: ignore[arg-type]
 
     @property

@@ -157,14 +157,16 @@ def _wave(rows: Array, columns: Array, period: int) -> tuple[Array, Array]:
 
 
 def fourier_parts(size: int, filters: Array) -> FourierParts:
-    """Compute the matrices of two matrix products that give an FFT, and order the mel filters by its output.
+    """Compute the matrices for an FFT as two matrix products, and mel filters that read its output.
+
+    The rows of the filters are reordered to the order in which the FFT returns the frequencies.
 
     Args:
         size: N, a power of two.
         filters: Weights (bands, N/2 + 1) of the frequencies.
 
     Returns:
-        The matrices.
+        The matrices and the reordered filters.
     """
     n1, n2 = factors(size)
     k1, k2 = np.arange(n1 // 2 + 1), np.arange(n2)
@@ -195,7 +197,10 @@ Rate = Callable[[LogMel], list[onnx.NodeProto]]
 
 
 def _followed(add: _Namespace, frontend: LogMel, values: str, rate: Rate) -> str:
-    """Add a Scan that smooths `values` (T, B, bands), starting from the normalisation's state; return its name."""
+    """Add a Scan that smooths `values` (T, B, bands) over time, starting from the normalisation's state.
+
+    Returns the name of the output with the smoothed values.
+    """
     memory, bands = frontend.memory, frontend.config.bands
     body = [
         *rate(frontend),

@@ -452,7 +452,7 @@ def test_schedule_of_the_eins_paper():
         ({"bidirectional": True}, "bidirectional: the network of the task ptb has no such setting"),
         (
             {"cell": "decaynet"},
-            "length: expected the number of steps N of a sequence, as this task cuts sequences and decaynet",
+            "length: expected the number of steps of a whole sequence, as decaynet depends on it",
         ),
         ({"dropout_output": 1}, "dropout_output: expected a number of at least 0 and below 1"),
     ],

@@ -78,7 +78,10 @@ def _with_none(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_variant(reported: object) -> object:
-    """Group a paper's figures by variant (a combination of varied settings), such as T=10; the label of none is ""."""
+    """Return a paper's printed numbers as dicts by variant (a combination of varied settings), such as "T=10".
+
+    The key of numbers that belong to no variant is "". What is not a dict is returned as it is.
+    """
     if not isinstance(reported, dict):
         return reported
     variants = {key: value for key, value in reported.items() if isinstance(value, dict) and not value.keys() <= PARTS}

@@ -236,7 +236,10 @@ def _row(
     *,
     quick: bool = False,
 ) -> RecipeRow:
-    """Create a row; the settings of `choice` override those of `variant`, which override the recipe's."""
+    """Describe a row of the table, and its trainings with `seeds` seeds in folders of `out`; train nothing.
+
+    The settings of `choice` override those of `variant`, which override the recipe's.
+    """
     settings = over(over(recipe.settings, variant or {}), choice)
     if quick:
         settings = over(settings, table.quick)

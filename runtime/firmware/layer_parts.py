@@ -90,7 +90,10 @@ class LayerKind:
 
     @property
     def kept_apart(self) -> list[int]:
-        """Indices of states that are not updated in place: products of later neurons still read the old values."""
+        """Indices of the states whose new values need a buffer of their own.
+
+        Neurons are computed one by one, and the dot products of later neurons still read the old states.
+        """
         if self.int8:
             return []
         read = {product.name for product in self.products if not product.mid}
